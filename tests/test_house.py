@@ -1,0 +1,153 @@
+"""The house: what is built, what it holds, and the rules that every module and notebook keeps."""
+import ast, json, re, shutil, subprocess, sys, tarfile, zipfile
+from configparser import ConfigParser
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+root = Path(__file__).resolve().parent.parent
+ini = ConfigParser(delimiters=['='])
+ini.read(root/'settings.ini', encoding='utf-8')
+cfg = ini['DEFAULT']
+modules = {p.stem: p for p in sorted((root/'navira').glob('*.py'))}
+notebooks = sorted((root/'nbs').glob('*.ipynb'))
+weights = {'model.safetensors', 'config.json', 'tokenizer.json', 'README.md'}
+order = 'diffusion denoiser prism decoupling selection schedules sampling baselines onepass training metrics experiments figures judge cli'.split()
+
+def cells(nb, kind=None): return [c for c in json.loads(nb.read_text(encoding='utf-8'))['cells'] if kind in (None, c['cell_type'])]
+def source(c): return ''.join(c['source'])
+def requirements(): return [Requirement(r) for k, v in cfg.items() if k.endswith('requirements') for r in v.split()]
+
+# --- settings, constraints ---------------------------------------------------------------------------------------------
+def test_version_is_one():
+    import navira
+    assert navira.__version__ == cfg['version']
+    assert re.search(rf"^## {re.escape(cfg['version'])}$", (root/'CHANGELOG.md').read_text(), re.M)
+
+@pytest.fixture(scope='module')
+def pins():
+    lines = [l for l in (root/'constraints.txt').read_text().splitlines() if l and l[0] != '#']
+    return dict(l.split('==') for l in lines)
+
+def test_constraints_are_exact(pins):
+    assert all(re.fullmatch(r'[\w.]+', v) for v in pins.values()), 'no local suffix such as +cpu'
+    assert all(canonicalize_name(n) == n for n in pins)
+
+@pytest.mark.parametrize('req', requirements(), ids=str)
+def test_constraints_cover(req, pins):
+    assert req.specifier.contains(pins[canonicalize_name(req.name)])
+
+def test_constraints_are_what_runs_here(pins):
+    def here(n):
+        try: return version(n).split('+')[0]
+        except PackageNotFoundError: return None
+    differ = {n: (v, here(n)) for n, v in pins.items() if n != 'torch' and here(n) not in (None, v)}  # torch is the user's choice
+    assert not differ
+
+# --- the library ----------------------------------------------------------------------------------------------------------
+def imports(path):
+    "Top names of what a module imports: `navira.x` and `.x` as `.x`"
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, ast.Import): names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if not node.level: names = [node.module]
+            elif node.module: names = ['.' + node.module]
+            else: names = ['.' + a.name for a in node.names]
+        else: continue
+        for n in names: yield n.removeprefix('navira') if n.startswith('navira.') else n
+
+@pytest.mark.parametrize('name', [m for m in modules if m != '_modidx'])
+def test_library_needs_no_development_tool(name):
+    tools = {Requirement(r).name for r in cfg['dev_requirements'].split()} | {'IPython'} - {'setuptools'}
+    lazy = {'IPython'}  # a replay shows itself in a notebook, where IPython is
+    assert not {n.split('.')[0] for n in imports(modules[name])} & (tools - lazy)
+
+@pytest.mark.parametrize('name', [m for m in modules if m in order])
+def test_imports_point_only_to_lower_numbers(name):
+    ours = {n.split('.')[1] for n in imports(modules[name]) if n.startswith('.')}
+    assert ours <= set(order[:order.index(name)]), f'{name} imports {ours}'
+
+def test_every_module_has_a_notebook():
+    exported = {m for nb in notebooks for c in cells(nb, 'code') for m in re.findall(r'^#\|\s*default_exp (\w+)', source(c), re.M)}
+    assert exported == set(modules) - {'__init__', '_modidx'}
+
+def test_syntax_is_of_python_311():
+    for p in [*modules.values(), *(root/'tests').glob('*.py'), *(root/'tools').glob('*.py'), root/'setup.py']:
+        ast.parse(p.read_text(encoding='utf-8'), p.name, feature_version=(3, 11))
+
+# --- the notebooks --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('nb', notebooks, ids=lambda p: p.stem)
+class TestNotebook:
+    def test_opens_with_title_and_line(self, nb):
+        assert re.match(r'# .+\n+> .+', source(cells(nb)[0]))
+
+    def test_outputs_are_stored_and_no_cell_failed(self, nb):
+        outputs = [o for c in cells(nb, 'code') for o in c['outputs']]
+        assert not [o['evalue'] for o in outputs if o['output_type'] == 'error']
+        runs = [c for c in cells(nb, 'code') if not re.search(r'^#\|\s*(eval:\s*false|hide)', source(c), re.M)]
+        assert outputs or not runs, 'run it: make notebooks NB=' + str(nb.relative_to(root))
+
+    def test_no_path_of_a_machine(self, nb):
+        text = '\n'.join(source(c) for c in cells(nb)) + json.dumps([o for c in cells(nb, 'code') for o in c['outputs']])
+        assert not re.findall(r'(?<![\w.])/(?:root|home|work|Users)/[\w./-]+', text)
+
+    def test_imports_stand_in_cells_of_their_own(self, nb):
+        "Docs processing runs any cell that imports: one that does more would be run there too"
+        for c in cells(nb, 'code'):
+            if re.search(r'^\s*[%!]|nbdev_export', source(c), re.M) or re.search(r'^#\|\s*eval:\s*false', source(c), re.M): continue
+            kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source(c)).body}
+            assert len(kinds) < 2, source(c)
+
+# --- README -----------------------------------------------------------------------------------------------------------------
+def test_readme_is_made_from_index():
+    r = subprocess.run([sys.executable, root/'tools'/'make_readme.py', '--check'], cwd=root, capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr
+
+def test_readme_names_the_two_commands_and_its_links_lead_somewhere():
+    text = (root/'README.md').read_text(encoding='utf-8')
+    assert 'make demo' in text and 'make test' in text
+    links = re.findall(r'\]\((?![a-z]+:|#)([^)#\s]+)', text)
+    assert not [l for l in links if not (root/l).exists()]
+
+# --- what is built ------------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope='module')
+def dist(tmp_path_factory):
+    "Folder with the sdist, and the wheel built from it: no network"
+    src = tmp_path_factory.mktemp('source')/'navira'
+    shutil.copytree(root, src, ignore=shutil.ignore_patterns('.*', '__pycache__', 'demo', 'runs', 'checkpoints', 'build', 'dist', '_docs', '_proc', '*.egg-info', 'nbs'))
+    out = src.parent/'dist'
+    r = subprocess.run([sys.executable, '-m', 'build', '--no-isolation', '--outdir', out, src], capture_output=True, text=True)
+    assert r.returncode == 0, (r.stdout + r.stderr)[-4000:]
+    return out
+
+def is_the_model(names, read):
+    have = {n.split('navira/weights/')[1]: n for n in names if 'navira/weights/' in n and not n.endswith('/')}
+    assert weights <= set(have)
+    for name in weights: assert read(have[name]) == (root/'navira'/'weights'/name).read_bytes(), name
+
+def test_wheel_brings_the_embedded_model(dist):
+    with zipfile.ZipFile(next(dist.glob('*.whl'))) as z:
+        is_the_model(z.namelist(), z.read)
+        assert {f'navira/{m}.py' for m in modules} | {'navira/py.typed'} <= set(z.namelist())
+        meta = next(n for n in z.namelist() if n.endswith('METADATA'))
+        text = z.read(meta).decode()
+    for line in ['Requires-Python: >=3.11', 'Provides-Extra: eval', 'Provides-Extra: dev', 'License-Expression: Apache-2.0']: assert line in text
+    assert 'Programming Language :: Python :: 3.12' in text
+
+def test_sdist_brings_the_embedded_model(dist):
+    with tarfile.open(next(dist.glob('*.tar.gz'))) as t:
+        is_the_model(t.getnames(), lambda n: t.extractfile(n).read())
+        assert {'settings.ini', 'setup.py', 'LICENSE', 'README.md', 'CHANGELOG.md'} <= {n.split('/', 1)[-1] for n in t.getnames()}
+
+def test_embedded_model_is_small_enough():
+    assert (root/'navira'/'weights'/'model.safetensors').stat().st_size <= 32*2**20
+
+def test_installed_wheel_works_away_from_the_repository(dist, tmp_path):
+    "The model loads from an installed wheel, not from the source tree"
+    whl = next(dist.glob('*.whl'))
+    subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', '--no-deps', '--no-index', '--no-compile', '--target', tmp_path, whl], check=True)
+    code = "import sys, navira; assert navira.__file__.startswith(sys.argv[1]), navira.__file__; m = navira.load(); print(m.length)"
+    r = subprocess.run([sys.executable, '-c', f'import sys; sys.path.insert(0, sys.argv[1]); {code}', str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
+    assert r.returncode == 0 and int(r.stdout) > 0, r.stderr

@@ -1,0 +1,46 @@
+"""Run notebooks, honouring nbdev's directives: `#| eval: false` cells never run, `#| notest` and `#| slow` cells only if forced.
+
+    python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as readers see them
+    python tools/run_nbs.py --force slow nbs/10_training.ipynb
+    python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it runs
+"""
+import argparse, contextlib, os, sys, time
+from pathlib import Path
+from execnb.nbio import read_nb, write_nb
+from execnb.shell import CaptureShell
+from nbdev.clean import nbdev_clean
+from nbdev.config import get_config
+from nbdev.process import NBProcessor
+
+def skipped(nb, force=()):
+    "Ids of the cells of notebook file `nb` that are not run"
+    flags = set(get_config().tst_flags.split()) - set(force)
+    def skip(cell):
+        d = getattr(cell, 'directives_', None) or {}
+        return (cell.cell_type != 'code' or 'nbdev_export(' in cell.source  # the last cell exports: not our work
+                or d.get('eval:', [''])[0].lower() == 'false' or bool(flags & d.keys()))
+    return {c.id for c in NBProcessor(nb, process=True).nb.cells if skip(c)}
+
+def run(path, force=(), check=False):
+    "Run the notebook at `path`; stop at the first error. Unless `check`, write its outputs back."
+    path = Path(path).resolve()
+    skip, nb, shell = skipped(path, force), read_nb(path), CaptureShell(path)
+    sys.path.insert(0, str(get_config().config_path))
+    try:
+        with contextlib.chdir(path.parent):
+            shell.run_all(nb, exc_stop=True, preproc=lambda cell: cell.id in skip)
+    except Exception: sys.exit(shell.prettytb(fname=path))
+    if check: return
+    write_nb(nb, path)
+    nbdev_clean.__wrapped__(fname=str(path))
+
+if __name__ == '__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('notebooks', nargs='+')
+    p.add_argument('--force', action='append', default=[], metavar='FLAG', help='run cells marked #| FLAG too')
+    p.add_argument('--check', action='store_true', help='write nothing')
+    a = p.parse_args()
+    for f in a.notebooks:
+        start = time.time()
+        run(f, a.force, a.check)
+        print(f'{f}: {time.time() - start:.1f} s')
