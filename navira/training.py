@@ -24,11 +24,12 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'RANGES', 'HARMLESS', 'paragraphs',
            'read_corpus', 'hub_name', 'near_path', 'replaced', 'encode_corpus', 'packed', 'keyed', 'Epochs',
            'LoopConfig', 'TrainConfig', 'FinetuneConfig', 'check', 'typed', 'read_config', 'precision', 'masked_ce',
            'Mdlm', 'Ema', 'save_checkpoint', 'read_checkpoint', 'Log', 'read_log', 'claim', 'cosine', 'seeded',
-           'Trainer', 'train_step', 'fit', 'trainer', 'bar', 'Estimate', 'stratified', 'evaluate_nelbo', 'characters',
-           'bits', 'held_out', 'prepare_tokens', 'tokens_of', 'network', 'chosen_tokenizer', 'train', 'divides',
-           'random_fill', 'Prism', 'take_average', 'finetune', 'stages', 'before', 'progress_of', 'Judged',
+           'Trainer', 'train_step', 'Diary', 'fit', 'trainer', 'bar', 'Estimate', 'stratified', 'evaluate_nelbo',
+           'characters', 'bits', 'held_out', 'prepare_tokens', 'tokens_of', 'network', 'chosen_tokenizer', 'train',
+           'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages', 'before', 'progress_of', 'Judged',
            'judge_draws', 'auroc', 'bootstrap', 'reliability', 'calibration_error', 'stage_record', 'device_name',
-           'assess', 'export', 'pretrained', 'finetuned', 'model_card', 'clock', 'embedded_record']
+           'assess', 'export', 'pretrained', 'finetuned', 'model_card', 'markdown', 'card_training', 'card_nelbo',
+           'card_quality', 'clock', 'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -498,7 +499,7 @@ def cosine(
     "Linear warm-up times a cosine from 1 to `floor`."
     return min(1, (step + 1) / max(1, warmup)) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1, step / steps))))
 
-# %% ../nbs/10_training.ipynb #e85ee405
+# %% ../nbs/10_training.ipynb #69d496d3
 @contextlib.contextmanager
 def seeded(
     seed: int,
@@ -506,7 +507,7 @@ def seeded(
     rank: int = 0, # of the process
 ):
     "Global random numbers that depend on the arguments; the state outside is left as it was."
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         torch.manual_seed(keyed(seed, i, 3).initial_seed() + (rank << 48))
         yield
 
@@ -548,7 +549,47 @@ def train_step(
     tr.ema.update(tr.step)
     return {k: v.detach() for k, v in losses.items()} | dict(grad_norm=norm.detach())
 
-# %% ../nbs/10_training.ipynb #80126340
+# %% ../nbs/10_training.ipynb #3f3cdba5
+@dataclass
+class Diary:
+    "Log, evaluations and checkpoints of a run, at their intervals."
+    tr: Trainer
+    cfg: LoopConfig
+    acc: Accelerator
+    out: Path # where log and checkpoints go
+    evaluate: Callable[[MaskedLM], dict] | None # averaged model in eval mode -> numbers for the log
+    end: int # the step at which everything is due
+    tokens: int # a step
+
+    def __post_init__(self):
+        self.log = Log(self.out / 'log.jsonl', self.tr.step) if self.acc.is_main_process else None
+        self.tic, self.mark = time.monotonic(), self.tr.step
+
+    def due(self, every: int) -> bool: return self.tr.step % every == 0 or self.tr.step == self.end
+
+    def __call__(self, losses: dict[str, Tensor], rate: float) -> str | None: # a line for the progress bar
+        if not any(map(self.due, (self.cfg.log_every, self.cfg.eval_every, self.cfg.checkpoint_every))): return None
+        numbers = {k: self.acc.reduce(v, 'mean').item() for k, v in losses.items()}
+        if not all(map(math.isfinite, numbers.values())): raise FloatingPointError(f'step {self.tr.step}: {numbers}; lower the learning rate (lr={self.cfg.lr}) or raise warmup={self.cfg.warmup}')
+        speed = (self.tr.step - self.mark) * self.tokens / (time.monotonic() - self.tic)
+        self.clock()
+        if self.log: self.write(numbers, rate, speed)
+        self.acc.wait_for_everyone()
+        self.clock(); self.mark = self.tr.step
+        return f"loss {numbers['loss']:.3f}  {speed:,.0f} tokens/s"
+
+    def write(self, numbers: dict, rate: float, speed: float):
+        at = dict(step=self.tr.step, tokens=self.tr.step * self.tokens)
+        self.log(**at, **numbers, lr=rate, tokens_per_second=speed, seconds=self.tr.seconds)
+        if self.evaluate and self.due(self.cfg.eval_every):
+            with self.tr.ema.applied() as model, self.acc.autocast(): self.log(**at, **self.evaluate(model))
+        if self.due(self.cfg.checkpoint_every): save_checkpoint(self.out, self.tr.state())
+
+    def clock(self): # adds the time since the last call
+        now = time.monotonic()
+        self.tr.seconds, self.tic = self.tr.seconds + now - self.tic, now
+
+# %% ../nbs/10_training.ipynb #76620df5
 def fit(
     objective: nn.Module, # `Mdlm`, `Prism`: has `model`, `noise`, `forward`
     data: Epochs,
@@ -560,29 +601,15 @@ def fit(
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps, with a checkpoint
 ) -> Trainer:
-    "Trains, or goes on from the checkpoint in `out`. Raises `FloatingPointError` if the loss is no number, before it could be saved."
+    "Trains, or goes on from the checkpoint in `out`. Raises `FloatingPointError` if the loss is no number, `ValueError` for a damaged checkpoint."
     tr, run = trainer(objective, cfg, acc, out)
-    log = Log(out / 'log.jsonl', tr.step) if acc.is_main_process else None
-    end, tic, mark = min(steps, stop or steps), time.monotonic(), tr.step
+    end = min(steps, stop or steps)
+    diary = Diary(tr, cfg, acc, out, evaluate, end, data.batch_size * data.length)
     with bar(out.name, steps, tr.step, progress and acc.is_main_process) as show:
         while tr.step < end:
             rate = cfg.lr * cosine(tr.step, steps, cfg.warmup, cfg.min_lr_ratio)
-            losses = train_step(tr, run, acc, data.batch(tr.step), cfg, rate)
-            due = lambda every: tr.step % every == 0 or tr.step == end
-            if not (due(cfg.log_every) or due(cfg.checkpoint_every) or due(cfg.eval_every)): continue
-            numbers = {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
-            if not all(map(math.isfinite, numbers.values())): raise FloatingPointError(f'step {tr.step}: {numbers}; lower the learning rate (lr={cfg.lr}) or raise warmup')
-            toc = time.monotonic()
-            speed, tr.seconds, tic, mark = (tr.step - mark) * data.batch_size * data.length / (toc - tic), tr.seconds + toc - tic, toc, tr.step
-            if log:
-                at = dict(step=tr.step, tokens=tr.step * data.batch_size * data.length)
-                log(**at, **numbers, lr=rate, tokens_per_second=speed, seconds=tr.seconds)
-                show(tr.step, f"loss {numbers['loss']:.3f}  {speed:,.0f} tokens/s")
-                if evaluate and due(cfg.eval_every):
-                    with tr.ema.applied() as model, acc.autocast(): log(**at, **evaluate(model))
-                if due(cfg.checkpoint_every): save_checkpoint(out, tr.state())
-            acc.wait_for_everyone()
-            tr.seconds, tic = tr.seconds + time.monotonic() - tic, time.monotonic()
+            show(tr.step + 1, diary(train_step(tr, run, acc, data.batch(tr.step), cfg, rate), rate))
+    acc.free_memory()                                                 # a stage that follows wraps the model anew
     return tr
 
 # %% ../nbs/10_training.ipynb #ed6dabaa
@@ -601,7 +628,7 @@ def trainer(
     if (state := read_checkpoint(out, acc.device)) is not None: tr.restore(state)
     return tr, run
 
-# %% ../nbs/10_training.ipynb #84e14dd5
+# %% ../nbs/10_training.ipynb #b3b714bd
 @contextlib.contextmanager
 def bar(
     name: str,
@@ -613,7 +640,7 @@ def bar(
     columns = TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TextColumn('{task.fields[note]}'), TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn()
     with Progress(*columns, speed_estimate_period=300, disable=not visible) as p:
         task = p.add_task(name, total=total, completed=done, note='')
-        yield lambda step, note: p.update(task, completed=step, note=note)
+        yield lambda step, note: p.update(task, completed=step, **({} if note is None else dict(note=note)))
 
 # %% ../nbs/10_training.ipynb #1c2fdb83
 @dataclass(frozen=True)
@@ -768,9 +795,9 @@ def random_fill(
     smallest = keys.topk(min(k, keys.shape[-1]), -1, largest=False).indices
     return torch.zeros_like(masked).scatter(-1, smallest, True) & masked
 
-# %% ../nbs/10_training.ipynb #e6e82274
+# %% ../nbs/10_training.ipynb #5e3e050e
 class Prism(nn.Module):
-    "PRISM's fine-tuning objective (section 3.2; samplers of the authors' code: k = 8, n_y = 4, P = 0.9, lambda = 0.5)."
+    "PRISM's fine-tuning objective (section 3.2). The defaults are those of the authors' code."
     def __init__(self,
         model: MaskedLM, # with a quality head
         fill: int = 8, # k
@@ -813,7 +840,7 @@ def take_average(
     model.load_state_dict(read_checkpoint(folder)['ema'], strict=False)
     return model
 
-# %% ../nbs/10_training.ipynb #e3e16784
+# %% ../nbs/10_training.ipynb #9eaf931f
 def finetune(
     cfg: FinetuneConfig,
     progress: bool = True, # show bars
@@ -822,7 +849,7 @@ def finetune(
     "Gives a denoiser a quality head, or goes on where the run in `cfg.out` stopped."
     acc = Accelerator(mixed_precision=precision(cfg.precision))
     divides(cfg.batch_size, acc.num_processes)
-    model = with_head(load(cfg.model))
+    with seeded(cfg.seed, 0): model = with_head(load(cfg.model))               # a new head is a function of the seed
     if model.tokenizer is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
     if acc.is_main_process: prepare_tokens(cfg, lambda corpus: model.tokenizer)
     acc.wait_for_everyone()
@@ -950,7 +977,7 @@ def calibration_error(
 ) -> float: # mean |predicted - right|, weighted by the number in the bin
     return sum(b['n'] * abs(b['predicted'] - b['right']) for b in table) / sum(b['n'] for b in table)
 
-# %% ../nbs/10_training.ipynb #1d8f38e0
+# %% ../nbs/10_training.ipynb #283c6f2e
 def stage_record(
     name: str, # 'pretrain', 'head', 'joint'
     folder: Path, # with its log
@@ -966,11 +993,11 @@ def stage_record(
                 device=device_name(), evals=evals, loss=[[int(c[-1, 0]), round(float(c[:, 1].mean()), 4)] for c in chunks])
 
 def device_name() -> str:
-    "The accelerator, or the processor and how many threads are used."
+    "The accelerator, or the processor, its cores and its vector instructions."
     if torch.cuda.is_available(): return f'{torch.cuda.get_device_name()} x {torch.cuda.device_count()}'
     info = Path('/proc/cpuinfo')
     names = [l.split(':')[1].strip() for l in info.read_text().splitlines() if l.startswith('model name')] if info.exists() else []
-    return f'{names[0] if names else platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}'
+    return f'{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}'
 
 # %% ../nbs/10_training.ipynb #52dadfea
 def assess(
@@ -990,7 +1017,7 @@ def assess(
     return out | dict(quality=interval(q.score) | dict(tokens=len(q.score), sequences=len(np.unique(q.row)), right=float(q.right.mean()),
                                                       calibration_error=calibration_error(table), reliability=table), drawn_probability=interval(q.drawn))
 
-# %% ../nbs/10_training.ipynb #021a6ec2
+# %% ../nbs/10_training.ipynb #87672869
 def export(
     run: str | Path, # folder of `train` or `finetune`, finished or not
     folder: str | Path, # becomes a model for `navira.load`
@@ -1003,7 +1030,7 @@ def export(
     kind = settings.pop('kind')
     model, past, steps = (pretrained if kind == 'TrainConfig' else finetuned)(run, settings)
     save(model, folder, dtype)
-    model = load(folder)
+    model = load(folder, 'cuda' if torch.cuda.is_available() else None)
     ids, held = tokens_of(run, model.length)
     record = dict(format=1, network=dataclasses.asdict(model.config), parameters={n: n_params(m) for n, m in model.named_children()},
                   data=dict(name=data or past.get('data', {}).get('name') or Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
@@ -1031,30 +1058,57 @@ def finetuned(
     done = [(n, steps, c) for n, steps, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
     return take_average(model, run / done[-1][0]), past, [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, _, c in done]
 
-# %% ../nbs/10_training.ipynb #165b478a
+# %% ../nbs/10_training.ipynb #25efd762
 def model_card(
     r: dict, # what `training.json` holds
 ) -> str: # markdown
     "The model card, made of measured numbers only."
-    net, nelbo, q, d = r['network'], r['nelbo'], r.get('quality'), r.get('drawn_probability')
-    size = sum(r['parameters'].values())
-    lines = ['---', 'license: apache-2.0', 'language: en', 'tags: [masked-diffusion, language-model, prism, navira]', '---', '', '# A masked diffusion language model', '',
-        f"{size / 1e6:.1f} M parameters ({', '.join(f'{n} {v / 1e6:.2f} M' for n, v in r['parameters'].items())}): a DiT of {net['n_blocks']} blocks, width {net['hidden_dim']}, "
-        f"{net['n_heads']} heads, {net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries. `navira.load` opens it.", '', '## Data', '',
-        f"{r['data']['name']}. {r['data']['train_tokens'] / 1e6:.1f} M training tokens, {r['data']['validation_tokens'] / 1e6:.2f} M of validation, {nelbo['chars_per_token']:.2f} characters a token.", '',
-        '## Training', '', '| stage | steps | tokens seen | time | device |', '|---|---|---|---|---|']
-    lines += [f"| {s['name']} | {s['steps']:,} | {s['tokens'] / 1e6:.1f} M | {clock(s['seconds'])} | {s['device']} |" for s in r['stages']]
-    lines += ['', *(f"Recipe of `{s['name']}`: " + ', '.join(f'{k} {v}' for k, v in s['recipe'].items()) + '.\n' for s in r['stages']), '## Validation', '',
-        f"NELBO {nelbo['value']:.3f} nats a token (95 % interval {nelbo['low']:.3f} to {nelbo['high']:.3f}, {nelbo['n']} sequences), {nelbo['bits_per_char']:.3f} bits a character. "
-        + (f"Before fine-tuning: {r['before']['value']:.3f} ± {1.96 * r['before']['se']:.3f} nats a token, with the same noise." if r.get('before') else '')]
-    curve = next((s['evals'] for s in r['stages'] if s['name'] == 'pretrain'), [])
-    if curve: lines += ['', 'While pretraining (averaged weights, a sample of the validation text):', '', '| tokens | nats a token | bits a character |', '|---|---|---|',
-                        *(f"| {e['tokens'] / 1e6:.1f} M | {e['nelbo']:.3f} | {e['bits_per_char']:.3f} |" for e in curve[::max(1, len(curve) // 12)][:-1] + curve[-1:])]
-    if q: lines += ['', '## Quality head', '', f"AUROC {q['auroc']:.3f} (95 % interval over sequences {q['low']:.3f} to {q['high']:.3f}) on {q['tokens']:,} validation tokens in {q['sequences']:,} sequences, "
-        f"t uniform, 8 positions filled by the model's own draws (nucleus 0.9), {100 * q['right']:.1f} % of them right. The probability the token was drawn with: {d['auroc']:.3f} ({d['low']:.3f} to {d['high']:.3f}). "
-        f"Calibration error {q['calibration_error']:.3f}.", '', '| predicted | right | 95 % interval | tokens |', '|---|---|---|---|',
-        *(f"| {b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,} |" for b in q['reliability'])]
-    return '\n'.join(lines) + '\n'
+    net, size, data = r['network'], r['parameters'], r['data']
+    head = f"""---
+license: apache-2.0
+language: en
+tags: [masked-diffusion, language-model, prism, navira]
+---
+
+# A masked diffusion language model
+
+{sum(size.values()) / 1e6:.1f} M parameters ({', '.join(f'{n} {v / 1e6:.2f} M' for n, v in size.items())}): a DiT of {net['n_blocks']} blocks, width {net['hidden_dim']}, {net['n_heads']} heads,
+{net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries. `navira.load` opens it.
+
+## Data
+
+{data['name']}. {data['train_tokens'] / 1e6:.1f} M training tokens, {data['validation_tokens'] / 1e6:.2f} M of validation, {r['nelbo']['chars_per_token']:.2f} characters a token."""
+    return '\n\n'.join(filter(None, (head, card_training(r), card_nelbo(r), card_quality(r)))) + '\n'
+
+# %% ../nbs/10_training.ipynb #80837ec1
+def markdown(
+    header: str, # cells, separated by |
+    rows: Iterable[str], # likewise
+) -> str:
+    "A markdown table."
+    return '\n'.join(f'| {r} |' for r in (header, ' | '.join('---' for _ in header.split('|')), *rows))
+
+def card_training(r: dict) -> str:
+    rows = [f"{s['name']} | {s['steps']:,} | {s['tokens'] / 1e6:.1f} M | {clock(s['seconds'])} | {s['device']}" for s in r['stages']]
+    recipes = [f"Recipe of `{s['name']}`: " + ', '.join(f'{k} {v}' for k, v in s['recipe'].items()) + '.' for s in r['stages']]
+    return '\n\n'.join(('## Training', markdown('stage | steps | tokens seen | time | device', rows), *recipes))
+
+def card_nelbo(r: dict) -> str:
+    e, b, curve = r['nelbo'], r.get('before'), next((s['evals'] for s in r['stages'] if s['name'] == 'pretrain'), [])
+    text = f"NELBO {e['value']:.3f} nats a token (95 % interval {e['low']:.3f} to {e['high']:.3f}, {e['n']:,} sequences), {e['bits_per_char']:.3f} bits a character."
+    if b: text += f" Before fine-tuning: {b['value']:.3f} ± {1.96 * b['se']:.3f} nats a token, with the same noise."
+    some = curve[::max(1, len(curve) // 12)]
+    rows = [f"{c['tokens'] / 1e6:.1f} M | {c['nelbo']:.3f} | {c['bits_per_char']:.3f}" for c in some + curve[-1:] * (some[-1:] != curve[-1:])]
+    table = 'While pretraining (averaged weights, a sample of the validation text):\n\n' + markdown('tokens | nats a token | bits a character', rows) if rows else None
+    return '\n\n'.join(filter(None, ('## Validation', text, table)))
+
+def card_quality(r: dict) -> str | None:
+    if 'quality' not in r: return None
+    q, d = r['quality'], r['drawn_probability']
+    text = (f"AUROC {q['auroc']:.3f} (95 % interval over sequences {q['low']:.3f} to {q['high']:.3f}) on {q['tokens']:,} validation tokens in {q['sequences']:,} sequences, t uniform, 8 positions filled by the "
+            f"model's own draws (nucleus 0.9), {100 * q['right']:.1f} % of them right. The probability the token was drawn with: {d['auroc']:.3f} ({d['low']:.3f} to {d['high']:.3f}). Calibration error {q['calibration_error']:.3f}.")
+    rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}" for b in q['reliability']]
+    return '\n\n'.join(('## Quality head', text, markdown('predicted | right | 95 % interval | tokens', rows)))
 
 def clock(seconds: float) -> str: return f'{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min' if seconds >= 3600 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
 

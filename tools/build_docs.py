@@ -6,6 +6,7 @@ import os, re, shutil, subprocess, sys, tarfile, tempfile
 from pathlib import Path
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx
+from nbdev.processors import exec_show_docs
 from nbdev.quarto import nbdev_sidebar, refresh_quarto_yml
 from nbdev.serve import proc_nbs
 
@@ -19,6 +20,15 @@ def fetch_katex(dest):
         subprocess.run(['npm', 'pack', katex, '--silent'], cwd=tmp, check=True, stdout=subprocess.DEVNULL)
         with tarfile.open(next(Path(tmp).glob('*.tgz'))) as t: t.extractall(tmp, filter='data')
         shutil.copytree(Path(tmp)/'package'/'dist', dest, dirs_exist_ok=True)
+
+def know_later_names():
+    "Signatures may name what a later cell defines: before a page's cells run, import the module that it exports"
+    begin = exec_show_docs.begin
+    def first(self):
+        begin(self)
+        mods = [v[0] for c in self.nb.cells for k, v in (getattr(c, 'directives_', None) or {}).items() if k == 'default_exp']
+        for m in mods: self.k.run_cell(f'from {get_config().lib_name}.{m} import *')
+    exec_show_docs.begin = first
 
 def rename_pages(proc):
     "Pages get the names that nbdev's index links to: 03_prism.ipynb -> prism.ipynb"
@@ -46,7 +56,8 @@ if __name__ == '__main__':
     kx = cfg.config_path/'docs_assets'/'katex'
     fetch_katex(kx)
     refresh_quarto_yml(); _build_modidx(); nbdev_sidebar.__wrapped__()
-    proc = proc_nbs(n_workers=1, force=True)
+    know_later_names()
+    proc = proc_nbs(n_workers=0, force=True)
     rename_pages(proc)
     subprocess.run([os.environ.get('SMALLDOCS', 'smalldocs'), 'render', str(proc)], check=True)
     out = proc/cfg.doc_path.name

@@ -1,0 +1,650 @@
+"""Samplers: their laws on joints known exactly, parity with the paper's algorithms written a second time, and what every run keeps."""
+import itertools, math, re
+from collections import Counter
+from dataclasses import replace
+import numpy as np, pytest, torch
+from hypothesis import given, strategies as hs
+from scipy import stats
+import navira
+from navira import diffusion, schedules
+from navira.decoupling import refill_first
+from navira.diffusion import JointDenoiser, Noise, categorical, n_committed, nucleus, philox
+from navira.prism import State, binomial, distrust, during, guarded, prism, step, topk
+from navira.sampling import policies, policy, sample, start_ids
+from navira.selection import distrust_prob, gumbel_topk, pi, plackett_luce
+from toys import ACCEPT, REJECT, Exact, Tiny, chi2, counted, pick, planted, random_joint, sequential, small_lm, transcribed, truncate
+
+N = 50_000
+NAMES = ['backbone', 'mdlm', 'prism', 'prism-stochastic', 'navira-det', 'navira', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
+COUPLED, DECOUPLED = ['prism', 'prism-stochastic'], [n for n in NAMES if n.startswith('navira')]
+CORRECTING = COUPLED + DECOUPLED
+
+def drawn(model, name, budget, n=N, seed=0, **kw): return sample(model, name, budget, n, seed, batch_size=n, **kw)
+
+def state(x, mask_id, i, T, n=None, seed=0, free=None):
+    "n rows that stand at `x` [L] before step i; everything is free but what `free` leaves out"
+    x = torch.as_tensor(x)
+    x = x.expand(n, -1) if n else x
+    fixed = torch.zeros(x.shape, dtype=torch.bool) if free is None else ~torch.as_tensor(free).expand(x.shape)
+    return replace(State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=fixed, i=i)
+
+def test_every_policy_is_here(): assert sorted(policies()) == sorted(NAMES)
+
+# ---- 1. Laws on a joint known exactly
+
+@pytest.fixture(scope='module')
+def joint3(): return random_joint(3, 3, seed=1)
+
+def law_of(model, given=lambda y: True):
+    law = {tuple(y): p for y, p in zip(model.outcomes.tolist(), model.joint.flatten().tolist()) if given(y)}
+    return {y: p / sum(law.values()) for y, p in law.items()}
+
+def test_one_token_a_step_gives_the_joint(joint3):
+    law = law_of(joint3)
+    assert min(law.values()) * N >= 5
+    got = counted(drawn(joint3, 'backbone', 3, p=1.).tokens)
+    assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT
+    assert chi2(counted(drawn(joint3, 'backbone', 7, p=1., seed=1).tokens), law) > ACCEPT     # more steps than tokens: some steps open nothing
+
+def test_a_prompt_gives_the_conditional(joint3):
+    M = joint3.mask_id
+    for prompt, seed in (([M, 2, M], 0), ([1, M, M], 1)):
+        law = law_of(joint3, lambda y: all(a in (b, M) for a, b in zip(prompt, y)))
+        got = counted(drawn(joint3, 'backbone', 2, p=1., seed=seed, prompt=torch.tensor(prompt)).tokens)
+        assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT
+        assert set(got) <= set(law)
+
+def test_two_tokens_of_one_step_are_independent():
+    model = JointDenoiser(torch.tensor([[.4, .1], [.15, .35]]))
+    a, b = model.joint.sum(1), model.joint.sum(0)
+    product = {(i, j): (a[i] * b[j]).item() for i in range(2) for j in range(2)}
+    for name, budget in (('backbone', 1), ('mdlm', 1), ('navira', 2)):
+        got = counted(drawn(model, name, budget, p=1.).tokens)
+        assert chi2(got, product) > ACCEPT and chi2(got, law_of(model)) < REJECT
+
+def tv(a, b): return sum(abs(a.get(k, 0) - b.get(k, 0)) for k in {*a, *b}) / 2
+
+def test_mdlm_has_its_own_law_and_comes_to_the_joint(joint3):
+    "Two masks flip in one step with probability 1/T, and are then independent: at T = 3 the law is far from the joint, and known"
+    exact, x0 = Exact(joint3), [joint3.mask_id] * 3
+    law = exact.ancestral(x0, 3)
+    got = counted(drawn(joint3, 'mdlm', 3, p=1.).tokens)
+    assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT and chi2(got, law_of(joint3)) < REJECT
+    far = [tv(exact.ancestral(x0, T), law_of(joint3)) for T in (3, 30, 300)]
+    assert far[0] > 10 * far[2] and far[2] < 1e-3 and far[1] / far[2] == pytest.approx(10, rel=.1)     # of order 1/T
+
+def test_mdlm_with_a_prompt_and_more_steps_than_tokens():
+    model = random_joint(3, 3, seed=2)
+    x0 = [model.mask_id, 1, model.mask_id]
+    law = Exact(model).ancestral(x0, 20)
+    assert tv(law, Exact(model).chain(x0, 2)) < .02                            # nearly one token at a time
+    got = counted(drawn(model, 'mdlm', 20, p=1., prompt=torch.tensor(x0)).tokens)
+    assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT
+
+CHAIN = dict(T=3, eta=.6, on=.3)
+TAU = {'prism': lambda u: 0., 'navira-det': lambda u: 0., 'prism-stochastic': lambda u: .7, 'navira': lambda u: .7,
+       'navira-quadratic': lambda u: .3 + 1.7 * max(0, (u - .25) / .75) ** 2}
+HYPER = {'prism': {}, 'navira-det': {}, 'prism-stochastic': dict(tau=.7), 'navira': dict(tau=.7), 'navira-quadratic': dict(tau_min=.3, tau_max=2., h=.25)}
+
+@pytest.fixture(scope='module')
+def joint5(): return random_joint(5, 2, seed=3, floor=.02)
+
+@pytest.fixture(scope='module')
+def laws5(joint5):
+    "Law of a whole run, from all masks, by enumeration of Algorithms 1 and 2 with PRISM's binomial K"
+    exact, x0 = Exact(joint5), [joint5.mask_id] * 5
+    return {n: exact.chain(x0, coupled=n in COUPLED, tau=TAU[n], **CHAIN) for n in TAU}
+
+@pytest.mark.parametrize('name', TAU)
+def test_a_whole_run_has_the_law_of_the_paper(name, joint5, laws5):
+    hyper = dict(p=1., eta=CHAIN['eta'], on=CHAIN['on']) | HYPER[name]
+    got = counted(drawn(joint5, name, CHAIN['T'] * (1 if name in COUPLED else 2), **hyper).tokens)
+    assert chi2(got, laws5[name]) > ACCEPT and chi2(got, planted(laws5[name])) < REJECT
+    other = {'prism': 'navira-det', 'navira-det': 'navira', 'prism-stochastic': 'navira', 'navira': 'navira-det', 'navira-quadratic': 'navira-det'}[name]
+    assert chi2(got, laws5[other]) < ACCEPT / 10
+
+def test_a_whole_run_with_nucleus_and_prompt():
+    model = random_joint(4, 3, seed=6, floor=.3)
+    M, hyper = model.mask_id, dict(eta=.7, on=0.)
+    law = {P: Exact(model, P).chain([M, 1, M, M], 3, tau=lambda u: 1., **hyper) for P in (.8, 1.)}
+    got = counted(drawn(model, 'navira', 6, p=.8, tau=1., prompt=torch.tensor([M, 1, M, M]), **hyper).tokens)
+    assert chi2(got, law[.8]) > ACCEPT and chi2(got, planted(law[.8])) < REJECT and chi2(got, law[1.]) < REJECT
+
+@pytest.fixture(scope='module')
+def joint6(): return random_joint(6, 2, seed=4, floor=.03)
+
+STEPS = {'prism': (0., {}), 'prism-stochastic': (.8, dict(tau=.8)), 'navira-det': (0., {}), 'navira': (.8, dict(tau=.8))}
+
+@pytest.mark.parametrize('name', STEPS)
+def test_one_step_with_two_remasks(name, joint6):
+    "From (0, 1, 0, m, m, m), K = 2: sets by quality (Plackett-Luce at a temperature), order uniform, tokens from the right pass"
+    M = joint6.mask_id
+    x, (tau, hyper) = (0, 1, 0, M, M, M), STEPS[name]
+    laws = {c: Exact(joint6).step(x, range(6), 3, 6, {2: 1.}, c, tau) for c in (True, False)}
+    after = step(policy(name, n_remask=2, on=0., p=1., **hyper), state(x, M, 3, 6, N), joint6)
+    got, mine = counted(after.x), name in COUPLED
+    assert chi2(got, laws[mine]) > ACCEPT
+    for wrong in (laws[not mine], planted(laws[mine]), Exact(joint6).step(x, range(6), 3, 6, {2: 1.}, mine, 1e9), Exact(joint6).step(x, range(6), 3, 6, {1: 1.}, mine, tau)):
+        assert chi2(got, wrong) < REJECT
+
+def test_a_coupled_step_draws_from_what_it_saw_and_never_reopens(joint6):
+    M = joint6.mask_id
+    x = (0, 1, 0, M, M, M)
+    seen = []
+    step(prism(n_remask=2, on=0., p=1.), state(x, M, 3, 6, 500), joint6, lambda *s: seen.append(s))
+    before, cleaned, after = seen[0]
+    gone = before.committed & cleaned.masked
+    assert (gone.sum(1) == 2).all() and (after.masked & gone).eq(gone).all()
+
+def test_one_gibbs_step_leaves_the_joint_alone(joint3):
+    "tau to infinity, K = 1, refilled at once; with K = 2 the joint moves"
+    x0 = joint3.outcomes[torch.multinomial(joint3.joint.flatten(), N, True, generator=torch.Generator().manual_seed(0))]
+    def after(k):
+        st = state(x0, joint3.mask_id, 0, 1000, seed=2)
+        rule = replace(navira.policy('navira', p=1.), remask=(distrust, gumbel_topk(k, 1e12)), reveal=(refill_first, topk(k)))
+        for _ in range(3): st = step(rule, st, joint3)
+        return counted(st.x)
+    assert chi2(after(1), law_of(joint3)) > ACCEPT and chi2(after(2), law_of(joint3)) < REJECT
+
+# ---- 2. Parity with the algorithms written a second time
+
+FORMS = {'prism': (dict(), lambda u: 0.), 'prism-stochastic': (dict(tau=.6), lambda u: .6), 'navira-det': (dict(), lambda u: 0.), 'navira': (dict(tau=.6), lambda u: .6),
+         'navira-quadratic': (dict(tau_min=.1, tau_max=.9, h=.4), lambda u: .1 if u <= .4 else .1 + .8 * ((u - .4) / .6) ** 2),
+         'navira-sigmoid': (dict(tau_min=.1, tau_max=.9, k=9., c=.6), lambda u: .1 + .8 / (1 + math.exp(-9 * (u - .6)))),
+         'navira-piecewise': (dict(tau_min=.1, tau_mid=.3, tau_max=.9, p1=.3, p2=.7),
+                              lambda u: .1 if u <= .3 else .1 + .2 * (u - .3) / .4 if u <= .7 else .3 + .6 * ((u - .7) / .3) ** 1.5)}
+
+def same_as_transcribed(model, name, T, n, length, seed, prompt=None, P=.9, **hyper):
+    "Number of remasks of a run that is the same both ways"
+    schedule, tau = FORMS[name]
+    out = sample(model, name, T * (1 if name in COUPLED else 2), n, seed, length=length, prompt=prompt, trace=True, p=P, **schedule, **hyper)
+    with torch.inference_mode(): want, taken = transcribed(model, start_ids(model, n, length, prompt), T, seed, name in COUPLED, tau, P=P, **hyper)
+    assert torch.equal(out.tokens, want) and out.trace.remasked.sum(2).flatten().tolist() == taken
+    return sum(taken)
+
+@pytest.mark.parametrize('name', FORMS)
+def test_parity_on_a_small_network(name):
+    "Lazy logits and idle rows change nothing: tokens and numbers of remasks are those of the plain loops, in float32"
+    def check(M, model_of):
+        prompt = torch.tensor([[1, M, M, M, 3, M, M, M, M, M, 2, M], [M] * 12, [M, 5, 5, M, M, M, M, M, 2, M, M, M]])
+        cases = (12, None, dict(eta=.3, on=0.)), (7, prompt, dict(eta=.9, on=.25, off=.9)), (5, None, dict(eta=.5, P=1.)), (16, prompt, dict(eta=.2))
+        return sum(same_as_transcribed(model_of(s), name, T, 3, 12, s, pr, **hyper) for s, (T, pr, hyper) in enumerate(cases))
+    assert check(10, small_lm) > 10
+    assert check(0, lambda seed: small_lm(seed + 10, mask_id=0)) > 10       # the mask need not be the last id
+
+@pytest.fixture(scope='module')
+def embedded(): return navira.load()
+
+@pytest.mark.parametrize('name', FORMS)
+def test_parity_on_the_embedded_model(name, embedded):
+    assert same_as_transcribed(embedded, name, 8, 2, 24, 5, eta=.3, on=.25) > 0
+
+# ---- 3. A sample depends on (seed, its number) only
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_sample_does_not_depend_on_its_batch(name):
+    model = small_lm(3).double()
+    M, budget = model.mask_id, 6 * policy(name).predict.passes
+    hyper = dict(eta=.4, on=.2) if name in CORRECTING else {}
+    prompt = torch.full((8, 12), M)
+    prompt[1, :3] = torch.tensor([1, 2, 3]); prompt[4, 5:] = 4; prompt[7, ::2] = 7
+    for pr in (None, prompt):
+        a, b, c = (sample(model, name, budget, 8, 11, prompt=pr, batch_size=k, **hyper) for k in (1, 3, 8))
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
+        assert torch.equal(a.n_forward, b.n_forward) and torch.equal(a.n_forward, c.n_forward)
+    tail = sample(model, name, budget, 3, 11, first=5, prompt=prompt[5:], batch_size=2, **hyper)
+    assert torch.equal(tail.tokens, a.tokens[5:])
+    other = sample(model, name, budget, 8, 12, prompt=prompt, **hyper)
+    assert not torch.equal(c.tokens, other.tokens) and len({*map(tuple, c.tokens.tolist())}) > 1
+
+# ---- 4. What decoupling is
+
+@pytest.mark.parametrize('names', [('prism', 'navira-det'), ('prism-stochastic', 'navira'), ('backbone', 'navira-piecewise')])
+@pytest.mark.parametrize('off', [dict(n_remask=0), dict(eta=0.), dict(on=1.)])
+def test_without_remasks_one_pass_and_two_agree(names, off):
+    model, T = small_lm(4), 6
+    kw = {n: {} if n == 'backbone' else off for n in names}
+    one, two = sample(model, names[0], T, 4, 3, **kw[names[0]]), sample(model, names[1], 2 * T, 4, 3, **kw[names[1]])
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.n_forward, two.n_forward) and one.n_steps == two.n_steps == T
+
+def twins(model, name, seed=0):
+    "Predictions at the masks of two states that differ only in the tokens at positions 0 and 2, which the step takes back"
+    M = model.mask_id
+    rule = policy(name, n_remask=2, on=0., p=1.)
+    first = lambda st, p: torch.tensor([9., 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0]).expand(st.x.shape)
+    rule = replace(rule, remask=(first, rule.remask[1] if name == 'navira-det' else topk(2)))
+    out = []
+    for a, b in ((1, 2), (7, 5)):
+        st = state([[a, 4, b, 4, 9, M, M, M, M, M, M, M]], M, 5, 12, seed=seed)
+        cleaned, p = rule.predict(rule, st, model)
+        assert cleaned.x[0, 0] == cleaned.x[0, 2] == M and cleaned.masked.sum() == 9
+        where = st.masked & torch.ones_like(p.seen_masked)
+        out.append((p.logits(where), step(rule, st, model).x))
+    return out
+
+def test_the_second_pass_does_not_know_what_was_masked():
+    model = small_lm(5)
+    for name in DECOUPLED:
+        (a, x), (b, y) = twins(model, name)
+        assert torch.equal(a, b) and torch.equal(x, y)
+    for name in COUPLED:
+        (a, x), (b, y) = twins(model, name)
+        ok = a.isfinite()
+        assert (a[ok] - b[ok]).abs().max() > 1e-2
+        assert any(not torch.equal(*(y for _, y in twins(model, name, seed))) for seed in range(30))    # and so it draws other tokens
+
+def test_two_pass_steps_may_refill_at_once_and_one_pass_steps_never():
+    for name in CORRECTING:
+        t = sample(Tiny(10, 4), name, 8 * policy(name).predict.passes, 40, trace=True, eta=.8, on=0.).trace
+        assert t.remasked.any() and (t.remasked & t.revealed).any().item() == (name in DECOUPLED)
+
+# ---- 5. What every run keeps
+
+@hs.composite
+def runs(draw):
+    name, L, n = draw(hs.sampled_from(NAMES)), draw(hs.integers(1, 14)), draw(hs.integers(1, 4))
+    passes = 2 if name in DECOUPLED else 1
+    budget = draw(hs.one_of(hs.just(passes), hs.integers(passes, 2 * L + 5), hs.sampled_from([passes * L, passes * L + 1, 40])))
+    on = draw(hs.sampled_from([0., .3, .5, 1.]))
+    hyper = dict(p=draw(hs.sampled_from([.3, .9, 1.])))
+    if name in CORRECTING: hyper |= dict(eta=draw(hs.sampled_from([0., .05, .5, 1.])), on=on, off=draw(hs.sampled_from([on, 1.])), n_remask=draw(hs.sampled_from([None, None, 1, 3, 99])))
+    given = draw(hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n))
+    V = draw(hs.integers(1, 5))
+    return dict(name=name, L=L, n=n, budget=budget, hyper=hyper, given=torch.tensor(given), V=V, mask_id=draw(hs.sampled_from([V, 0])),
+                batch_size=draw(hs.integers(1, n + 1)), seed=draw(hs.integers(-2**70, 2**70)))
+
+@given(runs())
+def test_counts_budget_prompt_and_trace(r):
+    model = Tiny(r['L'], r['V'], r['mask_id'])
+    M, tokens = r['mask_id'], [v for v in range(r['V'] + 1) if v != r['mask_id']]
+    prompt = torch.where(r['given'], torch.tensor(tokens)[torch.arange(r['L']) % len(tokens)], M)
+    out = sample(model, r['name'], r['budget'], r['n'], r['seed'], prompt=prompt, batch_size=r['batch_size'], trace=True, **r['hyper'])
+    T, t, fixed = r['budget'] // (2 if r['name'] in DECOUPLED else 1), out.trace, r['given']
+    assert out.n_steps == t.T == T and len(t.x) == T + 1
+    assert torch.equal(t.x[0], prompt.int()) and torch.equal(t.x[-1], out.tokens.int()) and torch.equal(t.fixed, fixed)
+    assert set(out.tokens.unique().tolist()) <= set(tokens)                    # no mask is left, and none is emitted
+    assert (t.x[:, fixed] == prompt[fixed]).all()
+    assert (out.n_forward >= 1).all() and (out.n_forward <= r['budget']).all() and out.n_forward.sum() == sum(model.rows)
+    masked = t.x == M
+    assert not (t.remasked & (masked[:-1] | fixed)).any()                      # only what was committed is taken back
+    tilde = torch.where(t.remasked, M, t.x[:-1])
+    assert not (t.revealed & (tilde != M)).any() and not (t.revealed & masked[1:]).any()
+    assert torch.equal(t.x[1:][~t.revealed], tilde[~t.revealed])               # nothing changes that no flag explains
+    free = (~fixed).sum(1)
+    if r['name'] != 'mdlm':
+        for i in range(T): assert torch.equal((~masked[i + 1] & ~fixed).sum(1), torch.tensor([math.ceil(N * (i + 1) / T) for N in free.tolist()]))
+    if r['name'] in ('backbone', 'mdlm'): assert not t.remasked.any() and model.rated == 0
+    if r['hyper'].get('n_remask') is None: assert not t.remasked[-1].any()     # binomial: nothing at the last step
+    if r['name'] in COUPLED: assert not (t.remasked & t.revealed).any()
+    lo, hi = (r['hyper'].get(k, 0.) * T for k in ('on', 'off'))
+    assert not t.remasked[[i for i in range(T) if not lo <= i < hi]].any()
+
+def test_counts_with_rows_that_have_different_prompts():
+    "K, n and N are the row's own: the rows of a batch are what they are alone"
+    model, M = Tiny(12, 4), 4
+    prompt = torch.full((3, 12), M); prompt[1, :6] = 1; prompt[2, 1:] = 2
+    for name in NAMES:
+        out = sample(model, name, 10, 3, prompt=prompt, **(dict(eta=.5, on=0.) if name in CORRECTING else {}))
+        for b in range(3): assert torch.equal(sample(model, name, 10, 1, first=b, prompt=prompt[b], **(dict(eta=.5, on=0.) if name in CORRECTING else {})).tokens[0], out.tokens[b])
+
+def test_a_continued_step_is_the_whole_run():
+    "State in, state out: stopping between steps and going on changes nothing, and the state handed in is left as it was"
+    model, rule = Tiny(9, 4), policy('navira', eta=.6, on=0.)
+    st = State.start(torch.full((5, 9), 4), 4, 6, Noise(3, torch.arange(5)))
+    for _ in range(6):
+        x = st.x.clone()
+        after = step(rule, st, model)
+        assert torch.equal(st.x, x)
+        st = after
+    assert torch.equal(st.x, sample(model, rule, 12, 5, 3).tokens)
+
+# ---- 6. The draw at a temperature
+
+S5 = torch.tensor([-1.2, .3, .9, 1.4, 2.5], dtype=torch.float64)
+
+def picked(k, tau, s=S5, n=N, eligible=None, seed=0):
+    st = state(torch.zeros(len(s), dtype=torch.long), 9, 0, 10, n, seed)
+    return gumbel_topk(k, tau)(st, -s.expand(n, -1), torch.ones(n, len(s), dtype=torch.bool) if eligible is None else eligible.expand(n, -1))
+
+def sets(x): return Counter(tuple(r) for r in x.nonzero()[:, 1].view(len(x), -1).tolist())
+
+def exact_sets(s, tau, k):
+    out = Counter()
+    for seq, q in sequential({j: math.exp(-v / tau) for j, v in enumerate(s.tolist())}, k).items(): out[tuple(sorted(seq))] += q
+    return out
+
+@pytest.mark.parametrize('tau', [.5, 1., 3.])
+def test_two_of_five_follow_plackett_luce(tau):
+    law = exact_sets(S5, tau, 2)
+    for c, q in law.items(): assert plackett_luce(pi(S5, tau), c) == pytest.approx(q, rel=1e-9)
+    got = sets(picked(2, tau))
+    assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT and chi2(got, exact_sets(-S5, tau, 2)) < REJECT
+    w = pi(S5, tau).tolist()
+    with_replacement = {(i, j): w[i] * w[j] for i, j in law}
+    assert chi2(got, {c: q / sum(with_replacement.values()) for c, q in with_replacement.items()}) < REJECT
+
+def test_three_of_five_over_some(): assert chi2(sets(picked(3, .8, seed=4)), exact_sets(S5, .8, 3)) > ACCEPT
+
+def test_infinite_temperature_is_uniform():
+    got = sets(picked(2, 1e9))
+    assert chi2(got, {c: .1 for c in itertools.combinations(range(5), 2)}) > ACCEPT
+    assert picked(2, 1e9).double().mean(0).numpy() == pytest.approx(np.full(5, 2 / 5), abs=.01)
+    assert chi2(sets(picked(2, 20.)), {c: .1 for c in itertools.combinations(range(5), 2)}) < REJECT
+
+@pytest.mark.parametrize('tau', [0., 5e-324, 1e-300, 1e-8, 1e-3])
+@pytest.mark.parametrize('scale', [1e-3, 1., 50., 700.])
+def test_tiny_temperatures_are_greedy(tau, scale):
+    "No overflow, no NaN: the K lowest, in every row"
+    if tau == 1e-3 and scale == 1e-3: pytest.skip('that is a temperature of one')
+    got = picked(2, tau, S5 * scale, n=2000)
+    assert torch.equal(got, torch.tensor([1, 1, 0, 0, 0]).bool().expand(2000, -1))
+    assert torch.equal(got, picked(2, tau, (S5 * scale).float(), n=2000))      # a float32 score is fine
+
+@pytest.mark.parametrize('name', ['prism', 'navira-det'])
+def test_a_small_temperature_is_det_in_a_run(name):
+    stochastic, kw = {'prism': 'prism-stochastic', 'navira-det': 'navira'}[name], dict(eta=.5, on=0.)
+    a = sample(small_lm(6), name, 14, 6, **kw)
+    for tau in (0., 1e-300, 1e-8): assert torch.equal(sample(small_lm(6), stochastic, 14, 6, tau=tau, **kw).tokens, a.tokens)
+    assert not torch.equal(sample(small_lm(6), stochastic, 14, 6, tau=5., **kw).tokens, a.tokens)
+
+def test_a_temperature_per_row():
+    tau = lambda st: torch.where(torch.arange(len(st.x)) % 2 == 0, 0., 1.).double()
+    st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, N)
+    got = gumbel_topk(2, tau)(st, -S5.expand(N, -1), torch.ones(N, 5, dtype=torch.bool))
+    assert set(sets(got[::2])) == {(0, 1)} and chi2(sets(got[1::2]), exact_sets(S5, 1., 2)) > ACCEPT
+
+def test_more_than_there_are_and_none_at_all():
+    some = torch.tensor([0, 1, 0, 1, 0]).bool()
+    for tau in (0., 1e-300, .5, 1e9):
+        assert torch.equal(picked(4, tau, n=50, eligible=some), some.expand(50, -1))
+        assert not picked(3, tau, n=50, eligible=some & False).any()
+        assert not picked(0, tau, n=50).any()
+    assert (picked(1, .5, n=500, eligible=some).sum(1) == 1).all() and not picked(1, .5, n=500, eligible=some)[:, ~some].any()
+
+def test_eligible_positions_with_an_infinite_score_still_count():
+    "A certain token has quality +inf; it is the last to go, but K = 3 of 3 eligible ones are all of them"
+    s = torch.tensor([math.inf, 0., math.inf, 0., 0.], dtype=torch.float64)
+    some = torch.tensor([1, 1, 1, 0, 0]).bool()
+    st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, 200)
+    for pick in (topk(3), gumbel_topk(3, 0.), gumbel_topk(3, .5)):
+        assert torch.equal(pick(st, -s.expand(200, -1), some.expand(200, -1)), some.expand(200, -1))
+
+def test_ties_are_broken_evenly():
+    st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, N)
+    assert chi2(sets(topk(2)(st, torch.zeros(N, 5), torch.ones(N, 5, dtype=torch.bool))), {c: .1 for c in itertools.combinations(range(5), 2)}) > ACCEPT
+
+def test_the_score_as_probability_draws_by_probabilities():
+    class Fixed:
+        def quality(self): return S5.expand(N, -1)
+    st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, N)
+    got = sets(gumbel_topk(2, .3)(st, distrust_prob(st, Fixed()), torch.ones(N, 5, dtype=torch.bool)))
+    assert chi2(got, exact_sets(S5.sigmoid(), .3, 2)) > ACCEPT and chi2(got, exact_sets(S5, .3, 2)) < REJECT
+
+# ---- 7. How many
+
+def k_law(n, N, T, eta):
+    sigma = max(0, min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)))
+    return {K: p for K, p in enumerate(stats.binom(n, sigma).pmf(range(n + 1)))}
+
+@pytest.mark.parametrize('eta', [.05, .3, 1.])
+@pytest.mark.parametrize('i, T', [(5, 10), (7, 10), (3, 5)])
+def test_k_is_binomial_in_each_row(eta, i, T):
+    "Two kinds of rows in one batch: 20 free, and 8 free after a prompt of 12"
+    free = torch.stack([torch.ones(20), (torch.arange(20) >= 12).float()]).bool().repeat(N // 4, 1)
+    n = torch.tensor([math.ceil(20 * i / T), math.ceil(8 * i / T)]).repeat(N // 4)
+    x = torch.where(free & (free.cumsum(1) > n[:, None]), 9, 1)
+    k = binomial(eta)(state(x, 9, i, T, free=free))
+    for row, total in ((0, 20), (1, 8)):
+        law, got = k_law(n[row].item(), total, T, eta), Counter(k[row::2].tolist())
+        assert chi2(got, law) > ACCEPT
+        if row: assert chi2(got, k_law(n[row].item() + 12, 20, T, eta)) < REJECT      # alpha must not count the prompt
+
+@pytest.mark.parametrize('T', [1, 3, 7, 10, 64, 100])
+@pytest.mark.parametrize('free', [1, 5, 7, 64, 100])
+def test_k_is_zero_at_the_last_step_and_when_all_is_written(T, free):
+    for n in {n_committed(free, T - 2, T), free}:
+        st = state(torch.where(torch.arange(free) < n, 1, 9), 9, T - 1, T, 300)
+        assert binomial(1.)(st).sum() == 0
+
+def test_k_needs_something_committed(): assert binomial(1.)(state([9] * 6, 9, 0, 10, 100)).sum() == 0
+
+@given(hs.integers(1, 30), hs.integers(1, 30), hs.integers(0, 29), hs.integers(0, 35))
+def test_the_guard(N, T, i, K):
+    "PRISM corrects only if R > 0, n > R and n < N - R, and never more than may stay masked"
+    i = min(i, T - 1)
+    n = n_committed(N, i - 1, T)
+    st = state(torch.where(torch.arange(N) < n, 1, 9), 9, i, T, 1)
+    got = guarded(K)(st).item()
+    assert got == (min(K, N - n_committed(N, i, T)) if K > 0 and n > K and n < N - K else 0)
+
+@pytest.mark.parametrize('n, K', [(3, 3), (6, 4), (7, 3), (9, 1), (4, 0)])
+def test_prism_skips_where_its_guard_fails_and_navira_does_not(n, K):
+    "N = 10: n > K fails, n < N - K fails (twice), one mask left, K = 0"
+    x, model = torch.where(torch.arange(10) < n, 1, 4), Tiny(10, 4)
+    took = {}
+    for name in CORRECTING:
+        def watch(before, cleaned, after): took[name] = (before.committed & cleaned.masked).sum().item()
+        after = step(policy(name, n_remask=K, on=0.), state(x, 4, n, 10, 1), model, watch)
+        assert after.committed.sum() == n + 1
+    assert {took[c] for c in COUPLED} == {0} and {took[d] for d in DECOUPLED} == {K}
+
+def test_correction_is_on_from_on_to_off():
+    st = lambda i, T: state([1] * 5 + [9] * 5, 9, i, T, 1)
+    for T in (1, 2, 7, 10):
+        for on, off in ((0., 1.), (.5, 1.), (.3, .6), (.5, .5)):
+            assert [during(2, on, off)(st(i, T)).item() > 0 for i in range(T)] == [on * T <= i < off * T for i in range(T)]
+
+# ---- 8. Drawing a token
+
+PROBS = [.05, .5, .15, .3]       # the third of the order .5, .3, .15, .05 crosses .9
+def draws(p=.9, probs=PROBS, n=N, **kw):
+    u = Noise(0, torch.arange(n)).uniform(0, 'token', 1)[:, 0]
+    return nucleus(p, **kw)(torch.tensor(probs + [0.]).double().log().expand(n, -1), u)
+
+def test_the_nucleus_excludes_or_includes_the_crossing_token():
+    for p, kw, kept in ((.9, {}, [1, 3]), (.9, dict(keep_crossing=True), [1, 3, 2]), (.3, {}, [1]), (.3, dict(keep_crossing=True), [1]), (.51, {}, [1]),
+                        (.51, dict(keep_crossing=True), [1, 3]), (.96, {}, [1, 3, 2]), (1., {}, [0, 1, 2, 3]), (1e-9, {}, [1])):
+        law = {v: PROBS[v] / sum(PROBS[w] for w in kept) for v in kept}
+        tokens, prob = draws(p, **kw)
+        assert set(tokens.tolist()) == set(kept)                               # the mask id, 4, never
+        assert prob.tolist() == pytest.approx([law[v] for v in tokens.tolist()])
+        if len(kept) > 1: assert chi2(Counter(tokens.tolist()), law) > ACCEPT and chi2(Counter(tokens.tolist()), planted(law)) < REJECT
+
+@given(hs.lists(hs.floats(-20, 20), min_size=1, max_size=8), hs.floats(.01, 1), hs.lists(hs.floats(1e-12, 1 - 1e-12), min_size=1, max_size=6))
+def test_the_nucleus_is_the_plain_loop(logits, p, us):
+    lg = torch.tensor(logits + [-math.inf], dtype=torch.float64)
+    q = lg.softmax(0)
+    near = (q.sort(descending=True).values.cumsum(0) - p).abs().min() < 1e-9     # a sum at the edge of p may round either way
+    if near and p < 1: return
+    tokens, prob = nucleus(p)(lg.expand(len(us), -1), torch.tensor(us, dtype=torch.float64))
+    kept = truncate(q.tolist(), p)
+    kept.pop(len(logits), None)
+    for v, c, u in zip(tokens.tolist(), prob.tolist(), us):
+        cdf = np.cumsum(list(kept.values()))
+        assert v in kept and c == pytest.approx(kept[v])
+        if abs(cdf - u).min() > 1e-9: assert v == pick(kept, u)
+
+def test_draws_are_float64():
+    "A tail of 1e-9 is reached by a uniform, which float32 would round away"
+    assert categorical(torch.tensor([[1., 1e-9]]), torch.tensor([1 - 5e-10], dtype=torch.float64)).item() == 1
+    assert categorical(torch.tensor([[1., 1e-9]]), torch.tensor([1 - 2e-9], dtype=torch.float64)).item() == 0
+    lg = torch.tensor([[0., -20., -math.inf]])
+    tail = math.exp(-20) / (1 + math.exp(-20))
+    for f, want in ((.9, 1), (1.1, 0)): assert nucleus(1.)(lg, torch.tensor([1 - f * tail], dtype=torch.float64))[0].item() == want
+
+def test_categorical_at_the_edges():
+    lo, hi = 2.**-53, 1 - 2.**-53
+    for w in ([0., 0., 1., 2., 0.], [0., 3., 0., 0., 0.], [1e-300, 0, 1e-300, 0, 0], [0., 1e300, 1e300, 0., 0.], [1., 1., 1., 1., 1.]):
+        p = torch.tensor([w], dtype=torch.float64)
+        ok = p[0].nonzero()[:, 0]
+        for u, want in ((0., ok[0]), (lo, ok[0]), (hi, ok[-1]), (1., ok[-1])): assert categorical(p, torch.tensor([u], dtype=torch.float64)).item() == want
+    w = torch.tensor([0., 2., 0., 5., 3., 0.])
+    u = Noise(1, torch.arange(N)).uniform(0, 'token', 1)[:, 0]
+    law = {1: .2, 3: .5, 4: .3}
+    assert chi2(Counter(categorical(w.expand(N, -1), u).tolist()), law) > ACCEPT
+
+def test_no_rows_to_draw(): assert len(nucleus(.9)(torch.empty(0, 5), torch.empty(0))[0]) == 0
+
+# ---- 9. Noise
+
+def philox_plainly(counter, key):
+    "Random123's philox4x32-10, with Python's integers"
+    (a, b, c, d), (k, l), m = counter, key, 0xFFFFFFFF
+    for _ in range(10):
+        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (q >> 32) ^ b ^ k, q & m, (p >> 32) ^ d ^ l, p & m
+        k, l = (k + 0x9E3779B9) & m, (l + 0xBB67AE85) & m
+    return a, b, c, d
+
+ONES = 0xFFFFFFFF
+@pytest.mark.parametrize('counter, key, want', [
+    ([0] * 4, (0, 0), '6627e8d5 e169c58d bc57ac4c 9b00dbd8'), ([ONES] * 4, (ONES, ONES), '408f276d 41c83b0e a20bc7c6 6d5451fd'),
+    ([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], (0xa4093822, 0x299f31d0), 'd16cfe09 94fdcceb 5001e420 24126ea1')])
+def test_philox_known_answers(counter, key, want):
+    assert ' '.join(f'{int(v):08x}' for v in philox(counter, key)) == want == ' '.join(f'{v:08x}' for v in philox_plainly(counter, key))
+
+word = hs.integers(0, ONES)
+@given(hs.tuples(word, word, word, word), hs.tuples(word, word))
+def test_philox_is_the_plain_one(counter, key): assert tuple(map(int, philox(counter, key))) == philox_plainly(counter, key)
+
+def test_uniforms_stay_inside_the_open_interval(monkeypatch):
+    for w, want in ((0, 2.**-53), (ONES, 1 - 2.**-53)):
+        monkeypatch.setattr(diffusion, 'philox', lambda *a: (torch.tensor(w),) * 4)
+        u = Noise(0, torch.arange(1)).uniform(0, 'token', 1).item()
+        assert 0 < u < 1 and u == pytest.approx(want)
+        assert math.isfinite(-math.log(-math.log(u)))                          # a Gumbel too
+
+def test_every_purpose_has_its_own_numbers(root):
+    "A purpose is told by its first four bytes, so no two of the library's may begin alike"
+    text = ''.join(p.read_text() for p in (root / 'navira').glob('*.py'))
+    words = set(re.findall(r"""uniform\((?:[\w.]+,\s*)?['"]([^'"]+)['"]""", text))
+    assert words >= {'token', 'order', 'ties', 'count', 'gumbel', 'flip'}
+    assert len({w.encode()[:4] for w in words}) == len(words)
+    noise = Noise(7, torch.arange(300))
+    u = torch.stack([noise.uniform(i, w, 40).flatten() for w in sorted(words) for i in (0, 1)])
+    r = np.corrcoef(u.numpy()) - np.eye(len(u))
+    assert abs(r).max() < 5 / math.sqrt(u.shape[1]) and len(u.unique()) == u.numel()
+    assert all(stats.kstest(v.numpy(), 'uniform').pvalue > 1e-4 for v in u)
+
+@pytest.mark.parametrize('seed', [0, -1, 2**31, 2**32, 2**63, 2**64 - 1, -2**63])
+def test_any_seed(seed):
+    u = Noise(seed, torch.arange(200)).uniform(3, 'token', 50)
+    assert u.shape == (200, 50) and u.dtype == torch.float64 and (u > 0).all() and (u < 1).all()
+    assert stats.kstest(u.flatten().numpy(), 'uniform').pvalue > 1e-4
+    assert not (u == Noise(seed + 1, torch.arange(200)).uniform(3, 'token', 50)).any()
+    assert torch.equal(u, Noise(seed, torch.arange(200)).uniform(3, 'token', 50))
+
+def test_numbers_follow_the_sample_and_the_position():
+    u = Noise(5, torch.arange(10)).uniform(2, 'order', 30)
+    assert torch.equal(Noise(5, torch.tensor([7, 2])).uniform(2, 'order', 12), u[[7, 2], :12])
+    assert torch.equal(Noise(5, torch.arange(10))[torch.arange(10) % 3 == 1].uniform(2, 'order', 30), u[1::3])
+
+# ---- 10. Bad input
+
+def says(error, *parts):
+    return pytest.raises(error, match='.*'.join(map(re.escape, map(str, parts))))
+
+@pytest.mark.parametrize('error, parts, kw', [
+    (KeyError, ['navria', "'navira'"], dict(policy='navria')), (KeyError, ['PRISM'], dict(policy='PRISM')), (KeyError, ['xyz', 'expected one of', 'navira-det'], dict(policy='xyz')),
+    (KeyError, ['tau_mi', "'tau_min'"], dict(tau_mi=.1)), (KeyError, ['etaa', "'eta'"], dict(policy='prism', etaa=.1)), (KeyError, ['tau'], dict(policy='prism', tau=.1)),
+    (KeyError, ['tau'], dict(tau=.1)), (KeyError, ['eta'], dict(policy='backbone', eta=.1)),
+    (ValueError, ['budget=1', 'two-pass', '2'], dict(budget=1)), (ValueError, ['budget=0', '1'], dict(policy='prism', budget=0)), (ValueError, ['budget=-4'], dict(budget=-4)),
+    (ValueError, ['budget=7.5', 'whole number'], dict(budget=7.5)), (ValueError, ['budget=nan'], dict(budget=math.nan)), (ValueError, ['budget=inf'], dict(budget=math.inf)),
+    (ValueError, ['n=0'], dict(n=0)), (ValueError, ['n=-3'], dict(n=-3)), (ValueError, ['n=1.5'], dict(n=1.5)),
+    (ValueError, ['length=0', '6'], dict(length=0)), (ValueError, ['length=7', '6'], dict(length=7)), (ValueError, ['length=2.5'], dict(length=2.5)),
+    (ValueError, ['batch_size=0'], dict(batch_size=0)), (ValueError, ['batch_size=-1'], dict(batch_size=-1)), (ValueError, ['batch_size=1.5'], dict(batch_size=1.5)),
+    (ValueError, ['tau_min=-0.1'], dict(tau_min=-.1)), (ValueError, ['tau_max=inf'], dict(tau_max=math.inf)), (ValueError, ['tau_mid=nan'], dict(tau_mid=math.nan)),
+    (ValueError, ['tau_min=0.6', 'tau_mid=0.2'], dict(tau_min=.6)), (ValueError, ['p1=0.8', 'p2=0.75'], dict(p1=.8)), (ValueError, ['p2=1'], dict(p2=1.)),
+    (ValueError, ['tau_min=0.3', 'tau_max=0.2'], dict(policy='navira-sigmoid', tau_min=.3, tau_max=.2)), (ValueError, ['k=-1'], dict(policy='navira-sigmoid', k=-1.)),
+    (ValueError, ['c=1.5'], dict(policy='navira-sigmoid', c=1.5)), (ValueError, ['h=1'], dict(policy='navira-quadratic', h=1.)),
+    (ValueError, ['tau', '-0.5'], dict(policy='navira', tau=-.5)), (ValueError, ['tau', 'nan'], dict(policy='navira', tau=math.nan)), (ValueError, ['tau', 'inf'], dict(policy='prism-stochastic', tau=math.inf)),
+    (ValueError, ['eta=1.1'], dict(eta=1.1)), (ValueError, ['eta=-0.1'], dict(policy='prism', eta=-.1)), (ValueError, ['eta=nan'], dict(eta=math.nan)),
+    (ValueError, ['on=0.9', 'off=0.5'], dict(on=.9, off=.5)), (ValueError, ['on=-0.1'], dict(on=-.1)), (ValueError, ['off=1.5'], dict(off=1.5)), (ValueError, ['on=nan'], dict(on=math.nan)),
+    (ValueError, ['p=0'], dict(p=0.)), (ValueError, ['p=1.5'], dict(p=1.5)), (ValueError, ['p=-1'], dict(policy='backbone', p=-1.)), (ValueError, ['p=nan'], dict(p=math.nan)),
+    (ValueError, ['logits', "'logit'"], dict(score='logits')),
+    (ValueError, ['prompt', '9 tokens', '6'], dict(prompt=torch.zeros(9, dtype=torch.long))), (ValueError, ['prompt', '2 rows', 'n=3'], dict(n=3, prompt=torch.full((2, 6), 4))),
+    (ValueError, ['prompt', '0..4', '9'], dict(prompt=torch.tensor([9]))), (ValueError, ['prompt', '-1'], dict(prompt=torch.tensor([-1]))),
+    (ValueError, ['prompt', '6 given', 'nothing left'], dict(prompt=torch.zeros(6, dtype=torch.long))), (ValueError, ['prompt', 'tokenizer'], dict(prompt='abc'))])
+def test_bad_input_is_named_before_any_work(error, parts, kw):
+    model = Tiny(6, 4)
+    with says(error, *parts): sample(model, **{'policy': 'navira-piecewise', 'budget': 8, **kw})
+    assert not model.rows
+
+@pytest.mark.parametrize('bad', [-1., math.nan, math.inf])
+@pytest.mark.parametrize('name', ['navira', 'prism-stochastic'])
+def test_a_bad_temperature_from_a_function(name, bad):
+    with says(ValueError, 'tau', f'{bad}'): sample(Tiny(8, 4), name, 16, 2, tau=lambda st: torch.full((len(st.x),), bad), n_remask=1, on=0.)
+
+def test_a_policy_has_its_hyper_parameters_already():
+    with says(ValueError, 'eta'): sample(Tiny(6, 4), prism(), 4, eta=.1)
+
+@pytest.mark.parametrize('K', [-1, math.nan, .5])
+def test_a_number_of_remasks_is_a_whole_number(K):
+    with says(ValueError, K): sample(Tiny(8, 4), 'navira', 16, n_remask=K, on=0.)
+
+# ---- Schedules
+
+GRID = np.linspace(0, 1, 401)
+@pytest.mark.parametrize('f, plain', [(getattr(schedules, n.removeprefix('navira-'))(**FORMS[n][0]), FORMS[n][1]) for n in FORMS if n.startswith('navira-') and n != 'navira-det'])
+def test_schedules_are_those_of_the_paper(f, plain):
+    got = np.array([f(u) for u in GRID])
+    assert got == pytest.approx([plain(u) for u in GRID], rel=1e-12) and (np.diff(got) >= 0).all()
+
+def test_progress_goes_from_zero_to_one_and_is_zero_for_one_step():
+    st = State.start(torch.full((1, 3), 9), 9, 5, Noise(0, torch.arange(1)))
+    assert [replace(st, i=i).u for i in range(5)] == [0, .25, .5, .75, 1] and replace(st, n=1).u == 0
+    seen = []
+    def tau(st): seen.append(st.u); return .3
+    sample(Tiny(8, 4), 'navira', 16, 1, tau=tau, n_remask=1, on=0.)
+    assert set(seen) - {0.} == {i / 7 for i in range(1, 8)}
+
+@pytest.mark.parametrize('name', CORRECTING)
+def test_nothing_committed_needs_no_scoring_pass(name):
+    "C empty: pi is undefined, K counts as 0, and stage 1 is skipped"
+    model = Tiny(6, 4)
+    after = step(policy(name, n_remask=2, on=0.), state([4] * 6, 4, 0, 3, 5), model)
+    assert model.rows == [5] and model.rated == 0 and after.n_forward.tolist() == [1] * 5
+
+# ---- 11. What is asked of the model
+
+@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('batch_size', [1, 4])
+def test_only_what_is_needed_is_asked(name, batch_size):
+    "Logits at committed positions only, quality only in steps that remask, passes only over rows with work, and all of it counted"
+    model, hyper = Tiny(12, 4), dict(eta=.1, on=.5) if name in CORRECTING else {}
+    out = sample(model, name, 48, 4, trace=True, batch_size=batch_size, **hyper)
+    t = out.trace
+    assert sum(model.asked) == t.revealed.sum()
+    assert sum(model.rows) == out.n_forward.sum() and (out.n_forward < 48).all()
+    opens, takes = t.revealed.any(2), t.remasked.any(2)                        # [T, n]
+    two = name in DECOUPLED
+    assert torch.equal(out.n_forward, (opens.long() + takes if two else (opens | takes).long()).sum(0))
+    groups = takes.split(batch_size, 1)
+    assert model.rated == sum(int(g.any(1).sum()) for g in groups)
+    if name in ('backbone', 'mdlm'): assert model.rated == 0
+    else: assert takes.any() and (~takes & opens).any()
+
+def test_the_scoring_pass_makes_no_logits():
+    model = Tiny(10, 4)
+    rule = policy('navira-det', n_remask=2, on=0.)
+    step(rule, state(torch.where(torch.arange(10) < 6, 1, 4), 4, 6, 10, 3), model)
+    assert model.rows == [3, 3] and model.rated == 1 and model.asked == [3 * 3]     # one token to go and two taken back, in each of three rows
+
+def test_the_output_layer_runs_at_committed_positions_only():
+    "The same on the network, where the vocabulary is the cost"
+    model, seen = small_lm(7), []
+    model.backbone.output_layer.register_forward_hook(lambda m, a, out: seen.append(out.shape))
+    out = sample(model, 'navira', 20, 3, trace=True, eta=.5, on=0.)
+    assert all(len(s) == 2 for s in seen) and sum(s[0] for s in seen) == out.trace.revealed.sum()
+
+def test_the_trace_holds_the_scores_that_the_step_saw():
+    "Quality of the committed tokens in a step that scored the row, NaN in a step that did not"
+    model = Tiny(12, 4)
+    t = sample(model, 'navira-det', 24, 4, trace=True, eta=.1, on=.4).trace
+    for i in range(t.T):
+        takes, x = t.remasked[i].any(1), t.x[i].long()
+        want = torch.where((x != 4) & takes[:, None], TinyQuality(model, x), torch.nan).float()
+        assert torch.equal(t.score[i].isnan(), want.isnan()), f'step {i}'
+        assert torch.allclose(t.score[i], want, equal_nan=True)
+
+def TinyQuality(model, x): return model(x).quality()

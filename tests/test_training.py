@@ -1,0 +1,435 @@
+"""Training: corpora, packing, settings, kill and resume, the PRISM objective, several processes."""
+import dataclasses, json, math, os, random, signal, subprocess, sys, time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+
+from navira.denoiser import Config, MaskedLM, load, with_head
+from navira.training import (EOS, MASK, Ema, Epochs, FinetuneConfig, Mdlm, Prism, TrainConfig, auroc, bootstrap, cosine, encode, encode_corpus, evaluate_nelbo, export,
+                             finetune, keyed, packed, precision, random_fill, read_checkpoint, read_config, read_corpus, read_log, reliability, save_checkpoint,
+                             tokens_of, train, train_tokenizer)
+
+ROOT = Path(__file__).resolve().parents[1]
+LINES = [f'the {a} {v} the {b}, and then the {c} sleeps.' for a in ('dog', 'cat', 'owl') for v in ('sees', 'hears') for b in ('man', 'child', 'bird') for c in ('cow', 'horse')]
+SMALL = dict(batch_size=8, length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=300, warmup=5, lr=1e-2, log_every=1, precision='no', eval_sequences=16)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    n = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n)
+
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp('corpus'), random.Random(0)
+    (folder / 'train.txt').write_text('\n'.join(rng.choice(LINES) for _ in range(800)))
+    (folder / 'validation.txt').write_text('\n'.join(rng.choice(LINES) for _ in range(100)))
+    return folder
+
+
+def small(home, out, steps=30, **kw): return TrainConfig(data=str(home), out=str(out), tokens=steps * 8 * 16, **(SMALL | dict(eval_every=10, checkpoint_every=4) | kw))
+
+
+def losses(run): return {r['step']: (r['loss'], r['grad_norm']) for r in read_log(Path(run) / 'log.jsonl') if 'loss' in r}
+
+
+@pytest.fixture(scope='module')
+def trained(home, tmp_path_factory):
+    "An undisturbed run: the folder of the run."
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp('runs') / 'whole'
+    assert train(small(home, out), progress=False) == out / 'model'
+    return out
+
+
+# tokens
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=60))
+def test_tokenizer_round_trip(text):
+    text = text.encode('utf-8', 'ignore').decode()
+    ids = encode(TOK, text + MASK)
+    assert TOK.decode(ids.tolist(), skip_special_tokens=False) == text + MASK
+    assert not set(ids.tolist()) & {TOK.token_to_id(EOS), TOK.token_to_id(MASK)}
+
+TOK = train_tokenizer(LINES, 300)
+
+
+def test_tokenizer_ids():
+    assert TOK.token_to_id(EOS) == 0 and TOK.token_to_id(MASK) == TOK.get_vocab_size() - 1
+    with pytest.raises(ValueError, match='vocab_size=100'): train_tokenizer(LINES, 100)
+
+
+def test_encoding_is_cached_and_atomic(tmp_path):
+    def broken():
+        yield LINES[0]
+        raise OSError('disk')
+    with pytest.raises(OSError): encode_corpus(TOK, broken(), tmp_path / 'a.npy')
+    assert not (tmp_path / 'a.npy').exists()
+    ids = encode_corpus(TOK, LINES, tmp_path / 'a.npy')
+    assert (ids == 0).sum() == len(LINES) and ids[-1] == 0
+    (tmp_path / 'a.npy').write_bytes((tmp_path / 'a.npy').read_bytes()[:-7])
+    with pytest.raises(ValueError, match='a.npy: damaged'): encode_corpus(TOK, LINES, tmp_path / 'a.npy')
+
+
+# corpora
+
+def table(path, texts, column='text'): pq.write_table(pa.table({'title': [str(i) for i in range(len(texts))], column: pa.array(texts, pa.large_string())}), path)
+
+
+def test_parquet_splits_and_columns(tmp_path):
+    table(tmp_path / 'train-00000.parquet', LINES[:5]); table(tmp_path / 'train-00001.parquet', LINES[5:7] + [None]); table(tmp_path / 'validation.parquet', LINES[7:9])
+    assert list(read_corpus(tmp_path)) == LINES[:7] + ['']
+    assert list(read_corpus(tmp_path, split='validation')) == LINES[7:9]
+    assert list(read_corpus(tmp_path / 'validation.parquet')) == LINES[7:9]
+    with pytest.raises(KeyError, match="did you mean 'text'"): read_corpus(tmp_path, text_column='txt')
+
+
+def test_text_patterns(tmp_path, monkeypatch):
+    for n in 'ab': (tmp_path / f'{n}.txt').write_text(n)
+    monkeypatch.chdir(tmp_path)
+    assert list(read_corpus('*.txt')) == ['a', 'b'] == list(read_corpus(tmp_path))
+
+
+def test_corpus_errors(tmp_path):
+    (tmp_path / 'books.txt').write_text('a')
+    with pytest.raises(FileNotFoundError, match="did you mean .*books.txt'"): read_corpus(tmp_path / 'book.txt')
+    with pytest.raises(FileNotFoundError, match='no such entry'): read_corpus(tmp_path / 'zzz' / 'qqq')
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(ValueError, match='corpus is empty'): read_corpus(tmp_path / 'empty')
+    table(tmp_path / 'empty' / 'train.parquet', ['', ' \n'])
+    with pytest.raises(ValueError, match='corpus is empty'): read_corpus(tmp_path / 'empty')
+    (tmp_path / 'bad.txt').write_bytes(b'good \xff bad')
+    with pytest.raises(ValueError, match=r'bad.txt: not UTF-8 at byte 5 \(0xff\)'): read_corpus(tmp_path / 'bad.txt')
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.array([0, 3], pa.int32()).buffers()[1], pa.py_buffer(b'ok\xff')])
+    pq.write_table(pa.table({'text': bad}), tmp_path / 'bad.parquet')
+    with pytest.raises(ValueError, match='bad.parquet: row 0, column .text.: not UTF-8 at byte 2'): read_corpus(tmp_path / 'bad.parquet')
+    (tmp_path / 'cut.parquet').write_bytes(b'PAR1 and no more')
+    with pytest.raises(ValueError, match='cut.parquet: not a readable Parquet file'): read_corpus(tmp_path / 'cut.parquet')
+
+
+def test_datasets(tmp_path, monkeypatch):
+    datasets = pytest.importorskip('datasets')
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    rows = datasets.Dataset.from_dict({'text': LINES[:6]})
+    rows.save_to_disk(str(tmp_path / 'saved'))
+    assert list(read_corpus(tmp_path / 'saved')) == LINES[:6]
+    folder = tmp_path / 'openwebtext'                          # the Hub's data set: one `train` split of Parquet files with a column `text`
+    folder.mkdir(); table(folder / 'train-00000-of-00001.parquet', LINES[:4])
+    assert list(read_corpus(f'datasets:{folder}')) == LINES[:4]
+    there = datasets.load_dataset
+    monkeypatch.setattr(datasets, 'load_dataset', lambda name, **kw: there(str(folder), **kw) if name == 'Skylion007/openwebtext' else (_ for _ in ()).throw(FileNotFoundError(name)))
+    monkeypatch.chdir(tmp_path)
+    assert list(read_corpus('Skylion007/openwebtext')) == LINES[:4]
+    with pytest.raises(KeyError, match="did you mean 'text'"): read_corpus('Skylion007/openwebtext', text_column='texts')
+    with pytest.raises(FileNotFoundError, match='as a data set'): read_corpus('Skylion007/openwebtex')
+
+
+# packing and order
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 20), st.integers(0, 19))
+def test_packed(n, length, offset):
+    if offset >= n: return
+    seqs = packed(np.arange(n), length, offset)
+    assert seqs.shape == ((n - offset) // length, length)
+    assert seqs.ravel().tolist() == list(range(offset, offset + seqs.size))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(40, 300), st.integers(2, 9), st.integers(1, 4), st.integers(0, 5))
+def test_epochs_cover_each_sequence_at_most_once(n, length, batch, seed):
+    data = Epochs(np.arange(n), length, batch, seed)
+    for epoch in range(3):
+        x = torch.cat([data.batch(epoch * data.per_epoch + i) for i in range(data.per_epoch)])
+        offset = epoch * 37 % length
+        assert x.shape == (data.per_epoch * batch, length) and (x.diff(dim=1) == 1).all()
+        assert ((x[:, 0] - offset) % length == 0).all() and len(x[:, 0].unique()) == len(x)
+        assert (n - offset) // length - len(x) <= batch                 # less than two batches are left out
+    assert torch.equal(Epochs(np.arange(n), length, batch, seed).batch(5), data.batch(5))
+
+
+# settings
+
+@pytest.mark.parametrize('text, error, match', [
+    ('{"data": "d", "out": "o", "lrr": 1}', KeyError, "setting 'lrr': did you mean 'lr'"), ('{"data": "d"}', ValueError, 'out: not given'),
+    ('{"data": "d", "out": "o", "lr": "fast"}', ValueError, "lr='fast': expected float"), ('{"data": "d", "out": "o", "betas": [0.9]}', ValueError, 'betas'),
+    ('{"data": "d", "out": "o", "precision": "bf6"}', KeyError, "did you mean 'bf16'"), ('{"data":', ValueError, 'c.json'), ('{"data": "d", "out": "o", "ema": 1.5}', ValueError, 'ema=1.5: expected 0 to 1'),
+    ('{"data": "d", "out": "o", "batch_size": 2.5}', ValueError, 'batch_size=2.5: expected int'), ('{"data": "d", "out": "o", "tokens": true}', ValueError, 'tokens=True')])
+def test_bad_settings(tmp_path, text, error, match):
+    (tmp_path / 'c.json').write_text(text)
+    with pytest.raises(error, match=match): read_config(TrainConfig, tmp_path / 'c.json')
+
+
+def test_settings_file(tmp_path):
+    (tmp_path / 'run.toml').write_text('data = "d"\nout = "o"\nfill = 4')
+    assert read_config(FinetuneConfig, tmp_path / 'run.toml', drafts=3, fill=None) == FinetuneConfig(data='d', out='o', fill=4, drafts=3)
+    with pytest.raises(FileNotFoundError, match='did you mean .*run.toml'): read_config(TrainConfig, tmp_path / 'runs.toml')
+
+
+def test_run_refusals(home, tmp_path, trained):
+    with pytest.raises(ValueError, match='lr: 0.01 there, 0.5 now'): train(small(home, trained, lr=.5), progress=False)
+    with pytest.raises(ValueError, match='cannot be used as a run folder'): train(small(home, home / 'train.txt' / 'run'), progress=False)
+    with pytest.raises(ValueError, match='less than one step'): train(small(home, tmp_path / 'r', steps=0.5), progress=False)
+    with pytest.raises(ValueError, match='hidden_dim=15'): train(small(home, tmp_path / 'r', dim=15), progress=False)
+    with pytest.raises(FileNotFoundError, match='tokenizer='): train(small(home, tmp_path / 'r', tokenizer=str(tmp_path / 'tok.json')), progress=False)
+    with pytest.raises(FileNotFoundError, match='did you mean'): train(small(str(home) + 'x', tmp_path / 'r'), progress=False)
+    assert not (tmp_path / 'r').exists()                       # nothing was begun
+    with pytest.raises(ValueError, match='batch_size=5000'): train(small(home, tmp_path / 'r', steps=1000, batch_size=5000), progress=False)
+
+
+# checkpoints, kill and resume
+
+def test_damaged_checkpoint(tmp_path):
+    for i in range(2): save_checkpoint(tmp_path, dict(step=i, w=torch.full((500,), float(i))))
+    whole = (tmp_path / 'last.pt').read_bytes()
+    for bad in (b'', whole[:10], whole[:len(whole) // 2], b'\0' * 100 + whole[100:], b'hello'):
+        (tmp_path / 'last.pt').write_bytes(bad)
+        with pytest.raises(ValueError, match='last.pt: damaged checkpoint .* previous.pt'): read_checkpoint(tmp_path)
+    (tmp_path / 'last.pt').unlink()                            # also what a kill between the two moves leaves
+    assert read_checkpoint(tmp_path)['step'] == 0
+    assert read_checkpoint(tmp_path / 'none') is None
+
+
+SCRIPT = '''
+import sys, torch
+torch.set_num_threads(1)
+from navira.training import *
+folder = train(read_config(TrainConfig, sys.argv[1]), progress=False)
+if len(sys.argv) > 2: finetune(read_config(FinetuneConfig, sys.argv[2], model=str(folder)), progress=False)
+'''
+
+def launch(*cfgs, tmp_path, prefix=(sys.executable,)):
+    (tmp_path / 'run.py').write_text(SCRIPT)
+    for i, c in enumerate(cfgs): (tmp_path / f'{i}.json').write_text(json.dumps(dataclasses.asdict(c)))
+    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
+    return subprocess.Popen([*prefix, str(tmp_path / 'run.py'), *(str(tmp_path / f'{i}.json') for i in range(len(cfgs)))], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def test_kill_9_and_resume(home, tmp_path, trained):
+    "Killed wherever it happens to be, the run ends with the losses, and the model, of the one that was never disturbed."
+    cfg, rng, log = small(home, tmp_path / 'run'), random.Random(time.time_ns()), tmp_path / 'run' / 'log.jsonl'
+    reached = 0
+    for kill_at in sorted(rng.sample(range(2, 29), 2)):
+        p = launch(cfg, tmp_path=tmp_path)
+        while p.poll() is None and not (log.exists() and max([r['step'] for r in read_log(log)], default=0) >= kill_at): time.sleep(.005)
+        time.sleep(rng.random() * .05)
+        os.kill(p.pid, signal.SIGKILL); p.communicate()
+        reached = max(reached, max(r['step'] for r in read_log(log)))
+    train(cfg, progress=False)
+    assert reached >= 2 and losses(tmp_path / 'run') == losses(trained) and len(losses(trained)) == 30
+    a, b = load(tmp_path / 'run' / 'model').state_dict(), load(trained / 'model').state_dict()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_resume_with_dropout_and_after_a_lost_last(home, tmp_path):
+    whole, parts = (small(home, tmp_path / n, steps=12, dropout=.2) for n in ('whole', 'parts'))
+    train(whole, progress=False)
+    assert train(parts, progress=False, stop=10) == tmp_path / 'parts'
+    (tmp_path / 'parts' / 'last.pt').unlink()                  # back to previous.pt, step 8
+    torch.rand(7)                                              # the global generator must not matter
+    train(parts, progress=False)
+    assert losses(tmp_path / 'parts') == losses(tmp_path / 'whole')
+
+
+def test_finetune_resumes_and_reports(home, tmp_path, trained):
+    cfg = lambda out: FinetuneConfig(data=str(home), out=str(tmp_path / out), model=str(trained / 'model'), head_steps=6, joint_steps=6, batch_size=8, log_every=1, checkpoint_every=2, eval_every=6,
+                                     eval_sequences=16, fill=3, precision='no')
+    finetune(cfg('whole'), progress=False)
+    for stop in (3, 5): assert finetune(cfg('parts'), progress=False, stop=stop) == tmp_path / 'parts'
+    finetune(cfg('parts'), progress=False)
+    for stage in ('head', 'joint'): assert losses(tmp_path / 'parts' / stage) == losses(tmp_path / 'whole' / stage) and len(losses(tmp_path / 'whole' / stage)) == 6
+    model = load(tmp_path / 'whole' / 'model')
+    assert model.quality is not None
+    head = read_checkpoint(tmp_path / 'whole' / 'head')
+    for k, v in load(trained / 'model').backbone.state_dict().items(): assert torch.equal(head['model'][f'backbone.{k}'], v)          # stage 1 leaves the backbone alone
+    assert any(not torch.equal(v, head['model'][f'backbone.{k}']) for k, v in model.backbone.state_dict().items())                     # stage 2 does not
+    record = json.loads((tmp_path / 'whole' / 'model' / 'training.json').read_text())
+    assert [s['name'] for s in record['stages']] == ['pretrain', 'head', 'joint'] and record['quality']['low'] <= record['quality']['auroc'] <= record['quality']['high']
+    card = (tmp_path / 'whole' / 'model' / 'README.md').read_text()
+    assert f"{record['quality']['auroc']:.3f}" in card and str(home) not in card and str(home) not in json.dumps(record)
+    assert record['before']['n'] == record['nelbo']['n']
+
+
+def test_pretraining_learns_and_exports(trained):
+    record = json.loads((trained / 'model' / 'training.json').read_text())
+    evals = [e['nelbo'] for e in record['stages'][0]['evals']]
+    assert evals[-1] < evals[0] < math.log(299) + .5
+    again = export(trained, trained / 'half', dtype=torch.bfloat16)
+    assert load(trained / 'half').backbone.vocab_embed.embedding.dtype == torch.float32
+    assert abs(again['nelbo']['value'] - record['nelbo']['value']) < .05
+
+
+def test_checkpoint_has_one_group_in_parameter_order(trained):
+    state = read_checkpoint(trained)
+    model = load(trained / 'model')
+    params = state['optimizer']['param_groups']
+    assert len(params) == 1 and len(params[0]['params']) == len(list(model.backbone.parameters()))
+    for i, p in enumerate(model.backbone.parameters()): assert state['optimizer']['state'][i]['exp_avg'].shape == p.shape
+
+
+def test_two_processes(home, tmp_path, trained):
+    "Two processes on halves of each batch follow the run of one process; both stages of fine-tuning run too."
+    cfg = small(home, tmp_path / 'two', steps=30)
+    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1, eval_sequences=16, precision='no')
+    p = launch(cfg, tune, tmp_path=tmp_path, prefix=(sys.executable, '-m', 'accelerate.commands.launch', '--cpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no',
+                                      '--main_process_port', str(random.randint(20000, 60000))))
+    out, _ = p.communicate(timeout=240)
+    assert p.returncode == 0, out.decode()[-3000:]
+    a, b = losses(tmp_path / 'two'), losses(trained)
+    assert len(a) == 30 and all(abs(a[s][0] - b[s][0]) < 1e-3 * b[s][0] for s in range(1, 31)), [(a[s], b[s]) for s in a]
+    assert len(losses(tmp_path / 'tuned' / 'head')) == len(losses(tmp_path / 'tuned' / 'joint')) == 3 and load(tmp_path / 'tuned' / 'model').quality is not None
+
+
+# pieces
+
+def test_cosine():
+    assert cosine(0, 100, 10, .1) == pytest.approx(.1) and cosine(100, 100, 10, .1) == pytest.approx(.1)
+    assert cosine(0, 10, 0, 1.) == 1. == cosine(9, 10, 0, 1.)
+    rates = [cosine(s, 100, 10, .1) for s in range(101)]
+    assert all(a >= b for a, b in zip(rates[10:], rates[11:]))
+
+
+def test_ema():
+    w = nn.Linear(3, 2)
+    ema, expect = Ema(w, .5), {n: p.detach().clone() for n, p in w.named_parameters()}
+    for s in range(1, 6):
+        with torch.no_grad():
+            for p in w.parameters(): p.add_(torch.randn_like(p))
+        ema.update(s)
+        d = min(.5, (1 + s) / (10 + s))
+        expect = {n: d * expect[n] + (1 - d) * p.detach() for n, p in w.named_parameters()}
+    for n in expect: torch.testing.assert_close(ema.average[n], expect[n])
+    raw = w.weight.detach().clone()
+    with ema.applied() as m:
+        assert not m.training and torch.equal(w.weight, ema.module.weight) and torch.allclose(w.weight, expect['weight'])
+    assert torch.equal(w.weight, raw) and w.training
+
+
+def test_precision_is_explicit_or_detected():
+    assert precision('no') == 'no' and precision('bf16') == 'bf16' and precision('auto') in ('no', 'bf16')
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 2**31), st.floats(0, 1))
+def test_random_fill(k, seed, share):
+    g = torch.Generator().manual_seed(seed)
+    masked, keys = torch.rand(3, 1, 10, generator=g) < share, torch.rand(3, 2, 10, generator=g)
+    new = random_fill(keys, masked, k)
+    assert new.shape == (3, 2, 10) and not (new & ~masked).any()
+    assert torch.equal(new.sum(-1), masked.sum(-1).clamp(max=k).expand(3, 2))
+
+
+def test_random_fill_is_uniform():
+    masked = torch.tensor([True, False, True, True, True])
+    n = random_fill(torch.rand(20_000, 5, generator=torch.Generator().manual_seed(0)), masked, 2).double().mean(0)
+    assert torch.allclose(n, .5 * masked.double(), atol=.02)
+
+
+def tiny_model(**kw):
+    torch.manual_seed(0)
+    return with_head(MaskedLM(Config(vocab_size=12, model_length=10, hidden_dim=16, cond_dim=8, n_blocks=1, n_heads=2, **({'dropout': 0.} | kw))))
+
+
+@pytest.mark.parametrize('joint', [False, True])
+def test_prism_trains_what_it_should(joint):
+    model = tiny_model()
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    model.backbone.requires_grad_(joint)
+    objective, x = Prism(model, fill=3, drafts=2, joint=joint), torch.randint(0, 11, (6, 10), generator=torch.Generator().manual_seed(2))
+    noise = objective.noise(x, keyed(0, 0, 1))
+    assert [tuple(a.shape) for a in noise] == [(6, 10), (6,), (6, 2, 10), (6, 10)]
+    out = objective(x, *noise)
+    assert set(out) == ({'loss', 'bce', 'nelbo'} if joint else {'loss', 'bce'}) and all(v.dim() == 0 and v.isfinite() for v in out.values())
+    out['loss'].backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.quality.parameters())
+    assert all((p.grad is not None) == joint for p in model.backbone.parameters())
+
+
+class Told(nn.Module):
+    "Says what it is told; remembers what it was asked."
+    mask_id = 11
+    def __init__(self): super().__init__(); self.asked, self.graded = [], []
+    def forward(self, y):
+        self.asked.append(y); self.graded.append(torch.zeros(y.shape, requires_grad=True)); self.g = self.graded[-1]
+        return self
+    def logits(self, where): return torch.zeros(int(where.sum()), 12).index_fill(1, torch.tensor(11), -torch.inf)
+    def quality(self): return self.g
+
+
+def test_prism_judges_only_what_it_filled():
+    told, x = Told(), torch.randint(0, 11, (8, 10), generator=torch.Generator().manual_seed(2))
+    objective = Prism(told, fill=3, drafts=2, p=1., joint=False)
+    z, t, keys, u = objective.noise(x, keyed(0, 0, 1))
+    objective(x, z, t, keys, u)['loss'].backward()
+    z2, y = told.asked
+    z3 = z.repeat_interleave(2, 0)
+    assert torch.equal(z2, z) and y.shape == (16, 10)
+    assert torch.equal(told.g.grad != 0, y != z3)                                       # judged = newly filled
+    assert torch.equal((y != z3).sum(1), (z3 == 11).sum(1).clamp(max=3))                # k, or all there are
+    assert torch.equal(y[z3 != 11], z3[z3 != 11])                                       # what was visible stays
+    both = (y[0::2] != 11) & (y[1::2] != 11)
+    assert torch.equal(y[0::2][both], y[1::2][both])                                    # one draw for all drafts
+    n = (y != z3).sum()                                                                 # plain mean: sigmoid(0) - right, over n
+    torch.testing.assert_close(told.g.grad[y != z3], (.5 - (y == x.repeat_interleave(2, 0))[y != z3].float()) / n)
+
+
+def test_prism_survives_a_batch_without_masks():
+    objective, x = Prism(tiny_model(), fill=3, drafts=1), torch.zeros(2, 10, dtype=torch.long)
+    out = objective(x, x, torch.full((2,), .5), torch.rand(2, 1, 10), torch.rand(2, 10, dtype=torch.float64))
+    assert out['loss'].item() == 0
+
+
+def test_mdlm_weighs_by_1_over_t():
+    model, x = MaskedLM(Config(vocab_size=12, model_length=10, hidden_dim=16, cond_dim=8, n_blocks=1, n_heads=2, dropout=0.)), torch.zeros(2, 10, dtype=torch.long)
+    z = x.clone(); z[0, :3] = 11; z[1, 4] = 11
+    loss = Mdlm(model)(x, z, torch.tensor([.5, .1]))['loss']
+    torch.testing.assert_close(loss, torch.tensor((3 / .5 + 1 / .1) * math.log(11) / 20))
+
+
+def test_nelbo_of_a_uniform_model():
+    model = tiny_model().eval()
+    e = evaluate_nelbo(model, np.random.default_rng(0).integers(0, 11, (500, 10)))
+    assert abs(e.value - math.log(11)) < 3 * e.se and e.n == 500
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
+def test_auroc_is_the_share_of_pairs(pairs):
+    s, r = np.array([p[0] for p in pairs], float), np.array([p[1] for p in pairs])
+    if r.all() or not r.any(): assert math.isnan(auroc(s, r)); return
+    expect = np.mean([(a > b) + .5 * (a == b) for a in s[r] for b in s[~r]])
+    assert auroc(s, r) == pytest.approx(expect)
+
+
+def test_bootstrap_is_wider_for_clustered_tokens():
+    rng = np.random.default_rng(0)
+    rows = np.repeat(np.arange(200), 8)
+    right = np.repeat(rng.random(200) < .5, 8); score = right + np.repeat(rng.normal(size=200), 8)       # eight copies of each token
+    wide, narrow = (np.diff(bootstrap(score, right, r, n=300))[0] for r in (rows, np.arange(1600)))
+    assert wide > 2 * narrow
+
+
+def test_reliability_counts_everything():
+    p, r = np.array([0., .05, .5, .95, 1.]), np.array([False, False, True, True, True])
+    table = reliability(p, r)
+    assert sum(b['n'] for b in table) == 5 and [b['n'] for b in table] == [2, 1, 2] and all(b['low'] <= b['right'] <= b['high'] for b in table)
+
+
+def test_held_out_text_is_not_trained_on(tmp_path):
+    (tmp_path / 'b.txt').write_text('\n'.join(LINES * 8))
+    train(small(tmp_path / 'b.txt', tmp_path / 'run', steps=4), progress=False)
+    ids, held = tokens_of(tmp_path / 'run', 16)
+    whole = np.load(tmp_path / 'run' / 'train.npy')
+    assert len(ids) + held.size <= len(whole) and len(held) >= 2 and not (tmp_path / 'run' / 'validation.npy').exists()
+    assert (whole[len(ids):len(ids) + held.size] == held.ravel()).all()

@@ -1,0 +1,232 @@
+"""Small things that tests share: chi-square, small models, and the paper's algorithms written a second time, slowly.
+
+Nothing here calls the library's samplers: `Exact` enumerates one step of Algorithm 1 or 2 on a joint, and `transcribed` runs them on a
+network as loops over rows and positions with full logits everywhere."""
+import itertools, math
+from collections import Counter
+from types import SimpleNamespace
+import numpy as np, torch
+from scipy import stats
+from navira.denoiser import Config, MaskedLM
+from navira.diffusion import JointDenoiser, Noise, Pass
+
+REJECT, ACCEPT = 1e-6, 1e-3     # a planted error must fall below the first, the right law stays above the second
+
+def chi2(counts, probs):
+    "p-value of outcome counts under outcome probabilities; cells that expect fewer than 5 are pooled, an impossible outcome gives 0"
+    n, keys = sum(counts.values()), sorted(set(counts) | set(probs), key=str)
+    e, o = (np.array([d.get(k, 0) for k in keys], dtype=float) for d in (probs, counts))
+    assert abs(e.sum() - 1) < 1e-9, e.sum()
+    if o[e < 1e-14].sum(): return 0.
+    e, few = e * n, e * n < 5
+    if few.any(): e, o = np.append(e[~few], e[few].sum()), np.append(o[~few], o[few].sum())
+    if few.any() and e[-1] < 5: e, o = np.append(e[:-2], e[-2:].sum()), np.append(o[:-2], o[-2:].sum())
+    assert len(e) > 1 and e.min() >= 5
+    return stats.chisquare(o, e * (o.sum() / e.sum())).pvalue
+
+def counted(x): return Counter(map(tuple, x.tolist()))
+
+def planted(law, share=.05):
+    "The law with a share of its mass moved: the first half of the outcomes loses what the second half gains"
+    keys = sorted(law); half = len(keys) // 2
+    a, b = sum(law[k] for k in keys[:half]), sum(law[k] for k in keys[half:])
+    return {k: law[k] * (1 - share / a if i < half else 1 + share / b) for i, k in enumerate(keys)}
+
+def random_joint(L, V, seed=0, floor=.05):
+    g = torch.Generator().manual_seed(seed)
+    return JointDenoiser(torch.rand((V,) * L, generator=g, dtype=torch.float64) ** 3 + floor)
+
+def sequential(w, K):
+    "Ordered draws without replacement: {sequence: probability}, from weights {item: w}"
+    out = {}
+    for seq in itertools.permutations(w, K):
+        left, q = sum(w.values()), 1.
+        for j in seq: q, left = q * w[j] / left, left - w[j]
+        out[seq] = q
+    return out
+
+class Exact:
+    "One step of PRISM or NAVIRA on an enumerated joint, as a law over next states: every set, order and token with its probability."
+    def __init__(self, model, P=1.): self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
+
+    def given(self, x, i):
+        "p(x_i = . | the other visible tokens), summed from the joint itself"
+        a = self.p[tuple(slice(None) if j == i or v == self.M else v for j, v in enumerate(x))]
+        axis = sum(v == self.M for v in x[:i])
+        a = a.sum(tuple(k for k in range(a.ndim) if k != axis))
+        return a / a.sum()
+
+    def draw(self, x, i):
+        if (x, i) not in self._memo: self._memo[x, i] = truncate(self.given(x, i).tolist(), self.P)
+        return self._memo[x, i]
+
+    def quality(self, x, i): q = self.given(x, i)[x[i]]; return math.log(q / (1 - q))
+
+    def remasked(self, x, free, K, tau):
+        "{set: probability}"
+        C = [j for j in free if x[j] != self.M]
+        K = min(K, len(C))
+        if not K: return {(): 1.}
+        s = {j: self.quality(x, j) for j in C}
+        if tau == 0: return {tuple(sorted(sorted(C, key=s.get)[:K])): 1.}
+        out = Counter()
+        for seq, q in sequential({j: math.exp(-s[j] / tau) for j in C}, K).items(): out[tuple(sorted(seq))] += q
+        return out
+
+    def opened(self, x, seen, eligible, m):
+        "{next state: probability}: `m` of `eligible` opened uniformly, tokens drawn independently given `seen`"
+        out = Counter()
+        subsets = list(itertools.combinations(eligible, m))
+        for S in subsets:
+            for toks in itertools.product(*[self.draw(seen, j).items() for j in S]):
+                y = list(x)
+                for j, (v, _) in zip(S, toks): y[j] = v
+                out[tuple(y)] += math.prod(q for _, q in toks) / len(subsets)
+        return out
+
+    def step(self, x, free, i, T, K_law, coupled, tau):
+        out, N, n = Counter(), len(free), sum(x[j] != self.M for j in free)
+        k = math.ceil(N * (i + 1) / T)
+        for K, w in K_law.items():
+            if coupled: K = min(K, N - k) if 0 < K < n and n < N - K else 0
+            for R, q in self.remasked(x, free, K, tau).items():
+                clean = tuple(self.M if j in R else v for j, v in enumerate(x))
+                masks = [j for j in free if (x if coupled else clean)[j] == self.M]
+                for y, r in self.opened(clean, x if coupled else clean, masks, k - n + len(R)).items(): out[y] += w * q * r
+        return out
+
+    def chain(self, x0, T, eta=0., on=.5, off=1., coupled=False, tau=lambda u: 0.):
+        "The law of what T steps from x0 give, K binomial"
+        law, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
+        for i in range(T):
+            nxt = Counter()
+            for x, w in law.items():
+                n = sum(x[j] != self.M for j in free)
+                K = binomial_law(n, len(free), T, eta) if on * T <= i < off * T else {0: 1.}
+                for y, q in self.step(x, free, i, T, K, coupled, tau(i / (T - 1) if T > 1 else 0.)).items(): nxt[y] += w * q
+            law = nxt
+        return law
+
+    def ancestral(self, x0, T):
+        "The law of MDLM's sampler: each mask opens at step i with probability 1 / (T - i)"
+        law, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
+        for i in range(T):
+            nxt, r = Counter(), 1 / (T - i)
+            for x, w in law.items():
+                masks = [j for j in free if x[j] == self.M]
+                for m in range(len(masks) + 1):
+                    q = math.comb(len(masks), m) * r ** m * (1 - r) ** (len(masks) - m)
+                    if q:
+                        for y, p in self.opened(x, x, masks, m).items(): nxt[y] += w * q * p
+            law = nxt
+        return law
+
+def binomial_law(n, N, T, eta):
+    if n == 0: return {0: 1.}
+    sigma = max(min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)), 0.)
+    return {K: math.comb(n, K) * sigma ** K * (1 - sigma) ** (n - K) for K in range(n + 1)}
+
+def truncate(q, P):
+    "{token: probability} of MDLM's nucleus: in falling order while the sum, this token included, stays within P; the first always"
+    if P >= 1: return {v: a for v, a in enumerate(q) if a > 0}
+    kept, total = {}, 0.
+    for v in sorted(range(len(q)), key=lambda v: -q[v]):
+        total += q[v]
+        if kept and total > P: break
+        kept[v] = q[v]
+    return {v: a / sum(kept.values()) for v, a in kept.items()}
+
+def pick(q, u):
+    "Inverse CDF in the order of the dict"
+    total = 0.
+    for v, a in q.items():
+        total += a
+        if u < total: return v
+    return v
+
+def small_lm(seed=0, **kw):
+    "A MaskedLM with random numbers in every parameter, those that start at zero included"
+    cfg = dict(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=0., quality_blocks=1) | kw
+    model, g = MaskedLM(Config(**cfg)), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim > 1: p.copy_(torch.randn(p.shape, generator=g) * (1.5 if 'output_layer.linear' in name else 1.) / math.sqrt(p.shape[-1]))
+            else: p.copy_(('norm' in name) + .3 * torch.randn(p.shape, generator=g))
+        model.backbone.vocab_embed.embedding.copy_(torch.randn(model.backbone.vocab_embed.embedding.shape, generator=g))
+    return model.eval().requires_grad_(False)
+
+def everywhere(model, x):
+    "Full logits [B, L, V] and quality [B, L] of one forward, the output layer run at every position"
+    h, c = model.backbone(x)
+    logits = model.backbone.output_layer(h, c)
+    logits[..., model.mask_id] = -math.inf
+    return logits, model.quality(h, c, model.backbone.rotary_emb(x.shape[1]))
+
+def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, off=1., P=.9):
+    "Algorithms 1 (as in PRISM's public script, samplers.md 3.2) and 2 (section 9), by loops; `x` [B, L] holds the prompt and masks. Also returns K's."
+    M, (B, L) = model.mask_id, x.shape
+    free = [[j for j in range(L) if x[b, j] == M] for b in range(B)]
+    noise, taken = Noise(seed, torch.arange(B)), []
+    def draw(logits, u): return pick(truncate(logits.double().softmax(-1).tolist(), P), u)
+    for i in range(T):
+        u = {k: noise.uniform(i, k, L).tolist() for k in ('count', 'gumbel', 'order', 'ties', 'token')}
+        logits, g = everywhere(model, x)
+        y, plan, t = x.clone(), [], tau(i / (T - 1) if T > 1 else 0.)
+        for b in range(B):
+            C = [j for j in free[b] if x[b, j] != M]
+            N, n = len(free[b]), len(C)
+            k = math.ceil(N * (i + 1) / T)
+            sigma = min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)) if n else 0.
+            R = sum(u['count'][b][j] < sigma for j in C) if on * T <= i < off * T else 0
+            if coupled and not (R > 0 and n > R and n < N - R): R = 0
+            s = {j: g[b, j].item() for j in C}
+            key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j])) for j in C}
+            Q = sorted(C, key=lambda j: (-key[j], u['ties'][b][j]))[:R]
+            if coupled and t > 0: Q = Q[:N - k]         # what may stay masked; PRISM's script does it by its scores, next line
+            score = {j: math.inf if j in C and j not in Q else u['order'][b][j] if j not in C else 1 / (1 + math.exp(-s[j])) - 1 for j in free[b]}
+            clean = sorted(free[b], key=lambda j: (score[j], u['ties'][b][j]), reverse=True)[:k]
+            if not coupled: clean = None
+            for j in Q:
+                if not (coupled and j in clean): y[b, j] = M
+            plan.append((k, clean)); taken.append(int((y[b] != x[b]).sum()))
+        if not coupled: logits, _ = everywhere(model, y)
+        z = y.clone()
+        for b in range(B):
+            k, clean = plan[b]
+            masks = [j for j in free[b] if y[b, j] == M]
+            if coupled: S = [j for j in clean if x[b, j] == M]
+            else: S = sorted(masks, key=lambda j: -u['order'][b][j])[:k - (len(free[b]) - len(masks))]
+            for j in S: z[b, j] = draw(logits[b, j], u['token'][b][j])
+        x = z
+    return x, taken
+
+class Tiny:
+    "A cheap denoiser for any length, whose logits and quality depend on every token. Counts what it is asked for."
+    def __init__(self, L, V, mask_id=None, seed=0):
+        g = torch.Generator().manual_seed(seed)
+        self.length, self.mask_id, self.config, D = L, V if mask_id is None else mask_id, SimpleNamespace(vocab_size=V + 1), 4
+        rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
+        self.E, self.P, self.W, self.w = rand(L, V + 1, D) / math.sqrt(L), rand(L, D), 2 * rand(D, V + 1), 3 * rand(D)
+        self.rows, self.asked, self.rated = [], [], 0      # rows of each call, positions asked for logits, calls for quality
+
+    def __call__(self, x):
+        self.rows.append(len(x))
+        return TinyPass(self, x)
+
+class TinyPass(Pass):
+    def __init__(self, m, x):
+        assert len(x), 'a pass over no rows'
+        e = m.E[torch.arange(x.shape[1]), x]
+        self.m, self.x, self.seen_masked = m, x, x == m.mask_id
+        self.h, self.e = (e.sum(1, keepdim=True) + m.P[:x.shape[1]]).tanh(), e
+
+    def logits(self, where):
+        self.m.asked.append(int(where.sum()))
+        assert self.seen_masked[where].all(), 'logits asked where the pass saw a token'
+        out = self.h[where] @ self.m.W
+        out[:, self.m.mask_id] = -torch.inf
+        return out
+
+    def _quality(self):
+        self.m.rated += 1
+        return (self.h + self.e) @ self.m.w
