@@ -4,22 +4,19 @@
 
 # %% auto #0
 __all__ = ['app', 'out', 'err', 'USER_ERRORS', 'Model', 'Sets', 'LOOKS', 'Config_', 'Data', 'Out', 'Fields', 'message', 'main',
-           'settings', 'writable', 'names', 'numbers', 'bar', 'generate', 'Cell', 'sampled', 'table', 'figure',
-           'compare', 'train', 'finetune', 'info']
+           'settings', 'writable', 'names', 'numbers', 'bar', 'generate', 'Cell', 'sampled', 'spread', 'table',
+           'figure', 'compare', 'train', 'finetune', 'info']
 
-# %% ../nbs/99_cli.ipynb #694bb660
-import contextlib
+# %% ../nbs/99_cli.ipynb #bfabac41
 import json
-import os
-import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -140,16 +137,19 @@ def sampled(name: str, res, free: float) -> Cell:
     h = entropy(res.tokens)
     return Cell(name, res.budget, res.n_steps, free / res.n_steps, res.n_forward.double().mean().item(), res.seconds, h.mean().item(), bootstrap(h), res.texts)
 
-# %% ../nbs/99_cli.ipynb #e16bc85e
+# %% ../nbs/99_cli.ipynb #e2e34f86
+def spread(interval: tuple[float, float], digits: int) -> str:
+    return f' ±{(interval[1] - interval[0]) / 2:.{digits}f}'
+
 def table(cells: list[Cell], title: str) -> Table:
-    t = Table(title=title, title_justify='left')
-    for head in ('policy', 'budget', 'steps', 'tokens/step', 'forwards run', 'perplexity', '95 %', 'entropy (nats)', '95 %', 'seconds'): t.add_column(head, justify='left' if head == 'policy' else 'right')
+    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), collapse_padding=True, caption='± is half of a 95 % interval over samples')
+    for head in ('policy', 'budget', 'steps', 'tokens\n/step', 'forwards\nrun', 'perplexity', 'entropy\n(nats)', 'time\n(s)'): t.add_column(head, justify='left' if head == 'policy' else 'right', no_wrap=True)
     last = None
     for c in sorted(cells, key=lambda c: c.budget):
         if last is not None and c.budget != last: t.add_section()
         last = c.budget
-        ppl, ci = ('-', '-') if c.perplexity is None else (f'{c.perplexity:.1f}', '{:.0f}-{:.0f}'.format(*c.perplexity_interval))
-        t.add_row(c.policy, str(c.budget), str(c.steps), f'{c.tokens_a_step:.1f}', f'{c.forwards:.1f}', ppl, ci, f'{c.entropy:.2f}', '{:.2f}-{:.2f}'.format(*c.entropy_interval), f'{c.seconds:.1f}')
+        ppl = '-' if c.perplexity is None else f'{c.perplexity:.0f}' + spread(c.perplexity_interval, 0)
+        t.add_row(c.policy, str(c.budget), str(c.steps), f'{c.tokens_a_step:.1f}', f'{c.forwards:.1f}', ppl, f'{c.entropy:.2f}' + spread(c.entropy_interval, 2), f'{c.seconds:.1f}')
     return t
 
 # %% ../nbs/99_cli.ipynb #4d94f5a7

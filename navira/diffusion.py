@@ -190,7 +190,7 @@ def philox(
         k, l = (k + 0x9E3779B9) & _LOW, (l + 0xBB67AE85) & _LOW
     return a, b, c, d
 
-# %% ../nbs/01_masked_diffusion.ipynb #58e19770
+# %% ../nbs/01_masked_diffusion.ipynb #4970417b
 class Noise:
     "Counter-based uniforms: a function of (seed, sample, step, purpose, position), and of nothing else."
     def __init__(self,
@@ -209,7 +209,7 @@ class Noise:
         where = torch.arange(length, device=self.samples.device)
         word = sum(b << 8 * j for j, b in enumerate(purpose.encode()[:4]))
         a, b, _, _ = philox((where[None], i, word, self.samples[:, None]), (self.seed & _LOW, self.seed >> 32 & _LOW))
-        return ((a >> 6) * 2**26 + (b >> 6) + 0.5) / 2**52     # 52 bits: one half more still fits a float64
+        return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52     # 52 bits: one half more still fits a float64
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
 def n_committed(

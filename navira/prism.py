@@ -14,8 +14,8 @@ from .diffusion import Noise, Pass, n_committed, nucleus
 
 # %% auto #0
 __all__ = ['Dial', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'State', 'uniform', 'distrust', 'dial', 'to_go',
-           'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none', 'Policy', 'Rows', 'look', 'remask',
-           'reuse', 'commit', 'step', 'prism', 'backbone']
+           'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none', 'Policy', 'Rows', 'look', 'correcting',
+           'remask', 'reuse', 'commit', 'step', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def to_go(st: State) -> Tensor: # [B]
     "Masks to open so that ceil(N (i+1) / T) of the free positions are committed."
     return n_committed(st.n_free, st.i, st.n) - st.committed.sum(1)
 
-# %% ../nbs/03_prism.ipynb #49fe0a3f
+# %% ../nbs/03_prism.ipynb #aabecbfe
 def binomial(
     eta: float = 0.01, # probability that a committed token is taken back, before the cap
 ) -> Dial:
@@ -97,6 +97,7 @@ def during(
 ) -> Dial:
     "`k` at the steps on*T <= i < off*T, else 0."
     if not 0 <= on <= off <= 1: raise ValueError(f'on={on}, off={off}: need 0 <= on <= off <= 1')
+    if not callable(k) and not (k >= 0 and k == k // 1): raise ValueError(f'n_remask={k}: a whole number of at least 0')
     return lambda st: dial(k, st) * (on * st.n <= st.i < off * st.n)
 
 # %% ../nbs/03_prism.ipynb #aee20765
@@ -107,7 +108,7 @@ def guarded(k: Dial) -> Dial:
         return torch.minimum(r, N - n_committed(N, st.i, st.n)) * ((0 < r) & (r < n) & (n < N - r))
     return guard
 
-# %% ../nbs/03_prism.ipynb #0467def1
+# %% ../nbs/03_prism.ipynb #a1720282
 def wants(select, st: State) -> Tensor: # [B] bool
     "Rows in which `select` may pick something; a select that does not say may pick in all."
     return select.wants(st) if hasattr(select, 'wants') else torch.ones(len(st.x), dtype=torch.bool, device=st.x.device)
@@ -117,9 +118,10 @@ def ranks(
     eligible: Tensor, # [B, L] bool
     u: Tensor, # [B, L] uniforms that break ties
 ) -> Tensor: # [B, L] 0 for the best of a row
-    s = score.masked_fill(~eligible | score.isnan(), -torch.inf)
+    ok = eligible & ~score.isnan()
     order = u.argsort(1)
-    order = order.gather(1, s.gather(1, order).argsort(dim=1, descending=True, stable=True))
+    for key in (score.masked_fill(~ok, -torch.inf), ok.int()):     # an eligible -inf still comes before what is not eligible
+        order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
     return order.argsort(1)
 
 @dataclass(frozen=True)
@@ -179,18 +181,22 @@ def look(
     inner = model(st.x[rows]) if rows.any() else None
     return replace(st, n_forward=st.n_forward + rows), Rows(inner, rows, st.masked)
 
-# %% ../nbs/03_prism.ipynb #1c0a2f63
+# %% ../nbs/03_prism.ipynb #fc52382e
+def correcting(policy: Policy, st: State) -> Tensor: # [B] bool
+    "Rows in which the remask rule may take something back."
+    return wants(policy.remask[1], st) & st.committed.any(1)
+
 def remask(policy: Policy, st: State, p: Pass) -> State:
     "Apply the remask rule: the picked committed positions become masks; qualities that were computed are kept."
     score, select = policy.remask
-    if not wants(select, st).any(): return st
+    if not correcting(policy, st).any(): return st
     gone = select(st, score(st, p), st.committed)
     seen = st.score if p.scored is None else torch.where(p.scored.isnan() | st.masked, st.score, p.scored)
     return replace(st, x=torch.where(gone, st.mask_id, st.x), score=seen)
 
 def reuse(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     "PRISM: one pass both scores and predicts (Algorithm 1)."
-    st, p = look(model, st, wants(policy.remask[1], st) | wants(policy.reveal[1], st))
+    st, p = look(model, st, correcting(policy, st) | wants(policy.reveal[1], st))
     return remask(policy, st, p), p
 reuse.passes = 1
 

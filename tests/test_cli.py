@@ -1,0 +1,114 @@
+"""The command line as a user meets it: a process of its own, exit codes, one line for a mistake, files that are written."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def navira(*args, **env):
+    return subprocess.run([sys.executable, '-m', 'navira.cli', *args], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+                          env={**os.environ, 'HF_HUB_OFFLINE': '1', 'TRANSFORMERS_OFFLINE': '1', 'COLUMNS': '100', **env})
+
+
+@pytest.fixture(scope='module')
+def foreign(tmp_path_factory):
+    d = tmp_path_factory.mktemp('bad')
+    (d / 'broken.safetensors').write_bytes(b'\x10\0\0\0\0\0\0\0{"not": "really')
+    (d / 'foreign.ckpt').write_bytes(b'this is no checkpoint')
+    (d / 'empty').mkdir()
+    (d / 'nothing.txt').write_text('')
+    (d / 'latin.txt').write_bytes('caf\xe9 '.encode('latin-1') * 50)
+    return d
+
+
+MISTAKES = {
+    'unknown policy': (['generate', '--policy', 'navria'], "did you mean 'navira'?"),
+    'unknown policy to compare': (['compare', '--policies', 'prism,navira-dett'], "did you mean 'navira-det'?"),
+    'unknown hyper-parameter': (['generate', '--policy', 'navira', '--set', 'tao=1'], "did you mean 'tau'?"),
+    'budget too small': (['generate', '--policy', 'navira', '--budget', '1'], 'budget=1'),
+    'one budget of many too small': (['compare', '--budgets', '16,1'], 'budget=1'),
+    'budget is no number': (['compare', '--budgets', '16,many'], '16,many'),
+    'no samples': (['generate', '-n', '0'], 'n=0'),
+    'no samples to compare': (['compare', '-n', '-3'], 'n=-3'),
+    'prompt too long': (['generate', '--prompt', 'word ' * 400], 'longer than the 128'),
+    'tau negative': (['generate', '--policy', 'navira', '--set', 'tau=-0.5'], 'tau=-0.5'),
+    'tau not finite': (['generate', '--policy', 'navira', '--set', 'tau=NaN'], 'tau=nan'),
+    'tau no number': (['generate', '--policy', 'navira', '--set', 'tau=warm'], 'warm'),
+    'taus unordered': (['generate', '--set', 'tau_min=0.4', '--set', 'tau_mid=0.1'], 'tau_min=0.4 > tau_mid=0.1'),
+    'set without a value': (['generate', '--set', 'tau'], 'name=value'),
+    'length too large': (['generate', '--length', '4096'], 'length=4096'),
+    'missing checkpoint': (['generate', '--model', 'no/such/model/folder'], 'no/such/model/folder'),
+    'broken checkpoint': (['generate', '--model', '{bad}/broken.safetensors'], 'broken.safetensors'),
+    'foreign checkpoint': (['info', '{bad}/foreign.ckpt'], 'foreign.ckpt'),
+    'missing corpus': (['train', '--data', '{bad}/nothin.txt', '--out', '{bad}/run'], 'nothing.txt'),
+    'empty corpus': (['train', '--data', '{bad}/nothing.txt', '--out', '{bad}/run'], 'nothing.txt'),
+    'corpus is not UTF-8': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run'], 'latin.txt'),
+    'unknown setting': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run', '--set', 'token=5'], "did you mean 'tokens'?"),
+    'no data given': (['finetune', '--out', '{bad}/run'], 'data'),
+    'output cannot be written': (['compare', '--out', '{bad}/nothing.txt/demo'], 'cannot write to'),
+    'replay cannot be written': (['generate', '--replay', '{bad}/nothing.txt/run.html'], 'cannot write to'),
+    'unknown reference': (['compare', '--budgets', '2', '-n', '1', '--reference', 'smolm2', '--out', '{bad}/out'], "did you mean 'smollm2'?"),
+}
+
+
+@pytest.mark.parametrize('case', MISTAKES)
+def test_mistake(case, foreign, capsys, monkeypatch):
+    "One line that names the value, exit code 2, no traceback."
+    from navira.cli import main
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    args, expected = MISTAKES[case]
+    with pytest.raises(SystemExit) as e: main([a.format(bad=foreign) for a in args])
+    printed = capsys.readouterr()
+    assert e.value.code == 2, printed
+    assert expected in printed.err, printed.err
+    assert 'Traceback' not in printed.err + printed.out and len(printed.err.strip().splitlines()) == 1, printed.err
+
+
+def test_mistake_in_a_process():
+    "The same through the real program."
+    r = navira('generate', '--policy', 'navria')
+    assert (r.returncode, r.stdout) == (2, '') and r.stderr.strip() == "navira: policy 'navria': did you mean 'navira'?"
+
+
+def test_generate(tmp_path):
+    "Prompt kept, JSON lines, the same text for the same seed, a replay."
+    args = ['generate', '--prompt', 'It was a dark night', '--policy', 'navira-sigmoid', '--budget', '8', '-n', '2', '--seed', '5', '--json']
+    a, b = navira(*args), navira(*args, '--replay', str(tmp_path / 'new' / 'run.html'))
+    assert a.returncode == 0 and a.stdout == b.stdout, a.stderr + b.stderr
+    rows = [json.loads(l) for l in a.stdout.splitlines()]
+    assert len(rows) == 2 and all(r['text'].startswith('It was a dark night') and r['steps'] == 4 and r['n_forward'] <= 8 for r in rows)
+    assert rows[0]['tokens'] != rows[1]['tokens']
+    assert '<html' in (tmp_path / 'new' / 'run.html').read_text()
+
+
+def test_infill():
+    r = navira('generate', '--prompt', 'He said<|mask|><|mask|><|mask|> and left.', '--length', '16', '--budget', '6')
+    assert r.returncode == 0 and 'He said' in r.stdout and ' and left.' in r.stdout and '<|mask|>' not in r.stdout, r.stdout + r.stderr
+
+
+def test_compare_without_reference(tmp_path):
+    r = navira('compare', '--policies', 'all', '--budgets', '4', '-n', '2', '--reference', 'none', '--out', str(tmp_path / 'out'), '--show', '1')
+    assert r.returncode == 0, r.stderr
+    cells = json.loads((tmp_path / 'out' / 'compare.json').read_text())['cells']
+    from navira import policies
+    assert [c['policy'] for c in cells] == list(policies())
+    assert all(c['forwards'] <= c['budget'] and len(c['texts']) == 2 and '<|mask|>' not in ''.join(c['texts']) for c in cells)
+    assert (tmp_path / 'out' / 'replay.html').exists()
+
+
+def test_version_and_help():
+    import navira as package
+    assert navira('--version').stdout.strip() == f'navira {package.__version__}'
+    assert all(w in navira('--help').stdout for w in ('generate', 'compare', 'train', 'finetune', 'info'))
+
+
+def test_info():
+    r = navira('info')
+    assert r.returncode == 0 and 'navira-piecewise' in r.stdout and 'quality head' in r.stdout
+
+
+def test_version_needs_no_torch():
+    code = "import sys, navira.cli as c\ntry: c.app(['--version'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, timeout=60).returncode == 0
