@@ -16,6 +16,9 @@ OUT       ?= demo
 DEMO_ARGS ?=
 TEST_ARGS ?=
 
+# Nothing is compiled at install: each module is when first imported, and the result must be kept, or every process compiles anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.py
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 

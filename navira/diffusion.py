@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # %% auto #0
-__all__ = ['corrupt', 'low_discrepancy', 'nelbo', 'Pass', 'JointDenoiser', 'JointPass', 'Words', 'orchard', 'categorical',
+__all__ = ['corrupt', 'Pass', 'low_discrepancy', 'nelbo', 'JointDenoiser', 'JointPass', 'Words', 'orchard', 'categorical',
            'nucleus', 'philox', 'Noise', 'n_committed', 'choose']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
@@ -24,6 +24,28 @@ def corrupt(
     "Hide each token of row b independently with probability `t[b]` (section 3.1)."
     hide = torch.rand(x.shape, generator=generator, device=x.device) < t[:, None]
     return torch.where(hide, mask_id, x)
+
+# %% ../nbs/01_masked_diffusion.ipynb #0e3db057
+class Pass:
+    """One forward pass over a batch. Subclasses set `seen_masked` and implement `logits` and `_quality`."""
+    seen_masked: Tensor # [B, L] bool: what this pass saw as masked
+    _cached: Tensor | None = None
+
+    def logits(self, where: Tensor) -> Tensor:
+        "Rows of `where` [B, L] bool with N true, in order -> [N, V] unnormalised log-probabilities; the mask id is at -inf."
+        raise NotImplementedError
+
+    def _quality(self) -> Tensor: raise NotImplementedError
+
+    def quality(self) -> Tensor:
+        "[B, L] quality logits of the visible tokens (Eq. 2), high = trust; computed once."
+        if self._cached is None: self._cached = self._quality()
+        return self._cached
+
+    @property
+    def scored(self) -> Tensor | None:
+        "The quality if somebody has asked for it, else None."
+        return self._cached
 
 # %% ../nbs/01_masked_diffusion.ipynb #a92c9943
 def low_discrepancy(
@@ -50,28 +72,6 @@ def nelbo(
     ce = -logp.gather(1, x[hidden][:, None])[:, 0]
     row = hidden.nonzero()[:, 0]
     return torch.zeros(len(x), device=x.device, dtype=ce.dtype).index_add(0, row, ce) / t.to(ce.dtype) / x.shape[1]
-
-# %% ../nbs/01_masked_diffusion.ipynb #0e3db057
-class Pass:
-    """One forward pass over a batch. Subclasses set `seen_masked` and implement `logits` and `_quality`."""
-    seen_masked: Tensor # [B, L] bool: what this pass saw as masked
-    _cached: Tensor | None = None
-
-    def logits(self, where: Tensor) -> Tensor:
-        "Rows of `where` [B, L] bool with N true, in order -> [N, V] unnormalised log-probabilities; the mask id is at -inf."
-        raise NotImplementedError
-
-    def _quality(self) -> Tensor: raise NotImplementedError
-
-    def quality(self) -> Tensor:
-        "[B, L] quality logits of the visible tokens (Eq. 2), high = trust; computed once."
-        if self._cached is None: self._cached = self._quality()
-        return self._cached
-
-    @property
-    def scored(self) -> Tensor | None:
-        "The quality if somebody has asked for it, else None."
-        return self._cached
 
 # %% ../nbs/01_masked_diffusion.ipynb #5a084dbd
 class JointDenoiser:
