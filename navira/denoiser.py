@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['STORAGE', 'FAMILY', 'HUB', 'WEIGHTS', 'Config', 'check_config', 'full', 'Embedding', 'Norm', 'SigmaMap', 'Rotary',
-           'frequencies', 'rotate', 'zero_', 'modulate', 'Block', 'OutputLayer', 'DiT', 'n_params', 'QualityHead',
-           'DiTPass', 'MaskedLM', 'with_head', 'multiply_adds', 'written', 'save', 'read_config', 'infer_config',
-           'several', 'misfits', 'assemble', 'prefixed', 'read_safetensors', 'StandIn', 'Stored', 'plain', 'in_family',
-           'Unpickler', 'read_pickle', 'name_ema', 'read_ckpt', 'load_folder', 'read_weights', 'read_tokenizer',
-           'load_one', 'fetch', 'load_hub', 'nearest', 'load']
+           'frequencies', 'rotate', 'zero_', 'take', 'modulate', 'Block', 'OutputLayer', 'DiT', 'n_params',
+           'QualityHead', 'DiTPass', 'MaskedLM', 'with_head', 'multiply_adds', 'written', 'save', 'read_config',
+           'infer_config', 'several', 'misfits', 'assemble', 'prefixed', 'read_safetensors', 'StandIn', 'Stored',
+           'plain', 'in_family', 'Unpickler', 'read_pickle', 'name_ema', 'read_ckpt', 'load_folder', 'read_weights',
+           'read_tokenizer', 'load_one', 'fetch', 'load_hub', 'nearest', 'load']
 
-# %% ../nbs/02_denoiser.ipynb #de03564c
+# %% ../nbs/02_denoiser.ipynb #aee2422b
 import contextlib, difflib, json, math, os, pickle, re, tempfile, zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from dataclasses import dataclass, asdict, fields, replace
+from functools import cached_property
 from pathlib import Path
 import torch
 from torch import nn, Tensor
@@ -113,7 +114,7 @@ def rotate(x, cos, sin):
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat([-b, a], -1) * sin
 
-# %% ../nbs/02_denoiser.ipynb #ff48920c
+# %% ../nbs/02_denoiser.ipynb #ef7fd4b9
 def zero_(
     module: nn.Module, # its parameters are set to zero in place
 ) -> nn.Module:
@@ -121,11 +122,15 @@ def zero_(
     for p in module.parameters(): nn.init.zeros_(p)
     return module
 
+def take(x, at):
+    "Positions `at` `[B, Q]` of `x` `[B, L, D]`, or all of it."
+    return x if at is None else x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
+
 def modulate(x, shift, scale):
     "adaLN: `x (1 + scale) + shift`."
     return x * (1 + scale) + shift
 
-# %% ../nbs/02_denoiser.ipynb #15760d94
+# %% ../nbs/02_denoiser.ipynb #5217fc24
 class Block(nn.Module):
     "One transformer block on `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]`, turned by `rope = (cos, sin)`."
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
@@ -138,16 +143,21 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 6 * dim))
 
-    def forward(self, x, c, rope):
+    def forward(self, x, c, rope, at=None):
+        "The new `x`, `[B, L, D]`; with `at` `[B, Q]`, positions in each row, only there, `[B, Q, D]`."
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c)[:, None].chunk(6, -1)
-        x = x + gate1 * self.drop(self.attention(modulate(self.norm1(x), shift1, scale1), rope))
+        x = take(x, at) + gate1 * self.drop(self.attention(modulate(self.norm1(x), shift1, scale1), rope, at))
         return x + gate2 * self.drop(self.mlp(modulate(self.norm2(x), shift2, scale2)))
 
-    def attention(self, x, rope):
-        B, L, D = x.shape
-        q, k, v = self.attn_qkv(x).view(B, L, 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = (rotate(a, *rope).to(v.dtype) for a in (q, k))
-        return self.attn_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, L, D))
+    def attention(self, x, rope, at=None):
+        D, here = x.shape[-1], rope
+        if at is None: q, k, v = self.attn_qkv(x).chunk(3, -1)
+        else:
+            here = [a[at][:, None] for a in rope]
+            q, (k, v) = F.linear(take(x, at), self.attn_qkv.weight[:D]), F.linear(x, self.attn_qkv.weight[D:]).chunk(2, -1)
+        q, k, v = (a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for a in (q, k, v))
+        q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
+        return self.attn_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     def drop(self, x): return F.dropout(x, self.dropout, self.training)
 
@@ -163,7 +173,7 @@ class OutputLayer(nn.Module):
         shift, scale = self.adaLN_modulation(c).chunk(2, -1)
         return self.linear(modulate(self.norm_final(x), shift, scale))
 
-# %% ../nbs/02_denoiser.ipynb #7394b65c
+# %% ../nbs/02_denoiser.ipynb #071ddd05
 class DiT(nn.Module):
     "MDLM's backbone. Token ids `[B, L]` to the last residual stream `[B, L, D]` and the conditioning vector `[1, cond_dim]`."
     def __init__(self, config):
@@ -175,11 +185,16 @@ class DiT(nn.Module):
         self.blocks = nn.ModuleList(Block(c.hidden_dim, c.n_heads, c.cond_dim, c.dropout) for _ in range(c.n_blocks))
         self.output_layer = OutputLayer(c.hidden_dim, c.vocab_size, c.cond_dim)
 
-    def forward(self, x):
+    def stem(self, x):
+        "Everything before the last block: `h`, `c` and the rotation."
         c = F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
         rope, h = self.rotary_emb(x.shape[1]), self.vocab_embed(x)
-        for block in self.blocks: h = block(h, c, rope)
-        return h, c
+        for block in self.blocks[:-1]: h = block(h, c, rope)
+        return h, c, rope
+
+    def forward(self, x):
+        h, c, rope = self.stem(x)
+        return self.blocks[-1](h, c, rope), c
 
 # %% ../nbs/02_denoiser.ipynb #3401b057
 def n_params(
@@ -201,7 +216,7 @@ class QualityHead(nn.Module):
         with torch.autocast(h.device.type, enabled=False):  # bf16 would tie the worst tokens: 27 values of 1 - sigmoid(g) in [0, 0.1]
             return self.output_layer(full(h), c.to(self.output_layer.linear.weight.dtype))[..., 0]
 
-# %% ../nbs/02_denoiser.ipynb #cd4940e3
+# %% ../nbs/02_denoiser.ipynb #b86a7fc5
 class DiTPass(Pass):
     "One forward pass of a `MaskedLM` over `x` `[B, L]`."
     def __init__(
@@ -213,20 +228,32 @@ class DiTPass(Pass):
         self.model, self.seen_masked = model, x == model.mask_id
         kind = x.device.type
         self.autocast = dict(device_type=kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
-        self.h, self.c = model.backbone(x)
+        self.before, self.c, self.rope = model.backbone.stem(x)
+
+    @cached_property
+    def h(self):
+        "The last residual stream, `[B, L, D]`."
+        with torch.autocast(**self.autocast): return self.model.backbone.blocks[-1](self.before, self.c, self.rope)
+
+    def stream(self, where):
+        "`h[where]`, `[N, D]`, from the last block at few positions if it has not run everywhere."
+        most = where.shape[1] if "h" in vars(self) or torch.is_grad_enabled() else int(where.sum(1).max())
+        if 2 * most > where.shape[1]: return self.h[where]
+        at = where.int().argsort(dim=1, descending=True, stable=True)[:, :most]     # rows with fewer are padded
+        return self.model.backbone.blocks[-1](self.before, self.c, self.rope, at)[where.gather(1, at)]
 
     def logits(
         self,
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
         "`[N, V]` logits in fp32 (fp64 for a float64 model) in the order of `where.nonzero()`, the mask at `-inf`."
-        with torch.autocast(**self.autocast): out = full(self.model.backbone.output_layer(self.h[where], self.c))
+        with torch.autocast(**self.autocast): out = full(self.model.backbone.output_layer(self.stream(where), self.c))
         out[:, self.model.mask_id] = -torch.inf
         return out
 
     def _quality(self):
         if self.model.quality is None: raise ValueError("this checkpoint has no quality head; `navira finetune` trains one, and the embedded model (navira.load()) has one")
-        with torch.autocast(**self.autocast): return self.model.quality(self.h, self.c, self.model.backbone.rotary_emb(self.h.shape[1]))
+        with torch.autocast(**self.autocast): return self.model.quality(self.h, self.c, self.rope)
 
 # %% ../nbs/02_denoiser.ipynb #494f8918
 class MaskedLM(nn.Module):

@@ -154,7 +154,7 @@ def categorical(
     last = p.shape[-1] - 1 - (p > 0).flip(-1).to(torch.uint8).argmax(-1, keepdim=True)   # never past the last possible token
     return torch.minimum(i, last)[:, 0]
 
-# %% ../nbs/01_masked_diffusion.ipynb #3ff34eb3
+# %% ../nbs/01_masked_diffusion.ipynb #5a77ae71
 def nucleus(
     p: float = 0.9, # probability mass to keep; 1 keeps all
     keep_crossing: bool = False, # also keep the token that crosses `p` (Hugging Face, Dream); MDLM, PRISM do not
@@ -162,11 +162,12 @@ def nucleus(
     "A token draw from the truncated, renormalised distribution, in float64."
     if not 0 < p <= 1: raise ValueError(f'p={p}: the nucleus keeps a probability mass in (0, 1]')
     def draw(logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        q = logits.double().softmax(-1)
         if p == 1:
+            q = logits.double().softmax(-1)
             i = categorical(q, u)
             return i, q.gather(1, i[:, None])[:, 0]
-        q, order = q.sort(dim=-1, descending=True, stable=True)
+        logits, order = logits.sort(dim=-1, descending=True, stable=True)
+        q = logits.double().softmax(-1)
         keep = (q.cumsum(-1) - (q if keep_crossing else 0)) <= p
         keep[:, 0] = True
         q = q * keep / (q * keep).sum(-1, keepdim=True)
