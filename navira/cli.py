@@ -34,8 +34,8 @@ def _version(show: bool):
 @app.callback()
 def _root(version: Annotated[bool, typer.Option('--version', callback=_version, is_eager=True, help='Print the version.')] = False): pass
 
-# %% ../nbs/99_cli.ipynb #c968bfd2
-USER_ERRORS = (ValueError, KeyError, FileNotFoundError, NotADirectoryError, PermissionError, ImportError, OSError)
+# %% ../nbs/99_cli.ipynb #8f8c63e5
+USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError)     # FileNotFoundError is an OSError
 
 def message(e: BaseException) -> str:
     "An exception's text as a sentence (a KeyError's would be in quotes)."
@@ -69,11 +69,11 @@ def writable(folder: Path) -> Path:
     except OSError as e: raise OSError(f'cannot write to {folder}: {e.strerror or e}') from None
     return folder
 
-# %% ../nbs/99_cli.ipynb #54a80fed
+# %% ../nbs/99_cli.ipynb #61e44a0f
 def names(value: str, valid) -> list[str]:
     "Comma-separated policy names, or 'all'."
     from navira.diffusion import choose
-    return list(valid) if value == 'all' else [choose('policy', v.strip(), valid) for v in value.split(',')]
+    return list(valid) if value == 'all' else list(dict.fromkeys(choose('policy', v.strip(), valid) for v in value.split(',')))
 
 def numbers(value: str) -> list[int]:
     "Comma-separated whole numbers."
@@ -83,7 +83,7 @@ def numbers(value: str) -> list[int]:
 def bar() -> Progress:
     return Progress(TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
 
-# %% ../nbs/99_cli.ipynb #0a91a9b0
+# %% ../nbs/99_cli.ipynb #22980913
 Model = Annotated[Optional[str], typer.Option(help='Folder, checkpoint or Hub id; the embedded model if not given.')]
 Sets = Annotated[list[str], typer.Option('--set', help="A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.")]
 
@@ -104,10 +104,11 @@ def generate(
     import navira.sampling as s
     rule = s.policy(policy, **settings(hyper))
     steps = s.n_steps(rule, budget)
-    if n < 1: raise ValueError(f'n={n}: the number of samples is a whole number of at least 1')
+    s.whole('n', n, 1, 'the number of samples is')
     if replay: writable(replay.parent)
     from navira.denoiser import load
     net = load(model)
+    s.fits(net, rule), s.start_ids(net, n, length, prompt)
     with bar() as b:
         task = b.add_task(policy, total=steps * -(-n // 32))
         res = s.sample(net, rule, budget, n, seed, length, prompt, trace=replay is not None, progress=lambda k: b.advance(task, k))
@@ -175,7 +176,7 @@ def figure(cells: list[Cell], title: str):
     fig.suptitle(title, fontsize=11)
     return fig
 
-# %% ../nbs/99_cli.ipynb #4f07eba2
+# %% ../nbs/99_cli.ipynb #28090cb1
 @app.command()
 def compare(
     policies: Annotated[str, typer.Option(help="Comma-separated names, or 'all'.")] = 'backbone,prism,navira-det,navira-piecewise',
@@ -194,11 +195,11 @@ def compare(
     which, sizes = names(policies, s.policies()), numbers(budgets)
     rules = {p: s.policy(p) for p in which}
     plan = [(p, F, s.n_steps(rules[p], F)) for F in sorted(set(sizes)) for p in which]
-    if n is not None and n < 1: raise ValueError(f'n={n}: the number of samples is a whole number of at least 1')
-    if batch_size < 1: raise ValueError(f'batch_size={batch_size}: at least 1')
+    s.whole('n', 1 if n is None else n, 1, 'the number of samples is'); s.whole('batch_size', batch_size, 1); s.whole('show', show, 0)
     writable(folder)
     from navira.denoiser import load
     net = load(model)
+    for p in which: s.fits(net, rules[p])
     n = n or (32 if net.length <= 128 else 16)
     free = (s.start_ids(net, 1, prompt=prompt) == net.mask_id).sum().item()
     judge = _judge(reference)

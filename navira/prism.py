@@ -56,7 +56,7 @@ class State:
     def uniform(self, purpose: str) -> Tensor: # [B, L] float64
         return self.noise.uniform(self.i, purpose, self.x.shape[1])
 
-# %% ../nbs/03_prism.ipynb #ba6b863e
+# %% ../nbs/03_prism.ipynb #bc643f36
 def uniform(st: State, p: Pass) -> Tensor: # [B, L]
     "Random order."
     return st.uniform('order')
@@ -64,6 +64,7 @@ def uniform(st: State, p: Pass) -> Tensor: # [B, L]
 def distrust(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the quality logit s_i: the least trusted token first (section 3.3)."
     return -p.quality()
+distrust.needs_quality = True     # so that a model without a head is refused before any work
 
 # %% ../nbs/03_prism.ipynb #9352f716
 Dial = float | Callable[[State], Tensor]
@@ -181,7 +182,7 @@ def look(
     inner = model(st.x[rows]) if rows.any() else None
     return replace(st, n_forward=st.n_forward + rows), Rows(inner, rows, st.masked)
 
-# %% ../nbs/03_prism.ipynb #fc52382e
+# %% ../nbs/03_prism.ipynb #d4b39ef8
 def correcting(policy: Policy, st: State) -> Tensor: # [B] bool
     "Rows in which the remask rule may take something back."
     return wants(policy.remask[1], st) & st.committed.any(1)
@@ -189,9 +190,10 @@ def correcting(policy: Policy, st: State) -> Tensor: # [B] bool
 def remask(policy: Policy, st: State, p: Pass) -> State:
     "Apply the remask rule: the picked committed positions become masks; qualities that were computed are kept."
     score, select = policy.remask
-    if not correcting(policy, st).any(): return st
+    rows = correcting(policy, st)
+    if not rows.any(): return st
     gone = select(st, score(st, p), st.committed)
-    seen = st.score if p.scored is None else torch.where(p.scored.isnan() | st.masked, st.score, p.scored)
+    seen = st.score if p.scored is None else torch.where(p.scored.isnan() | st.masked | ~rows[:, None], st.score, p.scored)
     return replace(st, x=torch.where(gone, st.mask_id, st.x), score=seen)
 
 def reuse(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:

@@ -26,10 +26,10 @@ from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
 # %% auto #0
-__all__ = ['register', 'policies', 'policy', 'scheduled', 'bernoulli', 'mdlm', 'n_steps', 'start_ids', 'Trace', 'replay_data',
-           'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'Recorder', 'sample']
+__all__ = ['register', 'policies', 'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'n_steps', 'start_ids', 'Trace',
+           'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'Recorder', 'sample', 'fits']
 
-# %% ../nbs/07_sampling.ipynb #ede39fbf
+# %% ../nbs/07_sampling.ipynb #026c12f6
 _registry: dict[str, Callable[..., Policy]] = {}
 
 def register(
@@ -51,8 +51,26 @@ def policy(
 ) -> Policy:
     "The policy called `name`. A wrong name or hyper-parameter is an error that says the nearest valid one."
     factory = _registry[choose('policy', name, _registry)]
-    for k in hyper: choose(f'{name}: hyper-parameter', k, inspect.signature(factory).parameters)
+    known = inspect.signature(factory).parameters
+    for k, v in hyper.items():
+        default = known[choose(f'{name}: hyper-parameter', k, known)].default
+        if not callable(v) and not _alike(v, default): raise ValueError(f'{name}: {k}={v!r}: expected {"text" if isinstance(default, str) else "a number"}, such as {1 if default is None else default!r}')
     return factory(**hyper)
+
+def _alike(v, default) -> bool:
+    "Is `v` a number where the default is one (or None), a text where it is a text?"
+    return isinstance(v, str) if isinstance(default, str) else v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool)
+
+def whole(
+    name: str, # what it is, for the message
+    v, # what the user gave
+    low: int, # smallest valid
+    why: str = '', # added to the message
+) -> int:
+    "`v` as an int, or a ValueError that names it: a whole number of at least `low` is expected."
+    ok = isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) and v == int(v) and v >= low
+    if not ok: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}')
+    return int(v)
 
 # %% ../nbs/07_sampling.ipynb #9065d519
 for _name, _factory in {'backbone': backbone, 'prism': prism, 'prism-stochastic': prism_stochastic,
@@ -89,17 +107,16 @@ def mdlm(
     return Policy(reveal=(uniform, bernoulli(lambda st: torch.full((len(st.x),), 1 / (st.n - st.i), dtype=torch.float64, device=st.x.device))),
                   predict=reuse, draw=nucleus(p))
 
-# %% ../nbs/07_sampling.ipynb #fae2130b
+# %% ../nbs/07_sampling.ipynb #d5322c9b
 def n_steps(
     policy: Policy,
     budget: int, # forward passes
 ) -> int: # T
     "The largest number of steps whose passes fit the budget."
     passes = policy.predict.passes
-    if not (math.isfinite(budget) and budget == int(budget) and budget >= passes): raise ValueError(f'budget={budget}: a {"two" if passes == 2 else "one"}-pass policy needs a whole number of at least {passes}')
-    return int(budget) // passes
+    return whole('budget', budget, passes, f'a {"two" if passes == 2 else "one"}-pass policy needs') // passes
 
-# %% ../nbs/07_sampling.ipynb #7b7e4f3e
+# %% ../nbs/07_sampling.ipynb #1a227846
 def start_ids(
     model: Denoiser, # has `mask_id`, `length`, and for texts a `tokenizer`
     n: int, # samples
@@ -107,12 +124,11 @@ def start_ids(
     prompt: str | list | Tensor | None = None, # text(s), or ids [l] or [n, l] with mask_id at free positions
 ) -> Tensor: # [n, L] int64, mask_id where free
     "What the sampler starts from."
-    if not (math.isfinite(n) and n == int(n) and n >= 1): raise ValueError(f'n={n}: the number of samples is a whole number of at least 1')
-    L = model.length if length is None else length
-    if not (1 <= L <= model.length and L == int(L)): raise ValueError(f'length={L}: a whole number from 1 to the {model.length} tokens the model was trained for')
-    x = torch.full((int(n), int(L)), model.mask_id)
+    n, L = whole('n', n, 1, 'the number of samples is'), model.length if length is None else whole('length', length, 1, f'expected at most {model.length}, and')
+    if L > model.length: raise ValueError(f'length={L}: expected at most the {model.length} tokens the model was trained for')
+    x = torch.full((n, L), model.mask_id)
     if prompt is None: return x
-    if isinstance(prompt, list) and all(isinstance(i, int) for i in prompt): prompt = torch.tensor(prompt)
+    if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(isinstance(p, str) for p in prompt)): prompt = _ids(prompt)
     if isinstance(prompt, Tensor): rows = [r.long() for r in (prompt if prompt.ndim == 2 else prompt[None])]
     else: rows = [_encode(model, p) for p in ([prompt] if isinstance(prompt, str) else prompt)]
     if len(rows) not in (1, n): raise ValueError(f'prompt: {len(rows)} rows for n={n} samples; give one, or one a sample')
@@ -123,6 +139,12 @@ def start_ids(
     if x.min() < 0 or vocab and x.max() >= vocab: raise ValueError(f'prompt: ids must lie in 0..{(vocab or 2**63) - 1}, got {x.min().item()} to {x.max().item()}')
     if (x != model.mask_id).all(1).any(): raise ValueError(f'prompt: {L} given tokens fill the sequence of {L}, there is nothing left to write')
     return x
+
+def _ids(prompt) -> Tensor:
+    try: ids = torch.as_tensor(prompt)
+    except (TypeError, ValueError, RuntimeError): ids = torch.empty(())
+    if ids.ndim not in (1, 2) or ids.is_floating_point() or not ids.numel(): raise ValueError(f'prompt: {type(prompt).__name__} {list(ids.shape)}; expected a text, a list of texts, or whole-number ids [l] or [n, l]')
+    return ids.long()
 
 def _encode(model, text: str) -> Tensor:
     if getattr(model, 'tokenizer', None) is None: raise ValueError('prompt: this model has no tokenizer; give token ids instead of a text')
@@ -479,7 +501,7 @@ class Recorder:
         remasked, revealed, score, tau = (torch.stack(a) for a in zip(*self.steps))
         return Trace(torch.stack(self.x), remasked, revealed, score, tau, self.st.mask_id, self.st.fixed.cpu())
 
-# %% ../nbs/07_sampling.ipynb #bfe5d2f3
+# %% ../nbs/07_sampling.ipynb #96859777
 @torch.inference_mode()
 def sample(
     model: Denoiser, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`
@@ -497,8 +519,8 @@ def sample(
 ) -> Samples:
     "Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2)."
     rule = _registered(policy, hyper)
-    T = n_steps(rule, budget)
-    if batch_size != int(batch_size) or batch_size < 1: raise ValueError(f'batch_size={batch_size}: a whole number of at least 1')
+    T, batch_size, first, seed = n_steps(rule, budget), whole('batch_size', batch_size, 1), whole('first', first, 0), whole('seed', seed, -2**63)
+    fits(model, rule)
     x, n = start_ids(model, n, length, prompt), int(n)
     device, t0, states, traces = getattr(model, 'device', 'cpu'), time.perf_counter(), [], []
     for rows in torch.arange(n).split(batch_size):
@@ -511,6 +533,11 @@ def sample(
         if rec: traces.append(rec.trace())
     tokens, forwards = (torch.cat(a) for a in zip(*states))
     return Samples(tokens, forwards, T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None)
+
+def fits(model: Denoiser, rule: Policy) -> None:
+    "ValueError if the policy needs a quality head and the model has none."
+    if getattr(rule.remask[0], 'needs_quality', False) and getattr(model, 'quality', True) is None:
+        raise ValueError('this policy needs a quality head and the checkpoint has none: `navira finetune` trains one; backbone and mdlm need none')
 
 def _registered(p: str | Policy, hyper: dict) -> Policy:
     if not isinstance(p, Policy): return policy(p, **hyper)

@@ -65,19 +65,20 @@ def plackett_luce(
         p += q
     return p
 
-# %% ../nbs/05_stochastic_remasking.ipynb #b52a88ad
+# %% ../nbs/05_stochastic_remasking.ipynb #fbce3c59
 def distrust_prob(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the quality as a probability, sigmoid(s_i)."
     return -p.quality().sigmoid()
+distrust_prob.needs_quality = True
 
-# %% ../nbs/05_stochastic_remasking.ipynb #6f090a7d
+# %% ../nbs/05_stochastic_remasking.ipynb #bb367fc9
 def _drawn(score: str, k: Dial, tau: Dial):
     scores: dict[str, Score] = {'logit': distrust, 'probability': distrust_prob}
     if score not in scores: raise ValueError(f"score={score!r}: 'logit' (the paper's) or 'probability'")
     return scores[score], gumbel_topk(k, tau)
 
 def navira(
-    tau: Dial = 0.2, # temperature, a number or a schedule; 0 is det
+    tau: Dial = 0.2, # temperature: a number (0 is det), a schedule of notebook 06, or a function of the state
     eta: float = 0.01, # remask probability of `binomial`
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones

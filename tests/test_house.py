@@ -13,7 +13,7 @@ ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 modules = {p.stem: p for p in sorted((root/'navira').glob('*.py'))}
 notebooks = sorted((root/'nbs').glob('*.ipynb'))
-weights = {'model.safetensors', 'config.json', 'tokenizer.json', 'README.md'}
+weights = {'model.safetensors', 'config.json', 'tokenizer.json', 'training.json', 'README.md'}
 order = 'diffusion denoiser prism decoupling selection schedules sampling baselines onepass training metrics experiments figures judge cli'.split()
 
 def cells(nb, kind=None): return [c for c in json.loads(nb.read_text(encoding='utf-8'))['cells'] if kind in (None, c['cell_type'])]
@@ -151,3 +151,11 @@ def test_installed_wheel_works_away_from_the_repository(dist, tmp_path):
     code = "import sys, navira; assert navira.__file__.startswith(sys.argv[1]), navira.__file__; m = navira.load(); print(m.length)"
     r = subprocess.run([sys.executable, '-c', f'import sys; sys.path.insert(0, sys.argv[1]); {code}', str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
     assert r.returncode == 0 and int(r.stdout) > 0, r.stderr
+
+def test_the_embedded_head_is_trained():
+    "A head of zeros would pass everywhere else: it ranks at random"
+    import navira
+    model, record = navira.load(), json.loads((root/'navira'/'weights'/'training.json').read_text())
+    assert model.quality.output_layer.linear.weight.abs().max() > 0
+    assert record['parameters']['quality'] > 0 and record['quality']['low'] > .5
+    assert sum(p.numel() for p in model.parameters()) == sum(record['parameters'].values())
