@@ -36,7 +36,7 @@ __all__ = ['Grid', 'Sigma', 'confidences', 'sureness', 'TINY', 'unsure', 'doubts
            'remainder_last', 'remedi', 'at_clean', 'top_gap', 'entropy_remask', 'margin_remask', 'recall',
            'worst_counts', 'mask_predict', 'phased', 'followed', 'looping', 'prism_loop', 'resample',
            'informed_corrector', 'CriticPass', 'Critic', 'critic_of', 'save_critic', 'load_critic', 'Reviewed',
-           'filled', 'judged', 'trust', 'token_critic', 'coupling', 'survey']
+           'filled', 'judged', 'trust', 'token_critic', 'coupling', 'drawing', 'survey']
 
 # %% ../nbs/08_baselines.ipynb #b774354f
 def between(
@@ -51,40 +51,45 @@ def between(
     if not ok: raise ValueError(f'{name}={v!r}: {why}, in {span}')
     return float(v)
 
-# %% ../nbs/08_baselines.ipynb #16cdcf19
+# %% ../nbs/08_baselines.ipynb #3cd705f2
 def over(
     st: State,
     p: Pass,
     where: Tensor, # [B, L] bool
-    f: Callable[[Tensor, Tensor], Tensor], # logits [N, V], the uniforms [N] that tokens are drawn with -> [N]
+    f: Callable[[Tensor, Tensor, Tensor], Tensor], # logits [N, V], the uniforms [N] that tokens are drawn with, where they are (bool [B, L]) -> [N]
+    most: int = 4096, # positions at a time
 ) -> Tensor: # [B, L] float64, NaN outside
     "`f` at `where`, as far as the pass has computed it."
-    where = where & p.rows[:, None]
+    where, u = where & p.rows[:, None], st.uniform('token')
+    place = where.flatten().cumsum(0).view_as(where) - 1
     out = torch.full(where.shape, torch.nan, dtype=torch.float64, device=where.device)
-    return out.masked_scatter(where, f(p.logits(where), st.uniform('token')[where]).double()) if where.any() else out
+    for first in range(0, int(where.sum()), most):
+        part = where & (place >= first) & (place < first + most)
+        out = out.masked_scatter(part, f(p.logits(part), u[part], part).double())
+    return out
 
-# %% ../nbs/08_baselines.ipynb #7afa886b
+# %% ../nbs/08_baselines.ipynb #e23b8d44
 def confidence(
     draw: drawer, # the policy's own
     under: str = 'model', # or 'draw': the tempered, truncated law
 ) -> Score:
     "Probability of the token that would be drawn at each mask."
-    def rate(logits: Tensor, u: Tensor) -> Tensor:
+    def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
         token, q = draw(logits, u)
         return q if under == 'draw' else logits.double().softmax(-1).gather(1, token[:, None])[:, 0]
     return lambda st, p: over(st, p, p.seen_masked, rate)
 
-# %% ../nbs/08_baselines.ipynb #4aa72549
+# %% ../nbs/08_baselines.ipynb #24b21581
 def margin(draw: drawer) -> Score:
     "p1 - p2 of the law at each mask."
-    def rate(logits: Tensor, u: Tensor) -> Tensor:
-        best = draw.law(logits).topk(2, -1).values
+    def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+        best = draw.ranked(logits)[0].topk(2, -1).values
         return best[:, 0] - best[:, 1]
     return lambda st, p: over(st, p, p.seen_masked, rate)
 
 def negentropy(draw: drawer) -> Score:
     "Minus the entropy of the law at each mask, in nats."
-    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u: torch.special.entr(draw.law(logits)).sum(-1).neg())
+    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: torch.special.entr(draw.ranked(logits)[0]).sum(-1).neg())
 
 # %% ../nbs/08_baselines.ipynb #07320341
 def block_of(
@@ -309,7 +314,7 @@ class spread:
         share = score.masked_fill(~ok, -torch.inf).softmax(1).masked_fill(~ok, 0.)     # a softmax over nothing is NaN
         return st.uniform('remask') < dial(self.total, st)[:, None] * share
 
-# %% ../nbs/08_baselines.ipynb #48ff86c6
+# %% ../nbs/08_baselines.ipynb #c2c3ba23
 def doubt(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the probability with which a token was drawn when it was committed."
     return -st.conf
@@ -317,8 +322,7 @@ doubt.blind = True
 
 def doubt_now(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the model's present probability of a committed token, at temperature 1, before any truncation."
-    seen = st.committed & p.rows[:, None]
-    return -over(st, p, seen, lambda logits, u: logits.double().softmax(-1).gather(1, st.x[seen][:, None])[:, 0])
+    return -over(st, p, st.committed, lambda logits, u, at: logits.double().softmax(-1).gather(1, st.x[at][:, None])[:, 0])
 
 confidences = dict(commit=doubt, current=doubt_now)
 
@@ -358,23 +362,25 @@ def llada_counts(
     "LLaDA's count: the remainder goes to the first steps."
     return N // T * (i + 1) + (N % T).clamp(max=i + 1)
 
-# %% ../nbs/08_baselines.ipynb #b29b0ffe
+# %% ../nbs/08_baselines.ipynb #e4767cbc
 @register('llada-random', scores='nothing', selects='top k in the leftmost block, LLaDA counts', never='what is committed', exact='exact at one token a step, temperature 1', source='LLaDA, arXiv 2502.09992')
 def llada_random(
     temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "LLaDA's sampler with random order, in semi-autoregressive blocks."
     length = check_block(block_length)
-    return Policy(reveal=(uniform, within(length, topk(reach(per_block(llada_counts, length))))), predict=reuse, draw=drawer(temperature), steps=in_blocks(length))
+    return Policy(reveal=(uniform, within(length, topk(reach(per_block(llada_counts, length))))), predict=reuse, draw=drawer(temperature, p), steps=in_blocks(length))
 
 @register('llada-low-confidence', scores='probability of the drawn token', selects='top k in the leftmost block, LLaDA counts', never='what is committed', exact='heuristic: sees the drawn token', source='LLaDA, arXiv 2502.09992')
 def llada_low_confidence(
     temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "LLaDA's sampler that leaves the least confident candidates masked, in semi-autoregressive blocks."
-    rule = llada_random(temperature, block_length)
+    rule = llada_random(temperature, block_length, p)
     return replace(rule, reveal=(confidence(rule.draw), rule.reveal[1]))
 
 # %% ../nbs/08_baselines.ipynb #6bf2c356
@@ -447,14 +453,15 @@ def cosine_counts(st: State) -> Tensor: # [B]
     left = (st.n_free * math.cos(math.pi / 2 * (st.i + 1) / st.n)).floor()
     return masks - torch.minimum(left, masks - 1).clamp(min=1)
 
-# %% ../nbs/08_baselines.ipynb #ab666a62
+# %% ../nbs/08_baselines.ipynb #c9dccbd4
 @register('maskgit', scores='probability of the drawn token', selects='drawn at a falling temperature, cosine counts', never='what is committed', exact='heuristic: sees the drawn token', source='MaskGIT, arXiv 2202.04200')
 def maskgit(
     choice_temperature: float = 4.5, # of the order at the start; it falls to 0
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "MaskGIT's parallel decoding."
     tau = between('choice_temperature', choice_temperature, '[0, inf)', 'the temperature of the order, 0 is greedy')
-    draw = drawer()
+    draw = drawer(p=p)
     log_confidence = lambda st, p: confidence(draw)(st, p).log()
     return Policy(reveal=(log_confidence, gumbel_topk(cosine_counts, lambda st: tau * (1 - (st.i + 1) / st.n))), predict=reuse, draw=draw)
 
@@ -468,15 +475,16 @@ class atleast:
         eligible = eligible & ~score.isnan()
         return eligible & ((score >= self.level) | (ranks(score, eligible, st.uniform('ties')) == 0))
 
-# %% ../nbs/08_baselines.ipynb #6613bf2f
+# %% ../nbs/08_baselines.ipynb #a5247e10
 @register('fast-dllm', scores='probability of the drawn token', selects='all above a threshold in the leftmost block', never='what is committed', exact='heuristic: sees the drawn token', source='Fast-dLLM, arXiv 2505.22618')
 def fast_dllm(
     threshold: float = 0.9, # commit what the model is this sure of
     block_length: int | None = 32, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "Fast-dLLM's confidence-aware parallel decoding."
-    level, length, draw = between('threshold', threshold, '(0, 1]', 'a probability; 1 is one token a step'), check_block(block_length), drawer(temperature)
+    level, length, draw = between('threshold', threshold, '(0, 1]', 'a probability; 1 is one token a step'), check_block(block_length), drawer(temperature, p)
     return Policy(reveal=(confidence(draw), within(length, atleast(level))), predict=reuse, draw=draw, steps=until_done)
 
 # %% ../nbs/08_baselines.ipynb #fa65a1c6
@@ -492,10 +500,10 @@ def excess(
         return (h.cummax(1).values - h.cumsum(1)).gather(1, place).masked_fill(H.isnan(), torch.nan)
     return rate
 
-# %% ../nbs/08_baselines.ipynb #ef41ea42
+# %% ../nbs/08_baselines.ipynb #34ef1c9c
 def best(draw: drawer) -> Score:
     "Probability of the most likely token at each mask."
-    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u: draw.law(logits).amax(-1))
+    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: draw.ranked(logits)[0].amax(-1))
 
 sureness: dict[str, Callable[[drawer], Score]] = dict(entropy=negentropy, confidence=best, margin=margin)
 
@@ -504,9 +512,10 @@ def eb(
     gamma: float = 0.1, # nats that a step may lose; 0 is one token a step, inf is all at once
     order: str = 'entropy', # or 'confidence', 'margin'
     temperature: float = 1., # of the draw; 0 takes the most likely token
+    p: float = 1., # nucleus, before the entropies; the authors keep all
 ) -> Policy:
     "Entropy-bounded unmasking."
-    gamma, draw = between('gamma', gamma, '[0, inf]', 'nats that a step may lose'), drawer(temperature)
+    gamma, draw = between('gamma', gamma, '[0, inf]', 'nats that a step may lose'), drawer(temperature, p)
     return Policy(reveal=(excess(sureness[choose('order', order, sureness)](draw), draw), atleast(-gamma)), predict=reuse, draw=draw, steps=until_done)
 
 # %% ../nbs/08_baselines.ipynb #7ffeaa31
@@ -534,7 +543,7 @@ class when:
     def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: # [B, L] bool
         return eligible & (self.due(st) <= st.i) & ((score >= self.threshold) | (self.last(st) <= st.i))
 
-# %% ../nbs/08_baselines.ipynb #47fc697c
+# %% ../nbs/08_baselines.ipynb #b1eace1a
 @register('dus', scores='nothing (position); a deferral looks at the drawn token', selects='at a falling stride in the leftmost block', never='what is committed', exact='heuristic: a level is drawn independently', source='DUS, arXiv 2506.19037')
 def dus(
     base: int = 2, # each stride is this much smaller than the one before
@@ -542,11 +551,12 @@ def dus(
     threshold: float = 0.3, # below it a position waits for the next level; 0 is off
     skip: int = 1, # the first stride is block_length // base^skip
     temperature: float = 0., # of the draw; 0 takes the most likely token
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "Dilated unmasking, with deferral."
     base, length, skip = whole('base', base, 2), whole('block_length', block_length, 1), whole('skip', skip, 1)
     if base ** skip > length: raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; base^skip is at most block_length')
-    level, draw = torch.tensor(dilated(length, base, skip)), drawer(temperature)
+    level, draw = torch.tensor(dilated(length, base, skip)), drawer(temperature, p)
     R = int(level.max()) + 1
     rank = lambda st: ((~st.fixed).cumsum(1) - 1).clamp(min=0)
     due, last = lambda st: rank(st) // length * R + level.to(st.x.device)[rank(st) % length], lambda st: rank(st) // length * R + R - 1
@@ -579,7 +589,7 @@ class below:
         here, keep = self.pool(st)
         return eligible & here & ~score.isnan() & (ranks(score, here, st.uniform('ties')) >= keep[:, None])
 
-# %% ../nbs/08_baselines.ipynb #7eee70b5
+# %% ../nbs/08_baselines.ipynb #73fc87ed
 TINY = torch.finfo(torch.float64).tiny
 
 def foreseen(
@@ -588,13 +598,12 @@ def foreseen(
 ) -> Score:
     "P2's self-planning: ln p of the token that stands, times eta, and ln p of the token that would be drawn; temperature 1."
     def score(st: State, p: Pass) -> Tensor:
-        where = (p.seen_masked | st.committed) & p.rows[:, None]
-        new = p.seen_masked[where]
-        def rate(logits: Tensor, u: Tensor) -> Tensor:
-            token = torch.where(new, draw(logits, u)[0], st.x[where])
+        def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+            new = p.seen_masked[at]
+            token = torch.where(new, draw(logits, u)[0], st.x[at])
             logp = logits.double().log_softmax(-1).gather(1, token[:, None])[:, 0]
             return torch.where(new, logp.clamp(max=-TINY), eta * logp if eta else 0.)   # not 0 * -inf
-        return over(st, p, where, rate)
+        return over(st, p, p.seen_masked | st.committed, rate)
     return score
 
 # %% ../nbs/08_baselines.ipynb #a85b379c
@@ -612,7 +621,7 @@ def vouched(
 
 def planners(draw: drawer, eta: float = 1.) -> dict[str, Score]: return dict(probability=foreseen(draw, eta), head=vouched(draw, eta))
 
-# %% ../nbs/08_baselines.ipynb #42765862
+# %% ../nbs/08_baselines.ipynb #b238478a
 def at_least_0(name: str, v: float, why: str) -> float:
     "`v`, or a ValueError that names it: finite and at least 0."
     if not (math.isfinite(v) and v >= 0): raise ValueError(f'{name}={v}: finite and at least 0 ({why})')
@@ -623,7 +632,7 @@ def at_least_0(name: str, v: float, why: str) -> float:
 def p2(
     eta: float = 1., # factor on the score of clean positions; 0 takes nothing back
     temperature: float = 1., # of the draw; the score is at temperature 1
-    p: float = 1., # nucleus; the authors truncate nothing
+    p: float = 1., # nucleus; the authors keep all
     score: str = 'probability', # of clean tokens, or 'head': a trained planner
 ) -> Policy:
     "P2, path planning with the model as its own planner."
@@ -631,7 +640,7 @@ def p2(
     rate = planners(draw, at_least_0('eta', eta, '0 takes nothing back, larger takes back more'))[choose('score', score, ('probability', 'head'))]
     return Policy(reveal=(rate, topk(to_go)), remask=(rate, below(level(n_committed))), predict=reuse, draw=draw)
 
-# %% ../nbs/08_baselines.ipynb #e9c97cfa
+# %% ../nbs/08_baselines.ipynb #cae2b8c9
 def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
     "N // T a step, and one more in each of the last N mod T steps."
     return N // T * (i + 1) + (i + 1 - T + N % T).clamp(min=0)
@@ -642,22 +651,20 @@ def remedi(
     score: str = 'head', # of clean tokens; 'probability' reads logits that an MDLM was not trained for
     block_length: int | None = None, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "RemeDi's inference: one ranking by a per-token score, block by block."
-    draw, length = drawer(temperature), check_block(block_length)
+    draw, length = drawer(temperature, p), check_block(block_length)
     count = per_block(remainder_last, length)
     rate = planners(draw)[choose('score', score, ('head', 'probability'))]
     return Policy(reveal=(rate, within(length, topk(reach(count)))), remask=(rate, below(level(count), length)), predict=reuse, draw=draw, steps=in_blocks(length))
 
-# %% ../nbs/08_baselines.ipynb #7b26dfa2
+# %% ../nbs/08_baselines.ipynb #631d93c9
 def at_clean(
     rate: Callable[[Tensor, Tensor], Tensor], # log-probabilities [N, V], the tokens that stand [N, 1] -> [N]
 ) -> Score:
     "A score of committed tokens from the raw logits at their own positions."
-    def score(st: State, p: Pass) -> Tensor:
-        where = st.committed & p.rows[:, None]
-        return over(st, p, where, lambda logits, u: rate(logits.double().log_softmax(-1), st.x[where][:, None]))
-    return score
+    return lambda st, p: over(st, p, st.committed, lambda logits, u, at: rate(logits.double().log_softmax(-1), st.x[at][:, None]))
 
 def top_gap(logp: Tensor) -> Tensor: # [N, V] -> [N]
     best = logp.topk(2, -1).values.exp()
@@ -703,7 +710,7 @@ def recall(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     return look(model, cleaned, wants(policy.reveal[1], cleaned, cleaned.masked))
 recall.passes, recall.coupled = 1, False
 
-# %% ../nbs/08_baselines.ipynb #b9d98e27
+# %% ../nbs/08_baselines.ipynb #074275f4
 def worst_counts(st: State) -> Tensor: # [B]
     "Mask-Predict's n_r, in whole numbers; none before anything is written."
     N = st.n_free
@@ -712,9 +719,10 @@ def worst_counts(st: State) -> Tensor: # [B]
 @register('mask-predict', scores='probability the token had when it was drawn', selects='the n_r lowest', never='nothing', exact='heuristic, biased at any temperature', source='Mask-Predict, arXiv 1904.09324')
 def mask_predict(
     temperature: float = 0., # of the draw; 0 (the authors') takes the most likely token
+    p: float = 1., # nucleus; the authors keep all
 ) -> Policy:
     "Mask-Predict: write everything, then mask the least probable and predict again, fewer each time."
-    return Policy(reveal=(uniform, topk(math.inf)), remask=(doubt, topk(worst_counts)), predict=recall, draw=drawer(temperature))
+    return Policy(reveal=(uniform, topk(math.inf)), remask=(doubt, topk(worst_counts)), predict=recall, draw=drawer(temperature, p))
 
 # %% ../nbs/08_baselines.ipynb #a0190e90
 @dataclass(frozen=True)
@@ -800,13 +808,13 @@ def resample(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     return look(model, st, wants(policy.reveal[1], st, st.masked))
 resample.passes, resample.coupled = 2, False
 
-# %% ../nbs/08_baselines.ipynb #1e8a6386
+# %% ../nbs/08_baselines.ipynb #08a8c9e4
 @register('informed-corrector', scores='ln p or margin of the token that stands', selects='k by Gumbel top-k, redrawn without a mask', never='nothing', exact='heuristic; exact for k=1, tau to infinity and conditionals that leave the token out', source='Informed correctors, arXiv 2407.21243')
 def informed_corrector(
     k: int = 4, # tokens redrawn in a step
     tau: float = 1., # temperature of the choice; 0 is greedy
     score: str = 'margin', # or 'confidence'
-    p: float = 1., # nucleus; the authors truncate nothing
+    p: float = 1., # nucleus; the authors keep all
     schedule: str = 'cosine', # of the predictor, or 'linear'
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
@@ -894,7 +902,7 @@ def load_critic(
 
 Critic.of, Critic.save, Critic.load = staticmethod(critic_of), save_critic, staticmethod(load_critic)
 
-# %% ../nbs/08_baselines.ipynb #65b8ce76
+# %% ../nbs/08_baselines.ipynb #fdc28e82
 class Reviewed(Pass):
     "Logits of one pass, quality of another."
     def __init__(self, p: Pass, review: Pass): self.p, self.review, self.seen_masked = p, review, p.seen_masked
@@ -905,8 +913,8 @@ class Reviewed(Pass):
 
 def filled(policy: Policy, st: State, p: Pass, rows: Tensor) -> State: # with no mask in `rows` [B]
     "Every mask the pass saw there, filled by the draw that `step` would make."
-    where = p.seen_masked & rows[:, None]
-    return replace(st, x=st.x.masked_scatter(where, policy.draw(p.logits(where), st.uniform('token')[where])[0])) if where.any() else st
+    tokens = over(st, p, p.seen_masked & rows[:, None], lambda logits, u, at: policy.draw(logits, u)[0])
+    return replace(st, x=torch.where(tokens.isnan(), st.x, tokens.nan_to_num(0.).long()))
 
 # %% ../nbs/08_baselines.ipynb #8d1823d8
 standing = level(n_committed)      # k_i: how many free positions are to stand after the step
@@ -953,13 +961,20 @@ def token_critic(
     judge = judged(critic if callable(critic) else Critic.load(critic))
     return Policy(reveal=(rate, topk(to_go)), remask=(rate, below(standing)), predict=judge, draw=nucleus(p))
 
-# %% ../nbs/08_baselines.ipynb #fd2116d8
+# %% ../nbs/08_baselines.ipynb #14fbf9b1
 def coupling(rule: Policy) -> str:
     "Do tokens that are taken back condition what is drawn in the same step?"
     if isinstance(rule.remask[1], none): return 'nothing taken back'
     return {True: 'coupled', False: 'decoupled', None: 'coupled, then decoupled'}[rule.predict.coupled]
 
-not_run = [dict(policy='gidd', scores='its own prediction, at every position', selects='the position whose change is likeliest', coupling='coupled', passes=1, never='nothing',
+def drawing(draw: Callable) -> str: # `Policy.draw`
+    "How a token is drawn, in a few words."
+    if not isinstance(draw, drawer): return getattr(draw, '__name__', type(draw).__name__)
+    if draw.temperature == 0: return 'argmax'
+    parts = [f'temperature {draw.temperature:g}'] * (draw.temperature != 1) + [f'nucleus {draw.p:g}'] * (draw.p < 1) + [f'top {draw.top_k}'] * (draw.top_k is not None)
+    return ', '.join(parts) or 'the whole law'
+
+not_run = [dict(policy='gidd', scores='its own prediction, at every position', selects='the position whose change is likeliest', draws='at a low temperature', coupling='coupled', passes=1, never='nothing',
                 exact='not run: needs a model that was trained on wrong tokens', matched='-', source='GIDD, arXiv 2503.04482')]
 
 def survey() -> list[dict]: # a record for each registered policy
@@ -967,6 +982,6 @@ def survey() -> list[dict]: # a record for each registered policy
     out = []
     for name, factory in policies().items():
         rule, card = factory(), about(name)
-        out.append(dict(policy=name, scores=card['scores'], selects=card['selects'], coupling=coupling(rule), passes=rule.predict.passes, never=card['never'], exact=card['exact'],
+        out.append(dict(policy=name, scores=card['scores'], selects=card['selects'], draws=drawing(rule.draw), coupling=coupling(rule), passes=rule.predict.passes, never=card['never'], exact=card['exact'],
                         matched='yes' if rule.matched else 'no: costs what it costs', source=card['source']))
     return out + not_run

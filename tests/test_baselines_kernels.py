@@ -27,17 +27,31 @@ def state(x, M, i, T, n=None, seed=0, conf=None, fixed=None):
 
 # ---- 1. Rates
 
-def alphas(i, T): return i / T, (i + 1) / T
+def linear(i, T): return i / T
+def cosine(i, T): return 1 - math.cos(math.pi * i / (2 * T))
+def looped(i, T): # T = 64 with the defaults: 29 steps up to .9, 32 there, 3 from there
+    return .9 * i / 29 if i <= 29 else .9 if i <= 61 else 1 - .1 * (64 - i) / 3
+def flow_times(A, nominal): # the authors' adaptive steps, as in samplers.md
+    t = [1.]
+    while t[-1] > 1 / nominal + 1e-9:
+        a = 1 + A * (t[-1] * (1 - t[-1])) ** .25
+        t.append(t[-1] - (1 / nominal if t[-1] == 1 else min(1 / nominal, 1 / (a / t[-1] + (a - 1) / (1 - t[-1])))))
+    return t + [0.]
+def flow(i, T): return 1 - ([t for k in range(8, 8 * T + 1) for t in [flow_times(10., k / 8)] if len(t) <= T + 1][-1] + [0.] * T)[i]
 
-def sigma_of(name, i, T, eta=None):
-    "The papers' formulas, once more and by hand; linear grid, free of our code"
-    a, b = alphas(i, T)
-    top = min(1, (T - i - 1) / i) if i else 1
-    return {'cap': lambda: min(eta, top), 'rescale': lambda: eta * top, 'fb': lambda: min(1 / i, top) if i else 1., 'switch': lambda: min(eta, top) if 2 * (T - i) <= T else 0.}[name]()
+def rates_of(name, i, T, eta=None):
+    "sigma and rho by the papers' formulas, once more and by hand, free of our code"
+    grid = dict(loop=looped, dfm=flow, cosine=cosine).get(name, linear)
+    a, b = grid(i, T), grid(i + 1, T)
+    top = min(1, (1 - b) / a) if i else 1
+    sigma = dict(cap=lambda: min(eta, top), rescale=lambda: eta * top, fb=lambda: min((b - a) / a, top) if i else 1., switch=lambda: min(eta, top) if 2 * (T - i) <= T else 0.,
+                 loop=lambda: eta if 29 <= i < 61 else 0., dfm=lambda: min(10 * (a * (1 - a)) ** .25 * (b - a) / a, top) if i else 0., cosine=lambda: 0.)[name]()
+    return sigma, (b - (1 - sigma) * a) / (1 - a)
 
 CASES = [('cap', 'remdm-cap', eta, i, T) for eta in (.04, .3, 1.) for i, T in ((1, 4), (5, 8), (7, 8), (60, 64))] + \
         [('rescale', 'remdm-rescale', eta, i, T) for eta in (.015, .5, 1.) for i, T in ((1, 4), (5, 8), (7, 8))] + \
-        [('switch', 'remdm-switch', .3, i, 8) for i in (2, 3, 4, 5)] + [('fb', 'forward-backward', None, i, T) for i, T in ((1, 8), (4, 8), (6, 8), (7, 8))]
+        [('switch', 'remdm-switch', .3, i, 8) for i in (2, 3, 4, 5)] + [('fb', 'forward-backward', None, i, T) for i, T in ((1, 8), (4, 8), (6, 8), (7, 8))] + \
+        [('loop', 'remdm-loop', eta, i, 64) for eta in (.02, .1) for i in (1, 28, 29, 45, 60, 61, 62)] + [('dfm', 'dfm', None, i, T) for i, T in ((1, 39), (20, 39), (30, 39), (3, 8))] + [('cosine', 'mdlm', None, i, T) for i, T in ((1, 8), (6, 8), (60, 64))]
 
 class Fixed:
     "A model that says token 0 with probability .7, 1 with .3, whatever it sees; mask 2"
@@ -57,11 +71,9 @@ def halved(law):
 @pytest.mark.parametrize('rule,name,eta,i,T', CASES)
 def test_rates_are_the_closed_forms(rule, name, eta, i, T):
     "P(m | clean) = sigma, P(v | m) = rho p(v): 60,000 committed and 60,000 masked positions take one step"
-    a, b = alphas(i, T)
-    s = sigma_of(rule, i, T, eta)
-    rho = (b - (1 - s) * a) / (1 - a)
-    p = policy(name, p=1., **({} if eta is None else dict(eta=eta)))
-    assert p.steps.at(i, T) == pytest.approx((s, rho), abs=1e-12)
+    s, rho = rates_of(rule, i, T, eta)
+    p = policy(name, p=1., **({} if eta is None else dict(eta=eta)), **(dict(schedule='cosine') if rule == 'cosine' else {}))
+    if hasattr(p.steps, 'at'): assert p.steps.at(i, T) == pytest.approx((s, rho), abs=1e-9)
     x = torch.tensor([1] * 100 + [2] * 100)
     after = step(p, state(x, 2, i, T, 600), Fixed(200)).x
     clean, masked = after[:, :100].flatten(), after[:, 100:].flatten()
@@ -362,7 +374,7 @@ def test_an_illegal_sigma_is_found_before_any_pass(sigma, step_):
 def test_the_forward_backward_formula_as_it_stands_leaves_masks():
     "Its last step: rho is 2, and clean tokens are taken back with probability 1 / (T - 1)"
     T, L = 16, 60
-    def naive(st, what): a, b = alphas(st.i, T); s = (b - a) / a if a else 1.; return s if what else min(1., (b - (1 - s) * a) / (1 - a))
+    def naive(st, what): a, b = linear(st.i, T), linear(st.i + 1, T); s = (b - a) / a if a else 1.; return s if what else min(1., (b - (1 - s) * a) / (1 - a))
     rule = replace(kernel(), remask=(uniform, bernoulli(lambda st: naive(st, True), 'remask')), reveal=(uniform, bernoulli(lambda st: naive(st, False))), steps=lambda policy, budget, free: budget)
     left = (sample(Fixed(L), rule, T, 300, batch_size=300).tokens == 2).double().sum(1)
     assert abs(left.mean() - L / T) < 4 * left.std() / 300 ** .5

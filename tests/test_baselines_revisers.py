@@ -320,7 +320,7 @@ def test_a_certain_mask_does_not_win_a_tie_at_eta_0():
     rule = policy('p2', eta=0.)
     assert (step(rule, st, model).x[:, 0] == 0).all()
     def unclamped(st, p):                                                      # naive: 0 at clean positions, ln p at masks
-        v = over(st, p, p.seen_masked, lambda logits, u: logits.log_softmax(-1).gather(1, drawer()(logits, u)[0][:, None])[:, 0])
+        v = over(st, p, p.seen_masked, lambda logits, u, at: logits.log_softmax(-1).gather(1, drawer()(logits, u)[0][:, None])[:, 0])
         return torch.where(p.seen_masked, v, 0.)
     x = step(replace(rule, reveal=(unclamped, topk(to_go)), remask=(unclamped, below(level(n_committed)))), st, model).x
     assert (x[:, 0] == 2).any()

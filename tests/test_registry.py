@@ -55,8 +55,13 @@ def test_card(name):
     assert card['exact'].split()[0].strip(':;,') in KINDS and card['never'].split()[0].strip('(') in ('nothing', 'what', 'finished')
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_a_comparison_can_give_all_the_same_nucleus(name): assert policy(name, p=.5).draw.p == .5
+
+
 def test_the_survey_has_them_all_and_gidd():
     rows = {r['policy']: r for r in survey()}
+    assert rows['llada-low-confidence']['draws'] == 'argmax' and rows['dream-entropy']['draws'] == 'temperature 0.2, nucleus 0.95' and rows['prism']['draws'] == 'nucleus 0.9' and rows['eb']['draws'] == 'the whole law'
     assert set(rows) == set(policies()) | {'gidd'} and rows['gidd']['exact'].startswith('not run')
     assert all(r['coupling'] == 'nothing taken back' for r in rows.values() if r['never'] == 'what is committed')
 
