@@ -23,8 +23,8 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'POSITIVE', 'RANGES', 'HARMLESS', '
            'encode', 'id_type', 'Corpus', 'text_file', 'parquet_file', 'files_of', 'file_documents',
            'dataset_documents', 'saved_dataset', 'read_corpus', 'hub_name', 'encode_corpus', 'packed', 'keyed',
            'Epochs', 'LoopConfig', 'TrainConfig', 'FinetuneConfig', 'check', 'typed', 'read_config', 'precision',
-           'masked_ce', 'Mdlm', 'Ema', 'save_checkpoint', 'read_checkpoint', 'Log', 'read_log', 'claim', 'cosine',
-           'seeded', 'Trainer', 'train_step', 'Diary', 'fit', 'trainer', 'bar', 'Estimate', 'stratified',
+           'processes', 'masked_ce', 'Mdlm', 'Ema', 'save_checkpoint', 'read_checkpoint', 'Log', 'read_log', 'claim',
+           'cosine', 'seeded', 'Trainer', 'train_step', 'Diary', 'fit', 'trainer', 'bar', 'Estimate', 'stratified',
            'evaluate_nelbo', 'characters', 'bits', 'held_out', 'prepare_tokens', 'tokens_of', 'network',
            'chosen_tokenizer', 'train', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages',
            'before', 'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability',
@@ -354,6 +354,13 @@ def precision(
     if torch.cuda.is_available(): return 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'no'
     has = lambda test: getattr(torch.cpu, test, lambda: False)()
     return 'bf16' if has('_is_avx512_bf16_supported') or has('_is_amx_tile_supported') else 'no'
+
+# %% ../nbs/10_training.ipynb #083eff0e
+def processes(
+    name: str = 'auto', # precision
+) -> Accelerator:
+    "This process among those that `accelerate launch` or `torchrun` started."
+    return Accelerator(mixed_precision=precision(name), cpu=int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available())
 
 # %% ../nbs/10_training.ipynb #dca1550f
 def masked_ce(
@@ -737,14 +744,14 @@ def chosen_tokenizer(
     tok.add_special_tokens([MASK])
     return lambda corpus: tok
 
-# %% ../nbs/10_training.ipynb #4cf238e9
+# %% ../nbs/10_training.ipynb #b1a4edac
 def train(
     cfg: TrainConfig,
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Pretrains a denoiser, or goes on where the run in `cfg.out` stopped. Errors in the settings or the corpus come before any work."
-    acc = Accelerator(mixed_precision=precision(cfg.precision))
+    acc = processes(cfg.precision)
     divides(cfg.batch_size, acc.num_processes)
     if cfg.steps < 1: raise ValueError(f'tokens={cfg.tokens}: less than one step; expected at least batch_size * length = {cfg.batch_size * cfg.length}')
     Config(hidden_dim=cfg.dim, n_heads=cfg.heads, n_blocks=cfg.blocks, cond_dim=cfg.cond_dim)     # sizes that cannot work are refused here
@@ -824,14 +831,14 @@ def take_average(
     model.load_state_dict(dict(model.named_buffers()) | read_checkpoint(folder)['ema'])   # buffers are formulas: they are not averaged, and stay
     return model
 
-# %% ../nbs/10_training.ipynb #9eaf931f
+# %% ../nbs/10_training.ipynb #33653b6a
 def finetune(
     cfg: FinetuneConfig,
     progress: bool = True, # show bars
     stop: int | None = None, # interrupt each stage after this many steps
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Gives a denoiser a quality head, or goes on where the run in `cfg.out` stopped."
-    acc = Accelerator(mixed_precision=precision(cfg.precision))
+    acc = processes(cfg.precision)
     divides(cfg.batch_size, acc.num_processes)
     with seeded(cfg.seed, 0): model = with_head(load(cfg.model))               # a new head is a function of the seed
     if model.tokenizer is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
@@ -1182,14 +1189,14 @@ def assess_critic(
     return dict(quality=interval(q.score) | dict(tokens=len(q.score), sequences=len(np.unique(q.row)), right=float(q.right.mean()), calibration_error=calibration_error(table), reliability=table),
                 drawn_probability=interval(q.drawn))
 
-# %% ../nbs/10_training.ipynb #e7cd295a
+# %% ../nbs/10_training.ipynb #f898a8e0
 def train_critic(
     cfg: CriticConfig,
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps
 ) -> Path: # folder of the critic, for `Critic.load`; the run folder if interrupted
     "Trains a critic for a denoiser, or goes on where the run in `cfg.out` stopped."
-    acc = Accelerator(mixed_precision=precision(cfg.precision))
+    acc = processes(cfg.precision)
     divides(cfg.batch_size, acc.num_processes)
     denoiser = load(cfg.model).requires_grad_(False)
     critic = Critic.of(denoiser, cfg.blocks)

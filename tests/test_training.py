@@ -1,5 +1,5 @@
 """Training: corpora, packing, settings, kill and resume, the PRISM objective, several processes."""
-import dataclasses, json, math, os, random, signal, subprocess, sys, time
+import dataclasses, json, math, os, random, re, signal, subprocess, sys, time
 from pathlib import Path
 
 import numpy as np
@@ -221,17 +221,19 @@ def test_the_average_is_taken_whole(tmp_path):
 
 
 SCRIPT = '''
-import sys, torch
+import os, sys, torch
+from accelerate import PartialState
 torch.set_num_threads(1)
 from navira.training import *
 folder = train(read_config(TrainConfig, sys.argv[1]), progress=False)
 if len(sys.argv) > 2: finetune(read_config(FinetuneConfig, sys.argv[2], model=str(folder)), progress=False)
+os.write(1, f'process {PartialState().process_index} of {PartialState().num_processes}\\n'.encode())
 '''
 
 def launch(*cfgs, tmp_path, prefix=(sys.executable,)):
     (tmp_path / 'run.py').write_text(SCRIPT)
     for i, c in enumerate(cfgs): (tmp_path / f'{i}.json').write_text(json.dumps(dataclasses.asdict(c)))
-    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1')
+    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
     return subprocess.Popen([*prefix, str(tmp_path / 'run.py'), *(str(tmp_path / f'{i}.json') for i in range(len(cfgs)))], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
 
@@ -301,10 +303,11 @@ def test_two_processes(home, tmp_path, trained):
     "Two processes on halves of each batch follow the run of one process; both stages of fine-tuning run too."
     cfg = small(home, tmp_path / 'two', steps=30)
     tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1, eval_sequences=16, precision='no')
-    p = launch(cfg, tune, tmp_path=tmp_path, prefix=(sys.executable, '-m', 'accelerate.commands.launch', '--cpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no',
+    p = launch(cfg, tune, tmp_path=tmp_path, prefix=(sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no',
                                       '--main_process_port', str(random.randint(20000, 60000))))
     out, _ = p.communicate(timeout=240)
     assert p.returncode == 0, out.decode()[-3000:]
+    assert sorted(re.findall(r'process (\d) of (\d)', out.decode())) == [('0', '2'), ('1', '2')]     # `--cpu` would start one, and say nothing
     a, b = losses(tmp_path / 'two'), losses(trained)
     assert len(a) == 30 and all(abs(a[s][0] - b[s][0]) < 1e-3 * b[s][0] for s in range(1, 31)), [(a[s], b[s]) for s in a]
     assert len(losses(tmp_path / 'tuned' / 'head')) == len(losses(tmp_path / 'tuned' / 'joint')) == 3 and load(tmp_path / 'tuned' / 'model').quality is not None
