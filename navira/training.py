@@ -971,7 +971,7 @@ def calibration_error(
 ) -> float: # mean |predicted - right|, weighted by the number in the bin
     return sum(b['n'] * abs(b['predicted'] - b['right']) for b in table) / sum(b['n'] for b in table)
 
-# %% ../nbs/10_training.ipynb #283c6f2e
+# %% ../nbs/10_training.ipynb #ca9f245e
 def stage_record(
     name: str, # 'pretrain', 'head', 'joint'
     folder: Path, # with its log
@@ -979,7 +979,8 @@ def stage_record(
     points: int = 200, # of the loss curve, averages of equal numbers of records
 ) -> dict:
     "A stage of training from its log: seconds, tokens, loss curve, evaluations."
-    records = read_log(folder / 'log.jsonl')
+    kept = read_checkpoint(folder)                      # a run that was stopped has logged more than it kept
+    records = [r for r in read_log(folder / 'log.jsonl') if kept is None or r['step'] <= kept['step']]
     losses, evals = [r for r in records if 'loss' in r], [r for r in records if 'loss' not in r]
     chunks = [c for c in np.array_split(np.array([[r['tokens'], r['loss']] for r in losses]), min(points, len(losses)))] if losses else []
     hide = ('data', 'out', 'validation', 'model', 'tokenizer', 'kind')                     # paths are nobody's business
