@@ -362,12 +362,12 @@ def llada_counts(
     "LLaDA's count: the remainder goes to the first steps."
     return N // T * (i + 1) + (N % T).clamp(max=i + 1)
 
-# %% ../nbs/08_baselines.ipynb #e4767cbc
+# %% ../nbs/08_baselines.ipynb #1218c41f
 @register('llada-random', scores='nothing', selects='top k in the leftmost block, LLaDA counts', never='what is committed', exact='exact at one token a step, temperature 1', source='LLaDA, arXiv 2502.09992')
 def llada_random(
     temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA's sampler with random order, in semi-autoregressive blocks."
     length = check_block(block_length)
@@ -377,7 +377,7 @@ def llada_random(
 def llada_low_confidence(
     temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA's sampler that leaves the least confident candidates masked, in semi-autoregressive blocks."
     rule = llada_random(temperature, block_length, p)
@@ -453,11 +453,11 @@ def cosine_counts(st: State) -> Tensor: # [B]
     left = (st.n_free * math.cos(math.pi / 2 * (st.i + 1) / st.n)).floor()
     return masks - torch.minimum(left, masks - 1).clamp(min=1)
 
-# %% ../nbs/08_baselines.ipynb #c9dccbd4
+# %% ../nbs/08_baselines.ipynb #5b9702d6
 @register('maskgit', scores='probability of the drawn token', selects='drawn at a falling temperature, cosine counts', never='what is committed', exact='heuristic: sees the drawn token', source='MaskGIT, arXiv 2202.04200')
 def maskgit(
     choice_temperature: float = 4.5, # of the order at the start; it falls to 0
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "MaskGIT's parallel decoding."
     tau = between('choice_temperature', choice_temperature, '[0, inf)', 'the temperature of the order, 0 is greedy')
@@ -475,13 +475,13 @@ class atleast:
         eligible = eligible & ~score.isnan()
         return eligible & ((score >= self.level) | (ranks(score, eligible, st.uniform('ties')) == 0))
 
-# %% ../nbs/08_baselines.ipynb #a5247e10
+# %% ../nbs/08_baselines.ipynb #6f8da7c3
 @register('fast-dllm', scores='probability of the drawn token', selects='all above a threshold in the leftmost block', never='what is committed', exact='heuristic: sees the drawn token', source='Fast-dLLM, arXiv 2505.22618')
 def fast_dllm(
     threshold: float = 0.9, # commit what the model is this sure of
     block_length: int | None = 32, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Fast-dLLM's confidence-aware parallel decoding."
     level, length, draw = between('threshold', threshold, '(0, 1]', 'a probability; 1 is one token a step'), check_block(block_length), drawer(temperature, p)
@@ -500,7 +500,7 @@ def excess(
         return (h.cummax(1).values - h.cumsum(1)).gather(1, place).masked_fill(H.isnan(), torch.nan)
     return rate
 
-# %% ../nbs/08_baselines.ipynb #34ef1c9c
+# %% ../nbs/08_baselines.ipynb #663d92f2
 def best(draw: drawer) -> Score:
     "Probability of the most likely token at each mask."
     return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: draw.ranked(logits)[0].amax(-1))
@@ -512,7 +512,7 @@ def eb(
     gamma: float = 0.1, # nats that a step may lose; 0 is one token a step, inf is all at once
     order: str = 'entropy', # or 'confidence', 'margin'
     temperature: float = 1., # of the draw; 0 takes the most likely token
-    p: float = 1., # nucleus, before the entropies; the authors keep all
+    p: float = 1., # nucleus, before the entropies; 1 keeps all
 ) -> Policy:
     "Entropy-bounded unmasking."
     gamma, draw = between('gamma', gamma, '[0, inf]', 'nats that a step may lose'), drawer(temperature, p)
@@ -543,7 +543,7 @@ class when:
     def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: # [B, L] bool
         return eligible & (self.due(st) <= st.i) & ((score >= self.threshold) | (self.last(st) <= st.i))
 
-# %% ../nbs/08_baselines.ipynb #b1eace1a
+# %% ../nbs/08_baselines.ipynb #9d1be37d
 @register('dus', scores='nothing (position); a deferral looks at the drawn token', selects='at a falling stride in the leftmost block', never='what is committed', exact='heuristic: a level is drawn independently', source='DUS, arXiv 2506.19037')
 def dus(
     base: int = 2, # each stride is this much smaller than the one before
@@ -551,7 +551,7 @@ def dus(
     threshold: float = 0.3, # below it a position waits for the next level; 0 is off
     skip: int = 1, # the first stride is block_length // base^skip
     temperature: float = 0., # of the draw; 0 takes the most likely token
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Dilated unmasking, with deferral."
     base, length, skip = whole('base', base, 2), whole('block_length', block_length, 1), whole('skip', skip, 1)
@@ -621,7 +621,7 @@ def vouched(
 
 def planners(draw: drawer, eta: float = 1.) -> dict[str, Score]: return dict(probability=foreseen(draw, eta), head=vouched(draw, eta))
 
-# %% ../nbs/08_baselines.ipynb #b238478a
+# %% ../nbs/08_baselines.ipynb #d8530c9d
 def at_least_0(name: str, v: float, why: str) -> float:
     "`v`, or a ValueError that names it: finite and at least 0."
     if not (math.isfinite(v) and v >= 0): raise ValueError(f'{name}={v}: finite and at least 0 ({why})')
@@ -632,7 +632,7 @@ def at_least_0(name: str, v: float, why: str) -> float:
 def p2(
     eta: float = 1., # factor on the score of clean positions; 0 takes nothing back
     temperature: float = 1., # of the draw; the score is at temperature 1
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
     score: str = 'probability', # of clean tokens, or 'head': a trained planner
 ) -> Policy:
     "P2, path planning with the model as its own planner."
@@ -640,7 +640,7 @@ def p2(
     rate = planners(draw, at_least_0('eta', eta, '0 takes nothing back, larger takes back more'))[choose('score', score, ('probability', 'head'))]
     return Policy(reveal=(rate, topk(to_go)), remask=(rate, below(level(n_committed))), predict=reuse, draw=draw)
 
-# %% ../nbs/08_baselines.ipynb #cae2b8c9
+# %% ../nbs/08_baselines.ipynb #fb45950e
 def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
     "N // T a step, and one more in each of the last N mod T steps."
     return N // T * (i + 1) + (i + 1 - T + N % T).clamp(min=0)
@@ -651,7 +651,7 @@ def remedi(
     score: str = 'head', # of clean tokens; 'probability' reads logits that an MDLM was not trained for
     block_length: int | None = None, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "RemeDi's inference: one ranking by a per-token score, block by block."
     draw, length = drawer(temperature, p), check_block(block_length)
@@ -710,7 +710,7 @@ def recall(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     return look(model, cleaned, wants(policy.reveal[1], cleaned, cleaned.masked))
 recall.passes, recall.coupled = 1, False
 
-# %% ../nbs/08_baselines.ipynb #074275f4
+# %% ../nbs/08_baselines.ipynb #d2528b0f
 def worst_counts(st: State) -> Tensor: # [B]
     "Mask-Predict's n_r, in whole numbers; none before anything is written."
     N = st.n_free
@@ -719,7 +719,7 @@ def worst_counts(st: State) -> Tensor: # [B]
 @register('mask-predict', scores='probability the token had when it was drawn', selects='the n_r lowest', never='nothing', exact='heuristic, biased at any temperature', source='Mask-Predict, arXiv 1904.09324')
 def mask_predict(
     temperature: float = 0., # of the draw; 0 (the authors') takes the most likely token
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Mask-Predict: write everything, then mask the least probable and predict again, fewer each time."
     return Policy(reveal=(uniform, topk(math.inf)), remask=(doubt, topk(worst_counts)), predict=recall, draw=drawer(temperature, p))
@@ -808,13 +808,13 @@ def resample(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     return look(model, st, wants(policy.reveal[1], st, st.masked))
 resample.passes, resample.coupled = 2, False
 
-# %% ../nbs/08_baselines.ipynb #08a8c9e4
+# %% ../nbs/08_baselines.ipynb #74f5bada
 @register('informed-corrector', scores='ln p or margin of the token that stands', selects='k by Gumbel top-k, redrawn without a mask', never='nothing', exact='heuristic; exact for k=1, tau to infinity and conditionals that leave the token out', source='Informed correctors, arXiv 2407.21243')
 def informed_corrector(
     k: int = 4, # tokens redrawn in a step
     tau: float = 1., # temperature of the choice; 0 is greedy
     score: str = 'margin', # or 'confidence'
-    p: float = 1., # nucleus; the authors keep all
+    p: float = 1., # nucleus; 1 keeps all
     schedule: str = 'cosine', # of the predictor, or 'linear'
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
