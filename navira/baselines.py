@@ -79,17 +79,17 @@ def confidence(
         return q if under == 'draw' else logits.double().softmax(-1).gather(1, token[:, None])[:, 0]
     return lambda st, p: over(st, p, p.seen_masked, rate)
 
-# %% ../nbs/08_baselines.ipynb #24b21581
+# %% ../nbs/08_baselines.ipynb #b7ea8f88
 def margin(draw: drawer) -> Score:
     "p1 - p2 of the law at each mask."
     def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
-        best = draw.ranked(logits)[0].topk(2, -1).values
-        return best[:, 0] - best[:, 1]
+        p = draw.ranked(logits)
+        return p[:, 0] - (p[:, 1] if p.shape[1] > 1 else 0)      # one token alone in every nucleus
     return lambda st, p: over(st, p, p.seen_masked, rate)
 
 def negentropy(draw: drawer) -> Score:
     "Minus the entropy of the law at each mask, in nats."
-    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: torch.special.entr(draw.ranked(logits)[0]).sum(-1).neg())
+    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: torch.special.entr(draw.ranked(logits)).sum(-1).neg())
 
 # %% ../nbs/08_baselines.ipynb #07320341
 def block_of(
@@ -500,10 +500,10 @@ def excess(
         return (h.cummax(1).values - h.cumsum(1)).gather(1, place).masked_fill(H.isnan(), torch.nan)
     return rate
 
-# %% ../nbs/08_baselines.ipynb #663d92f2
+# %% ../nbs/08_baselines.ipynb #986c8aa2
 def best(draw: drawer) -> Score:
     "Probability of the most likely token at each mask."
-    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: draw.ranked(logits)[0].amax(-1))
+    return lambda st, p: over(st, p, p.seen_masked, lambda logits, u, at: draw.ranked(logits)[:, 0])
 
 sureness: dict[str, Callable[[drawer], Score]] = dict(entropy=negentropy, confidence=best, margin=margin)
 
@@ -940,7 +940,7 @@ class judged:
             if None not in (ours, theirs) and ours != theirs: raise ValueError(f"the critic's {what} is {ours}, the model's {theirs}: a critic works with the model that it was trained for")
         if self.critic.length < length: raise ValueError(f'the critic rates {self.critic.length} positions, and there are {length}')
 
-# %% ../nbs/08_baselines.ipynb #a914e99a
+# %% ../nbs/08_baselines.ipynb #25ff7d75
 def trust(
     noise: float = 0., # width of uniform noise at the start of the run; it shrinks to 0 at the end
 ) -> Score:
@@ -950,6 +950,7 @@ def trust(
         return g.masked_fill(g.isnan().all(1, keepdim=True), 0.)
     return score
 
+@register('token-critic', scores='all free positions, by a critic that reads the filled text', selects='the top k_i of all stay', never='nothing', exact='heuristic', source='Token-Critic, arXiv 2209.04439')
 def token_critic(
     critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or a network: ids [B, L] -> a pass with `quality`
     noise: float = 0., # width of the annealed noise on the score; 0 ranks by the critic alone

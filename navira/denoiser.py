@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['STORAGE', 'FAMILY', 'HUB', 'WEIGHTS', 'Config', 'check_config', 'full', 'Embedding', 'Norm', 'SigmaMap', 'Rotary',
-           'frequencies', 'rotate', 'zero_', 'take', 'modulate', 'Block', 'OutputLayer', 'DiT', 'n_params',
-           'QualityHead', 'DiTPass', 'MaskedLM', 'with_head', 'multiply_adds', 'written', 'save', 'read_config',
-           'infer_config', 'several', 'misfits', 'assemble', 'prefixed', 'read_safetensors', 'StandIn', 'Stored',
-           'plain', 'in_family', 'Unpickler', 'read_pickle', 'name_ema', 'read_ckpt', 'load_folder', 'read_weights',
-           'read_tokenizer', 'load_one', 'fetch', 'load_hub', 'nearest', 'load']
+           'frequencies', 'rotate', 'zero_', 'take', 'GELU', 'Block', 'OutputLayer', 'DiT', 'n_params', 'QualityHead',
+           'DiTPass', 'MaskedLM', 'with_head', 'multiply_adds', 'written', 'save', 'read_config', 'infer_config',
+           'several', 'misfits', 'assemble', 'prefixed', 'read_safetensors', 'StandIn', 'Stored', 'plain', 'in_family',
+           'Unpickler', 'read_pickle', 'name_ema', 'read_ckpt', 'load_folder', 'read_weights', 'read_tokenizer',
+           'load_one', 'fetch', 'load_hub', 'nearest', 'load']
 
 # %% ../nbs/02_denoiser.ipynb #eeaf03d2
 import contextlib, difflib, json, math, os, pickle, re, zipfile
@@ -67,7 +67,7 @@ def full(
     "`x` in at least 32 bits: bf16 and fp16 become fp32, fp32 and fp64 stay."
     return x if x.dtype == torch.float64 else x.float()
 
-# %% ../nbs/02_denoiser.ipynb #92ecc7ab
+# %% ../nbs/02_denoiser.ipynb #ae3d8932
 class Embedding(nn.Module):
     "Token ids `[...]` to vectors `[..., dim]`."
     def __init__(self, n, dim):
@@ -77,12 +77,14 @@ class Embedding(nn.Module):
     def forward(self, x): return F.embedding(x, self.embedding)
 
 class Norm(nn.Module):
-    "Layer norm over the last dimension with a weight and no bias, in at least fp32."
+    "adaLN over the last dimension, `(1 + scale) N(x) + shift`, in at least fp32; `N` has a weight and no bias."
     def __init__(self, dim):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
-    def forward(self, x):
-        with torch.autocast(x.device.type, enabled=False): return F.layer_norm(full(x), self.weight.shape, self.weight)
+    def forward(self, x, shift, scale):
+        x = full(x)
+        with torch.autocast(x.device.type, enabled=False):   # the modulation is the layer norm's own affine map: one read of x
+            return F.layer_norm(x, self.weight.shape, (self.weight * (1 + scale)).to(x), shift.to(x))
 
 # %% ../nbs/02_denoiser.ipynb #3789d453
 class SigmaMap(nn.Module):
@@ -95,7 +97,7 @@ class SigmaMap(nn.Module):
         angle = sigma[:, None] * torch.exp(-math.log(10000) * torch.arange(half, device=sigma.device) / half)
         return self.mlp(torch.cat([angle.cos(), angle.sin()], -1).to(self.mlp[0].weight.dtype))
 
-# %% ../nbs/02_denoiser.ipynb #f1e901f0
+# %% ../nbs/02_denoiser.ipynb #3a08610e
 class Rotary(nn.Module):
     "Length `L` to the cosines and sines of the rotation, `[L, head_dim]` each."
     def __init__(self, head_dim):
@@ -112,9 +114,10 @@ def frequencies(head_dim):
 def rotate(x, cos, sin):
     "Turns `x` `[..., L, head_dim]` by the angles of its positions."
     a, b = x.chunk(2, -1)
-    return x * cos + torch.cat([-b, a], -1) * sin
+    cos, sin = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]
+    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
 
-# %% ../nbs/02_denoiser.ipynb #ef7fd4b9
+# %% ../nbs/02_denoiser.ipynb #fc397c8a
 def zero_(
     module: nn.Module, # its parameters are set to zero in place
 ) -> nn.Module:
@@ -126,11 +129,16 @@ def take(x, at):
     "Positions `at` `[B, Q]` of `x` `[B, L, D]`, or all of it."
     return x if at is None else x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
 
-def modulate(x, shift, scale):
-    "adaLN: `x (1 + scale) + shift`."
-    return x * (1 + scale) + shift
+# %% ../nbs/02_denoiser.ipynb #6b46714d
+class GELU(nn.Module):
+    "The tanh-GELU, `x sigmoid(2 sqrt(2 / pi) (x + .044715 x^3))`."
+    def forward(self, x):
+        if torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64): return F.gelu(x, approximate="tanh")
+        k = 2 * math.sqrt(2 / math.pi)
+        y = torch.addcmul(x.new_tensor(k), x, x, value=.044715 * k)
+        return y.mul_(x).sigmoid_().mul_(x)
 
-# %% ../nbs/02_denoiser.ipynb #5217fc24
+# %% ../nbs/02_denoiser.ipynb #1bf5a8cc
 class Block(nn.Module):
     "One transformer block on `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]`, turned by `rope = (cos, sin)`."
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
@@ -140,14 +148,14 @@ class Block(nn.Module):
         self.attn_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.attn_out = nn.Linear(dim, dim, bias=False)
         self.norm2 = Norm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), GELU(), nn.Linear(4 * dim, dim))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 6 * dim))
 
     def forward(self, x, c, rope, at=None):
         "The new `x`, `[B, L, D]`; with `at` `[B, Q]`, positions in each row, only there, `[B, Q, D]`."
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c)[:, None].chunk(6, -1)
-        x = take(x, at) + gate1 * self.drop(self.attention(modulate(self.norm1(x), shift1, scale1), rope, at))
-        return x + gate2 * self.drop(self.mlp(modulate(self.norm2(x), shift2, scale2)))
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c)[0].chunk(6)
+        x = torch.addcmul(take(x, at), gate1, self.drop(self.attention(self.norm1(x, shift1, scale1), rope, at)))
+        return torch.addcmul(x, gate2, self.drop(self.mlp(self.norm2(x, shift2, scale2))))
 
     def attention(self, x, rope, at=None):
         D, here = x.shape[-1], rope
@@ -161,7 +169,7 @@ class Block(nn.Module):
 
     def drop(self, x): return F.dropout(x, self.dropout, self.training)
 
-# %% ../nbs/02_denoiser.ipynb #e4e557df
+# %% ../nbs/02_denoiser.ipynb #bc2259dd
 class OutputLayer(nn.Module):
     "Norm, adaLN, linear: `[..., D]` to `[..., n_out]`. Linear and adaLN start at zero."
     def __init__(self, dim, n_out, cond_dim):
@@ -170,8 +178,7 @@ class OutputLayer(nn.Module):
         self.linear = zero_(nn.Linear(dim, n_out))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 2 * dim))
     def forward(self, x, c):
-        shift, scale = self.adaLN_modulation(c).chunk(2, -1)
-        return self.linear(modulate(self.norm_final(x), shift, scale))
+        return self.linear(self.norm_final(x, *self.adaLN_modulation(c)[0].chunk(2)))
 
 # %% ../nbs/02_denoiser.ipynb #071ddd05
 class DiT(nn.Module):

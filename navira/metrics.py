@@ -6,7 +6,7 @@
 __all__ = ['eos_rules', 'references', 'landmarks', 'Reference', 'encode', 'scored', 'batches', 'token_nll', 'bootstrap',
            'Perplexity', 'perplexity', 'default_dtype', 'cache_folder', 'load_reference', 'entropy']
 
-# %% ../nbs/11_metrics.ipynb #dc88ef39
+# %% ../nbs/11_metrics.ipynb #1c4803ac
 import hashlib, math, os, re, shutil, tempfile, warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
-from .diffusion import choose
+from .diffusion import choose, side_by_side
 
 # %% ../nbs/11_metrics.ipynb #31a3961c
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ def _splits(model):
     if body is model or head is None: return False
     return torch.allclose(head(body(x, use_cache=False)[0]), model(x, use_cache=False).logits, atol=1e-4, rtol=1e-4)
 
-# %% ../nbs/11_metrics.ipynb #48a9203c
-def _nll(reference, x, where, chunk=128):
+# %% ../nbs/11_metrics.ipynb #6be30a5e
+def _nll(reference, x, where, chunk=512):
     "Negative log-likelihood in nats of x[where], row-major; `where` is False in the first column."
     at, model = pad(where[:, 1:], (0, 1)), reference.model   # position t-1 predicts token t
     x, at = x.to(model.device), at.to(model.device)
@@ -111,10 +111,11 @@ def _nll(reference, x, where, chunk=128):
     h, y, out = body(x, use_cache=False)[0][at], x.roll(-1, 1)[at], []
     for hc, yc in zip(h.split(chunk), y.split(chunk)):
         z = head(hc).float()
-        out.append(z.logsumexp(-1) - z.gather(-1, yc[:, None])[:, 0])
+        z -= z.amax(-1, keepdim=True)                        # in place: the logits are by far the largest tensor
+        out.append(-z.gather(-1, yc[:, None])[:, 0] + z.exp_().sum(-1).log())
     return torch.cat(out).cpu()
 
-# %% ../nbs/11_metrics.ipynb #498de711
+# %% ../nbs/11_metrics.ipynb #4a9ce841
 @torch.inference_mode()
 def token_nll(
     reference: Reference, # who judges
@@ -126,10 +127,12 @@ def token_nll(
     "Negative log-likelihood of the scored tokens of each text, given all tokens before them. Does not depend on order or batch, but for rounding."
     ends = [int(w.nonzero().max()) + 1 if w.any() else 0 for w in where]
     out, todo, done = [torch.zeros(0)] * len(rows), [i for i, n in enumerate(ends) if n], 0
-    for b in batches([ends[i] for i in todo], batch_tokens):
-        b = [todo[j] for j in b]
+    def judged(b):
         x, w = (pad_sequence([r[i][:ends[i]] for i in b], batch_first=True) for r in (rows, where))
-        for i, v in zip(b, _nll(reference, x, w).split([int(where[i].sum()) for i in b])): out[i] = v
+        return _nll(reference, x, w).split([int(where[i].sum()) for i in b])
+    parts = [[todo[j] for j in b] for b in batches([ends[i] for i in todo], batch_tokens)]
+    for b, nll in zip(parts, side_by_side(judged, parts, reference.model.device)):
+        for i, v in zip(b, nll): out[i] = v
         done += sum(ends[i] for i in b)
         if progress: progress(done, sum(ends))
     return out

@@ -5,6 +5,7 @@ from pathlib import Path
 os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # Two shared cores: a deadline would only measure the neighbours.
@@ -16,3 +17,9 @@ settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'navira'))
 def root():
     "The repository"
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def one_thread():
+    "For tests that count passes: with several threads a batch is shared out among them"
+    n = torch.get_num_threads(); torch.set_num_threads(1); yield; torch.set_num_threads(n)

@@ -100,6 +100,23 @@ def test_no_critic_says_how_to_train_one(tmp_path, monkeypatch):
         with pytest.raises(FileNotFoundError, match='no embedded critic; train one with `navira critic'): make()
 
 
+def test_the_embedded_critic_is_trained_and_goes_with_the_embedded_model():
+    import navira
+    from navira.denoiser import WEIGHTS
+    lm, record = navira.load(), json.loads((WEIGHTS / 'critic-training.json').read_text())
+    rule = navira.policy('token-critic')
+    rule.predict.fits(lm, lm.length)
+    assert record['parameters'] == n_params(rule.predict.critic)
+    text = lm.tokenizer.encode('It was a fine morning, and the old man walked slowly down the road to the village.').ids
+    x = torch.tensor([text] * 20)
+    at = torch.randperm(len(text), generator=torch.Generator().manual_seed(0))[:20 % len(text)]
+    for b, i in enumerate(at): x[b, i] = 2000 + 37 * b                                     # one wrong token a row
+    g = rule.predict.critic(x[:len(at)]).quality()
+    worse = torch.stack([(g[b] > g[b, i]).float().mean() for b, i in enumerate(at)])
+    assert worse.mean() > .6                                                               # .5 if it rated at random
+    assert not (navira.sample(lm, rule, 4, 2).tokens == lm.mask_id).any()
+
+
 def test_the_rating_does_not_hang_on_the_batch():
     c, x = critic_like(small_lm()), torch.randint(0, 10, (4, 12))
     torch.testing.assert_close(torch.cat([c(r[None]).quality() for r in x]), c(x).quality(), atol=1e-5, rtol=1e-5)

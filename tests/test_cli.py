@@ -5,6 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from navira.denoiser import save
+from toys import small_lm
 
 
 def navira(*args, **env):
@@ -102,6 +107,21 @@ def test_compare_without_reference(tmp_path):
     assert [c['policy'] for c in cells] == list(policies())
     assert all((c['forwards'] <= c['budget'] or not c['matched']) and len(c['texts']) == 2 and '<|mask|>' not in ''.join(c['texts']) for c in cells)
     assert (tmp_path / 'out' / 'replay.html').exists()
+
+
+def test_all_means_all_that_the_model_can_run(tmp_path):
+    "A model without a head and with another vocabulary: no PRISM, no embedded critic"
+    lm = small_lm(quality_blocks=None)
+    lm.tokenizer = Tokenizer(WordLevel({f'w{i}': i for i in range(10)} | {'<|mask|>': 10}, unk_token='w0'))
+    save(lm, tmp_path / 'm')
+    args = ['compare', '--model', str(tmp_path / 'm'), '--budgets', '2', '-n', '1', '--reference', 'none', '--out', str(tmp_path / 'out'), '--policies']
+    r = navira(*args, 'all')
+    assert r.returncode == 0, r.stderr
+    ran = {c['policy'] for c in json.loads((tmp_path / 'out' / 'compare.json').read_text())['cells']}
+    assert {'backbone', 'mdlm', 'remdm-cap'} <= ran and not {'prism', 'navira', 'token-critic'} & ran
+    assert 'left out: prism: ' in r.stderr and "left out: token-critic: the critic's vocabulary" in r.stderr
+    r = navira(*args, 'mdlm,token-critic')
+    assert r.returncode == 2 and "the critic's vocabulary" in r.stderr
 
 
 def test_version_and_help():

@@ -13,7 +13,7 @@ ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 modules = {p.stem: p for p in sorted((root/'navira').glob('*.py'))}
 notebooks = sorted((root/'nbs').glob('*.ipynb'))
-weights = {'model.safetensors', 'config.json', 'tokenizer.json', 'training.json', 'README.md'}
+weights = {'model.safetensors', 'config.json', 'tokenizer.json', 'training.json', 'README.md', 'critic.safetensors', 'critic.json', 'critic-training.json'}
 order = 'diffusion denoiser prism decoupling selection schedules sampling baselines onepass training metrics experiments figures judge cli'.split()
 
 def cells(nb, kind=None): return [c for c in json.loads(nb.read_text(encoding='utf-8'))['cells'] if kind in (None, c['cell_type'])]
@@ -143,6 +143,7 @@ def test_sdist_brings_the_embedded_model(dist):
 
 def test_embedded_model_is_small_enough():
     assert (root/'navira'/'weights'/'model.safetensors').stat().st_size <= 32*2**20
+    assert (root/'navira'/'weights'/'critic.safetensors').stat().st_size <= 8*2**20
 
 def test_installed_wheel_works_away_from_the_repository(dist, tmp_path):
     "The model loads from an installed wheel, not from the source tree"

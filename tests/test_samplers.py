@@ -8,7 +8,7 @@ from scipy import stats
 import navira
 from navira import diffusion, schedules
 from navira.decoupling import refill_first
-from navira.diffusion import JointDenoiser, Noise, categorical, n_committed, nucleus, philox
+from navira.diffusion import JointDenoiser, Noise, categorical, drawer, n_committed, nucleus, philox, side_by_side
 from navira.prism import State, binomial, distrust, during, guarded, prism, step, topk
 from navira.sampling import policies, policy, sample, start_ids
 from navira.selection import distrust_prob, gumbel_topk, pi, plackett_luce
@@ -483,6 +483,68 @@ def test_categorical_at_the_edges():
     law = {1: .2, 3: .5, 4: .3}
     assert chi2(Counter(categorical(w.expand(N, -1), u).tolist()), law) > ACCEPT
 
+def by_sorting(lg, u, temperature, p, top_k, crossing):
+    "Stable sort with indices, cumulate, cut, draw: as the equations read, one row after the other"
+    out = []
+    for l, v in zip(lg.double(), u):
+        l = (l - l.max()) / (temperature or 1.)
+        order = l.argsort(descending=True, stable=True)
+        q = l[order].softmax(0)
+        before = q.cumsum(0) - (q if crossing else 0)
+        keep = (before <= p) if p < 1 else torch.ones_like(q, dtype=torch.bool)
+        keep[0] = True
+        if top_k: keep[top_k:] = False
+        q = q * keep / (q * keep).sum()
+        i = 0 if temperature == 0 else min(int((q.cumsum(0) <= v).sum()), int(keep.sum()) - 1)
+        out.append((order[i].item(), q[i].item()))
+    return out
+
+@given(hs.lists(hs.lists(hs.integers(-6, 6), min_size=9, max_size=9), min_size=1, max_size=4), hs.integers(0, 2**20), hs.sampled_from([0, .5, 1., 2.]),
+       hs.sampled_from([.35, .6, .9, .99, 1.]), hs.sampled_from([None, 1, 3, 20]), hs.booleans(), hs.sampled_from([torch.float32, torch.float64]))
+def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p, top_k, crossing, dtype):
+    lg = torch.tensor(rows, dtype=dtype) * .7
+    lg[:, -1] = -torch.inf
+    u = torch.rand(len(lg), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    d = drawer(temperature, p, top_k, crossing)
+    tokens, prob = d(lg, u)
+    want = by_sorting(lg, u, temperature, p, top_k, crossing)
+    assert tokens.tolist() == [t for t, _ in want]
+    torch.testing.assert_close(prob, torch.tensor([q for _, q in want], dtype=torch.float64), atol=1e-12, rtol=0)
+    law = d.law(lg)
+    torch.testing.assert_close(law.gather(1, tokens[:, None])[:, 0], prob, atol=1e-12, rtol=0)
+    torch.testing.assert_close(law.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12, rtol=0)
+
+def test_side_by_side_is_a_map():
+    "In order, every item once, in the caller's modes; an error arrives; the threads are given back"
+    n = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            with torch.inference_mode(), torch.autocast('cpu', torch.bfloat16):
+                got = list(side_by_side(lambda i: (i, torch.is_inference_mode_enabled(), torch.is_autocast_enabled('cpu'), torch.get_num_threads()), range(7)))
+            assert [g[0] for g in got] == list(range(7)) and all(a and b and k == 1 for _, a, b, k in got)
+            assert not any(side_by_side(lambda i: torch.is_inference_mode_enabled() or torch.is_autocast_enabled('cpu'), range(4)))
+            assert list(side_by_side(abs, [])) == [] and torch.get_num_threads() == threads
+            with pytest.raises(ZeroDivisionError): list(side_by_side(lambda i: 1 / i, [2, 0, 1]))
+            next(it := side_by_side(abs, [1, 2, 3])); del it                                # given up half-way
+            assert torch.get_num_threads() == threads
+    finally: torch.set_num_threads(n)
+
+@pytest.mark.parametrize('batch_size', [1, 3, 8])
+def test_the_number_of_threads_changes_no_sample(batch_size):
+    model, n = random_joint(4, 3), torch.get_num_threads()
+    try:
+        outs = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            seen = []
+            outs.append(sample(model, 'navira', 6, 7, batch_size=batch_size, trace=True, on=0., eta=.4, progress=seen.append))
+            assert sum(seen) == 7 * outs[-1].n_steps and max(seen) <= batch_size
+    finally: torch.set_num_threads(n)
+    for o in outs[1:]:
+        assert torch.equal(o.tokens, outs[0].tokens) and torch.equal(o.n_forward, outs[0].n_forward)
+        assert torch.equal(o.trace.x, outs[0].trace.x) and torch.equal(o.trace.score.nan_to_num(9.), outs[0].trace.score.nan_to_num(9.))
+
 def test_no_rows_to_draw(): assert len(nucleus(.9)(torch.empty(0, 5), torch.empty(0))[0]) == 0
 
 # ---- 9. Noise
@@ -609,7 +671,7 @@ def test_nothing_committed_needs_no_scoring_pass(name):
 
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('batch_size', [1, 4])
-def test_only_what_is_needed_is_asked(name, batch_size):
+def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
     "Logits at committed positions only, quality only in steps that remask, passes only over rows with work, and all of it counted"
     model, hyper = Tiny(12, 4), dict(eta=.1, on=.5) if name in CORRECTING else {}
     out = sample(model, name, 48, 4, trace=True, batch_size=batch_size, **hyper)
