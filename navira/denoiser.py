@@ -10,8 +10,8 @@ __all__ = ['STORAGE', 'FAMILY', 'HUB', 'WEIGHTS', 'Config', 'check_config', 'ful
            'Unpickler', 'read_pickle', 'name_ema', 'read_ckpt', 'load_folder', 'read_weights', 'read_tokenizer',
            'load_one', 'fetch', 'load_hub', 'nearest', 'load']
 
-# %% ../nbs/02_denoiser.ipynb #eeaf03d2
-import contextlib, difflib, json, math, os, pickle, re, zipfile
+# %% ../nbs/02_denoiser.ipynb #67491373
+import contextlib, copy, difflib, json, math, os, pickle, re, zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from dataclasses import dataclass, asdict, fields, replace
@@ -223,7 +223,7 @@ class QualityHead(nn.Module):
         with torch.autocast(h.device.type, enabled=False):  # bf16 would tie the worst tokens: 27 values of 1 - sigmoid(g) in [0, 0.1]
             return self.output_layer(full(h), c.to(self.output_layer.linear.weight.dtype))[..., 0]
 
-# %% ../nbs/02_denoiser.ipynb #b86a7fc5
+# %% ../nbs/02_denoiser.ipynb #b28dadaf
 class DiTPass(Pass):
     "One forward pass of a `MaskedLM` over `x` `[B, L]`."
     def __init__(
@@ -257,6 +257,16 @@ class DiTPass(Pass):
         with torch.autocast(**self.autocast): out = full(self.model.backbone.output_layer(self.stream(where), self.c))
         out[:, self.model.mask_id] = -torch.inf
         return out
+
+    def only(
+        self,
+        rows: Tensor, # [B] bool, n true
+    ):
+        "The pass over those n rows alone; what has run is not run again."
+        part = copy.copy(self)
+        part.seen_masked, part.before, part._cached = self.seen_masked[rows], self.before[rows], None if self._cached is None else self._cached[rows]
+        if "h" in vars(self): part.h = self.h[rows]
+        return part
 
     def _quality(self):
         if self.model.quality is None: raise ValueError("this checkpoint has no quality head; `navira finetune` trains one, and the embedded model (navira.load()) has one")

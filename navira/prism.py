@@ -186,7 +186,7 @@ class Policy:
     def matched(self) -> bool: # does it keep to the budget, rather than cost what it costs
         return getattr(self.steps, 'matched', True)
 
-# %% ../nbs/03_prism.ipynb #309640c8
+# %% ../nbs/03_prism.ipynb #24193f4c
 class Rows(Pass):
     "A pass over some rows, addressed as if it were over all. Quality is NaN elsewhere; logits there are an error."
     rows = None   # an attribute here, a property of the base class
@@ -197,6 +197,11 @@ class Rows(Pass):
         if self._last is None or (where & ~self._last[0]).any(): self._last = where, self.inner.logits(where[self.rows])
         had, out = self._last
         return out if had is where else out[where[had]]
+
+    def only(self, rows: Tensor) -> Pass: # rows [B] bool
+        "The same with fewer rows, if the model's pass can be cut and that leaves something out."
+        if self.scored is not None or not hasattr(self.inner, 'only') or (rows | ~self.rows).all(): return self
+        return Rows(self.inner.only(rows[self.rows]), self.rows & rows, self.seen_masked)
 
     def _quality(self) -> Tensor:
         q = torch.full(self.seen_masked.shape, torch.nan, dtype=torch.float64, device=self.rows.device)
@@ -221,12 +226,14 @@ def blind(policy: Policy) -> bool:
     "Does the remask rule score without a pass?"
     return getattr(policy.remask[0], 'blind', False)
 
-# %% ../nbs/03_prism.ipynb #52f8e4bb
+# %% ../nbs/03_prism.ipynb #29319a1b
 def remask(policy: Policy, st: State, p: Pass) -> State:
     "Apply the remask rule: the picked committed positions become masks; qualities that were computed are kept."
     score, select = policy.remask
     rows = correcting(policy, st)
     if not rows.any(): return st
+    rated = getattr(score, 'needs_quality', False) and not getattr(policy.reveal[0], 'needs_quality', False)
+    if rated and isinstance(p, Rows): p = p.only(rows)      # nobody reads the qualities of the others
     gone = select(st, score(st, p), st.committed)
     seen = st.score if p.scored is None else torch.where(p.scored.isnan() | st.masked | ~rows[:, None], st.score, p.scored)
     return replace(st, x=torch.where(gone, st.mask_id, st.x), score=seen)

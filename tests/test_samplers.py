@@ -545,6 +545,22 @@ def test_the_number_of_threads_changes_no_sample(batch_size):
         assert torch.equal(o.tokens, outs[0].tokens) and torch.equal(o.n_forward, outs[0].n_forward)
         assert torch.equal(o.trace.x, outs[0].trace.x) and torch.equal(o.trace.score.nan_to_num(9.), outs[0].trace.score.nan_to_num(9.))
 
+@pytest.mark.parametrize('name', ['prism', 'prism-stochastic', 'navira', 'remedi', 'p2'])
+def test_the_head_runs_where_it_is_read(name, one_thread, monkeypatch):
+    "Rows without a correction get no quality, and the run is the same as if they did"
+    import navira.baselines
+    from navira.denoiser import DiTPass, QualityHead
+    lm, rule, asked, forward = small_lm(seed=3).double(), policy(name), [], QualityHead.forward
+    monkeypatch.setattr(QualityHead, 'forward', lambda self, h, *a: asked.append(len(h)) or forward(self, h, *a))
+    x = torch.full((6, 12), lm.mask_id); x[:, 0] = torch.arange(6)
+    run = lambda: sample(lm, rule, 24, 6, prompt=x, batch_size=6, trace=True)
+    cut = run(); few = sum(asked); asked.clear()
+    monkeypatch.delattr(DiTPass, 'only')
+    whole = run()
+    assert torch.equal(cut.tokens, whole.tokens) and torch.equal(cut.n_forward, whole.n_forward) and torch.equal(cut.trace.x, whole.trace.x)
+    torch.testing.assert_close(cut.trace.score, whole.trace.score, equal_nan=True)
+    assert few < sum(asked) if name.startswith('prism') else few == sum(asked)
+
 def test_no_rows_to_draw(): assert len(nucleus(.9)(torch.empty(0, 5), torch.empty(0))[0]) == 0
 
 # ---- 9. Noise
