@@ -94,7 +94,7 @@ def numbers(value: str) -> list[int]:
 def bar() -> Progress:
     return Progress(TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
 
-# %% ../nbs/99_cli.ipynb #96e19683
+# %% ../nbs/99_cli.ipynb #21e5fd9a
 Model = Annotated[Optional[str], typer.Option(help='Folder, checkpoint or Hub id; the embedded model if not given.')]
 Sets = Annotated[list[str], typer.Option('--set', help="A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.")]
 
@@ -118,7 +118,7 @@ def generate(
     if replay: writable(replay.parent)
     from navira.denoiser import load
     net = load(model)
-    s.fits(net, rule)
+    s.fits(net, rule, length)
     steps = s.n_steps(rule, budget, (s.start_ids(net, n, length, prompt) == net.mask_id).sum(1))
     with bar() as b:
         task = b.add_task(policy, total=steps * n)

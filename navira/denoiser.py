@@ -223,7 +223,7 @@ class QualityHead(nn.Module):
         with torch.autocast(h.device.type, enabled=False):  # bf16 would tie the worst tokens: 27 values of 1 - sigmoid(g) in [0, 0.1]
             return self.output_layer(full(h), c.to(self.output_layer.linear.weight.dtype))[..., 0]
 
-# %% ../nbs/02_denoiser.ipynb #b28dadaf
+# %% ../nbs/02_denoiser.ipynb #e5bc8f39
 class DiTPass(Pass):
     "One forward pass of a `MaskedLM` over `x` `[B, L]`."
     def __init__(
@@ -262,7 +262,7 @@ class DiTPass(Pass):
         self,
         rows: Tensor, # [B] bool, n true
     ):
-        "The pass over those n rows alone; what has run is not run again."
+        "The pass over those n rows alone. What ran before is shared, what either runs later is not."
         part = copy.copy(self)
         part.seen_masked, part.before, part._cached = self.seen_masked[rows], self.before[rows], None if self._cached is None else self._cached[rows]
         if "h" in vars(self): part.h = self.h[rows]

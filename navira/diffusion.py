@@ -163,13 +163,13 @@ def categorical(
     last = p.shape[-1] - 1 - (p > 0).flip(-1).to(torch.uint8).argmax(-1, keepdim=True)   # never past the last possible token
     return torch.minimum(i, last)[:, 0]
 
-# %% ../nbs/01_masked_diffusion.ipynb #c3f4a59e
+# %% ../nbs/01_masked_diffusion.ipynb #74377121
 def descending(
     x: Tensor, # [N, V]
 ) -> Tensor: # [N, V]
     "Each row sorted, high first."
-    if x.device.type != 'cpu': return x.sort(dim=-1, descending=True).values
-    low = x.neg()
+    if x.device.type != 'cpu' or x.dtype not in (torch.float32, torch.float64): return x.sort(dim=-1, descending=True).values
+    low = x.detach().neg()
     low.numpy().sort(axis=-1)   # numpy sorts values alone, with vector instructions; torch carries the indices along
     return low.neg_()
 
@@ -185,7 +185,7 @@ def at_rank(
     if late.any(): same[late] &= same[late].cumsum(-1) > place[late, None]
     return same.to(torch.uint8).argmax(-1)
 
-# %% ../nbs/01_masked_diffusion.ipynb #cb506d3f
+# %% ../nbs/01_masked_diffusion.ipynb #4ddb758c
 @dataclass(frozen=True)
 class drawer:
     "A token draw from the tempered, truncated, renormalised distribution, in float64."
@@ -217,8 +217,8 @@ class drawer:
         return q / q.sum(-1, keepdim=True)
 
     def law(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]
-        "The same by token; at temperature 0 before the most likely one is taken."
-        q, tokens = self.ranked(logits), logits.argsort(dim=-1, descending=True, stable=True)
+        "The probabilities that tokens are drawn with; at temperature 0 those before the most likely one is taken."
+        q, tokens = self.ranked(logits), self.tempered(logits).argsort(dim=-1, descending=True, stable=True)
         return torch.zeros(logits.shape, dtype=q.dtype, device=q.device).scatter(1, tokens[:, :q.shape[1]], q)
 
     def __call__(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # [N, V], uniforms [N] -> tokens [N], their probability [N]
@@ -273,25 +273,28 @@ class Noise:
         a, b, _, _ = philox((where[None], i, word, self.samples[:, None]), (self.seed & _LOW, self.seed >> 32 & _LOW))
         return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52     # 52 bits: one half more still fits a float64
 
-# %% ../nbs/01_masked_diffusion.ipynb #6f43be9e
+# %% ../nbs/01_masked_diffusion.ipynb #6ed46c8d
 def side_by_side(
     f: Callable, # one argument
     items: Sequence, # what it is called with
     device='cpu', # where `f` computes
+    most: int | None = None, # at most so many at once; None: as many as PyTorch has threads
+    halt: Callable[[], None] = lambda: None, # called once no more results are wanted, so that a long `f` can stop early
 ) -> Iterator: # f(item) for each, in order
-    "On a CPU, `f` runs on several items at once, PyTorch's threads shared out among them; on other devices one after the other."
+    "On a CPU, `f` runs on several items at once in threads, PyTorch's own shared out among them; on other devices one after the other."
     threads, items = torch.get_num_threads(), list(items)
-    workers = min(threads, len(items))
+    workers = min(threads, len(items), most or threads)
     if workers < 2 or torch.device(device).type != 'cpu': return map(f, items)
-    mode, auto, dtype = torch.is_inference_mode_enabled(), torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')   # known to one thread only
-    def alike(item):
-        with torch.inference_mode(mode), torch.autocast('cpu', dtype, auto): return f(item)
+    mode, grad, auto, dtype = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')
+    def alike(item):                                          # these modes are known to the caller's thread only
+        with torch.inference_mode(mode), torch.set_grad_enabled(grad), torch.autocast('cpu', dtype, auto): return f(item)
     def results():
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
         try: yield from pool.map(alike, items)
         finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)
+            halt()
+            try: pool.shutdown(cancel_futures=True)
+            finally: torch.set_num_threads(threads)
     return results()
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee

@@ -115,13 +115,13 @@ def _nll(reference, x, where, chunk=512):
         out.append(-z.gather(-1, yc[:, None])[:, 0] + z.exp_().sum(-1).log())
     return torch.cat(out).cpu()
 
-# %% ../nbs/11_metrics.ipynb #4a9ce841
+# %% ../nbs/11_metrics.ipynb #2ca4b5e2
 @torch.inference_mode()
 def token_nll(
     reference: Reference, # who judges
     rows: Sequence[Tensor], # n int64 tensors of its tokens
     where: Sequence[Tensor], # n bool tensors: which are scored, never the first
-    batch_tokens: int=1024, # most tokens in a batch
+    batch_tokens: int=1024, # most tokens in a batch; on a CPU each thread has a batch
     progress: Callable|None=None, # called with (tokens done, tokens in all) after each batch
 ) -> list: # n float32 tensors, nats, one number a scored token
     "Negative log-likelihood of the scored tokens of each text, given all tokens before them. Does not depend on order or batch, but for rounding."
@@ -131,6 +131,7 @@ def token_nll(
         x, w = (pad_sequence([r[i][:ends[i]] for i in b], batch_first=True) for r in (rows, where))
         return _nll(reference, x, w).split([int(where[i].sum()) for i in b])
     parts = [[todo[j] for j in b] for b in batches([ends[i] for i in todo], batch_tokens)]
+    reference.splits                                         # tried once, before the threads
     for b, nll in zip(parts, side_by_side(judged, parts, reference.model.device)):
         for i, v in zip(b, nll): out[i] = v
         done += sum(ends[i] for i in b)

@@ -1,5 +1,5 @@
 """Samplers: their laws on joints known exactly, parity with the paper's algorithms written a second time, and what every run keeps."""
-import hashlib, itertools, math, re
+import hashlib, itertools, math, re, threading, time
 from collections import Counter
 from dataclasses import replace
 import numpy as np, pytest, torch
@@ -526,9 +526,28 @@ def test_side_by_side_is_a_map():
             assert not any(side_by_side(lambda i: torch.is_inference_mode_enabled() or torch.is_autocast_enabled('cpu'), range(4)))
             assert list(side_by_side(abs, [])) == [] and torch.get_num_threads() == threads
             with pytest.raises(ZeroDivisionError): list(side_by_side(lambda i: 1 / i, [2, 0, 1]))
-            next(it := side_by_side(abs, [1, 2, 3])); del it                                # given up half-way
-            assert torch.get_num_threads() == threads
+            halted = []
+            next(it := side_by_side(abs, [1, 2, 3], halt=lambda: halted.append(1))); it.close() if threads > 1 else None     # given up half-way
+            assert halted == [1] * (threads > 1)
+            fresh = []                                                                      # what a thread that starts now would get
+            (t := threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))).start(); t.join()
+            assert fresh == [threads]
+            with torch.no_grad(): assert not any(side_by_side(lambda i: torch.is_grad_enabled(), range(3)))
+            inside, top = set(), []
+            def busy(i): inside.add(i); top.append(len(inside)); time.sleep(.01); inside.discard(i)
+            list(side_by_side(busy, range(8), most=2)); assert max(top) <= 2
     finally: torch.set_num_threads(n)
+
+def test_an_error_stops_the_other_batches():
+    seen, n = [], torch.get_num_threads()
+    def progress(k):
+        seen.append(k)
+        if len(seen) == 3: raise RuntimeError('enough')
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(RuntimeError, match='enough'): sample(random_joint(4, 3), 'backbone', 400, 4, batch_size=4, progress=progress)
+    finally: torch.set_num_threads(n)
+    assert len(seen) < 600                                                                  # of 800
 
 @pytest.mark.parametrize('batch_size', [1, 3, 8])
 def test_the_number_of_threads_changes_no_sample(batch_size):
