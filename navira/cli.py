@@ -36,7 +36,7 @@ def _version(show: bool):
 @app.callback()
 def _root(version: Annotated[bool, typer.Option('--version', callback=_version, is_eager=True, help='Print the version.')] = False): pass
 
-# %% ../nbs/99_cli.ipynb #1e5c272c
+# %% ../nbs/99_cli.ipynb #062d10da
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError)     # FileNotFoundError is an OSError
 
 def message(e: BaseException) -> str:
@@ -47,7 +47,7 @@ def keep_memory() -> None:
     "On Linux, keep what tensors free for the next ones; changes the whole process, so only the console script does it."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')                      # PyTorch: large tensors on huge pages
     mallopt = getattr(ctypes.CDLL(None), 'mallopt', None) if sys.platform == 'linux' else None    # glibc has it, musl not
-    for option, value in ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**28)):  # one arena, no mmap, no trimming, 256 MB at a time
+    for option, value in ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**28)):  # malloc.h: M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
         if mallopt: mallopt(option, value)
 
 def main(args: list[str] | None = None) -> None:

@@ -102,8 +102,8 @@ def _splits(model):
     if body is model or head is None: return False
     return torch.allclose(head(body(x, use_cache=False)[0]), model(x, use_cache=False).logits, atol=1e-4, rtol=1e-4)
 
-# %% ../nbs/11_metrics.ipynb #6be30a5e
-def _nll(reference, x, where, chunk=512):
+# %% ../nbs/11_metrics.ipynb #5e1d1d2c
+def _nll(reference, x, where, chunk=128):
     "Negative log-likelihood in nats of x[where], row-major; `where` is False in the first column."
     at, model = pad(where[:, 1:], (0, 1)), reference.model   # position t-1 predicts token t
     x, at = x.to(model.device), at.to(model.device)
