@@ -6,7 +6,7 @@
 __all__ = ['eos_rules', 'references', 'landmarks', 'Reference', 'encode', 'scored', 'batches', 'token_nll', 'bootstrap',
            'Perplexity', 'perplexity', 'default_dtype', 'cache_folder', 'load_reference', 'entropy']
 
-# %% ../nbs/11_metrics.ipynb #1c4803ac
+# %% ../nbs/11_metrics.ipynb #6d689e22
 import hashlib, math, os, re, shutil, tempfile, warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 from torch.nn.utils.rnn import pad_sequence
 from .diffusion import choose, side_by_side
 
@@ -93,27 +93,33 @@ def batches(
         out, left = out + [left[:n]], left[n:]
     return out
 
-# %% ../nbs/11_metrics.ipynb #2a245aec
+# %% ../nbs/11_metrics.ipynb #1b9a60d7
 @torch.inference_mode()
 def _splits(model):
-    "Is `head(body(x))` what `model(x)` computes?"
+    "Is `model(x)` a linear head of `body(x)` and nothing else?"
     x = torch.arange(8, device=model.device)[None] % model.config.get_text_config().vocab_size
     body, head = model.base_model, model.get_output_embeddings()
-    if body is model or head is None: return False
+    if body is model or not isinstance(head, torch.nn.Linear): return False
     return torch.allclose(head(body(x, use_cache=False)[0]), model(x, use_cache=False).logits, atol=1e-4, rtol=1e-4)
 
-# %% ../nbs/11_metrics.ipynb #5e1d1d2c
-def _nll(reference, x, where, chunk=128):
+# %% ../nbs/11_metrics.ipynb #ba10b4c2
+def _sliced(head, h, words):
+    "First word and logits `[N, words]` of each slice of the vocabulary."
+    for i in range(0, len(head.weight), words):
+        yield i, linear(h, head.weight[i:i + words], None if head.bias is None else head.bias[i:i + words]).float()
+
+def _nll(reference, x, where, words=1024):
     "Negative log-likelihood in nats of x[where], row-major; `where` is False in the first column."
     at, model = pad(where[:, 1:], (0, 1)), reference.model   # position t-1 predicts token t
     x, at = x.to(model.device), at.to(model.device)
-    body, head = (model.base_model, model.get_output_embeddings()) if reference.splits else (model, lambda z: z)
-    h, y, out = body(x, use_cache=False)[0][at], x.roll(-1, 1)[at], []
-    for hc, yc in zip(h.split(chunk), y.split(chunk)):
-        z = head(hc).float()
-        z -= z.amax(-1, keepdim=True)                        # in place: the logits are by far the largest tensor
-        out.append(-z.gather(-1, yc[:, None])[:, 0] + z.exp_().sum(-1).log())
-    return torch.cat(out).cpu()
+    y = x.roll(-1, 1)[at]
+    if not reference.splits: return -model(x, use_cache=False)[0][at].float().log_softmax(-1).gather(1, y[:, None])[:, 0].cpu()
+    h, own, sums = model.base_model(x, use_cache=False)[0][at], torch.zeros(len(y), device=y.device), []
+    for i, z in _sliced(model.get_output_embeddings(), h, words):
+        here = (y - i).clamp(0, z.shape[1] - 1)
+        own = torch.where(y - i == here, z.gather(1, here[:, None])[:, 0], own)
+        sums.append(z.logsumexp(-1))
+    return (torch.stack(sums).logsumexp(0) - own).cpu()
 
 # %% ../nbs/11_metrics.ipynb #2ca4b5e2
 @torch.inference_mode()
