@@ -150,19 +150,19 @@ def sampled(name: str, res, free: float, matched: bool) -> Cell:
     h = entropy(res.tokens)
     return Cell(name, res.budget, res.n_steps, free / res.n_steps, res.n_forward.double().mean().item(), res.seconds, matched, h.mean().item(), bootstrap(h), res.texts)
 
-# %% ../nbs/99_cli.ipynb #326dcd0c
+# %% ../nbs/99_cli.ipynb #e9929409
 def spread(interval: tuple[float, float], digits: int) -> str:
     return f' ±{(interval[1] - interval[0]) / 2:.{digits}f}'
 
 def table(cells: list[Cell], title: str) -> Table:
-    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), collapse_padding=True, caption='± is half of a 95 % interval over samples' + '; * costs what it costs, whatever the budget' * any(not c.matched for c in cells))
+    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=0, caption='± is half of a 95 % interval over samples' + '; * costs what it costs, whatever the budget' * any(not c.matched for c in cells))
     for head in ('policy', 'budget', 'steps', 'tokens\n/step', 'forwards\nrun', 'perplexity', 'entropy\n(nats)', 'time\n(s)'): t.add_column(head, justify='left' if head == 'policy' else 'right', no_wrap=True)
     last = None
     for c in sorted(cells, key=lambda c: c.budget):
         if last is not None and c.budget != last: t.add_section()
         last = c.budget
         ppl = '-' if c.perplexity is None else f'{c.perplexity:.0f}' + spread(c.perplexity_interval, 0)
-        t.add_row(c.policy + '*' * (not c.matched), str(c.budget), str(c.steps), f'{c.tokens_a_step:.1f}', f'{c.forwards:.1f}', ppl, f'{c.entropy:.2f}' + spread(c.entropy_interval, 2), f'{c.seconds:.1f}')
+        t.add_row(c.policy + '*' * (not c.matched), str(c.budget), str(c.steps), f'{c.tokens_a_step:.1f}', f'{c.forwards:.1f}', ppl, f'{c.entropy:.2f}' + spread(c.entropy_interval, 2), f'{c.seconds:.{int(c.seconds < 10)}f}')
     return t
 
 # %% ../nbs/99_cli.ipynb #4d94f5a7
