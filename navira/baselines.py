@@ -37,7 +37,7 @@ __all__ = ['Grid', 'Sigma', 'confidences', 'sureness', 'TINY', 'unsure', 'doubts
            'eb', 'dilated', 'when', 'dus', 'level', 'below', 'foreseen', 'vouched', 'planners', 'at_least_0', 'p2',
            'remainder_last', 'remedi', 'at_clean', 'top_gap', 'entropy_remask', 'margin_remask', 'recall',
            'worst_counts', 'mask_predict', 'phased', 'followed', 'looping', 'prism_loop', 'resample',
-           'informed_corrector', 'CriticPass', 'Critic', 'fingerprint', 'critic_of', 'save_critic', 'find_critic',
+           'informed_corrector', 'CriticPass', 'Critic', 'vocabulary_hash', 'critic_of', 'save_critic', 'find_critic',
            'load_critic', 'Reviewed', 'filled', 'judged', 'trust', 'token_critic', 'coupling', 'drawing', 'survey']
 
 # %% ../nbs/08_baselines.ipynb #b774354f
@@ -839,12 +839,12 @@ class CriticPass(Pass):
         with torch.autocast(h.device.type, enabled=False):      # as for the head of notebook 02: bf16 would tie the worst tokens
             return self.critic.backbone.output_layer(full(h), full(c))[..., 0]
 
-# %% ../nbs/08_baselines.ipynb #fcbed96a
+# %% ../nbs/08_baselines.ipynb #2273a1f9
 class Critic(nn.Module):
     "A network that rates every token of a text without masks: `critic(x).quality()` [B, L], high = trust."
     def __init__(self,
         config: Config, # sizes; vocabulary, mask and length are those of the denoiser it works with
-        words: str | None = None, # `fingerprint` of that denoiser's tokenizer, if it has one
+        words: str | None = None, # `vocabulary_hash` of that denoiser's tokenizer, if it has one
     ):
         super().__init__()
         self.config, self.words, self.backbone = config, words, DiT(config)
@@ -861,22 +861,22 @@ class Critic(nn.Module):
         if not 0 < x.shape[1] <= self.length: raise ValueError(f'x has {x.shape[1]} positions: this critic rates 1 to {self.length}')
         return CriticPass(self.to(x.device), x)                 # a policy is made before anybody knows the device
 
-# %% ../nbs/08_baselines.ipynb #b89a999f
-def fingerprint(
+# %% ../nbs/08_baselines.ipynb #bff9ae13
+def vocabulary_hash(
     tokenizer: Tokenizer | None,
 ) -> str | None: # 16 hexadecimal digits; None without a tokenizer
     "What tells two vocabularies apart: a hash of the words and their ids."
     if tokenizer is None: return None
     return hashlib.blake2b(json.dumps(sorted(tokenizer.get_vocab().items())).encode(), digest_size=8).hexdigest()
 
-# %% ../nbs/08_baselines.ipynb #35392c20
+# %% ../nbs/08_baselines.ipynb #90a24572
 def critic_of(
     model: MaskedLM, # the denoiser
     n_blocks: int = 2, # the first ones, at most all
 ) -> Critic:
     "A new critic for a denoiser, with copies of its embedding and first blocks."
     if not 1 <= n_blocks <= model.config.n_blocks: raise ValueError(f'n_blocks={n_blocks}: the critic starts from 1 to {model.config.n_blocks} blocks of the model')
-    critic = Critic(replace(model.config, n_blocks=n_blocks, quality_blocks=None), fingerprint(model.tokenizer))
+    critic = Critic(replace(model.config, n_blocks=n_blocks, quality_blocks=None), vocabulary_hash(model.tokenizer))
     want = {k for k in critic.backbone.state_dict() if not k.startswith('output_layer.')}
     critic.backbone.load_state_dict({k: v for k, v in model.backbone.state_dict().items() if k in want}, strict=False)
     return critic.to(model.backbone.vocab_embed.embedding)      # its device and dtype
@@ -935,7 +935,7 @@ def filled(policy: Policy, st: State, p: Pass, rows: Tensor) -> State: # with no
     tokens = over(st, p, p.seen_masked & rows[:, None], lambda logits, u, at: policy.draw(logits, u)[0])
     return replace(st, x=torch.where(tokens.isnan(), st.x, tokens.nan_to_num(0.).long()))
 
-# %% ../nbs/08_baselines.ipynb #22dcc0d1
+# %% ../nbs/08_baselines.ipynb #adc9e9ee
 standing = level(n_committed)      # k_i: how many free positions are to stand after the step
 
 @dataclass(frozen=True)
@@ -958,7 +958,7 @@ class judged:
 
     def fits(self, model: Denoiser, length: int = 1) -> None: # ValueError if the two do not speak of the same tokens
         size = lambda m: getattr(getattr(m, 'config', None), 'vocab_size', None)
-        words = getattr(self.critic, 'words', None), fingerprint(getattr(model, 'tokenizer', None))
+        words = getattr(self.critic, 'words', None), vocabulary_hash(getattr(model, 'tokenizer', None))
         for what, ours, theirs in (('vocabulary', size(self.critic), size(model)), ('mask id', self.critic.mask_id, model.mask_id), ('tokenizer', *words)):
             if None not in (ours, theirs) and ours != theirs: raise ValueError(f"the critic's {what} is {ours}, the model's {theirs}: a critic works with the model that it was trained for")
         if self.critic.length < length: raise ValueError(f'the critic rates {self.critic.length} positions, and there are {length}')

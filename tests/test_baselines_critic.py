@@ -375,7 +375,7 @@ def test_what_the_critic_learns():
 
 
 def test_a_critic_of_another_vocabulary(tmp_path):
-    "The same number of words is not the same words: the fingerprint of the tokenizer travels with the critic."
+    "The same number of words is not the same words: the hash of the vocabulary travels with the critic."
     from tokenizers import Tokenizer, models
     named = lambda words: Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[0]))
     lm, other = small_lm(), small_lm()
