@@ -170,16 +170,22 @@ def test_spread_by_accelerate(folder, ref, monkeypatch):
     np.testing.assert_allclose(perplexity(cases, r).nll, perplexity(cases, want).nll, rtol=1e-3)
 
 @pytest.mark.parametrize('away', ['lm_head', 'model.embed_tokens', 'model'])
-def test_weights_kept_elsewhere_between_passes(folder, ref, tmp_path, away):
-    "Modules on the disk have no values of their own: only their hooks bring them in."
+def test_weights_kept_elsewhere_between_passes(folder, ref, tmp_path, away, two_threads):
+    "Modules on the disk have no values of their own: only their hooks bring them in, for one batch at a time."
     from accelerate import dispatch_model
     m = Reference.load(folder, dtype=torch.float32, device='cpu').model
     parts = {'model.embed_tokens': 'cpu', 'model.layers': 'cpu', 'model.norm': 'cpu', 'model.rotary_emb': 'cpu', 'lm_head': 'cpu'}
     parts = {k: 'disk' if k.startswith(away) else v for k, v in parts.items()}
     r = Reference(dispatch_model(m, parts, main_device='cpu', offload_dir=str(tmp_path)), ref.tokenizer)
     assert metrics._entry(r.model) == torch.device('cpu') and r.splits
-    np.testing.assert_allclose(perplexity(cases, r).nll, perplexity(cases, ref).nll, rtol=1e-4)
-    np.testing.assert_allclose(features(r, cases), features(ref, cases), rtol=1e-4, atol=1e-5)
+    for n in None, 1: np.testing.assert_allclose(perplexity(cases * 5, r, batch_tokens=n).nll, perplexity(cases * 5, ref).nll, rtol=1e-4)
+    np.testing.assert_allclose(features(r, cases, batch_tokens=20), features(ref, cases), rtol=1e-4, atol=1e-5)
+
+@pytest.mark.parametrize('words', [1, 7, 1000])
+def test_slices_of_the_vocabulary(ref, words):
+    x = torch.tensor([ref.tokenizer(cases[0])['input_ids']]); where = torch.ones_like(x).bool(); where[:, 0] = False
+    with torch.no_grad(): want = -ref.model(x).logits[0, :-1].log_softmax(-1).gather(1, x[0, 1:, None])[:, 0]
+    np.testing.assert_allclose(metrics._nll(ref, x, where, words).detach(), want, rtol=1e-5)
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
 @pytest.mark.parametrize('head', ['cpu', 0])
