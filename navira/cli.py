@@ -131,20 +131,20 @@ def generate(
         else: print(f'--- {policy}, {res.n_forward[i].item()}{f" of {budget}" * rule.matched} forwards, seed {seed}, sample {i}\n{text}\n')
     if replay: err.print(f'replay: {res.replay(replay, title=f"{policy}, budget {budget}, seed {seed}")}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #cfe9b625
+# %% ../nbs/99_cli.ipynb #81df943b
 def spread(lo: float, hi: float, digits: int) -> str:
     return f' ±{(hi - lo) / 2:.{digits}f}'
 
 def table(df, title: str) -> Table:
     "Cells as a table, by budget."
-    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), collapse_padding=True, caption='± is half of a 95 % interval over samples' + '; * costs what it costs, whatever the budget' * (not df.matched.all()))
+    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=0, caption='± is half of a 95 % interval over samples' + '; * costs what it costs, whatever the budget' * (not df.matched.all()))
     for head in ('policy', 'budget', 'steps', 'tokens\n/step', 'forwards\nrun', 'perplexity', 'entropy\n(nats)', 'time\n(s)'): t.add_column(head, justify='left' if head == 'policy' else 'right', no_wrap=True)
     last = None
     for c in df.sort_values('budget', kind='stable').itertuples():
         if last is not None and c.budget != last: t.add_section()
         last = c.budget
         ppl = f'{c.perplexity:.0f}' + spread(c.perplexity_lo, c.perplexity_hi, 0) if 'perplexity' in df else '-'
-        t.add_row(c.label + '*' * (not c.matched), str(c.budget), str(c.n_steps), f'{c.tokens_a_step:.1f}', f'{c.n_forward:.1f}', ppl, f'{c.entropy:.2f}' + spread(c.entropy_lo, c.entropy_hi, 2), f'{c.seconds:.1f}')
+        t.add_row(c.label + '*' * (not c.matched), str(c.budget), str(c.n_steps), f'{c.tokens_a_step:.1f}', f'{c.n_forward:.1f}', ppl, f'{c.entropy:.2f}' + spread(c.entropy_lo, c.entropy_hi, 2), f'{c.seconds:.{int(c.seconds < 10)}f}')
     return t
 
 # %% ../nbs/99_cli.ipynb #9ee443a9

@@ -555,7 +555,7 @@ class Recorder:
         remasked, revealed, score, tau = (torch.stack(a) for a in zip(*self.steps))
         return Trace(torch.stack(self.x), remasked, revealed, score, tau, self.st.mask_id, self.st.fixed.cpu())
 
-# %% ../nbs/07_sampling.ipynb #8be7e69c
+# %% ../nbs/07_sampling.ipynb #497fa794
 @torch.inference_mode()
 def sample(
     model: Denoiser, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
@@ -585,6 +585,7 @@ def sample(
             if stop.is_set(): return None                     # interrupted, or another batch has failed
             st = step(rule, st, model, *([rec.watch] if rec else []))
             if progress: progress(len(rows))
+        if (st.conf.isnan() & ~st.fixed & ~st.masked).any(): raise ValueError('the model gave NaN for the logits of some token: its weights have diverged, or overflow in this precision')
         return st.x.cpu(), st.n_forward.cpu(), rec and rec.trace()
     share = -(-min(batch_size, n) // torch.get_num_threads()) if torch.device(device).type == 'cpu' else batch_size
     tokens, forwards, traces = zip(*side_by_side(run, torch.arange(n).split(share), device, most=batch_size // share, halt=stop.set))

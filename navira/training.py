@@ -29,8 +29,9 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'POSITIVE', 'RANGES', 'HARMLESS', '
            'chosen_tokenizer', 'train', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages',
            'before', 'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability',
            'calibration_error', 'stage_record', 'device_name', 'assess', 'export', 'pretrained', 'finetuned',
-           'model_card', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'clock', 'CriticConfig',
-           'CriticObjective', 'Pair', 'assess_critic', 'train_critic', 'export_critic', 'embedded_record']
+           'write_card', 'model_card', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'card_critic',
+           'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic',
+           'export_critic', 'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -1012,7 +1013,7 @@ def assess(
     return out | dict(quality=interval(q.score) | dict(tokens=len(q.score), sequences=len(np.unique(q.row)), right=float(q.right.mean()),
                                                       calibration_error=calibration_error(table), reliability=table), drawn_probability=interval(q.drawn))
 
-# %% ../nbs/10_training.ipynb #2e6761bd
+# %% ../nbs/10_training.ipynb #0dbb8704
 def export(
     run: str | Path, # folder of `train` or `finetune`, finished or not
     folder: str | Path, # becomes a model for `navira.load`
@@ -1031,7 +1032,7 @@ def export(
                   data=dict(name=data or past.get('data', {}).get('name') or Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=past.get('stages', []) + steps, before=json.loads((run / 'before.json').read_text()) if (run / 'before.json').exists() else None, **assess(model, held))
     with written(folder / 'training.json') as temp: temp.write_bytes((json.dumps(record, indent=1) + '\n').encode())
-    with written(folder / 'README.md') as temp: temp.write_bytes(model_card(record).encode())
+    write_card(folder)
     return record
 
 # %% ../nbs/10_training.ipynb #3794ba4b
@@ -1053,9 +1054,18 @@ def finetuned(
     done = [(n, steps, c) for n, steps, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
     return take_average(model, run / done[-1][0]), past, [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, _, c in done]
 
-# %% ../nbs/10_training.ipynb #25efd762
+# %% ../nbs/10_training.ipynb #6f37c46e
+def write_card(
+    folder: Path, # of an exported model, perhaps with a critic beside it
+) -> None:
+    "Makes README.md from the records there."
+    r, critic = (json.loads(f.read_text()) if f.exists() else None for f in (folder / 'training.json', folder / 'critic-training.json'))
+    if r is None: return
+    with written(folder / 'README.md') as temp: temp.write_bytes(model_card(r, critic).encode())
+
 def model_card(
     r: dict, # what `training.json` holds
+    critic: dict | None = None, # what `critic-training.json` holds
 ) -> str: # markdown
     "The model card, made of measured numbers only."
     net, size, data = r['network'], r['parameters'], r['data']
@@ -1073,7 +1083,7 @@ tags: [masked-diffusion, language-model, prism, navira]
 ## Data
 
 {data['name']}. {data['train_tokens'] / 1e6:.1f} M training tokens, {data['validation_tokens'] / 1e6:.2f} M of validation, {r['nelbo']['chars_per_token']:.2f} characters a token."""
-    return '\n\n'.join(filter(None, (head, card_training(r), card_nelbo(r), card_quality(r)))) + '\n'
+    return '\n\n'.join(filter(None, (head, card_training(r), card_nelbo(r), card_quality(r), critic and card_critic(critic)))) + '\n'
 
 # %% ../nbs/10_training.ipynb #3345dec4
 def markdown(
@@ -1099,14 +1109,23 @@ def card_nelbo(r: dict) -> str:
     table = 'While pretraining (averaged weights, a sample of the validation text):\n\n' + markdown('tokens | nats a token | bits a character', rows) if rows else None
     return '\n\n'.join(filter(None, ('## Validation', text, table)))
 
-# %% ../nbs/10_training.ipynb #ffcb3381
+# %% ../nbs/10_training.ipynb #960d1b45
 def card_quality(r: dict) -> str | None:
-    if 'quality' not in r: return None
+    return '\n\n'.join(('## Quality head', believed(r, '8 positions'))) if 'quality' in r else None
+
+def card_critic(r: dict) -> str: # what `critic-training.json` holds
+    about = f"For the policy `token-critic`: the first {r['network']['n_blocks']} blocks of the model and an output layer of one number, {r['parameters'] / 1e6:.2f} M parameters, in `critic.safetensors`."
+    return '\n\n'.join(('## Critic', about, card_training(r).removeprefix('## Training\n\n'), believed(r, 'all masked positions')))
+
+def believed(
+    r: dict, # a record with `quality` and `drawn_probability`
+    filled: str, # which positions were
+) -> str:
     q, d = r['quality'], r['drawn_probability']
-    text = (f"AUROC {q['auroc']:.3f} (95 % interval over sequences {q['low']:.3f} to {q['high']:.3f}) on {q['tokens']:,} validation tokens in {q['sequences']:,} sequences, t uniform, 8 positions filled by the "
+    text = (f"AUROC {q['auroc']:.3f} (95 % interval over sequences {q['low']:.3f} to {q['high']:.3f}) on {q['tokens']:,} validation tokens in {q['sequences']:,} sequences, t uniform, {filled} filled by the "
             f"model's own draws (nucleus 0.9), {100 * q['right']:.1f} % of them right. The probability the token was drawn with: {d['auroc']:.3f} ({d['low']:.3f} to {d['high']:.3f}). Calibration error {q['calibration_error']:.3f}.")
     rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}" for b in q['reliability']]
-    return '\n\n'.join(('## Quality head', text, markdown('predicted | right | 95 % interval | tokens', rows)))
+    return '\n\n'.join((text, markdown('predicted | right | 95 % interval | tokens', rows)))
 
 # %% ../nbs/10_training.ipynb #4f1b8067
 def clock(seconds: float) -> str: return f'{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min' if seconds >= 3600 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
@@ -1216,10 +1235,10 @@ def train_critic(
     acc.wait_for_everyone()
     return out / 'critic'
 
-# %% ../nbs/10_training.ipynb #719eda94
+# %% ../nbs/10_training.ipynb #c473f880
 def export_critic(
     run: str | Path, # folder of `train_critic`, finished or not
-    folder: str | Path, # becomes a critic for `Critic.load`; a model in it is not touched
+    folder: str | Path, # becomes a critic for `Critic.load`; of a model in it only the card changes
     dtype: torch.dtype | None = None, # of the weights on disk, such as torch.bfloat16
 ) -> dict: # the record
     "Writes the averaged critic and `critic-training.json`, after measuring the critic as it was written."
@@ -1232,6 +1251,7 @@ def export_critic(
     record = dict(format=1, network=dataclasses.asdict(critic.config), parameters=n_params(critic), stages=[stage_record('critic', run, settings)],
                   **assess_critic(critic, denoiser, held, cfg.nucleus, cfg.eval_sequences))
     with written(folder / 'critic-training.json') as temp: temp.write_bytes((json.dumps(record, indent=1) + '\n').encode())
+    write_card(folder)
     return record
 
 # %% ../nbs/10_training.ipynb #71a3a06e

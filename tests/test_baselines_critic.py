@@ -273,6 +273,8 @@ def test_train_resume_export(home, tmp_path, trained):
     assert q['low'] <= q['auroc'] <= q['high'] and 0 < q['right'] < 1 and str(home) not in json.dumps(record) and record['stages'][0]['steps'] == 8
     before = {p.name: p.read_bytes() for p in (trained / 'model').iterdir()}
     again = export_critic(tmp_path / 'whole', trained / 'model', torch.bfloat16)        # beside the model, which stays as it is
+    card = (trained / 'model' / 'README.md').read_text()
+    assert card.startswith(before.pop('README.md').decode().rstrip()) and f"AUROC {again['quality']['auroc']:.3f}" in card.split('## Critic')[1]
     assert before == {n: (trained / 'model' / n).read_bytes() for n in before} and abs(again['quality']['auroc'] - q['auroc']) < .05
     with pytest.raises(ValueError, match='steps: 8 there, 9 now'): train_critic(replace(whole, steps=9), progress=False)
     lm = load(trained / 'model')
@@ -370,3 +372,25 @@ def test_what_the_critic_learns():
         n = torch.zeros(4 ** 3, 3, dtype=torch.float64).index_add(0, m.state(y), masked.double())[states]
         worst[name] = (critic.g.grad[states] * masked.sum() / (n * prob * (1 - prob)).sqrt()).abs().max().item()       # standard errors
     assert worst['minimiser'] < 5 and worst['oracle'] > 20, worst
+
+
+def test_a_critic_of_another_vocabulary(tmp_path):
+    "The same number of words is not the same words: the hash of the vocabulary travels with the critic."
+    from tokenizers import Tokenizer, models
+    named = lambda words: Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[0]))
+    lm, other = small_lm(), small_lm()
+    lm.tokenizer, other.tokenizer = named('abcdefghijk'), named('kjihgfedcba')
+    Critic.of(lm).save(tmp_path)
+    rule = token_critic(str(tmp_path))
+    assert sample(lm, rule, 4, 1).n_steps == 2
+    with pytest.raises(ValueError, match="critic's tokenizer is"): sample(other, rule, 4, 1)
+    other.tokenizer = None                                     # nothing is known of it: it may be the right one
+    assert sample(other, rule, 4, 1).n_steps == 2
+
+
+def test_a_policy_opens_its_critic_when_it_is_needed(tmp_path):
+    lm = small_lm()
+    Critic.of(lm).save(tmp_path)
+    rule = token_critic(str(tmp_path))
+    assert 'critic' not in vars(rule.predict)
+    assert rule.predict.critic is rule.predict.critic and 'critic' in vars(rule.predict)

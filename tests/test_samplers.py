@@ -745,3 +745,11 @@ def test_the_trace_holds_the_scores_that_the_step_saw():
         assert torch.allclose(t.score[i], want, equal_nan=True)
 
 def TinyQuality(model, x): return model(x).quality()
+
+
+@pytest.mark.parametrize('name', ['backbone', 'prism', 'navira-det'])
+def test_nan_is_refused(name):
+    "Weights that have diverged must not end as tokens."
+    lm = small_lm()
+    with torch.no_grad(): lm.backbone.output_layer.linear.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match='NaN for the logits'): sample(lm, name, 4, 2)
