@@ -363,7 +363,7 @@ def _server(url: str, model: str):
     from navira.metrics import Endpoint
     return Endpoint.load(url, model)
 
-# %% ../nbs/99_cli.ipynb #7c4a5811
+# %% ../nbs/99_cli.ipynb #0d09b9e5
 @app.command()
 def report(
     store: StoreArg = None,
@@ -375,7 +375,7 @@ def report(
     st = ex.open_store(store or at or ex.latest())
     folder = writable(folder or st.folder / 'report')
     from navira.figures import report as make
-    out.print('written: ' + ', '.join(map(str, make(st, folder))), highlight=False, soft_wrap=True)
+    out.print('written: ' + ', '.join(map(str, make(st, folder, out))), highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #3a7f289d
 Config_ = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
