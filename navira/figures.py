@@ -28,15 +28,16 @@ from .experiments import Cell, Store, open_store, plain, reference_of, samples, 
 __all__ = ['TABLE1', 'TABLE2', 'PAPER_LENGTH', 'FEW', 'Draws', 'BLUE', 'SKY', 'GREEN', 'ORANGE', 'RED', 'PINK', 'BLACK',
            'METHODS', 'DIALS', 'TEX', 'STYLE', 'PLAIN', 'MARKS', 'ALONG', 'READINGS', 'PAIRS', 'Measured', 'VERDICTS',
            'CLAIMS', 'SETS', 'PARTS', 'resamplings', 'same', 'mean', 'Number', 'number', 'decimals', 'Method', 'system',
-           'known', 'Missing', 'Point', 'points', 'Results', 'chosen', 'read', 'shown', 'tex', 'md', 'Table',
-           'terminal', 'in_html', 'made_with', 'look', 'literal', 'bars', 'perplexity_axis', 'finished', 'over_budgets',
-           'budgets_axis', 'lacking', 'figure3', 'figure4', 'figure2', 'of_table1', 'or_none', 'table1', 'traced',
-           'overlaps', 'table2', 'landmarks_of', 'mark', 'spot', 'plane', 'enclosing', 'busiest', 'reading', 'curve',
-           'common', 'worth', 'focus', 'curves', 'levels', 'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'lower',
-           'ordering', 'equal', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding', 'verdict',
-           'judged', 'against', 'change', 'collapses', 'collapses_faster', 'at_equal_entropy', 'spread_of_schedules',
-           'jaccards', 'comes_back_more', 'findings', 'claimed', 'claims', 'paragraph', 'varied', 'grid', 'put', 'save',
-           'report']
+           'known', 'Missing', 'Point', 'points', 'Results', 'chosen', 'usual_dial', 'read', 'shown', 'tex', 'md',
+           'Table', 'terminal', 'in_html', 'made_with', 'look', 'literal', 'bars', 'perplexity_axis', 'finished',
+           'over_budgets', 'budgets_axis', 'lacking', 'figure3', 'figure4', 'figure2', 'of_table1', 'or_none',
+           'remdm_said', 'table1', 'traced', 'overlaps', 'table2', 'trajectories', 'landmarks_of', 'mark', 'spot',
+           'plane', 'enclosing', 'busiest', 'reading', 'curve', 'common', 'worth', 'focus', 'curves', 'one_pass',
+           'levels', 'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'lower', 'ordering', 'equal', 'worths',
+           'differences', 'base_of', 'ablations', 'Claim', 'Finding', 'verdict', 'judged', 'against', 'change',
+           'collapses', 'collapses_faster', 'at_equal_entropy', 'spread_of_schedules', 'schedules_to_fixed',
+           'at_largest', 'jaccards', 'comes_back_more', 'findings', 'claimed', 'claims', 'paragraph', 'varied', 'grid',
+           'put', 'save', 'report']
 
 # %% ../nbs/13_results.ipynb #bfb38cf1
 TABLE1 = { # section 5.3, Table 1 (tab:main-results-owt): forwards -> (perplexity under Qwen2.5-72B, entropy in nats); 170 M parameters, L = 1024, 1000 samples, no intervals given
@@ -53,7 +54,7 @@ TABLE2 = { # section 5.4, Table 2 (tab:trajectory-overlap): mean intersection (t
 
 PAPER_LENGTH = 1024     # L of the paper's model: its budgets are compared at equal tokens a forward, F / L
 
-# %% ../nbs/13_results.ipynb #1ec07985
+# %% ../nbs/13_results.ipynb #540e363e
 FEW = 8     # with fewer texts than this a percentile interval promises far more than it holds: none is given
 
 @lru_cache
@@ -62,8 +63,8 @@ def resamplings(
     n_boot: int = 2000, # resamplings
     seed: int = 0,
 ) -> np.ndarray: # [1 + n_boot, n] float64: how often each text counts; row 0 is the texts as they are
-    rng = np.random.default_rng([seed, n])
-    return np.vstack([np.ones(n), rng.multinomial(n, np.full(n, 1 / n), size=n_boot)])
+    counts = np.random.default_rng(seed).poisson(1., (n, n_boot)).T     # row by row of (n, n_boot): text i has the same counts whatever n is
+    return np.vstack([np.ones(n), counts])
 
 # %% ../nbs/13_results.ipynb #d5031995
 Draws = np.ndarray     # [1 + n_boot]: a quantity on the texts as they are, then on each resampling of them
@@ -117,25 +118,28 @@ def decimals(
     at = lambda v, n: n - 1 - math.floor(math.log10(v)) if v > 0 else n - 1
     return max(0, min(at(max(map(abs, (x.value, x.lo, x.hi))), figures), at(x.hi - x.lo, 2) if x.hi > x.lo else 99))
 
-# %% ../nbs/13_results.ipynb #f786ce78
+# %% ../nbs/13_results.ipynb #0c49d37d
 @dataclass(frozen=True)
 class Method:
     "A policy under the name it has in tables and figures."
     policy: str                 # a registered name
     hyper: dict = field(default_factory=dict) # where it is not the policy's default
     look: tuple = ('0.5', '.', '-')           # colour, marker, line
-    own: bool = False           # its dial is not the learned policies' eta
+    per_eta: float | None = 1.  # its dial where the learned policies have eta = 1; None: it has one of its own
 
 BLUE, SKY, GREEN, ORANGE, RED, PINK, BLACK = '#0072B2', '#56B4E9', '#009E73', '#E69F00', '#D55E00', '#CC79A7', 'k'     # Okabe and Ito's, told apart by everybody
 
 METHODS = {
     'MDLM backbone':      Method('backbone', look=('0.45', 'x', ':')),
-    'ReMDM-cap':          Method('remdm-cap', look=('0.3', '1', '-.'), own=True),
-    'ReMDM-loop':         Method('remdm-loop', look=('0.3', '2', '-.'), own=True),
+    'ReMDM-cap':          Method('remdm-cap', look=('0.3', '1', '-.'), per_eta=None),
+    'ReMDM-loop':         Method('remdm-loop', dict(eta=.02), ('0.3', '2', '-.'), None),
     'entropy':            Method('entropy-remask', look=(ORANGE, '<', '--')),
     'margin':             Method('margin-remask', look=(PINK, '>', '-.')),
+    'entropy, coupled':   Method('entropy-remask', dict(decoupled=False), ('#9a6a00', '<', ':')),
+    'margin, coupled':    Method('margin-remask', dict(decoupled=False), ('#8a4a6e', '>', ':')),
     'PRISM':              Method('prism', look=(BLUE, 'o', '-')),
     'PRISM stochastic':   Method('prism-stochastic', dict(tau=.2), (SKY, 'd', ':')),
+    'PRISM stochastic tau=0.5': Method('prism-stochastic', dict(tau=.5), ('#1f5f86', 'D', '--')),
     'NAVIRA-det':         Method('navira-det', look=(RED, 's', '--')),
     'NAVIRA tau=0.05':    Method('navira', dict(tau=.05), ('#b9dfb0', 'v', '-')),
     'NAVIRA tau=0.1':     Method('navira', dict(tau=.1), ('#8cc98c', 'p', '--')),
@@ -145,7 +149,11 @@ METHODS = {
     'NAVIRA + quadratic': Method('navira-quadratic', look=(PINK, 'P', ':')),
     'NAVIRA + sigmoid':   Method('navira-sigmoid', look=(ORANGE, 'X', '--')),
     'NAVIRA + piecewise': Method('navira-piecewise', look=(BLACK, 'D', '-')),
-    'NAVIRA one pass':    Method('navira-onepass', look=('#7a3fa0', '*', '-'))}
+    'NAVIRA one pass':    Method('navira-onepass', look=('#7a3fa0', '*', '-')),
+    'one pass, drawn':    Method('navira-onepass', dict(score='drawn'), ('#a974c9', 'h', '--')),
+    'one pass tau=0.2':   Method('navira-onepass', dict(tau=.2), ('#c49bdd', '^', ':')),
+    'one pass + piecewise': Method('navira-onepass-piecewise', look=('#4b1f6b', 'D', '-.')),
+    'one pass, suspects': Method('navira-onepass-suspects', look=('#2e0f45', 'X', ':'), per_eta=2.)}
 
 # %% ../nbs/13_results.ipynb #b34b0c5c
 DIALS = ('eta', 'rate')
@@ -163,7 +171,7 @@ def known() -> dict: # system -> name
     "The methods of the table above, by what they are."
     return {system(m.policy, None, plain(settled(Cell(m.policy, 1, m.hyper)))): name for name, m in METHODS.items()}
 
-# %% ../nbs/13_results.ipynb #e21eab83
+# %% ../nbs/13_results.ipynb #46c9b1bc
 class Missing(LookupError):
     "Something that a table or figure needs and the store does not hold."
 
@@ -177,7 +185,7 @@ class Point:
     budget: int         # forward passes
     steps: int          # T
     matched: bool       # does it keep to its budget
-    rows: pd.DataFrame = field(repr=False) # one a text, by seed and number
+    rows: pd.DataFrame = field(repr=False) # one a text, by number and seed
 
     @property
     def dial(self) -> float | None: return next((self.settled[d] for d in DIALS if d in self.settled), None)
@@ -195,7 +203,7 @@ class Point:
         if name not in self.rows or self.rows[name].isna().all(): raise Missing(f'{metric or name} of {self.name} at {self.budget} forwards: `navira evaluate` measures it')
         return self.rows[name].to_numpy(float)
 
-# %% ../nbs/13_results.ipynb #5a92c4d8
+# %% ../nbs/13_results.ipynb #9338f2d0
 def points(
     df: pd.DataFrame, # `samples` of notebook 12
     eos: str, # rule for separators under which perplexity is read
@@ -206,10 +214,10 @@ def points(
     for _, rows in df.rename(columns={f'nll_{eos}': 'nll', f'weight_{eos}': 'weight'}).groupby(['system', 'dial', 'budget'], sort=False):
         r = rows.iloc[0]
         name = known().get(r.system) or (f'{r.label} ({r.policy}, other settings)' if r.label in METHODS else r.label)
-        out.append(Point(name, r.policy, r.change if isinstance(r.change, str) else None, r.settled, int(r.budget), int(r.n_steps), bool(r.matched), rows.sort_values(['seed', 'sample'], ignore_index=True)))
+        out.append(Point(name, r.policy, r.change if isinstance(r.change, str) else None, r.settled, int(r.budget), int(r.n_steps), bool(r.matched), rows.sort_values(['sample', 'seed'], ignore_index=True)))     # so that text i is the same in cells with other numbers of texts
     return sorted(out, key=lambda p: (p.budget, p.name, p.dial or 0.))
 
-# %% ../nbs/13_results.ipynb #2a137d80
+# %% ../nbs/13_results.ipynb #47f9e0c1
 @dataclass(frozen=True, eq=False)
 class Results:
     "A store, as tables and figures need it."
@@ -217,6 +225,7 @@ class Results:
     record: dict = field(repr=False) # sweep.json
     store: Store
     reference: str | None # whose perplexity
+    eos: str = 'once' # rule for separators that perplexity is read under
 
     @property
     def length(self) -> int: return self.record['length']
@@ -224,7 +233,7 @@ class Results:
     def names(self) -> list[str]: return [n for n in METHODS if any(p.name == n for p in self.points)]
     @cached_property
     def eta(self) -> float | None: # of tables
-        there = {p.dial for p in self.points if p.name in METHODS and not METHODS[p.name].own and p.dial}
+        there = {p.dial for p in self.points if p.name in METHODS and METHODS[p.name].per_eta == 1 and p.dial}
         return min(there, key=lambda e: abs(math.log(e * self.length / (.01 * PAPER_LENGTH))), default=None)
     @property
     def dialled(self) -> str: return f'eta = {self.eta:g}' if self.eta else 'no correction'
@@ -240,16 +249,20 @@ class Results:
         there = ', '.join(f'{q.dial:g}' for q in self.at(name, budget) if q.dial)
         raise Missing(f'{name} at {budget} forwards' + (f', eta = {eta or self.eta:g}; there is {there}' if there else ''))
 
-# %% ../nbs/13_results.ipynb #9c162e7a
+# %% ../nbs/13_results.ipynb #1130954c
 def chosen(
     there: list[Point], # of one method at one budget
     method: Method,
     eta: float | None,
 ) -> Point | None:
-    "The one with this eta. A method without a dial, or with one of its own, has its default, or the only one there is."
-    if eta is not None and not method.own: there = [p for p in there if p.dial is None or math.isclose(p.dial, eta)]
-    if len(there) > 1: there = [p for p in there if p.dial == plain(settled(Cell(method.policy, 1, method.hyper))).get('eta')]
+    "The one with this eta, or what corresponds to it. A method without a dial, or with one of its own, has its default, or the only one there is."
+    if eta is not None and method.per_eta: there = [p for p in there if p.dial is None or math.isclose(p.dial, eta * method.per_eta)]
+    if len(there) > 1: there = [p for p in there if p.dial == usual_dial(method)]
     return there[0] if there else None
+
+def usual_dial(method: Method) -> float | None:
+    own = plain(settled(Cell(method.policy, 1, method.hyper)))
+    return next((own[d] for d in DIALS if d in own), None)
 
 def read(
     folder, # a store, or its folder
@@ -260,7 +273,7 @@ def read(
     st = folder if isinstance(folder, Store) else open_store(folder)
     rule = choose('eos rule', eos or st.record['config']['eos'], metrics.eos_rules)
     judge = reference_of(st, reference)
-    return Results(points(samples(st, reference=judge), rule), st.record, st, judge)
+    return Results(points(samples(st, reference=judge), rule), st.record, st, judge, rule)
 
 # %% ../nbs/13_results.ipynb #022a6c35
 def shown(
@@ -324,7 +337,7 @@ def in_html(
     row = lambda tag, cells: '<tr>' + ''.join(f'<{tag} style="text-align:{"left" if i < t.columns_left else "right"}">{html.escape(c)}</{tag}>' for i, c in enumerate(cells)) + '</tr>'
     return f'<table><caption>{html.escape(t.title)}</caption><thead>{row("th", t.head)}</thead><tbody>{"".join(row("td", c) for c in t.texts)}</tbody></table><p><small>{html.escape(t.note)}</small></p>'
 
-# %% ../nbs/13_results.ipynb #35c0c8d8
+# %% ../nbs/13_results.ipynb #dd92a0d5
 def made_with(
     r: Results,
     shown: list[Point],
@@ -333,7 +346,7 @@ def made_with(
     many = lambda v: str(min(v)) if min(v) == max(v) else f'{min(v)} to {max(v)}'
     device = ' and '.join(dict.fromkeys(str(p.get('device_name', r.record['device'])) for p in r.record.get('places') or [{}]))
     model = f'{r.record["config"]["model"] or "embedded model"} ({r.record["fingerprint"][:8]})'
-    texts = [f'{many([p.n for p in shown])} texts a point' + (f', {many([p.scored for p in shown])} of them judged by {r.reference}' if r.reference else '')] if shown else []
+    texts = [f'{many([p.n for p in shown])} texts a point' + (f', {many([p.scored for p in shown])} of them judged by {r.reference} (separators: {r.eos})' if r.reference else '')] if shown else []
     return '; '.join([device, f'{model}, {r.record["dtype"]}, L = {r.length}', *texts, '95 % bootstrap intervals'])
 
 # %% ../nbs/13_results.ipynb #2d5bcdd2
@@ -384,11 +397,12 @@ def finished(
     fig.suptitle(title, fontsize=9, fontweight='bold')
     return fig
 
-# %% ../nbs/13_results.ipynb #c8a1805c
+# %% ../nbs/13_results.ipynb #1f523f58
 def over_budgets(
     r: Results,
     names: list[str], # of METHODS
     title: str,
+    note: str = '', # what else a reader should know
 ) -> Figure:
     "Perplexity and entropy against forwards. What the store lacks is named below; `Missing` if it has none of them."
     with rc_context(STYLE):
@@ -402,7 +416,7 @@ def over_budgets(
             for ax, y, f in ((left, 'log_perplexity', np.exp), (right, 'entropy', lambda v: v)): ax.errorbar(**bars(x, [getattr(p, y) for p in c], f) | dict(xerr=None), **look(n), elinewidth=.8, capsize=1.5)
         budgets_axis(left, drawn), budgets_axis(right, drawn), perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        return finished(fig, title, made_with(r, drawn) + lacking([n for n, c in curves.items() if not c]))
+        return finished(fig, title, made_with(r, drawn) + note + lacking([n for n, c in curves.items() if not c]))
 
 def budgets_axis(ax, drawn: list[Point]) -> None:
     budgets = sorted({p.budget for p in drawn})
@@ -411,10 +425,11 @@ def budgets_axis(ax, drawn: list[Point]) -> None:
 def lacking(names: list[str]) -> str:
     return '. Not in this store: ' + ', '.join(names) if names else ''
 
-# %% ../nbs/13_results.ipynb #0fef9bf4
+# %% ../nbs/13_results.ipynb #c83df701
 def figure3(r: Results) -> Figure:
     "Section 5.1, appendix A: PRISM and NAVIRA-det against entropy and margin remasking."
-    return over_budgets(r, ['MDLM backbone', 'entropy', 'margin', 'PRISM', 'NAVIRA-det'], 'Figure 3: learned scores against heuristics')
+    note = '. Coupled: one pass a step, as PRISM; entropy and margin without this word: two, as NAVIRA-det'
+    return over_budgets(r, ['MDLM backbone', 'entropy', 'margin', 'entropy, coupled', 'margin, coupled', 'PRISM', 'NAVIRA-det'], 'Figure 3: learned scores against heuristics', note)
 
 # %% ../nbs/13_results.ipynb #1c4d728e
 def figure4(r: Results) -> Figure:
@@ -426,7 +441,7 @@ def figure2(r: Results) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
     return over_budgets(r, ['NAVIRA-det', *[n for n in METHODS if n.startswith('NAVIRA tau')], 'NAVIRA + quadratic', 'NAVIRA + sigmoid', 'NAVIRA + piecewise'], 'Figure 2: temperature and schedules')
 
-# %% ../nbs/13_results.ipynb #b9521d76
+# %% ../nbs/13_results.ipynb #e67960d5
 def of_table1(r: Results, name: str, budget: int) -> Point:
     "A cell of Table 1: ReMDM is the cap where there are fewer steps than tokens, the loop where there are not."
     return r.point({'ReMDM': 'ReMDM-cap' if budget < r.length else 'ReMDM-loop'}.get(name, name), budget)
@@ -435,6 +450,13 @@ def or_none(f: Callable, *args):
     "None for what is missing."
     try: return f(*args)
     except Missing: return None
+
+def remdm_said(r: Results, points: list[Point]) -> str:
+    "With which settings ReMDM was run."
+    said = list(dict.fromkeys(f'{p.name} with eta = {p.dial:g}' for p in points))
+    usual, less = all(p.dial == usual_dial(METHODS[p.name]) for p in points), PAPER_LENGTH / r.length
+    scale = f', not scaled with L: a token is corrected {less:g} times less often than with the same numbers at L = {PAPER_LENGTH}' if less > 1 else ''
+    return '. ' + ', '.join(said) + (f" (its authors' settings{scale}); the paper's row has entropies far below theirs" if usual else " (not its authors' settings)") if said else ''
 
 def table1(r: Results) -> Table:
     "Section 5.3: perplexity and entropy by forwards, ours and the paper's."
@@ -447,7 +469,7 @@ def table1(r: Results) -> Table:
         rows.append((F, n, p.steps, number(p.log_perplexity, np.exp) if p.scored else None, number(p.entropy), int(there), ppl, ent))
     gone = [f'{n} at {F}' for F in sorted({F for F, *_ in have}) for n in TABLE1 if (F, n) not in {(a, b) for a, b, _ in have}]
     return Table('Table 1: perplexity and entropy by forwards', ('forwards', 'method', 'steps', 'perplexity', 'entropy', "paper's forwards", 'its perplexity', 'its entropy'), rows,
-                 made_with(r, [p for *_, p in have]) + f"; {r.dialled}. The paper: 170 M parameters, L = {PAPER_LENGTH}, Qwen2.5-72B, 1000 samples; its columns stand where a forward writes as many tokens. ReMDM here has its authors' settings; the paper's row has entropies far below theirs" + lacking(gone), 2)
+                 made_with(r, [p for *_, p in have]) + f"; {r.dialled}. The paper: 170 M parameters, L = {PAPER_LENGTH}, Qwen2.5-72B, 1000 samples; its columns stand where a forward writes as many tokens" + remdm_said(r, [p for _, n, p in have if n == 'ReMDM']) + lacking(gone), 2)
 
 # %% ../nbs/13_results.ipynb #10a61980
 def traced(
@@ -479,6 +501,15 @@ def table2(r: Results) -> Table:
     rows = [(*pair, says[reading], *(number(draws[m]) for m in ('intersection', 'jaccard', 'coefficient')), *TABLE2[pair]) for (pair, reading), draws in means.items()]
     return Table('Table 2: overlap of trajectories', ('method A', 'method B', 'steps where', 'intersection', 'Jaccard', 'overlap', 'paper: intersection', 'Jaccard', 'overlap'), rows,
                  made_with(r, []) + f'; {n} texts, T = {T} steps, {r.dialled}, same seeds. Means are over pairs of step and text; the paper does not say over which.', 3)
+
+# %% ../nbs/13_results.ipynb #be754ed6
+def trajectories(r: Results) -> Table:
+    "Section 5.4: how much each traced policy takes back, and how often from where it did before."
+    names = list(dict.fromkeys(n for pair in TABLE2 for n in pair))
+    T, gone = traced(r, *names)
+    ratio = lambda v: number(mean(v.part.numpy(), v.whole.numpy()))
+    rows = [(n, number(mean(g.sum((0, 2)).numpy())), ratio(metrics.reselected(g)), ratio(metrics.reselected(g, 2))) for n, g in zip(names, gone)]
+    return Table('Coming back to the same positions', ('method', 'taken back in a text', 'from there before', 'within 2 steps'), rows, made_with(r, []) + f'; {gone[0].shape[1]} texts, T = {T} steps, {r.dialled}, same seeds. Shares of what is taken back')
 
 # %% ../nbs/13_results.ipynb #d242cafd
 def landmarks_of(r: Results) -> dict: # name -> (perplexity, entropy)
@@ -539,7 +570,7 @@ def reading(
     take = lambda v: np.take_along_axis(v, k, 0)[0]
     return np.where(inside.any(0), take(ya) + take(w) * (take(yb) - take(ya)), np.nan)
 
-# %% ../nbs/13_results.ipynb #5df329f4
+# %% ../nbs/13_results.ipynb #766a9ef9
 def curve(
     r: Results,
     name: str, # of METHODS
@@ -548,7 +579,8 @@ def curve(
     "A policy at one budget, from no correction on. `Missing` with fewer than two settings of its dial: a straight line is no curve."
     there = [p for p in r.at(name, budget) if p.scored]
     if len(there) < 2: raise Missing(f'a curve of {name} at {budget} forwards: {len(there)} setting{"s" * (len(there) != 1)} of its dial (`navira sweep curves` makes more)')
-    return ([] if METHODS[name].own else [p for p in r.at('MDLM backbone', budget) if p.scored]) + there
+    start = [p for p in r.points if p.name == 'MDLM backbone' and p.steps == there[0].steps and p.scored]     # eta = 0: as many steps, not as many forwards
+    return (start if METHODS[name].per_eta else []) + there
 
 def common(
     curves: list[list[Point]],
@@ -584,15 +616,16 @@ def focus(r: Results) -> int: # forwards
     count = {F: sum(len(r.at(n, F)) > 2 for n in r.names) for F in budgets}
     return max(budgets, key=lambda F: (count[F], F == r.length, F))
 
-# %% ../nbs/13_results.ipynb #54305ce4
+# %% ../nbs/13_results.ipynb #0833323f
 def curves(
     r: Results,
     budget: int | None = None, # forwards; None: see `focus`
     landmarks: dict | None = None, # as `plane`
+    names: list[str] | None = None, # of METHODS; None: all but the variants of one pass
 ) -> Figure:
     "Every policy as a curve along its dial: perplexity against entropy, and against the number of tokens taken back."
     F = focus(r) if budget is None else budget
-    drawn = {n: c for n in METHODS if (c := or_none(curve, r, n, F))}
+    drawn = {n: c for n in ([n for n in METHODS if not n.startswith('one pass')] if names is None else names) if (c := or_none(curve, r, n, F))}
     if not drawn: raise Missing(f'curves at {F} forwards (`navira sweep curves`)')
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained'); left, right = fig.subplots(1, 2, sharey=True)
@@ -601,16 +634,23 @@ def curves(
         near = {k: v for k, v in (landmarks_of(r) if landmarks is None else landmarks).items() if k == 'real text'}
         mark(left, near); perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)'); right.set(xlabel='tokens taken back in a text')
-        etas = sorted({p.dial for c in drawn.values() for p in c if p.dial})
+        etas = sorted({p.dial / (METHODS[n].per_eta or 1) for n, c in drawn.items() for p in c if p.dial})
         return finished(fig, f'What is equal? {F} forwards, eta as the dial', made_with(r, [p for c in drawn.values() for p in c]) + f'; eta from {etas[0]:g} to {etas[-1]:g}, no correction at the top')
 
-# %% ../nbs/13_results.ipynb #c6c4e26e
+# %% ../nbs/13_results.ipynb #5c8703a3
+def one_pass(r: Results) -> Figure:
+    "The policies of notebook 09 as curves, with PRISM and NAVIRA-det."
+    beyond = [n for n in METHODS if 'one pass' in n]
+    if not any(or_none(curve, r, n, focus(r)) for n in beyond): raise Missing(f'curves of {", ".join(beyond)} at {focus(r)} forwards (`navira sweep curves`)')
+    return curves(r, names=['PRISM', 'NAVIRA-det', *beyond])
+
+# %% ../nbs/13_results.ipynb #41a258d1
 def levels(r: Results) -> Table:
     "Perplexity of every policy at equal entropies, read off its curve."
     F = focus(r)
     curves = {n: c for n in METHODS if (c := or_none(curve, r, n, F))}
     if not curves: raise Missing(f'curves at {F} forwards (`navira sweep curves`)')
-    low, high = common([c for n, c in curves.items() if not METHODS[n].own] or list(curves.values()), 'entropy')
+    low, high = common([c for n, c in curves.items() if METHODS[n].per_eta] or list(curves.values()), 'entropy')
     where = [high - (high - low) * s for s in (.25, .5, .75)]
     xs, ys = ({n: np.stack([getattr(p, k) for p in c]) for n, c in curves.items()} for k in ('entropy', 'log_perplexity'))
     rows = [(n, *(number(reading(xs[n], ys[n], e), np.exp) for e in where)) for n in curves]
@@ -640,9 +680,11 @@ def refilled(r: Results, a: str, b: str) -> tuple[Point, Point]:
 
 READINGS = {'equal forwards, equal eta': at_budget, 'equal forwards, eta = 0.01': at_paper_eta, 'equal steps, equal eta': at_steps, 'equal forwards, refilled at once': refilled}
 
-# %% ../nbs/13_results.ipynb #c8c0c776
+# %% ../nbs/13_results.ipynb #3a1a2a26
 PAIRS = {'decoupling': ('PRISM', 'NAVIRA-det'), 'decoupling, stochastic': ('PRISM stochastic', 'NAVIRA tau=0.2'), 'temperature': ('NAVIRA-det', 'NAVIRA tau=0.2'), 'temperature, coupled': ('PRISM', 'PRISM stochastic'),
-         'a schedule': ('NAVIRA tau=0.2', 'NAVIRA + piecewise'), 'one pass for two': ('NAVIRA-det', 'NAVIRA one pass'), 'decoupling in one pass': ('PRISM', 'NAVIRA one pass'), 'learned scores': ('entropy', 'PRISM')}
+         'a schedule': ('NAVIRA tau=0.2', 'NAVIRA + piecewise'), 'one pass for two': ('NAVIRA-det', 'NAVIRA one pass'), 'decoupling in one pass': ('PRISM', 'NAVIRA one pass'),
+         'more temperature, coupled': ('PRISM', 'PRISM stochastic tau=0.5'), 'learned scores': ('entropy', 'NAVIRA-det'), 'learned scores, coupled': ('entropy, coupled', 'PRISM'), 'decoupling, by entropy': ('entropy, coupled', 'entropy'),
+         'drawn probabilities in one pass': ('NAVIRA one pass', 'one pass, drawn'), 'temperature in one pass': ('NAVIRA one pass', 'one pass tau=0.2'), 'a schedule in one pass': ('one pass tau=0.2', 'one pass + piecewise'), 'as many as are suspected': ('NAVIRA one pass', 'one pass, suspects')}
 
 def lower(x: Number) -> str: # x: a ratio of perplexities
     return {-1: 'yes', 0: 'cannot tell', 1: 'no, higher'}[x.side(1.)] if x.known else '–'
@@ -654,7 +696,7 @@ def ordering(rows: list) -> str: # rows of `equal`
     return f"The paper's order, NAVIRA-det below PRISM, appears under: {under('yes')}. The opposite under: {under('no, higher')}"
 
 def equal(r: Results) -> Table:
-    "Eight pairs of methods, each compared in up to six ways."
+    "Pairs of methods, each compared in up to six ways."
     rows, gone = [], []
     for what, (a, b) in PAIRS.items():
         for name, pick in READINGS.items():
@@ -769,22 +811,33 @@ def collapses(*names: str) -> Callable[[Results], Measured]:
 def collapses_faster(b: str, a: str) -> Callable[[Results], Measured]:
     return lambda r: {f'{b} to {a}': change(r, b, r.budgets(a, b)) - change(r, a, r.budgets(a, b))}
 
-# %% ../nbs/13_results.ipynb #2d8f455d
+# %% ../nbs/13_results.ipynb #53fb4489
 def at_equal_entropy(a: str, b: str) -> Callable[[Results], Measured]:
     return lambda r: {f'{focus(r)} forwards': worth(r, a, b)}
 
 def spread_of_schedules(r: Results) -> Measured:
-    "How far schedules are apart, less how far stochastic is from deterministic: in log-perplexity. (Noise makes a largest less a smallest larger, which speaks against the claim, not for it.)"
+    "How far schedules are apart, less how far stochastic is from deterministic: in log-perplexity. (Noise makes both larger: a largest less a smallest of three by 1.69 of its standard deviation if nothing differs, an absolute difference of two by 1.13. So it speaks against the claim, by the rest.)"
     names = [n for n in METHODS if n.startswith('NAVIRA +')]
     budgets = r.budgets(*names, 'NAVIRA-det', 'NAVIRA tau=0.2')
     if not budgets: raise Missing('three schedules, NAVIRA-det and NAVIRA tau=0.2 at one budget')
     y = lambda n, F: r.point(n, F).log_perplexity
     return {f'{F} forwards': np.ptp([y(n, F) for n in names], 0) - abs(y('NAVIRA tau=0.2', F) - y('NAVIRA-det', F)) for F in budgets}
 
-def jaccards(reading: str, *pairs, less=None) -> Callable[[Results], Measured]:
+def schedules_to_fixed(r: Results) -> Measured:
+    "Every schedule to every fixed temperature, of those that are curves, at equal entropy."
+    names = [[n for n in METHODS if n.startswith(f'NAVIRA {k}')] for k in ('+', 'tau')]
+    each = {f'{s} to {f}': v for s in names[0] for f in names[1] if (v := or_none(worth, r, f, s)) is not None}
+    if not each: raise Missing(f'curves of a schedule and of a fixed temperature at {focus(r)} forwards')
+    return each
+
+def at_largest(a: str, b: str, what: str) -> Callable[[Results], Measured]:
+    "As `against`, at the largest budget only."
+    return lambda r: dict([list(against(a, b, what)(r).items())[-1]])
+
+def jaccards(reading: str, *pairs, less=None, what='jaccard') -> Callable[[Results], Measured]:
     def measure(r: Results) -> Measured:
         T, _, means = overlaps(r)
-        return {f'{a} and {b}, T = {T}': means[(a, b), reading]['jaccard'] - (means[less, reading]['jaccard'] if less else 0.) for a, b in pairs}
+        return {f'{a} and {b}, T = {T}': means[(a, b), reading][what] - (means[less, reading][what] if less else 0.) for a, b in pairs}
     return measure
 
 def comes_back_more(r: Results) -> Measured:
@@ -793,13 +846,13 @@ def comes_back_more(r: Results) -> Measured:
     det, drawn = (mean(v.part.numpy(), v.whole.numpy()) for v in map(metrics.reselected, gone))
     return {f'T = {T}': det - drawn}
 
-# %% ../nbs/13_results.ipynb #4619637d
+# %% ../nbs/13_results.ipynb #1e93049b
 _ratio = dict(scale=np.exp)
 CLAIMS = (
     Claim('Remasking by learned quality lowers the perplexity of the backbone.', 'Table 1', 'ratio of perplexities, PRISM to backbone, mean over budgets', against('MDLM backbone', 'PRISM', 'log_perplexity'), -1, **_ratio),
     Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.', '5.1', 'change of entropy from the smallest to the largest budget, mean of both', collapses('PRISM', 'NAVIRA-det'), -1),
-    Claim('Entropy-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3', 'that change, less that of PRISM', collapses_faster('entropy', 'PRISM'), -1),
-    Claim('Margin-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3', 'that change, less that of PRISM', collapses_faster('margin', 'PRISM'), -1),
+    Claim('Entropy-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3', 'that change (entropy in one pass a step, as PRISM), less that of PRISM', collapses_faster('entropy, coupled', 'PRISM'), -1),
+    Claim('Margin-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3', 'that change (margin in one pass a step, as PRISM), less that of PRISM', collapses_faster('margin, coupled', 'PRISM'), -1),
     Claim('NAVIRA-det achieves lower perplexity than PRISM.', '5.1, Table 1', 'ratio of perplexities at equal forwards, mean over budgets', against('PRISM', 'NAVIRA-det', 'log_perplexity'), -1, **_ratio),
     Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.', '5.1, Figure 3', 'difference of entropies, mean over budgets', against('entropy', 'NAVIRA-det', 'entropy'), 1),
     Claim('NAVIRA-det keeps substantially higher entropy than margin-based remasking.', '5.1, Figure 3', 'difference of entropies, mean over budgets', against('margin', 'NAVIRA-det', 'entropy'), 1),
@@ -809,11 +862,13 @@ CLAIMS = (
     Claim('That comes at the cost of higher perplexity.', '5.2, Figure 4', 'ratio of perplexities, NAVIRA tau = 0.2 to NAVIRA-det, mean over budgets', against('NAVIRA-det', 'NAVIRA tau=0.2', 'log_perplexity'), 1, **_ratio),
     Claim('Higher temperatures give higher perplexity.', '5.3, Figure 2', 'ratio of perplexities, tau = 1 to tau = 0.05, mean over budgets', against('NAVIRA tau=0.05', 'NAVIRA tau=1', 'log_perplexity'), 1, **_ratio),
     Claim('Higher temperatures keep higher entropy.', '5.3, Figure 2', 'difference of entropies, tau = 1 less tau = 0.05, mean over budgets', against('NAVIRA tau=0.05', 'NAVIRA tau=1', 'entropy'), 1),
+    Claim('Stochastic remasking keeps higher diversity even where NAVIRA-det has begun to collapse.', '5.2', 'difference of entropies at the largest budget, NAVIRA tau = 0.2 less NAVIRA-det', at_largest('NAVIRA-det', 'NAVIRA tau=0.2', 'entropy'), 1),
     Claim('Schedules differ less among themselves than stochastic from deterministic remasking.', '5.3', 'log-perplexity: largest less smallest of three schedules, less |NAVIRA tau = 0.2 - NAVIRA-det|, mean over budgets', spread_of_schedules, -1),
-    Claim('Increasing schedules have the most favourable trade-off: piecewise beats a fixed temperature.', '5.3', 'ratio of perplexities at equal entropy, piecewise to tau = 0.2', at_equal_entropy('NAVIRA tau=0.2', 'NAVIRA + piecewise'), -1, **_ratio),
+    Claim('Increasing schedules have the most favourable trade-off: they beat a fixed temperature.', '5.3', 'ratio of perplexities at equal entropy, schedule to fixed temperature, mean over those that are curves', schedules_to_fixed, -1, **_ratio),
     Claim('NAVIRA + piecewise has a better trade-off than PRISM.', 'Table 1', 'ratio of perplexities at equal entropy', at_equal_entropy('PRISM', 'NAVIRA + piecewise'), -1, **_ratio),
     Claim('NAVIRA + piecewise has a better trade-off than NAVIRA-det.', 'Table 1', 'ratio of perplexities at equal entropy', at_equal_entropy('NAVIRA-det', 'NAVIRA + piecewise'), -1, **_ratio),
     Claim('Greedy remasking comes back to the same positions; stochastic remasking less often.', '4.3, 6', 'share of remasks of a position taken back before, NAVIRA-det less NAVIRA tau = 0.2', comes_back_more, 1),
+    Claim('PRISM and NAVIRA-det overlap relatively little.', '5.4, Table 2', 'overlap coefficient, steps where both take back; "relatively little" read as below one half', jaccards('both', ('PRISM', 'NAVIRA-det'), what='coefficient'), -1, .5),
     Claim('Stochastic trajectories have near-zero Jaccard similarity to deterministic ones.', '5.4, Table 2', 'Jaccard, mean of both pairs, steps where both take back; "near zero" read as below 0.1', jaccards('both', *list(TABLE2)[1:]), -1, .1),
     Claim('NAVIRA diverges substantially further from PRISM than NAVIRA-det does.', '5.4, Table 2', 'Jaccard with PRISM, NAVIRA less NAVIRA-det, steps where both take back', jaccards('both', ('PRISM', 'NAVIRA tau=0.2'), less=('PRISM', 'NAVIRA-det')), -1))
 
@@ -838,7 +893,7 @@ def paragraph(f: Finding) -> str:
     each = f' By {"budget" if "forwards" in next(iter(f.each)) else "part"}: ' + ', '.join(f'{k} {v}' for k, v in f.each.items()) + '.' if len(f.each) > 1 else ''
     return f'**{md(f.claim.text)}** ({md(f.claim.where)}) {md(what + each)} **{f.verdict[0].upper() + f.verdict[1:]}.**'
 
-# %% ../nbs/13_results.ipynb #31a05675
+# %% ../nbs/13_results.ipynb #d5611cd0
 SETS = {'pooled_entropy': 'pooled entropy', 'distinct_1': 'distinct-1', 'distinct_2': 'distinct-2', 'self_bleu': 'self-BLEU'}
 
 def varied(r: Results) -> Table:
@@ -848,7 +903,8 @@ def varied(r: Results) -> Table:
     if not have: raise Missing(f'set metrics at {focus(r)} forwards (`navira evaluate --metrics sets`)')
     rows = [(p.name, *(Number(m[k]['value'], m[k]['lo'], m[k]['hi']) if k in m else None for k in SETS), number(mean(p.rows.repetition)) if 'repetition' in p.rows else None) for p, m in have]
     size = sorted({f'{s["n"] // s["groups"]}' for _, m in have for s in m.values()})
-    return Table(f'How varied is a set of texts? {focus(r)} forwards', ('method', *SETS.values(), 'repetition'), rows, made_with(r, [p for p, _ in have]) + f'; {r.dialled}; sets of {" or ".join(size)} texts, Student intervals over disjoint groups')
+    of = f' of seed {int(have[0][0].rows.seed[0])}' if any(p.rows.key.nunique() > 1 for p, _ in have) else ''     # a set is of one cell
+    return Table(f'How varied is a set of texts? {focus(r)} forwards', ('method', *SETS.values(), 'repetition'), rows, made_with(r, [p for p, _ in have]) + f'; {r.dialled}; sets of {" or ".join(size)} texts{of}, Student intervals over disjoint groups')
 
 # %% ../nbs/13_results.ipynb #7429be14
 def grid(r: Results) -> Table:
@@ -857,9 +913,9 @@ def grid(r: Results) -> Table:
              number(mean(p.rows.repetition)) if 'repetition' in p.rows else None) for p in r.points]
     return Table('Every point', ('forwards', 'policy', 'dial', 'steps', 'texts', 'taken back', 'perplexity', 'entropy', 'repetition'), rows, made_with(r, r.points) + '. *: costs what it costs, whatever the budget.', 2)
 
-# %% ../nbs/13_results.ipynb #2e3b61f8
+# %% ../nbs/13_results.ipynb #0e740f0b
 PARTS: dict[str, Callable[[Results], Table | Figure]] = {
-    'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1, 'table-2': table2, 'plane': plane, 'curves': curves, 'levels': levels, 'worth': worths, 'equal': equal, 'ablations': ablations, 'varied': varied, 'grid': grid}
+    'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1, 'table-2': table2, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'one-pass': one_pass, 'levels': levels, 'worth': worths, 'equal': equal, 'ablations': ablations, 'varied': varied, 'grid': grid}
 
 def put(path: Path, text: str) -> Path:
     with written(path) as f: f.write_text(text, encoding='utf-8')
@@ -876,15 +932,16 @@ def save(
         with rc_context(STYLE), written(path) as f: part.savefig(f, format=path.suffix[1:], dpi=200, metadata={'Date': None} if path.suffix == '.svg' else None)
     return f'![{part.get_suptitle()}]({name}.png)\n', files
 
-# %% ../nbs/13_results.ipynb #49037b8b
+# %% ../nbs/13_results.ipynb #1b3ec174
 def report(
     store, # a store or its folder
     out, # a folder, made if need be
     console=None, # a `rich` console, to print the tables on too
     reference: str | None = None, # whose perplexity; None: the configuration's
+    eos: str | None = None, # rule for separators, 'once' or 'stop'; None: the configuration's
 ) -> list[Path]: # what was written, report.md first
     "The paper's tables and figures from a store, and what it lacks for them. Errors as `read`."
-    r, out = read(store, reference), Path(out)
+    r, out = read(store, reference, eos), Path(out)
     text, files, gone = [], [], {}
     for name, make in PARTS.items():
         try: part = make(r)

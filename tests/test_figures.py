@@ -16,13 +16,13 @@ from toys import small_lm
 
 SLOPES = {'backbone': 0., 'prism': 3., 'navira-det': 4., 'navira': 5., 'prism-stochastic': 3.}
 ETAS = [.02, .04, .08]
-GRID = dict(budgets=[128], n=24, batch_size=24, metrics=['entropy', 'perplexity'], entries=[dict(policy='backbone'), *[dict(policy=p, vary=dict(eta=ETAS)) for p in SLOPES if p != 'backbone']])
+GRID = dict(budgets=[128], n=24, batch_size=24, metrics=['entropy', 'perplexity'], entries=[dict(policy='backbone', budgets=[64, 128]), *[dict(policy=p, vary=dict(eta=ETAS)) for p in SLOPES if p != 'backbone']])
 
 
 def coordinates(cell, T):
-    "entropy, log-perplexity, tokens taken back: straight lines from (4.3, 6, 0)"
+    "entropy, log-perplexity, tokens taken back: straight lines from the backbone with as many steps, (4.3, 6, 0) at 128; half of them stand .1 higher"
     r = 2 * ex.settled(cell).get('eta', 0.) * T**.5 * (cell.policy in SLOPES)
-    return 4.3 - r, 6. - SLOPES.get(cell.policy, 0.) * r, 200. * r
+    return 4.3 - r, 6. - .1 * math.log2(T / 128) - SLOPES.get(cell.policy, 0.) * r, 200. * r
 
 def made_up(folder, config=GRID, spread=.05, rng=None, without=(), name='made-up'):
     "A store without a model. With `rng` texts are noise around the truth, else their mean is exact."
@@ -82,6 +82,26 @@ def test_what_is_alike_cancels():
     x = fg.number(fg.mean(z + 1) - fg.mean(z))
     assert x.hi - x.lo < 1e-9 and x.value == pytest.approx(1)
 
+@given(st.integers(1, 60), st.integers(1, 60))
+@settings(max_examples=20, deadline=None)
+def test_a_text_counts_alike_whatever_the_number_of_texts(n, m):
+    k = min(n, m)
+    assert (fg.resamplings(n)[:, :k] == fg.resamplings(m)[:, :k]).all()
+
+def test_what_is_alike_cancels_between_cells_of_different_size():
+    "64 of 100 texts are shared: the difference is as sharp as the rest allows, and still holds the truth"
+    rng, hit, widths = np.random.default_rng(0), 0, []
+    for _ in range(200):
+        z = rng.standard_normal(100)
+        x = fg.number(fg.mean(z[:64] + .1 * rng.standard_normal(64)) - fg.mean(z))
+        hit += x.lo <= 0 <= x.hi; widths.append(x.hi - x.lo)
+    assert .9 <= hit / 200 and np.median(widths) < .8 * 2 * 1.96 * (1 / 64 + 1 / 100)**.5
+
+def test_seeds_keep_their_place_in_cells_of_different_size(tmp_path):
+    r = fg.read(made_up(tmp_path / 's', dict(GRID, seeds=[0, 1], entries=[dict(policy='prism', eta=.08), dict(policy='navira-det', eta=.08, n=12)])))
+    p, q = ([(i, s) for i, s in zip(r.point(n, 128).rows['sample'], r.point(n, 128).rows['seed'])] for n in ('PRISM', 'NAVIRA-det'))
+    assert p[:24] == q and len(p) == 48
+
 @pytest.mark.parametrize('lost, known', [(0, True), (40, True), (80, False)])
 def test_where_too_many_resamplings_do_not_have_it_there_is_no_interval(lost, known):
     d = np.r_[1., np.random.default_rng(0).normal(1, .1, 2000)]; d[1:1 + lost] = np.nan
@@ -114,13 +134,26 @@ def test_reading_stays_within_the_curve(points, at):
 def truth(a, b):
     "of `worth`: where entropies are equal, in the middle of the common range"
     reach = min(2 * .08 * (128 if p.startswith('prism') else 64)**.5 for p in (a, b))
-    return (SLOPES[a] - SLOPES[b]) * reach / 2
+    return (SLOPES[a] - SLOPES[b]) * reach / 2 + .1 * (a.startswith('prism') - b.startswith('prism'))
 
 @pytest.mark.parametrize('a, b, names', [('prism', 'navira-det', ('PRISM', 'NAVIRA-det')), ('navira-det', 'navira', ('NAVIRA-det', 'NAVIRA tau=0.2')), ('prism', 'prism-stochastic', ('PRISM', 'PRISM stochastic'))])
 def test_worth_is_what_was_put_in(toy, a, b, names):
     for along in fg.ALONG:
         assert fg.worth(toy, *names, along)[0] == pytest.approx(truth(a, b), abs=.01)
         np.testing.assert_allclose(fg.worth(toy, *names, along), -fg.worth(toy, *names[::-1], along))
+
+def test_a_curve_starts_from_the_backbone_with_as_many_steps(toy, tmp_path):
+    for name, F in {'PRISM': 128, 'PRISM stochastic': 128, 'NAVIRA-det': 64, 'NAVIRA tau=0.2': 64}.items():
+        first, *rest = fg.curve(toy, name, 128)
+        assert (first.name, first.budget) == ('MDLM backbone', F) and [p.dial for p in rest] == ETAS and {p.steps for p in (first, *rest)} == {F}
+    lone = fg.read(made_up(tmp_path / 's', dict(GRID, entries=[dict(GRID['entries'][0], budgets=[128]), *GRID['entries'][1:]])))
+    assert [p.dial for p in fg.curve(lone, 'NAVIRA-det', 128)] == ETAS          # the backbone at 128 forwards has twice the steps
+
+def test_the_same_rule_in_one_pass_and_in_two(tmp_path):
+    "Nothing but the backbone differs: that is what the second pass costs, at equal entropy and at equal remasks"
+    base = fg.read(made_up(tmp_path / 's', dict(GRID, entries=[e for e in GRID['entries'] if e['policy'] in ('backbone', 'prism', 'navira-det')])))
+    alike = [replace(p, rows=p.rows.assign(nll=p.rows.nll + 100 * (4. - 3.) * 2 * p.dial * 64**.5)) if p.name == 'NAVIRA-det' else p for p in base.points]
+    for along in fg.ALONG: assert fg.worth(replace(base, points=alike), 'PRISM', 'NAVIRA-det', along)[0] == pytest.approx(.1, abs=.01)      # remasks are whole numbers
 
 def test_worth_holds_the_truth(tmp_path):
     "Interpolation and all: 40 stores of noise"
@@ -274,6 +307,36 @@ def test_legend_covers_no_data(toy):
         box = fig.legends[0].get_window_extent()
         assert not any(box.overlaps(ax.get_window_extent()) for ax in fig.axes)
         assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= fig.bbox.x1 + 1
+
+def test_rate_is_twice_eta(tmp_path):
+    r = fg.read(made_up(tmp_path / 's', dict(GRID, entries=[*GRID['entries'], dict(policy='navira-onepass-suspects', vary=dict(rate=[.02, .04, .08, .16]))])))
+    assert r.eta == .08 and r.point('one pass, suspects', 128).dial == .16 and r.point('one pass, suspects', 128, .01).dial == .02
+    assert [p.budget for p in fg.curve(r, 'one pass, suspects', 128)][0] == 128 and fg.curve(r, 'one pass, suspects', 128)[0].dial is None
+
+@pytest.mark.parametrize('entries, said', [
+    ([dict(policy='remdm-cap', budgets=[64]), dict(policy='remdm-loop', eta=.02, budgets=[128])], "ReMDM-cap with eta = 0.04, ReMDM-loop with eta = 0.02 (its authors' settings, not scaled with L: a token is corrected 8 times less often"),
+    ([dict(policy='remdm-loop', budgets=[128])], "ReMDM-loop with eta = 0.055 (not its authors' settings)")])
+def test_table1_says_how_remdm_was_set(tmp_path, entries, said):
+    assert said in fg.table1(fg.read(made_up(tmp_path / 's', dict(GRID, entries=entries)))).note
+
+def test_learned_scores_are_compared_with_heuristics_of_as_many_passes():
+    for what, passes in {'learned scores': 2, 'learned scores, coupled': 1}.items():
+        assert {ex.rule(ex.Cell(m.policy, 8, m.hyper)).predict.passes for n in fg.PAIRS[what] for m in [fg.METHODS[n]]} == {passes}
+
+@pytest.mark.parametrize('name', ['small', 'curves', 'ablations', 'one-gpu'])
+def test_what_stands_on_the_plane_corrects_as_much(name):
+    "eta is 0.08 wherever a policy has PRISM's eta, unless the dial is what varies; labels are the names of methods"
+    for c in ex.cells(s := ex.read_sweep(name)):
+        own, it = ex.settled(c), fg.known().get(fg.system(c.policy, c.change, ex.plain(ex.settled(c))))
+        varied = any(e.vary and e.label == c.label for e in s.entries)
+        if 'on' in own and own.get('n_remask') is None and not varied: assert own.get('eta', own.get('rate', 0) / 2) == .08, c
+        assert it is None or c.label in (it, 'ReMDM', c.policy), c
+        if c.policy == 'remdm-loop': assert own['eta'] == .02
+
+def test_both_rules_for_separators(toy, tmp_path):
+    assert '(separators: once)' in fg.made_with(toy, toy.points)
+    text = fg.report(toy.store, tmp_path / 'out', eos='stop', reference='smollm2')[0].read_text()
+    assert '(separators: stop)' in text and '(separators: once)' not in text
 
 def test_unknown_names(toy):
     with pytest.raises(KeyError, match="did you mean 'PRISM'"): toy.point('PRSIM', 128)
