@@ -222,7 +222,7 @@ def _runnable(net, entries, skip: bool) -> tuple:
             err.print(f'left out: {name}: {e}', markup=False, highlight=False, soft_wrap=True)
     return tuple(e for e in entries if goes(e.policy))
 
-# %% ../nbs/99_cli.ipynb #1e7e09f9
+# %% ../nbs/99_cli.ipynb #8c5b497a
 def traced(grid):
     "The sweep, with its last policy that remasks recorded at the largest budget."
     import navira.sampling as s
@@ -231,8 +231,8 @@ def traced(grid):
     return replace(grid, entries=tuple(x for e in grid.entries for x in (split if e is last else [e])))
 
 def _store(folder: Path, grid, net) -> Path:
-    from navira.experiments import digest, fingerprint
-    return folder / f'store-{digest([fingerprint(net), grid.prompt, grid.batch_size], 4)}'
+    from navira.experiments import RULES, digest, fingerprint
+    return folder / f'store-{digest([RULES, fingerprint(net), grid.prompt, grid.batch_size], 4)}'
 
 # %% ../nbs/99_cli.ipynb #f3906d4b
 @contextmanager
@@ -310,24 +310,37 @@ def sweep(
     with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if first else None)
     if first: out.print(f'{len(st.keys)} cells in {st.folder}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #fcc35687
+# %% ../nbs/99_cli.ipynb #13575ce0
 def _estimate(grid, store: Path) -> None:
     import navira.experiments as ex
     try: net = ex.at_hand(grid)
     except (OSError, ValueError) as e:
         err.print(f'hours are unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
         net = None
+    st = ex.open_store(store) if (store / 'sweep.json').is_file() else None
+    if st and (net is None or ex.fingerprint(net) != st.record['fingerprint']): st = None      # nothing in it is known to be this sweep's
     with bar() as b:
         tell = steps(b)
-        df = ex.estimate(grid, net, lambda done, total: tell('timing', done, total))
-    out.print(costs(df, f'{grid.name}: what `navira sweep` would do in {store}'))
-    known = not df.hours.isna().any()
-    out.print(f'{df.cells.sum()} cells, {df.samples.sum():,} texts, {df.forwards.sum():,} forward passes of a text, ' + (clock(df.hours.sum()) + ' here, ' if known else '') + f'at most about {df.bytes.sum() / 1e6:.0f} MB. `navira evaluate` then has {df.scored.sum():,} texts to judge.', highlight=False, soft_wrap=True)
+        df = ex.estimate(grid, net, lambda done, total: tell('timing', done, total), st)
+    out.print(costs(df, f'{grid.name}: what `navira sweep` would do in {store}' + ', beside what is there' * (st is not None)))
+    out.print(f'{df.cells.sum()} cells, {df.samples.sum():,} texts, {df.forwards.sum():,} forward passes of a text, {_here(df.hours.sum(skipna=False))}at most about {df.bytes.sum() / 1e6:.0f} MB. '
+              f'`navira evaluate` then has {df.scored.sum():,} texts to judge' + (f', {_here(df.scored.sum() * _judging(grid, net) / 3600)}' if df.scored.sum() else '').removesuffix(', ') + '.', highlight=False, soft_wrap=True)
+
+def _judging(grid, net) -> float: # seconds a text
+    import navira.experiments as ex
+    if net is None: return math.nan
+    try:
+        with err.status('timing the reference model'): return ex.judging(grid, net)
+    except (ImportError, OSError, ValueError) as e: err.print(f'time to judge is unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
+    return math.nan
+
+def _here(hours: float) -> str: return '' if math.isnan(hours) else clock(hours) + ' here, '
 
 def clock(hours: float) -> str:
-    "`1 h 05 min`; `?` for NaN."
+    "`1 h 05 min`, `12 min`, `0.4 min`; `?` for NaN."
     if math.isnan(hours): return '?'
-    minutes = math.ceil(hours * 60)
+    if hours * 60 < 9.95: return f'{hours * 60:.1f} min'
+    minutes = round(hours * 60)
     return f'{minutes // 60} h {minutes % 60:02d} min' if minutes >= 60 else f'{minutes} min'
 
 def costs(df, title: str) -> Table:
@@ -363,19 +376,22 @@ def _server(url: str, model: str):
     from navira.metrics import Endpoint
     return Endpoint.load(url, model)
 
-# %% ../nbs/99_cli.ipynb #0d09b9e5
+# %% ../nbs/99_cli.ipynb #a7c5381c
 @app.command()
 def report(
     store: StoreArg = None,
     at: StoreOption = None,
     folder: Annotated[Optional[Path], typer.Option('--out', help='Folder for tables and figures; STORE/report if not given.')] = None,
+    reference: Annotated[Optional[str], typer.Option(help="Whose perplexity, where several models have judged; the configuration's if not given.")] = None,
+    eos: Annotated[Optional[str], typer.Option(help="Rule for text separators, 'once' or 'stop'; the configuration's if not given.")] = None,
 ) -> None:
     "The paper's tables and figures from a store."
     import navira.experiments as ex
     st = ex.open_store(store or at or ex.latest())
     folder = writable(folder or st.folder / 'report')
     from navira.figures import report as make
-    out.print('written: ' + ', '.join(map(str, make(st, folder, out))), highlight=False, soft_wrap=True)
+    read = {k: v for k, v in dict(reference=reference, eos=eos).items() if v is not None}
+    out.print('written: ' + ', '.join(map(str, make(st, folder, out, **read))), highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #3a7f289d
 Config_ = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]

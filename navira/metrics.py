@@ -804,17 +804,19 @@ class Lifetimes:
         watched = (died + left).flip(0).cumsum(0).flip(0)
         return (1 - died / watched.clamp(min=1)).cumprod(0)
 
-# %% ../nbs/11_metrics.ipynb #661da112
+# %% ../nbs/11_metrics.ipynb #2e0ac4c9
 def lifetime(
-    trace: Trace, # of a run
+    remasked: Tensor, # [T, n, L] bool: positions taken back at each step, as in a trace
+    written: Tensor, # [T, n, L] bool: positions filled at each step (`Trace.revealed`)
 ) -> Lifetimes:
     "How many steps each committed token stood, and whether it was taken back or stood at the end."
-    born, out = torch.full(trace.fixed.shape, -1), []
-    for i in range(trace.T + 1):
-        gone = (trace.remasked[i] if i < trace.T else torch.ones_like(trace.fixed)) & (born >= 0)     # at the end, all that stand
-        out.append((i - born[gone], torch.full((int(gone.sum()),), i < trace.T), gone.nonzero()[:, 0]))
-        if i < trace.T: born = torch.where(trace.revealed[i], i, torch.where(gone, -1, born))
-    return Lifetimes(*(torch.cat(v) for v in zip(*out)), trace.n, trace.T)
+    (T, n, L), out = remasked.shape, []
+    born = torch.full((n, L), -1, device=remasked.device)
+    for i in range(T + 1):
+        gone = (remasked[i] if i < T else torch.ones_like(remasked[0])) & (born >= 0)     # at the end, all that stand
+        out.append((i - born[gone], torch.full((int(gone.sum()),), i < T, device=gone.device), gone.nonzero()[:, 0]))
+        if i < T: born = torch.where(written[i], i, torch.where(gone, -1, born))
+    return Lifetimes(*(torch.cat(v) for v in zip(*out)), n, T)
 
 # %% ../nbs/11_metrics.ipynb #156fc768
 def states(

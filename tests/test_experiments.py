@@ -11,8 +11,8 @@ import navira.experiments as ex
 from navira import metrics
 from navira.cli import main
 from navira.denoiser import save
-from navira.sampling import policies
-from toys import small_lm
+from navira.sampling import policies, policy, sample
+from toys import random_joint, small_lm
 
 ENTRIES = [dict(policy='prism', trace=True, eta=.2), dict(policy='navira', tau=.2, vary=dict(eta=[.1, .3])), dict(policy='backbone')]
 CONFIG = dict(n=10, batch_size=4, budgets=[4, 8], metrics=['entropy'], entries=ENTRIES)
@@ -146,7 +146,7 @@ def test_dealt_out(home, tmp_path, monkeypatch, n):
     assert same(ex.open_store(tmp_path / 'store'), home.store)
 
 def test_only_one_at_a_time(home, tmp_path):
-    with ex.alone(tmp_path / 'store'), pytest.raises(ValueError, match='another sweep is writing'): ex.run(home.sweep, tmp_path / 'store', home.model)
+    with ex.alone(tmp_path / 'store'), pytest.raises(ValueError, match='another sweep or evaluate is writing'): ex.run(home.sweep, tmp_path / 'store', home.model)
     assert same(ex.run(home.sweep, tmp_path / 'store', home.model), home.store)
 
 
@@ -186,6 +186,7 @@ def test_ctrl_c_in_a_process(home, tmp_path):
     while p.poll() is None and not list((tmp_path / 'store').glob('parts/*/*.parquet')): time.sleep(.002)
     p.send_signal(signal.SIGINT)
     text, _ = p.communicate(timeout=300)
+    assert 'finishing the batch at hand' in text
     assert p.returncode == 130 and 'give the same command again to go on' in text and 'Traceback' not in text, text
     assert same(ex.run(home.sweep, tmp_path / 'store'), home.store)
 
@@ -456,11 +457,151 @@ def test_dry_run(home, tmp_path, capsys):
     said = capsys.readouterr()
     assert f'{forwards:,} forward passes' in said.out and '?' in said.out and 'hours are unknown' in said.err
 
+def test_dry_run_counts_judging_and_what_is_missing(home, tmp_path, judge, monkeypatch, capsys):
+    "Judging has its time; of a store that is there, only the rest counts"
+    from navira.cli import clock
+    assert [clock(h) for h in (.5 / 3600, .1, 1, 1.0833, float('nan'))] == ['0.0 min', '6.0 min', '1 h 00 min', '1 h 05 min', '?']
+    monkeypatch.setattr(metrics, 'load_reference', lambda *a, **kw: judge)
+    s = ex.replace(home.sweep, metrics=('entropy', 'perplexity'), features=8, scored=4)
+    assert ex.estimate(s).scored.tolist() == [4 * 3, 8 * 3, 4 * 3] and 0 < ex.judging(s, home.model) < 5     # at 8 forwards twice
+    st = ex.run(ex.replace(s, n=6, entries=s.entries[:1]), tmp_path / 's', home.model)
+    left = ex.estimate(s, home.model, st=st)
+    assert left.samples.tolist() == [12, 40, 20] and left.cells.tolist() == [2, 4, 2]        # of 6 in batches of 4, 4 stay
+    ex.evaluate(st, ['perplexity'], 'smollm2')
+    assert ex.estimate(s, home.model, st=st).scored.tolist() == [4, 24, 12]
+    (tmp_path / 'a.toml').write_text(toml(CONFIG | dict(model=str(home.folder / 'model'), metrics=['perplexity'])))
+    assert pytest.raises(SystemExit, main, ['sweep', str(tmp_path / 'a.toml'), '--store', str(tmp_path / 's'), '--dry-run']).value.code == 0
+    said = ' '.join(capsys.readouterr().out.split())
+    assert '72 texts' in said and 'beside what is there' in said and 'texts to judge, ' in said and ' here.' in said, said
+
 def test_estimate_is_an_upper_bound_of_bytes_and_right_about_forwards(home):
     cost = ex.estimate(home.sweep, home.model)
     assert sum(p.stat().st_size for p in home.store.folder.glob('cells/*')) <= cost.bytes.sum()
     df = ex.load(home.store)
     assert (df.n_forward <= df.charged).all() and (df.charged * df.n).sum() == cost.forwards.sum() and (cost.hours > 0).all()
+
+
+# --- what decides tokens -------------------------------------------------------------------------------------------------------------
+
+class Reviewer:
+    "A critic for `token-critic` that needs no weights: the joint itself"
+    def __init__(self, joint): self.joint, self.mask_id, self.length = joint, joint.mask_id, joint.length
+    def __call__(self, x): return self.joint(x)
+
+def golden(name):
+    "Digest of what a policy writes on an exact model in float64: 16 texts of 4 tokens, 6 forwards, eta high enough that it takes tokens back"
+    joint = random_joint(4, 3, seed=5)
+    hyper = dict(critic=Reviewer(joint)) if name == 'token-critic' else dict(eta=.3) if name.startswith(('prism', 'navira')) and 'suspects' not in name else {}
+    res = sample(joint, policy(name, **hyper), 6, 16, seed=1, batch_size=16)
+    return ex.digest([res.tokens.tolist(), res.n_forward.tolist()])
+
+GOLDEN = {
+    'backbone': '35f8cd7f158f',
+    'prism': 'f22476b9a009',
+    'prism-stochastic': 'f22476b9a009',
+    'navira-det': '8d9a7a517b3c',
+    'navira': '8d9a7a517b3c',
+    'navira-quadratic': '8d9a7a517b3c',
+    'navira-sigmoid': '8d9a7a517b3c',
+    'navira-piecewise': '8d9a7a517b3c',
+    'mdlm': 'bc41e806238c',
+    'remdm-cap': '7fcdc9eb7b7d',
+    'remdm-rescale': 'eda66bbd1580',
+    'remdm-switch': 'dc096329834e',
+    'remdm-loop': '83c944c38515',
+    'forward-backward': 'beb63c3d4ba7',
+    'dfm': '5505262c6fb8',
+    'remdm-conf': '2863b75ff6be',
+    'first-hitting': 'c8544bbd663c',
+    'llada-random': 'c5a3b8aaac62',
+    'llada-low-confidence': '2029a194c15d',
+    'dream-origin': '1bd12d5926da',
+    'dream-maskgit-plus': 'deae182d055a',
+    'dream-topk-margin': '0a9b0ddd5ba8',
+    'dream-entropy': '606b1d51f74f',
+    'maskgit': '6e52464d2dcc',
+    'fast-dllm': '2029a194c15d',
+    'eb': '5ebea3634e3a',
+    'dus': '24f3f52bb430',
+    'p2': '88b5fa10fddb',
+    'remedi': '2029a194c15d',
+    'entropy-remask': '8d9a7a517b3c',
+    'margin-remask': '8d9a7a517b3c',
+    'mask-predict': 'c48c79b0b5dd',
+    'prism-loop': 'b53f4d4c5eeb',
+    'informed-corrector': 'fbf27e6f08d5',
+    'token-critic': '917032cee9d7',
+    'navira-onepass': '6c4cdcb051b0',
+    'navira-onepass-quadratic': '1452c06f39d2',
+    'navira-onepass-sigmoid': '6fe4037c9900',
+    'navira-onepass-piecewise': '1452c06f39d2',
+    'navira-onepass-suspects': '8eb98b000867',
+}
+
+def test_rules_version():
+    "What any policy writes has changed, or a policy is new: put the digests in that this prints, and if one of those that were here has changed, raise RULES in notebook 12, or old stores pass for new ones"
+    now = {name: golden(name) for name in policies() if name != 'second-thoughts'}      # a test registers that one
+    changed = {k for k in GOLDEN if now.get(k) != GOLDEN[k]}
+    assert now == GOLDEN and ex.RULES == 1, (f'tokens of {sorted(changed)} changed: raise RULES, and' if changed else 'new policies:') + f' GOLDEN = {now}'
+
+def test_a_critic_is_in_the_key(tmp_path):
+    "Trained anew in the same folder, it is another cell; moved or read again, it is not"
+    import navira.baselines as b
+    model = small_lm(seed=3)
+    critic = b.critic_of(model, n_blocks=1); b.save_critic(critic, tmp_path / 'c')
+    cell = ex.Cell('token-critic', 8, dict(critic=str(tmp_path / 'c')))
+    key = ex.cell_key(cell, 'm', 12)
+    assert key == ex.cell_key(cell, 'm', 12) and ex.beside(ex.Cell('prism', 8)) == ''
+    with torch.no_grad(): next(iter(critic.parameters())).add_(1.)
+    b.save_critic(critic, tmp_path / 'c')
+    assert ex.cell_key(cell, 'm', 12) != key
+
+def test_rules_and_large_seeds_are_in_the_key(monkeypatch):
+    cell = ex.Cell('prism', 8)
+    keys = {ex.cell_key(ex.replace(cell, seed=s)) for s in (0, 2**53, 2**53 + 1, 2**53 + 2, 2**63 - 1, 2**63 - 2)}
+    monkeypatch.setattr(ex, 'RULES', ex.RULES + 1)
+    assert len(keys | {ex.cell_key(cell)}) == 7
+    assert ex.plain([1, 1., True, 2**53 + 1, float('inf')]) == [1., 1., True, 2**53 + 1, float('inf')] and isinstance(ex.plain(3), float)
+
+def test_store_of_older_rules_is_refused(home, monkeypatch):
+    monkeypatch.setattr(ex, 'RULES', ex.RULES + 1)
+    with pytest.raises(ValueError, match='rules: 1 there, 2 now'): ex.run(home.sweep, home.store.folder, home.model)
+
+
+# --- several sweeps in one store -----------------------------------------------------------------------------------------------------
+
+def test_a_second_sweep_forgets_nothing(home, tmp_path, monkeypatch):
+    "small, then curves, then one evaluate: metrics, features and scored samples of both"
+    first = ex.replace(home.sweep, name='first', entries=home.sweep.entries[:1], metrics=('entropy', 'perplexity'), features=8, scored=6)
+    second = ex.replace(home.sweep, name='second', entries=home.sweep.entries[2:], metrics=('repetition', 'perplexity'), scored=4)
+    ex.run(first, tmp_path / 's', home.model)
+    config = ex.run(second, tmp_path / 's', home.model).record['config']
+    assert (config['name'], ex.wanted(config), config['features'], config['scored']) == ('first', ['entropy', 'perplexity', 'repetition', 'features'], 8, 6)
+    assert [e['policy'] for e in config['entries']] == ['prism', 'backbone']
+    with pytest.warns(UserWarning, match="reference='other', the store has 'smollm2'"): ex.run(ex.replace(second, reference='other'), tmp_path / 's', home.model)
+    asked = ex.run(ex.replace(first, scored=2), tmp_path / 's', home.model).record          # a sweep may change its own mind
+    assert asked['config']['scored'] == 4 and list(asked['sweeps']) == ['first', 'second']
+    ex.evaluate(tmp_path / 's', ['entropy', 'repetition'])
+    assert ex.load(tmp_path / 's')[['entropy', 'repetition']].notna().all(axis=None)
+
+def test_parts_of_another_sweep_do_not_count(home, tmp_path):
+    "Interrupted, its record deleted, and begun again with other rounding: nothing of the old goes into the new"
+    def stop(cell, done, total): signal.raise_signal(signal.SIGINT)
+    def once(cell, done, total, calls=[]): calls.append(1) or len(calls) == 6 and stop(cell, done, total)
+    with pytest.raises(ex.Interrupted): ex.run(ex.replace(home.sweep, dtype='bfloat16'), tmp_path / 'store', home.model, once)
+    assert len(list((tmp_path / 'store').glob('parts/*/*.parquet'))) == 2
+    (tmp_path / 'store' / 'sweep.json').unlink()
+    with pytest.warns(UserWarning, match="dtype: 'float32' here, 'bfloat16' there"): store = ex.run(home.sweep, tmp_path / 'store', home.model)
+    assert same(store, home.store)
+
+def test_a_trace_stays_when_its_cell_grows(home, tmp_path):
+    entry = home.sweep.entries[0]
+    ex.run(ex.replace(home.sweep, entries=(entry,), n=6), tmp_path / 's', home.model)
+    store = ex.run(ex.replace(home.sweep, entries=(ex.replace(entry, trace=False),)), tmp_path / 's', home.model)
+    assert [ex.trajectory(store, k)[0].shape[1] for k in store.keys] == [10, 10]
+    gone, new = ex.trajectory(store, store.keys[0])
+    life = metrics.lifetime(gone, new)                     # of a store, without sampling anew
+    assert life.n == 10 and len(life.steps) == new.sum() and life.ended.sum() == gone.sum() > 0
 
 
 # --- measured ------------------------------------------------------------------------------------------------------------------------
@@ -509,6 +650,21 @@ def test_evaluate_interrupted(measured, monkeypatch):
     rows = counted(monkeypatch)
     ex.evaluate(measured)
     assert rows == [10]
+
+def test_evaluate_and_sweep_keep_out_of_each_others_way(measured, home):
+    "What is missing is measured under the lock; a store that lacks nothing is read without it"
+    with ex.alone(measured.folder), pytest.raises(ValueError, match='another sweep or evaluate is writing'): ex.evaluate(measured)
+    seen = []
+    def meanwhile(what, done, total):
+        if not done: return
+        with pytest.raises(ValueError, match='another sweep or evaluate') as e: ex.run(ex.replace(home.sweep, entries=home.sweep.entries[:1]), measured.folder, home.model)
+        seen.append(e)
+    ex.evaluate(measured, progress=lambda what, done, total: what and meanwhile(what, done, total))
+    assert seen
+    with ex.alone(measured.folder): ex.evaluate(measured)
+    (measured.folder / 'report').mkdir(); (measured.folder / 'report' / '.a.md.tmp').write_text('')
+    ex.run(ex.replace(home.sweep, entries=home.sweep.entries[:1]), measured.folder, home.model)
+    assert (measured.folder / 'report' / '.a.md.tmp').exists()      # a report in the making is not a sweep's to tidy
 
 @pytest.fixture(scope='module')
 def judge():
