@@ -222,13 +222,10 @@ def _runnable(net, entries, skip: bool) -> tuple:
             err.print(f'left out: {name}: {e}', markup=False, highlight=False, soft_wrap=True)
     return tuple(e for e in entries if goes(e.policy))
 
-# %% ../nbs/99_cli.ipynb #8c5b497a
+# %% ../nbs/99_cli.ipynb #2ea8cf62
 def traced(grid):
-    "The sweep, with its last policy that remasks recorded at the largest budget."
-    import navira.sampling as s
-    last = ([e for e in grid.entries if type(s.policy(e.policy).remask[1]).__name__ != 'none'] or list(grid.entries))[-1]
-    split = [replace(last, budgets=b, trace=b == grid.budgets[-1:]) for b in (grid.budgets[-1:], grid.budgets[:-1]) if b]
-    return replace(grid, entries=tuple(x for e in grid.entries for x in (split if e is last else [e])))
+    "The sweep, recorded at the largest budget, whichever policy will be replayed."
+    return replace(grid, entries=tuple(replace(e, budgets=b, trace=b == grid.budgets[-1:]) for e in grid.entries for b in (grid.budgets[-1:], grid.budgets[:-1]) if b))
 
 def _store(folder: Path, grid, net) -> Path:
     from navira.experiments import RULES, digest, fingerprint
@@ -350,12 +347,12 @@ def costs(df, title: str) -> Table:
     for c in df.itertuples(): t.add_row(c.label, ','.join(map(str, c.budgets)), str(c.cells), f'{c.samples:,}', f'{c.forwards:,}', clock(c.hours), f'{c.bytes / 1e6:.1f}')
     return t
 
-# %% ../nbs/99_cli.ipynb #655efbaf
+# %% ../nbs/99_cli.ipynb #46cda37b
 @app.command()
 def evaluate(
     store: StoreArg = None,
     folder: StoreOption = None,
-    metrics: Annotated[Optional[str], typer.Option(help='Comma-separated: entropy, repetition, sets, perplexity, features; what the configuration says if not given.')] = None,
+    metrics: Annotated[Optional[str], typer.Option(help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; what the configuration says if not given.')] = None,
     reference: Annotated[Optional[str], typer.Option(help="Model that judges perplexity: 'smollm2', a folder or a Hub id; the configuration's if not given.")] = None,
     endpoint: Annotated[Optional[str], typer.Option(help='A server that runs this model and speaks OpenAI\'s protocol, as vLLM does: http://HOST:PORT/v1.')] = None,
     scored: Annotated[Optional[int], typer.Option(help='Texts of each cell that it judges.')] = None,
@@ -376,19 +373,19 @@ def _server(url: str, model: str):
     from navira.metrics import Endpoint
     return Endpoint.load(url, model)
 
-# %% ../nbs/99_cli.ipynb #a7c5381c
+# %% ../nbs/99_cli.ipynb #1527451e
 @app.command()
 def report(
     store: StoreArg = None,
     at: StoreOption = None,
-    folder: Annotated[Optional[Path], typer.Option('--out', help='Folder for tables and figures; STORE/report if not given.')] = None,
+    folder: Annotated[Optional[Path], typer.Option('--out', help='Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a small copy.')] = None,
     reference: Annotated[Optional[str], typer.Option(help="Whose perplexity, where several models have judged; the configuration's if not given.")] = None,
     eos: Annotated[Optional[str], typer.Option(help="Rule for text separators, 'once' or 'stop'; the configuration's if not given.")] = None,
 ) -> None:
     "The paper's tables and figures from a store."
     import navira.experiments as ex
     st = ex.open_store(store or at or ex.latest())
-    folder = writable(folder or st.folder / 'report')
+    folder = writable(folder or (ex.RUNS / st.folder.name if st.record.get('copy') else st.folder) / 'report')     # a small copy is committed, a report of it is not
     from navira.figures import report as make
     read = {k: v for k, v in dict(reference=reference, eos=eos).items() if v is not None}
     out.print('written: ' + ', '.join(map(str, make(st, folder, out, **read))), highlight=False, soft_wrap=True)

@@ -42,17 +42,18 @@ from .prism import Policy
 from .sampling import Samples, enough, fits, n_steps, policies, policy, sample, start_ids, whole
 
 # %% auto #0
-__all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'judged', 'CONFIGS', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures', 'sets',
-           'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest', 'beside', 'cell_key',
-           'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs', 'config_text', 'can_be_made',
-           'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'stored_bytes', 'remaining', 'judging',
-           'at_hand', 'estimate', 'Damaged', 'write_table', 'read_table', 'set_aside', 'checksums', 'by_step', 'tabled',
-           'checked', 'Store', 'environment', 'open_store', 'merged', 'overruled', 'claim', 'Batch', 'batches', 'holds',
-           'rows_there', 'to_do', 'compute', 'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient',
-           'alone', 'processes', 'prepared', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again',
-           'Written', 'likelihoods', 'of_sets', 'Judge', 'Lack', 'lack', 'per_sample', 'put', 'column', 'sound',
-           'whole_set', 'evaluate', 'wanted', 'measure', 'together', 'wants', 'reference_of', 'cell_samples', 'samples',
-           'features_of', 'interval', 'load', 'set_rows', 'compact', 'latest']
+__all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures', 'ABOUT',
+           'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest', 'beside', 'cell_key', 'fingerprint',
+           'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs', 'config_text', 'can_be_made', 'read_sweep',
+           'expand', 'cells', 'charged', 'kind', 'pace', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate',
+           'Damaged', 'write_table', 'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store',
+           'environment', 'open_store', 'merged', 'overruled', 'claim', 'Batch', 'batches', 'holds', 'rows_there',
+           'to_do', 'compute', 'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'alone',
+           'processes', 'prepared', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again', 'Texts',
+           'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'ships', 'Judge', 'Lack', 'lack',
+           'per_sample', 'put', 'column', 'sound', 'whole_set', 'against_real', 'evaluate', 'wanted', 'measure',
+           'together', 'wants', 'reference_of', 'cell_samples', 'samples', 'features_of', 'interval', 'load',
+           'set_rows', 'compact', 'bytes_of', 'latest']
 
 # %% ../nbs/12_experiments.ipynb #28397f92
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def entry(
     hyper = {k: v for k, v in given.items() if k not in own}
     return Entry(**{k: v for k, v in given.items() if k in own} | dict(hyper=given.get('hyper', {}) | hyper))
 
-# %% ../nbs/12_experiments.ipynb #d4369d92
+# %% ../nbs/12_experiments.ipynb #76e74fae
 @dataclass(frozen=True)
 class Sweep:
     "The configuration of a grid."
@@ -224,7 +225,8 @@ class Sweep:
     reference: str = 'smollm2'        # who judges perplexity
     metrics: tuple = ('entropy', 'repetition', 'sets', 'perplexity') # what `evaluate` computes
     scored: int | None = None         # samples a cell that the reference judges; None: all
-    features: int | None = None       # the budget at which the reference's features are kept, for MAUVE; None: at none
+    features: int | None = None       # the budget at which MAUVE is measured, of all samples, and the reference's features are kept; None: at none
+    real: str | None = None           # what MAUVE compares with: a file or folder of real text, see `read_corpus` of notebook 10; None: the landmarks of notebook 11, where they hold
     eos: str = 'once'                 # rule for text separators that `load` reads perplexity under; both are stored
 
     def __post_init__(self): check(self)
@@ -243,9 +245,9 @@ def check(
     put('metrics', tuple(choose('metric', m, METRICS) for m in s.metrics))
     for k, valid in (('dtype', ('float32', 'bfloat16')), ('device', ('auto', 'cpu', 'cuda')), ('eos', metrics.eos_rules)): choose(k, getattr(s, k), valid)
 
-# %% ../nbs/12_experiments.ipynb #2f9143ac
-METRICS = ('entropy', 'repetition', 'perplexity', 'features', 'sets')
-judged = ('perplexity', 'features')     # those that need the reference model
+# %% ../nbs/12_experiments.ipynb #00ceb4a4
+METRICS = ('entropy', 'repetition', 'perplexity', 'features', 'sets', 'mauve')
+referenced = ('perplexity', 'features')     # those that need the reference model
 
 # %% ../nbs/12_experiments.ipynb #16320adf
 CONFIGS = Path(__file__).parent / 'configs' if '__file__' in globals() else Path('../navira/configs')
@@ -347,18 +349,19 @@ def pace(
     a = max((u - t) / (g - f), 0.) if g > f else t / f
     return a, max(t - a * f, 0.)
 
-# %% ../nbs/12_experiments.ipynb #d82d74e9
+# %% ../nbs/12_experiments.ipynb #a10fc619
 def stored_bytes(
     cell: Cell,
     length: int, # L
     vocabulary: int = 2**16, # V, when it is known
 ) -> int:
     "About the most that a cell takes on disk."
-    T, _ = charged(cell, length)
-    a_sample = length * (2 if vocabulary <= 2**16 else 4) + 28 + cell.trace * (2 * 2 * length + 2 * 4 * T)
-    return cell.n * a_sample + 6000
+    T, own = charged(cell, length)[0], settled(cell)
+    taken = T * own['n_remask'] if own.get('n_remask') else own['eta'] * T * length * (1 - own.get('on', 0.)**2) / 2 if 'eta' in own else length
+    a_sample = length * (2 if vocabulary <= 2**16 else 4) + 28 + cell.trace * (2 * (length + 2 * taken) + 2 * 4 * T)
+    return int(cell.n * a_sample) + 6000
 
-# %% ../nbs/12_experiments.ipynb #b6259778
+# %% ../nbs/12_experiments.ipynb #fae4c16b
 def remaining(
     c: Cell,
     s: Sweep,
@@ -367,9 +370,9 @@ def remaining(
 ) -> tuple[int, int]: # samples to draw, and texts to judge
     key = '' if st is None else cell_key(c, st.record['fingerprint'], length, s.prompt)
     left = c.n if st is None else sum(b.n for b in to_do(st, batches(c, key, s.batch_size), s.batch_size))
-    files = [(name, st and st.metric(key, name, s.reference)) for name in judged if name in s.metrics or name == 'features' and s.features is not None]
-    kept = [path for name, path in files if name != 'features' or s.features in (None, c.budget)]
-    return left, sum(max(0, min(c.n, s.scored or c.n) - (pq.read_metadata(path).num_rows if path and path.exists() else 0)) for path in kept)
+    files = [(name, st and st.metric(key, name, s.reference)) for name in referenced if name in s.metrics or name == 'features' and s.features is not None]
+    kept = [(name, path) for name, path in files if name != 'features' or s.features in (None, c.budget)]
+    return left, sum(max(0, min(c.n, (s.scored if name == 'perplexity' else None) or c.n) - (pq.read_metadata(path).num_rows if path and path.exists() else 0)) for name, path in kept)
 
 def judging(
     s: Sweep,
@@ -552,27 +555,27 @@ def open_store(
     except ValueError as e: raise ValueError(f'{path / "sweep.json"}: no JSON ({e}); if the cells are good, delete it and give the `navira sweep` command again') from None
     return Store(path, record)
 
-# %% ../nbs/12_experiments.ipynb #e673ab83
+# %% ../nbs/12_experiments.ipynb #5baca3b5
 def merged(
     sweeps: dict[str, dict], # name -> configuration of each sweep, as a store has them
 ) -> dict: # one configuration
     "What several sweeps ask of a store, together."
     every = list(sweeps.values())
     union = lambda k: [x for i, c in enumerate(every) for x in c[k] if not any(x in e[k] for e in every[:i])]
-    first = lambda k, have: next((c[k] for c in have if c[k] is not None), every[0][k])
-    judging = [c for c in every if set(c['metrics']) & set(judged) or c['features'] is not None]
+    first = lambda k, have: next((c[k] for c in have if c.get(k) is not None), every[0].get(k))
+    judging = [c for c in every if set(c['metrics']) & set(referenced) or c['features'] is not None]
     most = [c['scored'] for c in judging]
     return every[0] | {k: union(k) for k in ('entries', 'metrics', 'budgets', 'seeds')} | dict(
         n=max(c['n'] for c in every), keep=max(c['keep'] for c in every), scored=None if None in most else max(most, default=None),
-        features=first('features', every), reference=first('reference', judging), eos=first('eos', judging))
+        features=first('features', every), real=first('real', every), reference=first('reference', judging), eos=first('eos', judging))
 
 def overruled(
     mine: dict, # configuration of a sweep
     config: dict, # of its store
 ) -> list[str]: # in words
     "What a sweep asked for and a store cannot give, as it has one of each."
-    if not set(mine['metrics']) & set(judged): return []
-    return [f'{k}={mine[k]!r}, the store has {config[k]!r}' for k in ('reference', 'eos', 'features') if mine[k] not in (None, config[k])]
+    if not set(mine['metrics']) & set(referenced): return []
+    return [f'{k}={mine[k]!r}, the store has {config[k]!r}' for k in ('reference', 'eos', 'features', 'real') if mine[k] not in (None, config[k])]
 
 # %% ../nbs/12_experiments.ipynb #60cd0021
 def claim(
@@ -755,7 +758,7 @@ def alone(
         except BlockingIOError: raise ValueError(f'{folder}: another sweep or evaluate is writing to it; wait for it, or name another folder') from None
         yield
 
-# %% ../nbs/12_experiments.ipynb #92e66e04
+# %% ../nbs/12_experiments.ipynb #e53e0bc0
 def processes(
     device: str = 'auto', # or 'cpu', 'cuda'
 ):
@@ -763,7 +766,9 @@ def processes(
     from accelerate import PartialState
     if device == 'cuda' and not torch.cuda.is_available(): raise ValueError("device='cuda': no CUDA device here; expected 'cpu' or 'auto'")
     cpu = device == 'cpu' or int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available()     # else Accelerate overlooks the others
-    return PartialState(cpu=cpu, timeout=timedelta(days=1))                    # a process waits for the others as long as it takes
+    state = PartialState(cpu=cpu, timeout=timedelta(days=1))                   # a process waits for the others as long as it takes
+    if device not in ('auto', state.device.type): raise ValueError(f'device={device!r}: this process has begun on {state.device.type!r} and stays there; start a new one')
+    return state
 
 # %% ../nbs/12_experiments.ipynb #9ab90258
 def prepared(
@@ -892,9 +897,9 @@ def again(
     else: warnings.warn(f'sample {row} of cell {key} came out differently here: it was made on {st.record["places"]}')
     return res, row - first
 
-# %% ../nbs/12_experiments.ipynb #db2ff759
+# %% ../nbs/12_experiments.ipynb #509dad72
 @dataclass(frozen=True, eq=False)
-class Written:
+class Texts:
     "Samples as a metric sees them."
     tokens: Tensor # [m, L] int64
     tokenizer: Tokenizer | None = None
@@ -906,42 +911,81 @@ class Written:
         if self.tokenizer is None: raise ValueError('this store has no tokenizer.json, and a reference model reads texts; leave out perplexity and features')
         return [self.tokenizer.decode(r, skip_special_tokens=False) for r in self.tokens.tolist()]
 
-# %% ../nbs/12_experiments.ipynb #8783574b
+# %% ../nbs/12_experiments.ipynb #cf335b35
 def likelihoods(
-    w: Written,
+    w: Texts,
 ) -> dict: # nll_once, weight_once, nll_stop, weight_stop: [m] each
     "Nats and tokens of each sample under the reference."
     both = metrics.perplexities(w.texts, w.reference, progress=w.progress)
     return {f'{k}_{name}': getattr(p, k) for name, p in both.items() for k in ('nll', 'weight')}
 
-# %% ../nbs/12_experiments.ipynb #b86bb1c7
-measures: dict[str, Callable[[Written], dict]] = dict(
+# %% ../nbs/12_experiments.ipynb #6d858c61
+measures: dict[str, Callable[[Texts], dict]] = dict(
     entropy=lambda w: dict(entropy=metrics.entropy(w.tokens)),
     repetition=lambda w: dict(repetition=metrics.repetition(w.tokens)),
     perplexity=likelihoods,
     features=lambda w: dict(features=metrics.features(w.reference, w.texts, progress=w.progress)))
 
-# %% ../nbs/12_experiments.ipynb #0d8410ce
-sets: dict[str, Callable[[Tensor], float]] = {
-    'pooled_entropy': lambda x: metrics.pooled_entropy(x),
-    'distinct_1': lambda x: metrics.distinct(x, 1),
-    'distinct_2': lambda x: metrics.distinct(x, 2),
-    'distinct_3': lambda x: metrics.distinct(x, 3),
-    'self_bleu': lambda x: metrics.self_bleu(x),
-}
+# %% ../nbs/12_experiments.ipynb #938b75d5
+def of_groups(
+    name: str, # of the metric
+    g: metrics.Grouped,
+    n: int, # samples
+) -> dict: # metric, value, lo, hi, groups, n
+    "A row of a file of set metrics."
+    lo, hi = g.interval()
+    return dict(metric=name, value=float(g.value), lo=float(lo), hi=float(hi), groups=len(g.values), n=n)
 
 def of_sets(
     x: Tensor, # [m, L]
     groups: int = 10,
-) -> pa.Table: # one row a metric: metric, value, lo, hi, groups, n
+) -> pa.Table: # one row a metric
     "Every set metric with its interval."
-    groups, rows = min(groups, len(x) // 2), []
+    groups = min(groups, len(x) // 2)
     if groups < 2: raise ValueError(f'{len(x)} samples: set metrics need at least 4, or they have no interval; sample more, or leave out sets')
-    for name, f in sets.items():
-        g = metrics.grouped(f, x, groups)
-        lo, hi = g.interval()
-        rows.append(dict(metric=name, value=float(g.value), lo=float(lo), hi=float(hi), groups=groups, n=len(x)))
-    return pa.Table.from_pylist(rows)
+    return pa.Table.from_pylist([of_groups(name, metrics.grouped(f, x, groups), len(x)) for name, f in metrics.of_sets.items()])
+
+# %% ../nbs/12_experiments.ipynb #3e8dfd8f
+def real_windows(
+    source: str, # see `read_corpus` of notebook 10
+    tokenizer: Tokenizer,
+    length: int, # L
+    n: int, # at most so many
+) -> Tensor: # [n, L] tokens
+    "Windows of real text, spread evenly over a corpus. Errors as `read_corpus`; ValueError for one shorter than two windows."
+    from navira.training import EOS, encode, packed, read_corpus
+    end = np.array([tokenizer.token_to_id(EOS)] * (tokenizer.token_to_id(EOS) is not None), dtype=np.int64)
+    ids, total = [], 0
+    for text in read_corpus(source, split='validation'):
+        ids.append(np.append(encode(tokenizer, text).astype(np.int64), end))
+        total += len(ids[-1])
+        if total >= 10 * n * length: break                       # more than is read of it
+    every = packed(np.concatenate(ids), length)
+    if len(every) < 2: raise ValueError(f'real={source!r}: {total} tokens; expected at least two windows of {length}')
+    return torch.tensor(every[np.linspace(0, len(every) - 1, min(n, len(every))).round().astype(int)])
+
+def real_features(
+    st: Store,
+    judge: Judge,
+    n: int, # at most so many texts
+    begin: Callable[[], None] = lambda: None, # called before anything is computed and written
+) -> np.ndarray: # [m, D]
+    "The reference's features of real text. LookupError where there is no text that they could be of."
+    config = st.record['config']
+    if config.get('real') is None:
+        if ships(st.record, judge.name): return metrics.landmarks()['real text'].features
+        raise LookupError(f'MAUVE under {judge.name!r} at L = {st.record["length"]} has no real text to compare with: name a corpus (real = "FILE" in the configuration, or --real)')
+    path = st.metric(f'real-{digest([config["real"], n], 3)}', 'features', judge.name)
+    if (old := sound(path)) is None:
+        begin()
+        w = Texts(real_windows(config['real'], st.tokenizer, st.record['length'], n), st.tokenizer, judge.model)
+        write_table(path, pa.table(dict(features=column(metrics.features(w.reference, w.texts)))), dict(metric='features', reference=judge.name, real=config['real']))
+        old = sound(path)
+    return np.array(old['features'].to_pylist(), dtype=np.float32)
+
+def ships(record: dict, reference: str | None) -> bool:
+    "Do the landmarks of notebook 11 hold for a store? They are 128 tokens of the embedded model's vocabulary, judged by SmolLM2."
+    return record['length'] == 128 and reference == 'smollm2' and record['config']['model'] is None
 
 # %% ../nbs/12_experiments.ipynb #5c77e763
 @dataclass(frozen=True, eq=False)
@@ -983,7 +1027,7 @@ def lack(
     if None in rows: raise ValueError(f'{name} needs the tokens of sample {new[rows.index(None)]} of cell {key}, and {st.folder} is a copy that does not hold them')
     return Lack(key, path, old, {s: crc[s] for s in new}, rows)
 
-# %% ../nbs/12_experiments.ipynb #6902670d
+# %% ../nbs/12_experiments.ipynb #588dfa2e
 def per_sample(
     st: Store,
     keys: Iterable[str],
@@ -994,14 +1038,14 @@ def per_sample(
     begin: Callable[[], None] = lambda: None, # called before anything is computed and written
 ) -> int: # rows computed
     "Bring one metric of some cells up to date. A damaged cell is named and left out. ValueError where tokens are needed that a small copy of a store does not hold."
-    whose, todo = judge.name if name in judged else None, []
+    whose, todo = judge.name if name in referenced else None, []
     for key in keys:
         try: todo.append(lack(st, key, name, whose, limit))
         except Damaged as e: warnings.warn(f'{e}; not measured. `navira sweep` computes it again')
     todo = [t for t in todo if t.rows]
     if not todo: return 0
     begin()
-    columns = measures[name](Written(torch.tensor(sum((t.rows for t in todo), []), dtype=torch.int64), st.tokenizer, judge.model if whose else None, progress))
+    columns = measures[name](Texts(torch.tensor(sum((t.rows for t in todo), []), dtype=torch.int64), st.tokenizer, judge.model if whose else None, progress))
     for i, t in zip(np.cumsum([0] + [len(t.rows) for t in todo]), todo):
         put(t, {k: column(v[i:i + len(t.rows)]) for k, v in columns.items()}, dict(key=t.key, metric=name, reference=whose))
     return sum(len(t.rows) for t in todo)
@@ -1023,7 +1067,7 @@ def sound(path: Path) -> pa.Table | None:
     try: return read_table(path)[0]
     except Damaged as e: set_aside(path, e)
 
-# %% ../nbs/12_experiments.ipynb #a94c2397
+# %% ../nbs/12_experiments.ipynb #e545ad6e
 def whole_set(
     st: Store,
     key: str,
@@ -1032,14 +1076,32 @@ def whole_set(
     "Bring the set metrics of one cell up to date: they are of all its samples, and are computed anew if any has changed."
     path, table = st.metric(key, 'sets'), checked(st.cell(key))[0]
     of = digest(table['crc'].to_pylist())
-    if sound(path) is not None and read_table(path)[1].get('of') == of and set(read_table(path)[0]['metric'].to_pylist()) == set(sets): return 0
+    if sound(path) is not None and read_table(path)[1].get('of') == of and set(read_table(path)[0]['metric'].to_pylist()) == set(metrics.of_sets): return 0
     x = tokens(st, key)
     if len(x) < len(table): raise ValueError(f'set metrics need the tokens of all {len(table)} samples of cell {key}, and {st.folder} is a copy that holds {len(x)}')
     begin()
     write_table(path, of_sets(x), dict(key=key, metric='sets', of=of))
     return 1
 
-# %% ../nbs/12_experiments.ipynb #7bb2f6e1
+# %% ../nbs/12_experiments.ipynb #872715c8
+def against_real(
+    st: Store,
+    key: str,
+    judge: Judge,
+    begin: Callable[[], None] = lambda: None, # called before anything is computed and written
+) -> int: # 1 if computed
+    "Bring MAUVE of one cell up to date. LookupError without real text or features, ImportError without `mauve-text`, ValueError for too few samples."
+    path, kept = st.metric(key, 'mauve', judge.name), sound(st.metric(key, 'features', judge.name))
+    if kept is None: raise LookupError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics features` comes first')
+    of = digest([kept['crc'].to_pylist(), st.record['config'].get('real')])
+    if sound(path) is not None and read_table(path)[1].get('of') == of: return 0
+    real, ours = real_features(st, judge, len(kept), begin), np.array(kept['features'].to_pylist(), dtype=np.float32)
+    g = metrics.grouped_mauve(real, ours)
+    begin()
+    write_table(path, pa.Table.from_pylist([of_groups('mauve', g, len(ours))]), dict(key=key, metric='mauve', reference=judge.name, of=of))
+    return 1
+
+# %% ../nbs/12_experiments.ipynb #ca2789e8
 def evaluate(
     folder, # a store
     metrics: Iterable[str] | None = None, # of METRICS; None: what the sweep's configuration says
@@ -1053,25 +1115,29 @@ def evaluate(
     config, keys = st.record['config'], list(st.keys if keys is None else keys)
     names = [choose('metric', n, METRICS) for n in (wanted(config) if metrics is None else [metrics] if isinstance(metrics, str) else metrics)]
     scored, judge = scored or config['scored'], Judge(reference or config['reference'])
-    jobs = [(name, some) for name in names for some in together([k for k in keys if wants(st, k, name)], name, scored or config['n'])]
-    n, done = sum(len(some) for _, some in jobs), 0
+    jobs = [(name, some) for name in names for some in together([k for k in keys if wants(st, k, name)], name, name == 'perplexity' and scored or config['n'])]
+    n, done, lacks = sum(len(some) for _, some in jobs), 0, {}
     with contextlib.ExitStack() as held, patient() as asked:
         begin = cache(lambda: held.enter_context(alone(st.folder)))       # once
         for name, some in jobs:
             tell = None if progress is None else lambda k=0, of=1: progress(name, done + len(some) * k / of, n)
             if tell: tell()
-            measure(st, some, name, judge, scored, tell, begin)
+            try: measure(st, some, name, judge, scored, tell, begin)
+            except (LookupError, ImportError, ValueError) as e:
+                if name != 'mauve' or metrics is not None: raise    # it was asked for by its budget only: what was sampled and measured so far is good without
+                lacks.setdefault(str(e), some)
             done += len(some)
             if asked.is_set() and done < n: raise Interrupted(f'stopped after {done} of {n}, all of them kept in {st.folder}; give the same command again to go on')
+    for why in lacks: warnings.warn(f'not measured: {why}')
     if progress: progress('', n, n)
     return st
 
-# %% ../nbs/12_experiments.ipynb #75538bd0
+# %% ../nbs/12_experiments.ipynb #43910565
 def wanted(
     config: dict, # a sweep's, as a store has it
 ) -> list[str]:
-    "The metrics a configuration asks for; features are asked for by their budget."
-    return config['metrics'] + ['features'] * (config['features'] is not None and 'features' not in config['metrics'])
+    "The metrics a configuration asks for; features and MAUVE are asked for by their budget."
+    return config['metrics'] + [k for k in ('features', 'mauve') if config['features'] is not None and k not in config['metrics']]
 
 def measure(
     st: Store,
@@ -1083,12 +1149,12 @@ def measure(
     begin: Callable[[], None] = lambda: None, # called before anything is computed and written
 ) -> None:
     "One metric of some cells."
-    if name != 'sets': per_sample(st, keys, name, judge, scored if name in judged else None, progress, begin)
+    if name not in ('sets', 'mauve'): per_sample(st, keys, name, judge, scored if name == 'perplexity' else None, progress, begin)
     else:
-        try: whole_set(st, *keys, begin)
+        try: whole_set(st, *keys, begin) if name == 'sets' else against_real(st, *keys, judge, begin)
         except Damaged as e: warnings.warn(f'{e}; not measured. `navira sweep` computes it again')
 
-# %% ../nbs/12_experiments.ipynb #c8c200dc
+# %% ../nbs/12_experiments.ipynb #2fd15e4a
 def together(
     keys: list[str], # of cells
     name: str, # of METRICS
@@ -1096,17 +1162,17 @@ def together(
     most: int | None = None, # texts at once; None: 512, or 128 without a GPU
 ) -> list[list[str]]:
     "Cells in groups that are measured at once."
-    size = max(1, (most or (512 if torch.cuda.is_available() else 128)) // texts) if name in judged else 1
+    size = max(1, (most or (512 if torch.cuda.is_available() else 128)) // texts) if name in referenced else 1
     return [keys[i:i + size] for i in range(0, len(keys), size)]
 
 def wants(st: Store, key: str, name: str) -> bool:
     "Is the metric kept for the cell."
     at = st.record['config']['features']
-    if name != 'features' or at is None: return True
+    if name not in ('features', 'mauve') or at is None: return True
     try: return read_table(st.cell(key), ['crc'])[1]['budget'] == at
     except Damaged: return False
 
-# %% ../nbs/12_experiments.ipynb #3a6e0349
+# %% ../nbs/12_experiments.ipynb #529873b5
 ABOUT = ('key', 'label', 'policy', 'change', 'budget', 'seed', 'n', 'n_steps', 'charged', 'matched', 'trace')
 
 def reference_of(
@@ -1127,7 +1193,7 @@ def cell_samples(
     owned(st, st.cell(key), about)
     df = table.to_pandas()
     for name in ('entropy', 'repetition', 'perplexity'):
-        m = sound(st.metric(key, name, judge if name in judged else None))
+        m = sound(st.metric(key, name, judge if name in referenced else None))
         if m is not None: df = df.merge(m.to_pandas(), how='left', on=['sample', 'crc'])
     return pd.DataFrame({k: about[k] for k in ABOUT} | dict(hyper=[about['hyper']] * len(df), settled=[about['settled']] * len(df)), index=df.index).join(df)
 
@@ -1174,7 +1240,7 @@ def interval(
     lo, hi = metrics.bootstrap(v, w, f, level)
     return {name: float(f(v.mean() if w is None else v.sum() / w.sum())), f'{name}_lo': lo, f'{name}_hi': hi}
 
-# %% ../nbs/12_experiments.ipynb #7923d542
+# %% ../nbs/12_experiments.ipynb #4d5d47d9
 def load(
     folder, # a store
     keys: Iterable[str] | None = None, # of cells; None: all
@@ -1192,25 +1258,32 @@ def load(
         row = {k: about[k] for k in ABOUT} | dict(hyper=about['hyper'], settled=about['settled'], n=len(df), tokens_a_step=about['free'] / about['n_steps'], seconds=df.seconds.sum())
         for name in ('n_forward', 'n_remasked', *(m for m in ('entropy', 'repetition') if m in df)): row |= interval(name, df[name].to_numpy(float), level=level)
         if f'nll_{rule_}' in df: row |= interval('perplexity', df[f'nll_{rule_}'].to_numpy(float), df[f'weight_{rule_}'].to_numpy(float), np.exp, level) | dict(scored=int(df[f'nll_{rule_}'].notna().sum()))
-        for m in set_rows(st, key) if limit is None else []: row |= {m['metric']: m['value'], f'{m["metric"]}_lo': m['lo'], f'{m["metric"]}_hi': m['hi']}
+        for m in set_rows(st, key, reference) if limit is None else []: row |= {m['metric']: m['value'], f'{m["metric"]}_lo': m['lo'], f'{m["metric"]}_hi': m['hi']}
         out.append(row)
     return pd.DataFrame(out)
 
-def set_rows(st: Store, key: str) -> list[dict]:
-    "The set metrics of a cell, if they are of the samples it has now."
-    m = sound(st.metric(key, 'sets'))
-    if m is None or read_table(st.metric(key, 'sets'))[1]['of'] != digest(read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist()): return []
-    return m.to_pylist()
+def set_rows(
+    st: Store,
+    key: str,
+    reference: str | None = None, # whose MAUVE; None: the configuration's
+) -> list[dict]: # metric, value, lo, hi, groups, n
+    "The set metrics of a cell, as far as they are of the samples it has now."
+    crc, judge, out = read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist(), reference or st.record['config']['reference'], []
+    for path, of in ((st.metric(key, 'sets'), crc), (st.metric(key, 'mauve', judge), [crc, st.record['config'].get('real')])):
+        if (m := sound(path)) is not None and read_table(path)[1]['of'] == digest(of): out += m.to_pylist()
+    return out
 
-# %% ../nbs/12_experiments.ipynb #98ec31d3
+# %% ../nbs/12_experiments.ipynb #16a6b7a0
 def compact(
     folder, # a store
     out, # a new folder
     traces: bool = True, # keep those that were asked for
+    large: float = 20e6, # bytes above which there is a warning
 ) -> Store:
-    "Write a small copy of a store. ValueError where `out` is not empty."
+    "Write a small copy of a store. ValueError where `out` is not empty; `Damaged`, before anything is written, where a cell cannot be read."
     st, out = folder if isinstance(folder, Store) else open_store(folder), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())): raise ValueError(f'{out}: is not empty; expected a new folder')
+    for key in st.keys: checked(st.cell(key))
     for key in st.keys:
         table, about = checked(st.cell(key))
         kept = [t if i < about['keep'] else None for i, t in enumerate(table['tokens'].to_pylist())]
@@ -1221,7 +1294,16 @@ def compact(
     if st.tokenizer is not None:
         with written(out / 'tokenizer.json') as f: shutil.copyfile(st.folder / 'tokenizer.json', f)
     with written(out / 'sweep.json') as f: f.write_text(json.dumps(st.record | dict(copy=True), indent=1), encoding='utf-8')     # last: without it this is no store
+    if (sizes := bytes_of(out))['all'] > large: warnings.warn(f'{out}: {sizes.pop("all") / 1e6:.0f} MB, of which ' + ', '.join(f'{k} {v / 1e6:.1f}' for k, v in sizes.items()) + '; fewer samples keep their tokens with a smaller `keep`, and `traces=False` leaves traces out')
     return open_store(out)
+
+def bytes_of(folder: Path) -> dict: # 'all', 'cells', and each metric, largest first
+    "What a store's files take."
+    sizes = {}
+    for f in folder.rglob('*.parquet'):
+        kind = 'cells' if f.parent.name == 'cells' else f.stem.split('-')[1]
+        sizes[kind] = sizes.get(kind, 0) + f.stat().st_size
+    return {'all': sum(sizes.values())} | dict(sorted(sizes.items(), key=lambda kv: -kv[1]))
 
 # %% ../nbs/12_experiments.ipynb #61bcd3d8
 RUNS = Path('runs')

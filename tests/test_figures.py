@@ -282,7 +282,7 @@ def test_report_on_strange_labels(tmp_path):
     r = fg.read(tmp_path / 's')
     assert [p.name for p in r.points if p.name.startswith('PRISM')] == ['PRISM (prism, other settings)']
     fig = fg.plane(r)
-    assert len(fig.axes[0].get_legend_handles_labels()[1]) == len(labels) + len(metrics.landmarks)
+    assert len(fig.axes[0].get_legend_handles_labels()[1]) == len(labels) + len(metrics.landmarks())
 
 def test_seeds_of_one_cell_are_one_point(tmp_path):
     r = fg.read(made_up(tmp_path / 's', dict(GRID, seeds=[0, 1], entries=[dict(policy='prism', eta=.08)])))
@@ -296,7 +296,7 @@ def test_traces_of_different_steps_are_not_compared(tmp_path):
     assert all(row[4] == fg.Number(1, 1, 1) for row in fg.table2(r).rows)      # all take back the same two
 
 def test_landmarks_hold_for_their_own_kind_only(toy):
-    assert fg.landmarks_of(toy) == metrics.landmarks
+    assert fg.landmarks_of(toy) == metrics.landmarks()
     for other in (replace(toy, reference='gpt2'), replace(toy, record=toy.record | dict(length=64)), replace(toy, record=toy.record | dict(config=toy.record['config'] | dict(model='x')))): assert fg.landmarks_of(other) == {}
 
 def test_legend_covers_no_data(toy):

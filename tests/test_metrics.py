@@ -3,7 +3,7 @@ import json, math, os, subprocess, sys
 from pathlib import Path
 import numpy as np, pytest, torch
 from navira import metrics
-from navira.metrics import Perplexity, Reference, batches, bootstrap, encode, entropy, perplexity, scored, token_nll
+from navira.metrics import _nll, Perplexity, Reference, batches, bootstrap, encode, entropy, perplexity, scored, token_nll
 
 transformers = pytest.importorskip('transformers')
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -107,6 +107,17 @@ def test_logits_that_are_more_than_a_head(ref):
     r = Reference(m, ref.tokenizer); assert not r.splits and ref.splits
     # the generic path reads outputs by position: logits come first
     np.testing.assert_allclose(perplexity(texts(3), r).nll, [plain(r, t)[0] for t in texts(3)], rtol=1e-5)
+
+@pytest.mark.parametrize('words', [1, 7, 29, 30, 1000])
+def test_slices_of_the_vocabulary(ref, words):
+    "However the words are cut into slices, the last one shorter, the numbers are those of the model's own logits."
+    x = torch.randint(0, ref.model.config.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
+    where = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < .6
+    where[:, 0] = False
+    with torch.inference_mode():
+        want = -ref.model(x).logits[:, :-1].log_softmax(-1).gather(2, x[:, 1:, None])[..., 0][where[:, 1:]]
+        torch.testing.assert_close(_nll(ref, x, where, words), want, atol=1e-5, rtol=1e-5)
+    assert ref.splits
 
 def test_another_architecture():
     torch.manual_seed(0)
