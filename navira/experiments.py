@@ -945,7 +945,7 @@ def of_sets(
     if groups < 2: raise ValueError(f'{len(x)} samples: set metrics need at least 4, or they have no interval; sample more, or leave out sets')
     return pa.Table.from_pylist([of_groups(name, metrics.grouped(f, x, groups), len(x)) for name, f in metrics.of_sets.items()])
 
-# %% ../nbs/12_experiments.ipynb #3e8dfd8f
+# %% ../nbs/12_experiments.ipynb #7b85bfe4
 def real_windows(
     source: str, # see `read_corpus` of notebook 10
     tokenizer: Tokenizer,
@@ -970,11 +970,11 @@ def real_features(
     n: int, # at most so many texts
     begin: Callable[[], None] = lambda: None, # called before anything is computed and written
 ) -> np.ndarray: # [m, D]
-    "The reference's features of real text. LookupError where there is no text that they could be of."
+    "The reference's features of real text. ValueError where there is no text that they could be of."
     config = st.record['config']
     if config.get('real') is None:
         if ships(st.record, judge.name): return metrics.landmarks()['real text'].features
-        raise LookupError(f'MAUVE under {judge.name!r} at L = {st.record["length"]} has no real text to compare with: name a corpus (real = "FILE" in the configuration, or --real)')
+        raise ValueError(f'MAUVE under {judge.name!r} at L = {st.record["length"]} has no real text to compare with: name a corpus, real = "FILE" in the configuration, or `navira sweep CONFIG --set real=FILE` once more')
     path = st.metric(f'real-{digest([config["real"], n], 3)}', 'features', judge.name)
     if (old := sound(path)) is None:
         begin()
@@ -1083,16 +1083,16 @@ def whole_set(
     write_table(path, of_sets(x), dict(key=key, metric='sets', of=of))
     return 1
 
-# %% ../nbs/12_experiments.ipynb #872715c8
+# %% ../nbs/12_experiments.ipynb #aa726208
 def against_real(
     st: Store,
     key: str,
     judge: Judge,
     begin: Callable[[], None] = lambda: None, # called before anything is computed and written
 ) -> int: # 1 if computed
-    "Bring MAUVE of one cell up to date. LookupError without real text or features, ImportError without `mauve-text`, ValueError for too few samples."
+    "Bring MAUVE of one cell up to date. ValueError without real text or features, or for too few samples; ImportError without `mauve-text`."
     path, kept = st.metric(key, 'mauve', judge.name), sound(st.metric(key, 'features', judge.name))
-    if kept is None: raise LookupError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics features` comes first')
+    if kept is None: raise ValueError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics features` comes first')
     of = digest([kept['crc'].to_pylist(), st.record['config'].get('real')])
     if sound(path) is not None and read_table(path)[1].get('of') == of: return 0
     real, ours = real_features(st, judge, len(kept), begin), np.array(kept['features'].to_pylist(), dtype=np.float32)
@@ -1101,7 +1101,7 @@ def against_real(
     write_table(path, pa.Table.from_pylist([of_groups('mauve', g, len(ours))]), dict(key=key, metric='mauve', reference=judge.name, of=of))
     return 1
 
-# %% ../nbs/12_experiments.ipynb #ca2789e8
+# %% ../nbs/12_experiments.ipynb #21b9029d
 def evaluate(
     folder, # a store
     metrics: Iterable[str] | None = None, # of METRICS; None: what the sweep's configuration says
@@ -1123,7 +1123,7 @@ def evaluate(
             tell = None if progress is None else lambda k=0, of=1: progress(name, done + len(some) * k / of, n)
             if tell: tell()
             try: measure(st, some, name, judge, scored, tell, begin)
-            except (LookupError, ImportError, ValueError) as e:
+            except (ImportError, ValueError) as e:
                 if name != 'mauve' or metrics is not None: raise    # it was asked for by its budget only: what was sampled and measured so far is good without
                 lacks.setdefault(str(e), some)
             done += len(some)

@@ -337,18 +337,19 @@ class Handler(BaseHTTPRequestHandler):
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         for k, v in dict(Content_Type='application/json', Content_Length=str(len(body)), **headers).items(): self.send_header(k.replace('_', '-'), v)
-        self.end_headers(); self.wfile.write(body)
+        self.end_headers(); self.leave(); self.wfile.write(body)      # before the client has the answer: it may ask again at once
+    def leave(self):
+        with self.server.lock: self.server.now -= getattr(self, 'here', 0); self.here = 0
     def do_GET(self): self.send(200, dict(object='list', data=[dict(id='the-model', object='model', created=0, owned_by='us')]))
     def do_POST(self):
         s, q = self.server, json.loads(self.rfile.read(int(self.headers['Content-Length'])))
         self.asked = q['prompt']
         with s.lock:
             todo = s.script.pop(0) if s.script else None
-            s.requests.append(q); s.keys.append(self.headers['Authorization']); s.now += 1; s.most = max(s.most, s.now)
+            s.requests.append(q); s.keys.append(self.headers['Authorization']); s.now += 1; self.here = 1; s.most = max(s.most, s.now)
         try: return todo(self) if todo else self.send(200, s.change(s.answer(q['prompt'])))
         except (BrokenPipeError, ConnectionResetError): pass      # the client has gone
-        finally:
-            with s.lock: s.now -= 1
+        finally: self.leave()
 
 def fails(status, **headers): return lambda h: h.send(status, dict(error=dict(message=f'scripted {status}, key {h.headers["Authorization"]}')), retry_after_ms='1', **headers)
 def hangs(seconds): return lambda h: time.sleep(seconds)
