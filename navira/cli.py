@@ -222,14 +222,14 @@ def _runnable(net, entries, skip: bool) -> tuple:
             err.print(f'left out: {name}: {e}', markup=False, highlight=False, soft_wrap=True)
     return tuple(e for e in entries if goes(e.policy))
 
-# %% ../nbs/99_cli.ipynb #2ea8cf62
+# %% ../nbs/99_cli.ipynb #6e058264
 def traced(grid):
     "The sweep, recorded at the largest budget, whichever policy will be replayed."
     return replace(grid, entries=tuple(replace(e, budgets=b, trace=b == grid.budgets[-1:]) for e in grid.entries for b in (grid.budgets[-1:], grid.budgets[:-1]) if b))
 
 def _store(folder: Path, grid, net) -> Path:
     from navira.experiments import RULES, digest, fingerprint
-    return folder / f'store-{digest([RULES, fingerprint(net), grid.prompt, grid.batch_size], 4)}'
+    return folder / f'store-{digest([RULES, fingerprint(net), grid.prompt, grid.batch_size, net.device.type], 4)}'
 
 # %% ../nbs/99_cli.ipynb #f3906d4b
 @contextmanager
@@ -307,7 +307,7 @@ def sweep(
     with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if first else None)
     if first: out.print(f'{len(st.keys)} cells in {st.folder}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #13575ce0
+# %% ../nbs/99_cli.ipynb #bc60e276
 def _estimate(grid, store: Path) -> None:
     import navira.experiments as ex
     try: net = ex.at_hand(grid)
@@ -315,7 +315,10 @@ def _estimate(grid, store: Path) -> None:
         err.print(f'hours are unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
         net = None
     st = ex.open_store(store) if (store / 'sweep.json').is_file() else None
-    if st and (net is None or ex.fingerprint(net) != st.record['fingerprint']): st = None      # nothing in it is known to be this sweep's
+    if st and net is None: st = None                     # nothing in it is known to be this sweep's
+    elif st and (diff := ex.refusal(st.record, ex.identity_of(grid, net))):
+        err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', markup=False, highlight=False, soft_wrap=True)
+        st = None
     with bar() as b:
         tell = steps(b)
         df = ex.estimate(grid, net, lambda done, total: tell('timing', done, total), st)
@@ -347,7 +350,13 @@ def costs(df, title: str) -> Table:
     for c in df.itertuples(): t.add_row(c.label, ','.join(map(str, c.budgets)), str(c.cells), f'{c.samples:,}', f'{c.forwards:,}', clock(c.hours), f'{c.bytes / 1e6:.1f}')
     return t
 
-# %% ../nbs/99_cli.ipynb #46cda37b
+# %% ../nbs/99_cli.ipynb #3da1d3a8
+def _named(store: Path | None, option: Path | None):
+    "The store that a command is given, in either way."
+    import navira.experiments as ex
+    if store and option and store != option: raise ValueError(f'{store} and --store {option}: expected one store')
+    return ex.open_store(store or option or ex.latest())
+
 @app.command()
 def evaluate(
     store: StoreArg = None,
@@ -360,11 +369,12 @@ def evaluate(
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
     import navira.experiments as ex
-    st = ex.open_store(store or folder or ex.latest())
+    st = _named(store, folder)
+    if small: ex.empty(small)
     which = None if metrics is None else [m.strip() for m in metrics.split(',')]
     judge = reference if endpoint is None else _server(endpoint, reference or st.record['config']['reference'])
     with stoppable(), bar() as b: ex.evaluate(st, which, judge, scored, steps(b))
-    out.print(f'{len(st.keys)} cells measured in {st.folder}', highlight=False, soft_wrap=True)
+    out.print(f'{len(st.keys)} cells in {st.folder}, measured as far as not said otherwise', highlight=False, soft_wrap=True)
     if small: out.print(f'small copy: {ex.compact(st, small).folder}', highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #b5b90fa2
@@ -373,7 +383,7 @@ def _server(url: str, model: str):
     from navira.metrics import Endpoint
     return Endpoint.load(url, model)
 
-# %% ../nbs/99_cli.ipynb #1527451e
+# %% ../nbs/99_cli.ipynb #4738dc49
 @app.command()
 def report(
     store: StoreArg = None,
@@ -384,7 +394,7 @@ def report(
 ) -> None:
     "The paper's tables and figures from a store."
     import navira.experiments as ex
-    st = ex.open_store(store or at or ex.latest())
+    st = _named(store, at)
     folder = writable(folder or (ex.RUNS / st.folder.name if st.record.get('copy') else st.folder) / 'report')     # a small copy is committed, a report of it is not
     from navira.figures import report as make
     read = {k: v for k, v in dict(reference=reference, eos=eos).items() if v is not None}

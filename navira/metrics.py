@@ -729,9 +729,9 @@ def _points(name, x) -> np.ndarray: # [n, D] float32
     if not np.isfinite(x).all(): raise ValueError(f'{name}: text {int((~np.isfinite(x)).any(1).argmax())} has features that are not finite')
     return x
 
-# %% ../nbs/11_metrics.ipynb #34cabd27
+# %% ../nbs/11_metrics.ipynb #12bdad19
 @contextmanager
-def _quiet():
+def _no_stderr():
     "Nothing of this process reaches standard error, its C libraries included."
     sys.stderr.flush()
     keep = os.dup(2)
@@ -741,7 +741,7 @@ def _quiet():
     finally:
         os.dup2(keep, 2); os.close(keep)
 
-# %% ../nbs/11_metrics.ipynb #9859d14c
+# %% ../nbs/11_metrics.ipynb #411077dc
 def mauve(
     p, # [n, D] features of real text
     q, # [m, D] features of the samples, from the same model
@@ -757,7 +757,7 @@ def mauve(
     if buckets is not None and whole('buckets', buckets, 2) > most: raise ValueError(f'buckets={buckets}: expected at most the {most} texts')
     _need('mauve', 'MAUVE')
     from mauve import compute_mauve
-    with _quiet(): out = compute_mauve(p_features=p, q_features=q, num_buckets='auto' if buckets is None else int(buckets), mauve_scaling_factor=scaling, seed=seed, verbose=False)
+    with _no_stderr(): out = compute_mauve(p_features=p, q_features=q, num_buckets='auto' if buckets is None else int(buckets), mauve_scaling_factor=scaling, seed=seed, verbose=False)
     return float(out.mauve_star if star else out.mauve)
 
 # %% ../nbs/11_metrics.ipynb #b5274675

@@ -335,6 +335,15 @@ def test_trace_asked_for_later(home, tmp_path):
     ex.run(home.sweep, store.folder, home.model)
     assert same(store, home.store)
 
+def test_a_trace_for_fewer_samples_loses_none(home, tmp_path):
+    "Ten without a trace, then six with one: there are ten with one"
+    entry = home.sweep.entries[0]
+    ex.run(ex.replace(home.sweep, entries=(ex.replace(entry, trace=False),)), tmp_path / 's', home.model)
+    fewer = ex.replace(home.sweep, entries=(ex.replace(entry, trace=True),), n=6)
+    assert ex.estimate(fewer, home.model, st=ex.open_store(tmp_path / 's')).samples.sum() == 20
+    store = ex.run(fewer, tmp_path / 's', home.model)
+    assert all(len(ex.checked(store.cell(k), True)[0]) == 10 for k in store.keys)
+
 
 # --- configurations -------------------------------------------------------------------------------------------------------------------
 
@@ -448,6 +457,11 @@ def test_small_curves_and_ablations_can_share_a_store():
 
 # --- what it costs ------------------------------------------------------------------------------------------------------------------
 
+def test_dry_run_says_what_would_be_refused(home, tmp_path, capsys):
+    with pytest.raises(SystemExit): main(['sweep', str(home.config), '--store', str(home.store.folder), '--set', 'batch_size=5', '--dry-run'])
+    said = capsys.readouterr()
+    assert 'would be refused: batch_size: 4 there, 5 now' in said.err and not said.out.split('\n')[-2].startswith('0 cells')
+
 def test_dry_run(home, tmp_path, capsys):
     main_ = lambda *a: pytest.raises(SystemExit, main, ['sweep', *map(str, a)])
     assert main_(home.config, '--store', tmp_path / 'store', '--dry-run').value.code == 0
@@ -468,12 +482,12 @@ def test_dry_run_counts_judging_and_what_is_missing(home, tmp_path, judge, monke
     assert [clock(h) for h in (.5 / 3600, .1, 1, 1.0833, float('nan'))] == ['0.0 min', '6.0 min', '1 h 00 min', '1 h 05 min', '?']
     monkeypatch.setattr(metrics, 'load_reference', lambda *a, **kw: judge)
     s = ex.replace(home.sweep, metrics=('entropy', 'perplexity'), features=8, scored=4)
-    assert ex.estimate(s).scored.tolist() == [4 * 3, 8 * 3, 4 * 3] and 0 < ex.judging(s, home.model) < 5     # at 8 forwards twice
+    assert ex.estimate(s).scored.tolist() == [4 * 2 + 10, 2 * (4 * 2 + 10), 4 * 2 + 10] and 0 < ex.judging(s, home.model) < 5     # features of all, at 8 forwards
     st = ex.run(ex.replace(s, n=6, entries=s.entries[:1]), tmp_path / 's', home.model)
     left = ex.estimate(s, home.model, st=st)
     assert left.samples.tolist() == [12, 40, 20] and left.cells.tolist() == [2, 4, 2]        # of 6 in batches of 4, 4 stay
     ex.evaluate(st, ['perplexity'], 'smollm2')
-    assert ex.estimate(s, home.model, st=st).scored.tolist() == [4, 24, 12]
+    assert ex.estimate(s, home.model, st=st).scored.tolist() == [10, 36, 18]
     (tmp_path / 'a.toml').write_text(toml(CONFIG | dict(model=str(home.folder / 'model'), metrics=['perplexity'])))
     assert pytest.raises(SystemExit, main, ['sweep', str(tmp_path / 'a.toml'), '--store', str(tmp_path / 's'), '--dry-run']).value.code == 0
     said = ' '.join(capsys.readouterr().out.split())
@@ -493,10 +507,12 @@ class Reviewer:
     def __init__(self, joint): self.joint, self.mask_id, self.length = joint, joint.mask_id, joint.length
     def __call__(self, x): return self.joint(x)
 
+ACTING = {'fast-dllm': dict(threshold=.4), 'remedi': dict(temperature=1.)}      # settings without which a rule is another one on so short a text
+
 def golden(name):
     "Digest of what a policy writes on an exact model in float64: 16 texts of 5 tokens, 18 forwards, and as much taken back as it can"
     joint, dials = random_joint(5, 3, seed=5), inspect.signature(policies()[name]).parameters
-    hyper = dict(critic=Reviewer(joint)) if name == 'token-critic' else {k: v for k, v in dict(eta=.05 if name == 'remdm-loop' else .4, on=0., rate=.6, p=1.).items() if k in dials}
+    hyper = dict(critic=Reviewer(joint)) if name == 'token-critic' else {k: v for k, v in dict(eta=.05 if name == 'remdm-loop' else .4, on=0., rate=.6, p=1., **ACTING.get(name, {})).items() if k in dials}
     res = sample(joint, policy(name, **hyper), 18, 16, seed=1, batch_size=16)
     return ex.digest([res.tokens.tolist(), res.n_forward.tolist()])
 
@@ -525,11 +541,11 @@ GOLDEN = {
     'dream-topk-margin': '3d09bd92f5ea',
     'dream-entropy': '70bfba149a77',
     'maskgit': 'f261369e6482',
-    'fast-dllm': '919305217093',
+    'fast-dllm': 'bcde04f2a749',
     'eb': '80f77fbb4b52',
     'dus': '4d2b67dfe7ab',
     'p2': '0539e8b518db',
-    'remedi': '919305217093',
+    'remedi': 'f66dfa60ee69',
     'entropy-remask': 'f400654965dc',
     'margin-remask': 'ad4caaba0c3c',
     'mask-predict': 'c175719aead4',
@@ -546,6 +562,7 @@ GOLDEN = {
 def test_rules_version():
     "What any policy writes has changed, or a policy is new: put the digests in that this prints, and if one of those that were here has changed, raise RULES in notebook 12, or old stores pass for new ones"
     now = {name: golden(name) for name in policies() if name != 'second-thoughts'}      # a test registers that one
+    assert len(set(now.values())) == len(now), 'two policies write the same: settings under which they differ go into ACTING'
     changed = {k for k in GOLDEN if now.get(k) != GOLDEN[k]}
     assert now == GOLDEN and ex.RULES == 1, (f'tokens of {sorted(changed)} changed: raise RULES, and' if changed else 'new policies:') + f' GOLDEN = {now}'
 
@@ -581,13 +598,28 @@ def test_a_second_sweep_forgets_nothing(home, tmp_path, monkeypatch):
     second = ex.replace(home.sweep, name='second', entries=home.sweep.entries[2:], metrics=('repetition', 'perplexity'), scored=4)
     ex.run(first, tmp_path / 's', home.model)
     config = ex.run(second, tmp_path / 's', home.model).record['config']
-    assert (config['name'], ex.wanted(config), config['features'], config['scored']) == ('first', ['entropy', 'perplexity', 'repetition', 'features'], 8, 6)
+    assert (config['name'], ex.wanted(config), config['features'], config['scored']) == ('first', ['entropy', 'perplexity', 'repetition', 'features', 'mauve'], 8, 6)
     assert [e['policy'] for e in config['entries']] == ['prism', 'backbone']
     with pytest.warns(UserWarning, match="reference='other', the store has 'smollm2'"): ex.run(ex.replace(second, reference='other'), tmp_path / 's', home.model)
     asked = ex.run(ex.replace(first, scored=2), tmp_path / 's', home.model).record          # a sweep may change its own mind
     assert asked['config']['scored'] == 4 and list(asked['sweeps']) == ['first', 'second']
     ex.evaluate(tmp_path / 's', ['entropy', 'repetition'])
     assert ex.load(tmp_path / 's')[['entropy', 'repetition']].notna().all(axis=None)
+
+def test_each_cell_as_its_own_sweeps_want(home, judge, tmp_path):
+    "One sweep has four texts judged and features at 8, the other all and no features: neither gets the other's"
+    first = ex.replace(home.sweep, name='first', entries=home.sweep.entries[:1], metrics=('perplexity',), features=8, scored=4)
+    second = ex.replace(home.sweep, name='second', entries=home.sweep.entries[2:], metrics=('perplexity', 'repetition'))
+    mine = ex.run(first, tmp_path / 's', home.model).keys
+    store = ex.run(second, tmp_path / 's', home.model)
+    with pytest.warns(UserWarning, match='mauve, not measured everywhere'): ex.evaluate(store, reference=judge)
+    rows = {k: len(ex.sound(store.metric(k, 'perplexity', judge.name))) for k in store.keys}
+    assert set(mine) < set(store.keys) and all(n == (4 if k in mine else 10) for k, n in rows.items())
+    assert all(store.metric(k, 'repetition').exists() == (k not in mine) for k in store.keys)
+    assert {f.name.split('-')[0] for f in store.folder.glob('metrics/*-features-*')} == {k for k in mine if ex.checked(store.cell(k))[1]['budget'] == 8}
+    ex.run(ex.replace(second, name='third', entries=first.entries), tmp_path / 's', home.model)       # asks for the first's cells too, and for all of their texts
+    with pytest.warns(UserWarning): ex.evaluate(tmp_path / 's', reference=judge)
+    assert all(len(ex.sound(store.metric(k, 'perplexity', judge.name))) == 10 for k in store.keys)
 
 def test_parts_of_another_sweep_do_not_count(home, tmp_path):
     "Interrupted, its record deleted, and begun again with other rounding: nothing of the old goes into the new"
@@ -718,7 +750,7 @@ def test_sets(measured):
 
 def test_features_at_one_budget(measured, judge):
     config = measured.record['config'] | dict(features=8)
-    (measured.folder / 'sweep.json').write_text(json.dumps(measured.record | dict(config=config)))
+    (measured.folder / 'sweep.json').write_text(json.dumps({k: v for k, v in measured.record.items() if k != 'asked'} | dict(config=config)))
     store = ex.open_store(measured.folder)
     ex.evaluate(store, ['features'], judge)
     files = list(store.folder.glob('metrics/*features*'))
@@ -743,7 +775,7 @@ def test_mauve(sixty, judge):
     key, = sixty.keys
     row = ex.set_rows(sixty, key, 'random')[-1]
     assert (row['metric'], row['groups'], row['n']) == ('mauve', 2, 60)
-    ours, real = ex.features_of(sixty, key, 'random'), ex.real_features(sixty, ex.Judge(judge), 60)
+    ours, real = ex.features_of(sixty, key, 'random'), ex.real_features(sixty, ex.Judge(judge))
     assert real.shape == ours.shape == (60, 16) and row['value'] == pytest.approx(metrics.grouped_mauve(real, ours).value)
     before = {p: p.stat().st_mtime_ns for p in sixty.folder.glob('metrics/*')}
     ex.evaluate(sixty, reference=judge)
@@ -752,7 +784,7 @@ def test_mauve(sixty, judge):
 def test_no_mauve(home, sixty, judge, measured, monkeypatch, tmp_path):
     "Where only its budget asked for it, what it lacks is said and everything else is measured; asked for by name, it is an error"
     st = ex.run(ex.replace(home.sweep, budgets=(4,), features=4, metrics=('entropy',)), tmp_path / 's', home.model)
-    with pytest.warns(UserWarning, match='not measured: MAUVE under .random. at L = 12 has no real text'): ex.evaluate(st, reference=judge)
+    with pytest.warns(UserWarning, match='mauve, not measured everywhere: MAUVE under .random. at L = 12 has no real text'): ex.evaluate(st, reference=judge)
     assert all(st.metric(k, 'entropy').exists() and not st.metric(k, 'mauve', 'random').exists() for k in st.keys)
     with pytest.raises(ValueError, match='name a corpus'): ex.evaluate(st, ['mauve'], judge)
     st = ex.run(ex.replace(home.sweep, budgets=(4,), features=4, real=str(sixty.folder.parent / 'real.txt'), metrics=('entropy',)), st.folder, home.model)
@@ -766,7 +798,10 @@ def test_real_windows(home, tmp_path):
     path = tmp_path / 'a.txt'
     path.write_text(' '.join(WORDS[i % 10] for i in range(240)))
     rows = ex.real_windows(str(path), home.model.tokenizer, 12, 5)
-    assert rows.shape == (5, 12) and [r[0].item() for r in rows] == [home.model.tokenizer.token_to_id(WORDS[12 * i % 10]) for i in (0, 5, 10, 14, 19)]
+    whole = ex.real_windows(str(path), home.model.tokenizer, 12, 99)
+    firsts = [home.model.tokenizer.token_to_id(WORDS[12 * i % 10]) for i in range(20)]
+    assert rows.shape == (5, 12) and torch.equal(rows, whole[:5]) and len(whole) == 20          # as many as there are; fewer are the first of more
+    assert sorted(whole[:, 0].tolist()) == sorted(firsts) and whole[:, 0].tolist() != firsts    # each once, and not in the order of the text
     with pytest.raises(ValueError, match='at least two windows of 200'): ex.real_windows(str(path), home.model.tokenizer, 200, 5)
     with pytest.raises(FileNotFoundError, match="did you mean .*a.txt"): ex.real_windows(str(tmp_path / 'b.txt'), home.model.tokenizer, 12, 5)
 
@@ -775,6 +810,47 @@ def test_a_large_copy_says_what_is_large(measured, tmp_path):
     path = measured.cell(measured.keys[1]); path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(ex.Damaged): ex.compact(measured, tmp_path / 'other')
     assert not (tmp_path / 'other').exists()
+
+MEASURED = {'entropy': 'b1262800cd5c', 'repetition': '26b38fc12193', 'perplexity': 'aa01ff9b9d39', 'features': '3da89c32a78e', 'sets': '106f83ad5dc3'}
+
+def test_metric_versions(judge):
+    "What metrics say of fixed texts, to four digits: where it changes, METRIC_RULES of that metric goes up, or stores mix old numbers with new ones"
+    tok = words(); tok.add_special_tokens(['<|endoftext|>'])
+    rows = torch.randint(0, 11, (60, 12), generator=torch.Generator().manual_seed(2))
+    w = ex.Texts(rows, tok, judge)
+    said = {name: {k: f'{torch.as_tensor(v).double().abs().sum().item():.4g}' for k, v in f(w).items()} for name, f in ex.measures.items()}
+    said['sets'] = [[f'{row[k]:.4g}' for k in ('value', 'lo', 'hi')] for row in ex.of_sets(rows).to_pylist()]
+    now = {k: ex.digest(v) for k, v in said.items()}
+    assert now == MEASURED and set(ex.METRIC_RULES.values()) == {1}, f'MEASURED = {now}'
+
+def test_a_metric_of_an_older_version_is_measured_again(measured, monkeypatch):
+    ex.evaluate(measured, ['entropy', 'sets'])
+    before = {p: p.stat().st_mtime_ns for p in measured.folder.glob('metrics/*')}
+    monkeypatch.setitem(ex.METRIC_RULES, 'sets', 2)
+    assert all(not ex.set_rows(measured, k) for k in measured.keys)
+    ex.evaluate(measured, ['entropy', 'sets'])
+    assert {p.name.split('-')[1].split('.')[0] for p in measured.folder.glob('metrics/*') if p.stat().st_mtime_ns != before[p]} == {'sets'}
+    assert all(ex.set_rows(measured, k) for k in measured.keys)
+
+def test_a_server_has_no_features(measured, judge, monkeypatch):
+    "Asked for by a budget, features and MAUVE that a server cannot give are said once, and everything else is measured"
+    class Server(metrics.Reader):
+        name, eos, tokenizer, limit, nll = 'random', judge.eos, judge.tokenizer, None, judge.nll
+    config = measured.record['config'] | dict(features=8, metrics=['entropy', 'perplexity'])
+    (measured.folder / 'sweep.json').write_text(json.dumps({k: v for k, v in measured.record.items() if k != 'asked'} | dict(config=config)))
+    with pytest.warns(UserWarning, match='features, not measured everywhere: .*no hidden states') as said: ex.evaluate(measured.folder, reference=Server())
+    assert len([w for w in said if 'not measured everywhere' in str(w.message)]) == 1 and ex.load(measured).perplexity.notna().all()
+
+@pytest.mark.parametrize('scored', [0, -3, 1.5])
+def test_scored_is_a_whole_number(measured, scored):
+    with pytest.raises(ValueError, match='scored'): ex.evaluate(measured, ['entropy'], scored=scored)
+
+def test_a_damaged_perplexity_file_stops_nothing(measured, judge):
+    ex.evaluate(measured, ['perplexity'], judge)
+    path = measured.metric(measured.keys[0], 'perplexity', judge.name)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.warns(UserWarning, match='set aside'): df = ex.load(measured, reference='random')
+    assert df.perplexity.notna().sum() == len(df) - 1
 
 def test_a_reference_is_loaded_only_if_something_is_missing(measured, judge, monkeypatch):
     ex.evaluate(measured, ['perplexity'], judge)

@@ -20,6 +20,12 @@ def cells(nb, kind=None): return [c for c in json.loads(nb.read_text(encoding='u
 def source(c): return ''.join(c['source'])
 def requirements(): return [Requirement(r) for k, v in cfg.items() if k.endswith('requirements') for r in v.split()]
 
+@pytest.mark.parametrize('name', modules)
+def test_a_name_is_defined_once(name):
+    "A second function of the same name would replace the first, in every cell above it too"
+    seen = [n.name for n in ast.parse(modules[name].read_text(encoding='utf-8')).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    assert not {n for n in seen if seen.count(n) > 1}
+
 # --- settings, constraints ---------------------------------------------------------------------------------------------
 def test_version_is_one():
     import navira
