@@ -90,5 +90,5 @@ $(VENV)/.eval: $(VENV)/.torch $(INI)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch $(INI)
-	$(call install,eval train dev)
+	$(call install,eval mauve train dev)
 	touch $(VENV)/.eval $@

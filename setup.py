@@ -14,7 +14,7 @@ pythons = ['3', '3 :: Only', '3.11', '3.12']
 
 # `eval_requirements = ...` becomes the extra [eval]: one extra for each such line.
 extras = {k.removesuffix('_requirements'): v.split() for k, v in cfg.items() if k.endswith('_requirements')}
-extras['all'] = sorted({r for name, rs in extras.items() if name != 'dev' for r in rs})
+extras['all'] = sorted({r for name, rs in extras.items() if name not in ('dev', 'mauve') for r in rs}) # mauve-text is under the GPL: only for those who ask for it
 
 setuptools.setup(
     name=cfg['lib_name'],
@@ -32,7 +32,7 @@ setuptools.setup(
                  'Topic :: Scientific/Engineering :: Artificial Intelligence',
                  *(f'Programming Language :: Python :: {p}' for p in pythons)],
     packages=setuptools.find_packages(include=[lib, lib + '.*']),
-    package_data={lib: ['py.typed', 'weights/*', 'assets/*']}, # the embedded model travels in the wheel and the sdist
+    package_data={lib: ['py.typed', 'weights/*', 'assets/*', 'configs/*.toml']}, # the embedded model and the configurations travel in the wheel and the sdist
     include_package_data=True,
     install_requires=cfg['requirements'].split(),
     extras_require=extras,

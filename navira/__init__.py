@@ -8,7 +8,7 @@ __all__ = [*_home, 'schedules']
 def __getattr__(name):
     from importlib import import_module
     if name in _home:
-        if _home[name] == 'sampling': import_module('navira.baselines')     # they register themselves
+        if _home[name] == 'sampling': import_module('navira.onepass')     # it and the baselines register themselves
         return getattr(import_module(f'navira.{_home[name]}'), name)
     if name == 'schedules': return import_module('navira.schedules')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

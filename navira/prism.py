@@ -14,8 +14,9 @@ from .diffusion import Noise, Pass, n_committed, nucleus
 
 # %% auto #0
 __all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'State', 'uniform', 'at_random', 'distrust',
-           'dial', 'reach', 'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none', 'by_budget', 'Policy',
-           'Rows', 'look', 'correcting', 'blind', 'remask', 'reuse', 'commit', 'step', 'prism', 'backbone']
+           'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none', 'by_budget',
+           'Policy', 'Rows', 'look', 'correcting', 'blind', 'keep', 'remask', 'reuse', 'commit', 'step', 'prism',
+           'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -88,18 +89,19 @@ def reach(
 
 to_go = reach(n_committed)
 
-# %% ../nbs/03_prism.ipynb #9ea31fa4
+# %% ../nbs/03_prism.ipynb #2a96fbba
+def room(st: State) -> Tensor: # [B]
+    "ReMDM-cap's bound on the probability that a committed token is taken back, (1 - alpha_s) / alpha_t."
+    alpha = st.committed.sum(1).double() / st.n_free.clamp(min=1)
+    return (1 - (alpha + 1 / st.n).clamp(max=1)) / alpha.clamp(min=1e-12)
+
+# %% ../nbs/03_prism.ipynb #3ee3b986
 def binomial(
     eta: float = 0.01, # probability that a committed token is taken back, before the cap
 ) -> Dial:
     "PRISM's K ~ Binomial(n, min(eta, (1 - alpha_s) / alpha_t)), one draw a row."
     if not 0 <= eta <= 1: raise ValueError(f'eta={eta}: a probability in [0, 1]')
-    def k(st: State) -> Tensor:
-        n = st.committed.sum(1).double()
-        alpha = n / st.n_free.clamp(min=1)
-        sigma = torch.minimum(torch.full_like(n, eta), (1 - (alpha + 1 / st.n).clamp(max=1)) / alpha.clamp(min=1e-12))
-        return (st.committed & (st.uniform('count') < sigma[:, None])).sum(1)
-    return k
+    return lambda st: (st.committed & (st.uniform('count') < room(st).clamp(max=eta)[:, None])).sum(1)
 
 # %% ../nbs/03_prism.ipynb #aca8cbf5
 def during(
@@ -226,7 +228,16 @@ def blind(policy: Policy) -> bool:
     "Does the remask rule score without a pass?"
     return getattr(policy.remask[0], 'blind', False)
 
-# %% ../nbs/03_prism.ipynb #29319a1b
+# %% ../nbs/03_prism.ipynb #d0b1b51b
+def keep(
+    st: State, # what the pass saw
+    quality: Tensor, # [B, L] of the pass, NaN where it has none
+    rows: Tensor, # [B] bool: rows in which it is kept
+) -> State:
+    "Qualities of the visible tokens go into the state; where the pass saw a mask, the last one stands."
+    return replace(st, score=torch.where(quality.isnan() | st.masked | ~rows[:, None], st.score, quality))
+
+# %% ../nbs/03_prism.ipynb #b1683df6
 def remask(policy: Policy, st: State, p: Pass) -> State:
     "Apply the remask rule: the picked committed positions become masks; qualities that were computed are kept."
     score, select = policy.remask
@@ -235,8 +246,8 @@ def remask(policy: Policy, st: State, p: Pass) -> State:
     rated = getattr(score, 'needs_quality', False) and not getattr(policy.reveal[0], 'needs_quality', False)
     if rated and isinstance(p, Rows): p = p.only(rows)      # nobody reads the qualities of the others
     gone = select(st, score(st, p), st.committed)
-    seen = st.score if p.scored is None else torch.where(p.scored.isnan() | st.masked | ~rows[:, None], st.score, p.scored)
-    return replace(st, x=torch.where(gone, st.mask_id, st.x), score=seen)
+    seen = st if p.scored is None else keep(st, p.scored, rows)
+    return replace(seen, x=torch.where(gone, st.mask_id, st.x))
 
 # %% ../nbs/03_prism.ipynb #0ba9469a
 def reuse(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:

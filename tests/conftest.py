@@ -23,3 +23,9 @@ def root():
 def one_thread():
     "For tests that count passes: with several threads a batch is shared out among them"
     n = torch.get_num_threads(); torch.set_num_threads(1); yield; torch.set_num_threads(n)
+
+
+@pytest.fixture
+def two_threads():
+    "For tests of batches side by side, also where the machine has one core"
+    n = torch.get_num_threads(); torch.set_num_threads(2); yield; torch.set_num_threads(n)

@@ -20,6 +20,12 @@ def cells(nb, kind=None): return [c for c in json.loads(nb.read_text(encoding='u
 def source(c): return ''.join(c['source'])
 def requirements(): return [Requirement(r) for k, v in cfg.items() if k.endswith('requirements') for r in v.split()]
 
+@pytest.mark.parametrize('name', modules)
+def test_a_name_is_defined_once(name):
+    "A second function of the same name would replace the first, in every cell above it too"
+    seen = [n.name for n in ast.parse(modules[name].read_text(encoding='utf-8')).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    assert not {n for n in seen if seen.count(n) > 1}
+
 # --- settings, constraints ---------------------------------------------------------------------------------------------
 def test_version_is_one():
     import navira
@@ -127,18 +133,23 @@ def is_the_model(names, read):
     assert weights <= set(have)
     for name in weights: assert read(have[name]) == (root/'navira'/'weights'/name).read_bytes(), name
 
+def has_the_configurations(names):
+    assert {p.name for p in (root/'navira'/'configs').glob('*.toml')} == {n.split('navira/configs/')[1] for n in names if 'navira/configs/' in n and not n.endswith('/')}
+
 def test_wheel_brings_the_embedded_model(dist):
     with zipfile.ZipFile(next(dist.glob('*.whl'))) as z:
         is_the_model(z.namelist(), z.read)
+        has_the_configurations(z.namelist())
         assert {f'navira/{m}.py' for m in modules} | {'navira/py.typed'} <= set(z.namelist())
         meta = next(n for n in z.namelist() if n.endswith('METADATA'))
         text = z.read(meta).decode()
-    for line in ['Requires-Python: >=3.11', 'Provides-Extra: eval', 'Provides-Extra: dev', 'License-Expression: Apache-2.0']: assert line in text
+    for line in ['Requires-Python: >=3.11', 'Provides-Extra: eval', 'Provides-Extra: mauve', 'Provides-Extra: dev', 'License-Expression: Apache-2.0']: assert line in text
     assert 'Programming Language :: Python :: 3.12' in text
 
 def test_sdist_brings_the_embedded_model(dist):
     with tarfile.open(next(dist.glob('*.tar.gz'))) as t:
         is_the_model(t.getnames(), lambda n: t.extractfile(n).read())
+        has_the_configurations(t.getnames())
         assert {'settings.ini', 'setup.py', 'LICENSE', 'README.md', 'CHANGELOG.md'} <= {n.split('/', 1)[-1] for n in t.getnames()}
 
 def test_embedded_model_is_small_enough():

