@@ -746,7 +746,7 @@ def tidy(
                 owned(st, path, checked(path, first=0 if path == st.cell(key) else int(path.stem.split('-')[0]))[1])
             except ValueError as e: set_aside(path, e)               # `Damaged`, or a part whose name is no number
 
-# %% ../nbs/12_experiments.ipynb #994cdf56
+# %% ../nbs/12_experiments.ipynb #1bd9c9c6
 class Interrupted(KeyboardInterrupt):
     "Stopped as asked, with the batch at hand finished and kept. The message says how to go on."
 
@@ -758,7 +758,7 @@ def patient():
         asked.set()
         signal.signal(signum, old[signum])
         with contextlib.suppress(OSError): os.write(2, b'\nnavira: finishing the batch at hand, then stopping; once more stops at once, without it\n')     # `print` may be what was interrupted
-    if threading.current_thread() is threading.main_thread(): old |= {k: signal.signal(k, note) for k in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is threading.main_thread(): old |= {k: signal.signal(k, note) for k in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(k) is not signal.SIG_IGN}    # a shell's `&` has its jobs ignore Ctrl-C, and they keep to it
     try: yield asked
     finally:
         for k, handler in old.items(): signal.signal(k, handler)

@@ -1,8 +1,10 @@
 """Before anything is imported: no network, no window, and the same Hypothesis cases on every machine."""
-import os, sys
+import os, signal, sys
 from pathlib import Path
 
 os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)     # started with `&`: Ctrl-C is tested all the same, here and in processes that tests start
 
 import pytest
 import torch
