@@ -32,12 +32,12 @@ __all__ = ['TABLE1', 'TABLE2', 'PAPER_LENGTH', 'FEW', 'Draws', 'BLUE', 'SKY', 'G
            'shown', 'tex', 'md', 'Table', 'terminal', 'in_html', 'made_with', 'look', 'literal', 'bars',
            'perplexity_axis', 'finished', 'over_budgets', 'budgets_axis', 'lacking', 'figure3', 'figure4', 'figure2',
            'of_table1', 'or_none', 'remdm_said', 'table1', 'traces', 'traced', 'overlaps', 'table2', 'trajectories',
-           'landmarks_of', 'mark', 'spot', 'plane', 'enclosing', 'busiest', 'reading', 'curve', 'common', 'worth',
-           'focus', 'curves', 'one_pass', 'levels', 'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'lower',
-           'ordering', 'equal', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding', 'verdict',
-           'judged', 'against', 'change', 'collapses', 'collapses_faster', 'at_equal_entropy', 'spread_of_schedules',
-           'no_best_temperature', 'half', 'schedules_to_fixed', 'at_largest', 'jaccards', 'comes_back_more', 'findings',
-           'claimed', 'claims', 'paragraph', 'varied', 'most_common', 'grid', 'put', 'save', 'report']
+           'landmarks_of', 'mark', 'spot', 'plane', 'around', 'busiest', 'reading', 'curve', 'common', 'worth', 'focus',
+           'curves', 'one_pass', 'levels', 'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'lower', 'ordering',
+           'equal', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding', 'verdict', 'judged', 'against',
+           'change', 'collapses', 'collapses_faster', 'at_equal_entropy', 'spread_of_schedules', 'no_best_temperature',
+           'half', 'schedules_to_fixed', 'at_largest', 'jaccards', 'comes_back_more', 'findings', 'claimed', 'claims',
+           'paragraph', 'varied', 'most_common', 'grid', 'put', 'save', 'report']
 
 # %% ../nbs/13_results.ipynb #bfb38cf1
 TABLE1 = { # section 5.3, Table 1 (tab:main-results-owt): forwards -> (perplexity under Qwen2.5-72B, entropy in nats); 170 M parameters, L = 1024, 1000 samples, no intervals given
@@ -532,7 +532,7 @@ def mark(ax, r: Results, names: list[str] | None = None) -> None: # of landmarks
 def spot(ax, p: Point, style: dict) -> None:
     ax.errorbar(**bars([p.entropy], [p.log_perplexity], np.exp), **style | dict(ls='', label=literal(p.name) + '*' * (not p.matched)), elinewidth=.7, capsize=1.2)
 
-# %% ../nbs/13_results.ipynb #5fadb925
+# %% ../nbs/13_results.ipynb #09be9cfb
 def plane(
     r: Results,
     budget: int | None = None, # forwards; None: where most policies are
@@ -547,18 +547,19 @@ def plane(
         for ax in (right, left):
             for p in ours: spot(ax, p, look(p.name))
             for k, p in enumerate(others, 1): spot(ax, p, dict(color='0.35', marker=f'${k}$', ms=5.5 if k > 9 else 4, ecolor='0.75'))
-            if ax is right: ax.set(xlim=ax.get_xlim(), ylim=enclosing(ours + others))     # as far as the policies go
-            mark(ax, r); perplexity_axis(ax)
+            mark(ax, r)
+            if ax is right: ax.set(xlim=around(p.entropy for p in ours or others), ylim=around((p.log_perplexity for p in ours or others), np.exp))
+            perplexity_axis(ax)
             ax.set(xlabel='entropy of a text (nats)')
-        left.set_title('with landmarks'); right.set(title='the policies, enlarged', ylabel='')
+        left.set_title('all, with landmarks'); right.set(title="where the paper's methods are" if ours else 'the policies', ylabel='')
         return finished(fig, f'Perplexity against entropy at {budget} forwards', made_with(r, ours + others) + f'; {r.dialled}. Near real text is good; below it in both is on the way to a loop' + '. *: costs what it costs, whatever the budget' * any(not p.matched for p in ours + others))
 
-def enclosing(drawn: list[Point], margin: float = .12) -> tuple[float, float]:
-    "Perplexities from below the lowest interval to above the highest."
-    ends = [e for p in drawn for v in [number(p.log_perplexity)] if v.known for e in (v.lo, v.hi)]
+def around(draws, f: Callable = same, margin: float = .12) -> tuple[float, float] | None:
+    "From below the lowest interval to above the highest."
+    ends = [e for d in draws for v in [number(d)] if v.known for e in (v.lo, v.hi)]
     if not ends: return None
     m = margin * (max(ends) - min(ends) + .1)
-    return math.exp(min(ends) - m), math.exp(max(ends) + m)
+    return float(f(min(ends) - m)), float(f(max(ends) + m))
 
 def busiest(r: Results) -> int: # forwards
     "The budget at which most policies have been judged; of several the largest."
