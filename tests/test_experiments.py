@@ -172,13 +172,19 @@ def test_second_ctrl_c_stops_at_once(home, tmp_path):
     assert same(ex.run(home.sweep, tmp_path / 'store', home.model), home.store)
 
 def test_ctrl_c_while_threads_share_a_batch(home, tmp_path, two_threads):
-    "Rows are counted whichever thread made them; Ctrl-C still finishes the batch"
+    "Rows are counted whichever thread made them; the first Ctrl-C still finishes the batch, a second one stops the threads"
     seen = []
     def progress(cell, done, total):
         seen.append(done / total)
         if len(seen) == 3: signal.raise_signal(signal.SIGINT)         # in the first batch: two threads, four steps each
     with pytest.raises(ex.Interrupted, match='stopped after 1 of 24 batches'): ex.run(home.sweep, tmp_path / 'store', home.model, progress)
     assert len(seen) == 8 and seen == sorted(seen) and len(set(seen)) == 8
+    presses = iter(range(2))
+    def press(*a):
+        if next(presses, None) is not None: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)     # as from a terminal: what a worker raises waits until the main thread wakes
+        time.sleep(.05)
+    with pytest.raises(KeyboardInterrupt) as e: ex.run(home.sweep, tmp_path / 'store', home.model, press)
+    assert not isinstance(e.value, ex.Interrupted) and not [t for t in threading.enumerate() if t.name.startswith('ThreadPool')]
     assert len(list((tmp_path / 'store').glob('parts/*/*.parquet'))) == 1
 
 def test_ctrl_c_in_a_process(home, tmp_path):
