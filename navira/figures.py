@@ -118,7 +118,7 @@ def decimals(
     at = lambda v, n: n - 1 - math.floor(math.log10(v)) if v > 0 else n - 1
     return max(0, min(at(max(map(abs, (x.value, x.lo, x.hi))), figures), at(x.hi - x.lo, 2) if x.hi > x.lo else 99))
 
-# %% ../nbs/13_results.ipynb #0c49d37d
+# %% ../nbs/13_results.ipynb #465ed632
 @dataclass(frozen=True)
 class Method:
     "A policy under the name it has in tables and figures."
@@ -151,6 +151,7 @@ METHODS = {
     'NAVIRA + piecewise': Method('navira-piecewise', look=(BLACK, 'D', '-')),
     'NAVIRA one pass':    Method('navira-onepass', look=('#7a3fa0', '*', '-')),
     'one pass, drawn':    Method('navira-onepass', dict(score='drawn'), ('#a974c9', 'h', '--')),
+    'one pass, both':     Method('navira-onepass', dict(score='both'), (RED, 'D', ':')),
     'one pass tau=0.2':   Method('navira-onepass', dict(tau=.2), ('#c49bdd', '^', ':')),
     'one pass + piecewise': Method('navira-onepass-piecewise', look=('#4b1f6b', 'D', '-.')),
     'one pass, suspects': Method('navira-onepass-suspects', look=('#2e0f45', 'X', ':'), per_eta=2.)}
@@ -691,11 +692,11 @@ def refilled(r: Results, a: str, b: str) -> tuple[Point, Point]:
 
 READINGS = {'equal forwards, equal eta': at_budget, 'equal forwards, eta = 0.01': at_paper_eta, 'equal steps, equal eta': at_steps, 'equal forwards, refilled at once': refilled}
 
-# %% ../nbs/13_results.ipynb #3a1a2a26
+# %% ../nbs/13_results.ipynb #c940fba4
 PAIRS = {'decoupling': ('PRISM', 'NAVIRA-det'), 'decoupling, stochastic': ('PRISM stochastic', 'NAVIRA tau=0.2'), 'temperature': ('NAVIRA-det', 'NAVIRA tau=0.2'), 'temperature, coupled': ('PRISM', 'PRISM stochastic'),
          'a schedule': ('NAVIRA tau=0.2', 'NAVIRA + piecewise'), 'one pass for two': ('NAVIRA-det', 'NAVIRA one pass'), 'decoupling in one pass': ('PRISM', 'NAVIRA one pass'),
          'more temperature, coupled': ('PRISM', 'PRISM stochastic tau=0.5'), 'learned scores': ('entropy', 'NAVIRA-det'), 'learned scores, coupled': ('entropy, coupled', 'PRISM'), 'decoupling, by entropy': ('entropy, coupled', 'entropy'),
-         'drawn probabilities in one pass': ('NAVIRA one pass', 'one pass, drawn'), 'temperature in one pass': ('NAVIRA one pass', 'one pass tau=0.2'), 'a schedule in one pass': ('one pass tau=0.2', 'one pass + piecewise'), 'as many as are suspected': ('NAVIRA one pass', 'one pass, suspects')}
+         'drawn probabilities in one pass': ('NAVIRA one pass', 'one pass, drawn'), 'drawn probabilities, against PRISM': ('PRISM', 'one pass, drawn'), 'two opinions in one pass': ('one pass, drawn', 'one pass, both'), 'two opinions, against PRISM': ('PRISM', 'one pass, both'), 'temperature in one pass': ('NAVIRA one pass', 'one pass tau=0.2'), 'a schedule in one pass': ('one pass tau=0.2', 'one pass + piecewise'), 'as many as are suspected': ('NAVIRA one pass', 'one pass, suspects')}
 
 def lower(x: Number) -> str: # x: a ratio of perplexities
     return {-1: 'yes', 0: 'cannot tell', 1: 'no, higher'}[x.side(1.)] if x.known else '–'

@@ -17,8 +17,8 @@ from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira
 
 # %% auto #0
-__all__ = ['memories', 'remembered', 'remembered_prob', 'remembered_or_drawn', 'remember', 'onepass', 'suspects',
-           'onepass_suspects', 'spread', 'usual', 'held']
+__all__ = ['memories', 'remembered', 'remembered_prob', 'remembered_or_drawn', 'remembered_and_drawn', 'remember', 'onepass',
+           'suspects', 'onepass_suspects', 'spread', 'usual', 'held']
 
 # %% ../nbs/09_one_pass.ipynb #9d358d96
 def remembered(st: State, p: Pass) -> Tensor: # [B, L]
@@ -37,6 +37,13 @@ def remembered_or_drawn(st: State, p: Pass) -> Tensor: # [B, L]
     return -torch.where(st.score.isnan(), st.conf.logit(), st.score)
 remembered_or_drawn.blind = remembered_or_drawn.needs_quality = True
 
+# %% ../nbs/09_one_pass.ipynb #0ca03305
+def remembered_and_drawn(st: State, p: Pass) -> Tensor: # [B, L]
+    "Minus the mean of two logits, the quality and the probability that the token was drawn with; of a token that no pass has seen, the latter."
+    drawn = st.conf.logit().clamp(-12, 12)
+    return -torch.where(st.score.isnan(), drawn, (st.score + drawn) / 2)
+remembered_and_drawn.blind = remembered_and_drawn.needs_quality = True
+
 # %% ../nbs/09_one_pass.ipynb #0c2235aa
 @dataclass(frozen=True)
 class remember:
@@ -49,8 +56,8 @@ class remember:
         due = p.rows & (dial(self.ahead, replace(cleaned, i=st.i + 1)) > 0)
         return (keep(cleaned, p.quality(), due) if due.any() else cleaned), p
 
-# %% ../nbs/09_one_pass.ipynb #24a48131
-memories: dict[str, Score] = {'logit': remembered, 'probability': remembered_prob, 'drawn': remembered_or_drawn}
+# %% ../nbs/09_one_pass.ipynb #56a34d13
+memories: dict[str, Score] = {'logit': remembered, 'probability': remembered_prob, 'drawn': remembered_or_drawn, 'both': remembered_and_drawn}
 
 _card = dict(scores='quality head, as the last pass rated the token', never='nothing (what was just written waits one step more)', exact='heuristic', source='this library')
 
@@ -62,7 +69,7 @@ def onepass(
     off: float = 1.0, # first step after the correcting ones
     p: float = 0.9, # nucleus
     n_remask: Dial | None = None, # K; None is `binomial(eta)`
-    score: str = 'logit', # or 'probability'; 'drawn': logits, and new tokens by the probability that they were drawn with
+    score: str = 'logit', # or 'probability'; 'drawn': logits, and new tokens by the probability that they were drawn with; 'both': the mean of the two, as logits
 ) -> Policy:
     "NAVIRA in one pass: T_t is drawn by the scores of the pass before, then masked, then one pass predicts and rates."
     rule = navira(tau, eta, on, off, p, n_remask)
@@ -82,7 +89,7 @@ def suspects(
         return (st.committed & (st.uniform('count') < torch.minimum(wrong, room(st)[:, None]))).sum(1)
     return k
 
-# %% ../nbs/09_one_pass.ipynb #ad3a48cf
+# %% ../nbs/09_one_pass.ipynb #d1a27b88
 @register('navira-onepass-suspects', selects='the K lowest; K from the qualities themselves', **_card)
 def onepass_suspects(
     rate: float = 0.02, # share of the errors expected that is taken back in a step
@@ -90,7 +97,7 @@ def onepass_suspects(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     p: float = 0.9, # nucleus
-    score: str = 'logit', # or 'probability', 'drawn': for which ones
+    score: str = 'logit', # or 'probability', 'drawn', 'both': for which ones
 ) -> Policy:
     "NAVIRA in one pass, which takes back more where the head expects more errors."
     return onepass(tau, on=on, off=off, p=p, n_remask=suspects(rate), score=score)

@@ -144,7 +144,7 @@ def test_what_has_no_score_stays():
 def runs(draw):
     L, n, V = draw(hs.integers(1, 12)), draw(hs.integers(1, 4)), draw(hs.integers(1, 4))
     name, on = draw(hs.sampled_from(NAMES)), draw(hs.sampled_from([0., .3, .5, 1.]))
-    hyper = amount(name, draw(hs.sampled_from([0., .05, .5, 1.]))) | dict(on=on, off=draw(hs.sampled_from([on, 1.])), p=draw(hs.sampled_from([.3, .9, 1.])), score=draw(hs.sampled_from(['logit', 'probability', 'drawn'])))
+    hyper = amount(name, draw(hs.sampled_from([0., .05, .5, 1.]))) | dict(on=on, off=draw(hs.sampled_from([on, 1.])), p=draw(hs.sampled_from([.3, .9, 1.])), score=draw(hs.sampled_from(['logit', 'probability', 'drawn', 'both'])))
     if name != 'navira-onepass-suspects': hyper['n_remask'] = draw(hs.sampled_from([None, None, 1, 3, 99]))
     given = draw(hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n))
     return dict(name=name, L=L, n=n, V=V, hyper=hyper, given=torch.tensor(given), budget=draw(hs.integers(1, 2 * L + 5)), seed=draw(hs.integers(0, 2**64)))
@@ -171,7 +171,7 @@ def test_counts_budget_prompt_and_memory(r):
     assert torch.equal(out.n_forward, ran.sum(0)) and (out.n_forward <= T).all() and sum(model.rows) == ran.sum()
     due = [on * T <= i + 1 < off * T for i in range(T)]
     assert model.rated == sum(bool(a.any()) and d for a, d in zip(ran, due))    # the head runs only where the next step may ask
-    waits = r['hyper']['score'] != 'drawn'
+    waits = r['hyper']['score'] not in ('drawn', 'both')
     assert not (waits & t.remasked & t.score.isnan()).any() and not (t.remasked & (fixed | (t.x[:-1] == M))).any()
     assert t.score[1:][t.revealed[:-1]].isnan().all()                           # what was just written has no score
     assert not t.remasked[[i for i in range(T) if not on * T <= i < off * T]].any()
