@@ -118,7 +118,7 @@ def decimals(
     at = lambda v, n: n - 1 - math.floor(math.log10(v)) if v > 0 else n - 1
     return max(0, min(at(max(map(abs, (x.value, x.lo, x.hi))), figures), at(x.hi - x.lo, 2) if x.hi > x.lo else 99))
 
-# %% ../nbs/13_results.ipynb #465ed632
+# %% ../nbs/13_results.ipynb #4651a34e
 @dataclass(frozen=True)
 class Method:
     "A policy under the name it has in tables and figures."
@@ -152,6 +152,9 @@ METHODS = {
     'NAVIRA one pass':    Method('navira-onepass', look=('#7a3fa0', '*', '-')),
     'one pass, drawn':    Method('navira-onepass', dict(score='drawn'), ('#a974c9', 'h', '--')),
     'one pass, both':     Method('navira-onepass', dict(score='both'), (RED, 'D', ':')),
+    'MDLM backbone P=0.7': Method('backbone', dict(p=.7), ('0.45', '+', ':')),
+    'PRISM P=0.7':        Method('prism', dict(p=.7), (BLUE, 'v', '--')),
+    'one pass, both P=0.7': Method('navira-onepass', dict(score='both', p=.7), (RED, 'v', '-.')),
     'one pass tau=0.2':   Method('navira-onepass', dict(tau=.2), ('#c49bdd', '^', ':')),
     'one pass + piecewise': Method('navira-onepass-piecewise', look=('#4b1f6b', 'D', '-.')),
     'one pass, suspects': Method('navira-onepass-suspects', look=('#2e0f45', 'X', ':'), per_eta=2.)}
@@ -581,7 +584,7 @@ def reading(
     take = lambda v: np.take_along_axis(v, k, 0)[0]
     return np.where(inside.any(0), take(ya) + take(w) * (take(yb) - take(ya)), np.nan)
 
-# %% ../nbs/13_results.ipynb #766a9ef9
+# %% ../nbs/13_results.ipynb #82be9ef6
 def curve(
     r: Results,
     name: str, # of METHODS
@@ -590,7 +593,7 @@ def curve(
     "A policy at one budget, from no correction on. `Missing` with fewer than two settings of its dial: a straight line is no curve."
     there = [p for p in r.at(name, budget) if p.scored]
     if len(there) < 2: raise Missing(f'a curve of {name} at {budget} forwards: {len(there)} setting{"s" * (len(there) != 1)} of its dial (`navira sweep curves` makes more)')
-    start = [p for p in r.points if p.name == 'MDLM backbone' and p.steps == there[0].steps and p.scored]     # eta = 0: as many steps, not as many forwards
+    start = [p for p in r.points if p.policy == 'backbone' and not p.change and p.settled.get('p') == there[0].settled.get('p') and p.steps == there[0].steps and p.scored]     # eta = 0: as many steps, not as many forwards
     return (start if METHODS[name].per_eta else []) + there
 
 def common(
@@ -646,12 +649,12 @@ def curves(
         etas = sorted({p.dial / METHODS[n].per_eta for n, c in drawn.items() for p in c if p.dial and METHODS[n].per_eta}) or [0.]
         return finished(fig, f'What is equal? {F} forwards, eta as the dial', made_with(r, [p for c in drawn.values() for p in c]) + f'; eta from {etas[0]:g} to {etas[-1]:g}, no correction at the top')
 
-# %% ../nbs/13_results.ipynb #5c8703a3
+# %% ../nbs/13_results.ipynb #c78d4b12
 def one_pass(r: Results) -> Figure:
     "The policies of notebook 09 as curves, with PRISM and NAVIRA-det."
     beyond = [n for n in METHODS if 'one pass' in n]
     if not any(or_none(curve, r, n, focus(r)) for n in beyond): raise Missing(f'curves of {", ".join(beyond)} at {focus(r)} forwards (`navira sweep curves`)')
-    return curves(r, names=['PRISM', 'NAVIRA-det', *beyond])
+    return curves(r, names=['PRISM', 'PRISM P=0.7', 'NAVIRA-det', *beyond])
 
 # %% ../nbs/13_results.ipynb #ee8352c4
 LEVELLED = ('PRISM', 'PRISM stochastic', 'NAVIRA-det', 'NAVIRA tau=0.2', 'NAVIRA + piecewise')
@@ -692,11 +695,11 @@ def refilled(r: Results, a: str, b: str) -> tuple[Point, Point]:
 
 READINGS = {'equal forwards, equal eta': at_budget, 'equal forwards, eta = 0.01': at_paper_eta, 'equal steps, equal eta': at_steps, 'equal forwards, refilled at once': refilled}
 
-# %% ../nbs/13_results.ipynb #c940fba4
+# %% ../nbs/13_results.ipynb #1c2da88f
 PAIRS = {'decoupling': ('PRISM', 'NAVIRA-det'), 'decoupling, stochastic': ('PRISM stochastic', 'NAVIRA tau=0.2'), 'temperature': ('NAVIRA-det', 'NAVIRA tau=0.2'), 'temperature, coupled': ('PRISM', 'PRISM stochastic'),
          'a schedule': ('NAVIRA tau=0.2', 'NAVIRA + piecewise'), 'one pass for two': ('NAVIRA-det', 'NAVIRA one pass'), 'decoupling in one pass': ('PRISM', 'NAVIRA one pass'),
          'more temperature, coupled': ('PRISM', 'PRISM stochastic tau=0.5'), 'learned scores': ('entropy', 'NAVIRA-det'), 'learned scores, coupled': ('entropy, coupled', 'PRISM'), 'decoupling, by entropy': ('entropy, coupled', 'entropy'),
-         'drawn probabilities in one pass': ('NAVIRA one pass', 'one pass, drawn'), 'drawn probabilities, against PRISM': ('PRISM', 'one pass, drawn'), 'two opinions in one pass': ('one pass, drawn', 'one pass, both'), 'two opinions, against PRISM': ('PRISM', 'one pass, both'), 'temperature in one pass': ('NAVIRA one pass', 'one pass tau=0.2'), 'a schedule in one pass': ('one pass tau=0.2', 'one pass + piecewise'), 'as many as are suspected': ('NAVIRA one pass', 'one pass, suspects')}
+         'drawn probabilities in one pass': ('NAVIRA one pass', 'one pass, drawn'), 'drawn probabilities, against PRISM': ('PRISM', 'one pass, drawn'), 'two opinions in one pass': ('one pass, drawn', 'one pass, both'), 'two opinions, against PRISM': ('PRISM', 'one pass, both'), 'a smaller nucleus': ('PRISM', 'PRISM P=0.7'), 'two opinions, against a smaller nucleus': ('PRISM P=0.7', 'one pass, both'), 'two opinions with a smaller nucleus': ('PRISM P=0.7', 'one pass, both P=0.7'), 'temperature in one pass': ('NAVIRA one pass', 'one pass tau=0.2'), 'a schedule in one pass': ('one pass tau=0.2', 'one pass + piecewise'), 'as many as are suspected': ('NAVIRA one pass', 'one pass, suspects')}
 
 def lower(x: Number) -> str: # x: a ratio of perplexities
     return {-1: 'yes', 0: 'cannot tell', 1: 'no, higher'}[x.side(1.)] if x.known else '–'
