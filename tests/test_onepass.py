@@ -140,6 +140,11 @@ def test_what_has_no_score_stays():
 
 # ---- What every run keeps
 
+@pytest.fixture(scope='module', autouse=True)
+def one_thread():
+    "Passes of the head are counted: with several threads a batch is shared out among them"
+    n = torch.get_num_threads(); torch.set_num_threads(1); yield; torch.set_num_threads(n)
+
 @hs.composite
 def runs(draw):
     L, n, V = draw(hs.integers(1, 12)), draw(hs.integers(1, 4)), draw(hs.integers(1, 4))
