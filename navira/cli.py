@@ -271,7 +271,7 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     res, row = ex.again(st, key, (gone & new).sum((0, 2)).argmax().item(), net)
     return res.replay(folder / 'replay.html', row=row, title=f'{cell.policy}, {cell.budget} forwards')
 
-# %% ../nbs/99_cli.ipynb #cf9896e2
+# %% ../nbs/99_cli.ipynb #1dd0959f
 def _print_texts(df, texts: dict[str, list[str]], show: int) -> None:
     for c in df[df.budget == df.budget.max()].itertuples():
         out.print(f'\n{c.label}, {c.budget} forwards', style='bold', highlight=False)
@@ -280,8 +280,8 @@ def _print_texts(df, texts: dict[str, list[str]], show: int) -> None:
 def _write(folder: Path, df, texts: dict[str, list[str]], title: str) -> list[Path]: # what was written
     "`compare.json`, and `compare.png` where there is a perplexity to draw."
     scored = 'perplexity' in df
-    rows = [dict(policy=c.policy, budget=c.budget, steps=c.n_steps, tokens_a_step=c.tokens_a_step, forwards=c.n_forward, seconds=c.seconds, matched=c.matched, entropy=c.entropy, entropy_interval=(c.entropy_lo, c.entropy_hi), texts=texts[c.key],
-                 perplexity=c.perplexity if scored else None, perplexity_interval=(c.perplexity_lo, c.perplexity_hi) if scored else None) for c in df.itertuples()]
+    shown = [c for c in ('policy', 'label', 'budget', 'n_steps', 'tokens_a_step', 'n_forward', 'seconds', 'matched', 'entropy', 'entropy_lo', 'entropy_hi', 'perplexity', 'perplexity_lo', 'perplexity_hi') if c in df]
+    rows = [c | dict(texts=texts[k]) for k, c in zip(df.key, df[shown].to_dict('records'))]
     (folder / 'compare.json').write_text(json.dumps(dict(title=title, cells=rows), indent=1))
     if scored: figure(df, title).savefig(folder / 'compare.png', dpi=130)
     return [folder / 'compare.json'] + [folder / 'compare.png'] * scored

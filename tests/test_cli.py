@@ -105,7 +105,7 @@ def test_compare_without_reference(tmp_path):
     cells = json.loads((tmp_path / 'out' / 'compare.json').read_text())['cells']
     from navira import policies
     assert [c['policy'] for c in cells] == list(policies())
-    assert all((c['forwards'] <= c['budget'] or not c['matched']) and len(c['texts']) == 2 and '<|mask|>' not in ''.join(c['texts']) for c in cells)
+    assert all((c['n_forward'] <= c['budget'] or not c['matched']) and len(c['texts']) == 2 and '<|mask|>' not in ''.join(c['texts']) for c in cells)
     assert (tmp_path / 'out' / 'replay.html').exists()
 
 
