@@ -236,9 +236,29 @@ def test_latex_braces_balance():
         assert bare.count('{') == bare.count('}')
 
 def test_no_cell_without_an_interval(tmp_path):
-    "Three texts are too few for an interval: the table shows a dash"
-    r = fg.read(made_up(tmp_path / 's', dict(GRID, n=3, batch_size=3)))
-    assert all(str(v) == '–' for row in fg.table1(r).rows for v in row[3:5])
+    "Three texts are too few for an interval: there is nothing to read"
+    with pytest.raises(fg.Missing, match='at most 3 texts a point, and an interval needs 8'): fg.read(made_up(tmp_path / 's', dict(GRID, n=3, batch_size=3)))
+
+def test_a_store_with_few_texts_here_and_there_has_its_report(tmp_path):
+    "As a sweep leaves it that was stopped early, or was asked for a handful of texts"
+    entries = [dict(policy='backbone', n=4), dict(policy='prism', n=4), dict(policy='navira-det', n=24)]
+    store = made_up(tmp_path / 's', dict(GRID, entries=entries))
+    with pytest.warns(UserWarning, match='2 of 3 points have fewer than 8 texts'): r = fg.read(store)
+    assert [p.name for p in r.points] == ['NAVIRA-det'] and number_of(r.points[0]).known
+    with pytest.warns(UserWarning): files = fg.report(store, tmp_path / 'out', Console(file=open('/dev/null', 'w')))
+    assert {'report.md', 'figure-3.png', 'plane.png'} <= {f.name for f in files}
+
+def number_of(p): return fg.number(p.log_perplexity)
+
+def test_a_handful_of_judged_texts_is_not_judged(tmp_path):
+    store = made_up(tmp_path / 's', dict(GRID, entries=[dict(policy='prism'), dict(policy='navira-det')]))
+    path = store.metric(store.keys[0], 'perplexity', 'smollm2')
+    table, about = ex.read_table(path)
+    ex.write_table(path, table.slice(0, 5), about)
+    r = fg.read(store)
+    few = next(p for p in r.points if not p.scored)
+    with pytest.raises(fg.Missing, match='measured on 5 texts, an interval needs 8'): few.log_perplexity
+    assert fg.report(store, tmp_path / 'out', Console(file=open('/dev/null', 'w')))
 
 def test_paper_is_as_printed():
     for row in fg.TABLE1.values(): assert set(row) <= {64, 128, 256, 512, 1024}
