@@ -39,7 +39,7 @@ def _version(show: bool):
 @app.callback()
 def _root(version: Annotated[bool, typer.Option('--version', callback=_version, is_eager=True, help='Print the version.')] = False): pass
 
-# %% ../nbs/99_cli.ipynb #062d10da
+# %% ../nbs/99_cli.ipynb #fb1567a6
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError)     # FileNotFoundError is an OSError
 
 def message(e: BaseException) -> str:
@@ -53,10 +53,10 @@ def keep_memory() -> None:
     for option, value in ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**28)):  # malloc.h: M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
         if mallopt: mallopt(option, value)
 
-def main(args: list[str] | None = None) -> None:
+def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
     "The console script: runs the app; a user's mistake becomes one line and exit code 2."
     keep_memory()
-    try: app(args)
+    try: program(args)
     except USER_ERRORS as e:
         err.print(f'navira: {message(e)}', style='bold red', markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)

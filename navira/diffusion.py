@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 # %% auto #0
-__all__ = ['corrupt', 'Pass', 'low_discrepancy', 'nelbo', 'JointDenoiser', 'JointPass', 'Words', 'orchard', 'categorical',
-           'descending', 'at_rank', 'drawer', 'nucleus', 'philox', 'Noise', 'side_by_side', 'n_committed', 'choose']
+__all__ = ['corrupt', 'Pass', 'low_discrepancy', 'nelbo', 'JointDenoiser', 'JointPass', 'Words', 'orchard', 'side_by_side',
+           'categorical', 'descending', 'at_rank', 'drawer', 'nucleus', 'philox', 'Noise', 'n_committed', 'choose']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -152,6 +152,30 @@ def orchard() -> Words:
     return Words.from_sentences({'an apple ripen': 6, 'a apple ripen': .3, 'a pear ripen': 2, 'the apple ripen': 1, 'the pear ripen': 1,
                                  'a dog bark': 6, 'an owl hoot': 3, 'the dog bark': 2, 'the owl hoot': 1})
 
+# %% ../nbs/01_masked_diffusion.ipynb #6ed46c8d
+def side_by_side(
+    f: Callable, # one argument
+    items: Sequence, # what it is called with
+    device='cpu', # where `f` computes
+    most: int | None = None, # at most so many at once; None: as many as PyTorch has threads
+    halt: Callable[[], None] = lambda: None, # called once no more results are wanted, so that a long `f` can stop early
+) -> Iterator: # f(item) for each, in order
+    "On a CPU, `f` runs on several items at once in threads, PyTorch's own shared out among them; on other devices one after the other."
+    threads, items = torch.get_num_threads(), list(items)
+    workers = min(threads, len(items), most or threads)
+    if workers < 2 or torch.device(device).type != 'cpu': return map(f, items)
+    mode, grad, auto, dtype = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')
+    def alike(item):                                          # these modes are known to the caller's thread only
+        with torch.inference_mode(mode), torch.set_grad_enabled(grad), torch.autocast('cpu', dtype, auto): return f(item)
+    def results():
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+        try: yield from pool.map(alike, items)
+        finally:
+            halt()
+            try: pool.shutdown(cancel_futures=True)
+            finally: torch.set_num_threads(threads)
+    return results()
+
 # %% ../nbs/01_masked_diffusion.ipynb #a99b1908
 def categorical(
     p: Tensor, # [N, V] weights >= 0, not necessarily normalised
@@ -185,7 +209,7 @@ def at_rank(
     if late.any(): same[late] &= same[late].cumsum(-1) > place[late, None]
     return same.to(torch.uint8).argmax(-1)
 
-# %% ../nbs/01_masked_diffusion.ipynb #4ddb758c
+# %% ../nbs/01_masked_diffusion.ipynb #1c89aeb9
 @dataclass(frozen=True)
 class drawer:
     "A token draw from the tempered, truncated, renormalised distribution, in float64."
@@ -201,11 +225,17 @@ class drawer:
 
     def tempered(self, logits: Tensor) -> Tensor: # [N, V]
         if self.temperature in (0, 1): return logits
-        return (logits.double() - logits.amax(-1, keepdim=True)) / self.temperature   # so that no quotient overflows
+        return logits.to(torch.float64, copy=True).sub_(logits.amax(-1, keepdim=True)).div_(self.temperature)   # so that no quotient overflows
 
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus, zeros after a shorter one
         "The probabilities that tokens are drawn with, the most likely first."
-        return self.kept(descending(self.tempered(logits)))
+        parts = list(side_by_side(lambda x: self.kept(self.tempered(descending(x))), self.few(logits), logits.device))
+        n = max(q.shape[1] for q in parts)
+        return torch.cat([torch.nn.functional.pad(q, (0, n - q.shape[1])) for q in parts])
+
+    def few(self, x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers at a time
+        "The rows in parts that stay in a CPU's cache; elsewhere all of them."
+        return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
 
     def kept(self, v: Tensor) -> Tensor: # [N, V] tempered logits, high first -> [N, n]
         q = v.double().softmax(-1)
@@ -222,11 +252,16 @@ class drawer:
         return torch.zeros(logits.shape, dtype=q.dtype, device=q.device).scatter(1, tokens[:, :q.shape[1]], q)
 
     def __call__(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # [N, V], uniforms [N] -> tokens [N], their probability [N]
-        x, cut = self.tempered(logits), self.p < 1 or self.top_k is not None
-        v = descending(x) if cut else x
-        q = self.kept(v) if cut else x.double().softmax(-1)
+        parts = self.few(logits)
+        tokens, prob = zip(*side_by_side(lambda part: self.drawn(*part), zip(parts, u.split([len(x) for x in parts])), logits.device))
+        return torch.cat(tokens), torch.cat(prob)
+
+    def drawn(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        cut = self.p < 1 or self.top_k is not None
+        v = descending(logits) if cut else logits
+        q = self.kept(self.tempered(v)) if cut else self.tempered(v).double().softmax(-1)
         i = q.argmax(-1) if self.temperature == 0 else categorical(q, u)
-        return at_rank(x, v, i) if cut else i, q.gather(1, i[:, None])[:, 0]
+        return at_rank(logits, v, i) if cut else i, q.gather(1, i[:, None])[:, 0]
 
 # %% ../nbs/01_masked_diffusion.ipynb #00286bcb
 def nucleus(
@@ -272,30 +307,6 @@ class Noise:
         word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), 'little')
         a, b, _, _ = philox((where[None], i, word, self.samples[:, None]), (self.seed & _LOW, self.seed >> 32 & _LOW))
         return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52     # 52 bits: one half more still fits a float64
-
-# %% ../nbs/01_masked_diffusion.ipynb #6ed46c8d
-def side_by_side(
-    f: Callable, # one argument
-    items: Sequence, # what it is called with
-    device='cpu', # where `f` computes
-    most: int | None = None, # at most so many at once; None: as many as PyTorch has threads
-    halt: Callable[[], None] = lambda: None, # called once no more results are wanted, so that a long `f` can stop early
-) -> Iterator: # f(item) for each, in order
-    "On a CPU, `f` runs on several items at once in threads, PyTorch's own shared out among them; on other devices one after the other."
-    threads, items = torch.get_num_threads(), list(items)
-    workers = min(threads, len(items), most or threads)
-    if workers < 2 or torch.device(device).type != 'cpu': return map(f, items)
-    mode, grad, auto, dtype = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')
-    def alike(item):                                          # these modes are known to the caller's thread only
-        with torch.inference_mode(mode), torch.set_grad_enabled(grad), torch.autocast('cpu', dtype, auto): return f(item)
-    def results():
-        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
-        try: yield from pool.map(alike, items)
-        finally:
-            halt()
-            try: pool.shutdown(cancel_futures=True)
-            finally: torch.set_num_threads(threads)
-    return results()
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
 def n_committed(

@@ -29,7 +29,7 @@ from .selection import navira, prism_stochastic
 # %% auto #0
 __all__ = ['grids', 'register', 'policies', 'about', 'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps',
            'start_ids', 'Trace', 'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'Recorder',
-           'sample', 'fits']
+           'as_many_as_fit', 'sample', 'reads_quality', 'fits']
 
 # %% ../nbs/07_sampling.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -555,7 +555,21 @@ class Recorder:
         remasked, revealed, score, tau = (torch.stack(a) for a in zip(*self.steps))
         return Trace(torch.stack(self.x), remasked, revealed, score, tau, self.st.mask_id, self.st.fixed.cpu())
 
-# %% ../nbs/07_sampling.ipynb #497fa794
+# %% ../nbs/07_sampling.ipynb #49b95fe8
+def as_many_as_fit(
+    run: Callable[[Tensor], object], # on a batch of rows; torch.OutOfMemoryError where they are too many
+    rows: Tensor, # [n]
+) -> list: # of what `run` returns, in order
+    "`run` on all rows at once, or on batches of half of them, a quarter, ..., the first that fits."
+    done, size = [], len(rows)
+    while len(rows):
+        try: done, rows = [*done, run(rows[:size])], rows[size:]
+        except torch.OutOfMemoryError:
+            if size == 1: raise
+            size = -(-size // 2)
+    return done
+
+# %% ../nbs/07_sampling.ipynb #d43fedca
 @torch.inference_mode()
 def sample(
     model: Denoiser, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
@@ -565,7 +579,7 @@ def sample(
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
     length: int | None = None, # L; None is the model's
     prompt: str | list[str] | Tensor | None = None, # see `start_ids`
-    batch_size: int = 32, # rows in work at a time: in one forward pass, or shared out among the cores of a CPU
+    batch_size: int | None = None, # rows in work at a time: in one forward pass, or shared out among the cores of a CPU; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
     first: int = 0, # number of the first sample: (seed, first=32, n=32) continues (seed, n=32)
     progress: Callable[[int], None] | None = None, # called after each step with the number of rows that made it, on a CPU by several threads
@@ -573,7 +587,7 @@ def sample(
 ) -> Samples:
     "Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2)."
     rule = _registered(policy, hyper)
-    batch_size, first, seed = whole('batch_size', batch_size, 1), whole('first', first, 0), whole('seed', seed, -2**63)
+    batch_size, first, seed = None if batch_size is None else whole('batch_size', batch_size, 1), whole('first', first, 0), whole('seed', seed, -2**63)
     x, n = start_ids(model, n, length, prompt), int(n)
     fits(model, rule, x.shape[1])
     T = n_steps(rule, budget, (x == model.mask_id).sum(1))
@@ -581,21 +595,33 @@ def sample(
     def run(rows):
         st = State.start(x[rows].to(device), model.mask_id, T, Noise(seed, first + rows.to(device)))
         rec = Recorder(rule, st) if trace else None
-        for _ in range(T):
+        for i in range(T):
             if stop.is_set(): return None                     # interrupted, or another batch has failed
-            st = step(rule, st, model, *([rec.watch] if rec else []))
+            try: st = step(rule, st, model, *([rec.watch] if rec else []))
+            except torch.OutOfMemoryError:
+                if progress: progress(-i * len(rows))         # these steps will be made again
+                raise
             if progress: progress(len(rows))
         if (st.conf.isnan() & ~st.fixed & ~st.masked).any(): raise ValueError('the model gave NaN for the logits of some token: its weights have diverged, or overflow in this precision')
         return st.x.cpu(), st.n_forward.cpu(), rec and rec.trace()
-    share = -(-min(batch_size, n) // torch.get_num_threads()) if torch.device(device).type == 'cpu' else batch_size
-    tokens, forwards, traces = zip(*side_by_side(run, torch.arange(n).split(share), device, most=batch_size // share, halt=stop.set))
+    cpu = torch.device(device).type == 'cpu'
+    if batch_size is None and not cpu: parts = as_many_as_fit(run, torch.arange(n))
+    else:
+        rows = batch_size or 32
+        share = -(-min(rows, n) // torch.get_num_threads()) if cpu else rows
+        parts = side_by_side(run, torch.arange(n).split(share), device, most=rows // share, halt=stop.set)
+    tokens, forwards, traces = zip(*parts)
     return Samples(torch.cat(tokens), torch.cat(forwards), T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None)
 
-# %% ../nbs/07_sampling.ipynb #ecd6d633
+# %% ../nbs/07_sampling.ipynb #f3a9c25c
+def reads_quality(rule: Policy) -> bool:
+    "Does any part of the policy look at the quality of tokens?"
+    return any(getattr(part, 'needs_quality', False) for part in (rule.remask[0], rule.reveal[0], rule.predict))
+
 def fits(model: Denoiser, rule: Policy, length: int | None = None) -> None:
     "ValueError if the policy needs a quality head and the model has none, or what it predicts with does not fit the model, or `length` tokens (None: the model's)."
     if hasattr(rule.predict, 'fits'): rule.predict.fits(model, length or model.length)
-    if any(getattr(part, 'needs_quality', False) for part in (rule.remask[0], rule.reveal[0], rule.predict)) and getattr(model, 'quality', True) is None:
+    if reads_quality(rule) and getattr(model, 'quality', True) is None:
         raise ValueError('this policy needs a quality head and the checkpoint has none: `navira finetune` trains one; backbone and mdlm need none')
 
 # %% ../nbs/07_sampling.ipynb #b11ec4d2

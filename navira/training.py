@@ -972,7 +972,7 @@ def calibration_error(
 ) -> float: # mean |predicted - right|, weighted by the number in the bin
     return sum(b['n'] * abs(b['predicted'] - b['right']) for b in table) / sum(b['n'] for b in table)
 
-# %% ../nbs/10_training.ipynb #ca9f245e
+# %% ../nbs/10_training.ipynb #4f1524f6
 def stage_record(
     name: str, # 'pretrain', 'head', 'joint'
     folder: Path, # with its log
@@ -988,9 +988,11 @@ def stage_record(
     return dict(name=name, recipe={k: v for k, v in recipe.items() if k not in hide}, steps=losses[-1]['step'], tokens=losses[-1]['tokens'], seconds=round(losses[-1]['seconds']),
                 device=device_name(), evals=evals, loss=[[int(c[-1, 0]), round(float(c[:, 1].mean()), 4)] for c in chunks])
 
-def device_name() -> str:
+def device_name(
+    kind: str | None = None, # 'cpu' or 'cuda'; None: the accelerator where there is one
+) -> str:
     "The accelerator, or the processor, its cores and its vector instructions."
-    if torch.cuda.is_available(): return f'{torch.cuda.get_device_name()} x {torch.cuda.device_count()}'
+    if torch.cuda.is_available() and kind != 'cpu': return f'{torch.cuda.get_device_name()} x {torch.cuda.device_count()}'
     info = Path('/proc/cpuinfo')
     names = [l.split(':')[1].strip() for l in info.read_text().splitlines() if l.startswith('model name')] if info.exists() else []
     return f'{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}'

@@ -1,0 +1,32 @@
+"""The speed of sampling: ours, the literal algorithm and the floor, in one run. What is measured, and how, is notebook 15's.
+
+    python benchmarks/sampling.py                                        # everything, into benchmarks/results/cpu.json
+    python benchmarks/sampling.py --shapes embedded --policies prism --rounds 1 --out try.json
+    python benchmarks/sampling.py --device cuda --dtype bfloat16         # into benchmarks/results/cuda-bfloat16.json
+
+Stopped, it goes on where it was. To measure again, give another file, or remove the old one.
+"""
+from pathlib import Path
+from typing import Annotated, Optional
+import typer
+from navira.cli import main, out
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+@app.command(help=__doc__.split('\n')[0])
+def run(shapes: Annotated[str, typer.Option(help='Comma-separated: embedded, mdlm-owt, scaling.')] = 'embedded,mdlm-owt,scaling',
+        policies: Annotated[str, typer.Option(help="Comma-separated; 'all' for the seven.")] = 'all',
+        rounds: Annotated[int, typer.Option(min=1)] = 3,
+        device: Annotated[str, typer.Option(help='cpu or cuda.')] = 'cpu',
+        dtype: Annotated[str, typer.Option(help='float32 or bfloat16 (autocast).')] = 'float32',
+        path: Annotated[Optional[Path], typer.Option('--out', help='File of results.')] = None) -> None:
+    from navira import speed
+    from navira.figures import terminal
+    b = speed.Bench(rounds, device, dtype)
+    path = path or Path(__file__).parent / 'results' / ('-'.join([device] + [dtype] * (dtype != 'float32')) + '.json')
+    found = speed.benchmark(path, b, shapes.split(','), speed.POLICIES if policies == 'all' else policies.split(','), lambda line: print(line, flush=True))
+    for t in speed.tables(found): out.print(terminal(t))
+
+if __name__ == '__main__':      # children are started anew, and import this file
+
+    main(program=app)
