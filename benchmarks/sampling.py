@@ -28,5 +28,4 @@ def run(shapes: Annotated[str, typer.Option(help='Comma-separated: embedded, mdl
     for t in speed.tables(found): out.print(terminal(t))
 
 if __name__ == '__main__':      # children are started anew, and import this file
-
-    main(program=app)
+    main(program=app)           # as `navira`: keeps the memory it has, and says a mistake in one line
