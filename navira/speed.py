@@ -60,7 +60,7 @@ class Whole(Pass):
 
 def everywhere(model: Denoiser, rated: bool) -> Denoiser: return lambda x: Whole(model(x), rated)
 
-# %% ../nbs/15_speed.ipynb #919644e8
+# %% ../nbs/15_speed.ipynb #c3374811
 def drawn_everywhere(
     draw: drawer,
     logits: Tensor, # [N, V], of every position
@@ -79,7 +79,7 @@ def drawn_everywhere(
         p = p / p.sum(-1, keepdim=True)
     if draw.temperature == 0: i = p.argmax(-1)
     else: i = (p / -torch.rand_like(p).log()).argmax(-1) if u is None else categorical(p, u)
-    return (a.gather(1, i[:, None])[:, 0] for a in (order, p))
+    return tuple(a.gather(1, i[:, None])[:, 0] for a in (order, p))
 
 # %% ../nbs/15_speed.ipynb #0714338a
 def literal_step(
@@ -346,7 +346,7 @@ def ladder(b: Bench, model: MaskedLM, shape: Shape, name: str = 'navira-piecewis
         times = b.race(ways | {'floor': floor(done[LADDER[3]], b.products)}, cold=LADDER[:1])
         return {k: dict(seconds=t, work=made[k] if k in made else made[LADDER[3]]) for k, t in times.items()}
 
-# %% ../nbs/15_speed.ipynb #1fc81889
+# %% ../nbs/15_speed.ipynb #5a42eb80
 def pieces(b: Bench, model: MaskedLM, shape: Shape) -> dict[str, dict]:
     "Seconds of single operations, 'before' and 'after' a change, at the sizes of a pass."
     L, D, n = model.length, model.config.hidden_dim, shape.rows * -(-model.length // shape.steps)
@@ -354,7 +354,7 @@ def pieces(b: Bench, model: MaskedLM, shape: Shape) -> dict[str, dict]:
         x, wide = (torch.randn(shape.rows, L, d, device=b.device) for d in (D, 4 * D))
         logits, u, draw = 3 * torch.randn(n, model.config.vocab_size, device=b.device), torch.rand(n, device=b.device).double(), drawer(p=.9)
         norm, gelu, (shift, scale) = Norm(D).to(b.device), GELU(), torch.randn(2, D, device=b.device)
-        before_after = {'nucleus draw, values sorted alone': (lambda: [*drawn_everywhere(draw, logits, u)], lambda: draw(logits, u)),
+        before_after = {'nucleus draw, values sorted alone': (lambda: drawn_everywhere(draw, logits, u), lambda: draw(logits, u)),
                         'modulation within the layer norm': (lambda: (1 + scale) * F.layer_norm(x, (D,), norm.weight) + shift, lambda: norm(x, shift, scale)),
                         'GELU from in-place operations': (lambda: F.gelu(wide, approximate='tanh'), lambda: gelu(wide))}
         return {k: b.race(dict(before=f, after=g)) for k, (f, g) in before_after.items()}
@@ -618,7 +618,7 @@ def drawn(found: dict) -> Figure:
         fig.legend(h, l, loc='outside lower center', ncols=3)
     return fig
 
-# %% ../nbs/15_speed.ipynb #3890cecb
+# %% ../nbs/15_speed.ipynb #88bdb7f8
 def changes(found: dict, shape: str) -> Table | None:
     "Before and after each change; predicted from the products it saves at the speed of the floor."
     rungs = at(found, f'{shape}/ladder')
@@ -629,7 +629,7 @@ def changes(found: dict, shape: str) -> Table | None:
         if k not in rungs: continue
         now = rungs[k]
         gone = '-' if last is None else f"{(last['work'] - now['work']) * pace:.3f}"
-        rows.append([k, str(Spread.of(now['seconds'])), gone, '-' if last is None else str(statistics.median(last['seconds']) - statistics.median(now['seconds']))[:6], '-' if last is None else str(ratio(last['seconds'], now['seconds']))])
+        rows.append([k, str(Spread.of(now['seconds'])), gone, '-' if last is None else f"{statistics.median(last['seconds']) - statistics.median(now['seconds']):.3f}", '-' if last is None else str(ratio(last['seconds'], now['seconds']))])
         last = now
     rows.append(['floor', str(Spread.of(rungs['floor']['seconds'])), '-', '-', str(ratio(last['seconds'], rungs['floor']['seconds']))])
     return Table(f'{shape}: an active step, change by change', ('with', 'seconds', 'saving predicted (s)', 'saving measured (s)', 'times faster'), rows, note(found))

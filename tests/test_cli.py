@@ -31,6 +31,7 @@ def foreign(tmp_path_factory):
 MISTAKES = {
     'unknown policy': (['generate', '--policy', 'navria'], "did you mean 'navira'?"),
     'unknown policy to compare': (['compare', '--policies', 'prism,navira-dett'], "did you mean 'navira-det'?"),
+    'unknown sweep to estimate': (['info', '--bench', '--sweep', 'smal'], "did you mean 'small'?"),
     'unknown hyper-parameter': (['generate', '--policy', 'navira', '--set', 'tao=1'], "did you mean 'tau'?"),
     'budget too small': (['generate', '--policy', 'navira', '--budget', '1'], 'budget=1'),
     'one budget of many too small': (['compare', '--budgets', '16,1'], 'budget=1'),

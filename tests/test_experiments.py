@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import navira.experiments as ex
-from navira import metrics
+from navira import cli, metrics
 from navira.cli import main
 from navira.denoiser import save
 from navira.sampling import policies, policy, sample
@@ -480,6 +480,11 @@ def test_dry_run(home, tmp_path, capsys):
     assert main_(tmp_path / 'away.toml', '--dry-run').value.code == 0
     said = capsys.readouterr()
     assert f'{forwards:,} forward passes' in said.out and '?' in said.out and 'hours are unknown' in said.err
+
+def test_bench_times_a_checkpoint_and_estimates_a_sweep(home, capsys):
+    cli._bench(str(home.folder / 'model'), str(home.config), limit=0.)
+    said = capsys.readouterr().out
+    assert 'texts an hour' in said and 'what `navira sweep` would do' in said and all(p in said for p in (('prism', 'navira-piecewise') if home.model.quality else ('backbone', 'remdm-cap')))
 
 def test_dry_run_counts_judging_and_what_is_missing(home, tmp_path, judge, monkeypatch, capsys):
     "Judging has its time; of a store that is there, only the rest counts"

@@ -14,7 +14,7 @@ cfg = ini['DEFAULT']
 modules = {p.stem: p for p in sorted((root/'navira').glob('*.py'))}
 notebooks = sorted((root/'nbs').glob('*.ipynb'))
 weights = {'model.safetensors', 'config.json', 'tokenizer.json', 'training.json', 'README.md', 'critic.safetensors', 'critic.json', 'critic-training.json'}
-order = 'diffusion denoiser prism decoupling selection schedules sampling baselines onepass training metrics experiments figures speed judge cli'.split()
+order = 'diffusion denoiser prism decoupling selection schedules sampling baselines onepass training metrics experiments figures judge speed cli'.split()
 
 def cells(nb, kind=None): return [c for c in json.loads(nb.read_text(encoding='utf-8'))['cells'] if kind in (None, c['cell_type'])]
 def source(c): return ''.join(c['source'])
