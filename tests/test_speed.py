@@ -9,7 +9,7 @@ from navira import speed
 from navira.denoiser import Config, load, multiply_adds
 from navira.diffusion import drawer, n_committed
 from navira.prism import step
-from navira.sampling import policies, policy, reads_quality
+from navira.sampling import policies, policy
 from toys import ACCEPT, chi2
 
 root = Path(__file__).resolve().parent.parent
@@ -21,8 +21,7 @@ def lengths(calls): return [a[0].shape[-2] for f, a in calls if f is not F.linea
 # --- the same results -----------------------------------------------------------------------------------------------------
 REFUSE = {'token-critic'}      # rates with a network of its own
 
-@pytest.mark.parametrize('name', sorted(set(policies()) - REFUSE))
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+@pytest.mark.parametrize('name, dtype', [*((n, torch.float64) for n in sorted(set(policies()) - REFUSE)), *((n, torch.float32) for n in speed.POLICIES)], ids=str)
 def test_the_literal_algorithm_draws_the_same_tokens(name, dtype):
     model, rule = net(3).to(dtype), policy(name)
     with torch.inference_mode():
@@ -42,15 +41,16 @@ def test_gumbel_noise_everywhere_has_the_law_of_the_draw(d):
     assert set(counts) <= set(law) and (len(law) == 1 or chi2(counts, law) > ACCEPT)
     torch.testing.assert_close(q, torch.tensor([law[t] for t in tokens.tolist()], dtype=torch.float64))
 
-@given(hs.integers(1, 7), hs.integers(2, 300), hs.sampled_from([drawer(p=.9), drawer(.3, .95, keep_crossing=True), drawer(1., 1., 4), drawer(0., .9)]), hs.integers(0, 99))
+@given(hs.integers(1, 7), hs.integers(2, 300), hs.sampled_from([drawer(), drawer(p=.9), drawer(.3, .95, keep_crossing=True), drawer(1., 1., 4), drawer(0., .9)]), hs.integers(0, 99))
 def test_rows_in_parts_are_rows(N, V, d, seed):
-    "What a draw does with a row does not depend on how many rows it has, nor on how they are parted"
+    "Which token a row draws does not depend on how many rows there are, nor on how they are parted"
     g = torch.Generator().manual_seed(seed)
     logits, u = torch.randn(N, V, generator=g), torch.rand(N, generator=g, dtype=torch.float64)
     object.__setattr__(d := replace(d), 'few', lambda x: x.split(2))
     whole = replace(d)
-    for a, b in zip(d(logits, u), whole(logits, u)): assert torch.equal(a, b)
-    assert torch.equal(d.ranked(logits), whole.ranked(logits)) and torch.equal(d.law(logits), whole.law(logits))
+    (tokens, p), (others, q) = d(logits, u), whole(logits, u)
+    assert torch.equal(tokens, others)
+    for a, b in ((p, q), (d.ranked(logits), whole.ranked(logits)), (d.law(logits), whole.law(logits))): torch.testing.assert_close(a, b, atol=1e-15, rtol=1e-14)      # a shorter row of zeros adds up in another order
 
 # --- what is counted ------------------------------------------------------------------------------------------------------
 @given(hs.integers(1, 3), hs.integers(1, 3), hs.sampled_from([5, 12]))
@@ -92,7 +92,6 @@ def test_midway_has_the_counts_of_the_policy(name):
     model = net(model_length=64)
     for st in speed.midway(policy(name), speed.blank(model, 4, 16)):
         assert (st.committed.sum(1) == (n_committed(64, st.i - 1, 16) if st.i else 0)).all()
-        if reads_quality(policy(name)) and st.i > 8: assert not st.score.isnan().all()
 
 def test_random_weights_are_a_function_of_the_seed_and_leave_the_global_state():
     torch.manual_seed(1); a = torch.rand(1); torch.manual_seed(1)
