@@ -9,7 +9,9 @@ Stopped, it goes on where it was. To measure again, give another file, or remove
 from pathlib import Path
 from typing import Annotated, Optional
 import typer
-from navira.cli import main, out
+from navira.cli import keep_memory, main, out
+
+def listed(names: str) -> list[str]: return [n.strip() for n in names.split(',')]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -22,9 +24,9 @@ def run(shapes: Annotated[str, typer.Option(help='Comma-separated: embedded, mdl
         path: Annotated[Optional[Path], typer.Option('--out', help='File of results.')] = None) -> None:
     from navira import speed
     from navira.figures import terminal
-    b = speed.Bench(rounds, device, dtype)
+    b = speed.Bench(rounds, device, dtype, keep_memory)
     path = path or Path(__file__).parent / 'results' / ('-'.join([device] + [dtype] * (dtype != 'float32')) + '.json')
-    found = speed.benchmark(path, b, shapes.split(','), speed.POLICIES if policies == 'all' else policies.split(','), lambda line: print(line, flush=True))
+    found = speed.benchmark(path, b, listed(shapes), speed.POLICIES if policies == 'all' else listed(policies), lambda line: print(line, flush=True))
     for t in speed.tables(found): out.print(terminal(t))
 
 if __name__ == '__main__':      # children are started anew, and import this file

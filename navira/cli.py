@@ -39,7 +39,7 @@ def _version(show: bool):
 @app.callback()
 def _root(version: Annotated[bool, typer.Option('--version', callback=_version, is_eager=True, help='Print the version.')] = False): pass
 
-# %% ../nbs/99_cli.ipynb #fb1567a6
+# %% ../nbs/99_cli.ipynb #7b86eb74
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError)     # FileNotFoundError is an OSError
 
 def message(e: BaseException) -> str:
@@ -50,7 +50,7 @@ def keep_memory() -> None:
     "On Linux, keep what tensors free for the next ones; changes the whole process, so only the console script does it."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')                      # PyTorch: large tensors on huge pages
     mallopt = getattr(ctypes.CDLL(None), 'mallopt', None) if sys.platform == 'linux' else None    # glibc has it, musl not
-    for option, value in ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**28)):  # malloc.h: M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+    for option, value in ((-8, 1), (-4, 0), (-1, -1), (-2, 2**28)):  # malloc.h: M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
         if mallopt: mallopt(option, value)
 
 def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
@@ -97,9 +97,16 @@ def numbers(value: str) -> list[int]:
 def bar() -> Progress:
     return Progress(TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
 
-# %% ../nbs/99_cli.ipynb #50453b5a
+# %% ../nbs/99_cli.ipynb #b6c4b2fe
 Model = Annotated[Optional[str], typer.Option(help='Folder, checkpoint or Hub id; the embedded model if not given.')]
 Sets = Annotated[list[str], typer.Option('--set', help="A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.")]
+
+def _device(name: str) -> str:
+    import torch
+    from navira.diffusion import choose
+    gpu = torch.cuda.is_available()
+    if choose('device', name, ('auto', 'cpu', 'cuda')) == 'cuda' and not gpu: raise ValueError('--device cuda: PyTorch sees no such device here; cpu is there')
+    return 'cuda' if gpu and name != 'cpu' else 'cpu'
 
 @app.command()
 def generate(
@@ -110,6 +117,7 @@ def generate(
     seed: Annotated[int, typer.Option()] = 0,
     length: Annotated[Optional[int], typer.Option(help="Tokens in a text; the model's length if not given.")] = None,
     model: Model = None,
+    device: Annotated[str, typer.Option(help='cpu, cuda, or auto.')] = 'auto',
     hyper: Sets = [],
     as_json: Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')] = False,
     replay: Annotated[Optional[Path], typer.Option(help='Also write an HTML replay of the first text to this file.')] = None,
@@ -120,7 +128,7 @@ def generate(
     s.enough(rule, budget), s.whole('n', n, 1, 'the number of samples is')
     if replay: writable(replay.parent)
     from navira.denoiser import load
-    net = load(model)
+    net = load(model, _device(device))
     s.fits(net, rule, length)
     steps = s.n_steps(rule, budget, (s.start_ids(net, n, length, prompt) == net.mask_id).sum(1))
     with bar() as b:
@@ -307,10 +315,10 @@ def sweep(
     with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if first else None)
     if first: out.print(f'{len(st.keys)} cells in {st.folder}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #bc60e276
-def _estimate(grid, store: Path) -> None:
+# %% ../nbs/99_cli.ipynb #76a1fc93
+def _estimate(grid, store: Path, net=None) -> None:
     import navira.experiments as ex
-    try: net = ex.at_hand(grid)
+    try: net = net or ex.at_hand(grid)
     except (OSError, ValueError) as e:
         err.print(f'hours are unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
         net = None
@@ -480,13 +488,14 @@ def critic(config: Config_ = None, data: Data = None, folder: Out = None, model:
     cfg = _config(CriticConfig, config, dict(data=data, out=folder, model=model, steps=steps, batch_size=batch_size, seed=seed), hyper)
     out.print(f'critic: {run(cfg)}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #3e9ca9ca
+# %% ../nbs/99_cli.ipynb #755cbeaf
 @app.command()
 def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint or Hub id; the embedded model if not given.')] = None,
          bench: Annotated[bool, typer.Option('--bench', help='Instead, time a step of sampling here, in about a minute, and say how long a sweep would take.')] = False,
-         config: Annotated[str, typer.Option('--sweep', help='With --bench: which sweep. small, curves, ablations, one-gpu, paper, or a TOML file.')] = 'small') -> None:
+         config: Annotated[Optional[str], typer.Option('--sweep', help='With --bench: which sweep. small (if not given), curves, ablations, one-gpu, paper, or a TOML file.')] = None) -> None:
     "What a checkpoint is, and which policies there are; or how fast it is here."
-    if bench: return _bench(model, config)
+    if bench: return _bench(model, config or 'small')
+    if config is not None: raise ValueError(f'--sweep {config}: only --bench estimates a sweep; give both')
     import inspect
     from navira.denoiser import load, n_params
     import navira.baselines, navira.onepass     # policies register themselves when imported
@@ -500,16 +509,15 @@ def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint
         p.add_row(name, (f.__doc__ or '').split('\n')[0], ' '.join(f'{k}={v.default}' for k, v in inspect.signature(f).parameters.items()))
     out.print(p)
 
-# %% ../nbs/99_cli.ipynb #62ef2ab2
+# %% ../nbs/99_cli.ipynb #20fac267
 def _bench(model: str | None, config: str, limit: float = 60.) -> None:
     import navira.experiments as ex, navira.speed as speed
-    from navira.denoiser import load
     from navira.figures import terminal
     grid = ex.read_sweep(config, **({} if model is None else dict(model=model)))
-    net = load(model)
-    with err.status('timing') as s: t = speed.at_hand(net, limit, tell=lambda name: s.update(f'timing {name}'))
+    net = ex.at_hand(grid)
+    with err.status('timing') as s: t = speed.at_hand(net, limit, tell=lambda name: s.update(f'timing {name}'), dtype=grid.dtype)
     out.print(terminal(t))
-    _estimate(grid, ex.RUNS / grid.name)
+    _estimate(grid, ex.RUNS / grid.name, net)
 
 # %% ../nbs/99_cli.ipynb #0db58d9b
 #| eval: false

@@ -555,7 +555,7 @@ class Recorder:
         remasked, revealed, score, tau = (torch.stack(a) for a in zip(*self.steps))
         return Trace(torch.stack(self.x), remasked, revealed, score, tau, self.st.mask_id, self.st.fixed.cpu())
 
-# %% ../nbs/07_sampling.ipynb #49b95fe8
+# %% ../nbs/07_sampling.ipynb #c2c9f374
 def as_many_as_fit(
     run: Callable[[Tensor], object], # on a batch of rows; torch.OutOfMemoryError where they are too many
     rows: Tensor, # [n]
@@ -566,10 +566,10 @@ def as_many_as_fit(
         try: done, rows = [*done, run(rows[:size])], rows[size:]
         except torch.OutOfMemoryError:
             if size == 1: raise
-            size = -(-size // 2)
+            size = -(-min(size, len(rows)) // 2)
     return done
 
-# %% ../nbs/07_sampling.ipynb #d43fedca
+# %% ../nbs/07_sampling.ipynb #69f58244
 @torch.inference_mode()
 def sample(
     model: Denoiser, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
@@ -582,7 +582,7 @@ def sample(
     batch_size: int | None = None, # rows in work at a time: in one forward pass, or shared out among the cores of a CPU; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
     first: int = 0, # number of the first sample: (seed, first=32, n=32) continues (seed, n=32)
-    progress: Callable[[int], None] | None = None, # called after each step with the number of rows that made it, on a CPU by several threads
+    progress: Callable[[int], None] | None = None, # called after each step with the number of rows that made it, on a CPU by several threads; a batch that did not fit takes its rows back with a negative number
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
     "Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2)."

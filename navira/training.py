@@ -356,12 +356,13 @@ def precision(
     has = lambda test: getattr(torch.cpu, test, lambda: False)()
     return 'bf16' if has('_is_avx512_bf16_supported') or has('_is_amx_tile_supported') else 'no'
 
-# %% ../nbs/10_training.ipynb #083eff0e
+# %% ../nbs/10_training.ipynb #345bdce2
 def processes(
     name: str = 'auto', # precision
+    cpu: bool = False, # stay on the CPU, whatever else there is
 ) -> Accelerator:
     "This process among those that `accelerate launch` or `torchrun` started."
-    return Accelerator(mixed_precision=precision(name), cpu=int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available())
+    return Accelerator(mixed_precision=precision(name), cpu=cpu or int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available())
 
 # %% ../nbs/10_training.ipynb #dca1550f
 def masked_ce(

@@ -16,7 +16,6 @@ root = Path(__file__).resolve().parent.parent
 small = Config(vocab_size=40, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, quality_blocks=1)
 
 def net(seed=0, **kw): return speed.random_network(replace(small, **kw), seed)
-def lengths(calls): return [a[0].shape[-2] for f, a in calls if f is not F.linear], [a[1].shape[0] for f, a in calls if f is F.linear]
 
 # --- the same results -----------------------------------------------------------------------------------------------------
 REFUSE = {'token-critic'}      # rates with a network of its own
@@ -118,10 +117,11 @@ def test_the_literal_algorithm_holds_more():
     assert literal > 3 * 8 * 64 * 20_000 * 8 and ours < literal / 3     # three float64 copies of all logits at the very least
 
 # --- what comes out of numbers --------------------------------------------------------------------------------------------
-@given(hs.lists(hs.floats(1e-6, 1e6), min_size=1, max_size=7))
-def test_a_spread_holds_its_values(values):
-    s = speed.Spread.of(values)
-    assert s.low == min(values) <= s.value <= max(values) == s.high and str(s)
+def test_ratios_are_taken_round_by_round():
+    s = speed.ratio([2., 9., 8.], [1., 3., 8.])
+    assert (s.value, s.low, s.high) == (2., 1., 3.) and str(s) == '2.00 [1.00, 3.00]'
+    assert [str(speed.Spread.of([v])) for v in (123., 12.3, .0123, .00005)] == ['123', '12.3', '0.0123', '0.0000500']
+    with pytest.raises(ValueError): speed.ratio([1.], [1., 2.])
 
 def test_slope_of_powers():
     for k in (0, .5, 1, 2): assert math.isclose(speed.slope([1, 2, 4, 8], [7 * x**k for x in (1, 2, 4, 8)]), k, abs_tol=1e-12)
@@ -137,16 +137,19 @@ def made(**kw): return dict(made=speed.identity(speed.Bench(3)) | kw, parts={})
 def test_targets_are_computed():
     found = made()
     steps = lambda ours: [dict(step=i, passes=1, work=10, literal_work=20, ours=[ours] * 3, literal=[12.] * 3, floor=[1.] * 3) for i in range(4)]
-    found['parts'] |= {'mdlm-owt/steps/navira-piecewise': steps(1.2), 'mdlm-owt/steps/prism': steps(2.), 'mdlm-owt/memory/ours': 10, 'mdlm-owt/memory/literal': 50,
-                       'mdlm-owt/two_for_one': dict(active=[dict(one=[1.], two=[1.5])] * 2, run=[dict(one=[1.], two=[2.])] * 4), 'embedded/training': dict(tokens=8, precision='no', ours=[2.], floor=[1.])}
+    found['parts'] |= {'mdlm-owt/steps/navira-piecewise': steps(1.2), 'mdlm-owt/steps/prism': steps(2.), 'mdlm-owt/memory/prism': dict(ours=10, literal=50), 'mdlm-owt/memory/navira-piecewise': dict(ours=5, literal=100),
+                       'mdlm-owt/two_for_one': dict(active=[dict(one=[1.], two=[1.5])] * 2, run=[dict(one=[1.], two=[2.])] * 4), 'embedded/training': dict(tokens=8, precision='no', ours=[2., 1.5], floor=[1., 1.]),
+                       'embedded/whole_runs': dict(one=[1.], two=[1.5])}
     rows = {(r[0], r[1]): r[3:] for r in speed.reached(found).rows}
     assert rows['navira-piecewise, speed over the literal algorithm', 'mdlm-owt'] == ['10.0', 'yes']
     assert rows['navira-piecewise, time over the floor', 'mdlm-owt'] == ['1.20', 'yes']
     assert rows['any of the seven, time over the floor', 'mdlm-owt'] == ['2.00', 'no']
-    assert rows['less memory in a step than the literal algorithm, beyond weights', 'mdlm-owt'] == ['5.00', 'no']
+    assert rows['navira-piecewise, memory of a literal step over ours, beyond weights', 'mdlm-owt'] == ['20.0', 'yes']
+    assert rows['any of the seven, memory of a literal step over ours', 'mdlm-owt'] == ['5.00', 'no']
     assert rows['active two-pass step over a one-pass step with scores', 'mdlm-owt'] == ['1.50', 'yes']
-    assert rows['default two-pass run over a one-pass run of as many steps', 'mdlm-owt'] == ['2.00', 'no']
-    assert rows['training step over its floor', 'embedded'] == ['2.00', 'no']
+    assert rows['the same, from four steps of each', 'mdlm-owt'] == ['2.00', 'no']
+    assert rows['training step over its floor', 'embedded'] == ['1.75 [1.50, 2.00]', 'cannot tell']
+    assert rows['default two-pass run over a one-pass run of as many steps', 'embedded'] == ['1.50', 'yes']
     assert rows['navira-piecewise, time over the floor', 'embedded'] == ['-', '-']
     assert len(speed.tables(found)) >= 3 and all(t.markdown() for t in speed.tables(found))
     assert [r[2] for r in speed.reached(made(kind='cuda')).rows][0] == 'at least 15'
@@ -154,7 +157,7 @@ def test_targets_are_computed():
 def test_the_results_in_the_repository_are_whole():
     found = speed.read_results(root/'benchmarks'/'results'/'cpu.json')
     assert set(found['parts']) == set(speed.parts(speed.Bench(found['made']['rounds']), (*speed.SHAPES, 'scaling'), speed.POLICIES)) and found['made']['rounds'] >= 3
-    assert all('-' not in r[3:] for r in speed.reached(found).rows) and speed.drawn(found) and speed.growth_drawn(found)
+    assert all('-' not in r[3:] for r in speed.reached(found).rows) and speed.beside(found) and speed.growth_drawn(found)
 
 # --- the file of results --------------------------------------------------------------------------------------------------
 def test_a_benchmark_that_was_stopped_goes_on(tmp_path, monkeypatch):
@@ -176,6 +179,8 @@ def test_what_was_made_otherwise_is_not_gone_on_with(tmp_path, monkeypatch):
     before = (tmp_path/'r.json').read_bytes()
     with pytest.raises(ValueError, match=r'rounds=2 there and 3 here'): speed.benchmark(tmp_path/'r.json')
     assert (tmp_path/'r.json').read_bytes() == before
+    monkeypatch.setattr(speed, 'version', lambda name: '0.0')
+    with pytest.raises(ValueError, match=r"torch='.*' there and '0.0' here"): speed.benchmark(tmp_path/'r.json', speed.Bench(2))
     with pytest.raises(FileNotFoundError, match='benchmarks/sampling.py'): speed.read_results(tmp_path/'none.json')
     for text in ('{', '[]', '{"made": 1, "parts": {}}'):
         (tmp_path/'bad.json').write_text(text)
@@ -189,6 +194,35 @@ def test_a_wrong_shape_or_policy_is_refused_before_any_work(tmp_path):
     for kw, says in ((dict(shapes=['embeded']), "did you mean 'embedded'"), (dict(which=['navira-dett']), "did you mean 'navira-det'")):
         with pytest.raises(KeyError, match=says): speed.benchmark(tmp_path/'r.json', **kw)
     assert not list(tmp_path.iterdir())
+
+def test_every_part_measures(tmp_path, monkeypatch):
+    "At a size of nothing: everything that the benchmark is made of, and every table and figure of it"
+    tiny = speed.Shape(2, 8, small)
+    monkeypatch.setattr(speed, 'SHAPES', dict(embedded=replace(tiny, config=None), tiny=tiny))
+    monkeypatch.setattr(speed.Shape, 'network', lambda self, device='cpu': net())
+    monkeypatch.setattr(speed, 'in_child', lambda f, *args: f(*args))
+    monkeypatch.setattr(speed, 'peak', lambda f, device: (f(), 2**20)[1])       # too little to be seen
+    monkeypatch.setattr(speed, 'SCALES', dict(batch=(1, 2), budget=(4, 8)))
+    monkeypatch.setattr(speed, 'grown', lambda axis, v: replace(tiny, rows=v) if axis == 'batch' else replace(tiny, steps=v // 2))
+    ready = []
+    found = speed.benchmark(tmp_path/'r.json', speed.Bench(1, prepare=lambda: ready.append(1)), ('embedded', 'tiny', 'scaling'), ('prism', 'navira-piecewise'), tell=print)
+    assert len(ready) == 4 and found['parts'].keys() >= {'tiny/memory/prism', 'embedded/whole_runs', 'scaling/budget/8'}
+    for s in ('embedded', 'tiny'):
+        spent, rungs = found['parts'][f'{s}/profile'], found['parts'][f'{s}/ladder']
+        assert all(spent[k] > 0 for k in speed.KINDS if k != 'copies')
+        work = [rungs[k]['work'] for k in speed.LADDER if k in rungs]
+        assert work == sorted(work, reverse=True) and rungs['literal']['draws'] > 0
+    said = [t.title for t in speed.tables(found)]
+    assert len(said) == len(set(said)) == 10 and all(t.markdown() and 'rounds' in t.note for t in speed.tables(found))
+    assert speed.growth_drawn(found) and speed.beside(found) and 'four steps' in speed.runs(found)
+
+def test_training_and_its_floor_do_the_same_work():
+    model, seen = net(model_length=64), []
+    b = speed.Bench(2)
+    speed.Bench.race = (lambda was: lambda self, ways, **kw: (seen.append([speed.work(speed.products(model, ways['ours'])) for _ in range(3)]), was(self, ways, **kw))[1])(race := speed.Bench.race)
+    try: speed.training(b, model, 1)
+    finally: speed.Bench.race = race
+    assert len(set(seen[0])) == 1      # one text has few masks or many: the noise must be the same in each round
 
 # --- one minute -----------------------------------------------------------------------------------------------------------
 def test_at_hand_with_and_without_a_head():
