@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['app', 'out', 'err', 'USER_ERRORS', 'Model', 'Sets', 'LOOKS', 'StoreArg', 'StoreOption', 'Config_', 'Data', 'Out',
            'Fields', 'message', 'keep_memory', 'main', 'settings', 'writable', 'names', 'numbers', 'bar', 'generate',
-           'spread', 'table', 'figure', 'framed', 'compare', 'traced', 'stoppable', 'moves', 'steps', 'sweep', 'clock',
-           'costs', 'evaluate', 'report', 'judge', 'train', 'finetune', 'critic', 'info']
+           'spread', 'table', 'figure', 'framed', 'compare', 'traced', 'stoppable', 'moves', 'steps', 'pair', 'sweep',
+           'clock', 'costs', 'evaluate', 'report', 'judge', 'train', 'finetune', 'critic', 'info']
 
 # %% ../nbs/99_cli.ipynb #b1d57b03
 import ctypes
@@ -121,23 +121,30 @@ def generate(
     hyper: Sets = [],
     as_json: Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')] = False,
     replay: Annotated[Optional[Path], typer.Option(help='Also write an HTML replay of the first text to this file.')] = None,
+    beside: Annotated[Optional[str], typer.Option(help='Another policy, shown beside it in the replay: same prompt, seed and budget, its own defaults.')] = None,
 ) -> None:
     "Write texts."
     import navira.baselines, navira.onepass, navira.sampling as s     # policies register themselves when imported
     rule = s.policy(policy, **settings(hyper))
     s.enough(rule, budget), s.whole('n', n, 1, 'the number of samples is')
     if replay: writable(replay.parent)
+    elif beside: raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
+    runs = [(policy, rule, n)] + ([(beside, s.policy(beside), 1)] if beside else [])
+    s.enough(runs[-1][1], budget)
     from navira.denoiser import load
     net = load(model, _device(device))
-    s.fits(net, rule, length)
-    steps = s.n_steps(rule, budget, (s.start_ids(net, n, length, prompt) == net.mask_id).sum(1))
-    with bar() as b:
-        task = b.add_task(policy, total=steps * n)
-        res = s.sample(net, rule, budget, n, seed, length, prompt, trace=replay is not None, progress=lambda k: b.advance(task, k))
+    for _, r, _ in runs: s.fits(net, r, length)
+    def sampled(name, r, n):
+        steps = s.n_steps(r, budget, (s.start_ids(net, n, length, prompt) == net.mask_id).sum(1))
+        task = b.add_task(name, total=steps * n)
+        return s.sample(net, r, budget, n, seed, length, prompt, trace=replay is not None, progress=lambda k: b.advance(task, k))
+    with bar() as b: res, *other = [sampled(*r) for r in runs]
     for i, text in enumerate(res.texts):
         if as_json: print(json.dumps(dict(text=text, policy=policy, budget=budget, steps=res.n_steps, seed=seed, sample=i, n_forward=res.n_forward[i].item(), tokens=res.tokens[i].tolist())))
         else: print(f'--- {policy}, {res.n_forward[i].item()}{f" of {budget}" * rule.matched} forwards, seed {seed}, sample {i}\n{text}\n')
-    if replay: err.print(f'replay: {res.replay(replay, title=f"{policy}, budget {budget}, seed {seed}")}', highlight=False, soft_wrap=True)
+    if not replay: return
+    page = res.replay(replay, beside=other[0], names=(policy, beside), title=f'budget {budget}, seed {seed}') if other else res.replay(replay, title=f'{policy}, budget {budget}, seed {seed}')
+    err.print(f'replay: {page}', highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #81df943b
 def spread(lo: float, hi: float, digits: int) -> str:
@@ -259,7 +266,7 @@ def steps(b: Progress):
     task = b.add_task('measuring', total=None)
     return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
 
-# %% ../nbs/99_cli.ipynb #1c92378c
+# %% ../nbs/99_cli.ipynb #536343e2
 def _report(folder: Path, st, grid, cells: dict, net, title: str, show: int) -> None:
     import navira.experiments as ex
     judge = grid.reference if 'perplexity' in grid.metrics else None
@@ -272,12 +279,22 @@ def _report(folder: Path, st, grid, cells: dict, net, title: str, show: int) -> 
     out.print('\nwritten: ' + ', '.join(map(str, files)), highlight=False, soft_wrap=True)
 
 def _replay(folder: Path, st, cells: dict, net) -> Path:
-    "The busiest text of the recorded cell, step by step."
+    "Two of the recorded policies side by side, on the text in which the second rewrote most."
     import navira.experiments as ex
-    key, cell = next((k, c) for k, c in cells.items() if c.trace)
-    gone, new = ex.trajectory(st, key)
-    res, row = ex.again(st, key, (gone & new).sum((0, 2)).argmax().item(), net)
-    return res.replay(folder / 'replay.html', row=row, title=f'{cell.policy}, {cell.budget} forwards')
+    took = {k: ex.trajectory(st, k) for k, c in cells.items() if c.trace}
+    shown = pair([k for k in took], [k for k, (gone, _) in took.items() if gone.any()])
+    gone, new = took[shown[-1]]
+    text = (gone & new).sum((0, 2)).argmax().item()
+    (left, row), *right = [ex.again(st, k, text, net) for k in shown]
+    names, cell = [cells[k].label for k in shown], cells[shown[0]]
+    beside = dict(beside=right[0][0], names=names) if right else {}
+    return left.replay(folder / 'replay.html', row=row, title=f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}', **beside)
+
+# %% ../nbs/99_cli.ipynb #39d0d683
+def pair(every: list[str], correcting: list[str]) -> list[str]: # one or two
+    "The first and the last of those that correct; of all, if none does."
+    last = (correcting or every)[-1]
+    return [k for k in [*correcting, *every] if k != last][:1] + [last]
 
 # %% ../nbs/99_cli.ipynb #1dd0959f
 def _print_texts(df, texts: dict[str, list[str]], show: int) -> None:

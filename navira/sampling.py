@@ -243,16 +243,17 @@ def _changes(
     d = dict(r=_where(out), v=_where(new), t=b[new].tolist(), c=[[p, int(b[p])] for p in _where(guess != b)])
     return {k: v for k, v in d.items() if v}
 
-# %% ../nbs/07_sampling.ipynb #6ea38d0c
+# %% ../nbs/07_sampling.ipynb #bfcc6f0f
 def _pack_scores(
-    s: Tensor,  # [T, L] quality logits, NaN where none
+    s: Tensor,     # [T, L] quality logits, NaN where none
+    held: Tensor,  # [T, L] bool: positions that held a token before the step
 ) -> dict:
-    "`lo`, `hi` and one base64 string a step: byte q stands for lo + (hi - lo) q / 254, byte 255 for no score"
-    s = s.float().clamp(-30, 30)
+    "`lo`, `hi` and one base64 string a step, a byte for each token held: q stands for lo + (hi - lo) q / 254, 255 for no score"
+    s = torch.where(held, s.float().clamp(-30, 30), torch.nan)
     ok = ~s.isnan()
     lo, hi = (s[ok].min().item(), s[ok].max().item()) if ok.any() else (0., 0.)
     q = torch.where(ok, ((s - lo) / max(hi - lo, 1e-6) * 254).round(), torch.tensor(255.)).to(torch.uint8)
-    rows = [base64.b64encode(bytes(r.tolist())).decode() if k.any() else '' for r, k in zip(q, ok)]
+    rows = [base64.b64encode(bytes(r[h].tolist())).decode() if k.any() else '' for r, h, k in zip(q, held, ok)]
     return dict(lo=round(lo, 4), hi=round(hi, 4), rows=rows)
 
 # %% ../nbs/07_sampling.ipynb #3d59313e
@@ -266,41 +267,69 @@ def _num(v: float):
     "Four digits; None for NaN, a word for infinity (JSON has neither)"
     return None if v != v else str(v) if v in (float('inf'), float('-inf')) else float(f'{v:.4g}')
 
-# %% ../nbs/07_sampling.ipynb #ea2eff9a
+# %% ../nbs/07_sampling.ipynb #ebd90b67
 def _row(trace, row):
     if not 0 <= row < trace.n: raise ValueError(f"row={row}: the trace has rows 0 to {trace.n - 1}")
     return row
 
-def replay_data(
-    trace: Trace,         # from `sample(..., trace=True)`
-    decode,               # token ids, list[int] -> text
-    row: int = 0,         # which sample
-    title: str = 'Replay',
-    start: int = None,    # step to open at, 0 to T; None: the last of those that remask most
-) -> dict:
-    "What the replay page reads: the vocabulary in use, the first state and the changes of every step"
-    x, out, new = trace.x[:, _row(trace, row)].long().cpu(), trace.remasked[:, row].cpu(), trace.revealed[:, row].cpu()
-    if start is not None and not 0 <= start <= trace.T: raise ValueError(f"start={start}: expected a step from 0 to {trace.T}")
-    used = x[x != trace.mask_id].unique()
-    z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
-    n_out = out.sum(1).tolist()
-    if start is None: start = max((k, i + 1) for i, k in enumerate(n_out))[1] if any(n_out) else trace.T
-    return dict(title=str(title), T=trace.T, L=trace.L, start=start, fixed=_where(trace.fixed[row]),
-                vocab=[decode([i]) for i in used.tolist()], x0=z[0].tolist(),
-                steps=[_changes(*s) for s in zip(z[:-1], z[1:], out, new)],
-                tau=[_num(v) for v in trace.tau[:, row].tolist()], score=_pack_scores(trace.score[:, row].cpu()))
+def _only(trace: Trace, row: int) -> Trace: # n = 1, on the CPU
+    "One sample of a trace. ValueError for a row that is not there."
+    one = slice(_row(trace, row), row + 1)
+    return Trace(*(getattr(trace, k)[:, one].cpu() for k in ('x', 'remasked', 'revealed', 'score', 'tau')), trace.mask_id, trace.fixed[one].cpu())
 
-# %% ../nbs/07_sampling.ipynb #2231bdba
-def replay_html(
-    trace: Trace,         # from `sample(..., trace=True)`
-    decode,               # token ids, list[int] -> text
-    row: int = 0,         # which sample
+def _alike_at_first(a: Trace, b: Trace) -> None:
+    "ValueError unless both rows have the same length, vocabulary and prompt"
+    for name, v, want in (('L', b.L, a.L), ('mask_id', b.mask_id, a.mask_id)):
+        if v != want: raise ValueError(f"beside: its trace has {name}={v}, expected {want}, as in the trace it stands beside")
+    for p in _where(a.x[0, 0] != b.x[0, 0])[:1]:
+        raise ValueError(f"beside: position {p} begins as token {b.x[0, 0, p]}, expected {a.x[0, 0, p]}: both must have the same prompt")
+
+# %% ../nbs/07_sampling.ipynb #82b5cb0e
+def _panel(
+    trace: Trace,  # of one row
+    used: Tensor,  # [V] sorted token ids: index -> id
+    name: str,     # what stands above it
+) -> dict:
+    "A run as the page reads it: the first state, and what each step changed"
+    x, out, new = trace.x[:, 0].long(), trace.remasked[:, 0], trace.revealed[:, 0]
+    z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
+    return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
+                steps=[_changes(*s) for s in zip(z[:-1], z[1:], out, new)],
+                tau=[_num(v) for v in trace.tau[:, 0].tolist()], score=_pack_scores(trace.score[:, 0], z[:-1] >= 0))
+
+# %% ../nbs/07_sampling.ipynb #7e5ebc2e
+def _busiest(traces: list[Trace], N: int) -> int: # 0 to N
+    busy = [(k, -(-(i + 1) * N // t.T)) for t in traces for i, k in enumerate(t.remasked.sum((1, 2)).tolist()) if k]
+    return max(busy)[1] if busy else N
+
+def replay_data(
+    trace: Trace,            # from `sample(..., trace=True)`
+    decode,                  # token ids, list[int] -> text
+    row: int = 0,            # which sample
     title: str = 'Replay',
-    start: int = None,    # step to open at; None: the last of those that remask most
+    start: int = None,       # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
+    beside: Trace = None,    # of another policy, the same prompt and seed
+    names: tuple = ('', ''), # of the two policies
+) -> dict:
+    "What the replay page reads: the words in use, and a panel for each run"
+    traces = [_only(t, row) for t in ([trace] if beside is None else [trace, beside])]
+    _alike_at_first(traces[0], traces[-1])
+    N = max(t.T for t in traces)
+    if start is not None and not 0 <= start <= N: raise ValueError(f"start={start}: expected a step from 0 to {N}")
+    used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
+    names = [''] if beside is None else [str(a or b) for a, b in zip(names, ('first', 'second'), strict=True)]
+    return dict(title=str(title), start=_busiest(traces, N) if start is None else start, vocab=[decode([i]) for i in used.tolist()],
+                panels=[_panel(t, used, a) for t, a in zip(traces, names)])
+
+# %% ../nbs/07_sampling.ipynb #d8344487
+def replay_html(
+    trace: Trace, # from `sample(..., trace=True)`
+    decode,       # token ids, list[int] -> text
+    **kw,         # row, title, start, beside and names, see `replay_data`
 ) -> str:
-    "One self-contained HTML page. ValueError for a row or a step the trace does not have."
+    "One self-contained HTML page. ValueError for a row or a step the trace does not have, or a `beside` that began otherwise."
     page = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
-    return page.replace('__REPLAY_DATA__', _json(replay_data(trace, decode, row, title, start)))
+    return page.replace('__REPLAY_DATA__', _json(replay_data(trace, decode, **kw)))
 
 # %% ../nbs/07_sampling.ipynb #89bc350c
 @dataclass(frozen=True)
@@ -323,18 +352,20 @@ class Replay:
         except OSError as e: raise OSError(e.errno, f"cannot write the replay: {e.strerror}", str(path)) from e
         return path
 
-# %% ../nbs/07_sampling.ipynb #deb9fc0d
+# %% ../nbs/07_sampling.ipynb #f3039fb2
 def replay(
     trace: Trace,         # from `sample(..., trace=True)`
     decode,               # token ids, list[int] -> text
     path=None,            # file to write; None: return something that a notebook shows
     row: int = 0,         # which sample
     title: str = 'Replay',
-    start: int = None,    # step to open at; None: the last of those that remask most
+    start: int = None,    # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
     height: int = 700,    # of the frame in a notebook, in CSS pixels
+    beside: Trace = None, # of another policy, the same prompt and seed: both side by side
+    names: tuple = ('', ''), # of the two policies, shown above them
 ):
-    "The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be written, ValueError for a row that is not there."
-    r = Replay(replay_html(trace, decode, row, title, start), height)
+    "The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be written, ValueError for a row that is not there or a `beside` that began otherwise."
+    r = Replay(replay_html(trace, decode, row=row, title=title, start=start, beside=beside, names=names), height)
     return r if path is None else r.save(path)
 
 # %% ../nbs/07_sampling.ipynb #ced5ee3b
@@ -512,7 +543,7 @@ def draw_step(
     _draw_names(ax, ys, tau); _draw_tau(ax, trace.tau[:, row].cpu(), i, 2.43)
     return fig
 
-# %% ../nbs/07_sampling.ipynb #67034393
+# %% ../nbs/07_sampling.ipynb #ec848ad3
 @dataclass
 class Samples:
     "What `sample` returns."
@@ -523,6 +554,9 @@ class Samples:
     seconds: float           # wall time of the loop
     tokenizer: object = field(default=None, repr=False)
     trace: Trace | None = field(default=None, repr=False)
+    policy: str = ''         # its name and hyper-parameters; '' for a `Policy` without a name
+    seed: int | None = None
+    first: int = 0           # number of the first sample
 
     def decode(self, ids) -> str: # token ids -> text
         if self.tokenizer is None: raise ValueError('this model has no tokenizer: read .tokens')
@@ -531,10 +565,19 @@ class Samples:
     @property
     def texts(self) -> list[str]: return [self.decode(row) for row in self.tokens]
 
-    def replay(self, path=None, row: int = 0, **kw):
-        "Show a sample's trace: inline in a notebook, or as an HTML file at `path`."
+    def replay(self, path=None, row: int = 0, beside: Samples | None = None, **kw):
+        "Show a sample's trace: inline in a notebook, or as an HTML file at `path`; `beside` it the same sample by another policy."
         if self.trace is None: raise ValueError('no trace was recorded: sample(..., trace=True)')
-        return replay(self.trace, self.decode, path, row=row, **kw)
+        if beside is None: return replay(self.trace, self.decode, path, row=row, **kw)
+        a, b = _only(self.trace, row), beside._numbered(self.first + row, self.seed)
+        return replay(a, self.decode, path, beside=b, **dict(names=(self.policy, beside.policy)) | kw)
+
+    def _numbered(self, number: int, seed: int | None) -> Trace: # n = 1
+        "The trace of a sample by its number, to stand beside one of the same seed."
+        if self.trace is None: raise ValueError('beside: no trace was recorded: sample(..., trace=True)')
+        if self.seed != seed: raise ValueError(f'beside: it was sampled with seed={self.seed}, expected seed={seed}')
+        if not 0 <= number - self.first < self.trace.n: raise ValueError(f'beside: it has samples {self.first} to {self.first + self.trace.n - 1}, expected sample {number}')
+        return _only(self.trace, number - self.first)
 
 # %% ../nbs/07_sampling.ipynb #f013eb2f
 class Recorder:
@@ -611,7 +654,7 @@ def sample(
         share = -(-min(rows, n) // torch.get_num_threads()) if cpu else rows
         parts = side_by_side(run, torch.arange(n).split(share), device, most=rows // share, halt=stop.set)
     tokens, forwards, traces = zip(*parts)
-    return Samples(torch.cat(tokens), torch.cat(forwards), T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None)
+    return Samples(torch.cat(tokens), torch.cat(forwards), T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None, _name(policy, hyper), seed, first)
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
 def reads_quality(rule: Policy) -> bool:
@@ -624,8 +667,11 @@ def fits(model: Denoiser, rule: Policy, length: int | None = None) -> None:
     if reads_quality(rule) and getattr(model, 'quality', True) is None:
         raise ValueError('this policy needs a quality head and the checkpoint has none: `navira finetune` trains one; backbone and mdlm need none')
 
-# %% ../nbs/07_sampling.ipynb #b11ec4d2
+# %% ../nbs/07_sampling.ipynb #c652fd36
 def _registered(p: str | Policy, hyper: dict) -> Policy:
     if not isinstance(p, Policy): return policy(p, **hyper)
     if hyper: raise ValueError(f'{", ".join(hyper)}: hyper-parameters go with a name; a Policy has them already')
     return p
+
+def _name(p: str | Policy, hyper: dict) -> str:
+    return '' if isinstance(p, Policy) else ', '.join([p, *(f'{k}={v}' for k, v in hyper.items())])
