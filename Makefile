@@ -61,7 +61,7 @@ constraints: $(VENV)/.test  ## constraints.txt from what is installed
 	$(BIN)/python tools/constraints.py
 
 clean:  ## what runs and builds leave
-	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .hypothesis
+	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## and the environment

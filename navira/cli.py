@@ -18,7 +18,7 @@ import tempfile
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -64,7 +64,7 @@ def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
         err.print('navira: interrupted', style='bold red'); sys.exit(130)
 
 # %% ../nbs/99_cli.ipynb #a4c9fbc4
-def settings(pairs: list[str]) -> dict[str, float | int | str]:
+def settings(pairs: list[str]) -> dict[str, Any]:
     "`['tau=0.1', 'score=probability']` -> a dict, numbers as numbers."
     d = {}
     for p in pairs:
@@ -268,7 +268,7 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     import navira.experiments as ex
     key, cell = next((k, c) for k, c in cells.items() if c.trace)
     gone, new = ex.trajectory(st, key)
-    res, row = ex.again(st, key, (gone & new).sum((0, 2)).argmax().item(), net)
+    res, row = ex.again(st, key, int((gone & new).sum((0, 2)).argmax()), net)
     return res.replay(folder / 'replay.html', row=row, title=f'{cell.policy}, {cell.budget} forwards')
 
 # %% ../nbs/99_cli.ipynb #1dd0959f
@@ -304,7 +304,7 @@ def sweep(
     if dry_run: return _estimate(grid, store)
     ex.cells(grid)
     first = os.environ.get('RANK', '0') == '0'           # of several processes one speaks
-    with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if first else None)
+    with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if b else None)
     if first: out.print(f'{len(st.keys)} cells in {st.folder}', highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #bc60e276
@@ -315,7 +315,7 @@ def _estimate(grid, store: Path) -> None:
         err.print(f'hours are unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
         net = None
     st = ex.open_store(store) if (store / 'sweep.json').is_file() else None
-    if st and net is None: st = None                     # nothing in it is known to be this sweep's
+    if net is None: st = None                            # nothing in it is known to be this sweep's
     elif st and (diff := ex.refusal(st.record, ex.identity_of(grid, net))):
         err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', markup=False, highlight=False, soft_wrap=True)
         st = None
