@@ -278,7 +278,7 @@ def replay_data(
     decode,               # token ids, list[int] -> text
     row: int = 0,         # which sample
     title: str = 'Replay',
-    start: int = None,    # step to open at, 0 to T; None: the last of those that remask most
+    start: int | None = None,    # step to open at, 0 to T; None: the last of those that remask most
 ) -> dict:
     "What the replay page reads: the vocabulary in use, the first state and the changes of every step"
     x, out, new = trace.x[:, _row(trace, row)].long().cpu(), trace.remasked[:, row].cpu(), trace.revealed[:, row].cpu()
@@ -298,7 +298,7 @@ def replay_html(
     decode,               # token ids, list[int] -> text
     row: int = 0,         # which sample
     title: str = 'Replay',
-    start: int = None,    # step to open at; None: the last of those that remask most
+    start: int | None = None,    # step to open at; None: the last of those that remask most
 ) -> str:
     "One self-contained HTML page. ValueError for a row or a step the trace does not have."
     page = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
@@ -332,7 +332,7 @@ def replay(
     path=None,            # file to write; None: return something that a notebook shows
     row: int = 0,         # which sample
     title: str = 'Replay',
-    start: int = None,    # step to open at; None: the last of those that remask most
+    start: int | None = None,    # step to open at; None: the last of those that remask most
     height: int = 700,    # of the frame in a notebook, in CSS pixels
 ):
     "The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be written, ValueError for a row that is not there."
