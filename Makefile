@@ -40,7 +40,8 @@ test-slow: $(VENV)/.test  ## the tests that take minutes
 notebooks: $(VENV)/.test  ## run every notebook in place, keeping outputs (one: NB=nbs/03_prism.ipynb)
 	$(OFFLINE) $(BIN)/python tools/run_nbs.py $(or $(NB),$(wildcard nbs/*.ipynb))
 
-sync: $(VENV)/.test  ## notebooks -> library and README
+sync: $(VENV)/.test  ## notebooks -> library and README; badges and cells for Colab
+	$(BIN)/python tools/colab.py
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
 	$(BIN)/python tools/make_readme.py

@@ -106,6 +106,17 @@ class TestNotebook:
             kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source(c)).body}
             assert len(kinds) < 2, source(c)
 
+    def test_opens_on_colab(self, nb):
+        "Under the title a badge, and a first code cell that fetches the repository: `make sync` writes both"
+        first, second, third = cells(nb)[:3]
+        assert source(second) == f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/{cfg['user']}/{cfg['repo']}/blob/{cfg['branch']}/nbs/{nb.name})"
+        assert third['cell_type'] == 'code' and not third['outputs'] and {'#| hide', '#| eval: false'} < set(source(third).splitlines()) and cfg['git_url'] in source(third)
+        assert sum('COLAB' in source(c) or 'colab.research' in source(c) for c in cells(nb)) == 2
+
+def test_cells_for_colab_are_what_the_tool_writes():
+    r = subprocess.run([sys.executable, root/'tools'/'colab.py', '--check'], capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr
+
 # --- README -----------------------------------------------------------------------------------------------------------------
 def test_readme_is_made_from_index():
     r = subprocess.run([sys.executable, root/'tools'/'make_readme.py', '--check'], cwd=root, capture_output=True, text=True)
