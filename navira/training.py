@@ -30,9 +30,9 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'POSITIVE', 'RANGES', 'HARMLESS', '
            'chosen_tokenizer', 'train', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages',
            'before', 'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability',
            'calibration_error', 'stage_record', 'device_name', 'assess', 'export', 'pretrained', 'finetuned',
-           'write_card', 'model_card', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'card_critic',
-           'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic',
-           'export_critic', 'embedded_record']
+           'write_card', 'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality',
+           'card_critic', 'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic',
+           'train_critic', 'export_critic', 'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -1074,23 +1074,46 @@ def model_card(
     r: dict, # what `training.json` holds
     critic: dict | None = None, # what `critic-training.json` holds
 ) -> str: # markdown
-    "The model card, made of measured numbers only."
+    "The model card. Its numbers are the record's."
     net, size, data = r['network'], r['parameters'], r['data']
     head = f"""---
 license: apache-2.0
 language: en
+library_name: navira
+pipeline_tag: text-generation
 tags: [masked-diffusion, language-model, prism, navira]
 ---
 
 # A masked diffusion language model
 
 {sum(size.values()) / 1e6:.1f} M parameters ({', '.join(f'{n} {v / 1e6:.2f} M' for n, v in size.items())}): a DiT of {net['n_blocks']} blocks, width {net['hidden_dim']}, {net['n_heads']} heads,
-{net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries. `navira.load` opens it.
+{net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries.
+
+{card_use(r)}
 
 ## Data
 
 {data['name']}. {data['train_tokens'] / 1e6:.1f} M training tokens, {data['validation_tokens'] / 1e6:.2f} M of validation, {r['nelbo']['chars_per_token']:.2f} characters a token."""
     return '\n\n'.join(filter(None, (head, card_training(r), card_nelbo(r), card_quality(r), card_critic(critic) if critic else None))) + '\n'
+
+# %% ../nbs/10_training.ipynb #731d37da
+def card_use(r: dict) -> str:
+    net, name, size = r['network'], r['data']['name'], sum(r['parameters'].values()) / 1e6
+    small = f"{size:.1f} M parameters that have seen {sum(s['tokens'] for s in r['stages']) / 1e6:.0f} M tokens write words and phrases, and lose the thread within a sentence or two"
+    parts = {'How to load': f"""```python
+import navira
+model = navira.load()     # the one that comes with the package; any other: navira.load('its folder')
+print(navira.sample(model, '{'navira-piecewise' if 'quality' in r else 'mdlm'}', budget=64, n=2, seed=0).texts)
+```""",
+        'Intended use': 'Research and teaching: how masked diffusion models sample, how they take back and correct what they wrote, and how rules for that compare at equal forward passes. '
+                        'Not for texts that anybody relies on: it follows no instructions, and nothing in it knows what is true.',
+        'Limits': '\n'.join([f'- Size: {small}.'] * (size < 50) + [
+            f"- Length: at most {net['model_length']} tokens, about {net['model_length'] * r['nelbo']['chars_per_token']:.0f} characters.",
+            f'- Corpus: {name}, and nothing else. It writes as its corpus does, so its language and views may be dated, and views of people, sexes and nations offensive; nothing filters what it writes.',
+            *['- Quality head: it estimates whether a token is the one of the text, not whether a sentence is true or good.'] * ('quality' in r)]),
+        'License and citation': 'Apache-2.0. It belongs to a reproduction of *NAVIRA: Decoupled Stochastic Remasking for Masked Diffusion Language Models* (Andrey Fomenko, Maksim Kryzhanovskiy, Svetlana Glazyrina, Roman Ischenko), '
+                                'not by its authors; the network is that of MDLM (arXiv 2406.07524), the head and its objective are those of PRISM (arXiv 2510.01384). Please cite these; `CITATION.cff` in the repository has the entry for the software.'}
+    return '\n\n'.join(f'## {head}\n\n{text}' for head, text in parts.items())
 
 # %% ../nbs/10_training.ipynb #3345dec4
 def markdown(
@@ -1115,7 +1138,7 @@ def card_nelbo(r: dict) -> str:
     some = curve[::max(1, len(curve) // 12)]
     rows = [f"{c['tokens'] / 1e6:.1f} M | {c['nelbo']:.3f} | {c['bits_per_char']:.3f}" for c in some + curve[-1:] * (some[-1:] != curve[-1:])]
     table = 'While pretraining (averaged weights, a sample of the validation text):\n\n' + markdown('tokens | nats a token | bits a character', rows) if rows else None
-    return '\n\n'.join(filter(None, ('## Validation', text, table)))
+    return '\n\n'.join(filter(None, ('## Evaluation', text, table)))
 
 # %% ../nbs/10_training.ipynb #960d1b45
 def card_quality(r: dict) -> str | None:

@@ -4,6 +4,7 @@ from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -127,6 +128,20 @@ def test_readme_names_the_two_commands_and_its_links_lead_somewhere():
     assert 'make demo' in text and 'make test' in text
     links = re.findall(r'\]\((?![a-z]+:|#)([^)#\s]+)', text)
     assert not [l for l in links if not (root/l).exists()]
+
+# --- what others read -------------------------------------------------------------------------------------------------------
+def test_citation_is_of_this_version():
+    cff = yaml.safe_load((root/'CITATION.cff').read_text(encoding='utf-8'))
+    assert (cff['version'], cff['url'], cff['repository-code']) == (cfg['version'], cfg['git_url'], cfg['git_url']) and cff['license'] == 'Apache-2.0'
+    assert 'Fomenko' in [a['family-names'] for a in cff['references'][0]['authors']]
+
+def test_model_card_is_what_the_records_give():
+    from navira.training import model_card
+    folder = root/'navira'/'weights'
+    card = (folder/'README.md').read_text(encoding='utf-8')
+    assert card == model_card(*(json.loads((folder/f).read_text()) for f in ('training.json', 'critic-training.json')))
+    assert yaml.safe_load(card.split('---')[1]).items() >= dict(license='apache-2.0', library_name='navira', pipeline_tag='text-generation').items()
+    assert {'How to load', 'Intended use', 'Limits', 'License and citation', 'Data', 'Training', 'Evaluation', 'Quality head', 'Critic'} == set(re.findall('^## (.+)$', card, re.M))
 
 # --- what is built ------------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope='module')
