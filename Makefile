@@ -40,7 +40,8 @@ test-slow: $(VENV)/.test  ## the tests that take minutes
 notebooks: $(VENV)/.test  ## run every notebook in place, keeping outputs (one: NB=nbs/03_prism.ipynb)
 	$(OFFLINE) $(BIN)/python tools/run_nbs.py $(or $(NB),$(wildcard nbs/*.ipynb))
 
-sync: $(VENV)/.test  ## notebooks -> library and README
+sync: $(VENV)/.test  ## notebooks -> library and README; badges and cells for Colab
+	$(BIN)/python tools/colab.py
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
 	$(BIN)/python tools/make_readme.py
@@ -61,7 +62,7 @@ constraints: $(VENV)/.test  ## constraints.txt from what is installed
 	$(BIN)/python tools/constraints.py
 
 clean:  ## what runs and builds leave
-	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .hypothesis
+	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## and the environment

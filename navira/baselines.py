@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from safetensors.torch import save_file
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from .decoupling import navira_det, refresh
 from .denoiser import WEIGHTS, Config, DiT, MaskedLM, OutputLayer, frequencies, full, misfits, nearest, read_config, read_safetensors, written
 from .diffusion import Pass, choose, drawer, n_committed, nucleus
-from .prism import (Denoiser, Dial, Policy, Score, Select, State, binomial, by_budget, commit, correcting, dial, distrust, during, guarded, look, none, nothing, prism, ranks, reach,
+from .prism import (Denoiser, Dial, Draw, Model, Policy, Predict, Rule, Score, Select, State, binomial, by_budget, commit, correcting, dial, distrust, during, guarded, look, marked, none, nothing, predictor, prism, ranks, reach,
                           remask, reuse, at_random, blind, to_go, topk, uniform, wants)
 from .sampling import about, bernoulli, grids, policies, register, whole
 from .selection import gumbel_topk
@@ -72,7 +73,7 @@ def over(
 
 # %% ../nbs/08_baselines.ipynb #e23b8d44
 def confidence(
-    draw: drawer, # the policy's own
+    draw: Draw, # the policy's own
     under: str = 'model', # or 'draw': the tempered, truncated law
 ) -> Score:
     "Probability of the token that would be drawn at each mask."
@@ -317,10 +318,10 @@ class spread:
         return st.uniform('remask') < dial(self.total, st)[:, None] * share
 
 # %% ../nbs/08_baselines.ipynb #c2c3ba23
+@marked(blind=True)
 def doubt(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the probability with which a token was drawn when it was committed."
     return -st.conf
-doubt.blind = True
 
 def doubt_now(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the model's present probability of a committed token, at temperature 1, before any truncation."
@@ -343,10 +344,10 @@ def remdm_conf(
     return replace(kernel(p=p), remask=(confidences[choose('confidence', confidence, confidences)], spread(total)))
 
 # %% ../nbs/08_baselines.ipynb #1f10e15d
+@marked(matched=False)
 def until_done(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "A step for each free position; the budget is not used, and rows that are done cost nothing."
     return int(n_free.max())
-until_done.matched = False
 
 @register('first-hitting', scores='nothing', selects='one random mask', never='what is committed', exact='exact at p=1', source='Zheng et al., arXiv 2409.02908')
 def first_hitting(
@@ -397,7 +398,7 @@ def dream_counts(eps: float = 1e-3) -> Dial:
     return lambda st: share(st, st.masked.sum(1).double()).floor()
 
 # %% ../nbs/08_baselines.ipynb #d90c2ccb
-def in_dream(score: Callable[[drawer], Score], temperature: float, p: float, top_k: int | None, eps: float, alg_temp: float | None) -> Policy:
+def in_dream(score: Callable[[drawer], Score], temperature: float, p: float, top_k: int | None, eps: float, alg_temp: Dial | None) -> Policy:
     "What three of Dream's four have in common; `score` is made from the draw."
     draw, tau = drawer(temperature, p, top_k, keep_crossing=True), alg_temp
     if not callable(tau): tau = between('alg_temp', tau or 0., '[0, inf)', 'the temperature of the order, 0 is greedy')
@@ -527,7 +528,7 @@ def dilated(
     skip: int = 1, # k of the first stride
 ) -> list[int]: # [B] the level of each position
     "In which of its block's passes each position opens."
-    stride, strides = length // base ** skip, []
+    stride, strides = length // base ** skip, list[int]()
     while stride: stride, strides = stride // base, strides + [stride]
     level = [next((r for r, s in enumerate(strides) if j % s == 0), len(strides)) for j in range(length)]
     last = max(level)
@@ -562,14 +563,14 @@ def dus(
     R = int(level.max()) + 1
     rank = lambda st: ((~st.fixed).cumsum(1) - 1).clamp(min=0)
     due, last = lambda st: rank(st) // length * R + level.to(st.x.device)[rank(st) % length], lambda st: rank(st) // length * R + R - 1
+    @marked(matched=False)
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int: return R * -(-int(n_free.max()) // length)
-    steps.matched = False
     return Policy(reveal=(confidence(draw), when(due, last, between('threshold', threshold, '[0, 1]', 'a probability; 0 defers nothing'))), predict=reuse, draw=draw, steps=steps)
 
 # %% ../nbs/08_baselines.ipynb #335eb375
 def level(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many of N free positions are committed after step i, as for `reach`
-) -> Dial:
+) -> Callable[[State], Tensor]: # a dial
     "How many free positions are to stand after the step."
     return lambda st: count(st.n_free, st.i, st.n)
 
@@ -615,10 +616,10 @@ def vouched(
 ) -> Score:
     "ln sigmoid(quality) of the token that stands, times eta, and ln p of the token that would be drawn."
     sure = confidence(draw)
+    @marked(needs_quality=True)
     def score(st: State, p: Pass) -> Tensor:
         kept = torch.nn.functional.logsigmoid(p.quality().double())
         return torch.where(p.seen_masked, sure(st, p).log().clamp(max=-TINY), eta * kept if eta else 0. * kept)
-    score.needs_quality = True
     return score
 
 def planners(draw: drawer, eta: float = 1.) -> dict[str, Score]: return dict(probability=foreseen(draw, eta), head=vouched(draw, eta))
@@ -705,12 +706,12 @@ def margin_remask(
     return _unsure('margin', eta, on, off, p, n_remask, decoupled)
 
 # %% ../nbs/08_baselines.ipynb #bb41e643
+@predictor(passes=1, coupled=False)
 def recall(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     "Take back by what the state remembers, then predict from the cleaned context: decoupled, for one pass."
     if not blind(policy): raise ValueError('recall: the remask score needs a pass, and there is none before the remask; use `refresh`')
     cleaned = remask(policy, st, Pass())
     return look(model, cleaned, wants(policy.reveal[1], cleaned, cleaned.masked))
-recall.passes, recall.coupled = 1, False
 
 # %% ../nbs/08_baselines.ipynb #d2528b0f
 def worst_counts(st: State) -> Tensor: # [B]
@@ -731,10 +732,10 @@ def mask_predict(
 class phased:
     "A score or select that is `first`, and in the last `loop(T)` steps `then`; `first` sees a run that is shorter by these."
     loop: Callable[[int], int] # T -> steps of the second phase
-    first: Callable
-    then: Callable
+    first: Any
+    then: Any
 
-    def now(self, st: State) -> tuple[Callable, State]:
+    def now(self, st: State) -> tuple[Any, State]: # the part, and what it sees
         T0 = st.n - self.loop(st.n)
         return (self.first, replace(st, n=T0)) if st.i < T0 else (self.then, st)
 
@@ -757,14 +758,14 @@ def followed(
     steps: Callable, # as `Policy.steps`
 ) -> Policy:
     "Two policies in turn, in one run."
-    turn = lambda a, b: phased(loop, a, b)
+    def turn(a: Rule, b: Rule) -> Rule: return phased(loop, a[0], b[0]), phased(loop, a[1], b[1])
+    @predictor(first.predict.passes, None)
     def predict(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
         part, view = phased(loop, first, then).now(st)
         cleaned, p = part.predict(part, view, model)
         return replace(cleaned, n=st.n), p
     assert first.draw == then.draw, 'one run has one draw'
-    predict.passes, predict.coupled = first.predict.passes, None
-    return Policy(reveal=tuple(map(turn, first.reveal, then.reveal)), remask=tuple(map(turn, first.remask, then.remask)), predict=predict, draw=first.draw, steps=steps)
+    return Policy(reveal=turn(first.reveal, then.reveal), remask=turn(first.remask, then.remask), predict=predict, draw=first.draw, steps=steps)
 
 # %% ../nbs/08_baselines.ipynb #3a570b82
 def looping(
@@ -791,7 +792,8 @@ def prism_loop(
     p: float = 0.9, # nucleus
 ) -> Policy:
     "PRISM, then a loop over the finished text that takes tokens back and fills them in."
-    pick, predict = dict(random=(at_random, recall), head=(distrust, refresh))[choose('score', score, ('random', 'head'))]
+    ways: dict[str, tuple[Score, Predict]] = dict(random=(at_random, recall), head=(distrust, refresh))
+    pick, predict = ways[choose('score', score, ways)]
     R = whole('n_remask_loop', n_remask_loop, 0)
     loop, steps = looping(None if loop_steps is None else whole('loop_steps', loop_steps, 0), predict.passes)
     again = Policy(reveal=(uniform, topk(math.inf)), remask=(pick, topk(R)), predict=predict, draw=nucleus(p))
@@ -801,6 +803,7 @@ def prism_loop(
 doubts = dict(confidence=at_clean(lambda logp, x: -logp.gather(1, x)[:, 0]),
               margin=at_clean(lambda logp, x: logp.scatter(1, x, -torch.inf).amax(-1) - logp.gather(1, x)[:, 0]))
 
+@predictor(passes=2, coupled=False)
 def resample(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     "What the remask rule picks is redrawn from its own law without being masked; then a second pass predicts."
     st, p = look(model, st, correcting(policy, st))
@@ -808,7 +811,6 @@ def resample(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     where = select(st, score(st, p), st.committed) & p.rows[:, None]
     if where.any(): st = commit(st, where, *policy.draw(p.logits(where), st.uniform('redraw')[where]))
     return look(model, st, wants(policy.reveal[1], st, st.masked))
-resample.passes, resample.coupled = 2, False
 
 # %% ../nbs/08_baselines.ipynb #74f5bada
 @register('informed-corrector', scores='ln p or margin of the token that stands', selects='k by Gumbel top-k, redrawn without a mask', never='nothing', exact='heuristic; exact for k=1, tau to infinity and conditionals that leave the token out', source='Informed correctors, arXiv 2407.21243')
@@ -851,11 +853,19 @@ class Critic(nn.Module):
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
 
     @property
-    def mask_id(self) -> int: return self.config.mask_id
+    def mask_id(self) -> int:
+        assert self.config.mask_id is not None     # `Config` puts the last id in its place
+        return self.config.mask_id
     @property
     def length(self) -> int: return self.config.model_length
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device
+
+    if TYPE_CHECKING:
+        def __call__(self, x: Tensor) -> CriticPass: ...     # runs `forward`
+    of: ClassVar[Callable[..., Critic]]          # `critic_of`, below
+    load: ClassVar[Callable[..., Critic]]        # `load_critic`
+    save: Callable[..., None]                    # `save_critic`
 
     def forward(self, x: Tensor) -> CriticPass: # x [B, L] int64
         if not 0 < x.shape[1] <= self.length: raise ValueError(f'x has {x.shape[1]} positions: this critic rates 1 to {self.length}')
@@ -941,11 +951,11 @@ standing = level(n_committed)      # k_i: how many free positions are to stand a
 @dataclass(frozen=True)
 class judged:
     "Predict with the denoiser, rate with a critic: for `Policy.predict`."
-    source: Path | Denoiser # a critic: ids [B, L] -> a pass with `quality`; or the folder of one, opened when it is needed
+    source: Path | Model # a critic: ids [B, L] -> a pass with `quality`; or the folder of one, opened when it is needed
     passes, coupled = 2, True     # what the critic throws out has conditioned the other draws
 
     @functools.cached_property
-    def critic(self) -> Denoiser: return self.source if callable(self.source) else Critic.load(self.source)
+    def critic(self) -> Model: return self.source if callable(self.source) else Critic.load(self.source)
 
     def __call__(self, policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
         self.fits(model, st.x.shape[1])
@@ -956,7 +966,7 @@ class judged:
         st, p = replace(st, n_forward=seen.n_forward), Reviewed(p, review)
         return remask(policy, st, p), p
 
-    def fits(self, model: Denoiser, length: int = 1) -> None: # ValueError if the two do not speak of the same tokens
+    def fits(self, model: Any, length: int = 1) -> None: # ValueError if the two do not speak of the same tokens
         size = lambda m: getattr(getattr(m, 'config', None), 'vocab_size', None)
         words = getattr(self.critic, 'words', None), vocabulary_hash(getattr(model, 'tokenizer', None))
         for what, ours, theirs in (('vocabulary', size(self.critic), size(model)), ('mask id', self.critic.mask_id, model.mask_id), ('tokenizer', *words)):
@@ -981,8 +991,8 @@ def token_critic(
 ) -> Policy:
     "Token-Critic: fill everything, rate everything, keep the best."
     if not (math.isfinite(noise) and noise >= 0): raise ValueError(f'noise={noise}: a width is finite and at least 0 (0 ranks by the critic alone)')
-    rate, critic = trust(noise), critic if callable(critic) else find_critic(critic)
-    return Policy(reveal=(rate, topk(to_go)), remask=(rate, below(standing)), predict=judged(critic), draw=nucleus(p))
+    rate, source = trust(noise), cast(Model, critic) if callable(critic) else find_critic(critic)
+    return Policy(reveal=(rate, topk(to_go)), remask=(rate, below(standing)), predict=judged(source), draw=nucleus(p))
 
 # %% ../nbs/08_baselines.ipynb #14fbf9b1
 def coupling(rule: Policy) -> str:

@@ -4,21 +4,23 @@
 
 # %% auto #0
 __all__ = ['app', 'out', 'err', 'USER_ERRORS', 'Model', 'Sets', 'LOOKS', 'StoreArg', 'StoreOption', 'Config_', 'Data', 'Out',
-           'Fields', 'message', 'keep_memory', 'main', 'settings', 'writable', 'names', 'numbers', 'bar', 'generate',
-           'spread', 'table', 'figure', 'framed', 'compare', 'traced', 'stoppable', 'moves', 'steps', 'pair', 'sweep',
-           'clock', 'costs', 'evaluate', 'report', 'judge', 'train', 'finetune', 'critic', 'info']
+           'Fields', 'message', 'keep_memory', 'main', 'settings', 'writable', 'names', 'numbers', 'bar', 'complete',
+           'generate', 'spread', 'table', 'figure', 'framed', 'compare', 'traced', 'stoppable', 'moves', 'steps',
+           'pair', 'sweep', 'clock', 'costs', 'evaluate', 'report', 'judge', 'train', 'finetune', 'critic', 'info']
 
 # %% ../nbs/99_cli.ipynb #b1d57b03
 import ctypes
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -64,7 +66,7 @@ def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
         err.print('navira: interrupted', style='bold red'); sys.exit(130)
 
 # %% ../nbs/99_cli.ipynb #a4c9fbc4
-def settings(pairs: list[str]) -> dict[str, float | int | str]:
+def settings(pairs: list[str]) -> dict[str, Any]:
     "`['tau=0.1', 'score=probability']` -> a dict, numbers as numbers."
     d = {}
     for p in pairs:
@@ -97,6 +99,15 @@ def numbers(value: str) -> list[int]:
 def bar() -> Progress:
     return Progress(TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
 
+# %% ../nbs/99_cli.ipynb #6262dfeb
+def complete(incomplete: str) -> list[str]:
+    "For the shell: names of policies that go on from the last comma."
+    text = ''.join(files('navira').joinpath(f'{m}.py').read_text(encoding='utf-8') for m in ('sampling', 'baselines', 'onepass'))
+    found = re.findall(r"\bregister\(f?'([^']+)'", text)
+    names = [n.replace('{_schedule.__name__}', s) for n in found for s in (('quadratic', 'sigmoid', 'piecewise') if '{' in n else ('',))]
+    done, comma, last = incomplete.rpartition(',')
+    return [done + comma + n for n in names if n.startswith(last)]
+
 # %% ../nbs/99_cli.ipynb #b6c4b2fe
 Model = Annotated[Optional[str], typer.Option(help='Folder, checkpoint or Hub id; the embedded model if not given.')]
 Sets = Annotated[list[str], typer.Option('--set', help="A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.")]
@@ -111,7 +122,7 @@ def _device(name: str) -> str:
 @app.command()
 def generate(
     prompt: Annotated[Optional[str], typer.Option(help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
-    policy: Annotated[str, typer.Option(help='Sampling policy; `navira info` lists them.')] = 'navira-piecewise',
+    policy: Annotated[str, typer.Option(help='Sampling policy; `navira info` lists them.', autocompletion=complete)] = 'navira-piecewise',
     budget: Annotated[int, typer.Option(help='Forward passes.')] = 128,
     n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')] = 1,
     seed: Annotated[int, typer.Option()] = 0,
@@ -192,7 +203,7 @@ def framed(fig, axs, budgets: list[int], title: str):
 # %% ../nbs/99_cli.ipynb #01c3e39c
 @app.command()
 def compare(
-    policies: Annotated[str, typer.Option(help="Comma-separated names, or 'all' that the model can run.")] = 'backbone,prism,navira-det,navira-piecewise',
+    policies: Annotated[str, typer.Option(help="Comma-separated names, or 'all' that the model can run.", autocompletion=complete)] = 'backbone,prism,navira-det,navira-piecewise',
     budgets: Annotated[str, typer.Option(help='Comma-separated numbers of forward passes.')] = '16,32,64,128',
     n: Annotated[Optional[int], typer.Option('-n', '--samples', help='Texts a cell; 32, or 16 for a model longer than 128 tokens.')] = None,
     seed: Annotated[int, typer.Option()] = 0,
@@ -329,7 +340,7 @@ def sweep(
     if dry_run: return _estimate(grid, store)
     ex.cells(grid)
     first = os.environ.get('RANK', '0') == '0'           # of several processes one speaks
-    with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if first else None)
+    with stoppable(), bar() if first else nullcontext() as b: st = ex.run(grid, store, progress=moves(b, 'sampling') if b else None)
     if first: out.print(f'{len(st.keys)} cells in {st.folder}', highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #76a1fc93
@@ -340,7 +351,7 @@ def _estimate(grid, store: Path, net=None) -> None:
         err.print(f'hours are unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
         net = None
     st = ex.open_store(store) if (store / 'sweep.json').is_file() else None
-    if st and net is None: st = None                     # nothing in it is known to be this sweep's
+    if net is None: st = None                            # nothing in it is known to be this sweep's
     elif st and (diff := ex.refusal(st.record, ex.identity_of(grid, net))):
         err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', markup=False, highlight=False, soft_wrap=True)
         st = None

@@ -9,18 +9,18 @@ from dataclasses import replace
 import torch
 
 from .diffusion import Pass
-from .prism import Denoiser, Dial, Policy, State, binomial, blind, correcting, distrust, during, look, prism, remask, topk, wants
+from .prism import Denoiser, Dial, Policy, State, binomial, blind, correcting, distrust, during, look, predictor, prism, remask, topk, wants
 
 # %% auto #0
 __all__ = ['refresh', 'navira_det', 'refill_first']
 
 # %% ../nbs/04_decoupling.ipynb #000e7689
+@predictor(passes=2, coupled=False)
 def refresh(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     "NAVIRA: score in one pass, mask, predict in a second one (section 4.2)."
     st, p = look(model, st, correcting(policy, st) & (not blind(policy)))
     cleaned = remask(policy, st, p)
     return look(model, cleaned, wants(policy.reveal[1], cleaned, cleaned.masked))
-refresh.passes, refresh.coupled = 2, False
 
 # %% ../nbs/04_decoupling.ipynb #6d6d6467
 def navira_det(

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from typing import TYPE_CHECKING
 from .diffusion import Pass
 
 # %% ../nbs/02_denoiser.ipynb #273b9fdc
@@ -234,7 +235,7 @@ class DiTPass(Pass):
         super().__init__()
         self.model, self.seen_masked = model, x == model.mask_id
         kind = x.device.type
-        self.autocast = dict(device_type=kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
+        self.autocast: dict = dict(device_type=kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
         self.before, self.c, self.rope = model.backbone.stem(x)
 
     @cached_property
@@ -286,11 +287,15 @@ class MaskedLM(nn.Module):
         self.quality = QualityHead(config) if config.quality_blocks else None
 
     @property
-    def length(self): return self.config.model_length
+    def length(self) -> int: return self.config.model_length
     @property
-    def mask_id(self): return self.config.mask_id
+    def mask_id(self) -> int:
+        assert self.config.mask_id is not None     # `Config` puts the last id in its place
+        return self.config.mask_id
     @property
-    def device(self): return self.backbone.vocab_embed.embedding.device
+    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device
+    if TYPE_CHECKING:
+        def __call__(self, x: Tensor) -> DiTPass: ...     # runs `forward`
 
     def forward(
         self,
@@ -319,10 +324,11 @@ def multiply_adds(
     "Multiply-adds of one token in one forward pass, by part."
     with torch.device("meta"): model = MaskedLM(replace(config, quality_blocks=1))
     L, D = config.model_length if L is None else L, config.hidden_dim
+    assert (head := model.quality) is not None
     block = lambda b: sum(m.weight.numel() for n, m in b.named_modules() if isinstance(m, nn.Linear) and "adaLN" not in n) + 2 * L * D
     return {"blocks": sum(map(block, model.backbone.blocks)),
             "vocabulary": model.backbone.output_layer.linear.weight.numel(),
-            "quality head": block(model.quality.block) + model.quality.output_layer.linear.weight.numel()}
+            "quality head": block(head.block) + head.output_layer.linear.weight.numel()}
 
 # %% ../nbs/02_denoiser.ipynb #9264d0f9
 @contextlib.contextmanager
@@ -345,9 +351,9 @@ def written(
 # %% ../nbs/02_denoiser.ipynb #3a01c633
 def save(
     model: MaskedLM,                  # what to save
-    folder,                           # made if absent
+    folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
-):
+) -> None:
     "Writes `config.json`, `model.safetensors` and `tokenizer.json`, each atomically. Raises `ValueError` if `folder` cannot be written."
     folder, params = Path(folder), dict(model.named_parameters())
     tensors = {k: (v.to(dtype) if k in params else v).detach().cpu().contiguous() for k, v in model.state_dict().items()}
@@ -377,7 +383,7 @@ def infer_config(
     length: int | None = None,  # tokens; None: MDLM's 1024, as shapes do not say
 ) -> Config:
     "The `Config` that fits the weights. Raises `ValueError` where they are no MDLM backbone."
-    need = {k: shapes.get(f"backbone.{k}") for k in ("vocab_embed.embedding", "sigma_map.mlp.0.bias", "rotary_emb.inv_freq")}
+    need: dict = {k: shapes.get(f"backbone.{k}") for k in ("vocab_embed.embedding", "sigma_map.mlp.0.bias", "rotary_emb.inv_freq")}
     if None in need.values(): raise ValueError(f"no {', '.join('backbone.' + k for k, v in need.items() if v is None)}: expected the weights of an MDLM backbone")
     (V, D), (cond,), (freqs,) = need.values()
     blocks = {k.split(".")[2] for k in shapes if k.startswith("backbone.blocks.")}
@@ -465,7 +471,7 @@ def plain(
     "What a pickle may really use: (module, name) -> a value or function of ours. Made anew for each file, so a file cannot spoil the next."
     def window(stored, offset, size, stride, *rest): return replace(stored, offset=int(offset), shape=tuple(map(int, size)), stride=tuple(map(int, stride)))
     def first(value, *rest): return value
-    found = {("torch", k): v for k, v in STORAGE.items()}
+    found: dict = {("torch", k): v for k, v in STORAGE.items()}
     found |= {("torch._utils", "_rebuild_tensor_v2"): window, ("torch._utils", "_rebuild_parameter"): first, ("collections", "OrderedDict"): OrderedDict,
               ("torch", "Size"): lambda *a: tuple(*a), ("_codecs", "encode"): lambda s, *how: s.encode("latin1")}  # so protocol 2 writes bytes
     return found | {("builtins", t.__name__): t for t in (set, frozenset, dict, list, tuple, str, int, float, bool, complex)}
@@ -520,7 +526,7 @@ def read_pickle(
 
 # %% ../nbs/02_denoiser.ipynb #1b7ecb9c
 def name_ema(
-    shadow: list, # tensors without names
+    shadow: list | tuple, # tensors without names
     want: dict,   # name -> shape of the parameters, in order, backbone first
 ) -> dict:
     "Name -> averaged tensor. The head's are named only if the whole list fits. Raises `ValueError` if the backbone's shapes fit nowhere."
@@ -644,11 +650,11 @@ def nearest(
 WEIGHTS = Path(__file__).parent / "weights" if "__file__" in globals() else Path("../navira/weights")
 
 def load(
-    source=None,               # None: the embedded model; a folder; a .safetensors or .ckpt file; a Hub repository
-    device=None,               # where to put it; None: the CPU
+    source: str | os.PathLike | None = None, # None: the embedded model; a folder; a .safetensors or .ckpt file; a Hub repository
+    device: str | torch.device | None = None, # where to put it; None: the CPU
     ema: bool = True,          # of a Lightning file, take the average
     length: int | None = None, # for a file without config.json: longest sequence, in tokens
-    tokenizer=None,            # a `tokenizers.Tokenizer` instead of the one found
+    tokenizer: Tokenizer | None = None, # instead of the one found
 ) -> MaskedLM:
     "A model in eval mode, fp32. Raises `FileNotFoundError` or `ValueError` that names the source, what was expected and the nearest choice."
     if source is None and not (WEIGHTS / "config.json").exists(): raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")

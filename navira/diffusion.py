@@ -7,9 +7,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -153,23 +154,26 @@ def orchard() -> Words:
                                  'a dog bark': 6, 'an owl hoot': 3, 'the dog bark': 2, 'the owl hoot': 1})
 
 # %% ../nbs/01_masked_diffusion.ipynb #6ed46c8d
+_X = TypeVar('_X')
+_Y = TypeVar('_Y')
+
 def side_by_side(
-    f: Callable, # one argument
-    items: Sequence, # what it is called with
-    device='cpu', # where `f` computes
+    f: Callable[[_X], _Y],
+    items: Iterable[_X], # what it is called with
+    device: str | torch.device = 'cpu', # where `f` computes
     most: int | None = None, # at most so many at once; None: as many as PyTorch has threads
     halt: Callable[[], None] = lambda: None, # called once no more results are wanted, so that a long `f` can stop early
-) -> Iterator: # f(item) for each, in order
+) -> Iterator[_Y]: # f(item) for each, in order
     "On a CPU, `f` runs on several items at once in threads, PyTorch's own shared out among them; on other devices one after the other."
-    threads, items = torch.get_num_threads(), list(items)
-    workers = min(threads, len(items), most or threads)
-    if workers < 2 or torch.device(device).type != 'cpu': return map(f, items)
+    threads, todo = torch.get_num_threads(), list(items)
+    workers = min(threads, len(todo), most or threads)
+    if workers < 2 or torch.device(device).type != 'cpu': return map(f, todo)
     mode, grad, auto, dtype = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')
-    def alike(item):                                          # these modes are known to the caller's thread only
+    def alike(item: _X) -> _Y:                                          # these modes are known to the caller's thread only
         with torch.inference_mode(mode), torch.set_grad_enabled(grad), torch.autocast('cpu', dtype, auto): return f(item)
-    def results():
+    def results() -> Iterator[_Y]:
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
-        try: yield from pool.map(alike, items)
+        try: yield from pool.map(alike, todo)
         finally:
             halt()
             try: pool.shutdown(cancel_futures=True)
@@ -309,11 +313,13 @@ class Noise:
         return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52     # 52 bits: one half more still fits a float64
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
+_N = TypeVar('_N', Tensor, int)
+
 def n_committed(
-    n_free: Tensor | int, # N: positions that are not part of a prompt
+    n_free: _N, # N: positions that are not part of a prompt
     i: int, # step, 0..T-1
     n: int, # T, number of steps
-) -> Tensor | int: # how many of them are committed after step i
+) -> _N: # how many of them are committed after step i
     "The exact-count reveal schedule ceil(N (i+1) / T)."
     return -(-n_free * (i + 1) // n)
 

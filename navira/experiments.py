@@ -25,6 +25,7 @@ from datetime import timedelta
 from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ from torch import Tensor
 from . import baselines, metrics, onepass, schedules     # policies register themselves when imported
 from .decoupling import refill_first
 from .denoiser import MaskedLM, load as load_model, nearest, written
-from .diffusion import choose, nucleus
+from .diffusion import choose, drawer, nucleus
 from .prism import Policy
 from .sampling import Samples, enough, fits, n_steps, policies, policy, sample, start_ids, whole
 
@@ -87,7 +88,7 @@ def dialled(
 # %% ../nbs/12_experiments.ipynb #58bcea5f
 changes: dict[str, Callable[[Policy], Policy]] = {
     'refill-first': lambda p: replace(p, reveal=(refill_first, p.reveal[1])),
-    'keep-crossing': lambda p: replace(p, draw=nucleus(p.draw.p, keep_crossing=True)),
+    'keep-crossing': lambda p: replace(p, draw=nucleus(cast(drawer, p.draw).p, keep_crossing=True)),
 }
 
 # %% ../nbs/12_experiments.ipynb #2a2a4513
@@ -143,7 +144,7 @@ def beside(
 def cell_key(
     cell: Cell,
     model: str = '', # fingerprint of the weights
-    length: int = 0, # L
+    length: int | None = 0, # L
     prompt: str | None = None, # how every text begins
 ) -> str: # 12 hexadecimal digits
     "A short hash of what decides the tokens of a cell."
@@ -151,13 +152,13 @@ def cell_key(
 
 # %% ../nbs/12_experiments.ipynb #2411e19b
 def fingerprint(
-    model: MaskedLM,
+    model: torch.nn.Module, # a `MaskedLM` or a `Critic`
 ) -> str: # 16 hexadecimal digits
     "A hash of the sizes and the parameters of a model."
     h = hashlib.blake2b(repr(getattr(model, 'config', None)).encode(), digest_size=8)
     for name, p in sorted(model.named_parameters()):
         h.update(f'{name} {tuple(p.shape)} {p.dtype}'.encode())
-        h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
 
 # %% ../nbs/12_experiments.ipynb #8341fe7c
@@ -309,7 +310,7 @@ def cells(
 ) -> list[Cell]: # by budget, then as the entries stand
     "What is to be sampled. ValueError for a cell that stands twice, or a budget too small for its policy."
     out = sorted((c for e in s.entries for c in expand(e, s)), key=lambda c: c.budget)
-    seen = {}
+    seen: dict[str, Cell] = {}
     for c in out:
         if (k := cell_key(c)) in seen: raise ValueError(f'{c.label!r} and {seen[k].label!r} are the same cell: {c.policy} {c.hyper}, budget {c.budget}, seed {c.seed}; expected different ones')
         seen[k] = c
@@ -491,6 +492,7 @@ def tabled(
     trace: bool, # keep the trace
     vocabulary: int, # V
 ) -> pa.Table: # one row a sample
+    assert res.trace is not None
     n, ids = len(res.tokens), pa.uint16() if vocabulary <= 2**16 else pa.int32()
     columns = dict(
         sample=pa.array(np.arange(first, first + n, dtype=np.int32)),
@@ -717,7 +719,7 @@ def finish(
     old, said = checked(st.cell(key), cell.trace) if there else (None, {})
     about = describe(cell, key, st.record, free)
     if there < cell.n:
-        pieces = [piece(st, b, old, size) for b in plan]
+        pieces: list[pa.Table] = [piece(st, b, old, size) for b in plan]
         write_table(st.cell(key), pa.concat_tables([t.select(COLUMNS + TRACED * cell.trace) for t in pieces]), about)
     elif any(said[k] != about[k] for k in ('label', 'keep')): write_table(st.cell(key), old, said | {k: about[k] for k in ('label', 'keep')})
     shutil.rmtree(st.folder / 'parts' / key, ignore_errors=True)
@@ -905,7 +907,7 @@ def trajectory(
         for b, steps in enumerate(table[name].to_pylist()):
             for i, at in enumerate(steps): where[b, i, at] = True
         out.append(where.permute(1, 0, 2))
-    return tuple(out)
+    return out[0], out[1]
 
 # %% ../nbs/12_experiments.ipynb #2f9c95cd
 def again(
@@ -932,7 +934,7 @@ class Texts:
     "Samples as a metric sees them."
     tokens: Tensor # [m, L] int64
     tokenizer: Tokenizer | None = None
-    reference: object = None # a `Reference` or an `Endpoint` of notebook 11
+    reference: Any = None # a `Reference` or an `Endpoint` of notebook 11
     progress: Callable | None = None # called with (tokens judged, tokens in all)
 
     @cached_property
@@ -1026,7 +1028,7 @@ def ships(record: dict, reference: str | None) -> bool:
 @dataclass(frozen=True, eq=False)
 class Judge:
     "A reference, loaded when first needed."
-    given: object # its name, a `Reference`, or an `Endpoint`
+    given: Any # its name, a `Reference`, or an `Endpoint`
 
     @property
     def name(self) -> str: return self.given if isinstance(self.given, str) else self.given.name
@@ -1073,14 +1075,14 @@ def per_sample(
     begin: Callable[[], None] = lambda: None, # called before anything is computed and written
 ) -> int: # rows computed
     "Bring one metric of some cells up to date. A damaged cell is named and left out. ValueError where tokens are needed that a small copy of a store does not hold."
-    whose, todo = judge.name if name in referenced else None, []
+    whose, todo = judge.name if judge and name in referenced else None, list[Lack]()
     for key in keys:
         try: todo.append(lack(st, key, name, whose, limit(key)))
         except Damaged as e: warnings.warn(f'{e}; not measured. `navira sweep` computes it again')
     todo = [t for t in todo if t.rows]
     if not todo: return 0
     begin()
-    columns = measures[name](Texts(torch.tensor(sum((t.rows for t in todo), []), dtype=torch.int64), st.tokenizer, judge.model if whose else None, progress))
+    columns = measures[name](Texts(torch.tensor(sum((t.rows for t in todo), []), dtype=torch.int64), st.tokenizer, judge.model if judge and whose else None, progress))
     for i, t in zip(np.cumsum([0] + [len(t.rows) for t in todo]), todo):
         put(t, {k: column(v[i:i + len(t.rows)]) for k, v in columns.items()}, dict(key=t.key, metric=name, reference=whose, version=METRIC_RULES[name]))
     return sum(len(t.rows) for t in todo)
@@ -1107,7 +1109,7 @@ def stands(
     "`sound`, and None where it is about something else."
     if not path.exists(): return None
     try: table, about = read_table(path)
-    except Damaged as e: return set_aside(path, e)
+    except Damaged as e: set_aside(path, e); return None
     if about.get('version', 1) != METRIC_RULES.get(about['metric'], 1) or any(about.get(k) != v for k, v in said.items()): return None
     return table
 
@@ -1165,7 +1167,7 @@ def evaluate(
     scored, judge = None if scored is None else whole('scored', scored, 1), Judge(reference or config['reference'])
     limit = lambda key: asked_to_score(st, key) if scored is None else scored
     jobs = [(name, some) for name in names for some in together([k for k in keys if wants(st, k, name, by_name)], name, name == 'perplexity' and scored or config['n'])]
-    n, done, lacks = sum(len(some) for _, some in jobs), 0, {}
+    n, done, lacks = sum(len(some) for _, some in jobs), 0, dict[str, str]()
     with contextlib.ExitStack() as held, patient() as asked:
         begin = cache(lambda: held.enter_context(alone(st.folder)))       # once
         for name, some in jobs:
@@ -1201,9 +1203,10 @@ def measure(
     begin: Callable[[], None] = lambda: None, # called before anything is computed and written
 ) -> None:
     "One metric of some cells."
-    if name not in ('sets', 'mauve'): per_sample(st, keys, name, judge, *([limit] if name == 'perplexity' else [lambda key: None]), progress, begin)
+    if name not in ('sets', 'mauve'): per_sample(st, keys, name, judge, limit if name == 'perplexity' else lambda key: None, progress, begin)
     else:
-        try: whole_set(st, *keys, begin) if name == 'sets' else against_real(st, *keys, judge, begin)
+        (key,) = keys
+        try: whole_set(st, key, begin) if name == 'sets' else against_real(st, key, judge, begin)
         except Damaged as e: warnings.warn(f'{e}; not measured. `navira sweep` computes it again')
 
 # %% ../nbs/12_experiments.ipynb #34b0de35
@@ -1373,7 +1376,7 @@ def empty(out) -> Path:
 
 def bytes_of(folder: Path) -> dict: # 'all', 'cells', and each metric, largest first
     "What a store's files take."
-    sizes = {}
+    sizes: dict[str, int] = {}
     for f in folder.rglob('*.parquet'):
         kind = 'cells' if f.parent.name == 'cells' else f.stem.split('-')[1]
         sizes[kind] = sizes.get(kind, 0) + f.stat().st_size

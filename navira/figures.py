@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ __all__ = ['TABLE1', 'TABLE2', 'PAPER_LENGTH', 'FEW', 'Draws', 'BLUE', 'SKY', 'G
            'paragraph', 'varied', 'most_common', 'grid', 'put', 'save', 'report']
 
 # %% ../nbs/13_results.ipynb #bfb38cf1
-TABLE1 = { # section 5.3, Table 1 (tab:main-results-owt): forwards -> (perplexity under Qwen2.5-72B, entropy in nats); 170 M parameters, L = 1024, 1000 samples, no intervals given
+TABLE1: dict[str, dict[float, tuple]] = { # section 5.3, Table 1 (tab:main-results-owt): forwards -> (perplexity under Qwen2.5-72B, entropy in nats); 170 M parameters, L = 1024, 1000 samples, no intervals given
     'ReMDM':              {64: (72.51, 3.72), 128: (16.69, 1.80), 256: (9.71, 1.10), 512: (16.74, 1.04), 1024: (24.44, 1.68)},
     'MDLM backbone':      {64: (89.57, 5.69), 128: (76.30, 5.66), 256: (72.17, 5.65), 512: (69.97, 5.62), 1024: (67.01, 5.62)},
     'PRISM':              {128: (25.75, 5.17), 256: (15.85, 5.17), 512: (11.17, 4.97), 1024: (7.59, 4.75)},     # blank at 64
@@ -362,7 +363,7 @@ def made_with(
     return '; '.join([device, f'{model}, {r.record["dtype"]}, L = {r.length}', *texts, '95 % bootstrap intervals'])
 
 # %% ../nbs/13_results.ipynb #2d5bcdd2
-STYLE = {'font.size': 8, 'axes.titlesize': 8, 'axes.labelsize': 8, 'xtick.labelsize': 7.5, 'ytick.labelsize': 7.5, 'legend.fontsize': 7.5, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '0.9', 'grid.linewidth': .5,
+STYLE: dict[Any, Any] = {'font.size': 8, 'axes.titlesize': 8, 'axes.labelsize': 8, 'xtick.labelsize': 7.5, 'ytick.labelsize': 7.5, 'legend.fontsize': 7.5, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '0.9', 'grid.linewidth': .5,
          'lines.linewidth': 1.1, 'lines.markersize': 4.5, 'legend.frameon': False, 'svg.hashsalt': 'navira', 'figure.dpi': 100}
 PLAIN = FuncFormatter(lambda v, _: f'{v:g}')
 MARKS = {'real text': '*', 'shuffled words': 's', 'unigram': 'D', 'loop': 'o'}     # landmarks, black and hollow
@@ -426,7 +427,7 @@ def over_budgets(
             if not c: continue
             x = [p.budget * 1.025**(k - len(names) / 2) for p in c]
             for ax, y, f in ((left, 'log_perplexity', np.exp), (right, 'entropy', lambda v: v)): ax.errorbar(**bars(x, [getattr(p, y) for p in c], f) | dict(xerr=None), **look(n), elinewidth=.8, capsize=1.5)
-        budgets_axis(left, drawn), budgets_axis(right, drawn), perplexity_axis(left)
+        budgets_axis(left, drawn); budgets_axis(right, drawn); perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
         return finished(fig, title, made_with(r, drawn) + note + lacking([n for n, c in curves.items() if not c]))
 
@@ -727,9 +728,9 @@ def equal(r: Results) -> Table:
             except Missing as e: gone.append(str(e)); continue
             rows.append((what, f'{b} to {a}', name, *v, lower(v[0])))
         for along, name in ALONG.items():
-            try: v = number(worth(r, a, b, along), np.exp)
+            try: w = number(worth(r, a, b, along), np.exp)
             except Missing as e: gone.append(str(e)); continue
-            rows.append((what, f'{b} to {a}', name, v, None, None, lower(v)))
+            rows.append((what, f'{b} to {a}', name, w, None, None, lower(w)))
     if not rows: raise Missing(f'two methods to compare at {focus(r)} forwards')
     return Table(f'What is equal? Around {focus(r)} forwards', ('what', 'compared', 'what is equal', 'ratio of perplexities', 'difference of entropies', 'ratio of remasks', 'lower?'), rows,
                  made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + f'; {r.dialled} where not said. At equal entropy or remasks: mean of log-ratios over the middle half of the range that both curves reach. {ordering(rows)}' + lacking(list(dict.fromkeys(filter(None, gone)))), 3)
@@ -737,7 +738,7 @@ def equal(r: Results) -> Table:
 # %% ../nbs/13_results.ipynb #ee148a57
 def worths(r: Results) -> Table:
     "What each ingredient is worth: a ratio of perplexities at equal entropy, and at equal remasks."
-    rows = [(what, f'{b} instead of {a}', *(number(v, np.exp) if (v := or_none(worth, r, a, b, k)) is not None else None for k in ALONG)) for what, (a, b) in PAIRS.items()]
+    rows: list[tuple] = [(what, f'{b} instead of {a}', *(number(v, np.exp) if (v := or_none(worth, r, a, b, k)) is not None else None for k in ALONG)) for what, (a, b) in PAIRS.items()]
     rows = [(*row, lower(row[2]) if row[2] else '–') for row in rows if any(row[2:])]
     if not rows: raise Missing(f'curves at {focus(r)} forwards (`navira sweep curves`)')
     return Table(f'What is it worth? Ratios of perplexities at {focus(r)} forwards', ('what', 'compared', 'at equal entropy', 'at equal remasks', 'lower at equal entropy?'), rows, made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + '. Below 1: it helps.', 2)
@@ -886,7 +887,7 @@ def comes_back_more(r: Results) -> Measured:
     return {f'T = {T}': det - drawn}
 
 # %% ../nbs/13_results.ipynb #869c6884
-_ratio = dict(scale=np.exp)
+_ratio: dict[str, Any] = dict(scale=np.exp)
 CLAIMS = (
     Claim('Remasking by learned quality lowers the perplexity of the backbone.', 'Table 1', 'ratio of perplexities, PRISM to backbone, mean over budgets', against('MDLM backbone', 'PRISM', 'log_perplexity'), -1, **_ratio),
     Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.', '5.1', 'change of entropy from the smallest to the largest budget, mean of both', collapses('PRISM', 'NAVIRA-det'), -1),
@@ -988,7 +989,7 @@ def report(
 ) -> list[Path]: # what was written, report.md first
     "The paper's tables and figures from a store, and what it lacks for them. Errors as `read`."
     r, out = read(store, reference, eos), Path(out)
-    text, files, gone = [], [], {}
+    text, files, gone = list[str](), list[Path](), dict[str, str]()
     for name, make in PARTS.items():
         try: part = make(r)
         except Missing as e: gone[name] = str(e); continue

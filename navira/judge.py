@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -236,7 +236,7 @@ def judge(
             except Exception: wrong.set(); raise
             roll.write(dict(key=c.key, sample=c.sample, crc=c.crc) | v)
             return v
-        waiting, under_way, failure = iter(todo), set(), None
+        waiting, under_way, failure = iter(todo), set[Future](), None
         while True:
             while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()) and (c := next(waiting, None)): under_way.add(pool.submit(one, c))
             if not under_way: break

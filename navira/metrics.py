@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 from urllib.parse import urlsplit
 import numpy as np
@@ -32,12 +32,19 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.nn.utils.rnn import pad_sequence
 from .diffusion import Noise, choose, corrupt, side_by_side
-from .prism import Denoiser, Dial, Policy, Rule, State
+from .prism import Denoiser, Dial, Model, Policy, Rule, State
 from .sampling import Trace, whole
 
 # %% ../nbs/11_metrics.ipynb #2266aea9
 class Reader:
     "What every reference has: `tokenizer`, `name`, and `eos`, the string that separates documents: one token of its vocabulary."
+    if TYPE_CHECKING:
+        tokenizer: Any
+        eos: str
+        name: str
+        @property
+        def limit(self) -> int|None: ... # longest input in tokens
+        def nll(self, rows, where, batch_tokens=None, progress=None) -> list: ... # of each text, the nats of the tokens that count
     def __post_init__(self):
         if self.eos not in self.tokenizer.get_vocab():
             raise ValueError(f'eos={self.eos!r} is no token of {self.name}: expected its document separator, such as {self.tokenizer.eos_token!r}')
@@ -111,7 +118,7 @@ def batches(
     batch_tokens: int=1024, # most tokens in a batch, padding included; a longer text is a batch of its own
 ) -> list: # lists of indices
     "Group texts by length."
-    left, out = sorted(range(len(lengths)), key=lambda i: -lengths[i]), []
+    left, out = sorted(range(len(lengths)), key=lambda i: -lengths[i]), list[list[int]]()
     while left:
         n = max(1, batch_tokens // max(1, lengths[left[0]]))
         out, left = out + [left[:n]], left[n:]
@@ -263,15 +270,15 @@ def perplexities(
     progress: Callable|None=None, # called with (tokens done, tokens in all)
 ) -> dict: # rule -> Perplexity
     "`perplexity` under several rules for separators, for the price of one."
-    texts = _checked(texts)
+    read = _checked(texts)
     for r in rules: choose('eos rule', r, eos_rules)
     if max_length < 2 or (batch_tokens is not None and batch_tokens < 1): raise ValueError(f'max_length={max_length}, batch_tokens={batch_tokens}: expected at least 2 and 1')
-    if not isinstance(reference, Reader): reference = Reference.load(reference)
-    rows = encode(reference, texts, max_length, separator)
-    where = {r: [scored(row, reference.eos_id, r, len(reference.prefix)) for row in rows] for r in rules}
+    judge: Reader = reference if isinstance(reference, Reader) else Reference.load(reference)
+    rows = encode(judge, read, max_length, separator)
+    where = {r: [scored(row, judge.eos_id, r, len(judge.prefix)) for row in rows] for r in rules}
     union = [torch.stack(ws).any(0) for ws in zip(*where.values())]
-    nll = reference.nll(rows, union, batch_tokens, progress)
-    return {r: _summed(nll, union, ws, reference.name, r) for r, ws in where.items()}
+    nll = judge.nll(rows, union, batch_tokens, progress)
+    return {r: _summed(nll, union, ws, judge.name, r) for r, ws in where.items()}
 
 # %% ../nbs/11_metrics.ipynb #7e98a6db
 def perplexity(
@@ -364,7 +371,7 @@ def unpacked(
     "The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is not yet there."
     path, folder = _packed(cache)
     if not (folder/'config.json').exists():
-        with _quiet(): _keep(*_from_gguf(path), folder)
+        with _quiet(): model, tokenizer = _from_gguf(path); _keep(model, tokenizer, folder)
     return folder
 
 def _smollm2(dtype, cache):
@@ -592,14 +599,14 @@ def distinct(
     n: int=2, # tokens in an n-gram
 ) -> float: # in (0, 1]
     "Share of distinct n-grams among all n-grams of the set. Falls as the set grows: compare sets of equal size. ValueError if no sample has n tokens."
-    rows, seen = _rows(tokens), Counter()
+    rows, seen = _rows(tokens), Counter[tuple]()
     for r in rows: seen.update(_ngrams(r.tolist(), whole('n', n, 1)))
     if not seen: raise ValueError(f'n={n}: the longest sample has {max(map(len, rows))} tokens, expected at least {n}')
     return len(seen) / seen.total()
 
 # %% ../nbs/11_metrics.ipynb #c8629d70
 def _precisions(rows, n, epsilon) -> list: # p_n of each sample
-    counts, top = [_ngrams(r, n) for r in rows], {}
+    counts, top = [_ngrams(r, n) for r in rows], dict[tuple, tuple[int, int, int]]()
     for s, c in enumerate(counts):
         for g, k in c.items():
             first, whose, second = top.get(g, (0, -1, 0))
@@ -722,7 +729,7 @@ def features(
     "One vector a text: the last hidden state at its last token that counts, or at its only one. ValueError for an `Endpoint`."
     if not isinstance(reference, Reference): raise ValueError(f'{getattr(reference, "name", reference)!r} has no hidden states here: expected a `Reference`, such as Reference.load()')
     rows = [r if len(r) else torch.tensor([reference.eos_id]) for r in encode(reference, _checked(texts), max_length, separator)]
-    model, ends, out, done = reference.model, _until(reference, rows, eos), [None] * len(rows), 0
+    model, ends, out, done = reference.model, _until(reference, rows, eos), dict[int, Tensor](), 0
     def read(b):
         x = pad_sequence([rows[i][:ends[i]] for i in b], batch_first=True).to(_entry(model))
         h = model.base_model(x, use_cache=False)[0]
@@ -732,7 +739,7 @@ def features(
         for i, v in zip(b, h): out[i] = v
         done += sum(ends[i] for i in b)
         if progress: progress(done, sum(ends))
-    return torch.stack(out)
+    return torch.stack([out[i] for i in range(len(rows))])
 
 # %% ../nbs/11_metrics.ipynb #b6a30a8a
 def _points(name, x) -> np.ndarray: # [n, D] float32
@@ -861,7 +868,8 @@ def lifetime(
         gone = (remasked[i] if i < T else torch.ones_like(remasked[0])) & (born >= 0)     # at the end, all that stand
         out.append((i - born[gone], torch.full((int(gone.sum()),), i < T, device=gone.device), gone.nonzero()[:, 0]))
         if i < T: born = torch.where(written[i], i, torch.where(gone, -1, born))
-    return Lifetimes(*(torch.cat(v) for v in zip(*out)), n, T)
+    steps, ended, sample = (torch.cat(v) for v in zip(*out))
+    return Lifetimes(steps, ended, sample, n, T)
 
 # %% ../nbs/11_metrics.ipynb #156fc768
 def states(
@@ -937,7 +945,7 @@ def deciles(
 
 # %% ../nbs/11_metrics.ipynb #0040d5f5
 def real_state(
-    model: Denoiser, # has `mask_id`
+    model: Model, # has `mask_id`
     rows, # [n, L] integer ids: windows of real text, without masks
     t: float=0., # share of tokens to mask, in [0, 1)
     n_steps: int=100, # T of the run that the state is from; its step is the one at which a share t is still masked
@@ -953,7 +961,7 @@ def real_state(
 
 # %% ../nbs/11_metrics.ipynb #821f832d
 def by_frequency(
-    model: Denoiser, # ids [B, L] -> a pass
+    model: Model, # ids [B, L] -> a pass
     rules: dict, # name -> Policy, of which only the remask rule is used
     rows, # [n, L] integer ids: windows of real text, without masks
     counts, # [V] how often each token occurs in the corpus

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .baselines import recall
 from .diffusion import Pass, choose
-from .prism import Denoiser, Dial, Policy, Score, State, dial, during, keep, room
+from .prism import Denoiser, Dial, Policy, Score, State, dial, during, keep, marked, room
 from .sampling import register, scheduled
 from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira
@@ -21,28 +21,28 @@ __all__ = ['memories', 'remembered', 'remembered_prob', 'remembered_or_drawn', '
            'suspects', 'onepass_suspects', 'spread', 'usual', 'held']
 
 # %% ../nbs/09_one_pass.ipynb #9d358d96
+@marked(blind=True, needs_quality=True)
 def remembered(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the quality logit that a token got in the last pass that saw it; NaN, hence not eligible, for one that no pass has seen."
     return -st.score
-remembered.blind = remembered.needs_quality = True
 
+@marked(blind=True, needs_quality=True)
 def remembered_prob(st: State, p: Pass) -> Tensor: # [B, L]
     "The same as a probability, minus sigmoid(s_i)."
     return -st.score.sigmoid()
-remembered_prob.blind = remembered_prob.needs_quality = True
 
 # %% ../nbs/09_one_pass.ipynb #3753bd3c
+@marked(blind=True, needs_quality=True)
 def remembered_or_drawn(st: State, p: Pass) -> Tensor: # [B, L]
     "As `remembered`; a token that no pass has seen counts with the probability that it was drawn with."
     return -torch.where(st.score.isnan(), st.conf.logit(), st.score)
-remembered_or_drawn.blind = remembered_or_drawn.needs_quality = True
 
 # %% ../nbs/09_one_pass.ipynb #0ca03305
+@marked(blind=True, needs_quality=True)
 def remembered_and_drawn(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the mean of two logits, the quality and the probability that the token was drawn with; of a token that no pass has seen, the latter."
     drawn = st.conf.logit().clamp(-12, 12)
     return -torch.where(st.score.isnan(), drawn, (st.score + drawn) / 2)
-remembered_and_drawn.blind = remembered_and_drawn.needs_quality = True
 
 # %% ../nbs/09_one_pass.ipynb #0c2235aa
 @dataclass(frozen=True)

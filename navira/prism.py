@@ -6,6 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -13,10 +14,10 @@ from torch import Tensor
 from .diffusion import Noise, Pass, n_committed, nucleus
 
 # %% auto #0
-__all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'State', 'uniform', 'at_random', 'distrust',
-           'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none', 'by_budget',
-           'Policy', 'Rows', 'look', 'correcting', 'blind', 'keep', 'remask', 'reuse', 'commit', 'step', 'prism',
-           'backbone']
+__all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'State', 'marked', 'uniform', 'at_random',
+           'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none',
+           'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'Rows', 'look', 'correcting', 'blind', 'keep',
+           'remask', 'reuse', 'commit', 'step', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -57,24 +58,36 @@ class State:
     def uniform(self, purpose: str) -> Tensor: # [B, L] float64
         return self.noise.uniform(self.i, purpose, self.x.shape[1])
 
+# %% ../nbs/03_prism.ipynb #1f8fc217
+_F = TypeVar('_F', bound=Callable)
+
+def marked(
+    **marks: bool, # `blind`: it reads the state only; `needs_quality`; `matched`: it keeps to the budget
+) -> Callable[[_F], _F]: # a decorator
+    "Tell the loop what it should know of a function before it calls it."
+    def mark(f: _F) -> _F:
+        vars(f).update(marks)
+        return f
+    return mark
+
 # %% ../nbs/03_prism.ipynb #2d108920
+@marked(blind=True)
 def uniform(st: State, p: Pass) -> Tensor: # [B, L]
     "Random order."
     return st.uniform('order')
-uniform.blind = True              # it reads the state only: no pass is needed for it
 
+@marked(blind=True)
 def at_random(st: State, p: Pass) -> Tensor: # [B, L]
     "A random choice of what to take back; its noise is not that of the order, or the same positions would be opened again."
     return st.uniform('pick')
-at_random.blind = True
 
+@marked(needs_quality=True)
 def distrust(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the quality logit s_i: the least trusted token first (section 3.3)."
     return -p.quality()
-distrust.needs_quality = True     # so that a model without a head is refused before any work
 
 # %% ../nbs/03_prism.ipynb #f5a39437
-Dial = float | Callable[[State], Tensor]
+Dial = float | Callable[[State], Tensor | float]
 
 def dial(d: Dial, st: State) -> Tensor: # [B] float64
     "The value of a dial in a state, one per row."
@@ -83,7 +96,7 @@ def dial(d: Dial, st: State) -> Tensor: # [B] float64
 
 def reach(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many of N free positions are to be committed after step i
-) -> Dial:
+) -> Callable[[State], Tensor]: # a dial
     "Masks to open so that `count` of the free positions are committed."
     return lambda st: count(st.n_free, st.i, st.n) - st.committed.sum(1)
 
@@ -115,7 +128,7 @@ def during(
     return lambda st: dial(k, st) * (on * st.n <= st.i < off * st.n)
 
 # %% ../nbs/03_prism.ipynb #aee20765
-def guarded(k: Dial) -> Dial:
+def guarded(k: Dial) -> Callable[[State], Tensor]:
     "PRISM's guard: K if 0 < K < n and K < N - n, at most what may stay masked after the step; else 0."
     def guard(st: State) -> Tensor:
         r, n, N = dial(k, st), st.committed.sum(1), st.n_free
@@ -171,6 +184,22 @@ Rule = tuple[Score, Select]
 Draw = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]                    # logits [N, V], u [N] -> tokens [N], probabilities [N]
 Denoiser = Callable[[Tensor], Pass]
 
+class Model(Protocol):
+    "A denoiser that knows what a text is made of: a checkpoint, or the exact toy."
+    def __call__(self, x: Tensor, /) -> Pass: ... # ids [B, L]
+    @property
+    def mask_id(self) -> int: ...
+    @property
+    def length(self) -> int: ...     # of a text, in tokens
+
+class Predict(Protocol):
+    "The pass that new tokens are drawn from: of a policy, a state and a model, the state with the rule of remasking applied, and the pass."
+    @property
+    def passes(self) -> int: ...     # forward passes of a step
+    @property
+    def coupled(self) -> bool | None: ...     # does a token that is taken back condition what is drawn
+    def __call__(self, policy: Policy, st: State, model: Denoiser, /) -> tuple[State, Pass]: ...
+
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "As many steps as the budget pays for."
     return budget // policy.predict.passes
@@ -179,7 +208,7 @@ def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
 class Policy:
     "A sampler: everything that decides what one step does."
     reveal: Rule            # which masked positions to fill
-    predict: Callable       # `reuse` or `refresh`: the pass that new tokens are drawn from; `.passes` is its cost
+    predict: Predict        # `reuse` or `refresh`: the pass that new tokens are drawn from
     remask: Rule = nothing  # which committed positions to take back
     draw: Draw = nucleus(.9)
     steps: Callable[[Policy, int, Tensor], int] = by_budget   # policy, budget, free positions of each row -> T
@@ -188,22 +217,37 @@ class Policy:
     def matched(self) -> bool: # does it keep to the budget, rather than cost what it costs
         return getattr(self.steps, 'matched', True)
 
+# %% ../nbs/03_prism.ipynb #9ce77765
+def predictor(
+    passes: int, # forward passes of a step
+    coupled: bool | None, # does a token that is taken back condition what is drawn? None: in a part of the run
+) -> Callable[[Callable[[Policy, State, Denoiser], tuple[State, Pass]]], Predict]: # a decorator
+    "Make a function a `Predict`."
+    def mark(f: Callable[[Policy, State, Denoiser], tuple[State, Pass]]) -> Predict:
+        vars(f).update(passes=passes, coupled=coupled)
+        return cast(Predict, f)
+    return mark
+
 # %% ../nbs/03_prism.ipynb #24193f4c
 class Rows(Pass):
     "A pass over some rows, addressed as if it were over all. Quality is NaN elsewhere; logits there are an error."
-    rows = None   # an attribute here, a property of the base class
-    def __init__(self, inner: Pass | None, rows: Tensor, masked: Tensor): self.inner, self.rows, self.seen_masked, self._last = inner, rows, masked & rows[:, None], None
+    _last: tuple[Tensor, Tensor] | None = None     # where logits were asked for, and what they were
+    def __init__(self, inner: Pass | None, rows: Tensor, masked: Tensor): self.inner, self._rows, self.seen_masked = inner, rows, masked & rows[:, None]
+
+    @property
+    def rows(self) -> Tensor: return self._rows
 
     def logits(self, where: Tensor) -> Tensor:
-        assert not where[~self.rows].any(), 'asked for logits in a row that this pass left out'
+        assert self.inner is not None and not where[~self.rows].any(), 'asked for logits in a row that this pass left out'
         if self._last is None or (where & ~self._last[0]).any(): self._last = where, self.inner.logits(where[self.rows])
         had, out = self._last
         return out if had is where else out[where[had]]
 
     def only(self, rows: Tensor) -> Pass: # rows [B] bool
         "The same with fewer rows, if the model's pass can be cut and that leaves something out."
-        if self.scored is not None or not hasattr(self.inner, 'only') or (rows | ~self.rows).all(): return self
-        return Rows(self.inner.only(rows[self.rows]), self.rows & rows, self.seen_masked)
+        only = getattr(self.inner, 'only', None)
+        if self.scored is not None or only is None or (rows | ~self.rows).all(): return self
+        return Rows(only(rows[self.rows]), self.rows & rows, self.seen_masked)
 
     def _quality(self) -> Tensor:
         q = torch.full(self.seen_masked.shape, torch.nan, dtype=torch.float64, device=self.rows.device)
@@ -250,6 +294,7 @@ def remask(policy: Policy, st: State, p: Pass) -> State:
     return replace(seen, x=torch.where(gone, st.mask_id, st.x))
 
 # %% ../nbs/03_prism.ipynb #0ba9469a
+@predictor(passes=1, coupled=True)
 def reuse(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     "PRISM: one pass both scores and predicts (Algorithm 1)."
     if blind(policy):
@@ -258,7 +303,6 @@ def reuse(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
         return replace(cleaned, n_forward=seen.n_forward), p
     st, p = look(model, st, correcting(policy, st) | wants(policy.reveal[1], st, st.masked))
     return remask(policy, st, p), p
-reuse.passes, reuse.coupled = 1, True
 
 # %% ../nbs/03_prism.ipynb #fa17f8ee
 def commit(

@@ -12,17 +12,18 @@ import math
 import threading
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from .decoupling import navira_det
 from .diffusion import Noise, choose, nucleus, side_by_side
-from .prism import Denoiser, Dial, Policy, State, backbone, blind, by_budget, correcting, dial, prism, reuse, step, uniform
+from .prism import Dial, Model, Policy, State, backbone, blind, by_budget, correcting, dial, prism, reuse, step, uniform
 from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
@@ -34,6 +35,7 @@ __all__ = ['grids', 'register', 'policies', 'about', 'policy', 'whole', 'schedul
 # %% ../nbs/07_sampling.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
 _about: dict[str, dict[str, str]] = {}
+_F = TypeVar('_F', bound=Callable[..., Policy])
 
 def register(
     name: str, # the name that users type
@@ -42,9 +44,9 @@ def register(
     never: str = '', # what it can never revise
     exact: str = '', # 'exact', 'ancestral' or 'heuristic', and when
     source: str = '', # system and paper
-) -> Callable: # a decorator for the factory
+) -> Callable[[_F], _F]: # a decorator for the factory
     "Register a policy factory under `name`; a name that is taken gets the new one."
-    def keep(factory: Callable[..., Policy]) -> Callable[..., Policy]:
+    def keep(factory: _F) -> _F:
         _registry[name], _about[name] = factory, dict(scores=scores, selects=selects, never=never, exact=exact, source=source)
         return factory
     return keep
@@ -109,7 +111,7 @@ def scheduled(
     shape, rest = inspect.signature(schedule).parameters, inspect.signature(rule).parameters
     def factory(**hyper) -> Policy:
         return rule(tau=schedule(**{k: v for k, v in hyper.items() if k in shape}), **{k: v for k, v in hyper.items() if k not in shape})
-    factory.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau'])
+    vars(factory)['__signature__'] = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau'])
     factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
     return factory
 
@@ -158,11 +160,11 @@ def n_steps(
 ) -> int: # T
     "How many steps the policy takes: for nearly all, the largest number whose passes fit the budget."
     if n_free is None and policy.steps is not by_budget: raise ValueError('n_free=None: the steps of this policy depend on how many positions are free')
-    return policy.steps(policy, enough(policy, budget), n_free)
+    return policy.steps(policy, enough(policy, budget), torch.empty(0) if n_free is None else n_free)     # `by_budget` does not look at it
 
 # %% ../nbs/07_sampling.ipynb #df7d0e29
 def start_ids(
-    model: Denoiser, # has `mask_id`, `length`, and for texts a `tokenizer`
+    model: Model, # has `mask_id`, `length`, and for texts a `tokenizer`
     n: int, # samples
     length: int | None = None, # L; None is the model's
     prompt: str | list | Tensor | None = None, # text(s), or ids [l] or [n, l] with mask_id at free positions
@@ -220,7 +222,7 @@ class Trace:
     L = property(lambda self: self.remasked.shape[2])
 
     @classmethod
-    def cat(cls, traces: list[Trace]) -> Trace:
+    def cat(cls, traces: Sequence[Trace]) -> Trace:
         "One trace of the samples of several batches."
         along = dict(x=1, remasked=1, revealed=1, score=1, tau=1, fixed=0)
         return cls(**{k: torch.cat([getattr(t, k) for t in traces], d) for k, d in along.items()}, mask_id=traces[0].mask_id)
@@ -359,7 +361,7 @@ def replay(
     path=None,            # file to write; None: return something that a notebook shows
     row: int = 0,         # which sample
     title: str = 'Replay',
-    start: int = None,    # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
+    start: int | None = None,    # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
     height: int = 700,    # of the frame in a notebook, in CSS pixels
     beside: Trace = None, # of another policy, the same prompt and seed: both side by side
     names: tuple = ('', ''), # of the two policies, shown above them
@@ -552,7 +554,7 @@ class Samples:
     n_steps: int             # T
     budget: int              # forward passes asked for
     seconds: float           # wall time of the loop
-    tokenizer: object = field(default=None, repr=False)
+    tokenizer: Any = field(default=None, repr=False)
     trace: Trace | None = field(default=None, repr=False)
     policy: str = ''         # its name and hyper-parameters; '' for a `Policy` without a name
     seed: int | None = None
@@ -582,7 +584,9 @@ class Samples:
 # %% ../nbs/07_sampling.ipynb #f013eb2f
 class Recorder:
     "Collects the steps of a batch for a `Trace`; `.watch` is what `step` calls."
-    def __init__(self, policy: Policy, st: State): self.policy, self.st, self.x, self.steps = policy, st, [st.x.int().cpu()], []
+    def __init__(self, policy: Policy, st: State):
+        self.policy, self.st, self.x = policy, st, [st.x.int().cpu()]
+        self.steps: list[list[Tensor]] = []
 
     def watch(self, before: State, cleaned: State, after: State) -> None:
         redrawn = before.committed & ~cleaned.masked & (cleaned.x != before.x)     # taken back and refilled at once
@@ -599,12 +603,15 @@ class Recorder:
         return Trace(torch.stack(self.x), remasked, revealed, score, tau, self.st.mask_id, self.st.fixed.cpu())
 
 # %% ../nbs/07_sampling.ipynb #c2c9f374
+_R = TypeVar('_R')
+
 def as_many_as_fit(
-    run: Callable[[Tensor], object], # on a batch of rows; torch.OutOfMemoryError where they are too many
+    run: Callable[[Tensor], _R], # on a batch of rows; torch.OutOfMemoryError where they are too many
     rows: Tensor, # [n]
-) -> list: # of what `run` returns, in order
+) -> list[_R]: # of what `run` returns, in order
     "`run` on all rows at once, or on batches of half of them, a quarter, ..., the first that fits."
-    done, size = [], len(rows)
+    done: list[_R] = []
+    size = len(rows)
     while len(rows):
         try: done, rows = [*done, run(rows[:size])], rows[size:]
         except torch.OutOfMemoryError:
@@ -615,7 +622,7 @@ def as_many_as_fit(
 # %% ../nbs/07_sampling.ipynb #69f58244
 @torch.inference_mode()
 def sample(
-    model: Denoiser, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
+    model: Model, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
     policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
     budget: int = 128, # forward passes
     n: int = 1, # samples
@@ -635,7 +642,7 @@ def sample(
     fits(model, rule, x.shape[1])
     T = n_steps(rule, budget, (x == model.mask_id).sum(1))
     device, t0, stop = getattr(model, 'device', 'cpu'), time.perf_counter(), threading.Event()
-    def run(rows):
+    def run(rows: Tensor) -> tuple[Tensor, Tensor, Trace | None] | None:
         st = State.start(x[rows].to(device), model.mask_id, T, Noise(seed, first + rows.to(device)))
         rec = Recorder(rule, st) if trace else None
         for i in range(T):
@@ -646,14 +653,15 @@ def sample(
                 raise
             if progress: progress(len(rows))
         if (st.conf.isnan() & ~st.fixed & ~st.masked).any(): raise ValueError('the model gave NaN for the logits of some token: its weights have diverged, or overflow in this precision')
-        return st.x.cpu(), st.n_forward.cpu(), rec and rec.trace()
+        return st.x.cpu(), st.n_forward.cpu(), rec.trace() if rec else None
     cpu = torch.device(device).type == 'cpu'
+    parts: Iterable[tuple[Tensor, Tensor, Trace | None] | None]
     if batch_size is None and not cpu: parts = as_many_as_fit(run, torch.arange(n))
     else:
         rows = batch_size or 32
         share = -(-min(rows, n) // torch.get_num_threads()) if cpu else rows
         parts = side_by_side(run, torch.arange(n).split(share), device, most=rows // share, halt=stop.set)
-    tokens, forwards, traces = zip(*parts)
+    tokens, forwards, traces = zip(*cast(Iterable[tuple], parts))     # None is of a run that was stopped, whose error has come up by now
     return Samples(torch.cat(tokens), torch.cat(forwards), T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None, _name(policy, hyper), seed, first)
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
@@ -661,7 +669,7 @@ def reads_quality(rule: Policy) -> bool:
     "Does any part of the policy look at the quality of tokens?"
     return any(getattr(part, 'needs_quality', False) for part in (rule.remask[0], rule.reveal[0], rule.predict))
 
-def fits(model: Denoiser, rule: Policy, length: int | None = None) -> None:
+def fits(model: Model, rule: Policy, length: int | None = None) -> None:
     "ValueError if the policy needs a quality head and the model has none, or what it predicts with does not fit the model, or `length` tokens (None: the model's)."
     if hasattr(rule.predict, 'fits'): rule.predict.fits(model, length or model.length)
     if reads_quality(rule) and getattr(model, 'quality', True) is None:

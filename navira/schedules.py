@@ -6,18 +6,24 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 # %% auto #0
-__all__ = ['Schedule', 'progress', 'quadratic', 'sigmoid', 'piecewise']
+__all__ = ['Schedule', 'Progress', 'progress', 'quadratic', 'sigmoid', 'piecewise']
 
 # %% ../nbs/06_schedules.ipynb #7f4dbc97
-Schedule = Callable[[float], float]
+class Progress(Protocol):
+    "What a schedule reads of a sampler's state."
+    @property
+    def u(self) -> float: ...
 
-def progress(u) -> float:
+Schedule = Callable[[float | Progress], float]     # a dial: a policy calls it with its state
+
+def progress(u: float | Progress) -> float:
     "Progress u from a number in [0, 1], or from anything that has a `.u`, as a sampler's state."
-    u = float(getattr(u, 'u', u))
-    if not 0 <= u <= 1: raise ValueError(f'u={u}: progress lies in [0, 1]')
-    return u
+    v = float(u.u if hasattr(u, 'u') else u)
+    if not 0 <= v <= 1: raise ValueError(f'u={v}: progress lies in [0, 1]')
+    return v
 
 def _check_taus(**taus: float) -> None:
     "Temperatures must be finite, not negative, and in the order given."
@@ -52,7 +58,7 @@ def sigmoid(
     "Sigmoid (section 4.4)."
     _check_taus(tau_min=tau_min, tau_max=tau_max); _check_share(c=c)
     if not (math.isfinite(k) and k >= 0): raise ValueError(f'k={k}: the steepness is finite and >= 0, or the schedule would decrease')
-    def tau(u) -> float:
+    def tau(u: float | Progress) -> float:
         z = k * (progress(u) - c)
         s = 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))     # neither side overflows
         return tau_min + (tau_max - tau_min) * s
@@ -69,9 +75,9 @@ def piecewise(
     "Piecewise: constant, linear, then a power of 1.5 (section 4.4)."
     _check_taus(tau_min=tau_min, tau_mid=tau_mid, tau_max=tau_max); _check_share(p1=p1, p2=p2)
     if not p1 < p2: raise ValueError(f'p1={p1}, p2={p2}: need p1 < p2')
-    def tau(u) -> float:
-        u = progress(u)
-        if u <= p1: return tau_min
-        if u <= p2: return tau_min + (tau_mid - tau_min) * (u - p1) / (p2 - p1)
-        return tau_mid + (tau_max - tau_mid) * ((u - p2) / (1 - p2))**1.5
+    def tau(u: float | Progress) -> float:
+        v = progress(u)
+        if v <= p1: return tau_min
+        if v <= p2: return tau_min + (tau_mid - tau_min) * (v - p1) / (p2 - p1)
+        return tau_mid + (tau_max - tau_mid) * ((v - p2) / (1 - p2))**1.5
     return tau

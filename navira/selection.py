@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .decoupling import navira_det
 from .diffusion import Pass, choose
-from .prism import Dial, Policy, Score, State, binomial, dial, distrust, during, guarded, prism, topk
+from .prism import Dial, Policy, Rule, Score, State, binomial, dial, distrust, during, guarded, marked, prism, topk
 
 # %% auto #0
 __all__ = ['pi', 'check_tau', 'gumbel_topk', 'plackett_luce', 'distrust_prob', 'navira', 'prism_stochastic']
@@ -68,13 +68,13 @@ def plackett_luce(
     return p
 
 # %% ../nbs/05_stochastic_remasking.ipynb #fbce3c59
+@marked(needs_quality=True)
 def distrust_prob(st: State, p: Pass) -> Tensor: # [B, L]
     "Minus the quality as a probability, sigmoid(s_i)."
     return -p.quality().sigmoid()
-distrust_prob.needs_quality = True
 
 # %% ../nbs/05_stochastic_remasking.ipynb #1c4ddfbc
-def _drawn(score: str, k: Dial, tau: Dial):
+def _drawn(score: str, k: Dial, tau: Dial) -> Rule:
     scores: dict[str, Score] = {'logit': distrust, 'probability': distrust_prob}
     return scores[choose('score', score, scores)], gumbel_topk(k, tau)
 

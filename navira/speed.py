@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import onepass     # its policies and the baselines register themselves when imported
-from .denoiser import Config, GELU, MaskedLM, Norm, load, multiply_adds, written
+from .denoiser import Config, DiTPass, GELU, MaskedLM, Norm, load, multiply_adds, written
 from .diffusion import Noise, Pass, categorical, choose, drawer, side_by_side
 from .figures import PLAIN, STYLE, Table
 from .prism import Denoiser, Policy, State, commit, step
@@ -82,7 +83,7 @@ def drawn_everywhere(
         p = p / p.sum(-1, keepdim=True)
     if draw.temperature == 0: i = p.argmax(-1)
     else: i = (p / -torch.rand_like(p).log()).argmax(-1) if u is None else categorical(p, u)
-    return tuple(a.gather(1, i[:, None])[:, 0] for a in (order, p))
+    return order.gather(1, i[:, None])[:, 0], p.gather(1, i[:, None])[:, 0]
 
 # %% ../nbs/15_speed.ipynb #0714338a
 def literal_step(
@@ -97,7 +98,7 @@ def literal_step(
     eligible, after = cleaned.masked & p.seen_masked, cleaned
     where = select(cleaned, score(cleaned, p), eligible) if eligible.any() else eligible
     if p.rows.any():
-        tokens, conf = drawn_everywhere(policy.draw, p.inner.everything.flatten(0, 1), None if gumbel else st.uniform('token')[p.rows].flatten())
+        tokens, conf = drawn_everywhere(cast(drawer, policy.draw), cast(Any, p).inner.everything.flatten(0, 1), None if gumbel else st.uniform('token')[p.rows].flatten())
         at = where[p.rows].flatten()
         after = commit(cleaned, where, tokens[at], conf[at])
     return replace(after, i=st.i + 1)
@@ -122,7 +123,8 @@ class Products(TorchFunctionMode):
     def __init__(self, model: nn.Module):
         super().__init__()
         layers = [m for name, m in model.named_modules() if isinstance(m, nn.Linear) and 'adaLN' not in name and 'sigma_map' not in name]
-        self.weights, self.calls = {m.weight.untyped_storage().data_ptr() for m in layers}, []
+        self.weights = {m.weight.untyped_storage().data_ptr() for m in layers}
+        self.calls: list[tuple] = []
 
     def __torch_function__(self, f, types, args=(), kwargs=None):
         if f is F.scaled_dot_product_attention or f is F.linear and args[1].untyped_storage().data_ptr() in self.weights: self.calls.append((f, args))
@@ -256,7 +258,7 @@ def interleaved(
     seed: int = 0, # of the order
 ) -> dict[str, list[float]]: # seconds in each round
     "Every contender once a round, in random order."
-    order, times = random.Random(seed), {name: [] for name in contenders}
+    order, times = random.Random(seed), {name: list[float]() for name in contenders}
     for name in [k for k in contenders if k not in cold]: contenders[name]()
     for _ in range(rounds):
         for name in order.sample(list(contenders), len(contenders)): times[name].append(seconds(contenders[name], device))
@@ -330,7 +332,7 @@ def two_for_one(b: Bench, model: MaskedLM, shape: Shape) -> dict:
 # %% ../nbs/15_speed.ipynb #869567fa
 class Through(Pass):
     "A pass with heads on demand, whose blocks all run at all positions."
-    def __init__(self, inner: Pass): self.inner, self.seen_masked = inner, inner.seen_masked; inner.h
+    def __init__(self, inner: DiTPass): self.inner, self.seen_masked = inner, inner.seen_masked; inner.h
     def logits(self, where: Tensor) -> Tensor: return self.inner.logits(where)
     def _quality(self) -> Tensor: return self.inner.quality()
 
@@ -499,7 +501,8 @@ def read_results(path) -> dict: # 'made': identity, 'parts': name -> numbers
 
 def parts(b: Bench, shapes: Iterable[str], which: Iterable[str]) -> dict[str, Callable[[], object]]: # name -> what measures it
     "Everything that is measured, in order."
-    loaded, out = {}, {}
+    loaded: dict[str, MaskedLM] = {}
+    out: dict[str, Any] = {}
     def net(name: str) -> MaskedLM:
         if name not in loaded: loaded.clear(); loaded[name] = SHAPES[name].network(b.device)
         return loaded[name]
@@ -554,7 +557,7 @@ def total(found: dict, shape: str, name: str, way: str) -> list[float] | None:
 def compared(found: dict, shape: str, name: str, a: str, b: str) -> Spread | None:
     "Seconds of contender `a` over those of `b`."
     x, y = total(found, shape, name, a), total(found, shape, name, b)
-    return x and ratio(x, y)
+    return ratio(x, y) if x and y else None
 
 def worst(found: dict, shape: str) -> Spread | None:
     "Over the floor, of the policy that is farthest above it."
@@ -620,7 +623,7 @@ def by_policy(found: dict, shape: str) -> Table:
     rows = []
     for p in POLICIES:
         if not (steps := at(found, f'{shape}/steps/{p}')): continue
-        cell = lambda way: str(Spread.of(total(found, shape, p, way)))
+        cell = lambda way: str(Spread.of(total(found, shape, p, way) or []))
         saved = sum(s['literal_work'] for s in steps) / sum(s['work'] for s in steps)
         rows.append([p, cell('literal'), cell('ours'), cell('floor'), str(compared(found, shape, p, 'literal', 'ours')), str(compared(found, shape, p, 'ours', 'floor')), f'{saved:.2f}', *([] if at(found, f'{shape}/memory/{p}') is None else [str(memory(found, shape, p) or '-')])])
     s, wide = SHAPES[shape], max(map(len, rows), default=0)
@@ -636,7 +639,7 @@ def beside(found: dict) -> Figure:
         for ax, s in zip(axs, shapes):
             for y, p in enumerate(POLICIES):
                 if not at(found, f'{s}/steps/{p}'): continue
-                values = {w: Spread.of(total(found, s, p, w)) for w in ('floor', 'ours', 'literal')}
+                values = {w: Spread.of(total(found, s, p, w) or []) for w in ('floor', 'ours', 'literal')}
                 ax.plot([v.value for v in values.values()], [y] * 3, color='0.75', lw=1, zorder=1)
                 for (w, v), (marker, colour) in zip(values.items(), (('|', 'black'), ('o', '#0072B2'), ('s', '#D55E00'))):
                     ax.errorbar(v.value, y, xerr=[[v.value - v.low], [v.high - v.value]], marker=marker, ms=9 if marker == '|' else 5, mew=2 if marker == '|' else 1, color=colour, ls='', capsize=2, label=w if y == 0 else None)
@@ -662,6 +665,7 @@ def changes(found: dict, shape: str) -> Table | None:
         gone = f'{less:.3f}' if less else '-'
         rows.append([k, str(Spread.of(now['seconds'])), gone, '-' if last is None else f"{statistics.median(last['seconds']) - statistics.median(now['seconds']):.3f}", '-' if last is None else str(ratio(last['seconds'], now['seconds']))])
         last = now
+    assert last is not None
     rows.append(['floor', str(Spread.of(rungs['floor']['seconds'])), '-', '-', str(ratio(last['seconds'], rungs['floor']['seconds']))])
     return Table(f'{shape}: an active step, change by change', ('with', 'seconds', 'saving predicted (s)', 'saving measured (s)', 'times faster'), rows, note(found))
 
@@ -735,7 +739,7 @@ def at_hand(
 ) -> Table:
     "The benchmark at the size of one model, on the device it is on: seconds of a step, and how long texts take."
     end, rows, b = time.monotonic() + limit, rows or max(1, 2048 // model.length), Bench(1, model.device.type, dtype)
-    names, out = ('backbone', 'remdm-cap') if model.quality is None else ('prism', 'navira-piecewise'), []
+    names, out = ('backbone', 'remdm-cap') if model.quality is None else ('prism', 'navira-piecewise'), list[list[str]]()
     for name in names:
         tell(name)
         with computing(b.device, b.dtype): out.append(quick(b, policy(name), model, rows, name, time.monotonic() + (end - time.monotonic()) / (len(names) - len(out))))
@@ -744,7 +748,7 @@ def at_hand(
 
 def quick(b: Bench, rule: Policy, model: MaskedLM, rows: int, name: str, end: float) -> list[str]:
     "One row: rounds as long as there is time."
-    times = []
+    times: list[dict] = []
     for st in midway(rule, blank(model, rows, 64), (3/8, 7/8)):
         race, until = contenders(rule, st, model, b.products), time.monotonic() + (end - time.monotonic()) / (2 - len(times))
         taken = interleaved(race, 1, b.device, cold=('literal',))

@@ -8,6 +8,7 @@ import contextlib, dataclasses, json, math, os, platform, time, tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -29,9 +30,9 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'POSITIVE', 'RANGES', 'HARMLESS', '
            'chosen_tokenizer', 'train', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages',
            'before', 'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability',
            'calibration_error', 'stage_record', 'device_name', 'assess', 'export', 'pretrained', 'finetuned',
-           'write_card', 'model_card', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'card_critic',
-           'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic',
-           'export_critic', 'embedded_record']
+           'write_card', 'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality',
+           'card_critic', 'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic',
+           'train_critic', 'export_critic', 'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -178,7 +179,7 @@ def encode_corpus(
     "Token ids of all documents with an end-of-text after each. Raises `ValueError` for a damaged cache."
     if not path.exists():
         kind, n = id_type(tokenizer), 0
-        head = lambda f: (f.seek(0), np.lib.format.write_array_header_1_0(f, dict(descr=kind.str, fortran_order=False, shape=(n,))))
+        def head(f): f.seek(0); np.lib.format.write_array_header_1_0(f, dict(descr=kind.str, fortran_order=False, shape=(n,)))
         with written(path) as temp, open(temp, 'w+b') as f:
             head(f)
             for text in corpus:
@@ -215,7 +216,8 @@ class Epochs:
         batch_size: int, # B, over all processes together
         seed: int = 0,
     ):
-        self.ids, self.length, self.batch_size, self.seed, self.current = ids, length, batch_size, seed, None
+        self.ids, self.length, self.batch_size, self.seed = ids, length, batch_size, seed
+        self.current: tuple[int, np.ndarray, np.ndarray] | None = None     # an epoch, its sequences and their order
         self.per_epoch = (len(ids) - length + 1) // length // batch_size      # as many as every offset has
         if self.per_epoch < 1:
             raise ValueError(f'batch_size={batch_size}: the corpus has {len(ids)} tokens, which is less than a batch of {length} tokens each; '
@@ -305,7 +307,7 @@ def check(
 ):
     "Raises `ValueError` with the field, its value and what was expected, `KeyError` for an unknown precision."
     for f in dataclasses.fields(cfg):
-        value = typed(f.name, getattr(cfg, f.name), f.type)
+        value = typed(f.name, getattr(cfg, f.name), str(f.type))
         low, high = RANGES.get(f.name, (None, None))
         if value is not None and (low is not None and value < low or high is not None and value > high):
             raise ValueError(f'{f.name}={value!r}: expected ' + (f'{low} to {high}' if high is not None else 'more than 0' if low == POSITIVE else f'at least {low}'))
@@ -334,7 +336,7 @@ def read_config(
     **flags, # what goes over the file; None means not given
 ) -> LoopConfig:
     "The settings of a run. Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."
-    given = {}
+    given: dict = {}
     if path is not None:
         path = Path(path)
         if not path.is_file(): raise FileNotFoundError(f'config={str(path)!r}: not found; ' + nearest(path, 'a .toml or .json file'))
@@ -506,7 +508,7 @@ def seeded(
 @dataclass
 class Trainer:
     "The state of a run between two steps."
-    objective: nn.Module # with a `model`
+    objective: Any # a module with `model` and `noise`
     optimizer: torch.optim.Optimizer
     ema: Ema
     step: int = 0 # steps done
@@ -582,7 +584,7 @@ class Diary:
 
 # %% ../nbs/10_training.ipynb #76620df5
 def fit(
-    objective: nn.Module, # `Mdlm`, `Prism`: has `model`, `noise`, `forward`
+    objective: Any, # a module, `Mdlm` or `Prism`: has `model`, `noise`, `forward`
     data: Epochs,
     steps: int, # of the whole run
     cfg: LoopConfig,
@@ -605,7 +607,7 @@ def fit(
 
 # %% ../nbs/10_training.ipynb #ed6dabaa
 def trainer(
-    objective: nn.Module,
+    objective: Any, # as for `fit`
     cfg: LoopConfig,
     acc: Accelerator,
     out: Path, # where a checkpoint may be
@@ -675,7 +677,7 @@ def evaluate_nelbo(
 
 # %% ../nbs/10_training.ipynb #fd9b0d27
 def characters(
-    tokenizer: Tokenizer,
+    tokenizer: Any, # a `tokenizers.Tokenizer`
     sequences: np.ndarray, # [N, L]
 ) -> float: # a token, ends of text counted as tokens
     "Mean number of characters that a token stands for."
@@ -818,19 +820,22 @@ class Prism(nn.Module):
         filled = z.clone()
         filled[need] = self.draw(logits.detach()[need[where]], u[need])[0]
         bce = self.judge(torch.where(new, filled[:, None], z[:, None]).flatten(0, 1), x.repeat_interleave(self.drafts, 0), new.flatten(0, 1))
-        return dict(loss=bce + self.weight * nelbo, bce=bce, nelbo=nelbo) if self.joint else dict(loss=bce, bce=bce)
+        return dict(loss=bce, bce=bce) if nelbo is None else dict(loss=bce + self.weight * nelbo, bce=bce, nelbo=nelbo)
 
     def judge(self, y: Tensor, x: Tensor, new: Tensor) -> Tensor: # [n, L] each -> scalar
         right = (x == y)[new].float()
         return F.binary_cross_entropy_with_logits(self.model(y).quality()[new], right, reduction='sum') / max(1, len(right))
 
 # %% ../nbs/10_training.ipynb #ffefd63f
+_M = TypeVar('_M', bound=nn.Module)
+
 def take_average(
-    model: MaskedLM, # changed in place
+    model: _M, # changed in place
     folder: Path, # with a checkpoint
-) -> MaskedLM:
+) -> _M:
     "The averaged weights of the newest checkpoint, which must be all parameters and nothing else: `RuntimeError` names what is missing or too much."
-    model.load_state_dict(dict(model.named_buffers()) | read_checkpoint(folder)['ema'])   # buffers are formulas: they are not averaged, and stay
+    state: Any = read_checkpoint(folder)
+    model.load_state_dict(dict(model.named_buffers()) | state['ema'])   # buffers are formulas: they are not averaged, and stay
     return model
 
 # %% ../nbs/10_training.ipynb #33653b6a
@@ -843,8 +848,8 @@ def finetune(
     acc = processes(cfg.precision)
     divides(cfg.batch_size, acc.num_processes)
     with seeded(cfg.seed, 0): model = with_head(load(cfg.model))               # a new head is a function of the seed
-    if model.tokenizer is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
-    if acc.is_main_process: prepare_tokens(cfg, lambda corpus: model.tokenizer)
+    if (tokenizer := model.tokenizer) is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
+    if acc.is_main_process: prepare_tokens(cfg, lambda corpus: tokenizer)
     acc.wait_for_everyone()
     out = Path(cfg.out)
     ids, held = tokens_of(out, model.length)
@@ -904,7 +909,7 @@ class Judged:
 # %% ../nbs/10_training.ipynb #936eae48
 @torch.no_grad()
 def judge_draws(
-    model: MaskedLM, # in eval mode, with a quality head
+    model: MaskedLM | Pair, # in eval mode, with a quality head
     sequences: np.ndarray, # [N, L] token ids
     fill: int = 8, # positions filled in each
     p: float = 0.9, # nucleus
@@ -1070,23 +1075,46 @@ def model_card(
     r: dict, # what `training.json` holds
     critic: dict | None = None, # what `critic-training.json` holds
 ) -> str: # markdown
-    "The model card, made of measured numbers only."
+    "The model card. Its numbers are the record's."
     net, size, data = r['network'], r['parameters'], r['data']
     head = f"""---
 license: apache-2.0
 language: en
+library_name: navira
+pipeline_tag: text-generation
 tags: [masked-diffusion, language-model, prism, navira]
 ---
 
 # A masked diffusion language model
 
 {sum(size.values()) / 1e6:.1f} M parameters ({', '.join(f'{n} {v / 1e6:.2f} M' for n, v in size.items())}): a DiT of {net['n_blocks']} blocks, width {net['hidden_dim']}, {net['n_heads']} heads,
-{net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries. `navira.load` opens it.
+{net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries.
+
+{card_use(r)}
 
 ## Data
 
 {data['name']}. {data['train_tokens'] / 1e6:.1f} M training tokens, {data['validation_tokens'] / 1e6:.2f} M of validation, {r['nelbo']['chars_per_token']:.2f} characters a token."""
-    return '\n\n'.join(filter(None, (head, card_training(r), card_nelbo(r), card_quality(r), critic and card_critic(critic)))) + '\n'
+    return '\n\n'.join(filter(None, (head, card_training(r), card_nelbo(r), card_quality(r), card_critic(critic) if critic else None))) + '\n'
+
+# %% ../nbs/10_training.ipynb #731d37da
+def card_use(r: dict) -> str:
+    net, name, size = r['network'], r['data']['name'], sum(r['parameters'].values()) / 1e6
+    small = f"{size:.1f} M parameters that have seen {sum(s['tokens'] for s in r['stages']) / 1e6:.0f} M tokens write words and phrases, and lose the thread within a sentence or two"
+    parts = {'How to load': f"""```python
+import navira
+model = navira.load()     # the one that comes with the package; any other: navira.load('its folder')
+print(navira.sample(model, '{'navira-piecewise' if 'quality' in r else 'mdlm'}', budget=64, n=2, seed=0).texts)
+```""",
+        'Intended use': 'Research and teaching: how masked diffusion models sample, how they take back and correct what they wrote, and how rules for that compare at equal forward passes. '
+                        'Not for texts that anybody relies on: it follows no instructions, and nothing in it knows what is true.',
+        'Limits': '\n'.join([f'- Size: {small}.'] * (size < 50) + [
+            f"- Length: at most {net['model_length']} tokens, about {net['model_length'] * r['nelbo']['chars_per_token']:.0f} characters.",
+            f'- Corpus: {name}, and nothing else. It writes as its corpus does, so its language and views may be dated, and views of people, sexes and nations offensive; nothing filters what it writes.',
+            *['- Quality head: it estimates whether a token is the one of the text, not whether a sentence is true or good.'] * ('quality' in r)]),
+        'License and citation': 'Apache-2.0. It belongs to a reproduction of *NAVIRA: Decoupled Stochastic Remasking for Masked Diffusion Language Models* (Andrey Fomenko, Maksim Kryzhanovskiy, Svetlana Glazyrina, Roman Ischenko), '
+                                'not by its authors; the network is that of MDLM (arXiv 2406.07524), the head and its objective are those of PRISM (arXiv 2510.01384). Please cite these; `CITATION.cff` in the repository has the entry for the software.'}
+    return '\n\n'.join(f'## {head}\n\n{text}' for head, text in parts.items())
 
 # %% ../nbs/10_training.ipynb #3345dec4
 def markdown(
@@ -1104,13 +1132,14 @@ def card_training(r: dict) -> str:
 
 # %% ../nbs/10_training.ipynb #dfdef93d
 def card_nelbo(r: dict) -> str:
-    e, b, curve = r['nelbo'], r.get('before'), next((s['evals'] for s in r['stages'] if s['name'] == 'pretrain'), [])
+    e, b = r['nelbo'], r.get('before')
+    curve: list[dict] = next((s['evals'] for s in r['stages'] if s['name'] == 'pretrain'), [])
     text = f"NELBO {e['value']:.3f} nats a token (95 % interval {e['low']:.3f} to {e['high']:.3f}, {e['n']:,} sequences), {e['bits_per_char']:.3f} bits a character."
     if b: text += f" Before fine-tuning: {b['value']:.3f} ± {1.96 * b['se']:.3f} nats a token, with the same noise."
     some = curve[::max(1, len(curve) // 12)]
     rows = [f"{c['tokens'] / 1e6:.1f} M | {c['nelbo']:.3f} | {c['bits_per_char']:.3f}" for c in some + curve[-1:] * (some[-1:] != curve[-1:])]
     table = 'While pretraining (averaged weights, a sample of the validation text):\n\n' + markdown('tokens | nats a token | bits a character', rows) if rows else None
-    return '\n\n'.join(filter(None, ('## Validation', text, table)))
+    return '\n\n'.join(filter(None, ('## Evaluation', text, table)))
 
 # %% ../nbs/10_training.ipynb #960d1b45
 def card_quality(r: dict) -> str | None:
@@ -1163,6 +1192,7 @@ WEIGHTINGS = {'mean': lambda bce, t, size: bce.sum() / max(1, len(bce)), '1/t': 
 # %% ../nbs/10_training.ipynb #d7f75450
 class CriticObjective(nn.Module):
     "Token-Critic's objective: which of the denoiser's fills are the true tokens?"
+    denoiser: MaskedLM
     def __init__(self,
         critic: Critic, # what is trained
         denoiser: MaskedLM, # in eval mode, on the same device
@@ -1223,8 +1253,8 @@ def train_critic(
     divides(cfg.batch_size, acc.num_processes)
     denoiser = load(cfg.model).requires_grad_(False)
     critic = Critic.of(denoiser, cfg.blocks)
-    if denoiser.tokenizer is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
-    if acc.is_main_process: prepare_tokens(cfg, lambda corpus: denoiser.tokenizer)
+    if (tokenizer := denoiser.tokenizer) is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
+    if acc.is_main_process: prepare_tokens(cfg, lambda corpus: tokenizer)
     acc.wait_for_everyone()
     out, denoiser = Path(cfg.out), denoiser.to(acc.device)
     ids, held = tokens_of(out, denoiser.length)

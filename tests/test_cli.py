@@ -139,3 +139,26 @@ def test_info():
 def test_version_needs_no_torch():
     code = "import sys, navira.cli as c\ntry: c.app(['--version'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize('words, found', [
+    (['ge'], {'generate'}), (['generate', '--pol'], {'--policy'}), (['sweep', '--dr'], {'--dry-run'}),
+    (['generate', '--policy', 'navira-q'], {'navira-quadratic'}), (['compare', '--policies', 'prism,remdm-s'], {'prism,remdm-switch'}),
+], ids=' '.join)
+def test_a_shell_completes(words, found):
+    "What bash asks, as `navira --install-completion` has it ask"
+    said = subprocess.run([sys.executable, '-c', "import sys; sys.argv = ['navira']; from navira.cli import main; main()"], capture_output=True, text=True,
+                          env={**os.environ, '_NAVIRA_COMPLETE': 'complete_bash', 'COMP_WORDS': ' '.join(['navira', *words]), 'COMP_CWORD': str(len(words))})
+    assert set(said.stdout.split()) == found, said.stderr
+
+
+def test_completion_knows_every_policy():
+    "and does not import torch for it"
+    code = "from navira.cli import complete; import sys; found = complete(''); assert 'torch' not in sys.modules; import navira.onepass; from navira.sampling import policies; assert sorted(found) == sorted(policies())"
+    said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+
+
+def test_completion_is_shown_for_a_shell():
+    said = subprocess.run([sys.executable, '-c', "import sys; sys.argv = ['navira', '--show-completion', 'bash']; from navira.cli import main; main()"], capture_output=True, text=True, env={**os.environ, '_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION': '1'})
+    assert said.returncode == 0 and '_NAVIRA_COMPLETE=complete_bash' in said.stdout

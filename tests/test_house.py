@@ -4,6 +4,7 @@ from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -106,6 +107,17 @@ class TestNotebook:
             kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source(c)).body}
             assert len(kinds) < 2, source(c)
 
+    def test_opens_on_colab(self, nb):
+        "Under the title a badge, and a first code cell that fetches the repository: `make sync` writes both"
+        first, second, third = cells(nb)[:3]
+        assert source(second) == f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/{cfg['user']}/{cfg['repo']}/blob/{cfg['branch']}/nbs/{nb.name})"
+        assert third['cell_type'] == 'code' and not third['outputs'] and {'#| hide', '#| eval: false'} < set(source(third).splitlines()) and cfg['git_url'] in source(third)
+        assert sum('COLAB' in source(c) or 'colab.research' in source(c) for c in cells(nb)) == 2
+
+def test_cells_for_colab_are_what_the_tool_writes():
+    r = subprocess.run([sys.executable, root/'tools'/'colab.py', '--check'], capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr
+
 # --- README -----------------------------------------------------------------------------------------------------------------
 def test_readme_is_made_from_index():
     r = subprocess.run([sys.executable, root/'tools'/'make_readme.py', '--check'], cwd=root, capture_output=True, text=True)
@@ -116,6 +128,20 @@ def test_readme_names_the_two_commands_and_its_links_lead_somewhere():
     assert 'make demo' in text and 'make test' in text
     links = re.findall(r'\]\((?![a-z]+:|#)([^)#\s]+)', text)
     assert not [l for l in links if not (root/l).exists()]
+
+# --- what others read -------------------------------------------------------------------------------------------------------
+def test_citation_is_of_this_version():
+    cff = yaml.safe_load((root/'CITATION.cff').read_text(encoding='utf-8'))
+    assert (cff['version'], cff['url'], cff['repository-code']) == (cfg['version'], cfg['git_url'], cfg['git_url']) and cff['license'] == 'Apache-2.0'
+    assert 'Fomenko' in [a['family-names'] for a in cff['references'][0]['authors']]
+
+def test_model_card_is_what_the_records_give():
+    from navira.training import model_card
+    folder = root/'navira'/'weights'
+    card = (folder/'README.md').read_text(encoding='utf-8')
+    assert card == model_card(*(json.loads((folder/f).read_text()) for f in ('training.json', 'critic-training.json')))
+    assert yaml.safe_load(card.split('---')[1]).items() >= dict(license='apache-2.0', library_name='navira', pipeline_tag='text-generation').items()
+    assert {'How to load', 'Intended use', 'Limits', 'License and citation', 'Data', 'Training', 'Evaluation', 'Quality head', 'Critic'} == set(re.findall('^## (.+)$', card, re.M))
 
 # --- what is built ------------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope='module')

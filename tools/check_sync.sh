@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Are notebooks, library and README in step? Exports and cleans, then asks git whether anything changed.
+# Are notebooks, library and README in step? Writes the cells for Colab, exports and cleans, then asks git whether anything changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
+python tools/colab.py
 nbdev_export
 nbdev_clean
 python tools/make_readme.py
