@@ -277,7 +277,7 @@ def steps(b: Progress):
     task = b.add_task('measuring', total=None)
     return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
 
-# %% ../nbs/99_cli.ipynb #536343e2
+# %% ../nbs/99_cli.ipynb #7f340fef
 def _report(folder: Path, st, grid, cells: dict, net, title: str, show: int) -> None:
     import navira.experiments as ex
     judge = grid.reference if 'perplexity' in grid.metrics else None
@@ -295,11 +295,11 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     took = {k: ex.trajectory(st, k) for k, c in cells.items() if c.trace}
     shown = pair([k for k in took], [k for k, (gone, _) in took.items() if gone.any()])
     gone, new = took[shown[-1]]
-    text = (gone & new).sum((0, 2)).argmax().item()
+    text = int((gone & new).sum((0, 2)).argmax())
     (left, row), *right = [ex.again(st, k, text, net) for k in shown]
     names, cell = [cells[k].label for k in shown], cells[shown[0]]
-    beside = dict(beside=right[0][0], names=names) if right else {}
-    return left.replay(folder / 'replay.html', row=row, title=f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}', **beside)
+    other = right[0][0] if right else None
+    return left.replay(folder / 'replay.html', row=row, title=f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}', beside=other, names=names)
 
 # %% ../nbs/99_cli.ipynb #39d0d683
 def pair(every: list[str], correcting: list[str]) -> list[str]: # one or two

@@ -269,7 +269,7 @@ def _num(v: float):
     "Four digits; None for NaN, a word for infinity (JSON has neither)"
     return None if v != v else str(v) if v in (float('inf'), float('-inf')) else float(f'{v:.4g}')
 
-# %% ../nbs/07_sampling.ipynb #ebd90b67
+# %% ../nbs/07_sampling.ipynb #e0ed485a
 def _row(trace, row):
     if not 0 <= row < trace.n: raise ValueError(f"row={row}: the trace has rows 0 to {trace.n - 1}")
     return row
@@ -277,7 +277,8 @@ def _row(trace, row):
 def _only(trace: Trace, row: int) -> Trace: # n = 1, on the CPU
     "One sample of a trace. ValueError for a row that is not there."
     one = slice(_row(trace, row), row + 1)
-    return Trace(*(getattr(trace, k)[:, one].cpu() for k in ('x', 'remasked', 'revealed', 'score', 'tau')), trace.mask_id, trace.fixed[one].cpu())
+    x, remasked, revealed, score, tau = (getattr(trace, k)[:, one].cpu() for k in ('x', 'remasked', 'revealed', 'score', 'tau'))
+    return Trace(x, remasked, revealed, score, tau, trace.mask_id, trace.fixed[one].cpu())
 
 def _alike_at_first(a: Trace, b: Trace) -> None:
     "ValueError unless both rows have the same length, vocabulary and prompt"
@@ -299,7 +300,7 @@ def _panel(
                 steps=[_changes(*s) for s in zip(z[:-1], z[1:], out, new)],
                 tau=[_num(v) for v in trace.tau[:, 0].tolist()], score=_pack_scores(trace.score[:, 0], z[:-1] >= 0))
 
-# %% ../nbs/07_sampling.ipynb #7e5ebc2e
+# %% ../nbs/07_sampling.ipynb #ecb36dd7
 def _busiest(traces: list[Trace], N: int) -> int: # 0 to N
     busy = [(k, -(-(i + 1) * N // t.T)) for t in traces for i, k in enumerate(t.remasked.sum((1, 2)).tolist()) if k]
     return max(busy)[1] if busy else N
@@ -309,9 +310,9 @@ def replay_data(
     decode,                  # token ids, list[int] -> text
     row: int = 0,            # which sample
     title: str = 'Replay',
-    start: int = None,       # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
-    beside: Trace = None,    # of another policy, the same prompt and seed
-    names: tuple = ('', ''), # of the two policies
+    start: int | None = None, # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
+    beside: Trace | None = None, # of another policy, the same prompt and seed
+    names: Sequence[str] = ('', ''), # of the two policies
 ) -> dict:
     "What the replay page reads: the words in use, and a panel for each run"
     traces = [_only(t, row) for t in ([trace] if beside is None else [trace, beside])]
@@ -319,9 +320,9 @@ def replay_data(
     N = max(t.T for t in traces)
     if start is not None and not 0 <= start <= N: raise ValueError(f"start={start}: expected a step from 0 to {N}")
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
-    names = [''] if beside is None else [str(a or b) for a, b in zip(names, ('first', 'second'), strict=True)]
+    shown = [''] if beside is None else [str(a or b) for a, b in zip(names, ('first', 'second'), strict=True)]
     return dict(title=str(title), start=_busiest(traces, N) if start is None else start, vocab=[decode([i]) for i in used.tolist()],
-                panels=[_panel(t, used, a) for t, a in zip(traces, names)])
+                panels=[_panel(t, used, a) for t, a in zip(traces, shown)])
 
 # %% ../nbs/07_sampling.ipynb #d8344487
 def replay_html(
@@ -354,7 +355,7 @@ class Replay:
         except OSError as e: raise OSError(e.errno, f"cannot write the replay: {e.strerror}", str(path)) from e
         return path
 
-# %% ../nbs/07_sampling.ipynb #f3039fb2
+# %% ../nbs/07_sampling.ipynb #558ebc38
 def replay(
     trace: Trace,         # from `sample(..., trace=True)`
     decode,               # token ids, list[int] -> text
@@ -363,8 +364,8 @@ def replay(
     title: str = 'Replay',
     start: int | None = None,    # where to open, 0 to the T of the longer run; None: the last of the steps that remask most
     height: int = 700,    # of the frame in a notebook, in CSS pixels
-    beside: Trace = None, # of another policy, the same prompt and seed: both side by side
-    names: tuple = ('', ''), # of the two policies, shown above them
+    beside: Trace | None = None, # of another policy, the same prompt and seed: both side by side
+    names: Sequence[str] = ('', ''), # of the two policies, shown above them
 ):
     "The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be written, ValueError for a row that is not there or a `beside` that began otherwise."
     r = Replay(replay_html(trace, decode, row=row, title=title, start=start, beside=beside, names=names), height)
