@@ -1,5 +1,5 @@
 """Before anything is imported: no network, no window, and the same Hypothesis cases on every machine."""
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 
 os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
@@ -31,3 +31,17 @@ def one_thread():
 def two_threads():
     "For tests of batches side by side, also where the machine has one core"
     n = torch.get_num_threads(); torch.set_num_threads(2); yield; torch.set_num_threads(n)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
+
+@pytest.fixture(scope='session')
+def browser():
+    "The distribution's Chromium; without it, or without Playwright, its tests are skipped"
+    if not CHROMIUM: pytest.skip('no Chromium here')
+    api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
+    with api.sync_playwright() as p:
+        b = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield b
+        b.close()

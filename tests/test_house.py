@@ -118,6 +118,11 @@ def test_cells_for_colab_are_what_the_tool_writes():
     r = subprocess.run([sys.executable, root/'tools'/'colab.py', '--check'], capture_output=True, text=True)
     assert r.returncode == 0, r.stderr
 
+def test_every_notebook_has_its_place_in_the_sidebar():
+    listed = re.findall(r'(\w+\.ipynb)', (root/'nbs'/'sidebar.yml').read_text())
+    assert sorted(listed) == [p.name for p in notebooks]
+    assert [n for n in listed if n[0].isdigit()] == sorted(n for n in listed if n[0].isdigit())
+
 # --- README -----------------------------------------------------------------------------------------------------------------
 def test_readme_is_made_from_index():
     r = subprocess.run([sys.executable, root/'tools'/'make_readme.py', '--check'], cwd=root, capture_output=True, text=True)

@@ -250,20 +250,6 @@ def test_compare_side_by_side(policies, shown, tmp_path):
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------------
-chromium = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
-FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
-
-
-@pytest.fixture(scope='module')
-def browser():
-    if not chromium: pytest.skip('no Chromium here')
-    api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
-    with api.sync_playwright() as p:
-        b = p.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield b
-        b.close()
-
-
 @pytest.fixture
 def visit(browser):
     "Opens a page of a file; when the test is over, nothing was logged, nothing failed and nobody was asked anything"

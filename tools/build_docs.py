@@ -1,8 +1,11 @@
-"""The docs site in _docs/, without Quarto: nbs/ -> _proc/ -> _docs/. It shows equations with no network, by its own copy of KaTeX.
+"""The docs site in _docs/: nbs/ -> _proc/ -> _docs/. Pages are rendered by Quarto where it is installed, else by smalldocs.
 
-Where Quarto is at hand, `nbdev_docs` makes the same site with it.
+Either way equations are shown with no network, by the site's own copy of KaTeX; whatever is wide scrolls by itself and can be reached by
+keyboard; and figures say what they are to those who do not see them.
+
+    python tools/build_docs.py [--smalldocs]
 """
-import os, re, shutil, subprocess, sys, tarfile, tempfile
+import html, os, re, shutil, subprocess, sys, tarfile, tempfile
 from pathlib import Path
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx
@@ -10,16 +13,17 @@ from nbdev.processors import exec_show_docs
 from nbdev.quarto import nbdev_sidebar, refresh_quarto_yml
 from nbdev.serve import proc_nbs
 
-katex = 'katex@0.16.11'
+katex, axe = 'katex@0.16.11', 'axe-core@4.10.3'      # axe-core is what tests/test_site.py looks with; it is no part of the site
 
-def fetch_katex(dest):
-    "KaTeX's dist folder from the npm registry, once"
-    if (dest/'katex.min.js').exists(): return
-    if not shutil.which('npm'): sys.exit(f'no npm here, and no copy of {katex} in {dest}')
+def fetch(package, what, dest):
+    "A folder or file of an npm package, once"
+    if dest.exists(): return
+    if not shutil.which('npm'): sys.exit(f'no npm here, and no copy of {package} in {dest}')
     with tempfile.TemporaryDirectory() as tmp:
-        subprocess.run(['npm', 'pack', katex, '--silent'], cwd=tmp, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(['npm', 'pack', package, '--silent'], cwd=tmp, check=True, stdout=subprocess.DEVNULL)
         with tarfile.open(next(Path(tmp).glob('*.tgz'))) as t: t.extractall(tmp, filter='data')
-        shutil.copytree(Path(tmp)/'package'/'dist', dest, dirs_exist_ok=True)
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(tmp)/'package'/what, dest)
 
 def know_later_names():
     "Signatures may name what a later cell defines: before a page's cells run, import the module that it exports"
@@ -42,27 +46,50 @@ def rename_pages(proc):
         for a, b in new.items(): text = text.replace(a.name, b.name)
         p.write_text(text, encoding='utf-8')
 
-def localise(out, base):
+def localise(text, base, up):
     "KaTeX from the site itself, and links between pages relative"
+    text = re.sub(r'https://cdn\.[\w.]+/npm/katex@[\d.]+/dist', up + 'site_libs/katex', text)
+    text = re.sub(f'href="{re.escape(base)}(?=[^"]*\\.html)', f'href="{up or "./"}', text)
+    return re.sub(r'<img[^>]*colab-badge\.svg[^>]*>', 'Open in Colab', text)        # a picture from elsewhere
+
+def reachable(text):
+    "Figures have a text of their own, after the heading they stand under; outputs and tables that may scroll can be focused"
+    parts, heading, out, n = re.split(r'(<h[1-6][^>]*>.*?</h[1-6]>)', text, flags=re.S), '', [], 0
+    for part in parts:
+        if re.match(r'<h[1-6]', part): heading, n = ' '.join(html.unescape(re.sub(r'<[^>]+>', ' ', part)).split()), 0
+        def alt(m):
+            nonlocal n
+            if ' alt=' in m[0]: return m[0]
+            n += 1
+            return f'<img alt="{html.escape(f"Figure {n} under the heading: {heading}")}"' + m[0][4:]
+        out.append(re.sub(r'<img\b[^>]*>', alt, part))
+    text = ''.join(out)
+    text = re.sub(r'<div class="(cell-output cell-output-display[^"]*)">', r'<div class="\1" tabindex="0" role="region" aria-label="Output">', text)
+    return re.sub(r'(<table\b(?:(?!</table>).)*</table>)', r'<div class="table-scroll" tabindex="0" role="region" aria-label="Table">\1</div>', text, flags=re.S)
+
+def finish(out, base):
     for p in out.rglob('*.html'):
         up = '../'*(len(p.relative_to(out).parts) - 1)
-        text = re.sub(r'https://cdn\.[\w.]+/npm/katex@[\d.]+/dist', up + 'site_libs/katex', p.read_text(encoding='utf-8'))
-        text = re.sub(f'href="{re.escape(base)}(?=[^"]*\\.html)', f'href="{up or "./"}', text)
-        if 'https://cdn.' in text: sys.exit(f'{p} asks the network for a script or style')
+        text = reachable(localise(p.read_text(encoding='utf-8'), base, up))
+        if re.search(r'(?:src|href)="https://cdn\.', text): sys.exit(f'{p} asks the network for a script or style')
         p.write_text(text, encoding='utf-8')
+
+def render(proc):
+    if shutil.which('quarto') and '--smalldocs' not in sys.argv: subprocess.run(['quarto', 'render', str(proc), '--no-execute'], check=True)
+    else: subprocess.run([os.environ.get('SMALLDOCS', 'smalldocs'), 'render', str(proc)], check=True)
 
 if __name__ == '__main__':
     cfg = get_config()
     kx = cfg.config_path/'docs_assets'/'katex'
-    fetch_katex(kx)
+    fetch(katex, 'dist', kx); fetch(axe, 'axe.min.js', kx.parent/'axe.min.js')
     refresh_quarto_yml(); _build_modidx(); nbdev_sidebar.__wrapped__()
     know_later_names()
     proc = proc_nbs(n_workers=0, force=True)
     rename_pages(proc)
-    subprocess.run([os.environ.get('SMALLDOCS', 'smalldocs'), 'render', str(proc)], check=True)
+    render(proc)
     out = proc/cfg.doc_path.name
-    shutil.copytree(kx, out/'site_libs'/'katex')
-    localise(out, f'{cfg.doc_host}{cfg.doc_baseurl}/')
+    shutil.copytree(kx, out/'site_libs'/'katex', dirs_exist_ok=True)
+    finish(out, f'{cfg.doc_host}{cfg.doc_baseurl}/')
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(out, cfg.doc_path)
     print(cfg.doc_path)

@@ -1,0 +1,128 @@
+"""The docs site, as `make docs` leaves it in _docs/, in a browser: every page, on a desk and on a phone, by day and by night."""
+import functools, http.server, json, re, threading
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+import pytest
+
+root = Path(__file__).resolve().parent.parent
+site, axe = root/'_docs', root/'docs_assets'/'axe.min.js'
+pages = sorted(p.relative_to(site).as_posix() for p in site.rglob('*.html') if 'site_libs' not in p.parts)
+pytestmark = pytest.mark.skipif(not pages, reason='no _docs: make docs')
+desk, phone = dict(width=1280, height=900), dict(width=390, height=844)
+
+class Links(HTMLParser):
+    "What a page links to, and the places in it that can be linked to"
+    def __init__(self, text):
+        super().__init__(); self.to, self.ids = [], set(); self.feed(text)
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        self.ids |= {a[k] for k in ('id', 'name') if a.get(k)}
+        if tag in ('a', 'link', 'script', 'img', 'iframe') and (to := a.get('href') or a.get('src')): self.to.append(to)
+
+@functools.cache
+def links(page): return Links((site/page).read_text(encoding='utf-8'))
+
+@pytest.mark.parametrize('page', pages)
+def test_no_link_is_broken(page):
+    broken = []
+    for to in links(page).to:
+        u = urlsplit(to)
+        if u.scheme or u.netloc: continue
+        target = (site/page).parent/unquote(u.path) if u.path else site/page
+        if target.is_dir(): target /= 'index.html'
+        there = target.resolve()
+        if not there.is_file(): broken.append(to)
+        elif u.fragment and there.suffix == '.html' and unquote(u.fragment) not in links(there.relative_to(site.resolve()).as_posix()).ids: broken.append(to)
+    assert not broken
+
+def test_every_notebook_is_a_page_and_in_order():
+    text = (site/'index.html').read_text(encoding='utf-8')
+    chapters = [re.sub(r'^\d+_', '', p.stem) for p in sorted((root/'nbs').glob('[0-9]*.ipynb'))]
+    assert {f'{c}.html' for c in [*chapters, 'index', 'which_policy', 'add_your_own', 'numbers']} <= set(pages)
+    at = [re.search(rf'sidebar.*?href="[^"]*\b{c}\.html"', text, re.S).end() for c in chapters]
+    assert at == sorted(at)
+
+def test_nothing_is_asked_of_the_network():
+    for page in pages:
+        asked = [m for m in re.findall(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(https?:[^"]+)"', (site/page).read_text(encoding='utf-8')) if 'canonical' not in m and 'example.org' not in m]
+        assert not asked, page
+
+# --- in a browser ---------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope='module')
+def served():
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *a): pass
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}'
+    server.shutdown()
+
+@pytest.fixture
+def visit(browser, served):
+    "Opens a page; when the test is over, nothing was logged and nothing was missing"
+    bad, contexts = [], []
+    def go(page, viewport=desk, scheme='light'):
+        c = browser.new_context(viewport=viewport, color_scheme=scheme); contexts.append(c)
+        p = c.new_page()
+        p.on('console', lambda m: bad.append(m.text) if m.type in ('error', 'warning') else None)
+        p.on('pageerror', lambda e: bad.append(str(e)))
+        p.on('requestfailed', lambda r: bad.append(r.url))
+        p.on('response', lambda r: bad.append(f'{r.status} {r.url}') if r.status >= 400 else None)
+        p.goto(f'{served}/{page}', wait_until='load')
+        return p
+    yield go
+    for c in contexts: c.close()
+    assert not bad
+
+@pytest.mark.parametrize('page', pages)
+class TestPage:
+    def test_on_a_desk(self, page, visit):
+        p = visit(page)
+        assert p.title() and p.locator('h1').count() >= 1
+        missing = p.evaluate("[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.src.slice(0, 80))")
+        assert not missing
+        raw = p.evaluate("document.querySelector('main').innerText")
+        assert not p.locator('.katex-error').count() and not re.search(r'\\(frac|sum|mathbb|tau|tilde|begin)\b', p.evaluate("[...document.querySelectorAll('main p, main li, main td')].filter(e => !e.closest('pre, code')).map(e => { const c = e.cloneNode(true); c.querySelectorAll('.katex, code').forEach(x => x.remove()); return c.textContent }).join(' ')")), raw[:100]
+        if 'class="math' in (site/page).read_text(encoding='utf-8'): assert p.locator('.katex').count()
+
+    def test_on_a_phone(self, page, visit):
+        p = visit(page, phone)
+        assert p.evaluate('document.documentElement.scrollWidth') <= 390
+        assert p.evaluate('window.scrollTo(200, 0), window.scrollX') == 0
+
+    @pytest.mark.parametrize('scheme', ['light', 'dark'])
+    def test_everybody_can_read_it(self, page, scheme, visit):
+        if not axe.exists(): pytest.skip('no axe-core: make docs')
+        p = visit(page, scheme=scheme)
+        p.add_script_tag(path=axe)
+        found = p.evaluate("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact)).map(v => [v.id, v.nodes.length, v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary.slice(0, 300)]))")
+        assert not found, json.dumps(found, indent=1)
+
+def test_search_finds_a_function(visit):
+    p = visit('index.html')
+    p.keyboard.press('/')
+    box = p.locator('input[type=search], .aa-Input, #quarto-search input').first
+    box.fill('gumbel_topk')
+    p.wait_for_function("[...document.querySelectorAll('#quarto-search-results a, .aa-Item a, .sd-search-results a')].some(a => /stochastic_remasking/.test(a.href))", timeout=10_000)
+
+def test_from_the_first_chapter_to_the_last_by_next(visit):
+    p, seen = visit('index.html'), []
+    while (n := p.locator('.nav-page-next a')).count():
+        seen.append(p.url.rsplit('/', 1)[1].split('#')[0])
+        n.first.click(); p.wait_for_load_state()
+        assert len(seen) < 50
+    assert p.url.endswith('cli.html') and len(seen) >= 18 and p.locator('.nav-page-previous a').count()
+
+def test_a_policy_of_ones_own_is_a_few_links_away(visit):
+    p = visit('index.html')
+    p.locator('main a[href*="add_your_own"]').first.click(); p.wait_for_load_state()
+    assert 'register' in p.locator('main').inner_text()
+
+def test_the_dark_theme_can_be_chosen(visit):
+    p = visit('index.html')
+    dark = lambda: p.evaluate("(c => .3 * c[0] + .6 * c[1] + .1 * c[2] < 128)(getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))")
+    assert not dark()
+    p.locator('.quarto-color-scheme-toggle').first.click()
+    p.wait_for_timeout(300)
+    assert dark()
