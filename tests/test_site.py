@@ -102,9 +102,10 @@ class TestPage:
 def test_search_finds_a_function(visit):
     p = visit('index.html')
     p.keyboard.press('/')
-    box = p.locator('input[type=search], .aa-Input, #quarto-search input').first
-    box.fill('gumbel_topk')
-    p.wait_for_function("[...document.querySelectorAll('#quarto-search-results a, .aa-Item a, .sd-search-results a')].some(a => /stochastic_remasking/.test(a.href))", timeout=10_000)
+    p.keyboard.type('gumbel_topk')
+    p.wait_for_function("[...document.querySelectorAll('.smalldocs-search-results a, .aa-Item a')].some(a => /stochastic_remasking/.test(a.href))", timeout=10_000)
+    p.keyboard.press('Enter'); p.wait_for_load_state()
+    assert 'gumbel_topk' in p.locator('main').inner_text()
 
 def test_from_the_first_chapter_to_the_last_by_next(visit):
     p, seen = visit('index.html'), []
