@@ -516,10 +516,10 @@ def critic(config: Config_ = None, data: Data = None, folder: Out = None, model:
     cfg = _config(CriticConfig, config, dict(data=data, out=folder, model=model, steps=steps, batch_size=batch_size, seed=seed), hyper)
     out.print(f'critic: {run(cfg)}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #755cbeaf
+# %% ../nbs/99_cli.ipynb #001060ad
 @app.command()
 def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint or Hub id; the embedded model if not given.')] = None,
-         bench: Annotated[bool, typer.Option('--bench', help='Instead, time a step of sampling here, in about a minute, and say how long a sweep would take.')] = False,
+         bench: Annotated[bool, typer.Option('--bench', help='Instead, time a step of sampling here, in a minute or two, and say how long a sweep would take.')] = False,
          config: Annotated[Optional[str], typer.Option('--sweep', help='With --bench: which sweep. small (if not given), curves, ablations, one-gpu, paper, or a TOML file.')] = None) -> None:
     "What a checkpoint is, and which policies there are; or how fast it is here."
     if bench: return _bench(model, config or 'small')
@@ -537,8 +537,8 @@ def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint
         p.add_row(name, (f.__doc__ or '').split('\n')[0], ' '.join(f'{k}={v.default}' for k, v in inspect.signature(f).parameters.items()))
     out.print(p)
 
-# %% ../nbs/99_cli.ipynb #20fac267
-def _bench(model: str | None, config: str, limit: float = 60.) -> None:
+# %% ../nbs/99_cli.ipynb #6905a273
+def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps; the estimate takes about as long again
     import navira.experiments as ex, navira.speed as speed
     from navira.figures import terminal
     grid = ex.read_sweep(config, **({} if model is None else dict(model=model)))
