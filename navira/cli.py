@@ -277,7 +277,7 @@ def steps(b: Progress):
     task = b.add_task('measuring', total=None)
     return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
 
-# %% ../nbs/99_cli.ipynb #7f340fef
+# %% ../nbs/99_cli.ipynb #18b03448
 def _report(folder: Path, st, grid, cells: dict, net, title: str, show: int) -> None:
     import navira.experiments as ex
     judge = grid.reference if 'perplexity' in grid.metrics else None
@@ -293,7 +293,7 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     "Two of the recorded policies side by side, on the text in which the second rewrote most."
     import navira.experiments as ex
     took = {k: ex.trajectory(st, k) for k, c in cells.items() if c.trace}
-    shown = pair([k for k in took], [k for k, (gone, _) in took.items() if gone.any()])
+    shown = pair(list(took), [k for k, (gone, _) in took.items() if gone.any()])
     gone, new = took[shown[-1]]
     text = int((gone & new).sum((0, 2)).argmax())
     (left, row), *right = [ex.again(st, k, text, net) for k in shown]
@@ -537,8 +537,8 @@ def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint
         p.add_row(name, (f.__doc__ or '').split('\n')[0], ' '.join(f'{k}={v.default}' for k, v in inspect.signature(f).parameters.items()))
     out.print(p)
 
-# %% ../nbs/99_cli.ipynb #6905a273
-def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps; the estimate takes about as long again
+# %% ../nbs/99_cli.ipynb #03dc3ad2
+def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps, which is the smaller part: the estimate times every policy of the sweep
     import navira.experiments as ex, navira.speed as speed
     from navira.figures import terminal
     grid = ex.read_sweep(config, **({} if model is None else dict(model=model)))
