@@ -277,7 +277,7 @@ def steps(b: Progress):
     task = b.add_task('measuring', total=None)
     return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
 
-# %% ../nbs/99_cli.ipynb #7f340fef
+# %% ../nbs/99_cli.ipynb #18b03448
 def _report(folder: Path, st, grid, cells: dict, net, title: str, show: int) -> None:
     import navira.experiments as ex
     judge = grid.reference if 'perplexity' in grid.metrics else None
@@ -293,7 +293,7 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     "Two of the recorded policies side by side, on the text in which the second rewrote most."
     import navira.experiments as ex
     took = {k: ex.trajectory(st, k) for k, c in cells.items() if c.trace}
-    shown = pair([k for k in took], [k for k, (gone, _) in took.items() if gone.any()])
+    shown = pair(list(took), [k for k, (gone, _) in took.items() if gone.any()])
     gone, new = took[shown[-1]]
     text = int((gone & new).sum((0, 2)).argmax())
     (left, row), *right = [ex.again(st, k, text, net) for k in shown]
@@ -516,10 +516,10 @@ def critic(config: Config_ = None, data: Data = None, folder: Out = None, model:
     cfg = _config(CriticConfig, config, dict(data=data, out=folder, model=model, steps=steps, batch_size=batch_size, seed=seed), hyper)
     out.print(f'critic: {run(cfg)}', highlight=False, soft_wrap=True)
 
-# %% ../nbs/99_cli.ipynb #755cbeaf
+# %% ../nbs/99_cli.ipynb #001060ad
 @app.command()
 def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint or Hub id; the embedded model if not given.')] = None,
-         bench: Annotated[bool, typer.Option('--bench', help='Instead, time a step of sampling here, in about a minute, and say how long a sweep would take.')] = False,
+         bench: Annotated[bool, typer.Option('--bench', help='Instead, time a step of sampling here, in a minute or two, and say how long a sweep would take.')] = False,
          config: Annotated[Optional[str], typer.Option('--sweep', help='With --bench: which sweep. small (if not given), curves, ablations, one-gpu, paper, or a TOML file.')] = None) -> None:
     "What a checkpoint is, and which policies there are; or how fast it is here."
     if bench: return _bench(model, config or 'small')
@@ -537,8 +537,8 @@ def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint
         p.add_row(name, (f.__doc__ or '').split('\n')[0], ' '.join(f'{k}={v.default}' for k, v in inspect.signature(f).parameters.items()))
     out.print(p)
 
-# %% ../nbs/99_cli.ipynb #20fac267
-def _bench(model: str | None, config: str, limit: float = 60.) -> None:
+# %% ../nbs/99_cli.ipynb #03dc3ad2
+def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps, which is the smaller part: the estimate times every policy of the sweep
     import navira.experiments as ex, navira.speed as speed
     from navira.figures import terminal
     grid = ex.read_sweep(config, **({} if model is None else dict(model=model)))

@@ -259,13 +259,13 @@ _P = {64: {'NAVIRA + sigmoid': (3.212, 2.630, 3.522, 1.752, 3.465, 4.692), 'NAVI
       1024: {'NAVIRA + sigmoid': (3.660, 3.000, 4.228, 2.620, 3.752, 4.702), 'PRISM stochastic': (3.485, 2.804, 3.728, 2.374, 3.350, 5.168), 'PRISM': (3.126, 2.510, 3.757, 2.090, 3.058, 4.217), 'NAVIRA-det': (2.774, 2.125, 3.152, 2.833, 2.303, 3.458)}}
 TABLE3 = {F: {k: dict(zip(('overall', *ASPECTS), v)) for k, v in d.items()} for F, d in _P.items()}     # tab:llm-judge: forwards -> method -> marks
 
-# %% ../nbs/14_judge.ipynb #d2518cf9
+# %% ../nbs/14_judge.ipynb #8df8586d
 MARKED = ('overall', *ASPECTS)
 
 def judged_rows(st: Store, judge: str) -> pd.DataFrame: # key, sample, crc, MARKED (NaN where it failed), failed
     "The verdicts of a judge as a table. KeyError for one that has said nothing here."
     there = rolls(st)
-    if not there: raise Missing(f'no judge has seen {st.folder}: `navira judge {st.folder} --base-url ... --model ...`')
+    if not there: raise Missing('no judge has seen these texts: `navira judge STORE --base-url ... --model ...`')
     rows = [dict(key=v['key'], sample=v['sample'], crc=v['crc'], failed=v['failed'] is not None, **(v['marks'] or dict.fromkeys(ASPECTS, math.nan))) for v in lines(there[choose('judge', judge, there)])]
     return pd.DataFrame(rows, columns=['key', 'sample', 'crc', 'failed', *ASPECTS]).assign(overall=lambda d: d[list(ASPECTS)].mean(axis=1, skipna=False))
 
@@ -289,7 +289,7 @@ def seen_by(
 ) -> Judged:
     "`Missing` for a store that no judge has seen, or several and none is named; KeyError for another judge."
     there = rolls(r.store)
-    if judge is None and len(there) > 1: raise Missing(f'{", ".join(there)} have judged {r.store.folder}: name one')
+    if judge is None and len(there) > 1: raise Missing(f'{", ".join(there)} have judged these texts: name one')
     return Judged(r, judge or next(iter(there), ''), judged_rows(r.store, judge or next(iter(there), '')))
 
 def drawn(

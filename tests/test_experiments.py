@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import navira.experiments as ex
 from navira import metrics
-from navira.cli import _bench, main
+from navira.cli import _bench, main, out
 from navira.denoiser import save
 from navira.sampling import policies, policy, sample
 from toys import random_joint, small_lm
@@ -481,7 +481,8 @@ def test_dry_run(home, tmp_path, capsys):
     said = capsys.readouterr()
     assert f'{forwards:,} forward passes' in said.out and '?' in said.out and 'hours are unknown' in said.err
 
-def test_bench_times_a_checkpoint_and_estimates_a_sweep(home, capsys):
+def test_bench_times_a_checkpoint_and_estimates_a_sweep(home, capsys, monkeypatch):
+    monkeypatch.setattr(out, 'width', 200)
     _bench(str(home.folder / 'model'), str(home.config), limit=0.)
     said = capsys.readouterr().out
     assert 'texts an hour' in said and 'what `navira sweep` would do' in said and all(p in said for p in (('prism', 'navira-piecewise') if home.model.quality else ('backbone', 'remdm-cap')))

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as hs
 from tokenizers import Tokenizer, models, pre_tokenizers
 import navira.experiments as ex
 from navira import judge as j
+from navira.cli import main
 from navira.denoiser import save
 from navira.figures import Missing, read
 from toys import small_lm
@@ -258,22 +259,26 @@ def test_without_a_judge_nothing_is_drawn(store):
     with Scripted() as s: j.judge(store, server(s, 'other'), limit=1)
     with pytest.raises(Missing, match='name one'): j.seen_by(read(store))
 
-def test_the_report_has_the_judge(store):
+def test_the_report_has_the_judge(store, capsys):
     with Scripted() as s: j.judge(store, server(s))
-    p = subprocess.run([sys.executable, '-m', 'navira.cli', 'report', str(store.folder)], capture_output=True, text=True, env={**os.environ, 'COLUMNS': '200'})
-    assert p.returncode == 0 and 'Table 3: marks by qwen' in p.stdout and (store.folder / 'report' / 'figure-c.png').stat().st_size > 1000, p.stderr
+    code, out, err = cli(capsys, 'report', store.folder)
+    assert code == 0 and 'Table 3: marks by qwen' in out and (store.folder / 'report' / 'figure-c.png').stat().st_size > 1000, err
 
 MISTAKES = [([], '--base-url: not given'), (['--base-url', 'localhost:80'], 'expected an address'), (['--base-url', 'http://a:b@h/v1'], 'environment'), (['--base-url', 'http://h/v1', '--concurrency', '0'], 'concurrency=0'),
             (['--base-url', 'http://h/v1', '--timeout', '0'], 'timeout=0'), (['--base-url', 'http://h/v1', '--limit', '0'], 'limit=0')]
 
-@pytest.mark.parametrize('args, says', MISTAKES, ids=lambda v: ' '.join(v) if isinstance(v, list) else None)
-def test_mistakes_are_one_line(store, args, says):
-    p = subprocess.run([sys.executable, '-m', 'navira.cli', 'judge', str(store.folder), *args], capture_output=True, text=True, env={**os.environ, 'COLUMNS': '200'})
-    assert p.returncode == 2 and says in p.stderr and 'Traceback' not in p.stderr
+def cli(capsys, *args):
+    with pytest.raises(SystemExit) as e: main(list(map(str, args)))
+    return e.value.code, *capsys.readouterr()
 
-def test_dry_run_asks_nobody(store):
-    p = subprocess.run([sys.executable, '-m', 'navira.cli', 'judge', str(store.folder), '--dry-run', '--limit', '3'], capture_output=True, text=True)
-    assert p.returncode == 0 and '18 texts to judge' in p.stdout
+@pytest.mark.parametrize('args, says', MISTAKES, ids=lambda v: ' '.join(v) if isinstance(v, list) else None)
+def test_mistakes_are_one_line(swept, args, says, capsys):
+    code, out, err = cli(capsys, 'judge', swept.folder, *args)
+    assert code == 2 and says in ' '.join(err.split()) and 'Traceback' not in err
+
+def test_dry_run_asks_nobody(swept, capsys):
+    code, out, err = cli(capsys, 'judge', swept.folder, '--dry-run', '--limit', 3)
+    assert code == 0 and '18 texts to judge' in out
 
 # --- a real server --------------------------------------------------------------------------------------------------------
 def test_a_real_server_on_this_machine(store, tmp_path):
