@@ -15,6 +15,7 @@ PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
 OUT       ?= demo
 DEMO_ARGS ?=
 TEST_ARGS ?=
+TEST_JOBS ?= 2
 
 # Nothing is compiled at install: each module is when first imported, and the result must be kept, or every process compiles anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,8 +32,8 @@ help:  ## this list
 demo: $(VENV)/.eval  ## install, then compare PRISM and NAVIRA on the embedded model (OUT=, DEMO_ARGS=)
 	$(OFFLINE) $(BIN)/navira compare --out $(OUT) $(DEMO_ARGS)
 
-test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=)
-	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" $(TEST_ARGS)
+test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
+	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
 test-slow: $(VENV)/.test  ## the tests that take minutes
 	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
 
+if 'PYTEST_XDIST_WORKER' in os.environ: os.environ.setdefault('OMP_NUM_THREADS', '1')      # tests beside each other share the cores; also what they start
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)     # started with `&`: Ctrl-C is tested all the same, here and in processes that tests start
 
 import pytest
