@@ -1,7 +1,7 @@
 """The docs site in _docs/: nbs/ -> _proc/ -> _docs/. Pages are rendered by Quarto where it is installed, else by smalldocs.
 
-Either way equations are shown with no network, by the site's own copy of KaTeX; whatever is wide scrolls by itself and can be reached by
-keyboard; and figures say what they are to those who do not see them.
+Either way a page asks nothing of another server: equations are shown by the site's own copy of KaTeX, in letters that the reader has. Whatever
+is wide scrolls by itself and can be reached by keyboard; and figures say what they are to those who do not see them.
 
     python tools/build_docs.py [--smalldocs]
 """
@@ -64,15 +64,29 @@ def reachable(text):
             return f'<img alt="{html.escape(f"Figure {n} under the heading: {heading}")}"' + m[0][4:]
         out.append(re.sub(r'<img\b[^>]*>', alt, part))
     text = ''.join(out)
-    text = re.sub(r'<div class="(cell-output cell-output-display[^"]*)">', r'<div class="\1" tabindex="0" role="region" aria-label="Output">', text)
+    text = re.sub(r'<div class="(cell-output cell-output-display(?! cell-output-markdown)[^"]*)">', r'<div class="\1" tabindex="0" role="region" aria-label="Output">', text)
+    text = re.sub(r'<pre\b(?![^>]*tabindex)', '<pre tabindex="0"', text)
+    text = re.sub(r'<span class="math display"', r'\g<0> tabindex="0" role="math"', text)
     return re.sub(r'(<table\b(?:(?!</table>).)*</table>)', r'<div class="table-scroll" tabindex="0" role="region" aria-label="Table">\1</div>', text, flags=re.S)
 
-def finish(out, base):
-    for p in out.rglob('*.html'):
-        up = '../'*(len(p.relative_to(out).parts) - 1)
-        text = reachable(localise(p.read_text(encoding='utf-8'), base, up))
+def lead_somewhere(text, places, source):
+    "Links to files of the repository go to its web pages; links to a member that has no heading of its own go to its class"
+    text = re.sub(r'href="(?:\./)?\.\./([^"]+)"', lambda m: f'href="{source}/{m[1]}"', text)
+    def place(m):
+        page, at = m[1].removeprefix('./'), m[2]
+        return m[0] if page not in places or at in places[page] else f'href="{m[1]}' + (f'#{short}"' if (short := at.rsplit('.', 1)[0]) in places[page] else '"')
+    return re.sub(r'href="([^"#:]+\.html)#([^"]+)"', place, text)
+
+def finish(out, cfg):
+    base, source = f'{cfg.doc_host}{cfg.doc_baseurl}/', f'{cfg.git_url}/blob/{cfg.branch}'
+    pages = {p: reachable(localise(p.read_text(encoding='utf-8'), base, '../'*(len(p.relative_to(out).parts) - 1))) for p in out.rglob('*.html')}
+    places = {p.relative_to(out).as_posix(): set(re.findall(r'\bid="([^"]+)"', text)) for p, text in pages.items()}
+    for p, text in pages.items():
         if re.search(r'(?:src|href)="https://cdn\.', text): sys.exit(f'{p} asks the network for a script or style')
-        p.write_text(text, encoding='utf-8')
+        p.write_text(lead_somewhere(text, places, source), encoding='utf-8')
+    for p in out.rglob('*.css'):        # themes fetch their letters from elsewhere
+        text = p.read_text(encoding='utf-8')
+        if (less := re.sub(r'@import\s+url\(["\']?https?:[^)]*\)[^;]*;', '', text)) != text: p.write_text(less, encoding='utf-8')
 
 def render(proc):
     if shutil.which('quarto') and '--smalldocs' not in sys.argv: subprocess.run(['quarto', 'render', str(proc), '--no-execute'], check=True)
@@ -89,7 +103,7 @@ if __name__ == '__main__':
     render(proc)
     out = proc/cfg.doc_path.name
     shutil.copytree(kx, out/'site_libs'/'katex', dirs_exist_ok=True)
-    finish(out, f'{cfg.doc_host}{cfg.doc_baseurl}/')
+    finish(out, cfg)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(out, cfg.doc_path)
     print(cfg.doc_path)
