@@ -226,7 +226,7 @@ def points(
         out.append(Point(name, r.policy, r.change if isinstance(r.change, str) else None, r.settled, int(r.budget), int(r.n_steps), bool(r.matched), rows.sort_values(['sample', 'seed'], ignore_index=True)))     # so that text i is the same in cells with other numbers of texts
     return sorted(out, key=lambda p: (p.budget, p.name, p.dial or 0.))
 
-# %% ../nbs/13_results.ipynb #47f9e0c1
+# %% ../nbs/13_results.ipynb #8bac7661
 @dataclass(frozen=True, eq=False)
 class Results:
     "A store, as tables and figures need it."
@@ -240,6 +240,10 @@ class Results:
     def length(self) -> int: return self.record['length']
     @cached_property
     def names(self) -> list[str]: return [n for n in METHODS if any(p.name == n for p in self.points)]
+    @cached_property
+    def own(self) -> list[str]: # policies that are not of the table, as far as they are curves: a reader's own
+        theirs = dict.fromkeys(p.name for p in self.points if p.policy not in {m.policy for m in METHODS.values()})
+        return [n for n in theirs if or_none(curve, self, n, focus(self))]
     @cached_property
     def eta(self) -> float | None: # of tables
         there = {p.dial for p in self.points if p.name in METHODS and METHODS[p.name].per_eta == 1 and p.dial}
@@ -362,7 +366,7 @@ def made_with(
     texts = [f'{many([p.n for p in shown])} texts a point' + (f', {many([p.scored for p in shown])} of them judged by {r.reference} (separators: {r.eos})' if r.reference else '')] if shown else []
     return '; '.join([device, f'{model}, {r.record["dtype"]}, L = {r.length}', *texts, '95 % bootstrap intervals'])
 
-# %% ../nbs/13_results.ipynb #2d5bcdd2
+# %% ../nbs/13_results.ipynb #ad3fe70a
 STYLE: dict[Any, Any] = {'font.size': 8, 'axes.titlesize': 8, 'axes.labelsize': 8, 'xtick.labelsize': 7.5, 'ytick.labelsize': 7.5, 'legend.fontsize': 7.5, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '0.9', 'grid.linewidth': .5,
          'lines.linewidth': 1.1, 'lines.markersize': 4.5, 'legend.frameon': False, 'svg.hashsalt': 'navira', 'figure.dpi': 100}
 PLAIN = FuncFormatter(lambda v, _: f'{v:g}')
@@ -370,8 +374,10 @@ MARKS = {'real text': '*', 'shuffled words': 's', 'unigram': 'D', 'loop': 'o'}  
 
 def look(
     name: str, # of METHODS, or any other
+    k: int | None = None, # which of the others, where several are drawn
 ) -> dict:
-    colour, marker, line = METHODS[name].look if name in METHODS else ('0.6', '.', '-')
+    others = [(GREEN, '^', (0, (4, 1))), (ORANGE, 'v', (0, (1, 1))), (SKY, 'P', (0, (6, 2, 1, 2))), (PINK, 'X', '-')]
+    colour, marker, line = METHODS[name].look if name in METHODS else ('0.6', '.', '-') if k is None else others[k % len(others)]
     return dict(color=colour, marker=marker, ls=line, label=literal(name))
 
 def literal(text: str) -> str:
@@ -593,17 +599,17 @@ def reading(
     take = lambda v: np.take_along_axis(v, k, 0)[0]
     return np.where(inside.any(0), take(ya) + take(w) * (take(yb) - take(ya)), np.nan)
 
-# %% ../nbs/13_results.ipynb #82be9ef6
+# %% ../nbs/13_results.ipynb #645db536
 def curve(
     r: Results,
-    name: str, # of METHODS
+    name: str, # of METHODS, or a label
     budget: int, # forwards
 ) -> list[Point]: # by the dial
     "A policy at one budget, from no correction on. `Missing` with fewer than two settings of its dial: a straight line is no curve."
     there = [p for p in r.at(name, budget) if p.scored]
     if len(there) < 2: raise Missing(f'a curve of {name} at {budget} forwards: {len(there)} setting{"s" * (len(there) != 1)} of its dial (`navira sweep curves` makes more)')
     start = [p for p in r.points if p.policy == 'backbone' and not p.change and p.settled.get('p') == there[0].settled.get('p') and p.steps == there[0].steps and p.scored]     # eta = 0: as many steps, not as many forwards
-    return (start if METHODS[name].per_eta else []) + there
+    return (start if name not in METHODS or METHODS[name].per_eta else []) + there
 
 def common(
     curves: list[list[Point]],
@@ -639,23 +645,24 @@ def focus(r: Results) -> int: # forwards
     count = {F: sum(len(r.at(n, F)) > 2 for n in r.names) for F in budgets}
     return max(budgets, key=lambda F: (count[F], F == r.length, F))
 
-# %% ../nbs/13_results.ipynb #d202a9a1
+# %% ../nbs/13_results.ipynb #bb9a86d6
 def curves(
     r: Results,
     budget: int | None = None, # forwards; None: see `focus`
-    names: list[str] | None = None, # of METHODS; None: all but the variants of one pass
+    names: list[str] | None = None, # of METHODS, or labels; None: all but the variants of one pass
 ) -> Figure:
     "Every policy as a curve along its dial: perplexity against entropy, and against the number of tokens taken back."
     F = focus(r) if budget is None else budget
-    drawn = {n: c for n in ([n for n in METHODS if not n.startswith('one pass')] if names is None else names) if (c := or_none(curve, r, n, F))}
+    drawn = {n: c for n in ([*(n for n in METHODS if not n.startswith('one pass')), *r.own] if names is None else names) if (c := or_none(curve, r, n, F))}
     if not drawn: raise Missing(f'curves at {F} forwards (`navira sweep curves`)')
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained'); left, right = fig.subplots(1, 2, sharey=True)
         for n, c in drawn.items():
-            for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **look(n), elinewidth=.6, capsize=1)
+            for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **look(n, r.own.index(n) if n in r.own else None), elinewidth=.6, capsize=1)
         mark(left, r, ['real text']); perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)'); right.set(xlabel='tokens taken back in a text')
-        etas = sorted({p.dial / METHODS[n].per_eta for n, c in drawn.items() for p in c if p.dial and METHODS[n].per_eta}) or [0.]
+        per_eta = lambda n: METHODS[n].per_eta if n in METHODS else 1.
+        etas = sorted({p.dial / k for n, c in drawn.items() for p in c if p.dial and (k := per_eta(n))}) or [0.]
         return finished(fig, f'What is equal? {F} forwards, eta as the dial', made_with(r, [p for c in drawn.values() for p in c]) + f'; eta from {etas[0]:g} to {etas[-1]:g}, no correction at the top')
 
 # %% ../nbs/13_results.ipynb #c78d4b12
@@ -735,10 +742,10 @@ def equal(r: Results) -> Table:
     return Table(f'What is equal? Around {focus(r)} forwards', ('what', 'compared', 'what is equal', 'ratio of perplexities', 'difference of entropies', 'ratio of remasks', 'lower?'), rows,
                  made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + f'; {r.dialled} where not said. At equal entropy or remasks: mean of log-ratios over the middle half of the range that both curves reach. {ordering(rows)}' + lacking(list(dict.fromkeys(filter(None, gone)))), 3)
 
-# %% ../nbs/13_results.ipynb #ee148a57
+# %% ../nbs/13_results.ipynb #5c3a0077
 def worths(r: Results) -> Table:
     "What each ingredient is worth: a ratio of perplexities at equal entropy, and at equal remasks."
-    rows: list[tuple] = [(what, f'{b} instead of {a}', *(number(v, np.exp) if (v := or_none(worth, r, a, b, k)) is not None else None for k in ALONG)) for what, (a, b) in PAIRS.items()]
+    rows: list[tuple] = [(what, f'{b} instead of {a}', *(number(v, np.exp) if (v := or_none(worth, r, a, b, k)) is not None else None for k in ALONG)) for what, (a, b) in [*PAIRS.items(), *(('a policy of your own', ('NAVIRA-det', n)) for n in r.own)]]
     rows = [(*row, lower(row[2]) if row[2] else '–') for row in rows if any(row[2:])]
     if not rows: raise Missing(f'curves at {focus(r)} forwards (`navira sweep curves`)')
     return Table(f'What is it worth? Ratios of perplexities at {focus(r)} forwards', ('what', 'compared', 'at equal entropy', 'at equal remasks', 'lower at equal entropy?'), rows, made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + '. Below 1: it helps.', 2)

@@ -50,6 +50,7 @@ def localise(text, base, up):
     "KaTeX from the site itself, and links between pages relative"
     text = re.sub(r'https://cdn\.[\w.]+/npm/katex@[\d.]+/dist', up + 'site_libs/katex', text)
     text = re.sub(f'href="{re.escape(base)}(?=[^"]*\\.html)', f'href="{up or "./"}', text)
+    text = re.sub(r'<script[^>]*src="https://cdnjs\.[^>]*></script>', '', text)        # Quarto loads require.js for notebooks; nothing here asks for it
     return re.sub(r'<img[^>]*colab-badge\.svg[^>]*>', 'Open in Colab', text)        # a picture from elsewhere
 
 def reachable(text):
@@ -65,6 +66,8 @@ def reachable(text):
         out.append(re.sub(r'<img\b[^>]*>', alt, part))
     text = ''.join(out)
     text = re.sub(r'<div class="(cell-output cell-output-display(?! cell-output-markdown)[^"]*)">', r'<div class="\1" tabindex="0" role="region" aria-label="Output">', text)
+    def prose(m): return m[0] if max(map(len, html.unescape(re.sub(r'<[^>]+>', '', m[0])).splitlines()), default=0) < 160 else m[0].replace('cell-output-stdout', 'cell-output-stdout prose', 1)
+    text = re.sub(r'<div class="cell-output cell-output-stdout[^"]*".*?</pre>', prose, text, flags=re.S)        # lines so long are text, which is wrapped; shorter ones may be a table
     text = re.sub(r'<pre\b(?![^>]*tabindex)', '<pre tabindex="0"', text)
     text = re.sub(r'<span class="math display"', r'\g<0> tabindex="0" role="math"', text)
     return re.sub(r'(<table\b(?:(?!</table>).)*</table>)', r'<div class="table-scroll" tabindex="0" role="region" aria-label="Table">\1</div>', text, flags=re.S)
@@ -82,7 +85,7 @@ def finish(out, cfg):
     pages = {p: reachable(localise(p.read_text(encoding='utf-8'), base, '../'*(len(p.relative_to(out).parts) - 1))) for p in out.rglob('*.html')}
     places = {p.relative_to(out).as_posix(): set(re.findall(r'\bid="([^"]+)"', text)) for p, text in pages.items()}
     for p, text in pages.items():
-        if re.search(r'(?:src|href)="https://cdn\.', text): sys.exit(f'{p} asks the network for a script or style')
+        if re.search(r'(?:src|href)="https://cdn', text): sys.exit(f'{p} asks the network for a script or style')
         p.write_text(lead_somewhere(text, places, source), encoding='utf-8')
     for p in out.rglob('*.css'):        # themes fetch their letters from elsewhere
         text = p.read_text(encoding='utf-8')
