@@ -323,7 +323,7 @@ def n_committed(
     "The exact-count reveal schedule ceil(N (i+1) / T)."
     return -(-n_free * (i + 1) // n)
 
-# %% ../nbs/01_masked_diffusion.ipynb #b9d33189
+# %% ../nbs/01_masked_diffusion.ipynb #3f77b291
 def choose(
     kind: str, # what is being chosen, for the message
     value: str, # what the user gave
@@ -332,5 +332,6 @@ def choose(
     "`value` if valid, else a KeyError that names the nearest option."
     options = list(options)
     if value in options: return value
-    near = difflib.get_close_matches(str(value), options, 1, 0.5)
-    raise KeyError(f'{kind} {value!r}: ' + (f'did you mean {near[0]!r}?' if near else f'expected one of {", ".join(options)}'))
+    small = {o.lower(): o for o in options}
+    near = difflib.get_close_matches(str(value).lower(), small, 1, 0.5)
+    raise KeyError(f'{kind} {value!r}: ' + (f'did you mean {small[near[0]]!r}?' if near else f'expected one of {", ".join(options)}'))

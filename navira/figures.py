@@ -68,7 +68,7 @@ def resamplings(
     counts = np.random.default_rng(seed).poisson(1., (n, n_boot)).T     # row by row of (n, n_boot): text i has the same counts whatever n is
     return np.vstack([np.ones(n), counts])
 
-# %% ../nbs/13_results.ipynb #d5031995
+# %% ../nbs/13_results.ipynb #71f62cc4
 Draws = np.ndarray     # [1 + n_boot]: a quantity on the texts as they are, then on each resampling of them
 
 def same(v): return v
@@ -77,7 +77,7 @@ def mean(
     v: np.ndarray, # [n] a number a text, NaN for one that was not judged
     w: np.ndarray | None = None, # [n] weights: sum(v) / sum(w) is meant
 ) -> Draws:
-    "A mean, or a ratio of sums, over texts. With fewer than `FEW` of them the resamplings are NaN."
+    "A mean, or a ratio of sums, over texts. With fewer than `FEW` (eight) of them the resamplings are NaN."
     v = np.asarray(v, dtype=float); w = np.ones_like(v) if w is None else np.asarray(w, dtype=float)
     ok = ~np.isnan(v) & ~np.isnan(w)
     counts = resamplings(len(v))
@@ -226,7 +226,7 @@ def points(
         out.append(Point(name, r.policy, r.change if isinstance(r.change, str) else None, r.settled, int(r.budget), int(r.n_steps), bool(r.matched), rows.sort_values(['sample', 'seed'], ignore_index=True)))     # so that text i is the same in cells with other numbers of texts
     return sorted(out, key=lambda p: (p.budget, p.name, p.dial or 0.))
 
-# %% ../nbs/13_results.ipynb #8bac7661
+# %% ../nbs/13_results.ipynb #9a8e9496
 @dataclass(frozen=True, eq=False)
 class Results:
     "A store, as tables and figures need it."
@@ -241,9 +241,8 @@ class Results:
     @cached_property
     def names(self) -> list[str]: return [n for n in METHODS if any(p.name == n for p in self.points)]
     @cached_property
-    def own(self) -> list[str]: # policies that are not of the table, as far as they are curves: a reader's own
-        theirs = dict.fromkeys(p.name for p in self.points if p.policy not in {m.policy for m in METHODS.values()})
-        return [n for n in theirs if or_none(curve, self, n, focus(self))]
+    def others(self) -> list[str]: # labels of what is not of the table, as far as they are curves: a reader's own among them
+        return [n for n in dict.fromkeys(p.name for p in self.points) if n not in METHODS and or_none(curve, self, n, focus(self))]
     @cached_property
     def eta(self) -> float | None: # of tables
         there = {p.dial for p in self.points if p.name in METHODS and METHODS[p.name].per_eta == 1 and p.dial}
@@ -599,14 +598,16 @@ def reading(
     take = lambda v: np.take_along_axis(v, k, 0)[0]
     return np.where(inside.any(0), take(ya) + take(w) * (take(yb) - take(ya)), np.nan)
 
-# %% ../nbs/13_results.ipynb #645db536
+# %% ../nbs/13_results.ipynb #1c1f04df
 def curve(
     r: Results,
     name: str, # of METHODS, or a label
     budget: int, # forwards
 ) -> list[Point]: # by the dial
     "A policy at one budget, from no correction on. `Missing` with fewer than two settings of its dial: a straight line is no curve."
+    if name not in METHODS: choose('method or label', name, dict.fromkeys([*METHODS, *(p.name for p in r.points)]))
     there = [p for p in r.at(name, budget) if p.scored]
+    if (n := len({system(p.policy, p.change, p.settled) for p in there})) > 1: raise Missing(f'a curve of {name}: {n} policies have that label, or differ in more than their dial ({" or ".join(DIALS)}); give each a label')
     if len(there) < 2: raise Missing(f'a curve of {name} at {budget} forwards: {len(there)} setting{"s" * (len(there) != 1)} of its dial (`navira sweep curves` makes more)')
     start = [p for p in r.points if p.policy == 'backbone' and not p.change and p.settled.get('p') == there[0].settled.get('p') and p.steps == there[0].steps and p.scored]     # eta = 0: as many steps, not as many forwards
     return (start if name not in METHODS or METHODS[name].per_eta else []) + there
@@ -621,7 +622,7 @@ def common(
     if low >= high: raise Missing(f'a common range of {along}: the curves do not overlap')
     return low, high
 
-# %% ../nbs/13_results.ipynb #0993c7f1
+# %% ../nbs/13_results.ipynb #7bc25ff8
 ALONG = {'entropy': 'equal entropy', 'remasked': 'equal remasks'}
 
 def worth(
@@ -642,10 +643,11 @@ def worth(
 def focus(r: Results) -> int: # forwards
     "The budget at which most policies are curves; without any, one forward a token, or else the largest there is."
     budgets = sorted({p.budget for p in r.points})
-    count = {F: sum(len(r.at(n, F)) > 2 for n in r.names) for F in budgets}
+    names = dict.fromkeys(p.name for p in r.points)
+    count = {F: sum(len(r.at(n, F)) > 2 for n in names) for F in budgets}
     return max(budgets, key=lambda F: (count[F], F == r.length, F))
 
-# %% ../nbs/13_results.ipynb #bb9a86d6
+# %% ../nbs/13_results.ipynb #e22e370d
 def curves(
     r: Results,
     budget: int | None = None, # forwards; None: see `focus`
@@ -653,12 +655,12 @@ def curves(
 ) -> Figure:
     "Every policy as a curve along its dial: perplexity against entropy, and against the number of tokens taken back."
     F = focus(r) if budget is None else budget
-    drawn = {n: c for n in ([*(n for n in METHODS if not n.startswith('one pass')), *r.own] if names is None else names) if (c := or_none(curve, r, n, F))}
+    drawn = {n: c for n in ([*(n for n in METHODS if not n.startswith('one pass')), *r.others] if names is None else names) if (c := or_none(curve, r, n, F))}
     if not drawn: raise Missing(f'curves at {F} forwards (`navira sweep curves`)')
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained'); left, right = fig.subplots(1, 2, sharey=True)
         for n, c in drawn.items():
-            for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **look(n, r.own.index(n) if n in r.own else None), elinewidth=.6, capsize=1)
+            for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **look(n, r.others.index(n) if n in r.others else None), elinewidth=.6, capsize=1)
         mark(left, r, ['real text']); perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)'); right.set(xlabel='tokens taken back in a text')
         per_eta = lambda n: METHODS[n].per_eta if n in METHODS else 1.
@@ -742,10 +744,10 @@ def equal(r: Results) -> Table:
     return Table(f'What is equal? Around {focus(r)} forwards', ('what', 'compared', 'what is equal', 'ratio of perplexities', 'difference of entropies', 'ratio of remasks', 'lower?'), rows,
                  made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + f'; {r.dialled} where not said. At equal entropy or remasks: mean of log-ratios over the middle half of the range that both curves reach. {ordering(rows)}' + lacking(list(dict.fromkeys(filter(None, gone)))), 3)
 
-# %% ../nbs/13_results.ipynb #5c3a0077
+# %% ../nbs/13_results.ipynb #15cf2095
 def worths(r: Results) -> Table:
     "What each ingredient is worth: a ratio of perplexities at equal entropy, and at equal remasks."
-    rows: list[tuple] = [(what, f'{b} instead of {a}', *(number(v, np.exp) if (v := or_none(worth, r, a, b, k)) is not None else None for k in ALONG)) for what, (a, b) in [*PAIRS.items(), *(('a policy of your own', ('NAVIRA-det', n)) for n in r.own)]]
+    rows: list[tuple] = [(what, f'{b} instead of {a}', *(number(v, np.exp) if (v := or_none(worth, r, a, b, k)) is not None else None for k in ALONG)) for what, (a, b) in [*PAIRS.items(), *(('another policy', ('NAVIRA-det', n)) for n in r.others)]]
     rows = [(*row, lower(row[2]) if row[2] else '–') for row in rows if any(row[2:])]
     if not rows: raise Missing(f'curves at {focus(r)} forwards (`navira sweep curves`)')
     return Table(f'What is it worth? Ratios of perplexities at {focus(r)} forwards', ('what', 'compared', 'at equal entropy', 'at equal remasks', 'lower at equal entropy?'), rows, made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + '. Below 1: it helps.', 2)

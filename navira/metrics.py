@@ -485,11 +485,13 @@ def _models(endpoint) -> list:
     try: return [m.id for m in endpoint.client.models.list()]
     except openai.OpenAIError: return []
 
-# %% ../nbs/11_metrics.ipynb #8b64ff1f
-def _clean(endpoint, said) -> str:
-    "What a server said, cut short, and without our key should it repeat it."
+# %% ../nbs/11_metrics.ipynb #c224c331
+def _keyless(endpoint, said: str) -> str:
+    "What a server said, without our key should it repeat it."
     key = os.environ.get(endpoint.key)
-    return (said.replace(key, '***') if key else said)[:300]
+    return said.replace(key, '***') if key else said
+
+def _clean(endpoint, said) -> str: return _keyless(endpoint, said)[:300]     # for a message
 
 def _explained(endpoint, error):
     "Our error for one of the client's."

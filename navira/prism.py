@@ -17,7 +17,7 @@ from .diffusion import Noise, Pass, n_committed, nucleus
 __all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'State', 'marked', 'uniform', 'at_random',
            'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none',
            'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'Rows', 'look', 'correcting', 'blind', 'keep',
-           'remask', 'reuse', 'commit', 'step', 'prism', 'backbone']
+           'rated', 'remask', 'reuse', 'commit', 'step', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class none:
 
 nothing = (uniform, none())
 
-# %% ../nbs/03_prism.ipynb #2ae2cf89
+# %% ../nbs/03_prism.ipynb #668602bf
 Score = Callable[[State, Pass], Tensor]               # [B, L], high = picked first
 Select = Callable[[State, Tensor, Tensor], Tensor]    # score, eligible -> bool [B, L]
 Rule = tuple[Score, Select]
@@ -212,6 +212,12 @@ class Policy:
     remask: Rule = nothing  # which committed positions to take back
     draw: Draw = nucleus(.9)
     steps: Callable[[Policy, int, Tensor], int] = by_budget   # policy, budget, free positions of each row -> T
+
+    def __post_init__(self):
+        for part in ('reveal', 'remask'):
+            rule = getattr(self, part)
+            if not (isinstance(rule, tuple) and len(rule) == 2 and all(map(callable, rule))): raise TypeError(f'{part}={rule!r}: expected a pair of functions, (score, select)')
+        if not hasattr(self.predict, 'passes'): raise TypeError(f'predict={self.predict!r}: expected a function that says what it costs, such as `refresh`, or one under @predictor(passes=1, coupled=False)')
 
     @property
     def matched(self) -> bool: # does it keep to the budget, rather than cost what it costs
@@ -281,15 +287,21 @@ def keep(
     "Qualities of the visible tokens go into the state; where the pass saw a mask, the last one stands."
     return replace(st, score=torch.where(quality.isnan() | st.masked | ~rows[:, None], st.score, quality))
 
-# %% ../nbs/03_prism.ipynb #b1683df6
+# %% ../nbs/03_prism.ipynb #819a3c8b
+def rated(score: Score, st: State, p: Pass) -> Tensor: # [B, L]
+    "A score's numbers. ValueError where it gives other than one a position."
+    if (v := score(st, p)).shape != st.x.shape: raise ValueError(f'{getattr(score, "__qualname__", score)} gave a score of shape {tuple(v.shape)}; expected one number a position, {tuple(st.x.shape)}')
+    return v
+
+# %% ../nbs/03_prism.ipynb #db83fb90
 def remask(policy: Policy, st: State, p: Pass) -> State:
     "Apply the remask rule: the picked committed positions become masks; qualities that were computed are kept."
     score, select = policy.remask
     rows = correcting(policy, st)
     if not rows.any(): return st
-    rated = getattr(score, 'needs_quality', False) and not getattr(policy.reveal[0], 'needs_quality', False)
-    if rated and isinstance(p, Rows): p = p.only(rows)      # nobody reads the qualities of the others
-    gone = select(st, score(st, p), st.committed)
+    reads = getattr(score, 'needs_quality', False) and not getattr(policy.reveal[0], 'needs_quality', False)
+    if reads and isinstance(p, Rows): p = p.only(rows)      # nobody reads the qualities of the others
+    gone = select(st, rated(score, st, p), st.committed)
     seen = st if p.scored is None else keep(st, p.scored, rows)
     return replace(seen, x=torch.where(gone, st.mask_id, st.x))
 
@@ -314,7 +326,7 @@ def commit(
     put = lambda a, v: a.masked_scatter(where, v.to(a.dtype))
     return replace(st, x=put(st.x, tokens), conf=put(st.conf, conf), score=st.score.masked_fill(where, torch.nan))
 
-# %% ../nbs/03_prism.ipynb #50d293e9
+# %% ../nbs/03_prism.ipynb #c3b4b275
 def step(
     policy: Policy,
     st: State,
@@ -325,7 +337,7 @@ def step(
     cleaned, p = policy.predict(policy, st, model)
     score, select = policy.reveal
     eligible, after = cleaned.masked & p.seen_masked, cleaned
-    where = select(cleaned, score(cleaned, p), eligible) if eligible.any() else eligible
+    where = select(cleaned, rated(score, cleaned, p), eligible) if eligible.any() else eligible
     if where.any(): after = commit(cleaned, where, *policy.draw(p.logits(where), st.uniform('token')[where]))
     watch(st, cleaned, after)
     return replace(after, i=st.i + 1)
