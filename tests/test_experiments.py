@@ -943,3 +943,41 @@ def test_compare_is_a_small_sweep(home, tmp_path, monkeypatch, capsys):
     second = compare('backbone,prism,navira', 3)
     assert set(done[8:]) == {'backbone'} and [len(c['texts']) for c in second] == [3] * 6
     assert [c['texts'] for c in second if c['policy'] == 'prism'] == [c['texts'][:3] for c in first if c['policy'] == 'prism']
+
+# --- a policy of one's own ------------------------------------------------------------------------------------------------
+def own_policy(source):
+    "Register a policy from source, as a notebook does when a cell is run again"
+    space = dict(__name__='somebody')
+    exec('from dataclasses import replace\nfrom navira.decoupling import navira_det\nfrom navira.prism import distrust, marked\nfrom navira.sampling import register\n' + source, space)
+
+BODY = """
+SCALE = {scale}
+def scaled(v): return v * SCALE        {comment}
+class Score:
+    needs_quality = True
+    def __call__(self, st, p): return {sign}scaled(distrust(st, p))
+@register('somebodys')
+def somebodys(eta: float = .2): return replace(navira_det(eta), remask=(Score(), navira_det(eta).remask[1]))
+"""
+
+@pytest.fixture
+def somebody():
+    import navira.sampling as s
+    yield lambda **kw: own_policy(BODY.format(**dict(scale=1., sign='', comment='') | kw))
+    s._registry.pop('somebodys', None); s._about.pop('somebodys', None)
+
+def test_a_store_does_not_go_on_with_a_policy_whose_code_has_changed(tmp_path, somebody):
+    sweep, model = ex.Sweep((ex.Entry('somebodys'),), budgets=(4,), n=4, metrics=('entropy',)), small_lm(seed=3)
+    run = lambda: ex.run(sweep, tmp_path / 'store', model)
+    somebody(); st = run(); before = ex.tokens(st, st.keys[0])
+    somebody(comment='# in other words'); assert torch.equal(ex.tokens(run(), st.keys[0]), before)
+    for change in (dict(scale=2.), dict(sign='-')):      # a number beside it, a method of a class
+        somebody(**change)
+        with pytest.raises(ValueError, match="'somebodys' as it was: its code has changed"): run()
+    somebody(); run()
+
+def test_navira_s_own_policies_are_kept_account_of_by_rules():
+    import navira.onepass
+    ours = [p for p, f in policies().items() if f.__module__.startswith('navira.')]
+    assert len(ours) > 30 and {ex.made_of(p) for p in ours} == {None}
+    with pytest.raises(KeyError, match="did you mean 'prism'"): ex.made_of('prysm')

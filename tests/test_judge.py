@@ -176,14 +176,13 @@ def test_the_key_is_sent_and_never_said(store, monkeypatch, capfd):
     assert 'secret' not in str(e.value) + repr(server(s)) + ''.join(capfd.readouterr())
     assert not [p for p in store.folder.rglob('*') if p.is_file() and b'secret' in p.read_bytes()]
 
-@pytest.mark.parametrize('text', ['</script><b>', '\u202eabc', 'a "quoted" {text}', '\x00\x07', '🦊' * 3, '\ud800'])
-
 def test_a_key_that_the_server_repeats_in_an_answer_is_not_stored(store, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-1234')
     with Scripted(lambda i, text: (200, {}, chat('your key is sk-secret-1234, ' + 'and so on ' * 50))) as s: j.judge(store, server(s), limit=1)
     answers = [v['answer'] for v in everything(store)]
     assert answers and all('***' in a and len(a) > 500 for a in answers) and not any(b'sk-secret' in p.read_bytes() for p in store.folder.rglob('*') if p.is_file())
 
+@pytest.mark.parametrize('text', ['</script><b>', '\u202eabc', 'a "quoted" {text}', '\x00\x07', '🦊' * 3, '\ud800'])
 def test_any_text_can_be_asked_about_and_stored(store, text):
     if text == '\ud800': v = dict(marks=None, failed='x', answer=text, asked=1)      # a judge may answer half a character
     else:

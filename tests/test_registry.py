@@ -93,3 +93,14 @@ def test_what_is_taken_back_is_not_what_is_opened(score, few):
     gone, new = seen[0]
     share = (gone & new).sum() / gone.sum()
     assert abs(share - 2 / 34) < .015 if few else share > .2
+
+
+@pytest.mark.parametrize('wrong, said', [(dict(remask=uniform), 'remask='), (dict(reveal=(uniform,)), 'reveal='), (dict(predict=lambda *a: a), 'predict=')])
+def test_what_is_no_policy_is_refused_when_it_is_made(wrong, said):
+    with pytest.raises(TypeError, match=f'{said}.*expected'): Policy(**dict(reveal=(uniform, topk(1)), predict=refresh) | wrong)
+
+@pytest.mark.parametrize('part', ['reveal', 'remask'])
+def test_a_score_of_another_shape_is_an_error_that_says_so(lm, part):
+    def too_few(st, p): return st.x.double()[:, 1:]
+    bad = Policy(**dict(reveal=(uniform, topk(2)), remask=(uniform, topk(1)), predict=refresh) | {part: (too_few, topk(1))})
+    with pytest.raises(ValueError, match=r'too_few gave a score of shape \(2, 11\); expected one number a position, \(2, 12\)'): sample(lm, bad, 8, 2)
