@@ -85,20 +85,23 @@ def mean(
     if ok.sum() < FEW: out[1:] = np.nan
     return out
 
-# %% ../nbs/13_results.ipynb #b1fd854a
+# %% ../nbs/13_results.ipynb #c52eadde
 @dataclass(frozen=True)
 class Number:
     "An estimate with its 95 % interval; NaN ends where there is none."
     value: float
     lo: float
     hi: float
+    beside: float | None = None # printed so that it is seen on which side of this both ends lie
     @property
     def known(self) -> bool: return all(map(math.isfinite, (self.value, self.lo, self.hi)))
     def side(self, bound: float = 0.) -> int: # 1: above the bound, -1: below it, 0: cannot tell
         return 0 if not self.known else int(self.lo > bound) - int(self.hi < bound)
     def __str__(self):
         if not self.known: return '–'
-        v, lo, hi = (f'{round(x, d := decimals(self)) + 0.:.{d}f}'.replace('-', '−') for x in (self.value, self.lo, self.hi))     # + 0.: no minus before zero
+        d = decimals(self)
+        while d < 6 and any(round(x, d) == self.beside != x for x in (self.lo, self.hi)): d += 1
+        v, lo, hi = (f'{round(x, d) + 0.:.{d}f}'.replace('-', '−') for x in (self.value, self.lo, self.hi))     # + 0.: no minus before zero
         return f'{v} [{lo}, {hi}]'
 
 def number(
@@ -459,7 +462,7 @@ def figure2(r: Results) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
     return over_budgets(r, ['NAVIRA-det', *[n for n in METHODS if n.startswith('NAVIRA tau')], 'NAVIRA + quadratic', 'NAVIRA + sigmoid', 'NAVIRA + piecewise'], 'Figure 2: temperature and schedules')
 
-# %% ../nbs/13_results.ipynb #e67960d5
+# %% ../nbs/13_results.ipynb #f100209d
 def of_table1(r: Results, name: str, budget: int) -> Point:
     "A cell of Table 1: ReMDM is the cap where there are fewer steps than tokens, the loop where there are not."
     return r.point({'ReMDM': 'ReMDM-cap' if budget < r.length else 'ReMDM-loop'}.get(name, name), budget)
@@ -484,7 +487,7 @@ def table1(r: Results) -> Table:
     for F, n, p in have:
         there = F * PAPER_LENGTH / r.length
         ppl, ent = TABLE1[n].get(there, (None, None))
-        rows.append((F, n, p.steps, number(p.log_perplexity, np.exp) if p.scored else None, number(p.entropy), int(there), ppl, ent))
+        rows.append((F, n, p.steps, number(p.log_perplexity, np.exp) if p.scored else None, number(p.entropy), int(there), *(v if v is None else f'{v:.2f}' for v in (ppl, ent))))
     gone = [f'{n} at {F}' for F in sorted({F for F, *_ in have}) for n in TABLE1 if (F, n) not in {(a, b) for a, b, _ in have}]
     return Table('Table 1: perplexity and entropy by forwards', ('forwards', 'method', 'steps', 'perplexity', 'entropy', "paper's forwards", 'its perplexity', 'its entropy'), rows,
                  made_with(r, [p for *_, p in have]) + f"; {r.dialled}. The paper: 170 M parameters, L = {PAPER_LENGTH}, Qwen2.5-72B, 1000 samples; its columns stand where a forward writes as many tokens" + remdm_said(r, [p for _, n, p in have if n == 'ReMDM']) + lacking(gone), 2)
@@ -799,7 +802,7 @@ class Finding:
     verdict: str
     lack: str = ''              # what the store lacks
 
-# %% ../nbs/13_results.ipynb #af487717
+# %% ../nbs/13_results.ipynb #dcbaa334
 VERDICTS = {1: 'holds at this scale', -1: 'does not', 0: 'cannot tell'}
 
 def verdict(
@@ -817,8 +820,9 @@ def judged(
     "A claim, measured in a store."
     try: at = claim.measure(r)
     except Missing as e: return Finding(claim, None, {}, verdict(None, claim.side), str(e))
-    whole = number(np.mean(list(at.values()), 0), claim.scale)
-    return Finding(claim, whole, {k: number(v, claim.scale) for k, v in at.items()}, verdict(whole, claim.side, float(claim.scale(claim.bound))))
+    bound = float(claim.scale(claim.bound))
+    whole, *each = (replace(number(v, claim.scale), beside=bound) for v in (np.mean(list(at.values()), 0), *at.values()))
+    return Finding(claim, whole, dict(zip(at, each)), verdict(whole, claim.side, bound))
 
 # %% ../nbs/13_results.ipynb #a90048ed
 def against(
