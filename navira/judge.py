@@ -214,7 +214,7 @@ def cases(
         out += [Case(key, s, c, st.tokenizer.decode(x, skip_special_tokens=False)) for s, c, x in todo]
     return sorted(out, key=lambda c: c.sample)
 
-# %% ../nbs/14_judge.ipynb #691a8919
+# %% ../nbs/14_judge.ipynb #672c59c2
 def judge(
     folder, # a store
     server: Server,
@@ -224,28 +224,29 @@ def judge(
 ) -> dict: # 'judged', 'failed', 'asked': of this run
     "Have a store's texts judged, as far as they are not. `Interrupted` after Ctrl-C; errors as `ask`. What was answered is kept."
     st = folder if isinstance(folder, Store) else open_store(folder)
-    limit, keys, counts = None if limit is None else whole('limit', limit, 1), None if keys is None else list(keys), dict(judged=0, failed=0, asked=0)
-    if not cases(st, server.name, limit, keys): return counts
-    _need('openai', f'judge {server.model!r} at {server.base_url}')
-    with alone(st.folder), patient() as stop, Roll(st, server.name) as roll, ThreadPoolExecutor(server.concurrency) as pool:
-        todo, wrong = cases(st, server.name, limit, keys), threading.Event()      # again: another run may have ended just now
-        def one(c: Case) -> dict | None:
-            if stop.is_set() or wrong.is_set(): return None
-            try: v = verdict(server, c.text, lambda s: wrong.wait(s))
-            except Exception: wrong.set(); raise
-            roll.write(dict(key=c.key, sample=c.sample, crc=c.crc) | v)
-            return v
-        waiting, under_way, failure = iter(todo), set[Future](), None
-        while True:
-            while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()) and (c := next(waiting, None)): under_way.add(pool.submit(one, c))
-            if not under_way: break
-            finished_, under_way = wait(under_way, timeout=.5, return_when=FIRST_COMPLETED)
-            for f in finished_:
-                if f.exception(): failure = failure or f.exception(); continue
-                if (v := f.result()) is None: continue
-                counts['judged' if v['marks'] else 'failed'] += 1; counts['asked'] += v['asked']
-                progress(counts['judged'], counts['failed'], len(todo))
-                if v['failed'] and v['failed'].startswith('refused') and not counts['judged'] and counts['failed'] >= 3: failure = failure or ValueError(f'{server.model!r} at {server.base_url}: the first {counts["failed"]} texts were {v["failed"]}'); wrong.set()
+    limit, counts = None if limit is None else whole('limit', limit, 1), dict(judged=0, failed=0, asked=0)
+    with alone(st.folder):
+        if not (todo := cases(st, server.name, limit, keys)): return counts
+        _need('openai', f'judge {server.model!r} at {server.base_url}')
+        with patient() as stop, Roll(st, server.name) as roll, ThreadPoolExecutor(server.concurrency) as pool:
+            wrong = threading.Event()
+            def one(c: Case) -> dict | None:
+                if stop.is_set() or wrong.is_set(): return None
+                try: v = verdict(server, c.text, lambda s: wrong.wait(s))
+                except Exception: wrong.set(); raise
+                roll.write(dict(key=c.key, sample=c.sample, crc=c.crc) | v)
+                return v
+            waiting, under_way, failure = iter(todo), set[Future](), None
+            while True:
+                while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()) and (c := next(waiting, None)): under_way.add(pool.submit(one, c))
+                if not under_way: break
+                finished_, under_way = wait(under_way, timeout=.5, return_when=FIRST_COMPLETED)
+                for f in finished_:
+                    if f.exception(): failure = failure or f.exception(); continue
+                    if (v := f.result()) is None: continue
+                    counts['judged' if v['marks'] else 'failed'] += 1; counts['asked'] += v['asked']
+                    progress(counts['judged'], counts['failed'], len(todo))
+                    if v['failed'] and v['failed'].startswith('refused') and not counts['judged'] and counts['failed'] >= 3: failure = failure or ValueError(f'{server.model!r} at {server.base_url}: the first {counts["failed"]} texts were {v["failed"]}'); wrong.set()
     if failure: raise failure
     if stop.is_set() and sum((counts['judged'], counts['failed'])) < len(todo): raise Interrupted(f'stopped after {counts["judged"] + counts["failed"]} of {len(todo)} texts, all of them kept in {st.folder}; give the same command again to go on')
     return counts

@@ -953,9 +953,11 @@ def own_policy(source):
 BODY = """
 SCALE = {scale}
 def scaled(v): return v * SCALE        {comment}
+{beside}
 class Score:
     needs_quality = True
-    def __call__(self, st, p): return {sign}scaled(distrust(st, p))
+    weight = {weight}
+    def __call__(self, st, p): return {sign}scaled(distrust(st, p)) * self.weight + 0 * st.i
 @register('somebodys')
 def somebodys(eta: float = .2): return replace(navira_det(eta), remask=(Score(), navira_det(eta).remask[1]))
 """
@@ -963,15 +965,16 @@ def somebodys(eta: float = .2): return replace(navira_det(eta), remask=(Score(),
 @pytest.fixture
 def somebody():
     import navira.sampling as s
-    yield lambda **kw: own_policy(BODY.format(**dict(scale=1., sign='', comment='') | kw))
+    yield lambda **kw: own_policy(BODY.format(**dict(scale=1., sign='', comment='', weight=1., beside='') | kw))
     s._registry.pop('somebodys', None); s._about.pop('somebodys', None)
 
 def test_a_store_does_not_go_on_with_a_policy_whose_code_has_changed(tmp_path, somebody):
     sweep, model = ex.Sweep((ex.Entry('somebodys'),), budgets=(4,), n=4, metrics=('entropy',)), small_lm(seed=3)
     run = lambda: ex.run(sweep, tmp_path / 'store', model)
     somebody(); st = run(); before = ex.tokens(st, st.keys[0])
-    somebody(comment='# in other words'); assert torch.equal(ex.tokens(run(), st.keys[0]), before)
-    for change in (dict(scale=2.), dict(sign='-')):      # a number beside it, a method of a class
+    for same in (dict(comment='# in other words'), dict(beside='i, st = 7, None')):      # `st.i` is not the `i` of the notebook
+        somebody(**same); assert torch.equal(ex.tokens(run(), st.keys[0]), before)
+    for change in (dict(scale=2.), dict(sign='-'), dict(weight=2.)):      # a number beside it, a method of a class, a number in it
         somebody(**change)
         with pytest.raises(ValueError, match="'somebodys' as it was: its code has changed"): run()
     somebody(); run()
