@@ -22,24 +22,24 @@ from torch import Tensor, nn
 from .decoupling import navira_det, refresh
 from .denoiser import WEIGHTS, Config, DiT, MaskedLM, OutputLayer, frequencies, full, misfits, nearest, read_config, read_safetensors, written
 from .diffusion import Pass, choose, drawer, n_committed, nucleus
-from .prism import (Denoiser, Dial, Draw, Model, Policy, Predict, Rule, Score, Select, State, binomial, by_budget, commit, correcting, dial, distrust, during, guarded, look, marked, none, nothing, predictor, prism, ranks, reach,
+from .prism import (Denoiser, Dial, Draw, Model, Policy, Predict, Rule, Score, Select, State, binomial, by_budget, correcting, dial, distrust, draw_at, during, guarded, look, marked, none, nothing, picked, predictor, prism, ranks, reach, reaches,
                           remask, reuse, at_random, blind, to_go, topk, uniform, wants)
 from .sampling import about, bernoulli, grids, policies, register, whole
 from .selection import gumbel_topk
 
 # %% auto #0
-__all__ = ['Grid', 'Sigma', 'confidences', 'sureness', 'TINY', 'unsure', 'doubts', 'standing', 'not_run', 'between', 'over',
-           'confidence', 'margin', 'negentropy', 'block_of', 'within', 'per_block', 'in_blocks', 'check_block',
-           'sigma_max', 'rates', 'kernel', 'tempered', 'remdm_cap', 'remdm_rescale', 'remdm_switch', 'loop_grid',
-           'remdm_loop', 'corrector', 'forward_backward', 'dfm_times', 'dfm_grid', 'dfm', 'spread', 'doubt',
-           'doubt_now', 'remdm_conf', 'until_done', 'first_hitting', 'llada_counts', 'llada_random',
-           'llada_low_confidence', 'dream_share', 'dream_counts', 'in_dream', 'dream_origin', 'dream_maskgit_plus',
-           'dream_topk_margin', 'dream_entropy', 'cosine_counts', 'maskgit', 'atleast', 'fast_dllm', 'excess', 'best',
-           'eb', 'dilated', 'when', 'dus', 'level', 'below', 'foreseen', 'vouched', 'planners', 'at_least_0', 'p2',
-           'remainder_last', 'remedi', 'at_clean', 'top_gap', 'entropy_remask', 'margin_remask', 'recall',
-           'worst_counts', 'mask_predict', 'phased', 'followed', 'looping', 'prism_loop', 'resample',
-           'informed_corrector', 'CriticPass', 'Critic', 'vocabulary_hash', 'critic_of', 'save_critic', 'find_critic',
-           'load_critic', 'Reviewed', 'filled', 'judged', 'trust', 'token_critic', 'coupling', 'drawing', 'survey']
+__all__ = ['Grid', 'Sigma', 'confidences', 'sureness', 'unsure', 'doubts', 'standing', 'not_run', 'between', 'over', 'confidence',
+           'margin', 'negentropy', 'block_of', 'within', 'per_block', 'in_blocks', 'check_block', 'sigma_max', 'rates',
+           'kernel', 'tempered', 'remdm_cap', 'remdm_rescale', 'remdm_switch', 'loop_grid', 'remdm_loop', 'corrector',
+           'forward_backward', 'dfm_times', 'dfm_grid', 'dfm', 'spread', 'doubt', 'doubt_now', 'remdm_conf',
+           'until_done', 'first_hitting', 'llada_counts', 'llada_random', 'llada_low_confidence', 'dream_share',
+           'dream_counts', 'in_dream', 'dream_origin', 'dream_maskgit_plus', 'dream_topk_margin', 'dream_entropy',
+           'cosine_counts', 'maskgit', 'atleast', 'fast_dllm', 'excess', 'best', 'eb', 'dilated', 'when', 'dus',
+           'level', 'below', 'foreseen', 'vouched', 'planners', 'at_least_0', 'p2', 'remainder_last', 'remedi',
+           'at_clean', 'top_gap', 'entropy_remask', 'margin_remask', 'recall', 'worst_counts', 'mask_predict', 'phased',
+           'followed', 'looping', 'prism_loop', 'resample', 'informed_corrector', 'CriticPass', 'Critic',
+           'vocabulary_hash', 'critic_of', 'save_critic', 'find_critic', 'load_critic', 'Reviewed', 'filled', 'judged',
+           'trust', 'token_critic', 'coupling', 'drawing', 'survey']
 
 # %% ../nbs/08_baselines.ipynb #b774354f
 def between(
@@ -61,14 +61,15 @@ def over(
     where: Tensor, # [B, L] bool
     f: Callable[[Tensor, Tensor, Tensor], Tensor], # logits [N, V], the uniforms [N] that tokens are drawn with, where they are (bool [B, L]) -> [N]
     most: int = 4096, # positions at a time
-) -> Tensor: # [B, L] float64, NaN outside
+) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
     "`f` at `where`, as far as the pass has computed it."
     where, u = where & p.rows[:, None], st.uniform('token')
     place = where.flatten().cumsum(0).view_as(where) - 1
-    out = torch.full(where.shape, torch.nan, dtype=torch.float64, device=where.device)
+    out = torch.full(where.shape, torch.nan, device=where.device)
     for first in range(0, int(where.sum()), most):
         part = where & (place >= first) & (place < first + most)
-        out = out.masked_scatter(part, f(p.logits(part), u[part], part).double())
+        logits = p.logits(part)
+        out = out.to(logits.dtype).masked_scatter(part, f(logits, u[part], part).to(logits.dtype))
     return out
 
 # %% ../nbs/08_baselines.ipynb #e23b8d44
@@ -84,10 +85,10 @@ def confidence(
 
 # %% ../nbs/08_baselines.ipynb #b7ea8f88
 def margin(draw: drawer) -> Score:
-    "p1 - p2 of the law at each mask."
+    "p1 - p2 of the law at each mask, plus 1: rounding errors are those of the probabilities, not of their difference, and ties are told by their size."
     def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
         p = draw.ranked(logits)
-        return p[:, 0] - (p[:, 1] if p.shape[1] > 1 else 0)      # one token alone in every nucleus
+        return 1 + p[:, 0] - (p[:, 1] if p.shape[1] > 1 else 0)      # one token alone in every nucleus
     return lambda st, p: over(st, p, p.seen_masked, rate)
 
 def negentropy(draw: drawer) -> Score:
@@ -314,7 +315,7 @@ class spread:
 
     def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = eligible & ~score.isnan()
-        share = score.masked_fill(~ok, -torch.inf).softmax(1).masked_fill(~ok, 0.)     # a softmax over nothing is NaN
+        share = score.double().masked_fill(~ok, -torch.inf).softmax(1).masked_fill(~ok, 0.)     # a softmax over nothing is NaN
         return st.uniform('remask') < dial(self.total, st)[:, None] * share
 
 # %% ../nbs/08_baselines.ipynb #c2c3ba23
@@ -453,7 +454,7 @@ def cosine_counts(st: State) -> Tensor: # [B]
     "Masks that MaskGIT opens at this step, per row."
     masks = st.masked.sum(1)
     if st.i + 1 == st.n: return masks
-    left = (st.n_free * math.cos(math.pi / 2 * (st.i + 1) / st.n)).floor()
+    left = (st.n_free * math.cos(math.pi / 2 * (st.i + 1) / st.n) + 1e-9).floor()     # cos(pi/3) may fall below a half
     return masks - torch.minimum(left, masks - 1).clamp(min=1)
 
 # %% ../nbs/08_baselines.ipynb #5b9702d6
@@ -471,12 +472,12 @@ def maskgit(
 # %% ../nbs/08_baselines.ipynb #38b67378
 @dataclass(frozen=True)
 class atleast:
-    "Select every eligible position with a score of at least `level`, and always the best one."
+    "Select every eligible position whose score reaches `level`, and always the best one."
     level: float
 
     def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: # [B, L] bool
         eligible = eligible & ~score.isnan()
-        return eligible & ((score >= self.level) | (ranks(score, eligible, st.uniform('ties')) == 0))
+        return eligible & (reaches(score, self.level) | (ranks(score, eligible, st.uniform('ties')) == 0))
 
 # %% ../nbs/08_baselines.ipynb #6f8da7c3
 @register('fast-dllm', scores='probability of the drawn token', selects='all above a threshold in the leftmost block', never='what is committed', exact='heuristic: sees the drawn token', source='Fast-dLLM, arXiv 2505.22618')
@@ -488,7 +489,7 @@ def fast_dllm(
 ) -> Policy:
     "Fast-dLLM's confidence-aware parallel decoding."
     level, length, draw = between('threshold', threshold, '(0, 1]', 'a probability; 1 is one token a step'), check_block(block_length), drawer(temperature, p)
-    return Policy(reveal=(confidence(draw), within(length, atleast(level))), predict=reuse, draw=draw, steps=until_done)
+    return Policy(reveal=(confidence(draw), within(length, topk(1) if level == 1 else atleast(level))), predict=reuse, draw=draw, steps=until_done)
 
 # %% ../nbs/08_baselines.ipynb #fa65a1c6
 def excess(
@@ -499,8 +500,8 @@ def excess(
     def rate(st: State, p: Pass) -> Tensor: # [B, L]
         H, first = -negentropy(draw)(st, p), order(st, p)
         place = ranks(first, p.seen_masked, st.uniform('ties'))
-        h = H.nan_to_num(0.).gather(1, place.argsort(1))                 # what is not a mask comes last
-        return (h.cummax(1).values - h.cumsum(1)).gather(1, place).masked_fill(H.isnan(), torch.nan)
+        h = H.double().nan_to_num(0.).gather(1, place.argsort(1))                 # what is not a mask comes last
+        return (h.cummax(1).values - h.cumsum(1)).gather(1, place).masked_fill(H.isnan(), torch.nan).to(H.dtype)
     return rate
 
 # %% ../nbs/08_baselines.ipynb #986c8aa2
@@ -519,7 +520,7 @@ def eb(
 ) -> Policy:
     "Entropy-bounded unmasking."
     gamma, draw = between('gamma', gamma, '[0, inf]', 'nats that a step may lose'), drawer(temperature, p)
-    return Policy(reveal=(excess(sureness[choose('order', order, sureness)](draw), draw), atleast(-gamma)), predict=reuse, draw=draw, steps=until_done)
+    return Policy(reveal=(excess(sureness[choose('order', order, sureness)](draw), draw), topk(1) if gamma == 0 else atleast(-gamma)), predict=reuse, draw=draw, steps=until_done)
 
 # %% ../nbs/08_baselines.ipynb #7ffeaa31
 def dilated(
@@ -537,14 +538,14 @@ def dilated(
 # %% ../nbs/08_baselines.ipynb #4374f4ea
 @dataclass(frozen=True)
 class when:
-    "Select what is due and has a score of at least `threshold`, or is at its last chance."
+    "Select what is due and has a score that reaches `threshold`, or is at its last chance."
     due: Callable[[State], Tensor] # [B, L] first step at which a position may open
     last: Callable[[State], Tensor] # [B, L] step from which it opens whatever its score
     threshold: float = 0.
 
     def wants(self, st: State, eligible: Tensor) -> Tensor: return (eligible & (self.due(st) <= st.i)).any(1)
     def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: # [B, L] bool
-        return eligible & (self.due(st) <= st.i) & ((score >= self.threshold) | (self.last(st) <= st.i))
+        return eligible & (self.due(st) <= st.i) & (reaches(score, self.threshold) | (self.last(st) <= st.i))
 
 # %% ../nbs/08_baselines.ipynb #9d1be37d
 @register('dus', scores='nothing (position); a deferral looks at the drawn token', selects='at a falling stride in the leftmost block', never='what is committed', exact='heuristic: a level is drawn independently', source='DUS, arXiv 2506.19037')
@@ -593,8 +594,6 @@ class below:
         return eligible & here & ~score.isnan() & (ranks(score, here, st.uniform('ties')) >= keep[:, None])
 
 # %% ../nbs/08_baselines.ipynb #73fc87ed
-TINY = torch.finfo(torch.float64).tiny
-
 def foreseen(
     draw: drawer, # the policy's own
     eta: float = 1., # factor on clean positions
@@ -605,7 +604,7 @@ def foreseen(
             new = p.seen_masked[at]
             token = torch.where(new, draw(logits, u)[0], st.x[at])
             logp = logits.double().log_softmax(-1).gather(1, token[:, None])[:, 0]
-            return torch.where(new, logp.clamp(max=-TINY), eta * logp if eta else 0.)   # not 0 * -inf
+            return torch.where(new, logp, eta * logp if eta else torch.inf)   # eta = 0: what stands comes first
         return over(st, p, p.seen_masked | st.committed, rate)
     return score
 
@@ -618,8 +617,8 @@ def vouched(
     sure = confidence(draw)
     @marked(needs_quality=True)
     def score(st: State, p: Pass) -> Tensor:
-        kept = torch.nn.functional.logsigmoid(p.quality().double())
-        return torch.where(p.seen_masked, sure(st, p).log().clamp(max=-TINY), eta * kept if eta else 0. * kept)
+        kept = torch.nn.functional.logsigmoid(p.quality())
+        return torch.where(p.seen_masked, sure(st, p).log(), eta * kept if eta else kept.masked_fill(~kept.isnan(), torch.inf))
     return score
 
 def planners(draw: drawer, eta: float = 1.) -> dict[str, Score]: return dict(probability=foreseen(draw, eta), head=vouched(draw, eta))
@@ -671,7 +670,7 @@ def at_clean(
 
 def top_gap(logp: Tensor) -> Tensor: # [N, V] -> [N]
     best = logp.topk(2, -1).values.exp()
-    return best[:, 0] - best[:, 1]
+    return 1 + best[:, 0] - best[:, 1]     # plus 1 as in `margin`
 
 unsure = dict(entropy=at_clean(lambda logp, x: torch.special.entr(logp.exp()).sum(-1)), margin=at_clean(lambda logp, x: -top_gap(logp)))
 
@@ -807,9 +806,8 @@ doubts = dict(confidence=at_clean(lambda logp, x: -logp.gather(1, x)[:, 0]),
 def resample(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
     "What the remask rule picks is redrawn from its own law without being masked; then a second pass predicts."
     st, p = look(model, st, correcting(policy, st))
-    score, select = policy.remask
-    where = select(st, score(st, p), st.committed) & p.rows[:, None]
-    if where.any(): st = commit(st, where, *policy.draw(p.logits(where), st.uniform('redraw')[where]))
+    where = picked('remask', policy.remask, st, p, st.committed) & p.rows[:, None]
+    if where.any(): st = draw_at(policy, st, p, where, 'redraw')
     return look(model, st, wants(policy.reveal[1], st, st.masked))
 
 # %% ../nbs/08_baselines.ipynb #74f5bada
@@ -979,7 +977,7 @@ def trust(
 ) -> Score:
     "The quality, with noise that fades. A row without any (nobody was asked, as all is to stand) gets 0."
     def score(st: State, p: Pass) -> Tensor:
-        g = p.quality() + noise * st.s * (st.uniform('critic') - .5)
+        g = p.quality() + noise * st.s * (st.uniform('critic') - .5).to(p.quality().dtype)
         return g.masked_fill(g.isnan().all(1, keepdim=True), 0.)
     return score
 

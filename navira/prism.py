@@ -14,10 +14,11 @@ from torch import Tensor
 from .diffusion import Noise, Pass, n_committed, nucleus
 
 # %% auto #0
-__all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'State', 'marked', 'uniform', 'at_random',
-           'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'ranks', 'topk', 'none',
-           'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'Rows', 'look', 'correcting', 'blind', 'keep',
-           'rated', 'remask', 'reuse', 'commit', 'step', 'prism', 'backbone']
+__all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'BROKEN', 'State', 'marked', 'uniform',
+           'at_random', 'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'tolerance',
+           'reaches', 'ranks', 'topk', 'none', 'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'finite', 'Rows',
+           'look', 'correcting', 'blind', 'keep', 'called', 'rated', 'picked', 'remask', 'reuse', 'commit', 'draw_at',
+           'step', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class State:
     "What the sampler knows between steps. Rows are samples; `st[rows]` is the state of some of them."
     x: Tensor         # [B, L] int64 token ids, mask_id where nothing is committed
     fixed: Tensor     # [B, L] bool: the prompt, never remasked or redrawn
-    conf: Tensor      # [B, L] float64 probability a token had when it was committed, NaN where none was drawn
-    score: Tensor     # [B, L] float64 last quality logit a position got, NaN where it has none
+    conf: Tensor      # [B, L] probability a token had when it was committed, NaN where none was drawn
+    score: Tensor     # [B, L] last quality logit a position got, NaN where it has none; both as exact as the model: float32, or float64 for a float64 model
     n_forward: Tensor # [B] int64 forward passes in which the row took part
     noise: Noise      # uniforms keyed on (seed, sample, step, purpose, position)
     mask_id: int
@@ -36,7 +37,7 @@ class State:
     @classmethod
     def start(cls, x: Tensor, mask_id: int, n: int, noise: Noise) -> State:
         "From ids [B, L]: what is not `mask_id` is the prompt."
-        nan = torch.full(x.shape, torch.nan, dtype=torch.float64, device=x.device)
+        nan = torch.full(x.shape, torch.nan, dtype=torch.float32, device=x.device)     # float64 numbers, once written, make it float64
         return cls(x, x != mask_id, nan, nan, torch.zeros(len(x), dtype=torch.int64, device=x.device), noise, mask_id, 0, n)
 
     def __getitem__(self, rows: Tensor) -> State:
@@ -145,16 +146,33 @@ def wants(
     return select.wants(st, eligible) if hasattr(select, 'wants') else eligible.any(1)
 
 # %% ../nbs/03_prism.ipynb #7c0603e8
+def tolerance(
+    dtype: torch.dtype, # of a score
+) -> float: # relative
+    "Scores that differ by less are tied: 1e-9 in float64, 1e-5 below, some ten times what rounding does to a probability."
+    return 1e-5 if dtype in (torch.float32, torch.bfloat16, torch.float16) else 1e-9
+
+def reaches(
+    score: Tensor, # any shape
+    threshold: float,
+) -> Tensor: # bool
+    "`score >= threshold`, up to the tolerance; NaN reaches nothing."
+    return score >= threshold - tolerance(score.dtype) * abs(threshold)
+
 def ranks(
     score: Tensor, # [B, L], high first; NaN counts as not eligible
     eligible: Tensor, # [B, L] bool
     u: Tensor, # [B, L] uniforms that break ties
 ) -> Tensor: # [B, L] 0 for the best of a row
+    "The place of each position in its row. Neighbours closer than the tolerance are tied, and so is a chain of such neighbours."
     ok = eligible & ~score.isnan()
+    v, at = score.double().masked_fill(~ok, -torch.inf).sort(dim=1, descending=True)
+    size = v.abs().masked_fill(v.isinf(), 0.)
+    near = tolerance(score.dtype) * (torch.maximum(size[:, 1:], size[:, :-1]) + .1 * size.amax(1, keepdim=True))
+    step = v[:, :-1] - v[:, 1:] > near               # NaN between two infinities of one sign: tied
+    level = torch.zeros_like(at).scatter(1, at[:, 1:], step.cumsum(1)).masked_fill(~ok, score.shape[1])   # an eligible -inf still comes first
     order = u.argsort(1)
-    for key in (score.masked_fill(~ok, -torch.inf), ok.int()):     # an eligible -inf still comes before what is not eligible
-        order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
-    return order.argsort(1)
+    return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
 
 # %% ../nbs/03_prism.ipynb #b6dd3d22
 @dataclass(frozen=True)
@@ -235,6 +253,15 @@ def predictor(
     return mark
 
 # %% ../nbs/03_prism.ipynb #24193f4c
+BROKEN = 'its weights have diverged, or overflow in this precision'
+
+def finite(
+    logits: Tensor, # [N, V]
+) -> Tensor: # the same
+    "ValueError unless each row has a largest number: NaN, +inf, or a row of -inf alone is no distribution."
+    if not logits.amax(-1).isfinite().all(): raise ValueError(f'the model gave NaN or infinity for the logits of a token; {BROKEN}')
+    return logits
+
 class Rows(Pass):
     "A pass over some rows, addressed as if it were over all. Quality is NaN elsewhere; logits there are an error."
     _last: tuple[Tensor, Tensor] | None = None     # where logits were asked for, and what they were
@@ -245,7 +272,7 @@ class Rows(Pass):
 
     def logits(self, where: Tensor) -> Tensor:
         assert self.inner is not None and not where[~self.rows].any(), 'asked for logits in a row that this pass left out'
-        if self._last is None or (where & ~self._last[0]).any(): self._last = where, self.inner.logits(where[self.rows])
+        if self._last is None or (where & ~self._last[0]).any(): self._last = where, finite(self.inner.logits(where[self.rows]))
         had, out = self._last
         return out if had is where else out[where[had]]
 
@@ -256,8 +283,11 @@ class Rows(Pass):
         return Rows(only(rows[self.rows]), self.rows & rows, self.seen_masked)
 
     def _quality(self) -> Tensor:
-        q = torch.full(self.seen_masked.shape, torch.nan, dtype=torch.float64, device=self.rows.device)
-        if self.inner is not None: q[self.rows] = self.inner.quality().double()
+        if self.inner is None: return torch.full(self.seen_masked.shape, torch.nan, device=self.rows.device)
+        had = self.inner.quality()
+        if (had.isnan() & ~self.seen_masked[self.rows]).any(): raise ValueError(f'the model gave NaN for the quality of a token; {BROKEN}')
+        q = had.new_full(self.seen_masked.shape, torch.nan)
+        q[self.rows] = had
         return q
 
 def look(
@@ -288,20 +318,44 @@ def keep(
     return replace(st, score=torch.where(quality.isnan() | st.masked | ~rows[:, None], st.score, quality))
 
 # %% ../nbs/03_prism.ipynb #819a3c8b
+def called(part: object) -> str:
+    "The name of a function, or of a callable's class, for messages."
+    return getattr(part, '__qualname__', type(part).__qualname__)
+
 def rated(score: Score, st: State, p: Pass) -> Tensor: # [B, L]
     "A score's numbers. ValueError where it gives other than one a position."
-    if (v := score(st, p)).shape != st.x.shape: raise ValueError(f'{getattr(score, "__qualname__", score)} gave a score of shape {tuple(v.shape)}; expected one number a position, {tuple(st.x.shape)}')
+    v = score(st, p)
+    if not (isinstance(v, Tensor) and v.shape == st.x.shape):
+        got = f'a score of shape {tuple(v.shape)}' if isinstance(v, Tensor) else f'{v!r}'
+        raise ValueError(f'{called(score)} gave {got}; expected one number a position, a tensor {tuple(st.x.shape)}')
     return v
+
+def picked(
+    part: str, # 'reveal' or 'remask', for messages
+    rule: Rule,
+    st: State,
+    p: Pass,
+    eligible: Tensor, # [B, L] bool
+) -> Tensor: # [B, L] bool
+    "What a rule picks. ValueError where that is not a set of eligible positions."
+    score, select = rule
+    where = select(st, rated(score, st, p), eligible)
+    if not (isinstance(where, Tensor) and where.dtype == torch.bool and where.shape == eligible.shape):
+        got = f'{where.dtype} {tuple(where.shape)}' if isinstance(where, Tensor) else f'{where!r}'
+        raise ValueError(f'{part}: {called(select)} gave {got}; expected which positions to pick, a bool tensor {tuple(eligible.shape)}')
+    if (wrong := where & ~eligible).any():
+        what = 'the prompt' if (wrong & st.fixed).any() else 'what may not be picked'
+        raise ValueError(f'{part}: {called(select)} picked {int(wrong.sum())} positions of {what}; expected a subset of `eligible`, such as `picked & eligible`')
+    return where
 
 # %% ../nbs/03_prism.ipynb #db83fb90
 def remask(policy: Policy, st: State, p: Pass) -> State:
     "Apply the remask rule: the picked committed positions become masks; qualities that were computed are kept."
-    score, select = policy.remask
     rows = correcting(policy, st)
     if not rows.any(): return st
-    reads = getattr(score, 'needs_quality', False) and not getattr(policy.reveal[0], 'needs_quality', False)
+    reads = getattr(policy.remask[0], 'needs_quality', False) and not getattr(policy.reveal[0], 'needs_quality', False)
     if reads and isinstance(p, Rows): p = p.only(rows)      # nobody reads the qualities of the others
-    gone = select(st, rated(score, st, p), st.committed)
+    gone = picked('remask', policy.remask, st, p, st.committed)
     seen = st if p.scored is None else keep(st, p.scored, rows)
     return replace(seen, x=torch.where(gone, st.mask_id, st.x))
 
@@ -323,8 +377,29 @@ def commit(
     tokens: Tensor, # [N]
     conf: Tensor, # [N] probability with which each was drawn
 ) -> State: # with the tokens written
-    put = lambda a, v: a.masked_scatter(where, v.to(a.dtype))
+    def put(a: Tensor, v: Tensor) -> Tensor:
+        dtype = torch.promote_types(a.dtype, v.dtype)
+        return a.to(dtype).masked_scatter(where, v.to(dtype))
     return replace(st, x=put(st.x, tokens), conf=put(st.conf, conf), score=st.score.masked_fill(where, torch.nan))
+
+# %% ../nbs/03_prism.ipynb #67584772
+def draw_at(
+    policy: Policy,
+    st: State,
+    p: Pass,
+    where: Tensor, # [B, L] bool with N true
+    purpose: str = 'token', # of the noise
+) -> State: # with a token of the policy's draw written at each
+    "Draw and commit. ValueError where the draw gives other than N tokens of the vocabulary and their N probabilities."
+    logits = p.logits(where)
+    (N, V), out = logits.shape, policy.draw(logits, st.uniform(purpose)[where])
+    if not (isinstance(out, tuple) and len(out) == 2 and all(isinstance(v, Tensor) and v.shape == (N,) for v in out) and not out[0].is_floating_point()):
+        got = ', '.join(f'{v.dtype} {tuple(v.shape)}' if isinstance(v, Tensor) else repr(v) for v in (out if isinstance(out, tuple) else (out,)))
+        raise ValueError(f'draw: {called(policy.draw)} gave {got}; expected token ids [{N}] and the probability of each [{N}]')
+    tokens, conf = out
+    if ((tokens < 0) | (tokens >= V) | (tokens == st.mask_id) | conf.isnan()).any():
+        raise ValueError(f'draw: {called(policy.draw)} gave a token that is none, or no probability: {tokens.min()} to {tokens.max()}; expected ids in 0..{V - 1} but for the mask, {st.mask_id}')
+    return commit(st, where, tokens, conf.to(logits.dtype))
 
 # %% ../nbs/03_prism.ipynb #c3b4b275
 def step(
@@ -333,12 +408,13 @@ def step(
     model: Denoiser,
     watch: Callable[[State, State, State], None] = lambda before, cleaned, after: None, # sees the step, for a trace
 ) -> State: # at step i + 1
-    "One step of any policy: pass, score, select, remask, (second pass,) select, draw, commit."
+    "One step of any policy: pass, score, select, remask, (second pass,) select, draw, commit. ValueError naming the part that breaks what every policy keeps."
     cleaned, p = policy.predict(policy, st, model)
-    score, select = policy.reveal
-    eligible, after = cleaned.masked & p.seen_masked, cleaned
-    where = select(cleaned, rated(score, cleaned, p), eligible) if eligible.any() else eligible
-    if where.any(): after = commit(cleaned, where, *policy.draw(p.logits(where), st.uniform('token')[where]))
+    eligible = cleaned.masked & p.seen_masked
+    where = picked('reveal', policy.reveal, cleaned, p, eligible) if eligible.any() else eligible
+    after = draw_at(policy, cleaned, p, where) if where.any() else cleaned
+    if st.i + 1 == st.n and after.masked.any():
+        raise ValueError(f'reveal: {called(policy.reveal[1])} leaves {int(after.masked.sum())} masks after the last of {st.n} steps; expected none, as with `topk(to_go)`')
     watch(st, cleaned, after)
     return replace(after, i=st.i + 1)
 

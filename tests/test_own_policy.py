@@ -1,0 +1,71 @@
+"""A policy or a model of one's own cannot break what every policy keeps: the part that would is named, before anything is lost."""
+from dataclasses import replace
+import pytest, torch
+import navira
+from navira.baselines import Critic
+from navira.decoupling import navira_det
+from navira.diffusion import nucleus
+from navira.prism import distrust, none, prism, to_go, topk, uniform
+from navira.sampling import policies
+from toys import small_lm
+
+L, PROMPT = 12, [[1, 2, 3]]
+everything = lambda st, score, eligible: torch.ones_like(eligible)
+def text(model, policy, **kw): return navira.sample(model, policy, 12, 3, 0, L, PROMPT, **kw)
+
+def refused(policy, *words, model=None):
+    with pytest.raises(ValueError) as e: text(model or small_lm(), policy)
+    assert all(w in str(e.value) for w in words), str(e.value)
+
+# --- rules ----------------------------------------------------------------------------------------------------------------
+def takes_all(st, score, eligible): return torch.ones_like(eligible)
+def takes_fixed(st, score, eligible): return eligible | st.fixed
+def as_numbers(st, score, eligible): return eligible.float()
+def one_row(st, score, eligible): return eligible[:1]
+def no_tensor(st, score, eligible): return eligible.tolist()
+
+@pytest.mark.parametrize('base', [prism, navira_det])
+@pytest.mark.parametrize('select, word', [(takes_all, 'prompt'), (takes_fixed, 'prompt'), (as_numbers, 'bool tensor'), (one_row, 'bool tensor'), (no_tensor, 'bool tensor')])
+def test_a_remask_cannot_erase_the_prompt(base, select, word): refused(replace(base(), remask=(uniform, select)), 'remask', select.__name__, word)
+
+@pytest.mark.parametrize('select, word', [(takes_all, 'eligible'), (as_numbers, 'bool tensor'), (one_row, 'bool tensor')])
+def test_a_reveal_writes_masks_alone(select, word): refused(replace(prism(), reveal=(uniform, select)), 'reveal', select.__name__, word)
+
+@pytest.mark.parametrize('select', [none(), topk(0), topk(lambda st: to_go(st) - int(st.i + 1 == st.n))])
+def test_a_finished_text_holds_no_mask(select): refused(replace(prism(), reveal=(uniform, select)), 'reveal', type(select).__name__, 'masks')
+
+@pytest.mark.parametrize('score', [lambda st, p: torch.zeros(st.x.shape[1]), lambda st, p: torch.zeros(*st.x.shape, 1), lambda st, p: None, lambda st, p: .5])
+@pytest.mark.parametrize('part', ['reveal', 'remask'])
+def test_a_score_has_a_number_a_position(score, part): refused(replace(prism(n_remask=1, on=0.), **{part: (score, topk(to_go if part == 'reveal' else 1))}), 'lambda', 'one number a position')
+
+@pytest.mark.parametrize('draw', [
+    lambda logits, u: logits.argmax(-1), lambda logits, u: (logits.argmax(-1), torch.tensor(1.)), lambda logits, u: (logits.argmax(-1)[:1], torch.ones(1)) if len(u) > 1 else (u, u),
+    lambda logits, u: (logits.argmax(-1).float(), u), lambda logits, u: (torch.full((len(u),), logits.shape[1]), u), lambda logits, u: (torch.full((len(u),), -1), u),
+    lambda logits, u: (torch.full((len(u),), 10), u), lambda logits, u: (logits.argmax(-1), u * torch.nan)])      # 10 is the mask of `small_lm`
+def test_a_draw_gives_a_token_and_its_probability_each(draw): refused(replace(prism(), draw=draw), 'draw', 'lambda', 'expected')
+
+def test_checks_let_what_is_right_pass():
+    own = replace(navira_det(n_remask=1, on=0.), remask=(distrust, lambda st, score, eligible: eligible & (score == score.masked_fill(~eligible, -torch.inf).amax(1, keepdim=True))))
+    out = text(small_lm(), own)
+    assert (out.tokens != 10).all() and (out.tokens[:, :3] == torch.tensor(PROMPT)).all()
+
+# --- numbers that are none ------------------------------------------------------------------------------------------------
+def spoilt(value, where='logits', seed=0):
+    model = small_lm(seed)
+    with torch.no_grad():
+        if where == 'logits': model.backbone.output_layer.linear.bias[4] = value
+        else: [p.fill_(value) for p in model.quality.parameters() if p.ndim == 1]
+    return model
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+@pytest.mark.parametrize('name', sorted(set(policies()) - {'token-critic'}))
+def test_logits_that_are_no_numbers_end_the_run(name, value): refused(name, 'logits', 'diverged', model=spoilt(value))
+
+@pytest.mark.parametrize('name', ['prism', 'navira', 'navira-piecewise', 'navira-onepass', 'remedi'])
+def test_a_quality_that_is_no_number_ends_the_run(name):
+    with pytest.raises(ValueError, match='quality.*diverged'): navira.sample(spoilt(float('nan'), 'quality'), name, 24, 16, 0, L, PROMPT)
+
+def test_a_critic_that_gives_no_numbers_ends_the_run():
+    critic = Critic.of(small_lm(), 1)
+    with torch.no_grad(): critic.backbone.output_layer.linear.bias.fill_(torch.nan)
+    with pytest.raises(ValueError, match='quality.*diverged'): navira.sample(small_lm(), 'token-critic', 12, 3, 0, L, PROMPT, critic=critic)
