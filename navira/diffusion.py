@@ -17,7 +17,8 @@ from torch import Tensor
 
 # %% auto #0
 __all__ = ['corrupt', 'Pass', 'low_discrepancy', 'nelbo', 'JointDenoiser', 'JointPass', 'Words', 'orchard', 'side_by_side',
-           'categorical', 'descending', 'at_rank', 'drawer', 'nucleus', 'philox', 'Noise', 'n_committed', 'choose']
+           'categorical', 'tolerance', 'descending', 'at_rank', 'drawer', 'nucleus', 'philox', 'Noise', 'n_committed',
+           'choose']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -192,6 +193,12 @@ def categorical(
     return torch.minimum(i, last)[:, 0]
 
 # %% ../nbs/01_masked_diffusion.ipynb #74377121
+def tolerance(
+    dtype: torch.dtype, # of probabilities or scores, or of the logits that they come from
+) -> float: # relative
+    "Numbers that differ by less are tied: 1e-9 in float64, 1e-5 below, some ten times what rounding does to a probability."
+    return 1e-5 if dtype in (torch.float32, torch.bfloat16, torch.float16) else 1e-9
+
 def descending(
     x: Tensor, # [N, V]
 ) -> Tensor: # [N, V]
@@ -204,11 +211,12 @@ def descending(
 def at_rank(
     x: Tensor, # [N, V]
     v: Tensor, # [N, V] the same, `descending`
-    i: Tensor, # [N] int64: rank, 0 for the highest; of equal values the first in the row ranks higher
+    i: Tensor, # [N] int64: rank, 0 for the highest; of tied values the first in the row ranks higher
 ) -> Tensor: # [N] int64
     "The index of the i-th highest value of each row."
     v = v.gather(1, i[:, None])
-    same, place = x == v, i - (x > v).sum(-1)
+    near = tolerance(x.dtype) if x.dtype == torch.float64 else 0.     # in float32 some logits of a large vocabulary are as near by chance
+    same, place = (x == v) | ((x - v).abs() <= near), i - (x > v + near).sum(-1)
     late = place > 0
     if late.any(): same[late] &= same[late].cumsum(-1) > place[late, None]
     return same.to(torch.uint8).argmax(-1)
@@ -217,7 +225,7 @@ def at_rank(
 @dataclass(frozen=True)
 class drawer:
     "A token draw from the tempered, truncated, renormalised distribution, in float64."
-    temperature: float = 1.0 # the logits are divided by it; 0 takes the most likely token
+    temperature: float = 1.0 # the logits are divided by it; 0 takes the most likely token, by the noise where several are tied
     p: float = 1.0 # nucleus: probability mass to keep; 1 keeps all
     top_k: int | None = None # tokens to keep; None keeps all
     keep_crossing: bool = False # also keep the token that crosses `p` (Hugging Face, Dream); MDLM, PRISM do not
@@ -244,7 +252,7 @@ class drawer:
     def kept(self, v: Tensor) -> Tensor: # [N, V] tempered logits, high first -> [N, n]
         q = v.double().softmax(-1)
         n = torch.full((len(q), 1), q.shape[-1], device=q.device)
-        if self.p < 1: n = (torch.searchsorted(q.cumsum(-1), q.new_full((len(q), 1), self.p), right=True) + self.keep_crossing).clamp(min=1)
+        if self.p < 1: n = (torch.searchsorted(q.cumsum(-1), q.new_full((len(q), 1), self.p * (1 + 1e-7)), right=True) + self.keep_crossing).clamp(min=1)
         if self.top_k is not None: n = n.clamp(max=int(self.top_k))
         q = q[:, :n.max() if len(n) else 1]
         q = q * (torch.arange(q.shape[-1], device=q.device) < n)
@@ -264,8 +272,14 @@ class drawer:
         cut = self.p < 1 or self.top_k is not None
         v = descending(logits) if cut else logits
         q = self.kept(self.tempered(v)) if cut else self.tempered(v).double().softmax(-1)
-        i = q.argmax(-1) if self.temperature == 0 else categorical(q, u)
+        if self.temperature == 0: return self.most_likely(logits, u, (q > 0).sum(-1)), q.amax(-1)
+        i = categorical(q, u)
         return at_rank(logits, v, i) if cut else i, q.gather(1, i[:, None])[:, 0]
+
+    def most_likely(self, logits: Tensor, u: Tensor, kept: Tensor) -> Tensor: # [N, V], uniforms [N], how many tokens are kept [N] -> [N]
+        tied = logits >= logits.amax(-1, keepdim=True) - tolerance(logits.dtype)
+        place = (u * torch.minimum(tied.sum(-1), kept)).long()
+        return (tied.cumsum(-1) > place[:, None]).to(torch.uint8).argmax(-1)
 
 # %% ../nbs/01_masked_diffusion.ipynb #00286bcb
 def nucleus(

@@ -11,14 +11,14 @@ from typing import Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from .diffusion import Noise, Pass, n_committed, nucleus
+from .diffusion import Noise, Pass, n_committed, nucleus, tolerance
 
 # %% auto #0
 __all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'BROKEN', 'State', 'marked', 'uniform',
-           'at_random', 'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'tolerance',
-           'reaches', 'ranks', 'topk', 'none', 'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'finite', 'Rows',
-           'look', 'correcting', 'blind', 'keep', 'called', 'rated', 'picked', 'remask', 'reuse', 'commit', 'draw_at',
-           'step', 'prism', 'backbone']
+           'at_random', 'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'reaches',
+           'ranks', 'topk', 'none', 'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'finite', 'Rows', 'look',
+           'correcting', 'blind', 'keep', 'called', 'rated', 'picked', 'remask', 'reuse', 'commit', 'draw_at', 'step',
+           'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -146,12 +146,6 @@ def wants(
     return select.wants(st, eligible) if hasattr(select, 'wants') else eligible.any(1)
 
 # %% ../nbs/03_prism.ipynb #7c0603e8
-def tolerance(
-    dtype: torch.dtype, # of a score
-) -> float: # relative
-    "Scores that differ by less are tied: 1e-9 in float64, 1e-5 below, some ten times what rounding does to a probability."
-    return 1e-5 if dtype in (torch.float32, torch.bfloat16, torch.float16) else 1e-9
-
 def reaches(
     score: Tensor, # any shape
     threshold: float,
@@ -163,13 +157,14 @@ def ranks(
     score: Tensor, # [B, L], high first; NaN counts as not eligible
     eligible: Tensor, # [B, L] bool
     u: Tensor, # [B, L] uniforms that break ties
+    near: float | None = None, # relative difference of tied scores; None: the tolerance of the score's dtype
 ) -> Tensor: # [B, L] 0 for the best of a row
     "The place of each position in its row. Neighbours closer than the tolerance are tied, and so is a chain of such neighbours."
     ok = eligible & ~score.isnan()
     v, at = score.double().masked_fill(~ok, -torch.inf).sort(dim=1, descending=True)
     size = v.abs().masked_fill(v.isinf(), 0.)
-    near = tolerance(score.dtype) * (torch.maximum(size[:, 1:], size[:, :-1]) + .1 * size.amax(1, keepdim=True))
-    step = v[:, :-1] - v[:, 1:] > near               # NaN between two infinities of one sign: tied
+    gap = (tolerance(score.dtype) if near is None else near) * (torch.maximum(size[:, 1:], size[:, :-1]) + .1 * size.amax(1, keepdim=True))
+    step = v[:, :-1] - v[:, 1:] > gap                # NaN between two infinities of one sign: tied
     level = torch.zeros_like(at).scatter(1, at[:, 1:], step.cumsum(1)).masked_fill(~ok, score.shape[1])   # an eligible -inf still comes first
     order = u.argsort(1)
     return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
@@ -182,9 +177,9 @@ class topk:
 
     def wants(self, st: State, eligible: Tensor) -> Tensor: return (dial(self.k, st) > 0) & eligible.any(1)
 
-    def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st: State, score: Tensor, eligible: Tensor, near: float | None = None) -> Tensor: # [B, L] bool
         eligible = eligible & ~score.isnan()
-        return eligible & (ranks(score, eligible, st.uniform('ties')) < dial(self.k, st)[:, None])
+        return eligible & (ranks(score, eligible, st.uniform('ties'), near) < dial(self.k, st)[:, None])
 
 # %% ../nbs/03_prism.ipynb #18e58f0f
 @dataclass(frozen=True)
@@ -413,8 +408,6 @@ def step(
     eligible = cleaned.masked & p.seen_masked
     where = picked('reveal', policy.reveal, cleaned, p, eligible) if eligible.any() else eligible
     after = draw_at(policy, cleaned, p, where) if where.any() else cleaned
-    if st.i + 1 == st.n and after.masked.any():
-        raise ValueError(f'reveal: {called(policy.reveal[1])} leaves {int(after.masked.sum())} masks after the last of {st.n} steps; expected none, as with `topk(to_go)`')
     watch(st, cleaned, after)
     return replace(after, i=st.i + 1)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .decoupling import navira_det
-from .diffusion import Pass, choose
+from .diffusion import Pass, choose, tolerance
 from .prism import Dial, Policy, Rule, Score, State, binomial, dial, distrust, during, guarded, marked, prism, topk
 
 # %% auto #0
@@ -51,7 +51,7 @@ class gumbel_topk:
         tau = self.temperature(st)[:, None]
         gumbel = -(-st.uniform(self.purpose).log()).log()
         keys = torch.where(tau > 0, score / tau.clamp(min=1e-300) + gumbel, score)   # float64: low-precision noise acts as a lower temperature
-        return topk(self.k)(st, keys.to(score.dtype), eligible)                      # ... and as exact as the score
+        return topk(self.k)(st, keys, eligible, tolerance(score.dtype))
 
 # %% ../nbs/05_stochastic_remasking.ipynb #86ebb33a
 def plackett_luce(

@@ -8,8 +8,8 @@ import pytest, torch
 from hypothesis import given, strategies as hs
 import navira
 from navira.baselines import Critic
-from navira.diffusion import Pass
-from navira.prism import ranks, reaches, tolerance
+from navira.diffusion import Pass, drawer, tolerance
+from navira.prism import ranks, reaches
 from navira.sampling import policies
 from toys import small_lm
 
@@ -120,3 +120,16 @@ def test_a_threshold_is_reached_up_to_rounding(dtype):
     third = torch.tensor([1 / 3], dtype=dtype)
     assert reaches(third, 1 / 3) and reaches(-third, -1 / 3) and reaches(1 - third - third, 1 / 3) and reaches(third, float('-inf'))
     assert not reaches(third, 1 / 3 + 1e-4) and not reaches(-third, 1e-4 - 1 / 3) and not reaches(torch.tensor([torch.nan], dtype=dtype), 0.) and not reaches(third, float('inf'))
+
+# --- tokens that are equally likely -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize('d', [drawer(0.), drawer(0., .5), drawer(0., 1., 2), drawer(1., .5), drawer(1., .75), drawer(.5, .9, keep_crossing=True), drawer(1., 1., 3)], ids=str)
+def test_of_tokens_that_are_equally_likely_rounding_takes_none(d):
+    "Six tokens, four of them with the probability 1/5, so that a nucleus of .5 or .75 and a top 2 or 3 cut among equals"
+    g, u = torch.Generator().manual_seed(0), (torch.arange(600, dtype=torch.float64) + .5) / 600
+    logits = torch.tensor([.1, .2, .2, .1, .2, .2], dtype=torch.float64).log().repeat(600, 1)
+    off = lambda: logits * (1 + 1e-13 * (2 * torch.randint(2, logits.shape, generator=g) - 1))
+    tokens, q = d(logits, u)
+    for _ in range(3):
+        others, r = d(off(), u)
+        assert torch.equal(tokens, others); torch.testing.assert_close(q, r)
+    assert tokens.unique().numel() > 1

@@ -103,4 +103,4 @@ def test_what_is_no_policy_is_refused_when_it_is_made(wrong, said):
 def test_a_score_of_another_shape_is_an_error_that_says_so(lm, part):
     def too_few(st, p): return st.x.double()[:, 1:]
     bad = Policy(**dict(reveal=(uniform, topk(2)), remask=(uniform, topk(1)), predict=refresh) | {part: (too_few, topk(1))})
-    with pytest.raises(ValueError, match=r'too_few gave a score of shape \(2, 11\); expected one number a position, \(2, 12\)'): sample(lm, bad, 8, 2)
+    with pytest.raises(ValueError, match=r'too_few gave a score of shape \(2, 11\); expected one number a position, a tensor \(2, 12\)'): sample(lm, bad, 8, 2)

@@ -495,7 +495,7 @@ def by_sorting(lg, u, temperature, p, top_k, crossing):
         keep[0] = True
         if top_k: keep[top_k:] = False
         q = q * keep / (q * keep).sum()
-        i = 0 if temperature == 0 else min(int((q.cumsum(0) <= v).sum()), int(keep.sum()) - 1)
+        i = int(v * min(int((l == l.max()).sum()), int(keep.sum()))) if temperature == 0 else min(int((q.cumsum(0) <= v).sum()), int(keep.sum()) - 1)
         out.append((order[i].item(), q[i].item()))
     return out
 
@@ -752,4 +752,4 @@ def test_nan_is_refused(name):
     "Weights that have diverged must not end as tokens."
     lm = small_lm()
     with torch.no_grad(): lm.backbone.output_layer.linear.weight.fill_(torch.nan)
-    with pytest.raises(ValueError, match='NaN for the logits'): sample(lm, name, 4, 2)
+    with pytest.raises(ValueError, match='NaN or infinity for the logits'): sample(lm, name, 4, 2)
