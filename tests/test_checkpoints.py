@@ -1,12 +1,12 @@
 "Checkpoints in MDLM's layout, from disk: whole, damaged, foreign and malicious; and the network against a plain transcription."
-import collections, json, math, os, pickle, shutil, subprocess, sys, types, zipfile
+import collections, contextlib, json, math, os, pickle, shutil, subprocess, sys, types, zipfile
 from dataclasses import replace
 from pathlib import Path
 import pytest, torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from navira.denoiser import Config, MaskedLM, QualityHead, DiT, Stored, assemble, load, n_params, name_ema, read_pickle, save, with_head
+from navira.denoiser import Config, MaskedLM, QualityHead, DiT, Stored, assemble, leftovers, load, n_params, name_ema, read_pickle, save, with_head, written
 
 TINY = Config(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=.1, quality_blocks=None)
 HEAD = replace(TINY, quality_blocks=1)
@@ -162,11 +162,41 @@ def test_save_overwrites_and_leaves_the_old_one_on_failure(tmp_path, monkeypatch
     with pytest.raises(RuntimeError): save(one, tmp_path / "m")
     assert same(load(tmp_path / "m"), two) and not [p for p in (tmp_path / "m").iterdir() if p.name.startswith(".")]
 
-def test_what_a_killed_save_leaves_is_overwritten(tmp_path):
-    (tmp_path / ".model.safetensors.tmp").write_bytes(b"half"); (tmp_path / ".config.json.tmp").write_bytes(b"half")
+def test_what_a_killed_save_leaves_is_removed_and_nothing_else(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""]); dead.wait()
+    ours, running = (tmp_path / f".navira-{pid}-0123456789abcdef.tmp" for pid in (dead.pid, os.getppid()))
+    kept = {running.name, ".mine.tmp", ".model.safetensors.tmp", ".navira-x-0123456789abcdef.tmp", f".navira-{dead.pid}-0.tmp", f"navira-{dead.pid}-0123456789abcdef.tmp"}
+    for name in {ours.name, *kept}: (tmp_path / name).write_bytes(b"half")
+    assert leftovers(tmp_path) == [ours] and leftovers(tmp_path / "nowhere") == []
     model = noisy()
     save(model, tmp_path)
-    assert same(load(tmp_path), model) and sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert same(load(tmp_path), model) and {p.name for p in tmp_path.iterdir()} == kept | {"config.json", "model.safetensors"}
+
+def test_two_writers_of_one_file_do_not_share_a_temporary_one(tmp_path):
+    with written(tmp_path / "x") as one, written(tmp_path / "x") as two:
+        one.write_text("one"); two.write_text("two")
+        assert one != two and leftovers(tmp_path) == []                                     # they are being written
+    assert (tmp_path / "x").read_text() == "one" and [p.name for p in tmp_path.iterdir()] == ["x"]
+
+@contextlib.contextmanager
+def full_disk(size):
+    "No file may grow beyond `size` bytes: the error of a full disk, with another number."
+    resource = pytest.importorskip("resource")
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try: yield
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+@pytest.mark.parametrize("dim,words,name", [(64, 0, "model.safetensors"), (16, 1000, "tokenizer.json")])
+def test_save_on_a_full_disk_says_so_and_leaves_the_old_model_whole(tmp_path, dim, words, name):
+    old, new = noisy(seed=1), noisy(replace(HEAD, hidden_dim=dim), seed=2)
+    old.tokenizer, new.tokenizer = small_tokenizer(), small_tokenizer()
+    new.tokenizer.add_tokens([f"word {i}" for i in range(words)])
+    save(old, tmp_path / "m")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()}
+    with full_disk(30_000), pytest.raises(OSError) as e: save(new, tmp_path / "m")
+    assert str(e.value).startswith(f"{tmp_path / 'm' / name}: no space left") and "make room" in str(e.value)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()} == before
 
 def test_save_where_it_cannot(tmp_path):
     (tmp_path / "file").write_text("")
