@@ -529,3 +529,52 @@ def test_missing_sources(tmp_path, monkeypatch):
     refused("model/best.ckpt", "not found", error=FileNotFoundError)
     monkeypatch.setattr("navira.denoiser.WEIGHTS", tmp_path / "weights")
     with pytest.raises(FileNotFoundError, match="embedded model"): load()
+
+# --- names that people type --------------------------------------------------------------------------------------------------------
+
+def test_embedded_is_a_name(monkeypatch, tmp_path):
+    save(noisy(), tmp_path / "weights")
+    monkeypatch.setattr("navira.denoiser.WEIGHTS", tmp_path / "weights")
+    assert same(load("embedded"), load()) and same(load("embedded"), noisy())
+    refused("embeded", "'embedded'", error=FileNotFoundError)
+
+def test_a_training_run_finds_its_model(tmp_path):
+    (tmp_path / "run").mkdir(); (tmp_path / "run" / "run.json").write_text("{}")
+    refused(tmp_path / "run", "no model/config.json yet", "the run ends", error=FileNotFoundError)
+    save(noisy(), tmp_path / "run" / "model")
+    assert same(load(tmp_path / "run"), noisy())
+    save(noisy(seed=5), tmp_path / "run")                                                   # a model of its own comes first
+    assert same(load(tmp_path / "run"), noisy(seed=5))
+    refused(tmp_path, "no config.json", error=FileNotFoundError)
+
+def test_a_critics_run_finds_its_critic(tmp_path):
+    from navira.baselines import Critic, find_critic
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="no critic/critic.safetensors yet"): find_critic(tmp_path)
+    critic = Critic.of(noisy(), 1)
+    critic.save(tmp_path / "critic")
+    assert find_critic(tmp_path) == tmp_path / "critic" and same(Critic.load(tmp_path), critic)
+
+@pytest.mark.parametrize("source", [3, b"x", ["a"], object()])
+def test_what_is_no_source(source):
+    with pytest.raises(ValueError, match=f"source={type(source).__name__}: expected a folder, a file"): load(source)
+
+# --- weights that are no numbers ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("value,word", [(math.nan, "NaN"), (math.inf, "infinity"), (-math.inf, "infinity")])
+@pytest.mark.parametrize("name", ["backbone.output_layer.linear.bias", "quality.block.mlp.0.weight"])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value, word, name, kept):
+    model = noisy()
+    dict(model.named_parameters())[name].flatten()[-1] = value
+    save(model, tmp_path / "m", kept)
+    refused(tmp_path / "m" / "model.safetensors", name, word, "expected finite")
+    refused(tmp_path / "m", name, word, dtype="bf16")
+    refused(lightning(tmp_path / "m.ckpt", model, list(model.parameters())), name, word)
+
+def test_a_critic_that_is_not_finite_is_refused(tmp_path):
+    from navira.baselines import Critic
+    critic = Critic.of(noisy(), 1)
+    critic.backbone.output_layer.linear.bias[0] = math.nan
+    critic.save(tmp_path)
+    with pytest.raises(ValueError, match="critic.safetensors: backbone.output_layer.linear.bias holds NaN"): Critic.load(tmp_path)
