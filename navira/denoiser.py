@@ -754,7 +754,7 @@ def check_tokenizer(
     if (last := max(tok.get_vocab().values())) >= config.vocab_size: raise ValueError(f"{name}: has a token {last}, but the model has {config.vocab_size}")
     return tok
 
-def _reads(tok: Tokenizer, at: int) -> bool:
+def _reads(tok: Tokenizer, at: int | None) -> bool:
     "Whether the mask in a text becomes the token `at`; one that stands in the vocabulary alone may be taken to pieces."
     try: return at in tok.encode(MASK, add_special_tokens=False).ids
     except Exception: return False
@@ -879,9 +879,9 @@ def load(
     "A model in eval mode. Raises `FileNotFoundError`, `ValueError` or `KeyError` that names the source, what was expected and the nearest choice."
     place, kind = check_device(device), check_dtype(dtype)
     if not isinstance(source, (str, os.PathLike, type(None))): raise ValueError(f"source={type(source).__name__}: expected a folder, a file or the name of a Hub repository")
-    embedded = source in (None, "embedded")
-    if embedded and not (WEIGHTS / "config.json").exists(): raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
-    path = Path(WEIGHTS if embedded else source)
+    if source == "embedded": source = None
+    if source is None and not (WEIGHTS / "config.json").exists(): raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
+    path = Path(WEIGHTS if source is None else source)
     if path.is_dir(): model = load_folder(of_run(path), ema, tokenizer, kind)
     elif path.exists(): model = load_one(path, ema, length, tokenizer, kind)
     elif path.suffix not in (".safetensors", ".ckpt", ".pt", ".bin") and re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source)) and not path.parent.is_dir(): model = load_hub(str(source), ema, tokenizer, kind)
