@@ -112,12 +112,9 @@ def complete(incomplete: str) -> list[str]:
 Model = Annotated[Optional[str], typer.Option(help='Folder, checkpoint or Hub id; the embedded model if not given.')]
 Sets = Annotated[list[str], typer.Option('--set', help="A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.")]
 
-def _device(name: str) -> str:
-    import torch
-    from navira.diffusion import choose
-    gpu = torch.cuda.is_available()
-    if choose('device', name, ('auto', 'cpu', 'cuda')) == 'cuda' and not gpu: raise ValueError('--device cuda: PyTorch sees no such device here; cpu is there')
-    return 'cuda' if gpu and name != 'cpu' else 'cpu'
+def _device(name: str):
+    from navira.denoiser import check_device
+    return check_device(name)
 
 @app.command()
 def generate(

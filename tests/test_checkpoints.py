@@ -1,12 +1,12 @@
 "Checkpoints in MDLM's layout, from disk: whole, damaged, foreign and malicious; and the network against a plain transcription."
-import collections, json, math, os, pickle, shutil, subprocess, sys, types, zipfile
+import collections, contextlib, json, math, os, pickle, shutil, subprocess, sys, types, zipfile
 from dataclasses import replace
 from pathlib import Path
 import pytest, torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from navira.denoiser import Config, MaskedLM, QualityHead, DiT, Stored, assemble, load, n_params, name_ema, read_pickle, save, with_head
+from navira.denoiser import Config, MaskedLM, QualityHead, DiT, Stored, assemble, leftovers, load, n_params, name_ema, read_pickle, save, with_head, written
 
 TINY = Config(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=.1, quality_blocks=None)
 HEAD = replace(TINY, quality_blocks=1)
@@ -162,11 +162,41 @@ def test_save_overwrites_and_leaves_the_old_one_on_failure(tmp_path, monkeypatch
     with pytest.raises(RuntimeError): save(one, tmp_path / "m")
     assert same(load(tmp_path / "m"), two) and not [p for p in (tmp_path / "m").iterdir() if p.name.startswith(".")]
 
-def test_what_a_killed_save_leaves_is_overwritten(tmp_path):
-    (tmp_path / ".model.safetensors.tmp").write_bytes(b"half"); (tmp_path / ".config.json.tmp").write_bytes(b"half")
+def test_what_a_killed_save_leaves_is_removed_and_nothing_else(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""]); dead.wait()
+    ours, running = (tmp_path / f".navira-{pid}-0123456789abcdef.tmp" for pid in (dead.pid, os.getppid()))
+    kept = {running.name, ".mine.tmp", ".model.safetensors.tmp", ".navira-x-0123456789abcdef.tmp", f".navira-{dead.pid}-0.tmp", f"navira-{dead.pid}-0123456789abcdef.tmp"}
+    for name in {ours.name, *kept}: (tmp_path / name).write_bytes(b"half")
+    assert leftovers(tmp_path) == [ours] and leftovers(tmp_path / "nowhere") == []
     model = noisy()
     save(model, tmp_path)
-    assert same(load(tmp_path), model) and sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert same(load(tmp_path), model) and {p.name for p in tmp_path.iterdir()} == kept | {"config.json", "model.safetensors"}
+
+def test_two_writers_of_one_file_do_not_share_a_temporary_one(tmp_path):
+    with written(tmp_path / "x") as one, written(tmp_path / "x") as two:
+        one.write_text("one"); two.write_text("two")
+        assert one != two and leftovers(tmp_path) == []                                     # they are being written
+    assert (tmp_path / "x").read_text() == "one" and [p.name for p in tmp_path.iterdir()] == ["x"]
+
+@contextlib.contextmanager
+def full_disk(size):
+    "No file may grow beyond `size` bytes: the error of a full disk, with another number."
+    resource = pytest.importorskip("resource")
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try: yield
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+@pytest.mark.parametrize("dim,words,name", [(64, 0, "model.safetensors"), (16, 1000, "tokenizer.json")])
+def test_save_on_a_full_disk_says_so_and_leaves_the_old_model_whole(tmp_path, dim, words, name):
+    old, new = noisy(seed=1), noisy(replace(HEAD, hidden_dim=dim), seed=2)
+    old.tokenizer, new.tokenizer = small_tokenizer(), small_tokenizer()
+    new.tokenizer.add_tokens([f"word {i}" for i in range(words)])
+    save(old, tmp_path / "m")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()}
+    with full_disk(30_000), pytest.raises(OSError) as e: save(new, tmp_path / "m")
+    assert str(e.value).startswith(f"{tmp_path / 'm' / name}: no space left") and "make room" in str(e.value)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()} == before
 
 def test_save_where_it_cannot(tmp_path):
     (tmp_path / "file").write_text("")
@@ -432,6 +462,97 @@ def test_compressed_members_and_legacy_format(tmp_path):
     refused(tmp_path / "plain.ckpt", "not a zip archive")
     assert not (tmp_path / "owned").exists()
 
+# --- small files that would take for ever, or all memory -----------------------------------------------------------------------------
+
+NEST = b"N" + b"2\x86" * 60                                                                # (x, x) sixty times over: 2**60 at a walk
+TEXT = lambda s: b"X" + len(s).to_bytes(4, "little") + s
+SHARED = b"(" + b"K\x01" * 20_000 + b"lq\x01"                                              # a list of 20000, kept as memo 1
+STATE = lambda shape: b"}" + TEXT(b"state_dict") + b"}(" + TEXT(b"vocab_embed.embedding") + REBUILD % (b"K\x00", shape, b"K\x00K\x00") + TEXT(b"sigma_map.mlp.0.bias") \
+    + REBUILD % (b"K\x00", b"K\x08", b"K\x01") + TEXT(b"rotary_emb.inv_freq") + REBUILD % (b"K\x00", b"K\x04", b"K\x01") + b"us."
+N = lambda n: b"I%d\n" % n
+
+SMALL = {"str": b"c__builtin__\nstr\n" + NEST + b"\x85R.",
+         "repr of a key": b"}" + NEST + b"Ns.", "set": b"\x80\x04\x8f(" + NEST + b"\x90.", "set called": b"c__builtin__\nset\n]" + NEST + b"a\x85R.",
+         "frozen": b"\x80\x04(" + NEST + b"\x91.", "frozen called": b"c__builtin__\nfrozenset\n]" + NEST + b"a\x85R.", "size": b"ctorch\nSize\n" + NEST + b"\x85Rq\x00}h\x00Ns.",
+         "id": NEST + b"Q.", "id of a storage": b"(" + TEXT(b"storage") + NEST + TEXT(b"0") + NEST + b"tQ.", "frozen in frozen": b"\x80\x04}" + 2 * (b"(N\x91q\x00" + b"0(h\x00(h\x00\x91\x91q\x00" * 40 + b"Ns") + b".",
+         "memo": b"Nr" + (4 * 10**8).to_bytes(4, "little") + b"0.", "memo in text": b"Np4000000000\n0.",
+         "bytearray": b"\x80\x05\x96" + (10**12).to_bytes(8, "little") + b".", "bytes": b"\x80\x04\x8e" + (10**12).to_bytes(8, "little") + b".", "frame": b"\x80\x04\x95" + (10**15).to_bytes(8, "little") + b"N.",
+         "text": b"\x80\x04\x8d" + (10**12).to_bytes(8, "little") + b".", "bytes called": b"c__builtin__\nbytes\n" + N(10**12) + b"\x85R.", "list called": b"c__builtin__\nlist\n" + TEXT(b"x" * 99) + b"\x85R.",
+         "copies": SHARED + b"(" + b"c__builtin__\nset\nh\x01\x85R" * 10_000 + b"l.", "pairs": b"(" + TEXT(b"ab") * 20_000 + b"lq\x01(" + b"ccollections\nOrderedDict\nh\x01\x85R" * 10_000 + b"l.",
+         "arguments": b"(" + b"N" * 20_000 + b"tq\x01" + b"comegaconf\nx\nq\x02" + b"h\x02h\x01R0" * 50_000 + b"N.", "states": b"(" + b"".join(b"M" + k.to_bytes(2, "little") + b"N" for k in range(20_000)) + b"dq\x01comegaconf\nx\n)R" + b"h\x01b" * 100_000 + b".",
+         "dimensions": REBUILD % (b"K\x00", b"K\x01" * 1000, b"K\x01" * 1000) + b".", "names": b"".join(b"comegaconf\nx%d\n0" % i for i in range(20_000)) + b"N.", "long name": b"comegaconf\n" + b"x" * 100_000 + b"\n.",
+         "numbers": b"}(" + b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(2**10, 2**10 + 20_000)) + b"u.",
+         "a window of one number": STATE(N(2**20) + N(2**20)), "sizes of 1e12": STATE(N(10**12) + N(10**12)), "sizes of 1e18": STATE(N(10**18) + N(10**18)), "sizes of -1": STATE(N(-1) + N(-1)), "sizes of 0": STATE(N(0) + N(4)), "one size": STATE(N(4))}
+
+CONFIGS = {f"{k}={v!r}": {k: v} for k in ("vocab_size", "hidden_dim", "cond_dim", "n_blocks", "n_heads", "model_length") for v in (10**12, 10**18, 1e12, -1)} | {"mask_id=True": {"mask_id": True}, "vocab_size='11'": {"vocab_size": "11"}}
+
+LIMITED = """
+import json, os, resource, sys
+from navira.denoiser import load
+pages = int(open("/proc/self/statm").read().split()[0]) if os.path.exists("/proc/self/statm") else 0
+if pages: resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + 2**29,) * 2)      # half a gigabyte more
+resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
+for name in sorted(os.listdir(sys.argv[1])):
+    print(json.dumps([name, None]), flush=True)
+    try: load(os.path.join(sys.argv[1], name)); said = "opened"
+    except Exception as e: said = f"{type(e).__name__}: {e}"
+    print(json.dumps([name, said]), flush=True)
+"""
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    "What `load` says of each, in a process that may not take much; the last one begun is the one that took it."
+    pytest.importorskip("resource")
+    place = tmp_path_factory.mktemp("small")
+    for name, code in SMALL.items(): by_hand(place / f"{name}.ckpt", code)
+    for name, bad in CONFIGS.items():
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps(dict(model_type="mdlm", vocab_size=11, hidden_dim=16, n_blocks=2, n_heads=2) | bad))
+        save_file({"x": torch.ones(1)}, place / name / "model.safetensors")
+    (place / "deep").mkdir(); (place / "deep" / "config.json").write_text("[" * 100_000)
+    (place / "large").mkdir(); (place / "large" / "config.json").write_text(" " * 2**20 + "{}")
+    for name in ("pipe.ckpt", "pipe.safetensors", "pipe of a config/config.json"):
+        (place / name).parent.mkdir(exist_ok=True); os.mkfifo(place / name)
+    r = subprocess.run([sys.executable, "-c", LIMITED, str(place)], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=240)
+    return {name: said for name, said in map(json.loads, r.stdout.splitlines())}
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_file_takes_little_time_and_memory(verdicts, name):
+    said = verdicts.get(f"{name}.ckpt")
+    assert said and said.startswith("ValueError: ") and f"{name}.ckpt: " in said and "MemoryError" not in said and len(said) < 1000, said
+
+@pytest.mark.parametrize("name,words", [("copies", "again and again"), ("pairs", "again and again"), ("arguments", "again and again"), ("states", "again and again"), ("names", "10000 names"), ("long name", "100009 letters"), ("dimensions", "1000 dimensions"),
+                                        ("id", "persistent id"), ("bytearray", "no checkpoint needs"), ("a window of one number", "share their numbers"), ("sizes of 1e12", "larger than the file"),
+                                        ("sizes of 1e18", "larger than the file"), ("sizes of 0", "none of them 0"), ("one size", "expected 2 dimensions")])
+def test_what_is_wrong_with_a_small_file_is_said(verdicts, name, words): assert words in verdicts[f"{name}.ckpt"], verdicts[f"{name}.ckpt"]
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_sizes_that_no_network_has(verdicts, name): assert verdicts[name].startswith("ValueError") and "config.json: " in verdicts[name] and f"{name}: expected" in verdicts[name], verdicts[name]
+
+@pytest.mark.parametrize("name,words", [("pipe.ckpt", "a pipe or a device; expected a file"), ("pipe.safetensors", "a pipe or a device; expected a file"), ("pipe of a config", "a pipe or a device; expected a file"), ("deep", "not a readable JSON file"), ("large", "expected at most 1048576")])
+def test_what_is_no_file_of_that_kind(verdicts, name, words): assert verdicts[name] and words in verdicts[name], verdicts[name]
+
+def test_a_tensor_larger_than_its_numbers(tmp_path):
+    d = read_pickle(by_hand(tmp_path / "evil.ckpt", REBUILD % (b"K\x00", N(2**40), b"K\x00") + b"."))
+    with pytest.raises(ValueError, match="evil.ckpt: a/data/0 cannot be read .a tensor of 4398046511104 bytes in less"): d.read()
+
+def test_members_that_claim_more_than_the_file(tmp_path):
+    path = by_hand(tmp_path / "evil.ckpt", b"N.")
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x01\x02") + 20                                                    # of the last entry of the directory: its sizes
+    data[at:at + 8] = (2**31).to_bytes(4, "little") * 2
+    path.write_bytes(data)
+    refused(path, "not laid out as torch.save does")
+
+def test_what_few_checkpoints_hold_still_opens(tmp_path):
+    "Shared tuples, big numbers, frozen sets and classes as values are no attack."
+    pair, model = (1, 2), noisy(TINY)
+    more = dict(pairs=[pair] * 1000, nest=((pair, pair), {pair: 1}), big=2**127, frozen=frozenset([1]), types=[int, dict, list], ordered=collections.OrderedDict(a=1), octets=b"x" * 100_000, deep=[[[[(((1,),),)]]]], number=complex(1, 2))
+    path = lightning(tmp_path / "m.ckpt", model, list(model.parameters()), **more)
+    assert same(load(path), model)
+    d = read_pickle(path)
+    assert d["pairs"] == more["pairs"] and d["nest"][0] == (pair, pair) and list(d["nest"][1]) == [pair] and d["ordered"] == {"a": 1} and d["octets"] == more["octets"] and d["deep"] == more["deep"]
+
 # --- damage and mistakes -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m.ckpt"])
@@ -490,6 +611,53 @@ def test_tokenizer_larger_than_the_model(tmp_path):
     Tokenizer(models.WordLevel({str(i): i for i in range(20)}, unk_token="0")).save(str(tmp_path / "m" / "tokenizer.json"))
     with pytest.raises(ValueError, match="20 tokens, but the model has 11"): load(tmp_path / "m")
 
+def words(*names, **more):
+    tok = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)} | more, unk_token=names[0]))
+    tok.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tok
+
+def marked_at(i):
+    "Eleven tokens, the mask one of them."
+    return words(*"abcdefghij"[:i], "<|mask|>", *"abcdefghij"[i:])
+
+@pytest.mark.parametrize("tok,said", [(lambda: marked_at(7), "<|mask|> is token 7, and the model's mask is token 10, here 'j'"), (lambda: words(*"abcdefghijk"), "<|mask|> is not in it, and the model's mask is token 10, here 'k'"),
+                                      (lambda: words(*"abcde"), "<|mask|> is not in it"), (lambda: words(*"abcdefghi", **{"<|mask|>": 10, "z": 99}), "has a token 99, but the model has 11")])
+def test_a_tokenizer_whose_mask_is_not_the_models(tmp_path, tok, said):
+    "From the folder, and given: the blank would stay in the text, as letters."
+    save(noisy(), tmp_path / "m")
+    with pytest.raises(ValueError) as e: load(tmp_path / "m", tokenizer=tok())
+    assert str(e.value).startswith("tokenizer: ") and said in str(e.value)
+    tok().save(str(tmp_path / "m" / "tokenizer.json"))
+    for source in (tmp_path / "m", tmp_path / "m" / "model.safetensors"):
+        with pytest.raises(ValueError) as e: load(source)
+        assert "tokenizer.json: " in str(e.value) and said in str(e.value)
+
+def test_a_mask_that_is_a_word_of_the_vocabulary_is_read_as_the_mask(tmp_path):
+    "Without being marked as special it is taken to pieces: three unknown words."
+    tok = marked_at(10)
+    assert 10 not in tok.encode("b <|mask|> c").ids
+    save(noisy(), tmp_path / "m")
+    tok.save(str(tmp_path / "m" / "tokenizer.json"))
+    for model in (load(tmp_path / "m"), load(tmp_path / "m", tokenizer=tok)): assert model.tokenizer.encode("b <|mask|> c").ids == [1, 10, 2]
+
+def test_a_tokenizer_that_is_given_is_not_changed(tmp_path):
+    save(noisy(), tmp_path / "m")
+    tok = small_tokenizer()
+    model = load(tmp_path / "m", tokenizer=tok)
+    assert model.tokenizer.token_to_id("<|mask|>") == 10 and tok.token_to_id("<|mask|>") is None
+    assert load(tmp_path / "m", tokenizer=types.SimpleNamespace(backend_tokenizer=tok)).tokenizer.encode("c<|mask|>").ids == [2, 10]      # of the transformers library
+
+@pytest.mark.parametrize("given", ["tokenizer.json", 5, len])
+def test_what_is_no_tokenizer(tmp_path, given):
+    save(noisy(), tmp_path / "m")
+    with pytest.raises(ValueError, match=f"tokenizer: {type(given).__name__}; expected a tokenizers.Tokenizer"): load(tmp_path / "m", tokenizer=given)
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 10_000, b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}', b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 1099511627776}, "unk_token": "a"}}'])
+def test_a_damaged_tokenizer_is_named(tmp_path, content):
+    save(noisy(), tmp_path / "m")
+    (tmp_path / "m" / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ValueError, match="tokenizer.json: not a readable tokenizer"): load(tmp_path / "m")
+
 def test_missing_sources(tmp_path, monkeypatch):
     save(noisy(), tmp_path / "model")
     refused(tmp_path / "modle", "did you mean", "model", error=FileNotFoundError)
@@ -499,3 +667,52 @@ def test_missing_sources(tmp_path, monkeypatch):
     refused("model/best.ckpt", "not found", error=FileNotFoundError)
     monkeypatch.setattr("navira.denoiser.WEIGHTS", tmp_path / "weights")
     with pytest.raises(FileNotFoundError, match="embedded model"): load()
+
+# --- names that people type --------------------------------------------------------------------------------------------------------
+
+def test_embedded_is_a_name(monkeypatch, tmp_path):
+    save(noisy(), tmp_path / "weights")
+    monkeypatch.setattr("navira.denoiser.WEIGHTS", tmp_path / "weights")
+    assert same(load("embedded"), load()) and same(load("embedded"), noisy())
+    refused("embeded", "'embedded'", error=FileNotFoundError)
+
+def test_a_training_run_finds_its_model(tmp_path):
+    (tmp_path / "run").mkdir(); (tmp_path / "run" / "run.json").write_text("{}")
+    refused(tmp_path / "run", "no model/config.json yet", "the run ends", error=FileNotFoundError)
+    save(noisy(), tmp_path / "run" / "model")
+    assert same(load(tmp_path / "run"), noisy())
+    save(noisy(seed=5), tmp_path / "run")                                                   # a model of its own comes first
+    assert same(load(tmp_path / "run"), noisy(seed=5))
+    refused(tmp_path, "no config.json", error=FileNotFoundError)
+
+def test_a_critics_run_finds_its_critic(tmp_path):
+    from navira.baselines import Critic, find_critic
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="no critic/critic.safetensors yet"): find_critic(tmp_path)
+    critic = Critic.of(noisy(), 1)
+    critic.save(tmp_path / "critic")
+    assert find_critic(tmp_path) == tmp_path / "critic" and same(Critic.load(tmp_path), critic)
+
+@pytest.mark.parametrize("source", [3, b"x", ["a"], object()])
+def test_what_is_no_source(source):
+    with pytest.raises(ValueError, match=f"source={type(source).__name__}: expected a folder, a file"): load(source)
+
+# --- weights that are no numbers ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("value,word", [(math.nan, "NaN"), (math.inf, "infinity"), (-math.inf, "infinity")])
+@pytest.mark.parametrize("name", ["backbone.output_layer.linear.bias", "quality.block.mlp.0.weight"])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value, word, name, kept):
+    model = noisy()
+    dict(model.named_parameters())[name].flatten()[-1] = value
+    save(model, tmp_path / "m", kept)
+    refused(tmp_path / "m" / "model.safetensors", name, word, "expected finite")
+    refused(tmp_path / "m", name, word, dtype="bf16")
+    refused(lightning(tmp_path / "m.ckpt", model, list(model.parameters())), name, word)
+
+def test_a_critic_that_is_not_finite_is_refused(tmp_path):
+    from navira.baselines import Critic
+    critic = Critic.of(noisy(), 1)
+    critic.backbone.output_layer.linear.bias[0] = math.nan
+    critic.save(tmp_path)
+    with pytest.raises(ValueError, match="critic.safetensors: backbone.output_layer.linear.bias holds NaN"): Critic.load(tmp_path)
