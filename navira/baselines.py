@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from .decoupling import navira_det, refresh
-from .denoiser import WEIGHTS, Config, DiT, MaskedLM, OutputLayer, frequencies, full, misfits, nearest, read_config, read_safetensors, written
+from .denoiser import WEIGHTS, Config, DiT, MaskedLM, OutputLayer, finite, frequencies, in_full, misfits, nearest, of_run, read_config, read_safetensors, written
 from .diffusion import Pass, choose, drawer, n_committed, nucleus
 from .prism import (Denoiser, Dial, Draw, Model, Policy, Predict, Rule, Score, Select, State, binomial, by_budget, correcting, dial, distrust, draw_at, during, guarded, look, marked, none, nothing, picked, predictor, prism, ranks, reach, reaches,
                           remask, reuse, at_random, blind, to_go, topk, uniform, wants)
@@ -836,8 +836,7 @@ class CriticPass(Pass):
 
     def _quality(self) -> Tensor:
         h, c = self.critic.backbone(self.x)
-        with torch.autocast(h.device.type, enabled=False):      # as for the head of notebook 02: bf16 would tie the worst tokens
-            return self.critic.backbone.output_layer(full(h), full(c))[..., 0]
+        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]      # as for the head of notebook 02: bf16 would tie the worst tokens
 
 # %% ../nbs/08_baselines.ipynb #2273a1f9
 class Critic(nn.Module):
@@ -907,7 +906,7 @@ def find_critic(
 ) -> Path: # the folder
     "Where a critic lies. FileNotFoundError where there is none."
     embedded = source in (None, 'embedded')
-    folder = Path(WEIGHTS if embedded else source)
+    folder = of_run(Path(WEIGHTS if embedded else source), 'critic', 'critic.safetensors')
     if not all((folder / f).exists() for f in ('critic.safetensors', 'critic.json')):
         what = 'this installation has no embedded critic' if embedded else 'no critic.safetensors and critic.json there' if folder.is_dir() else nearest(folder, 'a folder with critic.safetensors')
         raise FileNotFoundError(f"critic={str(source or 'embedded')!r}: {what}; train one with `navira critic --data CORPUS --out RUN`, then say critic=RUN/critic")
@@ -923,7 +922,7 @@ def load_critic(
     with torch.device('meta'): critic = Critic(config, words)
     weights, want = read_safetensors(path), {k: tuple(p.shape) for k, p in critic.named_parameters()}
     if bad := misfits(want, {k: tuple(w.shape) for k, w in weights.items()}): raise ValueError(f'{path}: not the weights of this critic. {bad}')
-    critic.load_state_dict({k: weights[k].to(torch.float32, copy=True) for k in want}, strict=False, assign=True)
+    critic.load_state_dict({k: finite(weights[k], torch.float32, k, path) for k in want}, strict=False, assign=True)
     critic.backbone.rotary_emb.inv_freq = frequencies(critic.config.hidden_dim // critic.config.n_heads)
     return critic.eval()
 
