@@ -787,8 +787,8 @@ def prism_loop(
     n_remask_loop: int = 8, # tokens taken back in each
     score: Literal['random', 'head'] = 'random', # which ones, in the loop; 'head': the lowest in quality
     eta: float = 0.01, # `prism`'s, before the loop
-    on: float = 0.5,
-    off: float = 1.0,
+    on: float = 0.5, # first correcting step before the loop, as a share of its steps
+    off: float = 1.0, # first step after the correcting ones, as a share of them
     p: float = 0.9, # nucleus
 ) -> Policy:
     "PRISM, then a loop over the finished text that takes tokens back and fills them in."
