@@ -702,8 +702,8 @@ class Samples:
         "What was run and what it counts as, in words."
         run = ' to '.join(map(str, sorted({int(self.n_forward.min()), int(self.n_forward.max())})))
         by = f' by {self.policy}' if self.policy else ''
-        many = f'{len(self)} samples' if len(self) > 1 else '1 sample'
-        return f'{many}{by}: {run} forward passes run{" for each" * (len(self) > 1)}, {self.budget if self.charged is None else self.charged} charged, in {self.seconds:.1f} s'
+        many, each = (f'{len(self)} samples', ' each') if len(self) > 1 else ('1 sample', '')
+        return f'{many}{by}: {run} forward passes run, {self.budget if self.charged is None else self.charged} charged{each}'
 
     def _shown(self, most: int = 8) -> list[str]:
         "The first texts, harmless to a terminal; ids where there is no tokenizer."
@@ -789,7 +789,7 @@ class ProgressBar:
         self.bar: Progress | None = None
         ipython = getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)()
         self.notebook = getattr(ipython, 'kernel', None) is not None
-        self.looked_at = self.notebook or bool(sys.stderr) and sys.stderr.isatty()
+        self.looked_at = self.notebook or not getattr(sys.stderr, 'closed', True) and sys.stderr.isatty()
 
     def __call__(self, k: int) -> None: # steps made since the last call
         with self.lock:
@@ -824,7 +824,7 @@ def sample(
     model: Model, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
     policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
     budget: int = 128, # forward passes
-    n: int | None = None, # samples; None: one a prompt. Of several prompts it is their number
+    n: int | None = None, # samples; None: one a prompt. With several prompts it must be their number
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
     length: int | None = None, # L; None: that of a text with blanks, else the model's
     prompt: str | Sequence | Tensor | None = None, # a text, in which the tokenizer's mask token is a blank to fill; token ids, with mask_id at blanks; or a list of either, of any lengths, one a sample
@@ -954,7 +954,7 @@ def fill(
     "Fill the blanks of a text. ValueError for a text without one."
     n, model = whole('n', n, 1, 'the number of fillings is'), _embedded() if model is None else model
     check_model(model)
-    own = inspect.signature(sample).parameters
+    own = 'length', 'trace', 'batch_size', 'first'
     rule = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*inspect.signature(fill).parameters, *own])
     blank = _blanks(model)[1]
     marks = lambda m: blank * (len(m[0]) // 3 if tokens is None else whole('tokens', tokens, 1, high=model.length))

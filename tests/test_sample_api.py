@@ -116,7 +116,7 @@ def test_the_budget_of_a_filling(embedded, monkeypatch, text, tokens, policy, bu
 
 @pytest.mark.parametrize('parts, text, kw', [(['no blank in it', '___'], 'The man opened the door.', {}), (['no blank in it'], ['a ___', 'b __ c'], {}), (['text=', 'a list of texts'], 3, {}), (['text=[]'], [], {}),
     (['n=0'], '___', dict(n=0)), (['tokens=0'], '___', dict(tokens=0)), (['tokens=1.5'], '___', dict(tokens=1.5)), (['at most 128'], '___', dict(tokens=10**9)), (['longer than the 128'], 'a ___ b', dict(tokens=128)),
-    (["did you mean 'tokens'?"], '___', dict(tokns=1)), (["model='embedded'", 'navira.load()'], '___', dict(model='embedded'))])
+    (["did you mean 'tokens'?"], '___', dict(tokns=1)), (["'prompt'"], '___', dict(prompt='a')), (["model='embedded'", 'navira.load()'], '___', dict(model='embedded'))])
 def test_what_cannot_be_filled(parts, text, kw):
     with says((ValueError, KeyError), *parts): fill(text, **kw)
 
@@ -187,7 +187,7 @@ def test_what_does_not_fit_into_memory_is_a_sentence(kw):
     with says(ValueError, 'n=', 'GiB', 'first='): sample(Tiny(6, 4), 'prism', 4, **kw)
 
 def test_a_trace_that_does_not_fit():
-    with says(ValueError, 'with a trace', 'GiB'): sample(Tiny(6, 4), 'prism', 10**9, n=10**5, trace=True)
+    with says(ValueError, 'with a trace', 'GiB'): sample(Tiny(6, 4), 'prism', 10**6, n=10**5, trace=True)
 
 @pytest.mark.parametrize('wrong, parts', [(lambda: Policy(reveal=policy('prism').reveal, predcit=1), ['predcit', "'predict'"]), (lambda: Policy(revael=1), ['revael', "'reveal'"]),
     (lambda: register(policies()['prism']), ['name first']), (lambda: register(''), ['name first']), (lambda: register('mine')(policy('prism')), ['mine', 'Policy', 'factory']), (lambda: register('mine')(3), ['mine', 'int', 'factory'])])
@@ -230,9 +230,9 @@ def test_samples_are_their_texts():
     with pytest.raises(IndexError): out[3]
 
 def test_samples_show_texts_and_cost():
-    assert repr(letters('one')) == '1 sample by navira: 41 forward passes run, 64 charged, in 1.2 s\n\n[0] one'
+    assert repr(letters('one')) == '1 sample by navira: 41 forward passes run, 64 charged\n\n[0] one'
     shown = repr(letters(*map(str, range(12))))
-    assert shown.startswith('12 samples by navira: 41 to 52 forward passes run for each, 64 charged') and '[7] 7' in shown and '[8]' not in shown and '4 more' in shown
+    assert shown.startswith('12 samples by navira: 41 to 52 forward passes run, 64 charged each\n') and '[7] 7' in shown and '[8]' not in shown and '4 more' in shown
     assert str(letters('one')) == repr(letters('one')) and 'tokens' not in shown
     plain = repr(Samples(torch.tensor([[3, 4]]), torch.tensor([2]), 2, 2, 0.))
     assert '[3, 4]' in plain and '2 forward passes run, 2 charged' in plain
@@ -326,6 +326,15 @@ def test_help_has_every_parameter_and_what_it_is(name):
         assert k in said and ' '.join(said[k].split()) in doc, k
     assert doc.count('Parameters ---') == (1 if inspect.signature(f).parameters else 0) and ' at 0x' not in doc
     assert documented(f).__doc__ == f.__doc__
+
+@pytest.mark.parametrize('name', [n for n in PUBLIC if n != 'Policy'])
+def test_the_site_has_them_too_and_once(name):
+    from nbdev.showdoc import show_doc     # what a page of the site is made by
+    f = getattr(navira, name)
+    page = show_doc(f)._repr_markdown_()
+    for k, p in inspect.signature(f).parameters.items():
+        if p.kind is not p.VAR_KEYWORD: assert len(re.findall(rf'^ *{k}\b.*# {re.escape(comments(f)[k])}$', page, re.M)) == 1, k
+    assert '----------' not in page
 
 def test_comments_of_any_source(tmp_path, monkeypatch):
     (tmp_path/'mine.py').write_text('def f(a, b=3): # of both\n    "F."\ndef g(\n    a, # first: a # in it\n    *rest, # the rest\n    k=1,\n    **more # others\n) -> int: # so many\n    "G."\nh = lambda a: a\n')
