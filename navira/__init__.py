@@ -3,7 +3,7 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
 # The public surface, imported when first used: `navira --version` need not load torch.
-_home = {'load': 'denoiser', 'save': 'denoiser', 'Policy': 'prism', 'sample': 'sampling', 'policies': 'sampling', 'policy': 'sampling',
+_home = {'load': 'denoiser', 'save': 'denoiser', 'Policy': 'prism', 'sample': 'sampling', 'fill': 'sampling', 'policies': 'sampling', 'policy': 'sampling',
          'register': 'sampling', 'perplexity': 'metrics', 'entropy': 'metrics'}
 
 if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
@@ -11,7 +11,7 @@ if TYPE_CHECKING:     # the same for those who only read the types: a name that 
     from .denoiser import load as load, save as save
     from .metrics import entropy as entropy, perplexity as perplexity
     from .prism import Policy as Policy
-    from .sampling import policies as policies, policy as policy, register as register, sample as sample
+    from .sampling import fill as fill, policies as policies, policy as policy, register as register, sample as sample
 else:
     __all__ = [*_home, 'schedules']
 
@@ -19,7 +19,7 @@ else:
         from importlib import import_module
         if name in _home:
             if _home[name] == 'sampling': import_module('navira.onepass')     # it and the baselines register themselves
-            return getattr(import_module(f'navira.{_home[name]}'), name)
+            return import_module('navira.sampling').documented(getattr(import_module(f'navira.{_home[name]}'), name))     # `help` sees its parameters
         if name == 'schedules': return import_module('navira.schedules')
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 

@@ -372,7 +372,7 @@ def pace(
     for F in (4, 4, 12):                               # the first warms up
         short = replace(cell, budget=F)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
-            timed.append((charged(short, L)[1], sample(model, rule(short), F, rows, cell.seed, L, batch_size=rows, trace=True).seconds / rows))
+            timed.append((charged(short, L)[1], sample(model, rule(short), F, rows, cell.seed, L, batch_size=rows, trace=True, progress=False).seconds / rows))
     (f, t), (g, u) = timed[1:]
     a = max((u - t) / (g - f), 0.) if g > f else t / f
     return a, max(t - a * f, 0.)
@@ -409,7 +409,7 @@ def judging(
 ) -> float: # seconds a text, NaN for a reference that does not ship
     "Measured on a few texts. ImportError where the reference needs an extra that is not installed."
     if s.reference not in metrics.references: return np.nan
-    reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n).texts
+    reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n, progress=False).texts
     metrics.perplexities(rows[:2], reference)                                # warms up
     start = time.perf_counter()
     metrics.perplexities(rows, reference)
@@ -709,7 +709,7 @@ def compute(
 ) -> pa.Table:
     "Sample a batch."
     with torch.autocast(model.device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
-        res = sample(model, made, b.cell.budget, b.n, b.cell.seed, s.length, s.prompt, batch_size=b.n, trace=True, first=b.first, progress=progress)
+        res = sample(model, made, b.cell.budget, b.n, b.cell.seed, s.length, s.prompt, batch_size=b.n, trace=True, first=b.first, progress=progress or False)
     return tabled(res, b.first, b.cell.trace, model.config.vocab_size)
 
 # %% ../nbs/12_experiments.ipynb #dcebdb94
@@ -952,7 +952,7 @@ def again(
     cell, size = Cell(**{f.name: about[f.name] for f in fields(Cell)}), st.record['batch_size']
     for first, n in ((row, 1), (row // size * size, min(size, about['n'] - row // size * size))):
         with torch.autocast(model.device.type, torch.bfloat16, enabled=about['dtype'] == 'bfloat16'):
-            res = sample(model, rule(cell), cell.budget, n, cell.seed, about['length'], about['prompt'], batch_size=n, trace=True, first=first)
+            res = sample(model, rule(cell), cell.budget, n, cell.seed, about['length'], about['prompt'], batch_size=n, trace=True, first=first, progress=False)
         if torch.equal(res.tokens[row - first], kept[row]): break
     else: warnings.warn(f'sample {row} of cell {key} came out differently here: it was made on {st.record["places"]}')
     return res, row - first

@@ -6,12 +6,13 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from .diffusion import Noise, Pass, n_committed, nucleus, tolerance
+from .diffusion import Noise, Pass, choose, n_committed, nucleus, tolerance
 
 # %% auto #0
 __all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'BROKEN', 'State', 'marked', 'uniform',
@@ -223,7 +224,7 @@ class Policy:
     reveal: Rule            # which masked positions to fill
     predict: Predict        # `reuse` or `refresh`: the pass that new tokens are drawn from
     remask: Rule = nothing  # which committed positions to take back
-    draw: Draw = nucleus(.9)
+    draw: Draw = nucleus(.9) # which token to write, from logits and a uniform
     steps: Callable[[Policy, int, Tensor], int] = by_budget   # policy, budget, free positions of each row -> T
 
     def __post_init__(self):
@@ -235,6 +236,15 @@ class Policy:
     @property
     def matched(self) -> bool: # does it keep to the budget, rather than cost what it costs
         return getattr(self.steps, 'matched', True)
+
+def _named_parts(init: Callable) -> Callable:
+    @wraps(init)
+    def checked(self: Policy, *parts, **named) -> None:
+        for name in named: choose('Policy: part', name, Policy.__dataclass_fields__)
+        init(self, *parts, **named)
+    return checked
+
+setattr(Policy, '__init__', _named_parts(Policy.__init__))     # a misspelt part is answered with the nearest
 
 # %% ../nbs/03_prism.ipynb #9ce77765
 def predictor(

@@ -4,33 +4,49 @@
 
 # %% ../nbs/07_sampling.ipynb #4da5969d
 from __future__ import annotations
+import ast
 import base64
+import difflib
+import functools
 import html
 import inspect
+import io
 import json
 import math
+import os
+import re
+import sys
+import textwrap
 import threading
 import time
+import tokenize
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from .decoupling import navira_det
-from .diffusion import Noise, choose, nucleus, side_by_side
+from .denoiser import load, written
+from .diffusion import Noise, Pass, choose, nucleus, side_by_side
 from .prism import Dial, Model, Policy, State, backbone, blind, by_budget, correcting, dial, prism, reuse, step, uniform
 from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
 # %% auto #0
-__all__ = ['grids', 'register', 'policies', 'about', 'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps',
-           'start_ids', 'Trace', 'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'Recorder',
-           'as_many_as_fit', 'sample', 'reads_quality', 'fits']
+__all__ = ['grids', 'register', 'comments', 'documented', 'policies', 'about', 'parameters', 'choices', 'policy', 'whole',
+           'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps', 'start_ids', 'Trace', 'replay_data', 'replay_html',
+           'Replay', 'replay', 'draw_step', 'Samples', 'Recorder', 'as_many_as_fit', 'ProgressBar', 'sample',
+           'reads_quality', 'fits', 'check_model', 'Checked', 'fill']
 
 # %% ../nbs/07_sampling.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -45,16 +61,58 @@ def register(
     exact: str = '', # 'exact', 'ancestral' or 'heuristic', and when
     source: str = '', # system and paper
 ) -> Callable[[_F], _F]: # a decorator for the factory
-    "Register a policy factory under `name`; a name that is taken gets the new one."
+    "Register a policy factory under `name`; a name that is taken gets the new one. ValueError for what is no factory."
+    if not isinstance(name, str) or not name: raise ValueError(f"register({name!r}): expected a name first, as in @register('mine')")
     def keep(factory: _F) -> _F:
+        if not callable(factory): raise ValueError(f'register({name!r}): got {type(factory).__name__}; expected a factory, a function that returns a Policy')
         _registry[name], _about[name] = factory, dict(scores=scores, selects=selects, never=never, exact=exact, source=source)
         return factory
     return keep
 
+# %% ../nbs/07_sampling.ipynb #86420597
+def comments(
+    f: Callable, # a function or a dataclass
+) -> dict[str, str]: # by parameter or field; 'return' for what comes back
+    "The comments behind the parameters in the source of `f`, as far as there is a source."
+    if hasattr(f, 'parts'): return {k: v for part in f.parts for k, v in comments(part).items()}
+    try:
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(f)))
+        node = next(n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.FunctionDef, ast.ClassDef)))
+    except (OSError, TypeError, SyntaxError, StopIteration): return {}
+    said = {t.start[0]: t.string.lstrip('# ') for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT}
+    if isinstance(node, ast.ClassDef): return {n.target.id: said[n.lineno] for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and n.lineno in said}
+    a, end = node.args, getattr(node.returns, 'end_lineno', None)
+    at = {p.arg: p.lineno for p in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg) if p and p.lineno != end}
+    return {k: said[n] for k, n in (at | {'return': end}).items() if n in said}
+
+# %% ../nbs/07_sampling.ipynb #488e43fb
+_T = TypeVar('_T', bound=Callable)
+
+def _short(a) -> str:
+    "A type or a default as one would write it."
+    text = a if isinstance(a, str) else inspect.formatannotation(a)
+    return re.sub(r'<function (\w+) at 0x\w+>', r'\1', re.sub(r'\b(collections\.abc|typing|tokenizers|navira\.\w+)\.', '', text))
+
+def documented(f: _T) -> _T:
+    "`f`, with its parameters and their comments in its docstring."
+    doc = inspect.cleandoc(f.__doc__ or '')
+    if re.search(r'\n\n(Parameters|Returns)\n---', doc): return f
+    said, sign = comments(f), inspect.signature(f)
+    entry = lambda head, k: head + textwrap.fill(said[k], 100, initial_indent='\n    ', subsequent_indent='    ') if k in said else head
+    def line(p: inspect.Parameter) -> str:
+        head = '*' * (p.kind is p.VAR_POSITIONAL) + '**' * (p.kind is p.VAR_KEYWORD) + p.name
+        if p.annotation is not p.empty: head += f' : {_short(p.annotation)}'
+        return entry(head + f', default {_short(getattr(p.default, "__name__", repr(p.default)))}' * (p.default is not p.empty), p.name)
+    parts = [doc]
+    if sign.parameters: parts.append('\n'.join(['Parameters', '----------', *map(line, sign.parameters.values())]))
+    if 'return' in said or sign.return_annotation not in (sign.empty, None, 'None') and not isinstance(f, type): parts.append('\n'.join(['Returns', '-------', entry(_short(sign.return_annotation), 'return')]))
+    f.__doc__ = '\n\n'.join(parts)
+    return f
+
 # %% ../nbs/07_sampling.ipynb #61a812f2
 def policies() -> dict[str, Callable[..., Policy]]:
     "Every registered name -> policy factory."
-    return dict(_registry)
+    return {name: documented(factory) for name, factory in _registry.items()}
 
 def about(
     name: str, # a registered name
@@ -63,20 +121,44 @@ def about(
     return dict(_about[choose('policy', name, _registry)])
 
 # %% ../nbs/07_sampling.ipynb #f180d1d7
+def parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
+    "What a factory takes, with types where Python can read them."
+    try: return dict(inspect.signature(factory, eval_str=True).parameters)
+    except Exception: return dict(inspect.signature(factory).parameters)     # a type that is imported for type checkers alone
+
+def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its type
+    "The texts that a hyper-parameter may be, where its type is a `Literal`."
+    kinds = [p.annotation, *get_args(p.annotation)]
+    return tuple(a for k in kinds if get_origin(k) is Literal for a in get_args(k) if isinstance(a, str))
+
+
+# %% ../nbs/07_sampling.ipynb #af487d30
 def policy(
     name: str, # a registered name
     **hyper, # the factory's hyper-parameters
 ) -> Policy:
-    "The policy called `name`. A wrong name or hyper-parameter is an error that says the nearest valid one."
+    "The policy called `name`. A wrong name, hyper-parameter or choice is an error that says the nearest valid one."
     factory = _registry[choose('policy', name, _registry)]
-    known = inspect.signature(factory).parameters
-    for k, v in hyper.items():
-        default, kind = (getattr(known[choose(f'{name}: hyper-parameter', k, known)], a) for a in ('default', 'annotation'))
-        free = callable(v) and any(t in str(kind) for t in ('Dial', 'Denoiser', 'Callable', 'empty')) or v is None and 'None' in str(kind)
-        if not free and not _alike(v, default): raise ValueError(f'{name}: {k}={v!r}: expected {"text" if isinstance(default, str) else "true or false" if isinstance(default, bool) else "a number"}, such as {1 if default is None else default!r}')
-    return factory(**hyper)
+    known = parameters(factory)
+    for k, v in hyper.items(): _check_hyper(name, v, known[_keyword(f'{name}: hyper-parameter', k, known)])
+    made = factory(**hyper)
+    if not isinstance(made, Policy): raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; expected a Policy')
+    return made
 
-# %% ../nbs/07_sampling.ipynb #af487d30
+def _keyword(kind: str, k: str, options: Iterable[str]) -> str:
+    "`k` if it is an option, else a KeyError that names the nearest; all that go on from `k`, where there are such."
+    options = list(options)
+    longer = [repr(o) for o in options if o.startswith(f'{k}_')]
+    if k in options or not longer: return choose(kind, k, options)
+    raise KeyError(f'{kind} {k!r}: did you mean {" or ".join([", ".join(longer[:-1]), longer[-1]] if longer[1:] else longer)}?')
+
+def _check_hyper(name: str, v, p: inspect.Parameter) -> None:
+    kind = str(p.annotation)
+    if callable(v) and any(t in kind for t in ('Dial', 'Denoiser', 'Callable', 'empty')) or v is None and 'None' in kind: return
+    wanted = 'text' if isinstance(p.default, str) else 'true or false' if isinstance(p.default, bool) else 'a number'
+    if not _alike(v, p.default): raise ValueError(f'{name}: {p.name}={v!r}: expected {wanted}, such as {1 if p.default is None else p.default!r}')
+    if offered := choices(p): choose(f'{name}: {p.name}', v, offered)
+
 def _alike(v, default) -> bool:
     "Is `v` a number where the default is one (or None), a text where it is a text, true or false where it is that?"
     if isinstance(default, (str, bool)): return isinstance(v, type(default))
@@ -88,10 +170,12 @@ def whole(
     v, # what the user gave
     low: int, # smallest valid
     why: str = '', # added to the message
+    high: int = 2**63 - 1, # largest valid
 ) -> int:
     "`v` as an int, or a ValueError that names it: a whole number of at least `low` is expected."
-    ok = isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) and v == int(v) and v >= low
-    if not ok: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}')
+    number = isinstance(v, int) and not isinstance(v, bool) or isinstance(v, float) and v.is_integer()
+    most = f' and at most {high}' if number and v > high else ''
+    if not number or not low <= v <= high: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}{most}')
     return int(v)
 
 # %% ../nbs/07_sampling.ipynb #2aa408ee
@@ -108,11 +192,12 @@ def scheduled(
     rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
 ) -> Callable[..., Policy]: # a factory that takes the schedule's parameters and the rule's, but for tau
     "A policy with a scheduled temperature (section 4.4)."
-    shape, rest = inspect.signature(schedule).parameters, inspect.signature(rule).parameters
+    shape, rest = parameters(schedule), parameters(rule)
     def factory(**hyper) -> Policy:
         return rule(tau=schedule(**{k: v for k, v in hyper.items() if k in shape}), **{k: v for k, v in hyper.items() if k not in shape})
     vars(factory)['__signature__'] = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau'])
-    factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
+    vars(factory)['parts'] = schedule, rule               # where the comments of its hyper-parameters stand
+    factory.__doc__ = ' Its temperature: '.join((f.__doc__ or '').split('\n')[0] for f in (rule, schedule))
     return factory
 
 for _schedule in (quadratic, sigmoid, piecewise): register(f'navira-{_schedule.__name__}', selects='K from pi(tau), tau scheduled', source='NAVIRA, section 4.4', **_revises)(scheduled(_schedule))
@@ -137,7 +222,7 @@ grids = dict(linear=lambda i, n: i / n, cosine=lambda i, n: 1 - math.cos(math.pi
 @register('mdlm', scores='nothing', selects='each mask by a coin', never='what is committed', exact='exact as T grows', source='MDLM, arXiv 2406.07524; cosine: MD4, arXiv 2406.04329')
 def mdlm(
     p: float = 0.9, # nucleus
-    schedule: str = 'linear', # MDLM's, or MD4's 'cosine'
+    schedule: Literal['linear', 'cosine'] = 'linear', # MDLM's, or MD4's
 ) -> Policy:
     "MDLM's ancestral sampler; rows in which nothing opens skip the pass, which is its cached variant, per row."
     grid = grids[choose('schedule', schedule, grids)]
@@ -165,38 +250,74 @@ def n_steps(
 # %% ../nbs/07_sampling.ipynb #df7d0e29
 def start_ids(
     model: Model, # has `mask_id`, `length`, and for texts a `tokenizer`
-    n: int, # samples
-    length: int | None = None, # L; None is the model's
-    prompt: str | list | Tensor | None = None, # text(s), or ids [l] or [n, l] with mask_id at free positions
-) -> Tensor: # [n, L] int64, mask_id where free
-    "What the sampler starts from."
-    n, L = whole('n', n, 1, 'the number of samples is'), model.length if length is None else whole('length', length, 1, f'expected at most {model.length}, and')
+    n: int | None = None, # samples; None: one a prompt
+    length: int | None = None, # L; None: that of a text with blanks, else the model's
+    prompt: str | Sequence | Tensor | None = None, # a text or several, or ids: [l], [n, l] or a list of rows of any lengths, with mask_id at free positions
+) -> Tensor: # [n, L] int64, mask_id where free, -1 after the end of a text with blanks that is shorter than others
+    "What the sampler starts from. One prompt is that of all samples, several are one a sample."
+    L = model.length if length is None else whole('length', length, 1, f'expected at most {model.length}, and')
     if L > model.length: raise ValueError(f'length={L}: expected at most the {model.length} tokens the model was trained for')
+    rows = [] if prompt is None else _prompts(model, prompt)
+    n = len(rows) or 1 if n is None else whole('n', n, 1, 'the number of samples is')
+    if len(rows) not in (0, 1, n): raise ValueError(f'prompt: {len(rows)} prompts for n={n} samples; leave n out for one sample a prompt, or give one prompt')
+    given, vocab = torch.cat([torch.tensor([model.mask_id]), *(ids for ids, _ in rows)]), getattr(getattr(model, 'config', None), 'vocab_size', None)
+    if given.min() < 0 or vocab and given.max() >= vocab: raise ValueError(f'prompt: ids must lie in 0..{(vocab or 2**63) - 1}, got {given.min().item()} to {given.max().item()}')
+    _affordable(n, L)
     x = torch.full((n, L), model.mask_id)
-    if prompt is None: return x
-    if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(isinstance(p, str) for p in prompt)): prompt = _ids(prompt)
-    if isinstance(prompt, Tensor): rows = [r.long() for r in (prompt if prompt.ndim == 2 else prompt[None])]
-    else: rows = [_encode(model, p) for p in ([prompt] if isinstance(prompt, str) else prompt)]
-    if len(rows) not in (1, n): raise ValueError(f'prompt: {len(rows)} rows for n={n} samples; give one, or one a sample')
-    for b, row in enumerate(rows * n if len(rows) == 1 else rows):
-        if len(row) > L: raise ValueError(f'prompt: {len(row)} tokens are longer than the {L} of the sequence')
-        x[b, :len(row)] = row
-    vocab = getattr(getattr(model, 'config', None), 'vocab_size', None)
-    if x.min() < 0 or vocab and x.max() >= vocab: raise ValueError(f'prompt: ids must lie in 0..{(vocab or 2**63) - 1}, got {x.min().item()} to {x.max().item()}')
-    if (x != model.mask_id).all(1).any(): raise ValueError(f'prompt: {L} given tokens fill the sequence of {L}, there is nothing left to write')
-    return x
+    for b, (ids, blanks) in enumerate(rows):
+        if len(ids) > L: raise ValueError(f'prompt: {len(ids)} tokens are longer than the {L} of the sequence')
+        at = slice(None) if len(rows) == 1 else b
+        x[at, :len(ids)] = ids
+        if blanks and length is None: x[at, len(ids):] = -1
+    if not (x == model.mask_id).any(1).all(): raise ValueError(f'prompt: {L} given tokens fill the sequence of {L}, there is nothing left to write')
+    return x[:, :int((x >= 0).sum(1).max())]
 
 # %% ../nbs/07_sampling.ipynb #80175e79
-def _ids(prompt) -> Tensor:
-    try: ids = torch.as_tensor(prompt)
-    except (TypeError, ValueError, RuntimeError): ids = torch.empty(())
-    if ids.ndim not in (1, 2) or ids.is_floating_point() or not ids.numel(): raise ValueError(f'prompt: {type(prompt).__name__} {list(ids.shape)}; expected a text, a list of texts, or whole-number ids [l] or [n, l]')
-    return ids.long()
+def _prompts(model: Model, prompt) -> list[tuple[Tensor, bool]]: # of each: ids [l], and whether it is a text with blanks
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    if isinstance(texts, (list, tuple)) and texts and all(isinstance(t, str) for t in texts):
+        rows = _encode(model, texts)
+        return [(r, bool((r == model.mask_id).any())) for r in rows]
+    return [(r, False) for r in _ids(prompt)]
+
+def _ids(prompt) -> list[Tensor]: # each [l]
+    ragged = isinstance(prompt, (list, tuple)) and any(isinstance(p, (list, tuple)) or getattr(p, 'ndim', 0) for p in prompt)
+    try:
+        rows = [torch.as_tensor(p) for p in prompt] if ragged else [torch.as_tensor(prompt)]
+        if not ragged and rows[0].ndim == 2: rows = list(rows[0])
+    except (TypeError, ValueError, RuntimeError): rows = []
+    if not rows or any(r.ndim != 1 or not r.numel() or r.dtype == torch.bool or r.is_floating_point() or r.is_complex() for r in rows):
+        raise ValueError(f'prompt: {type(prompt).__name__}{f" {list(rows[0].shape)}" if rows else ""}; expected a text, a list of texts, or whole-number ids: [l], [n, l], or a list of rows')
+    return [r.cpu().long() for r in rows]
 
 # %% ../nbs/07_sampling.ipynb #c276134a
-def _encode(model, text: str) -> Tensor:
-    if getattr(model, 'tokenizer', None) is None: raise ValueError('prompt: this model has no tokenizer; give token ids instead of a text')
-    return torch.tensor(model.tokenizer.encode(text).ids, dtype=torch.int64)
+def _blanks(model) -> tuple[Tokenizer, str]: # one that reads blanks, and how they are written
+    "The model's tokenizer, or a copy that reads blanks."
+    tok = getattr(model, 'tokenizer', None)
+    if tok is None: raise ValueError('prompt: this model has no tokenizer; give token ids instead of a text')
+    blank = tok.id_to_token(model.mask_id) or '<|mask|>'
+    if model.mask_id not in tok.get_added_tokens_decoder():
+        tok = Tokenizer.from_str(tok.to_str())
+        tok.add_special_tokens([blank])
+    return tok, blank
+
+def _encode(model, texts: Sequence[str]) -> list[Tensor]: # ids [l] of each
+    tok, blank = _blanks(model)
+    def ids(text: str) -> Tensor:
+        try: text.encode()
+        except UnicodeEncodeError as e: raise ValueError(f'prompt: {text[e.start:e.start + 8]!r} is no text, at character {e.start}') from None
+        found = torch.tensor(tok.encode(text.replace(' ' + blank, blank)).ids, dtype=torch.int64)
+        found[found == tok.token_to_id(blank)] = model.mask_id
+        return found
+    return [ids(t) for t in texts]
+
+# %% ../nbs/07_sampling.ipynb #ed838041
+def _affordable(n: int, L: int, T: int = 0) -> None: # T: steps of a trace
+    "ValueError for more than this machine has."
+    need = n * L * (24 + 10 * T)     # ids at the start, in work and as the result; of a trace ids, two marks and a score
+    try: have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    except (AttributeError, OSError, ValueError): return     # not said by this system
+    if need > have: raise ValueError(f'n={n}: {n:,} samples of {L} tokens{" with a trace" if T else ""} take {need / 2**30:,.0f} GiB, and this machine has {have / 2**30:,.0f}; sample in parts, with first=')
 
 # %% ../nbs/07_sampling.ipynb #b40f9c60
 @dataclass(frozen=True)
@@ -347,12 +468,13 @@ class Replay:
                 f'style="width:100%;height:{self.height}px;border:0"></iframe>')
 
     def save(self, path) -> Path:
-        "Write the page, making folders as needed. OSError naming the path where that cannot be done."
+        "Write the page, all of it or nothing, making folders as needed. OSError naming the path where that cannot be done."
         path = Path(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.html, encoding='utf-8')
-        except OSError as e: raise OSError(e.errno, f"cannot write the replay: {e.strerror}", str(path)) from e
+            with written(path) as f: f.write_text(self.html, encoding='utf-8')
+        except (OSError, ValueError) as e:
+            why = e if isinstance(e, OSError) else e.__cause__     # a folder that cannot be written is a ValueError of `written`
+            raise OSError(getattr(why, 'errno', None), f"cannot write the replay: {getattr(why, 'strerror', None) or why}", str(path)) from e
         return path
 
 # %% ../nbs/07_sampling.ipynb #558ebc38
@@ -547,10 +669,10 @@ def draw_step(
     return fig
 
 # %% ../nbs/07_sampling.ipynb #ec848ad3
-@dataclass
+@dataclass(repr=False)
 class Samples:
-    "What `sample` returns."
-    tokens: Tensor           # [n, L] int64
+    "What `sample` returns: shows itself as its texts and what they cost; `len`, indices and loops are over the texts."
+    tokens: Tensor           # [n, L] int64; -1 after the end of a text that is shorter than others
     n_forward: Tensor        # [n] int64: passes in which each sample took part; at most `budget`, if the policy keeps to one
     n_steps: int             # T
     budget: int              # forward passes asked for
@@ -560,13 +682,41 @@ class Samples:
     policy: str = ''         # its name and hyper-parameters; '' for a `Policy` without a name
     seed: int | None = None
     first: int = 0           # number of the first sample
+    charged: int | None = None # forward passes that the policy's steps are charged, run or not; None: the budget
 
     def decode(self, ids) -> str: # token ids -> text
         if self.tokenizer is None: raise ValueError('this model has no tokenizer: read .tokens')
-        return self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=False)
+        return self.tokenizer.decode([i for i in map(int, ids) if i >= 0], skip_special_tokens=False)
 
     @property
-    def texts(self) -> list[str]: return [self.decode(row) for row in self.tokens]
+    def texts(self) -> list[str]: return list(self)
+
+    def __len__(self) -> int: return len(self.tokens)
+    def __iter__(self) -> Iterator[str]: return map(self.decode, self.tokens)
+    def __getitem__(self, i): # a text, or of a slice a list of them
+        if isinstance(i, slice): return list(map(self.decode, self.tokens[i]))
+        return self.decode(self.tokens[range(len(self))[i]])
+
+    @property
+    def cost(self) -> str:
+        "What was run and what it counts as, in words."
+        run = ' to '.join(map(str, sorted({int(self.n_forward.min()), int(self.n_forward.max())})))
+        by = f' by {self.policy}' if self.policy else ''
+        many, each = (f'{len(self)} samples', ' each') if len(self) > 1 else ('1 sample', '')
+        return f'{many}{by}: {run} forward passes run, {self.budget if self.charged is None else self.charged} charged{each}'
+
+    def _shown(self, most: int = 8) -> list[str]:
+        "The first texts, harmless to a terminal; ids where there is no tokenizer."
+        return [str(row.tolist()) if self.tokenizer is None else _plain(self.decode(row)) for row in self.tokens[:most]]
+
+    def __repr__(self) -> str:
+        texts = [f'[{i}] {text}' for i, text in enumerate(self._shown())]
+        return '\n\n'.join([self.cost, *texts, *[f'... and {len(self) - len(texts)} more: .texts has all'] * (len(self) > len(texts))])
+
+    def _repr_html_(self) -> str:
+        texts = [f'<li style="white-space: pre-wrap">{html.escape(text)}</li>' for text in self._shown()]
+        more = f'<p>... and {len(self) - len(texts)} more: <code>.texts</code> has all</p>' * (len(self) > len(texts))
+        return f'<p>{html.escape(self.cost)}</p><ol start="0">{"".join(texts)}</ol>{more}'
 
     def replay(self, path=None, row: int = 0, beside: Samples | None = None, **kw):
         "Show a sample's trace: inline in a notebook, or as an HTML file at `path`; `beside` it the same sample by another policy."
@@ -581,6 +731,11 @@ class Samples:
         if self.seed != seed: raise ValueError(f'beside: it was sampled with seed={self.seed}, expected seed={seed}')
         if not 0 <= number - self.first < self.trace.n: raise ValueError(f'beside: it has samples {self.first} to {self.first + self.trace.n - 1}, expected sample {number}')
         return _only(self.trace, number - self.first)
+
+# %% ../nbs/07_sampling.ipynb #f03b4525
+def _plain(text: str) -> str:
+    "What would control a terminal, spelled out as in a Python literal."
+    return ''.join(c if c in '\n\t' or unicodedata.category(c) not in ('Cc', 'Cf', 'Cs') else c.encode('unicode_escape').decode() for c in text)
 
 # %% ../nbs/07_sampling.ipynb #f013eb2f
 class Recorder:
@@ -620,50 +775,111 @@ def as_many_as_fit(
             size = -(-min(size, len(rows)) // 2)
     return done
 
+# %% ../nbs/07_sampling.ipynb #08ac5026
+class ProgressBar:
+    "Shows itself once a run has lasted `wait` seconds and will last as long again. Threads may call it."
+    def __init__(
+        self,
+        total: int, # steps, each sample's counted
+        name: str, # what stands before the bar
+        wait: float = 1., # seconds
+    ):
+        self.total, self.name, self.wait, self.done, self.last = total, name, wait, 0, 0.
+        self.lock, self.t0, self.output = threading.Lock(), time.perf_counter(), None
+        self.bar: Progress | None = None
+        ipython = getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)()
+        self.notebook = getattr(ipython, 'kernel', None) is not None
+        self.looked_at = self.notebook or not getattr(sys.stderr, 'closed', True) and sys.stderr.isatty()
+
+    def __call__(self, k: int) -> None: # steps made since the last call
+        with self.lock:
+            self.done += k
+            spent = time.perf_counter() - self.t0
+            if not self.bar and self.looked_at and spent > self.wait and spent * (self.total - self.done) > self.wait * self.done: self.open()
+            if self.bar: self.bar.update(self.bar.task_ids[0], completed=self.done)
+            if self.output and spent > self.last + .2: self.show(spent)
+
+    def open(self) -> None:
+        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn()
+        self.bar = Progress(TextColumn('{task.description}', markup=False), *columns, console=Console(stderr=True, width=100 if self.notebook else None, force_jupyter=False), transient=True)
+        self.bar.add_task(self.name, total=self.total, completed=self.done)
+        if not self.notebook: return self.bar.start()
+        from IPython.display import display
+        self.output = display({'text/plain': ''}, raw=True, display_id=True)
+
+    def show(self, spent: float) -> None:
+        assert self.bar and self.output
+        with self.bar.console.capture() as text: self.bar.console.print(self.bar)
+        self.last = spent
+        self.output.update({'text/plain': text.get()}, raw=True)
+
+    def __enter__(self) -> ProgressBar: return self
+    def __exit__(self, *_) -> None:
+        if self.output: self.output.update({'text/plain': ''}, raw=True)     # what a saved notebook then holds of it is nothing
+        elif self.bar: self.bar.stop()
+
 # %% ../nbs/07_sampling.ipynb #69f58244
 @torch.inference_mode()
 def sample(
     model: Model, # from `navira.load`, or anything that maps ids [B, L] to a `Pass` and has `mask_id` and `length`; without a `device` it counts as on the CPU, where several threads call it
     policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
     budget: int = 128, # forward passes
-    n: int = 1, # samples
+    n: int | None = None, # samples; None: one a prompt. With several prompts it must be their number
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
-    length: int | None = None, # L; None is the model's
-    prompt: str | list[str] | Tensor | None = None, # see `start_ids`
+    length: int | None = None, # L; None: that of a text with blanks, else the model's
+    prompt: str | Sequence | Tensor | None = None, # a text, in which the tokenizer's mask token is a blank to fill; token ids, with mask_id at blanks; or a list of either, of any lengths, one a sample
     batch_size: int | None = None, # rows in work at a time: in one forward pass, or shared out among the cores of a CPU; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
     first: int = 0, # number of the first sample: (seed, first=32, n=32) continues (seed, n=32)
-    progress: Callable[[int], None] | None = None, # called after each step with the number of rows that made it, on a CPU by several threads; a batch that did not fit takes its rows back with a negative number
+    progress: bool | Callable[[int], None] | None = None, # None: a bar in a terminal or a notebook, if it takes more than a second or two; False: none; or what is called after each step with the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a negative number)
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
-    "Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2)."
-    rule = _registered(policy, hyper)
-    batch_size, first, seed = None if batch_size is None else whole('batch_size', batch_size, 1), whole('first', first, 0), whole('seed', seed, -2**63)
-    x, n = start_ids(model, n, length, prompt), int(n)
-    fits(model, rule, x.shape[1])
+    "Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2). ValueError or KeyError for what cannot be, with the nearest that can."
+    check_model(model)
+    rule = _registered(policy, hyper, inspect.signature(sample).parameters)
+    if not (progress is None or isinstance(progress, bool) or callable(progress)): raise ValueError(f'progress={progress!r}: expected None, False, or a function of the number of rows')
+    batch_size, seed = None if batch_size is None else whole('batch_size', batch_size, 1), whole('seed', seed, -2**63)
+    x = start_ids(model, n, length, prompt)
+    n, L = x.shape
+    first, ends = whole('first', first, 0, high=2**63 - n), (x >= 0).sum(1)
+    fits(model, rule, L)
     T = n_steps(rule, budget, (x == model.mask_id).sum(1))
+    lengths = ends.unique().tolist()
+    if trace: _affordable(n, L, T)
+    if trace and lengths[1:]: raise ValueError(f'trace={trace}: the texts have {lengths[0]} to {L} tokens, and a trace is of one length; sample them one by one, or give a length')
     device, t0, stop = getattr(model, 'device', 'cpu'), time.perf_counter(), threading.Event()
-    def run(rows: Tensor) -> tuple[Tensor, Tensor, Trace | None] | None:
-        st = State.start(x[rows].to(device), model.mask_id, T, Noise(seed, first + rows.to(device)))
+    def run(rows: Tensor, tell: Callable[[int], None]) -> tuple[Tensor, Tensor, Trace | None] | None:
+        st = State.start(x[rows, :int(ends[rows[0]])].to(device), model.mask_id, T, Noise(seed, first + rows.to(device)))
         rec = Recorder(rule, st) if trace else None
         for i in range(T):
             if stop.is_set(): return None                     # interrupted, or another batch has failed
-            try: st = step(rule, st, model, *([rec.watch] if rec else []))
+            try: st = step(rule, st, model if i else Checked(model, rule), *([rec.watch] if rec else []))
             except torch.OutOfMemoryError:
-                if progress: progress(-i * len(rows))         # these steps will be made again
+                tell(-i * len(rows))                          # these steps will be made again
                 raise
-            if progress: progress(len(rows))
+            tell(len(rows))
         if (st.conf.isnan() & ~st.fixed & ~st.masked).any(): raise ValueError('the model gave NaN for the logits of some token: its weights have diverged, or overflow in this precision')
-        return st.x.cpu(), st.n_forward.cpu(), rec.trace() if rec else None
+        return F.pad(st.x.cpu(), (0, L - st.x.shape[1]), value=-1), st.n_forward.cpu(), rec.trace() if rec else None
     cpu = torch.device(device).type == 'cpu'
-    parts: Iterable[tuple[Tensor, Tensor, Trace | None] | None]
-    if batch_size is None and not cpu: parts = as_many_as_fit(run, torch.arange(n))
+    alike = [(ends == length).nonzero()[:, 0] for length in lengths]     # the rows of a batch have one length
+    with _told(progress, T * n, _name(policy, hyper)) as tell:
+        if batch_size is None and not cpu: parts: Iterable[tuple | None] = [p for rows in alike for p in as_many_as_fit(lambda r: run(r, tell), rows)]
+        else:
+            most = batch_size or 32
+            share = -(-min(most, n) // torch.get_num_threads()) if cpu else most
+            parts = side_by_side(lambda r: run(r, tell), [b for rows in alike for b in rows.split(share)], device, most=most // share, halt=stop.set)
+        tokens, forwards, traces = zip(*cast(Iterable[tuple], parts))     # None is of a run that was stopped, whose error has come up by now
+    order, cost = torch.cat(alike).argsort(), T * rule.predict.passes
+    charged = min(cost, int(budget)) if rule.matched else cost
+    return Samples(torch.cat(tokens)[order], torch.cat(forwards)[order], T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None, _name(policy, hyper), seed, first, charged)
+
+# %% ../nbs/07_sampling.ipynb #13d6e4fa
+@contextmanager
+def _told(progress: bool | Callable[[int], None] | None, total: int, name: str) -> Iterator[Callable[[int], None]]:
+    "What a run calls with the steps it made."
+    if callable(progress) or progress is False: yield progress or (lambda k: None)
     else:
-        rows = batch_size or 32
-        share = -(-min(rows, n) // torch.get_num_threads()) if cpu else rows
-        parts = side_by_side(run, torch.arange(n).split(share), device, most=rows // share, halt=stop.set)
-    tokens, forwards, traces = zip(*cast(Iterable[tuple], parts))     # None is of a run that was stopped, whose error has come up by now
-    return Samples(torch.cat(tokens), torch.cat(forwards), T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), Trace.cat(traces) if trace else None, _name(policy, hyper), seed, first)
+        with ProgressBar(total, name or 'sampling') as bar: yield bar
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
 def reads_quality(rule: Policy) -> bool:
@@ -674,13 +890,78 @@ def fits(model: Model, rule: Policy, length: int | None = None) -> None:
     "ValueError if the policy needs a quality head and the model has none, or what it predicts with does not fit the model, or `length` tokens (None: the model's)."
     if hasattr(rule.predict, 'fits'): rule.predict.fits(model, length or model.length)
     if reads_quality(rule) and getattr(model, 'quality', True) is None:
-        raise ValueError('this policy needs a quality head and the checkpoint has none: `navira finetune` trains one; backbone and mdlm need none')
+        raise ValueError(_no_head)
+
+_no_head = 'this policy needs a quality head and the model has none: `navira finetune` trains one; backbone and mdlm need none'
+
+def check_model(model) -> None:
+    "ValueError for what is no model of this library, with what to pass."
+    if isinstance(model, (str, os.PathLike)):
+        name = '' if str(model) in ('embedded', '') else repr(str(model))
+        raise ValueError(f'model={str(model)!r}: expected a model, not its name; navira.load({name}) opens one')
+    kind = model if isinstance(model, type) else type(model)
+    lacks = [a for a in ('mask_id', 'length') if getattr(model, a, None) is None]
+    if not callable(model): lacks.insert(0, '__call__')
+    if not lacks and not isinstance(model, type): return
+    ours = 'what navira.load gives, or an object that maps ids [B, L] to a `Pass` and has `mask_id` and `length`'
+    other = ', around a model of transformers too' if kind.__module__.startswith('transformers.') else ''
+    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} ' + (f'has no {" and no ".join(lacks)}' if lacks else 'is a class, no object') + f'; expected {ours}{other}')
+
+class Checked:
+    "A model whose passes are looked at: ValueError for what is no `Pass`, or has no qualities where the policy reads them."
+    def __init__(self, model: Model, rule: Policy): self.model, self.rule = model, rule
+    def __getattr__(self, name: str) -> Any: return getattr(self.model, name)
+    def __call__(self, x: Tensor) -> Pass:
+        p = self.model(x)
+        if not isinstance(p, Pass): raise ValueError(f'model: called with ids it gave {type(p).__name__}; expected a `Pass`, whose logits are asked for by position')
+        if reads_quality(self.rule) and type(p)._quality is Pass._quality and type(p).quality is Pass.quality: raise ValueError(_no_head)
+        return p
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
-def _registered(p: str | Policy, hyper: dict) -> Policy:
-    if not isinstance(p, Policy): return policy(p, **hyper)
-    if hyper: raise ValueError(f'{", ".join(hyper)}: hyper-parameters go with a name; a Policy has them already')
-    return p
+def _registered(
+    p: str | Policy,
+    hyper: dict, # what was given by name, and is none of `own`
+    own: Iterable[str], # parameters of the function that asks: one of them may have been meant
+) -> Policy:
+    if not isinstance(p, (str, Policy)):
+        raise ValueError(f'policy={p!r}: expected a name, such as {"prism"!r}, or a Policy' + (', which this would give when called' if callable(p) else ''))
+    if isinstance(p, Policy):
+        near = [m for k in hyper for m in difflib.get_close_matches(k, own, 1, .7)]
+        if hyper: raise ValueError(f'{", ".join(hyper)}: ' + (f'did you mean {near[0]!r}? ' if near else '') + 'hyper-parameters go with a name; a Policy has them already')
+        return p
+    known = parameters(_registry[choose('policy', p, _registry)])
+    for k in hyper: _keyword(f'{p}: hyper-parameter', k, [*known, *own])
+    return policy(p, **hyper)
 
 def _name(p: str | Policy, hyper: dict) -> str:
     return '' if isinstance(p, Policy) else ', '.join([p, *(f'{k}={v}' for k, v in hyper.items())])
+
+# %% ../nbs/07_sampling.ipynb #adfbe77f
+@functools.cache
+def _embedded() -> Model: return load()
+
+def fill(
+    text: str | list[str], # three or more underscores are a blank, with the space before it
+    n: int = 1, # fillings of each text
+    tokens: int | None = None, # in each blank; None: one for each three underscores
+    model: Model | None = None, # from `navira.load`; None: the embedded one
+    policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
+    budget: int | None = None, # forward passes; None: of two steps for each token of the text with most to fill, at most 128
+    seed: int = 0, # a filling's noise depends on (seed, its number)
+    progress: bool | Callable[[int], None] | None = None, # as in `sample`
+    **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` and `first` of `sample`
+) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
+    "Fill the blanks of a text. ValueError for a text without one."
+    n, model = whole('n', n, 1, 'the number of fillings is'), _embedded() if model is None else model
+    check_model(model)
+    own = 'length', 'trace', 'batch_size', 'first'
+    rule = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*inspect.signature(fill).parameters, *own])
+    blank = _blanks(model)[1]
+    marks = lambda m: blank * (len(m[0]) // 3 if tokens is None else whole('tokens', tokens, 1, high=model.length))
+    texts = [text] if isinstance(text, str) else text
+    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) for t in texts): raise ValueError(f'text={text!r}: expected a text, or a list of texts')
+    for t in texts:
+        if not re.search('_{3}', t) and blank not in t: raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, as in "The man opened ___ and walked in."')
+    prompts = [re.sub('_{3,}', marks, t) for t in texts]
+    if budget is None: budget = min(128, 2 * rule.predict.passes * max(t.count(blank) for t in prompts))
+    return sample(model, policy, budget, seed=seed, prompt=[t for t in prompts for _ in range(n)], progress=progress, **hyper)

@@ -480,7 +480,7 @@ def whole_runs(b: Bench, model: MaskedLM, shape: Shape) -> dict: # seconds
         rule = policy('navira-det')
         states = midway(rule, blank(model, shape.rows, shape.steps))
         ways = {f'step {st.i}': lambda parts=shares(st): shared_out(lambda s: step(rule, s, model), parts) for st in states}
-        runs = {k: lambda name=name, k=k: sample(model, name, shape.steps * dict(one=1, two=2)[k], shape.rows, batch_size=shape.rows) for k, name in (('one', 'prism'), ('two', 'navira-det'))}
+        runs = {k: lambda name=name, k=k: sample(model, name, shape.steps * dict(one=1, two=2)[k], shape.rows, batch_size=shape.rows, progress=False) for k, name in (('one', 'prism'), ('two', 'navira-det'))}
         return b.race(runs | ways, cold=tuple(runs))
 
 # %% ../nbs/15_speed.ipynb #3e62f7b6

@@ -659,7 +659,7 @@ def says(error, *parts):
     (ValueError, ['on=0.9', 'off=0.5'], dict(on=.9, off=.5)), (ValueError, ['on=-0.1'], dict(on=-.1)), (ValueError, ['off=1.5'], dict(off=1.5)), (ValueError, ['on=nan'], dict(on=math.nan)),
     (ValueError, ['p=0'], dict(p=0.)), (ValueError, ['p=1.5'], dict(p=1.5)), (ValueError, ['p=-1'], dict(policy='backbone', p=-1.)), (ValueError, ['p=nan'], dict(p=math.nan)),
     (KeyError, ['logits', "'logit'"], dict(score='logits')),
-    (ValueError, ['prompt', '9 tokens', '6'], dict(prompt=torch.zeros(9, dtype=torch.long))), (ValueError, ['prompt', '2 rows', 'n=3'], dict(n=3, prompt=torch.full((2, 6), 4))),
+    (ValueError, ['prompt', '9 tokens', '6'], dict(prompt=torch.zeros(9, dtype=torch.long))), (ValueError, ['prompt', '2 prompts', 'n=3'], dict(n=3, prompt=torch.full((2, 6), 4))),
     (ValueError, ['prompt', '0..4', '9'], dict(prompt=torch.tensor([9]))), (ValueError, ['prompt', '-1'], dict(prompt=torch.tensor([-1]))),
     (ValueError, ['prompt', '6 given', 'nothing left'], dict(prompt=torch.zeros(6, dtype=torch.long))), (ValueError, ['prompt', 'tokenizer'], dict(prompt='abc'))])
 def test_bad_input_is_named_before_any_work(error, parts, kw):

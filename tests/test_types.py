@@ -18,6 +18,8 @@ reveal_type(res)              # navira.sampling.Samples
 reveal_type(res.texts)        # list[str]
 reveal_type(res.tokens)       # Tensor
 reveal_type(res.n_steps)      # int
+reveal_type(list(res))        # list[str]
+reveal_type(navira.fill('The ___ house', n=2, tokens=1).texts) # list[str]
 assert res.trace is not None
 reveal_type(res.trace.remasked) # Tensor
 reveal_type(navira.policies())  # dict[str, def (*Any, **Any) -> navira.prism.Policy]
