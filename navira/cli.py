@@ -318,8 +318,10 @@ def _write(folder: Path, df, texts: dict[str, list[str]], title: str) -> list[Pa
     scored = 'perplexity' in df
     shown = [c for c in ('policy', 'label', 'budget', 'n_steps', 'tokens_a_step', 'n_forward', 'seconds', 'matched', 'entropy', 'entropy_lo', 'entropy_hi', 'perplexity', 'perplexity_lo', 'perplexity_hi') if c in df]
     rows = [c | dict(texts=texts[k]) for k, c in zip(df.key, df[shown].to_dict('records'))]
-    (folder / 'compare.json').write_text(json.dumps(dict(title=title, cells=rows), indent=1))
-    if scored: figure(df, title).savefig(folder / 'compare.png', dpi=130)
+    from navira.denoiser import written
+    with written(folder / 'compare.json') as f: f.write_text(json.dumps(dict(title=title, cells=rows), indent=1))
+    if scored:
+        with written(folder / 'compare.png') as f: figure(df, title).savefig(f, format='png', dpi=130)
     return [folder / 'compare.json'] + [folder / 'compare.png'] * scored
 
 # %% ../nbs/99_cli.ipynb #92daf34e

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .decoupling import navira_det
+from .denoiser import written
 from .diffusion import Noise, choose, nucleus, side_by_side
 from .prism import Dial, Model, Policy, State, backbone, blind, by_budget, correcting, dial, prism, reuse, step, uniform
 from .schedules import piecewise, quadratic, sigmoid
@@ -80,7 +81,7 @@ def policy(
 def _alike(v, default) -> bool:
     "Is `v` a number where the default is one (or None), a text where it is a text, true or false where it is that?"
     if isinstance(default, (str, bool)): return isinstance(v, type(default))
-    return v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool)
+    return v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool) and not (isinstance(v, int) and abs(v) >= 2**63)
 
 # %% ../nbs/07_sampling.ipynb #8a4c4546
 def whole(
@@ -88,10 +89,12 @@ def whole(
     v, # what the user gave
     low: int, # smallest valid
     why: str = '', # added to the message
+    high: int = 2**63 - 1, # largest valid
 ) -> int:
     "`v` as an int, or a ValueError that names it: a whole number of at least `low` is expected."
-    ok = isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) and v == int(v) and v >= low
-    if not ok: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}')
+    number = isinstance(v, int) and not isinstance(v, bool) or isinstance(v, float) and v.is_integer()
+    most = f' and at most {high}' if number and v > high else ''
+    if not number or not low <= v <= high: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}{most}')
     return int(v)
 
 # %% ../nbs/07_sampling.ipynb #2aa408ee
@@ -151,7 +154,7 @@ def enough(
 ) -> int: # the budget
     "ValueError for a budget that does not pay for one step."
     passes = policy.predict.passes
-    return whole('budget', budget, passes, f'a {"two" if passes == 2 else "one"}-pass policy needs')
+    return whole('budget', budget, passes, f'a {"two" if passes == 2 else "one"}-pass policy needs', high=10**6)   # some policies look at each of their steps before the first
 
 def n_steps(
     policy: Policy,
@@ -350,9 +353,11 @@ class Replay:
         "Write the page, making folders as needed. OSError naming the path where that cannot be done."
         path = Path(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.html, encoding='utf-8')
-        except OSError as e: raise OSError(e.errno, f"cannot write the replay: {e.strerror}", str(path)) from e
+            with written(path) as temp: temp.write_text(self.html, encoding='utf-8')      # whole, or what was there before
+        except (OSError, ValueError) as e:
+            why = e if isinstance(e, OSError) else e.__cause__          # `written` raises ValueError from the OSError of a folder
+            if not isinstance(why, OSError): raise
+            raise OSError(why.errno, f"cannot write the replay: {why.strerror}", str(path)) from e
         return path
 
 # %% ../nbs/07_sampling.ipynb #558ebc38
