@@ -44,22 +44,22 @@ from .decoupling import refill_first
 from .denoiser import MaskedLM, load as load_model, nearest, written
 from .diffusion import choose, drawer, nucleus
 from .prism import Policy
-from .sampling import Samples, enough, fits, n_steps, policies, policy, sample, start_ids, whole
+from .sampling import Samples, enough, fits, n_steps, policies, policy, reads_quality, sample, start_ids, whole
 
 # %% auto #0
 __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'FULL', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures',
            'SET', 'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest',
            'beside', 'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs',
-           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'stored_bytes',
-           'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table', 'read_table', 'set_aside',
-           'checksums', 'by_step', 'tabled', 'checked', 'Store', 'environment', 'open_store', 'merged', 'overruled',
-           'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do', 'compute', 'describe',
-           'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone', 'processes', 'prepared',
-           'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again', 'Texts', 'likelihoods',
-           'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge', 'Lack', 'lack',
-           'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate', 'wanted',
-           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples', 'samples',
-           'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
+           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'cache_folder',
+           'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table',
+           'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'environment', 'open_store',
+           'merged', 'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do',
+           'compute', 'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone',
+           'processes', 'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again',
+           'Texts', 'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge',
+           'Lack', 'lack', 'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate',
+           'wanted', 'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples',
+           'samples', 'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
 
 # %% ../nbs/12_experiments.ipynb #28397f92
 @dataclass(frozen=True)
@@ -387,25 +387,54 @@ def charged(
 def kind(
     cell: Cell,
 ) -> tuple:
-    "Policies of one kind cost about the same."
+    "Policies of one kind read the same from a pass, and cost about the same: passes, quality, logits of every mask, logits of what stands, a network of its own."
     made = rule(cell)
-    name = lambda f: getattr(f, '__name__', type(f).__name__)
-    return name(made.predict), name(made.remask[0]), name(made.remask[1]) == 'none', made.matched
+    reads = lambda part: not getattr(part, 'blind', False) and not getattr(part, 'needs_quality', False)
+    return made.predict.passes, reads_quality(made), reads(made.reveal[0]), reads(made.remask[0]), beside(cell)
 
 def pace(
     model: MaskedLM,
     cell: Cell, # any of its kind
     s: Sweep,
 ) -> tuple[float, float]: # seconds a sample: for each forward, and for the rest of a run
-    "Measured by two short runs of a batch; on a CPU of at most 16 rows, so that a dry run stays short."
-    timed, rows, L = [], s.batch_size if model.device.type == 'cuda' else min(s.batch_size, 16), s.length or model.length
-    for F in (4, 4, 12):                               # the first warms up
+    "Measured by two short runs of a batch; on a CPU of at most 8 rows, so that a dry run stays short."
+    timed, L = list[tuple[int, float]](), s.length or model.length
+    rows = s.batch_size if model.device.type == 'cuda' else min(s.batch_size, 8)
+    for F in (4, 12) if rule(cell).matched else (4,):          # a policy that does not keep to a budget has one pace
         short = replace(cell, budget=F)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
             timed.append((charged(short, L)[1], sample(model, rule(short), F, rows, cell.seed, L, batch_size=rows, trace=True).seconds / rows))
-    (f, t), (g, u) = timed[1:]
+    (f, t), (g, u) = timed[0], timed[-1]
     a = max((u - t) / (g - f), 0.) if g > f else t / f
     return a, max(t - a * f, 0.)
+
+# %% ../nbs/12_experiments.ipynb #049e4456
+def cache_folder() -> Path:
+    "Where measurements are kept."
+    given = Path(os.environ.get('XDG_CACHE_HOME', ''))
+    return (given if given.is_absolute() else Path.home() / '.cache') / 'navira'
+
+def remembered(
+    about: dict, # all that decides the measurement
+    measure: Callable[[], Iterable[float]],
+    fresh: bool = False, # measure, whatever is kept
+) -> list[float]:
+    "Numbers that were measured once. Measured again where the file is damaged; where the cache cannot be written, every time."
+    path, about = cache_folder() / f'{digest(about, 8)}.json', plain(about)
+    if not fresh:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            kept = json.loads(path.read_text(encoding='utf-8'))
+            if kept['about'] == about and kept['seconds'] and all(isinstance(v, float) and 0 <= v < np.inf for v in kept['seconds']): return kept['seconds']
+    seconds = [float(v) for v in measure()]
+    with contextlib.suppress(OSError, ValueError), written(path) as f: f.write_text(json.dumps(dict(about=about, seconds=seconds)), encoding='utf-8')
+    return seconds
+
+def _measured_by(
+    model: MaskedLM,
+    s: Sweep,
+) -> dict: # what decides how long a forward pass takes
+    here = environment()
+    return {k: here[k] for k in ('device_name', 'threads', 'torch', 'navira')} | dict(model=fingerprint(model), device=model.device.type, dtype=s.dtype, batch_size=s.batch_size, length=s.length or model.length)
 
 # %% ../nbs/12_experiments.ipynb #a10fc619
 def stored_bytes(
@@ -435,15 +464,18 @@ def remaining(
 def judging(
     s: Sweep,
     model: MaskedLM,
-    n: int = 16, # texts to time
+    n: int = 8, # texts to time
+    fresh: bool = False, # time them, whatever the cache says
 ) -> float: # seconds a text, NaN for a reference that does not ship
-    "Measured on a few texts. ImportError where the reference needs an extra that is not installed."
+    "Measured on a few texts, once. ImportError where the reference needs an extra that is not installed."
     if s.reference not in metrics.references: return np.nan
-    reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n).texts
-    metrics.perplexities(rows[:2], reference)                                # warms up
-    start = time.perf_counter()
-    metrics.perplexities(rows, reference)
-    return (time.perf_counter() - start) / n
+    def measure():
+        reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n).texts
+        metrics.perplexities(rows[:2], reference)                            # warms up
+        start = time.perf_counter()
+        metrics.perplexities(rows, reference)
+        return [(time.perf_counter() - start) / n]
+    return remembered(_measured_by(model, s) | dict(judge=s.reference, n=n), measure, fresh)[0]
 
 # %% ../nbs/12_experiments.ipynb #0a7eab42
 def at_hand(
@@ -460,14 +492,18 @@ def estimate(
     model: MaskedLM | None = None, # None: forwards and bytes only
     progress: Callable | None = None, # called with (kinds of policies timed, kinds in all)
     st: Store | None = None, # a store that it goes on in: what is there does not count
+    fresh: bool = False, # time all kinds, whatever the cache says
 ) -> pd.DataFrame: # one row an entry: policy, label, cells, samples, forwards, hours, bytes, texts to score
     "What a sweep costs: forwards by arithmetic, hours by timing a few steps on this machine (NaN without a model)."
     L, V = s.length or (model.length if model else 128), model.config.vocab_size if model else 2**16
     paces, plan, out = {}, cells(s), []
-    kinds = {kind(c): c for c in plan}
+    kinds = {kind(c): c for c in sorted(plan, key=lambda c: rule(c).matched)}       # of each the last, one that keeps to its budget if there is one
+    warm = cache(lambda: sample(model, policy('backbone'), 2, 2, 0, L))             # the first run of a process is slow
+    here = _measured_by(model, s) if model else {}
     for i, (k, c) in enumerate(kinds.items()):
-        paces[k] = pace(model, c, s) if model else (np.nan, np.nan)
-        if progress: progress(i + 1, len(kinds))
+        if progress: progress(i, len(kinds))
+        paces[k] = remembered(here | dict(kind=k), lambda: (warm(), pace(model, c, s))[1], fresh) if model else (np.nan, np.nan)
+    if progress: progress(len(kinds), len(kinds))
     for e in s.entries:
         mine = [(c, *remaining(c, s, L, st), charged(c, L)[1], *paces[kind(c)]) for c in expand(e, s)]
         new = [(c, n, f, a, b) for c, n, _, f, a, b in mine if n]

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from .decoupling import navira_det
-from .denoiser import written
 from .diffusion import Noise, choose, nucleus, side_by_side
 from .prism import Dial, Model, Policy, State, backbone, blind, by_budget, correcting, dial, prism, reuse, step, uniform
 from .schedules import piecewise, quadratic, sigmoid
@@ -81,7 +80,7 @@ def policy(
 def _alike(v, default) -> bool:
     "Is `v` a number where the default is one (or None), a text where it is a text, true or false where it is that?"
     if isinstance(default, (str, bool)): return isinstance(v, type(default))
-    return v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool) and not (isinstance(v, int) and abs(v) >= 2**63)
+    return v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool)
 
 # %% ../nbs/07_sampling.ipynb #8a4c4546
 def whole(
@@ -353,11 +352,9 @@ class Replay:
         "Write the page, making folders as needed. OSError naming the path where that cannot be done."
         path = Path(path)
         try:
-            with written(path) as temp: temp.write_text(self.html, encoding='utf-8')      # whole, or what was there before
-        except (OSError, ValueError) as e:
-            why = e if isinstance(e, OSError) else e.__cause__          # `written` raises ValueError from the OSError of a folder
-            if not isinstance(why, OSError): raise
-            raise OSError(why.errno, f"cannot write the replay: {why.strerror}", str(path)) from e
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.html, encoding='utf-8')
+        except OSError as e: raise OSError(e.errno, f"cannot write the replay: {e.strerror}", str(path)) from e
         return path
 
 # %% ../nbs/07_sampling.ipynb #558ebc38

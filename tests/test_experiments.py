@@ -379,7 +379,7 @@ def test_a_damaged_tokenizer(home, tmp_path):
 def test_other_files_in_the_folder_stay(home, tmp_path):
     "`sweep --store .`: what a sweep removes has a name that only a sweep gives"
     store = ex.run(home.sweep, tmp_path / 'store', home.model)
-    mine = ['.mine.tmp', 'lock', 'cells/.notes.tmp', 'cells/.half.parquet.tmp', 'cells/.tmp', 'metrics/.plan.parquet.tmp', 'parts/a/.0-4.txt.tmp', '.sweep.json.tmp.tmp', f'cells/.{store.keys[0]}.tmp', 'cells/notes.txt']
+    mine = ['.mine.tmp', 'lock', 'cells/.notes.tmp', 'cells/.half.parquet.tmp', 'cells/.tmp', 'metrics/.plan.parquet.tmp', 'parts/a/.0-4.txt.tmp', f'cells/.{store.keys[0]}.tmp', 'cells/notes.txt']
     left = [f'cells/.{store.keys[0]}.parquet.tmp', f'metrics/.{store.keys[0]}-perplexity-1b617e.parquet.tmp', f'parts/{store.keys[0]}/.0-4-traced.parquet.tmp', '.sweep.json.tmp', '.tokenizer.json.tmp']
     for name in mine + left:
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True); (store.folder / name).write_text('mine')
