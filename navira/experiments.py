@@ -50,9 +50,9 @@ from .sampling import Samples, enough, fits, n_steps, policies, policy, reads_qu
 __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'FULL', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures',
            'SET', 'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest',
            'beside', 'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs',
-           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'cache_folder',
-           'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table',
-           'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'environment', 'open_store',
+           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment',
+           'cache_folder', 'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged',
+           'write_table', 'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'open_store',
            'merged', 'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do',
            'compute', 'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone',
            'processes', 'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again',
@@ -226,12 +226,13 @@ _KINDS = {'a text': str, 'a table': dict, 'a list': (list, tuple), 'true or fals
 
 def _of_kind(
     given, # an `Entry` or a `Sweep`
-    name: str = '', # whose they are, for the message
+    whose: str = '', # for the message
+    /,
     **kinds: str, # field -> one of _KINDS
 ) -> None:
     "ValueError for the first field that is of another kind."
     for k, kind in kinds.items():
-        if not isinstance(v := getattr(given, k), _KINDS[kind]): raise ValueError(f'{name and f"{name}: "}{k}={v!r}: expected {kind}')
+        if not isinstance(v := getattr(given, k), _KINDS[kind]): raise ValueError(f'{whose and f"{whose}: "}{k}={v!r}: expected {kind}')
 
 def wholes(
     name: str, # what they are, for the message
@@ -409,6 +410,12 @@ def pace(
     return a, max(t - a * f, 0.)
 
 # %% ../nbs/12_experiments.ipynb #049e4456
+def environment() -> dict:
+    "Where and with what a run was made."
+    import navira
+    from navira.training import device_name
+    return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(), navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
+
 def cache_folder() -> Path:
     "Where measurements are kept."
     given = Path(os.environ.get('XDG_CACHE_HOME', ''))
@@ -661,12 +668,6 @@ class Store:
 
 # %% ../nbs/12_experiments.ipynb #01509fee
 IDENTITY = ('rules', 'fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')
-
-def environment() -> dict:
-    "Where and with what a run was made."
-    import navira
-    from navira.training import device_name
-    return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(), navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
 
 # %% ../nbs/12_experiments.ipynb #5229be74
 _RECORD = dict(name=str, rules=int, fingerprint=str, length=int, dtype=str, device=str, batch_size=int, config=dict)

@@ -37,6 +37,12 @@ def one_thread_each():
     "As in the processes that are started here: on a CPU a batch is shared out among threads, and its shape decides the last bit"
     n = torch.get_num_threads(); torch.set_num_threads(1); yield; torch.set_num_threads(n)
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    "Nobody's own: what was measured is not kept beyond a test"
+    monkeypatch.setattr(ex, 'cache_folder', lambda: tmp_path / 'cache')
+    return tmp_path / 'cache'
+
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
     "A model on disk, a configuration that names it, and the store of an undisturbed sweep."
@@ -484,8 +490,6 @@ MISTAKES = {
     'unknown metric': (dict(metrics=['mauv']), "metric 'mauv'"),
     'seeds that are one in 64 bits': (dict(seeds=[0, 2**64]), f'seeds={2**64}: expected a whole number of at least {-2**63} and at most {2**63 - 1}'),
     'a seed beyond 64 bits in an entry': (dict(entries=[dict(policy='prism', seeds=[-2**63 - 1])]), f'prism: seeds={-2**63 - 1}'),
-    'entries no list': (dict(entries=dict(policy='prism')), "entries={'policy': 'prism'}: expected a list"),
-    'entries of texts': (dict(entries=['prism']), "entries: 'prism': expected a table"),
     'label no text': (dict(entries=[dict(policy='prism', label=3)]), 'label=3: expected a text'),
     'hyper no table': (dict(entries=[dict(policy='prism', hyper=3)]), 'prism: hyper=3: expected a table'),
     'trace no switch': (dict(entries=[dict(policy='prism', trace='yes')]), "trace='yes': expected true or false"),
@@ -534,9 +538,10 @@ def test_mistake_in_a_command(home, capsys, args, expected):
     printed = capsys.readouterr()
     assert e.value.code == 2 and expected in printed.err and 'Traceback' not in printed.err, printed
 
-def test_a_date_is_no_hyper_parameter(tmp_path):
-    "TOML has them, JSON has not"
-    for line, expected in (('entries = [{policy = "prism", eta = 2024-01-01}]', r'prism: eta=datetime.date\(2024, 1, 1\): expected a number'),
+def test_what_only_toml_can_say(tmp_path):
+    "A date is no hyper-parameter, a table no list"
+    for line, expected in (('entries = {policy = "prism"}', "entries={'policy': 'prism'}: expected a list"), ('entries = ["prism"]', "entries: 'prism': expected a table"),
+                           ('entries = [{policy = "prism", eta = 2024-01-01}]', r'prism: eta=datetime.date\(2024, 1, 1\): expected a number'),
                            ('entries = [{policy = "prism", vary = {eta = [0.1, 10:00:00]}}]', 'prism: eta=datetime.time'),
                            ('name = 2024-01-01\nentries = [{policy = "prism"}]', 'name=datetime.date.*expected a text')):
         (tmp_path / 'a.toml').write_text(line)
@@ -655,6 +660,55 @@ def test_dry_run_counts_judging_and_what_is_missing(home, tmp_path, judge, monke
     assert pytest.raises(SystemExit, main, ['sweep', str(tmp_path / 'a.toml'), '--store', str(tmp_path / 's'), '--dry-run']).value.code == 0
     said = ' '.join(capsys.readouterr().out.split())
     assert '72 texts' in said and 'beside what is there' in said and 'texts to judge, ' in said and ' here.' in said, said
+
+def test_what_was_timed_is_kept(home, cache, monkeypatch):
+    "One policy of a kind, once; again where the file is damaged, for another model, or when asked to"
+    timed, pace = [], ex.pace
+    monkeypatch.setattr(ex, 'pace', lambda model, c, s: timed.append(c.policy) or pace(model, c, s))
+    seen = list[tuple]()
+    first = ex.estimate(home.sweep, home.model, lambda *a: seen.append(a))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    kinds = {ex.kind(c) for c in ex.cells(home.sweep)}
+    assert len(timed) == len(kinds) == len(list(cache.iterdir())) == 3
+    again = ex.estimate(home.sweep, home.model)
+    assert len(timed) == 3 and again.hours.tolist() == first.hours.tolist()
+    files = sorted(cache.iterdir())
+    for i, bad in enumerate((b'', b'[]', b'{"seconds": [1.0, 2.0]}', b'\xff', b'[' * 100000, files[1].read_bytes(), json.dumps(json.loads(files[0].read_text()) | dict(seconds=[float('nan'), 1.])).encode(), json.dumps(json.loads(files[0].read_text()) | dict(seconds='fast')).encode())):
+        files[0].write_bytes(bad)
+        assert (ex.estimate(home.sweep, home.model).hours > 0).all() and len(timed) == 4 + i
+    ex.estimate(home.sweep, small_lm(seed=4)); assert len(timed) == 4 + i + 3
+    ex.estimate(ex.replace(home.sweep, batch_size=3), home.model); assert len(timed) == 4 + i + 6
+    ex.estimate(home.sweep, home.model, fresh=True); assert len(timed) == 4 + i + 9
+    assert not [p for p in cache.iterdir() if p.name.startswith('.')]
+
+def test_a_cache_that_cannot_be_written_is_none(home, tmp_path, monkeypatch):
+    (tmp_path / 'file').write_text('')
+    monkeypatch.setattr(ex, 'cache_folder', lambda: tmp_path / 'file' / 'navira')
+    assert (ex.estimate(home.sweep, home.model).hours > 0).all()
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    monkeypatch.undo()                                       # of the fixture too
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv('XDG_CACHE_HOME', str(tmp_path)); assert ex.cache_folder() == tmp_path / 'navira'
+        m.setenv('HOME', str(tmp_path / 'me'))
+        for unset in ('', 'relative/one'): m.setenv('XDG_CACHE_HOME', unset); assert ex.cache_folder() == tmp_path / 'me' / '.cache' / 'navira'
+
+def test_a_policy_without_a_budget_is_timed_by_one_that_keeps_to_it(home, monkeypatch):
+    "Else a dry run of `small` samples whole texts of `first-hitting`, `eb` and others, three times each"
+    timed, pace = [], ex.pace
+    monkeypatch.setattr(ex, 'pace', lambda model, c, s: timed.append(c.policy) or pace(model, c, s))
+    s = ex.replace(home.sweep, entries=tuple(map(ex.Entry, ('first-hitting', 'eb', 'backbone', 'dream-entropy', 'mdlm'))), budgets=(4,))
+    assert (ex.estimate(s, home.model).hours > 0).all() and timed == ['mdlm', 'dream-entropy']
+    timed.clear()
+    assert (ex.estimate(ex.replace(s, entries=(ex.Entry('prism'), ex.Entry('eb'))), home.model, fresh=True).hours > 0).all() and set(timed) == {'prism', 'eb'}
+    assert len({ex.kind(c) for c in ex.cells(ex.read_sweep('small'))}) <= 10       # about a second each on two cores
+
+def test_a_dry_run_into_a_pipe_is_not_silent(home, tmp_path):
+    (tmp_path / 'a.toml').write_text(toml(CONFIG | dict(model=str(home.folder / 'model'), metrics=['perplexity'])))
+    p = cli('sweep', tmp_path / 'a.toml', '--store', tmp_path / 's', '--dry-run', env=dict(XDG_CACHE_HOME=str(tmp_path)))
+    said = p.communicate(timeout=300)[0]
+    assert p.returncode == 0 and 'timing 0 of 3' in said and 'timing 2 of 3' in said and 'timing the reference model' in said, said
+    assert len(list((tmp_path / 'navira').iterdir())) >= 3
 
 def test_estimate_is_an_upper_bound_of_bytes_and_right_about_forwards(home):
     cost = ex.estimate(home.sweep, home.model)
@@ -1071,7 +1125,7 @@ def test_compact(home, measured, tmp_path):
     ex.evaluate(copy)                                      # nothing is missing
     with pytest.raises(ValueError, match='is not empty'): ex.compact(store, tmp_path / 'copy')
     for there in (False, True):                            # a full disk, at several files: nothing is left, and the same command goes on
-        for call in (0, 2, 5):
+        for call in (0, 2, 4):
             if there: (tmp_path / 'again').mkdir(exist_ok=True)
             calls, copy_, write = iter(range(10**6)), ex.shutil.copyfile, ex.pq.write_table
             def full(f):
@@ -1150,7 +1204,7 @@ def test_a_policy_from_a_file_is_one_wherever_it_is_loaded(tmp_path, somebody):
     import importlib.util
     from navira.figures import report
     import navira.sampling as s
-    sweep, model = ex.Sweep((ex.Entry('somebodys', trace=True), ex.Entry('prism')), budgets=(4,), n=4, metrics=('entropy', 'repetition')), small_lm(seed=3)
+    sweep, model = ex.Sweep((ex.Entry('somebodys', trace=True), ex.Entry('prism')), budgets=(4,), n=8, metrics=('entropy', 'repetition')), small_lm(seed=3)
     model.tokenizer = words()
     head = 'from dataclasses import replace\nfrom navira.decoupling import navira_det\nfrom navira.prism import distrust, marked\nfrom navira.sampling import register\n'
     (tmp_path / 'mine.py').write_text(head + BODY.format(scale=1., sign='', comment='', weight=1., beside=''))
