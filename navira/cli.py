@@ -356,11 +356,14 @@ def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
         err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', markup=False, highlight=False, soft_wrap=True)
         st = None
     with bar() as b:
-        tell = steps(b) if err.is_terminal else lambda what, done, total: done < total and err.print(f'{what} {done} of {total}', highlight=False)
+        tell = steps(b) if err.is_terminal else _line
         df = ex.estimate(grid, net, lambda done, total: tell('timing', done, total), st, fresh)
     out.print(costs(df, f'{grid.name}: what `navira sweep` would do in {store}' + ', beside what is there' * (st is not None)))
     out.print(f'{df.cells.sum()} cells, {df.samples.sum():,} texts, {df.forwards.sum():,} forward passes of a text, {_here(df.hours.sum(skipna=False))}at most about {df.bytes.sum() / 1e6:.0f} MB. '
               f'`navira evaluate` then has {df.scored.sum():,} texts to judge' + (f', {_here(df.scored.sum() * _judging(grid, net, fresh) / 3600)}' if df.scored.sum() else '').removesuffix(', ') + '.', highlight=False, soft_wrap=True)
+
+def _line(what: str, done: int, total: int) -> None:
+    if done < total: err.print(f'{what} {done} of {total}', highlight=False)
 
 def _judging(grid, net, fresh: bool = False) -> float: # seconds a text
     import navira.experiments as ex

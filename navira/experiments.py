@@ -222,7 +222,7 @@ class Entry:
             if not (v is None or _number(v) or isinstance(v, (bool, str, dict))): raise ValueError(f'{self.label}: {k}={v!r}: expected a number, a text, or a table that names a schedule')
 
 # %% ../nbs/12_experiments.ipynb #710b5181
-_KINDS = {'a text': str, 'a table': dict, 'a list': (list, tuple), 'true or false': bool, 'a text or nothing': (str, type(None))}
+_KINDS: dict[str, type | tuple[type, ...]] = {'a text': str, 'a table': dict, 'a list': (list, tuple), 'true or false': bool, 'a text or nothing': (str, type(None))}
 
 def _of_kind(
     given, # an `Entry` or a `Sweep`
@@ -505,7 +505,7 @@ def estimate(
     L, V = s.length or (model.length if model else 128), model.config.vocab_size if model else 2**16
     paces, plan, out = {}, cells(s), []
     kinds = {kind(c): c for c in sorted(plan, key=lambda c: rule(c).matched)}       # of each the last, one that keeps to its budget if there is one
-    warm = cache(lambda: sample(model, policy('backbone'), 2, 2, 0, L))             # the first run of a process is slow
+    warm = cache(lambda: sample(cast(MaskedLM, model), policy('backbone'), 2, 2, 0, L))             # the first run of a process is slow
     here = _measured_by(model, s) if model else {}
     for i, (k, c) in enumerate(kinds.items()):
         if progress: progress(i, len(kinds))
