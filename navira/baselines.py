@@ -150,7 +150,7 @@ def in_blocks(
 
 def check_block(v: float | None) -> int | None:
     "A whole number of at least 1, or None for one block."
-    return None if v is None else whole('block_length', v, 1)
+    return None if v is None else whole('block_length', v, 1, high=2**16)
 
 # %% ../nbs/08_baselines.ipynb #b93875e9
 Grid = Callable[[int, int], float]         # i, T -> alpha before step i: 0 at i = 0, 1 at i = T
@@ -558,7 +558,7 @@ def dus(
     p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Dilated unmasking, with deferral."
-    base, length, skip = whole('base', base, 2), whole('block_length', block_length, 1), whole('skip', skip, 1)
+    base, length, skip = whole('base', base, 2), whole('block_length', block_length, 1, high=2**16), whole('skip', skip, 1, high=16)
     if base ** skip > length: raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; base^skip is at most block_length')
     level, draw = torch.tensor(dilated(length, base, skip)), drawer(temperature, p)
     R = int(level.max()) + 1

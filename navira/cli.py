@@ -341,7 +341,7 @@ def sweep(
     if first: out.print(f'{len(st.keys)} cells in {st.folder}', highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #76a1fc93
-def _estimate(grid, store: Path, net=None) -> None:
+def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
     import navira.experiments as ex
     try: net = net or ex.at_hand(grid)
     except (OSError, ValueError) as e:
@@ -353,17 +353,21 @@ def _estimate(grid, store: Path, net=None) -> None:
         err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', markup=False, highlight=False, soft_wrap=True)
         st = None
     with bar() as b:
-        tell = steps(b)
-        df = ex.estimate(grid, net, lambda done, total: tell('timing', done, total), st)
+        tell = steps(b) if err.is_terminal else _line
+        df = ex.estimate(grid, net, lambda done, total: tell('timing', done, total), st, fresh)
     out.print(costs(df, f'{grid.name}: what `navira sweep` would do in {store}' + ', beside what is there' * (st is not None)))
     out.print(f'{df.cells.sum()} cells, {df.samples.sum():,} texts, {df.forwards.sum():,} forward passes of a text, {_here(df.hours.sum(skipna=False))}at most about {df.bytes.sum() / 1e6:.0f} MB. '
-              f'`navira evaluate` then has {df.scored.sum():,} texts to judge' + (f', {_here(df.scored.sum() * _judging(grid, net) / 3600)}' if df.scored.sum() else '').removesuffix(', ') + '.', highlight=False, soft_wrap=True)
+              f'`navira evaluate` then has {df.scored.sum():,} texts to judge' + (f', {_here(df.scored.sum() * _judging(grid, net, fresh) / 3600)}' if df.scored.sum() else '').removesuffix(', ') + '.', highlight=False, soft_wrap=True)
 
-def _judging(grid, net) -> float: # seconds a text
+def _line(what: str, done: int, total: int) -> None:
+    if done < total: err.print(f'{what} {done} of {total}', highlight=False)
+
+def _judging(grid, net, fresh: bool = False) -> float: # seconds a text
     import navira.experiments as ex
     if net is None: return math.nan
+    if not err.is_terminal: err.print('timing the reference model, if it was not timed here before')
     try:
-        with err.status('timing the reference model'): return ex.judging(grid, net)
+        with err.status('timing the reference model'): return ex.judging(grid, net, fresh=fresh)
     except (ImportError, OSError, ValueError) as e: err.print(f'time to judge is unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
     return math.nan
 
@@ -535,14 +539,14 @@ def info(model: Annotated[Optional[str], typer.Argument(help='Folder, checkpoint
     out.print(p)
 
 # %% ../nbs/99_cli.ipynb #03dc3ad2
-def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps, which is the smaller part: the estimate times every policy of the sweep
+def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps; the estimate then times each kind of policy
     import navira.experiments as ex, navira.speed as speed
     from navira.figures import terminal
     grid = ex.read_sweep(config, **({} if model is None else dict(model=model)))
     net = ex.at_hand(grid)
     with err.status('timing') as s: t = speed.at_hand(net, limit, tell=lambda name: s.update(f'timing {name}'), dtype=grid.dtype)
     out.print(terminal(t))
-    _estimate(grid, ex.RUNS / grid.name, net)
+    _estimate(grid, ex.RUNS / grid.name, net, fresh=True)
 
 # %% ../nbs/99_cli.ipynb #0db58d9b
 #| eval: false

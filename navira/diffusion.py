@@ -233,7 +233,7 @@ class drawer:
     def __post_init__(self):
         if not (math.isfinite(self.temperature) and self.temperature >= 0): raise ValueError(f'temperature={self.temperature}: finite and at least 0 (0 takes the most likely token)')
         if not 0 < self.p <= 1: raise ValueError(f'p={self.p}: the nucleus keeps a probability mass in (0, 1]')
-        if self.top_k is not None and not (self.top_k >= 1 and self.top_k == int(self.top_k)): raise ValueError(f'top_k={self.top_k}: a whole number of at least 1')
+        if self.top_k is not None and not (1 <= self.top_k < 2**63 and self.top_k == int(self.top_k)): raise ValueError(f'top_k={self.top_k}: a whole number of at least 1')
 
     def tempered(self, logits: Tensor) -> Tensor: # [N, V]
         if self.temperature in (0, 1): return logits

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import threading
@@ -32,6 +33,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from tokenizers import Tokenizer
@@ -42,22 +44,22 @@ from .decoupling import refill_first
 from .denoiser import MaskedLM, load as load_model, nearest, written
 from .diffusion import choose, drawer, nucleus
 from .prism import Policy
-from .sampling import Samples, enough, fits, n_steps, policies, policy, sample, start_ids, whole
+from .sampling import Samples, enough, fits, n_steps, policies, policy, reads_quality, sample, start_ids, whole
 
 # %% auto #0
 __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'FULL', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures',
            'SET', 'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest',
            'beside', 'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs',
-           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'stored_bytes',
-           'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table', 'read_table', 'set_aside',
-           'checksums', 'by_step', 'tabled', 'checked', 'Store', 'environment', 'open_store', 'merged', 'overruled',
-           'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do', 'compute', 'describe',
-           'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone', 'processes', 'prepared',
-           'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again', 'Texts', 'likelihoods',
-           'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge', 'Lack', 'lack',
-           'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate', 'wanted',
-           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples', 'samples',
-           'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
+           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment',
+           'cache_folder', 'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged',
+           'write_table', 'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'open_store',
+           'merged', 'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do',
+           'compute', 'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone',
+           'processes', 'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again',
+           'Texts', 'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge',
+           'Lack', 'lack', 'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate',
+           'wanted', 'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples',
+           'samples', 'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
 
 # %% ../nbs/12_experiments.ipynb #28397f92
 @dataclass(frozen=True)
@@ -76,15 +78,20 @@ class Cell:
 # %% ../nbs/12_experiments.ipynb #bd7dcf59
 shapes = {f.__name__: f for f in (schedules.quadratic, schedules.sigmoid, schedules.piecewise)}
 
+def _number(v) -> bool: # one that a policy and a file can both hold
+    return isinstance(v, float) or isinstance(v, int) and not isinstance(v, bool) and abs(v) < 2**63
+
 def dialled(
     name: str, # of the hyper-parameter, for the message
     v, # a number, a text, or a table that names a schedule
 ):
-    "A hyper-parameter as a policy takes it. KeyError for an unknown schedule or parameter, ValueError for a table that names none."
+    "A hyper-parameter as a policy takes it. KeyError for an unknown schedule or parameter, ValueError for a table that names none or holds no numbers."
     if not isinstance(v, dict): return v
     if 'schedule' not in v: raise ValueError(f'{name}={v}: expected a number, or a table with schedule = one of {", ".join(shapes)}')
     make = shapes[choose(f'{name}: schedule', v['schedule'], shapes)]
     known = inspect.signature(make).parameters
+    for k, x in v.items():
+        if k != 'schedule' and not _number(x): raise ValueError(f'{name}: {k}={x!r}: expected a number, such as 0.2')
     return make(**{choose(f'{name}: parameter of {make.__name__}', k, known): x for k, x in v.items() if k != 'schedule'})
 
 # %% ../nbs/12_experiments.ipynb #58bcea5f
@@ -188,6 +195,8 @@ def fingerprint(
     return h.hexdigest()
 
 # %% ../nbs/12_experiments.ipynb #8341fe7c
+_MOST = 10**6     # samples of a cell: its file is put together in memory
+
 @dataclass(frozen=True)
 class Entry:
     "A row of a sweep: a policy, and what is special about it."
@@ -205,12 +214,26 @@ class Entry:
     def __post_init__(self):
         put = lambda k, v: object.__setattr__(self, k, v)
         put('label', self.label or self.policy)
+        _of_kind(self, self.label, policy='a text', label='a text', hyper='a table', vary='a table', trace='true or false', change='a text or nothing')
         for k, low in (('budgets', 1), ('seeds', -2**63)): put(k, wholes(f'{self.label}: {k}', getattr(self, k), low))
-        for k, low in (('n', 1), ('keep', 0)): put(k, None if getattr(self, k) is None else whole(f'{self.label}: {k}', getattr(self, k), low))
-        if not isinstance(self.vary, dict): raise ValueError(f'{self.label}: vary={self.vary!r}: expected a table, hyper-parameter = [values]')
+        for k, low, high in (('n', 1, _MOST), ('keep', 0, 2**63 - 1)): put(k, None if getattr(self, k) is None else whole(f'{self.label}: {k}', getattr(self, k), low, high=high))
         if bad := [k for k, v in self.vary.items() if not isinstance(v, (list, tuple)) or not v]: raise ValueError(f'{self.label}: vary {bad[0]}={self.vary[bad[0]]!r}: expected a list of values')
+        for k, v in [*self.hyper.items(), *((k, v) for k, values in self.vary.items() for v in values)]:
+            if not (v is None or _number(v) or isinstance(v, (bool, str, dict))): raise ValueError(f'{self.label}: {k}={v!r}: expected a number, a text, or a table that names a schedule')
 
 # %% ../nbs/12_experiments.ipynb #710b5181
+_KINDS: dict[str, type | tuple[type, ...]] = {'a text': str, 'a table': dict, 'a list': (list, tuple), 'true or false': bool, 'a text or nothing': (str, type(None))}
+
+def _of_kind(
+    given, # an `Entry` or a `Sweep`
+    whose: str = '', # for the message
+    /,
+    **kinds: str, # field -> one of _KINDS
+) -> None:
+    "ValueError for the first field that is of another kind."
+    for k, kind in kinds.items():
+        if not isinstance(v := getattr(given, k), _KINDS[kind]): raise ValueError(f'{whose and f"{whose}: "}{k}={v!r}: expected {kind}')
+
 def wholes(
     name: str, # what they are, for the message
     v, # a list, or one number, or None
@@ -227,9 +250,12 @@ def entry(
     given: dict, # a table of a TOML file
 ) -> Entry:
     "From settings and hyper-parameters side by side. KeyError with the nearest name for one that is neither."
+    if not isinstance(given, dict): raise ValueError(f'entries: {given!r}: expected a table, such as {{policy = "prism"}}')
     if 'policy' not in given: raise ValueError(f'entry {given}: expected a policy = one of {", ".join(policies())}')
     factory = policies()[choose('policy', given['policy'], policies())]
     own, dials = [f.name for f in fields(Entry)], list(inspect.signature(factory).parameters)
+    for k in ('vary', 'hyper'):
+        if not isinstance(given.get(k, {}), dict): raise ValueError(f'{given["policy"]}: {k}={given[k]!r}: expected a table, hyper-parameter = {"[values]" if k == "vary" else "value"}')
     for k in (*given, *given.get('vary', ())): choose(f'{given["policy"]}: setting', k, own + dials)
     hyper = {k: v for k, v in given.items() if k not in own}
     return Entry(**{k: v for k, v in given.items() if k in own} | dict(hyper=given.get('hyper', {}) | hyper))
@@ -265,10 +291,13 @@ def check(
 ) -> None:
     "ValueError or KeyError with the field, its value and what was expected."
     put = lambda k, v: object.__setattr__(s, k, v)
+    _of_kind(s, entries='a list', name='a text', model='a text or nothing', prompt='a text or nothing', metrics='a list', reference='a text', real='a text or nothing')
     if not s.entries: raise ValueError('entries: none given; expected at least one policy')
     put('entries', tuple(e if isinstance(e, Entry) else entry(e) for e in s.entries))
     for k, low in (('budgets', 1), ('seeds', -2**63)): put(k, wholes(k, getattr(s, k), low))
-    for k, low in (('n', 1), ('batch_size', 1), ('keep', 0)): put(k, whole(k, getattr(s, k), low))
+    for k, low, high in (('n', 1, _MOST), ('batch_size', 1, _MOST), ('keep', 0, 2**63 - 1)): put(k, whole(k, getattr(s, k), low, high=high))
+    for k in ('name', 'reference'):
+        if not getattr(s, k): raise ValueError(f'{k}={getattr(s, k)!r}: empty; expected a name')
     for k in ('length', 'scored', 'features'): put(k, None if getattr(s, k) is None else whole(k, getattr(s, k), 1))
     put('metrics', tuple(choose('metric', m, METRICS) for m in s.metrics))
     for k, valid in (('dtype', ('float32', 'bfloat16')), ('device', ('auto', 'cpu', 'cuda')), ('eos', metrics.eos_rules)): choose(k, getattr(s, k), valid)
@@ -316,6 +345,8 @@ def read_sweep(
         except tomllib.TOMLDecodeError as e: raise ValueError(f'{source}: {e}') from None
     given = {'name': name or 'sweep'} | given | flags
     for k in given: choose('setting', k, [*(f.name for f in fields(Sweep)), 'others'])
+    for k, kind in (('entries', 'a list'), ('others', 'a table')):
+        if k in given and not isinstance(given[k], _KINDS[kind]): raise ValueError(f'{k}={given[k]!r}: expected {kind}')
     entries = [e if isinstance(e, Entry) else entry(e) for e in given.get('entries', [])]
     rest = given.pop('others', None)
     if rest is not None: entries += [entry(dict(policy=p) | rest) for p in policies() if p not in {e.policy for e in entries} and can_be_made(p)]
@@ -357,25 +388,60 @@ def charged(
 def kind(
     cell: Cell,
 ) -> tuple:
-    "Policies of one kind cost about the same."
+    "Policies of one kind read the same from a pass, and cost about the same: passes, quality, logits of every mask, logits of what stands, a network of its own."
     made = rule(cell)
-    name = lambda f: getattr(f, '__name__', type(f).__name__)
-    return name(made.predict), name(made.remask[0]), name(made.remask[1]) == 'none', made.matched
+    reads = lambda part: not getattr(part, 'blind', False) and not getattr(part, 'needs_quality', False)
+    return made.predict.passes, reads_quality(made), reads(made.reveal[0]), reads(made.remask[0]), beside(cell)
 
 def pace(
     model: MaskedLM,
     cell: Cell, # any of its kind
     s: Sweep,
 ) -> tuple[float, float]: # seconds a sample: for each forward, and for the rest of a run
-    "Measured by two short runs of a batch; on a CPU of at most 16 rows, so that a dry run stays short."
-    timed, rows, L = [], s.batch_size if model.device.type == 'cuda' else min(s.batch_size, 16), s.length or model.length
-    for F in (4, 4, 12):                               # the first warms up
+    "Measured by two short runs of a batch; on a CPU of at most 8 rows, so that a dry run stays short."
+    timed, L = list[tuple[int, float]](), s.length or model.length
+    rows = s.batch_size if model.device.type == 'cuda' else min(s.batch_size, 8)
+    for F in (4, 12) if rule(cell).matched else (4,):          # a policy that does not keep to a budget has one pace
         short = replace(cell, budget=F)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
             timed.append((charged(short, L)[1], sample(model, rule(short), F, rows, cell.seed, L, batch_size=rows, trace=True, progress=False).seconds / rows))
-    (f, t), (g, u) = timed[1:]
+    (f, t), (g, u) = timed[0], timed[-1]
     a = max((u - t) / (g - f), 0.) if g > f else t / f
     return a, max(t - a * f, 0.)
+
+# %% ../nbs/12_experiments.ipynb #049e4456
+def environment() -> dict:
+    "Where and with what a run was made."
+    import navira
+    from navira.training import device_name
+    return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(), navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
+
+def cache_folder() -> Path:
+    "Where measurements are kept."
+    given = Path(os.environ.get('XDG_CACHE_HOME', ''))
+    return (given if given.is_absolute() else Path.home() / '.cache') / 'navira'
+
+def remembered(
+    about: dict, # all that decides the measurement
+    measure: Callable[[], Iterable[float]],
+    fresh: bool = False, # measure, whatever is kept
+) -> list[float]:
+    "Numbers that were measured once. Measured again where the file is damaged; where the cache cannot be written, every time."
+    path, about = cache_folder() / f'{digest(about, 8)}.json', plain(about)
+    if not fresh:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            kept = json.loads(path.read_text(encoding='utf-8'))
+            if kept['about'] == about and kept['seconds'] and all(isinstance(v, float) and 0 <= v < np.inf for v in kept['seconds']): return kept['seconds']
+    seconds = [float(v) for v in measure()]
+    with contextlib.suppress(OSError, ValueError), written(path) as f: f.write_text(json.dumps(dict(about=about, seconds=seconds)), encoding='utf-8')
+    return seconds
+
+def _measured_by(
+    model: MaskedLM,
+    s: Sweep,
+) -> dict: # what decides how long a forward pass takes
+    here = environment()
+    return {k: here[k] for k in ('device_name', 'threads', 'torch', 'navira')} | dict(model=fingerprint(model), device=model.device.type, dtype=s.dtype, batch_size=s.batch_size, length=s.length or model.length)
 
 # %% ../nbs/12_experiments.ipynb #a10fc619
 def stored_bytes(
@@ -405,15 +471,18 @@ def remaining(
 def judging(
     s: Sweep,
     model: MaskedLM,
-    n: int = 16, # texts to time
+    n: int = 8, # texts to time
+    fresh: bool = False, # time them, whatever the cache says
 ) -> float: # seconds a text, NaN for a reference that does not ship
-    "Measured on a few texts. ImportError where the reference needs an extra that is not installed."
+    "Measured on a few texts, once. ImportError where the reference needs an extra that is not installed."
     if s.reference not in metrics.references: return np.nan
-    reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n, progress=False).texts
-    metrics.perplexities(rows[:2], reference)                                # warms up
-    start = time.perf_counter()
-    metrics.perplexities(rows, reference)
-    return (time.perf_counter() - start) / n
+    def measure():
+        reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n, progress=False).texts
+        metrics.perplexities(rows[:2], reference)                            # warms up
+        start = time.perf_counter()
+        metrics.perplexities(rows, reference)
+        return [(time.perf_counter() - start) / n]
+    return remembered(_measured_by(model, s) | dict(judge=s.reference, n=n), measure, fresh)[0]
 
 # %% ../nbs/12_experiments.ipynb #0a7eab42
 def at_hand(
@@ -430,14 +499,18 @@ def estimate(
     model: MaskedLM | None = None, # None: forwards and bytes only
     progress: Callable | None = None, # called with (kinds of policies timed, kinds in all)
     st: Store | None = None, # a store that it goes on in: what is there does not count
+    fresh: bool = False, # time all kinds, whatever the cache says
 ) -> pd.DataFrame: # one row an entry: policy, label, cells, samples, forwards, hours, bytes, texts to score
     "What a sweep costs: forwards by arithmetic, hours by timing a few steps on this machine (NaN without a model)."
     L, V = s.length or (model.length if model else 128), model.config.vocab_size if model else 2**16
     paces, plan, out = {}, cells(s), []
-    kinds = {kind(c): c for c in plan}
+    kinds = {kind(c): c for c in sorted(plan, key=lambda c: rule(c).matched)}       # of each the last, one that keeps to its budget if there is one
+    warm = cache(lambda: sample(cast(MaskedLM, model), policy('backbone'), 2, 2, 0, L))             # the first run of a process is slow
+    here = _measured_by(model, s) if model else {}
     for i, (k, c) in enumerate(kinds.items()):
-        paces[k] = pace(model, c, s) if model else (np.nan, np.nan)
-        if progress: progress(i + 1, len(kinds))
+        if progress: progress(i, len(kinds))
+        paces[k] = remembered(here | dict(kind=k), lambda: (warm(), pace(model, c, s))[1], fresh) if model else (np.nan, np.nan)
+    if progress: progress(len(kinds), len(kinds))
     for e in s.entries:
         mine = [(c, *remaining(c, s, L, st), charged(c, L)[1], *paces[kind(c)]) for c in expand(e, s)]
         new = [(c, n, f, a, b) for c, n, _, f, a, b in mine if n]
@@ -469,6 +542,19 @@ def write_table(
         raise stop from e
 
 # %% ../nbs/12_experiments.ipynb #98916497
+_CELL = dict(label=str, policy=str, budget=int, seed=int, n=int, n_steps=int, charged=int, matched=bool, trace=bool, keep=int, free=int, length=int, hyper=dict, settled=dict)
+
+def _misplaced(
+    path: Path,
+    about: dict, # what the file says of itself
+) -> str: # what is wrong, '' for nothing
+    "Does a file say of itself that it is what its name says? A cell's file under another cell's name would be counted twice."
+    key = path.parent.name if path.parent.parent.name == 'parts' else path.stem.split('-')[0]
+    if about.get('key', key) != key: return f'the file of {about["key"]!r} under another name; delete it, or give it its name back'
+    if path.parent.name != 'cells': return ''
+    lost = [k for k, kind in _CELL.items() if not isinstance(about.get(k), kind)]
+    return f'{lost[0]}={about.get(lost[0])!r} in its metadata; expected {_CELL[lost[0]].__name__}' if lost else '' if 'key' in about else 'no key in its metadata'
+
 def read_table(
     path: Path,
     columns: Iterable[str] | None = None, # which to read; None: all
@@ -477,9 +563,11 @@ def read_table(
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as f: table = f.read(columns)
         about = json.loads(table.schema.metadata[b'navira'])
+        if not isinstance(about, dict): raise TypeError(about)
     except FileNotFoundError: raise
     except (OSError, pa.ArrowException) as e: raise Damaged(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]})') from None
-    except (KeyError, TypeError, ValueError): raise Damaged(f'{path}: a Parquet file, but not one of a navira store') from None
+    except (KeyError, TypeError, ValueError, RecursionError): raise Damaged(f'{path}: a Parquet file, but not one of a navira store') from None
+    if wrong := _misplaced(path, about): raise Damaged(f'{path}: {wrong}')
     if lost := [c for c in columns or () if c not in table.column_names]: raise Damaged(f'{path}: no column {lost[0]!r}')
     return table.replace_schema_metadata(), about
 
@@ -533,6 +621,14 @@ def tabled(
 COLUMNS = ('sample', 'tokens', 'crc', 'n_forward', 'n_remasked', 'seconds')
 TRACED = ('remasked', 'written')
 
+def _of_ids(
+    column: pa.ChunkedArray, # lists of whole numbers, or nothing in a small copy
+) -> tuple[set[int], int, int]: # lengths of the lists, the lowest and the highest number
+    kept = column.drop_null()
+    ids = np.concatenate([np.zeros(0, np.int64), *(c.flatten().to_numpy(zero_copy_only=False) for c in kept.chunks)])
+    if ids.dtype.kind not in 'iu': raise TypeError(ids.dtype)
+    return set(pc.list_value_length(kept).to_pylist()), int(ids.min(initial=0)), int(ids.max(initial=0))
+
 def checked(
     path: Path,
     trace: bool = False, # must it have one
@@ -543,6 +639,9 @@ def checked(
     if lost := [c for c in COLUMNS + TRACED * trace if c not in table.column_names]: raise Damaged(f'{path}: no column {lost[0]!r}; it has {", ".join(table.column_names)}')
     if table['sample'].to_pylist() != list(range(first, first + len(table))): raise Damaged(f'{path}: samples are not {first} to {first + len(table) - 1}, in order')
     crc = table['crc'].to_pylist()
+    try: lengths, low, high = _of_ids(table['tokens'])
+    except (pa.ArrowException, TypeError, ValueError): raise Damaged(f'{path}: its tokens are no lists of whole numbers') from None
+    if low < 0 or high >= 2**31 or not lengths <= {about.get('length')}: raise Damaged(f'{path}: tokens from {low} to {high}, {sorted(lengths)} a sample; expected 0 to {2**31 - 1}, {about.get("length")} a sample')
     kept = [(t, c) for t, c in zip(table['tokens'].to_pylist(), crc) if t is not None]      # a small copy keeps the tokens of some
     if checksums([t for t, _ in kept]).tolist() != [c for _, c in kept]: raise Damaged(f'{path}: tokens differ from their checksums')
     return table, about
@@ -562,20 +661,31 @@ class Store:
     @property
     def keys(self) -> list[str]: return sorted(p.stem for p in (self.folder / 'cells').glob('*.parquet'))
     @cached_property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> Tokenizer | None: # ValueError for a file that is damaged
         path = self.folder / 'tokenizer.json'
-        return Tokenizer.from_file(str(path)) if path.exists() else None
+        try: return Tokenizer.from_file(str(path)) if path.exists() else None
+        except Exception as e: raise ValueError(f'{path}: no readable tokenizer ({e}); give the `navira sweep` command again, which writes it anew') from None     # the library raises nothing narrower
 
 # %% ../nbs/12_experiments.ipynb #01509fee
 IDENTITY = ('rules', 'fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')
 
-def environment() -> dict:
-    "Where and with what a run was made."
-    import navira
-    from navira.training import device_name
-    return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(), navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
-
 # %% ../nbs/12_experiments.ipynb #5229be74
+_RECORD = dict(name=str, rules=int, fingerprint=str, length=int, dtype=str, device=str, batch_size=int, config=dict)
+_CONFIG = dict(entries=list, n=int, keep=int, budgets=list, seeds=list, metrics=list, reference=str, eos=str)
+
+def _no_record(record) -> str: # '' for nothing
+    "What is wrong with a store's record."
+    if not isinstance(record, dict): return f'a {type(record).__name__}, expected a table'
+    lost = [(k, kind, record) for k, kind in _RECORD.items()] + [(k, dict, record) for k in ('sweeps', 'asked', 'own') if k in record] + [('places', list, record)] * ('places' in record)
+    for k, kind, table in lost:
+        if not isinstance(table.get(k), kind): return f'{k}={table.get(k)!r}, expected a {kind.__name__}'
+    for name, config in dict({'config': record['config']}, **record.get('sweeps', {})).items():
+        if not isinstance(config, dict): return f'{name}={config!r}, expected a dict'
+        for k, kind in _CONFIG.items():
+            if not isinstance(config.get(k), kind): return f'{name}: {k}={config.get(k)!r}, expected a {kind.__name__}'
+    lost_ = [k for k, cells in record.get('asked', {}).items() if k not in record.get('sweeps', {}) or not isinstance(cells, dict)]
+    return f'asked: {lost_[0]!r} is none of its sweeps' if lost_ else ''
+
 def open_store(
     folder, # of a sweep
 ) -> Store:
@@ -583,8 +693,11 @@ def open_store(
     path = Path(folder)
     if not path.is_dir(): raise FileNotFoundError(f'store {str(folder)!r}: not found; ' + nearest(path, 'a folder that `navira sweep` made'))
     if not (path / 'sweep.json').is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no sweep.json in it; expected a folder that `navira sweep` made')
-    try: record = json.loads((path / 'sweep.json').read_text(encoding='utf-8'))
-    except ValueError as e: raise ValueError(f'{path / "sweep.json"}: no JSON ({e}); if the cells are good, delete it and give the `navira sweep` command again') from None
+    try:
+        record = json.loads((path / 'sweep.json').read_text(encoding='utf-8'))
+        wrong = _no_record(record)
+    except (ValueError, RecursionError) as e: wrong = f'no JSON ({e})'
+    if wrong: raise ValueError(f'{path / "sweep.json"}: {wrong}; if the cells are good, delete it and give the `navira sweep` command again')
     return Store(path, record)
 
 # %% ../nbs/12_experiments.ipynb #5baca3b5
@@ -616,6 +729,21 @@ def refusal(
 ) -> str: # the difference in words, '' for none
     return '; '.join(f'{k}: {record.get(k)!r} there, {v!r} now' for k, v in (dict(rules=RULES) | identity).items() if record.get(k) != v)
 
+def _lend(
+    st: Store, # its record is empty before the first sweep
+    tokenizer: Tokenizer | None, # the model's
+) -> None:
+    "Put the model's tokenizer in a store. ValueError where another one is there: texts would be read by it."
+    path = st.folder / 'tokenizer.json'
+    try: words = None if st.tokenizer is None else st.tokenizer.get_vocab()
+    except ValueError as e:
+        if not st.record: raise ValueError(f'{path}: no tokenizer, and not of a sweep; name another folder') from None
+        if tokenizer is not None: set_aside(path, e)
+        words = None
+    if words is not None and (tokenizer is None or words != tokenizer.get_vocab()): raise ValueError(f'{path}: not the tokenizer of the model, and texts are read by it; name another folder')
+    if tokenizer is None or path.exists(): return
+    with written(path) as f: f.write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
+
 def claim(
     folder, # made if need be
     s: Sweep,
@@ -638,8 +766,7 @@ def claim(
     of = old.get('asked', {}) | ({s.name: asked} if asked else {})
     record = json.loads(json.dumps(dict(name=next(iter(sweeps)), **(dict(rules=RULES) | identity), config=merged(sweeps), sweeps=sweeps, asked=of, places=places) | ({'own': mine} if (mine := old.get('own', {}) | (own or {})) else {})))
     if more := overruled(sweeps[s.name], record['config']): warnings.warn(f'{folder}: {s.name} asks for {"; ".join(more)}. It stays so; `navira evaluate --reference` and `navira report --reference --eos` give others')
-    if tokenizer is not None and not (path / 'tokenizer.json').exists():
-        with written(path / 'tokenizer.json') as f: tokenizer.save(str(f))
+    _lend(Store(path, old), tokenizer)
     if record != old:
         with written(path / 'sweep.json') as f: f.write_text(json.dumps(record, indent=1), encoding='utf-8')
     else: os.utime(path / 'sweep.json')                      # it is the latest store now
@@ -763,14 +890,18 @@ def owned(
     "`Damaged` if a file is of another kind of sweep than its store: somebody has copied it there, or has deleted the record and begun another."
     if diff := [f'{k}: {st.record.get(k)!r} here, {about.get(k)!r} there' for k in IDENTITY if about.get(k) != st.record.get(k)]: raise Damaged(f'{path}: of another sweep ({"; ".join(diff)})')
 
+_KEY = '[0-9a-f]{12}'
+_OURS = {'': r'(sweep|tokenizer)\.json', 'cells/': rf'{_KEY}\.parquet', 'parts/*/': r'\d+-\d+(-traced)?\.parquet', 'metrics/': rf'({_KEY}|real-[0-9a-f]{{6}})-\w+(-[0-9a-f]{{6}})?\.parquet'}
+
 def tidy(
     st: Store,
     plan: list[Cell],
     keys: list[str], # theirs
 ) -> None:
     "Remove what a killed process left, set damaged files aside."
-    for place in ('', 'cells/', 'parts/*/', 'metrics/'):                # and nowhere else: a report may be in the making
-        for f in st.folder.glob(place + '.*.tmp'): f.unlink(missing_ok=True)
+    for place, name in _OURS.items():                                   # and nowhere else: a report may be in the making, or the folder somebody's own
+        for f in st.folder.glob(place + '.*.tmp'):
+            if re.fullmatch(rf'\.({name})(\.[\w-]+)?\.tmp', f.name): f.unlink(missing_ok=True)
     for key in keys:
         for path in [st.cell(key)] * st.cell(key).exists() + list((st.folder / 'parts' / key).glob('*.parquet')):
             try:
@@ -807,7 +938,7 @@ def alone(
     except OSError as e: raise ValueError(f'store {str(folder)!r}: cannot be made ({e.strerror}); expected a folder of yours') from None
     try: import fcntl
     except ImportError: yield; return                        # no such locks on this system
-    with open(folder / 'lock', 'w') as f:
+    with open(folder / 'lock', 'a') as f:                    # not 'w': it may be somebody's own file of that name
         try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError: raise Busy(f'{folder}: another sweep or evaluate is writing to it; wait for it, or name another folder') from None
         yield
@@ -901,7 +1032,9 @@ def work(
     with patient() as asked:
         for i, b in enumerate(todo):
             tell = None if progress is None else tally(b, charged(b.cell, free)[0], lambda part: progress(b.cell, sum(share[:i]) + share[i] * part, sum(share)))
-            write_table(st.part(b), compute(b, rule(b.cell), net, s, tell), dict(key=b.key, first=b.first) | {k: st.record.get(k) for k in IDENTITY})
+            try: table = compute(b, rule(b.cell), net, s, tell)
+            except (ValueError, FloatingPointError) as e: raise type(e)(f'{b.cell.label} at budget {b.cell.budget}, seed {b.cell.seed} ({b.key}): {e}. Nothing of it is stored; what was finished before is kept') from e
+            write_table(st.part(b), table, dict(key=b.key, first=b.first) | {k: st.record.get(k) for k in IDENTITY})
             close()
             if asked.is_set() and i + 1 < len(todo): raise Interrupted(f'stopped after {i + 1} of {len(todo)} batches, all of them kept in {st.folder}; give the same command again to go on')
 
@@ -1131,13 +1264,24 @@ def sound(path: Path) -> pa.Table | None:
     "A metric's table; None where there is none, one of an older version, or a damaged one, which is set aside."
     return stands(path)
 
+def _no_metric(path: Path, table: pa.Table, about: dict) -> str: # '' for nothing
+    "What is wrong with a metric's file."
+    name, whose, real = about.get('metric'), about.get('reference'), path.name.startswith('real-')
+    if name not in METRICS or f'{name}{f"-{digest(whose, 3)}" if whose else ""}' != path.stem.split('-', 1 + real)[1 + real]: return f'metric={name!r}, reference={whose!r} in its metadata, and another name'
+    own = [f'{k}_{r}' for r in metrics.eos_rules for k in ('nll', 'weight')] if name == 'perplexity' else [name]
+    columns = ['features'] if real else ['metric', 'value', 'lo', 'hi', 'groups', 'n'] if name in ('sets', 'mauve') else ['sample', 'crc', *own]
+    if lost := [c for c in columns if c not in table.column_names]: return f'no column {lost[0]!r}'
+    return 'a sample twice' if 'sample' in columns and len(pc.unique(table['sample'])) < len(table) else ''
+
 def stands(
     path: Path,
     **said, # what its metadata must say
 ) -> pa.Table | None:
     "`sound`, and None where it is about something else."
     if not path.exists(): return None
-    try: table, about = read_table(path)
+    try:
+        table, about = read_table(path)
+        if wrong := _no_metric(path, table, about): raise Damaged(f'{path}: {wrong}')
     except Damaged as e: set_aside(path, e); return None
     if about.get('version', 1) != METRIC_RULES.get(about['metric'], 1) or any(about.get(k) != v for k, v in said.items()): return None
     return table
@@ -1193,7 +1337,7 @@ def evaluate(
     st = folder if isinstance(folder, Store) else open_store(folder)
     config, keys, by_name = st.record['config'], list(st.keys if keys is None else keys), metrics is not None
     names = [choose('metric', n, METRICS) for n in (wanted(config) if metrics is None else [metrics] if isinstance(metrics, str) else metrics)]
-    scored, judge = None if scored is None else whole('scored', scored, 1), Judge(reference or config['reference'])
+    scored, judge = None if scored is None else whole('scored', scored, 1), Judge(config['reference'] if reference is None else reference)
     limit = lambda key: asked_to_score(st, key) if scored is None else scored
     jobs = [(name, some) for name in names for some in together([k for k in keys if wants(st, k, name, by_name)], name, name == 'perplexity' and scored or config['n'])]
     n, done, lacks = sum(len(some) for _, some in jobs), 0, dict[str, str]()
@@ -1282,7 +1426,7 @@ def reference_of(
     "Whose perplexity is read. KeyError for one that has judged nothing here."
     there = set()
     for p in sorted((st.folder / 'metrics').glob('*-perplexity-*.parquet')):
-        with contextlib.suppress(Damaged): there.add(read_table(p, ['crc'])[1]['reference'])      # one that is damaged is set aside where it is read
+        with contextlib.suppress(Damaged, KeyError): there.add(read_table(p, ['crc'])[1]['reference'])      # one that is damaged is set aside where it is read
     if reference is not None: return choose('reference', reference, sorted(there))
     return next((r for r in (st.record['config']['reference'], *sorted(there)) if r in there), None)
 
@@ -1293,6 +1437,7 @@ def cell_samples(
 ) -> pd.DataFrame: # one row a sample
     table, about = read_table(st.cell(key), [c for c in COLUMNS if c != 'tokens'])
     owned(st, st.cell(key), about)
+    if table['sample'].to_pylist() != list(range(len(table))): raise Damaged(f'{st.cell(key)}: samples are not 0 to {len(table) - 1}, in order')
     df = table.to_pandas()
     for name in ('entropy', 'repetition', 'perplexity'):
         m = sound(st.metric(key, name, judge if name in referenced else None))
@@ -1353,7 +1498,7 @@ def load(
 ) -> pd.DataFrame: # one row a cell
     "A store as a table: each metric with `_lo` and `_hi`, by budget. Times are of the machine that sampled."
     st = folder if isinstance(folder, Store) else open_store(folder)
-    rule_ = choose('eos rule', eos or st.record['config']['eos'], metrics.eos_rules)
+    rule_ = choose('eos rule', st.record['config']['eos'] if eos is None else eos, metrics.eos_rules)
     out = []
     for key, df in samples(st, keys, reference, limit).groupby('key', sort=False):
         about = read_table(st.cell(key), ['crc'])[1]
@@ -1384,6 +1529,16 @@ def compact(
     "Write a small copy of a store. ValueError where `out` is not empty; `Damaged`, before anything is written, where a cell cannot be read."
     st, out = folder if isinstance(folder, Store) else open_store(folder), empty(out)
     for key in st.keys: checked(st.cell(key))
+    there = out.exists()
+    try: _copy(st, out, traces)
+    except BaseException:                                  # it was empty, so all of it is ours; half a copy would be refused next time
+        for p in out.iterdir() if out.is_dir() else (): shutil.rmtree(p, ignore_errors=True) if p.is_dir() else p.unlink(missing_ok=True)
+        if not there and out.is_dir(): out.rmdir()
+        raise
+    if (sizes := bytes_of(out))['all'] > large: warnings.warn(f'{out}: {sizes.pop("all") / 1e6:.0f} MB, of which ' + ', '.join(f'{k} {v / 1e6:.1f}' for k, v in sizes.items()) + '; fewer samples keep their tokens with a smaller `keep`, and `traces=False` leaves traces out')
+    return open_store(out)
+
+def _copy(st: Store, out: Path, traces: bool) -> None:
     for key in st.keys:
         table, about = checked(st.cell(key))
         kept = [t if i < about['keep'] else None for i, t in enumerate(table['tokens'].to_pylist())]
@@ -1394,8 +1549,6 @@ def compact(
     if st.tokenizer is not None:
         with written(out / 'tokenizer.json') as f: shutil.copyfile(st.folder / 'tokenizer.json', f)
     with written(out / 'sweep.json') as f: f.write_text(json.dumps(st.record | dict(copy=True), indent=1), encoding='utf-8')     # last: without it this is no store
-    if (sizes := bytes_of(out))['all'] > large: warnings.warn(f'{out}: {sizes.pop("all") / 1e6:.0f} MB, of which ' + ', '.join(f'{k} {v / 1e6:.1f}' for k, v in sizes.items()) + '; fewer samples keep their tokens with a smaller `keep`, and `traces=False` leaves traces out')
-    return open_store(out)
 
 def empty(out) -> Path:
     "A folder for a copy, or a ValueError where something is in it."

@@ -7,12 +7,14 @@ from __future__ import annotations
 import html
 import json
 import math
+import os
 import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -1002,6 +1004,13 @@ def report(
 ) -> list[Path]: # what was written, report.md first
     "The paper's tables and figures from a store, and what it lacks for them. Errors as `read`."
     r, out = read(store, reference, eos), Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix='.report-', dir=out) as new:         # all of it, or what was there before: a full disk leaves no half of each
+        made = _made(r, Path(new), console)
+        for path in made[::-1]: os.replace(path, out / path.name)      # report.md last
+    return [out / path.name for path in made]
+
+def _made(r: Results, out: Path, console) -> list[Path]:
     text, files, gone = list[str](), list[Path](), dict[str, str]()
     for name, make in PARTS.items():
         try: part = make(r)

@@ -236,7 +236,7 @@ def enough(
 ) -> int: # the budget
     "ValueError for a budget that does not pay for one step."
     passes = policy.predict.passes
-    return whole('budget', budget, passes, f'a {"two" if passes == 2 else "one"}-pass policy needs')
+    return whole('budget', budget, passes, f'a {"two" if passes == 2 else "one"}-pass policy needs', high=10**6)   # some policies look at each of their steps before the first
 
 def n_steps(
     policy: Policy,

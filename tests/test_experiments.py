@@ -37,6 +37,12 @@ def one_thread_each():
     "As in the processes that are started here: on a CPU a batch is shared out among threads, and its shape decides the last bit"
     n = torch.get_num_threads(); torch.set_num_threads(1); yield; torch.set_num_threads(n)
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    "Nobody's own: what was measured is not kept beyond a test"
+    monkeypatch.setattr(ex, 'cache_folder', lambda: tmp_path / 'cache')
+    return tmp_path / 'cache'
+
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
     "A model on disk, a configuration that names it, and the store of an undisturbed sweep."
@@ -109,7 +115,7 @@ def test_dies_at_any_write(home, tmp_path, monkeypatch, call):
     except Dead: pass
     monkeypatch.undo()
     (tmp_path / 'store' / 'cells').mkdir(exist_ok=True)
-    (tmp_path / 'store' / 'cells' / '.half.parquet.tmp').write_bytes(b'PAR1')     # what a kill leaves, where an exception cleans up
+    (tmp_path / 'store' / 'cells' / f'.{home.store.keys[0]}.parquet.tmp').write_bytes(b'PAR1')     # what a kill leaves, where an exception cleans up
     assert same(ex.run(home.sweep, tmp_path / 'store'), home.store)
 
 def test_parts_that_a_kill_left_beside_their_cell(home, tmp_path, monkeypatch):
@@ -260,13 +266,36 @@ def other_tokens(path):
 DAMAGE = dict(cut=lambda p: p.write_bytes(p.read_bytes()[:-100]), empty=lambda p: p.write_bytes(b''), bit=flip, foreign=foreign, text=lambda p: p.write_text('{}'), elsewhere=from_elsewhere,
               order=shuffled, tokens=other_tokens)
 
+def said(change):
+    def damage(path):
+        table, about = ex.checked(path)
+        ex.write_table(path, table, change(about))
+    return damage
+
+def tokens_as(make):
+    def damage(path):
+        table, about = ex.checked(path)
+        rows = make(table['tokens'].to_pylist())
+        crc = table['crc'] if any(not 0 <= t < 2**31 for r in rows for t in r) else ex.pa.array(ex.checksums(rows))
+        ex.write_table(path, table.set_column(1, 'tokens', ex.pa.array(rows, ex.pa.list_(ex.pa.int64()))).set_column(2, 'crc', crc), about)
+    return damage
+
+def twice(path):
+    table, about = ex.checked(path)
+    ex.write_table(path, ex.pa.concat_tables([table, table]), about)
+
+DAMAGE |= dict(another=lambda p: p.write_bytes(next(q for q in sorted(p.parent.glob('*.parquet')) if q != p).read_bytes()), a_list=said(lambda about: [1]), no_key=said(lambda about: {k: v for k, v in about.items() if k != 'key'}),
+               no_label=said(lambda about: {k: v for k, v in about.items() if k != 'label'}), wrong_kind=said(lambda about: about | dict(n_steps='four')), twice=twice,
+               huge=tokens_as(lambda rows: [[2**40] * 12] + rows[1:]), negative=tokens_as(lambda rows: [[-1] * 12] + rows[1:]), short=tokens_as(lambda rows: [rows[0][:-1]] + rows[1:]))
+ONLY_TOKENS = ('order', 'tokens', 'bit', 'huge', 'negative', 'short')      # seen only where tokens are read
+
 @pytest.mark.parametrize('how', DAMAGE)
 def test_damaged_cell(home, tmp_path, how):
     "Named, set aside, computed again; while it is damaged, tables do without it and say so"
     store = ex.run(home.sweep, tmp_path / 'store', home.model)
     path = store.cell(store.keys[2])
     DAMAGE[how](path)
-    if how not in ('order', 'tokens', 'bit'):                      # seen only where tokens are read
+    if how not in ONLY_TOKENS:
         with pytest.warns(UserWarning, match=f'{path.name}.*left out'): assert set(ex.load(store).key) == set(store.keys) - {path.stem}
     with pytest.warns(UserWarning, match=f'{path.name}.*set aside'): store = ex.run(home.sweep, store.folder, home.model)
     assert same(store, home.store) and path.with_name(path.name + '.damaged').exists()
@@ -291,6 +320,79 @@ def test_lost_or_broken_record(home, tmp_path):
     with pytest.raises(FileNotFoundError, match='no sweep.json'): ex.load(store.folder)
     assert same(ex.run(home.sweep, store.folder, home.model), home.store)
 
+def test_a_cell_under_another_name_is_not_counted(home, tmp_path):
+    "A copy beside the original, and a part of another cell: no text twice, wherever it is read"
+    store = ex.run(home.sweep, tmp_path / 'store', home.model)
+    before, key = len(ex.samples(store)), store.keys[0]
+    copy = store.cell('0123456789ab')
+    copy.write_bytes(store.cell(key).read_bytes())
+    with pytest.warns(UserWarning, match=f'{copy.name}: the file of .{key}. under another name'): assert len(ex.samples(store)) == before
+    for f in (ex.tokens, ex.texts, ex.trajectory):
+        with pytest.raises(ex.Damaged, match='under another name'): f(store, copy.stem)
+    with pytest.warns(UserWarning, match='under another name.*not measured'): ex.evaluate(store)
+    assert not store.metric(copy.stem, 'entropy').exists()
+    copy.unlink()
+    entropy = store.metric(key, 'entropy')
+    store.metric(store.keys[1], 'entropy').write_bytes(entropy.read_bytes()); store.metric(store.keys[2], 'entropy').write_bytes(b'')
+    store.metric(key, 'repetition').write_bytes(entropy.read_bytes())
+    with pytest.warns(UserWarning, match='under another name.*set aside'): df = ex.load(store)
+    assert df.entropy.isna().sum() == 2 and 'repetition' not in df
+
+@pytest.mark.parametrize('text, expected', [(b'', 'no JSON'), (b'{"name": "a", "config', 'no JSON'), (b'[1]', 'a list, expected a table'), (b'"x"', 'a str'), (b'{}', 'name=None'), (b'{"caf\xe9": 1}', 'no JSON'), (b'[' * 100000, 'no JSON')])
+def test_a_record_that_is_none(home, tmp_path, text, expected):
+    "Every command says what is wrong with it, and what to do"
+    path = tmp_path / 'store' / 'sweep.json'
+    path.parent.mkdir(); path.write_bytes(text)
+    for f in (lambda: ex.open_store(path.parent), lambda: ex.load(path.parent), lambda: ex.evaluate(path.parent), lambda: ex.run(home.sweep, path.parent, home.model)):
+        with pytest.raises(ValueError, match=f'sweep.json: {expected}.*delete it and give the `navira sweep` command again'): f()
+    assert path.read_bytes() == text
+
+@pytest.mark.parametrize('change', [dict(config=5), dict(config={}), dict(sweeps=[]), dict(sweeps={'a': 3}), dict(asked={'none': {}}), dict(asked={'grid': []}), dict(places={}), dict(length='12'), dict(own=[])], ids=str)
+def test_a_record_with_something_else_in_it(home, tmp_path, change):
+    (tmp_path / 'sweep.json').write_text(json.dumps(home.store.record | change))
+    with pytest.raises(ValueError, match='sweep.json: .*delete it and give the `navira sweep` command again'): ex.open_store(tmp_path)
+
+def test_any_record(home, tmp_path):
+    "A field less, or of another kind: a sentence, or a store that reads"
+    store = ex.run(ex.replace(home.sweep, entries=home.sweep.entries[:1], budgets=(4,)), tmp_path / 'store', home.model)
+    for where in ((), ('config',)):
+        for k in [*(store.record['config'] if where else store.record)]:
+            for new in (None, 5, 'x', [], {}):
+                record = json.loads(json.dumps(store.record)); (record['config'] if where else record)[k] = new
+                (store.folder / 'sweep.json').write_text(json.dumps(record))
+                try: ex.load(store.folder); ex.evaluate(store.folder, ['entropy'])
+                except (ValueError, KeyError, FileNotFoundError) as e: assert len(str(e)) > 30, (where, k, new, e)
+
+def test_a_damaged_tokenizer(home, tmp_path):
+    "Named where it is read, written anew by the next sweep; another model's, or somebody's own file, is refused"
+    store = ex.run(home.sweep, tmp_path / 'store', home.model)
+    path, good = store.folder / 'tokenizer.json', (store.folder / 'tokenizer.json').read_bytes()
+    for bad in (b'', b'{"model"', b'\xff', b'[]'):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match='tokenizer.json: no readable tokenizer.*`navira sweep` command again'): ex.texts(ex.open_store(store.folder), store.keys[0])
+        with pytest.warns(UserWarning, match='set aside as tokenizer.json.damaged'): ex.run(home.sweep, store.folder, home.model)
+        assert Tokenizer.from_file(str(path)).get_vocab() == home.model.tokenizer.get_vocab()
+    other = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS[::-1])}, unk_token='.'))
+    other.save(str(path)); foreign = path.read_bytes()
+    with pytest.raises(ValueError, match='tokenizer.json: not the tokenizer of the model'): ex.run(home.sweep, store.folder, home.model)
+    (tmp_path / 'mine').mkdir()
+    for mine in (foreign, b'notes'):
+        (tmp_path / 'mine' / 'tokenizer.json').write_bytes(mine)
+        with pytest.raises(ValueError, match='tokenizer.json: .*name another folder'): ex.run(home.sweep, tmp_path / 'mine', home.model)
+        assert (tmp_path / 'mine' / 'tokenizer.json').read_bytes() == mine
+    path.write_bytes(good); assert same(ex.run(home.sweep, store.folder, home.model), home.store)
+
+def test_other_files_in_the_folder_stay(home, tmp_path):
+    "`sweep --store .`: what a sweep removes has a name that only a sweep gives"
+    store = ex.run(home.sweep, tmp_path / 'store', home.model)
+    mine = ['.mine.tmp', 'lock', 'cells/.notes.tmp', 'cells/.half.parquet.tmp', 'cells/.tmp', 'metrics/.plan.parquet.tmp', 'parts/a/.0-4.txt.tmp', f'cells/.{store.keys[0]}.tmp', 'cells/notes.txt']
+    left = [f'cells/.{store.keys[0]}.parquet.tmp', f'metrics/.{store.keys[0]}-perplexity-1b617e.parquet.tmp', f'parts/{store.keys[0]}/.0-4-traced.parquet.tmp', '.sweep.json.tmp', '.tokenizer.json.tmp']
+    for name in mine + left:
+        (store.folder / name).parent.mkdir(parents=True, exist_ok=True); (store.folder / name).write_text('mine')
+    ex.run(home.sweep, store.folder, home.model)
+    assert [name for name in mine if not (store.folder / name).exists() or (store.folder / name).read_text() != 'mine'] == []
+    assert [name for name in left if (store.folder / name).exists()] == []
+
 DIFFERENT = dict(length=8, batch_size=5, dtype='bfloat16', prompt='we saw')
 
 @pytest.mark.parametrize('what', [*DIFFERENT, 'fingerprint'])
@@ -301,6 +403,20 @@ def test_store_of_another_sweep(home, tmp_path, what):
     with pytest.raises(ValueError, match=f'{what}: .* there, .* now'):
         ex.run(ex.replace(home.sweep, **{what: DIFFERENT[what]} if what in DIFFERENT else {}), home.store.folder, model)
     assert {p: p.read_bytes() for p in home.store.folder.rglob('*') if p.is_file()} == before
+
+
+def test_a_batch_that_fails_is_named_and_not_stored(home, tmp_path, monkeypatch):
+    "As where a quality head gives NaN, and sampling says so"
+    sampled = ex.sample
+    def failing(model, made, budget, *a, **kw):
+        if budget == 8 and made == ex.rule(ex.Cell('prism', 8, dict(eta=.2))): raise ValueError('the quality is NaN at position 3')
+        return sampled(model, made, budget, *a, **kw)
+    monkeypatch.setattr(ex, 'sample', failing)
+    with pytest.raises(ValueError, match=r'prism at budget 8, seed 0 \([0-9a-f]{12}\): the quality is NaN at position 3\. Nothing of it is stored') as e: ex.run(home.sweep, tmp_path / 'store', home.model)
+    key, left = str(e.value).partition('(')[2][:12], ex.open_store(tmp_path / 'store')
+    assert key in home.store.keys and key not in left.keys and not list(left.folder.glob(f'parts/{key}/*')) and len(left.keys) == 4      # the smaller budget's
+    monkeypatch.undo()
+    assert same(ex.run(home.sweep, left.folder, home.model), home.store)
 
 
 # --- extended ------------------------------------------------------------------------------------------------------------------------
@@ -368,10 +484,35 @@ MISTAKES = {
     'no samples': (dict(n=0), 'n=0'),
     'no samples in an entry': (dict(entries=[dict(policy='prism', n=0)]), 'prism: n=0'),
     'vary what': (dict(entries=[dict(policy='prism', vary=dict(eta=[]))]), 'expected a list of values'),
-    'vary no table': (dict(entries=[dict(policy='prism', vary=[1])]), "setting 1"),
+    'vary no table': (dict(entries=[dict(policy='prism', vary=[1])]), 'prism: vary=[1]: expected a table'),
     'vary unknown': (dict(entries=[dict(policy='prism', vary=dict(tau=[1.]))]), "setting 'tau'"),
     'the same cell twice': (dict(entries=[dict(policy='prism'), dict(policy='prism', label='b', eta=.01)]), 'are the same cell'),
     'unknown metric': (dict(metrics=['mauv']), "metric 'mauv'"),
+    'seeds that are one in 64 bits': (dict(seeds=[0, 2**64]), f'seeds={2**64}: expected a whole number of at least {-2**63} and at most {2**63 - 1}'),
+    'a seed beyond 64 bits in an entry': (dict(entries=[dict(policy='prism', seeds=[-2**63 - 1])]), f'prism: seeds={-2**63 - 1}'),
+    'label no text': (dict(entries=[dict(policy='prism', label=3)]), 'label=3: expected a text'),
+    'hyper no table': (dict(entries=[dict(policy='prism', hyper=3)]), 'prism: hyper=3: expected a table'),
+    'trace no switch': (dict(entries=[dict(policy='prism', trace='yes')]), "trace='yes': expected true or false"),
+    'a list for a number': (dict(entries=[dict(policy='prism', eta=[.1])]), 'prism: eta=[0.1]: expected a number'),
+    'a temperature of a wrong kind': (dict(entries=[dict(policy='navira', tau=dict(schedule='quadratic', tau_max='x'))]), "tau: tau_max='x': expected a number"),
+    'a huge hyper-parameter': (dict(entries=[dict(policy='navira', tau=10**400)]), 'tau=1000'),
+    'a huge count': (dict(entries=[dict(policy='informed-corrector', k=2**64)]), f'k={2**64}'),
+    'a huge top_k': (dict(entries=[dict(policy='dream-origin', top_k=2**64)]), f'top_k={2**64}'),
+    'a huge block': (dict(entries=[dict(policy='dus', block_length=10**8)]), 'block_length=100000000: expected a whole number of at least 1 and at most 65536'),
+    'a huge skip': (dict(entries=[dict(policy='dus', skip=2**62)]), f'skip={2**62}: expected a whole number of at least 1 and at most 16'),
+    'a huge budget': (dict(budgets=[10**9]), 'budget=1000000000: a one-pass policy needs a whole number of at least 1 and at most 1000000'),
+    'a budget beyond floats': (dict(budgets=[10**400]), 'budgets=1000'),
+    'a huge n': (dict(n=1e12), 'n=1000000000000.0: expected a whole number of at least 1 and at most 1000000'),
+    'a huge n in an entry': (dict(entries=[dict(policy='prism', n=10**12)]), 'prism: n=1000000000000'),
+    'length 0': (dict(length=0), 'length=0: expected a whole number of at least 1'),
+    'metrics no list': (dict(metrics='entropy'), "metrics='entropy': expected a list"),
+    'metrics a number': (dict(metrics=5), 'metrics=5: expected a list'),
+    'others no table': (dict(others=[1]), 'others=[1]: expected a table'),
+    'model no text': (dict(model=5), 'model=5: expected a text'),
+    'prompt no text': (dict(prompt=[5]), 'prompt=[5]: expected a text'),
+    'real no text': (dict(real=5), 'real=5: expected a text'),
+    'reference no text': (dict(reference=['smollm2']), "reference=['smollm2']: expected a text"),
+    'reference empty': (dict(reference=''), "reference='': empty"),
     'unknown dtype': (dict(dtype='float64'), "dtype 'float64'"),
     'unknown device': (dict(device='gpu'), "device 'gpu'"),
     'unknown eos rule': (dict(eos='onec'), "did you mean 'once'?"),
@@ -396,6 +537,22 @@ def test_mistake_in_a_command(home, capsys, args, expected):
     with pytest.raises(SystemExit) as e: main([a.format(store=home.store.folder, folder=home.folder) for a in args])
     printed = capsys.readouterr()
     assert e.value.code == 2 and expected in printed.err and 'Traceback' not in printed.err, printed
+
+def test_what_only_toml_can_say(tmp_path):
+    "A date is no hyper-parameter, a table no list"
+    for line, expected in (('entries = {policy = "prism"}', "entries={'policy': 'prism'}: expected a list"), ('entries = ["prism"]', "entries: 'prism': expected a table"),
+                           ('entries = [{policy = "prism", eta = 2024-01-01}]', r'prism: eta=datetime.date\(2024, 1, 1\): expected a number'),
+                           ('entries = [{policy = "prism", vary = {eta = [0.1, 10:00:00]}}]', 'prism: eta=datetime.time'),
+                           ('name = 2024-01-01\nentries = [{policy = "prism"}]', 'name=datetime.date.*expected a text')):
+        (tmp_path / 'a.toml').write_text(line)
+        with pytest.raises(ValueError, match=expected): ex.cells(ex.read_sweep(tmp_path / 'a.toml'))
+
+@given(st.sampled_from(sorted(ex.Sweep.__dataclass_fields__)), st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 3), max_size=2), st.dictionaries(st.text(max_size=2), st.integers(), max_size=1), st.dates()))
+def test_any_setting_of_any_kind(setting, v):
+    "Every value is taken, or refused in a sentence that names its setting"
+    try: ex.cells(ex.read_sweep(dict(budgets=[4], entries=[dict(policy='prism')]) | {setting: v}))
+    except (ValueError, KeyError) as e:
+        assert setting.removesuffix('s') in str(e) and len(str(e)) > 20, (setting, v, e)
 
 def test_broken_toml(tmp_path):
     (tmp_path / 'a.toml').write_text('n = [')
@@ -503,6 +660,55 @@ def test_dry_run_counts_judging_and_what_is_missing(home, tmp_path, judge, monke
     assert pytest.raises(SystemExit, main, ['sweep', str(tmp_path / 'a.toml'), '--store', str(tmp_path / 's'), '--dry-run']).value.code == 0
     said = ' '.join(capsys.readouterr().out.split())
     assert '72 texts' in said and 'beside what is there' in said and 'texts to judge, ' in said and ' here.' in said, said
+
+def test_what_was_timed_is_kept(home, cache, monkeypatch):
+    "One policy of a kind, once; again where the file is damaged, for another model, or when asked to"
+    timed, pace = [], ex.pace
+    monkeypatch.setattr(ex, 'pace', lambda model, c, s: timed.append(c.policy) or pace(model, c, s))
+    seen = list[tuple]()
+    first = ex.estimate(home.sweep, home.model, lambda *a: seen.append(a))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    kinds = {ex.kind(c) for c in ex.cells(home.sweep)}
+    assert len(timed) == len(kinds) == len(list(cache.iterdir())) == 3
+    again = ex.estimate(home.sweep, home.model)
+    assert len(timed) == 3 and again.hours.tolist() == first.hours.tolist()
+    files = sorted(cache.iterdir())
+    for i, bad in enumerate((b'', b'[]', b'{"seconds": [1.0, 2.0]}', b'\xff', b'[' * 100000, files[1].read_bytes(), json.dumps(json.loads(files[0].read_text()) | dict(seconds=[float('nan'), 1.])).encode(), json.dumps(json.loads(files[0].read_text()) | dict(seconds='fast')).encode())):
+        files[0].write_bytes(bad)
+        assert (ex.estimate(home.sweep, home.model).hours > 0).all() and len(timed) == 4 + i
+    ex.estimate(home.sweep, small_lm(seed=4)); assert len(timed) == 4 + i + 3
+    ex.estimate(ex.replace(home.sweep, batch_size=3), home.model); assert len(timed) == 4 + i + 6
+    ex.estimate(home.sweep, home.model, fresh=True); assert len(timed) == 4 + i + 9
+    assert not [p for p in cache.iterdir() if p.name.startswith('.')]
+
+def test_a_cache_that_cannot_be_written_is_none(home, tmp_path, monkeypatch):
+    (tmp_path / 'file').write_text('')
+    monkeypatch.setattr(ex, 'cache_folder', lambda: tmp_path / 'file' / 'navira')
+    assert (ex.estimate(home.sweep, home.model).hours > 0).all()
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    monkeypatch.undo()                                       # of the fixture too
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv('XDG_CACHE_HOME', str(tmp_path)); assert ex.cache_folder() == tmp_path / 'navira'
+        m.setenv('HOME', str(tmp_path / 'me'))
+        for unset in ('', 'relative/one'): m.setenv('XDG_CACHE_HOME', unset); assert ex.cache_folder() == tmp_path / 'me' / '.cache' / 'navira'
+
+def test_a_policy_without_a_budget_is_timed_by_one_that_keeps_to_it(home, monkeypatch):
+    "Else a dry run of `small` samples whole texts of `first-hitting`, `eb` and others, three times each"
+    timed, pace = [], ex.pace
+    monkeypatch.setattr(ex, 'pace', lambda model, c, s: timed.append(c.policy) or pace(model, c, s))
+    s = ex.replace(home.sweep, entries=tuple(map(ex.Entry, ('first-hitting', 'eb', 'backbone', 'dream-entropy', 'mdlm'))), budgets=(4,))
+    assert (ex.estimate(s, home.model).hours > 0).all() and timed == ['mdlm', 'dream-entropy']
+    timed.clear()
+    assert (ex.estimate(ex.replace(s, entries=(ex.Entry('prism'), ex.Entry('eb'))), home.model, fresh=True).hours > 0).all() and set(timed) == {'prism', 'eb'}
+    assert len({ex.kind(c) for c in ex.cells(ex.read_sweep('small'))}) <= 10       # about a second each on two cores
+
+def test_a_dry_run_into_a_pipe_is_not_silent(home, tmp_path):
+    (tmp_path / 'a.toml').write_text(toml(CONFIG | dict(model=str(home.folder / 'model'), metrics=['perplexity'])))
+    p = cli('sweep', tmp_path / 'a.toml', '--store', tmp_path / 's', '--dry-run', env=dict(XDG_CACHE_HOME=str(tmp_path)))
+    said = p.communicate(timeout=300)[0]
+    assert p.returncode == 0 and 'timing 0 of 3' in said and 'timing 2 of 3' in said and 'timing the reference model' in said, said
+    assert len(list((tmp_path / 'navira').iterdir())) >= 3
 
 def test_estimate_is_an_upper_bound_of_bytes_and_right_about_forwards(home):
     cost = ex.estimate(home.sweep, home.model)
@@ -918,6 +1124,20 @@ def test_compact(home, measured, tmp_path):
     assert all(torch.equal(ex.tokens(copy, k), ex.tokens(store, k)[:5]) for k in store.keys) and all(torch.equal(a, b) for k in store.keys for a, b in zip(ex.trajectory(copy, k), ex.trajectory(store, k)))
     ex.evaluate(copy)                                      # nothing is missing
     with pytest.raises(ValueError, match='is not empty'): ex.compact(store, tmp_path / 'copy')
+    for there in (False, True):                            # a full disk, at several files: nothing is left, and the same command goes on
+        for call in (0, 2, 4):
+            if there: (tmp_path / 'again').mkdir(exist_ok=True)
+            calls, copy_, write = iter(range(10**6)), ex.shutil.copyfile, ex.pq.write_table
+            def full(f):
+                def g(*a, **kw):
+                    f(*a, **kw)
+                    if next(calls) >= call: raise OSError(errno.ENOSPC, 'No space left on device')
+                return g
+            with pytest.MonkeyPatch.context() as m:
+                m.setattr(ex.shutil, 'copyfile', full(copy_)); m.setattr(ex.pq, 'write_table', full(write))
+                with pytest.raises(OSError, match='[Nn]o space left'): ex.compact(store, tmp_path / 'again')
+            assert (tmp_path / 'again').exists() == there and not (there and os.listdir(tmp_path / 'again'))
+    ex.pd.testing.assert_frame_equal(ex.load(ex.compact(store, tmp_path / 'again')), ex.load(store))
     slim = ex.compact(store, tmp_path / 'slim', traces=False)
     with pytest.raises(ValueError, match='without a trace'): ex.trajectory(slim, slim.keys[0])
 
@@ -978,6 +1198,33 @@ def test_a_store_does_not_go_on_with_a_policy_whose_code_has_changed(tmp_path, s
         somebody(**change)
         with pytest.raises(ValueError, match="'somebodys' as it was: its code has changed"): run()
     somebody(); run()
+
+def test_a_policy_from_a_file_is_one_wherever_it_is_loaded(tmp_path, somebody):
+    "As `--import` loads it: the module's name is not what it is made of; the store reads, measures, copies and reports without it"
+    import importlib.util
+    from navira.figures import report
+    import navira.sampling as s
+    sweep, model = ex.Sweep((ex.Entry('somebodys', trace=True), ex.Entry('prism')), budgets=(4,), n=8, metrics=('entropy', 'repetition')), small_lm(seed=3)
+    model.tokenizer = words()
+    head = 'from dataclasses import replace\nfrom navira.decoupling import navira_det\nfrom navira.prism import distrust, marked\nfrom navira.sampling import register\n'
+    (tmp_path / 'mine.py').write_text(head + BODY.format(scale=1., sign='', comment='', weight=1., beside=''))
+    (tmp_path / 'changed.py').write_text(head + BODY.format(scale=2., sign='', comment='', weight=1., beside=''))
+    def load(name, file):
+        spec = importlib.util.spec_from_file_location(name, tmp_path / file); module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)
+        return ex.made_of('somebodys')
+    codes = [load(name, 'mine.py') for name in ('mine', 'navira_import_mine', 'other')]
+    somebody()
+    assert set(codes) == {ex.made_of('somebodys')} != {load('mine', 'changed.py')} and None not in codes
+    load('mine', 'mine.py')
+    st_ = ex.run(sweep, tmp_path / 'store', model)
+    load('mine', 'changed.py')
+    with pytest.raises(ValueError, match="'somebodys' as it was: its code has changed"): ex.run(sweep, tmp_path / 'store', model)
+    s._registry.pop('somebodys'); s._about.pop('somebodys', None)
+    st_ = ex.evaluate(st_.folder)
+    assert set(ex.load(st_).policy) == {'somebodys', 'prism'} and ex.load(st_).entropy.notna().all()
+    assert len(ex.load(ex.compact(st_, tmp_path / 'small'))) == 2
+    assert 'somebodys' in (report(st_, tmp_path / 'report')[0]).read_text()
+    with pytest.raises(KeyError, match="policy 'somebodys'"): ex.run(sweep, tmp_path / 'store', model)
 
 def test_navira_s_own_policies_are_kept_account_of_by_rules():
     import navira.onepass

@@ -293,6 +293,28 @@ def test_report_is_the_same_again(toy, reported, tmp_path):
     again = fg.report(toy.store, tmp_path / 'again')
     assert [f.read_bytes() for f in reported[0]] == [f.read_bytes() for f in again]
 
+def test_a_report_is_written_whole_or_not_at_all(toy, tmp_path, monkeypatch):
+    "A disk that is full after a few files: what was there before is there still, and nothing else"
+    import errno
+    monkeypatch.setattr(fg, "PARTS", {k: fg.PARTS[k] for k in ('claims', 'plane', 'grid')})
+    out = tmp_path / 'report'
+    files = fg.report(toy.store, out)
+    assert files[0] == out / 'report.md' and sorted(p.name for p in out.iterdir()) == sorted(p.name for p in files) and all(p.is_file() for p in files)
+    for p in files: p.write_text('older')
+    (out / 'notes.md').write_text('mine')
+    before = {p: p.read_bytes() for p in out.iterdir()}
+    for call in range(len(files)):
+        calls, write = iter(range(10**6)), fg.written
+        def full(path):
+            if next(calls) >= call: raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+            return write(path)
+        with monkeypatch.context() as m:
+            m.setattr(fg, "written", full)
+            with pytest.raises(OSError, match="No space left"): fg.report(toy.store, out)
+        assert {p: p.read_bytes() for p in out.iterdir()} == before
+    fg.report(toy.store, out)
+    assert (out / 'report.md').read_text().startswith('# Results') and (out / 'notes.md').read_text() == 'mine'
+
 @pytest.mark.parametrize('without, kept', [(('perplexity',), {'claims', 'grid', 'table-1'}), (('perplexity', 'entropy'), {'claims', 'grid'})])
 def test_report_on_a_store_that_was_not_measured(tmp_path, without, kept):
     files = fg.report(made_up(tmp_path / 's', without=without), tmp_path / 'out')
