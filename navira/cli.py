@@ -447,21 +447,22 @@ def judge(
     limit: Annotated[Optional[int], typer.Option(help='Texts of each cell; all that the store has if not given.')] = None,
     concurrency: Annotated[int, typer.Option(help='Requests under way at once.')] = 8,
     retries: Annotated[int, typer.Option(help='Further tries of a request that failed.')] = 5,
-    timeout: Annotated[float, typer.Option(help='Seconds for a request.')] = 120.,
+    timeout: Annotated[float, typer.Option(help='Seconds for a try, as a whole.')] = 120.,
     key: Annotated[str, typer.Option(help='Environment variable that holds the key.')] = 'OPENAI_API_KEY',
+    retry_failed: Annotated[bool, typer.Option('--retry-failed', help='Also ask again about texts whose answer was no five marks.')] = False,
     dry_run: Annotated[bool, typer.Option('--dry-run', help='Say how many texts it would judge, and ask nobody.')] = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
     import navira.judge as j
     from navira.figures import Missing, read, terminal
     st = _named(store, folder)
-    todo = j.cases(st, model, limit)
+    todo = j.cases(st, model, limit, retry_failed=retry_failed)
     if dry_run: return out.print(f'{len(todo)} texts to judge, {sum(len(j.prompt(c.text)) for c in todo):,} characters of prompts', highlight=False, soft_wrap=True)
     if base_url is None: raise ValueError('--base-url: not given; expected the address of a server, such as http://localhost:8000/v1')
     server = j.Server(base_url, model, concurrency, retries, timeout, key=key)
     with stoppable(), bar() as b:
         task = b.add_task('judging', total=len(todo))
-        n = j.judge(st, server, limit, progress=lambda done, failed, of: b.update(task, completed=done + failed, description=f'judging, {failed} failed'))
+        n = j.judge(st, server, limit, retry_failed=retry_failed, progress=lambda done, failed, of: b.update(task, completed=done + failed, description=f'judging, {failed} failed'))
     out.print(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers', highlight=False, soft_wrap=True)
     try: out.print(terminal(j.table3(j.seen_by(read(st), model))))
     except Missing as e: err.print(f'no table yet: {e}', markup=False, highlight=False, soft_wrap=True)

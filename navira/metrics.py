@@ -11,17 +11,17 @@ __all__ = ['eos_rules', 'references', 'forms', 'of_sets', 'LANDMARKS', 'Reader',
            'picks', 'same_state', 'deciles', 'real_state', 'by_frequency', 'Landmark', 'landmarks']
 
 # %% ../nbs/11_metrics.ipynb #710aff9c
-import hashlib, json, math, os, re, shutil, sys, tempfile, warnings
+import asyncio, hashlib, json, math, os, re, shutil, sys, tempfile, threading, warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 from urllib.parse import urlsplit
 import numpy as np
@@ -442,6 +442,55 @@ def _same_words(tokenizer, ids, words):
     other = [f'{i} is {b!r} there and {a!r} here' for i, a, b in ours if a != b]
     if len(other) > len(ours) / 2: raise ValueError(f'the server has another tokenizer: token {other[0]}')
 
+# %% ../nbs/11_metrics.ipynb #d3699630
+@lru_cache(maxsize=1)
+def _loop() -> asyncio.AbstractEventLoop:
+    "Where all requests of this process run."
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name='navira-requests', daemon=True).start()
+    return loop
+
+def _call(server, request):
+    "What a coroutine of the client gives. Any thread may wait for it; `_hang_up` ends the wait with CancelledError."
+    answer = asyncio.run_coroutine_threadsafe(request, _loop())
+    server.under_way.add(answer)
+    try: return answer.result()
+    finally: answer.cancel(); server.under_way.discard(answer)     # Ctrl-C while waiting drops the request as well
+
+def _hang_up(server, waiting) -> None:
+    "Drop requests under way until none of these futures, which wait for them, is left."
+    while wait(waiting, timeout=.05).not_done:
+        for answer in [*waiting, *server.under_way]: answer.cancel()
+
+# %% ../nbs/11_metrics.ipynb #d39408d0
+def _client(server, what):
+    "`openai`'s client for a server: a try ends after `timeout` seconds in all, and an answer of more than `largest` bytes is an error."
+    _need('openai', what)
+    import openai
+    class TooLarge(openai.OpenAIError): pass                    # the client passes its own errors on
+    class Bounded(openai.DefaultAsyncHttpxClient):
+        async def send(self, request, **kw):
+            try:
+                async with asyncio.timeout(server.timeout): return await self.whole(await super().send(request, **{**kw, 'stream': True}))
+            except TimeoutError as e:
+                httpx = sys.modules[type(request).__module__.partition('.')[0]]
+                raise httpx.ReadTimeout(f'no whole answer within {server.timeout:g} s', request=request) from e
+        async def whole(self, answer):
+            body = bytearray()
+            try:
+                if (how := answer.headers.get('content-encoding', 'identity')) != 'identity': raise TooLarge(f'an answer packed by {how!r}, which was not asked for')
+                async for part in answer.aiter_raw():
+                    body += part
+                    if len(body) > server.largest: raise TooLarge(f'an answer of more than {server.largest:,} bytes')
+            finally: await answer.aclose()
+            return type(answer)(answer.status_code, headers=answer.headers, content=bytes(body), request=answer.request)
+    http = Bounded(follow_redirects=False, headers={'Accept-Encoding': 'identity'})
+    return openai.AsyncOpenAI(base_url=server.base_url, api_key=os.environ.get(server.key) or 'EMPTY', timeout=server.timeout, max_retries=server.retries, http_client=http)
+
+def _check_limits(server) -> None:
+    whole('concurrency', server.concurrency, 1); whole('retries', server.retries, 0)
+    if not 0 < server.timeout <= 86400: raise ValueError(f'timeout={server.timeout}: expected seconds, more than 0 and at most 86400, a day')
+
 # %% ../nbs/11_metrics.ipynb #141925fa
 @dataclass(frozen=True, eq=False)
 class Endpoint(Reader):
@@ -455,60 +504,59 @@ class Endpoint(Reader):
     limit: int|None=None # longest prompt in tokens: what the server takes, less the one it writes
     concurrency: int=8 # requests under way at once
     retries: int=5 # further tries after one that failed and may be worth repeating
-    timeout: float=120. # seconds for a request
+    timeout: float=120. # seconds for a try, from the connection to the last byte
     key: str='OPENAI_API_KEY' # environment variable that holds the key; where it is not set, none is needed
+    under_way: set=field(default_factory=set, init=False, repr=False) # requests
+    largest: ClassVar[int]=2**26 # bytes of an answer; a token's entry has about 100
     def __post_init__(self):
         if not self.name: object.__setattr__(self, 'name', self.model)
         super().__post_init__()
-        _check_url(self.base_url); choose('form', self.form, forms)
-        whole('concurrency', self.concurrency, 1); whole('retries', self.retries, 0)
-        if not 0 < self.timeout < math.inf: raise ValueError(f'timeout={self.timeout}: expected seconds, more than 0')
+        _check_url(self.base_url); choose('form', self.form, forms); _check_limits(self)
     @cached_property
-    def client(self):
-        _need('openai', f'reference {self.name!r} at {self.base_url}')
-        import openai
-        return openai.OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY', timeout=self.timeout, max_retries=self.retries)
+    def client(self): return _client(self, f'reference {self.name!r} at {self.base_url}')
     def nll(self, rows, where, batch_tokens=None, progress=None) -> list: return endpoint_nll(self, rows, where, progress)
     @classmethod
     def load(cls, base_url, model, tokenizer=None, **kw): return load_endpoint(base_url, model, tokenizer, **kw)
 
 # %% ../nbs/11_metrics.ipynb #85734b82
 def _check_url(url):
+    if '@' in url or '?' in url or '#' in url: raise ValueError('base_url holds a user, a password, a query (?...) or a fragment (#...): expected an address without them; a key belongs in the environment')
     parts = urlsplit(url)
-    if parts.username or parts.password: raise ValueError('base_url holds a user or a password: expected an address without them; a key belongs in the environment')
     if parts.scheme not in ('http', 'https') or not parts.hostname: raise ValueError(f"base_url={url!r}: expected an address such as 'http://localhost:8000/v1'")
 
 # %% ../nbs/11_metrics.ipynb #7d43a5e5
 def _models(endpoint) -> list:
     "What the server offers; nothing if it does not say."
     import openai
-    try: return [m.id for m in endpoint.client.models.list()]
-    except openai.OpenAIError: return []
+    async def offers(): return [m.id async for m in endpoint.client.models.list()]
+    try: return [i for i in _call(endpoint, offers()) if isinstance(i, str)]
+    except (openai.OpenAIError, AttributeError, TypeError, ValueError): return []
 
 # %% ../nbs/11_metrics.ipynb #c224c331
 def _keyless(endpoint, said: str) -> str:
     "What a server said, without our key should it repeat it."
-    key = os.environ.get(endpoint.key)
-    return said.replace(key, '***') if key else said
+    key = os.environ.get(endpoint.key, '')
+    return said.replace(key, '***') if len(key) > 3 else said
 
-def _clean(endpoint, said) -> str: return _keyless(endpoint, said)[:300]     # for a message
+def _clean(endpoint, said: str) -> str: # for a message
+    return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in _keyless(endpoint, said)[:300])
 
-def _explained(endpoint, error):
-    "Our error for one of the client's."
-    status = getattr(error, 'status_code', None)
-    at, offers = f'{endpoint.model!r} at {endpoint.base_url}', _models(endpoint) if status == 404 else []
+def _explained(endpoint, error) -> Exception:
+    "Our error for one of the client's. Raise it outside of the `except`, so that the client's, which holds the key, is not chained to it."
+    status, at = getattr(error, 'status_code', None), f'{endpoint.model!r} at {endpoint.base_url}'
+    offers, said = _models(endpoint) if status == 404 else [], _clean(endpoint, str(error))
     if offers and endpoint.model not in offers:
         try: choose(f'model at {endpoint.base_url}', endpoint.model, offers)
-        except KeyError as e: return e
-    if status is not None and status < 500 and status not in (408, 409, 429): return ValueError(f'{at}: the server refused: {_clean(endpoint, str(error))}')
-    return ConnectionError(f'{at}: no answer in {endpoint.retries + 1} tries: {_clean(endpoint, str(error))}')
+        except KeyError as e: return KeyError(_clean(endpoint, e.args[0]))
+    if status is not None and status < 500 and status not in (408, 409, 429): return ValueError(f'{at}: the server refused: {said}')
+    return ConnectionError(f'{at}: no answer in {endpoint.retries + 1} tries: {said}')
 
 # %% ../nbs/11_metrics.ipynb #bf6f1988
 def _answer(endpoint, ids):
     "What the server answers to a prompt of `ids`, bytes."
     import openai
     try:
-        got = endpoint.client.completions.with_raw_response.create(model=endpoint.model, prompt=ids, max_tokens=1, temperature=0., **forms[endpoint.form][0])
+        got = _call(endpoint, endpoint.client.completions.with_raw_response.create(model=endpoint.model, prompt=ids, max_tokens=1, temperature=0., **forms[endpoint.form][0]))
         return got.http_response.content
     except openai.OpenAIError as e: failed = e
     raise _explained(endpoint, failed)
@@ -519,12 +567,12 @@ def logprobs(
     ids: list, # the prompt, token ids
 ) -> list: # a log-probability for each token, None for the first
     "What the server's model says of a prompt. ValueError for an answer of another form, or from another tokenizer."
-    body = _answer(endpoint, ids)
-    try: found, words = forms[endpoint.form][1](json.loads(body)['choices'][0], ids)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    body, found, words = _answer(endpoint, ids), None, []
+    with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError): found, words = forms[endpoint.form][1](json.loads(body)['choices'][0], ids)
+    if found is None:
         other = next(f for f in forms if f != endpoint.form)
         raise ValueError(f'{endpoint.model!r} at {endpoint.base_url}: no log-probabilities of the prompt in the answer {_clean(endpoint, body.decode(errors="replace"))!r}: '
-                         f'expected {endpoint.form!r} for {len(ids)} tokens; does the server know form={other!r}?') from None
+                         f'expected {endpoint.form!r} for {len(ids)} tokens; does the server know form={other!r}?')
     _same_words(endpoint.tokenizer, ids, words)
     return found
 
@@ -541,9 +589,12 @@ def endpoint_nll(
     endpoint.client   # made once, before there are threads
     ask = lambda i: _negated(endpoint, logprobs(endpoint, rows[i][:ends[i]].tolist()), where[i][:ends[i]])
     with ThreadPoolExecutor(endpoint.concurrency) as pool:
-        for i, v in zip(todo, pool.map(ask, todo)):
-            out[i], done = v, done + ends[i]
-            if progress: progress(done, sum(ends))
+        answers = [pool.submit(ask, i) for i in todo]
+        try:
+            for i, v in zip(todo, answers):
+                out[i], done = v.result(), done + ends[i]
+                if progress: progress(done, sum(ends))
+        except BaseException: _hang_up(endpoint, answers); raise
     return out
 
 # %% ../nbs/11_metrics.ipynb #0662424b
