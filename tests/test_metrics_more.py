@@ -105,7 +105,9 @@ def test_grouped():
 def test_ratio():
     part, whole = torch.tensor([1, 2, 0]), torch.tensor([2, 2, 0])      # the last sample had no chance
     r = Ratio(part, whole)
-    assert r.value == 3/4 == float(r) and r.interval() == bootstrap([1, 2, 0], [2, 2, 0]) == (.5, 1) and '3 samples' in repr(r)
+    assert r.value == 3/4 == float(r) and all(map(math.isnan, r.interval())) and repr(r) == 'Ratio(0.75, 3 samples)'
+    r = Ratio(part.repeat(4), whole.repeat(4)); lo, hi = r.interval()
+    assert (lo, hi) == bootstrap([1, 2, 0] * 4, [2, 2, 0] * 4) and lo < 3/4 < hi and '12 samples' in repr(r)
 
 # --- perplexity under both rules, hidden states ----------------------------------------------------------------------------------
 cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1 {EOS} {EOS} w2', 'w1', '', EOS]
@@ -509,4 +511,4 @@ def test_bad_endpoints(ref, folder, monkeypatch):
     with pytest.raises(FileNotFoundError, match='no such folder'): Endpoint.load('http://h/v1', 'm', './none')
     with pytest.raises(ValueError, match='no hidden states'): features(end, ['w1'])
     monkeypatch.setattr(metrics, 'find_spec', lambda m: None)
-    with pytest.raises(ImportError, match=r"'openai'.*pip install 'navira\[eval\]'"): perplexity(['w1 w2'], end)
+    with pytest.raises(ImportError, match=r"'openai'.*pip install \"\.\[eval\]\""): perplexity(['w1 w2'], end)
