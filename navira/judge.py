@@ -80,13 +80,14 @@ def marks(
     answer: str | None, # what the judge wrote
 ) -> dict[str, float]: # of ASPECTS
     "The five marks of an answer."
-    if len(answer or '') > LONGEST: raise Unreadable(f'{len(answer or ""):,} characters, where five marks are about 100')
+    if answer and len(answer) > LONGEST: raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
     fenced = re.fullmatch(r'\s*```(?:json)?\s*\n(.*)\n\s*```\s*', answer or '', re.S)
     try: found = json.loads(fenced[1] if fenced else answer or '')
     except (ValueError, RecursionError) as e: raise Unreadable(f'no JSON: {e}') from None
     if not isinstance(found, dict) or set(found) != set(ASPECTS): raise Unreadable('not an object of the five marks')
     if bad := [k for k in ASPECTS if isinstance(found[k], bool) or not isinstance(found[k], (int, float))]: raise Unreadable(f'{bad[0]} is no number')
-    if bad := [k for k in ASPECTS if not 1 <= found[k] <= 10]: raise OutOfRange(f'{bad[0]}={str(found[bad[0]])[:20]}: a mark is between 1 and 10')
+    if bad := [k for k in ASPECTS if not 1 <= found[k] <= 10]:
+        raise OutOfRange(f'{bad[0]}={str(found[bad[0]])[:20]}: a mark is between 1 and 10')
     return {k: float(found[k]) for k in ASPECTS}
 
 # %% ../nbs/14_judge.ipynb #1d7bd1db
@@ -123,15 +124,17 @@ def ask(
     "One request, at temperature 0. `Refused`; ValueError or KeyError where no text can be judged so; ConnectionError where the server does not answer."
     import openai
     for i in range(server.retries + 1):
-        failed: Exception | None = None                       # raised after the `except`, so that the client's error, which holds the key, is not chained to it
+        failed: Exception | None = None         # raised after the `except`: the client's error, which holds the key, is not chained to it
         try:
             messages: Any = [dict(role='user', content=prompt(text))]
-            got = _call(server, server.client.chat.completions.create(model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
+            got = _call(server, server.client.chat.completions.create(
+                model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
             answer = got.choices[0].message.content
             if answer is None or isinstance(answer, str): return answer
             said = f'content is a {type(answer).__name__}'
-        except openai.APIStatusError as e: failed = Refused(_clean(server, str(e))) if e.status_code in (400, 413, 422) else _explained(server, e)
-        except openai.APIConnectionError as e: failed = _explained(server, e)     # the client has tried as often as it may
+        except openai.APIStatusError as e:
+            failed = Refused(_clean(server, str(e))) if e.status_code in (400, 413, 422) else _explained(server, e)
+        except openai.APIConnectionError as e: failed = _explained(server, e)     # tried as often as it may
         except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError) as e: said = _clean(server, f'{type(e).__name__}: {e}')     # 200, and no answer in it
         if failed: raise failed
         if i < server.retries: pause(min(30., .5 * 2**i))
@@ -144,7 +147,8 @@ def verdict(
     pause: Callable[[float], object],
 ) -> dict: # 'marks' or None, 'failed': why, 'answer': its first LONGEST characters, 'asked': how often
     "Ask, and once more if the answer cannot be read."
-    def said(failed, answer, found=None): return dict(marks=found, failed=failed, answer=answer and _keyless(server, answer[:LONGEST]), asked=asked)
+    def said(failed, answer, found=None):
+        return dict(marks=found, failed=failed, answer=answer and _keyless(server, answer[:LONGEST]), asked=asked)
     for asked in (1, 2):
         try: return said(None, answer := ask(server, text, pause), marks(answer))
         except Refused as e: return said(f'refused: {e}', None)
@@ -170,24 +174,28 @@ def rolls(st: Store) -> dict[str, Path]: # judge -> file
     out = {}
     for path in sorted((st.folder / 'judge').glob('*.jsonl')):
         with open(path, 'rb') as f: about = _json(f.readline())
-        if isinstance(about, dict) and 'judge' in about and about.get('rules') != RULES: continue      # of another version
-        if isinstance(about, dict) and isinstance(name := about.get('judge'), str) and roll_path(st, name) == path: out[name] = path
-        else: warnings.warn(f'{path}: its first line, which says whose verdicts these are, is damaged; `navira judge` with the name of that model mends it and asks nothing twice')
+        name = about.get('judge') if isinstance(about, dict) else None
+        if name and about.get('rules') != RULES: continue                        # of another version
+        if isinstance(name, str) and roll_path(st, name) == path: out[name] = path
+        else: warnings.warn(f'{path}: its first line, which says whose verdicts these are, is damaged; '
+                            '`navira judge` with the name of that model mends it and asks nothing twice')
     return out
 
 def _is_verdict(v) -> bool:
-    if not (isinstance(v, dict) and isinstance(v.get('key'), str) and type(v.get('sample')) is type(v.get('crc')) is int): return False
-    found = v.get('marks')
-    if found is None: return isinstance(v.get('failed'), str)
-    return v.get('failed') is None and isinstance(found, dict) and set(found) == set(ASPECTS) and all(type(x) in (int, float) and 1 <= x <= 10 for x in found.values())
+    if not isinstance(v, dict) or [type(v.get(k)) for k in ('key', 'sample', 'crc')] != [str, int, int]: return False
+    found, failed = v.get('marks'), v.get('failed')
+    if found is None or failed is not None: return found is None and isinstance(failed, str)
+    if not isinstance(found, dict) or set(found) != set(ASPECTS): return False
+    return all(type(x) in (int, float) and 1 <= x <= 10 for x in found.values())
 
 def lines(path: Path) -> list[dict]: # key, sample, crc, marks, failed, answer, asked
-    "The verdicts of a file; the last of a text counts. Lines that are damaged are left out, with a warning that names them."
+    "The verdicts of a file; the last of a text counts. Damaged lines are left out, with a warning that names them."
     found, bad = {}, []
-    for i, l in enumerate(path.read_bytes().split(b'\n')[:-1], 1):      # after the last newline is what was not finished
+    for i, l in enumerate(path.read_bytes().split(b'\n')[:-1], 1):     # after the last newline: what was not finished
         if _is_verdict(v := _json(l)): found[v['key'], v['sample']] = v
         elif i > 1: bad.append(str(i))
-    if bad: warnings.warn(f'{path}: line {", ".join(bad[:5])}{", ..." * (len(bad) > 5)} damaged and left out; the next run of this judge asks about these texts again')
+    if bad: warnings.warn(f'{path}: line {", ".join(bad[:5])}{", ..." * (len(bad) > 5)} damaged and left out; '
+                          'the next run of this judge asks about these texts again')
     return list(found.values())
 
 # %% ../nbs/14_judge.ipynb #89e1c293
@@ -198,7 +206,8 @@ class Roll:
         was = self.path.read_bytes() if self.path.exists() else b''
         kept = was[:was.rfind(b'\n') + 1]
         first, _, rest = kept.partition(b'\n')
-        if _json(first) != _header(judge): kept = json.dumps(_header(judge)).encode() + b'\n' + (kept if _is_verdict(_json(first)) else rest)
+        if _json(first) != _header(judge):
+            kept = json.dumps(_header(judge)).encode() + b'\n' + (kept if _is_verdict(_json(first)) else rest)
         if kept != was:
             with written(self.path) as f: f.write_bytes(kept)
         self.file = open(self.path, 'ab', buffering=0)
@@ -213,7 +222,8 @@ class Roll:
                 os.fsync(self.file.fileno())
             except OSError as e:
                 with suppress(OSError): os.ftruncate(self.file.fileno(), size)
-                failed = OSError(e.errno, f'{e.strerror}; what was answered before is kept, and the same command goes on from there', str(self.path))
+                went_on = 'what was answered before is kept, and the same command goes on from there'
+                failed = OSError(e.errno, f'{e.strerror}; {went_on}', str(self.path))
             else: return
         raise failed
 
@@ -239,7 +249,8 @@ def cases(
     "What this judge has not judged yet. ValueError for a store without a tokenizer."
     if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json in it, and a judge reads texts')
     limit, there = None if limit is None else whole('limit', limit, 1), roll_path(st, judge)
-    done = {(v['key'], v['sample'], v['crc']) for v in (lines(there) if there.exists() else []) if v['marks'] or not retry_failed}
+    said = lines(there) if there.exists() else []
+    done = {(v['key'], v['sample'], v['crc']) for v in said if v['marks'] or not retry_failed}
     out = []
     for key in st.keys if keys is None else keys:
         t = checked(st.cell(key))[0].slice(0, limit)
@@ -275,7 +286,9 @@ def judge(
             waiting, under_way, failure = iter(todo), set[Future](), None
             try:
                 while True:
-                    while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()) and (c := next(waiting, None)): under_way.add(pool.submit(one, c))
+                    while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()):
+                        if (c := next(waiting, None)) is None: break
+                        under_way.add(pool.submit(one, c))
                     if not under_way: break
                     finished_, under_way = wait(under_way, timeout=.5, return_when=FIRST_COMPLETED)
                     for f in finished_:
@@ -283,10 +296,12 @@ def judge(
                         if (v := f.result()) is None: continue
                         counts['judged' if v['marks'] else 'failed'] += 1; counts['asked'] += v['asked']
                         progress(counts['judged'], counts['failed'], len(todo))
-                        if (why := v['failed'] or '').startswith('refused') and not counts['judged'] and counts['failed'] >= 3:
-                            failure = failure or ValueError(f'{server.model!r} at {server.base_url}: the first {counts["failed"]} texts were {why}')
+                        refused = (v['failed'] or '').startswith('refused')
+                        if refused and not counts['judged'] and counts['failed'] >= 3:
+                            who = f'{server.model!r} at {server.base_url}'
+                            failure = failure or ValueError(f'{who}: the first {counts["failed"]} texts were {v["failed"]}')
                             wrong.set()
-            except BaseException: wrong.set(); _hang_up(server, under_way); raise     # a second Ctrl-C stops at once
+            except BaseException: wrong.set(); _hang_up(server, under_way); raise     # such as a second Ctrl-C
     if failure: raise failure
     if stop.is_set() and sum((counts['judged'], counts['failed'])) < len(todo): raise Interrupted(f'stopped after {counts["judged"] + counts["failed"]} of {len(todo)} texts, all of them kept in {st.folder}; give the same command again to go on')
     return counts

