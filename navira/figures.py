@@ -61,7 +61,7 @@ PAPER_LENGTH = 1024     # L of the paper's model: its budgets are compared at eq
 # %% ../nbs/13_results.ipynb #540e363e
 FEW = 8     # with fewer texts than this a percentile interval promises far more than it holds: none is given
 
-@lru_cache
+@lru_cache(maxsize=8)     # of 1000 texts one has 16 MB
 def resamplings(
     n: int, # texts
     n_boot: int = 2000, # resamplings

@@ -14,28 +14,31 @@ import sys
 import threading
 import time
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from .denoiser import written
 from .diffusion import choose
 from .experiments import Interrupted, Store, alone, checked, digest, open_store, patient
 from .figures import FEW, Draws, Missing, Number, Point, Results, STYLE, PARTS, Table, bars, budgets_axis, finished, look, made_with, number, resamplings
-from .metrics import _check_url, _clean, _explained, _keyless, _need, unpacked
+from .metrics import _call, _check_limits, _check_url, _clean, _client, _explained, _hang_up, _keyless, _need, unpacked
 from .sampling import whole
 
 # %% auto #0
-__all__ = ['PROMPT', 'ASPECTS', 'RULES', 'TABLE3', 'MARKED', 'PARTS', 'prompt', 'Unreadable', 'OutOfRange', 'marks', 'Server',
-           'Refused', 'ask', 'verdict', 'rolls', 'Roll', 'lines', 'Case', 'cases', 'judge', 'judged_rows', 'Judged',
-           'seen_by', 'drawn', 'table3', 'difference', 'differences', 'figure_c', 'served']
+__all__ = ['PROMPT', 'ASPECTS', 'LONGEST', 'RULES', 'TABLE3', 'MARKED', 'PARTS', 'prompt', 'Unreadable', 'OutOfRange', 'marks',
+           'Server', 'Refused', 'ask', 'verdict', 'roll_path', 'rolls', 'lines', 'Roll', 'Case', 'cases', 'judge',
+           'judged_rows', 'Judged', 'seen_by', 'drawn', 'table3', 'difference', 'differences', 'figure_c', 'served']
 
 # %% ../nbs/14_judge.ipynb #5c8c0d59
 PROMPT = '''You are an impartial expert evaluator for generated text.
@@ -71,16 +74,20 @@ class Unreadable(ValueError):
 class OutOfRange(ValueError):
     "It does, and a mark is not between 1 and 10."
 
+LONGEST = 10_000     # characters of an answer that are read and stored; five marks are about 100
+
 def marks(
     answer: str | None, # what the judge wrote
 ) -> dict[str, float]: # of ASPECTS
     "The five marks of an answer."
+    if answer and len(answer) > LONGEST: raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
     fenced = re.fullmatch(r'\s*```(?:json)?\s*\n(.*)\n\s*```\s*', answer or '', re.S)
     try: found = json.loads(fenced[1] if fenced else answer or '')
     except (ValueError, RecursionError) as e: raise Unreadable(f'no JSON: {e}') from None
     if not isinstance(found, dict) or set(found) != set(ASPECTS): raise Unreadable('not an object of the five marks')
     if bad := [k for k in ASPECTS if isinstance(found[k], bool) or not isinstance(found[k], (int, float))]: raise Unreadable(f'{bad[0]} is no number')
-    if bad := [k for k in ASPECTS if not 1 <= found[k] <= 10]: raise OutOfRange(f'{bad[0]}={found[bad[0]]}: a mark is between 1 and 10')
+    if bad := [k for k in ASPECTS if not 1 <= found[k] <= 10]:
+        raise OutOfRange(f'{bad[0]}={str(found[bad[0]])[:20]}: a mark is between 1 and 10')
     return {k: float(found[k]) for k in ASPECTS}
 
 # %% ../nbs/14_judge.ipynb #1d7bd1db
@@ -91,23 +98,20 @@ class Server:
     model: str # as the server calls it
     concurrency: int = 8 # requests under way at once
     retries: int = 5 # further tries after one that failed and may be worth repeating
-    timeout: float = 120. # seconds for a request
+    timeout: float = 120. # seconds for a try, from the connection to the last byte
     max_tokens: int = 256 # of an answer; five marks are about 60
     key: str = 'OPENAI_API_KEY' # environment variable that holds the key; where it is not set, none is needed
+    under_way: set = field(default_factory=set, init=False, repr=False) # requests
+    largest: ClassVar[int] = 2**20 # bytes of an answer
 
     def __post_init__(self):
-        _check_url(self.base_url)
+        _check_url(self.base_url); _check_limits(self); whole('max_tokens', self.max_tokens, 1)
         if not self.model: raise ValueError("model='': expected the name of a model on the server")
-        whole('concurrency', self.concurrency, 1), whole('retries', self.retries, 0), whole('max_tokens', self.max_tokens, 1)
-        if not 0 < self.timeout < math.inf: raise ValueError(f'timeout={self.timeout}: expected seconds, more than 0')
 
     @property
     def name(self) -> str: return self.model
     @cached_property
-    def client(self):
-        _need('openai', f'judge {self.model!r} at {self.base_url}')
-        import openai
-        return openai.OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY', timeout=self.timeout, max_retries=self.retries)
+    def client(self): return _client(self, f'judge {self.model!r} at {self.base_url}')
 
 class Refused(ValueError):
     "The server will not judge this text (a status of 400, 413 or 422)."
@@ -116,21 +120,23 @@ def ask(
     server: Server,
     text: str, # that is to be judged
     pause: Callable[[float], object], # waits so many seconds
-) -> str | None: # the answer
+) -> str | None: # the answer, as it came
     "One request, at temperature 0. `Refused`; ValueError or KeyError where no text can be judged so; ConnectionError where the server does not answer."
     import openai
     for i in range(server.retries + 1):
+        failed: Exception | None = None         # raised after the `except`: the client's error, which holds the key, is not chained to it
         try:
-            got = server.client.chat.completions.create(model=server.model, messages=[dict(role='user', content=prompt(text))], temperature=0., max_tokens=server.max_tokens)
-            return None if (said := got.choices[0].message.content) is None else _keyless(server, said)
+            messages: Any = [dict(role='user', content=prompt(text))]
+            got = _call(server, server.client.chat.completions.create(
+                model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
+            answer = got.choices[0].message.content
+            if answer is None or isinstance(answer, str): return answer
+            said = f'content is a {type(answer).__name__}'
         except openai.APIStatusError as e:
-            if e.status_code in (400, 413, 422): raise Refused(_clean(server, str(e))) from None
-            failed = _explained(server, e)
-            raise failed from None
-        except openai.APIConnectionError as e:               # the client has tried as often as it may
-            failed = _explained(server, e)
-            raise failed from None
+            failed = Refused(_clean(server, str(e))) if e.status_code in (400, 413, 422) else _explained(server, e)
+        except openai.APIConnectionError as e: failed = _explained(server, e)     # tried as often as it may
         except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError) as e: said = _clean(server, f'{type(e).__name__}: {e}')     # 200, and no answer in it
+        if failed: raise failed
         if i < server.retries: pause(min(30., .5 * 2**i))
     raise ConnectionError(f'{server.model!r} at {server.base_url}: {server.retries + 1} answers that are none; the last: {said}')
 
@@ -139,55 +145,90 @@ def verdict(
     server: Server,
     text: str,
     pause: Callable[[float], object],
-) -> dict: # 'marks' or None, 'failed': why, 'answer': as it came, 'asked': how often
+) -> dict: # 'marks' or None, 'failed': why, 'answer': its first LONGEST characters, 'asked': how often
     "Ask, and once more if the answer cannot be read."
+    def said(failed, answer, found=None):
+        return dict(marks=found, failed=failed, answer=answer and _keyless(server, answer[:LONGEST]), asked=asked)
     for asked in (1, 2):
-        try: return dict(marks=marks(answer := ask(server, text, pause)), failed=None, answer=answer, asked=asked)
-        except Refused as e: return dict(marks=None, failed=f'refused: {e}', answer=None, asked=asked)
-        except OutOfRange as e: return dict(marks=None, failed=str(e), answer=answer, asked=asked)
+        try: return said(None, answer := ask(server, text, pause), marks(answer))
+        except Refused as e: return said(f'refused: {e}', None)
+        except OutOfRange as e: return said(str(e), answer)
         except Unreadable as e: failed = str(e)
-    return dict(marks=None, failed=failed, answer=answer, asked=2)
+    return said(failed, answer)
 
 # %% ../nbs/14_judge.ipynb #7dccfab0
 RULES = 1     # raised when the prompt, or the way an answer is read, changes
 
+def _json(line: bytes) -> Any: # None for what is none
+    try: return json.loads(line)
+    except (ValueError, RecursionError): return None
+
+def _header(judge: str) -> dict: return dict(judge=judge, rules=RULES, temperature=0., prompt=PROMPT)
+
+def roll_path(st: Store, judge: str) -> Path:
+    "The file of a judge, there or not."
+    return st.folder / 'judge' / f'{digest([judge, PROMPT, RULES])}.jsonl'
+
 def rolls(st: Store) -> dict[str, Path]: # judge -> file
-    "The judges that have said something about a store."
+    "The judges that have said something about a store. A warning names a file that does not say whose it is."
     out = {}
     for path in sorted((st.folder / 'judge').glob('*.jsonl')):
-        with open(path, encoding='utf-8') as f: head = f.readline()
-        try: about = json.loads(head)
-        except ValueError: continue
-        if about.get('rules') == RULES: out[about['judge']] = path
+        with open(path, 'rb') as f: about = _json(f.readline())
+        name = about.get('judge') if isinstance(about, dict) else None
+        if name and about.get('rules') != RULES: continue                        # of another version
+        if isinstance(name, str) and roll_path(st, name) == path: out[name] = path
+        else: warnings.warn(f'{path}: its first line, which says whose verdicts these are, is damaged; '
+                            '`navira judge` with the name of that model mends it and asks nothing twice')
     return out
 
+def _is_verdict(v) -> bool:
+    if not isinstance(v, dict) or [type(v.get(k)) for k in ('key', 'sample', 'crc')] != [str, int, int]: return False
+    found, failed = v.get('marks'), v.get('failed')
+    if found is None or failed is not None: return found is None and isinstance(failed, str)
+    if not isinstance(found, dict) or set(found) != set(ASPECTS): return False
+    return all(type(x) in (int, float) and 1 <= x <= 10 for x in found.values())
+
+def lines(path: Path) -> list[dict]: # key, sample, crc, marks, failed, answer, asked
+    "The verdicts of a file; the last of a text counts. Damaged lines are left out, with a warning that names them."
+    found, bad = {}, []
+    for i, l in enumerate(path.read_bytes().split(b'\n')[:-1], 1):     # after the last newline: what was not finished
+        if _is_verdict(v := _json(l)): found[v['key'], v['sample']] = v
+        elif i > 1: bad.append(str(i))
+    if bad: warnings.warn(f'{path}: line {", ".join(bad[:5])}{", ..." * (len(bad) > 5)} damaged and left out; '
+                          'the next run of this judge asks about these texts again')
+    return list(found.values())
+
+# %% ../nbs/14_judge.ipynb #89e1c293
 class Roll:
-    "The file of one judge, open for writing. Several threads may write."
+    "The file of one judge, open for writing; what is damaged at its ends is mended first. Several threads may write."
     def __init__(self, st: Store, judge: str):
-        self.path, self.lock = st.folder / 'judge' / f'{digest([judge, PROMPT, RULES])}.jsonl', threading.Lock()
-        self.path.parent.mkdir(exist_ok=True)
-        self.file = open(self.path, 'ab+')
-        self.file.seek(0)
-        whole_lines = self.file.read().rpartition(b'\n')[0]
-        size = len(whole_lines) + 1 if whole_lines else 0
-        if self.file.seek(0, 2) != size: self.file.truncate(size)
-        if not size: self.write(dict(judge=judge, rules=RULES, temperature=0., prompt=PROMPT))
+        self.path, self.lock = roll_path(st, judge), threading.Lock()
+        was = self.path.read_bytes() if self.path.exists() else b''
+        kept = was[:was.rfind(b'\n') + 1]
+        first, _, rest = kept.partition(b'\n')
+        if _json(first) != _header(judge):
+            kept = json.dumps(_header(judge)).encode() + b'\n' + (kept if _is_verdict(_json(first)) else rest)
+        if kept != was:
+            with written(self.path) as f: f.write_bytes(kept)
+        self.file = open(self.path, 'ab', buffering=0)
 
     def write(self, line: dict) -> None:
+        "OSError where the disk is full: no part of the line stays."
+        left = memoryview(json.dumps(line).encode() + b'\n')
         with self.lock:
-            self.file.write(json.dumps(line, ensure_ascii=False).encode('utf-8', 'surrogatepass') + b'\n')
-            self.file.flush(); os.fsync(self.file.fileno())
+            size = os.fstat(self.file.fileno()).st_size
+            try:
+                while left: left = left[os.write(self.file.fileno(), left):]
+                os.fsync(self.file.fileno())
+            except OSError as e:
+                with suppress(OSError): os.ftruncate(self.file.fileno(), size)
+                went_on = 'what was answered before is kept, and the same command goes on from there'
+                failed = OSError(e.errno, f'{e.strerror}; {went_on}', str(self.path))
+            else: return
+        raise failed
 
     def __enter__(self): return self
     def __exit__(self, *e): self.file.close()
-
-def lines(path: Path) -> list[dict]: # key, sample, crc, marks, failed, answer, asked
-    "The verdicts of a file; the last of a text counts. ValueError for a line that is none."
-    found = {}
-    for i, l in enumerate(path.read_bytes().split(b'\n')[1:-1]):      # the first says whose they are; after the last newline is what was not finished
-        try: v = json.loads(l); found[v['key'], v['sample']] = v
-        except (ValueError, KeyError, TypeError): raise ValueError(f'{path}: line {i + 2} is no verdict; take it out, and its text is judged again') from None
-    return list(found.values())
 
 # %% ../nbs/14_judge.ipynb #a8d8bf13
 @dataclass(frozen=True)
@@ -203,10 +244,13 @@ def cases(
     judge: str,
     limit: int | None = None, # texts of a cell; None: all that the store has
     keys: Iterable[str] | None = None, # of cells; None: all
+    retry_failed: bool = False, # those too whose answers were no five marks
 ) -> list[Case]:
     "What this judge has not judged yet. ValueError for a store without a tokenizer."
     if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json in it, and a judge reads texts')
-    done = {(v['key'], v['sample'], v['crc']) for v in lines(p)} if (p := rolls(st).get(judge)) else set()
+    limit, there = None if limit is None else whole('limit', limit, 1), roll_path(st, judge)
+    said = lines(there) if there.exists() else []
+    done = {(v['key'], v['sample'], v['crc']) for v in said if v['marks'] or not retry_failed}
     out = []
     for key in st.keys if keys is None else keys:
         t = checked(st.cell(key))[0].slice(0, limit)
@@ -220,33 +264,44 @@ def judge(
     server: Server,
     limit: int | None = None, # texts of a cell; None: all that the store has
     keys: Iterable[str] | None = None, # of cells; None: all
+    retry_failed: bool = False, # ask again where the answer was no five marks
     progress: Callable[[int, int, int], None] = lambda done, failed, of: None, # called after each verdict
 ) -> dict: # 'judged', 'failed', 'asked': of this run
     "Have a store's texts judged, as far as they are not. `Interrupted` after Ctrl-C; errors as `ask`. What was answered is kept."
     st = folder if isinstance(folder, Store) else open_store(folder)
-    limit, counts = None if limit is None else whole('limit', limit, 1), dict(judged=0, failed=0, asked=0)
+    counts = dict(judged=0, failed=0, asked=0)
     with alone(st.folder):
-        if not (todo := cases(st, server.name, limit, keys)): return counts
+        if roll_path(st, server.name).exists(): Roll(st, server.name).file.close()     # mended
+        if not (todo := cases(st, server.name, limit, keys, retry_failed)): return counts
         _need('openai', f'judge {server.model!r} at {server.base_url}')
         with patient() as stop, Roll(st, server.name) as roll, ThreadPoolExecutor(server.concurrency) as pool:
             wrong = threading.Event()
             def one(c: Case) -> dict | None:
                 if stop.is_set() or wrong.is_set(): return None
-                try: v = verdict(server, c.text, lambda s: wrong.wait(s))
+                try:
+                    v = verdict(server, c.text, lambda s: wrong.wait(s))
+                    roll.write(dict(key=c.key, sample=c.sample, crc=c.crc) | v)
                 except Exception: wrong.set(); raise
-                roll.write(dict(key=c.key, sample=c.sample, crc=c.crc) | v)
                 return v
             waiting, under_way, failure = iter(todo), set[Future](), None
-            while True:
-                while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()) and (c := next(waiting, None)): under_way.add(pool.submit(one, c))
-                if not under_way: break
-                finished_, under_way = wait(under_way, timeout=.5, return_when=FIRST_COMPLETED)
-                for f in finished_:
-                    if f.exception(): failure = failure or f.exception(); continue
-                    if (v := f.result()) is None: continue
-                    counts['judged' if v['marks'] else 'failed'] += 1; counts['asked'] += v['asked']
-                    progress(counts['judged'], counts['failed'], len(todo))
-                    if v['failed'] and v['failed'].startswith('refused') and not counts['judged'] and counts['failed'] >= 3: failure = failure or ValueError(f'{server.model!r} at {server.base_url}: the first {counts["failed"]} texts were {v["failed"]}'); wrong.set()
+            try:
+                while True:
+                    while len(under_way) < server.concurrency and not (stop.is_set() or wrong.is_set()):
+                        if (c := next(waiting, None)) is None: break
+                        under_way.add(pool.submit(one, c))
+                    if not under_way: break
+                    finished_, under_way = wait(under_way, timeout=.5, return_when=FIRST_COMPLETED)
+                    for f in finished_:
+                        if f.exception(): failure = failure or f.exception(); continue
+                        if (v := f.result()) is None: continue
+                        counts['judged' if v['marks'] else 'failed'] += 1; counts['asked'] += v['asked']
+                        progress(counts['judged'], counts['failed'], len(todo))
+                        refused = (v['failed'] or '').startswith('refused')
+                        if refused and not counts['judged'] and counts['failed'] >= 3:
+                            who = f'{server.model!r} at {server.base_url}'
+                            failure = failure or ValueError(f'{who}: the first {counts["failed"]} texts were {v["failed"]}')
+                            wrong.set()
+            except BaseException: wrong.set(); _hang_up(server, under_way); raise     # such as a second Ctrl-C
     if failure: raise failure
     if stop.is_set() and sum((counts['judged'], counts['failed'])) < len(todo): raise Interrupted(f'stopped after {counts["judged"] + counts["failed"]} of {len(todo)} texts, all of them kept in {st.folder}; give the same command again to go on')
     return counts

@@ -139,7 +139,7 @@ def dataset_documents(
 ) -> Iterator[str]:
     "Documents by way of the `datasets` library. Raises `FileNotFoundError`, `KeyError` (column) or `ImportError`."
     try: import datasets
-    except ImportError: raise ImportError(f"data={name!r} looks like a data set of the Hub; reading one needs `pip install 'navira[train]'`") from None
+    except ImportError: raise ImportError(f"data={name!r} looks like a data set of the Hub; reading one needs `pip install \".[train]\"` in the clone of navira") from None
     try: found = datasets.load_from_disk(name) if saved_dataset(Path(name)) else datasets.load_dataset(name)
     except Exception as e: raise FileNotFoundError(f'data={name!r}: no such file or folder here, and as a data set: {e}') from None
     if isinstance(found, dict): found = found[split if split in found else next(iter(found))]

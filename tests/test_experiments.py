@@ -1090,7 +1090,7 @@ def test_damaged_cell_is_not_measured(measured):
 
 def test_missing_reference_names_the_extra(measured, monkeypatch):
     monkeypatch.setattr(metrics, 'find_spec', lambda m: None)
-    with pytest.raises(ImportError, match=r'navira\[eval\]'): ex.evaluate(measured, ['perplexity'])
+    with pytest.raises(ImportError, match=r'pip install "\.\[eval\]"'): ex.evaluate(measured, ['perplexity'])
     ex.evaluate(measured, ['entropy'])                     # needs none, loads none
 
 def test_load(home, measured):

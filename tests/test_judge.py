@@ -1,5 +1,5 @@
 """The judge: a server that misbehaves by script, a run that is killed, answers that are none, and one real server on this machine."""
-import hashlib, json, os, signal, subprocess, sys, threading, time
+import errno, gzip, hashlib, json, os, signal, subprocess, sys, threading, time, traceback, warnings
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,6 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         with s.lock: i = len(s.asked); s.asked.append(text); s.seen.append((self.headers.get('Authorization'), body))
         how = s.script(i, text)
         time.sleep(s.delay)
+        if callable(how): return how(self)
         if how == 'hang': time.sleep(3); return
         if how == 'cut': self.send(200, {'Content-Length': '5000'}, chat('{"clarity"')); self.close_connection = True; return
         if how is None:
@@ -189,8 +190,7 @@ def test_any_text_can_be_asked_about_and_stored(store, text):
         with Scripted() as s: v = j.verdict(server(s), text, time.sleep)
         assert s.asked == [text] and v['marks'] == of(text)
     with j.Roll(store, 'm') as roll: roll.write(dict(key='k', sample=0, crc=0) | v)
-    try: assert j.lines(j.rolls(store)['m'])[0]['failed'] == v['failed']
-    except ValueError: assert text == '\ud800'
+    assert j.lines(j.rolls(store)['m'])[0]['failed'] == v['failed'] and j.lines(j.rolls(store)['m'])[0]['answer'] == v['answer']
 
 # --- stopped --------------------------------------------------------------------------------------------------------------
 def run(store, s, *args, **env):
@@ -228,12 +228,162 @@ def test_two_at_once_are_refused(store):
     with Scripted(delay=.05) as s, ex.alone(store.folder):
         with pytest.raises(ex.Busy): j.judge(store, server(s))
 
-def test_a_line_that_is_none_is_named(store):
-    with Scripted() as s: j.judge(store, server(s), limit=1)
-    path = next(iter(j.rolls(store).values()))
+# --- files that were damaged ------------------------------------------------------------------------------------------------
+def judged_file(store, **kw):
+    with Scripted() as s: j.judge(store, server(s), **kw)
+    return next(iter(j.rolls(store).values()))
+
+def asked_again(store, **kw):
+    with Scripted() as s, warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return j.judge(store, server(s), **kw)['asked']
+
+HEADS = {'half': b'{"judge": "qwen", "ru', 'a list': b'[]', 'null': b'null', 'empty': b'', 'bytes': b'\xff\xfe\x00', 'a number for a name': b'{"judge": 7, "rules": 1}', 'another judge': b'{"judge": "other", "rules": 1}', 'deep': b'[' * 5000}
+@pytest.mark.parametrize('head', HEADS)
+def test_a_damaged_first_line_costs_nothing(store, head):
+    path = judged_file(store, limit=2)
+    was = path.read_bytes()
+    path.write_bytes(HEADS[head] + b'\n' + was.split(b'\n', 1)[1])
+    with pytest.warns(UserWarning, match='first line.*is damaged'): assert j.rolls(store) == {}
+    assert asked_again(store, limit=2) == 0 and path.read_bytes() == was and j.rolls(store) == {'qwen': path}
+
+def test_a_lost_first_line_costs_nothing(store):
+    path = judged_file(store, limit=2)
+    was = path.read_bytes()
+    path.write_bytes(was.split(b'\n', 1)[1])
+    assert len(j.lines(path)) == 12 and asked_again(store, limit=2) == 0 and path.read_bytes() == was
+
+BAD = [b'{"key": broken', b'[]', b'7', b'', b'\xff', b'{"key": "k", "sample": 0}', b'{"key": "k", "sample": 0, "crc": 1, "marks": [1], "failed": null}', b'{"key": "k", "sample": 0, "crc": 1, "marks": null, "failed": null}',
+       b'{"key": "k", "sample": "0", "crc": 1, "marks": null, "failed": "x"}', b'{"key": "k", "sample": 0, "crc": 1, "marks": {"clarity": 99}, "failed": null}']
+@pytest.mark.parametrize('bad', BAD)
+def test_a_damaged_line_is_named_left_out_and_judged_again(store, bad):
+    path = judged_file(store, limit=1)
     rows = path.read_bytes().split(b'\n')
-    path.write_bytes(b'\n'.join([*rows[:2], b'{"key": broken', *rows[2:]]))
-    with pytest.raises(ValueError, match='line 3 is no verdict'): j.cases(store, 'qwen')
+    path.write_bytes(b'\n'.join([*rows[:2], bad, *rows[3:]]))
+    with pytest.warns(UserWarning, match='line 3 damaged'): assert len(j.lines(path)) == 5
+    with pytest.warns(UserWarning, match='line 3 damaged'): assert len(j.judged_rows(store, 'qwen')) == 5
+    assert asked_again(store, limit=1) == 1
+
+@pytest.mark.parametrize('answer', ['\ud800', 'x' * 9000 + '\udfff', '\x1b[2J\x00\u202e'])
+def test_half_a_character_in_an_answer_locks_nothing(store, answer):
+    with Scripted(lambda i, text: (200, {}, chat(answer)) if i < 2 else None) as s: assert j.judge(store, server(s, concurrency=1), limit=2) == dict(judged=11, failed=1, asked=13)
+    with Scripted() as s: j.judge(store, server(s, 'other'), limit=2)
+    assert set(j.rolls(store)) == {'qwen', 'other'} and asked_again(store, limit=2) == 0
+    d = j.judged_rows(store, 'qwen')
+    assert len(d) == 12 and d.failed.sum() == 1 and [v['answer'] for v in j.lines(j.rolls(store)['qwen']) if v['failed']] == [answer]
+    assert j.rolls(store)['qwen'].read_bytes().isascii()
+
+def test_a_file_as_0_1_0_wrote_it_is_read(store):
+    "It had half characters as three bytes each."
+    path = judged_file(store, limit=1)
+    head, *rows = map(json.loads, path.read_bytes().splitlines())
+    rows[0] |= dict(marks=None, failed='no JSON', answer='caf\xe9 \ud800')
+    path.write_bytes(b''.join(json.dumps(v, ensure_ascii=False).encode('utf-8', 'surrogatepass') + b'\n' for v in (head, *rows)))
+    assert j.rolls(store) == {'qwen': path} and len(j.judged_rows(store, 'qwen')) == 6 and asked_again(store, limit=1) == 0
+
+def test_a_full_disk_leaves_no_half_line(store, monkeypatch):
+    path, real, left = judged_file(store, limit=1), os.write, [3]
+    was = path.read_bytes()
+    def write(fd, data):
+        if len(data) < 50: return real(fd, data)
+        left[0] -= 1
+        if left[0] >= 0: return real(fd, data)
+        if left[0] == -1: return real(fd, data[:20])
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    with Scripted() as s:
+        with monkeypatch.context() as m:
+            m.setattr(os, 'write', write)
+            with pytest.raises(OSError, match='No space left.*same command goes on'): j.judge(store, server(s, concurrency=1), limit=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            assert len(j.lines(path)) == 6 + 3 and path.read_bytes().startswith(was) and path.read_bytes().endswith(b'}\n')
+            assert j.judge(store, server(s), limit=2)['judged'] == 3
+
+# --- what the server may not do -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('key', ['0', '5', 'e', '1', '.', '{"'])
+def test_a_key_that_is_in_every_answer_changes_none(store, monkeypatch, key):
+    monkeypatch.setenv('OPENAI_API_KEY', key)
+    good = json.dumps(FIVE | dict(clarity=5.0, style=10))
+    with Scripted(lambda i, text: (200, {}, chat(good))) as s: assert j.judge(store, server(s), limit=1) == dict(judged=6, failed=0, asked=6)
+    assert all(v['marks'] == {k: float(x) for k, x in json.loads(good).items()} and v['answer'] == good for v in everything(store))
+
+def test_failed_verdicts_can_be_asked_again(store, capsys):
+    with Scripted(lambda i, text: (200, {}, chat('no')) if i < 4 else None) as s:
+        assert j.judge(store, server(s, concurrency=1), limit=1) == dict(judged=4, failed=2, asked=8)
+        assert j.judge(store, server(s), limit=1)['asked'] == 0
+        code, out, err = cli(capsys, 'judge', store.folder, '--model', 'qwen', '--limit', 1, '--retry-failed', '--dry-run')
+        assert code == 0 and '2 texts to judge' in out
+        assert j.judge(store, server(s), limit=1, retry_failed=True) == dict(judged=2, failed=0, asked=2)
+        assert j.judge(store, server(s), limit=1, retry_failed=True)['asked'] == 0 and all(v['marks'] for v in everything(store)) and len(everything(store)) == 6
+
+def dribbles(where):
+    "A byte each fifth of a second, for a minute: of the headers, or of the body."
+    def send(h):
+        head, body = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 400\r\nX-Filler: ', b'\r\n\r\n'
+        try:
+            h.wfile.write(head if where == 'headers' else head + body)
+            for _ in range(300): h.wfile.write(b'a'); h.wfile.flush(); time.sleep(.2)
+        except OSError: pass
+        h.close_connection = True
+    return send
+
+@pytest.mark.parametrize('where', ['headers', 'body'])
+def test_a_timeout_bounds_a_request_as_a_whole(store, where):
+    with Scripted(lambda i, text: dribbles(where)) as s:
+        start = time.monotonic()
+        with pytest.raises(ConnectionError, match='no answer in 1 tries'): j.judge(store, server(s, timeout=.7, retries=0), limit=1)
+        assert time.monotonic() - start < 15      # without a bound it is a minute
+
+def test_a_second_ctrl_c_stops_at_once(store):
+    if threading.current_thread() is not threading.main_thread(): pytest.skip('signals need the main thread')
+    held = threading.Event()
+    with Scripted(lambda i, text: None if i < 2 else lambda h: held.wait(60)) as s:
+        def press():
+            end = time.monotonic() + 20
+            while len(s.asked) < 4 and time.monotonic() < end: time.sleep(.01)
+            for _ in range(2): os.kill(os.getpid(), signal.SIGINT); time.sleep(.7)
+        threading.Thread(target=press, daemon=True).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt) as e: j.judge(store, server(s, concurrency=2, timeout=50.))
+        assert not isinstance(e.value, ex.Interrupted) and time.monotonic() - start < 25
+        held.set()
+    assert len(everything(store)) == 2 and asked_again(store, limit=1) >= 4
+
+def test_an_answer_has_an_end(store):
+    long = 'word ' * 10_000
+    with Scripted(lambda i, text: (200, {}, chat(long))) as s: assert j.judge(store, server(s), limit=1)['failed'] == 6
+    assert all(len(v['answer']) == j.LONGEST and '50,000 characters' in v['failed'] for v in everything(store)) and next(iter(j.rolls(store).values())).stat().st_size < 80_000
+    huge = chat('x' * (j.Server.largest + 1))
+    with Scripted(lambda i, text: (200, {}, huge)) as s:
+        with pytest.raises(ConnectionError, match='more than 1,048,576 bytes'): j.judge(store, server(s, 'huge', retries=0), limit=1)
+
+def test_a_packed_answer_is_not_unpacked(store):
+    bomb = gzip.compress(b' ' * 50_000_000)
+    with Scripted(lambda i, text: (200, {'Content-Encoding': 'gzip'}, bomb)) as s:
+        with pytest.raises(ConnectionError, match="packed by 'gzip'"): j.judge(store, server(s, retries=0, concurrency=1), limit=1)
+
+def test_a_redirect_does_not_take_the_key_along(store, monkeypatch):
+    monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-1234')
+    with Scripted() as other, Scripted(lambda i, text: (307, {'Location': other.url + '/chat/completions'}, b'')) as s:
+        with pytest.raises(ValueError, match='refused'): j.judge(store, server(s), limit=1)
+        assert not other.asked
+
+def whole_story(e): return ''.join(traceback.format_exception(e)) + repr(e.__context__) + repr(e.__cause__)
+
+@pytest.mark.parametrize('answer', [(404, {}, b'{"error": {"message": "no model for sk-secret-1234"}}'), (401, {}, b'{"error": {"message": "wrong key sk-secret-1234"}}'), (400, {}, b'{"error": {"message": "sk-secret-1234"}}'),
+                                    (500, {}, b'sk-secret-1234'), (200, {}, b'sk-secret-1234'), (200, {}, b'{"error": "sk-secret-1234"}')], ids=lambda a: f'{a[0]}-{len(a[2])}')
+@pytest.mark.parametrize('model', ['qwen', 'qwem'])
+def test_no_error_and_nothing_chained_to_it_has_the_key(store, monkeypatch, answer, model):
+    monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-1234')
+    monkeypatch.setattr(Handler, 'do_GET', lambda h: h.send(200, {}, json.dumps(dict(object='list', data=[dict(id=m, object='model') for m in ('qwen', 'sk-secret-1234')])).encode()))
+    with Scripted(lambda i, text: answer) as s:
+        with pytest.raises((ValueError, KeyError, ConnectionError)) as e: j.judge(store, server(s, model, retries=0))
+    assert 'secret' not in whole_story(e.value) and e.value.__context__ is None
+
+def test_what_a_server_says_does_not_move_the_cursor(store):
+    with Scripted(lambda i, text: (401, {}, json.dumps(dict(error=dict(message='\x1b]0;title\x07\x1b[2J\u202e'))).encode())) as s:
+        with pytest.raises(ValueError) as e: j.judge(store, server(s))
+    assert str(e.value).isprintable() and 'title' in str(e.value)
 
 # --- tables ---------------------------------------------------------------------------------------------------------------
 @pytest.fixture
@@ -273,7 +423,8 @@ def test_the_report_has_the_judge(store, capsys):
     assert code == 0 and 'Table 3: marks by qwen' in out and (store.folder / 'report' / 'figure-c.png').stat().st_size > 1000, err
 
 MISTAKES = [([], '--base-url: not given'), (['--base-url', 'localhost:80'], 'expected an address'), (['--base-url', 'http://a:b@h/v1'], 'environment'), (['--base-url', 'http://h/v1', '--concurrency', '0'], 'concurrency=0'),
-            (['--base-url', 'http://h/v1', '--timeout', '0'], 'timeout=0'), (['--base-url', 'http://h/v1', '--limit', '0'], 'limit=0')]
+            (['--base-url', 'http://h/v1', '--timeout', '0'], 'timeout=0'), (['--base-url', 'http://h/v1', '--limit', '0'], 'limit=0'),
+            (['--base-url', 'http://h/v1', '--timeout', '1e300'], 'at most 86400'), (['--base-url', 'http://h/v1', '--timeout', 'nan'], 'timeout=nan'), (['--dry-run', '--limit', '-1'], 'limit=-1'), (['--base-url', 'http://h/v1?api_key=hush'], 'a query')]
 
 def cli(capsys, *args):
     with pytest.raises(SystemExit) as e: main(list(map(str, args)))
@@ -282,7 +433,7 @@ def cli(capsys, *args):
 @pytest.mark.parametrize('args, says', MISTAKES, ids=lambda v: ' '.join(v) if isinstance(v, list) else None)
 def test_mistakes_are_one_line(swept, args, says, capsys):
     code, out, err = cli(capsys, 'judge', swept.folder, *args)
-    assert code == 2 and says in ' '.join(err.split()) and 'Traceback' not in err
+    assert code == 2 and says in ' '.join(err.split()) and 'Traceback' not in err and 'hush' not in err
 
 def test_dry_run_asks_nobody(swept, capsys):
     code, out, err = cli(capsys, 'judge', swept.folder, '--dry-run', '--limit', 3)

