@@ -17,7 +17,7 @@ from navira.training import (EOS, MASK, Ema, Epochs, FinetuneConfig, Mdlm, Prism
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = [f'the {a} {v} the {b}, and then the {c} sleeps.' for a in ('dog', 'cat', 'owl') for v in ('sees', 'hears') for b in ('man', 'child', 'bird') for c in ('cow', 'horse')]
-SMALL = dict(batch_size=8, length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=300, warmup=5, lr=1e-2, log_every=1, precision='no', eval_sequences=16)
+SMALL = dict(batch_size=8, length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=300, warmup=5, lr=1e-2, log_every=1, precision='fp32', eval_sequences=16)
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +265,7 @@ def test_resume_with_dropout_and_after_a_lost_last(home, tmp_path):
 
 def test_finetune_resumes_and_reports(home, tmp_path, trained):
     cfg = lambda out: FinetuneConfig(data=str(home), out=str(tmp_path / out), model=str(trained / 'model'), head_steps=6, joint_steps=6, batch_size=8, log_every=1, checkpoint_every=2, eval_every=6,
-                                     eval_sequences=16, fill=3, precision='no')
+                                     eval_sequences=16, fill=3, precision='fp32')
     finetune(cfg('whole'), progress=False)
     for stop in (3, 5): assert finetune(cfg('parts'), progress=False, stop=stop) == tmp_path / 'parts'
     finetune(cfg('parts'), progress=False)
@@ -302,7 +302,7 @@ def test_checkpoint_has_one_group_in_parameter_order(trained):
 def test_two_processes(home, tmp_path, trained):
     "Two processes on halves of each batch follow the run of one process; both stages of fine-tuning run too."
     cfg = small(home, tmp_path / 'two', steps=30)
-    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1, eval_sequences=16, precision='no')
+    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1, eval_sequences=16, precision='fp32')
     p = launch(cfg, tune, tmp_path=tmp_path, prefix=(sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no',
                                       '--main_process_port', str(random.randint(20000, 60000))))
     out, _ = p.communicate(timeout=240)
@@ -339,7 +339,7 @@ def test_ema():
 
 
 def test_precision_is_explicit_or_detected():
-    assert precision('no') == 'no' and precision('bf16') == 'bf16' and precision('auto') in ('no', 'bf16')
+    assert precision('no') == 'fp32' == precision('fp32') and precision('bf16') == 'bf16' and precision('auto') in ('fp32', 'bf16')
 
 
 @settings(max_examples=50, deadline=None)
