@@ -259,14 +259,14 @@ class LoopConfig:
     warmup: int = 300 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 0.05 # the cosine ends at this share of the peak; 1 is a constant rate
     betas: tuple[float, float] = (0.9, 0.98) # of AdamW
-    weight_decay: float = 0.01
+    weight_decay: float = 0.01 # of AdamW
     clip: float = 1.0 # largest norm of the gradient
     ema: float = 0.999 # decay of the averaged weights
-    seed: int = 0
+    seed: int = 0 # of weights, order and noise
     precision: str = 'auto' # 'fp32', 'bf16', or 'auto': bf16 where the hardware has it
     log_every: int = 10 # steps
     checkpoint_every: int = 500 # steps
-    checkpoint_minutes: float = 5. # at the latest
+    checkpoint_minutes: float = 5. # since the last one: then another, whatever the step
     eval_every: int = 500 # steps
     eval_sequences: int = 512 # of validation text, while training; at the end all are used
 
@@ -285,7 +285,7 @@ class TrainConfig(LoopConfig):
     blocks: int = 4 # transformer blocks
     heads: int = 4 # attention heads
     cond_dim: int = 128 # width of the conditioning vector
-    dropout: float = 0.0
+    dropout: float = 0.0 # while training
     vocab_size: int = 4096 # entries of the tokenizer that is trained
     tokenizer: str | None = None # a tokenizer.json to use instead
 
@@ -1022,8 +1022,9 @@ def step_seconds(
         tic = time.monotonic()
         float(train_step(tr, run, acc, data.batch(step), cfg, 0.)['loss'])           # a number is there when the device is done
         times.append(time.monotonic() - tic)
+        if sum(times) > 10 and acc.num_processes == 1: break                           # several processes take equal numbers of steps
     acc.free_memory()
-    return acc.reduce(torch.tensor(statistics.median(times[1:]), device=acc.device), 'mean').item()
+    return acc.reduce(torch.tensor(statistics.median(times[1:] or times), device=acc.device), 'mean').item()
 
 def bounded(
     cfg: TrainConfig, # with `tokens` open
@@ -1488,7 +1489,7 @@ class CriticConfig(LoopConfig):
     "Training of a critic for a denoiser."
     command: ClassVar[str] = 'critic'
     model: str | None = None # a folder with the denoiser; None: the embedded one
-    steps: int = 800
+    steps: int = 800 # steps of training
     blocks: int = 2 # of the critic, copies of the denoiser's first ones
     nucleus: float = 0.9 # P of the draws that fill the masks
     weight: str = 'mean' # of the filled positions in the loss: 'mean' or '1/t'
