@@ -29,15 +29,15 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'PRECISIONS', 'POSITIVE', 'MANY', '
            'number', 'read_run', 'read_config', 'precision', 'processes', 'masked_ce', 'Mdlm', 'Ema', 'save_checkpoint',
            'causes', 'read_checkpoint', 'newest', 'unusable', 'Log', 'read_log', 'claim', 'settings_of', 'write_run',
            'agree', 'run_lock', 'cosine', 'seeded', 'Trainer', 'check_state', 'check_tensors', 'train_step', 'Diary',
-           'graceful_interrupt', 'resume_command', 'fit', 'Timing', 'trainer', 'bar', 'Estimate', 'stratified',
+           'graceful_interrupt', 'resume_command', 'clock', 'fit', 'Timing', 'trainer', 'bar', 'Estimate', 'stratified',
            'evaluate_nelbo', 'characters', 'bits', 'fingerprint', 'changed', 'held_out', 'prepared', 'write_tokens',
            'check_tokens', 'tokens_of', 'network', 'check_memory', 'chosen_tokenizer', 'step_seconds', 'bounded',
            'train', 'settle', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages', 'before',
            'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability', 'calibration_error',
            'stage_record', 'device_name', 'assess', 'export', 'begun', 'pretrained', 'finetuned', 'write_card',
            'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'card_critic',
-           'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic',
-           'export_critic', 'embedded_record']
+           'believed', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic', 'export_critic',
+           'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -754,6 +754,9 @@ def graceful_interrupt(
 
 def resume_command(cfg: LoopConfig) -> str: # what goes on with the run; its settings are in the folder
     return f'navira {cfg.command} --out {shlex.quote(cfg.out)}'
+
+# %% ../nbs/10_training.ipynb #4f1b8067
+def clock(seconds: float) -> str: return f'{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min' if seconds >= 3600 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
 
 # %% ../nbs/10_training.ipynb #76620df5
 def fit(
@@ -1476,9 +1479,6 @@ def believed(
             f"model's own draws (nucleus 0.9), {100 * q['right']:.1f} % of them right. The probability the token was drawn with: {d['auroc']:.3f} ({d['low']:.3f} to {d['high']:.3f}). Calibration error {q['calibration_error']:.3f}.")
     rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}" for b in q['reliability']]
     return '\n\n'.join((text, markdown('predicted | right | 95 % interval | tokens', rows)))
-
-# %% ../nbs/10_training.ipynb #4f1b8067
-def clock(seconds: float) -> str: return f'{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min' if seconds >= 3600 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
 
 # %% ../nbs/10_training.ipynb #aed550f5
 from .baselines import Critic, Reviewed
