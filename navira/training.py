@@ -925,6 +925,8 @@ def prepared(
     with run_lock(out):
         try:
             claim(cfg)                                # again: what another process wrote in between
+            for folder in (out, out / 'head', out / 'joint'):
+                for f in folder.glob('.navira-*.tmp'): f.unlink()          # half a file, of a run that was killed: nobody else writes here
             if corpora is None: check_tokens(cfg)
             else: write_tokens(out, *corpora, tokenizer)
             yield out
@@ -1376,7 +1378,7 @@ def finetuned(
     run: Path,
     settings: dict,
 ) -> tuple[MaskedLM, dict, list[dict]]:
-    source = Path(settings['model']) if settings['model'] else Path(load.__code__.co_filename).parent / 'weights'
+    source = Path(settings['model']) if settings['model'] not in (None, 'embedded') else Path(load.__code__.co_filename).parent / 'weights'
     if (source / 'model' / 'training.json').exists(): source = source / 'model'                 # `load` takes a run's folder as well
     model, past = with_head(load(settings['model'])), source / 'training.json'
     past = json.loads(past.read_text()) if past.exists() else {}

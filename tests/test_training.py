@@ -548,9 +548,11 @@ def test_files_of_others_are_neither_used_nor_replaced(lines, tmp_path, name):
 
 
 def test_a_folder_with_other_things_in_it_keeps_them(lines, tmp_path):
-    names = ('writable', 'new.pt', '.run.json.tm', 'notes.txt')
+    names = ('writable', 'new.pt', '.mine.tmp', '.notes.tmp', 'notes.txt')
     for n in names: (tmp_path / n).write_text('mine')
+    (tmp_path / '.navira-1-0123456789abcdef.tmp').write_text('half a checkpoint of ours')
     train(nano(lines, tmp_path, 4), progress=False, stop=1)
+    assert not list(tmp_path.glob('.navira*'))
     assert all((tmp_path / n).read_text() == 'mine' for n in names)
 
 
