@@ -492,52 +492,81 @@ def install_reference() -> None:
 # %% ../nbs/99_cli.ipynb #3a7f289d
 Config_ = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
 Data = Annotated[Optional[str], typer.Option(help='Corpus: Parquet or text files, a folder, or a `datasets` name.')]
-Out = Annotated[Optional[str], typer.Option('--out', help='Run folder; a run found there is resumed.')]
-Fields = Annotated[list[str], typer.Option('--set', help='Any other setting, as in --set lr=0.001; may be repeated.')]
+Out = Annotated[Optional[str], typer.Option('--out', help='Run folder. A run found there goes on, with its settings; nothing else need be given.')]
+Fields = Annotated[list[str], typer.Option('--set', help='Any setting of the list below, as in --set lr=0.001; may be repeated.')]
+
+
+# %% ../nbs/99_cli.ipynb #3d25f1e9
+from functools import cache
+
+# %% ../nbs/99_cli.ipynb #0e642bdf
+@cache
+def _fields(kind: str) -> dict[str, tuple[str, str]]:
+    "Settings of a training command: name -> (default, what it is)."
+    text = files('navira').joinpath('training.py').read_text(encoding='utf-8')
+    found = re.search(rf'^class {kind}(?:\((\w+)\))?:\n((?:    .*\n|\n)+)', text, re.M)
+    assert found, kind
+    fields = dict(_fields(found[1])) if found[1] else {}
+    for name, default, about in re.findall(r'^    (\w+): (?!ClassVar)[^=#\n]+?(?: = (.+?))?(?: # (.*))?$', found[2], re.M):
+        fields[name] = re.sub(r'^\((.*)\)$', r'[\1]', default.strip("'")) if default != 'None' else '', about or fields.get(name, ('', ''))[1]
+    return fields
+
+def _flag(kind: str, name: str, about: str = '') -> Any:
+    "An option for a setting, which says its default."
+    default, words = _fields(kind)[name]
+    words = about or words
+    return typer.Option(help=words[0].upper() + words[1:] + '.', show_default=default or False)
+
+def _settings(kind: str) -> str:
+    "All settings, for the end of `--help`."
+    rows = [f'  {name}{"=" * bool(default)}{default}'.ljust(26) + f'  {about}' for name, (default, about) in _fields(kind).items() if name not in ('data', 'out')]
+    return '\b\n' + '\n'.join(['Settings for --set or a file, with their defaults:', *rows])
 
 # %% ../nbs/99_cli.ipynb #6c97a758
 def _config(cls, path: Path | None, flags: dict, pairs: list[str]):
     from navira.training import read_config
-    flags = {k: v for k, v in flags.items() if v is not None}
-    both = {**settings(pairs), **flags}
-    cfg = read_config(cls, path, **both)
-    writable(Path(cfg.out))
-    return cfg
+    return read_config(cls, path, **settings(pairs) | {k: v for k, v in flags.items() if v is not None})
+
+def _say(line: str) -> None: err.print(line, markup=False, highlight=False, soft_wrap=True)
+
 
 # %% ../nbs/99_cli.ipynb #6627f87a
-@app.command()
+@app.command(epilog=_settings('TrainConfig'))
 def train(config: Config_ = None, data: Data = None, folder: Out = None,
-          tokens: Annotated[Optional[int], typer.Option(help='Tokens to train on.')] = None,
-          length: Annotated[Optional[int], typer.Option(help='Tokens in a sequence.')] = None,
-          batch_size: Annotated[Optional[int], typer.Option(help='Sequences a step.')] = None,
-          seed: Annotated[Optional[int], typer.Option()] = None, hyper: Fields = []) -> None:
+          tokens: Annotated[Optional[int], _flag('TrainConfig', 'tokens', 'tokens to train on, repeats counted; if not given, 20 epochs of the text, or what 30 minutes allow')] = None,
+          length: Annotated[Optional[int], _flag('TrainConfig', 'length')] = None,
+          batch_size: Annotated[Optional[int], _flag('TrainConfig', 'batch_size')] = None,
+          seed: Annotated[Optional[int], _flag('TrainConfig', 'seed')] = None, hyper: Fields = []) -> None:
     "Pretrain a masked diffusion model, or go on where a run stopped. Several processes: `accelerate launch -m navira.cli train ...`."
     from navira.training import TrainConfig, train as run
     cfg = _config(TrainConfig, config, dict(data=data, out=folder, tokens=tokens, length=length, batch_size=batch_size, seed=seed), hyper)
-    out.print(f'model: {run(cfg)}', highlight=False, soft_wrap=True)
+    with stoppable(): out.print(f'model: {run(cfg, tell=_say)}', highlight=False, soft_wrap=True)
+
 
 # %% ../nbs/99_cli.ipynb #7238245d
-@app.command()
+@app.command(epilog=_settings('FinetuneConfig'))
 def finetune(config: Config_ = None, data: Data = None, folder: Out = None, model: Model = None,
-             head_steps: Annotated[Optional[int], typer.Option(help='Steps with the backbone frozen.')] = None,
-             joint_steps: Annotated[Optional[int], typer.Option(help='Steps that train both.')] = None,
-             batch_size: Annotated[Optional[int], typer.Option(help='Sequences a step.')] = None,
-             seed: Annotated[Optional[int], typer.Option()] = None, hyper: Fields = []) -> None:
+             head_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'head_steps')] = None,
+             joint_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'joint_steps')] = None,
+             batch_size: Annotated[Optional[int], _flag('FinetuneConfig', 'batch_size')] = None,
+             seed: Annotated[Optional[int], _flag('FinetuneConfig', 'seed')] = None, hyper: Fields = []) -> None:
     "Give a model a quality head (the PRISM objective), or go on where a run stopped."
     from navira.training import FinetuneConfig, finetune as run
     cfg = _config(FinetuneConfig, config, dict(data=data, out=folder, model=model, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed), hyper)
-    out.print(f'model: {run(cfg)}', highlight=False, soft_wrap=True)
+    with stoppable(): out.print(f'model: {run(cfg, tell=_say)}', highlight=False, soft_wrap=True)
+
 
 # %% ../nbs/99_cli.ipynb #2e778a4a
-@app.command()
+@app.command(epilog=_settings('CriticConfig'))
 def critic(config: Config_ = None, data: Data = None, folder: Out = None, model: Model = None,
-           steps: Annotated[Optional[int], typer.Option(help='Steps of training.')] = None,
-           batch_size: Annotated[Optional[int], typer.Option(help='Sequences a step.')] = None,
-           seed: Annotated[Optional[int], typer.Option()] = None, hyper: Fields = []) -> None:
+           steps: Annotated[Optional[int], _flag('CriticConfig', 'steps')] = None,
+           batch_size: Annotated[Optional[int], _flag('CriticConfig', 'batch_size')] = None,
+           seed: Annotated[Optional[int], _flag('CriticConfig', 'seed')] = None, hyper: Fields = []) -> None:
     "Train a critic for a model (Token-Critic), or go on where a run stopped."
     from navira.training import CriticConfig, train_critic as run
     cfg = _config(CriticConfig, config, dict(data=data, out=folder, model=model, steps=steps, batch_size=batch_size, seed=seed), hyper)
-    out.print(f'critic: {run(cfg)}', highlight=False, soft_wrap=True)
+    with stoppable(): out.print(f'critic: {run(cfg, tell=_say)}', highlight=False, soft_wrap=True)
+
 
 # %% ../nbs/99_cli.ipynb #001060ad
 @app.command()

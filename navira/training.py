@@ -4,35 +4,40 @@
 
 # %% ../nbs/10_training.ipynb #b38ec2fc
 from __future__ import annotations
-import contextlib, dataclasses, json, math, os, platform, time, tomllib
+import contextlib, copy, dataclasses, errno, hashlib, json, math, os, platform, shlex, signal, statistics, threading, time, tomllib, zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from filelock import FileLock, Timeout
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from .denoiser import Config, MaskedLM, load, n_params, nearest, save, with_head, written
 from .diffusion import choose, corrupt, low_discrepancy, nucleus
 
 # %% auto #0
-__all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'POSITIVE', 'RANGES', 'HARMLESS', 'WEIGHTINGS', 'paragraphs', 'train_tokenizer',
-           'encode', 'id_type', 'Corpus', 'text_file', 'parquet_file', 'files_of', 'file_documents',
-           'dataset_documents', 'saved_dataset', 'read_corpus', 'hub_name', 'encode_corpus', 'packed', 'keyed',
-           'Epochs', 'LoopConfig', 'TrainConfig', 'FinetuneConfig', 'check', 'typed', 'read_config', 'precision',
-           'processes', 'masked_ce', 'Mdlm', 'Ema', 'save_checkpoint', 'read_checkpoint', 'Log', 'read_log', 'claim',
-           'cosine', 'seeded', 'Trainer', 'train_step', 'Diary', 'fit', 'trainer', 'bar', 'Estimate', 'stratified',
-           'evaluate_nelbo', 'characters', 'bits', 'held_out', 'prepare_tokens', 'tokens_of', 'network',
-           'chosen_tokenizer', 'train', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages',
-           'before', 'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability',
-           'calibration_error', 'stage_record', 'device_name', 'assess', 'export', 'pretrained', 'finetuned',
-           'write_card', 'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality',
-           'card_critic', 'believed', 'clock', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic',
-           'train_critic', 'export_critic', 'embedded_record']
+__all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'PRECISIONS', 'POSITIVE', 'MANY', 'RANGES', 'HARMLESS', 'OURS', 'WEIGHTINGS',
+           'paragraphs', 'train_tokenizer', 'encode', 'id_type', 'Corpus', 'text_file', 'parquet_file', 'files_of',
+           'file_documents', 'dataset_documents', 'saved_dataset', 'read_corpus', 'hub_name', 'encode_corpus',
+           'read_tokens', 'packed', 'keyed', 'Epochs', 'LoopConfig', 'TrainConfig', 'FinetuneConfig', 'check', 'typed',
+           'number', 'read_run', 'read_config', 'precision', 'processes', 'masked_ce', 'Mdlm', 'Ema', 'save_checkpoint',
+           'causes', 'read_checkpoint', 'newest', 'unusable', 'Log', 'read_log', 'claim', 'settings_of', 'write_run',
+           'agree', 'run_lock', 'cosine', 'seeded', 'Trainer', 'check_state', 'check_tensors', 'train_step', 'Diary',
+           'graceful_interrupt', 'resume_command', 'clock', 'fit', 'Timing', 'trainer', 'bar', 'Estimate', 'stratified',
+           'evaluate_nelbo', 'characters', 'bits', 'fingerprint', 'changed', 'held_out', 'prepared', 'write_tokens',
+           'check_tokens', 'tokens_of', 'network', 'check_memory', 'chosen_tokenizer', 'step_seconds', 'bounded',
+           'train', 'settle', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages', 'before',
+           'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability', 'calibration_error',
+           'stage_record', 'device_name', 'assess', 'export', 'begun', 'pretrained', 'finetuned', 'write_card',
+           'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'card_critic',
+           'believed', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic', 'export_critic',
+           'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -79,6 +84,7 @@ class Corpus:
     "Documents from somewhere; iterating it again reads them again."
     name: str # what the user called it
     documents: Callable[[], Iterator[str]] # opens it
+    files: tuple[Path, ...] = () # it is read from; none for a data set
 
     def __iter__(self) -> Iterator[str]: return self.documents()
 
@@ -161,7 +167,7 @@ def read_corpus(
     else:
         files = [path] if path.is_file() else files_of(path, split)[0] if path.is_dir() else sorted(Path().glob(name)) if '*' in name and not path.is_absolute() else []
         if not files and not path.is_dir(): raise FileNotFoundError(f'data={name!r}: not found; ' + nearest(path, 'a Parquet or text file, a folder, or a data set such as Skylion007/openwebtext'))
-        corpus = Corpus(name, lambda: file_documents(files, text_column))
+        corpus = Corpus(name, lambda: file_documents(files, text_column), tuple(files))
     if not any(text.strip() for text in corpus):
         raise ValueError(f'data={name!r}: the corpus is empty; expected text in {", ".join(TEXT + PARQUET)} files')
     return corpus
@@ -186,8 +192,14 @@ def encode_corpus(
                 ids = np.append(encode(tokenizer, text), kind.type(tokenizer.token_to_id(EOS)))
                 f.write(ids.tobytes()); n += len(ids)
             head(f)
-    try: return np.load(path, mmap_mode='r')
-    except ValueError as e: raise ValueError(f'{path}: damaged ({e}); delete it, and it is made again') from None
+    return read_tokens(path)
+
+def read_tokens(path: Path) -> np.ndarray: # [n] unsigned ids
+    "A file that `encode_corpus` has written. Raises `ValueError` for anything else."
+    try: ids = np.load(path, mmap_mode='r')
+    except (ValueError, EOFError) as e: raise ValueError(f'{path}: damaged ({e}); delete it, and it is made again') from None
+    if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind != 'u': raise ValueError(f'{path}: damaged (holds no token ids); delete it, and it is made again')
+    return ids
 
 # %% ../nbs/10_training.ipynb #8ee9c031
 def packed(
@@ -237,22 +249,24 @@ class Epochs:
 @dataclass(kw_only=True)
 class LoopConfig:
     "What every training run has."
+    command: ClassVar[str] = 'train' # of the command line
     data: str # corpus: Parquet, text, a folder, or a data set's name
     out: str # run folder: checkpoints, log, tokens, and at the end the model
     validation: str | None = None # corpus; None: the `validation*` files of `data`, else its last hundredth
     text_column: str = 'text' # of Parquet files and data sets
     batch_size: int = 64 # sequences a step, over all processes together
     lr: float = 2e-3 # peak learning rate
-    warmup: int = 300 # steps of linear warm-up
+    warmup: int = 300 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 0.05 # the cosine ends at this share of the peak; 1 is a constant rate
     betas: tuple[float, float] = (0.9, 0.98) # of AdamW
-    weight_decay: float = 0.01
+    weight_decay: float = 0.01 # of AdamW
     clip: float = 1.0 # largest norm of the gradient
     ema: float = 0.999 # decay of the averaged weights
-    seed: int = 0
-    precision: str = 'auto' # 'bf16', 'no' (fp32), or 'auto'
+    seed: int = 0 # of weights, order and noise
+    precision: str = 'auto' # 'fp32', 'bf16', or 'auto': bf16 where the hardware has it
     log_every: int = 10 # steps
     checkpoint_every: int = 500 # steps
+    checkpoint_minutes: float = 5. # since the last one: then another, whatever the step
     eval_every: int = 500 # steps
     eval_sequences: int = 512 # of validation text, while training; at the end all are used
 
@@ -261,24 +275,29 @@ class LoopConfig:
 # %% ../nbs/10_training.ipynb #e099b7f3
 @dataclass(kw_only=True)
 class TrainConfig(LoopConfig):
-    "Pretraining. The defaults are the embedded model's."
-    tokens: int = 76_000_000 # to train on, repeats counted
+    "Pretraining. The network and the rates are the embedded model's; it saw `tokens=76_000_000`."
+    command: ClassVar[str] = 'train'
+    tokens: int | None = None # to train on, repeats counted; None: `epochs`, as far as `minutes` allow
+    epochs: int = 20 # passes over the text
+    minutes: float = 30. # of training at most, estimated from its first steps
     length: int = 128 # L, tokens a sequence
     dim: int = 256 # width of the residual stream
     blocks: int = 4 # transformer blocks
     heads: int = 4 # attention heads
     cond_dim: int = 128 # width of the conditioning vector
-    dropout: float = 0.0
+    dropout: float = 0.0 # while training
     vocab_size: int = 4096 # entries of the tokenizer that is trained
     tokenizer: str | None = None # a tokenizer.json to use instead
 
     @property
-    def steps(self) -> int: return self.tokens // (self.batch_size * self.length)
+    def steps(self) -> int: # 0 as long as `tokens` is open
+        return (self.tokens or 0) // (self.batch_size * self.length)
 
 # %% ../nbs/10_training.ipynb #ef2e56e1
 @dataclass(kw_only=True)
 class FinetuneConfig(LoopConfig):
     "PRISM's fine-tuning: the head alone, then everything."
+    command: ClassVar[str] = 'finetune'
     model: str | None = None # a folder with a trained model; None: the embedded one
     head_steps: int = 1500 # stage 1: the head learns, the backbone stands still
     joint_steps: int = 500 # stage 2: both learn
@@ -296,11 +315,19 @@ class FinetuneConfig(LoopConfig):
     checkpoint_every: int = 100
     eval_every: int = 250
 
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.head_steps + self.joint_steps: raise ValueError('head_steps=0 and joint_steps=0: nothing to train; expected at least 1 of either')
+
 # %% ../nbs/10_training.ipynb #92be8f0c
+PRECISIONS = dict(fp32='no', bf16='bf16')    # as Accelerate names them
 POSITIVE = math.ulp(0.) # the smallest number above 0
-RANGES = dict(batch_size=(1, None), lr=(0, None), warmup=(0, None), min_lr_ratio=(0, 1), weight_decay=(0, None), clip=(POSITIVE, None), ema=(0, 1), log_every=(1, None),
-              checkpoint_every=(1, None), eval_every=(1, None), eval_sequences=(2, None), tokens=(1, None), length=(2, None), vocab_size=(258, 2**31), dropout=(0, 0.99),
-              steps=(1, None), blocks=(1, None), head_steps=(0, None), joint_steps=(0, None), head_lr=(0, None), fill=(1, None), drafts=(1, None), nucleus=(0.01, 1), mdlm_weight=(0, None), seed=(0, 2**40))
+MANY = 2**40    # of steps, and whatever else is counted
+RANGES = dict(batch_size=(1, 2**20), lr=(0, None), warmup=(0, MANY), min_lr_ratio=(0, 1), weight_decay=(0, None), clip=(POSITIVE, None), ema=(0, 1),
+              log_every=(1, MANY), checkpoint_every=(1, MANY), checkpoint_minutes=(POSITIVE, None), eval_every=(1, MANY), eval_sequences=(2, MANY),
+              tokens=(1, 2**53), epochs=(1, 2**20), minutes=(POSITIVE, None), length=(2, 2**20), dim=(1, 2**16), blocks=(1, 1024), heads=(1, 1024), cond_dim=(1, 2**16),
+              vocab_size=(258, 2**31), dropout=(0, 0.99), steps=(1, MANY), head_steps=(0, MANY), joint_steps=(0, MANY), head_lr=(0, None),
+              fill=(1, 2**20), drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None), seed=(0, MANY))
 
 def check(
     cfg: LoopConfig, # its fields are converted in place
@@ -312,7 +339,7 @@ def check(
         if value is not None and (low is not None and value < low or high is not None and value > high):
             raise ValueError(f'{f.name}={value!r}: expected ' + (f'{low} to {high}' if high is not None else 'more than 0' if low == POSITIVE else f'at least {low}'))
         setattr(cfg, f.name, value)
-    choose('precision', cfg.precision, ('auto', 'no', 'bf16'))
+    cfg.precision = 'fp32' if cfg.precision == 'no' else choose('precision', cfg.precision, ('auto', *PRECISIONS))     # 'no': Accelerate's word, in files of old runs
 
 # %% ../nbs/10_training.ipynb #c1892f2b
 def typed(
@@ -320,51 +347,82 @@ def typed(
     value, # as given in a file or by a flag
     kind: str, # its annotation
 ):
-    "The value as that type. Raises `ValueError` if it is something else."
-    number = lambda v: isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)
+    "The value as that type; numbers also as text, in any spelling of Python's. Raises `ValueError` if it is something else."
     if value is None and kind.endswith('None'): return None
-    if kind == 'int' and number(value) and int(value) == value: return int(value)
-    if kind == 'float' and number(value): return float(value)
-    if kind.startswith('str') and isinstance(value, str | Path) and str(value): return str(value)
-    if kind.startswith('tuple') and isinstance(value, list | tuple) and len(value) == 2 and all(number(v) and 0 <= v < 1 for v in value): return tuple(map(float, value))
+    kind = kind.removesuffix(' | None')
+    if kind == 'int' and (v := number(value)) is not None and int(v) == v: return int(v)
+    if kind == 'float' and (v := number(value)) is not None: return float(v)
+    if kind == 'str' and isinstance(value, str | Path) and str(value): return str(value)
+    if kind.startswith('tuple') and isinstance(value, list | tuple) and len(value) == 2 and all((v := number(x)) is not None and 0 <= v < 1 for x in value):
+        return tuple(float(x) for x in value)
     raise ValueError(f'{name}={value!r}: expected {"two numbers in [0, 1)" if kind.startswith("tuple") else kind}')
+
+def number(
+    value, # anything
+) -> int | float | None: # None: no finite number
+    for kind in (int, float) if isinstance(value, str) else ():
+        with contextlib.suppress(ValueError): value = kind(value); break
+    if not isinstance(value, int | float) or isinstance(value, bool): return None
+    try: return value if math.isfinite(value) else None
+    except OverflowError: return None
+
+
+# %% ../nbs/10_training.ipynb #abed25a6
+def read_run(
+    out: Path, # a run folder, or any
+) -> dict | None: # its settings and `kind`; None where no run has begun
+    "What `run.json` says. Raises `ValueError` if it is no such file."
+    path = out / 'run.json'
+    try: run = json.loads(path.read_text()) if path.exists() else None
+    except (ValueError, OSError, RecursionError) as e: raise ValueError(f'out={str(out)!r}: cannot be used as a run folder: run.json is damaged ({e}); use another folder') from None
+    if run is not None and not (isinstance(run, dict) and isinstance(run.get('kind'), str)):
+        raise ValueError(f'out={str(out)!r}: cannot be used as a run folder: run.json holds no settings of a run; use another folder')
+    return run
 
 # %% ../nbs/10_training.ipynb #b9ad1def
 def read_config(
-    kind: type, # `TrainConfig` or `FinetuneConfig`
+    kind: type, # `TrainConfig`, `FinetuneConfig` or `CriticConfig`
     path: str | Path | None = None, # a .toml or .json file
     **flags, # what goes over the file; None means not given
 ) -> LoopConfig:
-    "The settings of a run. Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."
-    given: dict = {}
+    "The settings of a run; one that is in `out` keeps those that are not given. Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."
+    given: Any = {}
     if path is not None:
         path = Path(path)
         if not path.is_file(): raise FileNotFoundError(f'config={str(path)!r}: not found; ' + nearest(path, 'a .toml or .json file'))
         try: given = tomllib.loads(text_file(path)) if path.suffix == '.toml' else json.loads(text_file(path))
-        except (tomllib.TOMLDecodeError, json.JSONDecodeError) as e: raise ValueError(f'{path}: {e}') from None
+        except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as e: raise ValueError(f'{path}: {e}') from None
+        if not isinstance(given, dict): raise ValueError(f'{path}: holds {given!r:.40}; expected settings by name, such as lr = 0.001')
     given |= {k: v for k, v in flags.items() if v is not None}
     names = [f.name for f in dataclasses.fields(kind)]
     for key in given: choose('setting', key, names)
+    if isinstance(given.get('out'), str | Path) and (past := read_run(Path(given['out']))): given = {k: v for k, v in past.items() if k in names} | given
     if missing := [n for n in ('data', 'out') if n not in given]: raise ValueError(f'{" and ".join(missing)}: not given; expected in the file or as a flag')
     return kind(**given)
 
 # %% ../nbs/10_training.ipynb #82a5bba7
 def precision(
-    name: str = 'auto', # 'no', 'bf16' or 'auto'
-) -> str: # 'no' or 'bf16', as Accelerate names them
+    name: str = 'auto', # 'fp32' (also 'no'), 'bf16' or 'auto'
+) -> str: # 'fp32' or 'bf16'
     "bf16 only where the hardware has it."
-    if name != 'auto': return choose('precision', name, ('auto', 'no', 'bf16'))
-    if torch.cuda.is_available(): return 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'no'
+    if name != 'auto': return 'fp32' if name == 'no' else choose('precision', name, ('auto', *PRECISIONS))
+    if torch.cuda.is_available(): return 'bf16' if torch.cuda.is_bf16_supported(including_emulation=False) else 'fp32'
     has = lambda test: getattr(torch.cpu, test, lambda: False)()
-    return 'bf16' if has('_is_avx512_bf16_supported') or has('_is_amx_tile_supported') else 'no'
+    return 'bf16' if has('_is_avx512_bf16_supported') or has('_is_amx_tile_supported') else 'fp32'
+
 
 # %% ../nbs/10_training.ipynb #345bdce2
 def processes(
     name: str = 'auto', # precision
     cpu: bool = False, # stay on the CPU, whatever else there is
 ) -> Accelerator:
-    "This process among those that `accelerate launch` or `torchrun` started."
-    return Accelerator(mixed_precision=precision(name), cpu=cpu or int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available())
+    "This process among those that `accelerate launch` or `torchrun` started, in this precision whatever an earlier run had."
+    cpu = cpu or int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available()
+    now = PartialState(cpu=cpu)                                    # what a sweep in this process may have begun
+    moves = torch.cuda.is_available() and now.num_processes == 1 and cpu != (now.device.type == 'cpu')
+    AcceleratorState._reset_state(reset_partial_state=moves)
+    return Accelerator(mixed_precision=PRECISIONS[precision(name)], cpu=cpu)
+
 
 # %% ../nbs/10_training.ipynb #dca1550f
 def masked_ce(
@@ -424,10 +482,16 @@ def save_checkpoint(
     folder: Path,
     state: dict, # tensors and numbers
 ):
-    "`last.pt`, all of it or not at all; the one before becomes `previous.pt`."
-    with written(folder / 'new.pt') as temp: torch.save(state, temp)
-    if (folder / 'last.pt').exists(): os.replace(folder / 'last.pt', folder / 'previous.pt')
-    os.replace(folder / 'new.pt', folder / 'last.pt')
+    "`last.pt`, all of it or not at all; the one before becomes `previous.pt`. Raises `OSError` if it cannot be written."
+    with written(folder / 'last.pt') as temp:
+        try:
+            with open(temp, 'wb') as f: torch.save(state, f)
+        except RuntimeError as e: raise next((c for c in causes(e) if isinstance(c, OSError)), e) from None     # torch hides the reason, such as a full disk
+        if (folder / 'last.pt').exists(): os.replace(folder / 'last.pt', folder / 'previous.pt')
+
+def causes(e: BaseException | None) -> Iterator[BaseException]: # an exception, and those it came out of
+    while e is not None: yield e; e = e.__cause__ or e.__context__
+
 
 # %% ../nbs/10_training.ipynb #91683da5
 def read_checkpoint(
@@ -435,12 +499,24 @@ def read_checkpoint(
     device: str | torch.device = 'cpu',
 ) -> dict | None: # None if there is none
     "The newest checkpoint. Raises `ValueError` naming the file if it is damaged: nothing is replaced silently."
-    path = next((p for p in (folder / 'last.pt', folder / 'previous.pt') if p.exists()), None)
+    path = newest(folder)
     if path is None: return None
-    try: return torch.load(path, map_location=device, weights_only=True)
-    except Exception as e:
-        other = 'the run goes on from previous.pt' if path.name == 'last.pt' and (folder / 'previous.pt').exists() else 'the run starts anew'
-        raise ValueError(f'{path}: damaged checkpoint ({str(e).splitlines()[0] if str(e) else type(e).__name__}); delete it, and {other}') from None
+    try:
+        with zipfile.ZipFile(path) as z:
+            if (bad := z.testzip()) is not None: raise ValueError(f'checksum of {bad}')
+        state = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(state, dict): raise ValueError(f'holds {type(state).__name__}, no state of a run')
+        return state
+    except OSError: raise
+    except Exception as e: raise unusable(folder, f'damaged checkpoint ({str(e).splitlines()[0] if str(e) else type(e).__name__})') from None
+
+def newest(folder: Path) -> Path | None: # `last.pt`, or what there is of it
+    return next((p for p in (folder / 'last.pt', folder / 'previous.pt') if p.exists()), None)
+
+def unusable(folder: Path, why: str) -> ValueError: # of its newest checkpoint, with the way out
+    path, previous = newest(folder) or folder / 'last.pt', folder / 'previous.pt'
+    return ValueError(f'{path}: {why}; delete it, and the run ' + ('goes on from previous.pt' if path != previous and previous.exists() else 'starts anew'))
+
 
 # %% ../nbs/10_training.ipynb #e6a2e5c4
 class Log:
@@ -448,10 +524,11 @@ class Log:
     def __init__(self, path: Path, step: int):
         kept = [r for r in read_log(path) if r['step'] <= step]
         with written(path) as temp: temp.write_bytes(''.join(json.dumps(r) + '\n' for r in kept).encode())
-        self.file = open(path, 'a')
+        self.path, self.file = path, open(path, 'a')
 
     def __call__(self, **record):
-        self.file.write(json.dumps(record) + '\n'); self.file.flush()
+        try: self.file.write(json.dumps(record) + '\n'); self.file.flush()
+        except OSError as e: raise OSError(e.errno, e.strerror, str(self.path)) from None
 
 def read_log(
     path: Path, # need not exist
@@ -462,35 +539,63 @@ def read_log(
     return records
 
 # %% ../nbs/10_training.ipynb #5c3d8f29
-HARMLESS = ('out', 'log_every', 'checkpoint_every', 'eval_every', 'eval_sequences')
+HARMLESS = ('out', 'log_every', 'checkpoint_every', 'checkpoint_minutes', 'eval_every', 'eval_sequences')
+OURS = ('tokens.json', 'tokenizer.json', 'train.npy', 'validation.npy', 'log.jsonl', 'last.pt', 'previous.pt', 'before.json', 'head', 'joint', 'model', 'critic')
 
 def claim(
     cfg: LoopConfig,
 ) -> Path: # the run folder
-    "Makes the run folder or checks that it is ours. Raises `ValueError`: it cannot be written, or holds a run with other settings."
+    "Makes the run folder or checks that it is ours. Raises `ValueError`: it cannot be written, holds a run with other settings, or files of another origin."
     out = Path(cfg.out)
-    new = dataclasses.asdict(cfg) | dict(kind=type(cfg).__name__, precision=precision(cfg.precision))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if (out / 'run.json').exists(): old = json.loads((out / 'run.json').read_text())
-        else: old = None; (out / 'writable').touch(); (out / 'writable').unlink()
-    except (OSError, ValueError) as e: raise ValueError(f'out={cfg.out!r}: cannot be used as a run folder ({e})') from None
-    if old is not None:
-        diff = [f'{k}: {old.get(k)!r} there, {v!r} now' for k, v in json.loads(json.dumps(new)).items() if k not in HARMLESS and old.get(k) != v]
-        if diff: raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(diff)}. Use these, or another folder')
-    else:
-        with written(out / 'run.json') as temp: temp.write_bytes(json.dumps(new, indent=1).encode())
+    try: out.mkdir(parents=True, exist_ok=True)
+    except OSError as e: raise ValueError(f'out={cfg.out!r}: cannot be used as a run folder ({e})') from None
+    old = read_run(out)
+    if old is not None: agree(cfg, old)
+    elif there := [name for name in OURS if (out / name).exists()]:
+        raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but it holds {", ".join(there)}: not used, not replaced. Expected an empty or new folder')
+    else: write_run(cfg)
     return out
+
+def settings_of(cfg: LoopConfig) -> dict: # as they stand in run.json
+    return json.loads(json.dumps(dataclasses.asdict(cfg) | dict(kind=type(cfg).__name__, precision=precision(cfg.precision))))
+
+def write_run(cfg: LoopConfig) -> None:
+    with written(Path(cfg.out) / 'run.json') as temp: temp.write_bytes(json.dumps(settings_of(cfg), indent=1).encode())
+
+def agree(
+    cfg: LoopConfig,
+    old: dict, # of `read_run`
+) -> None:
+    "Raises `ValueError` naming the settings that differ."
+    there = old | dict(precision='fp32' if old.get('precision') == 'no' else old.get('precision'))
+    is_open = getattr(cfg, 'tokens', 0) is None
+    aside = {*HARMLESS, *(('tokens',) if is_open or old.get('tokens', 0) is None else ()), *(() if is_open and 'epochs' in old else ('epochs', 'minutes'))}     # tokens follow from these, or these do not matter
+    diff = [f'{k}: {there.get(k)!r} there, {v!r} now' for k, v in settings_of(cfg).items() if k not in aside and there.get(k) != v]
+    if diff: raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(diff)}. Use these, or another folder')
+
+
+# %% ../nbs/10_training.ipynb #5080ba5f
+@contextlib.contextmanager
+def run_lock(
+    out: Path, # a run folder
+):
+    "Held inside. Raises `ValueError` while another training holds it."
+    lock = FileLock(out / 'run.lock', timeout=0)
+    try: lock.acquire()
+    except Timeout: raise ValueError(f'out={str(out)!r}: another training is writing to this folder; wait for it, or use another folder') from None
+    except (OSError, NotImplementedError) as e: raise ValueError(f'out={str(out)!r}: cannot be locked ({e}); expected a folder of yours on a disk that has locks') from None
+    try: yield
+    finally: lock.release()
 
 # %% ../nbs/10_training.ipynb #b4f81695
 def cosine(
     step: int, # 0 is the first
     steps: int, # of the whole run
-    warmup: int, # steps
+    warmup: int, # steps; at most a quarter of the run
     floor: float, # share of the peak at the end; 1 is constant
 ) -> float: # share of the peak rate
     "Linear warm-up times a cosine from 1 to `floor`."
-    return min(1, (step + 1) / max(1, warmup)) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1, step / steps))))
+    return min(1, (step + 1) / max(1, min(warmup, steps // 4))) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1, step / steps))))
 
 # %% ../nbs/10_training.ipynb #69d496d3
 @contextlib.contextmanager
@@ -518,9 +623,39 @@ class Trainer:
         return dict(model=self.objective.model.state_dict(), optimizer=self.optimizer.state_dict(), ema=self.ema.average, step=self.step, seconds=self.seconds)
 
     def restore(self, state: dict):
+        "Raises `ValueError` for the state of another network, and for weights that are not finite."
+        check_state(state, self.state(), [p for g in self.optimizer.param_groups for p in g['params']])
         self.objective.model.load_state_dict(state['model']); self.optimizer.load_state_dict(state['optimizer'])
         for n, a in self.ema.average.items(): a.copy_(state['ema'][n])
         self.step, self.seconds = state['step'], state['seconds']
+
+
+# %% ../nbs/10_training.ipynb #dfd6167b
+def check_state(
+    state: dict, # of a checkpoint
+    mine: dict, # of a fresh trainer
+    params: list[Tensor], # that are trained
+) -> None:
+    "Raises `ValueError` naming what does not fit."
+    if missing := mine.keys() - state.keys(): raise ValueError(f'no {", ".join(sorted(missing))}')
+    if type(state['step']) is not int or state['step'] < 0: raise ValueError(f'step={state["step"]!r}: expected a number of steps')
+    if (seconds := number(state['seconds'])) is None or seconds < 0: raise ValueError(f'seconds={state["seconds"]!r}: expected a time')
+    for part in ('model', 'ema'): check_tensors(part, state[part], {k: v.shape for k, v in mine[part].items()})
+    try: groups, moments = [g['params'] for g in state['optimizer']['param_groups']], dict(state['optimizer']['state'])
+    except (KeyError, TypeError, ValueError): raise ValueError('optimizer: expected the state of AdamW') from None
+    if groups != [list(range(len(params)))] or not moments.keys() <= set(range(len(params))): raise ValueError(f'optimizer: expected {len(params)} parameters')
+    for i, m in moments.items(): check_tensors(f'optimizer {i}', m, dict(step=torch.Size(), exp_avg=params[i].shape, exp_avg_sq=params[i].shape))
+
+def check_tensors(
+    name: str, # of these, for the message
+    have: Any,
+    shapes: dict[str, torch.Size], # what they should be
+) -> None:
+    if not isinstance(have, dict) or have.keys() != shapes.keys(): raise ValueError(f'{name}: expected the {len(shapes)} tensors of this network')
+    for k, shape in shapes.items():
+        t = have[k]
+        if not isinstance(t, Tensor) or t.shape != shape: raise ValueError(f'{name}: {k} is {list(t.shape) if isinstance(t, Tensor) else t!r:.40}, expected {list(shape)}')
+        if not t.isfinite().all(): raise ValueError(f'{name}: {k} holds NaN or infinity')
 
 # %% ../nbs/10_training.ipynb #06891048
 def train_step(
@@ -556,17 +691,23 @@ class Diary:
 
     def __post_init__(self):
         self.log = Log(self.out / 'log.jsonl', self.tr.step) if self.acc.is_main_process else None
-        self.tic, self.mark = time.monotonic(), self.tr.step
+        self.tic = self.saved = time.monotonic()
+        self.mark = self.kept = self.tr.step
 
     def due(self, every: int) -> bool: return self.tr.step % every == 0 or self.tr.step == self.end
+    def late(self) -> bool: # several processes could not agree on the time, they keep to steps
+        return self.acc.num_processes == 1 and time.monotonic() - self.saved > 60 * self.cfg.checkpoint_minutes
 
     def __call__(self, losses: dict[str, Tensor], rate: float) -> str | None: # a line for the progress bar
-        if not any(map(self.due, (self.cfg.log_every, self.cfg.eval_every, self.cfg.checkpoint_every))): return None
+        save = self.due(self.cfg.checkpoint_every) or self.late()
+        if not save and not any(map(self.due, (self.cfg.log_every, self.cfg.eval_every))): return None
         numbers = {k: self.acc.reduce(v, 'mean').item() for k, v in losses.items()}
-        if not all(map(math.isfinite, numbers.values())): raise FloatingPointError(f'step {self.tr.step}: {numbers}; lower the learning rate (lr={self.cfg.lr}) or raise warmup={self.cfg.warmup}')
+        if odd := [f'{k}={v}' for k, v in numbers.items() if not math.isfinite(v)]: self.abort(', '.join(odd))
+        if save: self.check_weights()
         speed = (self.tr.step - self.mark) * self.tokens / (time.monotonic() - self.tic)
         self.clock()
         if self.log: self.write(numbers, rate, speed)
+        if save: self.save()
         self.acc.wait_for_everyone()
         self.clock(); self.mark = self.tr.step
         return f"loss {numbers['loss']:.3f}  {speed:,.0f} tokens/s"
@@ -576,11 +717,46 @@ class Diary:
         self.log(**at, **numbers, lr=rate, tokens_per_second=speed, seconds=self.tr.seconds)
         if self.evaluate and self.due(self.cfg.eval_every):
             with self.tr.ema.applied() as model, self.acc.autocast(): self.log(**at, **self.evaluate(model))
-        if self.due(self.cfg.checkpoint_every): save_checkpoint(self.out, self.tr.state())
+
+    def save(self):
+        if self.acc.is_main_process: save_checkpoint(self.out, self.tr.state())
+        self.saved, self.kept = time.monotonic(), self.tr.step
+
+    def check_weights(self):
+        named = [*self.tr.objective.model.named_parameters(), *self.tr.ema.average.items()]
+        if odd := next((n for n, p in named if not p.isfinite().all()), None): self.abort(f'NaN or infinity in the weights {odd}')
+
+    def abort(self, what: str):
+        kept = f'the checkpoint of step {self.kept} stays in {self.out}' if self.kept else 'no checkpoint was written'
+        raise FloatingPointError(f'step {self.tr.step}: {what}; {kept}. Expected a lower learning rate (lr={self.cfg.lr}) or a longer warmup ({self.cfg.warmup}), in another folder')
 
     def clock(self): # adds the time since the last call
         now = time.monotonic()
         self.tr.seconds, self.tic = self.tr.seconds + now - self.tic, now
+
+
+# %% ../nbs/10_training.ipynb #d62d0bae
+@contextlib.contextmanager
+def graceful_interrupt(
+    alone: bool = True, # the only process; several cannot agree on a step to stop at, and end at once
+):
+    "Inside, the first SIGINT or SIGTERM sets the event that this yields; a second one does what it always did."
+    asked = threading.Event()
+    old: dict[int, Any] = {}
+    def note(signum, frame):
+        asked.set()
+        for k, handler in old.items(): signal.signal(k, handler)
+    if alone and threading.current_thread() is threading.main_thread():
+        old |= {k: signal.signal(k, note) for k in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(k) is not signal.SIG_IGN}     # a shell's `&` ignores Ctrl-C
+    try: yield asked
+    finally:
+        for k, handler in old.items(): signal.signal(k, handler)
+
+def resume_command(cfg: LoopConfig) -> str: # what goes on with the run; its settings are in the folder
+    return f'navira {cfg.command} --out {shlex.quote(cfg.out)}'
+
+# %% ../nbs/10_training.ipynb #4f1b8067
+def clock(seconds: float) -> str: return f'{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min' if seconds >= 3600 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
 
 # %% ../nbs/10_training.ipynb #76620df5
 def fit(
@@ -593,24 +769,47 @@ def fit(
     evaluate: Callable[[MaskedLM], dict] | None = None, # averaged model in eval mode -> numbers for the log
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps, with a checkpoint
+    tell: Callable[[str], None] | None = None, # is told how long it takes
 ) -> Trainer:
-    "Trains, or goes on from the checkpoint in `out`. Raises `FloatingPointError` if the loss is no number, `ValueError` for a damaged checkpoint."
+    """Trains, or goes on from the checkpoint in `out`. Raises `FloatingPointError` for a NaN or infinite loss or weight, `ValueError` for an unusable checkpoint,
+    `KeyboardInterrupt` for Ctrl-C, when the step at hand is done and saved."""
     tr, run = trainer(objective, cfg, acc, out)
+    if tr.step > steps: raise unusable(out, f'step={tr.step}: expected at most {steps}, those of the run')
     end = min(steps, stop or steps)
     diary = Diary(tr, cfg, acc, out, evaluate, end, data.batch_size * data.length)
-    with bar(out.name, steps, tr.step, progress and acc.is_main_process) as show:
-        while tr.step < end:
+    timing = Timing(out.name, tr.step, steps, tell if acc.is_main_process else None)
+    with bar(out.name, steps, tr.step, progress and acc.is_main_process) as show, graceful_interrupt(acc.num_processes == 1) as asked:
+        while tr.step < end and not asked.is_set():
             rate = cfg.lr * cosine(tr.step, steps, cfg.warmup, cfg.min_lr_ratio)
             show(tr.step + 1, diary(train_step(tr, run, acc, data.batch(tr.step), cfg, rate), rate))
+            timing(tr.step)
+        if asked.is_set():
+            if tr.step > diary.kept: diary.check_weights(); diary.clock(); diary.save()
+            raise KeyboardInterrupt(f'stopped; step {tr.step} of {steps} is saved. To go on: {resume_command(cfg)}')
     acc.free_memory()                                                 # a stage that follows wraps the model anew
     return tr
+
+@dataclass
+class Timing:
+    "Says once how long the steps take that are left, from the first ones after a start."
+    name: str
+    first: int # the step it started at
+    steps: int # of the whole run
+    tell: Callable[[str], None] | None
+
+    def __call__(self, step: int, few: int = 5): # steps done
+        if step == self.first + 1: self.tic = time.monotonic()                            # the first one warms up
+        if self.tell and step == self.first + 1 + few and step < self.steps:
+            seconds = (time.monotonic() - self.tic) / few
+            self.tell(f'{self.name}: {self.steps - step:,} steps to go, about {clock(seconds * (self.steps - step))} ({seconds:.2g} s a step), evaluation not counted')
+
 
 # %% ../nbs/10_training.ipynb #ed6dabaa
 def trainer(
     objective: Any, # as for `fit`
     cfg: LoopConfig,
     acc: Accelerator,
-    out: Path, # where a checkpoint may be
+    out: Path | None, # where a checkpoint may be
 ) -> tuple[Trainer, nn.Module]: # and the objective as Accelerate wraps it
     "A fresh trainer, or the one in the checkpoint. One group of parameters, in the order of `model.parameters()`: backbone, then head."
     objective.train()
@@ -618,7 +817,9 @@ def trainer(
     optimizer = torch.optim.AdamW(params, cfg.lr, betas=cfg.betas, weight_decay=cfg.weight_decay, fused=True)
     run, optimizer = acc.prepare(objective, optimizer)
     tr = Trainer(objective, optimizer, Ema(objective.model, cfg.ema))
-    if (state := read_checkpoint(out, acc.device)) is not None: tr.restore(state)
+    if out is not None and (state := read_checkpoint(out, acc.device)) is not None:
+        try: tr.restore(state)
+        except ValueError as e: raise unusable(out, f'not a checkpoint of this run ({e})') from None
     return tr, run
 
 # %% ../nbs/10_training.ipynb #b3b714bd
@@ -681,10 +882,24 @@ def characters(
     sequences: np.ndarray, # [N, L]
 ) -> float: # a token, ends of text counted as tokens
     "Mean number of characters that a token stands for."
-    return len(tokenizer.decode(sequences.ravel().tolist(), skip_special_tokens=True)) / sequences.size
+    n = len(tokenizer.decode(sequences.ravel().tolist(), skip_special_tokens=True))
+    if not n: raise ValueError(f'validation text: {sequences.size} tokens without a character, only ends of documents; expected text (`validation` names a file)')
+    return n / sequences.size
 
 def bits(nats: float, chars: float) -> float: # nats a token, characters a token -> bits a character
     return nats / math.log(2) / chars
+
+# %% ../nbs/10_training.ipynb #48c0721a
+def fingerprint(path: Path) -> dict: # 'size', 'time', 'sha256'
+    with open(path, 'rb') as f: digest = hashlib.file_digest(f, 'sha256').hexdigest()
+    return dict(size=path.stat().st_size, time=path.stat().st_mtime_ns, sha256=digest)
+
+def changed(
+    path: Path,
+    was: dict, # its fingerprint
+) -> bool: # or gone; it is read only where size and time leave it open
+    if not path.exists() or path.stat().st_size != was['size']: return True
+    return path.stat().st_mtime_ns != was['time'] and fingerprint(path)['sha256'] != was['sha256']
 
 # %% ../nbs/10_training.ipynb #55a9f133
 def held_out(
@@ -696,21 +911,60 @@ def held_out(
     return read_corpus(folder, cfg.text_column, 'validation') if folder.is_dir() and not saved_dataset(folder) and files_of(folder, 'validation')[1] else None
 
 # %% ../nbs/10_training.ipynb #ff9a3764
-def prepare_tokens(
+@contextlib.contextmanager
+def prepared(
     cfg: LoopConfig,
     tokenizer: Callable[[Corpus], Tokenizer], # called with the corpus, if tokens are still to be made
-) -> Path: # the run folder, now with tokenizer.json, train.npy, and validation.npy if there is a validation corpus
-    "Everything that reads the corpus. Done once: files that exist are kept."
-    ready = Path(cfg.out) / 'tokens.json'
-    if ready.exists(): return claim(cfg)
-    corpus, validation = read_corpus(cfg.data, cfg.text_column), held_out(cfg)
-    out = claim(cfg)
-    if not (out / 'tokenizer.json').exists():
-        with written(out / 'tokenizer.json') as temp: temp.write_bytes(tokenizer(corpus).to_str(pretty=True).encode())
-    tok = Tokenizer.from_file(str(out / 'tokenizer.json'))
-    n = {name: len(encode_corpus(tok, c, out / f'{name}.npy')) for name, c in (('train', corpus), ('validation', validation)) if c is not None}
-    with written(ready) as temp: temp.write_bytes(json.dumps(n).encode())
-    return out
+):
+    """The run folder, locked, with tokenizer.json, train.npy, and validation.npy if there is a validation corpus. Errors in the corpus come before anything is made.
+    Of several processes the first does it all."""
+    out, ready = Path(cfg.out), Path(cfg.out) / 'tokens.json'
+    if os.environ.get('RANK', '0') != '0': yield out; return
+    corpora = None if ready.exists() else (read_corpus(cfg.data, cfg.text_column), held_out(cfg))
+    claim(cfg)
+    with run_lock(out):
+        try:
+            claim(cfg)                                # again: what another process wrote in between
+            for folder in (out, out / 'head', out / 'joint'):
+                for f in folder.glob('.navira-*.tmp'): f.unlink()          # half a file, of a run that was killed: nobody else writes here
+            if corpora is None: check_tokens(cfg)
+            else: write_tokens(out, *corpora, tokenizer)
+            yield out
+        except KeyboardInterrupt as e: raise KeyboardInterrupt(str(e) or f'stopped. To go on: {resume_command(cfg)}') from None
+
+def write_tokens(
+    out: Path, # run folder, ours
+    corpus: Corpus,
+    validation: Corpus | None,
+    tokenizer: Callable[[Corpus], Tokenizer],
+) -> None:
+    for name in ('train.npy', 'validation.npy'): (out / name).unlink(missing_ok=True)           # of a run that was killed here
+    with written(out / 'tokenizer.json') as temp: temp.write_bytes(tokenizer(corpus).to_str(pretty=True).encode())
+    tok, corpora = Tokenizer.from_file(str(out / 'tokenizer.json')), dict(train=corpus) | (dict(validation=validation) if validation else {})
+    counts = {name: len(encode_corpus(tok, c, out / f'{name}.npy')) for name, c in corpora.items()}
+    record = counts | dict(corpus={str(f): fingerprint(f) for c in corpora.values() for f in c.files},
+                           made={f: fingerprint(out / f) for f in ('tokenizer.json', *(f'{name}.npy' for name in corpora))})
+    with written(out / 'tokens.json') as temp: temp.write_bytes(json.dumps(record).encode())
+
+def check_tokens(
+    cfg: LoopConfig,
+) -> None:
+    "Raises `ValueError` naming the file where tokens are not those that were made, or the corpus has changed since."
+    out, ready = Path(cfg.out), Path(cfg.out) / 'tokens.json'
+    try:
+        record = json.loads(ready.read_text())
+        made, corpus = record.get('made', {}), record.get('corpus', {})         # 0.1.0 kept neither
+        foreign = [name for name, was in made.items() if changed(out / name, was)]
+        foreign += [name for name in ('train.npy', 'validation.npy') if made and name not in made and (out / name).exists()]
+    except (ValueError, AttributeError, TypeError, KeyError) as e: raise ValueError(f'{ready}: damaged ({e}); delete it, and the tokens are made again') from None
+    if foreign: raise ValueError(f'{out / foreign[0]}: not the file that this run made; delete {ready}, and all are made again from the corpus')
+    if not corpus: return
+    try: now = [str(f) for c in (read_corpus(cfg.data, cfg.text_column), held_out(cfg)) if c for f in c.files]
+    except FileNotFoundError: return
+    if other := sorted(set(now) ^ set(corpus)) or [name for name in now if changed(Path(name), corpus[name])]:
+        raise ValueError(f'data={cfg.data!r} has changed since this run began: {other[0]} {"is new" if other[0] not in corpus else "is gone" if other[0] not in now else "has another content"}. '
+                         f'Expected the text as it was, or another folder for the run')
+
 
 # %% ../nbs/10_training.ipynb #14e43708
 def tokens_of(
@@ -718,8 +972,8 @@ def tokens_of(
     length: int, # L
 ) -> tuple[np.ndarray, np.ndarray]: # training ids [n], validation sequences [N, L]
     "The prepared tokens. Without a validation file the last hundredth of the training text is held out."
-    ids = np.load(out / 'train.npy', mmap_mode='r')
-    if (out / 'validation.npy').exists(): held = np.load(out / 'validation.npy', mmap_mode='r')
+    ids = read_tokens(out / 'train.npy')
+    if (out / 'validation.npy').exists(): held = read_tokens(out / 'validation.npy')
     else: n = max(2 * length, len(ids) // 100); ids, held = ids[:-n], ids[-n:]
     held = packed(held, length)
     if len(held) < 2: raise ValueError(f'validation text: {held.size} tokens, expected at least two sequences of {length}')
@@ -733,6 +987,17 @@ def network(
     config = Config(vocab_size=tok.get_vocab_size(), model_length=cfg.length, hidden_dim=cfg.dim, cond_dim=cfg.cond_dim, n_blocks=cfg.blocks,
                     n_heads=cfg.heads, dropout=cfg.dropout, mask_id=tok.token_to_id(MASK))
     with seeded(cfg.seed, 0): return MaskedLM(config, tok)
+
+# %% ../nbs/10_training.ipynb #f9265ea3
+def check_memory(
+    cfg: TrainConfig,
+) -> None:
+    "Raises `ValueError` for sizes that cannot work, and for a network with which this machine cannot train."
+    config = Config(hidden_dim=cfg.dim, n_heads=cfg.heads, n_blocks=cfg.blocks, cond_dim=cfg.cond_dim, model_length=cfg.length, vocab_size=cfg.vocab_size)
+    with torch.device('meta'): n = n_params(MaskedLM(config))                                   # without memory
+    need = n * (4 if torch.cuda.is_available() else 20)       # float32 weights; average, gradient and two moments beside them
+    there = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else math.inf
+    if need > there: raise ValueError(f'dim={cfg.dim}, blocks={cfg.blocks}, cond_dim={cfg.cond_dim}: {n:,} parameters need {need / 1e9:,.0f} GB, and this machine has {there / 1e9:,.0f} GB; expected a smaller network')
 
 # %% ../nbs/10_training.ipynb #9b2f3c49
 def chosen_tokenizer(
@@ -748,35 +1013,85 @@ def chosen_tokenizer(
     tok.add_special_tokens([MASK])
     return lambda corpus: tok
 
+# %% ../nbs/10_training.ipynb #08372b37
+def step_seconds(
+    objective: Any, # as for `fit`; copied
+    data: Epochs,
+    cfg: LoopConfig,
+    acc: Accelerator,
+    few: int = 3, # steps, after a first one that warms up
+) -> float: # of a step, the same for all processes
+    tr, run = trainer(copy.deepcopy(objective), cfg, acc, None)
+    times = []
+    for step in range(few + 1):
+        tic = time.monotonic()
+        float(train_step(tr, run, acc, data.batch(step), cfg, 0.)['loss'])           # a number is there when the device is done
+        times.append(time.monotonic() - tic)
+        if sum(times) > 10 and acc.num_processes == 1: break                           # several processes take equal numbers of steps
+    acc.free_memory()
+    return acc.reduce(torch.tensor(statistics.median(times[1:] or times), device=acc.device), 'mean').item()
+
+def bounded(
+    cfg: TrainConfig, # with `tokens` open
+    per_epoch: int, # steps
+    seconds: float, # a step
+) -> tuple[TrainConfig, str]: # with `tokens` set, and the estimate in words
+    whole, most = cfg.epochs * per_epoch, max(1, int(60 * cfg.minutes / seconds))
+    steps = min(whole, most)
+    text = f'{steps:,} steps, {steps / per_epoch:.3g} times the text, in about {clock(steps * seconds)} ({seconds:.2g} s a step), evaluation not counted'
+    if whole > most: text += f'; epochs={cfg.epochs} would take {clock(whole * seconds)}, more than minutes={cfg.minutes:g}'
+    return dataclasses.replace(cfg, tokens=steps * cfg.batch_size * cfg.length), text
+
 # %% ../nbs/10_training.ipynb #b1a4edac
 def train(
     cfg: TrainConfig,
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps
+    tell: Callable[[str], None] | None = None, # is told how long it takes; None: nobody
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Pretrains a denoiser, or goes on where the run in `cfg.out` stopped. Errors in the settings or the corpus come before any work."
-    acc = processes(cfg.precision)
-    divides(cfg.batch_size, acc.num_processes)
-    if cfg.steps < 1: raise ValueError(f'tokens={cfg.tokens}: less than one step; expected at least batch_size * length = {cfg.batch_size * cfg.length}')
-    Config(hidden_dim=cfg.dim, n_heads=cfg.heads, n_blocks=cfg.blocks, cond_dim=cfg.cond_dim)     # sizes that cannot work are refused here
-    if acc.is_main_process: prepare_tokens(cfg, chosen_tokenizer(cfg))
-    acc.wait_for_everyone()
-    out = Path(cfg.out)
-    ids, held = tokens_of(out, cfg.length)
-    model = network(cfg, Tokenizer.from_file(str(out / 'tokenizer.json')))
-    chars = characters(model.tokenizer, held)
-    def evaluate(model):
-        e = evaluate_nelbo(model, held, cfg.eval_sequences, cfg.batch_size)
-        return dict(nelbo=e.value, nelbo_se=e.se, bits_per_char=bits(e.value, chars))
-    tr = fit(Mdlm(model), Epochs(ids, cfg.length, cfg.batch_size, cfg.seed), cfg.steps, cfg, acc, out, evaluate, progress, stop)
-    if tr.step < cfg.steps: return out
-    if acc.is_main_process: export(out, out / 'model')
-    acc.wait_for_everyone()
-    return out / 'model'
+    divides(cfg.batch_size)
+    if cfg.tokens is not None and cfg.steps < 1: raise ValueError(f'tokens={cfg.tokens}: less than one step; expected at least batch_size * length = {cfg.batch_size * cfg.length}')
+    check_memory(cfg)
+    with prepared(cfg, chosen_tokenizer(cfg)) as out:
+        acc = processes(cfg.precision)
+        acc.wait_for_everyone()
+        ids, held = tokens_of(out, cfg.length)
+        data, model = Epochs(ids, cfg.length, cfg.batch_size, cfg.seed), network(cfg, Tokenizer.from_file(str(out / 'tokenizer.json')))
+        chars = characters(model.tokenizer, held)
+        cfg = settle(cfg, Mdlm(model), data, acc, tell)
+        def evaluate(model):
+            e = evaluate_nelbo(model, held, cfg.eval_sequences, cfg.batch_size)
+            return dict(nelbo=e.value, nelbo_se=e.se, bits_per_char=bits(e.value, chars))
+        tr = fit(Mdlm(model), data, cfg.steps, cfg, acc, out, evaluate, progress, stop, tell)
+        if tr.step < cfg.steps: return out
+        if acc.is_main_process: export(out, out / 'model')
+        acc.wait_for_everyone()
+        return out / 'model'
+
+def settle(
+    cfg: TrainConfig,
+    objective: Mdlm,
+    data: Epochs,
+    acc: Accelerator,
+    tell: Callable[[str], None] | None,
+) -> TrainConfig: # with `tokens` set, to what the run has or else to what `epochs` and `minutes` allow
+    past = (read_run(Path(cfg.out)) or {}).get('tokens')
+    if past is not None: return dataclasses.replace(cfg, tokens=past)
+    text = None
+    if cfg.tokens is None: cfg, text = bounded(cfg, data.per_epoch, step_seconds(objective, data, cfg, acc))
+    acc.wait_for_everyone()                             # until all have read that it is open
+    if acc.is_main_process:
+        write_run(cfg)
+        if tell and text: tell(text)
+    return cfg
+
 
 # %% ../nbs/10_training.ipynb #dc93195b
-def divides(batch_size: int, processes: int):
+def divides(batch_size: int):
+    processes = int(os.environ.get('WORLD_SIZE', 1))
     if batch_size % processes: raise ValueError(f'batch_size={batch_size}: expected a multiple of the number of processes, {processes}')
+
 
 # %% ../nbs/10_training.ipynb #394aa7d3
 def random_fill(
@@ -835,6 +1150,8 @@ def take_average(
 ) -> _M:
     "The averaged weights of the newest checkpoint, which must be all parameters and nothing else: `RuntimeError` names what is missing or too much."
     state: Any = read_checkpoint(folder)
+    if state is None: raise ValueError(f'{folder}: holds no checkpoint; expected a run that was begun')
+    if not isinstance(state.get('ema'), dict): raise unusable(folder, 'holds no averaged weights')
     model.load_state_dict(dict(model.named_buffers()) | state['ema'])   # buffers are formulas: they are not averaged, and stay
     return model
 
@@ -843,27 +1160,29 @@ def finetune(
     cfg: FinetuneConfig,
     progress: bool = True, # show bars
     stop: int | None = None, # interrupt each stage after this many steps
+    tell: Callable[[str], None] | None = None, # is told how long a stage takes; None: nobody
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Gives a denoiser a quality head, or goes on where the run in `cfg.out` stopped."
-    acc = processes(cfg.precision)
-    divides(cfg.batch_size, acc.num_processes)
+    divides(cfg.batch_size)
     with seeded(cfg.seed, 0): model = with_head(load(cfg.model))               # a new head is a function of the seed
     if (tokenizer := model.tokenizer) is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
-    if acc.is_main_process: prepare_tokens(cfg, lambda corpus: tokenizer)
-    acc.wait_for_everyone()
-    out = Path(cfg.out)
-    ids, held = tokens_of(out, model.length)
-    if acc.is_main_process: before(model.to(acc.device), held, out)
-    for name, steps, c in stages(cfg):
-        (out / name).mkdir(exist_ok=True)
-        model.requires_grad_(True); model.backbone.requires_grad_(name == 'joint')
-        objective = Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint=name == 'joint')
-        tr = fit(objective, Epochs(ids, model.length, cfg.batch_size, c.seed), steps, c, acc, out / name, progress_of(held, cfg, name), progress, stop)
-        if tr.step < steps: return out
-        take_average(model, out / name)
-    if acc.is_main_process: export(out, out / 'model')
-    acc.wait_for_everyone()
-    return out / 'model'
+    with prepared(cfg, lambda corpus: tokenizer) as out:
+        acc = processes(cfg.precision)
+        acc.wait_for_everyone()
+        ids, held = tokens_of(out, model.length)
+        characters(tokenizer, held)                                            # text to evaluate with at the end, or an error now
+        if acc.is_main_process: before(model.to(acc.device), held, out)
+        for name, steps, c in stages(cfg):
+            (out / name).mkdir(exist_ok=True)
+            model.requires_grad_(True); model.backbone.requires_grad_(name == 'joint')
+            objective = Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint=name == 'joint')
+            tr = fit(objective, Epochs(ids, model.length, cfg.batch_size, c.seed), steps, c, acc, out / name, progress_of(held, cfg, name), progress, stop, tell)
+            if tr.step < steps: return out
+            take_average(model, out / name)
+        if acc.is_main_process: export(out, out / 'model')
+        acc.wait_for_everyone()
+        return out / 'model'
+
 
 # %% ../nbs/10_training.ipynb #337a1318
 def stages(
@@ -1030,8 +1349,7 @@ def export(
 ) -> dict: # the record
     "Writes the averaged weights, `training.json` and a model card, after measuring the model as it was written."
     run, folder = Path(run), Path(folder)
-    settings = json.loads((run / 'run.json').read_text())
-    kind = settings.pop('kind')
+    kind, settings = begun(run)
     model, past, steps = (pretrained if kind == 'TrainConfig' else finetuned)(run, settings)
     save(model, folder, dtype)
     model = load(folder, 'cuda' if torch.cuda.is_available() else None)
@@ -1044,6 +1362,10 @@ def export(
     return record
 
 # %% ../nbs/10_training.ipynb #3794ba4b
+def begun(run: Path) -> tuple[str, dict]: # kind, settings
+    if (settings := read_run(run)) is None: raise FileNotFoundError(f'{run}: has no run.json; expected the folder of a training run')
+    return settings.pop('kind'), settings
+
 def pretrained(
     run: Path,
     settings: dict, # of run.json
@@ -1056,7 +1378,8 @@ def finetuned(
     run: Path,
     settings: dict,
 ) -> tuple[MaskedLM, dict, list[dict]]:
-    source = Path(settings['model']) if settings['model'] else Path(load.__code__.co_filename).parent / 'weights'
+    source = Path(settings['model']) if settings['model'] not in (None, 'embedded') else Path(load.__code__.co_filename).parent / 'weights'
+    if (source / 'model' / 'training.json').exists(): source = source / 'model'                 # `load` takes a run's folder as well
     model, past = with_head(load(settings['model'])), source / 'training.json'
     past = json.loads(past.read_text()) if past.exists() else {}
     done = [(n, steps, c) for n, steps, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
@@ -1159,9 +1482,6 @@ def believed(
     rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}" for b in q['reliability']]
     return '\n\n'.join((text, markdown('predicted | right | 95 % interval | tokens', rows)))
 
-# %% ../nbs/10_training.ipynb #4f1b8067
-def clock(seconds: float) -> str: return f'{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min' if seconds >= 3600 else f'{int(seconds) // 60} min {int(seconds) % 60:02d} s'
-
 # %% ../nbs/10_training.ipynb #aed550f5
 from .baselines import Critic, Reviewed
 
@@ -1169,8 +1489,9 @@ from .baselines import Critic, Reviewed
 @dataclass(kw_only=True)
 class CriticConfig(LoopConfig):
     "Training of a critic for a denoiser."
+    command: ClassVar[str] = 'critic'
     model: str | None = None # a folder with the denoiser; None: the embedded one
-    steps: int = 800
+    steps: int = 800 # steps of training
     blocks: int = 2 # of the critic, copies of the denoiser's first ones
     nucleus: float = 0.9 # P of the draws that fill the masks
     weight: str = 'mean' # of the filled positions in the loss: 'mean' or '1/t'
@@ -1247,26 +1568,28 @@ def train_critic(
     cfg: CriticConfig,
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps
+    tell: Callable[[str], None] | None = None, # is told how long it takes; None: nobody
 ) -> Path: # folder of the critic, for `Critic.load`; the run folder if interrupted
     "Trains a critic for a denoiser, or goes on where the run in `cfg.out` stopped."
-    acc = processes(cfg.precision)
-    divides(cfg.batch_size, acc.num_processes)
+    divides(cfg.batch_size)
     denoiser = load(cfg.model).requires_grad_(False)
     critic = Critic.of(denoiser, cfg.blocks)
     if (tokenizer := denoiser.tokenizer) is None: raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
-    if acc.is_main_process: prepare_tokens(cfg, lambda corpus: tokenizer)
-    acc.wait_for_everyone()
-    out, denoiser = Path(cfg.out), denoiser.to(acc.device)
-    ids, held = tokens_of(out, denoiser.length)
-    def evaluate(critic):
-        q = judge_draws(Pair(denoiser, critic), held[np.random.default_rng(0).permutation(len(held))[:cfg.eval_sequences]], denoiser.length, cfg.nucleus, cfg.batch_size)
-        return dict(auroc=auroc(q.score, q.right))
-    objective = CriticObjective(critic, denoiser, cfg.nucleus, cfg.weight)
-    tr = fit(objective, Epochs(ids, denoiser.length, cfg.batch_size, cfg.seed), cfg.steps, cfg, acc, out, evaluate, progress, stop)
-    if tr.step < cfg.steps: return out
-    if acc.is_main_process: export_critic(out, out / 'critic')
-    acc.wait_for_everyone()
-    return out / 'critic'
+    with prepared(cfg, lambda corpus: tokenizer) as out:
+        acc = processes(cfg.precision)
+        acc.wait_for_everyone()
+        denoiser = denoiser.to(acc.device)
+        ids, held = tokens_of(out, denoiser.length)
+        def evaluate(critic):
+            q = judge_draws(Pair(denoiser, critic), held[np.random.default_rng(0).permutation(len(held))[:cfg.eval_sequences]], denoiser.length, cfg.nucleus, cfg.batch_size)
+            return dict(auroc=auroc(q.score, q.right))
+        objective = CriticObjective(critic, denoiser, cfg.nucleus, cfg.weight)
+        tr = fit(objective, Epochs(ids, denoiser.length, cfg.batch_size, cfg.seed), cfg.steps, cfg, acc, out, evaluate, progress, stop, tell)
+        if tr.step < cfg.steps: return out
+        if acc.is_main_process: export_critic(out, out / 'critic')
+        acc.wait_for_everyone()
+        return out / 'critic'
+
 
 # %% ../nbs/10_training.ipynb #c473f880
 def export_critic(
@@ -1276,7 +1599,7 @@ def export_critic(
 ) -> dict: # the record
     "Writes the averaged critic and `critic-training.json`, after measuring the critic as it was written."
     run, folder = Path(run), Path(folder)
-    settings = {k: v for k, v in json.loads((run / 'run.json').read_text()).items() if k != 'kind'}
+    _, settings = begun(run)
     cfg = CriticConfig(**settings)
     denoiser = load(cfg.model, 'cuda' if torch.cuda.is_available() else None)
     take_average(Critic.of(denoiser, cfg.blocks), run).save(folder, dtype)

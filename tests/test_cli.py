@@ -1,6 +1,9 @@
 """The command line as a user meets it: a process of its own, exit codes, one line for a mistake, files that are written."""
 import json
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 
@@ -24,10 +27,15 @@ def foreign(tmp_path_factory):
     (d / 'foreign.ckpt').write_bytes(b'this is no checkpoint')
     (d / 'empty').mkdir()
     (d / 'nothing.txt').write_text('')
+    (d / 'words.txt').write_text('the dog sees the cat, and the owl sleeps.\n' * 40)
+    (d / 'list.json').write_text('[1, 2]')
+    (d / 'others').mkdir()
+    (d / 'others' / 'tokenizer.json').write_text('{}')
     (d / 'latin.txt').write_bytes('caf\xe9 '.encode('latin-1') * 50)
     return d
 
 
+TINY = [a for s in ('dim=8', 'blocks=1', 'heads=2', 'cond_dim=4', 'vocab_size=300', 'precision=fp32', 'warmup=0', 'eval_sequences=2') for a in ('--set', s)]
 MISTAKES = {
     'unknown policy': (['generate', '--policy', 'navria'], "did you mean 'navira'?"),
     'unknown policy to compare': (['compare', '--policies', 'prism,navira-dett'], "did you mean 'navira-det'?"),
@@ -58,6 +66,11 @@ MISTAKES = {
     'empty corpus': (['train', '--data', '{bad}/nothing.txt', '--out', '{bad}/run'], 'empty'),
     'corpus is not UTF-8': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run'], 'not UTF-8 at byte'),
     'unknown setting': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run', '--set', 'token=5'], "did you mean 'tokens'?"),
+    'settings are a list': (['train', '{bad}/list.json'], 'expected settings by name'),
+    'nothing to train': (['finetune', '--data', '{bad}/words.txt', '--out', '{bad}/run', '--head-steps', '0', '--joint-steps', '0'], 'head_steps=0 and joint_steps=0'),
+    'a rate that ruins the weights': (['train', '--data', '{bad}/words.txt', '--out', '{bad}/ruined', '--tokens', '64', '--length', '4', '--batch-size', '4', *TINY, '--set', 'lr=1e300'], 'no checkpoint was written. Expected a lower learning rate (lr=1e+300)'),
+    'a size that no machine has': (['train', '--data', '{bad}/words.txt', '--out', '{bad}/run', '--set', 'dim=1e12'], 'dim=1000000000000: expected 1 to 65536'),
+    'a folder with files of others': (['train', '--data', '{bad}/words.txt', '--out', '{bad}/others'], 'holds tokenizer.json'),
     'no data given': (['finetune', '--out', '{bad}/run'], 'data: not given'),
     'output cannot be written': (['compare', '--out', '{bad}/nothing.txt/demo'], 'cannot write to'),
     'replay cannot be written': (['generate', '--replay', '{bad}/nothing.txt/run.html'], 'cannot write to'),
@@ -129,6 +142,43 @@ def test_version_and_help():
     import navira as package
     assert navira('--version').stdout.strip() == f'navira {package.__version__}'
     assert all(w in navira('--help').stdout for w in ('generate', 'compare', 'train', 'finetune', 'critic', 'info'))
+
+
+def said(capsys, *args):
+    "What a command prints, and its exit code: in this process."
+    from navira.cli import app
+    try: app(list(args))
+    except SystemExit as e: return e.code, capsys.readouterr()
+
+
+@pytest.mark.parametrize('command, config', [('train', 'TrainConfig'), ('finetune', 'FinetuneConfig'), ('critic', 'CriticConfig')])
+def test_help_shows_the_defaults(command, config, capsys):
+    "of every setting, as they are"
+    import dataclasses
+    from navira import training
+    code, printed = said(capsys, command, '--help')
+    shown = dict(re.findall(r'^ *(\w+)=(\S+|\[.*?\])  ', printed.out, re.M))
+    own = {f.name: f.default for f in dataclasses.fields(getattr(training, config)) if f.default not in (None, dataclasses.MISSING)}
+    assert code == 0 and shown.keys() == own.keys()
+    assert {k: training.typed(k, json.loads(v) if v[0] == '[' else v, type(own[k]).__name__) for k, v in shown.items()} == own
+    assert f'[default: ({own["batch_size"]})]' in ' '.join(printed.out.split())
+
+
+def test_a_run_is_stopped_and_goes_on(foreign, tmp_path, capsys, monkeypatch):
+    "Ctrl-C prints the command that goes on; typed as it stands, it does. A number may be written as .002"
+    from navira import training
+    real = training.train_step
+    def pressed(tr, *a):
+        if tr.step == 6: signal.raise_signal(signal.SIGINT)
+        return real(tr, *a)
+    monkeypatch.setattr(training, 'train_step', pressed)
+    code, printed = said(capsys, 'train', '--data', str(foreign / 'words.txt'), '--out', str(tmp_path / 'my run'), '--length', '4', '--batch-size', '4', *TINY, '--set', 'lr=.002', '--set', 'epochs=1')
+    assert code == 130 and 'times the text, in about' in printed.err
+    command = re.search(r'step 7 of \d+ is saved. To go on: navira (.*)', printed.err)[1]
+    monkeypatch.setattr(training, 'train_step', real)
+    code, printed = said(capsys, *shlex.split(command))
+    assert code in (0, None) and f'model: {tmp_path / "my run" / "model"}' in printed.out, printed
+    assert json.loads((tmp_path / 'my run' / 'run.json').read_text())['lr'] == .002
 
 
 def test_info():

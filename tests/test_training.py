@@ -1,5 +1,5 @@
 """Training: corpora, packing, settings, kill and resume, the PRISM objective, several processes."""
-import dataclasses, json, math, os, random, re, signal, subprocess, sys, time
+import contextlib, dataclasses, json, math, os, random, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +10,15 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
+from navira import training
 from navira.denoiser import Config, MaskedLM, load, with_head
-from navira.training import (EOS, MASK, Ema, Epochs, FinetuneConfig, Mdlm, Prism, TrainConfig, auroc, auroc_interval, cosine, encode, encode_corpus, evaluate_nelbo, export,
-                             finetune, keyed, packed, precision, random_fill, read_checkpoint, read_config, read_corpus, read_log, reliability, save_checkpoint,
+from navira.training import (EOS, MASK, CriticConfig, Ema, Epochs, FinetuneConfig, Log, Mdlm, Prism, TrainConfig, auroc, auroc_interval, bounded, cosine, encode, encode_corpus, evaluate_nelbo, export,
+                             finetune, keyed, packed, precision, processes, random_fill, read_checkpoint, read_config, read_corpus, read_log, reliability, save_checkpoint,
                              take_average, tokens_of, train, train_tokenizer)
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = [f'the {a} {v} the {b}, and then the {c} sleeps.' for a in ('dog', 'cat', 'owl') for v in ('sees', 'hears') for b in ('man', 'child', 'bird') for c in ('cow', 'horse')]
-SMALL = dict(batch_size=8, length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=300, warmup=5, lr=1e-2, log_every=1, precision='no', eval_sequences=16)
+SMALL = dict(batch_size=8, length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=300, warmup=5, lr=1e-2, log_every=1, precision='fp32', eval_sequences=16)
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +266,7 @@ def test_resume_with_dropout_and_after_a_lost_last(home, tmp_path):
 
 def test_finetune_resumes_and_reports(home, tmp_path, trained):
     cfg = lambda out: FinetuneConfig(data=str(home), out=str(tmp_path / out), model=str(trained / 'model'), head_steps=6, joint_steps=6, batch_size=8, log_every=1, checkpoint_every=2, eval_every=6,
-                                     eval_sequences=16, fill=3, precision='no')
+                                     eval_sequences=16, fill=3, precision='fp32')
     finetune(cfg('whole'), progress=False)
     for stop in (3, 5): assert finetune(cfg('parts'), progress=False, stop=stop) == tmp_path / 'parts'
     finetune(cfg('parts'), progress=False)
@@ -302,7 +303,7 @@ def test_checkpoint_has_one_group_in_parameter_order(trained):
 def test_two_processes(home, tmp_path, trained):
     "Two processes on halves of each batch follow the run of one process; both stages of fine-tuning run too."
     cfg = small(home, tmp_path / 'two', steps=30)
-    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1, eval_sequences=16, precision='no')
+    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1, eval_sequences=16, precision='fp32')
     p = launch(cfg, tune, tmp_path=tmp_path, prefix=(sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no',
                                       '--main_process_port', str(random.randint(20000, 60000))))
     out, _ = p.communicate(timeout=240)
@@ -339,7 +340,7 @@ def test_ema():
 
 
 def test_precision_is_explicit_or_detected():
-    assert precision('no') == 'no' and precision('bf16') == 'bf16' and precision('auto') in ('no', 'bf16')
+    assert precision('no') == 'fp32' == precision('fp32') and precision('bf16') == 'bf16' and precision('auto') in ('fp32', 'bf16')
 
 
 @settings(max_examples=50, deadline=None)
@@ -456,3 +457,313 @@ def test_held_out_text_is_not_trained_on(tmp_path):
     whole = np.load(tmp_path / 'run' / 'train.npy')
     assert len(ids) + held.size <= len(whole) and len(held) >= 2 and not (tmp_path / 'run' / 'validation.npy').exists()
     assert (whole[len(ids):len(ids) + held.size] == held.ravel()).all()
+
+
+# what others leave, and what goes wrong
+
+def nano(home, out, steps=2, **kw): return small(home, out, steps, **(dict(batch_size=8, dim=8, cond_dim=4, checkpoint_every=1, eval_every=100, eval_sequences=2) | kw))
+
+
+@pytest.fixture(scope='module')
+def lines(tmp_path_factory):
+    "A corpus of a few lines, held-out text in it."
+    folder = tmp_path_factory.mktemp('lines')
+    (folder / 'a.txt').write_text('\n'.join(LINES * 4))
+    return folder
+
+
+@pytest.fixture(scope='module')
+def begun(lines, tmp_path_factory):
+    "A run of two steps out of four."
+    out = tmp_path_factory.mktemp('runs') / 'begun'
+    assert train(nano(lines, out, 4), progress=False, stop=2) == out
+    return out
+
+
+@pytest.fixture
+def copied(begun, lines, tmp_path):
+    "The same in a folder that a test may spoil, and its settings."
+    shutil.copytree(begun, tmp_path / 'run')
+    return tmp_path / 'run', nano(lines, tmp_path / 'run', 4)
+
+
+def test_every_precision_after_every_other(lines, tmp_path):
+    "Accelerate keeps the first one of a process, and so did we; a sweep before (PartialState) makes no difference."
+    from accelerate import PartialState
+    PartialState()
+    for p in ('fp32', 'bf16', 'fp32'): assert processes(p).mixed_precision == dict(fp32='no', bf16='bf16')[p]
+    for p in ('bf16', 'fp32', 'bf16'): train(nano(lines, tmp_path / p, dim=16, precision=p), progress=False)
+    assert losses(tmp_path / 'bf16') != losses(tmp_path / 'fp32')
+    assert json.loads((tmp_path / 'fp32' / 'run.json').read_text())['precision'] == 'fp32'
+
+
+def test_corpus_errors_come_before_the_accelerator(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, 'processes', lambda *a, **k: pytest.fail('an accelerator was touched'))
+    (tmp_path / 'empty.txt').write_text(''); (tmp_path / 'latin.txt').write_bytes(b'caf\xe9 ' * 50)
+    for name, error in dict(none=FileNotFoundError, empty=ValueError, latin=ValueError).items():
+        for run in (lambda d: train(nano(d, tmp_path / 'run'), progress=False), lambda d: finetune(FinetuneConfig(data=str(d), out=str(tmp_path / 'run')), progress=False)):
+            with pytest.raises(error, match=f'{name}.txt'): run(tmp_path / f'{name}.txt')
+    assert not (tmp_path / 'run').exists()
+
+
+@given(st.floats(1e-12, 1e12).flatmap(lambda x: st.sampled_from([repr(x), f'{x:e}', f'{x:+.3f}', f' {x} ', repr(x).removeprefix('0')])))
+def test_a_number_is_what_float_reads(text):
+    if float(text) >= 0: assert TrainConfig(data='d', out='o', lr=text).lr == float(text)
+
+
+def test_numbers_as_text_are_checked_too():
+    c = TrainConfig(data='d', out='o', lr='.001', tokens='76_000_000', batch_size='1e2', betas=['.9', '.95'])
+    assert (c.lr, c.tokens, c.batch_size, c.betas) == (.001, 76_000_000, 100, (.9, .95)) and type(c.batch_size) is int
+    for bad in (dict(lr='inf'), dict(lr='nan'), dict(tokens='1.5'), dict(batch_size='-3'), dict(lr='1e-3x'), dict(tokens=10**400)):
+        with pytest.raises(ValueError, match=f'^{next(iter(bad))}='): TrainConfig(data='d', out='o', **bad)
+
+
+def test_fp32_is_called_so():
+    assert TrainConfig(data='d', out='o', precision='no') == TrainConfig(data='d', out='o', precision='fp32')     # the old word, in files of old runs
+    with pytest.raises(KeyError, match="did you mean 'fp32'"): TrainConfig(data='d', out='o', precision='fp23')
+
+
+@pytest.mark.parametrize('text', ['[1, 2]', '5', '"lr"', 'null'])
+def test_a_settings_file_is_a_table(tmp_path, text):
+    (tmp_path / 'c.json').write_text(text)
+    with pytest.raises(ValueError, match=r'c\.json: holds .*expected settings by name'): read_config(TrainConfig, tmp_path / 'c.json')
+
+
+@pytest.mark.parametrize('kw', [dict(dim=1e12), dict(blocks=1e12), dict(heads=1e12), dict(cond_dim=1e18), dict(length=1e12), dict(batch_size=1e12), dict(dim=2**16, blocks=64, heads=64)], ids=str)
+def test_sizes_that_no_machine_has(lines, tmp_path, kw):
+    name = next(iter(kw))
+    with pytest.raises(ValueError, match=f'{name}={int(kw[name])}.*expected'): train(small(lines, tmp_path / 'r', **kw), progress=False)
+    assert not (tmp_path / 'r').exists()
+
+
+def test_nothing_to_train():
+    with pytest.raises(ValueError, match='head_steps=0 and joint_steps=0'): FinetuneConfig(data='d', out='o', head_steps=0, joint_steps=0)
+
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'train.npy', 'last.pt', 'model'])
+def test_files_of_others_are_neither_used_nor_replaced(lines, tmp_path, name):
+    (tmp_path / name).write_text('mine')
+    with pytest.raises(ValueError, match=f'no run.json.*{re.escape(name)}'): train(nano(lines, tmp_path), progress=False)
+    assert [p.name for p in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == 'mine'
+
+
+def test_a_folder_with_other_things_in_it_keeps_them(lines, tmp_path):
+    names = ('writable', 'new.pt', '.mine.tmp', '.notes.tmp', 'notes.txt')
+    for n in names: (tmp_path / n).write_text('mine')
+    (tmp_path / '.navira-1-0123456789abcdef.tmp').write_text('half a checkpoint of ours')
+    train(nano(lines, tmp_path, 4), progress=False, stop=1)
+    assert not list(tmp_path.glob('.navira*'))
+    assert all((tmp_path / n).read_text() == 'mine' for n in names)
+
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'train.npy'])
+def test_foreign_tokens_in_a_run(copied, name):
+    out, cfg = copied
+    whole = (out / name).read_bytes()
+    for bad in (b'', whole[:-1] + bytes([whole[-1] ^ 1]), whole + b'0'):
+        (out / name).write_bytes(bad)
+        with pytest.raises(ValueError, match=f'{re.escape(name)}: not the file that this run made'): train(cfg, progress=False)
+    (out / name).write_bytes(whole)                            # another time, equal content
+    assert train(cfg, progress=False, stop=3) == out
+    (out / 'validation.npy').write_bytes((out / 'train.npy').read_bytes())
+    with pytest.raises(ValueError, match='validation.npy: not the file'): train(cfg, progress=False)
+
+
+def test_damaged_tokens_are_said_to_be(tmp_path):
+    for raw in (b'', b'no array'):
+        (tmp_path / 'train.npy').write_bytes(raw)
+        with pytest.raises(ValueError, match='train.npy: damaged'): tokens_of(tmp_path, 16)
+    np.save(tmp_path / 'train.npy', np.zeros((3, 4)))
+    with pytest.raises(ValueError, match='train.npy: damaged'): tokens_of(tmp_path, 16)
+
+
+def test_a_corpus_that_changed(tmp_path):
+    home = tmp_path / 'texts'; home.mkdir()
+    text = '\n'.join(LINES * 4)
+    (home / 'a.txt').write_text(text)
+    cfg = nano(home, tmp_path / 'run', 4)
+    train(cfg, progress=False, stop=1)
+    (home / 'a.txt').write_text(text.replace('dog', 'god', 1))                      # equal size
+    with pytest.raises(ValueError, match='a.txt has another content'): train(cfg, progress=False)
+    (home / 'a.txt').write_text(text); (home / 'b.txt').write_text('more')
+    with pytest.raises(ValueError, match='b.txt is new'): train(cfg, progress=False)
+    (home / 'b.txt').unlink()
+    assert train(cfg, progress=False, stop=2) == tmp_path / 'run'
+    shutil.rmtree(home)                                                             # gone is not changed: the tokens are there
+    assert train(cfg, progress=False, stop=3) == tmp_path / 'run'
+
+
+def test_a_validation_tail_without_text(tmp_path):
+    table(tmp_path / 'a.parquet', LINES * 4 + [''] * 200)
+    with pytest.raises(ValueError, match='validation text: .* only ends of documents'): train(nano(tmp_path / 'a.parquet', tmp_path / 'run'), progress=False)
+
+
+def test_a_single_flipped_bit(copied):
+    out, cfg = copied
+    whole, rng = (out / 'last.pt').read_bytes(), random.Random(0)
+    state, refused = read_checkpoint(out), 0
+    for _ in range(60):
+        i = rng.randrange(len(whole))
+        (out / 'last.pt').write_bytes(whole[:i] + bytes([whole[i] ^ 1 << rng.randrange(8)]) + whole[i + 1:])
+        try: got = read_checkpoint(out)
+        except ValueError as e: refused += 1; assert 'last.pt: damaged checkpoint' in str(e); continue
+        assert str(got) == str(state)                          # in the padding: nothing is lost
+    assert refused >= 15, refused
+
+
+@pytest.mark.parametrize('spoil, match', [
+    (lambda s: s | dict(step=10**9), 'step=1000000000: expected at most 4'), (lambda s: s | dict(step=-5), 'step=-5'), (lambda s: s | dict(step=1.5), 'step=1.5'), (lambda s: s | dict(seconds='long'), 'seconds='),
+    (lambda s: {k: v for k, v in s.items() if k != 'ema'}, 'no ema'), (lambda s: s | dict(ema={k: v[..., :1] for k, v in s['ema'].items()}), r'ema: .* expected \['), (lambda s: s | dict(model=[1]), 'model: expected the'),
+    (lambda s: s | dict(model={k: v * math.nan for k, v in s['model'].items()}), 'model: .* holds NaN'), (lambda s: s | dict(optimizer={}), 'optimizer: expected'),
+    (lambda s: s | dict(optimizer=s['optimizer'] | dict(state={0: dict(step=torch.tensor(1.), exp_avg=torch.ones(1), exp_avg_sq=torch.ones(1))})), 'optimizer 0: exp_avg is'),
+    (lambda s: [1, 2], 'holds list, no state'), (lambda s: 'text', 'holds str, no state')])
+def test_a_checkpoint_that_is_none(copied, spoil, match):
+    out, cfg = copied
+    torch.save(spoil(read_checkpoint(out)), out / 'last.pt')
+    with pytest.raises(ValueError, match=f'last.pt: .*{match}.*delete it, and the run goes on from previous.pt'): train(cfg, progress=False)
+
+
+def test_the_average_of_nothing(tmp_path):
+    with pytest.raises(ValueError, match='holds no checkpoint'): take_average(tiny_model(), tmp_path)
+    save_checkpoint(tmp_path, dict(step=1))
+    with pytest.raises(ValueError, match='no averaged weights'): take_average(tiny_model(), tmp_path)
+
+
+@pytest.mark.parametrize('text', ['', '[]', '{"lr": 1}', '{'])
+def test_a_damaged_run_file(copied, text):
+    out, cfg = copied
+    (out / 'run.json').write_text(text)
+    with pytest.raises(ValueError, match='cannot be used as a run folder: run.json'): train(cfg, progress=False)
+
+
+def test_a_rate_that_ruins_the_weights(lines, tmp_path, trained):
+    "Nothing that is not finite is saved or exported."
+    with pytest.raises(FloatingPointError, match=r'step 1: NaN or infinity in the weights .*no checkpoint was written.*lr=1e\+300'): train(nano(lines, tmp_path / 'a', 1, lr=1e300, warmup=0), progress=False)
+    cfg = FinetuneConfig(data=str(lines), out=str(tmp_path / 'b'), model=str(trained / 'model'), head_steps=2, joint_steps=0, head_lr=1e300, warmup=0, batch_size=4, eval_sequences=2, precision='fp32')
+    with pytest.raises(FloatingPointError, match='step 2: .*; no checkpoint was written'): finetune(cfg, progress=False)
+    assert not list(tmp_path.glob('*/**/last.pt')) and not list(tmp_path.glob('*/model'))
+
+
+def test_the_last_good_checkpoint_stays(copied, monkeypatch):
+    out, cfg = copied
+    real = training.train_step
+    def spoilt(tr, *a):
+        found = real(tr, *a)
+        if tr.step == 4:
+            with torch.no_grad(): next(tr.objective.model.parameters()).view(-1)[0] = math.nan
+        return found
+    monkeypatch.setattr(training, 'train_step', spoilt)
+    with pytest.raises(FloatingPointError, match=f'step 4: NaN or infinity in the weights .*the checkpoint of step 3 stays in {out}'): train(cfg, progress=False)
+    monkeypatch.setattr(training, 'train_step', real)
+    assert read_checkpoint(out)['step'] == 3 and not (out / 'model').exists()
+    assert train(cfg, progress=False) == out / 'model'
+
+
+@contextlib.contextmanager
+def full_disk(size=20_000):
+    "No file may grow beyond `size` bytes: for whoever writes, that is a full disk."
+    resource = pytest.importorskip('resource')
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try: yield
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(copied):
+    out, cfg = copied
+    whole = (out / 'last.pt').read_bytes()
+    with full_disk(), pytest.raises(OSError): save_checkpoint(out, read_checkpoint(out) | dict(more=torch.zeros(50_000)))
+    assert (out / 'last.pt').read_bytes() == whole and sorted(p.name for p in out.glob('*.pt')) == ['last.pt', 'previous.pt'] and not list(out.glob('.*.tmp'))
+    log = Log(out / 'log.jsonl', 2)
+    with full_disk(10), pytest.raises(OSError, match='log.jsonl'): log(step=3, loss=1.)
+    log.file.close()
+    assert train(cfg, progress=False) == out / 'model'
+
+
+def test_two_at_once(copied):
+    "Refused while another process trains there; a kill gives the folder back."
+    out, cfg = copied
+    code = f"import time, filelock\nwith filelock.FileLock({str(out / 'run.lock')!r}): print('held', flush=True); time.sleep(600)"
+    p = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE)
+    try:
+        assert p.stdout.readline() == b'held\n'
+        with pytest.raises(ValueError, match='another training is writing to this folder'): train(cfg, progress=False)
+    finally: p.kill(); p.communicate()
+    assert train(cfg, progress=False, stop=3) == out
+
+
+# how long
+
+def test_a_small_text_is_not_trained_on_for_a_day(lines, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(training, 'step_seconds', lambda *a: .5)
+    cfg = dataclasses.replace(nano(lines, tmp_path / 'run', epochs=2, minutes=10, checkpoint_every=100), tokens=None)
+    assert TrainConfig(data='d', out='o').tokens is None
+    assert train(cfg, progress=False, tell=said.append, stop=2) == tmp_path / 'run'
+    run = json.loads((tmp_path / 'run' / 'run.json').read_text())
+    per_epoch = Epochs(tokens_of(tmp_path / 'run', 16)[0], 16, 8).per_epoch
+    assert run['tokens'] == 2 * per_epoch * 8 * 16 and f'{2 * per_epoch} steps, 2 times the text, in about' in said[0]
+    monkeypatch.setattr(training, 'step_seconds', lambda *a: pytest.fail('a run keeps its steps'))
+    again = read_config(TrainConfig, out=tmp_path / 'run')     # all that need be said
+    assert (again.data, again.tokens, again.dim) == (str(lines), run['tokens'], 8)
+    for c in (cfg, again): assert train(c, progress=False, stop=3) == tmp_path / 'run'
+    with pytest.raises(ValueError, match='epochs: 2 there, 3 now'): train(dataclasses.replace(cfg, epochs=3), progress=False)
+    with pytest.raises(ValueError, match='tokens: .* there, 512 now'): train(dataclasses.replace(cfg, tokens=512), progress=False)
+
+
+@given(st.integers(1, 50), st.floats(.01, 1e4), st.integers(1, 10**6), st.floats(1e-4, 1e4))
+def test_bounded_by_epochs_and_by_time(epochs, minutes, per_epoch, seconds):
+    cfg, text = bounded(TrainConfig(data='d', out='o', epochs=epochs, minutes=minutes), per_epoch, seconds)
+    assert 1 <= cfg.steps <= epochs * per_epoch and (cfg.steps == 1 or cfg.steps * seconds <= 60 * minutes * (1 + 1e-9))
+    assert cfg.steps == epochs * per_epoch or (cfg.steps + 1) * seconds > 60 * minutes * (1 - 1e-9)
+    assert ('more than minutes=' in text) == (cfg.steps < epochs * per_epoch)
+
+
+def test_steps_are_measured_on_a_copy(lines, tmp_path):
+    train(nano(lines, tmp_path / 'run', 4), progress=False, stop=1)
+    model = MaskedLM(Config(vocab_size=300, model_length=16, hidden_dim=8, cond_dim=4, n_blocks=1, n_heads=2, dropout=0.))
+    was = {k: v.clone() for k, v in model.state_dict().items()}
+    cfg = nano(lines, tmp_path / 'run')
+    assert training.step_seconds(Mdlm(model), Epochs(tokens_of(tmp_path / 'run', 16)[0] % 299, 16, 8), cfg, processes('fp32'), 2) > 0
+    assert all(torch.equal(v, was[k]) for k, v in model.state_dict().items())
+
+
+def test_checkpoints_by_time(lines, tmp_path):
+    cfg = nano(lines, tmp_path / 'run', 4, checkpoint_every=1000, checkpoint_minutes=1e-9)
+    steps, real = [], training.save_checkpoint
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(training, 'save_checkpoint', lambda folder, state: (steps.append(state['step']), real(folder, state)))
+        train(cfg, progress=False, stop=3)
+        train(dataclasses.replace(cfg, checkpoint_minutes=60), progress=False)
+    assert steps == [1, 2, 3, 4]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(lines, tmp_path, monkeypatch):
+    whole, cfg = (nano(lines, tmp_path / n, 6, checkpoint_every=1000) for n in ('whole', 'my run'))
+    train(whole, progress=False)
+    real = training.train_step
+    def pressed(tr, *a):
+        if tr.step == 2: signal.raise_signal(signal.SIGINT)                         # in the middle of a step
+        return real(tr, *a)
+    monkeypatch.setattr(training, 'train_step', pressed)
+    with pytest.raises(KeyboardInterrupt, match='step 3 of 6 is saved. To go on: navira train --out .*my run'): train(cfg, progress=False)
+    monkeypatch.setattr(training, 'train_step', real)
+    assert read_checkpoint(tmp_path / 'my run')['step'] == 3 and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert train(read_config(TrainConfig, out=cfg.out), progress=False) == tmp_path / 'my run' / 'model'
+    assert losses(cfg.out) == losses(whole.out)
+
+
+# the embedded model
+
+def test_the_recipe_of_the_embedded_model_can_be_given():
+    "What its records say, as settings, and as the commands in notebook 10 give them."
+    stages = [s for name in ('training', 'critic-training') for s in json.loads((ROOT / 'navira' / 'weights' / f'{name}.json').read_text())['stages']]
+    base = dict(data='classics', out='run', precision='fp32')
+    said = dict(pretrain=TrainConfig(tokens=76_000_000, **base), head=FinetuneConfig(head_steps=480, joint_steps=320, warmup=50, ema=.99, **base), critic=CriticConfig(batch_size=32, **base))
+    for s in stages:
+        kind = dict(pretrain=TrainConfig, critic=CriticConfig).get(s['name'], FinetuneConfig)
+        cfg = kind(**s['recipe'] | dict(data='classics', out='run'))
+        if s['name'] in said:
+            differ = {f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(said[s['name']], f.name)}
+            assert differ <= {'checkpoint_every', 'eval_every', 'lr'}, differ       # lr: the record's is the stage's, which is `head_lr`
+    assert said['pretrain'].steps == 9277 and [cosine(i, 9277, 300, .05) for i in (0, 299)] == pytest.approx([1 / 300, 1.], abs=.01)
