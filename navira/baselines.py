@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from safetensors.torch import save_file
@@ -334,7 +334,7 @@ confidences = dict(commit=doubt, current=doubt_now)
 def remdm_conf(
     eta: float = 1., # share of sigma_max
     cap: float = 1., # sigma_max is capped by it first
-    confidence: str = 'commit', # or 'current'
+    confidence: Literal['commit', 'current'] = 'commit', # the probability that a token was drawn with, or has now
     t_switch: float = 1., # no remasking while t = 1 - alpha_t is above
     p: float = 0.9, # nucleus
 ) -> Policy:
@@ -513,7 +513,7 @@ sureness: dict[str, Callable[[drawer], Score]] = dict(entropy=negentropy, confid
 @register('eb', scores='entropy', selects='longest prefix with sum - max of entropies within gamma', never='what is committed', exact='heuristic: KL to the joint at most gamma a step', source='EB-Sampler, arXiv 2505.24857')
 def eb(
     gamma: float = 0.1, # nats that a step may lose; 0 is one token a step, inf is all at once
-    order: str = 'entropy', # or 'confidence', 'margin'
+    order: Literal['entropy', 'confidence', 'margin'] = 'entropy', # what sorts the masks, surest first
     temperature: float = 1., # of the draw; 0 takes the most likely token
     p: float = 1., # nucleus, before the entropies; 1 keeps all
 ) -> Policy:
@@ -636,7 +636,7 @@ def p2(
     eta: float = 1., # factor on the score of clean positions; 0 takes nothing back
     temperature: float = 1., # of the draw; the score is at temperature 1
     p: float = 1., # nucleus; 1 keeps all
-    score: str = 'probability', # of clean tokens, or 'head': a trained planner
+    score: Literal['probability', 'head'] = 'probability', # of clean tokens; 'head': a trained planner
 ) -> Policy:
     "P2, path planning with the model as its own planner."
     draw = drawer(temperature, p)
@@ -651,7 +651,7 @@ def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
 @register('remedi', scores='quality of the token that stands (or its probability), probability of the one that would be drawn', selects='the best k of the free positions of the block stay',
           never='finished blocks', exact='heuristic', source='RemeDi, arXiv 2509.23653')
 def remedi(
-    score: str = 'head', # of clean tokens; 'probability' reads logits that an MDLM was not trained for
+    score: Literal['head', 'probability'] = 'head', # of clean tokens; 'probability' reads logits that an MDLM was not trained for
     block_length: int | None = None, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
     p: float = 1., # nucleus; 1 keeps all
@@ -785,7 +785,7 @@ def looping(
 def prism_loop(
     loop_steps: int | None = None, # steps after the text is finished; None is about a quarter of the budget
     n_remask_loop: int = 8, # tokens taken back in each
-    score: str = 'random', # which ones, in the loop; or 'head', the lowest in quality
+    score: Literal['random', 'head'] = 'random', # which ones, in the loop; 'head': the lowest in quality
     eta: float = 0.01, # `prism`'s, before the loop
     on: float = 0.5,
     off: float = 1.0,
@@ -817,9 +817,9 @@ def resample(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
 def informed_corrector(
     k: int = 4, # tokens redrawn in a step
     tau: float = 1., # temperature of the choice; 0 is greedy
-    score: str = 'margin', # or 'confidence'
+    score: Literal['margin', 'confidence'] = 'margin', # of the token that stands
     p: float = 1., # nucleus; 1 keeps all
-    schedule: str = 'cosine', # of the predictor, or 'linear'
+    schedule: Literal['cosine', 'linear'] = 'cosine', # of the predictor
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
     grid, doubt = grids[choose('schedule', schedule, grids)], doubts[choose('score', score, doubts)]

@@ -5,6 +5,7 @@
 # %% ../nbs/09_one_pass.ipynb #8f96de91
 from __future__ import annotations
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ def onepass(
     off: float = 1.0, # first step after the correcting ones
     p: float = 0.9, # nucleus
     n_remask: Dial | None = None, # K; None is `binomial(eta)`
-    score: str = 'logit', # or 'probability'; 'drawn': logits, and new tokens by the probability that they were drawn with; 'both': the mean of the two, as logits
+    score: Literal['logit', 'probability', 'drawn', 'both'] = 'logit', # 'drawn': logits, and new tokens by the probability that they were drawn with; 'both': the mean of the two, as logits
 ) -> Policy:
     "NAVIRA in one pass: T_t is drawn by the scores of the pass before, then masked, then one pass predicts and rates."
     rule = navira(tau, eta, on, off, p, n_remask)
@@ -97,7 +98,7 @@ def onepass_suspects(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     p: float = 0.9, # nucleus
-    score: str = 'logit', # or 'probability', 'drawn', 'both': for which ones
+    score: Literal['logit', 'probability', 'drawn', 'both'] = 'logit', # for which ones, as in `onepass`
 ) -> Policy:
     "NAVIRA in one pass, which takes back more where the head expects more errors."
     return onepass(tau, on=on, off=off, p=p, n_remask=suspects(rate), score=score)

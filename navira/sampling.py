@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -28,9 +28,9 @@ from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
 # %% auto #0
-__all__ = ['grids', 'register', 'policies', 'about', 'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps',
-           'start_ids', 'Trace', 'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'Recorder',
-           'as_many_as_fit', 'sample', 'reads_quality', 'fits']
+__all__ = ['grids', 'register', 'policies', 'about', 'parameters', 'choices', 'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm',
+           'enough', 'n_steps', 'start_ids', 'Trace', 'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step',
+           'Samples', 'Recorder', 'as_many_as_fit', 'sample', 'reads_quality', 'fits']
 
 # %% ../nbs/07_sampling.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -63,24 +63,40 @@ def about(
     return dict(_about[choose('policy', name, _registry)])
 
 # %% ../nbs/07_sampling.ipynb #f180d1d7
+def parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
+    "What a factory takes, with types where Python can read them."
+    try: return dict(inspect.signature(factory, eval_str=True).parameters)
+    except Exception: return dict(inspect.signature(factory).parameters)     # a type that is imported for type checkers alone
+
+def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its type
+    "The texts that a hyper-parameter may be, where its type is a `Literal`."
+    kinds = [p.annotation, *get_args(p.annotation)]
+    return tuple(a for k in kinds if get_origin(k) is Literal for a in get_args(k) if isinstance(a, str))
+
+
+# %% ../nbs/07_sampling.ipynb #af487d30
 def policy(
     name: str, # a registered name
     **hyper, # the factory's hyper-parameters
 ) -> Policy:
-    "The policy called `name`. A wrong name or hyper-parameter is an error that says the nearest valid one."
+    "The policy called `name`. A wrong name, hyper-parameter or choice is an error that says the nearest valid one."
     factory = _registry[choose('policy', name, _registry)]
-    known = inspect.signature(factory).parameters
-    for k, v in hyper.items():
-        default, kind = (getattr(known[choose(f'{name}: hyper-parameter', k, known)], a) for a in ('default', 'annotation'))
-        free = callable(v) and any(t in str(kind) for t in ('Dial', 'Denoiser', 'Callable', 'empty')) or v is None and 'None' in str(kind)
-        if not free and not _alike(v, default): raise ValueError(f'{name}: {k}={v!r}: expected {"text" if isinstance(default, str) else "true or false" if isinstance(default, bool) else "a number"}, such as {1 if default is None else default!r}')
+    known = parameters(factory)
+    for k, v in hyper.items(): _fits(name, v, known[choose(f'{name}: hyper-parameter', k, known)])
     return factory(**hyper)
 
-# %% ../nbs/07_sampling.ipynb #af487d30
+def _fits(name: str, v, p: inspect.Parameter) -> None:
+    kind = str(p.annotation)
+    if callable(v) and any(t in kind for t in ('Dial', 'Denoiser', 'Callable', 'empty')) or v is None and 'None' in kind: return
+    wanted = 'text' if isinstance(p.default, str) else 'true or false' if isinstance(p.default, bool) else 'a number'
+    if not _alike(v, p.default): raise ValueError(f'{name}: {p.name}={v!r}: expected {wanted}, such as {1 if p.default is None else p.default!r}')
+    if offered := choices(p): choose(f'{name}: {p.name}', v, offered)
+
 def _alike(v, default) -> bool:
     "Is `v` a number where the default is one (or None), a text where it is a text, true or false where it is that?"
     if isinstance(default, (str, bool)): return isinstance(v, type(default))
     return v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool)
+
 
 # %% ../nbs/07_sampling.ipynb #8a4c4546
 def whole(
@@ -108,10 +124,11 @@ def scheduled(
     rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
 ) -> Callable[..., Policy]: # a factory that takes the schedule's parameters and the rule's, but for tau
     "A policy with a scheduled temperature (section 4.4)."
-    shape, rest = inspect.signature(schedule).parameters, inspect.signature(rule).parameters
+    shape, rest = parameters(schedule), parameters(rule)
     def factory(**hyper) -> Policy:
         return rule(tau=schedule(**{k: v for k, v in hyper.items() if k in shape}), **{k: v for k, v in hyper.items() if k not in shape})
     vars(factory)['__signature__'] = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau'])
+    vars(factory)['parts'] = schedule, rule               # where the comments of its hyper-parameters stand
     factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
     return factory
 
@@ -137,7 +154,7 @@ grids = dict(linear=lambda i, n: i / n, cosine=lambda i, n: 1 - math.cos(math.pi
 @register('mdlm', scores='nothing', selects='each mask by a coin', never='what is committed', exact='exact as T grows', source='MDLM, arXiv 2406.07524; cosine: MD4, arXiv 2406.04329')
 def mdlm(
     p: float = 0.9, # nucleus
-    schedule: str = 'linear', # MDLM's, or MD4's 'cosine'
+    schedule: Literal['linear', 'cosine'] = 'linear', # MDLM's, or MD4's
 ) -> Policy:
     "MDLM's ancestral sampler; rows in which nothing opens skip the pass, which is its cached variant, per row."
     grid = grids[choose('schedule', schedule, grids)]
