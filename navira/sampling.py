@@ -82,10 +82,10 @@ def policy(
     "The policy called `name`. A wrong name, hyper-parameter or choice is an error that says the nearest valid one."
     factory = _registry[choose('policy', name, _registry)]
     known = parameters(factory)
-    for k, v in hyper.items(): _fits(name, v, known[choose(f'{name}: hyper-parameter', k, known)])
+    for k, v in hyper.items(): _check_hyper(name, v, known[choose(f'{name}: hyper-parameter', k, known)])
     return factory(**hyper)
 
-def _fits(name: str, v, p: inspect.Parameter) -> None:
+def _check_hyper(name: str, v, p: inspect.Parameter) -> None:
     kind = str(p.annotation)
     if callable(v) and any(t in kind for t in ('Dial', 'Denoiser', 'Callable', 'empty')) or v is None and 'None' in kind: return
     wanted = 'text' if isinstance(p.default, str) else 'true or false' if isinstance(p.default, bool) else 'a number'
@@ -104,10 +104,12 @@ def whole(
     v, # what the user gave
     low: int, # smallest valid
     why: str = '', # added to the message
+    high: int = 2**63 - 1, # largest valid
 ) -> int:
     "`v` as an int, or a ValueError that names it: a whole number of at least `low` is expected."
-    ok = isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) and v == int(v) and v >= low
-    if not ok: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}')
+    number = isinstance(v, int) and not isinstance(v, bool) or isinstance(v, float) and v.is_integer()
+    most = f' and at most {high}' if number and v > high else ''
+    if not number or not low <= v <= high: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}{most}')
     return int(v)
 
 # %% ../nbs/07_sampling.ipynb #2aa408ee
