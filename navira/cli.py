@@ -466,7 +466,7 @@ def _first_texts(folder: Path, grid, net) -> None:
     "One text of two policies, at the largest budget."
     import navira.experiments as ex
     from navira.prism import none
-    if net.tokenizer is None: return
+    if net.tokenizer is None or grid.prompt is None and len(net.tokenizer.encode(PROMPT).ids) > net.length / 4: return
     grid = traced(replace(grid, budgets=grid.budgets[-1:], n=1, prompt=grid.prompt or PROMPT))     # as `compare` would sample it, so that with --prompt it need not do it again
     by_label = {e.label: e for e in grid.entries}
     both = pair(list(by_label), [k for k, e in by_label.items() if not isinstance(ex.rule(ex.expand(e, grid)[0]).remask[1], none)])
@@ -684,7 +684,8 @@ def report(
     folder = writable(folder or (ex.RUNS / st.folder.name if st.record.get('copy') else st.folder) / 'report')     # a small copy is committed, a report of it is not
     import navira.figures as f
     import navira.judge     # adds its table and figure
-    results = f.read(st, **read)
+    try: results = f.read(st, **read)
+    except f.Missing as e: raise ValueError(message(e)) from None
     files = f.report(results, folder, SimpleNamespace(print=wide) if everything else None)
     if not everything: out.print(verdicts(results))
     out.print(f'written: {files[0]}, and beside it {len(files) - 1} tables and figures' if len(files) > 1 else f'written: {files[0]}', markup=False, highlight=False, soft_wrap=True)
