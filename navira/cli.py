@@ -107,6 +107,9 @@ def settings(
     if bad := [p for p, (k, eq, _) in zip(pairs, split) if not eq or not k.strip()]: raise ValueError(f'{option} {bad[0]}: expected name=value, such as tau=0.1')
     return {k.strip(): value(v.strip()) for k, _, v in split}
 
+def _not_empty(**options: str | None) -> None:
+    if empty := [k for k, v in options.items() if v is not None and not v.strip()]: raise ValueError(f"--{empty[0]} '': expected a value, or the option left out")
+
 def writable(folder: Path) -> Path:
     "The folder, made if need be. OSError naming it where nothing can be written."
     try:
@@ -204,7 +207,7 @@ class Log(Progress):
             self.said[k] = tenth, now
             rest = (t.elapsed or 0) / t.completed * (t.total - t.completed) if t.completed else 0.
             left = f', {f"{rest:.0f} s" if rest < 100 else clock(rest / 3600)} to go' if rest else ''
-            self.console.print(f'{t.description}: {t.completed:g} of {t.total:g}{left}', markup=False, highlight=False, soft_wrap=True)
+            self.console.print(f'{t.description}: {t.completed:.0f} of {t.total:.0f}{left}', markup=False, highlight=False, soft_wrap=True)
 
 def bar() -> Progress:
     return (Progress if err.is_terminal else Log)(TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
@@ -419,7 +422,7 @@ def compare(
     import navira.experiments as ex, navira.sampling as s
     which, sizes = listed(policies, s.policies()), sorted(set(numbers(budgets or ('16,32,64,128' if full else '16,64'))))
     s.whole('n', 1 if n is None else n, 1, 'the number of samples is'); s.whole('show', show, 0), s.whole('seed', seed, -2**63)
-    if not reference.strip(): raise ValueError("--reference '': expected 'smollm2', a folder, a Hub id, or 'none'")
+    _not_empty(reference=reference)
     grid = ex.Sweep(tuple(ex.Entry(name, label, given) for label, (name, given) in which.items()), 'compare', model, prompt=prompt and _utf8('--prompt', prompt), budgets=tuple(sizes), n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=('entropy',) if reference == 'none' else ('entropy', 'perplexity'))
     ex.cells(grid), writable(folder)
     net = _load(model, _device('auto'), dtype)
@@ -472,7 +475,7 @@ def _first_texts(folder: Path, grid, net) -> None:
     both = pair(list(by_label), [k for k, e in by_label.items() if not isinstance(ex.rule(ex.expand(e, grid)[0]).remask[1], none)])
     grid = replace(grid, entries=tuple(by_label[k] for k in dict.fromkeys(both)))
     with stoppable(): st = ex.run(grid, _store(folder, grid, net), net)
-    print(f'{grid.prompt!r}, gone on with within {grid.budgets[-1]} forward passes:')
+    print(f'{grid.prompt!r}, continued within {grid.budgets[-1]} forward passes:')
     for c in ex.cells(grid): _print_text(c.label, ex.texts(st, ex.cell_key(c, st.record['fingerprint'], net.length, grid.prompt))[:1])
 
 def _print_text(head: str, texts: list[str]) -> None:
@@ -630,10 +633,9 @@ def evaluate(
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
     import navira.experiments as ex
+    _not_empty(metrics=metrics, reference=reference, endpoint=endpoint)
     st = _named(store, folder)
     if small: ex.empty(small)
-    for name, v in dict(reference=reference, metrics=metrics, endpoint=endpoint).items():
-        if v is not None and not v.strip(): raise ValueError(f"--{name} '': expected one, or the option left out")
     which = None if metrics is None else [m.strip() for m in metrics.split(',')]
     judge = reference if endpoint is None else _server(endpoint, reference or st.record['config']['reference'])
     with stoppable(), bar() as b: ex.evaluate(st, which, judge, scored, steps(b))
@@ -679,7 +681,7 @@ def report(
     "The paper's tables and figures from a store."
     import navira.experiments as ex
     read = {k: v for k, v in dict(reference=reference, eos=eos).items() if v is not None}
-    if empty := [k for k, v in read.items() if not v.strip()]: raise ValueError(f"--{empty[0]} '': expected one, or the option left out")
+    _not_empty(**read)
     st = _named(store, at)
     folder = writable(folder or (ex.RUNS / st.folder.name if st.record.get('copy') else st.folder) / 'report')     # a small copy is committed, a report of it is not
     import navira.figures as f

@@ -303,7 +303,7 @@ def test_a_log_gets_lines():
         task = b.add_task('sampling', total=1000)
         for now[0] in range(0, 1000, 2): b.advance(task, 2)
     lines = to.getvalue().splitlines()
-    assert lines[0].startswith('sampling: 32 of 1000, 16 min to go') and lines[-1] == 'sampling: 1000 of 1000' and 30 <= len(lines) <= 45
+    assert lines[0].startswith('sampling: 32 of 1000, 15 min to go') and lines[-1] == 'sampling: 1000 of 1000' and 30 <= len(lines) <= 45
     now[0] = 1000
     with Log('x', console=Console(file=(to := io.StringIO())), get_time=lambda: now[0]) as b:
         task = b.add_task('sampling', total=1000)
