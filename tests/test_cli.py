@@ -84,6 +84,8 @@ MISTAKES = {
     'samples beyond memory': (['generate', '-n', '1000000000000000'], 'not enough memory'),
     'budget beyond 64 bits': (['generate', '--budget', '18446744073709551616'], 'budget=18446744073709551616'),
     'budgets beyond 64 bits': (['compare', '--budgets', '18446744073709551616'], '18446744073709551616'),
+    'a hyper-parameter beyond 64 bits': (['generate', '--policy', 'navira', '--set', 'n_remask=1' + 400 * '0'], 'expected a number of at most 64 bits'),
+    'a count without end': (['generate', '--policy', 'dream-entropy', '--set', 'top_k=inf'], 'top_k=inf'),
     'a wrong choice': (['generate', '--policy', 'navira-onepass', '--set', 'score=bth'], "did you mean 'both'?"),
     'a wrong choice in a name': (['compare', '--policies', 'prism,navira-onepass:score=bth'], "did you mean 'both'?"),
     'a name with nothing after it': (['generate', '--policy', 'navira:'], 'expected navira:name=value'),
