@@ -84,9 +84,9 @@ def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
     keep_memory()
     try: program(args)
     except USER_ERRORS as e: _refuse(message(e))
-    except RuntimeError as e:
-        if 'allocate memory' not in str(e): raise
-        _refuse(f'not enough memory for this; fewer texts at once need less ({str(e).splitlines()[0]})')
+    except (MemoryError, RuntimeError) as e:
+        if isinstance(e, RuntimeError) and not re.search('allocate|Storage size', str(e)): raise     # what PyTorch says
+        _refuse('not enough memory for this; fewer or shorter texts at once need less')
     except KeyboardInterrupt:
         err.print('navira: interrupted', style='bold red'); sys.exit(130)
 
@@ -150,11 +150,12 @@ def numbers(value: str) -> list[int]:
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here
     "Import what registers policies. ImportError in a sentence for what cannot be imported, ValueError if nothing is registered by it."
     import navira.baselines, navira.onepass                # own policies are registered after these
-    from navira.denoiser import nearest
     from navira.sampling import policies
     path, before = Path(source), policies()
     is_file = path.suffix == '.py' or path.exists() or os.sep in source
-    if is_file and not path.is_file(): raise FileNotFoundError(f'--import {source}: not found; ' + nearest(path, 'a .py file'))
+    if is_file and not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob('*.py')], 1)
+        raise FileNotFoundError(f'--import {source}: not found; ' + (f'did you mean {near[0]!r}?' if near else 'expected a .py file'))
     folder = str(path.resolve().parent if is_file else Path.cwd())
     if folder not in sys.path: sys.path.append(folder)     # last, so that no file there hides a library
     try: module = _run_file(path) if is_file else importlib.import_module(source)
@@ -277,9 +278,10 @@ def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json
     paid, free = charged(rule, res.n_steps, res.budget), '' if rule.matched else ' (this policy keeps to no budget)'
     for i, text in enumerate(res.texts):
         ran = res.n_forward[i].item()
-        said = about | dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=i, n_forward=ran, charged=paid, tokens=res.tokens[i].tolist())
-        if as_json: print(json.dumps(dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | said))
-        else: print(shown(f'--- {about["policy"]}, {ran} forward passes run, {paid} charged{free}, seed {res.seed}, sample {i}\n{text}\n'))
+        passes = dict(n_forward=ran, charged=paid)         # run; see above
+        said = about | dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=i) | passes | dict(tokens=res.tokens[i].tolist())
+        head = f'--- {about["policy"]}, {ran} forward passes run, {paid} charged{free}, seed {res.seed}, sample {i}'
+        print(json.dumps(dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | said) if as_json else shown(f'{head}\n{text}\n'))
 
 
 # %% ../nbs/99_cli.ipynb #9530b909
@@ -807,7 +809,7 @@ def _one_policy(name: str) -> None:
     out.print(t)
 
 @app.command()
-def info(subject: Annotated[Optional[str], typer.Argument(metavar='[POLICY|MODEL]', help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')] = None,
+def info(subject: Annotated[Optional[str], typer.Argument(metavar='POLICY|MODEL', help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')] = None,
          bench: Annotated[bool, typer.Option('--bench', help='Instead, time a step of sampling here, in a minute or two, and say how long a sweep would take.')] = False,
          config: Annotated[Optional[str], typer.Option('--sweep', help='With --bench: which sweep. small (if not given), curves, ablations, one-gpu, paper, or a TOML file.')] = None,
          own: Imports = []) -> None:

@@ -82,6 +82,8 @@ MISTAKES = {
     'seed to compare beyond 64 bits': (['compare', '--seed', '18446744073709551616'], 'seed=18446744073709551616'),
     'samples beyond 64 bits': (['generate', '-n', '18446744073709551616'], 'n=18446744073709551616'),
     'samples beyond memory': (['generate', '-n', '1000000000000000'], 'not enough memory'),
+    'samples beyond any memory': (['generate', '-n', '4611686018427387904'], 'not enough memory'),
+    'own policy, misspelt': (['generate', '--import', '{bad}/fail.py'], "did you mean 'fails.py'?"),
     'budget beyond 64 bits': (['generate', '--budget', '18446744073709551616'], 'budget=18446744073709551616'),
     'budgets beyond 64 bits': (['compare', '--budgets', '18446744073709551616'], '18446744073709551616'),
     'a hyper-parameter beyond 64 bits': (['generate', '--policy', 'navira', '--set', 'n_remask=1' + 400 * '0'], 'expected a number of at most 64 bits'),
