@@ -996,14 +996,14 @@ def save(
 
 # %% ../nbs/13_results.ipynb #1b3ec174
 def report(
-    store, # a store or its folder
+    store, # a store or its folder, or the `Results` read from one
     out, # a folder, made if need be
     console=None, # a `rich` console, to print the tables on too
     reference: str | None = None, # whose perplexity; None: the configuration's
     eos: str | None = None, # rule for separators, 'once' or 'stop'; None: the configuration's
 ) -> list[Path]: # what was written, report.md first
     "The paper's tables and figures from a store, and what it lacks for them. Errors as `read`."
-    r, out = read(store, reference, eos), Path(out)
+    r, out = store if isinstance(store, Results) else read(store, reference, eos), Path(out)
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix='.report-', dir=out) as new:         # all of it, or what was there before: a full disk leaves no half of each
         made = _made(r, Path(new), console)

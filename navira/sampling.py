@@ -157,12 +157,16 @@ def _check_hyper(name: str, v, p: inspect.Parameter) -> None:
     if callable(v) and any(t in kind for t in ('Dial', 'Denoiser', 'Callable', 'empty')) or v is None and 'None' in kind: return
     wanted = 'text' if isinstance(p.default, str) else 'true or false' if isinstance(p.default, bool) else 'a number'
     if not _alike(v, p.default): raise ValueError(f'{name}: {p.name}={v!r}: expected {wanted}, such as {1 if p.default is None else p.default!r}')
+    counts = int in (p.annotation, *get_args(p.annotation))
+    if counts and isinstance(v, float) and not v.is_integer(): raise ValueError(f'{name}: {p.name}={v}: expected a whole number')     # infinity is none
+    if (counts or isinstance(v, int)) and not isinstance(v, str) and abs(v) >= 2**63: raise ValueError(f'{name}: {p.name}={v}: expected a number of at most 64 bits')
     if offered := choices(p): choose(f'{name}: {p.name}', v, offered)
 
 def _alike(v, default) -> bool:
     "Is `v` a number where the default is one (or None), a text where it is a text, true or false where it is that?"
     if isinstance(default, (str, bool)): return isinstance(v, type(default))
     return v is None and default is None or isinstance(v, (int, float)) and not isinstance(v, bool)
+
 
 # %% ../nbs/07_sampling.ipynb #8a4c4546
 def whole(

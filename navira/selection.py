@@ -6,6 +6,7 @@
 from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def navira(
     off: float = 1.0, # first step after the correcting ones
     p: float = 0.9, # nucleus
     n_remask: Dial | None = None, # K; None is `binomial(eta)`
-    score: str = 'logit', # or 'probability'
+    score: Literal['logit', 'probability'] = 'logit', # what the temperature divides: the head's logit, or its probability
 ) -> Policy:
     "NAVIRA: decoupled, K positions drawn from pi(tau) (sections 4.2 and 4.3)."
     count = during(binomial(eta) if n_remask is None else n_remask, on, off)
@@ -100,7 +101,7 @@ def prism_stochastic(
     off: float = 1.0, # first step after the correcting ones
     p: float = 0.9, # nucleus
     n_remask: Dial | None = None, # K; None is `binomial(eta)`
-    score: str = 'logit', # or 'probability'
+    score: Literal['logit', 'probability'] = 'logit', # what the temperature divides: the head's logit, or its probability
 ) -> Policy:
     "PRISM stochastic: the same draw in the coupled step (the paper's section 5)."
     count = during(binomial(eta) if n_remask is None else n_remask, on, off)

@@ -1,4 +1,6 @@
 """The command line as a user meets it: a process of its own, exit codes, one line for a mistake, files that are written."""
+import errno
+import io
 import json
 import os
 import re
@@ -6,8 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import unicodedata
+from pathlib import Path
 
 import pytest
+import torch
+import typer
+from hypothesis import given, strategies as st
+from rich.console import Console
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -31,6 +39,11 @@ def foreign(tmp_path_factory):
     (d / 'list.json').write_text('[1, 2]')
     (d / 'others').mkdir()
     (d / 'others' / 'tokenizer.json').write_text('{}')
+    (d / 'odd.jsonl').write_text('{"prompt": "fine"}\n{"text": "not"}\n')
+    (d / 'syntax.py').write_text('import navira\ndef f(:\n')
+    (d / 'fails.py').write_text('import navira\n\n1 / 0\n')
+    (d / 'stops.py').write_text('import sys\nsys.exit(3)\n')
+    (d / 'none.py').write_text('import navira\n')
     (d / 'latin.txt').write_bytes('caf\xe9 '.encode('latin-1') * 50)
     return d
 
@@ -74,6 +87,43 @@ MISTAKES = {
     'no data given': (['finetune', '--out', '{bad}/run'], 'data: not given'),
     'output cannot be written': (['compare', '--out', '{bad}/nothing.txt/demo'], 'cannot write to'),
     'replay cannot be written': (['generate', '--replay', '{bad}/nothing.txt/run.html'], 'cannot write to'),
+    'empty reference': (['compare', '--budgets', '2', '-n', '1', '--reference', '', '--out', '{bad}/out'], "--reference ''"),
+    'empty reference to evaluate': (['evaluate', '--reference', ''], "--reference ''"),
+    'empty rule to report': (['report', '--eos', ''], "--eos ''"),
+    'no length': (['generate', '--length', '0'], 'length=0'),
+    'seed beyond 64 bits': (['generate', '--seed', '18446744073709551616'], 'seed=18446744073709551616'),
+    'seed to compare beyond 64 bits': (['compare', '--seed', '18446744073709551616'], 'seed=18446744073709551616'),
+    'samples beyond 64 bits': (['generate', '-n', '18446744073709551616'], 'n=18446744073709551616'),
+    'samples beyond memory': (['generate', '-n', '1000000000000000'], 'not enough memory'),
+    'samples beyond any memory': (['generate', '-n', '4611686018427387904'], 'not enough memory'),
+    'own policy, misspelt': (['generate', '--import', '{bad}/fail.py'], "did you mean 'fails.py'?"),
+    'budget beyond 64 bits': (['generate', '--budget', '18446744073709551616'], 'budget=18446744073709551616'),
+    'budgets beyond 64 bits': (['compare', '--budgets', '18446744073709551616'], '18446744073709551616'),
+    'a hyper-parameter beyond 64 bits': (['generate', '--policy', 'navira', '--set', 'n_remask=1' + 400 * '0'], 'expected a number of at most 64 bits'),
+    'a count without end': (['generate', '--policy', 'dream-entropy', '--set', 'top_k=inf'], 'top_k=inf'),
+    'a wrong choice': (['generate', '--policy', 'navira-onepass', '--set', 'score=bth'], "did you mean 'both'?"),
+    'a wrong choice in a name': (['compare', '--policies', 'prism,navira-onepass:score=bth'], "did you mean 'both'?"),
+    'a name with nothing after it': (['generate', '--policy', 'navira:'], 'expected navira:name=value'),
+    'a name with half a setting': (['compare', '--policies', 'navira:tau'], 'expected name=value'),
+    'a setting in two places': (['generate', '--policy', 'navira:tau=.1', '--set', 'tau=.2'], 'tau: in navira:tau=.1 and in --set'),
+    'one policy under two names': (['compare', '--policies', 'navira,navira:tau=.2', '--budgets', '8'], 'are the same cell'),
+    'unknown policy beside': (['generate', '--replay', '{bad}/r.html', '--beside', 'prism:et=1'], "did you mean 'eta'?"),
+    'a prompt that is no text': (['generate', '--prompt', 'caf\udce9'], '--prompt: not UTF-8 at character 3'),
+    'a prompt to compare that is no text': (['compare', '--prompt', 'caf\udce9'], '--prompt: not UTF-8 at character 3'),
+    'prompts that are no text': (['generate', '--prompts', '{bad}/latin.txt'], 'not UTF-8 at byte 3'),
+    'prompts that are not there': (['generate', '--prompts', '{bad}/nothin.txt'], 'not found'),
+    'prompts that are a folder': (['generate', '--prompts', '{bad}'], 'expected a file'),
+    'no prompt in a file': (['generate', '--prompts', '{bad}/nothing.txt'], 'no prompt in it'),
+    'prompts of another kind': (['generate', '--prompts', '{bad}/odd.jsonl'], 'line 2: expected a JSON object'),
+    'own policy that is not there': (['generate', '--import', '{bad}/nothin.py'], 'not found'),
+    'own module that is not there': (['compare', '--import', 'no_such_module_here'], '--import no_such_module_here: ModuleNotFoundError'),
+    'own policy with a wrong line': (['info', '--import', '{bad}/syntax.py'], 'line 2: SyntaxError'),
+    'own policy that fails': (['sweep', 'small', '--import', '{bad}/fails.py'], 'line 3: ZeroDivisionError: division by zero'),
+    'own policy that stops': (['report', '--import', '{bad}/stops.py'], 'line 2: SystemExit'),
+    'own file without a policy': (['evaluate', '--import', '{bad}/none.py'], 'it registers no policy'),
+    'own file that is a folder': (['judge', '--import', '{bad}'], 'not found'),
+    'unknown precision': (['generate', '--dtype', 'fp8'], "dtype 'fp8'"),
+    'neither policy nor model': (['info', 'navira-onepas'], "the policy 'navira-onepass'?"),
     'unknown reference': (['compare', '--budgets', '2', '-n', '1', '--reference', 'smolm2', '--out', '{bad}/out'], "did you mean 'smollm2'?"),
 }
 
@@ -89,6 +139,269 @@ def test_mistake(case, foreign, capsys, monkeypatch):
     assert e.value.code == 2, printed
     assert expected in printed.err, printed.err
     assert 'Traceback' not in printed.err + printed.out and len(printed.err.strip().splitlines()) == 1, printed.err
+
+
+OWN = """
+from dataclasses import replace
+from navira import register
+from navira.decoupling import navira_det
+
+@register('{name}')
+def mine(
+    eta: float = .2, # how often
+): return navira_det(eta)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    "A file with a policy of one's own, which is forgotten afterwards"
+    import navira.sampling as s
+    before = dict(s._registry), dict(s._about)
+    (tmp_path / 'json.py').write_text(OWN.format(name='mine'))            # called as a library is
+    yield tmp_path / 'json.py'
+    s._registry.clear(), s._registry.update(before[0]), s._about.clear(), s._about.update(before[1])
+
+
+@pytest.fixture(scope='module')
+def net():
+    from navira.denoiser import load
+    return load()
+
+
+@pytest.fixture
+def run(net, monkeypatch, capsys):
+    "The program in this process, with the embedded model at hand; what it printed"
+    import navira.denoiser
+    from navira.cli import main
+    asked = []
+    def load(source=None, device=None, **kw):
+        asked.append(dict(source=source, **kw))
+        return net
+    monkeypatch.setattr(navira.denoiser, 'load', load)
+    def run(*args):
+        with pytest.raises(SystemExit) as e: main([str(a) for a in args])
+        printed = capsys.readouterr()
+        assert not e.value.code, printed.err
+        return printed.out
+    run.asked = asked
+    return run
+
+
+@given(st.floats(allow_nan=False), st.integers(-10**30, 10**30), st.text())
+def test_a_number_may_be_spelled_as_python_does(x, i, text):
+    from navira.cli import settings, value
+    same = lambda s, v: value(s) == v and type(value(s)) is type(v)
+    assert same(repr(x), x) and same(f'{abs(x):+.4e}', float(f'{abs(x):.4e}')) and same(repr(x).replace('0.', '.', 1), float(repr(x).replace('0.', '.', 1)))
+    assert same(str(i), i) and same(f'{i:_}', i) and same(f'{abs(i):+}', abs(i))
+    assert settings([f'a={x!r}', f' b = {i} ']) == dict(a=x, b=i)
+    if text[:1].isalpha() and text.strip().lower() not in ('inf', 'infinity', 'nan', 'true', 'false', 'none', 'null'): assert value(text) == text
+
+
+def test_numbers_as_people_type_them(run, net):
+    "reach the policy as numbers"
+    from navira import sample
+    said = [json.loads(l) for l in run('generate', '--budget', 8, '--length', 24, '--policy', 'navira-onepass', '--set', 'p=.7', '--set', 'eta=+4e-1', '--set', 'n_remask=1_0', '--set', 'score=both', '--json').splitlines()]
+    same = sample(net, 'navira-onepass', 8, length=24, p=.7, eta=.4, n_remask=10, score='both')
+    assert said[0]['tokens'] == same.tokens[0].tolist() and said[0]['hyper'] == dict(p=.7, eta=.4, n_remask=10, score='both')
+
+
+def test_a_policy_is_typed_with_its_hyper_parameters(run):
+    args = ['generate', '--budget', 8, '--length', 24, '--json']
+    a, b, c = ([json.loads(l)['tokens'] for l in run(*args, *more).splitlines()] for more in (['--policy', 'prism:p=.5; eta=.5'], ['--policy', 'prism', '--set', 'p=.5', '--set', 'eta=.5'], ['--policy', 'prism']))
+    assert a == b != c
+
+
+def test_every_text_has_choices():
+    "that `policy` accepts, all of them, and nothing else"
+    import navira.onepass
+    from navira.sampling import choices, parameters, policies, policy
+    texts = [(name, k, p) for name, f in policies().items() for k, p in parameters(f).items() if isinstance(p.default, str) and k != 'critic']     # which is a file
+    assert len(texts) > 12
+    for name, k, p in texts:
+        offered = choices(p)
+        assert p.default in offered and len(offered) > 1
+        for v in offered: policy(name, **{k: v})
+        with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"): policy(name, **{k: offered[-1][:-1]})
+
+
+def test_info_fits_80_columns(run, monkeypatch):
+    "with every policy, hyper-parameter and choice in it, whole"
+    from navira.cli import out
+    from navira.sampling import choices, parameters, policies
+    monkeypatch.setattr(out, '_width', 80)
+    said = run('info')
+    lines = [l.split() for l in said.splitlines()]
+    assert max(map(len, said.splitlines())) <= 80 and '…' not in said
+    assert all(name in {l[0] for l in lines if l} for name in policies())
+    words = {w for l in lines for w in l}
+    assert all(any(w.startswith(f'{k}=') for w in words) for f in policies().values() for k in parameters(f)) and 'score=logit|probability|drawn|both' in words
+
+
+def test_info_on_one_policy(run):
+    said = ' '.join(run('info', 'navira-onepass').split())
+    assert "score logit one of logit, probability, drawn, both; 'drawn': logits, and new tokens by" in said and 'the mean of the two, as logits' in said and 'parameters' not in said
+    assert 'tau_min 0.05' in (said := ' '.join(run('info', 'navira-piecewise').split())) and 'at u = p2' in said and 'remask probability' in said     # a scheduled one's comments stand in two places
+
+
+def test_an_own_policy_runs_in_every_command(own, run, tmp_path, monkeypatch):
+    (own.parent / 'beside.py').write_text('NAME = "mine"\n')
+    own.write_text(own.read_text().replace("@register('mine')", 'from beside import NAME\n@register(NAME)'))
+    assert 'how often' in run('info', 'mine', '--import', own)
+    assert len(json.loads(run('generate', '--import', own, '--policy', 'mine:eta=.5', '--budget', 4, '--length', 16, '--json'))['tokens']) == 16
+    run('compare', '--import', own, '--policies', 'mine,mine:eta=.5', '--budgets', 4, '-n', 1, '--reference', 'none', '--out', tmp_path / 'out', '--show', 0)
+    assert [c['label'] for c in json.loads((tmp_path / 'out' / 'compare.json').read_text())['cells']] == ['mine', 'mine:eta=.5']
+    (tmp_path / 'grid.toml').write_text('n = 8\nbudgets = [4]\nlength = 16\nmetrics = ["entropy"]\n[[entries]]\npolicy = "mine"\n')
+    for command in (['sweep', tmp_path / 'grid.toml', '--store', tmp_path / 's'], ['evaluate', tmp_path / 's'], ['report', tmp_path / 's'], ['judge', tmp_path / 's', '--dry-run']): run(*command, '--import', own)
+
+
+def test_an_own_module_is_found_from_here(own, run, tmp_path, monkeypatch):
+    (tmp_path / 'my_rules.py').write_text(OWN.format(name='mine-too'))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2): assert 'how often' in run('info', 'mine-too', '--import', 'my_rules')     # the second time it is imported already
+
+
+def test_prompts(run, tmp_path):
+    "Typed several times, from a file, and -n of each; JSON says which"
+    (tmp_path / 'p.txt').write_bytes('\ufeffIt was\r\n\n caf\xe9 and\n'.encode())
+    (tmp_path / 'p.jsonl').write_text('{"prompt": "Two\\nlines"}\n', encoding='utf-8')
+    args = ['generate', '--prompt', 'One', '--prompt', 'Two', '--budget', 2, '--length', 24, '--json']
+    rows = [json.loads(l) for l in run(*args, '-n', 2).splitlines()]
+    assert [(r['prompt'], r['sample']) for r in rows] == [('One', 0), ('One', 1), ('Two', 2), ('Two', 3)] and all(r['text'].startswith(r['prompt']) for r in rows)
+    assert [json.loads(l)['prompt'] for l in run(*args, '--prompts', tmp_path / 'p.txt').splitlines()] == ['One', 'Two', 'It was', ' caf\xe9 and']
+    assert json.loads(run(*args[:1], *args[5:], '--prompts', tmp_path / 'p.jsonl'))['prompt'] == 'Two\nlines'
+
+
+def test_charged_and_run(run):
+    said = json.loads(run('generate', '--policy', 'navira-det', '--budget', 17, '--length', 32, '--json'))
+    assert said['charged'] == 16 and said['n_forward'] < 16 and said['budget'] == 17                # no pass to rate tokens in the first half
+    assert f"--- navira-det, {said['n_forward']} forward passes run, 16 charged, seed 0" in run('generate', '--policy', 'navira-det', '--budget', 17, '--length', 32)
+    assert 'keeps to no budget' in run('generate', '--policy', 'first-hitting', '--budget', 4, '--length', 16)
+
+
+@pytest.mark.parametrize('typed, given', [([], {}), (['--dtype', 'bf16', '--model', 'embedded'], dict(dtype='bf16')), (['--dtype', 'float32'], dict(dtype='float32'))], ids=str)
+def test_dtype_and_embedded_reach_the_model(run, typed, given, tmp_path):
+    run('generate', '--budget', 2, '--length', 8, *typed)
+    run('compare', '--policies', 'backbone', '--budgets', 2, '-n', 1, '--reference', 'none', '--show', 0, '--out', tmp_path, *typed)
+    assert run.asked == [dict(source=None, **given)] * 2
+
+
+def test_fill(run, net, monkeypatch):
+    "What was typed reaches `navira.fill`; a text cannot control the terminal, and JSON is exact"
+    import navira
+    from navira.sampling import Samples
+    asked = []
+    class Wild:
+        def decode(self, ids, skip_special_tokens): return 'Caf\xe9\x1b[31m\x9b2J\r\u202e\nend'
+    def fill(*args, **kw):
+        asked.append((args, kw))
+        return Samples(torch.zeros(2, 8, dtype=torch.int64), torch.tensor([3, 4]), 4, 8, 0., Wild(), seed=7)
+    monkeypatch.setattr(navira, 'fill', fill, raising=False)
+    args = ['fill', 'The man ___.', '-n', 2, '--tokens', 1, '--policy', 'prism:p=.7', '--set', 'eta=.1', '--seed', 7, '--budget', 8]
+    said = run(*args)
+    assert asked == [(('The man ___.', 2, 1, net, 'prism', 8, 7), dict(p=.7, eta=.1))]
+    assert 'Caf\xe9\\x1b[31m\\x9b2J\\r\\u202e\nend' in said and '3 forward passes run, 4 charged, seed 7, sample 0' in said
+    assert [json.loads(l)['text'] for l in run(*args, '--json').splitlines()] == ['Caf\xe9\x1b[31m\x9b2J\r\u202e\nend'] * 2
+
+
+@given(st.text())
+def test_a_text_cannot_control_the_terminal(text):
+    from navira.cli import shown
+    safe = shown(text)
+    assert all(c in '\n\t' or unicodedata.category(c) not in ('Cc', 'Cs') for c in safe)
+    if text.isprintable(): assert safe == text.encode(sys.stdout.encoding or 'utf-8', 'backslashreplace').decode(sys.stdout.encoding or 'utf-8')
+
+
+def test_a_log_gets_lines():
+    "None in the first seconds; one for each tenth, and one after half a minute without"
+    from navira.cli import Log, err
+    now = [0.]
+    with Log('x', console=Console(file=(to := io.StringIO())), get_time=lambda: now[0]) as b:
+        task = b.add_task('sampling', total=1000)
+        for now[0] in range(0, 1000, 2): b.advance(task, 2)
+    lines = to.getvalue().splitlines()
+    assert lines[0].startswith('sampling: 32 of 1000, 15 min to go') and lines[-1] == 'sampling: 1000 of 1000' and 30 <= len(lines) <= 45
+    now[0] = 1000
+    with Log('x', console=Console(file=(to := io.StringIO())), get_time=lambda: now[0]) as b:
+        task = b.add_task('sampling', total=1000)
+        for now[0] in range(1000, 1100): b.advance(task, 10)
+    assert len(to.getvalue().splitlines()) == 10
+    with Log('x', console=Console(file=(to := io.StringIO())), get_time=lambda: 0.) as b: b.update(b.add_task('short', total=1), completed=1)
+    assert to.getvalue() == ''
+    assert err.is_terminal or isinstance(__import__('navira.cli', fromlist=['bar']).bar(), Log)
+
+
+def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):
+    "Two policies on one prompt; asked twice, nothing is sampled twice"
+    import navira.experiments as ex
+    done, compute = [], ex.compute
+    monkeypatch.setattr(ex, 'compute', lambda b, *a: done.append((b.cell.policy, b.n)) or compute(b, *a))
+    args = ['compare', '--policies', 'backbone, prism:eta=.3, navira-det:eta=.3', '--budgets', '4,8', '-n', 2, '--reference', 'none', '--out', tmp_path, '--show', 1]
+    first = run(*args)
+    texts, table = first.split('a cell, seed 0')[0], first.split('a cell, seed 0')[1]
+    assert [l for l in texts.splitlines() if l[:1].isalpha()] == ['prism:eta=.3', 'navira-det:eta=.3'] and texts.count('· It was a dark night') == 2
+    assert done[:2] == [('prism', 1), ('navira-det', 1)] and len(done) == 8 and 'charged' in table and 'run' in table
+    again = run(*args)
+    assert len(done) == 8 and again.split('passes')[0] == first.split('passes')[0]
+    cells = json.loads((tmp_path / 'compare.json').read_text())['cells']
+    assert [(c['label'], c['budget'], c['charged'], c['hyper']) for c in cells[3:]] == [('backbone', 8, 8, {}), ('prism:eta=.3', 8, 8, dict(eta=.3)), ('navira-det:eta=.3', 8, 8, dict(eta=.3))]
+
+
+@pytest.mark.parametrize('args, cells, n', [([], 8, 12), (['--full'], 16, 32), (['--full', '--budgets', '8,16', '-n', '4'], 8, 4)], ids=str)
+def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
+    import navira.experiments as ex
+    class Asked(ValueError): pass
+    def asked(grid, *a): raise Asked(f'{len(ex.cells(grid))} {grid.n}')
+    monkeypatch.setattr(ex, 'run', asked)
+    with pytest.raises(AssertionError, match=f'navira: {cells} {n}'): run('compare', '--reference', 'none', '--show', 0, '--out', tmp_path, *args)
+
+
+def test_files_of_a_comparison_are_whole_or_as_they_were(run, tmp_path, monkeypatch):
+    import navira.cli as cli
+    args = ['compare', '--policies', 'backbone', '--budgets', 2, '-n', 1, '--reference', 'none', '--out', tmp_path, '--show', 0]
+    run(*args)
+    before = {p.name: p.read_bytes() for p in tmp_path.glob('*.*')}
+    whole = Path.write_text
+    def half(path, text, *a, **kw):
+        whole(path, text[:len(text) // 2], *a, **kw)
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    for name in ('compare.json', 'replay.html'):
+        assert before[name]
+        monkeypatch.setattr(Path, 'write_text', lambda path, *a, **kw: half(path, *a, **kw) if name in path.name else whole(path, *a, **kw))
+        with pytest.raises(SystemExit) as e: cli.main([str(a) for a in args])
+        assert e.value.code == 2 and {p.name: p.read_bytes() for p in tmp_path.glob('*.*')} == before
+
+
+def test_a_report_of_too_few_texts_says_so(tmp_path, capsys):
+    import navira.experiments as ex
+    from navira.cli import main
+    store = ex.run(ex.read_sweep(dict(budgets=[4], n=2, metrics=['entropy'], device='cpu', entries=[dict(policy='backbone')])), tmp_path / 'store', small_lm(seed=3))
+    with pytest.raises(SystemExit) as e: main(['report', str(store.folder)])
+    assert e.value.code == 2 and 'at most 2 texts a point, and an interval needs 8' in capsys.readouterr().err
+
+
+def test_a_report_is_short_and_its_tables_are_whole(run, tmp_path, monkeypatch):
+    import navira.experiments as ex
+    from navira.cli import out
+    monkeypatch.setattr(out, '_width', 80)
+    entries = [dict(policy=p, eta=.3, trace=True) for p in ('prism', 'navira-det', 'navira')] + [dict(policy='backbone')]
+    store = ex.evaluate(ex.run(ex.read_sweep(dict(budgets=[6, 12], n=8, batch_size=8, metrics=['entropy', 'repetition', 'sets'], device='cpu', entries=entries)), tmp_path / 'store', small_lm(seed=3)))
+    short, long = run('report', store.folder), run('report', store.folder, '--print')
+    assert 'The claims of the paper' in short and f'written: {store.folder}/report/report.md' in short and len(short.splitlines()) < 100 < len(long.splitlines())
+    assert max(len(l) for l in short.splitlines() if 'written' not in l) <= 80 and '…' not in short + long
+    assert 'measured as' in long and 'entropy' in long
+
+
+def test_help_says_what_is_taken_if_nothing_is_given():
+    import click
+    from navira.cli import app
+    commands = typer.main.get_command(app).commands
+    for name, command in commands.items():
+        if name in ('train', 'finetune', 'critic'): continue
+        for p in command.params:
+            if not isinstance(p, click.Option) or p.is_flag or p.multiple: continue
+            with command.make_context(name, [], resilient_parsing=True) as ctx: words = p.get_help_record(ctx)[1]
+            assert p.help and (p.default is not None and '[default:' in words or 'if not given' in words or p.name in ('prompt', 'prompts', 'replay', 'beside', 'config', 'small', 'endpoint', 'base_url', 'folder')), (name, p.name)
 
 
 def test_mistake_in_a_process():

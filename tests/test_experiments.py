@@ -1159,7 +1159,7 @@ def test_compare_is_a_small_sweep(home, tmp_path, monkeypatch, capsys):
         return json.loads((tmp_path / 'out' / 'compare.json').read_text())['cells']
     first = compare('prism,navira', 6)
     assert [(c['policy'], c['budget'], c['n_steps'], len(c['texts'])) for c in first] == [('prism', 4, 4, 6), ('navira', 4, 2, 6), ('prism', 8, 8, 6), ('navira', 8, 4, 6)] and len(done) == 8
-    assert '<html' in (tmp_path / 'out' / 'replay.html').read_text() and 'navira, 8 forwards' in capsys.readouterr().out
+    assert '<html' in (tmp_path / 'out' / 'replay.html').read_text() and 'passes run, 8 charged' in capsys.readouterr().out
     second = compare('backbone,prism,navira', 3)
     assert set(done[8:]) == {'backbone'} and [len(c['texts']) for c in second] == [3] * 6
     assert [c['texts'] for c in second if c['policy'] == 'prism'] == [c['texts'][:3] for c in first if c['policy'] == 'prism']
