@@ -36,13 +36,14 @@ __all__ = ['TABLE1', 'TABLE2', 'PAPER_LENGTH', 'FEW', 'Draws', 'BLUE', 'SKY', 'G
            'points', 'Results', 'chosen', 'usual_dial', 'read', 'shown', 'tex', 'md', 'Table', 'terminal', 'in_html',
            'made_with', 'looks', 'look', 'in_front', 'literal', 'bars', 'perplexity_axis', 'finished', 'over_budgets',
            'budgets_axis', 'lacking', 'figure3', 'figure4', 'figure2', 'of_table1', 'or_none', 'remdm_said', 'table1',
-           'traces', 'traced', 'overlaps', 'table2', 'trajectories', 'landmarks_of', 'mark', 'spot', 'plane', 'around',
-           'busiest', 'reading', 'curve', 'common', 'worth', 'focus', 'curves', 'one_pass', 'levels', 'at_budget',
-           'at_paper_eta', 'at_steps', 'refilled', 'run_as_many', 'at_passes_run', 'at_run', 'lower', 'ordering',
-           'equal', 'passes', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding', 'verdict', 'judged',
-           'against', 'change', 'collapses', 'collapses_faster', 'at_equal_entropy', 'spread_of_schedules',
-           'no_best_temperature', 'half', 'schedules_to_fixed', 'at_largest', 'jaccards', 'comes_back_more', 'findings',
-           'claimed', 'claims', 'paragraph', 'varied', 'most_common', 'grid', 'put', 'save', 'report']
+           'traces', 'traced', 'overlaps', 'table2', 'trajectories', 'landmarks_of', 'mark', 'spot', 'others', 'plane',
+           'around', 'busiest', 'reading', 'curve', 'common', 'worth', 'focus', 'curves', 'one_pass', 'levels',
+           'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'run_as_many', 'at_passes_run', 'at_run', 'lower',
+           'ordering', 'equal', 'passes', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding',
+           'verdict', 'judged', 'against', 'change', 'collapses', 'collapses_faster', 'at_equal_entropy',
+           'spread_of_schedules', 'no_best_temperature', 'half', 'schedules_to_fixed', 'at_largest', 'jaccards',
+           'comes_back_more', 'findings', 'claimed', 'claims', 'paragraph', 'varied', 'most_common', 'grid', 'put',
+           'save', 'report']
 
 # %% ../nbs/13_results.ipynb #bfb38cf1
 TABLE1: dict[str, dict[float, tuple]] = { # section 5.3, Table 1 (tab:main-results-owt): forwards -> (perplexity under Qwen2.5-72B, entropy in nats); 170 M parameters, L = 1024, 1000 samples, no intervals given
@@ -426,10 +427,10 @@ NAMED = 9      # so many policies one picture names; the rest is grey
 FIRST = ('PRISM', 'NAVIRA-det', 'NAVIRA + piecewise', 'NAVIRA tau=0.2', 'NAVIRA one pass', 'one pass, both', 'PRISM P=0.7', 'entropy', 'ReMDM-cap', 'MDLM backbone')      # in this order, where there are more
 
 def in_front(
-    names: list[str],
+    names: list[str], # of METHODS, what one types, or any labels
     own: tuple | list = (), # a reader's own: named before all others
 ) -> list[str]: # at most `NAMED` of them, in the order of `names`
-    rank = lambda n: (n not in own, FIRST.index(n) if n in FIRST else len(FIRST), names.index(n))
+    rank = lambda n: (n not in own, FIRST.index(m) if (m := method_of(n)) in FIRST else len(FIRST), names.index(n))
     keep = set(sorted(names, key=rank)[:NAMED])
     return [n for n in names if n in keep]
 
@@ -603,10 +604,12 @@ def mark(ax, r: Results, names: list[str] | None = None) -> None: # of landmarks
         own = m.perplexity[r.eos]
         ax.errorbar(**bars([mean(m.entropy)], [mean(own.nll.numpy(), own.weight.numpy())], np.exp), color='k', marker=MARKS.get(name, '*'), ms=9 if name == 'real text' else 6, ls='', zorder=1.8, mfc='k' if name == 'real text' else 'w', elinewidth=.7, capsize=1.2)
         x, y = number(mean(m.entropy)).value, number(mean(own.nll.numpy(), own.weight.numpy()), np.exp).value
-        ax.annotate(literal(name), (x, y), (0, 6), textcoords='offset points', ha='right' if x > 4 else 'center', va='bottom', fontsize=7, annotation_clip=True)
+        ax.annotate(literal(name), (x, y), (-7, 0) if x > 4 else (7, 0), textcoords='offset points', ha='right' if x > 4 else 'left', va='center', fontsize=7, annotation_clip=True)
 
 def spot(ax, p: Point, style: dict, **kw) -> None:
     ax.errorbar(**bars([p.entropy], [p.log_perplexity], np.exp), **style | dict(ls='', label=style['label'] + '*' * (not p.matched)), elinewidth=.7, capsize=1.2, **kw)
+
+def others(rest: list) -> str: return f'{len(rest)} other' + 's' * (len(rest) != 1)
 
 GREY = dict(color='0.72', marker='.', ms=5, mew=0)      # of what is not named
 
@@ -629,9 +632,9 @@ def plane(
         fig = Figure(figsize=(6.3, 4.2), layout='constrained'); left, right = fig.subplots(1, 2)
         for ax in (right, left):
             rest = [p for p in drawn if p.name not in styles]
-            for k, p in enumerate(rest): spot(ax, p, GREY | dict(label=f'{len(rest)} others' if not k else '_'), zorder=1.5)
             for p in drawn:
                 if p.name in styles: spot(ax, p, styles[p.name])
+            for k, p in enumerate(rest): spot(ax, p, GREY | dict(label=others(rest) if not k else '_'), zorder=1.5)
             if ax is right: ax.set(xlim=around(p.entropy for p in methods), ylim=around((p.log_perplexity for p in methods), np.exp))
             mark(ax, r)
             perplexity_axis(ax)
@@ -727,10 +730,10 @@ def curves(
     if not drawn: raise Missing(f'curves at {F} forwards (`navira sweep curves`)')
     styles = looks(in_front(list(drawn), r.others) if names is None else list(drawn)[:NAMED])
     rest = [n for n in drawn if n not in styles]
-    styles |= {n: GREY | dict(ls='-', lw=.8, label=f'{len(rest)} others' if not k else '_', zorder=1.5) for k, n in enumerate(rest)}
+    styles |= {n: GREY | dict(ls='-', lw=.8, label=others(rest) if not k else '_', zorder=1.5) for k, n in enumerate(rest)}
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained'); left, right = fig.subplots(1, 2, sharey=True)
-        for n, c in drawn.items():
+        for n, c in sorted(drawn.items(), key=lambda nc: nc[0] in rest):
             for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **styles[n], elinewidth=.6, capsize=1)
         mark(left, r, ['real text']); perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)'); right.set(xlabel='tokens taken back in a text')
