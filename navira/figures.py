@@ -10,6 +10,7 @@ import math
 import os
 import textwrap
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -27,21 +28,24 @@ from . import metrics
 from .denoiser import written
 from .diffusion import choose
 from .experiments import Cell, Store, open_store, plain, reference_of, samples, set_rows, settled, ships, trajectory
+from .sampling import policies
 
 # %% auto #0
 __all__ = ['TABLE1', 'TABLE2', 'PAPER_LENGTH', 'FEW', 'Draws', 'BLUE', 'SKY', 'GREEN', 'ORANGE', 'RED', 'PINK', 'BLACK',
-           'METHODS', 'DIALS', 'TEX', 'STYLE', 'PLAIN', 'MARKS', 'ALONG', 'LEVELLED', 'READINGS', 'PAIRS', 'Measured',
-           'VERDICTS', 'CLAIMS', 'SETS', 'PARTS', 'resamplings', 'same', 'mean', 'Number', 'number', 'decimals',
-           'Method', 'system', 'known', 'Missing', 'Point', 'points', 'Results', 'chosen', 'usual_dial', 'read',
-           'shown', 'tex', 'md', 'Table', 'terminal', 'in_html', 'made_with', 'look', 'literal', 'bars',
-           'perplexity_axis', 'finished', 'over_budgets', 'budgets_axis', 'lacking', 'figure3', 'figure4', 'figure2',
-           'of_table1', 'or_none', 'remdm_said', 'table1', 'traces', 'traced', 'overlaps', 'table2', 'trajectories',
-           'landmarks_of', 'mark', 'spot', 'plane', 'around', 'busiest', 'reading', 'curve', 'common', 'worth', 'focus',
-           'curves', 'one_pass', 'levels', 'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'lower', 'ordering',
-           'equal', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding', 'verdict', 'judged', 'against',
-           'change', 'collapses', 'collapses_faster', 'at_equal_entropy', 'spread_of_schedules', 'no_best_temperature',
-           'half', 'schedules_to_fixed', 'at_largest', 'jaccards', 'comes_back_more', 'findings', 'claimed', 'claims',
-           'paragraph', 'varied', 'most_common', 'grid', 'put', 'save', 'report']
+           'METHODS', 'DIALS', 'TEX', 'STYLE', 'PLAIN', 'MARKS', 'NAMED', 'FIRST', 'GREY', 'ALONG', 'LEVELLED',
+           'CHARGED', 'READINGS', 'PAIRS', 'Measured', 'VERDICTS', 'CLAIMS', 'SETS', 'PARTS', 'resamplings', 'same',
+           'mean', 'Number', 'number', 'decimals', 'Method', 'system', 'known', 'method_of', 'Missing', 'Point',
+           'points', 'Results', 'chosen', 'usual_dial', 'read', 'shown', 'tex', 'md', 'Table', 'terminal', 'in_html',
+           'made_with', 'looks', 'look', 'in_front', 'literal', 'bars', 'perplexity_axis', 'finished', 'over_budgets',
+           'budgets_axis', 'lacking', 'figure3', 'figure4', 'figure2', 'of_table1', 'or_none', 'remdm_said', 'table1',
+           'traces', 'traced', 'overlaps', 'table2', 'trajectories', 'landmarks_of', 'mark', 'spot', 'others', 'plane',
+           'around', 'busiest', 'reading', 'curve', 'common', 'worth', 'focus', 'curves', 'one_pass', 'levels',
+           'at_budget', 'at_paper_eta', 'at_steps', 'refilled', 'run_as_many', 'at_passes_run', 'at_run', 'lower',
+           'ordering', 'equal', 'passes', 'worths', 'differences', 'base_of', 'ablations', 'Claim', 'Finding',
+           'verdict', 'judged', 'against', 'change', 'collapses', 'collapses_faster', 'at_equal_entropy',
+           'spread_of_schedules', 'no_best_temperature', 'half', 'schedules_to_fixed', 'at_largest', 'jaccards',
+           'comes_back_more', 'findings', 'claimed', 'claims', 'paragraph', 'varied', 'most_common', 'grid', 'put',
+           'save', 'report']
 
 # %% ../nbs/13_results.ipynb #bfb38cf1
 TABLE1: dict[str, dict[float, tuple]] = { # section 5.3, Table 1 (tab:main-results-owt): forwards -> (perplexity under Qwen2.5-72B, entropy in nats); 170 M parameters, L = 1024, 1000 samples, no intervals given
@@ -133,6 +137,10 @@ class Method:
     hyper: dict = field(default_factory=dict) # where it is not the policy's default
     look: tuple = ('0.5', '.', '-')           # colour, marker, line
     per_eta: float | None = 1.  # its dial where the learned policies have eta = 1; None: it has one of its own
+    @property
+    def typed(self) -> str: # as `navira compare --policies` reads it
+        value = lambda v: (f'{v:g}'.removeprefix('0') or '0') if isinstance(v, float) else str(v)
+        return self.policy + ':' * bool(self.hyper) + ';'.join(f'{k}={value(v)}' for k, v in self.hyper.items())
 
 BLUE, SKY, GREEN, ORANGE, RED, PINK, BLACK = '#0072B2', '#56B4E9', '#009E73', '#E69F00', '#D55E00', '#CC79A7', 'k'     # Okabe and Ito's, told apart by everybody
 
@@ -182,6 +190,19 @@ def known() -> dict: # system -> name
     "The methods of the table above, by what they are."
     return {system(m.policy, None, plain(settled(Cell(m.policy, 1, m.hyper)))): name for name, m in METHODS.items()}
 
+def method_of(
+    label: str, # a name of METHODS, or what one types
+) -> str | None: # the name of METHODS; None for anything else
+    "Which method a label stands for: `prism`, `prism:eta=.1` and `PRISM` are one."
+    if label in METHODS: return label
+    name, _, rest = label.partition(':')
+    try: return known().get(system(name, None, plain(settled(Cell(name, 1, {k.strip(): _value(v.strip()) for k, v in (s.split('=') for s in rest.split(';') if s)})))))
+    except (KeyError, ValueError, TypeError): return None       # a label of somebody's own, which may be any text
+
+def _value(v: str):
+    try: return float(v)
+    except ValueError: return {'True': True, 'False': False, 'None': None}.get(v, v)
+
 # %% ../nbs/13_results.ipynb #c4f6fb24
 class Missing(LookupError):
     "Something that a table or figure needs and the store does not hold."
@@ -212,6 +233,8 @@ class Point:
     def entropy(self) -> Draws: return mean(self.column('entropy'))
     @cached_property
     def remasked(self) -> Draws: return mean(self.column('n_remasked'))
+    @cached_property
+    def ran(self) -> Draws: return mean(self.column('n_forward'))      # forward passes; `budget` is what may be charged
     def column(self, name: str, metric: str | None = None) -> np.ndarray:
         there = self.rows[name].notna().sum() if name in self.rows else 0
         if there < FEW: raise Missing(f'{metric or name} of {self.name} at {self.budget} forwards' + (f': measured on {there} texts, an interval needs {FEW}' if there else ': `navira evaluate` measures it'))
@@ -252,6 +275,8 @@ class Results:
     def eta(self) -> float | None: # of tables
         there = {p.dial for p in self.points if p.name in METHODS and METHODS[p.name].per_eta == 1 and p.dial}
         return min(there, key=lambda e: abs(math.log(e * self.length / (.01 * PAPER_LENGTH))), default=None)
+    @property
+    def made_up(self) -> bool: return self.record['fingerprint'] == 'made-up'      # as in the stores that notebooks make for their checks
     @property
     def dialled(self) -> str: return f'eta = {self.eta:g}' if self.eta else 'no correction'
     def at(self, name: str, budget: int) -> list[Point]: # by the dial
@@ -376,13 +401,40 @@ STYLE: dict[Any, Any] = {'font.size': 8, 'axes.titlesize': 8, 'axes.labelsize': 
 PLAIN = FuncFormatter(lambda v, _: f'{v:g}')
 MARKS = {'real text': '*', 'shuffled words': 's', 'unigram': 'D', 'loop': 'o'}     # landmarks, black and hollow
 
+def _spare() -> list[tuple]: # looks that no method has
+    lines = ('-', '--', '-.', ':', (0, (6, 2, 1, 2)))
+    colours = ('#117733', '#882255', '#999933', '#44aa99', '#aa4499', '#6699cc', '#661100')      # Paul Tol's muted, so that none is a method's
+    return [(c, m, lines[(i + j) % len(lines)]) for j, m in enumerate('^vPX8phd<>D') for i, c in enumerate(colours)]
+
+def looks(
+    names: list[str], # of METHODS, what one types, or any labels
+) -> dict[str, dict]: # what `errorbar` and `plot` take
+    "How each is drawn: methods as in every figure, others by a look drawn from their name, and no two with the same marker and line."
+    out, spare = dict[str, dict](), _spare()
+    for n in sorted(names, key=lambda n: (n not in METHODS, method_of(n) is None)):
+        at = zlib.crc32(n.encode()) % len(spare)
+        own = [METHODS[m].look] if (m := method_of(n)) else []
+        used = {(o['marker'], o['ls']) for o in out.values()}, {o['marker'] for o in out.values()}, {o['color'] for o in out.values()}
+        free = [v for v in own if v[1:] not in used[0]] or [v for v in spare[at:] + spare[:at] if v[1] not in used[1] and v[0] not in used[2]] or [v for v in spare[at:] + spare[:at] if v[1:] not in used[0]] or spare[at:]
+        colour, marker, line = free[0]
+        out[n] = dict(color=colour, marker=marker, ls=line, label=literal(METHODS[n].typed if n in METHODS else n))
+    return {n: out[n] for n in names}
+
 def look(
     name: str, # of METHODS, or any other
-    k: int | None = None, # which of the others, where several are drawn
 ) -> dict:
-    others = [(GREEN, '^', (0, (4, 1))), (ORANGE, 'v', (0, (1, 1))), (SKY, 'P', (0, (6, 2, 1, 2))), (PINK, 'X', '-')]
-    colour, marker, line = METHODS[name].look if name in METHODS else ('0.6', '.', '-') if k is None else others[k % len(others)]
-    return dict(color=colour, marker=marker, ls=line, label=literal(name))
+    return looks([name])[name]
+
+NAMED = 9      # so many policies one picture names; the rest is grey
+FIRST = ('PRISM', 'NAVIRA-det', 'NAVIRA + piecewise', 'NAVIRA tau=0.2', 'NAVIRA one pass', 'one pass, both', 'PRISM P=0.7', 'entropy', 'ReMDM-cap', 'MDLM backbone')      # in this order, where there are more
+
+def in_front(
+    names: list[str], # of METHODS, what one types, or any labels
+    own: tuple | list = (), # a reader's own: named before all others
+) -> list[str]: # at most `NAMED` of them, in the order of `names`
+    rank = lambda n: (n not in own, FIRST.index(m) if (m := method_of(n)) in FIRST else len(FIRST), names.index(n))
+    keep = set(sorted(names, key=rank)[:NAMED])
+    return [n for n in names if n in keep]
 
 def literal(text: str) -> str:
     "For a legend, which reads $ as mathematics, and skips what begins with an underscore."
@@ -411,13 +463,14 @@ def finished(
     fig: Figure,
     title: str,
     note: str, # what it was made with
+    made_up: bool = False, # numbers that nobody measured: the title says so
 ) -> Figure:
     "Title above, legend and note below, where they cover nothing."
     entries = {label: h for ax in fig.axes for h, label in zip(*ax.get_legend_handles_labels())}
     columns = max(1, min(4, int(fig.get_figwidth() * 17 / (9 + max(map(len, entries), default=0)))))     # 17 letters of this size an inch; 9 for mark and space
     below = fig.legend(entries.values(), entries.keys(), loc='outside lower center', ncols=columns, handlelength=3, columnspacing=1.2, title='\n'.join(textwrap.wrap(note.replace('$', r'\$'), int(fig.get_figwidth() * 19))), title_fontsize=6.5)
     below.get_title().set(color='0.35', multialignment='center')
-    fig.suptitle(title, fontsize=9, fontweight='bold')
+    fig.suptitle(title + ' (made-up numbers)' * made_up, fontsize=9, fontweight='bold')
     return fig
 
 # %% ../nbs/13_results.ipynb #1f523f58
@@ -428,6 +481,7 @@ def over_budgets(
     note: str = '', # what else a reader should know
 ) -> Figure:
     "Perplexity and entropy against forwards. What the store lacks is named below; `Missing` if it has none of them."
+    styles = looks(names)
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained'); left, right = fig.subplots(1, 2)
         curves = {n: [r.point(n, F) for F in r.budgets(n)] for n in names}
@@ -436,14 +490,14 @@ def over_budgets(
         for k, (n, c) in enumerate(curves.items()):
             if not c: continue
             x = [p.budget * 1.025**(k - len(names) / 2) for p in c]
-            for ax, y, f in ((left, 'log_perplexity', np.exp), (right, 'entropy', lambda v: v)): ax.errorbar(**bars(x, [getattr(p, y) for p in c], f) | dict(xerr=None), **look(n), elinewidth=.8, capsize=1.5)
+            for ax, y, f in ((left, 'log_perplexity', np.exp), (right, 'entropy', lambda v: v)): ax.errorbar(**bars(x, [getattr(p, y) for p in c], f) | dict(xerr=None), **styles[n], elinewidth=.8, capsize=1.5)
         budgets_axis(left, drawn); budgets_axis(right, drawn); perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        return finished(fig, title, made_with(r, drawn) + note + lacking([n for n, c in curves.items() if not c]))
+        return finished(fig, title, made_with(r, drawn) + note + lacking([n for n, c in curves.items() if not c]), r.made_up)
 
 def budgets_axis(ax, drawn: list[Point]) -> None:
     budgets = sorted({p.budget for p in drawn})
-    ax.set(xscale='log', xlabel='forward passes', xticks=budgets, xticklabels=budgets); ax.xaxis.set_minor_locator(NullLocator())
+    ax.set(xscale='log', xlabel='forward passes (charged)', xticks=budgets, xticklabels=budgets); ax.xaxis.set_minor_locator(NullLocator())
 
 def lacking(names: list[str]) -> str:
     return '. Not in this store: ' + ', '.join(names) if names else ''
@@ -451,7 +505,7 @@ def lacking(names: list[str]) -> str:
 # %% ../nbs/13_results.ipynb #c83df701
 def figure3(r: Results) -> Figure:
     "Section 5.1, appendix A: PRISM and NAVIRA-det against entropy and margin remasking."
-    note = '. Coupled: one pass a step, as PRISM; entropy and margin without this word: two, as NAVIRA-det'
+    note = '. decoupled=False: one pass a step, as PRISM; entropy and margin without it: two, as NAVIRA-det'
     return over_budgets(r, ['MDLM backbone', 'entropy', 'margin', 'entropy, coupled', 'margin, coupled', 'PRISM', 'NAVIRA-det'], 'Figure 3: learned scores against heuristics', note)
 
 # %% ../nbs/13_results.ipynb #1c4d728e
@@ -550,32 +604,46 @@ def mark(ax, r: Results, names: list[str] | None = None) -> None: # of landmarks
     for name, m in landmarks_of(r).items():
         if names is not None and name not in names: continue
         own = m.perplexity[r.eos]
-        ax.errorbar(**bars([mean(m.entropy)], [mean(own.nll.numpy(), own.weight.numpy())], np.exp), color='k', marker=MARKS.get(name, '*'), ms=9 if name == 'real text' else 6, ls='', label=literal(name), zorder=1.8, mfc='k' if name == 'real text' else 'w', elinewidth=.7, capsize=1.2)
+        ax.errorbar(**bars([mean(m.entropy)], [mean(own.nll.numpy(), own.weight.numpy())], np.exp), color='k', marker=MARKS.get(name, '*'), ms=9 if name == 'real text' else 6, ls='', zorder=1.8, mfc='k' if name == 'real text' else 'w', elinewidth=.7, capsize=1.2)
+        x, y = number(mean(m.entropy)).value, number(mean(own.nll.numpy(), own.weight.numpy()), np.exp).value
+        ax.annotate(literal(name), (x, y), (-7, 0) if x > 4 else (7, 0), textcoords='offset points', ha='right' if x > 4 else 'left', va='center', fontsize=7, annotation_clip=True)
 
-def spot(ax, p: Point, style: dict) -> None:
-    ax.errorbar(**bars([p.entropy], [p.log_perplexity], np.exp), **style | dict(ls='', label=literal(p.name) + '*' * (not p.matched)), elinewidth=.7, capsize=1.2)
+def spot(ax, p: Point, style: dict, **kw) -> None:
+    ax.errorbar(**bars([p.entropy], [p.log_perplexity], np.exp), **style | dict(ls='', label=style['label'] + '*' * (not p.matched)), elinewidth=.7, capsize=1.2, **kw)
+
+def others(rest: list) -> str: return f'{len(rest)} other' + 's' * (len(rest) != 1)
+
+GREY = dict(color='0.72', marker='.', ms=5, mew=0)      # of what is not named
 
 # %% ../nbs/13_results.ipynb #09be9cfb
 def plane(
     r: Results,
     budget: int | None = None, # forwards; None: where most policies are
+    names: list[str] | None = None, # which to name, of METHODS or labels, at most nine; None: a reader's own, and `FIRST`
 ) -> Figure:
-    "Perplexity against entropy at equal forwards, all policies, with intervals."
+    "Perplexity against entropy at equal forwards, all policies, with intervals; nine of them named."
     if budget is None: budget = busiest(r)
-    ours = [p for n in METHODS if (p := r.chosen(n, budget)) and p.scored]
-    others = [p for p in r.points if p.budget == budget and p.name not in METHODS and p.scored]
-    if not ours + others: raise Missing(f'perplexity at {budget} forwards')
+    drawn = [p for n in METHODS if (p := r.chosen(n, budget)) and p.scored] + [p for p in r.points if p.budget == budget and p.name not in METHODS and p.scored]
+    if not drawn: raise Missing(f'perplexity at {budget} forwards')
+    there = list(dict.fromkeys(p.name for p in drawn))
+    for n in names or (): choose('policy at this budget', n, there)
+    own = [p.name for p in drawn if p.name not in METHODS and getattr(policies().get(p.policy), '__module__', '').split('.')[0] != 'navira']
+    styles = looks(in_front(there if names is None else list(names), own))
+    methods = [p for p in drawn if p.name in METHODS] or drawn
     with rc_context(STYLE):
-        fig = Figure(figsize=(6.3, 3.2 + .055 * len(ours + others)), layout='constrained'); left, right = fig.subplots(1, 2)
+        fig = Figure(figsize=(6.3, 4.2), layout='constrained'); left, right = fig.subplots(1, 2)
         for ax in (right, left):
-            for p in ours: spot(ax, p, look(p.name))
-            for k, p in enumerate(others, 1): spot(ax, p, dict(color='0.35', marker=f'${k}$', ms=5.5 if k > 9 else 4, ecolor='0.75'))
+            rest = [p for p in drawn if p.name not in styles]
+            for p in drawn:
+                if p.name in styles: spot(ax, p, styles[p.name])
+            for k, p in enumerate(rest): spot(ax, p, GREY | dict(label=others(rest) if not k else '_'), zorder=1.5)
+            if ax is right: ax.set(xlim=around(p.entropy for p in methods), ylim=around((p.log_perplexity for p in methods), np.exp))
             mark(ax, r)
-            if ax is right: ax.set(xlim=around(p.entropy for p in ours or others), ylim=around((p.log_perplexity for p in ours or others), np.exp))
             perplexity_axis(ax)
             ax.set(xlabel='entropy of a text (nats)')
-        left.set_title('all, with landmarks'); right.set(title="where the paper's methods are" if ours else 'the policies', ylabel='')
-        return finished(fig, f'Perplexity against entropy at {budget} forwards', made_with(r, ours + others) + f'; {r.dialled}. Near real text is good; below it in both is on the way to a loop' + '. *: costs what it costs, whatever the budget' * any(not p.matched for p in ours + others))
+        left.set_title('all, with landmarks'); right.set(title="where the paper's methods are", ylabel='')
+        star = '. *: costs what it costs, whatever the budget' * any(not p.matched for p in drawn if p.name in styles)
+        return finished(fig, f'Perplexity against entropy at {budget} forwards', made_with(r, drawn) + f'; {r.dialled}. Near real text is good; below it in both is on the way to a loop' + star, r.made_up)
 
 def around(draws, f: Callable = same, margin: float = .12) -> tuple[float, float] | None:
     "From below the lowest interval to above the highest."
@@ -656,26 +724,29 @@ def focus(r: Results) -> int: # forwards
 def curves(
     r: Results,
     budget: int | None = None, # forwards; None: see `focus`
-    names: list[str] | None = None, # of METHODS, or labels; None: all but the variants of one pass
+    names: list[str] | None = None, # of METHODS, or labels: the first nine are named, the rest is grey; None: all but the variants of one pass
 ) -> Figure:
     "Every policy as a curve along its dial: perplexity against entropy, and against the number of tokens taken back."
     F = focus(r) if budget is None else budget
     drawn = {n: c for n in ([*(n for n in METHODS if not n.startswith('one pass')), *r.others] if names is None else names) if (c := or_none(curve, r, n, F))}
     if not drawn: raise Missing(f'curves at {F} forwards (`navira sweep curves`)')
+    styles = looks(in_front(list(drawn), r.others) if names is None else list(drawn)[:NAMED])
+    rest = [n for n in drawn if n not in styles]
+    styles |= {n: GREY | dict(ls='-', lw=.8, label=others(rest) if not k else '_', zorder=1.5) for k, n in enumerate(rest)}
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained'); left, right = fig.subplots(1, 2, sharey=True)
-        for n, c in drawn.items():
-            for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **look(n, r.others.index(n) if n in r.others else None), elinewidth=.6, capsize=1)
+        for n, c in sorted(drawn.items(), key=lambda nc: nc[0] in rest):
+            for ax, x in ((left, 'entropy'), (right, 'remasked')): ax.errorbar(**bars([getattr(p, x) for p in c], [p.log_perplexity for p in c], np.exp), **styles[n], elinewidth=.6, capsize=1)
         mark(left, r, ['real text']); perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)'); right.set(xlabel='tokens taken back in a text')
         per_eta = lambda n: METHODS[n].per_eta if n in METHODS else 1.
         etas = sorted({p.dial / k for n, c in drawn.items() for p in c if p.dial and (k := per_eta(n))}) or [0.]
-        return finished(fig, f'What is equal? {F} forwards, eta as the dial', made_with(r, [p for c in drawn.values() for p in c]) + f'; eta from {etas[0]:g} to {etas[-1]:g}, no correction at the top')
+        return finished(fig, f'What is equal? {F} forwards, eta as the dial', made_with(r, [p for c in drawn.values() for p in c]) + f'; eta from {etas[0]:g} to {etas[-1]:g}, no correction at the top', r.made_up)
 
 # %% ../nbs/13_results.ipynb #c78d4b12
 def one_pass(r: Results) -> Figure:
     "The policies of notebook 09 as curves, with PRISM and NAVIRA-det."
-    beyond = [n for n in METHODS if 'one pass' in n]
+    beyond = sorted((n for n in METHODS if 'one pass' in n), key=lambda n: n in ('one pass tau=0.2', 'one pass + piecewise'))      # which are grey: they lie on the curve of the others
     if not any(or_none(curve, r, n, focus(r)) for n in beyond): raise Missing(f'curves of {", ".join(beyond)} at {focus(r)} forwards (`navira sweep curves`)')
     return curves(r, names=['PRISM', 'PRISM P=0.7', 'NAVIRA-det', *beyond])
 
@@ -716,7 +787,35 @@ def refilled(r: Results, a: str, b: str) -> tuple[Point, Point]:
     if None in pair or not any(p.change for p in pair): raise Missing('')        # for most pairs there are no such policies; where ablations are missing, their table says so
     return pair
 
-READINGS = {'equal forwards, equal eta': at_budget, 'equal forwards, eta = 0.01': at_paper_eta, 'equal steps, equal eta': at_steps, 'equal forwards, refilled at once': refilled}
+def run_as_many(
+    r: Results,
+    name: str, # a method
+    at: Point, # of another
+) -> dict[str, Draws]: # log-perplexity, entropy and remasks of the method where it runs as many passes; NaN where it never does
+    "Read off the method's own curve over its budgets, along the logarithm of passes run. `Missing` without two budgets."
+    c = [r.point(name, F) for F in r.budgets(name)]
+    if len(c) < 2: raise Missing(f'{name} at two budgets')
+    x, to = np.stack([np.log(p.ran) for p in c]), np.log(at.ran)
+    return {k: reading(x, np.stack([getattr(p, k) for p in c]), to) for k in ('log_perplexity', 'entropy', 'remasked')}
+
+def at_passes_run(
+    a: str, # a method: the one compared with
+    b: str, # the other
+) -> Callable[[Results], Measured]:
+    "Log-ratio of perplexities, b to a, at each budget of b whose passes run lie within a's."
+    def measure(r: Results) -> Measured:
+        there = {f'{F} forwards, {q.ran[0]:.0f} run': q.log_perplexity - run_as_many(r, a, q)['log_perplexity'] for F in r.budgets(b) for q in [r.point(b, F)]}
+        if not (at := {k: v for k, v in there.items() if np.isfinite(v[0])}): raise Missing(f'{a} and {b} with equal numbers of passes run')
+        return at
+    return measure
+
+def at_run(r: Results, a: str, b: str) -> tuple[dict, dict]:
+    q = r.point(b, focus(r))
+    if np.isnan((there := run_as_many(r, a, q))['log_perplexity'][0]): raise Missing(f'{a} with {q.ran[0]:.0f} passes run, as {b} at {q.budget}')
+    return there, {k: getattr(q, k) for k in there}
+
+CHARGED = 'equal forwards charged, equal eta'
+READINGS = {CHARGED: at_budget, 'equal forwards run, equal eta': at_run, 'equal forwards charged, eta = 0.01': at_paper_eta, 'equal steps, equal eta': at_steps, 'equal forwards charged, refilled at once': refilled}
 
 # %% ../nbs/13_results.ipynb #1c2da88f
 PAIRS = {'decoupling': ('PRISM', 'NAVIRA-det'), 'decoupling, stochastic': ('PRISM stochastic', 'NAVIRA tau=0.2'), 'temperature': ('NAVIRA-det', 'NAVIRA tau=0.2'), 'temperature, coupled': ('PRISM', 'PRISM stochastic'),
@@ -734,11 +833,11 @@ def ordering(rows: list) -> str: # rows of `equal`
     return f"The paper's order, NAVIRA-det below PRISM, appears under: {under('yes')}. The opposite under: {under('no, higher')}"
 
 def equal(r: Results) -> Table:
-    "Pairs of methods, each compared in up to six ways."
+    "Pairs of methods, each compared in up to seven ways."
     rows, gone = [], []
     for what, (a, b) in PAIRS.items():
         for name, pick in READINGS.items():
-            try: p, q = pick(r, a, b); v = [number(q.log_perplexity - p.log_perplexity, np.exp), number(q.entropy - p.entropy), number(np.log(q.remasked / p.remasked), np.exp)]
+            try: p, q = (v if isinstance(v, dict) else {k: getattr(v, k) for k in ('log_perplexity', 'entropy', 'remasked')} for v in pick(r, a, b)); v = [number(q['log_perplexity'] - p['log_perplexity'], np.exp), number(q['entropy'] - p['entropy']), number(np.log(q['remasked'] / p['remasked']), np.exp)]
             except Missing as e: gone.append(str(e)); continue
             rows.append((what, f'{b} to {a}', name, *v, lower(v[0])))
         for along, name in ALONG.items():
@@ -748,6 +847,23 @@ def equal(r: Results) -> Table:
     if not rows: raise Missing(f'two methods to compare at {focus(r)} forwards')
     return Table(f'What is equal? Around {focus(r)} forwards', ('what', 'compared', 'what is equal', 'ratio of perplexities', 'difference of entropies', 'ratio of remasks', 'lower?'), rows,
                  made_with(r, [p for p in r.points if p.budget == focus(r) and p.name in METHODS]) + f'; {r.dialled} where not said. At equal entropy or remasks: mean of log-ratios over the middle half of the range that both curves reach. {ordering(rows)}' + lacking(list(dict.fromkeys(filter(None, gone)))), 3)
+
+# %% ../nbs/13_results.ipynb #4c67a501
+def passes(
+    r: Results,
+    a: str = 'PRISM', # a method: the one compared with
+    b: str = 'NAVIRA-det', # the other
+) -> Table:
+    "What a budget means: ratios of perplexities at equal passes charged, and at equal passes run, by budget."
+    ratio = lambda draws: number(draws, np.exp) if np.isfinite(draws[0]) else None
+    both = [(F, r.point(a, F), r.point(b, F)) for F in r.budgets(a, b)]
+    run = {F: q.log_perplexity - v['log_perplexity'] for F, _, q in both if (v := or_none(run_as_many, r, a, q)) is not None}
+    if not run: raise Missing(f'{a} and {b} at two budgets')
+    charged = {F: q.log_perplexity - p.log_perplexity for F, p, q in both}
+    rows = [(F, f'{p.ran[0]:.0f}', f'{q.ran[0]:.0f}', ratio(charged[F]), ratio(run[F])) for F, p, q in both]
+    mean_of = lambda d: ratio(np.mean([v for v in d.values() if np.isfinite(v[0])] or [np.full(1, np.nan)], 0))
+    return Table(f'{b} to {a}: ratio of perplexities at equal passes', ('forwards charged', f'{a} runs', f'{b} runs', 'at equal charged', 'at equal run'), [*rows, ('mean', None, None, mean_of(charged), mean_of(run))],
+                 made_with(r, [p for _, *ps in both for p in ps]) + f"; {r.dialled}. At equal passes run: to what {a}'s own curve over its budgets has there; a dash: it never runs as few, or as many", 1)
 
 # %% ../nbs/13_results.ipynb #15cf2095
 def worths(r: Results) -> Table:
@@ -805,7 +921,7 @@ class Finding:
     lack: str = ''              # what the store lacks
 
 # %% ../nbs/13_results.ipynb #dcbaa334
-VERDICTS = {1: 'holds at this scale', -1: 'does not', 0: 'cannot tell'}
+VERDICTS = {1: 'holds', -1: 'does not hold', 0: 'cannot tell'}      # at the scale of the store
 
 def verdict(
     x: Number | None,
@@ -908,7 +1024,8 @@ CLAIMS = (
     Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.', '5.1', 'change of entropy from the smallest to the largest budget, mean of both', collapses('PRISM', 'NAVIRA-det'), -1),
     Claim('Entropy-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3', 'that change (entropy in one pass a step, as PRISM), less that of PRISM', collapses_faster('entropy, coupled', 'PRISM'), -1),
     Claim('Margin-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3', 'that change (margin in one pass a step, as PRISM), less that of PRISM', collapses_faster('margin, coupled', 'PRISM'), -1),
-    Claim('NAVIRA-det achieves lower perplexity than PRISM.', '5.1, Table 1', 'ratio of perplexities at equal forwards, mean over budgets', against('PRISM', 'NAVIRA-det', 'log_perplexity'), -1, **_ratio),
+    Claim('NAVIRA-det achieves lower perplexity than PRISM.', '5.1, Table 1', 'ratio of perplexities at equal passes charged, mean over budgets', against('PRISM', 'NAVIRA-det', 'log_perplexity'), -1, **_ratio),
+    Claim('NAVIRA-det achieves lower perplexity than PRISM, with passes counted as they ran.', '5.1, Table 1', 'ratio of perplexities at equal passes run, mean over budgets of NAVIRA-det', at_passes_run('PRISM', 'NAVIRA-det'), -1, **_ratio),
     Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.', '5.1, Figure 3', 'difference of entropies, mean over budgets', against('entropy', 'NAVIRA-det', 'entropy'), 1),
     Claim('NAVIRA-det keeps substantially higher entropy than margin-based remasking.', '5.1, Figure 3', 'difference of entropies, mean over budgets', against('margin', 'NAVIRA-det', 'entropy'), 1),
     Claim('Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.', 'abstract, 5.1, 6', 'ratio of perplexities at equal entropy', at_equal_entropy('PRISM', 'NAVIRA-det'), -1, **_ratio),
@@ -941,7 +1058,7 @@ def claims(r: Results) -> Table:
     "The table of claims."
     rows = [(f.claim.text, f.claim.where, f.claim.how, claimed(f.claim), f.number, f.verdict) for f in findings(r)]
     gone = dict.fromkeys(f.lack for f in findings(r) if f.lack)
-    return Table('The claims of the paper', ('claim', 'where', 'measured as', 'claimed', 'here', 'verdict'), rows, made_with(r, [p for p in r.points if p.name in METHODS]) + f'; {r.dialled}' + lacking(list(gone)), 3)
+    return Table('The claims of the paper, at this scale', ('claim', 'where', 'measured as', 'claimed', 'here', 'verdict'), rows, made_with(r, [p for p in r.points if p.name in METHODS]) + f'; {r.dialled}' + lacking(list(gone)), 3)
 
 def paragraph(f: Finding) -> str:
     "A finding in words, Markdown."
@@ -977,7 +1094,7 @@ def grid(r: Results) -> Table:
 
 # %% ../nbs/13_results.ipynb #0e740f0b
 PARTS: dict[str, Callable[[Results], Table | Figure]] = {
-    'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1, 'table-2': table2, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'one-pass': one_pass, 'levels': levels, 'worth': worths, 'equal': equal, 'ablations': ablations, 'varied': varied, 'grid': grid}
+    'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1, 'table-2': table2, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'one-pass': one_pass, 'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied, 'grid': grid}
 
 def put(path: Path, text: str) -> Path:
     with written(path) as f: f.write_text(text, encoding='utf-8')

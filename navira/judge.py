@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 from .denoiser import written
 from .diffusion import choose
 from .experiments import Interrupted, Store, alone, checked, digest, open_store, patient
-from .figures import FEW, Draws, Missing, Number, Point, Results, STYLE, PARTS, Table, bars, budgets_axis, finished, look, made_with, number, resamplings
+from .figures import FEW, Draws, Missing, Number, Point, Results, STYLE, PARTS, Table, bars, budgets_axis, finished, looks, made_with, number, resamplings
 from .metrics import _call, _check_limits, _check_url, _clean, _client, _explained, _hang_up, _keyless, _need, unpacked
 from .sampling import whole
 
@@ -387,15 +387,15 @@ def figure_c(j: Judged) -> Figure:
     if not j.points: table3(j)
     with rc_context(STYLE):
         fig = Figure(figsize=(7.2, 4.6), layout='constrained'); axs = list(fig.subplots(2, 3, sharex=True).flat)
-        names = list(dict.fromkeys(p.name for p in j.points))
+        styles = looks(names := list(dict.fromkeys(p.name for p in j.points)))
         for ax, what in zip(axs, MARKED):
             for k, n in enumerate(names):
                 mine = [p for p in j.points if p.name == n]
-                ax.errorbar(**bars([p.budget * 1.025**(k - len(names) / 2) for p in mine], [drawn(j.of(p)[what].to_numpy(float)) for p in mine]) | dict(xerr=None), **look(n), elinewidth=.8, capsize=1.5)
+                ax.errorbar(**bars([p.budget * 1.025**(k - len(names) / 2) for p in mine], [drawn(j.of(p)[what].to_numpy(float)) for p in mine]) | dict(xerr=None), **styles[n], elinewidth=.8, capsize=1.5)
             budgets_axis(ax, j.points); ax.set(title=what, xlabel='')
         for ax in axs[3:]: ax.set(xlabel='forward passes')
         for ax in (axs[0], axs[3]): ax.set(ylabel='mark (1 to 10)')
-        return finished(fig, f'Marks by {j.judge}', made_with(j.results, j.points))
+        return finished(fig, f'Marks by {j.judge}', made_with(j.results, j.points), j.results.made_up)
 
 # %% ../nbs/14_judge.ipynb #9d53ac63
 PARTS |= {'table-3': lambda r: table3(seen_by(r)), 'table-3-differences': lambda r: differences(seen_by(r)), 'figure-c': lambda r: figure_c(seen_by(r))}

@@ -179,12 +179,12 @@ def test_curves_that_do_not_meet_are_missing(toy):
 
 CLAIM = fg.Claim('A is lower.', '9.9', 'a ratio', None, -1, scale=np.exp)
 
-@pytest.mark.parametrize('centre, said', [(-.5, 'holds at this scale'), (.5, 'does not'), (0., 'cannot tell')])
+@pytest.mark.parametrize('centre, said', [(-.5, 'holds'), (.5, 'does not hold'), (0., 'cannot tell')])
 def test_a_verdict_is_computed(centre, said):
     d = fg.mean(np.random.default_rng(0).standard_normal(100) * .5) ; d = d - d[0] + centre
     f = fg.judged(replace(CLAIM, measure=lambda r: {'here': d}), None)
     assert f.verdict == said and f.number.value == pytest.approx(np.exp(centre))
-    assert fg.judged(replace(CLAIM, measure=lambda r: {'here': d}, side=1), None).verdict == {'holds at this scale': 'does not', 'does not': 'holds at this scale'}.get(said, said)
+    assert fg.judged(replace(CLAIM, measure=lambda r: {'here': d}, side=1), None).verdict == {'holds': 'does not hold', 'does not hold': 'holds'}.get(said, said)
     assert said.capitalize() in fg.paragraph(f) or said[0].upper() + said[1:] in fg.paragraph(f)
 
 def test_too_few_texts_cannot_tell():
@@ -197,8 +197,8 @@ def test_what_is_missing_cannot_be_told(toy):
 
 def test_claims_of_the_toy(toy):
     by = {f.claim.text: f for f in fg.findings(toy)}
-    assert by['NAVIRA-det achieves lower perplexity than PRISM.'].verdict == ('holds at this scale' if SLOPES['navira-det'] / 2**.5 > SLOPES['prism'] else 'does not')
-    assert by['Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.'].verdict == 'holds at this scale'
+    assert by['NAVIRA-det achieves lower perplexity than PRISM.'].verdict == ('holds' if SLOPES['navira-det'] / 2**.5 > SLOPES['prism'] else 'does not hold')
+    assert by['Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.'].verdict == 'holds'
     assert by['Margin-based remasking collapses substantially faster than PRISM.'].verdict == 'cannot tell'
     assert all(f.verdict in fg.VERDICTS.values() for f in by.values())
     assert len(fg.claims(toy).rows) == len(fg.CLAIMS) and 'p{' in fg.claims(toy).latex().split(chr(10))[2]
@@ -333,7 +333,7 @@ def test_report_on_strange_labels(tmp_path):
     r = fg.read(tmp_path / 's')
     assert [p.name for p in r.points if p.name.startswith('PRISM')] == ['PRISM (prism, other settings)']
     fig = fg.plane(r)
-    assert len(fig.axes[0].get_legend_handles_labels()[1]) == len(labels) + len(metrics.landmarks())
+    assert len(fig.axes[0].get_legend_handles_labels()[1]) == len(labels)
 
 def test_seeds_of_one_cell_are_one_point(tmp_path):
     r = fg.read(made_up(tmp_path / 's', dict(GRID, seeds=[0, 1], entries=[dict(policy='prism', eta=.08)])))
@@ -358,6 +358,82 @@ def test_legend_covers_no_data(toy):
         box = fig.legends[0].get_window_extent()
         assert not any(box.overlaps(ax.get_window_extent()) for ax in fig.axes)
         assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= fig.bbox.x1 + 1
+
+@pytest.fixture(scope='module')
+def many(tmp_path_factory):
+    "Forty policies, as a store has them that was asked for all"
+    others = [dict(policy='prism', eta=.08, on=.02 + .01 * i, label=f'policy {i}') for i in range(36)]
+    return fg.read(made_up(tmp_path_factory.mktemp('many') / 's', dict(GRID, n=8, batch_size=8, entries=[*[dict(policy=p, eta=.08) for p in SLOPES if p != 'backbone'], *others])))
+
+def test_a_picture_names_nine_policies_and_the_rest_is_grey(many):
+    "The plane: plots take most of it, the legend little"
+    fig = fg.plane(many)
+    fig.draw_without_rendering()
+    named = [t.get_text() for t in fig.legends[0].get_texts()]
+    assert len(named) == fg.NAMED + 1 and named[-1] == '31 others' and {'prism', 'navira-det', 'navira:tau=.2'} <= set(named)
+    assert sum(ax.get_window_extent().height for ax in fig.axes) / 2 > .4 * fig.bbox.height > 1.5 * sum(t.get_window_extent().height for t in fig.legends[0].get_texts()) / 3
+    colours = [c[0].get_color() for c in fig.axes[0].containers]
+    assert sum(c == fg.GREY['color'] for c in colours) == 31 and len({*colours} - {fg.GREY['color'], 'k'}) >= 8
+
+def test_a_policy_looks_the_same_in_every_figure(toy, many):
+    "Colour, marker and line, whatever else is drawn: in figures of a store, and in what `navira compare` draws"
+    from navira.cli import figure
+    import pandas as pd
+    looked = lambda fig: {c.get_label(): (c[0].get_color(), c[0].get_marker()) for ax in fig.axes for c in ax.containers if c.get_label().startswith(('prism', 'navira'))}
+    rows = [dict(label=n, budget=F, perplexity=9., perplexity_lo=8., perplexity_hi=10., entropy=4., entropy_lo=3.9, entropy_hi=4.1) for n in ('navira-det', 'mine', 'prism', 'navira:tau=.2', 'prism-stochastic') for F in (8, 16)]
+    seen = {}
+    for fig in (fg.plane(toy), fg.curves(toy), fg.figure3(toy), fg.figure4(toy), fg.plane(many), figure(pd.DataFrame(rows), 'made-up numbers')):
+        for k, v in looked(fig).items(): assert seen.setdefault(k, v) == v, k
+    assert {'prism', 'navira-det', 'navira:tau=.2'} <= set(seen)
+
+def test_looks_are_told_apart_in_grey():
+    "By marker and line: every method of the table, and any nine names beside each other"
+    assert len({m.look[1:] for m in fg.METHODS.values()}) == len(fg.METHODS) == len({m.look[:2] for m in fg.METHODS.values()})
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        names = [*rng.choice(list(fg.METHODS), 4, replace=False), *(f'p{k}' for k in rng.integers(0, 1000, 5))]
+        looks = fg.looks(list(dict.fromkeys(names)))
+        assert len({(v['marker'], v['ls']) for v in looks.values()}) == len(looks)
+        assert all(looks[n] == fg.look(n) for n in looks if n in fg.METHODS)
+
+@pytest.mark.parametrize('name', fg.METHODS)
+def test_a_legend_has_what_one_types(name):
+    "`policy:setting=value;...`, which is the same policy again, and Python takes its parts"
+    m = fg.METHODS[name]
+    policy, _, rest = m.typed.partition(':')
+    hyper = {k: v == 'True' if v in ('True', 'False') else float(v) if v[0] in '.0123456789' else v for k, v in (s.split('=') for s in rest.split(';') if s)}
+    assert (policy, hyper) == (m.policy, m.hyper) and fg.look(name)['label'] == m.typed and fg.method_of(m.typed) == name
+
+def test_made_up_numbers_say_so_in_the_title(toy):
+    "As the real ones do not"
+    real = replace(toy, record=toy.record | dict(fingerprint='0123abcd'))
+    for make in (fg.figure3, fg.figure4, fg.plane, fg.curves):
+        assert make(toy).get_suptitle().endswith('(made-up numbers)') and 'made-up' not in make(real).get_suptitle()
+
+def with_runs(r, share):
+    "Policies of two passes a step run this share of what they are charged"
+    return replace(r, points=[replace(p, rows=p.rows.assign(n_forward=float(p.budget) if p.steps == p.budget else share * p.budget)) for p in r.points])
+
+def test_at_equal_passes_run_one_is_compared_where_it_ran(tmp_path):
+    "Perplexities on a straight line in the logarithm of passes: halfway between two budgets, in that logarithm, is halfway between their heights"
+    r = fg.read(made_up(tmp_path / 's', dict(GRID, budgets=[64, 128], entries=[dict(policy=p, eta=.08) for p in ('prism', 'navira-det')])))
+    y = {(n, F): r.point(n, F).log_perplexity for n in ('PRISM', 'NAVIRA-det') for F in (64, 128)}
+    at = fg.at_passes_run('PRISM', 'NAVIRA-det')(with_runs(r, .5**.5))
+    assert len(at) == 1      # 64 charged run 45, fewer than PRISM ever does
+    np.testing.assert_allclose(next(iter(at.values())), y['NAVIRA-det', 128] - (y['PRISM', 64] + y['PRISM', 128]) / 2, atol=1e-9)
+    same = fg.at_passes_run('PRISM', 'NAVIRA-det')(with_runs(r, 1.))
+    np.testing.assert_allclose(np.mean(list(same.values()), 0), np.mean(list(fg.against('PRISM', 'NAVIRA-det', 'log_perplexity')(r).values()), 0), atol=1e-9)
+    last = fg.passes(with_runs(r, .5**.5)).rows
+    assert [row[:3] for row in last] == [(64, '64', '45'), (128, '128', '91'), ('mean', None, None)] and last[0][4] is None and last[1][4] == last[2][4]
+    with pytest.raises(fg.Missing, match='equal numbers of passes run'): fg.at_passes_run('PRISM', 'NAVIRA-det')(with_runs(r, .3))
+
+def test_claims_say_how_they_are_measured(toy):
+    "In the table of a report, and on the page that leads to it"
+    t = fg.claims(toy)
+    assert t.head.index('measured as') and [row[t.head.index('measured as')] for row in t.rows] == [c.how for c in fg.CLAIMS]
+    for page in ('README.md', 'nbs/numbers.ipynb', 'nbs/13_results.ipynb'):
+        text = (Path(__file__).resolve().parent.parent / page).read_text(encoding='utf-8')
+        assert 'measured as' in text and fg.CLAIMS[0].how in text and 'does not hold' in text, page
 
 def test_rate_is_twice_eta(tmp_path):
     r = fg.read(made_up(tmp_path / 's', dict(GRID, entries=[*GRID['entries'], dict(policy='navira-onepass-suspects', vary=dict(rate=[.02, .04, .08, .16]))])))

@@ -1,5 +1,5 @@
 """The house: what is built, what it holds, and the rules that every module and notebook keeps."""
-import ast, json, re, shutil, subprocess, sys, tarfile, zipfile
+import ast, json, os, re, shutil, subprocess, sys, tarfile, zipfile
 from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -83,6 +83,16 @@ def test_every_module_has_a_notebook():
 def test_syntax_is_of_python_311():
     for p in [*modules.values(), *(root/'tests').glob('*.py'), *(root/'tools').glob('*.py'), root/'setup.py']:
         ast.parse(p.read_text(encoding='utf-8'), p.name, feature_version=(3, 11))
+
+def test_make_test_says_in_one_line_that_the_site_was_not_tested(tmp_path):
+    "Where `make docs` has not run; with CI=true that fails"
+    (tmp_path/'tests').mkdir()
+    for f in ('conftest.py', 'test_site.py'): shutil.copy(root/'tests'/f, tmp_path/'tests')
+    (tmp_path/'tests'/'torch.py').touch()      # of which these two need nothing
+    run = lambda ci: subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', '-k', 'the_site_is_there or every_notebook', 'tests'], cwd=tmp_path, env=os.environ | dict(CI=ci), capture_output=True, text=True)
+    said = [line for line in run('').stdout.splitlines() if 'make docs' in line]
+    assert len(said) == 1 and '2 tests skipped' in said[0] and 'not tested' in said[0]
+    assert (r := run('true')).returncode == 1 and '2 failed' in r.stdout
 
 # --- the notebooks --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('nb', notebooks, ids=lambda p: p.stem)

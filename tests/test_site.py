@@ -1,5 +1,5 @@
 """The docs site, as `make docs` leaves it in _docs/, in a browser: every page, on a desk and on a phone, by day and by night."""
-import functools, http.server, json, os, re, threading
+import base64, functools, http.server, json, os, re, threading
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -138,6 +138,46 @@ def test_search_finds_a_function(visit):
     p.wait_for_function("[...document.querySelectorAll('.smalldocs-search-results a, .aa-Item a')].some(a => /stochastic_remasking/.test(a.href))", timeout=10_000)
     p.keyboard.press('Enter'); p.wait_for_load_state()
     assert 'gumbel_topk' in p.locator('main').inner_text()
+
+CONTRAST = """e => {
+    const rgb = c => c.match(/[\\d.]+/g).map(Number), light = c => c.slice(0, 3).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((s, v, i) => s + v * [.2126, .7152, .0722][i], 0);
+    let back = e; while (back && (rgb(getComputedStyle(back).backgroundColor)[3] ?? 1) < 1) back = back.parentElement;
+    const b = rgb(getComputedStyle(back || document.body).backgroundColor), f = rgb(getComputedStyle(e).color), a = f[3] ?? 1;
+    const [lo, hi] = [light(b), light(f.slice(0, 3).map((v, i) => a * v + (1 - a) * b[i]))].sort((x, y) => x - y);
+    return (hi + .05) / (lo + .05) }"""
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_what_the_search_finds_can_be_read(visit, scheme):
+    "Titles, sections, excerpts and what is marked in them, also of the result that arrow keys have reached"
+    p = visit('index.html', scheme=scheme)
+    p.keyboard.press('/'); p.keyboard.type('remask')
+    p.locator('.search-result-text mark').first.wait_for(timeout=10_000)
+    p.keyboard.press('ArrowDown')
+    for part in ('title', 'section', 'text', 'text mark'):
+        for e in p.locator(f'.search-result-{part}').all()[:4]: assert e.evaluate(CONTRAST) >= 4.5, part
+
+def test_the_answers_of_which_policy_are_seen_on_a_phone(visit):
+    "The second column holds the answer and lies within the window, without scrolling"
+    p = visit('which_policy.html', viewport=phone)
+    tables = p.locator('main table').all()
+    assert len(tables) >= 4
+    for t in tables:
+        for row in t.locator('tr').all():
+            seen = row.locator('th, td').nth(1).evaluate("e => { const r = document.createRange(); r.selectNodeContents(e); const b = r.getBoundingClientRect(); return [b.left, b.right] }")
+            assert 0 <= seen[0] and seen[1] <= 390, row.inner_text()
+
+@pytest.mark.parametrize('page, what', [('numbers', '.table-scroll'), ('results', '.cell-output-display:has(> img, figure img)')])
+def test_what_is_cut_off_shows_at_the_edge(visit, page, what):
+    "Pixels of the right edge of what can be scrolled change when its end is reached: the shadow goes"
+    p = visit(f'{page}.html', viewport=phone)
+    wide = next(e for e in p.locator(what).all() if e.evaluate('e => e.scrollWidth > e.clientWidth + 40'))
+    wide.scroll_into_view_if_needed()
+    dark = lambda: p.evaluate("""async png => { const i = new Image(); i.src = 'data:image/png;base64,' + png; await i.decode();
+        const c = document.createElement('canvas'); c.width = i.width; c.height = i.height; const x = c.getContext('2d'); x.drawImage(i, 0, 0);
+        const d = x.getImageData(c.width - 3, 0, 2, c.height).data; let n = 0; for (let k = 0; k < d.length; k += 4) n += d[k] < 215; return n / (d.length / 4) }""", base64.b64encode(wide.screenshot()).decode())
+    assert dark() > .5
+    wide.evaluate('e => { e.scrollLeft = e.scrollWidth }'); p.wait_for_timeout(100)
+    assert dark() < .5
 
 def test_from_the_first_chapter_to_the_last_by_next(visit):
     p, seen = visit('index.html'), []
