@@ -1,5 +1,7 @@
 """On an accelerator that is pretended (pretended.py): it refuses what CUDA refuses, and what runs on it gives the CPU's results."""
-import copy, gc, random, threading
+import copy, gc, json, os, random, subprocess, threading
+from dataclasses import replace
+from pathlib import Path
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,14 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
+import navira.experiments as ex
+from navira import metrics, speed
 from navira.baselines import Critic
-from navira.denoiser import load
+from navira.denoiser import Config, load
 from navira.sampling import policies, policy, sample
 from navira.training import CriticConfig, FinetuneConfig, TrainConfig, finetune, read_checkpoint, read_log, train, train_critic
 from pretended import CUDA, Pretended
+from test_metrics import llama, tokenizer as words
 from toys import small_lm
 
 @pytest.fixture(autouse=True)
@@ -140,6 +145,124 @@ def test_batches_that_do_not_fit_are_halved_and_give_the_same_texts():
         assert torch.equal(out.tokens, whole.tokens) and torch.equal(out.n_forward, whole.n_forward)
         assert sum(moved) == 6 * out.n_steps and gpu.peak <= gpu.memory; moved.clear()
     with Pretended(held + 100), pytest.raises(torch.OutOfMemoryError): sample(model.cpu().to('cuda'), 'navira', **given)
+
+@pytest.mark.parametrize('name', ['prism', 'navira-piecewise', 'navira-onepass', 'dream-entropy'])
+def test_bfloat16_of_the_accelerator_is_asked_for_where_the_tensors_are(name):
+    "Under autocast for a GPU: with one for the CPU alone the model would stay in float32"
+    model = small_lm(3)
+    given = dict(budget=6, n=2, prompt=[3, model.mask_id, 5, 7])
+    with torch.autocast('cpu', torch.bfloat16): a = sample(model, name, **given)
+    with Pretended(), torch.autocast('cuda', torch.bfloat16):
+        x = torch.full((1, 4), model.mask_id, device='cuda')
+        assert model.to('cuda')(x).before.dtype == torch.float32 and model.backbone.blocks[0].attn_qkv(torch.ones(2, 16, device='cuda')).dtype == torch.bfloat16
+        b = sample(model, name, **given)
+    assert torch.equal(a.tokens, b.tokens)
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU here; `make gpu` runs it where there is one')
+def test_every_policy_on_a_real_gpu():
+    for name in sorted(policies()):
+        model = lm()
+        given = dict(budget=6, n=2, prompt=[3, model.mask_id, 5, 7], trace=True)
+        a = sample(model, rule(name, model), **given)
+        b = sample(model.to('cuda'), rule(name, model), **given)
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward), name
+        with torch.autocast('cuda', torch.bfloat16): assert (sample(model.float(), rule(name, model), **given).tokens != model.mask_id).all(), name
+
+# --- a sweep, metrics -----------------------------------------------------------------------------------------------------
+def test_a_sweep_gives_on_the_accelerator_what_it_gives_on_the_cpu(tmp_path, anew):
+    model = small_lm(3).double()
+    def swept(device):
+        (tmp_path / 'grid.toml').write_text('n = 6\nbatch_size = 4\nbudgets = [4, 8]\nmetrics = ["entropy"]\n[[entries]]\npolicy = "navira-piecewise"\ntrace = true\n[[entries]]\npolicy = "remdm-cap"\n')
+        st = ex.run(replace(ex.read_sweep(tmp_path / 'grid.toml'), device=device), tmp_path / device, model)
+        return st, {k: (ex.tokens(st, k), *(ex.checked(st.cell(k))[0][c].to_pylist() for c in ('crc', 'n_forward', 'n_remasked'))) for k in st.keys}
+    here, a = swept('cpu')
+    AcceleratorState._reset_state(True)
+    with Pretended() as gpu: there, b = swept('cuda')
+    assert gpu.peak > 0 and (here.record['device'], there.record['device']) == ('cpu', 'cuda') and list(a) == list(b)
+    for k in a: assert torch.equal(a[k][0], b[k][0]) and a[k][1:] == b[k][1:]
+
+TEXTS = [' '.join(f'w{i}' for i in np.random.default_rng(k).integers(0, 28, 12)) for k in range(6)]
+
+def measured(device):
+    "Every metric that takes tensors, handed those of the device"
+    model, reference = lm().to(device), metrics.Reference(llama().to(device), words())
+    a, b = (sample(model, name, budget=k, n=4, trace=True, on=0., n_remask=1) for name, k in (('navira-det', 8), ('prism', 4)))
+    tokens, gone, others, new = (t.to(device) for t in (a.tokens, a.trace.remasked, b.trace.remasked, a.trace.revealed))
+    life, rules = metrics.lifetime(gone, new), {k: policy(k, on=0.) for k in ('prism', 'navira')}
+    under = metrics.perplexities(TEXTS, reference, ['once', 'stop'])
+    yield 'perplexity', [under['once'].nll, under['stop'].nll, under['once'].interval()]
+    yield 'features', [metrics.features(reference, TEXTS)]
+    yield 'tokens', [f(tokens) for f in (metrics.entropy, metrics.pooled_entropy, metrics.distinct, metrics.self_bleu, metrics.repetition)]
+    yield 'groups', [metrics.grouped(metrics.pooled_entropy, tokens, 2).interval()]
+    yield 'overlap', [r.interval() for how in ('both', 'either') for r in metrics.overlap(gone, others).mean(how).values()]
+    yield 'reselected', [metrics.reselected(gone).interval(), metrics.reselected(gone, 1).value]
+    yield 'lifetime', [life.censored.interval(), life.mean_ended.interval(), life.survival()]
+    yield 'same state', [r.interval() for o in metrics.same_state(model, metrics.states(a.trace, device=device), rules, n_remask=2).values() for r in o.mean().values()]
+    yield 'by frequency', [r.value for v in metrics.by_frequency(model, rules, tokens.clamp(max=9), torch.arange(1, 12, device=device), t=.2).values() for r in v]
+
+def test_metrics_give_on_the_accelerator_what_they_give_on_the_cpu():
+    pytest.importorskip('transformers')
+    here = dict(measured('cpu'))
+    with Pretended():
+        for name, found in measured('cuda'):
+            for x, y in zip(here.pop(name), found, strict=True): np.testing.assert_allclose(x, y, rtol=1e-4, err_msg=name)
+    assert not here
+
+# --- the benchmark ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def tiny_benchmark(monkeypatch):
+    "Two shapes of nothing, and no processes of their own"
+    config = Config(vocab_size=40, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, quality_blocks=1)
+    shape = speed.Shape(2, 4, config)
+    monkeypatch.setattr(speed, 'SHAPES', dict(embedded=replace(shape, config=None), tiny=shape))
+    monkeypatch.setattr(speed.Shape, 'network', lambda self, device='cpu': speed.random_network(config).to(device))
+    monkeypatch.setattr(speed, 'in_child', lambda f, *args: f(*args))
+    monkeypatch.setattr(speed, 'SCALES', dict(batch=(2,), budget=(4,)))
+    monkeypatch.setattr(speed, 'grown', lambda axis, v: shape)
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_the_benchmark_runs_on_the_accelerator(tmp_path, tiny_benchmark, anew, dtype):
+    with Pretended() as gpu:
+        b = speed.Bench(1, 'cuda', dtype)
+        found = speed.benchmark(tmp_path / 'r.json', b, ('embedded', 'tiny', 'scaling'), ('prism', 'navira-piecewise'))
+        assert found['made']['kind'] == 'cuda' and 'pretended' in found['made']['device'] and gpu.synchronized > 100     # every time is taken with the device at rest
+    parts = found['parts']
+    assert 'tiny/ladder' in parts and 'embedded/whole_runs' in parts and not [p for p in parts if 'profile' in p]       # one of a CPU, in one thread
+    for p in ('prism', 'navira-piecewise'): assert 0 < parts[f'tiny/memory/{p}']['ours'] < parts[f'tiny/memory/{p}']['literal']
+    for s in parts['tiny/steps/prism']: assert 0 < s['work'] < s['literal_work']
+    said = {t.title: t for t in speed.tables(found)}
+    assert 'tiny: seconds of a step' in said and not [t for t in said if 'Profile' in t] and all(t.markdown() for t in said.values())
+    assert speed.beside(found) and [r[2] for r in speed.reached(found).rows][0] == 'at least 15'
+
+def test_one_minute_on_the_accelerator(gpu):
+    t = speed.at_hand(speed.random_network(Config(vocab_size=40, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, quality_blocks=1)).to('cuda'), limit=0., rows=2)
+    assert [r[0] for r in t.rows] == ['prism', 'navira-piecewise'] and 'pretended' in t.note
+
+# --- `make gpu` -----------------------------------------------------------------------------------------------------------
+def test_make_gpu_has_four_parts(root, tmp_path):
+    lines = subprocess.run(['make', '-n', 'gpu', f'GPU_OUT={tmp_path}', 'GPU_DEVICE=cuda'], cwd=root, capture_output=True, text=True, check=True).stdout
+    at = [lines.index(part) for part in ('pytest -m "not slow"', '-k real_gpu', 'benchmarks/sampling.py --device cuda --dtype bfloat16', 'navira sweep one-gpu', 'navira evaluate', 'navira report', 'tools/run_nbs.py', '13_results.ipynb nbs/15_speed.ipynb')]
+    assert at == sorted(at) and 'no GPU here' in lines
+    for part in ('tests', 'benchmark'): (tmp_path / f'{part}.done').touch()
+    rest = subprocess.run(['make', '-n', 'gpu', f'GPU_OUT={tmp_path}'], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert 'pytest -m' not in rest and 'sampling.py' not in rest and 'navira sweep one-gpu' in rest      # what was done is not done again
+
+def test_the_rehearsal_of_make_gpu_is_small_and_has_what_the_notebooks_read(root):
+    s, big = ex.read_sweep(root / 'tests' / 'rehearsal.toml'), ex.read_sweep('one-gpu')
+    plan = ex.cells(s)
+    assert sum(c.n * c.budget for c in plan) < 1000 < sum(c.n * c.budget for c in ex.cells(big)) and s.metrics == big.metrics and s.reference == big.reference
+    assert {'backbone', 'prism', 'navira-det'} == {c.policy for c in plan}
+
+@pytest.mark.parametrize('nb, variable', [('13_results', 'NAVIRA_RESULTS'), ('15_speed', 'NAVIRA_BENCHMARK')])
+def test_a_notebook_reads_what_the_variable_names_and_nothing_else(root, tmp_path, nb, variable, monkeypatch):
+    cell = next(''.join(c['source']) for c in json.loads((root / 'nbs' / f'{nb}.ipynb').read_text())['cells'] if variable in ''.join(c['source']))
+    code = compile(cell.rsplit('\n', 1)[0] if nb == '15_speed' else cell, nb, 'exec')
+    given = dict(os=os, Path=Path, open_store=ex.open_store, read_results=speed.read_results)
+    monkeypatch.setenv(variable, str(tmp_path / 'none'))
+    with pytest.raises(FileNotFoundError, match='none'): exec(code, dict(given))
+    monkeypatch.delenv(variable); monkeypatch.chdir(root / 'nbs')
+    exec(code, given)
+    assert given['RESULTS'][-1].name == 'small' if nb == '13_results' else given['found']['made']['kind'] == 'cpu'
 
 # --- training -----------------------------------------------------------------------------------------------------------
 WORDS = ('the dog sees', 'the cat hears', 'an owl', 'a man', 'and then', 'the cow sleeps')
