@@ -17,12 +17,13 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 TEST_JOBS ?= 2
 
-# All that wants a GPU, each part gone on with where it was stopped. Rehearsed without one, in some minutes (tests/rehearsal.toml):
+# All that wants a GPU, each part gone on with where it was stopped; on a small one GPU_SWEEP="--set batch_size=100". Rehearsed without one, in some minutes (tests/rehearsal.toml):
 #   make gpu GPU_DEVICE=cpu GPU_CONFIG=tests/rehearsal.toml GPU_BENCH="--shapes embedded --policies prism --rounds 1 --rows 2" GPU_TESTS=tests/test_accelerator.py
 GPU_OUT    ?= runs/gpu
 GPU_DEVICE ?= cuda
 GPU_CONFIG ?= one-gpu
 GPU_BENCH  ?= --dtype bfloat16
+GPU_SWEEP  ?=
 GPU_TESTS  ?= tests
 
 # Nothing is compiled at install: each module is when first imported, and the result must be kept, or every process compiles anew.
@@ -46,7 +47,7 @@ test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST
 test-slow: $(VENV)/.test  ## the tests that take minutes
 	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
-gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, notebooks 13 and 15 (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_TESTS=)
+gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, notebooks 13 and 15 (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_SWEEP=, GPU_TESTS=)
 	@echo "$(GPU_OUT): benchmark.json, store, store/report, 13_results.ipynb, 15_speed.ipynb"
 
 gpu-there: $(VENV)/.test
@@ -66,7 +67,7 @@ $(GPU_OUT)/benchmark.done: | $(GPU_OUT)/tests.done
 
 $(GPU_OUT)/sweep.done: | $(GPU_OUT)/benchmark.done
 	@echo "--- 3 of 4: sweep, evaluate, report"
-	$(OFFLINE) $(BIN)/navira sweep $(GPU_CONFIG) --store $(GPU_OUT)/store --set device=$(GPU_DEVICE)
+	$(OFFLINE) $(BIN)/navira sweep $(GPU_CONFIG) --store $(GPU_OUT)/store --set device=$(GPU_DEVICE) $(GPU_SWEEP)
 	$(OFFLINE) $(BIN)/navira evaluate --store $(GPU_OUT)/store
 	$(OFFLINE) $(BIN)/navira report --store $(GPU_OUT)/store
 	@touch $@

@@ -181,6 +181,13 @@ def test_a_sweep_gives_on_the_accelerator_what_it_gives_on_the_cpu(tmp_path, ane
     assert gpu.peak > 0 and (here.record['device'], there.record['device']) == ('cpu', 'cuda') and list(a) == list(b)
     for k in a: assert torch.equal(a[k][0], b[k][0]) and a[k][1:] == b[k][1:]
 
+def test_a_sweep_whose_batches_do_not_fit_says_which_setting_to_change(tmp_path, anew):
+    model = small_lm(3)
+    (tmp_path / 'grid.toml').write_text('n = 4\nbatch_size = 4\nbudgets = [4]\nmetrics = ["entropy"]\n[[entries]]\npolicy = "prism"\n')
+    s = replace(ex.read_sweep(tmp_path / 'grid.toml'), device='cuda')
+    with Pretended() as gpu: model.to('cuda'); held = gpu.held()
+    with Pretended(held + 500), pytest.raises(ValueError, match='batch_size=4: 4 texts .* do not fit .*cuda:0; .*batch_size=2'): ex.run(s, tmp_path / 'store', model.cpu())
+
 TEXTS = [' '.join(f'w{i}' for i in np.random.default_rng(k).integers(0, 28, 12)) for k in range(6)]
 
 def measured(device):
