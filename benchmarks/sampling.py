@@ -21,10 +21,11 @@ def run(shapes: Annotated[str, typer.Option(help='Comma-separated: embedded, mdl
         rounds: Annotated[int, typer.Option(min=1)] = 3,
         device: Annotated[str, typer.Option(help='cpu or cuda.')] = 'cpu',
         dtype: Annotated[str, typer.Option(help='float32 or bfloat16 (autocast).')] = 'float32',
+        rows: Annotated[Optional[int], typer.Option(min=1, help="Texts at a time; each shape's own if not given.")] = None,
         path: Annotated[Optional[Path], typer.Option('--out', help='File of results.')] = None) -> None:
     from navira import speed
     from navira.figures import terminal
-    b = speed.Bench(rounds, device, dtype, keep_memory)
+    b = speed.Bench(rounds, device, dtype, rows, keep_memory)
     path = path or Path(__file__).parent / 'results' / ('-'.join([device] + [dtype] * (dtype != 'float32')) + '.json')
     found = speed.benchmark(path, b, listed(shapes), speed.POLICIES if policies == 'all' else listed(policies), lambda line: print(line, flush=True))
     for t in speed.tables(found): out.print(terminal(t))

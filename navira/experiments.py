@@ -836,7 +836,8 @@ def compute(
 ) -> pa.Table:
     "Sample a batch."
     with torch.autocast(model.device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
-        res = sample(model, made, b.cell.budget, b.n, b.cell.seed, s.length, s.prompt, batch_size=b.n, trace=True, first=b.first, progress=progress or False)
+        try: res = sample(model, made, b.cell.budget, b.n, b.cell.seed, s.length, s.prompt, batch_size=b.n, trace=True, first=b.first, progress=progress or False)
+        except torch.OutOfMemoryError as e: raise ValueError(f'batch_size={s.batch_size}: {b.n} texts at a time do not fit the memory of {model.device}; give fewer, as in --set batch_size={max(1, s.batch_size // 2)}, and another store: its batches are all of one size') from e
     return tabled(res, b.first, b.cell.trace, model.config.vocab_size)
 
 # %% ../nbs/12_experiments.ipynb #dcebdb94

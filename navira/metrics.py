@@ -975,7 +975,7 @@ def overlap(
     "Overlap of the sets that two runs took back, step by step. ValueError unless both are bool [T, n, L] of one shape."
     if a.dtype != torch.bool or b.dtype != torch.bool or a.ndim != 3 or a.shape != b.shape:
         raise ValueError(f'sets of shape {tuple(a.shape)} ({a.dtype}) and {tuple(b.shape)} ({b.dtype}): expected two of [T, n, L] bool, of runs with equal steps, samples and length')
-    common, na, nb = ((s.sum(2).double()) for s in (a & b, a, b))
+    common, na, nb = (s.sum(2).double().cpu() for s in (a & b, a, b))
     return Overlap(common, common / (na + nb - common), common / torch.minimum(na, nb), (na > 0) & (nb > 0), (na > 0) | (nb > 0))
 
 # %% ../nbs/11_metrics.ipynb #52486757
@@ -1019,11 +1019,11 @@ def lifetime(
     written: Tensor, # [T, n, L] bool: positions filled at each step (`Trace.revealed`)
 ) -> Lifetimes:
     "How many steps each committed token stood, and whether it was taken back or stood at the end."
-    (T, n, L), out = remasked.shape, []
-    born = torch.full((n, L), -1, device=remasked.device)
+    (T, n, L), out, remasked, written = remasked.shape, [], remasked.cpu(), written.cpu()
+    born = torch.full((n, L), -1)
     for i in range(T + 1):
         gone = (remasked[i] if i < T else torch.ones_like(remasked[0])) & (born >= 0)     # at the end, all that stand
-        out.append((i - born[gone], torch.full((int(gone.sum()),), i < T, device=gone.device), gone.nonzero()[:, 0]))
+        out.append((i - born[gone], torch.full((int(gone.sum()),), i < T), gone.nonzero()[:, 0]))
         if i < T: born = torch.where(written[i], i, torch.where(gone, -1, born))
     steps, ended, sample = (torch.cat(v) for v in zip(*out))
     return Lifetimes(steps, ended, sample, n, T)
@@ -1098,7 +1098,7 @@ def deciles(
     groups: int=10, # how many
 ) -> Tensor: # [V] int64, 0 for the rarest
     "Groups of tokens by frequency, each with about the same share of the running text."
-    c = torch.as_tensor(counts).double()
+    c = torch.as_tensor(counts).double().cpu()
     if c.ndim != 1 or not (c >= 0).all() or not c.sum() > 0: raise ValueError(f'counts of shape {tuple(c.shape)}: expected [V] numbers of at least 0, not all 0')
     order = c.argsort(stable=True)
     middle = c[order].cumsum(0) - c[order] / 2
@@ -1113,7 +1113,7 @@ def real_state(
     seed: int=0, # of masks and of the noise that rules draw with
 ) -> State: # on the model's device
     "A state in which every visible token is right. ValueError for masks in the text or a t outside of its range."
-    x, device, seed = torch.as_tensor(rows).long(), getattr(model, 'device', 'cpu'), whole('seed', seed, 0)
+    x, device, seed = torch.as_tensor(rows).long().cpu(), getattr(model, 'device', 'cpu'), whole('seed', seed, 0)
     if x.ndim != 2 or (x == model.mask_id).any(): raise ValueError(f'rows of shape {tuple(x.shape)}: expected [n, L] ids of real text, none of them the mask {model.mask_id}')
     if not 0 <= t < 1: raise ValueError(f't={t}: expected a share of masked tokens in [0, 1)')
     z = corrupt(x, torch.full((len(x),), float(t)), model.mask_id, torch.Generator().manual_seed(seed)).to(device)

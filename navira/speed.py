@@ -41,13 +41,13 @@ from .training import Mdlm, TrainConfig, device_name, keyed, processes, train_st
 # %% auto #0
 __all__ = ['POLICIES', 'SHAPES', 'RUNGS', 'LADDER', 'ACTIVE', 'SCALES', 'KINDS', 'TARGETS', 'Whole', 'everywhere',
            'drawn_everywhere', 'literal_step', 'blank', 'Products', 'products', 'work', 'stand_ins', 'floor',
-           'captured', 'random_network', 'Shape', 'Guess', 'Guessed', 'midway', 'shares', 'shared_out', 'contenders',
-           'seconds', 'interleaved', 'Spread', 'ratio', 'computing', 'Bench', 'two_for_one', 'Through', 'ladder',
-           'pieces', 'peak', 'in_child', 'step_peak', 'grown', 'scaled', 'steps_of', 'slope', 'both_ways', 'training',
-           'profile', 'whole_runs', 'identity', 'read_results', 'parts', 'benchmark', 'note', 'at', 'total', 'compared',
-           'worst', 'active', 'default_run', 'over_literal', 'over_floor', 'memory', 'worst_memory',
-           'training_over_floor', 'Target', 'reached', 'by_policy', 'beside', 'changes', 'single', 'growth',
-           'growth_drawn', 'spent', 'runs', 'trained', 'tables', 'at_hand', 'quick']
+           'random_network', 'Shape', 'Guess', 'Guessed', 'midway', 'shares', 'shared_out', 'contenders', 'seconds',
+           'interleaved', 'Spread', 'ratio', 'computing', 'Bench', 'two_for_one', 'Through', 'ladder', 'pieces', 'peak',
+           'in_child', 'step_peak', 'grown', 'scaled', 'steps_of', 'slope', 'both_ways', 'training', 'profile',
+           'whole_runs', 'identity', 'read_results', 'parts', 'benchmark', 'note', 'at', 'total', 'compared', 'worst',
+           'active', 'default_run', 'over_literal', 'over_floor', 'memory', 'worst_memory', 'training_over_floor',
+           'Target', 'reached', 'by_policy', 'beside', 'changes', 'single', 'growth', 'growth_drawn', 'spent', 'runs',
+           'trained', 'tables', 'at_hand', 'quick']
 
 # %% ../nbs/15_speed.ipynb #0273f2d4
 class Whole(Pass):
@@ -158,16 +158,7 @@ def floor(
     ready = list(stand_ins(calls, dtype))
     def again():
         for f, args in ready: f(*args)
-    return captured(again) if ready and ready[0][1][0].is_cuda else again
-
-def captured(f: Callable[[], None]) -> Callable[[], None]:
-    "`f` as one CUDA graph."
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side): f()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph): f()
-    return graph.replay
+    return again
 
 # %% ../nbs/15_speed.ipynb #9e10a3be
 def random_network(
@@ -296,10 +287,11 @@ class Bench:
     rounds: int = 3
     device: str = 'cpu' # or 'cuda'
     dtype: str = 'float32' # or 'bfloat16'
+    rows: int | None = None # texts at a time; None: as each shape says
     prepare: Callable[[], object] = int # called in each fresh process before it is timed; the program hands in what `navira` does to its own
 
     def __post_init__(self):
-        whole('rounds', self.rounds, 1), choose('device', self.device, ('cpu', 'cuda')), choose('dtype', self.dtype, ('float32', 'bfloat16'))
+        whole('rounds', self.rounds, 1), self.rows is None or whole('rows', self.rows, 1), choose('device', self.device, ('cpu', 'cuda')), choose('dtype', self.dtype, ('float32', 'bfloat16'))
         if self.device == 'cuda' and not torch.cuda.is_available(): raise ValueError("device='cuda': PyTorch sees no such device here; 'cpu' is there")
 
     @property
@@ -459,17 +451,17 @@ KINDS = {'matrix products': r'(add|b)?mm_?|linear|_addmm_activation', 'attention
          'copies': r'copy_|cat|clone|gather|index|index_select|embedding|masked_\w+|where|fill_|zero_|scatter\w*|nonzero|_to_copy|take_along_dim'}
 
 def profile(b: Bench, model: MaskedLM, shape: Shape, name: str = 'navira-piecewise') -> dict[str, float]: # kind of operation -> seconds
-    "Time of the operations of an active step, on a CPU in one thread."
+    "Time of the operations of an active step, in one thread."
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with computing(b.device, b.dtype):
-            rule, cuda, activity = policy(name, n_remask=1), b.device == 'cuda', torch.profiler.ProfilerActivity
+            rule = policy(name, n_remask=1)
             st = midway(rule, blank(model, shape.rows, shape.steps), (7/8,))[0]
             step(rule, st, model)
-            with torch.profiler.profile(activities=[activity.CPU] + [activity.CUDA] * cuda) as p: total = seconds(lambda: step(rule, st, model), b.device)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p: total = seconds(lambda: step(rule, st, model), b.device)
     finally: torch.set_num_threads(threads)
-    took = {e.key.removeprefix('aten::'): (e.self_device_time_total if cuda else e.self_cpu_time_total) / 1e6 for e in p.key_averages() if e.key.startswith('aten::')}
+    took = {e.key.removeprefix('aten::'): e.self_cpu_time_total / 1e6 for e in p.key_averages() if e.key.startswith('aten::')}
     spent = {k: sum(t for op, t in took.items() if re.fullmatch(pattern, op)) for k, pattern in KINDS.items()}
     return spent | {'rest': max(0., total - sum(spent.values()))}
 
@@ -487,7 +479,7 @@ def whole_runs(b: Bench, model: MaskedLM, shape: Shape) -> dict: # seconds
 def identity(b: Bench) -> dict:
     "What must be the same for numbers to stand in one table."
     code = hashlib.blake2b(b''.join(p.read_bytes() for p in sorted(Path(onepass.__file__).parent.glob('*.py'))), digest_size=4).hexdigest()
-    return dict(kind=b.device, device=device_name(b.device), threads=torch.get_num_threads(), torch=version('torch'), numpy=version('numpy'), code=code, dtype=b.dtype, rounds=b.rounds)
+    return dict(kind=b.device, device=device_name(b.device), threads=torch.get_num_threads(), torch=version('torch'), numpy=version('numpy'), code=code, dtype=b.dtype, rounds=b.rounds, rows=b.rows)
 
 def read_results(path) -> dict: # 'made': identity, 'parts': name -> numbers
     "A file of results. Raises `FileNotFoundError` or `ValueError` that names it."
@@ -510,9 +502,9 @@ def parts(b: Bench, shapes: Iterable[str], which: Iterable[str]) -> dict[str, Ca
         if choose('shape', s, (*SHAPES, 'scaling')) == 'scaling':
             out |= {f'scaling/{axis}/{v}': lambda axis=axis, v=v: in_child(scaled, b, axis, v) for axis, vs in SCALES.items() for v in vs}
             continue
-        shape = SHAPES[s]
+        shape = SHAPES[s] if b.rows is None else replace(SHAPES[s], rows=b.rows)
         out |= {f'{s}/steps/{p}': lambda s=s, shape=shape, p=p: b.steps(net(s), shape, p) for p in which}
-        out |= {f'{s}/{f.__name__}': lambda f=f, s=s, shape=shape: f(b, net(s), shape) for f in (two_for_one, ladder, pieces, profile)}
+        out |= {f'{s}/{f.__name__}': lambda f=f, s=s, shape=shape: f(b, net(s), shape) for f in (two_for_one, ladder, pieces, *[profile] * (b.device == 'cpu'))}
         out[f'{s}/training'] = lambda s=s, shape=shape: training(b, SHAPES[s].network(b.device), shape.rows)     # a network of its own: it changes
         if shape.config is None: out[f'{s}/whole_runs'] = lambda s=s, shape=shape: whole_runs(b, net(s), shape)
         else: out |= {f'{s}/memory/{p}': lambda p=p, shape=shape: {way: in_child(step_peak, b, shape, p, way) for way in ('ours', 'literal')} for p in which}
@@ -628,7 +620,7 @@ def by_policy(found: dict, shape: str) -> Table:
         rows.append([p, cell('literal'), cell('ours'), cell('floor'), str(compared(found, shape, p, 'literal', 'ours')), str(compared(found, shape, p, 'ours', 'floor')), f'{saved:.2f}', *([] if at(found, f'{shape}/memory/{p}') is None else [str(memory(found, shape, p) or '-')])])
     s, wide = SHAPES[shape], max(map(len, rows), default=0)
     return Table(f'{shape}: seconds of a step', ('policy', 'literal', 'ours', 'floor', 'literal / ours', 'ours / floor', 'multiply-adds, literal / ours', 'memory, literal / ours')[:wide], rows,
-                 f'{s.rows} text(s) at a time, {s.steps} steps, mean of the steps at 1/8, 3/8, 5/8 and 7/8 of the run; ' + note(found))
+                 f'{found["made"].get("rows") or s.rows} text(s) at a time, {s.steps} steps, mean of the steps at 1/8, 3/8, 5/8 and 7/8 of the run; ' + note(found))
 
 # %% ../nbs/15_speed.ipynb #c801c170
 def beside(found: dict) -> Figure:
@@ -643,7 +635,7 @@ def beside(found: dict) -> Figure:
                 ax.plot([v.value for v in values.values()], [y] * 3, color='0.75', lw=1, zorder=1)
                 for (w, v), (marker, colour) in zip(values.items(), (('|', 'black'), ('o', '#0072B2'), ('s', '#D55E00'))):
                     ax.errorbar(v.value, y, xerr=[[v.value - v.low], [v.high - v.value]], marker=marker, ms=9 if marker == '|' else 5, mew=2 if marker == '|' else 1, color=colour, ls='', capsize=2, label=w if y == 0 else None)
-            ax.set(xscale='log', xlabel='seconds a step', title=f'{s}: {SHAPES[s].rows} text(s) at a time', yticks=range(len(POLICIES)), yticklabels=POLICIES)
+            ax.set(xscale='log', xlabel='seconds a step', title=f'{s}: {found["made"].get("rows") or SHAPES[s].rows} text(s) at a time', yticks=range(len(POLICIES)), yticklabels=POLICIES)
             ax.xaxis.set_major_formatter(PLAIN); ax.xaxis.set_minor_locator(NullLocator()); ax.set_xticks([v for e in range(-3, 3) for v in (10**e, 2 * 10**e, 5 * 10**e) if ax.get_xlim()[0] <= v <= ax.get_xlim()[1]])
         axs[0].invert_yaxis()
         h, l = axs[0].get_legend_handles_labels()
@@ -709,7 +701,7 @@ def spent(found: dict) -> Table:
     "Where the time of an active step goes, in percent."
     shapes = [s for s in SHAPES if at(found, f'{s}/profile')]
     share = lambda s, k: f"{100 * at(found, f'{s}/profile')[k] / sum(at(found, f'{s}/profile').values()):.1f}"
-    return Table('Profile of an active step of navira-piecewise, in %', ('operations', *shapes), [[k, *(share(s, k) for s in shapes)] for k in (*KINDS, 'rest')], 'one step, on a CPU in one thread; ' + note(found))
+    return Table('Profile of an active step of navira-piecewise, in %', ('operations', *shapes), [[k, *(share(s, k) for s in shapes)] for k in (*KINDS, 'rest') if shapes], 'one step, on a CPU in one thread; ' + note(found))
 
 def runs(found: dict, shape: str = 'embedded') -> str:
     "Is the mean of four steps the run?"

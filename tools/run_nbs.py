@@ -3,6 +3,7 @@
     python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as readers see them
     python tools/run_nbs.py --force slow nbs/10_training.ipynb
     python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it runs
+    python tools/run_nbs.py --out runs/gpu nbs/15_speed.ipynb    # a copy with outputs there; the notebook stays as it is
 """
 import argparse, contextlib, os, sys, time
 from pathlib import Path
@@ -21,8 +22,8 @@ def skipped(nb, force=()):
                 or d.get('eval:', [''])[0].lower() == 'false' or bool(flags & d.keys()))
     return {c.id for c in NBProcessor(nb, process=True).nb.cells if skip(c)}
 
-def run(path, force=(), check=False):
-    "Run the notebook at `path`; stop at the first error. Unless `check`, write its outputs back."
+def run(path, force=(), check=False, out=None):
+    "Run the notebook at `path`; stop at the first error. Unless `check`, write its outputs back, or to a copy in the folder `out`."
     path = Path(path).resolve()
     skip, nb, shell = skipped(path, force), read_nb(path), CaptureShell(path)
     sys.path.insert(0, str(get_config().config_path))
@@ -31,6 +32,9 @@ def run(path, force=(), check=False):
             shell.run_all(nb, exc_stop=True, preproc=lambda cell: cell.id in skip)
     except Exception: sys.exit(shell.prettytb(fname=path))
     if check: return
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out/path.name
     write_nb(nb, path)
     nbdev_clean.__wrapped__(fname=str(path))
 
@@ -39,8 +43,9 @@ if __name__ == '__main__':
     p.add_argument('notebooks', nargs='+')
     p.add_argument('--force', action='append', default=[], metavar='FLAG', help='run cells marked #| FLAG too')
     p.add_argument('--check', action='store_true', help='write nothing')
+    p.add_argument('--out', type=Path, metavar='FOLDER', help='write copies there')
     a = p.parse_args()
     for f in a.notebooks:
         start = time.time()
-        run(f, a.force, a.check)
+        run(f, a.force, a.check, a.out)
         print(f'{f}: {time.time() - start:.1f} s')
