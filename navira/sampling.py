@@ -38,7 +38,7 @@ from torch import Tensor
 from .decoupling import navira_det
 from .denoiser import load, written
 from .diffusion import Noise, Pass, choose, nucleus, side_by_side
-from .prism import Dial, Model, Policy, State, backbone, blind, by_budget, correcting, dial, prism, reuse, step, uniform
+from .prism import Dial, Model, Policy, State, backbone, blind, by_budget, called, correcting, dial, prism, reuse, step, uniform
 from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
@@ -862,7 +862,7 @@ def sample(
                 tell(-i * len(rows))                          # these steps will be made again
                 raise
             tell(len(rows))
-        if (st.conf.isnan() & ~st.fixed & ~st.masked).any(): raise ValueError('the model gave NaN for the logits of some token: its weights have diverged, or overflow in this precision')
+        if st.masked.any(): raise ValueError(f'reveal: {called(rule.reveal[1])} left {int(st.masked.sum())} masks in finished texts, after {T} steps; expected none, as with `topk(to_go)`')
         return F.pad(st.x.cpu(), (0, L - st.x.shape[1]), value=-1), st.n_forward.cpu(), rec.trace() if rec else None
     cpu = torch.device(device).type == 'cpu'
     alike = [(ends == length).nonzero()[:, 0] for length in lengths]     # the rows of a batch have one length
