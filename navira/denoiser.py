@@ -44,11 +44,12 @@ class Config:
     quality_blocks: int | None = None    # 1: a PRISM head of one block; None: no head
 
     def __post_init__(self):
-        if self.mask_id is None and isinstance(self.vocab_size, int): object.__setattr__(self, "mask_id", self.vocab_size - 1)
+        if self.mask_id is None and isinstance(self.vocab_size, int):
+            object.__setattr__(self, "mask_id", self.vocab_size - 1)
         check_config(self)
 
 # %% ../nbs/02_denoiser.ipynb #e04cd9af
-SIZES = dict(vocab_size=2**24, model_length=2**24, hidden_dim=2**20, cond_dim=2**20, n_blocks=1000, n_heads=2**20)      # at most
+SIZES = dict(vocab_size=2**24, model_length=2**24, hidden_dim=2**20, cond_dim=2**20, n_blocks=1000, n_heads=2**20)
 
 def check_config(
     c: Config, # sizes to check
@@ -56,7 +57,8 @@ def check_config(
     "Raises `ValueError` naming the first field that cannot work."
     for name, most in SIZES.items():
         n = getattr(c, name)
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most: raise ValueError(f"{name}={n!r}: expected a whole number of 1 to {most}")
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
+            raise ValueError(f"{name}={n!r}: expected a whole number of 1 to {most}")
     if c.hidden_dim % (2 * c.n_heads):
         raise ValueError(f"hidden_dim={c.hidden_dim}: expected a multiple of 2 * n_heads = {2 * c.n_heads} (rotary needs heads of even size)")
     if not isinstance(c.dropout, (int, float)) or not 0 <= c.dropout < 1: raise ValueError(f"dropout={c.dropout!r}: expected 0 <= dropout < 1")
@@ -82,14 +84,15 @@ class Embedding(nn.Module):
     def forward(self, x): return F.embedding(x, self.embedding)
 
 class Norm(nn.Module):
-    "adaLN over the last dimension, `(1 + scale) N(x) + shift`, computed in at least fp32; `N` has a weight and no bias."
+    "adaLN over the last dimension, `(1 + scale) N(x) + shift`, worked out in fp32 at least; `N` has a weight, no bias."
     def __init__(self, dim):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
     def forward(self, x, shift, scale):
         x = full(x)
         with torch.autocast(x.device.type, enabled=False):   # the modulation is the layer norm's own affine map: one read of x
-            return F.layer_norm(x, self.weight.shape, (full(self.weight) * (1 + full(scale))).to(x), shift.to(x)).to(self.weight.dtype)
+            weight = (full(self.weight) * (1 + full(scale))).to(x)
+            return F.layer_norm(x, weight.shape, weight, shift.to(x)).to(self.weight.dtype)
 
 # %% ../nbs/02_denoiser.ipynb #3789d453
 class SigmaMap(nn.Module):
@@ -119,7 +122,7 @@ class Rotary(nn.Module):
 
 def frequencies(head_dim):
     "The `head_dim / 2` angles a position, in radians."
-    if torch.empty(0).device.type == "meta": return torch.empty(head_dim // 2)     # a shape is all it has; arithmetic there imports sympy, which takes seconds
+    if torch.empty(0).device.type == "meta": return torch.empty(head_dim // 2)  # arithmetic would import sympy
     return 10000 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
 
 def rotate(x, cos, sin):
@@ -360,7 +363,8 @@ _live: set[str] = set()      # names of the temporary files that this process is
 def written(
     path, # where the finished file belongs
 ):
-    "A temporary path in the same folder; the file takes its place when the block has ended well. `ValueError` for a folder that cannot be written, `OSError` on a full disk."
+    """A temporary path in the same folder; the file takes its place when the block has ended well.
+    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
     path = Path(path)
     temp = path.with_name(f".navira-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     _live.add(temp.name)
@@ -368,7 +372,8 @@ def written(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temp.write_bytes(b"")
-        except OSError as e: raise ValueError(f"{path.parent}: cannot be written ({e.strerror}); expected a folder of yours") from e
+        except OSError as e:
+            raise ValueError(f"{path.parent}: cannot be written ({e.strerror}); expected a folder of yours") from e
         yield temp
         with open(temp, "rb+") as f: os.fsync(f.fileno())  # else a power cut could leave the new name with no bytes
         os.replace(temp, path)
@@ -388,7 +393,8 @@ def _no_room(
     found = re.search(r"\(os error (\d+)\)", str(e))
     number = e.errno if isinstance(e, OSError) else int(found[1]) if found else None
     if number not in FULL or isinstance(e, NoRoom): return None
-    stop = NoRoom(f"{path}: no space left ({os.strerror(number)}). Nothing half-written is left, and what was there before still is; make room, then try again")
+    stop = NoRoom(f"{path}: no space left ({os.strerror(number)}). Nothing half-written is left, "
+                  "and what was there before still is; make room, then try again")
     stop.errno = number
     return stop
 
@@ -399,7 +405,8 @@ def leftovers(
     "Temporary files that killed processes of ours left there; none of other people's, none that is being written."
     if not Path(folder).is_dir(): return []
     ours = {p: re.fullmatch(r"\.navira-(\d+)-[0-9a-f]{16}\.tmp", p.name) for p in sorted(Path(folder).iterdir())}
-    return [p for p, found in ours.items() if found and p.name not in _live and (int(found[1]) == os.getpid() or not _runs(int(found[1])))]
+    pids = {p: int(found[1]) for p, found in ours.items() if found and p.name not in _live}
+    return [p for p, pid in pids.items() if pid == os.getpid() or not _runs(pid)]
 
 def _runs(pid: int) -> bool:
     if os.name != "posix": return True     # elsewhere a signal 0 would end the process
@@ -414,13 +421,15 @@ def save(
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
-    "Writes `config.json`, `model.safetensors` and `tokenizer.json`: all, or nothing. `ValueError` for a folder that cannot be written, `OSError` on a full disk."
+    """Writes `config.json`, `model.safetensors` and `tokenizer.json`: all, or nothing.
+    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
     folder, params = Path(folder), dict(model.named_parameters())
     for f in leftovers(folder): f.unlink(missing_ok=True)
     tensors = {k: (v.to(dtype) if k in params else v).detach().cpu().contiguous() for k, v in model.state_dict().items()}
     with contextlib.ExitStack() as files:                  # each takes its place once all are written
         put = lambda name: files.enter_context(written(folder / name))
-        put("config.json").write_text(json.dumps({"model_type": "mdlm", **asdict(model.config)}, indent=2) + "\n")
+        config = {"model_type": "mdlm", **asdict(model.config)}
+        put("config.json").write_text(json.dumps(config, indent=2) + "\n")
         if model.tokenizer is not None: model.tokenizer.save(str(put("tokenizer.json")))
         save_file(tensors, put("model.safetensors"), metadata={"format": "pt"})
 
@@ -429,10 +438,11 @@ def check_file(
     path: str | os.PathLike, # that exists
     most: float = math.inf,  # bytes
 ) -> Path:
-    "The path of a regular file. Raises `ValueError` for a folder, a pipe or a device, and for a file that is too large to be what it should be."
+    "The path of a regular file. Raises `ValueError` for a folder, a pipe, a device and a file that is too large."
     path = Path(path)
     if not path.exists(): raise FileNotFoundError(f"{path}: not found")
-    if not path.is_file(): raise ValueError(f"{path}: a {'folder' if path.is_dir() else 'pipe or a device'}; expected a file")
+    kind = "folder" if path.is_dir() else "pipe or a device"
+    if not path.is_file(): raise ValueError(f"{path}: a {kind}; expected a file")
     if path.stat().st_size > most: raise ValueError(f"{path}: {path.stat().st_size} bytes; expected at most {most}")
     return path
 
@@ -441,7 +451,8 @@ def read_config(
 ) -> Config:
     "The `Config` in a file of MDLM's or of ours. Raises `ValueError` naming the file."
     try: d = json.loads(check_file(path, 2**20).read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as e: raise ValueError(f"{path}: not a readable JSON file ({e})") from e
+    except (ValueError, OSError, RecursionError) as e:
+        raise ValueError(f"{path}: not a readable JSON file ({e})") from e
     if not isinstance(d, dict) or d.get("model_type", "mdlm") != "mdlm":
         raise ValueError(f"{path}: model_type {d.get('model_type') if isinstance(d, dict) else d!r}: expected 'mdlm'")
     known = {f.name for f in fields(Config)}
@@ -459,17 +470,21 @@ def infer_config(
     dims = {"vocab_embed.embedding": 2, "sigma_map.mlp.0.bias": 1, "rotary_emb.inv_freq": 1}
     need: dict = {k: shapes.get(f"backbone.{k}") for k in dims}
     if None in need.values(): raise ValueError(f"no {', '.join('backbone.' + k for k, v in need.items() if v is None)}: expected the weights of an MDLM backbone")
-    if bad := [k for k, v in need.items() if len(v) != dims[k] or not all(v)]: raise ValueError(f"backbone.{bad[0]} has shape {list(need[bad[0]])}: expected {dims[bad[0]]} dimensions, none of them 0")
+    for k, shape in need.items():
+        if len(shape) != dims[k] or not all(shape):
+            raise ValueError(f"backbone.{k} has shape {list(shape)}: expected {dims[k]} dimensions, none of them 0")
     (V, D), (cond,), (freqs,) = need.values()
     blocks = {k.split(".")[2] for k in shapes if k.startswith("backbone.blocks.")}
     head = 1 if any(k.startswith("quality.") for k in shapes) else None
-    return Config(V, Config.model_length if length is None else length, D, cond, len(blocks), max(1, D // (2 * freqs)), quality_blocks=head)
+    heads, length = max(1, D // (2 * freqs)), Config.model_length if length is None else length
+    return Config(V, length, D, cond, len(blocks), heads, quality_blocks=head)
 
 # %% ../nbs/02_denoiser.ipynb #f2dd5d15
 def several(names, n=4):
     "The first `n` names, and how many more there are."
     names = list(names)
-    return ", ".join(str(name)[:200] for name in names[:n]) + (f" and {len(names) - n} more" if len(names) > n else "")
+    more = f" and {len(names) - n} more" if len(names) > n else ""
+    return ", ".join(str(name)[:200] for name in names[:n]) + more
 
 def misfits(
     want: dict, # name -> shape that is expected
@@ -490,8 +505,11 @@ def finite(
     "A copy in that type. Raises `ValueError` if it holds NaN or infinity, or a number that is too large for the type."
     out = w.to(dtype, copy=True)                   # aligned memory: a file's own is not, and rounds differently
     if not out.numel() or all(map(math.isfinite, torch.stack(out.aminmax()).tolist())): return out
-    if w.is_floating_point() and w.isfinite().all(): raise ValueError(f"{file}: {name} has numbers as large as {w.abs().max().item():g}, too large for {str(dtype)[6:]}; expected dtype='bfloat16' or 'float32'")
-    raise ValueError(f"{file}: {name} holds {'NaN' if out.isnan().any() else 'infinity'}; expected finite weights. Its training has diverged, or the file is damaged")
+    if w.is_floating_point() and w.isfinite().all():
+        raise ValueError(f"{file}: {name} has numbers as large as {w.abs().max().item():g}, "
+                         f"too large for {str(dtype)[6:]}; expected dtype='bfloat16' or 'float32'")
+    raise ValueError(f"{file}: {name} holds {'NaN' if out.isnan().any() else 'infinity'}; expected finite weights. "
+                     "Its training has diverged, or the file is damaged")
 
 # %% ../nbs/02_denoiser.ipynb #db588cd8
 def assemble(
@@ -509,7 +527,8 @@ def assemble(
     read = lambda w: w if isinstance(w, Tensor) else w.read()
     copies = {k: finite(read(weights[k]), dtype, k, file) for k in want}
     model.load_state_dict(copies, strict=False, assign=True)
-    model.backbone.rotary_emb.inv_freq = frequencies(config.hidden_dim // config.n_heads).to(torch.promote_types(dtype, torch.float32))  # exact, whatever the file was rounded to
+    exact = frequencies(config.hidden_dim // config.n_heads)                  # whatever the file was rounded to
+    model.backbone.rotary_emb.inv_freq = exact.to(torch.promote_types(dtype, torch.float32))
     return model.eval()
 
 # %% ../nbs/02_denoiser.ipynb #02c7da15
@@ -536,7 +555,7 @@ class StandIn:
     __call__ = __setstate__ = __setitem__ = append = extend = add = update = nothing
 
 class Row(tuple):
-    "A tuple of a pickle. Its hash does not look inside: of thirty tuples, each with the one before in it twice, it would take for ever."
+    "A tuple of a pickle. Its hash does not look inside: in a nest whose parts are shared that would take for ever."
     __hash__ = object.__hash__
 
 class Pairs(dict):
@@ -558,9 +577,13 @@ class Stored:
     def nbytes(self) -> int: return math.prod(self.shape) * self.dtype.itemsize
     def read(self):
         try:
-            if self.nbytes > self.archive.getinfo(self.member).file_size: raise ValueError(f"a tensor of {self.nbytes} bytes in less")
-            return torch.frombuffer(bytearray(self.archive.read(self.member)), dtype=self.dtype).as_strided(self.shape, self.stride, self.offset).clone()
-        except Exception as e: raise ValueError(f"{self.archive.filename}: {self.member} cannot be read ({e}); is the file complete?") from e
+            size = self.archive.getinfo(self.member).file_size
+            if self.nbytes > size: raise ValueError(f"a tensor of {self.nbytes} bytes in {size}")
+            flat = torch.frombuffer(bytearray(self.archive.read(self.member)), dtype=self.dtype)
+            return flat.as_strided(self.shape, self.stride, self.offset).clone()
+        except Exception as e:
+            what = f"{self.archive.filename}: {self.member}"
+            raise ValueError(f"{what} cannot be read ({e}); is the file complete?") from e
 
 # %% ../nbs/02_denoiser.ipynb #75e2064c
 STORAGE = {"FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16, "BFloat16Storage": torch.bfloat16,
@@ -573,15 +596,18 @@ def plain() -> dict:
         return replace(stored, offset=int(offset), shape=tuple(map(int, size)), stride=tuple(map(int, stride)))
     def first(value, *rest): return value
     found: dict = {("torch", k): v for k, v in STORAGE.items()}
-    found |= {("torch._utils", "_rebuild_tensor_v2"): window, ("torch._utils", "_rebuild_parameter"): first, ("collections", "OrderedDict"): Pairs, ("builtins", "set"): set,
-              ("torch", "Size"): lambda *a: Row(*a), ("_codecs", "encode"): lambda s, *how: s.encode("latin1")}  # so protocol 2 writes bytes
+    found |= {("torch._utils", "_rebuild_tensor_v2"): window, ("torch._utils", "_rebuild_parameter"): first,
+              ("collections", "OrderedDict"): Pairs, ("builtins", "set"): set, ("torch", "Size"): lambda *a: Row(*a),
+              ("_codecs", "encode"): lambda s, *how: s.encode("latin1")}  # so protocol 2 writes bytes
     return found
 
 # %% ../nbs/02_denoiser.ipynb #df8d5ad3
 FAMILY = """omegaconf antlr4 hydra transformers tokenizers datasets huggingface_hub pytorch_lightning lightning lightning_fabric lightning_utilities torchmetrics
 torch.optim torch.device torch.Tensor torch.Generator torch.dtype torch.storage.UntypedStorage torch._utils._rebuild_tensor_v3 torch._tensor._rebuild_from_type_v2 numpy.dtype numpy.ndarray
 numpy.core.multiarray numpy._core.multiarray numpy.random typing pathlib enum argparse.Namespace collections.defaultdict collections.Counter collections.deque copyreg._reconstructor
-builtins.object builtins.type builtins.bytes builtins.bytearray builtins.frozenset builtins.dict builtins.list builtins.tuple builtins.str builtins.int builtins.float builtins.bool builtins.complex datetime.datetime datetime.timedelta""".split()
+builtins.object builtins.type builtins.bytes builtins.bytearray builtins.frozenset builtins.dict builtins.list
+builtins.tuple builtins.str builtins.int builtins.float builtins.bool builtins.complex
+datetime.datetime datetime.timedelta""".split()
 FAMILY += [str(d) for d in STORAGE.values()]
 
 def in_family(
@@ -599,19 +625,24 @@ class Unpickler(pickle._Unpickler):
     def __init__(self, archive, root):
         code = archive.read(f"{root}/data.pkl")
         super().__init__(io.BytesIO(code), encoding="utf-8")
-        self.archive, self.root, self.known, self.stand_ins, self.purse = archive, root, plain(), {}, 16 * len(code) + 10_000
+        self.archive, self.root, self.known, self.stand_ins = archive, root, plain(), {}
+        self.purse = 16 * len(code) + 10_000
 
     def find_class(self, module, name):
-        if len(module) + len(name) > 400: raise ValueError(f"refused: it asks for a name of {len(module) + len(name)} letters")
+        if (n := len(module) + len(name)) > 400: raise ValueError(f"refused: it asks for a name of {n} letters")
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))  # protocol 2 writes Python 2's names
         if (module, name) in self.known: return self.known[module, name]
-        if not in_family(module, name): raise ValueError(f"refused: it asks for {module}.{name}, which no checkpoint needs")
+        if not in_family(module, name):
+            raise ValueError(f"refused: it asks for {module}.{name}, which no checkpoint needs")
         if len(self.stand_ins) == 10_000: raise ValueError("refused: it asks for more than 10000 names")
         return self.stand_ins.setdefault((module, name), type(name, (StandIn,), {}))
 
     def persistent_load(self, pid):
-        if not isinstance(pid, tuple) or not 3 <= len(pid) <= 8 or pid[0] != "storage" or not re.fullmatch(r"[0-9]{1,20}", pid[2]): raise ValueError("refused: a persistent id that is no storage")
-        return Stored(self.archive, f"{self.root}/data/{pid[2]}", pid[1]) if isinstance(pid[1], torch.dtype) else StandIn()
+        known = isinstance(pid, tuple) and 3 <= len(pid) <= 8 and pid[0] == "storage"
+        if not known or not re.fullmatch(r"[0-9]{1,20}", pid[2]):
+            raise ValueError("refused: a persistent id that is no storage")
+        if not isinstance(pid[1], torch.dtype): return StandIn()
+        return Stored(self.archive, f"{self.root}/data/{pid[2]}", pid[1])
 
     def charge(self, args):
         "Pay for a value, and for what is in it if it is a tuple of arguments."
@@ -653,11 +684,15 @@ def read_pickle(
         raise ValueError(f"{path}: not a zip archive: damaged, cut short, or written by PyTorch before 1.6; expected a file of torch.save, or .safetensors")
     try:
         archive = zipfile.ZipFile(path)
-        roots, members = [n.removesuffix("/data.pkl") for n in archive.namelist() if n.endswith("/data.pkl") and n.count("/") == 1], archive.infolist()
+        names, members = archive.namelist(), archive.infolist()
+        roots = [n.removesuffix("/data.pkl") for n in names if n.endswith("/data.pkl") and n.count("/") == 1]
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.compress_size == i.file_size for i in members)
-        if len(roots) != 1 or not stored or sum(i.file_size for i in members) > os.path.getsize(path): raise ValueError("not laid out as torch.save does")
-        if archive.getinfo(f"{roots[0]}/data.pkl").file_size > 2**26: raise ValueError("refused: a pickle of more than 64 MB beside the tensors")
-        if f"{roots[0]}/byteorder" in archive.namelist() and archive.read(f"{roots[0]}/byteorder") != b"little": raise ValueError("big-endian numbers")
+        if len(roots) != 1 or not stored or sum(i.file_size for i in members) > os.path.getsize(path):
+            raise ValueError("not laid out as torch.save does")
+        if archive.getinfo(f"{roots[0]}/data.pkl").file_size > 2**26:
+            raise ValueError("refused: a pickle of more than 64 MB beside the tensors")
+        if (order := f"{roots[0]}/byteorder") in names and archive.read(order) != b"little":
+            raise ValueError("big-endian numbers")
         return Unpickler(archive, roots[0]).load()
     except ValueError as e: raise ValueError(f"{path}: {e}") from e
     except Exception as e: raise ValueError(f"{path}: its pickle is damaged ({type(e).__name__}: {e})") from e
@@ -687,7 +722,8 @@ def read_ckpt(
     state = d.get("state_dict", d) if isinstance(d, dict) else None
     if not isinstance(state, dict): raise ValueError(f"{path}: no state_dict: expected a Lightning checkpoint or a state dict")
     weights = prefixed({k: v for k, v in state.items() if isinstance(v, Stored) and isinstance(k, str)})
-    if sum(w.nbytes for w in weights.values()) > 4 * os.path.getsize(path): raise ValueError(f"{path}: refused: its tensors are larger than the file, they share their numbers")
+    if sum(w.nbytes for w in weights.values()) > 4 * os.path.getsize(path):
+        raise ValueError(f"{path}: refused: its tensors are larger than the file, they share their numbers")
     average = d["ema"].get("shadow_params") if isinstance(d.get("ema"), dict) else None
     if not ema or average is None: return weights
     if not isinstance(average, (list, tuple)) or not all(isinstance(s, Stored) for s in average): raise ValueError(f"{path}: ema.shadow_params is not a list of tensors")
@@ -739,9 +775,11 @@ def check_tokenizer(
     config: Config, # of the model
     name,           # for messages: its file, or "tokenizer"
 ) -> Tokenizer:
-    "The tokenizer, which reads `<|mask|>` as the model's mask; if it has none, a copy with the mask as its next id. Raises `ValueError` if it does not fit."
+    """The tokenizer, which reads `<|mask|>` as the model's mask; if it has none, a copy with the mask as its next id.
+    Raises `ValueError` if it does not fit."""
     tok = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if not isinstance(tok, Tokenizer): raise ValueError(f"{name}: {type(tok).__name__}; expected a tokenizers.Tokenizer")
+    if not isinstance(tok, Tokenizer):
+        raise ValueError(f"{name}: {type(tok).__name__}; expected a tokenizers.Tokenizer")
     size, at = tok.get_vocab_size(), tok.token_to_id(MASK)
     if size > config.vocab_size: raise ValueError(f"{name}: {size} tokens, but the model has {config.vocab_size}")
     if at is None and size == config.mask_id or at == config.mask_id and not _reads(tok, at):
@@ -750,8 +788,11 @@ def check_tokenizer(
         at = tok.token_to_id(MASK)
     if at != config.mask_id or not _reads(tok, at):
         there = tok.id_to_token(config.mask_id) if config.mask_id is not None else None
-        raise ValueError(f"{name}: {MASK} is {'not in it' if at is None else f'token {at}'}, and the model's mask is token {config.mask_id}{f', here {there!r}' if there else ''}; expected the tokenizer that the model was trained with")
-    if (last := max(tok.get_vocab().values())) >= config.vocab_size: raise ValueError(f"{name}: has a token {last}, but the model has {config.vocab_size}")
+        ours, theirs = "not in it" if at is None else f"token {at}", f", here {there!r}" if there else ""
+        raise ValueError(f"{name}: {MASK} is {ours}, and the model's mask is token {config.mask_id}{theirs}; "
+                         "expected the tokenizer that the model was trained with")
+    if (last := max(tok.get_vocab().values())) >= config.vocab_size:
+        raise ValueError(f"{name}: has a token {last}, but the model has {config.vocab_size}")
     return tok
 
 def _reads(tok: Tokenizer, at: int | None) -> bool:
@@ -766,7 +807,8 @@ def tokenizer_for(
     config: Config, # of the model
 ) -> Tokenizer | None:
     "The user's tokenizer or the folder's, checked."
-    return read_tokenizer(folder / "tokenizer.json", config) if tokenizer is None else check_tokenizer(tokenizer, config, "tokenizer")
+    if tokenizer is None: return read_tokenizer(folder / "tokenizer.json", config)
+    return check_tokenizer(tokenizer, config, "tokenizer")
 
 # %% ../nbs/02_denoiser.ipynb #352c07a0
 def load_one(
@@ -822,7 +864,9 @@ def of_run(
     "`folder`, or the folder `part` of the run that it is. Raises `FileNotFoundError` for a run without one."
     if (folder / file).exists(): return folder
     if (folder / part / file).exists(): return folder / part
-    if (folder / "run.json").exists(): raise FileNotFoundError(f"{folder}: a training run that has no {part}/{file} yet; it is written when the run ends: give the command that began it again, and it goes on")
+    if (folder / "run.json").exists():
+        raise FileNotFoundError(f"{folder}: a training run that has no {part}/{file} yet; "
+                                "it is written when the run ends: give the command that began it again, and it goes on")
     return folder
 
 # %% ../nbs/02_denoiser.ipynb #f360096c
@@ -838,7 +882,8 @@ def nearest(
     return f"did you mean {str(path.parent / near[0])!r}?" if near else f"{str(path.parent)!r} has no such entry; expected {otherwise}"
 
 # %% ../nbs/02_denoiser.ipynb #29caed17
-DTYPES = {"float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
+DTYPES = {"float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
+          "float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
           "float64": torch.float64, "fp64": torch.float64, "double": torch.float64}
 
 def check_dtype(
@@ -853,38 +898,48 @@ def check_device(
 ) -> torch.device:
     "The device of this name. `ValueError` where there is none, with what is there."
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    there = "cpu is there" if not gpus else "cuda and cpu are there" if gpus == 1 else f"cuda:0 to cuda:{gpus - 1} and cpu are there"
+    there = f"{'cuda' if gpus == 1 else f'cuda:0 to cuda:{gpus - 1}'} and cpu are there" if gpus else "cpu is there"
     if device in (None, "auto"): return torch.device("cuda" if gpus and device else "cpu")
     try: found = torch.device(device)
     except (RuntimeError, TypeError):
-        near = "cuda" if str(device).lower() == "gpu" else next(iter(difflib.get_close_matches(str(device).lower(), ("auto", "cpu", "cuda"), 1, .5)), None)
-        raise ValueError(f"device={device!r}: " + (f"did you mean {near!r}? " if near else "expected 'auto', 'cpu' or 'cuda'; ") + f"Here {there}") from None
+        name = str(device).lower().replace("gpu", "cuda")
+        near = difflib.get_close_matches(name, ("auto", "cpu", "cuda"), 1, .5)
+        hint = f"did you mean {near[0]!r}? Here" if near else "expected 'auto', 'cpu' or 'cuda'; here"
+        raise ValueError(f"device={device!r}: {hint} {there}") from None
     try:
         if found.type == "cuda" and not (found.index or 0) < gpus: raise RuntimeError
         if found.type not in ("cpu", "cuda"): torch.empty(0, device=found)
-    except (RuntimeError, NotImplementedError, AssertionError): raise ValueError(f"device={str(device)!r}: PyTorch sees no such device here; {there}") from None
+    except (RuntimeError, NotImplementedError, AssertionError):
+        raise ValueError(f"device={str(device)!r}: PyTorch sees no such device here; {there}") from None
     return found
 
 # %% ../nbs/02_denoiser.ipynb #ccaca57d
 WEIGHTS = Path(__file__).parent / "weights" if "__file__" in globals() else Path("../navira/weights")
 
 def load(
-    source: str | os.PathLike | None = None, # None or "embedded": the embedded model; a folder, also of a training run; a .safetensors or .ckpt file; a Hub repository
+    source: str | os.PathLike | None = None, # None or "embedded"; a folder, also of a run; a file; a Hub repository
     device: str | torch.device | None = None, # where to put it; None: the CPU; "auto": a GPU where there is one
     ema: bool = True,          # of a Lightning file, take the average
     length: int | None = None, # for a file without config.json: longest sequence, in tokens
     tokenizer: Tokenizer | None = None, # instead of the one found
     dtype: str | torch.dtype | None = None, # of the parameters: "float32" (also for None), "bfloat16", "float16"
 ) -> MaskedLM:
-    "A model in eval mode. Raises `FileNotFoundError`, `ValueError` or `KeyError` that names the source, what was expected and the nearest choice."
+    """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the Hub.
+    Raises `FileNotFoundError`, `ValueError` or `KeyError` naming what was given, what was expected and the nearest."""
     place, kind = check_device(device), check_dtype(dtype)
-    if not isinstance(source, (str, os.PathLike, type(None))): raise ValueError(f"source={type(source).__name__}: expected a folder, a file or the name of a Hub repository")
+    if not isinstance(source, (str, os.PathLike, type(None))):
+        raise ValueError(f"source={type(source).__name__}: expected a folder, a file or the name of a Hub repository")
     if source == "embedded": source = None
-    if source is None and not (WEIGHTS / "config.json").exists(): raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
+    if source is None and not (WEIGHTS / "config.json").exists():
+        raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
     path = Path(WEIGHTS if source is None else source)
     if path.is_dir(): model = load_folder(of_run(path), ema, tokenizer, kind)
     elif path.exists(): model = load_one(path, ema, length, tokenizer, kind)
-    elif path.suffix not in (".safetensors", ".ckpt", ".pt", ".bin") and re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source)) and not path.parent.is_dir(): model = load_hub(str(source), ema, tokenizer, kind)
-    elif difflib.get_close_matches(str(source), ["embedded"], 1, .8): raise FileNotFoundError(f"{source}: not found; did you mean 'embedded'?")
-    else: raise FileNotFoundError(f"{source}: not found; " + nearest(path, f"a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"))
+    elif (path.suffix not in (".safetensors", ".ckpt", ".pt", ".bin") and not path.parent.is_dir()
+          and re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source))): model = load_hub(str(source), ema, tokenizer, kind)
+    elif difflib.get_close_matches(str(source), ["embedded"], 1, .8):
+        raise FileNotFoundError(f"{source}: not found; did you mean 'embedded'?")
+    else:
+        otherwise = f"a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"
+        raise FileNotFoundError(f"{source}: not found; " + nearest(path, otherwise))
     return model.to(place)
