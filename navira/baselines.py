@@ -20,7 +20,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from .decoupling import navira_det, refresh
-from .denoiser import WEIGHTS, Config, DiT, MaskedLM, OutputLayer, finite, frequencies, in_full, misfits, nearest, of_run, read_config, read_safetensors, written
+from .denoiser import WEIGHTS, Config, DiT, MaskedLM, OutputLayer, finite, frequencies, in_full
+from .denoiser import misfits, nearest, of_run, read_config, read_safetensors, written
 from .diffusion import Pass, choose, drawer, n_committed, nucleus
 from .prism import (Denoiser, Dial, Draw, Model, Policy, Predict, Rule, Score, Select, State, binomial, by_budget, correcting, dial, distrust, draw_at, during, guarded, look, marked, none, nothing, picked, predictor, prism, ranks, reach, reaches,
                           remask, reuse, at_random, blind, to_go, topk, uniform, wants)
@@ -836,7 +837,7 @@ class CriticPass(Pass):
 
     def _quality(self) -> Tensor:
         h, c = self.critic.backbone(self.x)
-        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]      # as for the head of notebook 02: bf16 would tie the worst tokens
+        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]      # as the head of notebook 02: no ties
 
 # %% ../nbs/08_baselines.ipynb #2273a1f9
 class Critic(nn.Module):

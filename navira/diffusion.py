@@ -41,7 +41,8 @@ class Pass:
         "Rows of `where` [B, L] bool with N true, in order -> [N, V] unnormalised log-probabilities; the mask id is at -inf."
         raise NotImplementedError
 
-    def _quality(self) -> Tensor: raise ValueError(f'{type(self).__name__} gives no quality: this model has no quality head; backbone and mdlm need none')
+    def _quality(self) -> Tensor:
+        raise ValueError(f'{type(self).__name__} gives no quality: this model has no quality head; backbone and mdlm need none')
 
     def quality(self) -> Tensor:
         "[B, L] quality logits of the visible tokens (Eq. 2), high = trust; computed once."
