@@ -672,7 +672,7 @@ def full_disk(size=20_000):
 def test_a_full_disk_keeps_the_last_checkpoint(copied):
     out, cfg = copied
     whole = (out / 'last.pt').read_bytes()
-    with full_disk(), pytest.raises(OSError): save_checkpoint(out, read_checkpoint(out) | dict(more=torch.zeros(50_000)))
+    with full_disk(), pytest.raises(OSError, match='last.pt'): save_checkpoint(out, read_checkpoint(out) | dict(more=torch.zeros(50_000)))
     assert (out / 'last.pt').read_bytes() == whole and sorted(p.name for p in out.glob('*.pt')) == ['last.pt', 'previous.pt'] and not list(out.glob('.*.tmp'))
     log = Log(out / 'log.jsonl', 2)
     with full_disk(10), pytest.raises(OSError, match='log.jsonl'): log(step=3, loss=1.)
