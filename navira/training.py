@@ -486,7 +486,9 @@ def save_checkpoint(
     with written(folder / 'last.pt') as temp:
         try:
             with open(temp, 'wb') as f: torch.save(state, f)
-        except RuntimeError as e: raise next((c for c in causes(e) if isinstance(c, OSError)), e) from None     # torch hides the reason, such as a full disk
+        except (OSError, RuntimeError) as e:                       # torch hides the reason, such as a full disk
+            why = next((c for c in causes(e) if isinstance(c, OSError)), None)
+            raise (OSError(why.errno, why.strerror, str(folder / 'last.pt')) if why else e) from None
         if (folder / 'last.pt').exists(): os.replace(folder / 'last.pt', folder / 'previous.pt')
 
 def causes(e: BaseException | None) -> Iterator[BaseException]: # an exception, and those it came out of
