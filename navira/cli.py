@@ -220,7 +220,9 @@ def compare(
     which, sizes = names(policies, s.policies()), sorted(set(numbers(budgets)))
     s.whole('n', 1 if n is None else n, 1, 'the number of samples is'); s.whole('show', show, 0)
     grid = ex.Sweep(tuple(ex.Entry(p) for p in which), 'compare', model, prompt=prompt, budgets=tuple(sizes), n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=('entropy',) if reference == 'none' else ('entropy', 'perplexity'))
-    ex.cells(grid), _findable(reference), writable(folder)
+    ex.cells(grid)
+    _findable(reference)
+    writable(folder)
     from navira.denoiser import load
     net = load(model)
     grid = traced(replace(grid, entries=_runnable(net, grid.entries, skip=policies == 'all'), n=n or (32 if net.length <= 128 else 16)))
