@@ -389,6 +389,15 @@ def test_an_interval_where_most_values_are_equal():
     lo, hi = bootstrap(v)
     assert lo < 0.125 < hi and math.isfinite(hi) and hi == pytest.approx(stats.t.interval(.95, 7, np.mean(v), stats.sem(v))[1])
 
+def test_resamplings_kept_in_memory_are_few():
+    "Of 1000 texts one has 16 MB; 128 of them were kept"
+    assert figures.resamplings.cache_info().maxsize <= 8
+
+def test_no_message_names_an_index_where_there_is_none(root):
+    "`pip install navira[...]` would install somebody else's package, or nothing"
+    said = [p for d, ext in (('navira', 'py'), ('nbs', 'ipynb'), ('tools', 'py')) for p in (root/d).glob(f'*.{ext}')] + [root/'README.md', root/'Makefile']
+    assert not [p.name for p in said if 'navira' + '[' in p.read_text(encoding='utf-8')]
+
 def test_bootstrap():
     v, w = np.random.default_rng(0).random((2, 50)) + 1
     assert bootstrap(v, w, np.exp, seed=3) == bootstrap(torch.tensor(v), torch.tensor(w), np.exp, seed=3)

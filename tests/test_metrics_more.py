@@ -148,7 +148,7 @@ def test_mauve_says_what_is_wrong(monkeypatch):
                            (x, x, dict(buckets=9), 'at most the 8'), (x, x, dict(buckets=1), 'buckets=1')]:
         with pytest.raises(ValueError, match=what): mauve(a, b, **kw)
     monkeypatch.setattr(metrics, 'find_spec', lambda m: None)
-    with pytest.raises(ImportError, match=r"'mauve-text'.*pip install 'navira\[mauve\]'"): mauve(x, x)
+    with pytest.raises(ImportError, match=r"'mauve-text'.*pip install \"\.\[mauve\]\""): mauve(x, x)
 
 def test_mauve_known_answers():
     pytest.importorskip('mauve')
@@ -292,6 +292,14 @@ def test_same_state_says_what_is_wrong(joint):
                             ({'a': det, 'c': navira.policy('remdm-conf')}, {}, "rule 'c' has no score")]:
         with pytest.raises(ValueError, match=what): same_state(joint, states(t), rules, **kw)
     with pytest.raises(ValueError, match='no states'): same_state(joint, [], {'a': det, 'b': det})
+
+def test_a_score_that_is_partly_nan_is_an_error(joint):
+    "A damaged head ranks the other tokens, and nobody would notice"
+    def damaged(st, p): return torch.where(torch.arange(st.x.shape[1]) == 0, math.nan, 1.).expand(st.x.shape)
+    rule = {'a': replace(navira.policy('navira-det'), remask=(damaged, topk(1)))}
+    st = list(states(run(joint, 'prism'), seed=3))[-1]
+    assert st.committed[:, 0].any() and st.committed[:, 1:].any()
+    with pytest.raises(ValueError, match="rule 'a' scores .* with NaN"): picks(joint, st, rule)
 
 @given(hs.lists(hs.integers(0, 50), min_size=1, max_size=60).filter(any), hs.integers(1, 12))
 def test_deciles(counts, groups):

