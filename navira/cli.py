@@ -243,7 +243,8 @@ DTYPES = ('fp32', 'bf16', 'fp16', 'float32', 'bfloat16', 'float16')
 def _load(model: str | None, device: str, dtype: str | None):
     from navira.denoiser import load
     from navira.diffusion import choose
-    return load(model, device, **({} if dtype is None else dict(dtype=choose('dtype', dtype, DTYPES))))
+    precision: dict[str, Any] = {} if dtype is None else dict(dtype=choose('dtype', dtype, DTYPES))
+    return load(model, device, **precision)
 
 def _utf8(option: str, text: str) -> str:
     try: text.encode()

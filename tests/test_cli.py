@@ -70,6 +70,7 @@ MISTAKES = {
     'missing corpus': (['train', '--data', '{bad}/nothin.txt', '--out', '{bad}/run'], 'nothing.txt'),
     'empty corpus': (['train', '--data', '{bad}/nothing.txt', '--out', '{bad}/run'], 'empty'),
     'corpus is not UTF-8': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run'], 'not UTF-8 at byte'),
+    'a number without its 0, and no corpus': (['train', '--data', '{bad}/nothin.txt', '--out', '{bad}/run', '--set', 'lr=.001'], 'nothing.txt'),
     'unknown setting': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run', '--set', 'token=5'], "did you mean 'tokens'?"),
     'no data given': (['finetune', '--out', '{bad}/run'], 'data: not given'),
     'output cannot be written': (['compare', '--out', '{bad}/nothing.txt/demo'], 'cannot write to'),
