@@ -78,6 +78,7 @@ MISTAKES = {
     'missing corpus': (['train', '--data', '{bad}/nothin.txt', '--out', '{bad}/run'], 'nothing.txt'),
     'empty corpus': (['train', '--data', '{bad}/nothing.txt', '--out', '{bad}/run'], 'empty'),
     'corpus is not UTF-8': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run'], 'not UTF-8 at byte'),
+    'a number without its 0, and no corpus': (['train', '--data', '{bad}/nothin.txt', '--out', '{bad}/run', '--set', 'lr=.001'], 'nothing.txt'),
     'unknown setting': (['train', '--data', '{bad}/latin.txt', '--out', '{bad}/run', '--set', 'token=5'], "did you mean 'tokens'?"),
     'settings are a list': (['train', '{bad}/list.json'], 'expected settings by name'),
     'nothing to train': (['finetune', '--data', '{bad}/words.txt', '--out', '{bad}/run', '--head-steps', '0', '--joint-steps', '0'], 'head_steps=0 and joint_steps=0'),
