@@ -34,6 +34,8 @@ def readme(nb):
     nb.cells = [c for c in map(visible, nb.cells) if c is not None and c.source.strip()]
     for c in nb.cells:
         if c.cell_type == 'markdown': c.source = '\n'.join(map(rebase, c.source.split('\n')))
+        for o in c.get('outputs', []):
+            if 'text/markdown' in o.get('data', {}): o.data['text/markdown'] = '\n'.join(map(rebase, o.data['text/markdown'].split('\n')))
     nb.metadata['language_info'] = {'name': 'python'}
     out = MarkdownExporter()
     for c in nb.cells:
