@@ -390,7 +390,7 @@ def framed(fig, axs, budgets: list[int], title: str):
     "Axes, ticks and legend."
     import matplotlib
     axs[0].set(xscale='log', xlabel='budget (forward passes charged)', ylabel='perplexity', yscale='log', xticks=budgets, xticklabels=budgets); axs[0].xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axs[1].set(xlabel='entropy (nats a token)'); axs[0].legend(frameon=False)
+    axs[1].set(xlabel='entropy (nats a token)'); fig.legend(*axs[0].get_legend_handles_labels(), loc='outside lower center', ncols=4, frameon=False)
     ticks = matplotlib.ticker.FuncFormatter(lambda v, _: f'{v:g}')
     axs[0].yaxis.set_major_formatter(ticks); axs[0].yaxis.set_minor_formatter(ticks); axs[0].yaxis.set_minor_locator(matplotlib.ticker.LogLocator(subs=(2, 3, 5)))
     fig.suptitle(title, fontsize=11)
