@@ -349,7 +349,7 @@ def fill(
     rule = s.policy(name, **given)
     s.whole('n', n, 1, 'the number of samples is'), s.whole('seed', seed, -2**63)
     for k, v in dict(tokens=tokens, budget=budget).items(): None if v is None else s.whole(k, v, 1)
-    res = getattr(navira, 'fill')(_utf8('the text', text), n, tokens, _load(model, _device(device), dtype), name, budget, seed, **given)
+    res = navira.fill(_utf8('the text', text), n, tokens, _load(model, _device(device), dtype), name, budget, seed, **given)
     _print_samples(res, dict(policy=policy, hyper=given), rule, [text] * n, as_json)
 
 
