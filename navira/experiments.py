@@ -41,25 +41,25 @@ from torch import Tensor
 
 from . import baselines, metrics, onepass, schedules     # policies register themselves when imported
 from .decoupling import refill_first
-from .denoiser import MaskedLM, load as load_model, nearest, written
+from .denoiser import FULL, MaskedLM, leftovers, load as load_model, nearest, written
 from .diffusion import choose, drawer, nucleus
 from .prism import Policy
 from .sampling import Samples, enough, fits, n_steps, policies, policy, reads_quality, sample, start_ids, whole
 
 # %% auto #0
-__all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'FULL', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures',
-           'SET', 'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest',
-           'beside', 'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs',
-           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment',
-           'cache_folder', 'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged',
-           'write_table', 'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'open_store',
-           'merged', 'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do',
-           'compute', 'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone',
-           'processes', 'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again',
-           'Texts', 'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge',
-           'Lack', 'lack', 'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate',
-           'wanted', 'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples',
-           'samples', 'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
+__all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures', 'SET',
+           'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest', 'beside',
+           'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs', 'config_text',
+           'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment', 'cache_folder',
+           'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table',
+           'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'open_store', 'merged',
+           'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do', 'compute',
+           'describe', 'piece', 'finish', 'owned', 'tidy', 'Interrupted', 'patient', 'Busy', 'alone', 'processes',
+           'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again', 'Texts',
+           'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge', 'Lack',
+           'lack', 'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate', 'wanted',
+           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples', 'samples',
+           'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
 
 # %% ../nbs/12_experiments.ipynb #28397f92
 @dataclass(frozen=True)
@@ -519,8 +519,6 @@ def estimate(
     return pd.DataFrame(out)
 
 # %% ../nbs/12_experiments.ipynb #c2b9d904
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 class Damaged(ValueError):
     "A file of a store that cannot be what it should be."
 
@@ -891,18 +889,15 @@ def owned(
     "`Damaged` if a file is of another kind of sweep than its store: somebody has copied it there, or has deleted the record and begun another."
     if diff := [f'{k}: {st.record.get(k)!r} here, {about.get(k)!r} there' for k in IDENTITY if about.get(k) != st.record.get(k)]: raise Damaged(f'{path}: of another sweep ({"; ".join(diff)})')
 
-_KEY = '[0-9a-f]{12}'
-_OURS = {'': r'(sweep|tokenizer)\.json', 'cells/': rf'{_KEY}\.parquet', 'parts/*/': r'\d+-\d+(-traced)?\.parquet', 'metrics/': rf'({_KEY}|real-[0-9a-f]{{6}})-\w+(-[0-9a-f]{{6}})?\.parquet'}
-
 def tidy(
     st: Store,
     plan: list[Cell],
     keys: list[str], # theirs
 ) -> None:
     "Remove what a killed process left, set damaged files aside."
-    for place, name in _OURS.items():                                   # and nowhere else: a report may be in the making, or the folder somebody's own
-        for f in st.folder.glob(place + '.*.tmp'):
-            if re.fullmatch(rf'\.({name})(\.[\w-]+)?\.tmp', f.name): f.unlink(missing_ok=True)
+    for place in ('', 'cells', 'metrics', 'parts/*'):                   # and nowhere else: a report may be in the making
+        for folder in st.folder.glob(place) if place else [st.folder]:
+            for f in leftovers(folder): f.unlink(missing_ok=True)
     for key in keys:
         for path in [st.cell(key)] * st.cell(key).exists() + list((st.folder / 'parts' / key).glob('*.parquet')):
             try:

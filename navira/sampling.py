@@ -43,10 +43,10 @@ from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
 # %% auto #0
-__all__ = ['grids', 'register', 'comments', 'documented', 'policies', 'about', 'parameters', 'choices', 'policy', 'whole',
+__all__ = ['grids', 'BIDI', 'register', 'comments', 'documented', 'policies', 'about', 'parameters', 'choices', 'policy', 'whole',
            'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps', 'start_ids', 'Trace', 'replay_data', 'replay_html',
-           'Replay', 'replay', 'draw_step', 'Samples', 'Recorder', 'as_many_as_fit', 'ProgressBar', 'sample',
-           'reads_quality', 'fits', 'check_model', 'Checked', 'fill']
+           'Replay', 'replay', 'draw_step', 'Samples', 'printable', 'Recorder', 'as_many_as_fit', 'ProgressBar',
+           'sample', 'reads_quality', 'fits', 'check_model', 'Checked', 'fill']
 
 # %% ../nbs/07_sampling.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -62,7 +62,7 @@ def register(
     source: str = '', # system and paper
 ) -> Callable[[_F], _F]: # a decorator for the factory
     "Register a policy factory under `name`; a name that is taken gets the new one. ValueError for what is no factory."
-    if not isinstance(name, str) or not name: raise ValueError(f"register({name!r}): expected a name first, as in @register('mine')")
+    if not isinstance(name, str) or not name: raise ValueError(f"register({name!r}): expected a name first, as in @register(\"mine\")")
     def keep(factory: _F) -> _F:
         if not callable(factory): raise ValueError(f'register({name!r}): got {type(factory).__name__}; expected a factory, a function that returns a Policy')
         _registry[name], _about[name] = factory, dict(scores=scores, selects=selects, never=never, exact=exact, source=source)
@@ -711,7 +711,7 @@ class Samples:
 
     def _shown(self, most: int = 8) -> list[str]:
         "The first texts, harmless to a terminal; ids where there is no tokenizer."
-        return [str(row.tolist()) if self.tokenizer is None else _plain(self.decode(row)) for row in self.tokens[:most]]
+        return [str(row.tolist()) if self.tokenizer is None else printable(self.decode(row)) for row in self.tokens[:most]]
 
     def __repr__(self) -> str:
         texts = [f'[{i}] {text}' for i, text in enumerate(self._shown())]
@@ -737,9 +737,12 @@ class Samples:
         return _only(self.trace, number - self.first)
 
 # %% ../nbs/07_sampling.ipynb #f03b4525
-def _plain(text: str) -> str:
-    "What would control a terminal, spelled out as in a Python literal."
-    return ''.join(c if c in '\n\t' or unicodedata.category(c) not in ('Cc', 'Cf', 'Cs') else c.encode('unicode_escape').decode() for c in text)
+BIDI = '\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069'     # they reorder what follows them
+
+def printable(text: str) -> str:
+    "A text whose control characters cannot steer a terminal: they are spelled out, as in `\\x1b`."
+    unsafe = lambda c: c in BIDI or c not in '\n\t' and unicodedata.category(c) in ('Cc', 'Cs')
+    return ''.join(c.encode('unicode_escape').decode() if unsafe(c) else c for c in text)
 
 # %% ../nbs/07_sampling.ipynb #f013eb2f
 class Recorder:

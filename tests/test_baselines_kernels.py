@@ -376,6 +376,9 @@ def test_the_forward_backward_formula_as_it_stands_leaves_masks():
     T, L = 16, 60
     def naive(st, what): a, b = linear(st.i, T), linear(st.i + 1, T); s = (b - a) / a if a else 1.; return s if what else min(1., (b - (1 - s) * a) / (1 - a))
     rule = replace(kernel(), remask=(uniform, bernoulli(lambda st: naive(st, True), 'remask')), reveal=(uniform, bernoulli(lambda st: naive(st, False))), steps=lambda policy, budget, free: budget)
-    left = (sample(Fixed(L), rule, T, 300, batch_size=300).tokens == 2).double().sum(1)
+    model, st = Fixed(L), State.start(torch.full((300, L), 2), 2, T, Noise(0, torch.arange(300)))
+    for _ in range(T): st = step(rule, st, model)
+    left = st.masked.double().sum(1)
+    with pytest.raises(ValueError, match='bernoulli left .* masks in finished texts'): sample(model, rule, T, 300, batch_size=300)
     assert abs(left.mean() - L / T) < 4 * left.std() / 300 ** .5
     assert not (sample(Fixed(L), 'forward-backward', T, 300, batch_size=300).tokens == 2).any()

@@ -95,8 +95,8 @@ MISTAKES = {
     'seed beyond 64 bits': (['generate', '--seed', '18446744073709551616'], 'seed=18446744073709551616'),
     'seed to compare beyond 64 bits': (['compare', '--seed', '18446744073709551616'], 'seed=18446744073709551616'),
     'samples beyond 64 bits': (['generate', '-n', '18446744073709551616'], 'n=18446744073709551616'),
-    'samples beyond memory': (['generate', '-n', '1000000000000000'], 'not enough memory'),
-    'samples beyond any memory': (['generate', '-n', '4611686018427387904'], 'not enough memory'),
+    'samples beyond memory': (['generate', '-n', '1000000000000000'], 'this machine has'),
+    'samples beyond any memory': (['generate', '-n', '4611686018427387904'], 'this machine has'),
     'own policy, misspelt': (['generate', '--import', '{bad}/fail.py'], "did you mean 'fails.py'?"),
     'budget beyond 64 bits': (['generate', '--budget', '18446744073709551616'], 'budget=18446744073709551616'),
     'budgets beyond 64 bits': (['compare', '--budgets', '18446744073709551616'], '18446744073709551616'),
@@ -280,7 +280,7 @@ def test_charged_and_run(run):
     assert 'keeps to no budget' in run('generate', '--policy', 'first-hitting', '--budget', 4, '--length', 16)
 
 
-@pytest.mark.parametrize('typed, given', [([], {}), (['--dtype', 'bf16', '--model', 'embedded'], dict(dtype='bf16')), (['--dtype', 'float32'], dict(dtype='float32'))], ids=str)
+@pytest.mark.parametrize('typed, given', [([], dict(dtype=None)), (['--dtype', 'bf16', '--model', 'embedded'], dict(dtype='bf16')), (['--dtype', 'float32'], dict(dtype='float32'))], ids=str)
 def test_dtype_and_embedded_reach_the_model(run, typed, given, tmp_path):
     run('generate', '--budget', 2, '--length', 8, *typed)
     run('compare', '--policies', 'backbone', '--budgets', 2, '-n', 1, '--reference', 'none', '--show', 0, '--out', tmp_path, *typed)
@@ -366,9 +366,9 @@ def test_files_of_a_comparison_are_whole_or_as_they_were(run, tmp_path, monkeypa
     def half(path, text, *a, **kw):
         whole(path, text[:len(text) // 2], *a, **kw)
         raise OSError(errno.ENOSPC, 'No space left on device')
-    for name in ('compare.json', 'replay.html'):
+    for name, first in {'compare.json': '{', 'replay.html': '<'}.items():      # a file is written under a temporary name: known by how it begins
         assert before[name]
-        monkeypatch.setattr(Path, 'write_text', lambda path, *a, **kw: half(path, *a, **kw) if name in path.name else whole(path, *a, **kw))
+        monkeypatch.setattr(Path, 'write_text', lambda path, text, *a, **kw: (half if text.startswith(first) else whole)(path, text, *a, **kw))
         with pytest.raises(SystemExit) as e: cli.main([str(a) for a in args])
         assert e.value.code == 2 and {p.name: p.read_bytes() for p in tmp_path.glob('*.*')} == before
 

@@ -35,8 +35,8 @@ def made_up(folder, config=GRID, spread=.05, rng=None, without=(), name='made-up
         z = (rng or np.random.default_rng(int(key, 16))).standard_normal((2, n)) * spread
         if rng is None: z -= z.mean(1, keepdims=True)
         H, y, taken = coordinates(cell, about['n_steps'])
-        ids = dict(sample=pa.array(range(n), pa.int32()), crc=pa.array(ex.checksums([[0]] * n)))
-        columns = ids | dict(tokens=pa.array([[0]] * n, pa.list_(pa.uint16())), n_forward=pa.array([128] * n, pa.int32()), n_remasked=pa.array([round(taken)] * n, pa.int32()), seconds=pa.array([.1] * n))
+        ids = dict(sample=pa.array(range(n), pa.int32()), crc=pa.array(ex.checksums([[0] * 128] * n)))
+        columns = ids | dict(tokens=pa.array([[0] * 128] * n, pa.list_(pa.uint16())), n_forward=pa.array([128] * n, pa.int32()), n_remasked=pa.array([round(taken)] * n, pa.int32()), seconds=pa.array([.1] * n))
         if cell.trace: columns |= dict(remasked=(w := ex.by_step(torch.zeros(about['n_steps'], n, 128, dtype=torch.bool).index_fill(2, torch.tensor([1, 2]), True))), written=w)
         ex.write_table(store.cell(key), pa.table(columns), about)
         if 'entropy' not in without: ex.write_table(store.metric(key, 'entropy'), pa.table(ids | dict(entropy=H + z[0])), dict(key=key, metric='entropy', reference=None))

@@ -419,7 +419,7 @@ def test_without_a_judge_nothing_is_drawn(store):
 
 def test_the_report_has_the_judge(store, capsys):
     with Scripted() as s: j.judge(store, server(s))
-    code, out, err = cli(capsys, 'report', store.folder)
+    code, out, err = cli(capsys, 'report', store.folder, '--print')
     assert code == 0 and 'Table 3: marks by qwen' in out and (store.folder / 'report' / 'figure-c.png').stat().st_size > 1000, err
 
 MISTAKES = [([], '--base-url: not given'), (['--base-url', 'localhost:80'], 'expected an address'), (['--base-url', 'http://a:b@h/v1'], 'environment'), (['--base-url', 'http://h/v1', '--concurrency', '0'], 'concurrency=0'),

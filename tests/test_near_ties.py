@@ -6,7 +6,7 @@ import functools, json, os, subprocess, sys
 from pathlib import Path
 import pytest, torch
 from hypothesis import given, strategies as hs
-import navira
+import navira, navira.onepass
 from navira.baselines import Critic
 from navira.diffusion import Pass, drawer, tolerance
 from navira.prism import ranks, reaches

@@ -152,7 +152,7 @@ def runs(draw):
     hyper = amount(name, draw(hs.sampled_from([0., .05, .5, 1.]))) | dict(on=on, off=draw(hs.sampled_from([on, 1.])), p=draw(hs.sampled_from([.3, .9, 1.])), score=draw(hs.sampled_from(['logit', 'probability', 'drawn', 'both'])))
     if name != 'navira-onepass-suspects': hyper['n_remask'] = draw(hs.sampled_from([None, None, 1, 3, 99]))
     given = draw(hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n))
-    return dict(name=name, L=L, n=n, V=V, hyper=hyper, given=torch.tensor(given), budget=draw(hs.integers(1, 2 * L + 5)), seed=draw(hs.integers(0, 2**64)))
+    return dict(name=name, L=L, n=n, V=V, hyper=hyper, given=torch.tensor(given), budget=draw(hs.integers(1, 2 * L + 5)), seed=draw(hs.integers(-2**63, 2**63 - 1)))
 
 def memories(t, model, M, on, off):
     "What each step should find in its memory, worked out from the trace: a pass ran where something was opened"
