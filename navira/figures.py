@@ -393,7 +393,7 @@ def made_with(
     device = ' and '.join(dict.fromkeys(str(p.get('device_name', r.record['device'])) for p in r.record.get('places') or [{}]))
     model = f'{r.record["config"]["model"] or "embedded model"} ({r.record["fingerprint"][:8]})'
     texts = [f'{many([p.n for p in shown])} texts a point' + (f', {many([p.scored for p in shown])} of them judged by {r.reference} (separators: {r.eos})' if r.reference else '')] if shown else []
-    return '; '.join([device, f'{model}, {r.record["dtype"]}, L = {r.length}', *texts, '95 % bootstrap intervals'])
+    return '; '.join([device, f'{model}, {r.record["dtype"]}, L = {r.length}', *texts, '95 % percentile bootstrap intervals'])
 
 # %% ../nbs/13_results.ipynb #ad3fe70a
 STYLE: dict[Any, Any] = {'font.size': 8, 'axes.titlesize': 8, 'axes.labelsize': 8, 'xtick.labelsize': 7.5, 'ytick.labelsize': 7.5, 'legend.fontsize': 7.5, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '0.9', 'grid.linewidth': .5,

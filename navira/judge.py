@@ -380,7 +380,7 @@ def differences(j: Judged, base: str = 'NAVIRA + sigmoid') -> Table:
         theirs = TABLE3.get(round(p.budget * 1024 / j.results.length), {})
         paper = f"{theirs[p.name]['overall'] - theirs[base]['overall']:+.2f}".replace('-', '−') if p.name in theirs and base in theirs else None
         rows.append([p.name, p.budget, str(difference(j.of(p).overall.to_numpy(float), j.of(q).overall.to_numpy(float))), paper])
-    return Table(f'Overall mark less that of {base}', ('method', 'forwards', 'difference', 'paper'), rows, f'{j.judge}; unpaired bootstrap, 95 % intervals; {made_with(j.results, j.points)}')
+    return Table(f'Overall mark less that of {base}', ('method', 'forwards', 'difference', 'paper'), rows, f'{j.judge}; unpaired percentile bootstrap, 95 % intervals; {made_with(j.results, j.points)}')
 
 def figure_c(j: Judged) -> Figure:
     "Appendix C: marks against forward passes."

@@ -16,10 +16,10 @@ from .diffusion import Noise, Pass, choose, n_committed, nucleus, tolerance
 
 # %% auto #0
 __all__ = ['Dial', 'to_go', 'nothing', 'Score', 'Select', 'Rule', 'Draw', 'Denoiser', 'BROKEN', 'State', 'marked', 'uniform',
-           'at_random', 'distrust', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants', 'reaches',
-           'ranks', 'topk', 'none', 'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'finite', 'Rows', 'look',
-           'correcting', 'blind', 'keep', 'called', 'rated', 'picked', 'remask', 'reuse', 'commit', 'draw_at', 'step',
-           'prism', 'backbone']
+           'at_random', 'distrust', 'called', 'dial', 'reach', 'room', 'binomial', 'during', 'guarded', 'wants',
+           'reaches', 'ranks', 'topk', 'none', 'Model', 'Predict', 'by_budget', 'Policy', 'predictor', 'finite', 'Rows',
+           'look', 'correcting', 'blind', 'keep', 'rated', 'picked', 'remask', 'reuse', 'commit', 'draw_at',
+           'predicted', 'step', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #0806181a
 @dataclass(frozen=True)
@@ -91,10 +91,17 @@ def distrust(st: State, p: Pass) -> Tensor: # [B, L]
 # %% ../nbs/03_prism.ipynb #f5a39437
 Dial = float | Callable[[State], Tensor | float]
 
+def called(part: object) -> str:
+    "The name of a function, or of a callable's class, for messages."
+    return getattr(part, '__qualname__', type(part).__qualname__)
+
 def dial(d: Dial, st: State) -> Tensor: # [B] float64
-    "The value of a dial in a state, one per row."
-    v = torch.as_tensor(d(st) if callable(d) else d, dtype=torch.float64, device=st.x.device)
-    return v.expand(len(st.x))
+    "The value of a dial in a state, one per row. ValueError where it gives anything but a number or a number a row."
+    given = d(st) if callable(d) else d
+    try: return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
+    except (TypeError, RuntimeError, ValueError):
+        got = f'a tensor {tuple(given.shape)}' if isinstance(given, Tensor) else repr(given)
+        raise ValueError(f'{called(d)} gave {got}; expected a number, or one for each of {len(st.x)} rows') from None
 
 def reach(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many of N free positions are to be committed after step i
@@ -230,8 +237,8 @@ class Policy:
     def __post_init__(self):
         for part in ('reveal', 'remask'):
             rule = getattr(self, part)
-            if not (isinstance(rule, tuple) and len(rule) == 2 and all(map(callable, rule))): raise TypeError(f'{part}={rule!r}: expected a pair of functions, (score, select)')
-        if not hasattr(self.predict, 'passes'): raise TypeError(f'predict={self.predict!r}: expected a function that says what it costs, such as `refresh`, or one under @predictor(passes=1, coupled=False)')
+            if not (isinstance(rule, tuple) and len(rule) == 2 and all(map(callable, rule))): raise ValueError(f'{part}={rule!r}: expected a pair of functions, (score, select)')
+        if not hasattr(self.predict, 'passes'): raise ValueError(f'predict={self.predict!r}: expected a function that says what it costs, such as `refresh`, or one under @predictor(passes=1, coupled=False)')
 
     @property
     def matched(self) -> bool: # does it keep to the budget, rather than cost what it costs
@@ -323,10 +330,6 @@ def keep(
     return replace(st, score=torch.where(quality.isnan() | st.masked | ~rows[:, None], st.score, quality))
 
 # %% ../nbs/03_prism.ipynb #819a3c8b
-def called(part: object) -> str:
-    "The name of a function, or of a callable's class, for messages."
-    return getattr(part, '__qualname__', type(part).__qualname__)
-
 def rated(score: Score, st: State, p: Pass) -> Tensor: # [B, L]
     "A score's numbers. ValueError where it gives other than one a position."
     v = score(st, p)
@@ -407,6 +410,13 @@ def draw_at(
     return commit(st, where, tokens, conf.to(logits.dtype))
 
 # %% ../nbs/03_prism.ipynb #c3b4b275
+def predicted(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
+    "What the policy's predict gives. ValueError where that is no state and pass, or the prompt has changed."
+    out = policy.predict(policy, st, model)
+    if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[0], State) and isinstance(out[1], Pass)): raise ValueError(f'predict: {called(policy.predict)} gave {out!r}; expected a State and a Pass')
+    if ((out[0].x != st.x) & st.fixed).any(): raise ValueError(f'predict: {called(policy.predict)} changed the prompt; expected what is `fixed` as it was')
+    return out
+
 def step(
     policy: Policy,
     st: State,
@@ -414,7 +424,7 @@ def step(
     watch: Callable[[State, State, State], None] = lambda before, cleaned, after: None, # sees the step, for a trace
 ) -> State: # at step i + 1
     "One step of any policy: pass, score, select, remask, (second pass,) select, draw, commit. ValueError naming the part that breaks what every policy keeps."
-    cleaned, p = policy.predict(policy, st, model)
+    cleaned, p = predicted(policy, st, model)
     eligible = cleaned.masked & p.seen_masked
     where = picked('reveal', policy.reveal, cleaned, p, eligible) if eligible.any() else eligible
     after = draw_at(policy, cleaned, p, where) if where.any() else cleaned

@@ -13,6 +13,7 @@ import inspect
 import io
 import json
 import math
+import numbers
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ import time
 import tokenize
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -43,10 +44,10 @@ from .schedules import piecewise, quadratic, sigmoid
 from .selection import navira, prism_stochastic
 
 # %% auto #0
-__all__ = ['grids', 'BIDI', 'register', 'comments', 'documented', 'policies', 'about', 'parameters', 'choices', 'policy', 'whole',
-           'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps', 'start_ids', 'Trace', 'replay_data', 'replay_html',
-           'Replay', 'replay', 'draw_step', 'Samples', 'printable', 'Recorder', 'as_many_as_fit', 'ProgressBar',
-           'sample', 'reads_quality', 'fits', 'check_model', 'Checked', 'fill']
+__all__ = ['grids', 'BIDI', 'register', 'comments', 'documented', 'policies', 'about', 'parameters', 'choices', 'plain_number',
+           'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps', 'start_ids', 'Trace',
+           'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'printable', 'Recorder',
+           'as_many_as_fit', 'ProgressBar', 'sample', 'reads_quality', 'fits', 'check_model', 'Checked', 'fill']
 
 # %% ../nbs/07_sampling.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -106,7 +107,7 @@ def documented(f: _T) -> _T:
     parts = [doc]
     if sign.parameters: parts.append('\n'.join(['Parameters', '----------', *map(line, sign.parameters.values())]))
     if 'return' in said or sign.return_annotation not in (sign.empty, None, 'None') and not isinstance(f, type): parts.append('\n'.join(['Returns', '-------', entry(_short(sign.return_annotation), 'return')]))
-    f.__doc__ = '\n\n'.join(parts)
+    with suppress(AttributeError, TypeError): f.__doc__ = '\n\n'.join(parts)     # a bound method's, say, cannot be written
     return f
 
 # %% ../nbs/07_sampling.ipynb #61a812f2
@@ -133,13 +134,18 @@ def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its t
 
 
 # %% ../nbs/07_sampling.ipynb #af487d30
+def plain_number(v):
+    "Numbers of numpy and the like as Python's; all else as it is."
+    if isinstance(v, bool) or not isinstance(v, numbers.Real): return v
+    return int(v) if isinstance(v, numbers.Integral) else float(v)
+
 def policy(
     name: str, # a registered name
     **hyper, # the factory's hyper-parameters
 ) -> Policy:
     "The policy called `name`. A wrong name, hyper-parameter or choice is an error that says the nearest valid one."
     factory = _registry[choose('policy', name, _registry)]
-    known = parameters(factory)
+    known, hyper = parameters(factory), {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items(): _check_hyper(name, v, known[_keyword(f'{name}: hyper-parameter', k, known)])
     made = factory(**hyper)
     if not isinstance(made, Policy): raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; expected a Policy')
@@ -177,9 +183,10 @@ def whole(
     high: int = 2**63 - 1, # largest valid
 ) -> int:
     "`v` as an int, or a ValueError that names it: a whole number of at least `low` is expected."
-    number = isinstance(v, int) and not isinstance(v, bool) or isinstance(v, float) and v.is_integer()
-    most = f' and at most {high}' if number and v > high else ''
-    if not number or not low <= v <= high: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}{most}')
+    v = plain_number(v)
+    ok = isinstance(v, int) and not isinstance(v, bool) or isinstance(v, float) and v.is_integer()
+    most = f' and at most {high}' if ok and v > high else ''
+    if not ok or not low <= v <= high: raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}{most}')
     return int(v)
 
 # %% ../nbs/07_sampling.ipynb #2aa408ee
@@ -249,7 +256,8 @@ def n_steps(
 ) -> int: # T
     "How many steps the policy takes: for nearly all, the largest number whose passes fit the budget."
     if n_free is None and policy.steps is not by_budget: raise ValueError('n_free=None: the steps of this policy depend on how many positions are free')
-    return policy.steps(policy, enough(policy, budget), torch.empty(0) if n_free is None else n_free)     # `by_budget` does not look at it
+    T = policy.steps(policy, enough(policy, budget), torch.empty(0) if n_free is None else n_free)     # `by_budget` does not look at it
+    return whole(f'steps: {called(policy.steps)} gave T', T, 1)
 
 # %% ../nbs/07_sampling.ipynb #df7d0e29
 def start_ids(

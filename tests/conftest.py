@@ -42,7 +42,8 @@ FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-back
 def browser():
     "The distribution's Chromium; without it, or without Playwright, its tests are skipped"
     if not CHROMIUM and os.environ.get('CI') != 'true': pytest.skip('no Chromium here')      # .ci/run installs it
-    api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
+    if os.environ.get('CI') == 'true': import playwright.sync_api as api
+    else: api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
     with api.sync_playwright() as p:
         b = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield b

@@ -1,12 +1,12 @@
 """A policy or a model of one's own cannot break what every policy keeps: the part that would is named, before anything is lost."""
 from dataclasses import replace
 import pytest, torch
-import navira
+import navira, navira.onepass
 from navira.baselines import Critic
-from navira.decoupling import navira_det
+from navira.decoupling import navira_det, refresh
 from navira.diffusion import nucleus
-from navira.prism import distrust, none, prism, to_go, topk, uniform
-from navira.sampling import policies
+from navira.prism import distrust, none, predictor, prism, to_go, topk, uniform
+from navira.sampling import n_steps, policies, policy
 from toys import small_lm
 
 L, PROMPT = 12, [[1, 2, 3]]
@@ -44,6 +44,23 @@ def test_a_score_has_a_number_a_position(score, part): refused(replace(prism(n_r
     lambda logits, u: (torch.full((len(u),), 10), u), lambda logits, u: (logits.argmax(-1), u * torch.nan)])      # 10 is the mask of `small_lm`
 def test_a_draw_gives_a_token_and_its_probability_each(draw): refused(replace(prism(), draw=draw), 'draw', 'lambda', 'expected')
 
+@pytest.mark.parametrize('k, word', [(lambda st: None, 'None'), (lambda st: torch.ones(7), '(7,)'), (lambda st: 'many', 'many'), (lambda st: torch.ones(2, 12), '(2, 12)')])
+def test_a_dial_gives_a_number_a_row(k, word): refused(replace(prism(), reveal=(uniform, topk(k))), 'lambda', word, 'expected a number')
+
+def erases(policy, st, model): return replace(st, x=torch.full_like(st.x, st.mask_id)), refresh(policy, st, model)[1]
+def forgets_the_pass(policy, st, model): return st
+def gives_none(policy, st, model): return None
+
+@pytest.mark.parametrize('predict', [erases, forgets_the_pass, gives_none])
+def test_a_predict_keeps_the_prompt_and_gives_a_state_and_a_pass(predict):
+    refused(replace(prism(), predict=predictor(1, True)(predict), reveal=(uniform, topk(100))), 'predict', predict.__name__, 'expected')
+
+@pytest.mark.parametrize('T', [2.5, 0, -1, None, 'many'])
+def test_steps_are_a_whole_number(T):
+    rule = replace(prism(), steps=lambda policy, budget, n_free: T)
+    with pytest.raises(ValueError, match='steps: .*lambda.* gave T='): n_steps(rule, 8, torch.tensor([9]))
+    refused(rule, 'steps')
+
 def test_checks_let_what_is_right_pass():
     own = replace(navira_det(n_remask=1, on=0.), remask=(distrust, lambda st, score, eligible: eligible & (score == score.masked_fill(~eligible, -torch.inf).amax(1, keepdim=True))))
     out = text(small_lm(), own)
@@ -58,8 +75,10 @@ def spoilt(value, where='logits', seed=0):
     return model
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
-@pytest.mark.parametrize('name', sorted(set(policies()) - {'token-critic'}))
-def test_logits_that_are_no_numbers_end_the_run(name, value): refused(name, 'logits', 'diverged', model=spoilt(value))
+@pytest.mark.parametrize('name', sorted(policies()))
+def test_logits_that_are_no_numbers_end_the_run(name, value):
+    rule = policy(name, critic=Critic.of(small_lm(), 1)) if name == 'token-critic' else name
+    refused(rule, 'logits', 'diverged', model=spoilt(value))
 
 @pytest.mark.parametrize('name', ['prism', 'navira', 'navira-piecewise', 'navira-onepass', 'remedi'])
 def test_a_quality_that_is_no_number_ends_the_run(name):

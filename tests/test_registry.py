@@ -97,7 +97,7 @@ def test_what_is_taken_back_is_not_what_is_opened(score, few):
 
 @pytest.mark.parametrize('wrong, said', [(dict(remask=uniform), 'remask='), (dict(reveal=(uniform,)), 'reveal='), (dict(predict=lambda *a: a), 'predict=')])
 def test_what_is_no_policy_is_refused_when_it_is_made(wrong, said):
-    with pytest.raises(TypeError, match=f'{said}.*expected'): Policy(**dict(reveal=(uniform, topk(1)), predict=refresh) | wrong)
+    with pytest.raises(ValueError, match=f'{said}.*expected'): Policy(**dict(reveal=(uniform, topk(1)), predict=refresh) | wrong)
 
 @pytest.mark.parametrize('part', ['reveal', 'remask'])
 def test_a_score_of_another_shape_is_an_error_that_says_so(lm, part):

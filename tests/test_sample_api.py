@@ -9,9 +9,9 @@ import navira
 from navira import sampling
 from navira.denoiser import Config, MaskedLM
 from navira.diffusion import Pass
-from navira.prism import Policy
+from navira.prism import Policy, backbone
 from navira.sampling import ProgressBar, Samples, _encode, comments, documented, fill, policies, policy, register, sample, start_ids
-from toys import Tiny, TinyPass
+from toys import Tiny, TinyPass, small_lm
 
 def says(error, *parts):
     return pytest.raises(error, match='.*'.join(map(re.escape, map(str, parts))))
@@ -357,3 +357,21 @@ def test_a_replay_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(type(path), 'write_text', full)
     with says(OSError, 'replay'): page.save(path)
     assert path.read_text(encoding='utf-8') == before and [p.name for p in tmp_path.iterdir()] == ['replay.html']
+
+
+def test_numbers_of_numpy_are_numbers():
+    import numpy as np
+    model = small_lm()
+    a = navira.sample(model, 'prism', np.int64(6), np.int32(2), np.uint8(3), eta=np.float32(.25), n_remask=np.int64(1))
+    assert torch.equal(a.tokens, navira.sample(model, 'prism', 6, 2, 3, eta=.25, n_remask=1).tokens)
+    for wrong in (dict(budget=np.float32(2.5)), dict(n=np.bool_(True)), dict(seed=np.nan)):
+        with pytest.raises(ValueError): navira.sample(model, 'prism', **wrong)
+
+def test_a_method_may_be_a_factory():
+    class Mine:
+        def rule(self, p=.9): return backbone(p)
+    from navira.sampling import _about, _registry, policies, register
+    try:
+        register('a-method')(Mine().rule)
+        assert 'a-method' in policies() and navira.sample(small_lm(), 'a-method', 4).n_steps == 4
+    finally: _registry.pop('a-method', None); _about.pop('a-method', None)
