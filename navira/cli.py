@@ -426,7 +426,7 @@ def compare(
     with stoppable(), bar() as b: st = ex.run(grid, _store(folder, grid, net), net, moves(b, 'sampling'))
     cells = {ex.cell_key(c, st.record['fingerprint'], net.length, prompt): c for c in ex.cells(grid)}
     with stoppable(), bar() as b: ex.evaluate(st, grid.metrics, judge, progress=steps(b), keys=cells)
-    _report(folder, st, grid, cells, net, free, f'{grid.n} texts of {net.length} tokens a cell, seed {seed}' + (f'; perplexity under {judge.name}' if judge else ''), show)
+    _report(folder, st, grid, cells, net, free, judge and judge.name, f'{grid.n} texts of {net.length} tokens a cell, seed {seed}' + (f'; perplexity under {judge.name}' if judge else ''), show)
 
 # %% ../nbs/99_cli.ipynb #a3012851
 def _findable(reference: str) -> None:
@@ -501,9 +501,8 @@ def steps(b: Progress):
     return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
 
 # %% ../nbs/99_cli.ipynb #18b03448
-def _report(folder: Path, st, grid, cells: dict, net, free: int, title: str, show: int) -> None:
+def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | None, title: str, show: int) -> None:
     import navira.experiments as ex
-    judge = grid.reference if 'perplexity' in grid.metrics else None
     df = ex.load(st, cells, judge, limit=grid.n).set_index('key').loc[list(cells)].reset_index()
     if judge is None: df = df.drop(columns=[c for c in df if c.startswith('perplexity')])
     df['charged'] = [ex.charged(cells[k], free)[1] for k in df.key]

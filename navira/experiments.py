@@ -58,8 +58,8 @@ __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'CO
            'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again', 'Texts',
            'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge', 'Lack',
            'lack', 'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate', 'wanted',
-           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples', 'samples',
-           'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
+           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'judged', 'reference_of', 'cell_samples',
+           'samples', 'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
 
 # %% ../nbs/12_experiments.ipynb #28397f92
 @dataclass(frozen=True)
@@ -464,7 +464,7 @@ def remaining(
 ) -> tuple[int, int]: # samples to draw, and texts to judge
     key = '' if st is None else cell_key(c, st.record['fingerprint'], length, s.prompt)
     left = c.n if st is None else sum(b.n for b in to_do(st, batches(grown(st, c, key), key, s.batch_size), s.batch_size))
-    files = [(name, st and st.metric(key, name, s.reference)) for name in referenced if name in s.metrics or name == 'features' and s.features is not None]
+    files = [(name, st and st.metric(key, name, metrics.reference_name(s.reference))) for name in referenced if name in s.metrics or name == 'features' and s.features is not None]
     kept = [(name, path) for name, path in files if name != 'features' or s.features in (None, c.budget)]
     return left, sum(max(0, min(c.n, (s.scored if name == 'perplexity' else None) or c.n) - (len(m) if path and (m := sound(path)) is not None else 0)) for name, path in kept)
 
@@ -1415,6 +1415,17 @@ def wants(
 # %% ../nbs/12_experiments.ipynb #783d53ff
 ABOUT = ('key', 'label', 'policy', 'change', 'budget', 'seed', 'n', 'n_steps', 'charged', 'matched', 'trace')
 
+def judged(
+    st: Store,
+    key: str, # of a cell
+    name: str, # of a metric that needs a reference
+    reference: str | None = None, # its name; None: the configuration's
+) -> Path:
+    "A metric's file: under the reference's name, or, where there is none, that of what takes its place here (`reference_name` of notebook 11)."
+    whose = reference or st.record['config']['reference']
+    path = st.metric(key, name, whose)
+    return path if path.exists() else st.metric(key, name, metrics.reference_name(whose))
+
 def reference_of(
     st: Store,
     reference: str | None = None, # its name; None: the configuration's, or the only one there is
@@ -1423,7 +1434,7 @@ def reference_of(
     there = set()
     for p in sorted((st.folder / 'metrics').glob('*-perplexity-*.parquet')):
         with contextlib.suppress(Damaged, KeyError): there.add(read_table(p, ['crc'])[1]['reference'])      # one that is damaged is set aside where it is read
-    if reference is not None: return choose('reference', reference, sorted(there))
+    if reference is not None: return stand if reference not in there and (stand := metrics.reference_name(reference)) in there else choose('reference', reference, sorted(there))
     return next((r for r in (st.record['config']['reference'], *sorted(there)) if r in there), None)
 
 def cell_samples(
@@ -1464,7 +1475,7 @@ def features_of(
     reference: str | None = None, # whose; None: the configuration's
 ) -> Tensor: # [m, D] float32
     "The reference's features of a cell's samples. FileNotFoundError where none were kept."
-    path = st.metric(key, 'features', reference or st.record['config']['reference'])
+    path = judged(st, key, 'features', reference)
     if not path.exists(): raise FileNotFoundError(f'no features of cell {key}: set features = its budget in the configuration, then `navira evaluate`')
     return torch.tensor(read_table(path)[0]['features'].to_pylist(), dtype=torch.float32)
 
@@ -1511,8 +1522,8 @@ def set_rows(
     reference: str | None = None, # whose MAUVE; None: the configuration's
 ) -> list[dict]: # metric, value, lo, hi, groups, n
     "The set metrics of a cell, as far as they are of the samples it has now."
-    crc, judge = read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist(), reference or st.record['config']['reference']
-    found = stands(st.metric(key, 'sets'), of=digest([crc, SET])), stands(st.metric(key, 'mauve', judge), of=digest(crc))
+    crc = read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist()
+    found = stands(st.metric(key, 'sets'), of=digest([crc, SET])), stands(judged(st, key, 'mauve', reference), of=digest(crc))
     return [row for m in found if m is not None for row in m.to_pylist()]
 
 # %% ../nbs/12_experiments.ipynb #a7ddd5e4
