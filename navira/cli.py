@@ -295,14 +295,15 @@ def generate(
     if length is not None: s.whole('length', length, 1)
     if replay: writable(replay.parent)
     elif beside is not None: raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
-    starts = [p for p in starts for _ in range(n)]
-    runs = [(policy, rule, len(starts) or n)]
+    runs = [(policy, rule, n * (len(starts) or 1))]
     if beside is not None:
         other_name, other_given = named(beside, s.policies())
         runs += [(beside, s.policy(other_name, **other_given), 1)]
     s.enough(runs[-1][1], budget)
     net = _load(model, _device(device), dtype)
     for _, r, _ in runs: s.fits(net, r, length)
+    s.affordable(runs[0][-1], length or net.length)
+    starts = [p for p in starts for _ in range(n)]
     def sampled(label, r, n):
         first = starts[:n] or None
         ids = s.start_ids(net, n, length, first)
@@ -619,7 +620,7 @@ def evaluate(
     store: StoreArg = None,
     folder: StoreOption = None,
     metrics: Annotated[Optional[str], typer.Option(help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; what the configuration says if not given.')] = None,
-    reference: Annotated[Optional[str], typer.Option(help="Model that judges perplexity: 'smollm2', a folder or a Hub id; the configuration's if not given.")] = None,
+    reference: Annotated[Optional[str], typer.Option(help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the configuration's if not given.")] = None,
     endpoint: Annotated[Optional[str], typer.Option(help='A server that runs this model and speaks OpenAI\'s protocol, as vLLM does: http://HOST:PORT/v1.')] = None,
     scored: Annotated[Optional[int], typer.Option(help='Texts of each cell that it judges.')] = None,
     small: Annotated[Optional[Path], typer.Option('--compact', help='Also write a small copy of the store to this new folder, to commit.')] = None,

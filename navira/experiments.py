@@ -43,14 +43,15 @@ from . import baselines, metrics, onepass, schedules     # policies register the
 from .decoupling import refill_first
 from .denoiser import FULL, MaskedLM, leftovers, load as load_model, nearest, written
 from .diffusion import choose, drawer, nucleus
+from .metrics import cache_folder
 from .prism import Policy
 from .sampling import Samples, enough, fits, n_steps, policies, policy, reads_quality, sample, start_ids, whole
 
 # %% auto #0
 __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures', 'SET',
-           'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest', 'beside',
-           'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs', 'config_text',
-           'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment', 'cache_folder',
+           'METRIC_RULES', 'SPARED', 'JUDGED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest',
+           'beside', 'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs',
+           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment',
            'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table',
            'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'open_store', 'merged',
            'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do', 'compute',
@@ -416,11 +417,6 @@ def environment() -> dict:
     from navira.training import device_name
     return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(), navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
 
-def cache_folder() -> Path:
-    "Where measurements are kept."
-    given = Path(os.environ.get('XDG_CACHE_HOME', ''))
-    return (given if given.is_absolute() else Path.home() / '.cache') / 'navira'
-
 def remembered(
     about: dict, # all that decides the measurement
     measure: Callable[[], Iterable[float]],
@@ -505,7 +501,7 @@ def estimate(
     L, V = s.length or (model.length if model else 128), model.config.vocab_size if model else 2**16
     paces, plan, out = {}, cells(s), []
     kinds = {kind(c): c for c in sorted(plan, key=lambda c: rule(c).matched)}       # of each the last, one that keeps to its budget if there is one
-    warm = cache(lambda: sample(cast(MaskedLM, model), policy('backbone'), 2, 2, 0, L))             # the first run of a process is slow
+    warm = cache(lambda: sample(cast(MaskedLM, model), policy('backbone'), 2, 2, 0, L, progress=False))             # the first run of a process is slow
     here = _measured_by(model, s) if model else {}
     for i, (k, c) in enumerate(kinds.items()):
         if progress: progress(i, len(kinds))
@@ -1324,16 +1320,20 @@ def against_real(
 def evaluate(
     folder, # a store
     metrics: Iterable[str] | None = None, # of METRICS; None: what the sweep's configuration says
-    reference=None, # a `Reference`, an `Endpoint`, or a name; None: what the configuration says
+    reference=None, # a `Reference`, an `Endpoint`, or a name; 'none': nobody, so that what needs one is left out; None: what the configuration says
     scored: int | None = None, # samples a cell that the reference judges; None: what the configuration says
     progress: Callable | None = None, # called with (what, done, in all)
     keys: Iterable[str] | None = None, # of cells; None: all
 ) -> Store:
-    "Add metrics to a store, as far as they are missing. KeyError for an unknown metric, ImportError that names the extra a reference needs; `Interrupted` after Ctrl-C."
+    "Add metrics to a store, as far as they are missing. KeyError for an unknown metric, ValueError for one that needs a reference where that is 'none', ImportError that names the extra a reference needs; `Interrupted` after Ctrl-C."
     st = folder if isinstance(folder, Store) else open_store(folder)
     config, keys, by_name = st.record['config'], list(st.keys if keys is None else keys), metrics is not None
     names = [choose('metric', n, METRICS) for n in (wanted(config) if metrics is None else [metrics] if isinstance(metrics, str) else metrics)]
     scored, judge = None if scored is None else whole('scored', scored, 1), Judge(config['reference'] if reference is None else reference)
+    if judge.given == 'none':
+        names, out = [n for n in names if n not in JUDGED], [n for n in names if n in JUDGED]
+        if out and by_name: raise ValueError(f"reference 'none': {', '.join(out)} cannot be measured without a reference; expected one, or other metrics")
+        if out: warnings.warn(f"{', '.join(out)}: not measured, since the reference is 'none'")
     limit = lambda key: asked_to_score(st, key) if scored is None else scored
     jobs = [(name, some) for name in names for some in together([k for k in keys if wants(st, k, name, by_name)], name, name == 'perplexity' and scored or config['n'])]
     n, done, lacks = sum(len(some) for _, some in jobs), 0, dict[str, str]()
@@ -1355,6 +1355,7 @@ def evaluate(
 
 # %% ../nbs/12_experiments.ipynb #95899d67
 SPARED = ('features', 'mauve', 'sets')
+JUDGED = (*referenced, 'mauve')     # those that are under a reference
 
 def wanted(
     config: dict, # a sweep's, as a store has it

@@ -58,6 +58,8 @@ MISTAKES = {
     'one budget of many too small': (['compare', '--budgets', '16,1'], 'budget=1'),
     'budget is no number': (['compare', '--budgets', '16,many'], '16,many'),
     'no samples': (['generate', '-n', '0'], 'n=0'),
+    'more texts than memory': (['generate', '--prompt', 'a', '-n', '1000000000000'], 'GiB, and this machine has'),
+    'more fillings than memory': (['fill', 'a ___.', '-n', '1000000000000'], 'GiB, and this machine has'),
     'no samples to compare': (['compare', '-n', '-3'], 'n=-3'),
     'prompt too long': (['generate', '--prompt', 'word ' * 400], 'longer than the 128'),
     'tau negative': (['generate', '--policy', 'navira', '--set', 'tau=-0.5'], 'tau=-0.5'),
@@ -365,6 +367,20 @@ def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
     def asked(grid, *a): raise Asked(f'{len(ex.cells(grid))} {grid.n}')
     monkeypatch.setattr(ex, 'run', asked)
     with pytest.raises(AssertionError, match=f'navira: {cells} {n}'): run('compare', '--reference', 'none', '--show', 0, '--out', tmp_path, *args)
+
+
+def test_evaluate_without_a_reference(tmp_path, capsys):
+    "What needs a reference is left out in a sentence; asked for by name it is refused"
+    import navira.experiments as ex
+    from navira.cli import main
+    grid = dict(budgets=[4], n=2, features=4, metrics=['entropy', 'perplexity'], device='cpu', entries=[dict(policy='backbone')])
+    store = ex.run(ex.read_sweep(grid), tmp_path / 'store', small_lm(seed=3))
+    with pytest.warns(UserWarning, match="^perplexity, features, mauve: not measured, since the reference is 'none'$"), pytest.raises(SystemExit) as e:
+        main(['evaluate', str(store.folder), '--reference', 'none'])
+    assert not e.value.code and [p.name.split('-')[1] for p in (store.folder / 'metrics').glob('*')] == ['entropy.parquet']
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as e: main(['evaluate', str(store.folder), '--reference', 'none', '--metrics', 'perplexity,entropy'])
+    assert e.value.code == 2 and "reference 'none': perplexity cannot be measured" in capsys.readouterr().err
 
 
 def test_names_with_brackets_are_no_markup(run, tmp_path, monkeypatch, capsys):
