@@ -6,9 +6,9 @@
 __all__ = ['app', 'out', 'err', 'USER_ERRORS', 'Imports', 'Model', 'Sets', 'Device', 'DType', 'PROMPT', 'StoreArg', 'StoreOption',
            'reference_app', 'Config_', 'Data', 'Out', 'Fields', 'message', 'shown', 'keep_memory', 'main', 'value',
            'settings', 'writable', 'named', 'wanted', 'listed', 'numbers', 'add_policies', 'Log', 'bar', 'complete',
-           'prompts_of', 'charged', 'generate', 'fill', 'spread', 'table', 'figure', 'framed', 'compare', 'traced',
-           'stoppable', 'moves', 'steps', 'pair', 'sweep', 'clock', 'costs', 'evaluate', 'wide', 'verdicts', 'report',
-           'judge', 'install_reference', 'train', 'finetune', 'critic', 'meanings', 'info']
+           'prompts_of', 'generate', 'fill', 'spread', 'table', 'figure', 'framed', 'compare', 'traced', 'stoppable',
+           'moves', 'steps', 'pair', 'sweep', 'clock', 'costs', 'evaluate', 'wide', 'verdicts', 'report', 'judge',
+           'install_reference', 'train', 'finetune', 'critic', 'info']
 
 # %% ../nbs/99_cli.ipynb #b1d57b03
 import ctypes
@@ -23,7 +23,6 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.resources import files
@@ -41,7 +40,7 @@ from rich.text import Text
 # %% ../nbs/99_cli.ipynb #722f034d
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help='Self-correcting masked diffusion language models: PRISM, NAVIRA and their study.')
-out, err = Console(), Console(stderr=True)
+out, err = Console(markup=False), Console(stderr=True, markup=False)     # a path or a label may hold [brackets]
 
 def _version(show: bool):
     if show:
@@ -72,7 +71,7 @@ def keep_memory() -> None:
         if mallopt: mallopt(option, value)
 
 def _refuse(why: str) -> None:
-    err.print(f'navira: {shown(why)}', style='bold red', markup=False, highlight=False, soft_wrap=True)
+    err.print(f'navira: {shown(why)}', style='bold red', highlight=False, soft_wrap=True)
     sys.exit(2)
 
 def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
@@ -207,7 +206,7 @@ class Log(Progress):
             self.console.print(f'{t.description}: {t.completed:.0f} of {t.total:.0f}{left}', markup=False, highlight=False, soft_wrap=True)
 
 def bar() -> Progress:
-    return (Progress if err.is_terminal else Log)(TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
+    return (Progress if err.is_terminal else Log)(TextColumn('{task.description}', markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('eta'), TimeRemainingColumn(), console=err, transient=True)
 
 
 # %% ../nbs/99_cli.ipynb #6262dfeb
@@ -258,19 +257,14 @@ def _of_json(line: str, where: str) -> str:
 
 
 # %% ../nbs/99_cli.ipynb #757d625f
-def charged(rule, n_steps: int, budget: int) -> int: # forward passes
-    "What a run is charged: every pass of every step."
-    passes = n_steps * rule.predict.passes
-    return min(passes, budget) if rule.matched else passes
-
 def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json: bool) -> None:
     "The texts: for a reader, or as JSON lines."
-    paid, free = charged(rule, res.n_steps, res.budget), '' if rule.matched else ' (this policy keeps to no budget)'
+    free = '' if rule.matched else ' (this policy keeps to no budget)'
     for i, text in enumerate(res.texts):
         ran = res.n_forward[i].item()
-        passes = dict(n_forward=ran, charged=paid)         # run; see above
-        said = about | dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=i) | passes | dict(tokens=res.tokens[i].tolist())
-        head = f'--- {about["policy"]}, {ran} forward passes run, {paid} charged{free}, seed {res.seed}, sample {i}'
+        passes = dict(n_forward=ran, charged=res.charged)
+        said = about | dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=i) | passes | dict(tokens=[t for t in res.tokens[i].tolist() if t >= 0])     # -1: after the end of a text that is shorter than others
+        head = f'--- {about["policy"]}, {ran} forward passes run, {res.charged} charged{free}, seed {res.seed}, sample {i}'
         print(json.dumps(dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | said) if as_json else shown(f'{head}\n{text}\n'))
 
 
@@ -301,26 +295,29 @@ def generate(
     if length is not None: s.whole('length', length, 1)
     if replay: writable(replay.parent)
     elif beside is not None: raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
-    starts = [p for p in starts for _ in range(n)]
-    runs = [(policy, rule, len(starts) or n)]
+    runs = [(policy, rule, n * (len(starts) or 1))]
     if beside is not None:
         other_name, other_given = named(beside, s.policies())
         runs += [(beside, s.policy(other_name, **other_given), 1)]
     s.enough(runs[-1][1], budget)
     net = _load(model, _device(device), dtype)
     for _, r, _ in runs: s.fits(net, r, length)
+    s.affordable(runs[0][-1], length or net.length)
+    starts = [p for p in starts for _ in range(n)]
     def sampled(label, r, n):
         first = starts[:n] or None
-        steps = s.n_steps(r, budget, (s.start_ids(net, n, length, first) == net.mask_id).sum(1))
+        ids = s.start_ids(net, n, length, first)
+        lengths = (ids >= 0).sum(1)
+        if replay and lengths.min() < lengths.max(): raise ValueError(f'--replay {replay}: the texts have {lengths.min()} to {lengths.max()} tokens, and a replay is of one length; give one prompt, or --length')
+        steps = s.n_steps(r, budget, (ids == net.mask_id).sum(1))
         task = b.add_task(label, total=steps * n)
         return s.sample(net, r, budget, n, seed, length, first, trace=replay is not None, progress=lambda k: b.advance(task, k))
     with bar() as b: res, *other = [sampled(*r) for r in runs]
     _print_samples(res, dict(policy=policy, hyper=given), rule, starts, as_json)
     if not replay: return
     beside_it = dict(beside=other[0], names=(policy, beside)) if other else {}
-    from navira.denoiser import written
-    with written(replay) as page: res.replay(page, title=f'{"" if other else policy + ", "}budget {budget}, seed {seed}', **beside_it)
-    err.print(f'replay: {replay}', markup=False, highlight=False, soft_wrap=True)
+    res.replay(replay, title=f'{"" if other else policy + ", "}budget {budget}, seed {seed}', **beside_it)
+    err.print(f'replay: {replay}', highlight=False, soft_wrap=True)
 
 
 # %% ../nbs/99_cli.ipynb #739eea9b
@@ -426,7 +423,7 @@ def compare(
     with stoppable(), bar() as b: st = ex.run(grid, _store(folder, grid, net), net, moves(b, 'sampling'))
     cells = {ex.cell_key(c, st.record['fingerprint'], net.length, prompt): c for c in ex.cells(grid)}
     with stoppable(), bar() as b: ex.evaluate(st, grid.metrics, judge, progress=steps(b), keys=cells)
-    _report(folder, st, grid, cells, net, free, f'{grid.n} texts of {net.length} tokens a cell, seed {seed}' + (f'; perplexity under {judge.name}' if judge else ''), show)
+    _report(folder, st, grid, cells, net, free, judge and judge.name, f'{grid.n} texts of {net.length} tokens a cell, seed {seed}' + (f'; perplexity under {judge.name}' if judge else ''), show)
 
 # %% ../nbs/99_cli.ipynb #a3012851
 def _findable(reference: str) -> None:
@@ -447,7 +444,7 @@ def _runnable(net, entries, skip: bool) -> tuple:
         try: s.fits(net, s.policy(e.policy, **e.hyper)); return True
         except ValueError as why:
             if not skip: raise
-            err.print(f'left out: {e.label}: {why}', markup=False, highlight=False, soft_wrap=True)
+            err.print(f'left out: {e.label}: {why}', highlight=False, soft_wrap=True)
     return tuple(e for e in entries if goes(e))
 
 # %% ../nbs/99_cli.ipynb #6e058264
@@ -476,8 +473,8 @@ def _first_texts(folder: Path, grid, net) -> None:
     for c in ex.cells(grid): _print_text(c.label, ex.texts(st, ex.cell_key(c, st.record['fingerprint'], net.length, grid.prompt))[:1])
 
 def _print_text(head: str, texts: list[str]) -> None:
-    out.print(f'\n{head}', style='bold', markup=False, highlight=False, soft_wrap=True)
-    for t in texts: out.print(shown('· ' + ' '.join(t.split())), markup=False, highlight=False, soft_wrap=True)
+    out.print(f'\n{head}', style='bold', highlight=False, soft_wrap=True)
+    for t in texts: out.print(shown('· ' + ' '.join(t.split())), highlight=False, soft_wrap=True)
 
 
 # %% ../nbs/99_cli.ipynb #f3906d4b
@@ -486,7 +483,7 @@ def stoppable():
     "Inside, a stop that was asked for becomes its message and the exit code of an interrupted program."
     try: yield
     except KeyboardInterrupt as e:
-        if str(e): err.print(f'navira: {e}', style='bold', markup=False, highlight=False, soft_wrap=True)
+        if str(e): err.print(f'navira: {e}', style='bold', highlight=False, soft_wrap=True)
         raise typer.Exit(130)
 
 # %% ../nbs/99_cli.ipynb #ee1cc316
@@ -501,9 +498,8 @@ def steps(b: Progress):
     return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
 
 # %% ../nbs/99_cli.ipynb #18b03448
-def _report(folder: Path, st, grid, cells: dict, net, free: int, title: str, show: int) -> None:
+def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | None, title: str, show: int) -> None:
     import navira.experiments as ex
-    judge = grid.reference if 'perplexity' in grid.metrics else None
     df = ex.load(st, cells, judge, limit=grid.n).set_index('key').loc[list(cells)].reset_index()
     if judge is None: df = df.drop(columns=[c for c in df if c.startswith('perplexity')])
     df['charged'] = [ex.charged(cells[k], free)[1] for k in df.key]
@@ -523,9 +519,7 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     (left, row), *right = [ex.again(st, k, text, net) for k in shown]
     names, cell = [cells[k].label for k in shown], cells[shown[0]]
     other = right[0][0] if right else None
-    from navira.denoiser import written
-    with written(folder / 'replay.html') as page: left.replay(page, row=row, title=f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}', beside=other, names=names)
-    return folder / 'replay.html'
+    return left.replay(folder / 'replay.html', row=row, title=f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}', beside=other, names=names)
 
 # %% ../nbs/99_cli.ipynb #39d0d683
 def pair(every: list[str], correcting: list[str]) -> list[str]: # one or two
@@ -572,12 +566,12 @@ def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
     import navira.experiments as ex
     try: net = net or ex.at_hand(grid)
     except (OSError, ValueError) as e:
-        err.print(f'hours are unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
+        err.print(f'hours are unknown: {message(e)}', highlight=False, soft_wrap=True)
         net = None
     st = ex.open_store(store) if (store / 'sweep.json').is_file() else None
     if net is None: st = None                            # nothing in it is known to be this sweep's
     elif st and (diff := ex.refusal(st.record, ex.identity_of(grid, net))):
-        err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', markup=False, highlight=False, soft_wrap=True)
+        err.print(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', highlight=False, soft_wrap=True)
         st = None
     with bar() as b:
         tell = steps(b) if err.is_terminal else _line
@@ -595,7 +589,7 @@ def _judging(grid, net, fresh: bool = False) -> float: # seconds a text
     if not err.is_terminal: err.print('timing the reference model, if it was not timed here before')
     try:
         with err.status('timing the reference model'): return ex.judging(grid, net, fresh=fresh)
-    except (ImportError, OSError, ValueError) as e: err.print(f'time to judge is unknown: {message(e)}', markup=False, highlight=False, soft_wrap=True)
+    except (ImportError, OSError, ValueError) as e: err.print(f'time to judge is unknown: {message(e)}', highlight=False, soft_wrap=True)
     return math.nan
 
 def _here(hours: float) -> str: return '' if math.isnan(hours) else clock(hours) + ' here, '
@@ -626,7 +620,7 @@ def evaluate(
     store: StoreArg = None,
     folder: StoreOption = None,
     metrics: Annotated[Optional[str], typer.Option(help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; what the configuration says if not given.')] = None,
-    reference: Annotated[Optional[str], typer.Option(help="Model that judges perplexity: 'smollm2', a folder or a Hub id; the configuration's if not given.")] = None,
+    reference: Annotated[Optional[str], typer.Option(help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the configuration's if not given.")] = None,
     endpoint: Annotated[Optional[str], typer.Option(help='A server that runs this model and speaks OpenAI\'s protocol, as vLLM does: http://HOST:PORT/v1.')] = None,
     scored: Annotated[Optional[int], typer.Option(help='Texts of each cell that it judges.')] = None,
     small: Annotated[Optional[Path], typer.Option('--compact', help='Also write a small copy of the store to this new folder, to commit.')] = None,
@@ -653,11 +647,11 @@ def _server(url: str, model: str):
 def wide(shown: Any, **kw) -> None:
     "Print; a table in longer lines than the terminal's, where these would cut its words."
     def cut(width): # words
-        with (narrow := Console(width=width, file=io.StringIO())).capture() as c: narrow.print(shown)
+        with (narrow := Console(width=width, file=io.StringIO(), markup=False)).capture() as c: narrow.print(shown)
         return c.get().count('…')
     widths, whole = range(out.width, 400, 10), cut(1000) if isinstance(shown, Table) else 0
     fits = next((w for w in widths if cut(w) <= whole), 400) if isinstance(shown, Table) else out.width
-    Console(file=out.file, width=fits, force_terminal=out.is_terminal).print(shown, **kw)
+    Console(file=out.file, width=fits, force_terminal=out.is_terminal, markup=False).print(shown, **kw)
 
 def verdicts(r) -> Table: # r: the `Results` of notebook 13
     "Claim by claim, in short."
@@ -691,7 +685,7 @@ def report(
     except f.Missing as e: raise ValueError(message(e)) from None
     files = f.report(results, folder, SimpleNamespace(print=wide) if everything else None)
     if not everything: out.print(verdicts(results))
-    out.print(f'written: {files[0]}, and beside it {len(files) - 1} tables and figures' if len(files) > 1 else f'written: {files[0]}', markup=False, highlight=False, soft_wrap=True)
+    out.print(f'written: {files[0]}, and beside it {len(files) - 1} tables and figures' if len(files) > 1 else f'written: {files[0]}', highlight=False, soft_wrap=True)
 
 
 # %% ../nbs/99_cli.ipynb #69324ea9
@@ -724,7 +718,7 @@ def judge(
         n = j.judge(st, server, limit, retry_failed=retry_failed, progress=told)
     out.print(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers', highlight=False, soft_wrap=True)
     try: out.print(terminal(j.table3(j.seen_by(read(st), model))))
-    except Missing as e: err.print(f'no table yet: {e}', markup=False, highlight=False, soft_wrap=True)
+    except Missing as e: err.print(f'no table yet: {e}', highlight=False, soft_wrap=True)
 
 # %% ../nbs/99_cli.ipynb #7dd5abe6
 reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help='The model that judges perplexity.')
@@ -779,7 +773,7 @@ def _config(cls, path: Path | None, flags: dict, pairs: list[str]):
     from navira.training import read_config
     return read_config(cls, path, **settings(pairs) | {k: v for k, v in flags.items() if v is not None})
 
-def _say(line: str) -> None: err.print(line, markup=False, highlight=False, soft_wrap=True)
+def _say(line: str) -> None: err.print(line, highlight=False, soft_wrap=True)
 
 
 # %% ../nbs/99_cli.ipynb #6627f87a
@@ -821,15 +815,6 @@ def critic(config: Config_ = None, data: Data = None, folder: Out = None, model:
 
 
 # %% ../nbs/99_cli.ipynb #001060ad
-def meanings(factory: Callable) -> dict[str, str]: # hyper-parameter -> what its comment says
-    "The comments beside the parameters of a factory, in its source; of a scheduled one in those of its parts."
-    found = dict[str, str]()
-    for part in getattr(factory, 'parts', (factory,)):
-        try: source = inspect.getsource(part)
-        except (OSError, TypeError): continue              # typed at a prompt
-        for name, said in re.findall(r'^\s*(\w+)\s*(?::[^#\n]*|=[^#\n]*)?,?\s*# (.*)$', source, re.M): found.setdefault(name, said)
-    return found
-
 def _default(p: inspect.Parameter) -> str: return '(needed)' if p.default is p.empty else f'{p.default}'
 
 def _policies_table() -> Table:
@@ -843,8 +828,9 @@ def _policies_table() -> Table:
 def _one_policy(name: str) -> None:
     "One policy: what it does, and each hyper-parameter with its default, its choices and its meaning."
     import navira.sampling as s
-    factory, said = s.policies()[name], meanings(s.policies()[name])
-    out.print(Text.assemble((name, 'bold'), f': {inspect.getdoc(factory) or "no description"}'))
+    factory, said = s.policies()[name], s.comments(s.policies()[name])
+    does = re.split(r'\n\n(?:Parameters|Returns)\n---', inspect.getdoc(factory) or 'no description')[0]     # the table below has them
+    out.print(Text.assemble((name, 'bold'), f': {does}'))
     for k, v in s.about(name).items():
         if v: out.print(Text(f'{k}: {v}'))
     t = Table('--set', 'default', 'meaning', box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -874,7 +860,7 @@ def info(subject: Annotated[Optional[str], typer.Argument(metavar='POLICY|MODEL'
     for k, v in {'source': subject or 'embedded', 'backbone': f'{n_params(net.backbone):,} parameters', 'quality head': f'{n_params(net.quality):,} parameters' if net.quality is not None else 'none (see `navira finetune`)', **vars(net.config)}.items(): t.add_row(Text(k), Text(str(v)))
     out.print(t)
     out.print(_policies_table())
-    out.print('navira info POLICY says what each of its hyper-parameters means, and NAME:key=value,\nas in --policy navira-onepass:score=both, sets them.', markup=False, highlight=False)
+    out.print('navira info POLICY says what each of its hyper-parameters means, and NAME:key=value,\nas in --policy navira-onepass:score=both, sets them.', highlight=False)
 
 
 # %% ../nbs/99_cli.ipynb #03dc3ad2
@@ -883,7 +869,7 @@ def _bench(model: str | None, config: str, limit: float = 25.) -> None: # second
     from navira.figures import terminal
     grid = ex.read_sweep(config, **({} if model is None else dict(model=model)))
     net = ex.at_hand(grid)
-    with err.status('timing') as s: t = speed.at_hand(net, limit, tell=lambda name: s.update(f'timing {name}'), dtype=grid.dtype)
+    with err.status('timing') as s: t = speed.at_hand(net, limit, tell=lambda name: s.update(Text(f'timing {name}')), dtype=grid.dtype)
     out.print(terminal(t))
     _estimate(grid, ex.RUNS / grid.name, net, fresh=True)
 

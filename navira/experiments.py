@@ -43,14 +43,15 @@ from . import baselines, metrics, onepass, schedules     # policies register the
 from .decoupling import refill_first
 from .denoiser import FULL, MaskedLM, leftovers, load as load_model, nearest, written
 from .diffusion import choose, drawer, nucleus
+from .metrics import cache_folder
 from .prism import Policy
 from .sampling import Samples, enough, fits, n_steps, policies, policy, reads_quality, sample, start_ids, whole
 
 # %% auto #0
 __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'COLUMNS', 'TRACED', 'IDENTITY', 'measures', 'SET',
-           'METRIC_RULES', 'SPARED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest', 'beside',
-           'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs', 'config_text',
-           'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment', 'cache_folder',
+           'METRIC_RULES', 'SPARED', 'JUDGED', 'ABOUT', 'RUNS', 'Cell', 'dialled', 'rule', 'settled', 'plain', 'digest',
+           'beside', 'made_of', 'cell_key', 'fingerprint', 'Entry', 'wholes', 'entry', 'Sweep', 'check', 'configs',
+           'config_text', 'can_be_made', 'read_sweep', 'expand', 'cells', 'charged', 'kind', 'pace', 'environment',
            'remembered', 'stored_bytes', 'remaining', 'judging', 'at_hand', 'estimate', 'Damaged', 'write_table',
            'read_table', 'set_aside', 'checksums', 'by_step', 'tabled', 'checked', 'Store', 'open_store', 'merged',
            'overruled', 'refusal', 'claim', 'Batch', 'batches', 'holds', 'rows_there', 'grown', 'to_do', 'compute',
@@ -58,8 +59,8 @@ __all__ = ['shapes', 'changes', 'RULES', 'METRICS', 'referenced', 'CONFIGS', 'CO
            'prepared', 'identity_of', 'run', 'tally', 'work', 'tokens', 'texts', 'trajectory', 'again', 'Texts',
            'likelihoods', 'of_groups', 'of_sets', 'real_windows', 'real_features', 'vectors', 'ships', 'Judge', 'Lack',
            'lack', 'per_sample', 'put', 'column', 'sound', 'stands', 'whole_set', 'against_real', 'evaluate', 'wanted',
-           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'reference_of', 'cell_samples', 'samples',
-           'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
+           'measure', 'together', 'asking', 'asked_to_score', 'wants', 'judged', 'reference_of', 'cell_samples',
+           'samples', 'features_of', 'interval', 'load', 'set_rows', 'compact', 'empty', 'bytes_of', 'latest']
 
 # %% ../nbs/12_experiments.ipynb #28397f92
 @dataclass(frozen=True)
@@ -416,11 +417,6 @@ def environment() -> dict:
     from navira.training import device_name
     return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(), navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
 
-def cache_folder() -> Path:
-    "Where measurements are kept."
-    given = Path(os.environ.get('XDG_CACHE_HOME', ''))
-    return (given if given.is_absolute() else Path.home() / '.cache') / 'navira'
-
 def remembered(
     about: dict, # all that decides the measurement
     measure: Callable[[], Iterable[float]],
@@ -464,7 +460,7 @@ def remaining(
 ) -> tuple[int, int]: # samples to draw, and texts to judge
     key = '' if st is None else cell_key(c, st.record['fingerprint'], length, s.prompt)
     left = c.n if st is None else sum(b.n for b in to_do(st, batches(grown(st, c, key), key, s.batch_size), s.batch_size))
-    files = [(name, st and st.metric(key, name, s.reference)) for name in referenced if name in s.metrics or name == 'features' and s.features is not None]
+    files = [(name, st and st.metric(key, name, metrics.reference_name(s.reference))) for name in referenced if name in s.metrics or name == 'features' and s.features is not None]
     kept = [(name, path) for name, path in files if name != 'features' or s.features in (None, c.budget)]
     return left, sum(max(0, min(c.n, (s.scored if name == 'perplexity' else None) or c.n) - (len(m) if path and (m := sound(path)) is not None else 0)) for name, path in kept)
 
@@ -505,7 +501,7 @@ def estimate(
     L, V = s.length or (model.length if model else 128), model.config.vocab_size if model else 2**16
     paces, plan, out = {}, cells(s), []
     kinds = {kind(c): c for c in sorted(plan, key=lambda c: rule(c).matched)}       # of each the last, one that keeps to its budget if there is one
-    warm = cache(lambda: sample(cast(MaskedLM, model), policy('backbone'), 2, 2, 0, L))             # the first run of a process is slow
+    warm = cache(lambda: sample(cast(MaskedLM, model), policy('backbone'), 2, 2, 0, L, progress=False))             # the first run of a process is slow
     here = _measured_by(model, s) if model else {}
     for i, (k, c) in enumerate(kinds.items()):
         if progress: progress(i, len(kinds))
@@ -1324,16 +1320,20 @@ def against_real(
 def evaluate(
     folder, # a store
     metrics: Iterable[str] | None = None, # of METRICS; None: what the sweep's configuration says
-    reference=None, # a `Reference`, an `Endpoint`, or a name; None: what the configuration says
+    reference=None, # a `Reference`, an `Endpoint`, or a name; 'none': nobody, so that what needs one is left out; None: what the configuration says
     scored: int | None = None, # samples a cell that the reference judges; None: what the configuration says
     progress: Callable | None = None, # called with (what, done, in all)
     keys: Iterable[str] | None = None, # of cells; None: all
 ) -> Store:
-    "Add metrics to a store, as far as they are missing. KeyError for an unknown metric, ImportError that names the extra a reference needs; `Interrupted` after Ctrl-C."
+    "Add metrics to a store, as far as they are missing. KeyError for an unknown metric, ValueError for one that needs a reference where that is 'none', ImportError that names the extra a reference needs; `Interrupted` after Ctrl-C."
     st = folder if isinstance(folder, Store) else open_store(folder)
     config, keys, by_name = st.record['config'], list(st.keys if keys is None else keys), metrics is not None
     names = [choose('metric', n, METRICS) for n in (wanted(config) if metrics is None else [metrics] if isinstance(metrics, str) else metrics)]
     scored, judge = None if scored is None else whole('scored', scored, 1), Judge(config['reference'] if reference is None else reference)
+    if judge.given == 'none':
+        names, out = [n for n in names if n not in JUDGED], [n for n in names if n in JUDGED]
+        if out and by_name: raise ValueError(f"reference 'none': {', '.join(out)} cannot be measured without a reference; expected one, or other metrics")
+        if out: warnings.warn(f"{', '.join(out)}: not measured, since the reference is 'none'")
     limit = lambda key: asked_to_score(st, key) if scored is None else scored
     jobs = [(name, some) for name in names for some in together([k for k in keys if wants(st, k, name, by_name)], name, name == 'perplexity' and scored or config['n'])]
     n, done, lacks = sum(len(some) for _, some in jobs), 0, dict[str, str]()
@@ -1355,6 +1355,7 @@ def evaluate(
 
 # %% ../nbs/12_experiments.ipynb #95899d67
 SPARED = ('features', 'mauve', 'sets')
+JUDGED = (*referenced, 'mauve')     # those that are under a reference
 
 def wanted(
     config: dict, # a sweep's, as a store has it
@@ -1415,6 +1416,17 @@ def wants(
 # %% ../nbs/12_experiments.ipynb #783d53ff
 ABOUT = ('key', 'label', 'policy', 'change', 'budget', 'seed', 'n', 'n_steps', 'charged', 'matched', 'trace')
 
+def judged(
+    st: Store,
+    key: str, # of a cell
+    name: str, # of a metric that needs a reference
+    reference: str | None = None, # its name; None: the configuration's
+) -> Path:
+    "A metric's file: under the reference's name, or, where there is none, that of what takes its place here (`reference_name` of notebook 11)."
+    whose = reference or st.record['config']['reference']
+    path = st.metric(key, name, whose)
+    return path if path.exists() else st.metric(key, name, metrics.reference_name(whose))
+
 def reference_of(
     st: Store,
     reference: str | None = None, # its name; None: the configuration's, or the only one there is
@@ -1423,7 +1435,7 @@ def reference_of(
     there = set()
     for p in sorted((st.folder / 'metrics').glob('*-perplexity-*.parquet')):
         with contextlib.suppress(Damaged, KeyError): there.add(read_table(p, ['crc'])[1]['reference'])      # one that is damaged is set aside where it is read
-    if reference is not None: return choose('reference', reference, sorted(there))
+    if reference is not None: return stand if reference not in there and (stand := metrics.reference_name(reference)) in there else choose('reference', reference, sorted(there))
     return next((r for r in (st.record['config']['reference'], *sorted(there)) if r in there), None)
 
 def cell_samples(
@@ -1464,7 +1476,7 @@ def features_of(
     reference: str | None = None, # whose; None: the configuration's
 ) -> Tensor: # [m, D] float32
     "The reference's features of a cell's samples. FileNotFoundError where none were kept."
-    path = st.metric(key, 'features', reference or st.record['config']['reference'])
+    path = judged(st, key, 'features', reference)
     if not path.exists(): raise FileNotFoundError(f'no features of cell {key}: set features = its budget in the configuration, then `navira evaluate`')
     return torch.tensor(read_table(path)[0]['features'].to_pylist(), dtype=torch.float32)
 
@@ -1511,8 +1523,8 @@ def set_rows(
     reference: str | None = None, # whose MAUVE; None: the configuration's
 ) -> list[dict]: # metric, value, lo, hi, groups, n
     "The set metrics of a cell, as far as they are of the samples it has now."
-    crc, judge = read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist(), reference or st.record['config']['reference']
-    found = stands(st.metric(key, 'sets'), of=digest([crc, SET])), stands(st.metric(key, 'mauve', judge), of=digest(crc))
+    crc = read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist()
+    found = stands(st.metric(key, 'sets'), of=digest([crc, SET])), stands(judged(st, key, 'mauve', reference), of=digest(crc))
     return [row for m in found if m is not None for row in m.to_pylist()]
 
 # %% ../nbs/12_experiments.ipynb #a7ddd5e4

@@ -403,8 +403,9 @@ def _from_gguf(path):
 
 # %% ../nbs/11_metrics.ipynb #b0f68320
 def cache_folder() -> Path:
-    "Where unpacked references are kept."
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'navira'
+    "Where unpacked references and measurements are kept; a relative `XDG_CACHE_HOME` does not count, as its specification says."
+    given = Path(os.environ.get('XDG_CACHE_HOME', ''))
+    return (given if given.is_absolute() else Path.home()/'.cache')/'navira'
 
 # %% ../nbs/11_metrics.ipynb #d476bfd9
 def _from_folder(folder, dtype, device_map=None, **kw): # kw: local_files_only

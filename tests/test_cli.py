@@ -58,6 +58,8 @@ MISTAKES = {
     'one budget of many too small': (['compare', '--budgets', '16,1'], 'budget=1'),
     'budget is no number': (['compare', '--budgets', '16,many'], '16,many'),
     'no samples': (['generate', '-n', '0'], 'n=0'),
+    'more texts than memory': (['generate', '--prompt', 'a', '-n', '1000000000000'], 'GiB, and this machine has'),
+    'more fillings than memory': (['fill', 'a ___.', '-n', '1000000000000'], 'GiB, and this machine has'),
     'no samples to compare': (['compare', '-n', '-3'], 'n=-3'),
     'prompt too long': (['generate', '--prompt', 'word ' * 400], 'longer than the 128'),
     'tau negative': (['generate', '--policy', 'navira', '--set', 'tau=-0.5'], 'tau=-0.5'),
@@ -241,7 +243,7 @@ def test_info_fits_80_columns(run, monkeypatch):
 
 def test_info_on_one_policy(run):
     said = ' '.join(run('info', 'navira-onepass').split())
-    assert "score logit one of logit, probability, drawn, both; 'drawn': logits, and new tokens by" in said and 'the mean of the two, as logits' in said and 'parameters' not in said
+    assert "score logit one of logit, probability, drawn, both; 'drawn': logits, and new tokens by" in said and 'the mean of the two, as logits' in said and 'Parameters' not in said and said.count('the mean of the two') == 1
     assert 'tau_min 0.05' in (said := ' '.join(run('info', 'navira-piecewise').split())) and 'at u = p2' in said and 'remask probability' in said     # a scheduled one's comments stand in two places
 
 
@@ -273,6 +275,16 @@ def test_prompts(run, tmp_path):
     assert json.loads(run(*args[:1], *args[5:], '--prompts', tmp_path / 'p.jsonl'))['prompt'] == 'Two\nlines'
 
 
+def test_texts_of_several_lengths(run, tmp_path):
+    "JSON has the tokens of each, and no filling behind them; a replay of them is refused by the word that was typed"
+    from navira.cli import main
+    args = ['generate', '--prompt', 'He<|mask|>.', '--prompt', 'She said<|mask|><|mask|> and left.', '--budget', 4, '--policy', 'backbone', '--json']
+    short, long = ([*json.loads(l)['tokens']] for l in run(*args).splitlines())
+    assert len(short) < len(long) and min(short + long) >= 0
+    with pytest.raises(AssertionError, match=f'--replay .*two.html: the texts have {len(short)} to {len(long)} tokens'): run(*args, '--replay', tmp_path / 'two.html')
+    assert not list(tmp_path.iterdir())
+
+
 def test_charged_and_run(run):
     said = json.loads(run('generate', '--policy', 'navira-det', '--budget', 17, '--length', 32, '--json'))
     assert said['charged'] == 16 and said['n_forward'] < 16 and said['budget'] == 17                # no pass to rate tokens in the first half
@@ -296,7 +308,7 @@ def test_fill(run, net, monkeypatch):
         def decode(self, ids, skip_special_tokens): return 'Caf\xe9\x1b[31m\x9b2J\r\u202e\nend'
     def fill(*args, **kw):
         asked.append((args, kw))
-        return Samples(torch.zeros(2, 8, dtype=torch.int64), torch.tensor([3, 4]), 4, 8, 0., Wild(), seed=7)
+        return Samples(torch.zeros(2, 8, dtype=torch.int64), torch.tensor([3, 4]), 4, 8, 0., Wild(), seed=7, charged=4)
     monkeypatch.setattr(navira, 'fill', fill, raising=False)
     args = ['fill', 'The man ___.', '-n', 2, '--tokens', 1, '--policy', 'prism:p=.7', '--set', 'eta=.1', '--seed', 7, '--budget', 8]
     said = run(*args)
@@ -355,6 +367,39 @@ def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
     def asked(grid, *a): raise Asked(f'{len(ex.cells(grid))} {grid.n}')
     monkeypatch.setattr(ex, 'run', asked)
     with pytest.raises(AssertionError, match=f'navira: {cells} {n}'): run('compare', '--reference', 'none', '--show', 0, '--out', tmp_path, *args)
+
+
+def test_evaluate_without_a_reference(tmp_path, capsys):
+    "What needs a reference is left out in a sentence; asked for by name it is refused"
+    import navira.experiments as ex
+    from navira.cli import main
+    grid = dict(budgets=[4], n=2, features=4, metrics=['entropy', 'perplexity'], device='cpu', entries=[dict(policy='backbone')])
+    store = ex.run(ex.read_sweep(grid), tmp_path / 'store', small_lm(seed=3))
+    with pytest.warns(UserWarning, match="^perplexity, features, mauve: not measured, since the reference is 'none'$"), pytest.raises(SystemExit) as e:
+        main(['evaluate', str(store.folder), '--reference', 'none'])
+    assert not e.value.code and [p.name.split('-')[1] for p in (store.folder / 'metrics').glob('*')] == ['entropy.parquet']
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as e: main(['evaluate', str(store.folder), '--reference', 'none', '--metrics', 'perplexity,entropy'])
+    assert e.value.code == 2 and "reference 'none': perplexity cannot be measured" in capsys.readouterr().err
+
+
+def test_names_with_brackets_are_no_markup(run, tmp_path, monkeypatch, capsys):
+    "A path, a label or a title is printed as it is; `[/b]` would be an error of rich, after all the work"
+    from navira import training
+    folder, flat = tmp_path / 'run[/b]', lambda said: said.replace('\n', '')
+    monkeypatch.setattr(training, 'train', lambda cfg, tell: Path(cfg.out) / 'model')
+    (tmp_path / 'words.txt').write_text('the dog sees the cat. ' * 40)
+    assert f'model: {folder}/model' in flat(run('train', '--data', tmp_path / 'words.txt', '--out', folder))
+    said = run('compare', '--policies', 'backbone', '--budgets', 2, '-n', 8, '--reference', 'none', '--show', 0, '--out', folder)
+    assert f'{folder}/compare.json' in flat(said)
+    (store,) = folder.glob('store-*')
+    assert f'cells in {store}' in flat(run('evaluate', store, '--metrics', 'entropy'))
+    assert str(store) in flat(run('report', store)) and str(store) in flat(run('report', store, '--print'))
+    (tmp_path / 'grid.toml').write_text('n = 1\nbudgets = [2]\nlength = 8\nmetrics = ["entropy"]\n[[entries]]\npolicy = "backbone"\nlabel = "plain [/b]"\n')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    assert f'1 cells in {folder}/s' in flat(run('sweep', tmp_path / 'grid.toml', '--store', folder / 's'))
+    said = ' '.join(run('sweep', tmp_path / 'grid.toml', '--store', folder / 's', '--dry-run').split())
+    assert 'plain [/b]' in said and 'run[/b]' in said
 
 
 def test_files_of_a_comparison_are_whole_or_as_they_were(run, tmp_path, monkeypatch):

@@ -692,7 +692,7 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     with pytest.MonkeyPatch.context() as m:
         m.setenv('XDG_CACHE_HOME', str(tmp_path)); assert ex.cache_folder() == tmp_path / 'navira'
         m.setenv('HOME', str(tmp_path / 'me'))
-        for unset in ('', 'relative/one'): m.setenv('XDG_CACHE_HOME', unset); assert ex.cache_folder() == tmp_path / 'me' / '.cache' / 'navira'
+        for unset in ('', 'relative/one'): m.setenv('XDG_CACHE_HOME', unset); assert ex.cache_folder() == metrics.cache_folder() == tmp_path / 'me' / '.cache' / 'navira'
 
 def test_a_policy_without_a_budget_is_timed_by_one_that_keeps_to_it(home, monkeypatch):
     "Else a dry run of `small` samples whole texts of `first-hitting`, `eb` and others, three times each"

@@ -209,6 +209,25 @@ def cli(capfd, *args):
     with pytest.raises(SystemExit) as e: main(list(map(str, args)))
     return e.value.code, *capfd.readouterr()
 
+def test_what_the_hubs_model_judged_is_read_by_the_name_that_was_given(unshipped, monkeypatch, ref, tmp_path, capfd):
+    "Without the package results stand under the Hub's name, and 'smollm2' is what users and configurations still say"
+    import pyarrow as pa
+    monkeypatch.setattr(metrics, '_from_name', lambda name, load: (ref.model, ref.tokenizer))
+    code, out, err = cli(capfd, 'compare', '--policies', 'backbone', '--budgets', 2, '-n', 8, '--show', 0, '--out', tmp_path)
+    assert not code and f'perplexity under {metrics.HUB}' in ' '.join(out.split()), err
+    (cell,), (folder,) = json.loads((tmp_path/'compare.json').read_text())['cells'], tmp_path.glob('store-*')
+    assert cell['perplexity'] > 1
+    code, out, err = cli(capfd, 'report', folder, '--reference', 'smollm2')
+    assert not code and 'written' in out, err
+    st = ex.open_store(folder); (key,) = st.keys
+    assert ex.reference_of(st) == ex.reference_of(st, 'smollm2') == metrics.HUB
+    with pytest.raises(KeyError, match="'smolm2'"): ex.reference_of(st, 'smolm2')
+    ex.evaluate(st, 'features')
+    assert st.record['config']['reference'] == 'smollm2' and len(ex.features_of(st, key)) == len(ex.features_of(st, key, 'smollm2')) == 8
+    table, crc = ex.of_groups('mauve', metrics.Grouped(np.array([.4, .6]), 4), 8), ex.read_table(st.cell(key), ['crc'])[0]['crc'].to_pylist()
+    ex.write_table(st.metric(key, 'mauve', metrics.HUB), pa.Table.from_pylist([table]), dict(key=key, metric='mauve', reference=metrics.HUB, of=ex.digest(crc), real='', version=ex.METRIC_RULES['mauve']))
+    assert [r['value'] for r in ex.set_rows(st, key)] == [.5] and ex.load(st).mauve.item() == .5
+
 def test_a_comparison_without_a_reference_leaves_no_folder(unshipped, tmp_path, capfd):
     code, out, err = cli(capfd, 'compare', '--out', tmp_path/'new'/'demo', '--budgets', 2, '-n', 1)
     assert code == 2 and all(w in ' '.join(err.split()) for w in WAYS) and list(tmp_path.iterdir()) == []

@@ -182,6 +182,10 @@ def test_seeds_that_would_be_one_are_refused():
     sample(Tiny(6, 4), 'prism', 4, seed=2**63 - 1); sample(Tiny(6, 4), 'prism', 4, seed=-2**63)
     with says(ValueError, 'first='): sample(Tiny(6, 4), 'prism', 4, n=2, first=2**63 - 1)
 
+@pytest.mark.parametrize('n, text', [(10**12, '___'), (2**62, ['___', 'a ___'])])
+def test_more_fillings_than_memory_are_refused_before_there_are_prompts(n, text, embedded):
+    with says(ValueError, 'n=', 'GiB', 'first='): fill(text, n, model=embedded)
+
 @pytest.mark.parametrize('kw', [dict(n=10**12), dict(n=1e12, prompt=[0, 1]), dict(n=2**62), dict(n=10**12, trace=True)])
 def test_what_does_not_fit_into_memory_is_a_sentence(kw):
     with says(ValueError, 'n=', 'GiB', 'first='): sample(Tiny(6, 4), 'prism', 4, **kw)
@@ -282,6 +286,15 @@ def test_nobody_looks_nothing_is_shown(monkeypatch):
     assert watched(monkeypatch, Terminal(), progress=told.append) == '' and sum(told) == 80
     monkeypatch.setattr(sys, 'stderr', None)
     sample(Tiny(6, 4), 'prism', 4)
+
+def test_a_bar_that_was_asked_for(monkeypatch):
+    "is shown at once; where no terminal is, its last state stays, without control codes"
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, 'stderr', stream)
+        sample(Tiny(6, 4), 'backbone', 4, n=4, progress=True)
+        assert 'backbone' in stream.getvalue() and '16/16' in stream.getvalue()
+        assert stream.isatty() == ('\x1b' in stream.getvalue())
+    with pytest.raises(ValueError, match="progress='yes': expected None, True, False"): sample(Tiny(6, 4), 'backbone', 4, progress='yes')
 
 def test_a_short_run_shows_none(monkeypatch):
     stream = Terminal()
