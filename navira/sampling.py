@@ -45,7 +45,7 @@ from .selection import navira, prism_stochastic
 
 # %% auto #0
 __all__ = ['grids', 'BIDI', 'register', 'comments', 'documented', 'policies', 'about', 'parameters', 'choices', 'plain_number',
-           'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps', 'start_ids', 'Trace',
+           'policy', 'whole', 'scheduled', 'bernoulli', 'mdlm', 'enough', 'n_steps', 'start_ids', 'affordable', 'Trace',
            'replay_data', 'replay_html', 'Replay', 'replay', 'draw_step', 'Samples', 'printable', 'Recorder',
            'as_many_as_fit', 'ProgressBar', 'sample', 'reads_quality', 'fits', 'check_model', 'Checked', 'fill']
 
@@ -274,7 +274,7 @@ def start_ids(
     if len(rows) not in (0, 1, n): raise ValueError(f'prompt: {len(rows)} prompts for n={n} samples; leave n out for one sample a prompt, or give one prompt')
     given, vocab = torch.cat([torch.tensor([model.mask_id]), *(ids for ids, _ in rows)]), getattr(getattr(model, 'config', None), 'vocab_size', None)
     if given.min() < 0 or vocab and given.max() >= vocab: raise ValueError(f'prompt: ids must lie in 0..{(vocab or 2**63) - 1}, got {given.min().item()} to {given.max().item()}')
-    _affordable(n, L)
+    affordable(n, L)
     x = torch.full((n, L), model.mask_id)
     for b, (ids, blanks) in enumerate(rows):
         if len(ids) > L: raise ValueError(f'prompt: {len(ids)} tokens are longer than the {L} of the sequence')
@@ -324,7 +324,11 @@ def _encode(model, texts: Sequence[str]) -> list[Tensor]: # ids [l] of each
     return [ids(t) for t in texts]
 
 # %% ../nbs/07_sampling.ipynb #ed838041
-def _affordable(n: int, L: int, T: int = 0) -> None: # T: steps of a trace
+def affordable(
+    n: int, # samples
+    L: int, # tokens of each
+    T: int = 0, # steps of a trace
+) -> None:
     "ValueError for more than this machine has."
     need = n * L * (24 + 10 * T)     # ids at the start, in work and as the result; of a trace ids, two marks and a score
     try: have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
@@ -798,25 +802,27 @@ class ProgressBar:
         total: int, # steps, each sample's counted
         name: str, # what stands before the bar
         wait: float = 1., # seconds
+        always: bool = False, # at once, and where no terminal is: there its last state stays
     ):
-        self.total, self.name, self.wait, self.done, self.last = total, name, wait, 0, 0.
+        self.total, self.name, self.wait, self.always, self.done, self.last = total, name, wait, always, 0, 0.
         self.lock, self.t0, self.output = threading.Lock(), time.perf_counter(), None
         self.bar: Progress | None = None
         ipython = getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)()
         self.notebook = getattr(ipython, 'kernel', None) is not None
-        self.looked_at = self.notebook or not getattr(sys.stderr, 'closed', True) and sys.stderr.isatty()
+        self.terminal = not getattr(sys.stderr, 'closed', True) and sys.stderr.isatty()
 
     def __call__(self, k: int) -> None: # steps made since the last call
         with self.lock:
             self.done += k
             spent = time.perf_counter() - self.t0
-            if not self.bar and self.looked_at and spent > self.wait and spent * (self.total - self.done) > self.wait * self.done: self.open()
+            due = spent > self.wait and spent * (self.total - self.done) > self.wait * self.done
+            if not self.bar and (self.always or due and (self.terminal or self.notebook)): self.open()
             if self.bar: self.bar.update(self.bar.task_ids[0], completed=self.done)
             if self.output and spent > self.last + .2: self.show(spent)
 
     def open(self) -> None:
         columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn()
-        self.bar = Progress(TextColumn('{task.description}', markup=False), *columns, console=Console(stderr=True, width=100 if self.notebook else None, force_jupyter=False), transient=True)
+        self.bar = Progress(TextColumn('{task.description}', markup=False), *columns, console=Console(stderr=True, width=100 if self.notebook else None, force_jupyter=False), transient=self.terminal or self.notebook)
         self.bar.add_task(self.name, total=self.total, completed=self.done)
         if not self.notebook: return self.bar.start()
         from IPython.display import display
@@ -846,13 +852,13 @@ def sample(
     batch_size: int | None = None, # rows in work at a time: in one forward pass, or shared out among the cores of a CPU; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
     first: int = 0, # number of the first sample: (seed, first=32, n=32) continues (seed, n=32)
-    progress: bool | Callable[[int], None] | None = None, # None: a bar in a terminal or a notebook, if it takes more than a second or two; False: none; or what is called after each step with the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a negative number)
+    progress: bool | Callable[[int], None] | None = None, # None: a bar in a terminal or a notebook, if it takes more than a second or two; True: a bar in any case, at once; False: none; or what is called after each step with the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a negative number)
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
     "Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2). ValueError or KeyError for what cannot be, with the nearest that can."
     check_model(model)
     rule = _registered(policy, hyper, inspect.signature(sample).parameters)
-    if not (progress is None or isinstance(progress, bool) or callable(progress)): raise ValueError(f'progress={progress!r}: expected None, False, or a function of the number of rows')
+    if not (progress is None or isinstance(progress, bool) or callable(progress)): raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of the number of rows')
     batch_size, seed = None if batch_size is None else whole('batch_size', batch_size, 1), whole('seed', seed, -2**63)
     x = start_ids(model, n, length, prompt)
     n, L = x.shape
@@ -860,7 +866,7 @@ def sample(
     fits(model, rule, L)
     T = n_steps(rule, budget, (x == model.mask_id).sum(1))
     lengths = ends.unique().tolist()
-    if trace: _affordable(n, L, T)
+    if trace: affordable(n, L, T)
     if trace and lengths[1:]: raise ValueError(f'trace={trace}: the texts have {lengths[0]} to {L} tokens, and a trace is of one length; sample them one by one, or give a length')
     device, t0, stop = getattr(model, 'device', 'cpu'), time.perf_counter(), threading.Event()
     def run(rows: Tensor, tell: Callable[[int], None]) -> tuple[Tensor, Tensor, Trace | None] | None:
@@ -894,7 +900,7 @@ def _told(progress: bool | Callable[[int], None] | None, total: int, name: str) 
     "What a run calls with the steps it made."
     if callable(progress) or progress is False: yield progress or (lambda k: None)
     else:
-        with ProgressBar(total, name or 'sampling') as bar: yield bar
+        with ProgressBar(total, name or 'sampling', **dict(always=True) if progress else {}) as bar: yield bar
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
 def reads_quality(rule: Policy) -> bool:
@@ -979,4 +985,5 @@ def fill(
         if not re.search('_{3}', t) and blank not in t: raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, as in "The man opened ___ and walked in."')
     prompts = [re.sub('_{3,}', marks, t) for t in texts]
     if budget is None: budget = min(128, 2 * rule.predict.passes * max(t.count(blank) for t in prompts))
+    affordable(n * len(prompts), model.length)     # before there are as many prompts
     return sample(model, policy, budget, seed=seed, prompt=[t for t in prompts for _ in range(n)], progress=progress, **hyper)
