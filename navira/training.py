@@ -4,7 +4,7 @@
 
 # %% ../nbs/10_training.ipynb #b38ec2fc
 from __future__ import annotations
-import contextlib, copy, dataclasses, errno, hashlib, json, math, os, platform, shlex, signal, statistics, threading, time, tomllib, zipfile
+import contextlib, copy, dataclasses, errno, hashlib, json, math, os, platform, shlex, signal, statistics, threading, time, tomllib, warnings, zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState, PartialState
 from filelock import FileLock, Timeout
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from .denoiser import Config, MaskedLM, load, n_params, nearest, save, with_head, written
+from .denoiser import WEIGHTS, Config, MaskedLM, leftovers, load, n_params, nearest, of_run, save, with_head, written
 from .diffusion import choose, corrupt, low_discrepancy, nucleus
 
 # %% auto #0
@@ -33,11 +33,11 @@ __all__ = ['EOS', 'MASK', 'TEXT', 'PARQUET', 'PRECISIONS', 'POSITIVE', 'MANY', '
            'evaluate_nelbo', 'characters', 'bits', 'fingerprint', 'changed', 'held_out', 'prepared', 'write_tokens',
            'check_tokens', 'tokens_of', 'network', 'check_memory', 'chosen_tokenizer', 'step_seconds', 'bounded',
            'train', 'settle', 'divides', 'random_fill', 'Prism', 'take_average', 'finetune', 'stages', 'before',
-           'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability', 'calibration_error',
-           'stage_record', 'device_name', 'assess', 'export', 'begun', 'pretrained', 'finetuned', 'write_card',
-           'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality', 'card_critic',
-           'believed', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic', 'export_critic',
-           'embedded_record']
+           'read_record', 'progress_of', 'Judged', 'judge_draws', 'auroc', 'auroc_interval', 'reliability',
+           'calibration_error', 'stage_record', 'device_name', 'assess', 'export', 'begun', 'pretrained', 'finetuned',
+           'write_card', 'model_card', 'card_use', 'markdown', 'card_training', 'card_nelbo', 'card_quality',
+           'card_critic', 'believed', 'CriticConfig', 'CriticObjective', 'Pair', 'assess_critic', 'train_critic',
+           'export_critic', 'embedded_record']
 
 # %% ../nbs/10_training.ipynb #e9950275
 EOS, MASK = '<|endoftext|>', '<|mask|>'
@@ -337,7 +337,8 @@ def check(
         value = typed(f.name, getattr(cfg, f.name), str(f.type))
         low, high = RANGES.get(f.name, (None, None))
         if value is not None and (low is not None and value < low or high is not None and value > high):
-            raise ValueError(f'{f.name}={value!r}: expected ' + (f'{low} to {high}' if high is not None else 'more than 0' if low == POSITIVE else f'at least {low}'))
+            some = high is not None and not (type(value) is int and value < low)      # too low a count: the highest is no help
+            raise ValueError(f'{f.name}={value!r}: expected ' + (f'{low} to {high}' if some else 'more than 0' if low == POSITIVE else f'at least {low}'))
         setattr(cfg, f.name, value)
     cfg.precision = 'fp32' if cfg.precision == 'no' else choose('precision', cfg.precision, ('auto', *PRECISIONS))     # 'no': Accelerate's word, in files of old runs
 
@@ -396,7 +397,9 @@ def read_config(
     given |= {k: v for k, v in flags.items() if v is not None}
     names = [f.name for f in dataclasses.fields(kind)]
     for key in given: choose('setting', key, names)
-    if isinstance(given.get('out'), str | Path) and (past := read_run(Path(given['out']))): given = {k: v for k, v in past.items() if k in names} | given
+    if isinstance(given.get('out'), str | Path) and (past := read_run(Path(given['out']))):
+        asked = 'tokens' not in given and 'epochs' in past and not given.keys().isdisjoint(('epochs', 'minutes'))    # then `agree` compares these
+        given = {k: v for k, v in past.items() if k in names and not (asked and k == 'tokens')} | given
     if missing := [n for n in ('data', 'out') if n not in given]: raise ValueError(f'{" and ".join(missing)}: not given; expected in the file or as a flag')
     return kind(**given)
 
@@ -488,7 +491,7 @@ def save_checkpoint(
             with open(temp, 'wb') as f: torch.save(state, f)
         except (OSError, RuntimeError) as e:                       # torch hides the reason, such as a full disk
             why = next((c for c in causes(e) if isinstance(c, OSError)), None)
-            raise (OSError(why.errno, why.strerror, str(folder / 'last.pt')) if why else e) from None
+            raise OSError(why.errno if why else errno.EIO, why.strerror if why else f'cannot be written, the last good checkpoint stays ({e})', str(folder / 'last.pt')) from None
         if (folder / 'last.pt').exists(): os.replace(folder / 'last.pt', folder / 'previous.pt')
 
 def causes(e: BaseException | None) -> Iterator[BaseException]: # an exception, and those it came out of
@@ -535,9 +538,13 @@ class Log:
 def read_log(
     path: Path, # need not exist
 ) -> list[dict]: # the complete records
-    records = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError): records.append(json.loads(line))
+    "A damaged line is left out with a warning; an unfinished last one, of a run that was killed, without."
+    records, lines = [], path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for i, line in enumerate(lines, 1):
+        try: r = json.loads(line)
+        except (ValueError, RecursionError): r = None
+        if isinstance(r, dict) and type(r.get('step')) is int and all(isinstance(v, int | float) for v in r.values()): records.append(r)
+        elif line.endswith(b'\n'): warnings.warn(f'{path}, line {i}: damaged, left out; expected a record with its step', stacklevel=2)
     return records
 
 # %% ../nbs/10_training.ipynb #5c3d8f29
@@ -928,7 +935,7 @@ def prepared(
         try:
             claim(cfg)                                # again: what another process wrote in between
             for folder in (out, out / 'head', out / 'joint'):
-                for f in folder.glob('.navira-*.tmp'): f.unlink()          # half a file, of a run that was killed: nobody else writes here
+                for f in leftovers(folder): f.unlink(missing_ok=True)      # half a file, of a run that was killed
             if corpora is None: check_tokens(cfg)
             else: write_tokens(out, *corpora, tokenizer)
             yield out
@@ -1081,6 +1088,7 @@ def settle(
     past = (read_run(Path(cfg.out)) or {}).get('tokens')
     if past is not None: return dataclasses.replace(cfg, tokens=past)
     text = None
+    if tell and cfg.tokens is None and acc.is_main_process: tell('timing a few steps, to tell how many there is time for')
     if cfg.tokens is None: cfg, text = bounded(cfg, data.per_epoch, step_seconds(objective, data, cfg, acc))
     acc.wait_for_everyone()                             # until all have read that it is open
     if acc.is_main_process:
@@ -1201,9 +1209,19 @@ def before(
     out: Path,
 ):
     "Writes the NELBO before fine-tuning, once, with the noise that the one after will have."
-    if (out / 'before.json').exists(): return
+    if (out / 'before.json').exists(): read_record(out / 'before.json', ('value', 'se')); return
     e = evaluate_nelbo(model.eval(), held)
     with written(out / 'before.json') as temp: temp.write_bytes(json.dumps(dataclasses.asdict(e)).encode())
+
+def read_record(
+    path: Path,
+    keys: tuple[str, ...] = (), # of numbers that it has
+) -> dict:
+    "What a JSON file of ours says. Raises `ValueError` naming it if it is damaged."
+    try: r = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as e: raise ValueError(f'{path}: damaged ({e}); delete it, then give the command again') from None
+    if not isinstance(r, dict) or any(number(r.get(k)) is None for k in keys): raise ValueError(f'{path}: damaged (holds no such record); delete it, then give the command again')
+    return r
 
 # %% ../nbs/10_training.ipynb #02140bf6
 def progress_of(
@@ -1309,7 +1327,8 @@ def stage_record(
     "A stage of training from its log: seconds, tokens, loss curve, evaluations."
     kept = read_checkpoint(folder)                      # a run that was stopped has logged more than it kept
     records = [r for r in read_log(folder / 'log.jsonl') if kept is None or r['step'] <= kept['step']]
-    losses, evals = [r for r in records if 'loss' in r], [r for r in records if 'loss' not in r]
+    losses, evals = [r for r in records if {'loss', 'tokens', 'seconds'} <= r.keys()], [r for r in records if 'loss' not in r]
+    if not losses: raise ValueError(f"{folder / 'log.jsonl'}: holds no record of a step; expected the log of the run")
     chunks = [c for c in np.array_split(np.array([[r['tokens'], r['loss']] for r in losses]), min(points, len(losses)))] if losses else []
     hide = ('data', 'out', 'validation', 'model', 'tokenizer', 'kind')                     # paths are nobody's business
     return dict(name=name, recipe={k: v for k, v in recipe.items() if k not in hide}, steps=losses[-1]['step'], tokens=losses[-1]['tokens'], seconds=round(losses[-1]['seconds']),
@@ -1358,7 +1377,7 @@ def export(
     ids, held = tokens_of(run, model.length)
     record = dict(format=1, network=dataclasses.asdict(model.config), parameters={n: n_params(m) for n, m in model.named_children()},
                   data=dict(name=data or past.get('data', {}).get('name') or Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
-                  stages=past.get('stages', []) + steps, before=json.loads((run / 'before.json').read_text()) if (run / 'before.json').exists() else None, **assess(model, held))
+                  stages=past.get('stages', []) + steps, before=read_record(run / 'before.json', ('value', 'se')) if (run / 'before.json').exists() else None, **assess(model, held))
     with written(folder / 'training.json') as temp: temp.write_bytes((json.dumps(record, indent=1) + '\n').encode())
     write_card(folder)
     return record
@@ -1380,10 +1399,8 @@ def finetuned(
     run: Path,
     settings: dict,
 ) -> tuple[MaskedLM, dict, list[dict]]:
-    source = Path(settings['model']) if settings['model'] not in (None, 'embedded') else Path(load.__code__.co_filename).parent / 'weights'
-    if (source / 'model' / 'training.json').exists(): source = source / 'model'                 # `load` takes a run's folder as well
-    model, past = with_head(load(settings['model'])), source / 'training.json'
-    past = json.loads(past.read_text()) if past.exists() else {}
+    model, source = with_head(load(settings['model'])), of_run(Path(WEIGHTS if settings['model'] in (None, 'embedded') else settings['model']))
+    past = read_record(source / 'training.json') if (source / 'training.json').exists() else {}
     done = [(n, steps, c) for n, steps, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
     return take_average(model, run / done[-1][0]), past, [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, _, c in done]
 

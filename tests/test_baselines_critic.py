@@ -303,7 +303,7 @@ def test_kill_9_and_resume(home, tmp_path, trained):
     assert losses(tmp_path / 'run') == losses(tmp_path / 'whole') and len(losses(tmp_path / 'run')) == 20
 
 
-@pytest.mark.parametrize('kw, error, match', [(dict(weight='t'), KeyError, "weight 't'"), (dict(steps=0), ValueError, 'steps=0: expected 1 to'), (dict(nucleus=0), ValueError, 'nucleus=0'),
+@pytest.mark.parametrize('kw, error, match', [(dict(weight='t'), KeyError, "weight 't'"), (dict(steps=0), ValueError, 'steps=0: expected at least 1$'), (dict(nucleus=0), ValueError, 'nucleus=0'),
                                               (dict(blocks=1.5), ValueError, 'blocks=1.5: expected int')])
 def test_bad_settings(kw, error, match):
     with pytest.raises(error, match=match): CriticConfig(data='d', out='o', **kw)

@@ -548,12 +548,49 @@ def test_files_of_others_are_neither_used_nor_replaced(lines, tmp_path, name):
 
 
 def test_a_folder_with_other_things_in_it_keeps_them(lines, tmp_path):
-    names = ('writable', 'new.pt', '.mine.tmp', '.notes.tmp', 'notes.txt')
+    names = ('writable', 'new.pt', '.mine.tmp', '.notes.tmp', 'notes.txt', '.navira-notes.tmp', f'.navira-{os.getppid()}-0123456789abcdef.tmp')   # the last is being written
     for n in names: (tmp_path / n).write_text('mine')
-    (tmp_path / '.navira-1-0123456789abcdef.tmp').write_text('half a checkpoint of ours')
+    (tmp_path / f'.navira-{2**30}-0123456789abcdef.tmp').write_text('half a checkpoint of ours')
     train(nano(lines, tmp_path, 4), progress=False, stop=1)
-    assert not list(tmp_path.glob('.navira*'))
+    assert not (tmp_path / f'.navira-{2**30}-0123456789abcdef.tmp').exists()
     assert all((tmp_path / n).read_text() == 'mine' for n in names)
+
+
+def test_a_damaged_line_of_the_log(copied):
+    "The log is a record: what is damaged in it is left out and said, and the run goes on and ends."
+    out, cfg = copied
+    log = out / 'log.jsonl'
+    whole = read_log(log)
+    for bad in (b'{}', b'5', b'{"step": "x"}', b'\xff\xfe', b'[' * 100_000, b'{"step": 1, "loss": [1]}'):
+        log.write_bytes(bad + b'\n' + b''.join(json.dumps(r).encode() + b'\n' for r in whole) + b'{"step": 3')
+        with pytest.warns(UserWarning, match=r'log\.jsonl, line 1: damaged, left out') as said: assert read_log(log) == whole
+        assert len(said) == 1                                  # none for the unfinished last line
+    with pytest.warns(UserWarning, match='line 1: damaged'): assert train(cfg, progress=False) == out / 'model'
+    assert [r['step'] for r in read_log(log) if 'loss' in r] == [1, 2, 3, 4]
+    log.write_text('')
+    with pytest.raises(ValueError, match=r'log\.jsonl: holds no record of a step'): export(out, out / 'again')
+
+
+@pytest.mark.parametrize('text', ['', '{', '[]', '{"value": "x", "se": 1}'])
+def test_a_damaged_before(tmp_path, text):
+    (tmp_path / 'before.json').write_text(text)
+    with pytest.raises(ValueError, match=r'before\.json: damaged .*delete it'): training.before(tiny_model(), np.zeros((2, 16), np.int64), tmp_path)
+
+
+@pytest.mark.parametrize('inside', ['', 'model'])
+def test_finetuning_keeps_the_record_of_its_model(monkeypatch, tmp_path, inside):
+    "Of the embedded model by name or none, of a folder, and of a run's folder."
+    folder = tmp_path / 'source' / inside
+    folder.mkdir(parents=True)
+    for name in ('config.json', 'training.json'): (folder / name).write_text('{"stages": [1]}')
+    monkeypatch.setattr(training, 'load', lambda model: tiny_model()); monkeypatch.setattr(training, 'with_head', lambda model: model)
+    monkeypatch.setattr(training, 'WEIGHTS', tmp_path / 'source')
+    monkeypatch.setattr(training, 'stages', lambda cfg: [('head', 1, cfg)]); monkeypatch.setattr(training, 'read_checkpoint', lambda f: {})
+    monkeypatch.setattr(training, 'take_average', lambda model, f: model); monkeypatch.setattr(training, 'stage_record', lambda *a: {})
+    for model in (None, 'embedded', str(tmp_path / 'source')):
+        assert training.finetuned(tmp_path, dict(data='d', out='o', model=model))[1] == dict(stages=[1])
+    (folder / 'training.json').write_text('{')
+    with pytest.raises(ValueError, match=r'training\.json: damaged'): training.finetuned(tmp_path, dict(data='d', out='o', model=None))
 
 
 @pytest.mark.parametrize('name', ['tokenizer.json', 'train.npy'])
@@ -672,7 +709,13 @@ def full_disk(size=20_000):
 def test_a_full_disk_keeps_the_last_checkpoint(copied):
     out, cfg = copied
     whole = (out / 'last.pt').read_bytes()
-    with full_disk(), pytest.raises(OSError, match='last.pt'): save_checkpoint(out, read_checkpoint(out) | dict(more=torch.zeros(50_000)))
+    state = read_checkpoint(out)
+    for more in (1, 1000, 50_000):                                                  # noticed at the end, in between, at once
+        with full_disk(20_000 if more > 1000 else 2000), pytest.raises(OSError, match='last.pt: no space left.*what was there before still is'):
+            save_checkpoint(out, state | dict(more=torch.zeros(more)))
+    with pytest.MonkeyPatch.context() as m, pytest.raises(OSError, match='the last good checkpoint stays .*unexpected pos.*last.pt'):
+        def hidden(*a): raise RuntimeError('unexpected pos 64 vs 0')                # torch without the reason
+        m.setattr(torch, 'save', hidden); save_checkpoint(out, state)
     assert (out / 'last.pt').read_bytes() == whole and sorted(p.name for p in out.glob('*.pt')) == ['last.pt', 'previous.pt'] and not list(out.glob('.*.tmp'))
     log = Log(out / 'log.jsonl', 2)
     with full_disk(10), pytest.raises(OSError, match='log.jsonl'): log(step=3, loss=1.)
@@ -702,11 +745,15 @@ def test_a_small_text_is_not_trained_on_for_a_day(lines, tmp_path, monkeypatch):
     assert train(cfg, progress=False, tell=said.append, stop=2) == tmp_path / 'run'
     run = json.loads((tmp_path / 'run' / 'run.json').read_text())
     per_epoch = Epochs(tokens_of(tmp_path / 'run', 16)[0], 16, 8).per_epoch
-    assert run['tokens'] == 2 * per_epoch * 8 * 16 and f'{2 * per_epoch} steps, 2 times the text, in about' in said[0]
+    assert run['tokens'] == 2 * per_epoch * 8 * 16 and said[0].startswith('timing a few steps') and f'{2 * per_epoch} steps, 2 times the text, in about' in said[1]
     monkeypatch.setattr(training, 'step_seconds', lambda *a: pytest.fail('a run keeps its steps'))
     again = read_config(TrainConfig, out=tmp_path / 'run')     # all that need be said
     assert (again.data, again.tokens, again.dim) == (str(lines), run['tokens'], 8)
     for c in (cfg, again): assert train(c, progress=False, stop=3) == tmp_path / 'run'
+    for given, match in ((dict(epochs=50), 'epochs: 2 there, 50 now'), (dict(minutes=1), 'minutes: 10.0 there, 1.0 now')):
+        with pytest.raises(ValueError, match=match): train(read_config(TrainConfig, out=tmp_path / 'run', **given), progress=False)
+    same = read_config(TrainConfig, out=tmp_path / 'run', epochs=2)                 # and with the tokens there is nothing to say
+    for c in (same, read_config(TrainConfig, out=tmp_path / 'run', epochs=50, tokens=run['tokens'])): assert train(c, progress=False, stop=3) == tmp_path / 'run'
     with pytest.raises(ValueError, match='epochs: 2 there, 3 now'): train(dataclasses.replace(cfg, epochs=3), progress=False)
     with pytest.raises(ValueError, match='tokens: .* there, 512 now'): train(dataclasses.replace(cfg, tokens=512), progress=False)
 
