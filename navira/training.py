@@ -337,7 +337,7 @@ def check(
         value = typed(f.name, getattr(cfg, f.name), str(f.type))
         low, high = RANGES.get(f.name, (None, None))
         if value is not None and (low is not None and value < low or high is not None and value > high):
-            some = high is not None and not (type(value) is int and value < low)      # too low a count: the highest is no help
+            some = high is not None and not (type(value) is int and low is not None and value < low)      # too low a count: the highest is no help
             raise ValueError(f'{f.name}={value!r}: expected ' + (f'{low} to {high}' if some else 'more than 0' if low == POSITIVE else f'at least {low}'))
         setattr(cfg, f.name, value)
     cfg.precision = 'fp32' if cfg.precision == 'no' else choose('precision', cfg.precision, ('auto', *PRECISIONS))     # 'no': Accelerate's word, in files of old runs
