@@ -289,6 +289,7 @@ def test_nobody_looks_nothing_is_shown(monkeypatch):
 
 def test_a_bar_that_was_asked_for(monkeypatch):
     "is shown at once; where no terminal is, its last state stays, without control codes"
+    monkeypatch.setenv('TERM', 'xterm')          # rich draws nothing in a dumb one
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, 'stderr', stream)
         sample(Tiny(6, 4), 'backbone', 4, n=4, progress=True)
