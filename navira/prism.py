@@ -269,10 +269,10 @@ BROKEN = 'its weights have diverged, or overflow in this precision'
 
 def finite(
     logits: Tensor, # [N, V]
-) -> Tensor: # the same
+) -> Tensor: # the same, in float32 at least: what is computed from them must not be rounded to bf16
     "ValueError unless each row has a largest number: NaN, +inf, or a row of -inf alone is no distribution."
     if not logits.amax(-1).isfinite().all(): raise ValueError(f'the model gave NaN or infinity for the logits of a token; {BROKEN}')
-    return logits
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 class Rows(Pass):
     "A pass over some rows, addressed as if it were over all. Quality is NaN elsewhere; logits there are an error."

@@ -4,8 +4,8 @@ import pytest, torch
 import navira, navira.onepass
 from navira.baselines import Critic
 from navira.decoupling import navira_det, refresh
-from navira.diffusion import nucleus
-from navira.prism import distrust, none, predictor, prism, to_go, topk, uniform
+from navira.diffusion import Noise, Pass
+from navira.prism import State, distrust, none, predictor, prism, step, to_go, topk, uniform
 from navira.sampling import n_steps, policies, policy
 from toys import small_lm
 
@@ -88,3 +88,14 @@ def test_a_critic_that_gives_no_numbers_ends_the_run():
     critic = Critic.of(small_lm(), 1)
     with torch.no_grad(): critic.backbone.output_layer.linear.bias.fill_(torch.nan)
     with pytest.raises(ValueError, match='quality.*diverged'): navira.sample(small_lm(), 'token-critic', 12, 3, 0, L, PROMPT, critic=critic)
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_probabilities_of_a_low_precision_pass_are_not_rounded(dtype):
+    class Low(Pass):
+        def __init__(self, inner): self.inner, self.seen_masked = inner, inner.seen_masked
+        def logits(self, where): return self.inner.logits(where).to(dtype)
+    model, x = small_lm(), torch.full((3, L), 10)
+    st = step(prism(p=1.), State.start(x, 10, 1, Noise(0, torch.arange(3))), lambda x: Low(model(x)))
+    q = model(x).logits(st.x != 10).to(dtype).double().softmax(-1).gather(1, st.x.flatten()[:, None])[:, 0]
+    assert st.conf.dtype == torch.float32
+    torch.testing.assert_close(st.conf.flatten().double(), q, atol=0, rtol=1e-6)
