@@ -33,7 +33,7 @@ INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.p
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
+.PHONY: help demo test test-slow quick lint lab gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -44,17 +44,26 @@ demo: $(VENV)/.eval  ## install, then compare PRISM and NAVIRA on the embedded m
 test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
 	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
+quick: $(VENV)/.test  ## check a change in under 90 s: sync, ruff, its notebooks, its tests (SINCE=commit)
+	$(OFFLINE) $(BIN)/python tools/quick.py $(if $(SINCE),--since $(SINCE))
+
+lint: $(VENV)/.test  ## ruff: 120 columns, unused names and imports, shadowing, likely mistakes
+	$(BIN)/ruff check
+
+lab: $(VENV)/.lab  ## open the notebooks in JupyterLab (installs it when first asked)
+	$(BIN)/jupyter lab --notebook-dir nbs $(LAB_ARGS)
+
 test-slow: $(VENV)/.test  ## the tests that take minutes
 	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
-gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, notebooks 13 and 15 (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_SWEEP=, GPU_TESTS=)
-	@echo "$(GPU_OUT): benchmark.json, store, store/report, 13_results.ipynb, 15_speed.ipynb"
+gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, the notebooks of results and speed (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_SWEEP=, GPU_TESTS=)
+	@echo "$(GPU_OUT): benchmark.json, store, store/report, the notebooks of results and speed"
 
 gpu-there: $(VENV)/.test
 	@test $(GPU_DEVICE) != cuda || $(BIN)/python -c "import torch; assert torch.cuda.is_available()" 2>/dev/null || { echo "PyTorch sees no GPU here. With one: make distclean, then make gpu TORCH_INDEX=... with the CUDA index of PyTorch's install page. A rehearsal without: see GPU_OUT in the Makefile" >&2; exit 1; }
 
 # The tests speak of the CPU, but for those that need a GPU, which are then run with it.
-$(GPU_OUT)/tests.done: $(wildcard navira/*.py tests/*.py) | gpu-there
+$(GPU_OUT)/tests.done: $(shell find navira tests -name '*.py') | gpu-there
 	@echo "--- 1 of 4: tests"
 	CUDA_VISIBLE_DEVICES= $(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(GPU_TESTS) $(TEST_ARGS)
 	$(OFFLINE) $(BIN)/python -m pytest -k real_gpu tests/test_accelerator.py
@@ -74,17 +83,14 @@ $(GPU_OUT)/sweep.done: | $(GPU_OUT)/benchmark.done
 
 $(GPU_OUT)/notebooks.done: $(GPU_OUT)/benchmark.done $(GPU_OUT)/sweep.done
 	@echo "--- 4 of 4: notebooks"
-	NAVIRA_RESULTS=$(abspath $(GPU_OUT)/store) NAVIRA_BENCHMARK=$(abspath $(GPU_OUT)/benchmark.json) $(OFFLINE) $(BIN)/python tools/run_nbs.py --out $(GPU_OUT) nbs/13_results.ipynb nbs/15_speed.ipynb
+	NAVIRA_RESULTS=$(abspath $(GPU_OUT)/store) NAVIRA_BENCHMARK=$(abspath $(GPU_OUT)/benchmark.json) $(OFFLINE) $(BIN)/python tools/run_nbs.py --out $(GPU_OUT) nbs/experiments/results.ipynb nbs/experiments/figures.ipynb nbs/experiments/readings.ipynb nbs/experiments/claims.ipynb nbs/experiments/report.ipynb nbs/experiments/speed.ipynb nbs/experiments/benchmark.ipynb
 	@touch $@
 
 notebooks: $(VENV)/.test  ## run every notebook in place, keeping outputs (one: NB=nbs/03_prism.ipynb)
-	$(OFFLINE) $(BIN)/python tools/run_nbs.py $(or $(NB),$(wildcard nbs/*.ipynb))
+	$(OFFLINE) $(BIN)/python tools/run_nbs.py $(or $(NB),$(shell find nbs -name '*.ipynb' -not -path '*/.*'))
 
-sync: $(VENV)/.test  ## notebooks -> library and README; badges and cells for Colab
-	$(BIN)/python tools/colab.py
-	$(BIN)/nbdev_export
-	$(BIN)/nbdev_clean
-	$(BIN)/python tools/make_readme.py
+sync: $(VENV)/.test  ## notebooks -> library, sidebar and README; badges and cells for Colab
+	tools/sync.sh
 
 readme: $(VENV)/.test  ## README.md from nbs/index.ipynb
 	$(BIN)/python tools/make_readme.py
@@ -102,7 +108,7 @@ constraints: $(VENV)/.test  ## constraints.txt from what is installed
 	$(BIN)/python tools/constraints.py
 
 clean:  ## what runs and builds leave
-	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .mypy_cache .hypothesis
+	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## and the environment
@@ -134,3 +140,7 @@ $(VENV)/.eval: $(VENV)/.torch $(INI)
 $(VENV)/.test: $(VENV)/.torch $(INI)
 	$(call install,eval mauve train dev)
 	touch $(VENV)/.eval $@
+
+$(VENV)/.lab: $(VENV)/.test
+	$(call install,eval mauve train dev lab)
+	touch $@

@@ -9,12 +9,14 @@ ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 lib = cfg['lib_path']
 licenses = {'apache2': 'Apache-2.0'}
-statuses = ['1 - Planning', '2 - Pre-Alpha', '3 - Alpha', '4 - Beta', '5 - Production/Stable', '6 - Mature', '7 - Inactive']
+statuses = ['1 - Planning', '2 - Pre-Alpha', '3 - Alpha', '4 - Beta', '5 - Production/Stable', '6 - Mature',
+            '7 - Inactive']
 pythons = ['3', '3 :: Only', '3.11', '3.12']
 
 # `eval_requirements = ...` becomes the extra [eval]: one extra for each such line.
 extras = {k.removesuffix('_requirements'): v.split() for k, v in cfg.items() if k.endswith('_requirements')}
-extras['all'] = sorted({r for name, rs in extras.items() if name not in ('dev', 'mauve') for r in rs}) # mauve-text is under the GPL: only for those who ask for it
+apart = 'dev', 'lab', 'mauve'       # mauve-text is under the GPL: only for those who ask for it
+extras['all'] = sorted({r for name, rs in extras.items() if name not in apart for r in rs})
 
 setuptools.setup(
     name=cfg['lib_name'],
@@ -32,7 +34,8 @@ setuptools.setup(
                  'Topic :: Scientific/Engineering :: Artificial Intelligence',
                  *(f'Programming Language :: Python :: {p}' for p in pythons)],
     packages=setuptools.find_packages(include=[lib, lib + '.*']),
-    package_data={lib: ['py.typed', 'weights/*', 'assets/*', 'configs/*.toml']}, # the embedded model and the configurations travel in the wheel and the sdist
+    # the embedded model and the configurations travel in the wheel and the sdist
+    package_data={lib: ['py.typed', 'weights/*', 'assets/*', 'configs/*.toml']},
     include_package_data=True,
     install_requires=cfg['requirements'].split(),
     extras_require=extras,

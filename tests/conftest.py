@@ -1,19 +1,23 @@
 """Before anything is imported: no network, no window, and the same Hypothesis cases on every machine."""
-import os, shutil, signal, sys
+import os, shutil, signal
 from pathlib import Path
 
-os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1', MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
+os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1')
+os.environ |= dict(MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
 
-if 'PYTEST_XDIST_WORKER' in os.environ: os.environ.setdefault('OMP_NUM_THREADS', '1')      # tests beside each other share the cores; also what they start
+# Tests beside each other share the cores; so do processes that they start.
+if 'PYTEST_XDIST_WORKER' in os.environ: os.environ.setdefault('OMP_NUM_THREADS', '1')
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)     # started with `&`: Ctrl-C is tested all the same, here and in processes that tests start
+# Started with `&`, Ctrl-C is tested all the same, here and in processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 # Two shared cores: a deadline would only measure the neighbours.
-settings.register_profile('navira', deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+slow_is_fine = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile('navira', derandomize=True, max_examples=50, **slow_is_fine)
 settings.register_profile('more', parent=settings.get_profile('navira'), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'navira'))
 
@@ -36,7 +40,8 @@ def two_threads():
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
-FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
+FLAGS = ['--no-sandbox', '--no-first-run', *(f'--disable-{k}' for k in
+         ('gpu', 'quic', 'background-networking', 'component-update', 'sync'))]
 
 @pytest.fixture(scope='session')
 def browser():
@@ -53,5 +58,7 @@ def browser():
 def pytest_terminal_summary(terminalreporter):
     "One line for what was left out of the docs site's tests: a run without it looks like one with it"
     skipped = [r for r in terminalreporter.stats.get('skipped', []) if 'test_site.py' in r.nodeid]
-    why = '; '.join(dict.fromkeys(str(r.longrepr[2]).removeprefix('Skipped: ') for r in skipped if 'parameter set' not in str(r.longrepr)))
-    if skipped: terminalreporter.write_line(f'The docs site was not tested, {len(skipped)} tests skipped ({why}). `make docs`, and then `make test` again, tests it.', yellow=True)
+    reasons = [str(r.longrepr[2]).removeprefix('Skipped: ') for r in skipped if 'parameter set' not in str(r.longrepr)]
+    why = '; '.join(dict.fromkeys(reasons))
+    line = f'The docs site was not tested, {len(skipped)} tests skipped ({why}).'
+    if skipped: terminalreporter.write_line(f'{line} `make docs`, and then `make test` again, tests it.', yellow=True)

@@ -6,21 +6,22 @@ from types import SimpleNamespace
 import torch
 
 # --- navira: all that depends on its names stands in this block -------------------------------------------------------
-import navira.baselines, navira.onepass     # register themselves
-from navira.diffusion import Pass
-from navira.sampling import policies, sample as _sample
+import navira.peers  # noqa: F401  registers the policies
+from navira.diffusion import Forward
+from navira.registry import policies
+from navira.sampling import sample as _sample
 
-def registered(): return sorted(set(policies()) - {'second-thoughts'})      # notebook 08 registers one of its own
+def registered(): return sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
 
 def sampled(model, name, budget, prompt, seed, hyper):
     "tokens [n, L], passes [n], steps; of the trace: x, remasked, revealed, score, tau"
     out = _sample(model, name, budget, n=ROWS, seed=seed, length=model.length, prompt=prompt,
-                  trace=True, progress=False, **hyper)
+                  trace=True, progress=False, **{'top_p' if k == 'p' else k: v for k, v in hyper.items()})
     t = out.trace
     return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.revealed, t.score, t.tau)
 
-class Seen(Pass):
-    "A pass of `Net`: logits [N, V] where asked, quality [B, L], and a cut to fewer rows"
+class Seen(Forward):
+    "A forward pass of `Net`: logits [N, V] where asked, quality [B, L], and a cut to fewer rows"
     def __init__(self, net, x): self.net, self.x, self.seen_masked = net, x, x == net.mask_id
     def logits(self, where): return self.net.logits_at(self.x, where)
     def _quality(self): return self.net.quality_of(self.x)

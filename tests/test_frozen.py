@@ -1,9 +1,10 @@
-"""Every policy samples what 0.1.0 sampled, from the same seeds, for the same cost: frozen.json, by tools/freeze.py."""
+"""Every policy of 0.1.0 samples what it sampled then, from the same seeds, for the same cost: frozen.json, which
+tools/freeze.py wrote. A new policy need not be in it."""
 import functools
 import pytest
 import frozen
 
-NAMES = frozen.registered()
+NAMES = sorted(frozen.read())
 now = functools.cache(frozen.measure)     # both tests of a policy look at the same runs
 
 @pytest.fixture(scope='module')
@@ -13,7 +14,7 @@ def was(): return frozen.read()
 def told(lines, what): return f'{len(lines)} {what}\n' + '\n'.join(lines[:20]) + ('\n...' if lines[20:] else '')
 
 
-def test_every_policy_is_frozen(was): assert set(was) == set(NAMES)
+def test_no_policy_is_lost(): assert set(NAMES) <= set(frozen.registered())
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -4,10 +4,12 @@ from pathlib import Path
 import pytest
 
 root = Path(__file__).resolve().parent.parent
-notebooks = sorted((root/'nbs').glob('*.ipynb'))
+sys.path.insert(0, str(root/'tools'))
+import order
 
-@pytest.mark.parametrize('nb', notebooks, ids=lambda p: p.stem)
+@pytest.mark.parametrize('nb', order.notebooks(), ids=order.room_of)
 def test_runs(nb):
     env = {k: v for k, v in os.environ.items() if k != 'MPLBACKEND'}  # a notebook draws inline
-    r = subprocess.run([sys.executable, root/'tools'/'run_nbs.py', '--check', nb], cwd=root, env=env, capture_output=True, text=True, timeout=600)
+    check = [sys.executable, root/'tools'/'run_nbs.py', '--check', nb]
+    r = subprocess.run(check, cwd=root, env=env, capture_output=True, text=True, timeout=600)
     assert r.returncode == 0, (r.stdout + r.stderr)[-6000:]

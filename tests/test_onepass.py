@@ -1,20 +1,27 @@
-"""One pass: the law of whole runs with a memory, what is remembered, and what every run keeps."""
+"""One pass: the distribution of whole runs with stored qualities, what is stored, and what every run keeps."""
 import math
 from collections import Counter
 from dataclasses import replace
 import pytest, torch
 from hypothesis import given, strategies as hs
 import navira
-from navira.decoupling import refresh
-from navira.diffusion import Noise
-from navira.metrics import entropy
-from navira.onepass import held, onepass, remembered, spread, suspects, usual
-from navira.prism import State, binomial, distrust, keep, step, topk
-from navira.sampling import about, enough, n_steps, policies, policy, sample
+from navira.core import Pass, State, step
+from navira.base.noise import Noise
+from navira.evaluation.diversity import entropy
+from navira.onepass import expected_errors, hold_entropy, onepass, text_entropy, usual
+from navira.prism import binomial
+from navira.registry import about, policies, policy
+from navira.sampling import enough, n_steps, sample
 from navira.schedules import piecewise
-from toys import ACCEPT, REJECT, Exact, Tiny, binomial_law, chi2, counted, planted, random_joint, sequential, small_lm
+from toys import ACCEPT, REJECT, Exact, Tiny, binomial_dist, chi2, counted, planted, random_joint, sequential, small_lm
 
-NAMES = ['navira-onepass', 'navira-onepass-quadratic', 'navira-onepass-sigmoid', 'navira-onepass-piecewise', 'navira-onepass-suspects']
+NAMES = [
+    'navira-onepass',
+    'navira-onepass-quadratic',
+    'navira-onepass-sigmoid',
+    'navira-onepass-piecewise',
+    'navira-onepass-suspects',
+]
 N = 40_000
 
 def amount(name, v): return {'rate' if name.endswith('suspects') else 'eta': v}
@@ -22,7 +29,9 @@ def amount(name, v): return {'rate' if name.endswith('suspects') else 'eta': v}
 def state(x, mask_id, i, T, n=None, seed=0):
     x = torch.as_tensor(x)
     x = x.expand(n, -1) if n else x
-    return replace(State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=torch.zeros(x.shape, dtype=torch.bool), i=i)
+    return replace(
+        State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=torch.zeros(x.shape, dtype=torch.bool), i=i
+    )
 
 def test_they_are_here_with_their_budget():
     assert set(NAMES) <= set(policies()) and set(NAMES) <= set(navira.policies())
@@ -31,14 +40,17 @@ def test_they_are_here_with_their_budget():
         assert all(about(name).values()) and about(name)['source'] == 'this library'
         with pytest.raises(ValueError, match='one-pass'): enough(policy(name), 0)
 
-# ---- Laws
+# ---- Distributions
 
 class Memory(Exact):
-    "Whole runs: a state is a text and what is remembered of each of its tokens; a new one has nothing, or the logit of its probability"
+    "Whole runs: a state is a text and the quality stored of each token; a new one has none, or that of its draw"
     drawn = False
-    def first(self, clean, j, token): q = self.draw(clean, j)[token]; return math.log(q / (1 - q)) if self.drawn else None
 
-    def taken(self, r, K, tau):
+    def first(self, clean, j, token):
+        q = self.draw(clean, j)[token]
+        return math.log(q / (1 - q)) if self.drawn else None
+
+    def remasked_by(self, r, K, tau):
         s = {j: v for j, v in enumerate(r) if v is not None}
         K = min(K, len(s))
         if not K: return {(): 1.}
@@ -48,46 +60,65 @@ class Memory(Exact):
         return out
 
     def after(self, x, r, free, i, T, K, tau, due):
-        "{(text, memory): probability} of a step that takes K back"
+        "{(text, memory): probability} of a step that remasks K"
         out, n = Counter(), sum(x[j] != self.M for j in free)
-        for gone, b in self.taken(r, K, tau).items():
-            clean, m = tuple(self.M if j in gone else v for j, v in enumerate(x)), math.ceil(len(free) * (i + 1) / T) - n + len(gone)
-            if not m: out[x, r] += b; continue                                 # nothing to do: no pass
-            kept = tuple(None if v == self.M or j not in free else self.quality(clean, j) if due else r[j] for j, v in enumerate(clean))
-            for y, q in self.opened(clean, clean, [j for j in free if clean[j] == self.M], m).items():
-                out[y, tuple(k if a == c else self.first(clean, j, a) for j, (k, a, c) in enumerate(zip(kept, y, clean)))] += b * q
+        for gone, b in self.remasked_by(r, K, tau).items():
+            clean, m = (
+                tuple(self.M if j in gone else v for j, v in enumerate(x)),
+                math.ceil(len(free) * (i + 1) / T) - n + len(gone),
+            )
+            if not m: out[x, r] += b; continue  # nothing to do: no pass
+            kept = tuple(
+                None if v == self.M or j not in free else self.quality(clean, j) if due else r[j]
+                for j, v in enumerate(clean)
+            )
+            for y, q in self.filled(clean, clean, [j for j in free if clean[j] == self.M], m).items():
+                out[
+                    y,
+                    tuple(k if a == c else self.first(clean, j, a) for j, (k, a, c) in enumerate(zip(kept, y, clean))),
+                ] += b * q
         return out
 
     def chain(self, x0, T, eta, on=0., tau=0.):
-        law, free = {(tuple(x0), (None,) * len(x0)): 1.}, [j for j, v in enumerate(x0) if v == self.M]
+        dist, free = {(tuple(x0), (None,) * len(x0)): 1.}, [j for j, v in enumerate(x0) if v == self.M]
         for i in range(T):
             new = Counter()
-            for (x, r), w in law.items():
+            for (x, r), w in dist.items():
                 n = sum(x[j] != self.M for j in free)
-                for K, a in (binomial_law(n, len(free), T, eta) if on * T <= i else {0: 1.}).items():
+                for K, a in (binomial_dist(n, len(free), T, eta) if on * T <= i else {0: 1.}).items():
                     for s, q in self.after(x, r, free, i, T, K, tau, on * T <= i + 1 < T).items(): new[s] += w * a * q
-            law = new
+            dist = new
         out = Counter()
-        for (x, _), w in law.items(): out[x] += w
+        for (x, _), w in dist.items(): out[x] += w
         return out
 
-LAWS = [(4, [2, 2, 2, 2], dict(eta=.9)), (6, [2, 2, 2, 2], dict(eta=.6, tau=.7)), (5, [2, 1, 2, 2], dict(eta=.8, on=.3))]     # the second has idle steps, the third a prompt
+# the second has idle steps, the third a prompt
+CHAINS = [
+    (4, [2, 2, 2, 2], dict(eta=0.9)),
+    (6, [2, 2, 2, 2], dict(eta=0.6, tau=0.7)),
+    (5, [2, 1, 2, 2], dict(eta=0.8, on=0.3)),
+]
 
-@pytest.mark.parametrize('T, x0, hyper', LAWS)
-def test_a_whole_run_has_its_law(T, x0, hyper):
+@pytest.mark.parametrize('T, x0, hyper', CHAINS)
+def test_a_whole_run_has_its_distribution(T, x0, hyper):
     model = random_joint(4, 2, seed=3, floor=.02)
-    law = Memory(model).chain(x0, T, **hyper)
-    got = counted(sample(model, 'navira-onepass', T, N, batch_size=N, p=1., prompt=torch.tensor(x0), **dict(on=0.) | hyper).tokens)
-    assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT
-    fresh = Exact(model).chain(x0, T, **dict(on=0.) | hyper | dict(tau=lambda u: hyper.get('tau', 0.)))    # NAVIRA with as many steps
+    dist = Memory(model).chain(x0, T, **hyper)
+    got = counted(
+        sample(
+            model, 'navira-onepass', T, N, batch_size=N, top_p=1.0, prompt=torch.tensor(x0), **dict(on=0.0) | hyper
+        ).tokens
+    )
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
+    # NAVIRA with as many steps
+    fresh = Exact(model).chain(x0, T, **dict(on=0.) | hyper | dict(tau=lambda u: hyper.get('tau', 0.)))
     assert chi2(got, fresh) < REJECT
 
 def test_with_the_probability_when_drawn_nothing_waits():
     model = random_joint(4, 2, seed=3, floor=.02)
-    laws = [Memory(model) for _ in range(2)]; laws[1].drawn = True
-    waits, law = (m.chain([2] * 4, 5, eta=.8) for m in laws)
-    got = counted(sample(model, 'navira-onepass', 5, N, batch_size=N, p=1., eta=.8, on=0., score='drawn').tokens)
-    assert chi2(got, law) > ACCEPT and chi2(got, planted(law)) < REJECT and chi2(got, waits) < REJECT
+    dists = [Memory(model) for _ in range(2)]; dists[1].drawn = True
+    waits, dist = (m.chain([2] * 4, 5, eta=.8) for m in dists)
+    got = counted(sample(model, 'navira-onepass', 5, N, batch_size=N, top_p=1., eta=.8, on=0., score='drawn').tokens)
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got, waits) < REJECT
 
 # ---- Reductions
 
@@ -100,11 +131,11 @@ def test_without_remasks_it_is_the_backbone(name):
 
 @pytest.mark.parametrize('score', ['logit', 'probability'])
 @pytest.mark.parametrize('tau', [0., .6])
-def test_with_a_look_for_a_memory_it_is_navira(tau, score):
+def test_by_the_qualities_of_a_pass_of_its_own_it_is_navira(tau, score):
     model, hyper = Tiny(12, 5), dict(eta=.4, on=.2, tau=tau, score=score)
     one, two = onepass(**hyper), policy('navira', **hyper)
-    looked = replace(one, predict=refresh, remask=(two.remask[0], one.remask[1]))
-    a, b = sample(model, looked, 16, 6, 1), sample(model, two, 16, 6, 1)
+    fresh = replace(one, cost=None, rate_next=0, remask=replace(one.remask, score=two.remask.score))
+    a, b = sample(model, fresh, 16, 6, 1), sample(model, two, 16, 6, 1)
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
     assert not torch.equal(sample(model, one, 8, 6, 1).tokens, b.tokens)
 
@@ -116,15 +147,17 @@ def test_no_temperature_is_det():
 # ---- What decoupling is
 
 def test_the_pass_does_not_know_what_was_masked():
-    "Two states that differ in the tokens that go, and remember the same"
-    model, rule = small_lm(5), onepass(n_remask=2, on=0., p=1.)
+    "Two states that differ in the tokens that go, and have the same qualities stored"
+    model, rule = small_lm(5), onepass(n_remask=2, on=0., top_p=1.)
     M, after = model.mask_id, []
     for a, b in ((1, 2), (7, 5)):
         st = state([[a, 4, b, 4, 9] + [M] * 7], M, 5, 12)
         st = replace(st, score=torch.tensor([[-3., 2, -4, 1, 0] + [math.nan] * 7], dtype=torch.float64))
-        cleaned, p = rule.predict(rule, st, model)
+        seen = []
+        out = step(rule, st, model, lambda *s: seen.append(s))
+        cleaned = seen[0][3]
         assert cleaned.masked[0].nonzero()[:, 0].tolist() == [0, 2, *range(5, 12)]
-        after.append((p.logits(cleaned.masked), cleaned.score, step(rule, st, model).x))
+        after.append((Pass(model, cleaned).logits(cleaned.masked), cleaned.score, out.x))
     (l, s, x), (m, t, y) = after
     assert torch.equal(l, m) and torch.equal(x, y) and torch.equal(s.nan_to_num(9e9), t.nan_to_num(9e9))
 
@@ -134,8 +167,8 @@ def test_what_has_no_score_stays():
     st = state([1, 2, 3, 1, 2, 4, 4, 4, 4, 4], 4, 4, 10, 50)
     st = replace(st, score=torch.full((50, 10), math.nan).double().index_fill(1, torch.tensor([1, 3]), 7.))
     seen = []
-    after = step(onepass(n_remask=4, on=0.), st, model, lambda b, c, a: seen.append(c))
-    assert torch.equal(seen[0].masked[:, :5], torch.tensor([False, True, False, True, False]).expand(50, -1))
+    after = step(onepass(n_remask=4, on=0.), st, model, lambda *s: seen.append(s))
+    assert torch.equal(seen[0][3].masked[:, :5], torch.tensor([False, True, False, True, False]).expand(50, -1))
     assert (after.committed.sum(1) == 5).all() and (after.n_forward == 1).all() and model.rows == [50]
 
 # ---- What every run keeps
@@ -149,13 +182,29 @@ def one_thread():
 def runs(draw):
     L, n, V = draw(hs.integers(1, 12)), draw(hs.integers(1, 4)), draw(hs.integers(1, 4))
     name, on = draw(hs.sampled_from(NAMES)), draw(hs.sampled_from([0., .3, .5, 1.]))
-    hyper = amount(name, draw(hs.sampled_from([0., .05, .5, 1.]))) | dict(on=on, off=draw(hs.sampled_from([on, 1.])), p=draw(hs.sampled_from([.3, .9, 1.])), score=draw(hs.sampled_from(['logit', 'probability', 'drawn', 'both'])))
+    hyper = amount(name, draw(hs.sampled_from([0.0, 0.05, 0.5, 1.0]))) | dict(
+        on=on,
+        off=draw(hs.sampled_from([on, 1.0])),
+        top_p=draw(hs.sampled_from([0.3, 0.9, 1.0])),
+        score=draw(hs.sampled_from(['logit', 'probability', 'drawn', 'both'])),
+    )
     if name != 'navira-onepass-suspects': hyper['n_remask'] = draw(hs.sampled_from([None, None, 1, 3, 99]))
-    given = draw(hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n))
-    return dict(name=name, L=L, n=n, V=V, hyper=hyper, given=torch.tensor(given), budget=draw(hs.integers(1, 2 * L + 5)), seed=draw(hs.integers(-2**63, 2**63 - 1)))
+    given = draw(
+        hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n)
+    )
+    return dict(
+        name=name,
+        L=L,
+        n=n,
+        V=V,
+        hyper=hyper,
+        given=torch.tensor(given),
+        budget=draw(hs.integers(1, 2 * L + 5)),
+        seed=draw(hs.integers(-(2**63), 2**63 - 1)),
+    )
 
-def memories(t, model, M, on, off):
-    "What each step should find in its memory, worked out from the trace: a pass ran where something was opened"
+def stored_in(t, model, M, on, off):
+    "The qualities that each step should find stored, worked out from the trace: a pass ran where something was filled"
     r = torch.full(t.fixed.shape, math.nan, dtype=torch.float64)
     for i in range(t.T):
         yield r
@@ -164,7 +213,7 @@ def memories(t, model, M, on, off):
         r = r.masked_fill(t.revealed[i], math.nan)
 
 @given(runs())
-def test_counts_budget_prompt_and_memory(r):
+def test_counts_budget_prompt_and_stored_qualities(r):
     model, M, on, off = Tiny(r['L'], r['V']), r['V'], r['hyper']['on'], r['hyper']['off']
     prompt = torch.where(r['given'], torch.arange(r['L']) % r['V'], M)
     out = sample(model, r['name'], r['budget'], r['n'], r['seed'], prompt=prompt, trace=True, **r['hyper'])
@@ -175,15 +224,17 @@ def test_counts_budget_prompt_and_memory(r):
     ran = t.revealed.any(2)
     assert torch.equal(out.n_forward, ran.sum(0)) and (out.n_forward <= T).all() and sum(model.rows) == ran.sum()
     due = [on * T <= i + 1 < off * T for i in range(T)]
-    assert model.rated == sum(bool(a.any()) and d for a, d in zip(ran, due))    # the head runs only where the next step may ask
+    # the head runs only where the next step may ask
+    assert model.rated == sum(bool(a.any()) and d for a, d in zip(ran, due))
     waits = r['hyper']['score'] not in ('drawn', 'both')
     assert not (waits & t.remasked & t.score.isnan()).any() and not (t.remasked & (fixed | (t.x[:-1] == M))).any()
     assert t.score[1:][t.revealed[:-1]].isnan().all()                           # what was just written has no score
     assert not t.remasked[[i for i in range(T) if not on * T <= i < off * T]].any()
-    for i, want in enumerate(memories(t, Tiny(r['L'], r['V']), M, on, off)):
+    for i, want in enumerate(stored_in(t, Tiny(r['L'], r['V']), M, on, off)):
         rows = ~t.score[i].isnan().all(1)
         want = want.masked_fill((t.x[i] == M) | fixed, math.nan).float()[rows]
-        assert torch.allclose(t.score[i][rows], want, atol=1e-4, equal_nan=True) and not (waits & t.remasked[i].any(1) & ~rows).any()
+        assert torch.allclose(t.score[i][rows], want, atol=1e-4, equal_nan=True)
+        assert not (waits & t.remasked[i].any(1) & ~rows).any()
 
 @pytest.mark.parametrize('name', NAMES)
 def test_a_sample_does_not_depend_on_its_batch(name):
@@ -200,9 +251,9 @@ def test_a_model_without_a_head_is_refused():
     for name in NAMES:
         with pytest.raises(ValueError, match='quality head'): sample(small_lm(quality_blocks=None), name, 8)
 
-# ---- The trace of blind rules
+# ---- The trace of rules that do not look at the pass
 
-def test_blind_rules_that_read_no_quality_show_none():
+def test_rules_that_read_no_quality_show_none():
     model = Tiny(8, 4)
     assert sample(model, 'mask-predict', 6, 3, trace=True, temperature=1.).trace.score.isnan().all()
     t = sample(model, 'prism-loop', 16, 4, trace=True, loop_steps=6, n_remask_loop=2, eta=.5, on=0.).trace
@@ -215,43 +266,47 @@ def test_the_trace_has_the_temperature_of_a_schedule():
 
 # ---- Parts
 
-def test_keep():
-    nan = math.nan
-    st = replace(state([[1, 9, 2], [1, 9, 2]], 9, 0, 3), score=torch.tensor([[.1, .2, .3], [.1, .2, .3]]).double())
-    got = keep(st, torch.tensor([[5., 6., nan], [5., 6., 7.]]).double(), torch.tensor([True, False]))
-    assert torch.equal(got.score, torch.tensor([[5., .2, .3], [.1, .2, .3]]).double()) and got.x is st.x
-
 def rated(s, T=100, i=20, n=5000):
     st = state(torch.where(torch.arange(100) < 20, 1, 9), 9, i, T, n)
     return replace(st, score=torch.as_tensor(s).double().expand(n, 100))
 
 @pytest.mark.parametrize('rate', [0., .01, .3, 1.])
-def test_suspects_are_the_coins_of_binomial_if_all_is_wrong(rate):
+def test_expected_errors_are_the_coins_of_binomial_if_all_is_wrong(rate):
     st = rated(torch.full((100,), -1e9))
-    assert torch.equal(suspects(rate)(st), binomial(rate)(st)) and not suspects(rate)(rated(torch.full((100,), math.nan))).any()
-    assert not suspects(rate)(rated(torch.full((100,), 1e9))).any()
+    assert torch.equal(expected_errors(rate)(st), binomial(rate)(st))
+    assert not expected_errors(rate)(rated(torch.full((100,), math.nan))).any()
+    assert not expected_errors(rate)(rated(torch.full((100,), 1e9))).any()
     full = replace(st, x=torch.ones_like(st.x), i=99)
-    assert not suspects(rate)(full).any()                                       # nothing at the last step
+    assert not expected_errors(rate)(full).any()                                       # nothing at the last step
 
-def test_suspects_have_the_mean_that_the_head_expects():
+def test_expected_errors_have_the_mean_that_the_head_expects():
     s = torch.linspace(-3, 3, 100)
-    k = suspects(.1)(rated(s)).double()
+    k = expected_errors(.1)(rated(s)).double()
     want = .1 * (1 - s[:20].sigmoid())
     assert abs(k.mean() - want.sum()) < 4 * ((want * (1 - want)).sum() / 5000) ** .5
     for bad in (-.1, 1.5, math.nan):
-        with pytest.raises(ValueError, match="rate="): suspects(bad)
+        with pytest.raises(ValueError, match="rate="): expected_errors(bad)
 
-def test_the_spread_of_a_full_row_is_its_entropy():
+def test_the_entropy_of_a_full_row_is_that_of_its_text():
     x = torch.randint(0, 6, (20, 15), generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(spread(x, torch.ones_like(x).bool()), entropy(x))
+    assert torch.allclose(text_entropy(x, torch.ones_like(x).bool()), entropy(x))
     some = torch.arange(15) % 3 > 0
-    assert torch.allclose(spread(x, some.expand(20, -1)), entropy(x[:, some])) and not spread(x, torch.zeros_like(x).bool()).any()
+    assert torch.allclose(text_entropy(x, some.expand(20, -1)), entropy(x[:, some]))
+    assert not text_entropy(x, torch.zeros_like(x).bool()).any()
     h = usual(x, torch.Generator().manual_seed(1))
     assert h.shape == (16,) and h[0] == h[1] == 0 and h[-1].item() == pytest.approx(entropy(x).mean().item())
 
 def test_a_held_temperature_answers_to_the_row():
     model, h = Tiny(12, 4), torch.linspace(0, 1.2, 13).double()
-    t = sample(model, onepass(held(h, gain=2., tau_min=.1, tau_max=.6), eta=.3, on=0.), 12, 20, trace=True).trace
-    want = torch.stack([(.1 + 2 * (h[(x != 4).sum(1)] - spread(x.long(), x != 4)).clamp(min=0)).clamp(max=.6) for x in t.x[:-1]])
+    t = sample(
+        model, onepass(hold_entropy(h, gain=2.0, tau_min=0.1, tau_max=0.6), eta=0.3, on=0.0), 12, 20, trace=True
+    ).trace
+    want = torch.stack(
+        [
+            (0.1 + 2 * (h[(x != 4).sum(1)] - text_entropy(x.long(), x != 4)).clamp(min=0)).clamp(max=0.6)
+            for x in t.x[:-1]
+        ]
+    )
     assert torch.allclose(t.tau, want.float()) and t.tau.unique().numel() > 3
-    with pytest.raises(ValueError, match='12 positions needs 13'): sample(model, onepass(held(h[:12]), eta=.3, on=0.), 12, trace=True)
+    with pytest.raises(ValueError, match='12 positions needs 13'):
+        sample(model, onepass(hold_entropy(h[:12]), eta=0.3, on=0.0), 12, trace=True)

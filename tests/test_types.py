@@ -5,14 +5,15 @@ import pytest
 from mypy import api
 
 root = Path(__file__).resolve().parent.parent
-strict = '# mypy: disallow-untyped-defs, disallow-incomplete-defs, disallow-untyped-calls, disallow-untyped-decorators, disallow-any-generics, check-untyped-defs, warn-return-any, strict-equality\n'
+strict = ('# mypy: disallow-untyped-defs, disallow-incomplete-defs, disallow-untyped-calls, '
+          'disallow-untyped-decorators, disallow-any-generics, check-untyped-defs, warn-return-any, strict-equality\n')
 
 snippets = dict(
 use='''
 import navira
 model = navira.load()
 res = navira.sample(model, 'navira-piecewise', budget=64, n=2, seed=0, prompt='The old house', trace=True)
-reveal_type(model)            # navira.denoiser.MaskedLM
+reveal_type(model)            # navira.models.denoiser.MaskedLM
 reveal_type(model.mask_id)    # int
 reveal_type(res)              # navira.sampling.Samples
 reveal_type(res.texts)        # list[str]
@@ -22,8 +23,8 @@ reveal_type(list(res))        # list[str]
 reveal_type(navira.fill('The ___ house', n=2, tokens=1).texts) # list[str]
 assert res.trace is not None
 reveal_type(res.trace.remasked) # Tensor
-reveal_type(navira.policies())  # dict[str, def (*Any, **Any) -> navira.prism.Policy]
-reveal_type(navira.policy('navira', tau=navira.schedules.quadratic())) # navira.prism.Policy
+reveal_type(navira.policies())  # dict[str, def (*Any, **Any) -> navira.core.Policy]
+reveal_type(navira.policy('navira', tau=navira.schedules.quadratic())) # navira.core.Policy
 reveal_type(navira.schedules.piecewise(p1=.4)(.5))                     # float
 reveal_type(navira.entropy(res.tokens).mean())                         # Tensor
 reveal_type(navira.perplexity(res.texts).value)                        # float
@@ -32,66 +33,74 @@ own='''
 from dataclasses import dataclass, replace
 from torch import Tensor
 import navira
-from navira.decoupling import navira_det, refill_first, refresh
-from navira.diffusion import Pass, drawer
-from navira.prism import Denoiser, Dial, Policy, Score, State, binomial, dial, during, look, marked, predictor, remask, to_go, topk, uniform, wants
+from navira.core import Denoiser, Flip, Pass, Policy, Rule, Schedule, Score, State, TopK, draw_at, evaluate, n_unmask, needs_quality, nothing, pick, random_choice
+from navira.decoupling import navira_det, refill_first
+from navira.diffusion import drawer
+from navira.prism import binomial, window
+from navira.remasking import navira as drawn
 from navira.schedules import piecewise
-from navira.selection import gumbel_topk, navira as drawn
 
 @navira.register('second-thoughts', scores='quality head, and how far it fell')
-def second_thoughts(weight: float = 1., eta: float = .01, on: float = .5, p: float = .9) -> Policy:
-    @marked(needs_quality=True)
-    def fallen(st: State, fresh: Pass) -> Tensor:
-        g = fresh.quality()
-        return -g + weight * (st.score - g).clamp(min=0).nan_to_num(0.)
-    return replace(navira_det(p=p), remask=(fallen, topk(during(binomial(eta), on))))
+def second_thoughts(weight: float = 1., eta: float = .01, on: float = .5) -> Policy:
+    @needs_quality
+    def fallen(st: State, p: Pass, where: Tensor) -> Tensor:
+        q = p.quality(where)
+        return -q + weight * (st.score - q).clamp(min=0).nan_to_num(0.)
+    return replace(navira_det(top_p=.8), remask=TopK(fallen, window(binomial(eta), on)))
 
 @dataclass(frozen=True)
 class above:
-    "A select."
-    level: Dial
-    def wants(self, st: State, eligible: Tensor) -> Tensor: return eligible.any(1)
-    def __call__(self, st: State, score: Tensor, eligible: Tensor) -> Tensor: return eligible & (score > dial(self.level, st)[:, None])
+    "A rule."
+    level: Schedule
+    def rows(self, st: State, eligible: Tensor) -> Tensor: return eligible.any(1)
+    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor:
+        return eligible & (st.conf > evaluate(self.level, st)[:, None])
 
-@predictor(passes=1, coupled=False)
-def recall(policy: Policy, st: State, model: Denoiser) -> tuple[State, Pass]:
-    cleaned = remask(policy, st, Pass())
-    return look(model, cleaned, wants(policy.reveal[1], cleaned, cleaned.masked))
+def surest(st: State, p: Pass, eligible: Tensor) -> Tensor: return eligible & (p.quality(eligible) > 0)
+
+def in_place(policy: Policy, st: State, model: Denoiser, watch: object) -> State:
+    p = Pass(model, st)
+    return draw_at(policy, st, p, pick('remask', policy.remask, st, p, st.committed)).next(p.ran)
 
 def late(st: State) -> float: return max(0., st.u - .5)
 
-mine = Policy(reveal=(refill_first, topk(to_go)), remask=(uniform, above(.9)), predict=recall, draw=drawer(temperature=.7, top_k=40))
-reveal_type(second_thoughts)              # def (weight: float =, eta: float =, on: float =, p: float =) -> navira.prism.Policy
-reveal_type(mine.predict.passes)          # int
-reveal_type(replace(mine, predict=refresh)) # navira.prism.Policy
+warm = drawer(temperature=.7, top_k=40)
+mine = Policy(unmask=TopK(refill_first, n_unmask), remask=above(.9), decoupled=True, draw=warm)
+reveal_type(second_thoughts)              # def (weight: float =, eta: float =, on: float =) -> navira.core.Policy
+reveal_type(mine.passes)                  # int
+reveal_type(mine.reads_quality)           # bool
+reveal_type(replace(mine, decoupled=False, remask=nothing, step=in_place)) # navira.core.Policy
 reveal_type(navira.sample(navira.load(), mine, budget=64).texts) # list[str]
-scored: Score = uniform
-by_schedule, by_state, by_number = drawn(tau=piecewise()), drawn(tau=late), replace(mine, remask=(scored, gumbel_topk(4, .2)))
+scored: Score = random_choice
+by_rule: tuple[Rule, ...] = surest, Flip(.5), TopK(scored, late, late)
+by_schedule, by_state, by_number = drawn(tau=piecewise()), drawn(tau=late), replace(mine, remask=TopK(scored, 4, .2))
 reveal_type(by_schedule.matched)          # bool
-''',
+''',  # noqa: E501
 toy='''
 import navira
-from navira.diffusion import orchard
-reveal_type(orchard())                                                     # navira.diffusion.Words
+from navira.joint import orchard
+reveal_type(orchard())                                                     # navira.joint.Words
 reveal_type(navira.sample(orchard(), 'backbone', budget=3, n=4).n_forward) # Tensor
 ''',
 sweep='''
 from pathlib import Path
-from navira.experiments import Entry, Sweep, cells, evaluate, load, run
+from navira.experiments.sweep import Entry, Sweep, cells
+from navira.experiments.measure import evaluate_store
+from navira.experiments.frames import load_samples
+from navira.experiments.run import run
 grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8, reference='smollm2')
 store = run(grid, Path('runs')/'mine', progress=lambda cell, done, total: print(cell.label, done, total))
 reveal_type(store.folder)                       # Path
 reveal_type([c.policy for c in cells(grid)])    # list[str]
-reveal_type(evaluate(store, ['entropy']).keys)  # list[str]
-table = load(store)
+reveal_type(evaluate_store(store, ['entropy']).keys)  # list[str]
+table = load_samples(store)
 ''',
 )
 
 wrong = '''
 import navira
 from torch import Tensor
-from navira.diffusion import Pass
-from navira.prism import Policy, State, reuse, to_go, topk, uniform
+from navira.core import Pass, Policy, State, TopK, n_unmask, random_order
 model = navira.load()
 navira.smaple(model)                                        # attr-defined
 navira.sample(model, 3)                                     # arg-type
@@ -101,13 +110,16 @@ text: str = navira.sample(model).texts                      # assignment
 navira.sample(model).trace.remasked                         # union-attr
 navira.load(3)                                              # arg-type
 navira.schedules.piecewise(tau_low=.1)                      # call-arg
-def count(st: State, p: Pass) -> int: return 3
-Policy(reveal=(count, topk(to_go)), predict=reuse)          # arg-type
-Policy(reveal=(uniform, topk(to_go)), predict=uniform)      # arg-type
-Policy(reveal=uniform, predict=reuse)                       # arg-type
-topk('three')                                               # arg-type
+def count(st: State, p: Pass, where: Tensor) -> int: return 3
+def two(st: State, p: Pass) -> Tensor: return st.x
+Policy(unmask=TopK(count, n_unmask))                        # arg-type
+Policy(unmask=TopK(two, n_unmask))                          # arg-type
+Policy(unmask=(random_order, n_unmask))                     # arg-type
+Policy(unmask=TopK(random_order, n_unmask), remask=two)     # arg-type
+Policy(unmask=TopK(random_order, n_unmask), decoupled='yes') # arg-type
+TopK(random_order, 'three')                                 # arg-type
 @navira.register('mine')                                    # type-var
-def mine(p: float = .9) -> str: return 'prism'
+def mine(top_p: float = .9) -> str: return 'prism'
 '''
 
 @pytest.fixture(scope='module')
@@ -115,22 +127,29 @@ def found(tmp_path_factory):
     "{file: [(line, kind, text)]}: one run over the package and all snippets"
     folder = tmp_path_factory.mktemp('user')
     for name, code in dict(snippets, wrong=wrong).items(): (folder/f'{name}.py').write_text(strict + code.lstrip())
-    out, err, _ = api.run(['--config-file', str(root/'pyproject.toml'), '--cache-dir', str(root/'.mypy_cache'), '--no-error-summary', '--show-error-codes', '--no-pretty', str(root/'navira'), *map(str, sorted(folder.glob('*.py')))])
+    options = ['--config-file', str(root/'pyproject.toml'), '--cache-dir', str(root/'.mypy_cache'),
+               '--no-error-summary', '--show-error-codes', '--no-pretty']
+    out, err, _ = api.run([*options, str(root/'navira'), *map(str, sorted(folder.glob('*.py')))])
     assert not err, err
     seen = {}
-    for m in re.finditer(r'^(.+?):(\d+): (error|note): (.*)$', out, re.M): seen.setdefault(Path(m[1]), []).append((int(m[2]), m[3], m[4]))
-    return {'package': {p.name: v for p, v in seen.items() if p.parent.name != folder.name}, **{p.stem: v for p, v in seen.items() if p.parent.name == folder.name}}
+    for m in re.finditer(r'^(.+?):(\d+): (error|note): (.*)$', out, re.M):
+        seen.setdefault(Path(m[1]), []).append((int(m[2]), m[3], m[4]))
+    ours = {p.stem: v for p, v in seen.items() if p.parent.name == folder.name}
+    return {'package': {str(p): v for p, v in seen.items() if p.parent.name != folder.name}, **ours}
 
 def comments(code):
     "{line: what the comment at its end says}, lines as in the file"
-    return {i: m[1] for i, line in enumerate((strict + code.lstrip()).splitlines(), 1) if i > 1 and (m := re.search(r'# (.+)$', line))}
+    lines = (strict + code.lstrip()).splitlines()
+    return {i: m[1] for i, line in enumerate(lines, 1) if i > 1 and (m := re.search(r'# (.+)$', line))}
 
-def test_the_package_passes(found): assert not {f: e for f, v in found['package'].items() if (e := [x for x in v if x[1] == 'error'])}
+def test_the_package_passes(found):
+    assert not {f: e for f, v in found['package'].items() if (e := [x for x in v if x[1] == 'error'])}
 
 @pytest.mark.parametrize('name', snippets)
 def test_a_user_sees_concrete_types(found, name):
-    got = {i: re.search('"(.*)"', text)[1] for i, kind, text in found.get(name, []) if kind == 'note' and 'Revealed type' in text}
-    assert not [x for x in found.get(name, []) if x[1] == 'error']
+    seen = found.get(name, [])
+    got = {i: re.search('"(.*)"', text)[1] for i, kind, text in seen if kind == 'note' and 'Revealed type' in text}
+    assert not [x for x in seen if x[1] == 'error']
     short = lambda t: re.sub(r'\b(builtins|torch\._tensor|torch|pathlib)\.(?=[A-Za-z])', '', t)
     assert {i: short(t) for i, t in got.items()} == comments(snippets[name])
 

@@ -1,19 +1,24 @@
 """Small things that tests share: chi-square, small models, and the paper's algorithms written a second time, slowly.
 
-Nothing here calls the library's samplers: `Exact` enumerates one step of Algorithm 1 or 2 on a joint, and `transcribed` runs them on a
-network as loops over rows and positions with full logits everywhere."""
+Nothing here calls the library's samplers: `Exact` enumerates one step of Algorithm 1 or 2 on a joint, and
+`transcribed` runs them on a network as loops over rows and positions with full logits everywhere."""
 import itertools, math
 from collections import Counter
 from types import SimpleNamespace
 import numpy as np, torch
 from scipy import stats
-from navira.denoiser import Config, MaskedLM
-from navira.diffusion import JointDenoiser, Noise, Pass
+from navira.models.layers import Config
+from navira.models.denoiser import MaskedLM
+from navira.models.critic import Critic
+from navira.diffusion import Forward
+from navira.joint import JointDenoiser
+from navira.base.noise import Noise
 
-REJECT, ACCEPT = 1e-6, 1e-3     # a planted error must fall below the first, the right law stays above the second
+# a planted error must fall below the first, the right distribution stays above the second
+REJECT, ACCEPT = 1e-6, 1e-3
 
 def chi2(counts, probs):
-    "p-value of outcome counts under outcome probabilities; cells that expect fewer than 5 are pooled, an impossible outcome gives 0"
+    "p-value of outcome counts under outcome probabilities; cells below 5 are pooled, an impossible one gives 0"
     n, keys = sum(counts.values()), sorted(set(counts) | set(probs), key=str)
     e, o = (np.array([d.get(k, 0) for k in keys], dtype=float) for d in (probs, counts))
     assert abs(e.sum() - 1) < 1e-9, e.sum()
@@ -26,11 +31,11 @@ def chi2(counts, probs):
 
 def counted(x): return Counter(map(tuple, x.tolist()))
 
-def planted(law, share=.05):
-    "The law with a share of its mass moved: the first half of the outcomes loses what the second half gains"
-    keys = sorted(law); half = len(keys) // 2
-    a, b = sum(law[k] for k in keys[:half]), sum(law[k] for k in keys[half:])
-    return {k: law[k] * (1 - share / a if i < half else 1 + share / b) for i, k in enumerate(keys)}
+def planted(dist, share=.05):
+    "The distribution with a share of its mass moved: the first half of the outcomes loses what the second half gains"
+    keys = sorted(dist); half = len(keys) // 2
+    a, b = sum(dist[k] for k in keys[:half]), sum(dist[k] for k in keys[half:])
+    return {k: dist[k] * (1 - share / a if i < half else 1 + share / b) for i, k in enumerate(keys)}
 
 def random_joint(L, V, seed=0, floor=.05):
     g = torch.Generator().manual_seed(seed)
@@ -46,7 +51,7 @@ def sequential(w, K):
     return out
 
 class Exact:
-    "One step of PRISM or NAVIRA on an enumerated joint, as a law over next states: every set, order and token with its probability."
+    "One step of PRISM or NAVIRA on an enumerated joint, as a distribution over next states."
     def __init__(self, model, P=1.): self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
 
     def given(self, x, i):
@@ -73,8 +78,8 @@ class Exact:
         for seq, q in sequential({j: math.exp(-s[j] / tau) for j in C}, K).items(): out[tuple(sorted(seq))] += q
         return out
 
-    def opened(self, x, seen, eligible, m):
-        "{next state: probability}: `m` of `eligible` opened uniformly, tokens drawn independently given `seen`"
+    def filled(self, x, seen, eligible, m):
+        "{next state: probability}: `m` of `eligible` filled uniformly, tokens drawn independently given `seen`"
         out = Counter()
         subsets = list(itertools.combinations(eligible, m))
         for S in subsets:
@@ -84,50 +89,52 @@ class Exact:
                 out[tuple(y)] += math.prod(q for _, q in toks) / len(subsets)
         return out
 
-    def step(self, x, free, i, T, K_law, coupled, tau):
+    def step(self, x, free, i, T, K_dist, coupled, tau):
         out, N, n = Counter(), len(free), sum(x[j] != self.M for j in free)
         k = math.ceil(N * (i + 1) / T)
-        for K, w in K_law.items():
+        for K, w in K_dist.items():
             if coupled: K = min(K, N - k) if 0 < K < n and n < N - K else 0
             for R, q in self.remasked(x, free, K, tau).items():
                 clean = tuple(self.M if j in R else v for j, v in enumerate(x))
                 masks = [j for j in free if (x if coupled else clean)[j] == self.M]
-                for y, r in self.opened(clean, x if coupled else clean, masks, k - n + len(R)).items(): out[y] += w * q * r
+                for y, r in self.filled(clean, x if coupled else clean, masks, k - n + len(R)).items():
+                    out[y] += w * q * r
         return out
 
     def chain(self, x0, T, eta=0., on=.5, off=1., coupled=False, tau=lambda u: 0.):
-        "The law of what T steps from x0 give, K binomial"
-        law, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
+        "The distribution of what T steps from x0 give, K binomial"
+        dist, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
         for i in range(T):
             nxt = Counter()
-            for x, w in law.items():
+            for x, w in dist.items():
                 n = sum(x[j] != self.M for j in free)
-                K = binomial_law(n, len(free), T, eta) if on * T <= i < off * T else {0: 1.}
-                for y, q in self.step(x, free, i, T, K, coupled, tau(i / (T - 1) if T > 1 else 0.)).items(): nxt[y] += w * q
-            law = nxt
-        return law
+                K = binomial_dist(n, len(free), T, eta) if on * T <= i < off * T else {0: 1.}
+                for y, q in self.step(x, free, i, T, K, coupled, tau(i / (T - 1) if T > 1 else 0.0)).items():
+                    nxt[y] += w * q
+            dist = nxt
+        return dist
 
     def ancestral(self, x0, T):
-        "The law of MDLM's sampler: each mask opens at step i with probability 1 / (T - i)"
-        law, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
+        "The distribution of MDLM's sampler: each mask is filled at step i with probability 1 / (T - i)"
+        dist, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
         for i in range(T):
             nxt, r = Counter(), 1 / (T - i)
-            for x, w in law.items():
+            for x, w in dist.items():
                 masks = [j for j in free if x[j] == self.M]
                 for m in range(len(masks) + 1):
                     q = math.comb(len(masks), m) * r ** m * (1 - r) ** (len(masks) - m)
                     if q:
-                        for y, p in self.opened(x, x, masks, m).items(): nxt[y] += w * q * p
-            law = nxt
-        return law
+                        for y, p in self.filled(x, x, masks, m).items(): nxt[y] += w * q * p
+            dist = nxt
+        return dist
 
-def binomial_law(n, N, T, eta):
+def binomial_dist(n, N, T, eta):
     if n == 0: return {0: 1.}
     sigma = max(min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)), 0.)
     return {K: math.comb(n, K) * sigma ** K * (1 - sigma) ** (n - K) for K in range(n + 1)}
 
 def truncate(q, P):
-    "{token: probability} of MDLM's nucleus: in falling order while the sum, this token included, stays within P; the first always"
+    "{token: probability} of MDLM's nucleus: in falling order while the sum with it is within P; the first always"
     if P >= 1: return {v: a for v, a in enumerate(q) if a > 0}
     kept, total = {}, 0.
     for v in sorted(range(len(q)), key=lambda v: -q[v]):
@@ -146,11 +153,28 @@ def pick(q, u):
 
 def small_lm(seed=0, **kw):
     "A MaskedLM with random numbers in every parameter, those that start at zero included"
-    cfg = dict(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=0., quality_blocks=1) | kw
+    cfg = (
+        dict(
+            vocab_size=11,
+            model_length=12,
+            hidden_dim=16,
+            cond_dim=8,
+            n_blocks=2,
+            n_heads=2,
+            dropout=0.0,
+            quality_blocks=1,
+        )
+        | kw
+    )
     model, g = MaskedLM(Config(**cfg)), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.ndim > 1: p.copy_(torch.randn(p.shape, generator=g) * (1.5 if 'output_layer.linear' in name else 1.) / math.sqrt(p.shape[-1]))
+            if p.ndim > 1:
+                p.copy_(
+                    torch.randn(p.shape, generator=g)
+                    * (1.5 if 'output_layer.linear' in name else 1.0)
+                    / math.sqrt(p.shape[-1])
+                )
             else: p.copy_(('norm' in name) + .3 * torch.randn(p.shape, generator=g))
         model.backbone.vocab_embed.embedding.copy_(torch.randn(model.backbone.vocab_embed.embedding.shape, generator=g))
     return model.eval().requires_grad_(False)
@@ -163,7 +187,7 @@ def everywhere(model, x):
     return logits, model.quality(h, c, model.backbone.rotary_emb(x.shape[1]))
 
 def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, off=1., P=.9):
-    "Algorithms 1 (as in PRISM's public script, samplers.md 3.2) and 2 (section 9), by loops; `x` [B, L] holds the prompt and masks. Also returns K's."
+    "Algorithms 1 (as in PRISM's public script) and 2, by loops; `x` [B, L]: the prompt and masks. Also returns K's."
     M, (B, L) = model.mask_id, x.shape
     free = [[j for j in range(L) if x[b, j] == M] for b in range(B)]
     noise, taken = Noise(seed, torch.arange(B)), []
@@ -182,8 +206,15 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             s = {j: g[b, j].item() for j in C}
             key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j])) for j in C}
             Q = sorted(C, key=lambda j: (-key[j], u['ties'][b][j]))[:R]
-            if coupled and t > 0: Q = Q[:N - k]         # what may stay masked; PRISM's script does it by its scores, next line
-            score = {j: math.inf if j in C and j not in Q else u['order'][b][j] if j not in C else 1 / (1 + math.exp(-s[j])) - 1 for j in free[b]}
+            if coupled and t > 0: Q = Q[:N - k]  # what may stay masked; PRISM's script does it by its scores, next line
+            score = {
+                j: math.inf
+                if j in C and j not in Q
+                else u['order'][b][j]
+                if j not in C
+                else 1 / (1 + math.exp(-s[j])) - 1
+                for j in free[b]
+            }
             clean = sorted(free[b], key=lambda j: (score[j], u['ties'][b][j]), reverse=True)[:k]
             if not coupled: clean = None
             for j in Q:
@@ -204,16 +235,22 @@ class Tiny:
     "A cheap denoiser for any length, whose logits and quality depend on every token. Counts what it is asked for."
     def __init__(self, L, V, mask_id=None, seed=0):
         g = torch.Generator().manual_seed(seed)
-        self.length, self.mask_id, self.config, D = L, V if mask_id is None else mask_id, SimpleNamespace(vocab_size=V + 1), 4
+        self.length, self.mask_id, self.config, D = (
+            L,
+            V if mask_id is None else mask_id,
+            SimpleNamespace(vocab_size=V + 1),
+            4,
+        )
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
         self.E, self.P, self.W, self.w = rand(L, V + 1, D) / math.sqrt(L), rand(L, D), 2 * rand(D, V + 1), 3 * rand(D)
-        self.rows, self.asked, self.rated = [], [], 0      # rows of each call, positions asked for logits, calls for quality
+        self.rows, self.asked, self.seen, self.rated = [], [], [], 0
+        # rows of each call; positions asked for logits, and how many of them are no masks; calls for quality
 
     def __call__(self, x):
         self.rows.append(len(x))
-        return TinyPass(self, x)
+        return TinyForward(self, x)
 
-class TinyPass(Pass):
+class TinyForward(Forward):
     def __init__(self, m, x):
         assert len(x), 'a pass over no rows'
         e = m.E[torch.arange(x.shape[1]), x]
@@ -222,7 +259,7 @@ class TinyPass(Pass):
 
     def logits(self, where):
         self.m.asked.append(int(where.sum()))
-        assert self.seen_masked[where].all(), 'logits asked where the pass saw a token'
+        self.m.seen.append(int((where & ~self.seen_masked).sum()))
         out = self.h[where] @ self.m.W
         out[:, self.m.mask_id] = -torch.inf
         return out
@@ -230,3 +267,12 @@ class TinyPass(Pass):
     def _quality(self):
         self.m.rated += 1
         return (self.h + self.e) @ self.m.w
+
+TinyPass = TinyForward      # the name that test_baselines_revisers has for it
+
+def critic_like(model, seed=1, **kw):
+    "A critic with random numbers in every parameter"
+    c, g = Critic.of(model, **kw), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in c.parameters(): p.add_(.3 * torch.randn(p.shape, generator=g))
+    return c.eval().requires_grad_(False)

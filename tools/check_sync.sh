@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
-# Are notebooks, library and README in step? Writes the cells for Colab, exports and cleans, then asks git whether anything changed.
+# Are notebooks, library, sidebar and README in step? Does what `make sync` does, then asks git whether anything changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
-python tools/colab.py
-nbdev_export
-nbdev_clean
-python tools/make_readme.py
+tools/sync.sh
 what=(nbs navira README.md docs_assets)
 git diff --exit-code -- "${what[@]}" || { echo "not in sync: commit what 'make sync' writes" >&2; exit 1; }
 new=$(git status --porcelain --untracked-files=all -- "${what[@]}")

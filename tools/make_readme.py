@@ -1,4 +1,4 @@
-"""README.md from nbs/index.ipynb, its figures in docs_assets/readme. Reads the stored outputs, runs nothing: the same bytes each time.
+"""README.md from nbs/index.ipynb, its figures in docs_assets/readme. Reads stored outputs and runs nothing.
 
     python tools/make_readme.py            # write
     python tools/make_readme.py --check    # exit 1 if what is there differs
@@ -27,15 +27,16 @@ def visible(cell):
 
 def rebase(line):
     "Links of a notebook in nbs/ as they read from the repository's root"
-    return re.sub(r'(\]\()(?!#|/|[a-z]+:)(?:\./)?(?!docs_assets/)([^)\s]+)', lambda m: m[1] + str(Path('nbs', m[2])).replace('nbs/../', ''), line)
+    here = lambda m: m[1] + str(Path('nbs', m[2])).replace('nbs/../', '')
+    return re.sub(r'(\]\()(?!#|/|[a-z]+:)(?:\./)?(?!docs_assets/)([^)\s]+)', here, line)
 
 def readme(nb):
     "(text, {figure name: bytes})"
     nb.cells = [c for c in map(visible, nb.cells) if c is not None and c.source.strip()]
     for c in nb.cells:
         if c.cell_type == 'markdown': c.source = '\n'.join(map(rebase, c.source.split('\n')))
-        for o in c.get('outputs', []):
-            if 'text/markdown' in o.get('data', {}): o.data['text/markdown'] = '\n'.join(map(rebase, o.data['text/markdown'].split('\n')))
+        for data in (o.data for o in c.get('outputs', []) if 'text/markdown' in o.get('data', {})):
+            data['text/markdown'] = '\n'.join(map(rebase, data['text/markdown'].split('\n')))
     nb.metadata['language_info'] = {'name': 'python'}
     out = MarkdownExporter()
     for c in nb.cells:
@@ -58,7 +59,8 @@ if __name__ == '__main__':
     dest = root/figures
     if '--check' in sys.argv:
         have = {p.name: p.read_bytes() for p in dest.glob('*')}
-        if (root/'README.md').read_text(encoding='utf-8') != text or have != pngs: sys.exit('README.md is not what nbs/index.ipynb gives: run `make readme`')
+        if (root/'README.md').read_text(encoding='utf-8') != text or have != pngs:
+            sys.exit('README.md is not what nbs/index.ipynb gives: run `make readme`')
     else:
         shutil.rmtree(dest, ignore_errors=True)
         (root/'README.md').write_text(text, encoding='utf-8')

@@ -1,11 +1,11 @@
-"""Run notebooks, honouring nbdev's directives: `#| eval: false` cells never run, `#| notest` and `#| slow` cells only if forced.
+"""Run notebooks as nbdev's directives say: `#| eval: false` cells never, `#| notest` and `#| slow` ones only if forced.
 
     python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as readers see them
-    python tools/run_nbs.py --force slow nbs/10_training.ipynb
+    python tools/run_nbs.py --force slow nbs/training/pretraining.ipynb
     python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it runs
-    python tools/run_nbs.py --out runs/gpu nbs/15_speed.ipynb    # a copy with outputs there; the notebook stays as it is
+    python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs there
 """
-import argparse, contextlib, os, sys, time
+import argparse, contextlib, sys, time
 from pathlib import Path
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
@@ -23,7 +23,7 @@ def skipped(nb, force=()):
     return {c.id for c in NBProcessor(nb, process=True).nb.cells if skip(c)}
 
 def run(path, force=(), check=False, out=None):
-    "Run the notebook at `path`; stop at the first error. Unless `check`, write its outputs back, or to a copy in the folder `out`."
+    "Run a notebook up to its first error. Unless `check`, write its outputs back, or to a copy in the folder `out`."
     path = Path(path).resolve()
     skip, nb, shell = skipped(path, force), read_nb(path), CaptureShell(path)
     sys.path.insert(0, str(get_config().config_path))

@@ -1,0 +1,1 @@
+"What samples are worth: perplexity, diversity, trajectories, and a judge."

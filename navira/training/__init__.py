@@ -1,0 +1,1 @@
+"Pretraining, the quality head and the critic: one loop."

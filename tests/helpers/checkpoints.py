@@ -1,0 +1,108 @@
+"""What the tests of checkpoints share."""
+import math, zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from navira.models.layers import Config
+from navira.models.denoiser import MaskedLM
+from navira.models.loading import load
+
+TINY = Config(
+    vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=0.1, quality_blocks=None)
+
+HEAD = replace(TINY, quality_blocks=1)
+
+X = torch.tensor([[1, 10, 3, 10, 0], [10, 10, 7, 2, 10]])
+
+def noisy(config=HEAD, seed=0, scale=.3):
+    model, g = MaskedLM(config), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(scale * torch.randn(p.shape, generator=g))
+    return model.eval()
+
+def same(a, b):
+    "Whether two models have the same parameters."
+    a, b = dict(a.named_parameters()), dict(b.named_parameters())
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+def refused(source, *words, error=ValueError, **kwargs):
+    "`load` raises `error`, and the message has the words and the name of the source."
+    with pytest.raises(error) as e: load(source, **kwargs)
+    for w in (Path(source).name, *words): assert w in str(e.value), str(e.value)
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad(): yield
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+def plain_forward(w, x, n_blocks, n_heads):
+    "MDLM's forward, from its description (samplers.md 7), full logits; `w`: names (no prefix) -> tensors of one type."
+
+    def norm(x, weight):
+        return (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt() * weight
+    def linear(x, name): return x @ w[name + ".weight"].T + w.get(name + ".bias", 0)
+    def turn(q):                                                                            # [B, L, H, d]
+        L, d = q.shape[1], q.shape[-1]
+        a = torch.outer(torch.arange(L), 10000. ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)).to(q.dtype)
+        cos, sin = a.cos()[None, :, None], a.sin()[None, :, None]
+        one, two = q[..., :d // 2], q[..., d // 2:]
+        return torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
+    B, L = x.shape
+    h = w["vocab_embed.embedding"][x]
+    c = torch.cat([torch.ones(128), torch.zeros(128)]).to(h.dtype)[None]                    # cos and sin of 0
+    c = F.silu(linear(F.silu(linear(c, "sigma_map.mlp.0")), "sigma_map.mlp.2"))
+    for i in range(n_blocks):
+        b = f"blocks.{i}."
+        shift1, scale1, gate1, shift2, scale2, gate2 = linear(c, b + "adaLN_modulation").chunk(6, -1)
+        y = linear(norm(h, w[b + "norm1.weight"]) * (1 + scale1) + shift1, b + "attn_qkv").view(B, L, 3, n_heads, -1)
+        q, k, v = turn(y[:, :, 0]), turn(y[:, :, 1]), y[:, :, 2]
+        a = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
+        y = torch.einsum("bhqk,bkhd->bqhd", a.softmax(-1), v).reshape(B, L, -1)
+        h = h + gate1 * linear(y, b + "attn_out")
+        y = linear(norm(h, w[b + "norm2.weight"]) * (1 + scale2) + shift2, b + "mlp.0")
+        y = .5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + .044715 * y ** 3)))      # tanh-GELU
+        h = h + gate2 * linear(y, b + "mlp.2")
+    shift, scale = linear(c, "output_layer.adaLN_modulation").chunk(2, -1)
+    return linear(norm(h, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear")
+
+def bare(model):
+    return {k.removeprefix("backbone."): v for k, v in model.state_dict().items() if k.startswith("backbone.")}
+
+# --- round trips ------------------------------------------------------------------------------------------------------
+
+def small_tokenizer():
+    tok = Tokenizer(models.WordLevel({c: i for i, c in enumerate("abcdefghij")}, unk_token="a"))
+    tok.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tok
+
+def lightning(path, raw, average, **more):
+    torch.save(
+        {
+            "state_dict": raw.state_dict(), "ema": {"decay": 0.9999, "num_updates": 3, "shadow_params": average},
+            "epoch": 0, "global_step": 7, **more},
+        path)
+    return path
+
+def by_hand(path, code, storages=("0",)):
+    "A zip in the layout of torch.save around a pickle written opcode by opcode."
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("a/data.pkl", code)
+        for s in storages: z.writestr(f"a/data/{s}", bytes(64))
+    return path
+
+STORAGE = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x10tQ"
+
+REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"%s(%st(%stI00\nccollections\nOrderedDict\n)RtR"
+
+N = lambda n: b"I%d\n" % n
+
+def words(*names, **more):
+    tok = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)} | more, unk_token=names[0]))
+    tok.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tok

@@ -1,0 +1,98 @@
+"""A text with blanks goes in, the whole text comes out."""
+import functools, re
+
+import pytest
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers.models import WordLevel
+
+import navira
+from navira.models.layers import Config
+from navira.models.denoiser import MaskedLM
+from navira.sampling import _encode, sample
+from navira.filling import fill
+from helpers.sample_api import embedded, says  # noqa: F401
+
+def wordy(words, mask=None, **kw):
+    "A small model whose tokenizer splits at spaces; `mask`: how it writes the mask, as an ordinary word or not at all"
+    vocab = {w: i for i, w in enumerate([*words, *([mask] if mask else [])])}
+    tok = Tokenizer(WordLevel(vocab, unk_token=words[0]))
+    tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    lm = MaskedLM(Config(len(words) + 1, 8, 16, 8, 1, 2, dropout=0., quality_blocks=1, **kw), tok).eval()
+    return lm
+
+def test_fill(embedded):
+    text = 'The man opened ___ and walked in.'
+    out = navira.fill(text, n=4, tokens=1)
+    assert len(out) == 4
+    assert all(
+        t.startswith('The man opened') and t.endswith(' and walked in.') and '_' not in t and '<|mask|>' not in t
+        for t in out
+    )
+    assert out.tokens.shape == (4, len(_encode(embedded, ['The man opened and walked in.'])[0]) + 1)
+    again = fill(text, n=2, tokens=1, first=2, model=embedded)
+    assert list(again) == out[2:]
+    assert list(fill([text, '______ is here, and ___.'], n=2, model=embedded))[:2] == list(fill(text, n=2))
+    assert all(
+        t.startswith(('The man', ' and')) or ' is here, and' in t for t in fill(['______ is here, and ___.'], n=3)
+    )
+
+def test_the_length_of_a_blank(embedded):
+    masks = lambda text, **kw: (
+        int((fill(text, model=embedded, budget=2, **kw).tokens >= 0).sum())
+        - len(_encode(embedded, [re.sub(' ?_{3,}', '', text)])[0])
+    )
+    assert [masks(f'It was {"_" * k} then') for k in (3, 5, 6, 9, 10)] == [1, 1, 2, 3, 3]
+    assert masks('It was ___ then ______ too', tokens=4) == 8
+    assert fill('It was <|mask|> then', model=embedded, budget=2).tokens.equal(
+        fill('It was ___ then', model=embedded, budget=2).tokens
+    )
+    assert masks('___', tokens=3) == 3
+
+@pytest.mark.parametrize(
+    'text, tokens, policy, budget',
+    [
+        ('a ___ b', None, 'prism', 2),
+        ('a ___ b', None, 'navira-det', 4),
+        (['a ______ b ___', 'a ___'], None, 'navira-det', 12),
+        ('___', 100, 'prism', 128),
+    ],
+)
+def test_the_budget_of_a_filling(embedded, monkeypatch, text, tokens, policy, budget):
+    for room in ('navira.sampling', 'navira.filling'):
+        monkeypatch.setattr(f'{room}.sample', functools.wraps(sample)(lambda model, policy, budget, **kw: budget))
+    assert fill(text, tokens=tokens, policy=policy, model=embedded) == budget
+
+@pytest.mark.parametrize(
+    'parts, text, kw',
+    [
+        (['no blank in it', '___'], 'The man opened the door.', {}),
+        (['no blank in it'], ['a ___', 'b __ c'], {}),
+        (['text=', 'a list of texts'], 3, {}),
+        (['text=[]'], [], {}),
+        (['n=0'], '___', dict(n=0)),
+        (['tokens=0'], '___', dict(tokens=0)),
+        (['tokens=1.5'], '___', dict(tokens=1.5)),
+        (['at most 128'], '___', dict(tokens=10**9)),
+        (['longer than the 128'], 'a ___ b', dict(tokens=128)),
+        (["did you mean 'tokens'?"], '___', dict(tokns=1)),
+        (["'prompt'"], '___', dict(prompt='a')),
+        (["model='embedded'", 'navira.load()'], '___', dict(model='embedded')),
+    ],
+)
+def test_what_cannot_be_filled(parts, text, kw):
+    with says((ValueError, KeyError), *parts): fill(text, **kw)
+
+@pytest.mark.parametrize('mask, written', [('[MASK]', '[MASK]'), (None, '<|mask|>')])
+def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
+    lm = wordy(['an', 'owl', 'hoots'], mask)
+    before = lm.tokenizer.to_str()
+    assert _encode(lm, [f'an {written}, {written}owl'])[0].tolist()[:2] == [0, 3]
+    assert _encode(lm, [f'{written} owl'])[0].tolist() == [3, 1]
+    out = sample(lm, 'backbone', 4, n=3, prompt=f'an {written} hoots')
+    assert out.tokens[:, 0].tolist() == [0] * 3 and out.tokens.shape == (3, 3) and (out.tokens != 3).all()
+    assert lm.tokenizer.to_str() == before
+    assert fill('an ___ hoots', n=3, model=lm, policy='backbone', budget=4).tokens.equal(out.tokens)
+
+@pytest.mark.parametrize('n, text', [(10**12, '___'), (2**62, ['___', 'a ___'])])
+def test_more_fillings_than_memory_are_refused_before_there_are_prompts(n, text, embedded):
+    with says(ValueError, 'n=', 'GiB', 'first='): fill(text, n, model=embedded)

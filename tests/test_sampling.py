@@ -1,0 +1,371 @@
+"""`navira.sample`, `navira.fill` and what they return: prompts, blanks, mistakes, what is shown, help."""
+import errno, io, math, os, re, sys, threading, time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as hs
+
+import navira
+import navira.registry as sampling_registry
+from navira.base.progress import ProgressBar
+from navira.diffusion import Forward
+from navira.registry import policies, register
+from navira.replay import replay
+from navira.sampling import Samples, _encode, sample, start_ids
+from toys import Tiny, TinyForward, small_lm
+from helpers.sample_api import PUBLIC, embedded, says  # noqa: F401
+
+# ---- Mistakes
+
+class NoHead:
+    "A model whose forwards have no qualities, or are something else"
+    mask_id, length = 4, 6
+    def __init__(self, gives=None): self.inner, self.gives, self.calls = Tiny(6, 4), gives, 0
+    def __call__(self, x):
+        self.calls += 1
+        if self.gives is not None: return self.gives
+        class Plain(Forward):
+            def __init__(self, p): self.p, self.seen_masked = p, p.seen_masked
+            def logits(self, where): return self.p.logits(where)
+        return Plain(self.inner(x))
+
+# ---- What is returned
+
+class Letters:
+    "A tokenizer of characters"
+    def decode(self, ids, **_): return ''.join(map(chr, ids))
+
+def letters(*texts, **kw):
+    most = max(map(len, texts))
+    ids = torch.tensor([[*map(ord, t), *[-1] * (most - len(t))] for t in texts])
+    return Samples(
+        ids, torch.arange(len(texts)) + 41, 32, 64, 1.25, Letters(), **dict(policy='navira', charged=64) | kw
+    )
+
+# ---- Progress
+
+class Slow(Tiny):
+    def __call__(self, x):
+        time.sleep(.008)
+        return super().__call__(x)
+
+class Terminal(io.StringIO):
+    def isatty(self): return True
+
+def watched(monkeypatch, stream, **kw):
+    monkeypatch.setattr(sys, 'stderr', stream)
+    monkeypatch.setattr('navira.sampling.ProgressBar', lambda total, name: ProgressBar(total, name, wait=.05))
+    monkeypatch.setenv('TERM', 'xterm')
+    out = sample(Slow(40, 4), 'backbone', 20, n=4, batch_size=2, **kw)
+    assert (out.tokens < 4).all()
+    return stream.getvalue()
+
+# ---- Prompts
+
+def test_prompts_are_samples(embedded):
+    texts = ['The man', 'It was a dark and stormy night when', 'She']
+    out = sample(embedded, 'prism', 8, prompt=texts, length=16, seed=3, eta=.3, on=0.)
+    assert len(out) == 3 and out.tokens.shape == (3, 16)
+    for i, text in enumerate(texts):
+        assert out[i].startswith(text)
+        alone = sample(embedded, 'prism', 8, prompt=text, length=16, seed=3, first=i, batch_size=1, eta=.3, on=0.)
+        assert torch.equal(alone.tokens[0], out.tokens[i])
+
+@settings(max_examples=8)
+@given(
+    hs.lists(hs.lists(hs.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=5),
+    hs.integers(0, 9),
+    hs.sampled_from([None, 1, 2]),
+)
+def test_rows_of_ids_may_differ_in_length(rows, seed, batch_size):
+    # 4 is the mask: something is left to write
+    rows = [r[:5] + [4] if 4 not in r and len(r) == 6 else r for r in rows]
+    out = sample(Tiny(6, 4), 'navira-det', 8, prompt=rows, seed=seed, batch_size=batch_size, eta=.4, on=0.)
+    for i, r in enumerate(rows):
+        assert all(v in (4, w) for v, w in zip(r, out.tokens[i].tolist())) and 4 not in out.tokens[i]
+        assert torch.equal(
+            sample(Tiny(6, 4), 'navira-det', 8, prompt=r, seed=seed, first=i, eta=0.4, on=0.0).tokens[0], out.tokens[i]
+        )
+
+@pytest.mark.parametrize(
+    'given', [[[0, 1], [2]], [torch.tensor([0, 1]), torch.tensor([2])], (torch.tensor([0, 1]).numpy(), [2])]
+)
+def test_rows_of_any_kind(given): assert start_ids(Tiny(3, 4), prompt=given).tolist() == [[0, 1, 4], [2, 4, 4]]
+
+@pytest.mark.parametrize(
+    'prompt, shown',
+    [
+        ([], 'list'),
+        ([[]], 'list'),
+        ([[0, 1], []], 'list'),
+        ([[0], 'a'], 'list'),
+        (['a', 3], 'list'),
+        ([0.5], 'list'),
+        ([[0.5], [1, 2]], 'list'),
+        ([True], 'list'),
+        ([2**70], 'list'),
+        ({}, 'dict'),
+        (3, 'int'),
+        (torch.zeros(1, 1, 1, dtype=torch.long), 'Tensor'),
+        (object(), 'object'),
+    ],
+)
+def test_what_is_no_prompt(prompt, shown):
+    with says(ValueError, f'prompt: {shown}', 'expected a text'): sample(Tiny(6, 4), 'prism', 4, prompt=prompt)
+
+def test_n_and_prompts():
+    model = Tiny(6, 4)
+    assert len(sample(model, 'prism', 4)) == 1 and len(sample(model, 'prism', 4, prompt=[0, 1])) == 1
+    assert len(sample(model, 'prism', 4, n=3, prompt=[0, 1])) == 3
+    assert len(sample(model, 'prism', 4, n=2, prompt=[[0], [1, 2]])) == 2
+    for n in (1, 3, 4):
+        with says(ValueError, '2 prompts', f'n={n}', 'leave n out'):
+            sample(model, 'prism', 4, n=n, prompt=[[0], [1, 2]])
+
+def test_half_a_character_is_no_text(embedded):
+    with says(ValueError, 'prompt', 'at character 2'): sample(embedded, 'prism', 4, prompt='ab\ud800')
+
+# ---- Blanks
+
+def test_a_blank_takes_its_leading_space(embedded):
+    M, ids = embedded.mask_id, lambda t: _encode(embedded, [t])[0].tolist()
+    space = embedded.tokenizer.encode(' ').ids[0]
+    for text in ('The man opened the <|mask|> and walked in.', 'The man opened the<|mask|> and walked in.'):
+        assert ids(text) == [*ids('The man opened the'), M, *ids(' and walked in.')] and space not in ids(text)
+    assert ids('a <|mask|> <|mask|><|mask|>.') == [*ids('a'), M, M, M, *ids('.')]
+    assert ids('<|mask|> and') == ids(' <|mask|> and') == [M, *ids(' and')] and ids('a\n<|mask|>') == [*ids('a\n'), M]
+
+def test_a_text_with_blanks_is_as_long_as_it_is(embedded):
+    text = 'The man opened the <|mask|> and walked in.'
+    out = sample(embedded, 'prism', 4, n=2, prompt=text)
+    assert out.tokens.shape[1] == len(_encode(embedded, [text])[0])
+    for t in out: assert t.startswith('The man opened the') and t.endswith(' and walked in.') and '<|mask|>' not in t
+    assert sample(embedded, 'prism', 4, prompt=text, length=20).tokens.shape[1] == 20
+
+def test_texts_of_several_lengths_are_what_they_are_alone(embedded):
+    texts = [
+        'The <|mask|> and<|mask|><|mask|> went',
+        'A <|mask|>.',
+        'It was',
+        'One <|mask|><|mask|> of us <|mask|><|mask|> it.',
+    ]
+    for batch_size in (None, 1, 3):
+        out = sample(embedded, 'navira-det', 8, prompt=texts, seed=5, eta=.3, on=0., batch_size=batch_size)
+        assert out.tokens.shape == (4, embedded.length)
+        assert ((out.tokens < 0).sum(1) > 0).tolist() == [True, True, False, True]
+        for i in (0, 1, 3):
+            alone = sample(embedded, 'navira-det', 8, prompt=texts[i], seed=5, first=i, eta=.3, on=0.)
+            assert alone[0] == out[i] and torch.equal(alone.tokens[0], out.tokens[i][out.tokens[i] >= 0])
+            assert alone.n_forward[0] == out.n_forward[i]
+    with says(ValueError, 'trace=True', 'one length'): sample(embedded, 'prism', 8, prompt=texts[:2], trace=True)
+
+@pytest.mark.parametrize(
+    'model, parts',
+    [
+        ('embedded', ["'embedded'", 'navira.load()']),
+        ('runs/mine', ["navira.load('runs/mine')"]),
+        (None, ['NoneType', 'no mask_id', 'navira.load']),
+        (3, ['int', 'navira.load']),
+        (SimpleNamespace(mask_id=3, length=4), ['__call__']),
+        (Tiny, ['Tiny', 'is a class' if hasattr(Tiny, 'mask_id') else 'no mask_id']),
+        (lambda x: x, ['no mask_id and no length', 'Forward']),
+        (SimpleNamespace(__call__=1), ['no mask_id and no length']),
+    ],
+)
+def test_what_is_no_model(model, parts):
+    with says(ValueError, 'model', *parts): sample(model)
+
+def test_a_model_of_transformers_is_told_what_to_be():
+    bert = type('BertForMaskedLM', (torch.nn.Linear,), dict(__module__='transformers.models.bert.modeling_bert'))(2, 2)
+    with says(ValueError, 'BertForMaskedLM', 'no mask_id and no length', 'Forward', 'transformers'): sample(bert)
+
+def test_a_model_without_a_head():
+    model = NoHead()
+    assert len(sample(model, 'backbone', 4)) == 1
+    for name in ('prism', 'navira-piecewise'):
+        model = NoHead()
+        with says(ValueError, 'quality head', 'navira finetune'): sample(model, name, 64)
+        assert model.calls == 1
+    with says(ValueError, 'model', 'gave Tensor', 'Forward'): sample(NoHead(torch.zeros(1, 6, 5)), 'backbone', 4)
+
+@pytest.mark.parametrize(
+    'parts, kw',
+    [
+        (['bugdet', "'budget'"], dict(bugdet=3)),
+        (['prompts', "'prompt'"], dict(prompts='a')),
+        (['batchsize', "'batch_size'"], dict(batchsize=3)),
+        (['lenght', "'length'"], dict(lenght=3)),
+        (["'tau'", "'tau_min', 'tau_mid' or 'tau_max'"], dict(tau=0.1)),
+        (["'tau'", "'tau_min' or 'tau_max'"], dict(policy='navira-quadratic', tau=0.1)),
+        (['tau_lo', 'tau_'], dict(tau_lo=0.1)),
+        (['zzzz', 'tau_min', 'budget'], dict(zzzz=1)),
+        (['bugdet', "'budget'"], dict(policy=navira.policy('prism'), bugdet=3)),
+        (['eta', 'has them already'], dict(policy=navira.policy('prism'), eta=0.1)),
+        (['policy=3', "'prism'"], dict(policy=3)),
+        (['policy=', 'would give when called'], dict(policy=policies()['prism'])),
+        (['policy=None'], dict(policy=None)),
+        (["progress='yes'"], dict(progress='yes')),
+    ],
+)
+def test_a_keyword_that_is_none(parts, kw):
+    model = Tiny(6, 4)
+    with says((KeyError, ValueError), *parts): sample(model, **kw)
+    assert not model.rows
+
+@pytest.mark.parametrize(
+    'bad', [2**63, -(2**63) - 1, 2**64, 10**40, 1e300, math.inf, -math.inf, math.nan, 0.5, '3', True, [3], 1j]
+)
+@pytest.mark.parametrize('name', ['n', 'budget', 'seed', 'length', 'first', 'batch_size'])
+def test_numbers_of_another_kind(name, bad):
+    model, t0 = Tiny(6, 4), time.perf_counter()
+    with says(ValueError, f'{name}='): sample(model, 'prism', **{name: bad})
+    assert not model.rows and time.perf_counter() - t0 < 5
+
+def test_seeds_that_would_be_one_are_refused():
+    sample(Tiny(6, 4), 'prism', 4, seed=2**63 - 1); sample(Tiny(6, 4), 'prism', 4, seed=-2**63)
+    with says(ValueError, 'first='): sample(Tiny(6, 4), 'prism', 4, n=2, first=2**63 - 1)
+
+@pytest.mark.parametrize('kw', [dict(n=10**12), dict(n=1e12, prompt=[0, 1]), dict(n=2**62), dict(n=10**12, trace=True)])
+def test_what_does_not_fit_into_memory_is_a_sentence(kw):
+    with says(ValueError, 'n=', 'GiB', 'first='): sample(Tiny(6, 4), 'prism', 4, **kw)
+
+def test_a_trace_that_does_not_fit():
+    with says(ValueError, 'with a trace', 'GiB'): sample(Tiny(6, 4), 'prism', 10**6, n=10**5, trace=True)
+
+def test_a_factory_that_makes_no_policy(monkeypatch):
+    names = dict(sampling_registry._registry)
+    for room in ('navira.registry', 'navira.sampling'): monkeypatch.setattr(f'{room}._registry', names)
+    monkeypatch.setattr('navira.registry._about', dict(sampling_registry._about))
+    register('mine')(lambda top_p=.9: 3)
+    with says(ValueError, "'mine'", 'int', 'a Policy'): sample(Tiny(6, 4), 'mine')
+
+# ---- Precision
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_low_precision_stays_inside_the_network(dtype):
+    class Low(TinyForward):
+        def logits(self, where): return super().logits(where).to(dtype)
+        def _quality(self): return super()._quality().to(dtype)
+    class LowModel(Tiny):
+        def __call__(self, x): return Low(self, x)
+    for name in ('prism', 'navira-piecewise', 'navira-onepass', 'mdlm', 'remdm-conf'):
+        out = sample(LowModel(6, 4), name, 8, n=3, trace=True)
+        assert (out.tokens < 4).all() and out.trace.score.dtype == out.trace.tau.dtype == torch.float32
+
+def test_samples_are_their_texts():
+    out = letters('one', 'three', 'seventeen')
+    assert len(out) == 3 and list(out) == out.texts == ['one', 'three', 'seventeen'] and out[0] == 'one'
+    assert out[-1] == 'seventeen' and out[1:] == ['three', 'seventeen'] and 'three' in out
+    with pytest.raises(IndexError): out[3]
+
+def test_samples_show_texts_and_cost():
+    assert repr(letters('one')) == '1 sample by navira: 41 forward passes run, 64 charged\n\n[0] one'
+    shown = repr(letters(*map(str, range(12))))
+    assert shown.startswith('12 samples by navira: 41 to 52 forward passes run, 64 charged each\n')
+    assert '[7] 7' in shown and '[8]' not in shown and '4 more' in shown
+    assert str(letters('one')) == repr(letters('one')) and 'tokens' not in shown
+    plain = repr(Samples(torch.tensor([[3, 4]]), torch.tensor([2]), 2, 2, 0.))
+    assert '[3, 4]' in plain and '2 forward passes run, 2 charged' in plain
+
+def test_a_run_says_what_was_charged():
+    out = sample(Tiny(6, 4), 'navira-det', 65, n=2)
+    assert out.charged == 64 and out.n_forward.max() < 64 and '64 charged' in repr(out)
+    assert sample(Tiny(6, 4), 'prism', 65).charged == 65
+
+@settings(max_examples=30)
+@given(hs.text(max_size=40))
+def test_a_text_controls_neither_terminal_nor_page(text):
+    text = text or 'x'
+    shown = repr(letters(text))
+    assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]', shown)
+    shown.encode()
+    page = letters(text)._repr_html_()
+    assert re.sub(r'</?(p|ol start="0"|li style="white-space: pre-wrap"|/?ol|li)>', '', page).count('<') == 0
+
+def test_escape_sequences_are_spelled_out():
+    assert (
+        '\\x1b[2J' in repr(letters('a\x1b[2Jb'))
+        and '\x1b' not in letters('a\x1b[2Jb')._repr_html_()
+        and '<b>' not in letters('<b>')._repr_html_()
+    )
+
+def test_a_terminal_gets_a_bar_that_goes(monkeypatch, two_threads):
+    shown = watched(monkeypatch, Terminal())
+    assert 'backbone' in shown and '/80' in shown and shown.endswith(('\x1b[2K', '\x1b[?25h', '\x1b[1A\x1b[2K'))
+
+def test_nobody_looks_nothing_is_shown(monkeypatch):
+    assert watched(monkeypatch, io.StringIO()) == '' and watched(monkeypatch, Terminal(), progress=False) == ''
+    told = []
+    assert watched(monkeypatch, Terminal(), progress=told.append) == '' and sum(told) == 80
+    monkeypatch.setattr(sys, 'stderr', None)
+    sample(Tiny(6, 4), 'prism', 4)
+
+def test_a_bar_that_was_asked_for(monkeypatch):
+    "is shown at once; where no terminal is, its last state stays, without control codes"
+    monkeypatch.setenv('TERM', 'xterm')          # rich draws nothing in a dumb one
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, 'stderr', stream)
+        sample(Tiny(6, 4), 'backbone', 4, n=4, progress=True)
+        assert 'backbone' in stream.getvalue() and '16/16' in stream.getvalue()
+        assert stream.isatty() == ('\x1b' in stream.getvalue())
+    with pytest.raises(ValueError, match="progress='yes': expected None, True, False"):
+        sample(Tiny(6, 4), 'backbone', 4, progress='yes')
+
+def test_a_short_run_shows_none(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, 'stderr', stream)
+    sample(Tiny(6, 4), 'prism', 4, n=4)
+    assert stream.getvalue() == ''
+
+def test_a_notebook_keeps_nothing_of_the_bar(monkeypatch):
+    ipython = pytest.importorskip('IPython')
+    seen = []
+    monkeypatch.setattr(ipython, 'get_ipython', lambda: SimpleNamespace(kernel=1))
+    monkeypatch.setattr(
+        ipython.display,
+        'display',
+        lambda data, **_: (seen.append(data), SimpleNamespace(update=lambda data, **_: seen.append(data)))[1],
+    )
+    assert watched(monkeypatch, io.StringIO()) == ''
+    texts = [d['text/plain'] for d in seen]
+    assert len(texts) > 2 and texts[0] == texts[-1] == '' and any('/80' in t for t in texts)
+    assert '\x1b' not in ''.join(texts)
+
+def test_an_error_takes_the_bar_away(monkeypatch):
+    class Breaks(Slow):
+        def __call__(self, x):
+            if len(self.rows) > 20: raise RuntimeError('broken')
+            return super().__call__(x)
+    stream, before = Terminal(), threading.active_count()
+    monkeypatch.setattr(sys, 'stderr', stream); monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setattr('navira.sampling.ProgressBar', lambda total, name: ProgressBar(total, name, wait=.05))
+    with pytest.raises(RuntimeError, match='broken'): sample(Breaks(40, 4), 'backbone', 40)
+    for _ in range(50):
+        if threading.active_count() > before: time.sleep(.1)     # its own thread may be about to end
+    assert '/40' in stream.getvalue() and threading.active_count() <= before
+
+def test_these_are_all(): assert set(PUBLIC) == set(navira.__all__) - {'schedules'}
+
+# ---- Files
+
+def test_a_replay_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    out = sample(Tiny(6, 4), 'prism', 4, trace=True)
+    page = replay(out.trace, lambda ids: str(ids))
+    path = tmp_path/'replay.html'
+    page.save(path)
+    before, write = path.read_text(encoding='utf-8'), type(path).write_text
+    def full(self, text, **kw):
+        write(self, text[:len(text) // 2], **kw)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+    monkeypatch.setattr(type(path), 'write_text', full)
+    with says(OSError, 'replay'): page.save(path)
+    assert path.read_text(encoding='utf-8') == before and [p.name for p in tmp_path.iterdir()] == ['replay.html']
+
+def test_numbers_of_numpy_are_numbers():
+    import numpy as np
+    model = small_lm()
+    a = navira.sample(model, 'prism', np.int64(6), np.int32(2), np.uint8(3), eta=np.float32(.25), n_remask=np.int64(1))
+    assert torch.equal(a.tokens, navira.sample(model, 'prism', 6, 2, 3, eta=.25, n_remask=1).tokens)
+    for wrong in (dict(budget=np.float32(2.5)), dict(n=np.bool_(True)), dict(seed=np.nan)):
+        with pytest.raises(ValueError): navira.sample(model, 'prism', **wrong)

@@ -1,0 +1,85 @@
+"""What is minimised: the likelihood bound, the quality head, and the critic."""
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+
+from navira.models.layers import Config
+from navira.models.denoiser import MaskedLM
+from navira.training.data import keyed
+from navira.training.objectives import Mdlm, Prism, random_fill
+from helpers.training import one_thread, tiny_model  # noqa: F401
+
+class Told(nn.Module):
+    "Says what it is told; remembers what it was asked."
+    mask_id = 11
+    def __init__(self): super().__init__(); self.asked, self.graded = [], []
+    def forward(self, y):
+        self.asked.append(y); self.graded.append(torch.zeros(y.shape, requires_grad=True)); self.g = self.graded[-1]
+        return self
+    def logits(self, where): return torch.zeros(int(where.sum()), 12).index_fill(1, torch.tensor(11), -torch.inf)
+    def quality(self): return self.g
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 2**31), st.floats(0, 1))
+def test_random_fill(k, seed, share):
+    g = torch.Generator().manual_seed(seed)
+    masked, keys = torch.rand(3, 1, 10, generator=g) < share, torch.rand(3, 2, 10, generator=g)
+    new = random_fill(keys, masked, k)
+    assert new.shape == (3, 2, 10) and not (new & ~masked).any()
+    assert torch.equal(new.sum(-1), masked.sum(-1).clamp(max=k).expand(3, 2))
+
+def test_random_fill_is_uniform():
+    masked = torch.tensor([True, False, True, True, True])
+    n = random_fill(torch.rand(20_000, 5, generator=torch.Generator().manual_seed(0)), masked, 2).double().mean(0)
+    assert torch.allclose(n, .5 * masked.double(), atol=.02)
+
+@pytest.mark.parametrize('joint', [False, True])
+def test_prism_trains_what_it_should(joint):
+    model = tiny_model()
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    model.backbone.requires_grad_(joint)
+    objective, x = (
+        Prism(model, fill=3, drafts=2, joint=joint),
+        torch.randint(0, 11, (6, 10), generator=torch.Generator().manual_seed(2)))
+    noise = objective.noise(x, keyed(0, 0, 1))
+    assert [tuple(a.shape) for a in noise] == [(6, 10), (6,), (6, 2, 10), (6, 10)]
+    out = objective(x, *noise)
+    assert set(out) == ({'loss', 'bce', 'nelbo'} if joint else {'loss', 'bce'}) and all(
+        v.dim() == 0 and v.isfinite() for v in out.values())
+    out['loss'].backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.quality.parameters())
+    assert all((p.grad is not None) == joint for p in model.backbone.parameters())
+
+def test_prism_judges_only_what_it_filled():
+    told, x = Told(), torch.randint(0, 11, (8, 10), generator=torch.Generator().manual_seed(2))
+    objective = Prism(told, fill=3, drafts=2, p=1., joint=False)
+    z, t, keys, u = objective.noise(x, keyed(0, 0, 1))
+    objective(x, z, t, keys, u)['loss'].backward()
+    z2, y = told.asked
+    z3 = z.repeat_interleave(2, 0)
+    assert torch.equal(z2, z) and y.shape == (16, 10)
+    assert torch.equal(told.g.grad != 0, y != z3)                                       # judged = newly filled
+    assert torch.equal((y != z3).sum(1), (z3 == 11).sum(1).clamp(max=3))                # k, or all there are
+    assert torch.equal(y[z3 != 11], z3[z3 != 11])                                       # what was visible stays
+    both = (y[0::2] != 11) & (y[1::2] != 11)
+    assert torch.equal(y[0::2][both], y[1::2][both])                                    # one draw for all drafts
+    # plain mean: sigmoid(0) - right, over n
+    n = (y != z3).sum()
+    torch.testing.assert_close(told.g.grad[y != z3], (.5 - (y == x.repeat_interleave(2, 0))[y != z3].float()) / n)
+
+def test_prism_survives_a_batch_without_masks():
+    objective, x = Prism(tiny_model(), fill=3, drafts=1), torch.zeros(2, 10, dtype=torch.long)
+    out = objective(x, x, torch.full((2,), .5), torch.rand(2, 1, 10), torch.rand(2, 10, dtype=torch.float64))
+    assert out['loss'].item() == 0
+
+def test_mdlm_weighs_by_1_over_t():
+    model, x = (
+        MaskedLM(Config(vocab_size=12, model_length=10, hidden_dim=16, cond_dim=8, n_blocks=1, n_heads=2, dropout=0.0)),
+        torch.zeros(2, 10, dtype=torch.long))
+    z = x.clone(); z[0, :3] = 11; z[1, 4] = 11
+    loss = Mdlm(model)(x, z, torch.tensor([.5, .1]))['loss']
+    torch.testing.assert_close(loss, torch.tensor((3 / .5 + 1 / .1) * math.log(11) / 20))

@@ -1,0 +1,96 @@
+"""The rooms of the house in one list: what may import what, and the order in which the site is read.
+
+    python tools/order.py            # write nbs/sidebar.yml
+    python tools/order.py --check    # exit 1 if it differs, or if a notebook is missing from the list
+
+A room is a notebook, named by its path in nbs/ without the suffix. A module imports only from rooms above its own in
+ORDER (tests/test_house.py). The site reads in the same order, except that the sections in READ_LAST follow the others.
+"""
+import json, re, sys
+from pathlib import Path
+
+root = Path(__file__).resolve().parent.parent
+nbs = root/'nbs'
+
+ORDER = {   # a folder for each section, but for the rooms of the paper
+    'Start here': ['which_policy', 'add_your_own', 'policy_template', 'numbers', 'glossary'],
+    'Foundations': ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/stats',
+        'base/tables'],
+    'The paper': ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
+        '05_stochastic_remasking', '06_schedules'],
+    'Models': ['models/layers', 'models/denoiser', 'models/pickles', 'models/checkpoints', 'models/loading',
+        'models/critic'],
+    'Sampling': ['registry', 'replay', 'step_figure', '07_sampling', 'filling'],
+    'Published policies': ['peers/pieces', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
+        'peers/revisers', 'peers/mask_predict', 'peers/loops', 'peers/correctors', 'peers/critics'],
+    'Beyond the paper': ['08_one_pass'],
+    'All policies': ['peers/survey'],
+    'Training': ['training/data', 'training/settings', 'training/runs', 'training/loop',
+        'training/objectives', 'training/bound', 'training/pretraining', 'training/quality',
+        'training/finetuning', 'training/card', 'training/critic'],
+    'Evaluation': ['evaluation/perplexity', 'evaluation/references', 'evaluation/endpoints',
+        'evaluation/diversity', 'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state',
+        'evaluation/landmarks', 'evaluation/judge'],
+    'Experiments': ['experiments/cells', 'experiments/sweep', 'experiments/store', 'experiments/run',
+        'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/frames',
+        'experiments/results', 'experiments/style', 'experiments/figures', 'experiments/readings',
+        'experiments/claims', 'experiments/report', 'experiments/judged', 'experiments/literal',
+        'experiments/speed', 'experiments/benchmark'],
+    'The command line': ['cli/app', 'cli/generate', 'cli/compare', 'cli/experiments', 'cli/training',
+        'cli/info'],
+}
+READ_LAST = ['Foundations', 'Reference', 'The command line']
+
+def rooms():
+    "All rooms, the lowest first."
+    return [room for section in ORDER.values() for room in section]
+
+def notebooks():
+    "Paths of all notebooks, in nbs/ and its folders; hidden folders and what Jupyter leaves are none."
+    found = (p for p in nbs.rglob('*.ipynb') if not any(d[0] in '._' for d in p.relative_to(nbs).parts))
+    return sorted(found)
+
+def room_of(path):
+    "nbs/peers/remdm.ipynb -> peers/remdm"
+    return path.relative_to(nbs).with_suffix('').as_posix()
+
+def exports(path):
+    "The module that a notebook exports, as `peers.remdm`; None if it exports none."
+    found = re.search(r'#\|\s*default_exp ([\w.]+)', path.read_text(encoding='utf-8'))
+    return found[1] if found else None
+
+def modules():
+    "{module: room}, in the order of the rooms: each may import those before it."
+    there = {room: exports(nbs/f'{room}.ipynb') for room in rooms() if (nbs/f'{room}.ipynb').exists()}
+    return {module: room for room, module in there.items() if module}
+
+def entry(room):
+    "A line of the sidebar: numbered chapters show their number, others the title of their page."
+    href = f'{room}.ipynb'
+    number = re.match(r'\d+(?=_)', Path(room).name)
+    if not number: return [f'          - {href}']
+    first = json.loads((nbs/href).read_text(encoding='utf-8'))['cells'][0]
+    title = re.match(r'# (.+)', ''.join(first['source']))[1].split(':')[0]
+    return [f'          - text: "{number[0]} {title}"', f'            href: {href}']
+
+def sidebar():
+    "The text of nbs/sidebar.yml, of the notebooks that exist."
+    lines = ['# Written by tools/order.py, from the list in it.', 'website:', '  sidebar:', '    style: docked',
+             '    collapse-level: 2', '    contents:', '      - text: "Home"', '        href: index.ipynb']
+    last = [s for s in READ_LAST if s in ORDER]
+    for section in [*(s for s in ORDER if s not in last), *last]:
+        there = [room for room in ORDER[section] if (nbs/f'{room}.ipynb').exists()]
+        if not there: continue
+        lines += [f'      - section: {section}', '        contents:', *(line for room in there for line in entry(room))]
+    return '\n'.join(lines) + '\n'
+
+def missing():
+    "Notebooks that ORDER does not name."
+    return sorted({room_of(p) for p in notebooks()} - {*rooms(), 'index'})
+
+if __name__ == '__main__':
+    if lost := missing(): sys.exit(f'not in ORDER of tools/order.py: {", ".join(lost)}')
+    dest, text = nbs/'sidebar.yml', sidebar()
+    if '--check' not in sys.argv: dest.write_text(text, encoding='utf-8')
+    elif dest.read_text(encoding='utf-8') != text:
+        sys.exit('nbs/sidebar.yml is not what tools/order.py writes: run `make sync`')
