@@ -386,7 +386,8 @@ def _named_parts(init: Callable) -> Callable:
     return checked
 
 # %% ../nbs/02_policies.ipynb #ff9b4409
-setattr(Policy, '__init__', _named_parts(Policy.__init__))  # noqa: B010     # a misspelt part is answered with the nearest
+# A misspelt part is answered with the nearest.
+setattr(Policy, '__init__', _named_parts(Policy.__init__))  # noqa: B010
 
 # %% ../nbs/02_policies.ipynb #c3b4b275
 def _unwatched(*_) -> None: pass

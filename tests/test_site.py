@@ -145,21 +145,21 @@ def test_a_page(page, visit):
 
 def test_equations_have_the_numbers_of_the_paper(visit):
     found = {}
-    for page in ('masked_diffusion', 'prism', 'stochastic_remasking'):
+    for page in ('masked_diffusion', 'joint', 'prism', 'stochastic_remasking'):
         p = visit(f'{page}.html')
         p.locator('.katex').first.wait_for()
         found[page] = p.locator('.katex-html .tag').all_inner_texts()
     numbers = {k: [re.sub(r'\W', '', t) for t in v] for k, v in found.items()}
-    assert numbers == dict(masked_diffusion=['1', '2'], prism=['3'], stochastic_remasking=['4'])
+    assert numbers == dict(masked_diffusion=['1'], joint=['2'], prism=['3'], stochastic_remasking=['4'])
 
 def test_search_finds_a_function(visit):
     p = visit('index.html')
     p.keyboard.press('/')
-    p.keyboard.type('gumbel_topk')
+    p.keyboard.type('plackett_luce')
     p.wait_for_function("""[...document.querySelectorAll('.smalldocs-search-results a, .aa-Item a')]
         .some(a => /stochastic_remasking/.test(a.href))""", timeout=10_000)
     p.keyboard.press('Enter'); p.wait_for_load_state()
-    assert 'gumbel_topk' in p.locator('main').inner_text()
+    assert 'plackett_luce' in p.locator('main').inner_text()
 
 CONTRAST = """e => {
     const rgb = c => c.match(/[\\d.]+/g).map(Number), weights = [.2126, .7152, .0722];
@@ -193,7 +193,7 @@ def test_the_answers_of_which_policy_are_seen_on_a_phone(visit):
                 const b = r.getBoundingClientRect(); return [b.left, b.right] }""")
             assert 0 <= seen[0] and seen[1] <= 390, row.inner_text()
 
-WIDE = [('numbers', '.table-scroll'), ('results', '.cell-output-display:has(> img, figure img)')]
+WIDE = [('numbers', '.table-scroll'), ('experiments/figures', '.cell-output-display:has(> img, figure img)')]
 
 @pytest.mark.parametrize('page, what', WIDE)
 def test_what_is_cut_off_shows_at_the_edge(visit, page, what):
