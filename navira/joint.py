@@ -4,13 +4,15 @@
 
 # %% ../nbs/joint.ipynb #0379dcfb
 from __future__ import annotations
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .diffusion import Forward
 
 # %% auto #0
-__all__ = ['JointDenoiser', 'Words', 'orchard']
+__all__ = ['JointDenoiser', 'random_joint', 'Words', 'orchard']
 
 # %% ../nbs/joint.ipynb #5a084dbd
 class JointDenoiser:
@@ -39,6 +41,10 @@ class JointDenoiser:
     def state(self, x: Tensor) -> Tensor: # [B, L] -> [B] row of the table
         return (x * (self.mask_id + 1) ** torch.arange(self.length - 1, -1, -1)).sum(1)
 
+    def given(self, x: Sequence[int]) -> list[list[float]]: # a state -> [L][V + 1]
+        "p(x_j = v | the other visible tokens) for every position j, in plain numbers."
+        return self.table[self.state(torch.tensor([tuple(x)]))[0]].tolist()
+
     def __call__(self, x: Tensor) -> Forward:
         return JointForward(self, x)
 
@@ -52,6 +58,12 @@ class JointForward(Forward):
 
     def _quality(self) -> Tensor:
         return torch.logit(self.p.gather(2, self.x[..., None])[..., 0]).masked_fill(self.seen_masked, torch.nan)
+
+# %% ../nbs/joint.ipynb #4a7c21d1
+def random_joint(L: int, V: int, seed: int = 0, floor: float = .05) -> JointDenoiser:
+    "A joint over L positions and V symbols: cubes of uniform numbers, and `floor` added."
+    g = torch.Generator().manual_seed(seed)
+    return JointDenoiser(torch.rand((V,) * L, generator=g, dtype=torch.float64) ** 3 + floor)
 
 # %% ../nbs/joint.ipynb #42ad87f1
 class Words(JointDenoiser):
