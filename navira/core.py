@@ -70,6 +70,7 @@ class State:
         return replace(self, score=torch.where(new if rows is None else new & rows[:, None], p.scored, self.score))
 
     def remask(self, where: Tensor) -> State: # [B, L] bool
+        "With masks there; `conf` and `score` stay until a token is written: a rule may ask what was remasked."
         return replace(self, x=torch.where(where, self.mask_id, self.x))
 
     def write(self, where: Tensor, tokens: Tensor, conf: Tensor) -> State: # [B, L] bool with N true, [N], [N]
@@ -120,7 +121,7 @@ class Pass:
         self.ran = self.ran | new
 
     def logits(self, where: Tensor) -> Tensor: # [B, L] bool with N true -> [N, V]
-        "Unnormalised log-probabilities at `where`, row by row; those that the last call gave are not computed again."
+        "Unnormalised log-probabilities at `where`, row by row. What the last call gave is kept and shared: never edit it in place."
         if not where.any(): return self._logits(self._anywhere())[:0] if self._last is None else self._last[1][:0]
         if self._last is None: self._last = where, self._logits(where)
         elif (where & ~self._last[0]).any(): self._last = where, self._extended(where, *self._last)
@@ -368,6 +369,9 @@ class Policy:
             if not callable(rule := getattr(self, part)):
                 raise ValueError(f'{part}={rule!r}: expected a rule, (state, pass, eligible) -> picked, '
                                  'such as TopK(score, k)')
+        if self.decoupled is None and self.step is None:
+            raise ValueError('decoupled=None: only a policy with a `step` of its own may leave it open; '
+                             'expected True or False')
 
     @property
     def passes(self) -> int: return (2 if self.decoupled else 1) if self.cost is None else self.cost

@@ -6,7 +6,7 @@
 A room is a notebook, named by its path in nbs/ without the suffix. A module imports only from rooms above its own in
 ORDER (tests/test_house.py). The site reads in the same order, except that the sections in READ_LAST follow the others.
 """
-import json, re, sys
+import argparse, json, re, sys
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
@@ -89,8 +89,11 @@ def missing():
     return sorted({room_of(p) for p in notebooks()} - {*rooms(), 'index'})
 
 if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--check', action='store_true', help='write nothing; exit 1 if nbs/sidebar.yml differs')
+    check = parser.parse_args().check
     if lost := missing(): sys.exit(f'not in ORDER of tools/order.py: {", ".join(lost)}')
     dest, text = nbs/'sidebar.yml', sidebar()
-    if '--check' not in sys.argv: dest.write_text(text, encoding='utf-8')
+    if not check: dest.write_text(text, encoding='utf-8')
     elif dest.read_text(encoding='utf-8') != text:
         sys.exit('nbs/sidebar.yml is not what tools/order.py writes: run `make sync`')
