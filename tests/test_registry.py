@@ -1,15 +1,19 @@
 """Every policy in the registry, whoever wrote it: it keeps the promises, and says what it is."""
 from dataclasses import replace
-import pytest, torch
+
+import pytest
+import torch
+
+import frozen
 import navira.peers  # noqa: F401  registers the policies
-from navira.peers.survey import survey
+from navira.base.noise import Noise
 from navira.core import Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import Forward, drawer
-from navira.base.noise import Noise
-from navira.registry import about, parameters, policies, policy
+from navira.peers.survey import survey
+from navira.registry import about, choices, parameters, policies, policy
 from navira.sampling import n_steps, sample
-import frozen
-from toys import critic_like, small_lm
+from helpers.core import dist_of, drawn, joint3  # noqa: F401
+from toys import ACCEPT, REJECT, Exact, chi2, counted, critic_like, planted, random_joint, small_lm
 
 NAMES = sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
 KINDS = ('exact', 'ancestral', 'heuristic')
@@ -115,3 +119,41 @@ def test_a_score_of_another_shape_is_an_error_that_says_so(lm, part):
     good = Policy(unmask=TopK(random_order, 2), remask=TopK(random_order, 1), decoupled=True)
     said = r'too_few gave a score of shape \(2, 11\); expected one number a position, a tensor \(2, 12\)'
     with pytest.raises(ValueError, match=said): sample(lm, replace(good, **{part: TopK(too_few, 1)}), 8, 2)
+
+
+def test_every_text_has_choices():
+    "that `policy` accepts, all of them, and nothing else"
+    texts = [
+        (name, k, p)
+        for name, f in policies().items()
+        for k, p in parameters(f).items()
+        if isinstance(p.default, str) and k != 'critic'      # which is a file
+    ]
+    assert len(texts) > 12
+    for name, k, p in texts:
+        offered = choices(p)
+        assert p.default in offered and len(offered) > 1
+        for v in offered: policy(name, **{k: v})
+        with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"): policy(name, **{k: offered[-1][:-1]})
+
+# ---- mdlm
+
+
+def tv(a, b): return sum(abs(a.get(k, 0) - b.get(k, 0)) for k in {*a, *b}) / 2
+
+def test_mdlm_has_its_own_distribution_and_comes_to_the_joint(joint3):
+    "Two masks flip in one step with probability 1/T, and are then independent: at T = 3 far from the joint"
+    exact, x0 = Exact(joint3), [joint3.mask_id] * 3
+    dist = exact.ancestral(x0, 3)
+    got = counted(drawn(joint3, 'mdlm', 3, top_p=1.).tokens)
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got, dist_of(joint3)) < REJECT
+    far = [tv(exact.ancestral(x0, T), dist_of(joint3)) for T in (3, 30, 300)]
+    assert far[0] > 10 * far[2] and far[2] < 1e-3 and far[1] / far[2] == pytest.approx(10, rel=.1)     # of order 1/T
+
+def test_mdlm_with_a_prompt_and_more_steps_than_tokens():
+    model = random_joint(3, 3, seed=2)
+    x0 = [model.mask_id, 1, model.mask_id]
+    dist = Exact(model).ancestral(x0, 20)
+    assert tv(dist, Exact(model).chain(x0, 2)) < .02                            # nearly one token at a time
+    got = counted(drawn(model, 'mdlm', 20, top_p=1., prompt=torch.tensor(x0)).tokens)
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT

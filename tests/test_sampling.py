@@ -10,11 +10,12 @@ import navira
 import navira.registry as sampling_registry
 from navira.base.progress import ProgressBar
 from navira.diffusion import Forward
+from navira.prism import prism
 from navira.registry import policies, register
 from navira.replay import replay
 from navira.sampling import Samples, _encode, sample, start_ids
-from toys import Tiny, TinyForward, small_lm
 from helpers.sample_api import PUBLIC, embedded, says  # noqa: F401
+from toys import Tiny, TinyForward, random_joint, small_lm
 
 # ---- Mistakes
 
@@ -369,3 +370,92 @@ def test_numbers_of_numpy_are_numbers():
     assert torch.equal(a.tokens, navira.sample(model, 'prism', 6, 2, 3, eta=.25, n_remask=1).tokens)
     for wrong in (dict(budget=np.float32(2.5)), dict(n=np.bool_(True)), dict(seed=np.nan)):
         with pytest.raises(ValueError): navira.sample(model, 'prism', **wrong)
+
+# ---- Batches side by side
+
+@pytest.mark.parametrize('batch_size', [1, 3, 8])
+def test_the_number_of_threads_changes_no_sample(batch_size):
+    model, n = random_joint(4, 3), torch.get_num_threads()
+    try:
+        outs = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            seen = []
+            outs.append(
+                sample(model, 'navira', 6, 7, batch_size=batch_size, trace=True, on=0.0, eta=0.4, progress=seen.append)
+            )
+            assert sum(seen) == 7 * outs[-1].n_steps and max(seen) <= batch_size
+    finally: torch.set_num_threads(n)
+    for o in outs[1:]:
+        assert torch.equal(o.tokens, outs[0].tokens) and torch.equal(o.n_forward, outs[0].n_forward)
+        assert torch.equal(o.trace.x, outs[0].trace.x)
+        assert torch.equal(o.trace.score.nan_to_num(9.), outs[0].trace.score.nan_to_num(9.))
+
+# ---- Bad input
+
+@pytest.mark.parametrize(
+    'error, parts, kw',
+    [
+        (KeyError, ['navria', "'navira'"], dict(policy='navria')),
+        (KeyError, ['PRISM'], dict(policy='PRISM')),
+        (KeyError, ['xyz', 'expected one of', 'navira-det'], dict(policy='xyz')),
+        (KeyError, ['tau_mi', "'tau_min'"], dict(tau_mi=0.1)),
+        (KeyError, ['etaa', "'eta'"], dict(policy='prism', etaa=0.1)),
+        (KeyError, ['tau'], dict(policy='prism', tau=0.1)),
+        (KeyError, ['tau'], dict(tau=0.1)),
+        (KeyError, ['eta'], dict(policy='backbone', eta=0.1)),
+        (ValueError, ['budget=1', 'two-pass', '2'], dict(budget=1)),
+        (ValueError, ['budget=0', '1'], dict(policy='prism', budget=0)),
+        (ValueError, ['budget=-4'], dict(budget=-4)),
+        (ValueError, ['budget=7.5', 'whole number'], dict(budget=7.5)),
+        (ValueError, ['budget=nan'], dict(budget=math.nan)),
+        (ValueError, ['budget=inf'], dict(budget=math.inf)),
+        (ValueError, ['n=0'], dict(n=0)),
+        (ValueError, ['n=-3'], dict(n=-3)),
+        (ValueError, ['n=1.5'], dict(n=1.5)),
+        (ValueError, ['length=0', '6'], dict(length=0)),
+        (ValueError, ['length=7', '6'], dict(length=7)),
+        (ValueError, ['length=2.5'], dict(length=2.5)),
+        (ValueError, ['batch_size=0'], dict(batch_size=0)),
+        (ValueError, ['batch_size=-1'], dict(batch_size=-1)),
+        (ValueError, ['batch_size=1.5'], dict(batch_size=1.5)),
+        (ValueError, ['tau_min=-0.1'], dict(tau_min=-0.1)),
+        (ValueError, ['tau_max=inf'], dict(tau_max=math.inf)),
+        (ValueError, ['tau_mid=nan'], dict(tau_mid=math.nan)),
+        (ValueError, ['tau_min=0.6', 'tau_mid=0.2'], dict(tau_min=0.6)),
+        (ValueError, ['p1=0.8', 'p2=0.75'], dict(p1=0.8)),
+        (ValueError, ['p2=1'], dict(p2=1.0)),
+        (ValueError, ['tau_min=0.3', 'tau_max=0.2'], dict(policy='navira-sigmoid', tau_min=0.3, tau_max=0.2)),
+        (ValueError, ['k=-1'], dict(policy='navira-sigmoid', k=-1.0)),
+        (ValueError, ['c=1.5'], dict(policy='navira-sigmoid', c=1.5)),
+        (ValueError, ['h=1'], dict(policy='navira-quadratic', h=1.0)),
+        (ValueError, ['tau', '-0.5'], dict(policy='navira', tau=-0.5)),
+        (ValueError, ['tau', 'nan'], dict(policy='navira', tau=math.nan)),
+        (ValueError, ['tau', 'inf'], dict(policy='prism-stochastic', tau=math.inf)),
+        (ValueError, ['eta=1.1'], dict(eta=1.1)),
+        (ValueError, ['eta=-0.1'], dict(policy='prism', eta=-0.1)),
+        (ValueError, ['eta=nan'], dict(eta=math.nan)),
+        (ValueError, ['on=0.9', 'off=0.5'], dict(on=0.9, off=0.5)),
+        (ValueError, ['on=-0.1'], dict(on=-0.1)),
+        (ValueError, ['off=1.5'], dict(off=1.5)),
+        (ValueError, ['on=nan'], dict(on=math.nan)),
+        (ValueError, ['top_p=0'], dict(top_p=0.0)),
+        (ValueError, ['top_p=1.5'], dict(top_p=1.5)),
+        (ValueError, ['top_p=-1'], dict(policy='backbone', top_p=-1.0)),
+        (ValueError, ['top_p=nan'], dict(top_p=math.nan)),
+        (KeyError, ['logits', "'logit'"], dict(score='logits')),
+        (ValueError, ['prompt', '9 tokens', '6'], dict(prompt=torch.zeros(9, dtype=torch.long))),
+        (ValueError, ['prompt', '2 prompts', 'n=3'], dict(n=3, prompt=torch.full((2, 6), 4))),
+        (ValueError, ['prompt', '0..4', '9'], dict(prompt=torch.tensor([9]))),
+        (ValueError, ['prompt', '-1'], dict(prompt=torch.tensor([-1]))),
+        (ValueError, ['prompt', '6 given', 'nothing left'], dict(prompt=torch.zeros(6, dtype=torch.long))),
+        (ValueError, ['prompt', 'tokenizer'], dict(prompt='abc')),
+    ],
+)
+def test_bad_input_is_named_before_any_work(error, parts, kw):
+    model = Tiny(6, 4)
+    with says(error, *parts): sample(model, **{'policy': 'navira-piecewise', 'budget': 8, **kw})
+    assert not model.rows
+
+def test_a_policy_has_its_hyper_parameters_already():
+    with says(ValueError, 'eta'): sample(Tiny(6, 4), prism(), 4, eta=.1)

@@ -1,0 +1,78 @@
+"""The second pass: what it knows, what it may fill, and what it costs."""
+from dataclasses import replace
+
+import pytest
+import torch
+
+import navira
+from navira.core import Pass, TopK, step
+from navira.decoupling import refill_first
+from navira.prism import low_quality
+from navira.registry import policy
+from navira.sampling import sample
+from helpers.core import CORRECTING, COUPLED, DECOUPLED, N, dist_of, joint3, state  # noqa: F401
+from toys import ACCEPT, REJECT, Tiny, chi2, counted, small_lm
+
+def test_one_gibbs_step_leaves_the_joint_alone(joint3):
+    "tau to infinity, K = 1, refilled at once; with K = 2 the joint moves"
+    x0 = joint3.outcomes[torch.multinomial(joint3.joint.flatten(), N, True, generator=torch.Generator().manual_seed(0))]
+    def after(k):
+        st = state(x0, joint3.mask_id, 0, 1000, seed=2)
+        rule = replace(
+            navira.policy('navira', top_p=1.0), remask=TopK(low_quality, k, 1e12), unmask=TopK(refill_first, k)
+        )
+        for _ in range(3): st = step(rule, st, joint3)
+        return counted(st.x)
+    assert chi2(after(1), dist_of(joint3)) > ACCEPT and chi2(after(2), dist_of(joint3)) < REJECT
+
+@pytest.mark.parametrize(
+    'names', [('prism', 'navira-det'), ('prism-stochastic', 'navira'), ('backbone', 'navira-piecewise')]
+)
+@pytest.mark.parametrize('off', [dict(n_remask=0), dict(eta=0.), dict(on=1.)])
+def test_without_remasks_one_pass_and_two_agree(names, off):
+    model, T = small_lm(4), 6
+    kw = {n: {} if n == 'backbone' else off for n in names}
+    one, two = sample(model, names[0], T, 4, 3, **kw[names[0]]), sample(model, names[1], 2 * T, 4, 3, **kw[names[1]])
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.n_forward, two.n_forward)
+    assert one.n_steps == two.n_steps == T
+
+def twins(model, name, seed=0):
+    "Predictions at the masks of two states that differ only at positions 0 and 2, which the step remasks"
+    M = model.mask_id
+    first = lambda st, p, where: torch.tensor([9., 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0]).expand(st.x.shape)
+    rule = replace(policy(name, n_remask=2, on=0., top_p=1.), remask=TopK(first, 2))
+    out = []
+    for a, b in ((1, 2), (7, 5)):
+        st = state([[a, 4, b, 4, 9, M, M, M, M, M, M, M]], M, 5, 12, seed=seed)
+        seen = []
+        after = step(rule, st, model, lambda *s: seen.append(s))
+        _, _, p, cleaned, _ = seen[0]
+        assert cleaned.x[0, 0] == cleaned.x[0, 2] == M and cleaned.masked.sum() == 9
+        q = Pass(model, cleaned) if rule.decoupled else p
+        out.append((q.logits(st.masked), after.x))
+    return out
+
+def test_the_second_pass_does_not_know_what_was_masked():
+    model = small_lm(5)
+    for name in DECOUPLED:
+        (a, x), (b, y) = twins(model, name)
+        assert torch.equal(a, b) and torch.equal(x, y)
+    for name in COUPLED:
+        (a, x), (b, y) = twins(model, name)
+        ok = a.isfinite()
+        assert (a[ok] - b[ok]).abs().max() > 1e-2
+        # and so it draws other tokens
+        assert any(not torch.equal(*(y for _, y in twins(model, name, seed))) for seed in range(30))
+
+def test_two_pass_steps_may_refill_at_once_and_one_pass_steps_never():
+    for name in CORRECTING:
+        t = sample(Tiny(10, 4), name, 8 * policy(name).passes, 40, trace=True, eta=.8, on=0.).trace
+        assert t.remasked.any() and (t.remasked & t.revealed).any().item() == (name in DECOUPLED)
+
+def test_the_scoring_pass_makes_no_logits():
+    model = Tiny(10, 4)
+    rule = policy('navira-det', n_remask=2, on=0.)
+    step(rule, state(torch.where(torch.arange(10) < 6, 1, 4), 4, 6, 10, 3), model)
+    assert (
+        model.rows == [3, 3] and model.rated == 1 and model.asked == [3 * 3]
+    )  # one token to go and two taken back, in each of three rows

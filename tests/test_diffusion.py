@@ -1,0 +1,129 @@
+"""How a token is drawn: nucleus, temperature and ties, against plain loops."""
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as hs
+
+from navira.base.noise import Noise
+from navira.diffusion import categorical, drawer, nucleus
+from helpers.core import N
+from toys import ACCEPT, REJECT, chi2, pick, planted, truncate
+
+PROBS = [.05, .5, .15, .3]       # the third of the order .5, .3, .15, .05 crosses .9
+def draws(p=.9, probs=PROBS, n=N, **kw):
+    u = Noise(0, torch.arange(n)).uniform(0, 'token', 1)[:, 0]
+    return nucleus(p, **kw)(torch.tensor(probs + [0.]).double().log().expand(n, -1), u)
+
+def test_the_nucleus_excludes_or_includes_the_crossing_token():
+    for p, kw, kept in (
+        (0.9, {}, [1, 3]),
+        (0.9, dict(keep_crossing=True), [1, 3, 2]),
+        (0.3, {}, [1]),
+        (0.3, dict(keep_crossing=True), [1]),
+        (0.51, {}, [1]),
+        (0.51, dict(keep_crossing=True), [1, 3]),
+        (0.96, {}, [1, 3, 2]),
+        (1.0, {}, [0, 1, 2, 3]),
+        (1e-9, {}, [1]),
+    ):
+        dist = {v: PROBS[v] / sum(PROBS[w] for w in kept) for v in kept}
+        tokens, prob = draws(p, **kw)
+        assert set(tokens.tolist()) == set(kept)                               # the mask id, 4, never
+        assert prob.tolist() == pytest.approx([dist[v] for v in tokens.tolist()])
+        if len(kept) > 1:
+            assert (
+                chi2(Counter(tokens.tolist()), dist) > ACCEPT and chi2(Counter(tokens.tolist()), planted(dist)) < REJECT
+            )
+
+@given(
+    hs.lists(hs.floats(-20, 20), min_size=1, max_size=8),
+    hs.floats(0.01, 1),
+    hs.lists(hs.floats(1e-12, 1 - 1e-12), min_size=1, max_size=6),
+)
+def test_the_nucleus_is_the_plain_loop(logits, p, us):
+    lg = torch.tensor(logits + [-math.inf], dtype=torch.float64)
+    q = lg.softmax(0)
+    # a sum at the edge of p may round either way
+    near = (q.sort(descending=True).values.cumsum(0) - p).abs().min() < 1e-9
+    if near and p < 1: return
+    tokens, prob = nucleus(p)(lg.expand(len(us), -1), torch.tensor(us, dtype=torch.float64))
+    kept = truncate(q.tolist(), p)
+    kept.pop(len(logits), None)
+    for v, c, u in zip(tokens.tolist(), prob.tolist(), us):
+        cdf = np.cumsum(list(kept.values()))
+        assert v in kept and c == pytest.approx(kept[v])
+        if abs(cdf - u).min() > 1e-9: assert v == pick(kept, u)
+
+def test_draws_are_float64():
+    "A tail of 1e-9 is reached by a uniform, which float32 would round away"
+    assert categorical(torch.tensor([[1., 1e-9]]), torch.tensor([1 - 5e-10], dtype=torch.float64)).item() == 1
+    assert categorical(torch.tensor([[1., 1e-9]]), torch.tensor([1 - 2e-9], dtype=torch.float64)).item() == 0
+    lg = torch.tensor([[0., -20., -math.inf]])
+    tail = math.exp(-20) / (1 + math.exp(-20))
+    for f, want in ((0.9, 1), (1.1, 0)):
+        assert nucleus(1.0)(lg, torch.tensor([1 - f * tail], dtype=torch.float64))[0].item() == want
+
+def test_categorical_at_the_edges():
+    lo, hi = 2.**-53, 1 - 2.**-53
+    for w in (
+        [0.0, 0.0, 1.0, 2.0, 0.0],
+        [0.0, 3.0, 0.0, 0.0, 0.0],
+        [1e-300, 0, 1e-300, 0, 0],
+        [0.0, 1e300, 1e300, 0.0, 0.0],
+        [1.0, 1.0, 1.0, 1.0, 1.0],
+    ):
+        p = torch.tensor([w], dtype=torch.float64)
+        ok = p[0].nonzero()[:, 0]
+        for u, want in ((0.0, ok[0]), (lo, ok[0]), (hi, ok[-1]), (1.0, ok[-1])):
+            assert categorical(p, torch.tensor([u], dtype=torch.float64)).item() == want
+    w = torch.tensor([0., 2., 0., 5., 3., 0.])
+    u = Noise(1, torch.arange(N)).uniform(0, 'token', 1)[:, 0]
+    dist = {1: .2, 3: .5, 4: .3}
+    assert chi2(Counter(categorical(w.expand(N, -1), u).tolist()), dist) > ACCEPT
+
+def by_sorting(lg, u, temperature, p, top_k, crossing):
+    "Stable sort with indices, cumulate, cut, draw: as the equations read, one row after the other"
+    out = []
+    for l, v in zip(lg.double(), u):
+        l = (l - l.max()) / (temperature or 1.)
+        order = l.argsort(descending=True, stable=True)
+        q = l[order].softmax(0)
+        before = q.cumsum(0) - (q if crossing else 0)
+        keep = (before <= p) if p < 1 else torch.ones_like(q, dtype=torch.bool)
+        keep[0] = True
+        if top_k: keep[top_k:] = False
+        q = q * keep / (q * keep).sum()
+        i = (
+            int(v * min(int((l == l.max()).sum()), int(keep.sum())))
+            if temperature == 0
+            else min(int((q.cumsum(0) <= v).sum()), int(keep.sum()) - 1)
+        )
+        out.append((order[i].item(), q[i].item()))
+    return out
+
+@given(
+    hs.lists(hs.lists(hs.integers(-6, 6), min_size=9, max_size=9), min_size=1, max_size=4),
+    hs.integers(0, 2**20),
+    hs.sampled_from([0, 0.5, 1.0, 2.0]),
+    hs.sampled_from([0.35, 0.6, 0.9, 0.99, 1.0]),
+    hs.sampled_from([None, 1, 3, 20]),
+    hs.booleans(),
+    hs.sampled_from([torch.float32, torch.float64]),
+)
+def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p, top_k, crossing, dtype):
+    lg = torch.tensor(rows, dtype=dtype) * .7
+    lg[:, -1] = -torch.inf
+    u = torch.rand(len(lg), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    d = drawer(temperature, p, top_k, crossing)
+    tokens, prob = d(lg, u)
+    want = by_sorting(lg, u, temperature, p, top_k, crossing)
+    assert tokens.tolist() == [t for t, _ in want]
+    torch.testing.assert_close(prob, torch.tensor([q for _, q in want], dtype=torch.float64), atol=1e-12, rtol=0)
+    q = d.distribution(lg)
+    torch.testing.assert_close(q.gather(1, tokens[:, None])[:, 0], prob, atol=1e-12, rtol=0)
+    torch.testing.assert_close(q.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12, rtol=0)
+
+def test_no_rows_to_draw(): assert len(nucleus(.9)(torch.empty(0, 5), torch.empty(0))[0]) == 0
