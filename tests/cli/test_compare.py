@@ -1,0 +1,197 @@
+"""`navira compare`: what it runs, in which order, and the files that it writes."""
+import errno, json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from navira.models.checkpoints import save
+from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+from toys import small_lm
+
+MISTAKES = {
+    "unknown policy to compare": (["compare", "--policies", "prism,navira-dett"], "did you mean 'navira-det'?"),
+    "one budget of many too small": (["compare", "--budgets", "16,1"], "budget=1"),
+    "budget is no number": (["compare", "--budgets", "16,many"], "16,many"),
+    "no samples to compare": (["compare", "-n", "-3"], "n=-3"),
+    "show negative": (["compare", "--show", "-1"], "show=-1"),
+    "output cannot be written": (["compare", "--out", "{bad}/nothing.txt/demo"], "cannot write to"),
+    "empty reference": (
+        ["compare", "--budgets", "2", "-n", "1", "--reference", "", "--out", "{bad}/out"],
+        "--reference ''",
+    ),
+    "seed to compare beyond 64 bits": (["compare", "--seed", "18446744073709551616"], "seed=18446744073709551616"),
+    "budgets beyond 64 bits": (["compare", "--budgets", "18446744073709551616"], "18446744073709551616"),
+    "a wrong choice in a name": (["compare", "--policies", "prism,navira-onepass:score=bth"], "did you mean 'both'?"),
+    "a name with half a setting": (["compare", "--policies", "navira:tau"], "expected name=value"),
+    "one policy under two names": (
+        ["compare", "--policies", "navira,navira:tau=.2", "--budgets", "8"],
+        "are the same cell",
+    ),
+    "a prompt to compare that is no text": (["compare", "--prompt", "caf\udce9"], "--prompt: not UTF-8 at character 3"),
+    "unknown reference": (
+        ["compare", "--budgets", "2", "-n", "1", "--reference", "smolm2", "--out", "{bad}/out"],
+        "did you mean 'smollm2'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistake(case, foreign, capsys, monkeypatch):
+    refused(MISTAKES[case], foreign, capsys, monkeypatch)
+
+
+def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):
+    "Two policies on one prompt; asked twice, nothing is sampled twice"
+    import navira.experiments.run as ex_run
+
+    done, compute = [], ex_run.compute
+    monkeypatch.setattr(
+        "navira.experiments.run.compute", lambda b, *a: done.append((b.cell.policy, b.n)) or compute(b, *a)
+    )
+    args = [
+        "compare",
+        "--policies",
+        "backbone, prism:eta=.3, navira-det:eta=.3",
+        "--budgets",
+        "4,8",
+        "-n",
+        2,
+        "--reference",
+        "none",
+        "--out",
+        tmp_path,
+        "--show",
+        1,
+    ]
+    first = run(*args)
+    texts, table = first.split("a cell, seed 0")[0], first.split("a cell, seed 0")[1]
+    assert [l for l in texts.splitlines() if l[:1].isalpha()] == ["prism:eta=.3", "navira-det:eta=.3"] and texts.count(
+        "· It was a dark night"
+    ) == 2
+    assert done[:2] == [("prism", 1), ("navira-det", 1)] and len(done) == 8 and "charged" in table and "run" in table
+    again = run(*args)
+    assert len(done) == 8 and again.split("passes")[0] == first.split("passes")[0]
+    cells = json.loads((tmp_path / "compare.json").read_text())["cells"]
+    assert [(c["label"], c["budget"], c["charged"], c["hyper"]) for c in cells[3:]] == [
+        ("backbone", 8, 8, {}),
+        ("prism:eta=.3", 8, 8, dict(eta=0.3)),
+        ("navira-det:eta=.3", 8, 8, dict(eta=0.3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "args, cells, n", [([], 8, 12), (["--full"], 16, 32), (["--full", "--budgets", "8,16", "-n", "4"], 8, 4)], ids=str
+)
+def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
+    import navira.experiments.sweep as ex_sweep
+
+    class Asked(ValueError):
+        pass
+
+    def asked(grid, *a):
+        raise Asked(f"{len(ex_sweep.cells(grid))} {grid.n}")
+
+    monkeypatch.setattr("navira.experiments.run.run", asked)
+    with pytest.raises(AssertionError, match=f"navira: {cells} {n}"):
+        run("compare", "--reference", "none", "--show", 0, "--out", tmp_path, *args)
+
+
+def test_files_of_a_comparison_are_whole_or_as_they_were(run, tmp_path, monkeypatch):
+    from navira.cli.app import main
+
+    args = [
+        "compare",
+        "--policies",
+        "backbone",
+        "--budgets",
+        2,
+        "-n",
+        1,
+        "--reference",
+        "none",
+        "--out",
+        tmp_path,
+        "--show",
+        0,
+    ]
+    run(*args)
+    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.*")}
+    whole = Path.write_text
+
+    def half(path, text, *a, **kw):
+        whole(path, text[: len(text) // 2], *a, **kw)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name, first in {
+        "compare.json": "{",
+        "replay.html": "<",
+    }.items():  # a file is written under a temporary name: known by how it begins
+        assert before[name]
+        monkeypatch.setattr(
+            Path,
+            "write_text",
+            lambda path, text, *a, **kw: (half if text.startswith(first) else whole)(path, text, *a, **kw),
+        )
+        with pytest.raises(SystemExit) as e:
+            main([str(a) for a in args])
+        assert e.value.code == 2 and {p.name: p.read_bytes() for p in tmp_path.glob("*.*")} == before
+
+
+def test_compare_without_reference(tmp_path):
+    r = navira(
+        "compare",
+        "--policies",
+        "all",
+        "--budgets",
+        "4",
+        "-n",
+        "2",
+        "--reference",
+        "none",
+        "--out",
+        str(tmp_path / "out"),
+        "--show",
+        "1",
+    )
+    assert r.returncode == 0, r.stderr
+    cells = json.loads((tmp_path / "out" / "compare.json").read_text())["cells"]
+    from navira import policies
+
+    assert [c["policy"] for c in cells] == list(policies())
+    assert all(
+        (c["n_forward"] <= c["budget"] or not c["matched"])
+        and len(c["texts"]) == 2
+        and "<|mask|>" not in "".join(c["texts"])
+        for c in cells
+    )
+    assert (tmp_path / "out" / "replay.html").exists()
+
+
+def test_all_means_all_that_the_model_can_run(tmp_path):
+    "A model without a head and with another vocabulary: no PRISM, no embedded critic"
+    lm = small_lm(quality_blocks=None)
+    lm.tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(10)} | {"<|mask|>": 10}, unk_token="w0"))
+    save(lm, tmp_path / "m")
+    args = [
+        "compare",
+        "--model",
+        str(tmp_path / "m"),
+        "--budgets",
+        "2",
+        "-n",
+        "1",
+        "--reference",
+        "none",
+        "--out",
+        str(tmp_path / "out"),
+        "--policies",
+    ]
+    r = navira(*args, "all")
+    assert r.returncode == 0, r.stderr
+    ran = {c["policy"] for c in json.loads((tmp_path / "out" / "compare.json").read_text())["cells"]}
+    assert {"backbone", "mdlm", "remdm-cap"} <= ran and not {"prism", "navira", "token-critic"} & ran
+    assert "left out: prism: " in r.stderr and "left out: token-critic: the critic's vocabulary" in r.stderr
+    r = navira(*args, "mdlm,token-critic")
+    assert r.returncode == 2 and "the critic's vocabulary" in r.stderr

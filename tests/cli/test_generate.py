@@ -1,0 +1,263 @@
+"""`navira generate` and `navira fill`, as a user meets them."""
+import json
+
+import pytest
+import torch
+
+from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+
+MISTAKES = {
+    "unknown policy": (["generate", "--policy", "navria"], "did you mean 'navira'?"),
+    "unknown hyper-parameter": (["generate", "--policy", "navira", "--set", "tao=1"], "did you mean 'tau'?"),
+    "budget too small": (["generate", "--policy", "navira", "--budget", "1"], "budget=1"),
+    "no samples": (["generate", "-n", "0"], "n=0"),
+    "more texts than memory": (["generate", "--prompt", "a", "-n", "1000000000000"], "GiB, and this machine has"),
+    "more fillings than memory": (["fill", "a ___.", "-n", "1000000000000"], "GiB, and this machine has"),
+    "prompt too long": (["generate", "--prompt", "word " * 400], "longer than the 128"),
+    "tau negative": (["generate", "--policy", "navira", "--set", "tau=-0.5"], "tau=-0.5"),
+    "tau not finite": (["generate", "--policy", "navira", "--set", "tau=NaN"], "tau=nan"),
+    "tau no number": (["generate", "--policy", "navira", "--set", "tau=warm"], "tau='warm': expected a number"),
+    "a list for a number": (["generate", "--set", "eta=[1]"], "eta=[1]: expected a number"),
+    "nothing for a number": (["generate", "--set", "p=null"], "p=None: expected a number"),
+    "a truth for a number": (["generate", "--set", "on=true"], "on=True: expected a number"),
+    "a number for a text": (["generate", "--policy", "navira", "--set", "score=1"], "score=1: expected text"),
+    "text for a count": (["generate", "--set", "n_remask=two"], "n_remask='two'"),
+    "taus unordered": (["generate", "--set", "tau_min=0.4", "--set", "tau_mid=0.1"], "tau_min=0.4 > tau_mid=0.1"),
+    "set without a value": (["generate", "--set", "tau"], "name=value"),
+    "length too large": (["generate", "--length", "4096"], "length=4096"),
+    "missing checkpoint": (["generate", "--model", "no/such/model/folder"], "not found"),
+    "broken checkpoint": (["generate", "--model", "{bad}/broken.safetensors"], "not a readable safetensors"),
+    "replay cannot be written": (["generate", "--replay", "{bad}/nothing.txt/run.html"], "cannot write to"),
+    "no length": (["generate", "--length", "0"], "length=0"),
+    "seed beyond 64 bits": (["generate", "--seed", "18446744073709551616"], "seed=18446744073709551616"),
+    "samples beyond 64 bits": (["generate", "-n", "18446744073709551616"], "n=18446744073709551616"),
+    "samples beyond memory": (["generate", "-n", "1000000000000000"], "this machine has"),
+    "samples beyond any memory": (["generate", "-n", "4611686018427387904"], "this machine has"),
+    "budget beyond 64 bits": (["generate", "--budget", "18446744073709551616"], "budget=18446744073709551616"),
+    "a hyper-parameter beyond 64 bits": (
+        ["generate", "--policy", "navira", "--set", "n_remask=1" + 400 * "0"],
+        "expected a number of at most 64 bits",
+    ),
+    "a count without end": (["generate", "--policy", "dream-entropy", "--set", "top_k=inf"], "top_k=inf"),
+    "a wrong choice": (["generate", "--policy", "navira-onepass", "--set", "score=bth"], "did you mean 'both'?"),
+    "a name with nothing after it": (["generate", "--policy", "navira:"], "expected navira:name=value"),
+    "a setting in two places": (
+        ["generate", "--policy", "navira:tau=.1", "--set", "tau=.2"],
+        "tau: in navira:tau=.1 and in --set",
+    ),
+    "unknown policy beside": (
+        ["generate", "--replay", "{bad}/r.html", "--beside", "prism:et=1"],
+        "did you mean 'eta'?",
+    ),
+    "a prompt that is no text": (["generate", "--prompt", "caf\udce9"], "--prompt: not UTF-8 at character 3"),
+    "prompts that are no text": (["generate", "--prompts", "{bad}/latin.txt"], "not UTF-8 at byte 3"),
+    "prompts that are not there": (["generate", "--prompts", "{bad}/nothin.txt"], "not found"),
+    "prompts that are a folder": (["generate", "--prompts", "{bad}"], "expected a file"),
+    "no prompt in a file": (["generate", "--prompts", "{bad}/nothing.txt"], "no prompt in it"),
+    "prompts of another kind": (["generate", "--prompts", "{bad}/odd.jsonl"], "line 2: expected a JSON object"),
+    "unknown precision": (["generate", "--dtype", "fp8"], "dtype 'fp8'"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistake(case, foreign, capsys, monkeypatch):
+    refused(MISTAKES[case], foreign, capsys, monkeypatch)
+
+
+def test_numbers_as_people_type_them(run, net):
+    "reach the policy as numbers"
+    from navira import sample
+
+    said = [
+        json.loads(l)
+        for l in run(
+            "generate",
+            "--budget",
+            8,
+            "--length",
+            24,
+            "--policy",
+            "navira-onepass",
+            "--set",
+            "p=.7",
+            "--set",
+            "eta=+4e-1",
+            "--set",
+            "n_remask=1_0",
+            "--set",
+            "score=both",
+            "--json",
+        ).splitlines()
+    ]
+    same = sample(net, "navira-onepass", 8, length=24, p=0.7, eta=0.4, n_remask=10, score="both")
+    assert said[0]["tokens"] == same.tokens[0].tolist() and said[0]["hyper"] == dict(
+        p=0.7, eta=0.4, n_remask=10, score="both"
+    )
+
+
+def test_a_policy_is_typed_with_its_hyper_parameters(run):
+    args = ["generate", "--budget", 8, "--length", 24, "--json"]
+    a, b, c = (
+        [json.loads(l)["tokens"] for l in run(*args, *more).splitlines()]
+        for more in (
+            ["--policy", "prism:p=.5; eta=.5"],
+            ["--policy", "prism", "--set", "p=.5", "--set", "eta=.5"],
+            ["--policy", "prism"],
+        )
+    )
+    assert a == b != c
+
+
+def test_prompts(run, tmp_path):
+    "Typed several times, from a file, and -n of each; JSON says which"
+    (tmp_path / "p.txt").write_bytes("\ufeffIt was\r\n\n caf\xe9 and\n".encode())
+    (tmp_path / "p.jsonl").write_text('{"prompt": "Two\\nlines"}\n', encoding="utf-8")
+    args = ["generate", "--prompt", "One", "--prompt", "Two", "--budget", 2, "--length", 24, "--json"]
+    rows = [json.loads(l) for l in run(*args, "-n", 2).splitlines()]
+    assert [(r["prompt"], r["sample"]) for r in rows] == [("One", 0), ("One", 1), ("Two", 2), ("Two", 3)] and all(
+        r["text"].startswith(r["prompt"]) for r in rows
+    )
+    assert [json.loads(l)["prompt"] for l in run(*args, "--prompts", tmp_path / "p.txt").splitlines()] == [
+        "One",
+        "Two",
+        "It was",
+        " caf\xe9 and",
+    ]
+    assert json.loads(run(*args[:1], *args[5:], "--prompts", tmp_path / "p.jsonl"))["prompt"] == "Two\nlines"
+
+
+def test_texts_of_several_lengths(run, tmp_path):
+    "JSON has the tokens of each, and no filling behind them; a replay of them is refused by the word that was typed"
+    args = [
+        "generate",
+        "--prompt",
+        "He<|mask|>.",
+        "--prompt",
+        "She said<|mask|><|mask|> and left.",
+        "--budget",
+        4,
+        "--policy",
+        "backbone",
+        "--json",
+    ]
+    short, long = ([*json.loads(l)["tokens"]] for l in run(*args).splitlines())
+    assert len(short) < len(long) and min(short + long) >= 0
+    with pytest.raises(AssertionError, match=f"--replay .*two.html: the texts have {len(short)} to {len(long)} tokens"):
+        run(*args, "--replay", tmp_path / "two.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_charged_and_run(run):
+    said = json.loads(run("generate", "--policy", "navira-det", "--budget", 17, "--length", 32, "--json"))
+    assert (
+        said["charged"] == 16 and said["n_forward"] < 16 and said["budget"] == 17
+    )  # no pass to rate tokens in the first half
+    assert f"--- navira-det, {said['n_forward']} forward passes run, 16 charged, seed 0" in run(
+        "generate", "--policy", "navira-det", "--budget", 17, "--length", 32
+    )
+    assert "keeps to no budget" in run("generate", "--policy", "first-hitting", "--budget", 4, "--length", 16)
+
+
+@pytest.mark.parametrize(
+    "typed, given",
+    [
+        ([], dict(dtype=None)),
+        (["--dtype", "bf16", "--model", "embedded"], dict(dtype="bf16")),
+        (["--dtype", "float32"], dict(dtype="float32")),
+    ],
+    ids=str,
+)
+def test_dtype_and_embedded_reach_the_model(run, typed, given, tmp_path):
+    run("generate", "--budget", 2, "--length", 8, *typed)
+    run(
+        "compare",
+        "--policies",
+        "backbone",
+        "--budgets",
+        2,
+        "-n",
+        1,
+        "--reference",
+        "none",
+        "--show",
+        0,
+        "--out",
+        tmp_path,
+        *typed,
+    )
+    assert run.asked == [dict(source=None, **given)] * 2
+
+
+def test_fill(run, net, monkeypatch):
+    "What was typed reaches `navira.fill`; a text cannot control the terminal, and JSON is exact"
+    import navira
+    from navira.sampling import Samples
+
+    asked = []
+
+    class Wild:
+        def decode(self, ids, skip_special_tokens):
+            return "Caf\xe9\x1b[31m\x9b2J\r\u202e\nend"
+
+    def fill(*args, **kw):
+        asked.append((args, kw))
+        return Samples(torch.zeros(2, 8, dtype=torch.int64), torch.tensor([3, 4]), 4, 8, 0.0, Wild(), seed=7, charged=4)
+
+    monkeypatch.setattr(navira, "fill", fill, raising=False)
+    args = [
+        "fill",
+        "The man ___.",
+        "-n",
+        2,
+        "--tokens",
+        1,
+        "--policy",
+        "prism:p=.7",
+        "--set",
+        "eta=.1",
+        "--seed",
+        7,
+        "--budget",
+        8,
+    ]
+    said = run(*args)
+    assert asked == [(("The man ___.", 2, 1, net, "prism", 8, 7), dict(p=0.7, eta=0.1))]
+    assert (
+        "Caf\xe9\\x1b[31m\\x9b2J\\r\\u202e\nend" in said and "3 forward passes run, 4 charged, seed 7, sample 0" in said
+    )
+    assert [json.loads(l)["text"] for l in run(*args, "--json").splitlines()] == [
+        "Caf\xe9\x1b[31m\x9b2J\r\u202e\nend"
+    ] * 2
+
+
+def test_generate(tmp_path):
+    "Prompt kept, JSON lines, the same text for the same seed, a replay."
+    args = [
+        "generate",
+        "--prompt",
+        "It was a dark night",
+        "--policy",
+        "navira-sigmoid",
+        "--budget",
+        "8",
+        "-n",
+        "2",
+        "--seed",
+        "5",
+        "--json",
+    ]
+    a, b = navira(*args), navira(*args, "--replay", str(tmp_path / "new" / "run.html"))
+    assert a.returncode == 0 and a.stdout == b.stdout, a.stderr + b.stderr
+    rows = [json.loads(l) for l in a.stdout.splitlines()]
+    assert len(rows) == 2 and all(
+        r["text"].startswith("It was a dark night") and r["steps"] == 4 and r["n_forward"] <= 8 for r in rows
+    )
+    assert rows[0]["tokens"] != rows[1]["tokens"]
+    assert "<html" in (tmp_path / "new" / "run.html").read_text()
+
+
+def test_infill():
+    r = navira("generate", "--prompt", "He said<|mask|><|mask|><|mask|> and left.", "--length", "16", "--budget", "6")
+    assert r.returncode == 0 and "He said" in r.stdout and " and left." in r.stdout and "<|mask|>" not in r.stdout, (
+        r.stdout + r.stderr
+    )

@@ -1,0 +1,135 @@
+"""`navira train`, `finetune` and `critic`: their settings, and a run that is stopped."""
+import json, re, shlex, signal
+
+import pytest
+
+from helpers.cli import foreign, refused, said  # noqa: F401
+
+TINY = [
+    a
+    for s in (
+        "dim=8",
+        "blocks=1",
+        "heads=2",
+        "cond_dim=4",
+        "vocab_size=300",
+        "precision=fp32",
+        "warmup=0",
+        "eval_sequences=2",
+    )
+    for a in ("--set", s)
+]
+
+MISTAKES = {
+    "missing corpus": (["train", "--data", "{bad}/nothin.txt", "--out", "{bad}/run"], "nothing.txt"),
+    "empty corpus": (["train", "--data", "{bad}/nothing.txt", "--out", "{bad}/run"], "empty"),
+    "corpus is not UTF-8": (["train", "--data", "{bad}/latin.txt", "--out", "{bad}/run"], "not UTF-8 at byte"),
+    "a number without its 0, and no corpus": (
+        ["train", "--data", "{bad}/nothin.txt", "--out", "{bad}/run", "--set", "lr=.001"],
+        "nothing.txt",
+    ),
+    "unknown setting": (
+        ["train", "--data", "{bad}/latin.txt", "--out", "{bad}/run", "--set", "token=5"],
+        "did you mean 'tokens'?",
+    ),
+    "settings are a list": (["train", "{bad}/list.json"], "expected settings by name"),
+    "nothing to train": (
+        ["finetune", "--data", "{bad}/words.txt", "--out", "{bad}/run", "--head-steps", "0", "--joint-steps", "0"],
+        "head_steps=0 and joint_steps=0",
+    ),
+    "a rate that ruins the weights": (
+        [
+            "train",
+            "--data",
+            "{bad}/words.txt",
+            "--out",
+            "{bad}/ruined",
+            "--tokens",
+            "64",
+            "--length",
+            "4",
+            "--batch-size",
+            "4",
+            *TINY,
+            "--set",
+            "lr=1e300",
+        ],
+        "no checkpoint was written. Expected a lower learning rate (lr=1e+300)",
+    ),
+    "a size that no machine has": (
+        ["train", "--data", "{bad}/words.txt", "--out", "{bad}/run", "--set", "dim=1e12"],
+        "dim=1000000000000: expected 1 to 65536",
+    ),
+    "a folder with files of others": (
+        ["train", "--data", "{bad}/words.txt", "--out", "{bad}/others"],
+        "holds tokenizer.json",
+    ),
+    "no data given": (["finetune", "--out", "{bad}/run"], "data: not given"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistake(case, foreign, capsys, monkeypatch):
+    refused(MISTAKES[case], foreign, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "command, config", [("train", "TrainConfig"), ("finetune", "FinetuneConfig"), ("critic", "CriticConfig")]
+)
+def test_help_shows_the_defaults(command, config, capsys):
+    "of every setting, as they are"
+    import dataclasses
+    from navira.training.critic import CriticConfig
+    from navira.training.settings import FinetuneConfig, TrainConfig, typed
+
+    code, printed = said(capsys, command, "--help")
+    shown = dict(re.findall(r"^ *(\w+)=(\S+|\[.*?\])  ", printed.out, re.M))
+    own = {
+        f.name: f.default
+        for f in dataclasses.fields(
+            dict(TrainConfig=TrainConfig, FinetuneConfig=FinetuneConfig, CriticConfig=CriticConfig)[config]
+        )
+        if f.default not in (None, dataclasses.MISSING)
+    }
+    assert code == 0 and shown.keys() == own.keys()
+    assert {k: typed(k, json.loads(v) if v[0] == "[" else v, type(own[k]).__name__) for k, v in shown.items()} == own
+    assert f"[default: ({own['batch_size']})]" in " ".join(printed.out.split())
+
+
+def test_a_run_is_stopped_and_goes_on(foreign, tmp_path, capsys, monkeypatch):
+    "Ctrl-C prints the command that goes on; typed as it stands, it does. A number may be written as .002"
+    import navira.training.loop as training_loop
+
+    real = training_loop.train_step
+
+    def pressed(tr, *a):
+        if tr.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return real(tr, *a)
+
+    for room in ("navira.training.loop", "navira.training.pretraining"):
+        monkeypatch.setattr(f"{room}.train_step", pressed)
+    code, printed = said(
+        capsys,
+        "train",
+        "--data",
+        str(foreign / "words.txt"),
+        "--out",
+        str(tmp_path / "my run"),
+        "--length",
+        "4",
+        "--batch-size",
+        "4",
+        *TINY,
+        "--set",
+        "lr=.002",
+        "--set",
+        "epochs=1",
+    )
+    assert code == 130 and "times the text, in about" in printed.err
+    command = re.search(r"step 7 of \d+ is saved. To go on: navira (.*)", printed.err)[1]
+    for room in ("navira.training.loop", "navira.training.pretraining"):
+        monkeypatch.setattr(f"{room}.train_step", real)
+    code, printed = said(capsys, *shlex.split(command))
+    assert code in (0, None) and f"model: {tmp_path / 'my run' / 'model'}" in printed.out, printed
+    assert json.loads((tmp_path / "my run" / "run.json").read_text())["lr"] == 0.002
