@@ -1,4 +1,4 @@
-"""The program as a user meets it: exit codes, policies of their own, a shell that completes, and what a terminal gets."""
+"""The program as a user meets it: exit codes, policies of one's own, a shell that completes, what a terminal gets."""
 import io, json, os, subprocess, sys, unicodedata
 from pathlib import Path
 

@@ -1,20 +1,21 @@
 """The ReMDM kernel family and first-hitting: rates by hand, reductions, ragged batches, and every trap's naive form."""
 import math
 from dataclasses import replace
-import pytest, torch
+
+import pytest
+import torch
 from hypothesis import given, strategies as hs
-from navira.peers.confident import Spread, confidences, low_confidence, low_confidence_now
-from navira.peers.remdm import dfm_grid, dfm_times, kernel, loop_grid
-from navira.core import Flip, Pass, State, step
-from navira.diffusion import Forward
-from navira.base.noise import Noise
-from navira.prism import sigma_max
-from navira.registry import grids, policy
-from navira.sampling import n_steps, sample
-from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted, random_joint
 from scipy import stats
 
-N = 50_000
+from navira.base.noise import Noise
+from navira.core import Flip, State, step
+from navira.peers.remdm import dfm_grid, dfm_times, kernel, loop_grid
+from navira.prism import sigma_max
+from navira.registry import grids, policy
+from navira.sampling import sample
+from helpers.peers import Fixed, N, state
+from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted, random_joint
+
 KERNELS = ['mdlm', 'remdm-cap', 'remdm-rescale', 'remdm-switch', 'remdm-loop', 'forward-backward', 'dfm']
 ALL = KERNELS + ['remdm-conf', 'first-hitting']
 STRONG = {
@@ -26,14 +27,7 @@ STRONG = {
 
 def strong(name, **kw): return policy(name, **STRONG.get(name, {}), **kw)
 
-def state(x, M, i, T, n=None, seed=0, conf=None, fixed=None):
-    x = torch.as_tensor(x)
-    x = x.expand(n, -1) if n else x
-    st = State.start(torch.full_like(x, M), M, T, Noise(seed, torch.arange(len(x))))
-    conf = st.conf if conf is None else torch.as_tensor(conf, dtype=torch.float64).expand(x.shape)
-    return replace(st, x=x, i=i, conf=conf, fixed=st.fixed if fixed is None else torch.as_tensor(fixed).expand(x.shape))
-
-# ---- 1. Rates
+# ---- Rates
 
 def linear(i, T): return i / T
 def cosine(i, T): return 1 - math.cos(math.pi * i / (2 * T))
@@ -73,16 +67,6 @@ CASES = (
     + [('dfm', 'dfm', None, i, T) for i, T in ((1, 39), (20, 39), (30, 39), (3, 8))]
     + [('cosine', 'mdlm', None, i, T) for i, T in ((1, 8), (6, 8), (60, 64))]
 )
-
-class Fixed:
-    "A model that says token 0 with probability .7, 1 with .3, whatever it sees; mask 2"
-    mask_id = 2
-    def __init__(self, L=1): self.length = L
-    def __call__(self, x): return FixedForward(x == 2)
-
-class FixedForward(Forward):
-    def __init__(self, masked): self.seen_masked = masked
-    def logits(self, where): return torch.tensor([math.log(.7), math.log(.3), -math.inf]).expand(int(where.sum()), 3)
 
 def halved(expected):
     "The same with its rarest outcome half as likely"
@@ -165,7 +149,7 @@ def test_loop_phases_count_like_integers():
                 counts = sum(x < y <= .9 for x, y in zip(a, a[1:])), sum(y > .9 for y in a)
                 assert counts == (before, after), (T, on, off)
 
-# ---- 2. Distributions
+# ---- Distributions
 
 def moves(v, M, s, r, p):
     "{next symbol: probability} of a position that holds v"
@@ -268,58 +252,7 @@ def test_one_step_fills_everything_from_the_product_of_marginals():
         got = counted(sample(model, strong(name, top_p=1.), 1, N, batch_size=N).tokens)
         assert chi2(got, product) > ACCEPT and chi2(got, planted(product)) < REJECT
 
-# ---- 3. conf
-
-PSI = [.9, .5, .1, .7, .3]
-
-@pytest.mark.parametrize(
-    'i,T,kw', [(2, 8, {}), (6, 8, {}), (5, 8, dict(eta=.5)), (5, 8, dict(cap=.2)), (5, 8, dict(eta=.5, cap=.2))]
-)
-def test_conf_spreads_sigma_by_the_closed_softmax(i, T, kw):
-    sigma = kw.get('eta', 1.) * min(kw.get('cap', 1.), 1, (T - i - 1) / i)
-    # a prompt, three committed, a mask: psi of the prompt is NaN
-    x, fixed = [0, 1, 0, 2, 1], [True, False, False, False, False]
-    conf = [math.nan, *PSI[1:]]
-    w = {j: math.exp(-PSI[j]) for j in (1, 2, 4)}
-    expected = {j: sigma * v / sum(w.values()) for j, v in w.items()}
-    assert sum(expected.values()) == pytest.approx(sigma)
-    after = step(policy('remdm-conf', top_p=1., **kw), state(x, 2, i, T, N, conf=conf, fixed=fixed), Fixed(5)).x
-    assert (after[:, 0] == 0).all()
-    for j, q in expected.items(): assert stats.binomtest(int((after[:, j] == 2).sum()), N, q).pvalue > ACCEPT
-    # softmax over what is not a mask
-    naive = {j: sigma * math.exp(-PSI[j]) / sum(math.exp(-PSI[k]) for k in (0, 1, 2, 4)) for j in expected}
-    assert min(stats.binomtest(int((after[:, j] == 2).sum()), N, q).pvalue for j, q in naive.items()) < REJECT
-    # masks are filled at MDLM's rate
-    assert stats.binomtest(int((after[:, 3] != 2).sum()), N, 1 / (T - i)).pvalue > ACCEPT
-    if sigma > .3:
-        rho = min(1., ((i + 1) / T - (1 - sigma) * i / T) / (1 - i / T) - 1e-9)
-        assert stats.binomtest(int((after[:, 3] != 2).sum()), N, rho).pvalue < REJECT
-
-def test_spread_of_nothing_is_nothing_and_of_one_is_all():
-    ok = torch.tensor([[False] * 3, [False, True, False], [True, True, False]])
-    score = torch.tensor([[.1, .2, .3], [.1, .2, .3], [math.nan, .2, .3]], dtype=torch.float64)
-    rule = Spread(lambda *_: score, 1.)
-    st = state(torch.zeros(3, 3, dtype=torch.long), 2, 1, 4)
-    assert rule(st, None, ok).tolist() == [[False] * 3, [False, True, False], [False, True, False]]
-    assert rule.rows(st, ok).tolist() == [False, True, True] and not replace(rule, total=0.).rows(st, ok).any()
-    # the naive softmax
-    assert torch.isnan(score.masked_fill(~ok, -math.inf).softmax(1)[0]).all()
-
-def test_current_confidence_is_the_models_and_not_the_stored_one():
-    model = random_joint(3, 3, seed=1)
-    st = state([[0, 1, 2], [0, 3, 2]], 3, 2, 4, conf=[.9, .5, .1])
-    p = Pass(model, st)
-    assert low_confidence(st, p, st.committed)[0].tolist() == [-.9, -.5, -.1] and not p.ran.any()      # from memory
-    now = low_confidence_now(st, p, st.committed)
-    assert torch.allclose(now[0], -model.table[model.state(st.x)[0]].gather(1, st.x[0][:, None])[:, 0])
-    assert now[1, 1].isnan() and p.ran.all()
-
-def test_current_confidence_costs_no_second_pass():
-    model = random_joint(3, 3, seed=1)
-    out = sample(model, 'remdm-conf', 12, 50, confidence='current', trace=True)
-    assert (out.n_forward <= 12).all() and out.trace.remasked.any() and not (out.tokens == 3).any()
-
-# ---- 4. Runs
+# ---- Runs
 
 @pytest.mark.parametrize('name', ALL)
 @pytest.mark.parametrize('T', [1, 2, 3, 5, 64])
@@ -382,7 +315,7 @@ def test_alpha_of_a_step_is_where_the_last_one_ended():
             a = g(i, 16)
             assert abs((out.trace.x[i] != 2).double().mean() - a) <= 5 * (a * (1 - a) / 20_000) ** .5
 
-# ---- 5. Reductions, token for token
+# ---- Reductions, token for token
 
 def tokens(rule, T=12, n=20, **kw): return sample(Tiny(9, 4), rule, T, n, 2, **kw).tokens
 
@@ -409,23 +342,7 @@ def test_switch_is_inclusive_and_counts_before_the_step():
             sigma = policy('remdm-switch', t_switch=t, eta=.01).steps
             assert [sigma.at(i, T)[0] > 0 for i in range(T - 1)] == [T - i <= k for i in range(T - 1)]
 
-def test_first_hitting_is_backbone_with_a_step_a_token():
-    for prompt in (None, torch.tensor([4, 1, 4, 4, 2, 4, 4, 4, 4])):
-        free = 9 if prompt is None else 7
-        a, b = (sample(Tiny(9, 4), name, free, 20, 2, prompt=prompt, trace=True)
-                for name in ('first-hitting', 'backbone'))
-        assert torch.equal(a.trace.x, b.trace.x) and a.n_steps == free and (a.n_forward == free).all()
-    assert n_steps(policy('first-hitting'), 1, torch.tensor([3, 9, 4])) == 9
-
-def test_first_hitting_gives_the_joint():
-    model = random_joint(3, 3, seed=1)
-    expected = {tuple(y): p for y, p in zip(model.outcomes.tolist(), model.joint.flatten().tolist())}
-    got = counted(sample(model, 'first-hitting', 1, N, batch_size=N, top_p=1.).tokens)
-    assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT
-    # two at once
-    assert chi2(counted(sample(model, 'backbone', 2, N, batch_size=N, top_p=1.).tokens), expected) < REJECT
-
-# ---- 6. Bad input
+# ---- Bad input
 
 @pytest.mark.parametrize(
     'name,hyper,words',
@@ -436,9 +353,6 @@ def test_first_hitting_gives_the_joint():
         ('remdm-cap', dict(top_p=0.), ['top_p=0.']),
         ('remdm-rescale', dict(eta=2), ['eta=2', '[0, 1]']),
         ('remdm-rescale', dict(cap=-1), ['cap=-1']),
-        ('remdm-conf', dict(eta=1.5), ['eta=1.5']),
-        ('remdm-conf', dict(cap=math.inf), ['cap=inf']),
-        ('remdm-conf', dict(t_switch=0), ['t_switch=0', '(0, 1]']),
         ('remdm-switch', dict(t_switch=1.2), ['t_switch=1.2', '(0, 1]']),
         ('remdm-switch', dict(rescale=3.), ['rescale=3.']),
         ('remdm-switch', dict(eta=3.), ['eta=3.']),
@@ -453,16 +367,11 @@ def test_first_hitting_gives_the_joint():
         ('dfm', dict(A=-1), ['A=-1']),
         ('dfm', dict(A=math.inf), ['A=inf']),
         ('dfm', dict(A=math.nan), ['A=nan']),
-        ('first-hitting', dict(top_p=1.2), ['top_p=1.2']),
     ],
 )
 def test_bad_hyper_parameters_are_refused_when_the_policy_is_built(name, hyper, words):
     with pytest.raises(ValueError) as e: policy(name, **hyper)
     assert all(w in str(e.value) for w in words), str(e.value)
-
-def test_a_wrong_confidence_names_the_nearest():
-    with pytest.raises(KeyError, match="did you mean 'current'"): policy('remdm-conf', confidence='curent')
-    assert list(confidences) == ['commit', 'current']
 
 @pytest.mark.parametrize(
     'sigma,step_',

@@ -1,77 +1,29 @@
 """Rules that revise what is written: against enumeration, what every run keeps, reductions, naive forms that fail."""
-import itertools, math
+import math
 from collections import Counter
 from dataclasses import replace
-import pytest, torch
+
+import pytest
+import torch
 from hypothesis import given, strategies as hs
-from navira.peers.revisers import Below, foreseen, level, remainder_last, unsure, vouched
-from navira.peers.pieces import confidence, over
-from navira.peers.correctors import doubts
-from navira.peers.loops import looping
-from navira.peers.mask_predict import worst_counts
-from navira.core import Pass, Policy, State, TopK, n_unmask, step
-from navira.diffusion import Forward, drawer, n_committed
+
 from navira.base.noise import Noise
-from navira.prism import low_quality
+from navira.core import Pass, Policy, TopK, n_unmask, step
+from navira.diffusion import Forward, drawer, n_committed
+from navira.peers.loops import looping
+from navira.peers.pieces import confidence, over
+from navira.peers.revisers import Below, foreseen, level, remainder_last, unsure, vouched
 from navira.registry import policy
 from navira.sampling import sample
-from toys import ACCEPT, REJECT, Tiny, TinyPass, chi2, counted, planted, random_joint, small_lm
+from helpers.peers import state
+from helpers.revisers import Raw, conditional, drawn, fills, joint4, put  # noqa: F401
+from toys import ACCEPT, REJECT, chi2, counted, planted, small_lm
 
-N = 50_000
 UNSURE = ['entropy-remask', 'margin-remask']
 NAMES = UNSURE + ['p2', 'remedi', 'mask-predict', 'prism-loop', 'informed-corrector']
 EXACT_COUNT = UNSURE + ['p2', 'remedi']
 
-class Raw(Tiny):
-    "As `Tiny`, with logits at clean positions too, and one `quality`."
-    def __call__(self, x):
-        self.rows.append(len(x))
-        return RawPass(self, x)
-
-class RawPass(TinyPass):
-    def logits(self, where):
-        self.m.asked.append(int(where.sum()))
-        out = (self.h + .5 * self.e)[where] @ self.m.W
-        out[:, self.m.mask_id] = -torch.inf
-        return out
-
-def state(x, M, i, T, n=None, seed=0, fixed=None):
-    x = torch.as_tensor(x)
-    x = x.expand(n, -1) if n else x
-    st = State.start(torch.full_like(x, M), M, T, Noise(seed, torch.arange(len(x))))
-    return replace(
-        st, x=x, i=i,
-        fixed=torch.zeros_like(x, dtype=torch.bool) if fixed is None else torch.as_tensor(fixed).expand(x.shape),
-    )
-
-def drawn(model, name, budget, n=N, seed=0, **kw):
-    return sample(model, name, budget, n, seed, batch_size=n, **kw).tokens
-
-def tv(a, b): return sum(abs(a.get(k, 0) - b.get(k, 0)) for k in {*a, *b}) / 2
-
-def conditional(model, x, j):
-    "p(x_j = . | the other visible tokens), summed from the joint itself"
-    a = model.joint.numpy()[tuple(slice(None) if k == j or v == model.mask_id else v for k, v in enumerate(x))]
-    axis = sum(v == model.mask_id for v in x[:j])
-    a = a.sum(tuple(k for k in range(a.ndim) if k != axis))
-    return (a / a.sum()).tolist()
-
-def fills(model, x, S):
-    "Every way to draw the positions S of x independently given the visible rest: (tokens, probability, one for each)"
-    V, p = model.mask_id, [conditional(model, x, j) for j in S]
-    for tokens in itertools.product(range(V), repeat=len(S)):
-        q = [p[a][t] for a, t in enumerate(tokens)]
-        yield tokens, math.prod(q), q
-
-def put(x, S, tokens):
-    y = list(x)
-    for j, t in zip(S, tokens): y[j] = t
-    return tuple(y)
-
-# ---- 1. Distributions
-
-@pytest.fixture(scope='module')
-def joint4(): return random_joint(4, 2, seed=3)
+# ---- Distributions
 
 def p2_texts(model, x0, T, eta):
     M, free = model.mask_id, [j for j, v in enumerate(x0) if v == model.mask_id]
@@ -99,111 +51,7 @@ def test_p2_with_a_prompt(joint4):
     got = counted(drawn(joint4, 'p2', 3, eta=2., prompt=torch.tensor([2, 1, 2, 2]), seed=2))
     assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT
 
-def mask_predict_texts(model, R, stale=True):
-    L, M = model.length, model.mask_id
-    expected = {((M,) * L, (0.,) * L): 1.}
-    for i in range(R):
-        new = Counter()
-        for (x, c), w in expected.items():
-            if not stale and i: c = tuple(conditional(model, x, j)[x[j]] for j in range(L))
-            S = sorted(range(L), key=lambda j: c[j])[:max(1, L * (R - i) // R)] if i else list(range(L))
-            seen = put(x, S, [M] * len(S))
-            for tokens, q, own in fills(model, seen, S): new[put(x, S, tokens), put(c, S, own)] += w * q
-        expected = new
-    out = Counter()
-    for (x, c), w in expected.items(): out[x] += w
-    return out
-
-def test_mask_predict_has_its_law_and_its_memory_is_stale(joint4):
-    expected, fresh = mask_predict_texts(joint4, 4), mask_predict_texts(joint4, 4, stale=False)
-    got = counted(drawn(joint4, 'mask-predict', 4, temperature=1.))
-    assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT
-    # naive: rate every token again in each pass
-    assert tv(expected, fresh) > .01
-    assert chi2(got, fresh) < REJECT
-
-def test_mask_predict_by_hand():
-    "Four positions: what was predicted first keeps its old probability, and is not asked again before its turn"
-    # best probability at each position in the passes
-    first, second = torch.tensor([.9, .3, .6, .5]), torch.tensor([.2, .95, .2, .7])
-    class Known:
-        mask_id, length, n = 8, 4, 0
-        def __call__(self, x): self.n += 1; return KnownForward(x, (first, second, second)[self.n - 1])
-    class KnownForward(Forward):
-        def __init__(self, x, q):
-            self.seen_masked, self.q = x == 8, torch.stack([q] + [(1 - q) / 7] * 7 + [0 * q], 1).double()
-        def logits(self, where): return self.q.expand(len(where), -1, -1)[where].log()
-    rule, model = policy('mask-predict'), Known()
-    st = State.start(torch.full((1, 4), 8), 8, 3, Noise(0, torch.tensor([0])))
-    gone = []
-    for i in range(3):
-        st = step(rule, st, model, lambda policy, st, p, clean, after: gone.append(clean.masked[0].tolist()))
-    assert gone[1] == [False, True, False, True]                               # 4 * 2 // 3 = 2 lowest of .9 .3 .6 .5
-    # of .9 .95 .6 .7; asked again, position 0 (.2) would go
-    assert gone[2] == [False, False, True, False]
-    assert st.conf[0].tolist() == pytest.approx([.9, .95, .2, .7])
-
-def kernel_row(model, x, sets, clean):
-    "{text: probability} of picking a set and drawing it as a product, given the cleaned text or each the others"
-    out = Counter()
-    for S, w in sets.items():
-        if not w: continue
-        if clean:
-            options = [(t, q) for t, q, _ in fills(model, put(x, S, [model.mask_id] * len(S)), S)]
-        else:
-            options = [
-                (t, math.prod(conditional(model, x, j)[v] for j, v in zip(S, t)))
-                for t in itertools.product(range(model.mask_id), repeat=len(S))
-            ]
-        for t, q in options: out[put(x, S, t)] += w * q
-    return out
-
-def test_a_loop_step_has_its_row(joint4):
-    x = (1, 0, 0, 1)
-    own = {j: conditional(joint4, x, j)[x[j]] for j in range(4)}
-    random = {S: 1 / 6 for S in itertools.combinations(range(4), 2)}
-    worst = {tuple(sorted(sorted(own, key=own.get)[:2])): 1.}
-    for kind, sets in dict(random=random, head=worst).items():
-        st = state(x, 2, 3, 4, N, seed=5)
-        got = step(policy('prism-loop', loop_steps=1, n_remask_loop=2, score=kind, top_p=1.), st, joint4)
-        expected = kernel_row(joint4, x, sets, clean=True)
-        assert chi2(counted(got.x), expected) > ACCEPT and chi2(counted(got.x), planted(expected)) < REJECT
-        assert (got.n_forward == (1 if kind == 'random' else 2)).all()
-
-@pytest.mark.parametrize('kind', doubts)
-def test_a_correction_has_its_row_and_redraws_at_once(joint4, kind):
-    x, tau, k = (0, 1, 1, 0), .7, 2
-    c = []
-    for j in range(4):
-        p = conditional(joint4, x, j)
-        c.append(math.log(p[x[j]]) - (math.log(p[1 - x[j]]) if kind == 'margin' else 0))
-    sets, w = Counter(), {j: math.exp(-c[j] / tau) for j in range(4)}
-    for a, b in itertools.permutations(range(4), 2):
-        sets[tuple(sorted((a, b)))] += w[a] / sum(w.values()) * w[b] / (sum(w.values()) - w[a])
-    expected = kernel_row(joint4, x, sets, clean=False)
-    got = step(policy('informed-corrector', k=k, tau=tau, score=kind), state(x, 2, 4, 5, N, seed=7), joint4)
-    assert chi2(counted(got.x), expected) > ACCEPT and chi2(counted(got.x), planted(expected)) < REJECT
-    # not masked: each is drawn given the other
-    assert chi2(counted(got.x), kernel_row(joint4, x, sets, clean=True)) < REJECT
-    assert (got.n_forward == 1).all()
-
-def test_gibbs_and_only_gibbs_keeps_the_joint(joint4):
-    texts = list(itertools.product(range(2), repeat=4))
-    pi = dict(zip(texts, joint4.joint.flatten().tolist()))
-    def after(sets, clean):
-        out = Counter()
-        for x in texts:
-            for y, q in kernel_row(joint4, x, sets(x), clean).items(): out[y] += pi[x] * q
-        return tv(out, pi)
-    one = lambda x: {(j,): .25 for j in range(4)}
-    worst = lambda x: {(min(range(4), key=lambda j: conditional(joint4, x, j)[x[j]]),): 1.}
-    two = lambda x: {S: 1 / 6 for S in itertools.combinations(range(4), 2)}
-    assert after(one, True) < 1e-15 and after(one, False) < 1e-15
-    assert min(after(worst, True), after(two, False)) > 1e-3
-    # even the cleaned pair: drawn as a product
-    assert after(two, True) > 1e-3
-
-# ---- 2. What every run keeps
+# ---- What every run keeps
 
 @hs.composite
 def runs(draw):
@@ -308,7 +156,7 @@ def test_small_network(name):
     assert torch.equal(out.tokens[1, :6], prompt[1, :6])
     assert torch.equal(out.tokens[2, 1:], prompt[2, 1:])
 
-# ---- 3. One ranking of written and unwritten positions
+# ---- One ranking of written and unwritten positions
 
 scores = hs.lists(hs.lists(hs.integers(0, 3), min_size=6, max_size=6), min_size=3, max_size=3)
 # prompt, clean, mask
@@ -358,7 +206,7 @@ def test_without_doubt_it_is_the_confident_order():
         b = sample(model, Policy(TopK(sure, n_unmask), draw=draw), n, 40)
         assert torch.equal(a.tokens, b.tokens) and not a.trace.remasked.any()
 
-# ---- 4. p2, remedi
+# ---- p2, remedi
 
 def test_p2_at_eta_0_keeps_its_order_and_remasks_nothing():
     model = Raw(9, 4)
@@ -461,7 +309,7 @@ def test_the_remainder_goes_last():
     counts = [remainder_last(torch.tensor([7, 3]), i, 5).tolist() for i in range(5)]
     assert counts == [[1, 0], [2, 0], [3, 1], [5, 2], [7, 3]]
 
-# ---- 5. entropy and margin at clean positions
+# ---- entropy and margin at clean positions
 
 def test_the_planted_position_is_picked_and_a_one_hot_would_tie():
     L = torch.full((6, 5), -9.).double(); L[:, 4] = -torch.inf
@@ -503,95 +351,7 @@ def test_the_flag_is_prism_or_navira_det_with_another_score(name):
         assert torch.equal(out.tokens, sample(model, rule, budget, 30).tokens) and out.trace.remasked.any()
         assert (out.trace.remasked & out.trace.revealed).any() == decoupled    # filled at once only by a second pass
 
-# ---- 6. Rules with a memory, and loops
-
-def test_mask_predict_counts_are_whole():
-    # row b has b + 1 free positions
-    st = state(torch.ones(40, 40).long(), 9, 0, 1, fixed=torch.arange(40)[:, None] < torch.arange(40))
-    for R in range(1, 41):
-        for i in range(R):
-            expected = [0 if i == 0 else min(n, max(1, n * (R - i) // R)) for n in range(1, 41)]
-            assert worst_counts(replace(st, i=i, n=R)).tolist() == expected
-    assert int(5 * (1 - 8 / 10)) == 0 and 5 * 2 // 10 == 1                     # naive: a float that truncates one low
-
-def test_mask_predict_in_one_iteration_is_the_best_guess_and_one_text():
-    model = Raw(9, 4)
-    best = model(torch.full((1, 9), 4)).logits(torch.ones(1, 9, dtype=torch.bool)).argmax(-1)
-    out = sample(model, 'mask-predict', 1, 20).tokens
-    assert torch.equal(out, best.expand(20, -1)) and len(sample(model, 'mask-predict', 6, 20).tokens.unique(dim=0)) == 1
-
-def test_a_score_that_needs_a_pass_makes_mask_predict_dearer():
-    "From memory a step costs one pass; a score that asks the network is no error, and costs one more"
-    model, cheap = Raw(5, 3), policy('mask-predict')
-    assert (sample(model, cheap, 3, 4).n_forward == 3).all()
-    out = sample(model, replace(cheap, remask=TopK(low_quality, worst_counts)), 3, 4)
-    assert out.n_steps == 3 and (out.n_forward == 5).all() and not (out.tokens == model.mask_id).any()
-
-@pytest.mark.parametrize('kind', ['random', 'head'])
-def test_no_loop_is_prism(kind):
-    model = Raw(9, 4)
-    for T in (1, 5, 9):
-        a, b = (
-            sample(model, 'prism-loop', T, 30, loop_steps=0, score=kind, eta=.4, on=.2, trace=True),
-            sample(model, 'prism', T, 30, eta=.4, on=.2, trace=True),
-        )
-        assert torch.equal(a.trace.x, b.trace.x)
-        assert torch.equal(a.trace.remasked, b.trace.remasked)
-        assert torch.equal(a.n_forward, b.n_forward)
-
-@given(hs.integers(1, 200), hs.sampled_from([1, 2]), hs.one_of(hs.none(), hs.integers(0, 60)))
-def test_a_loop_pays_for_itself(budget, cost, loop_steps):
-    loop, steps = looping(loop_steps, cost)
-    if loop_steps is not None and cost * loop_steps >= budget:
-        with pytest.raises(ValueError, match='leave no step'): steps(None, budget, None)
-        return
-    T = steps(None, budget, None)
-    n = loop(T)
-    assert n < T and T - n + cost * n in (budget, budget - (loop_steps is None and cost == 2))
-    if loop_steps is None: assert n == budget // 4 if cost == 1 else abs(n - budget / 4) < 1
-
-def test_more_than_there_are_never_reaches_the_prompt():
-    model, M = Raw(6, 4), 4
-    prompt = torch.tensor([[1, 2, M, 3, 1, M]])
-    out = sample(model, 'prism-loop', 9, 40, prompt=prompt, loop_steps=6, n_remask_loop=6, trace=True)
-    assert (out.tokens[:, [0, 1, 3, 4]] == torch.tensor([1, 2, 3, 1])).all()
-    assert (out.trace.remasked[3:].sum(2) == 2).all()
-    st = replace(state(out.tokens[:1], M, 0, 1), fixed=prompt != M)
-    naive = st.uniform('order').masked_fill(~st.committed, -torch.inf).topk(6).indices
-    # naive: topk reaches for -inf, the prompt
-    assert (prompt != M)[0, naive[0]].any()
-
-# ---- 7. The informed corrector
-
-def test_it_is_the_predictor_when_nothing_is_redrawn():
-    model = Raw(9, 4)
-    for schedule in ('cosine', 'linear'):
-        for T in (1, 4, 7):
-            assert torch.equal(
-                sample(model, 'informed-corrector', 2 * T, 30, k=0, schedule=schedule).tokens,
-                sample(model, 'mdlm', T, 30, top_p=1., schedule=schedule).tokens,
-            )
-
-def test_the_last_prediction_is_corrected_too():
-    model = Raw(6, 4)
-    out = sample(model, 'informed-corrector', 8, 200, k=3, trace=True)
-    assert out.n_steps == 5 and (out.trace.x[4] != 4).all() and (out.trace.x[4] != out.trace.x[5]).any()
-    # and there was nothing to correct before the first
-    assert not out.trace.remasked[0].any()
-
-def test_the_two_best_are_not_the_margin():
-    "p = (.02, .90, .08) with token 0 standing: sure, and wrong"
-    logp = torch.tensor([[.39, .40, .21, 0], [.02, .90, .08, 0]]).double()
-    class Known(Forward):
-        def logits(self, where): return logp.log()[where[0]]
-    st = state([[0, 0]], 3, 0, 1)
-    p = Pass(lambda x: Known(), st)
-    by = {k: f(st, p, st.committed)[0] for k, f in dict(**doubts, two_best=unsure['margin']).items()}
-    assert [v.argmax().item() for v in by.values()] == [1, 1, 0]
-    assert (by['margin'] > 0).all()                                            # another token would be better at both
-    assert by['margin'][1].item() == pytest.approx(math.log(.90 / .02))
-
-# ---- 8. Bad input
+# ---- Bad input
 
 @pytest.mark.parametrize(
     'error,name,hyper,text',
@@ -606,18 +366,6 @@ def test_the_two_best_are_not_the_margin():
         (ValueError, 'remedi', dict(temperature=-0.1), 'temperature=-0.1'),
         (ValueError, 'remedi', dict(block_length=0), 'block_length=0'),
         (ValueError, 'remedi', dict(block_length=2.5), 'block_length=2.5'),
-        (ValueError, 'mask-predict', dict(temperature=-1.), 'temperature=-1'),
-        (ValueError, 'prism-loop', dict(loop_steps=-1), 'loop_steps=-1'),
-        (ValueError, 'prism-loop', dict(n_remask_loop=1.5), 'n_remask_loop=1.5'),
-        (KeyError, 'prism-loop', dict(score='haed'), "did you mean 'head'"),
-        (ValueError, 'prism-loop', dict(on=0.6, off=0.5), 'on=0.6'),
-        (ValueError, 'prism-loop', dict(eta=2.), 'eta=2'),
-        (ValueError, 'informed-corrector', dict(k=-1), 'k=-1'),
-        (ValueError, 'informed-corrector', dict(k=1.5), 'k=1.5'),
-        (ValueError, 'informed-corrector', dict(tau=-1.), 'tau=-1'),
-        (ValueError, 'informed-corrector', dict(tau=math.inf), 'tau=inf'),
-        (KeyError, 'informed-corrector', dict(score='margins'), "did you mean 'margin'"),
-        (KeyError, 'informed-corrector', dict(schedule='cosin'), "did you mean 'cosine'"),
         *[
             (ValueError, n, h, t)
             for n in UNSURE
