@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.diffusion import categorical, drawer, nucleus
+from navira.diffusion import Forward, categorical, drawer, nucleus
 from helpers.core import N
 from toys import ACCEPT, REJECT, chi2, pick, planted, truncate
 
@@ -127,3 +127,10 @@ def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p,
     torch.testing.assert_close(q.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12, rtol=0)
 
 def test_no_rows_to_draw(): assert len(nucleus(.9)(torch.empty(0, 5), torch.empty(0))[0]) == 0
+
+def test_a_pass_without_a_quality_says_so():
+    class Plain(Forward): pass
+
+    with pytest.raises(
+        ValueError, match="Plain gives no quality: this model has no quality head; backbone and mdlm need none"):
+        Plain().quality()

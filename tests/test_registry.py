@@ -9,7 +9,6 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.core import Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import Forward, drawer
-from navira.peers.survey import survey
 from navira.registry import about, choices, parameters, policies, policy
 from navira.sampling import n_steps, sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
@@ -75,15 +74,6 @@ def test_card(name):
 def test_a_comparison_can_give_all_the_same_nucleus(name): assert policy(name, top_p=.5).draw.top_p == .5
 
 
-def test_the_survey_has_them_all_and_gidd():
-    rows = {r['policy']: r for r in survey()}
-    draws = {'llada-low-confidence': 'argmax', 'dream-entropy': 'temperature 0.2, nucleus 0.95', 'prism': 'nucleus 0.9',
-             'eb': 'the whole distribution'}
-    assert {k: rows[k]['draws'] for k in draws} == draws
-    assert set(rows) == set(policies()) | {'gidd'} and rows['gidd']['exact'].startswith('not run')
-    assert all(r['coupling'] == 'nothing remasked' for r in rows.values() if r['never'] == 'what is committed')
-
-
 class Coin(Forward):
     def __init__(self, masked): self.seen_masked = masked
     def logits(self, where): return torch.tensor([0., 0., -torch.inf]).expand(int(where.sum()), 3)
@@ -135,6 +125,7 @@ def test_every_text_has_choices():
         assert p.default in offered and len(offered) > 1
         for v in offered: policy(name, **{k: v})
         with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"): policy(name, **{k: offered[-1][:-1]})
+
 
 # ---- mdlm
 

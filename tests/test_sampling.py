@@ -1,5 +1,5 @@
 """`navira.sample`, `navira.fill` and what they return: prompts, blanks, mistakes, what is shown, help."""
-import errno, io, math, os, re, sys, threading, time
+import errno, math, os, re
 from types import SimpleNamespace
 
 import pytest
@@ -8,14 +8,13 @@ from hypothesis import given, settings, strategies as hs
 
 import navira
 import navira.registry as sampling_registry
-from navira.base.progress import ProgressBar
 from navira.diffusion import Forward
 from navira.prism import prism
 from navira.registry import policies, register
 from navira.replay import replay
 from navira.sampling import Samples, _encode, sample, start_ids
 from helpers.sample_api import PUBLIC, embedded, says  # noqa: F401
-from toys import Tiny, TinyForward, random_joint, small_lm
+from toys import Tiny, TinyForward, random_joint
 
 # ---- Mistakes
 
@@ -43,24 +42,6 @@ def letters(*texts, **kw):
     return Samples(
         ids, torch.arange(len(texts)) + 41, 32, 64, 1.25, Letters(), **dict(policy='navira', charged=64) | kw
     )
-
-# ---- Progress
-
-class Slow(Tiny):
-    def __call__(self, x):
-        time.sleep(.008)
-        return super().__call__(x)
-
-class Terminal(io.StringIO):
-    def isatty(self): return True
-
-def watched(monkeypatch, stream, **kw):
-    monkeypatch.setattr(sys, 'stderr', stream)
-    monkeypatch.setattr('navira.sampling.ProgressBar', lambda total, name: ProgressBar(total, name, wait=.05))
-    monkeypatch.setenv('TERM', 'xterm')
-    out = sample(Slow(40, 4), 'backbone', 20, n=4, batch_size=2, **kw)
-    assert (out.tokens < 4).all()
-    return stream.getvalue()
 
 # ---- Prompts
 
@@ -214,15 +195,6 @@ def test_a_keyword_that_is_none(parts, kw):
     with says((KeyError, ValueError), *parts): sample(model, **kw)
     assert not model.rows
 
-@pytest.mark.parametrize(
-    'bad', [2**63, -(2**63) - 1, 2**64, 10**40, 1e300, math.inf, -math.inf, math.nan, 0.5, '3', True, [3], 1j]
-)
-@pytest.mark.parametrize('name', ['n', 'budget', 'seed', 'length', 'first', 'batch_size'])
-def test_numbers_of_another_kind(name, bad):
-    model, t0 = Tiny(6, 4), time.perf_counter()
-    with says(ValueError, f'{name}='): sample(model, 'prism', **{name: bad})
-    assert not model.rows and time.perf_counter() - t0 < 5
-
 def test_seeds_that_would_be_one_are_refused():
     sample(Tiny(6, 4), 'prism', 4, seed=2**63 - 1); sample(Tiny(6, 4), 'prism', 4, seed=-2**63)
     with says(ValueError, 'first='): sample(Tiny(6, 4), 'prism', 4, n=2, first=2**63 - 1)
@@ -291,61 +263,6 @@ def test_escape_sequences_are_spelled_out():
         and '<b>' not in letters('<b>')._repr_html_()
     )
 
-def test_a_terminal_gets_a_bar_that_goes(monkeypatch, two_threads):
-    shown = watched(monkeypatch, Terminal())
-    assert 'backbone' in shown and '/80' in shown and shown.endswith(('\x1b[2K', '\x1b[?25h', '\x1b[1A\x1b[2K'))
-
-def test_nobody_looks_nothing_is_shown(monkeypatch):
-    assert watched(monkeypatch, io.StringIO()) == '' and watched(monkeypatch, Terminal(), progress=False) == ''
-    told = []
-    assert watched(monkeypatch, Terminal(), progress=told.append) == '' and sum(told) == 80
-    monkeypatch.setattr(sys, 'stderr', None)
-    sample(Tiny(6, 4), 'prism', 4)
-
-def test_a_bar_that_was_asked_for(monkeypatch):
-    "is shown at once; where no terminal is, its last state stays, without control codes"
-    monkeypatch.setenv('TERM', 'xterm')          # rich draws nothing in a dumb one
-    for stream in (Terminal(), io.StringIO()):
-        monkeypatch.setattr(sys, 'stderr', stream)
-        sample(Tiny(6, 4), 'backbone', 4, n=4, progress=True)
-        assert 'backbone' in stream.getvalue() and '16/16' in stream.getvalue()
-        assert stream.isatty() == ('\x1b' in stream.getvalue())
-    with pytest.raises(ValueError, match="progress='yes': expected None, True, False"):
-        sample(Tiny(6, 4), 'backbone', 4, progress='yes')
-
-def test_a_short_run_shows_none(monkeypatch):
-    stream = Terminal()
-    monkeypatch.setattr(sys, 'stderr', stream)
-    sample(Tiny(6, 4), 'prism', 4, n=4)
-    assert stream.getvalue() == ''
-
-def test_a_notebook_keeps_nothing_of_the_bar(monkeypatch):
-    ipython = pytest.importorskip('IPython')
-    seen = []
-    monkeypatch.setattr(ipython, 'get_ipython', lambda: SimpleNamespace(kernel=1))
-    monkeypatch.setattr(
-        ipython.display,
-        'display',
-        lambda data, **_: (seen.append(data), SimpleNamespace(update=lambda data, **_: seen.append(data)))[1],
-    )
-    assert watched(monkeypatch, io.StringIO()) == ''
-    texts = [d['text/plain'] for d in seen]
-    assert len(texts) > 2 and texts[0] == texts[-1] == '' and any('/80' in t for t in texts)
-    assert '\x1b' not in ''.join(texts)
-
-def test_an_error_takes_the_bar_away(monkeypatch):
-    class Breaks(Slow):
-        def __call__(self, x):
-            if len(self.rows) > 20: raise RuntimeError('broken')
-            return super().__call__(x)
-    stream, before = Terminal(), threading.active_count()
-    monkeypatch.setattr(sys, 'stderr', stream); monkeypatch.setenv('TERM', 'xterm')
-    monkeypatch.setattr('navira.sampling.ProgressBar', lambda total, name: ProgressBar(total, name, wait=.05))
-    with pytest.raises(RuntimeError, match='broken'): sample(Breaks(40, 4), 'backbone', 40)
-    for _ in range(50):
-        if threading.active_count() > before: time.sleep(.1)     # its own thread may be about to end
-    assert '/40' in stream.getvalue() and threading.active_count() <= before
-
 def test_these_are_all(): assert set(PUBLIC) == set(navira.__all__) - {'schedules'}
 
 # ---- Files
@@ -362,14 +279,6 @@ def test_a_replay_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(type(path), 'write_text', full)
     with says(OSError, 'replay'): page.save(path)
     assert path.read_text(encoding='utf-8') == before and [p.name for p in tmp_path.iterdir()] == ['replay.html']
-
-def test_numbers_of_numpy_are_numbers():
-    import numpy as np
-    model = small_lm()
-    a = navira.sample(model, 'prism', np.int64(6), np.int32(2), np.uint8(3), eta=np.float32(.25), n_remask=np.int64(1))
-    assert torch.equal(a.tokens, navira.sample(model, 'prism', 6, 2, 3, eta=.25, n_remask=1).tokens)
-    for wrong in (dict(budget=np.float32(2.5)), dict(n=np.bool_(True)), dict(seed=np.nan)):
-        with pytest.raises(ValueError): navira.sample(model, 'prism', **wrong)
 
 # ---- Batches side by side
 

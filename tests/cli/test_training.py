@@ -3,7 +3,9 @@ import json, re, shlex, signal
 
 import pytest
 
+from navira.models.critic import Critic
 from helpers.cli import foreign, refused, said  # noqa: F401
+from helpers.training import home, losses, trained  # noqa: F401
 
 TINY = [
     a
@@ -133,3 +135,27 @@ def test_a_run_is_stopped_and_goes_on(foreign, tmp_path, capsys, monkeypatch):
     code, printed = said(capsys, *shlex.split(command))
     assert code in (0, None) and f"model: {tmp_path / 'my run' / 'model'}" in printed.out, printed
     assert json.loads((tmp_path / "my run" / "run.json").read_text())["lr"] == 0.002
+
+
+def test_the_command(home, tmp_path, trained, capsys):
+    "`navira critic` with a settings file, flags over it; a mistake is one line and exit code 2."
+    from navira.cli.app import main
+    (tmp_path / 'c.toml').write_text('steps = 4\nblocks = 1\nbatch_size = 4\neval_sequences = 16\nprecision = "no"\n')
+    args = [
+        'critic', str(tmp_path / 'c.toml'), '--data', str(home), '--model', str(trained / 'model'),
+        '--out', str(tmp_path / 'run'), '--steps', '3', '--set', 'weight=1/t',
+    ]
+    with pytest.raises(SystemExit) as e: main(args)
+    assert e.value.code in (0, None) and 'critic: ' in capsys.readouterr().out and len(losses(tmp_path / 'run')) == 1
+    assert json.loads((tmp_path / 'run' / 'run.json').read_text())['weight'] == '1/t'
+    assert Critic.load(tmp_path / 'run' / 'critic').length == 16
+    mistakes = [
+        (['--set', 'weigt=1/t'], "did you mean 'weight'?"),
+        (['--steps', '0'], 'steps=0'),
+        (['--data', str(home) + 'x', '--out', str(tmp_path / 'other')], 'did you mean'),
+        (['--model', str(tmp_path / 'mo')], 'not found'),
+    ]
+    for more, expected in mistakes:
+        with pytest.raises(SystemExit) as e: main(args + more)
+        printed = capsys.readouterr()
+        assert e.value.code == 2 and expected in printed.err and len(printed.err.strip().splitlines()) == 1, printed

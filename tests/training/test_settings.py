@@ -1,12 +1,14 @@
 """What a run is asked to do, checked before it begins."""
-import random, re, sys
+import dataclasses, json, random, re, sys
 
 import pytest
 from hypothesis import given, strategies as st
 
 from navira.models.loading import load
+from navira.training.critic import CriticConfig
+from navira.training.loop import cosine
 from navira.training.settings import FinetuneConfig, TrainConfig, precision, read_config
-from helpers.training import home, launch, losses, one_thread, small, trained  # noqa: F401
+from helpers.training import ROOT, home, launch, losses, one_thread, small, trained  # noqa: F401
 
 # settings
 
@@ -100,3 +102,26 @@ def test_a_settings_file_is_a_table(tmp_path, text):
 def test_nothing_to_train():
     with pytest.raises(ValueError, match='head_steps=0 and joint_steps=0'):
         FinetuneConfig(data='d', out='o', head_steps=0, joint_steps=0)
+
+# the embedded model
+
+def test_the_recipe_of_the_embedded_model_can_be_given():
+    "What its records say, as settings, and as the commands in notebook 10 give them."
+    stages = [
+        s for name in ('training', 'critic-training')
+        for s in json.loads((ROOT / 'navira' / 'weights' / f'{name}.json').read_text())['stages']]
+    base = dict(data='classics', out='run', precision='fp32')
+    said = dict(
+        pretrain=TrainConfig(tokens=76_000_000, **base),
+        head=FinetuneConfig(head_steps=480, joint_steps=320, warmup=50, ema=0.99, **base),
+        critic=CriticConfig(batch_size=32, **base))
+    for s in stages:
+        kind = dict(pretrain=TrainConfig, critic=CriticConfig).get(s['name'], FinetuneConfig)
+        cfg = kind(**s['recipe'] | dict(data='classics', out='run'))
+        if s['name'] in said:
+            differ = {
+                f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(said[s['name']], f.name)}
+            # lr: the record's is the stage's, which is `head_lr`
+            assert differ <= {'checkpoint_every', 'eval_every', 'lr'}, differ
+    assert said['pretrain'].steps == 9277 and [cosine(i, 9277, 300, 0.05) for i in (0, 299)] == pytest.approx(
+        [1 / 300, 1.0], abs=0.01)
