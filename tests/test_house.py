@@ -191,6 +191,12 @@ def test_contributing_is_true():
     targets = set(re.findall(r'^([a-z-]+):', (root/'Makefile').read_text(), re.M))
     assert set(re.findall(r'\bmake ([a-z-]+)', text)) <= targets
 
+def test_no_message_names_an_index_where_there_is_none():
+    "`pip install navira[...]` would install somebody else's package, or nothing"
+    folders = ('navira', 'py'), ('nbs', 'ipynb'), ('tools', 'py')
+    said = [p for d, ext in folders for p in (root/d).rglob(f'*.{ext}')] + [root/'README.md', root/'Makefile']
+    assert not [p.name for p in said if 'navira' + '[' in p.read_text(encoding='utf-8')]
+
 # --- what others read ------------------------------------------------------------------------------------------------
 def test_citation_is_of_this_version():
     cff = yaml.safe_load((root/'CITATION.cff').read_text(encoding='utf-8'))

@@ -1,67 +1,15 @@
 """The trace and its replay: the page says what the trace says, whatever the tokens hold."""
-
-import base64, html, json, re, runpy, statistics
+import base64, html, re, runpy, statistics
 from dataclasses import replace
-import pytest, torch
+
+import pytest
+import torch
 from hypothesis import given, settings, strategies as st
-from navira.sampling import Samples
+
 from navira.replay import Trace, replay, replay_html
+from navira.sampling import Samples
 from navira.step_figure import draw_step
-
-hostile = [
-    "</script><script>alert(1)</script>",
-    "<!--",
-    "]]>",
-    '"',
-    "'",
-    "\\",
-    "&amp;",
-    "\u202eabc\u202c",
-    "\u200f",
-    "\u2028",
-    "\x00",
-    "<img src=x onerror=alert(1)>",
-    "\ufffd",
-    "\ud800",
-    "\n",
-    " ",
-    " a",
-    "__REPLAY_DATA__",
-    "${x}",
-    "\U0001f600",
-]
-mask_id = len(hostile)
-
-
-def decode(ids):
-    return "".join(hostile[i] for i in ids)
-
-
-def random_trace(T, n, L, seed=0, ancestral=False, V=mask_id):
-    "Remasks and reveals at random; with `ancestral`, positions also change without a flag, which a policy of a user may do"  # noqa: E501
-    g = torch.Generator().manual_seed(seed)
-    rand = lambda *s: torch.rand(*s, generator=g)
-    fixed = rand(n, L) < 0.1
-    x = [torch.where(fixed, torch.randint(0, V, (n, L), generator=g), mask_id).int()]
-    out, new, score = [], [], []
-    for _ in range(T):
-        r = (x[-1] != mask_id) & ~fixed & (rand(n, L) < 0.1)
-        z = torch.where(r, mask_id, x[-1])
-        v = (z == mask_id) & (rand(n, L) < 0.2)
-        z = torch.where(v, torch.randint(0, V, (n, L), generator=g).int(), z)
-        if ancestral:
-            z = torch.where((rand(n, L) < 0.05) & ~fixed, torch.randint(0, V + 1, (n, L), generator=g).int(), z)
-        score.append(torch.where(rand(n, L) < 0.5, torch.randn(n, L, generator=g) * 4, torch.nan))
-        x.append(z.int())
-        out.append(r)
-        new.append(v)
-    return Trace(torch.stack(x), torch.stack(out), torch.stack(new), torch.stack(score), rand(T, n), mask_id, fixed)
-
-
-def data_of(page):
-    "The one JSON block of the page, read as a browser would: up to the first </script"
-    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script', page, re.S).group(1))
-
+from helpers.replay import data_of, decode, hostile, mask_id, random_trace, states
 
 def alike(T, tr, seed, **kw):
     "A trace of T steps that begins as `tr` does"
@@ -74,20 +22,6 @@ def alike(T, tr, seed, **kw):
         revealed=other.revealed & ~tr.fixed & ~other.fixed,
         fixed=tr.fixed,
     )
-
-
-def states(p):
-    "Replays a panel's changes, as the page's script does"
-    x = list(p["x0"])
-    yield list(x), {}
-    for s in p["steps"]:
-        for p in s.get("r", []):
-            x[p] = -1
-        for p, t in zip(s.get("v", []), s.get("t", [])):
-            x[p] = t
-        for p, t in s.get("c", []):
-            x[p] = t
-        yield list(x), s
 
 
 @settings(max_examples=30, deadline=None)
@@ -309,108 +243,9 @@ def test_samples_side_by_side():
         replace(a, trace=None).replay(beside=b)
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_figure_of_hostile_tokens(tmp_path):
-    tr = random_trace(8, 1, 24, seed=2)
-    i = tr.remasked[:, 0].any(1).nonzero()[0].item()
-    for kw in ({}, dict(window=3), dict(window=(0, 5)), dict(score=torch.sigmoid)):
-        draw_step(tr, 0, i, decode, **kw).savefig(tmp_path / "f.png")
-
-
-# --- from the command line -------------------------------------------------------------------------------------------
-def typed(*args):
-    "Exit code"
-    from navira.cli.app import main
-
-    with pytest.raises(SystemExit) as e:
-        main(list(map(str, args)))
-    return e.value.code or 0
-
-
-def test_generate_beside(tmp_path, capsys):
-    "Same prompt, seed and budget; the texts that are printed are the first policy's"
-    p = tmp_path / "r.html"
-    assert (
-        typed(
-            "generate",
-            "--policy",
-            "prism",
-            "--beside",
-            "navira",
-            "--budget",
-            8,
-            "--length",
-            24,
-            "--prompt",
-            "It was",
-            "--seed",
-            3,
-            "-n",
-            2,
-            "--replay",
-            p,
-        )
-        == 0
-    )
-    d = data_of(p.read_text())
-    assert [(p["name"], p["T"], p["L"]) for p in d["panels"]] == [("prism", 8, 24), ("navira", 4, 24)] and d[
-        "title"
-    ] == "budget 8, seed 3"
-    first, second = ["".join(d["vocab"][i] for i in list(states(p))[-1][0]) for p in d["panels"]]
-    said = capsys.readouterr().out
-    assert (
-        first.startswith("It was")
-        and second.startswith("It was")
-        and first != second
-        and first in said
-        and second not in said
-    )
-    assert (
-        typed("generate", "--budget", 8, "--replay", p, "--beside", "prsm") == 2
-        and "did you mean 'prism'?" in capsys.readouterr().err
-    )
-    assert (
-        typed("generate", "--policy", "prism", "--budget", 1, "--replay", p, "--beside", "navira") == 2
-        and "budget=1" in capsys.readouterr().err
-    )
-    assert typed("generate", "--beside", "prism") == 2 and "expected --replay FILE" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "policies, shown",
-    [("backbone,prism,navira-det", ["prism", "navira-det"]), ("backbone,mdlm", ["backbone", "mdlm"]), ("navira", [""])],
-)
-def test_compare_side_by_side(policies, shown, tmp_path):
-    "The first and the last that take tokens back; the same text in both"
-    assert (
-        typed(
-            "compare",
-            "--policies",
-            policies,
-            "--budgets",
-            "24",
-            "-n",
-            2,
-            "--seed",
-            1,
-            "--reference",
-            "none",
-            "--show",
-            0,
-            "--out",
-            tmp_path,
-        )
-        == 0
-    )
-    d = data_of((tmp_path / "replay.html").read_text())
-    assert [p["name"] for p in d["panels"]] == shown and "24 forwards, seed 1, sample " in d["title"]
-    texts = {c["label"]: c["texts"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]}
-    row = int(d["title"].split()[-1])
-    for p in d["panels"]:
-        assert "".join(d["vocab"][i] for i in list(states(p))[-1][0]) == texts[p["name"] or policies][row]
-
-
 # --- in a browser ----------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def visit(browser):
     "Opens a page of a file; when the test is over, nothing was logged, nothing failed and nobody was asked anything"
@@ -648,6 +483,8 @@ def test_a_scroll_shows_the_step(visit, tmp_path):
 
 
 # --- at length -------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
 def long_run(root):
     return runpy.run_path(str(root / "benchmarks" / "replay.py"))["runs"]()

@@ -3,10 +3,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies as hs
 from scipy import stats
 
-from navira.base.stats import resamplings, bootstrap, percentiles, resampled
+from navira.base.stats import FEW, Ratio, bootstrap, percentiles, resampled, resamplings, student_t
+from navira.evaluation.perplexity import Perplexity
 from navira.experiments.results import mean, number
 
 @pytest.mark.parametrize('n', [8, 16])
@@ -63,3 +65,32 @@ def test_resamplings_without_a_value_push_both_ends_outwards():
     assert percentiles(draws)[0] < lo < hi < percentiles(draws)[1]
     draws[:100] = np.nan
     assert all(map(math.isnan, percentiles(draws)))
+
+def test_below_eight_there_is_no_interval():
+    for n in range(1, 8):
+        assert all(map(math.isnan, bootstrap(np.arange(n))))
+        assert all(map(math.isnan, bootstrap(np.arange(20), np.arange(20) < n)))
+        assert np.isnan(resampled(np.arange(n))[1:]).all()
+    assert not any(map(math.isnan, bootstrap(np.arange(8)))) and FEW == FEW == 8
+    p = Perplexity(torch.ones(3), torch.ones(3)); assert '[' not in repr(p) and 'nan' not in repr(p)
+    assert '[' in repr(Perplexity(torch.rand(8), torch.ones(8)))
+
+def test_bootstrap():
+    v, w = np.random.default_rng(0).random((2, 50)) + 1
+    assert bootstrap(v, w, np.exp, seed=3) == bootstrap(torch.tensor(v), torch.tensor(w), np.exp, seed=3)
+    lo, hi = bootstrap(v, w, np.exp); assert lo < math.exp(v.sum() / w.sum()) < hi
+    assert bootstrap(v, level=.5)[0] > bootstrap(v)[0]
+    np.testing.assert_allclose(bootstrap(2 * w, w), (2, 2))
+    p = Perplexity(torch.tensor(v), torch.tensor(w))
+    assert p.interval() == bootstrap(v, w, np.exp) and float(p) == p.value
+def test_student_quantiles():
+    for df in [*range(1, 40), 99, 100, 999]:
+        for level in 0.1, 0.5, 0.9, 0.95, 0.999:
+            assert student_t(level, df) == pytest.approx(stats.t.ppf((1 + level) / 2, df), rel=1e-7)
+
+def test_ratio():
+    part, whole = torch.tensor([1, 2, 0]), torch.tensor([2, 2, 0])      # the last sample had no chance
+    r = Ratio(part, whole)
+    assert r.value == 3/4 == float(r) and all(map(math.isnan, r.interval())) and repr(r) == 'Ratio(0.75, 3 samples)'
+    r = Ratio(part.repeat(4), whole.repeat(4)); lo, hi = r.interval()
+    assert (lo, hi) == bootstrap([1, 2, 0] * 4, [2, 2, 0] * 4) and lo < 3/4 < hi and '12 samples' in repr(r)

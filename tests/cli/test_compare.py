@@ -8,6 +8,7 @@ from tokenizers.models import WordLevel
 
 from navira.models.checkpoints import save
 from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+from helpers.replay import data_of, states, typed
 from toys import small_lm
 
 MISTAKES = {
@@ -195,3 +196,37 @@ def test_all_means_all_that_the_model_can_run(tmp_path):
     assert "left out: prism: " in r.stderr and "left out: token-critic: the critic's vocabulary" in r.stderr
     r = navira(*args, "mdlm,token-critic")
     assert r.returncode == 2 and "the critic's vocabulary" in r.stderr
+
+
+@pytest.mark.parametrize(
+    "policies, shown",
+    [("backbone,prism,navira-det", ["prism", "navira-det"]), ("backbone,mdlm", ["backbone", "mdlm"]), ("navira", [""])],
+)
+def test_compare_side_by_side(policies, shown, tmp_path):
+    "The first and the last that take tokens back; the same text in both"
+    assert (
+        typed(
+            "compare",
+            "--policies",
+            policies,
+            "--budgets",
+            "24",
+            "-n",
+            2,
+            "--seed",
+            1,
+            "--reference",
+            "none",
+            "--show",
+            0,
+            "--out",
+            tmp_path,
+        )
+        == 0
+    )
+    d = data_of((tmp_path / "replay.html").read_text())
+    assert [p["name"] for p in d["panels"]] == shown and "24 forwards, seed 1, sample " in d["title"]
+    texts = {c["label"]: c["texts"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]}
+    row = int(d["title"].split()[-1])
+    for p in d["panels"]:
+        assert "".join(d["vocab"][i] for i in list(states(p))[-1][0]) == texts[p["name"] or policies][row]

