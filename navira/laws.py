@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,6 +130,12 @@ class Chain:
         s, r = (torch.as_tensor(v, dtype=torch.float64).expand(shape)[..., None] for v in (sigma, rho))
         masked, committed = r * self.model.table + (1 - r) * self.gone, (1 - s) * self.still + s * self.gone
         return self.product(torch.where((self.states == self.model.mask_id)[..., None], masked, committed))
+
+    def redraw(self, sites: Iterable[int]) -> Tensor: # -> [S, S]
+        "One step that masks these sites and draws each anew, none seeing the others."
+        where = torch.zeros(self.model.length, dtype=torch.bool).index_fill(0, torch.tensor([*sites]), True)
+        unseen = self.states.masked_fill(where, self.model.mask_id)
+        return self.product(torch.where(where[:, None], self.model.table[self.model.state(unseen)], self.still))
 
     def noised(self, alpha: float) -> Tensor: # -> [S]
         "The joint with every token masked with probability 1 - alpha: the forward process."
