@@ -5,7 +5,7 @@
     python tools/quick.py --list        # say what would be checked, and check nothing
 
 A notebook brings its module and the tests named after it: nbs/peers/remdm.ipynb -> navira/peers/remdm.py and
-tests/**/test_remdm*.py. `make test` runs everything.
+tests/peers/test_remdm.py. `make test` runs everything.
 """
 import argparse, os, subprocess, sys, time
 import order
@@ -30,8 +30,12 @@ def tests_of(path):
     if path.name.startswith('test_') and path.suffix == '.py': return {path}
     if root/'nbs' not in path.parents and root/'navira' not in path.parents: return set()
     if path.suffix not in ('.py', '.ipynb'): return set()
-    module = order.exports(path) if path.suffix == '.ipynb' else path.stem
-    return set((root/'tests').rglob(f'test_{module.split(".")[-1]}*.py')) if module else set()
+    inside = path.relative_to(root/'navira').with_suffix('').parts if root/'navira' in path.parents else ()
+    module = order.exports(path) if path.suffix == '.ipynb' else '.'.join(inside)
+    if not module: return set()
+    *folder, name = module.split('.')
+    there = root.joinpath('tests', *folder, f'test_{name}.py')
+    return {there} if there.exists() else set()
 
 def plan(paths):
     "(notebooks to run, tests to run, files that ruff reads)"
