@@ -83,13 +83,13 @@ class Law(dict[Text, float]):
         return type(self)({x: .9 * self[x] for x in lose} | {x: (1 + more) * self[x] for x in gain})
 
     def p_value(self, got: Tensor | Mapping[Text, int]) -> float: # texts [N, L], or their counts
-        "Of a chi-square test. The rarest texts share a cell that expects at least 5; one that cannot be is an error."
+        "Of a chi-square test. The rarest texts share a cell, so that each expects 5; one that cannot be is an error."
         seen = got if isinstance(got, Mapping) else collections.Counter(map(tuple, got.tolist()))
         if strange := set(seen) - set(self): raise ValueError(f'{min(strange)}: this text has no probability')
         texts = sorted(self, key=self.__getitem__)
         n, q = (torch.tensor([float(d.get(x, 0)) for x in texts], dtype=torch.float64) for d in (seen, self))
         expected = q * n.sum() / q.sum()
-        rare = 1 + int(torch.searchsorted(expected.cumsum(0), 5.))
+        rare = max(1 + int(torch.searchsorted(expected.cumsum(0), 5.)), int((expected < 5).sum()))
         n, expected = (torch.cat([v[rare:], v[:rare].sum()[None]]) for v in (n, expected))
         chi2 = ((n - expected) ** 2 / expected).sum()
         return torch.special.gammaincc(torch.tensor((len(n) - 1) / 2, dtype=torch.float64), chi2 / 2).item()
