@@ -32,7 +32,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'evaluation/diversity', 'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state',
         'evaluation/landmarks', 'evaluation/judge'],
     'Experiments': ['experiments/cells', 'experiments/sweep', 'experiments/store', 'experiments/run',
-        'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/frames',
+        'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/results', 'experiments/style', 'experiments/figures', 'experiments/readings',
         'experiments/claims', 'experiments/report', 'experiments/judged', 'experiments/literal',
         'experiments/speed', 'experiments/benchmark'],

@@ -6,10 +6,12 @@
 from __future__ import annotations
 import json
 import math
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -331,6 +333,26 @@ def read(
         warnings.warn(f'{len(there) - len(enough)} of {len(there)} points have fewer than {FEW} texts, too few for an '
                       'interval, and are left out', stacklevel=2)
     return Results(enough, st.record, st, judge, rule)
+
+# %% ../../nbs/experiments/results.ipynb #14c13e51
+def committed() -> list[Path]:
+    "Folders of the stores that stand beside the notebooks, or of the one that NAVIRA_RESULTS names."
+    if named := os.environ.get('NAVIRA_RESULTS'): return [open_store(named).folder]
+    return [Path('../../results')/name for name in ('one-gpu', 'small')]
+
+def on_real(make: Callable) -> None: # Results -> what a notebook shows
+    "Show it for every committed store that is there."
+    there = [p for p in committed() if (p/'sweep.json').exists()]
+    if not there:
+        print(f'not shown: there is no store in {" or ".join(map(str, committed()))}. '
+              f'`navira sweep small && navira evaluate --compact {committed()[-1].as_posix()}` makes one')
+    from IPython.display import display
+    for r in map(_read_once, there):
+        try: display(make(r))
+        except Missing as e: print(f'not in {r.store.folder.name}: {e}')
+
+@lru_cache
+def _read_once(folder: Path) -> Results: return read(folder)
 
 # %% ../../nbs/experiments/results.ipynb #8c7197a4
 def or_none(f: Callable, *args):
