@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import cast
 
 import torch
+from tokenizers import models, pre_tokenizers, Tokenizer
 
 import navira.peers  # noqa: F401  registers the policies
 from .. import schedules
@@ -28,6 +29,8 @@ from ..base.checks import check_choice
 from ..diffusion import drawer, nucleus
 from ..core import Policy, TopK
 from ..decoupling import refill_first
+from ..models.denoiser import MaskedLM
+from ..models.layers import Config
 from ..registry import parameters, policies, policy
 from ..sampling import n_steps
 
@@ -229,6 +232,19 @@ def fingerprint(
         h.update(f'{name} {tuple(p.shape)} {p.dtype}'.encode())
         h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
+
+# %% ../../nbs/experiments/cells.ipynb #88b4309e
+def toy_model(seed: int = 0) -> MaskedLM:
+    "A network of random weights over ten words: what sweeps are checked on."
+    vocabulary = {w: i for i, w in enumerate('. we saw a red fox and it ran away'.split())}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token='.'))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    config = Config(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=0.,
+                    quality_blocks=1)
+    net = MaskedLM(config, words)
+    g = torch.Generator().manual_seed(seed)
+    for p in net.parameters(): p.data = torch.randn(p.shape, generator=g) * .3
+    return net.eval().requires_grad_(False)
 
 # %% ../../nbs/experiments/cells.ipynb #4d58efc0
 def charged(
