@@ -31,7 +31,7 @@ class Seen(Forward):
         if self._cached is not None: part._cached = self._cached[rows]
         return part
 
-def climbing(st): return .6 * st.u         # dials: functions of a sampler's state
+def climbing(st): return .6 * st.u         # schedules: functions of a sampler's state
 def in_turn(st): return 1 + st.i % 3
 def by_row(st): return .1 + .2 * st.n_free.double() / st.x.shape[1]
 # --- the end of it ----------------------------------------------------------------------------------------------------

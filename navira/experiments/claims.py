@@ -240,7 +240,7 @@ def claims(r: Results) -> Table:
     "The table of claims."
     row = lambda f: (f.claim.text, f.claim.where, f.claim.how, claimed(f.claim), f.number, f.verdict)
     gone = dict.fromkeys(f.lack for f in findings(r) if f.lack)
-    note = f'{made_with(r, [p for p in r.points if p.name in METHODS])}; {r.dialled}{lacking(list(gone))}'
+    note = f'{made_with(r, [p for p in r.points if p.name in METHODS])}; {r.eta_said}{lacking(list(gone))}'
     head = ('claim', 'where', 'measured as', 'claimed', 'here', 'verdict')
     return Table('The claims of the paper, at this scale', head, [row(f) for f in findings(r)], note, 3)
 

@@ -83,8 +83,8 @@ def of_table1(r: Results, name: str, budget: int) -> Point:
 def remdm_said(r: Results, points: list[Point]) -> str:
     "With which settings ReMDM was run."
     if not points: return ''
-    said = ', '.join(dict.fromkeys(f'{p.name} with eta = {p.dial:g}' for p in points))
-    if any(p.dial != usual_setting(METHODS[p.name]) for p in points): return f". {said} (not its authors' settings)"
+    said = ', '.join(dict.fromkeys(f'{p.name} with eta = {p.setting:g}' for p in points))
+    if any(p.setting != usual_setting(METHODS[p.name]) for p in points): return f". {said} (not its authors' settings)"
     less, scale = PAPER_LENGTH / r.length, ''
     if less > 1:
         scale = (f', not scaled with L: a token is corrected {less:g} times less often than with the same numbers at '
@@ -106,7 +106,7 @@ def table1(r: Results) -> Table:
         return F, n, p.steps, _perplexity(p), number(p.entropy), int(there), *theirs
     budgets = {F for F, _ in have}
     gone = [f'{n} at {F}' for F, n in every if F in budgets and (F, n) not in have]
-    note = (f'{made_with(r, list(have.values()))}; {r.dialled}. The paper: 170 M parameters, L = {PAPER_LENGTH}, '
+    note = (f'{made_with(r, list(have.values()))}; {r.eta_said}. The paper: 170 M parameters, L = {PAPER_LENGTH}, '
             'Qwen2.5-72B, 1000 samples; its columns stand where a forward writes as many tokens')
     note += remdm_said(r, [p for (_, n), p in have.items() if n == 'ReMDM']) + lacking(gone)
     head = ('forwards', 'method', 'steps', 'perplexity', 'entropy', "paper's forwards", 'its perplexity', 'its entropy')
@@ -160,7 +160,7 @@ def table2(r: Results) -> Table:
     rows = [(*pair, says[reading], *own(draws), *TABLE2[pair]) for (pair, reading), draws in means.items()]
     head = ('method A', 'method B', 'steps where', 'intersection', 'Jaccard', 'overlap', 'paper: intersection',
             'Jaccard', 'overlap')
-    note = (f'{made_with(r, [])}; {n} texts, T = {T} steps, {r.dialled}, same seeds. Means are over pairs of step and '
+    note = (f'{made_with(r, [])}; {n} texts, T = {T} steps, {r.eta_said}, same seeds. Means are over pairs of step and '
             'text; the paper does not say over which.')
     return Table('Table 2: overlap of trajectories', head, rows, note, 3)
 
@@ -176,7 +176,7 @@ def trajectories(r: Results) -> Table:
         return [number(mean(gone.sum((0, 2)).numpy())), *(number(_share(v)) for v in shares)]
     head = ('method', 'remasked in a text', 'where it was before', 'within 2 steps', 'steps it stood', 'never remasked')
     rows = [(n, *row(gone, new)) for n, (gone, new) in zip(names, did, strict=True)]
-    note = (f'{made_with(r, [])}; {did[0][0].shape[1]} texts, T = {T} steps, {r.dialled}, same seeds. Shares are of '
+    note = (f'{made_with(r, [])}; {did[0][0].shape[1]} texts, T = {T} steps, {r.eta_said}, same seeds. Shares are of '
             'what is remasked; the last, of all tokens that were written')
     return Table('What is remasked, and how long it stood', head, rows, note, 1)
 
@@ -254,7 +254,7 @@ def plane(
             ax.set(xlabel='entropy of a text (nats)')
         left.set_title('all, with landmarks')
         right.set(title="where the paper's methods are", ylabel='')
-        note = f'{made_with(r, drawn)}; {r.dialled}. Near real text is good; below it in both is on the way to a loop'
+        note = f'{made_with(r, drawn)}; {r.eta_said}. Near real text is good; below it in both is on the way to a loop'
         if any(not p.matched for p in drawn if p.name in styles):
             note += '. *: costs what it costs, whatever the budget'
         return finished(fig, f'Perplexity against entropy at {budget} forwards', note, r.made_up)

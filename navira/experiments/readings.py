@@ -134,7 +134,7 @@ def curves(
 
 def _etas(drawn: dict[str, list[Point]]) -> str:
     per_eta = {n: METHODS[n].per_eta if n in METHODS else 1. for n in drawn}
-    etas = sorted({p.dial / k for n, c in drawn.items() for p in c if p.dial and (k := per_eta[n])}) or [0.]
+    etas = sorted({p.setting / k for n, c in drawn.items() for p in c if p.setting and (k := per_eta[n])}) or [0.]
     return f'eta from {etas[0]:g} to {etas[-1]:g}'
 
 # %% ../../nbs/experiments/readings.ipynb #c78d4b12
@@ -292,7 +292,7 @@ def equal(r: Results) -> Table:
     if not rows: raise Missing(f'two methods to compare at {focus(r)} forwards')
     head = ('what', 'compared', 'what is equal', 'ratio of perplexities', 'difference of entropies', 'ratio of remasks',
             'lower?')
-    note = (f'{made_with(r, _of_methods(r))}; {r.dialled} where not said. At equal entropy or remasks: mean of '
+    note = (f'{made_with(r, _of_methods(r))}; {r.eta_said} where not said. At equal entropy or remasks: mean of '
             f'log-ratios over the middle half of the range that both curves reach. {ordering(rows)}')
     return Table(f'What is equal? Around {focus(r)} forwards', head, rows, note + lacking([k for k in gone if k]), 3)
 
@@ -315,7 +315,7 @@ def passes(
     rows = [(F, f'{p.ran[0]:.0f}', f'{q.ran[0]:.0f}', ratio(charged[F]), ratio(run[F])) for F, (p, q) in both.items()]
     mean_ = ('mean', None, None, overall(list(charged.values())), overall(list(run.values())))
     head = ('forwards charged', f'{a} runs', f'{b} runs', 'at equal charged', 'at equal run')
-    note = (f"{made_with(r, [p for pair in both.values() for p in pair])}; {r.dialled}. At equal passes run: to what "
+    note = (f"{made_with(r, [p for pair in both.values() for p in pair])}; {r.eta_said}. At equal passes run: to what "
             f"{a}'s own curve over its budgets has there; a dash: it never runs as few, or as many")
     return Table(f'{b} to {a}: ratio of perplexities at equal passes', head, [*rows, mean_], note, 1)
 
@@ -362,6 +362,6 @@ def ablations(r: Results) -> Table:
     found.sort(key=lambda pq: (list(differences(*pq)), pq[1].name, pq[0].name))
     head = ('choice', 'instead of', 'in', 'forwards', 'ratio of perplexities', 'difference of entropies',
             'ratio of remasks')
-    note = (f'{made_with(r, [p for p, _ in found])}; {r.dialled}. An interval of the ratio without 1 says that it '
+    note = (f'{made_with(r, [p for p, _ in found])}; {r.eta_said}. An interval of the ratio without 1 says that it '
             'matters.')
     return Table('What the paper leaves open, one choice at a time', head, [_ablation(*pq) for pq in found], note, 3)

@@ -53,7 +53,7 @@ def varied(r: Results) -> Table:
         sets = [Number(*m.sets[at]) if at in m.sets else None for at in sizes.items()]
         return name, *sets, number(mean(m.repetition))
     rows = [of_landmark(*at) for at in landmarks_of(r).items()] + [of_point(*at) for at in have]
-    note = (f'{made_with(r, [p for p, _ in have])}; {r.dialled}; {_sets_said(have, sizes)}, Student intervals over '
+    note = (f'{made_with(r, [p for p, _ in have])}; {r.eta_said}; {_sets_said(have, sizes)}, Student intervals over '
             'disjoint groups. A dash: sets of another size, which cannot be compared')
     head = ('method', *(SETS[k] for k in sizes), 'repetition')
     return Table(f'How varied is a set of texts? {focus(r)} forwards', head, rows, note)
@@ -70,7 +70,7 @@ def grid(r: Results) -> Table:
     "Every point of a store."
     def row(p: Point) -> tuple:
         entropy = number(p.entropy) if 'entropy' in p.rows else None
-        return (p.budget, p.name + '*' * (not p.matched), p.dial, p.steps, p.n, number(p.remasked), _perplexity(p),
+        return (p.budget, p.name + '*' * (not p.matched), p.setting, p.steps, p.n, number(p.remasked), _perplexity(p),
                 entropy, p.repetition)
     head = ('forwards', 'policy', 'eta', 'steps', 'texts', 'remasked', 'perplexity', 'entropy', 'repetition')
     note = made_with(r, r.points) + '. *: costs what it costs, whatever the budget.'

@@ -202,7 +202,7 @@ class Point:
     rows: pd.DataFrame = field(repr=False) # one a text, by number and seed
 
     @property
-    def dial(self) -> float | None: return next((self.settled[d] for d in SETTINGS if d in self.settled), None)
+    def setting(self) -> float | None: return next((self.settled[d] for d in SETTINGS if d in self.settled), None)
     @property
     def n(self) -> int: return len(self.rows)
     @property
@@ -238,9 +238,9 @@ def points(
     df = df.rename(columns={f'nll_{eos}': 'nll', f'weight_{eos}': 'weight'})
     df = df.assign(change=df.change.where(df.change.notna(), None))
     df['system'] = [system(*row) for row in zip(df.policy, df.change, df.settled, strict=True)]
-    df['dial'] = [json.dumps([s.get(d) for d in SETTINGS]) for s in df.settled]
-    out = [_point(rows) for _, rows in df.groupby(['system', 'dial', 'budget'], sort=False)]
-    return sorted(out, key=lambda p: (p.budget, p.name, p.dial or 0.))
+    df['setting'] = [json.dumps([s.get(d) for d in SETTINGS]) for s in df.settled]
+    out = [_point(rows) for _, rows in df.groupby(['system', 'setting', 'budget'], sort=False)]
+    return sorted(out, key=lambda p: (p.budget, p.name, p.setting or 0.))
 
 def _point(rows: pd.DataFrame) -> Point:
     r = rows.iloc[0]
@@ -271,15 +271,15 @@ class Results:
         return [n for n in labels if or_none(curve, self, n, focus(self))]
     @cached_property
     def eta(self) -> float | None: # of tables
-        there = {p.dial for p in self.points if p.name in METHODS and METHODS[p.name].per_eta == 1 and p.dial}
+        there = {p.setting for p in self.points if p.name in METHODS and METHODS[p.name].per_eta == 1 and p.setting}
         return min(there, key=lambda e: abs(math.log(e * self.length / (.01 * PAPER_LENGTH))), default=None)
     @property
     def made_up(self) -> bool: return self.record['fingerprint'] == 'made-up'      # as notebooks make for their checks
     @property
-    def dialled(self) -> str: return f'eta = {self.eta:g}' if self.eta else 'no correction'
+    def eta_said(self) -> str: return f'eta = {self.eta:g}' if self.eta else 'no correction'
 
     def at(self, name: str, budget: int) -> list[Point]: # by how much they correct
-        return sorted((p for p in self.points if p.name == name and p.budget == budget), key=lambda p: p.dial or 0.)
+        return sorted((p for p in self.points if p.name == name and p.budget == budget), key=lambda p: p.setting or 0.)
 
     def budgets(self, *names: str) -> list[int]: # at which all of them have a point
         has = lambda n, F: bool(self.at(n, F)) and self.chosen(n, F) is not None
@@ -291,7 +291,7 @@ class Results:
 
     def point(self, name: str, budget: int, eta: float | None = None) -> Point:
         if (p := self.chosen(name, budget, eta)) is not None: return p
-        there = ', '.join(f'{q.dial:g}' for q in self.at(name, budget) if q.dial)
+        there = ', '.join(f'{q.setting:g}' for q in self.at(name, budget) if q.setting)
         what = f', eta = {eta or self.eta:g}; there is {there}' if there else ''
         raise Missing(f'{name} at {budget} forwards{what}')
 
@@ -309,8 +309,8 @@ def chosen(
     """The one with this eta, or what corresponds to it. A method that does not correct, or has a scale of its own, has
     its default, or the only one there is."""
     if eta is not None and method.per_eta:
-        there = [p for p in there if p.dial is None or math.isclose(p.dial, eta * method.per_eta)]
-    if len(there) > 1: there = [p for p in there if p.dial == usual_setting(method)]
+        there = [p for p in there if p.setting is None or math.isclose(p.setting, eta * method.per_eta)]
+    if len(there) > 1: there = [p for p in there if p.setting == usual_setting(method)]
     return there[0] if there else None
 
 # %% ../../nbs/experiments/results.ipynb #573c880a

@@ -24,7 +24,7 @@ ACTING = {'fast-dllm': dict(threshold=.4), 'remedi': dict(temperature=1.)}
 def golden(name):
     """Digest of what a policy writes on an exact model in float64: 16 texts of 5 tokens, 18 forwards, and as much taken
     back as it can"""
-    joint, dials = random_joint(5, 3, seed=5), inspect.signature(policies()[name]).parameters
+    joint, accepted = random_joint(5, 3, seed=5), inspect.signature(policies()[name]).parameters
     hyper = (
         dict(critic=Reviewer(joint))
         if name == 'token-critic'
@@ -33,7 +33,7 @@ def golden(name):
             for k, v in dict(
                 eta=0.05 if name == 'remdm-loop' else 0.4, on=0.0, rate=0.6, top_p=1.0, **ACTING.get(name, {})
             ).items()
-            if k in dials
+            if k in accepted
         }
     )
     res = sample(joint, policy(name, **hyper), 18, 16, seed=1, batch_size=16)

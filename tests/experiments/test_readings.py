@@ -51,13 +51,13 @@ def test_a_curve_starts_from_the_backbone_with_as_many_steps(toy, tmp_path):
     for name, F in {'PRISM': 128, 'PRISM stochastic': 128, 'NAVIRA-det': 64, 'NAVIRA tau=0.2': 64}.items():
         first, *rest = curve(toy, name, 128)
         assert (first.name, first.budget) == ('MDLM backbone', F)
-        assert [p.dial for p in rest] == ETAS
+        assert [p.setting for p in rest] == ETAS
         assert {p.steps for p in (first, *rest)} == {F}
     lone = read(
         made_up(tmp_path / 's', dict(GRID, entries=[dict(GRID['entries'][0], budgets=[128]), *GRID['entries'][1:]]))
     )
     # the backbone at 128 forwards has twice the steps
-    assert [p.dial for p in curve(lone, 'NAVIRA-det', 128)] == ETAS
+    assert [p.setting for p in curve(lone, 'NAVIRA-det', 128)] == ETAS
 
 def test_the_same_rule_in_one_pass_and_in_two(tmp_path):
     "Nothing but the backbone differs: that is what the second pass costs, at equal entropy and at equal remasks"
@@ -68,7 +68,7 @@ def test_the_same_rule_in_one_pass_and_in_two(tmp_path):
         )
     )
     alike = [
-        replace(p, rows=p.rows.assign(nll=p.rows.nll + 100 * (4.0 - 3.0) * 2 * p.dial * 64**0.5))
+        replace(p, rows=p.rows.assign(nll=p.rows.nll + 100 * (4.0 - 3.0) * 2 * p.setting * 64**0.5))
         if p.name == 'NAVIRA-det'
         else p
         for p in base.points
@@ -171,10 +171,10 @@ def test_rate_is_twice_eta(tmp_path):
         )
     )
     assert r.eta == .08
-    assert r.point('one pass, suspects', 128).dial == .16
-    assert r.point('one pass, suspects', 128, .01).dial == .02
+    assert r.point('one pass, suspects', 128).setting == .16
+    assert r.point('one pass, suspects', 128, .01).setting == .02
     assert [p.budget for p in curve(r, 'one pass, suspects', 128)][0] == 128
-    assert curve(r, 'one pass, suspects', 128)[0].dial is None
+    assert curve(r, 'one pass, suspects', 128)[0].setting is None
 
 def test_learned_scores_are_compared_with_heuristics_of_as_many_passes():
     for what, passes in {'learned scores': 2, 'learned scores, coupled': 1}.items():
@@ -184,7 +184,7 @@ def test_learned_scores_are_compared_with_heuristics_of_as_many_passes():
 
 @pytest.mark.parametrize('name', ['small', 'curves', 'ablations', 'one-gpu'])
 def test_what_stands_on_the_plane_corrects_as_much(name):
-    "eta is 0.08 wherever a policy has PRISM's eta, unless the dial is what varies; labels are the names of methods"
+    "eta is 0.08 wherever a policy has PRISM's eta, unless it is what varies; labels are the names of methods"
     for c in cells(s := read_sweep(name)):
         own, it = settled(c), fg_results.known().get(system(c.policy, c.change, plain(settled(c))))
         varied = any(e.vary and e.label == c.label for e in s.entries)
