@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..base.files import atomic_write
+from ..models.layers import Config
 from ..models.loading import MASK, nearest
 
 # %% auto #0
@@ -39,6 +41,15 @@ def train_tokenizer(
     tok.train_from_iterator(paragraphs, trainer)
     tok.add_special_tokens([MASK])
     return tok
+
+# %% ../../nbs/training/data.ipynb #3c5f0a11
+def story(lines: int, rng: np.random.Generator) -> str:
+    "Invented sentences of a few words: a corpus for checks."
+    who = ['the dog', 'the cat', 'an owl', 'the old man', 'a small child']
+    what, then = ['sees', 'follows', 'hears', 'paints', 'dreams of'], ['sleeps', 'laughs', 'waits']
+    pick = lambda words: words[rng.integers(len(words))]
+    line = lambda: f'{pick(who)} {pick(what)} {pick(who)}, and {pick(who)} {pick(then)}.'
+    return '\n'.join(line().capitalize() for _ in range(lines))
 
 # %% ../../nbs/training/data.ipynb #915dbc69
 def encode(
@@ -198,6 +209,28 @@ def read_tokens(path: Path) -> np.ndarray: # [n] unsigned ids
     except (ValueError, EOFError) as e: raise bad(e) from None
     if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind != 'u': raise bad('holds no token ids')
     return ids
+
+# %% ../../nbs/training/data.ipynb #3c5f0a13
+class Toy(NamedTuple):
+    "A corpus of invented sentences, and what is trained on it."
+    folder: Path                    # with train.txt and validation.txt
+    texts: list[str]
+    tokenizer: Tokenizer
+    ids: np.ndarray                 # [n] of all texts
+    config: Config                  # of a network of one block
+
+def toy_corpus(
+    folder: str | Path, # an empty one
+    n: int = 200, # documents, of which the last ten are for validation
+) -> Toy:
+    folder, rng = Path(folder), np.random.default_rng(0)
+    texts = [story(20, rng) for _ in range(n)]
+    tok = train_tokenizer(texts, 320)
+    (folder / 'train.txt').write_text('\n'.join(texts[:-10]))
+    (folder / 'validation.txt').write_text('\n'.join(texts[-10:]))
+    config = Config(vocab_size=tok.get_vocab_size(), model_length=32, hidden_dim=32, cond_dim=16, n_blocks=1, n_heads=2,
+                    dropout=0.)
+    return Toy(folder, texts, tok, encode_corpus(tok, texts, folder / 'ids.npy'), config)
 
 # %% ../../nbs/training/data.ipynb #8ee9c031
 def packed(
