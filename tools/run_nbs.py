@@ -26,6 +26,8 @@ def run(path, force=(), check=False, out=None):
     "Run a notebook up to its first error. Unless `check`, write its outputs back, or to a copy in the folder `out`."
     path = Path(path).resolve()
     skip, nb, shell = skipped(path, force), read_nb(path), CaptureShell(path)
+    for cell in nb.cells:      # execnb leaves the outputs of a cell that has none any more
+        if cell.cell_type == 'code' and cell.id not in skip: cell.outputs = []
     sys.path.insert(0, str(get_config().config_path))
     try:
         with contextlib.chdir(path.parent):

@@ -29,8 +29,7 @@ from ..base.checks import check_choice
 from ..diffusion import drawer, nucleus
 from ..core import Policy, TopK
 from ..decoupling import refill_first
-from ..models.denoiser import MaskedLM
-from ..models.layers import Config
+from ..models.denoiser import MaskedLM, tiny_model
 from ..registry import parameters, policies, policy
 from ..sampling import n_steps
 
@@ -235,16 +234,11 @@ def fingerprint(
 
 # %% ../../nbs/experiments/cells.ipynb #88b4309e
 def toy_model(seed: int = 0) -> MaskedLM:
-    "A network of random weights over ten words: what sweeps are checked on."
+    "The tiny model, with words: what sweeps are checked on."
     vocabulary = {w: i for i, w in enumerate('. we saw a red fox and it ran away'.split())}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token='.'))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    config = Config(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=0.,
-                    quality_blocks=1)
-    net = MaskedLM(config, words)
-    g = torch.Generator().manual_seed(seed)
-    for p in net.parameters(): p.data = torch.randn(p.shape, generator=g) * .3
-    return net.eval().requires_grad_(False)
+    return tiny_model(seed, words).requires_grad_(False)
 
 # %% ../../nbs/experiments/cells.ipynb #4d58efc0
 def charged(

@@ -159,6 +159,19 @@ class MaskedLM(nn.Module):
             raise ValueError(f"x has {x.shape[1]} positions: expected 1 to {self.length}, the model's length")
         return DiTForward(self, x)
 
+# %% ../../nbs/models/denoiser.ipynb #7e2fba58
+def tiny_model(
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+) -> MaskedLM: # in eval mode
+    "Two small blocks, ten words, a head, and random numbers in every parameter: what is checked takes milliseconds."
+    model = MaskedLM(Config(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2,
+                            dropout=0., quality_blocks=1), tokenizer)
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(.3 * torch.randn(p.shape, generator=g))
+    return model.eval()
+
 # %% ../../nbs/models/denoiser.ipynb #8b3add25
 def with_head(
     model: MaskedLM, # with or without a head
