@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -53,6 +53,18 @@ class Trace:
     def tilde(self, i: int) -> Tensor:
         "[n, L]: the state that the second pass of step `i` reads"
         return torch.where(self.remasked[i], self.mask_id, self.x[i])
+
+# %% ../nbs/replay.ipynb #0ecc437d
+def example_trace() -> tuple[Trace, Callable[[list[int]], str]]: # and what turns its ids into text
+    "The paper's example: 'I saw a apple' is written, then the article is remasked and written anew."
+    words = ['I', ' saw', ' a', ' an', ' apple']
+    nan, article = torch.nan, torch.tensor([False, False, True, False])
+    trace = Trace(x=torch.tensor([[[0, 1, 9, 4]], [[0, 1, 2, 4]], [[0, 1, 3, 4]]], dtype=torch.int32),
+                  remasked=torch.stack([article & False, article])[:, None],
+                  revealed=torch.stack([article, article])[:, None],
+                  score=torch.tensor([[[nan] * 4], [[2.75, 2.09, -1.66, 2.31]]]),
+                  tau=torch.tensor([[nan], [0.2]]), mask_id=9, fixed=torch.zeros(1, 4, dtype=torch.bool))
+    return trace, lambda ids: ''.join(words[i] for i in ids)
 
 # %% ../nbs/replay.ipynb #ed9d656b
 def _where(ok): return ok.nonzero().flatten().tolist()

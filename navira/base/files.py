@@ -22,6 +22,20 @@ class NoRoom(OSError):
 
 _live: set[str] = set()      # names of the temporary files that this process is writing
 
+# %% ../../nbs/base/files.ipynb #9d1d200f
+def _no_room(
+    path: Path,   # what was to be written
+    e: Exception, # raised meanwhile; libraries written in Rust say the number in the text
+) -> NoRoom | None:
+    "The error as a sentence if a full disk is the reason."
+    found = re.search(r"\(os error (\d+)\)", str(e))
+    number = e.errno if isinstance(e, OSError) else int(found[1]) if found else None
+    if number not in FULL or isinstance(e, NoRoom): return None
+    stop = NoRoom(f"{path}: no space left ({os.strerror(number)}). Nothing half-written is left, "
+                  "and what was there before still is; make room, then try again")
+    stop.errno = number
+    return stop
+
 # %% ../../nbs/base/files.ipynb #de5ef88d
 @contextlib.contextmanager
 def atomic_write(
@@ -47,20 +61,6 @@ def atomic_write(
     finally:
         with contextlib.suppress(OSError): temp.unlink(missing_ok=True)
         _live.discard(temp.name)
-
-# %% ../../nbs/base/files.ipynb #9d1d200f
-def _no_room(
-    path: Path,   # what was to be written
-    e: Exception, # raised meanwhile; libraries written in Rust say the number in the text
-) -> NoRoom | None:
-    "The error as a sentence if a full disk is the reason."
-    found = re.search(r"\(os error (\d+)\)", str(e))
-    number = e.errno if isinstance(e, OSError) else int(found[1]) if found else None
-    if number not in FULL or isinstance(e, NoRoom): return None
-    stop = NoRoom(f"{path}: no space left ({os.strerror(number)}). Nothing half-written is left, "
-                  "and what was there before still is; make room, then try again")
-    stop.errno = number
-    return stop
 
 # %% ../../nbs/base/files.ipynb #7c01c70d
 def leftovers(
