@@ -79,7 +79,7 @@ def n_remask(
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # K; None is `binomial(eta)`
 ) -> window:
-    "How many tokens a step remasks: a binomial number, or one's own, in a window of the run."
+    "How many tokens a step remasks: a binomial number, or your own, in a window of the run."
     return window(binomial(eta) if n_remask is None else n_remask, on, off)
 
 def counted(factory: Callable[..., Policy]) -> Callable[..., Policy]:

@@ -291,7 +291,7 @@ def sample(
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2).
 
-    ValueError or KeyError for what cannot be, with the nearest that can. A blank in a text is the tokenizer's mask
+    ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is the tokenizer's mask
     token, in ids `mask_id`; prompts may have any lengths.
 
     `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where several threads
