@@ -10,7 +10,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 from navira.base.stats import bootstrap
 from navira.evaluation.diversity import entropy
 from navira.evaluation.mauve import features
-from navira.evaluation.perplexity import Reference, _batches, _entry, _nll, encode, perplexities, perplexity, scored
+from navira.evaluation.perplexity import (
+    Reference, _batches, _entry, _nll, bigram_reference, encode, perplexities, perplexity, scored)
 from helpers.metrics import EOS, cases, folder, llama, ref, texts, tokenizer  # noqa: F401
 
 def plain(ref, text, eos='once', max_length=1024):
@@ -31,6 +32,18 @@ def test_uniform_logits_give_the_vocabulary_size():
     m = llama(30); m.get_output_embeddings().weight.data.zero_()
     p = perplexity(texts(9) + [f'w1 {EOS} w2 {EOS} w3'], Reference(m, tokenizer()))
     assert p.value == pytest.approx(30, rel=1e-6) and p.interval() == pytest.approx((30, 30), rel=1e-6)
+
+@pytest.mark.parametrize('V', [2, 7])
+def test_a_table_of_bigrams_gives_its_own_perplexity(V):
+    "Whatever the table, the words and the text"
+    rng = np.random.default_rng(V)
+    P, words = rng.dirichlet(np.ones(V) * 2, V) + 1e-3, [EOS] + [f'w{i}' for i in range(1, V)]
+    P = P / P.sum(1, keepdims=True)
+    ids = rng.integers(1, V, (20, 9))
+    nll = -np.log(P[ids[:, :-1], ids[:, 1:]])
+    p = perplexity([' '.join(words[i] for i in row) for row in ids], bigram_reference(torch.tensor(P), words))
+    np.testing.assert_allclose(p.nll, nll.sum(1), rtol=1e-4)
+    assert p.value == pytest.approx(np.exp(nll.mean()), rel=1e-4)
 
 @pytest.mark.parametrize('eos', ['once', 'stop'])
 def test_equals_a_plain_transcription(ref, eos):
