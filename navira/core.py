@@ -121,7 +121,7 @@ class Pass:
         self.ran = self.ran | new
 
     def logits(self, where: Tensor) -> Tensor: # [B, L] bool with N true -> [N, V]
-        "Unnormalised log-probabilities at `where`, row by row. What the last call gave is kept and shared: never edit it in place."
+        "Unnormalised log-probabilities at `where`, row by row. They are kept and shared: never edit them in place."
         if not where.any(): return self._logits(self._anywhere())[:0] if self._last is None else self._last[1][:0]
         if self._last is None: self._last = where, self._logits(where)
         elif (where & ~self._last[0]).any(): self._last = where, self._extended(where, *self._last)

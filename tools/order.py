@@ -20,7 +20,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         '05_stochastic_remasking', '06_schedules'],
     'Models': ['models/layers', 'models/denoiser', 'models/pickles', 'models/checkpoints', 'models/loading',
         'models/critic'],
-    'Sampling': ['registry', 'replay', 'step_figure', '07_sampling', 'laws', 'filling'],
+    'Sampling': ['registry', 'replay', 'step_figure', '07_sampling', 'exact', 'filling'],
     'Published policies': ['peers/pieces', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
         'peers/revisers', 'peers/mask_predict', 'peers/loops', 'peers/correctors', 'peers/critics'],
     'Beyond the paper': ['08_one_pass'],

@@ -1,4 +1,4 @@
-"""Mask-predict: its law, its stale memory and its counts."""
+"""Mask-predict: its distribution, its stale memory and its counts."""
 from collections import Counter
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def mask_predict_texts(model, R, stale=True):
     for (x, c), w in expected.items(): out[x] += w
     return out
 
-def test_mask_predict_has_its_law_and_its_memory_is_stale(joint4):
+def test_mask_predict_has_its_distribution_and_its_memory_is_stale(joint4):
     expected, fresh = mask_predict_texts(joint4, 4), mask_predict_texts(joint4, 4, stale=False)
     got = counted(drawn(joint4, 'mask-predict', 4, temperature=1.))
     assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT

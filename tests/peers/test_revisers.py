@@ -41,7 +41,7 @@ def p2_texts(model, x0, T, eta):
     return expected
 
 @pytest.mark.parametrize('eta,T', [(0., 2), (1., 3), (3., 4)])
-def test_p2_has_its_law(joint4, eta, T):
+def test_p2_has_its_distribution(joint4, eta, T):
     expected = p2_texts(joint4, [2] * 4, T, eta)
     got = counted(drawn(joint4, 'p2', T, eta=eta))
     assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT

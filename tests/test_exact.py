@@ -1,4 +1,4 @@
-"""Exact laws: the test agrees with scipy's, probabilities add up, and what was enumerated two ways is the same."""
+"""Exact distributions: the test is scipy's, probabilities add up, what was enumerated two ways is the same."""
 import collections
 import itertools
 import math
@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies as hs
 from scipy import stats
 
-from navira.laws import Chain, Coins, counts, Law, state_at
+from navira.exact import Chain, Coins, counts, Distribution, state_at
 from navira.registry import policy
 from navira.sampling import sample
 from toys import ACCEPT, REJECT, random_joint
@@ -18,12 +18,12 @@ from toys import ACCEPT, REJECT, random_joint
 seeds, shares = hs.integers(0, 2**32 - 1), hs.floats(0, 1)
 small = hs.builds(random_joint, hs.integers(1, 3), hs.integers(2, 3), seed=seeds)        # at most 64 states
 
-def law_of(model): return Law.of(model.joint.flatten(), model.outcomes)
+def dist_of(model): return Distribution.of(model.joint.flatten(), model.outcomes)
 
-def drawn(law, n, seed=0):
-    "n texts of the law, drawn by numpy: {text: number}"
-    probs = np.array([*law.values()])
-    return dict(zip(law, np.random.default_rng(seed).multinomial(n, probs / probs.sum()).tolist()))
+def drawn(dist, n, seed=0):
+    "n texts of the distribution, drawn by numpy: {text: number}"
+    probs = np.array([*dist.values()])
+    return dict(zip(dist, np.random.default_rng(seed).multinomial(n, probs / probs.sum()).tolist()))
 
 def close(a, b, eps=1e-12): return torch.allclose(a, b, rtol=0, atol=eps)
 
@@ -35,80 +35,80 @@ def test_the_p_value_is_scipys(seed, k, n):
     probs = .8 * g.dirichlet(np.ones(k)) + .2 / k                           # each of at most 30 expects more than 1
     n = max(n, math.ceil(5 / probs.min()))                                  # ... and now 5: no cells are shared
     seen = g.multinomial(n, g.dirichlet(100 * probs))
-    law = Law({(i,): q for i, q in enumerate(probs.tolist())})
-    got = law.p_value({(i,): v for i, v in enumerate(seen.tolist())})
+    dist = Distribution({(i,): q for i, q in enumerate(probs.tolist())})
+    got = dist.p_value({(i,): v for i, v in enumerate(seen.tolist())})
     assert got == pytest.approx(stats.chisquare(seen, n * probs).pvalue, rel=1e-9, abs=1e-300)
 
 def test_rare_texts_share_a_cell_and_every_cell_expects_five():
-    law = Law({(i,): q for i, q in enumerate((.02, .02, .02, .04, .4, .5))})
-    seen = dict(zip(law, (1, 4, 0, 2, 43, 50)))                             # of 100; 2 + 2 + 2 + 4 are expected
-    assert law.p_value(seen) == pytest.approx(stats.chisquare([7, 43, 50], [10, 40, 50]).pvalue)
-    law = Law({(i,): q for i, q in enumerate((.012, .012, .012, .012, .012, .04, .9))})
-    seen = dict(zip(law, (1, 1, 1, 2, 3, 6, 86)))                           # five of 1.2 would do, but 4 would not
-    assert law.p_value(seen) == pytest.approx(stats.chisquare([14, 86], [10, 90]).pvalue)
+    dist = Distribution({(i,): q for i, q in enumerate((.02, .02, .02, .04, .4, .5))})
+    seen = dict(zip(dist, (1, 4, 0, 2, 43, 50)))                             # of 100; 2 + 2 + 2 + 4 are expected
+    assert dist.p_value(seen) == pytest.approx(stats.chisquare([7, 43, 50], [10, 40, 50]).pvalue)
+    dist = Distribution({(i,): q for i, q in enumerate((.012, .012, .012, .012, .012, .04, .9))})
+    seen = dict(zip(dist, (1, 1, 1, 2, 3, 6, 86)))                           # five of 1.2 would do, but 4 would not
+    assert dist.p_value(seen) == pytest.approx(stats.chisquare([14, 86], [10, 90]).pvalue)
 
 def test_texts_may_be_a_tensor_or_counts():
-    law = law_of(random_joint(2, 2))
+    dist = dist_of(random_joint(2, 2))
     x = torch.tensor([[0, 0], [0, 1], [1, 1], [1, 1]] * 50)
-    assert law.p_value(x) == law.p_value({(0, 0): 50, (0, 1): 50, (1, 1): 100})
+    assert dist.p_value(x) == dist.p_value({(0, 0): 50, (0, 1): 50, (1, 1): 100})
 
 def test_an_impossible_text_is_an_error_that_names_it():
-    law = Law({(0, 1): .5, (1, 0): .5})
+    dist = Distribution({(0, 1): .5, (1, 0): .5})
     with pytest.raises(ValueError, match=r'\(1, 1\): this text has no probability'):
-        law.p_value(torch.tensor([[0, 1], [1, 1]]))
-    with pytest.raises(ValueError, match=r'\(2, 2\)'): law.holds({(2, 2): 1})
+        dist.p_value(torch.tensor([[0, 1], [1, 1]]))
+    with pytest.raises(ValueError, match=r'\(2, 2\)'): dist.holds({(2, 2): 1})
 
 @given(seeds)
-def test_a_law_holds_for_its_own_texts_and_not_for_anothers(seed):
-    law, other = (law_of(random_joint(3, 3, seed=s)) for s in (seed, seed + 1))
-    got = drawn(law, 50_000, seed=7)
-    assert law.p_value(got) > 1e-6 and not other.holds(got) and not law.planted().holds(got)
-    assert law.planted().p_value(got) < REJECT
+def test_a_distribution_holds_for_its_own_texts_and_not_for_anothers(seed):
+    dist, other = (dist_of(random_joint(3, 3, seed=s)) for s in (seed, seed + 1))
+    got = drawn(dist, 50_000, seed=7)
+    assert dist.p_value(got) > 1e-6 and not other.holds(got) and not dist.planted().holds(got)
+    assert dist.planted().p_value(got) < REJECT
 
-def test_a_law_holds():
-    law = law_of(random_joint(3, 3))
-    assert law.p_value(drawn(law, 50_000)) > ACCEPT and law.holds(drawn(law, 50_000))
-    assert not law.holds(drawn(law, 200))                                   # too few to see the planted error
-    assert not law.holds(drawn(law, 3)) and not law.holds({})               # ... or to fill two cells
+def test_a_distribution_holds():
+    dist = dist_of(random_joint(3, 3))
+    assert dist.p_value(drawn(dist, 50_000)) > ACCEPT and dist.holds(drawn(dist, 50_000))
+    assert not dist.holds(drawn(dist, 200))                                   # too few to see the planted error
+    assert not dist.holds(drawn(dist, 3)) and not dist.holds({})               # ... or to fill two cells
 
 @given(small)
 def test_the_planted_error_moves_a_twentieth_or_less(model):
-    law = law_of(model)
-    wrong = law.planted()
+    dist = dist_of(model)
+    wrong = dist.planted()
     assert sum(wrong.values()) == pytest.approx(1) and min(wrong.values()) > 0
-    ranked = sorted(law, key=law.get, reverse=True)
-    assert law.distance(wrong) == pytest.approx(.1 * sum(law[x] for x in ranked[::2]))
+    ranked = sorted(dist, key=dist.get, reverse=True)
+    assert dist.distance(wrong) == pytest.approx(.1 * sum(dist[x] for x in ranked[::2]))
 
-# ---- Laws
+# ---- Distributions
 
-def test_a_law_leaves_out_what_cannot_be():
-    law = Law.of(torch.tensor([.25, 0., 1e-17, .75]), torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
-    assert law == {(0, 0): .25, (1, 1): .75}
+def test_a_distribution_leaves_out_what_cannot_be():
+    dist = Distribution.of(torch.tensor([.25, 0., 1e-17, .75]), torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
+    assert dist == {(0, 0): .25, (1, 1): .75}
 
 @given(small, small)
 def test_the_distance_is_total_variation(a, b):
-    p, q = law_of(a), law_of(b)
+    p, q = dist_of(a), dist_of(b)
     assert p.distance(p) == 0 and p.distance(q) == pytest.approx(q.distance(p))
     if a.joint.shape == b.joint.shape: assert p.distance(q) == pytest.approx((a.joint - b.joint).abs().sum().item() / 2)
     assert p.distance({(9,): 1.}) == pytest.approx(1)
 
 @given(small)
 def test_the_entropy_is_that_of_the_joint(model):
-    assert law_of(model).entropy == pytest.approx(stats.entropy(model.joint.flatten().numpy()))
+    assert dist_of(model).entropy == pytest.approx(stats.entropy(model.joint.flatten().numpy()))
 
 @given(small, shares, shares, hs.integers(0, 4))
 def test_a_chain_of_steps_is_a_power_of_its_matrix(model, sigma, rho, n):
     chain = Chain(model)
     K = chain.matrix(sigma, rho)
     start = (model.mask_id,) * model.length
-    law = Law.after(n, lambda x, i: chain.row(K, x), start)
-    assert sum(law.values()) == pytest.approx(1)
+    dist = Distribution.after(n, lambda x, i: chain.row(K, x), start)
+    assert sum(dist.values()) == pytest.approx(1)
     expected = chain.noised(0.) @ torch.linalg.matrix_power(K, n)
-    got = torch.tensor([law.get(tuple(x), 0.) for x in chain.states.tolist()], dtype=torch.float64)
+    got = torch.tensor([dist.get(tuple(x), 0.) for x in chain.states.tolist()], dtype=torch.float64)
     assert close(got, expected)
 
 def test_steps_are_numbered():
-    after = lambda n: Law.after(n, lambda x, i: {x + (i,): .5, x: .5}, ())
+    after = lambda n: Distribution.after(n, lambda x, i: {x + (i,): .5, x: .5}, ())
     assert after(0) == {(): 1.} and after(2) == {(): .25, (0,): .25, (1,): .25, (0, 1): .25}
 
 ORDERS = {
@@ -120,13 +120,13 @@ ORDERS = {
 @pytest.mark.parametrize('order', ORDERS)
 @given(small)
 def test_one_site_a_step_is_the_joint(order, model):
-    assert law_of(model).distance(Law.unmasking(model, ORDERS[order])) < 1e-12
+    assert dist_of(model).distance(Distribution.unmasking(model, ORDERS[order])) < 1e-12
 
 @given(small)
 def test_all_sites_at_once_are_the_product_of_the_marginals(model):
     p, L = model.joint, model.length
     alone = [p.sum([k for k in range(L) if k != j]) if L > 1 else p for j in range(L)]
-    at_once = Law.unmasking(model, lambda q, d, i: {tuple(q): 1.})
+    at_once = Distribution.unmasking(model, lambda q, d, i: {tuple(q): 1.})
     for x in itertools.product(range(model.mask_id), repeat=L):
         assert at_once[x] == pytest.approx(math.prod(alone[j][v].item() for j, v in enumerate(x)))
 
@@ -136,9 +136,9 @@ def test_a_rule_sees_the_tokens_and_the_step():
     def choose(q, drawn, i):
         steps.append(i)
         return {tuple(j for j in q if drawn[j] == 0 or i): 1.}
-    law = Law.unmasking(model, choose)
-    assert set(steps) == {0, 1} and sum(law.values()) == pytest.approx(1)
-    assert law[0, 0] == pytest.approx(9 / 16, abs=1e-5) and law[1, 1] == pytest.approx(1 / 16, abs=1e-5)
+    dist = Distribution.unmasking(model, choose)
+    assert set(steps) == {0, 1} and sum(dist.values()) == pytest.approx(1)
+    assert dist[0, 0] == pytest.approx(9 / 16, abs=1e-5) and dist[1, 1] == pytest.approx(1 / 16, abs=1e-5)
 
 # ---- Chains
 
@@ -166,7 +166,7 @@ def test_the_forward_process(model, alpha):
     chain = Chain(model)
     full = (chain.states != model.mask_id).all(1)
     assert close(chain.noised(1.)[full], model.joint.flatten()) and not chain.noised(1.)[~full].any()
-    assert Law.of(chain.noised(0.), chain.states) == {(model.mask_id,) * model.length: pytest.approx(1)}
+    assert Distribution.of(chain.noised(0.), chain.states) == {(model.mask_id,) * model.length: pytest.approx(1)}
     q = chain.noised(alpha)
     assert q.sum().item() == pytest.approx(1)
     masks = (chain.states == model.mask_id).sum(1).double()
@@ -230,6 +230,6 @@ def test_counts_are_of_the_texts_that_sample_gives():
     assert got == collections.Counter(map(tuple, texts.tolist())) and got.total() == 300
 
 def test_coins_are_fair_and_every_text_is_as_likely():
-    law = Law({x: 1 / 8 for x in itertools.product((0, 1), repeat=3)})
-    assert law.holds(counts(Coins(3), 'mdlm', 2, n=20_000, top_p=1.))
+    dist = Distribution({x: 1 / 8 for x in itertools.product((0, 1), repeat=3)})
+    assert dist.holds(counts(Coins(3), 'mdlm', 2, n=20_000, top_p=1.))
     assert Coins().length == 128 and Coins.mask_id == 2
