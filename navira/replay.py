@@ -26,7 +26,7 @@ class Trace:
     "What a run did: `n` rows of `L` positions in `T` steps. A position may be remasked and refilled in one step."
     x: Tensor         # [T+1, n, L] int32: tokens before the first step and after each step
     remasked: Tensor  # [T, n, L] bool: masked by the step's correction
-    revealed: Tensor  # [T, n, L] bool: committed by the step
+    unmasked: Tensor  # [T, n, L] bool: committed by the step
     score: Tensor     # [T, n, L] float32: quality logits that the step chose by, NaN where none
     tau: Tensor       # [T, n] float32: temperature of the remask, NaN where the policy has none
     mask_id: int      # token id that stands for a mask
@@ -34,7 +34,7 @@ class Trace:
 
     def __post_init__(self):
         T, n, L = self.remasked.shape
-        want = dict(x=(T + 1, n, L), remasked=(T, n, L), revealed=(T, n, L), score=(T, n, L), tau=(T, n), fixed=(n, L))
+        want = dict(x=(T + 1, n, L), remasked=(T, n, L), unmasked=(T, n, L), score=(T, n, L), tau=(T, n), fixed=(n, L))
         for name, shape in want.items():
             got = tuple(getattr(self, name).shape)
             if got != shape: raise ValueError(f"trace.{name} has shape {got}, expected {shape}")
@@ -46,7 +46,7 @@ class Trace:
     @classmethod
     def cat(cls, traces: Sequence[Trace]) -> Trace:
         "One trace of the samples of several batches."
-        along = dict(x=1, remasked=1, revealed=1, score=1, tau=1, fixed=0)
+        along = dict(x=1, remasked=1, unmasked=1, score=1, tau=1, fixed=0)
         parts = {k: torch.cat([getattr(t, k) for t in traces], d) for k, d in along.items()}
         return cls(**parts, mask_id=traces[0].mask_id)
 
@@ -61,7 +61,7 @@ def example_trace() -> tuple[Trace, Callable[[list[int]], str]]: # and what turn
     nan, article = torch.nan, torch.tensor([False, False, True, False])
     trace = Trace(x=torch.tensor([[[0, 1, 9, 4]], [[0, 1, 2, 4]], [[0, 1, 3, 4]]], dtype=torch.int32),
                   remasked=torch.stack([article & False, article])[:, None],
-                  revealed=torch.stack([article, article])[:, None],
+                  unmasked=torch.stack([article, article])[:, None],
                   score=torch.tensor([[[nan] * 4], [[2.75, 2.09, -1.66, 2.31]]]),
                   tau=torch.tensor([[nan], [0.2]]), mask_id=9, fixed=torch.zeros(1, 4, dtype=torch.bool))
     return trace, lambda ids: ''.join(words[i] for i in ids)
@@ -73,7 +73,7 @@ def _changes(
     a: Tensor,    # [L] indices before the step, -1 is a mask
     b: Tensor,    # [L] indices after it
     out: Tensor,  # [L] bool, remasked
-    new: Tensor,  # [L] bool, revealed
+    new: Tensor,  # [L] bool, unmasked
 ) -> dict:
     "What turns `a` into `b`; empty parts are left out"
     guess = torch.where(new, b, torch.where(out, -1, a))
@@ -112,7 +112,7 @@ def _row(trace, row):
 def _only(trace: Trace, row: int) -> Trace: # n = 1, on the CPU
     "One sample of a trace. ValueError for a row that is not there."
     one = slice(_row(trace, row), row + 1)
-    parts = {k: getattr(trace, k)[:, one].cpu() for k in ('x', 'remasked', 'revealed', 'score', 'tau')}
+    parts = {k: getattr(trace, k)[:, one].cpu() for k in ('x', 'remasked', 'unmasked', 'score', 'tau')}
     return Trace(**parts, mask_id=trace.mask_id, fixed=trace.fixed[one].cpu())
 
 def _alike_at_first(a: Trace, b: Trace) -> None:
@@ -131,7 +131,7 @@ def _panel(
     name: str,     # what stands above it
 ) -> dict:
     "A run as the page reads it: the first state, and what each step changed"
-    x, out, new = trace.x[:, 0].long(), trace.remasked[:, 0], trace.revealed[:, 0]
+    x, out, new = trace.x[:, 0].long(), trace.remasked[:, 0], trace.unmasked[:, 0]
     z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
     return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
                 steps=[_changes(*s) for s in zip(z[:-1], z[1:], out, new)],

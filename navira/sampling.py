@@ -253,8 +253,8 @@ class _Recorder:
         self.steps.append([a.cpu() for a in (gone, new, seen.float(), tau.float())])
 
     def trace(self) -> Trace:
-        remasked, revealed, score, tau = (torch.stack(a) for a in zip(*self.steps))
-        return Trace(torch.stack(self.x), remasked, revealed, score, tau, self.st.mask_id, self.st.fixed.cpu())
+        remasked, unmasked, score, tau = (torch.stack(a) for a in zip(*self.steps))
+        return Trace(torch.stack(self.x), remasked, unmasked, score, tau, self.st.mask_id, self.st.fixed.cpu())
 
 # %% ../nbs/07_sampling.ipynb #c2c9f374
 _R = TypeVar('_R')

@@ -28,7 +28,7 @@ def _visible(
 # %% ../nbs/step_figure.ipynb #ee577136
 def _window(trace, row, i, window, size=8):
     "(start, stop) of the positions to draw"
-    out, both = trace.remasked[i, row], trace.remasked[i, row] & trace.revealed[i, row]
+    out, both = trace.remasked[i, row], trace.remasked[i, row] & trace.unmasked[i, row]
     if isinstance(window, tuple):
         a, b = window
         if not 0 <= a < b <= trace.L:
@@ -170,7 +170,7 @@ def _kinds(trace, row, i, a, b, low):
     "Kind of each token in the window, before the step, between its passes and after it"
     cut = lambda v: v[a:b].tolist()
     before, mid, after = cut(trace.x[i, row]), cut(trace.tilde(i)[row]), cut(trace.x[i + 1, row])
-    bad, new = cut(trace.score[i, row].sigmoid() < low), cut(trace.revealed[i, row])
+    bad, new = cut(trace.score[i, row].sigmoid() < low), cut(trace.unmasked[i, row])
     old = lambda t, q: 'mask' if t == trace.mask_id else 'low' if q else 'kept'
     return [(before, [old(*v) for v in zip(before, bad)]), (mid, [old(*v) for v in zip(mid, bad)]),
             (after, ['new' if r else old(t, q) for t, r, q in zip(after, new, bad)])]
@@ -194,7 +194,7 @@ def draw_step(
     texts, x, w, end = _placed(trace, states, decode)
     ys, s, tau = [4.35, 3.75, 3.02, 2.05, 1.4, .72], trace.score[i, row].cpu(), trace.tau[i, row].item()
     ok = ((trace.x[i, row] != trace.mask_id) & ~trace.fixed[row]).cpu()
-    remasked, written = trace.remasked[i, row, a:b], trace.revealed[i, row, a:b]
+    remasked, written = trace.remasked[i, row, a:b], trace.unmasked[i, row, a:b]
     fig, ax = _canvas(end, low)
     _draw_states(ax, x, w, [(ys[j], k, t) for j, (_, k), t in zip((0, 3, 5), states, texts)])
     _draw_scores(ax, x, w, ys[1], torch.where(ok, s, torch.nan)[a:b], low)

@@ -14,11 +14,11 @@ from navira.sampling import sample as _sample
 def registered(): return sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
 
 def sampled(model, name, budget, prompt, seed, hyper):
-    "tokens [n, L], passes [n], steps; of the trace: x, remasked, revealed, score, tau"
+    "tokens [n, L], passes [n], steps; of the trace: x, remasked, unmasked, score, tau"
     out = _sample(model, name, budget, n=ROWS, seed=seed, length=model.length, prompt=prompt,
                   trace=True, progress=False, **{'top_p' if k == 'p' else k: v for k, v in hyper.items()})
     t = out.trace
-    return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.revealed, t.score, t.tau)
+    return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.unmasked, t.score, t.tau)
 
 class Seen(Forward):
     "A forward pass of `Net`: logits [N, V] where asked, quality [B, L], and a cut to fewer rows"
@@ -182,9 +182,9 @@ def measured(name, hyper, budget, prompt, seed):
     own = dict(critic=critic) if name == 'token-critic' else {}
     try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own | hyper)
     except ValueError: return dict(error='ValueError')
-    x, remasked, revealed, score, tau = trace
+    x, remasked, unmasked, score, tau = trace
     # tokens; tokens after each step, what was taken back and written; the qualities it chose by and its temperatures
-    out = dict(tokens=digest(tokens.long()), run=digest(x.long(), remasked, revealed), passes=passes.tolist(),
+    out = dict(tokens=digest(tokens.long()), run=digest(x.long(), remasked, unmasked), passes=passes.tolist(),
                steps=steps, score=summed(score), tau=summed(tau))
     return out | dict(cost=net.cost() + (critic.cost() if own else []))
 

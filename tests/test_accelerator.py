@@ -199,7 +199,7 @@ def test_a_policy_gives_on_the_accelerator_what_it_gives_on_the_cpu(name, trace)
     with Pretended() as gpu: b = sample(model.to('cuda'), rule(name, model), **given)
     assert gpu.peak > 0 and not b.tokens.is_cuda
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward) and a.n_steps == b.n_steps
-    for k in ('x', 'remasked', 'revealed', 'score', 'tau', 'fixed') if trace else ():
+    for k in ('x', 'remasked', 'unmasked', 'score', 'tau', 'fixed') if trace else ():
         np.testing.assert_allclose(getattr(a.trace, k), getattr(b.trace, k), atol=1e-6)
 
 def test_a_prompt_may_lie_on_the_accelerator(gpu):
@@ -286,7 +286,7 @@ def measured(device):
     a, b = (
         sample(model, name, budget=k, n=4, trace=True, on=0.0, n_remask=1)
         for name, k in (('navira-det', 8), ('prism', 4)))
-    tokens, gone, others, new = (t.to(device) for t in (a.tokens, a.trace.remasked, b.trace.remasked, a.trace.revealed))
+    tokens, gone, others, new = (t.to(device) for t in (a.tokens, a.trace.remasked, b.trace.remasked, a.trace.unmasked))
     life, rules = lifetime(gone, new), {k: policy(k, on=0.) for k in ('prism', 'navira')}
     under = perplexities(TEXTS, reference, ['once', 'stop'])
     yield 'perplexity', [under['once'].nll, under['stop'].nll, under['once'].interval()]

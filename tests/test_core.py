@@ -209,8 +209,8 @@ def test_counts_budget_prompt_and_trace(r):
     masked = t.x == M
     assert not (t.remasked & (masked[:-1] | fixed)).any()                      # only what was committed is taken back
     tilde = torch.where(t.remasked, M, t.x[:-1])
-    assert not (t.revealed & (tilde != M)).any() and not (t.revealed & masked[1:]).any()
-    assert torch.equal(t.x[1:][~t.revealed], tilde[~t.revealed])               # nothing changes that no flag explains
+    assert not (t.unmasked & (tilde != M)).any() and not (t.unmasked & masked[1:]).any()
+    assert torch.equal(t.x[1:][~t.unmasked], tilde[~t.unmasked])               # nothing changes that no flag explains
     free = (~fixed).sum(1)
     if r['name'] != 'mdlm':
         for i in range(T):
@@ -219,7 +219,7 @@ def test_counts_budget_prompt_and_trace(r):
             )
     if r['name'] in ('backbone', 'mdlm'): assert not t.remasked.any() and model.rated == 0
     if r['hyper'].get('n_remask') is None: assert not t.remasked[-1].any()     # binomial: nothing at the last step
-    if r['name'] in COUPLED: assert not (t.remasked & t.revealed).any()
+    if r['name'] in COUPLED: assert not (t.remasked & t.unmasked).any()
     lo, hi = (r['hyper'].get(k, 0.) * T for k in ('on', 'off'))
     assert not t.remasked[[i for i in range(T) if not lo <= i < hi]].any()
 
@@ -325,9 +325,9 @@ def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
     model, hyper = Tiny(12, 4), dict(eta=.1, on=.5) if name in CORRECTING else {}
     out = sample(model, name, 48, 4, trace=True, batch_size=batch_size, **hyper)
     t = out.trace
-    assert sum(model.asked) == t.revealed.sum() and not any(model.seen)
+    assert sum(model.asked) == t.unmasked.sum() and not any(model.seen)
     assert sum(model.rows) == out.n_forward.sum() and (out.n_forward < 48).all()
-    opens, takes = t.revealed.any(2), t.remasked.any(2)                        # [T, n]
+    opens, takes = t.unmasked.any(2), t.remasked.any(2)                        # [T, n]
     two = name in DECOUPLED
     assert torch.equal(out.n_forward, (opens.long() + takes if two else (opens | takes).long()).sum(0))
     groups = takes.split(batch_size, 1)
@@ -341,7 +341,7 @@ def test_the_output_layer_runs_at_committed_positions_only():
     model, seen = small_lm(7), []
     model.backbone.output_layer.register_forward_hook(lambda m, a, out: seen.append(out.shape))
     out = sample(model, 'navira', 20, 3, trace=True, eta=.5, on=0.)
-    assert all(len(s) == 2 for s in seen) and sum(s[0] for s in seen) == out.trace.revealed.sum()
+    assert all(len(s) == 2 for s in seen) and sum(s[0] for s in seen) == out.trace.unmasked.sum()
 
 def test_the_trace_holds_the_scores_that_the_step_saw():
     "Quality of the committed tokens in a step that scored the row, NaN in a step that did not"

@@ -67,7 +67,7 @@ def test_the_second_pass_does_not_know_what_was_masked():
 def test_two_pass_steps_may_refill_at_once_and_one_pass_steps_never():
     for name in CORRECTING:
         t = sample(Tiny(10, 4), name, 8 * policy(name).passes, 40, trace=True, eta=.8, on=0.).trace
-        assert t.remasked.any() and (t.remasked & t.revealed).any().item() == (name in DECOUPLED)
+        assert t.remasked.any() and (t.remasked & t.unmasked).any().item() == (name in DECOUPLED)
 
 def test_the_scoring_pass_makes_no_logits():
     model = Tiny(10, 4)

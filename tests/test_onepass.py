@@ -3,7 +3,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 import pytest, torch
-from hypothesis import given, strategies as hs
+from hypothesis import example, given, strategies as hs
 import navira
 from navira.core import Pass, State, step
 from navira.base.noise import Noise
@@ -208,10 +208,12 @@ def stored_in(t, model, M, on, off):
     r = torch.full(t.fixed.shape, math.nan, dtype=torch.float64)
     for i in range(t.T):
         yield r
-        clean, ran = t.tilde(i).long(), t.revealed[i].any(1)
+        clean, ran = t.tilde(i).long(), t.unmasked[i].any(1)
         if on * t.T <= i + 1 < off * t.T: r = torch.where(ran[:, None] & (clean != M), model(clean).quality(), r)
-        r = r.masked_fill(t.revealed[i], math.nan)
+        r = r.masked_fill(t.unmasked[i], math.nan)
 
+@example(dict(name='navira-onepass', L=1, n=1, V=1, given=torch.tensor([[False]]), budget=2, seed=0,
+              hyper=dict(eta=0., on=0., off=1., top_p=.3, score='logit', n_remask=None)))
 @given(runs())
 def test_counts_budget_prompt_and_stored_qualities(r):
     model, M, on, off = Tiny(r['L'], r['V']), r['V'], r['hyper']['on'], r['hyper']['off']
@@ -221,14 +223,15 @@ def test_counts_budget_prompt_and_stored_qualities(r):
     assert out.n_steps == T and not (out.tokens == M).any() and (t.x[:, fixed] == prompt[fixed]).all()
     free = (~fixed).sum(1)
     for i in range(T): assert torch.equal(((t.x[i + 1] != M) & ~fixed).sum(1), -(-free * (i + 1) // T))
-    ran = t.revealed.any(2)
+    ran = t.unmasked.any(2)
     assert torch.equal(out.n_forward, ran.sum(0)) and (out.n_forward <= T).all() and sum(model.rows) == ran.sum()
     due = [on * T <= i + 1 < off * T for i in range(T)]
-    # the head runs only where the next step may ask
-    assert model.rated == sum(bool(a.any()) and d for a, d in zip(ran, due))
+    # the head runs only where the next step may ask, and there is a token to rate
+    rates = [(ran[i] & (t.tilde(i) != M).any(1)).any().item() and due[i] for i in range(T)]
+    assert model.rated == sum(rates)
     waits = r['hyper']['score'] not in ('drawn', 'both')
     assert not (waits & t.remasked & t.score.isnan()).any() and not (t.remasked & (fixed | (t.x[:-1] == M))).any()
-    assert t.score[1:][t.revealed[:-1]].isnan().all()                           # what was just written has no score
+    assert t.score[1:][t.unmasked[:-1]].isnan().all()                           # what was just written has no score
     assert not t.remasked[[i for i in range(T) if not on * T <= i < off * T]].any()
     for i, want in enumerate(stored_in(t, Tiny(r['L'], r['V']), M, on, off)):
         rows = ~t.score[i].isnan().all(1)

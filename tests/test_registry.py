@@ -42,7 +42,7 @@ def test_promises(lm, name, budget):
     fixed, rule = x != lm.mask_id, made(name, lm)
     out = sample(lm, rule, budget, 3, seed=5, prompt=x, trace=True)
     assert not (out.tokens == lm.mask_id).any() and torch.equal(out.tokens[fixed], x[fixed])
-    assert not out.trace.remasked[:, fixed].any() and not out.trace.revealed[:, fixed].any()
+    assert not out.trace.remasked[:, fixed].any() and not out.trace.unmasked[:, fixed].any()
     if rule.matched: assert out.n_forward.max() <= budget and out.n_steps * rule.passes >= budget - rule.passes
     else: assert (out.n_forward <= (~fixed).sum(1)).all()
 

@@ -19,7 +19,7 @@ def alike(T, tr, seed, **kw):
         other,
         x=x,
         remasked=other.remasked & ~tr.fixed,
-        revealed=other.revealed & ~tr.fixed & ~other.fixed,
+        unmasked=other.unmasked & ~tr.fixed & ~other.fixed,
         fixed=tr.fixed,
     )
 
@@ -43,7 +43,7 @@ def rebuilt(d, traces, row):
             assert [mask_id if i < 0 else back[d["vocab"][i]] for i in x] == tr.x[k, row].tolist()
             if k:
                 flags = lambda name: [p for p, on in enumerate(getattr(tr, name)[k - 1, row].tolist()) if on]
-                assert s.get("r", []) == flags("remasked") and s.get("v", []) == flags("revealed")
+                assert s.get("r", []) == flags("remasked") and s.get("v", []) == flags("unmasked")
 
 
 @settings(max_examples=30, deadline=None)
@@ -156,7 +156,7 @@ def test_values_without_a_number():
     tr = Trace(
         tr.x,
         tr.remasked,
-        tr.revealed,
+        tr.unmasked,
         torch.full_like(tr.score, torch.nan),
         torch.tensor([[torch.nan], [torch.inf], [0.0]]),
         mask_id,
@@ -168,7 +168,7 @@ def test_values_without_a_number():
 
 def test_size():
     tr = random_trace(128, 1, 128)
-    full = Trace(tr.x, tr.remasked, tr.revealed, torch.randn(128, 1, 128), tr.tau, mask_id, tr.fixed)
+    full = Trace(tr.x, tr.remasked, tr.unmasked, torch.randn(128, 1, 128), tr.tau, mask_id, tr.fixed)
     assert len(replay_html(full, decode).encode()) < 300_000
 
 
@@ -202,8 +202,8 @@ def test_user_errors():
     with pytest.raises(ValueError, match="beside: position 4 begins as token 3, expected"):
         beside(replace(tr, x=tr.x.clone().index_fill_(2, torch.tensor(4), 3)))
     with pytest.raises(ValueError, match="trace.tau has shape"):
-        Trace(tr.x, tr.remasked, tr.revealed, tr.score, tr.tau[:2], mask_id, tr.fixed)
-    quiet = Trace(tr.x, torch.zeros_like(tr.remasked), tr.revealed, tr.score, tr.tau, mask_id, tr.fixed)
+        Trace(tr.x, tr.remasked, tr.unmasked, tr.score, tr.tau[:2], mask_id, tr.fixed)
+    quiet = Trace(tr.x, torch.zeros_like(tr.remasked), tr.unmasked, tr.score, tr.tau, mask_id, tr.fixed)
     with pytest.raises(ValueError, match="remasks nothing"):
         draw_step(quiet, 0, 0, decode)
     with pytest.raises(ValueError, match="i=3.*0 to 2"):
@@ -224,7 +224,7 @@ def test_samples_side_by_side():
         **dict(policy="prism", seed=1) | kw,
     )
     later = Trace(
-        tr.x[:, 1:], tr.remasked[:, 1:], tr.revealed[:, 1:], tr.score[:, 1:], tr.tau[:, 1:], mask_id, tr.fixed[1:]
+        tr.x[:, 1:], tr.remasked[:, 1:], tr.unmasked[:, 1:], tr.score[:, 1:], tr.tau[:, 1:], mask_id, tr.fixed[1:]
     )
     a, b = made(tr, first=5), made(later, first=6, policy="")
     d = data_of(a.replay(row=2, beside=b).html)
@@ -281,7 +281,7 @@ def steps_of(tab):
 
 def shown(tr, k):
     "Kind of every token after k steps"
-    x, out, new = tr.x[k, 0] == mask_id, tr.remasked[k - 1, 0] & (k > 0), tr.revealed[k - 1, 0] & (k > 0)
+    x, out, new = tr.x[k, 0] == mask_id, tr.remasked[k - 1, 0] & (k > 0), tr.unmasked[k - 1, 0] & (k > 0)
     kind = lambda p: (
         "prompt"
         if tr.fixed[0, p]

@@ -80,7 +80,7 @@ class Lifetimes:
 # %% ../../nbs/evaluation/trajectories.ipynb #2e0ac4c9
 def lifetime(
     remasked: Tensor, # [T, n, L] bool: positions remasked at each step, as in a trace
-    written: Tensor, # [T, n, L] bool: positions filled at each step (`Trace.revealed`)
+    written: Tensor, # [T, n, L] bool: positions filled at each step (`Trace.unmasked`)
 ) -> Lifetimes:
     "How many steps each committed token stood, and whether it was remasked or stood at the end."
     (T, n, L), lives, remasked, written = remasked.shape, [], remasked.cpu(), written.cpu()

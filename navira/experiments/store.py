@@ -144,7 +144,7 @@ def tabled(
         n_forward=int32(res.n_forward),
         n_remasked=int32(res.trace.remasked.sum((0, 2))),
         seconds=pa.array(np.full(n, res.seconds / n)))
-    if trace: columns |= dict(remasked=by_step(res.trace.remasked), written=by_step(res.trace.revealed))
+    if trace: columns |= dict(remasked=by_step(res.trace.remasked), written=by_step(res.trace.unmasked))
     return pa.table(columns)
 
 # %% ../../nbs/experiments/store.ipynb #d71aa9e9

@@ -62,8 +62,8 @@ def test_reselected_equals_a_loop(seed, within):
 @pytest.mark.parametrize('name', kinds)
 def test_lifetimes_account_for_every_token_and_step(joint, name):
     "Every token that was committed has a life, every remask ends one, and their steps add up to the tokens that stood."
-    t = run(joint, name); life = lifetime(t.remasked, t.revealed)
-    assert len(life.steps) == t.revealed.sum() and life.ended.sum() == t.remasked.sum() and (life.steps >= 1).all()
+    t = run(joint, name); life = lifetime(t.remasked, t.unmasked)
+    assert len(life.steps) == t.unmasked.sum() and life.ended.sum() == t.remasked.sum() and (life.steps >= 1).all()
     stood = ((t.x[1:] != t.mask_id) & ~t.fixed).sum()
     assert life.steps.sum() == stood
     assert life.censored.part.sum() == (t.x[-1] != t.mask_id).sum()

@@ -60,7 +60,7 @@ def test_again(home):
         res, at = ex_samples.again(home.store, key, row, home.model)
         assert torch.equal(res.tokens[at], ex_samples.tokens(home.store, key)[row])
         assert torch.equal(res.trace.remasked[:, at], gone[:, row])
-        assert torch.equal(res.trace.revealed[:, at], new[:, row])
+        assert torch.equal(res.trace.unmasked[:, at], new[:, row])
     with pytest.raises(ValueError, match='made by the model'): ex_samples.again(home.store, key, 0, small_lm(seed=4))
     with pytest.raises(ValueError, match='row=10'): ex_samples.again(home.store, key, 10, home.model)
 

@@ -179,7 +179,7 @@ def test_dus_steps_ranks_and_short_blocks():
     # 8 + 4, 8 and 3 free positions: a short block still has the strides 4, 2, 1
     assert s.n_steps == 6
     assert s.n_forward.tolist() == [6, 3, 3]
-    first = lambda b: s.trace.revealed[:, b].int().argmax(0)[int((x[b] != model.mask_id).sum()):].tolist()
+    first = lambda b: s.trace.unmasked[:, b].int().argmax(0)[int((x[b] != model.mask_id).sum()):].tolist()
     assert first(1) == [0, 2, 1, 2, 0, 2, 1, 2] and first(0)[:8] == first(1)
 
 @pytest.mark.parametrize('name, kw, parts', [

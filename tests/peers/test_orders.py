@@ -79,8 +79,8 @@ def test_no_mask_is_left_and_nothing_written_ever_changes(r):
     given_ = x != model.mask_id
     assert (s.tokens != model.mask_id).all() and torch.equal(s.tokens[given_], x[given_])
     assert (s.n_forward <= s.n_steps).all() and (s.n_forward >= 1).all() and not s.trace.remasked.any()
-    assert (s.trace.revealed.sum(0) == ~given_).all()                       # each free position is filled once
-    filled = s.trace.revealed.any(2)                                        # [T, n]
+    assert (s.trace.unmasked.sum(0) == ~given_).all()                       # each free position is filled once
+    filled = s.trace.unmasked.any(2)                                        # [T, n]
     if name in ('eb', 'fast-dllm'): assert (filled.sum(0) == s.n_forward).all()
     if name in ORDERS: assert (filled.sum(0) == s.n_forward).all() and s.n_steps == budget
 
@@ -107,7 +107,7 @@ def test_llada_writes_block_after_block_by_its_counts(length, most, T, blocks, n
             base, rem = divmod(length, T_b)
             when += [i + j for j in range(T_b) for _ in range(base + (j < rem))]
             i += T_b
-        steps = s.trace.revealed[:, row].nonzero()
+        steps = s.trace.unmasked[:, row].nonzero()
         assert steps[:, 0].tolist() == when
         assert ((steps[:, 1] - (L - nb * length)) // length).tolist() == [k // length for k in range(nb * length)]
 

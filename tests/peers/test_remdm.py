@@ -282,7 +282,7 @@ def test_rows_are_what_they_are_alone(name):
 def test_a_pass_is_made_where_something_is_filled_and_only_there(name):
     model = Tiny(6, 3)
     out = sample(model, strong(name), 40, 20, seed=3, trace=True, batch_size=7)
-    assert torch.equal(out.n_forward, out.trace.revealed.any(2).sum(0)) and out.n_forward.sum() == sum(model.rows)
+    assert torch.equal(out.n_forward, out.trace.unmasked.any(2).sum(0)) and out.n_forward.sum() == sum(model.rows)
     assert (out.n_forward < 40).any()
 
 def test_the_cached_form_of_mdlm_gives_the_tokens_of_the_plain_one():

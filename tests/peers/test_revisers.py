@@ -111,14 +111,14 @@ def test_counts_budget_prompt_and_trace(r):
     )
     t, T = out.trace, out.n_steps
     assert not (out.tokens == M).any() and (out.tokens >= 0).all() and (out.tokens <= r['V']).all()
-    assert (t.x[:, fixed] == prompt[fixed]).all() and not (t.remasked | t.revealed)[:, fixed].any()
+    assert (t.x[:, fixed] == prompt[fixed]).all() and not (t.remasked | t.unmasked)[:, fixed].any()
     assert (out.n_forward >= 1).all()
     assert (out.n_forward <= r['budget']).all()
     assert out.n_forward.sum() == sum(model.rows)
     masked = t.x == M
     tilde = torch.where(t.remasked, M, t.x[:-1])
-    assert not (t.remasked & masked[:-1]).any() and not (t.revealed & (tilde != M)).any()
-    assert torch.equal(t.x[1:][~t.revealed], tilde[~t.revealed])               # nothing changes that no flag explains
+    assert not (t.remasked & masked[:-1]).any() and not (t.unmasked & (tilde != M)).any()
+    assert torch.equal(t.x[1:][~t.unmasked], tilde[~t.unmasked])               # nothing changes that no flag explains
     free, written = (~fixed).sum(1), (~masked & ~fixed).sum(2)
     if r['name'] in EXACT_COUNT:
         count = remainder_last if r['name'] == 'remedi' else n_committed
@@ -349,7 +349,7 @@ def test_the_flag_is_prism_or_navira_det_with_another_score(name):
         rule = replace(rule, remask=replace(rule.remask, score=unsure[name.split('-')[0]]))
         out = sample(model, name, budget, 30, decoupled=decoupled, eta=.4, on=0., trace=True)
         assert torch.equal(out.tokens, sample(model, rule, budget, 30).tokens) and out.trace.remasked.any()
-        assert (out.trace.remasked & out.trace.revealed).any() == decoupled    # filled at once only by a second pass
+        assert (out.trace.remasked & out.trace.unmasked).any() == decoupled    # filled at once only by a second pass
 
 # ---- Bad input
 
