@@ -79,12 +79,12 @@ def _judge(st: Store, key: str, columns: dict, H: np.ndarray, y: np.ndarray, n: 
 # %% ../../nbs/experiments/made_up.ipynb #9fa5030b
 def made_up(
     folder: str | Path, # a new one
-    config: dict = MADE_UP, # a sweep
+    config: dict | None = None, # a sweep; None: the grid above
     length: int = 128, # tokens of a text
     spread: float = .05, # standard deviation of entropy and log-perplexity over the texts of a cell
 ) -> Store:
     "A store with a sweep's cells and their metrics, every number of them invented; no model is needed."
-    grid = read_sweep(config)
+    grid = read_sweep(MADE_UP if config is None else config)
     who = dict(fingerprint='made-up', length=length, prompt=None, dtype='float32', device='cpu',
                batch_size=grid.batch_size)
     st = claim(folder, grid, who, place=dict(device_name='no device: made-up numbers'))
