@@ -1,6 +1,6 @@
 """On an accelerator that is pretended (pretended.py): it refuses what CUDA refuses, and what runs on it gives the CPU's
 results."""
-import copy, gc, json, os, random, subprocess, threading
+import copy, gc, importlib, json, os, random, subprocess, threading
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -21,7 +21,7 @@ from navira.evaluation.mauve import features
 from navira.evaluation.trajectories import lifetime, overlap, reselected
 from navira.evaluation.same_state import by_frequency, same_state, states
 from navira.experiments.speed import Bench, random_network, Shape
-from navira.experiments.benchmark import benchmark, beside, reached, read_results, tables
+from navira.experiments.benchmark import benchmark, beside, reached, tables
 from navira.models.critic import Critic
 from navira.models.layers import Config
 from navira.models.loading import load
@@ -395,7 +395,7 @@ def test_a_notebook_reads_what_the_variable_names_and_nothing_else(root, tmp_pat
         ''.join(c['source']) for c in json.loads((root / 'nbs' / f'{nb}.ipynb').read_text())['cells']
         if variable in ''.join(c['source']))
     code = compile(cell.rsplit('\n', 1)[0] if nb == 'experiments/benchmark' else cell, nb, 'exec')
-    given = dict(os=os, Path=Path, open_store=open_store, read_results=read_results)
+    given = dict(vars(importlib.import_module('navira.' + nb.replace('/', '.'))), os=os, Path=Path, open_store=open_store)
     monkeypatch.setenv(variable, str(tmp_path / 'none'))
     with pytest.raises(FileNotFoundError, match='none'): exec(code, dict(given))
     monkeypatch.delenv(variable); monkeypatch.chdir(root / 'nbs' / 'experiments')

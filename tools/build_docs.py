@@ -47,7 +47,8 @@ class Names:
         badge = next((c for c in nb.cells if 'colab-badge' in c.source and c.cell_type == 'markdown'), None)
         if not self.here or not badge: return
         source = f'{self.cfg.git_url}/blob/{self.cfg.branch}/nbs/{path}'
-        badge.source += f'\n\nThis page is the notebook [nbs/{path}]({source}), imports included; it exports `{self.here}`.'
+        badge.source += (
+            f'\n\nThis page is the notebook [nbs/{path}]({source}), imports included; it exports `{self.here}`.')
 
     def meant(self, syms, s):
         "The entry of nbdev's index for `s`; None where it stays a word."
