@@ -12,7 +12,8 @@ from accelerate.state import AcceleratorState
 from torch import nn
 import navira.experiments.samples as ex_samples
 from navira.experiments.sweep import cells, read_sweep
-from navira.experiments.store import checked, open_store
+from navira.experiments.store import checked
+from navira.experiments.results import committed
 from navira.experiments.run import run
 import navira.experiments.speed as speed_speed
 from navira.evaluation.perplexity import perplexities, Reference
@@ -389,18 +390,26 @@ def test_the_rehearsal_of_make_gpu_is_small_and_has_what_the_notebooks_read(root
         and s.metrics == big.metrics and s.reference == big.reference)
     assert {'backbone', 'prism', 'navira-det'} == {c.policy for c in plan}
 
-@pytest.mark.parametrize('nb, variable', [('experiments/results', 'NAVIRA_RESULTS'), ('experiments/benchmark', 'NAVIRA_BENCHMARK')])  # noqa: E501
-def test_a_notebook_reads_what_the_variable_names_and_nothing_else(root, tmp_path, nb, variable, monkeypatch):
+def test_a_notebook_reads_the_store_that_the_variable_names(root, tmp_path, monkeypatch):
+    monkeypatch.setenv('NAVIRA_RESULTS', str(tmp_path / 'none'))
+    with pytest.raises(FileNotFoundError, match='none'): committed()
+    monkeypatch.setenv('NAVIRA_RESULTS', str(root / 'results' / 'small'))
+    assert [p.resolve() for p in committed()] == [root / 'results' / 'small']
+    monkeypatch.delenv('NAVIRA_RESULTS'); monkeypatch.chdir(root / 'nbs' / 'experiments')
+    assert committed()[-1].resolve() == root / 'results' / 'small'
+
+def test_the_benchmarks_notebook_reads_what_the_variable_names(root, tmp_path, monkeypatch):
+    nb = json.loads((root / 'nbs' / 'experiments' / 'benchmark.ipynb').read_text())
     cell = next(
-        ''.join(c['source']) for c in json.loads((root / 'nbs' / f'{nb}.ipynb').read_text())['cells']
-        if variable in ''.join(c['source']))
-    code = compile(cell.rsplit('\n', 1)[0] if nb == 'experiments/benchmark' else cell, nb, 'exec')
-    given = dict(vars(importlib.import_module('navira.' + nb.replace('/', '.'))), os=os, Path=Path, open_store=open_store)
-    monkeypatch.setenv(variable, str(tmp_path / 'none'))
+        ''.join(c['source']) for c in nb['cells']
+        if 'NAVIRA_BENCHMARK' in ''.join(c['source']))
+    code = compile(cell.rsplit('\n', 1)[0], 'benchmark', 'exec')
+    given = dict(vars(importlib.import_module('navira.experiments.benchmark')), os=os, Path=Path)
+    monkeypatch.setenv('NAVIRA_BENCHMARK', str(tmp_path / 'none'))
     with pytest.raises(FileNotFoundError, match='none'): exec(code, dict(given))
-    monkeypatch.delenv(variable); monkeypatch.chdir(root / 'nbs' / 'experiments')
+    monkeypatch.delenv('NAVIRA_BENCHMARK'); monkeypatch.chdir(root / 'nbs' / 'experiments')
     exec(code, given)
-    assert given['RESULTS'][-1].name == 'small' if nb == 'experiments/results' else given['found']['made']['kind'] == 'cpu'  # noqa: E501
+    assert given['found']['made']['kind'] == 'cpu'
 
 # --- training ---------------------------------------------------------------------------------------------------------
 WORDS = ('the dog sees', 'the cat hears', 'an owl', 'a man', 'and then', 'the cow sleeps')
