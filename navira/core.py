@@ -36,19 +36,20 @@ class State:
     n: int            # number of steps T
 
     @classmethod
-    def start(cls, x: Tensor, mask_id: int, n: int, noise: Noise) -> State:
-        "From ids [B, L]: what is not `mask_id` is the prompt."
+    def start(cls, x: Tensor, mask_id: int, n: int, noise: Noise, fixed: Tensor | None = None) -> State:
+        "From ids [B, L]: what is not `mask_id` is the prompt. `fixed` [B, L]: masks too that are not to be filled."
         # float32: the first float64 numbers written make it float64
         nan = torch.full(x.shape, torch.nan, dtype=torch.float32, device=x.device)
         n_forward = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return cls(x, x != mask_id, nan, nan, n_forward, noise, mask_id, 0, n)
+        fixed = x != mask_id if fixed is None else fixed
+        return cls(x, fixed, nan, nan, n_forward, noise, mask_id, 0, n)
 
     def __getitem__(self, rows: Tensor) -> State:
         by_row = 'x', 'fixed', 'conf', 'score', 'n_forward', 'noise'
         return replace(self, **{k: getattr(self, k)[rows] for k in by_row})
 
     @property
-    def masked(self) -> Tensor: return self.x == self.mask_id
+    def masked(self) -> Tensor: return (self.x == self.mask_id) & ~self.fixed
     @property
     def committed(self) -> Tensor: return ~self.masked & ~self.fixed     # by the sampler: what may be remasked
     @property
@@ -101,7 +102,7 @@ class Pass:
     Rows that nobody asks about are never run; asking is never an error. `together` [B] bool names rows that will be
     asked about later: they run in one batch with the first that are."""
     def __init__(self, model: Denoiser, st: State, together: Tensor | None = None):
-        self.model, self.x, self.masked = model, st.x, st.masked
+        self.model, self.x, self.masked = model, st.x, st.x == st.mask_id
         self.ran = torch.zeros(len(st.x), dtype=torch.bool, device=st.x.device) # [B]: rows run so far
         self.scored: Tensor | None = None                  # [B, L] qualities asked for so far, NaN in other rows
         self._together = self.ran if together is None else together

@@ -8,13 +8,14 @@ import difflib
 import html
 import inspect
 import os
+import re
 import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, cast, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, cast, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ from .base.parallel import parallel_map
 from .base.noise import Noise
 from .base.progress import ProgressBar
 from .diffusion import Forward
-from .core import _NO_HEAD, by_budget, evaluate, Model, name_of, Pass, Policy, rows_of, State, step
+from .core import _NO_HEAD, by_budget, evaluate, Model, name_of, nothing, Pass, Policy, rows_of, State, step
 from .registry import _keyword, _registry, _renamed, parameters, policy
 from .replay import _only, replay, Trace
 
@@ -61,16 +62,14 @@ def start_ids(
     n: int | None = None, # samples; None: one a prompt
     length: int | None = None, # L; None: that of a text with blanks, else the model's
     prompt: str | Sequence | Tensor | None = None, # a text or several, or ids with mask_id where free: [l], [n, l]
-) -> Tensor: # [n, L] int64, mask_id where free, -1 after the end of a text with blanks that is shorter than others
+    max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
+) -> Tensor: # [n, L] int64, mask_id where free, -1 after the end of a text that is shorter than others
     "What the sampler starts from. One prompt is that of all samples, several are one a sample."
+    if max_new_tokens is not None: return _continued(model, n, length, prompt, max_new_tokens)
     L = model.length if length is None else check_int('length', length, 1, f'expected at most {model.length}, and')
     if L > model.length:
         raise ValueError(f'length={L}: expected at most the {model.length} tokens the model was trained for')
-    rows = [] if prompt is None else _prompts(model, prompt)
-    n = len(rows) or 1 if n is None else check_int('n', n, 1, 'the number of samples is')
-    if len(rows) not in (0, 1, n):
-        one = 'leave n out for one sample a prompt, or give one prompt'
-        raise ValueError(f'prompt: {len(rows)} prompts for n={n} samples; {one}')
+    rows, n = _rows(model, n, prompt)
     for ids, _ in rows: _check_ids(model, ids, L)
     affordable(n, L)
     x = _laid_out(rows, n, L, model.mask_id, length is None)
@@ -87,6 +86,32 @@ def _laid_out(rows: list[tuple[Tensor, bool]], n: int, L: int, mask_id: int, end
         if blanks and end: x[at, len(ids):] = -1
     return x
 
+def _rows(model: Model, n: int | None, prompt, open_ended: bool = False) -> tuple[list[tuple[Tensor, bool]], int]:
+    "The prompts, and the number of samples."
+    rows = [] if prompt is None else _prompts(model, prompt, open_ended)
+    n = len(rows) or 1 if n is None else check_int('n', n, 1, 'the number of samples is')
+    if len(rows) in (0, 1, n): return rows, n
+    one = 'leave n out for one sample a prompt, or give one prompt'
+    raise ValueError(f'prompt: {len(rows)} prompts for n={n} samples; {one}')
+
+def _continued(model: Model, n: int | None, length, prompt, new: int) -> Tensor: # [n, L]
+    "Prompts of any lengths, each with so many masks after it, then -1."
+    if length is not None: raise ValueError(f'length={length} and max_new_tokens={new}: expected one of them')
+    new = check_int('max_new_tokens', new, 1, high=model.length)
+    rows, n = _rows(model, n, prompt, open_ended=True)
+    for i, (ids, _) in enumerate(rows):
+        if len(ids) + new > model.length:
+            raise ValueError(f'prompt {i}: {len(ids)} tokens and {new} new ones; expected at most {model.length} '
+                             'in all, which the model was trained for')
+        _check_ids(model, ids, model.length)
+    L = new + max([len(ids) for ids, _ in rows], default=0)
+    affordable(n, L)
+    x = torch.full((n, L), -1)
+    for b in range(n):
+        ids = rows[b % len(rows)][0] if rows else torch.empty(0, dtype=torch.int64)
+        x[b, :len(ids)], x[b, len(ids):len(ids) + new] = ids, model.mask_id
+    return x
+
 def _check_ids(model: Model, ids: Tensor, L: int) -> None:
     "ValueError for ids [l] that are not of the vocabulary, or more than L."
     vocab, low, high = getattr(getattr(model, 'config', None), 'vocab_size', None), ids.min().item(), ids.max().item()
@@ -95,10 +120,11 @@ def _check_ids(model: Model, ids: Tensor, L: int) -> None:
     if len(ids) > L: raise ValueError(f'prompt: {len(ids)} tokens are longer than the {L} of the sequence')
 
 # %% ../nbs/07_sampling.ipynb #80175e79
-def _prompts(model: Model, prompt) -> list[tuple[Tensor, bool]]: # of each: ids [l]; is it a text with blanks?
+def _prompts(model: Model, prompt, open_ended: bool = False) -> list[tuple[Tensor, bool]]:
+    "Of each: ids [l]; is it a text with blanks? `open_ended`: without what a tokenizer puts after a whole text."
     texts = [prompt] if isinstance(prompt, str) else prompt
     if isinstance(texts, (list, tuple)) and texts and all(isinstance(t, str) for t in texts):
-        return [(r, bool((r == model.mask_id).any())) for r in _encode(model, texts)]
+        return [(r, bool((r == model.mask_id).any())) for r in _encode(model, texts, open_ended)]
     return [(r, False) for r in _ids(prompt)]
 
 def _ids(prompt) -> list[Tensor]: # each [l]
@@ -128,14 +154,20 @@ def _blanks(model) -> tuple[Tokenizer, str]: # one that reads blanks, and how th
         tok.add_special_tokens([blank])
     return tok, blank
 
-def _encode(model, texts: Sequence[str]) -> list[Tensor]: # ids [l] of each
+_RUN = re.compile(r'\[MASK\*(\d{1,6})\]')     # [MASK*12]: twelve blanks
+
+def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tensor]: # ids [l] of each
     tok, blank = _blanks(model)
     def ids(text: str) -> Tensor:
         try: text.encode()
         except UnicodeEncodeError as e:
             bad = text[e.start:e.start + 8]
             raise ValueError(f'prompt: {bad!r} is no text, at character {e.start}') from None
-        found = torch.tensor(tok.encode(text.replace(' ' + blank, blank)).ids, dtype=torch.int64)
+        text = _RUN.sub(lambda m: blank * check_int('MASK*', int(m[1]), 1, high=model.length), text)
+        told = tok.encode(text.replace(' ' + blank, blank))
+        end = len(told.ids)
+        while open_ended and end and told.special_tokens_mask[end - 1] and told.ids[end - 1] != model.mask_id: end -= 1
+        found = torch.tensor(told.ids[:end], dtype=torch.int64)
         found[found == tok.token_to_id(blank)] = model.mask_id
         return found
     return [ids(t) for t in texts]
@@ -170,6 +202,7 @@ class Samples:
     seed: int | None = None
     first: int = 0           # number of the first sample
     charged: int | None = None # forward passes that the policy's steps are charged, run or not; None: the budget
+    given: Tensor | None = None # [n] int64: how many tokens of a prompt each text begins with
 
     def decode(self, ids) -> str: # token ids -> text
         if self.tokenizer is None: raise ValueError('this model has no tokenizer: read .tokens')
@@ -177,6 +210,13 @@ class Samples:
 
     @property
     def texts(self) -> list[str]: return list(self)
+    @property
+    def new_texts(self) -> list[str]:
+        "What was written after each prompt, without special tokens."
+        if self.tokenizer is None: raise ValueError('this model has no tokenizer: read .tokens')
+        starts = [0] * len(self) if self.given is None else self.given.tolist()
+        ids = ([int(t) for t in row[k:] if t >= 0] for row, k in zip(self.tokens, starts, strict=True))
+        return [self.tokenizer.decode(i, skip_special_tokens=True) for i in ids]
 
     def __len__(self) -> int: return len(self.tokens)
     def __iter__(self) -> Iterator[str]: return map(self.decode, self.tokens)
@@ -287,12 +327,19 @@ def sample(
     trace: bool = False, # record every step
     first: int = 0, # number of the first sample: (seed, first=32, n=32) continues (seed, n=32)
     progress: bool | Callable[[int], None] | None = None, # None: a bar if the run lasts; True, False; or a function
+    max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
+    block_length: int | None = None, # write so many free positions at a time, left to right
+    eos: Literal['cut', 'keep', 'suppress'] = 'cut', # of a text that has ended: drop what follows, keep it, never end
+    stream: Callable[[int, str], None] | None = None, # is called after each step with a sample's number and its text
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2).
 
     ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is the tokenizer's mask
-    token, in ids `mask_id`; prompts may have any lengths.
+    token, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may have any lengths.
+
+    A text ends with a token that the model names in `eos_ids`, if nothing was given after it. With blocks, and with
+    policies that never remask, a text that has ended takes part in no further pass.
 
     `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where several threads
     call the model; a model without a `device` counts as on the CPU. `progress=None` shows a bar in a terminal or a
@@ -300,22 +347,63 @@ def sample(
     the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a
     negative number)."""
     _check_model(model)
-    rule, hyper = _registered(policy, hyper, inspect.signature(sample).parameters)
+    rule, hyper, block_length = _told_blocks(policy, hyper, block_length, inspect.signature(sample).parameters)
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of the number of rows')
     batch_size = None if batch_size is None else check_int('batch_size', batch_size, 1)
-    seed = check_int('seed', seed, -2**63)
-    x, t0, name = start_ids(model, n, length, prompt), time.perf_counter(), _name(policy, hyper)
+    seed, model = check_int('seed', seed, -2**63), _never_ending(model) if _check_eos(eos) == 'suppress' else model
+    x, t0 = start_ids(model, n, length, prompt, max_new_tokens), time.perf_counter()
+    name = _name(policy, hyper)
     fits(model, rule, x.shape[1])
-    T = n_steps(rule, budget, (x == model.mask_id).sum(1))
+    steps = _block_steps(rule, budget, x == model.mask_id, block_length)
+    T = sum(steps)
     if trace: _check_trace(x, T)
     first = check_int('first', first, 0, high=2**63 - len(x))
+    ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
     with _told(progress, T * len(x), name) as tell:
-        tokens, forwards, traces = _Run(model, rule, x, T, seed, first, trace, tell)(batch_size)
+        run = _Run(model, rule, x, steps, block_length, seed, first, trace, tell, ends, stream)
+        tokens, forwards, traces = run(batch_size)
     cost = T * rule.passes
     charged, tokenizer = min(cost, int(budget)) if rule.matched else cost, getattr(model, 'tokenizer', None)
-    seconds = time.perf_counter() - t0
-    return Samples(tokens, forwards, T, int(budget), seconds, tokenizer, traces, name, seed, first, charged)
+    given, seconds = ((x == model.mask_id).cumsum(1) == 0).sum(1), time.perf_counter() - t0
+    return Samples(tokens, forwards, T, int(budget), seconds, tokenizer, traces, name, seed, first, charged, given)
+
+def _told_blocks(policy: str | Policy, hyper: dict, block_length: int | None, own) -> tuple[Policy, dict, int | None]:
+    "The rule, its hyper-parameters, and the length of blocks, unless the policy works in blocks itself and is told it."
+    if block_length is not None: block_length = check_int('block_length', block_length, 1)
+    if block_length is not None and isinstance(policy, str) and 'block_length' in parameters(
+            _registry[check_choice('policy', policy, _registry)]): hyper, block_length = hyper | dict(
+                block_length=block_length), None
+    return *_registered(policy, hyper, own), block_length
+
+def _check_eos(eos: str) -> str: return check_choice('eos', eos, ('cut', 'keep', 'suppress'))
+
+def _never_ending(model: Model) -> Model:
+    "The model without tokens that end a text (LLaDA, appendix B.4)."
+    if not (suppressing := getattr(model, 'suppressing', None)) or not getattr(model, 'eos_ids', ()):
+        raise ValueError("eos='suppress': this model names no token that ends a text; expected 'cut' or 'keep'")
+    return suppressing(getattr(model, 'eos_ids'))  # noqa: B009
+
+
+# %% ../nbs/07_sampling.ipynb #94494bc0
+def _block_of(free: Tensor, length: int | None) -> Tensor: # [n, L] bool -> [n, L] int64
+    "Which block a free position belongs to."
+    rank = free.cumsum(1) - 1
+    return rank // length if length else torch.zeros_like(rank)
+
+def _block_steps(rule: Policy, budget: int, free: Tensor, length: int | None) -> list[int]: # T of each block
+    "The budget, shared out among the blocks. ValueError if it does not pay for a step in each."
+    enough(rule, budget)
+    of = _block_of(free, length)
+    n = int(of.masked_fill(~free, 0).max()) + 1
+    if budget < n * rule.passes:
+        raise ValueError(f'budget={budget}: {n} blocks of {length} positions need at least {n * rule.passes} '
+                         f'forward passes; expected that many, or a block_length of at least '
+                         f'{-(-int(free.sum(1).max()) // (budget // rule.passes))}')
+    if n == 1: return [n_steps(rule, budget, free.sum(1))]
+    steps = budget // rule.passes
+    shares = [(steps * (b + 1) // n - steps * b // n) * rule.passes for b in range(n)]
+    return [n_steps(rule, s, (free & (of == b)).sum(1)) for b, s in enumerate(shares)]
 
 # %% ../nbs/07_sampling.ipynb #5a90d3f2
 @dataclass
@@ -324,16 +412,21 @@ class _Run:
     model: Model
     rule: Policy
     x: Tensor # [n, L] ids at the start, -1 after the end of a shorter text
-    T: int # steps
+    steps: list[int] # of each block
+    block_length: int | None
     seed: int
     first: int # number of the first sample
     trace: bool
     tell: Callable[[int], None] # with the steps made
+    ends: tuple[int, ...] = () # tokens that end a text
+    stream: Callable[[int, str], None] | None = None # sample, text so far
     stop: threading.Event = field(default_factory=threading.Event) # interrupted, or another batch has failed
 
     def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
         ends = (self.x >= 0).sum(1)
-        alike = [(ends == length).nonzero()[:, 0] for length in ends.unique()]     # the rows of a batch have one length
+        # the rows of a batch have one length, unless the model takes several; then near ones are together
+        ragged = getattr(self.model, 'ragged', False) and not hasattr(self.rule.step, 'fits')
+        alike = [ends.argsort(stable=True)] if ragged else [(ends == n).nonzero()[:, 0] for n in ends.unique()]
         parts = self.batches(alike, batch_size)
         # None is of a run that was stopped, whose error has come up by now
         tokens, forwards, traces = zip(*cast(list[tuple], parts))
@@ -351,26 +444,55 @@ class _Run:
         return list(parallel_map(self.batch, batches, device, most=most // share, halt=self.stop.set))
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor, Trace | None] | None:
-        "The loop of Algorithm 2. None where the run was stopped."
-        device, end = getattr(self.model, 'device', 'cpu'), int((self.x[rows[0]] >= 0).sum())
+        "The loop of Algorithm 2, block by block. None where the run was stopped."
+        device, end = getattr(self.model, 'device', 'cpu'), int((self.x[rows] >= 0).sum(1).max())
         x, noise = self.x[rows, :end].to(device), Noise(self.seed, self.first + rows.to(device))
-        st = State.start(x, self.model.mask_id, self.T, noise)
-        rec = _Recorder(st) if self.trace else None
-        for i in range(self.T):
+        free = x == self.model.mask_id
+        of, ran, rec = _block_of(free, self.block_length), torch.zeros(len(x), dtype=torch.int64, device=device), None
+        for b, T in enumerate(self.steps):
+            before = sum(self.steps[:b])
+            st = State.start(x, self.model.mask_id, T, noise.after(before), ~(free & (of == b) & (x >= 0)))
+            if self.trace and rec is None: rec = _Recorder(replace(st, fixed=~free))
+            last = self.block(st, rec, rows, before, free)
+            if last is None: return None
+            self.check_full(last)
+            x, ran = self.cut(last, free).x, ran + last.n_forward
+        tokens = F.pad(x.cpu(), (0, self.x.shape[1] - end), value=-1)
+        return tokens, ran.cpu(), rec.trace() if rec else None
+
+    def block(self, st: State, rec: _Recorder | None, rows: Tensor, made: int, free: Tensor) -> State | None:
+        "The steps of one block, after `made` others."
+        settled = bool(self.ends) and self.rule.remask is nothing and self.rule.step is None
+        for i in range(st.n):
             if self.stop.is_set(): return None
-            model = self.model if i else _Checked(self.model, self.rule)
+            model = self.model if made + i else _Checked(self.model, self.rule)
             try: st = step(self.rule, st, model, *([rec.watch] if rec else []))
             except torch.OutOfMemoryError:
-                self.tell(-i * len(rows))                          # these steps will be made again
+                self.tell(-(made + i) * len(rows))                 # these steps will be made again
                 raise
+            if settled: st = self.cut(st, free)
             self.tell(len(rows))
-        self.check_full(st)
-        tokens = F.pad(st.x.cpu(), (0, self.x.shape[1] - end), value=-1)
-        return tokens, st.n_forward.cpu(), rec.trace() if rec else None
+            if self.stream: self.show(st, rows)
+        return st
+
+    def cut(self, st: State, free: Tensor) -> State:
+        "Nothing is left to write after a token that ends a text; a text that was given to the end stays whole."
+        if not self.ends: return st
+        open_ended = (~free & (st.x >= 0)).flip(1).cumsum(1).flip(1) == 0
+        end = open_ended & torch.isin(st.x, torch.tensor(self.ends, device=st.x.device))
+        gone = (end.cumsum(1) - end.long() > 0)
+        return replace(st, x=st.x.masked_fill(gone, -1), fixed=st.fixed | gone)
+
+    def show(self, st: State, rows: Tensor) -> None:
+        tok = getattr(self.model, 'tokenizer', None)
+        for number, ids in zip((self.first + rows).tolist(), st.x.tolist(), strict=True):
+            ids = [i for i in ids if i >= 0]
+            assert self.stream
+            self.stream(number, str(ids) if tok is None else tok.decode(ids, skip_special_tokens=False))
 
     def check_full(self, st: State) -> None:
         if not (left := int(st.masked.sum())): return
-        raise ValueError(f'unmask: {name_of(self.rule.unmask)} left {left} masks in finished texts, after {self.T} '
+        raise ValueError(f'unmask: {name_of(self.rule.unmask)} left {left} masks in finished texts, after {st.n} '
                          'steps; expected none, as with `TopK(random_order, n_unmask)`')
 
 def _check_trace(x: Tensor, T: int) -> None:

@@ -35,10 +35,15 @@ class Noise:
     def __init__(self,
         seed: int, # any int
         samples: Tensor, # [B] int64: which samples the rows of the batch are
+        made: int = 0, # steps made before: step i draws the numbers of step made + i
     ):
-        self.seed, self.samples = seed, samples
+        self.seed, self.samples, self.made = seed, samples, made
 
-    def __getitem__(self, rows) -> Noise: return Noise(self.seed, self.samples[rows])
+    def __getitem__(self, rows) -> Noise: return Noise(self.seed, self.samples[rows], self.made)
+
+    def after(self, steps: int) -> Noise:
+        "For a run that follows on one of so many steps, with numbers of its own."
+        return Noise(self.seed, self.samples, self.made + steps)
 
     def uniform(self,
         i: int, # step
@@ -47,5 +52,6 @@ class Noise:
     ) -> Tensor: # [B, L] float64 in the open interval (0, 1)
         where = torch.arange(length, device=self.samples.device)
         word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), 'little')
-        a, b, _, _ = philox((where[None], i, word, self.samples[:, None]), (self.seed & _LOW, self.seed >> 32 & _LOW))
+        key = self.seed & _LOW, self.seed >> 32 & _LOW
+        a, b, _, _ = philox((where[None], self.made + i, word, self.samples[:, None]), key)
         return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52     # 52 bits: one half more still fits a float64

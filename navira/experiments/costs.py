@@ -22,7 +22,7 @@ from ..base.files import atomic_write
 from ..diffusion import Forward
 from ..core import name_of, Policy
 from ..models.denoiser import MaskedLM
-from ..models.loading import load as load_model
+from ..models.loading import load as load_model, mdlm_only
 from ..registry import policy
 from ..sampling import sample
 from ..evaluation.perplexity import perplexities
@@ -183,7 +183,7 @@ def at_hand(
     gpu = torch.cuda.is_available()
     if s.device == 'cuda' and not gpu:
         raise ValueError("device='cuda': no CUDA device here; --set device=cpu estimates for this processor")
-    return load_model(s.model, 'cuda' if gpu and s.device != 'cpu' else 'cpu')
+    return mdlm_only(load_model(s.model, 'cuda' if gpu and s.device != 'cpu' else 'cpu'), 'a table of costs')
 
 # %% ../../nbs/experiments/costs.ipynb #17293d43
 def _paces(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -221,7 +222,7 @@ def prepared(
 ) -> tuple[MaskedLM, Sweep, list[Cell], int]: # model, sweep with its length, cells, free positions
     "Everything that can be wrong is wrong here, before any work."
     plan = cells(s)
-    net = (load_model(s.model) if model is None else model).to(device)
+    net = cast(MaskedLM, load_model(s.model) if model is None else model).to(device)
     x = start_ids(net, 1, s.length, s.prompt)
     for c in plan: fits(net, rule(c), x.shape[1])
     return net, replace(s, length=x.shape[1]), plan, int((x == net.mask_id).sum())

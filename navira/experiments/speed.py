@@ -31,7 +31,7 @@ from ..diffusion import drawer, Forward
 from ..core import Policy, State, step
 from ..models.layers import Config, GELU, Norm
 from ..models.denoiser import DiTForward, MaskedLM, multiply_adds
-from ..models.loading import load
+from ..models.loading import load, mdlm_only
 from ..registry import policy
 from ..sampling import sample
 from ..training.data import keyed
@@ -67,7 +67,7 @@ class Shape:
     config: Config | None = None # None: the embedded model; else random weights
 
     def network(self, device='cpu') -> MaskedLM:
-        return (load() if self.config is None else random_network(self.config)).to(device)
+        return (mdlm_only(load(), 'the benchmark') if self.config is None else random_network(self.config)).to(device)
 
 SHAPES = {'embedded': Shape(64), 'mdlm-owt': Shape(1, config=Config(quality_blocks=1))}
 

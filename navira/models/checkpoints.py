@@ -52,7 +52,7 @@ def read_config(
     except (ValueError, OSError, RecursionError) as e:
         raise ValueError(f"{path}: not a readable JSON file ({e})") from e
     kind = d.get("model_type", "mdlm") if isinstance(d, dict) else d
-    if kind != "mdlm": raise ValueError(f"{path}: model_type {kind!r}: expected 'mdlm'")
+    if kind not in ("mdlm", "proseco"): raise ValueError(f"{path}: model_type {kind!r}: expected 'mdlm' or 'proseco'")
     if missing := sorted({"vocab_size", "hidden_dim", "n_blocks", "n_heads"} - d.keys()):
         raise ValueError(f"{path}: no {', '.join(missing)}: expected the configuration of an MDLM checkpoint")
     known = {f.name for f in fields(Config)}

@@ -23,10 +23,11 @@ def over(
     p: Pass,
     where: Tensor, # [B, L] bool
     f: Callable[[Tensor, Tensor, Tensor], Tensor], # logits [N, V], uniforms of the token draw [N], where [B, L] -> [N]
-    most: int = 4096, # positions at a time
+    most: int = 2**25, # logits at a time
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
-    "`f` of the logits at `where`, in portions."
-    u = st.uniform('token')
+    "`f` of the logits at `where`, in portions: all of a large vocabulary's at once would fill the memory."
+    u, vocab = st.uniform('token'), getattr(getattr(p.model, 'config', None), 'vocab_size', 1)
+    most = max(1, min(4096, most // vocab))          # positions
     place = where.flatten().cumsum(0).view_as(where) - 1
     out = torch.full(where.shape, torch.nan, device=where.device)
     for first in range(0, int(where.sum()), most):

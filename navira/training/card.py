@@ -21,7 +21,7 @@ from ..base.files import atomic_write
 from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params, with_head
 from ..models.checkpoints import save
-from ..models.loading import load, of_run, WEIGHTS
+from ..models.loading import load, mdlm_only, of_run, WEIGHTS
 from .settings import FinetuneConfig, read_run, TrainConfig
 from .runs import read_checkpoint, read_log
 from .bound import bits, characters, evaluate_nelbo
@@ -91,7 +91,7 @@ def export(
     kind, settings = _begun(run)
     model, past, new = (_pretrained if kind == 'TrainConfig' else _finetuned)(run, settings)
     save(model, folder, dtype)
-    model = load(folder, 'cuda' if torch.cuda.is_available() else None)
+    model = mdlm_only(load(folder, 'cuda' if torch.cuda.is_available() else None), 'a model card')
     ids, held = tokens_of(run, model.length)
     name = data or past.get('data', {}).get('name') or Path(settings['data']).name
     earlier = run / 'before.json'
@@ -120,7 +120,7 @@ def _pretrained(
     return take_average(model, run), {}, [stage_record('pretrain', run, settings)]
 
 def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:
-    model = with_head(load(settings['model']))
+    model = with_head(mdlm_only(load(settings['model']), 'a model card'))
     done = [(n, c) for n, _, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
     new = [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done]
     return take_average(model, run / done[-1][0]), record_of(settings['model']), new

@@ -18,7 +18,7 @@ from torch import nn, Tensor
 from ..base.checks import check_choice
 from ..diffusion import corrupt, Forward, low_discrepancy, nucleus
 from ..models.denoiser import MaskedLM, n_params
-from ..models.loading import load
+from ..models.loading import load, mdlm_only
 from ..models.critic import Critic, RatedForward
 from .settings import LoopConfig
 from .loop import Run, Stage
@@ -119,7 +119,7 @@ def train_critic(
     tell: Callable[[str], None] | None = None, # is told how long it takes; None: nobody
 ) -> Path: # folder of the critic, for `Critic.load`; the run folder if interrupted
     "Trains a critic for a denoiser, or goes on where the run in `cfg.out` stopped."
-    denoiser = load(cfg.model).requires_grad_(False)
+    denoiser = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
     critic = Critic.of(denoiser, cfg.blocks)
     stages = lambda run: _criticism(run, critic, denoiser)
     task = Task(denoiser.length, _tokenizer_of(denoiser, cfg), stages, export_critic, 'critic')
@@ -144,7 +144,7 @@ def export_critic(
     run, folder = Path(run), Path(folder)
     _, settings = _begun(run)
     cfg = CriticConfig(**settings)
-    denoiser = load(cfg.model, 'cuda' if torch.cuda.is_available() else None)
+    denoiser = mdlm_only(load(cfg.model, 'cuda' if torch.cuda.is_available() else None), 'a critic')
     take_average(Critic.of(denoiser, cfg.blocks), run).save(folder, dtype)
     critic, (_, held) = Critic.load(folder), tokens_of(run, denoiser.length)
     record = dict(format=1, network=dataclasses.asdict(critic.config), parameters=n_params(critic),

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..base.files import atomic_write
 from ..models.denoiser import MaskedLM, with_head
-from ..models.loading import load
+from ..models.loading import load, mdlm_only
 from .data import Corpus
 from .settings import FinetuneConfig, number
 from .runs import read_checkpoint, unusable
@@ -57,7 +57,7 @@ def finetune(
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Gives a denoiser a quality head, or goes on where the run in `cfg.out` stopped."
     from navira.training.card import export
-    with seeded(cfg.seed, 0): model = with_head(load(cfg.model))               # a new head is a function of the seed
+    with seeded(cfg.seed, 0): model = with_head(mdlm_only(load(cfg.model), 'fine-tuning'))   # a new head is the seed's
     task = Task(model.length, _tokenizer_of(model, cfg), lambda run: _finetuning(run, model), export)
     return run_task(task, cfg, progress, stop, tell)
 
