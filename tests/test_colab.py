@@ -18,8 +18,9 @@ for source in json.load(sys.stdin):
 """
 
 def run(python, sources, cwd, **env):
-    "Cells, one after the other, in a new IPython"
-    env = {k: v for k, v in os.environ.items() if not k.startswith(('COLAB_', 'NAVIRA_', 'PYTHON'))} | env
+    "Cells, one after the other, in a new IPython, which sees no environment that is active here"
+    ours = 'COLAB_', 'NAVIRA_', 'PYTHON', 'VIRTUAL_ENV', 'IPYTHON'
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ours)} | env
     command = [python, '-c', drive]
     return subprocess.run(command, input=json.dumps(sources), cwd=cwd, env=env, capture_output=True, text=True)
 

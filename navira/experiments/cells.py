@@ -126,7 +126,7 @@ def plain(v):
     return getattr(v, '__qualname__', type(v).__name__)
 
 # %% ../../nbs/experiments/cells.ipynb #8df769a2
-RULES = 1     # version of what decides tokens; raised together with the digests in tests/test_experiments.py
+RULES = 1     # version of what decides tokens; raised together with the digests in tests/experiments/test_cells.py
 
 def digest(
     v, # anything that `plain` makes JSON of

@@ -278,7 +278,7 @@ def sound(path: Path) -> pa.Table | None:
     return stands(path)
 
 # %% ../../nbs/experiments/measure.ipynb #048944f9
-# versions of what metrics compute; raised together with the digests in tests/test_experiments.py
+# versions of what metrics compute; raised together with the digests in tests/experiments/test_measure.py
 METRIC_RULES = dict.fromkeys(METRICS, 1) | dict(sets=2)
 
 # %% ../../nbs/experiments/measure.ipynb #286f4880

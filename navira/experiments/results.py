@@ -145,9 +145,9 @@ METHODS = {
     'NAVIRA one pass':    Method('navira-onepass', look=('#7a3fa0', '*', '-')),
     'one pass, drawn':    Method('navira-onepass', dict(score='drawn'), ('#a974c9', 'h', '--')),
     'one pass, both':     Method('navira-onepass', dict(score='both'), (RED, 'D', ':')),
-    'MDLM backbone P=0.7': Method('backbone', dict(p=.7), ('0.45', '+', ':')),
-    'PRISM P=0.7':        Method('prism', dict(p=.7), (BLUE, 'v', '--')),
-    'one pass, both P=0.7': Method('navira-onepass', dict(score='both', p=.7), (RED, 'v', '-.')),
+    'MDLM backbone P=0.7': Method('backbone', dict(top_p=.7), ('0.45', '+', ':')),
+    'PRISM P=0.7':        Method('prism', dict(top_p=.7), (BLUE, 'v', '--')),
+    'one pass, both P=0.7': Method('navira-onepass', dict(score='both', top_p=.7), (RED, 'v', '-.')),
     'one pass tau=0.2':   Method('navira-onepass', dict(tau=.2), ('#c49bdd', '^', ':')),
     'one pass + piecewise': Method('navira-onepass-piecewise', look=('#4b1f6b', 'D', '-.')),
     'one pass, suspects': Method('navira-onepass-suspects', look=('#2e0f45', 'X', ':'), per_eta=2.)}
