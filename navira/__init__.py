@@ -3,16 +3,18 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
 # The public surface, imported when first used: `navira --version` need not load torch.
-_home = {'load': 'models.loading', 'save': 'models.checkpoints', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'policies': 'registry', 'policy': 'registry',
+_home = {'load': 'models.loading', 'save': 'models.checkpoints', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'policies': 'registry', 'policy': 'registry',
          'register': 'registry', 'perplexity': 'evaluation.perplexity', 'entropy': 'evaluation.diversity'}
 
 if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
     from . import schedules as schedules
     from .models.loading import load as load
     from .models.checkpoints import save as save
+    from .models.transformers import wrap as wrap
     from .evaluation.diversity import entropy as entropy
     from .evaluation.perplexity import perplexity as perplexity
     from .core import Policy as Policy
+    from .chatting import chat as chat
     from .filling import fill as fill
     from .registry import policies as policies
     from .registry import policy as policy
@@ -24,7 +26,7 @@ else:
     def __getattr__(name):
         from importlib import import_module
         if name in _home:
-            if _home[name] in ('registry', 'sampling', 'filling'): import_module('navira.peers')     # policies register themselves
+            if _home[name] in ('registry', 'sampling', 'filling', 'chatting'): import_module('navira.peers')     # policies register themselves
             return import_module('navira.registry').documented(getattr(import_module(f'navira.{_home[name]}'), name))     # `help` sees its parameters
         if name == 'schedules': return import_module('navira.schedules')
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

