@@ -368,3 +368,131 @@ def test_bad_input_is_named_before_any_work(error, parts, kw):
 
 def test_a_policy_has_its_hyper_parameters_already():
     with says(ValueError, 'eta'): sample(Tiny(6, 4), prism(), 4, eta=.1)
+
+# ---- Blocks, new tokens, the end of a text
+
+class Ends(Tiny):
+    "A small model with tokens that end a text."
+    eos_ids = (0,)
+    def suppressing(self, ids):
+        return Never(self, ids)
+
+class Never:
+    def __init__(self, inner, ids): self.inner, self.ids = inner, list(ids)
+    def __getattr__(self, k): return getattr(self.inner, k)
+    def __call__(self, x):
+        p, ids = self.inner(x), self.ids
+        class Without(Forward):
+            seen_masked = p.seen_masked
+            def logits(self, where):
+                out = p.logits(where).clone(); out[:, ids] = -torch.inf
+                return out
+            def _quality(self): return p.quality()
+        return Without()
+
+NAMES = sorted(set(policies()) - {'token-critic'})
+
+@pytest.mark.parametrize('name', NAMES)
+def test_every_policy_writes_in_blocks_from_left_to_right(name):
+    model = Tiny(12, 5)
+    hyper = dict(eta=.1) if 'eta' in sampling_registry.parameters(policies()[name]) else {}
+    seen = []
+    out = sample(model, policy_of(name, **hyper), 24, n=3, prompt=torch.tensor([1, 2]), max_new_tokens=9,
+                 block_length=4, seed=2, stream=seen.append, batch_size=3)
+    assert out.tokens.shape == (3, 11) and (out.tokens != model.mask_id).all() and (out.n_forward <= 24).all()
+    for p in seen:
+        masks = [i for i, v in enumerate(p.ids) if v == model.mask_id]
+        begun = [b for b in range(3) if any(v != model.mask_id for v in p.ids[2 + 4 * b:6 + 4 * b])]
+        assert not masks or max(begun, default=0) <= (masks[0] - 2) // 4, p.ids
+    for sample_id in range(3):
+        mine = [p for p in seen if p.sample == sample_id]
+        for a, b in zip(mine, mine[1:]): assert a.settled <= b.settled and a.ids[:a.settled] == b.ids[:a.settled]
+        assert mine[-1].settled == 11 and mine[-1].ids == out.tokens[sample_id].tolist()
+
+@pytest.mark.parametrize('name', ['backbone', 'prism', 'navira-piecewise', 'remdm-cap'])
+def test_one_block_is_no_block(name):
+    model, how = Tiny(12, 5), dict(n=4, length=9, seed=1)
+    a, b = sample(model, name, 16, **how), sample(model, name, 16, block_length=9, **how)
+    assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward) and a.n_steps == b.n_steps
+
+def test_blocks_of_one_are_left_to_right_and_exact():
+    "A token a pass in a fixed order, with exact conditionals: the joint."
+    from toys import chi2, counted
+    joint = random_joint(3, 3)
+    out = sample(joint, 'backbone', 3, n=20_000, block_length=1, top_p=1., batch_size=20_000)
+    texts = map(tuple, torch.cartesian_prod(*[torch.arange(3)] * 3).tolist())
+    probs = {x: float(joint.joint[x]) for x in texts}
+    assert chi2(counted(out.tokens), probs) > 1e-3
+    swapped = {x[::-1]: p for x, p in probs.items()}
+    assert chi2(counted(out.tokens), swapped) < 1e-6
+
+@settings(max_examples=20)
+@given(hs.integers(1, 12), hs.integers(1, 12), hs.integers(2, 40), hs.sampled_from(['prism', 'navira-det', 'mdlm']))
+def test_the_budget_is_shared_out(new, length, budget, name):
+    model, blocks = Tiny(12, 5), -(-new // length)
+    passes = 2 if name == 'navira-det' else 1
+    if budget < blocks * passes:
+        with pytest.raises(ValueError, match='blocks of'):
+            sample(model, name, budget, max_new_tokens=new, block_length=length)
+        return
+    out = sample(model, name, budget, max_new_tokens=new, block_length=length)
+    assert out.n_steps == budget // passes and out.n_forward.max() <= budget
+
+def test_a_policy_that_works_in_blocks_itself_is_told_their_length():
+    model = Tiny(12, 5)
+    own = sample(model, 'llada-low-confidence', 12, n=2, length=12, block_length=4)
+    assert own.policy == 'llada-low-confidence, block_length=4'
+    same = sample(model, policy_of('llada-low-confidence', block_length=4), 12, n=2, length=12)
+    assert torch.equal(own.tokens, same.tokens)
+
+def policy_of(name, **hyper): return sampling_registry.policy(name, **hyper)
+
+def test_a_text_is_cut_at_its_end():
+    model = Ends(12, 5)
+    kept, cut = (sample(model, 'prism', 8, n=32, length=12, seed=4, eos=eos).tokens for eos in ('keep', 'cut'))
+    for a, b in zip(kept.tolist(), cut.tolist()):
+        end = a.index(0) + 1 if 0 in a else 12
+        assert b == a[:end] + [-1] * (12 - end)
+    assert (cut == -1).any()
+    never = sample(model, 'prism', 8, n=32, length=12, seed=4, eos='suppress').tokens
+    assert (never > 0).all()
+    given = sample(model, 'prism', 8, n=8, prompt=torch.tensor([0, 5, 5, 5, 2]), length=5).tokens       # in the middle
+    assert (given >= 0).all()
+    with says(ValueError, "eos='suppress'", 'names no token'): sample(Tiny(6, 4), 'prism', 8, eos='suppress')
+    with says(KeyError, 'eos', "'cut'"): sample(model, 'prism', 8, eos='cutt')
+
+@pytest.mark.parametrize('name, how', [('backbone', {}), ('remdm-conf', dict(block_length=3)), ('mdlm', {})])
+def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, how, one_thread):
+    model, rows = Ends(12, 5), []
+    inner = Tiny.__call__
+    class Counting(Ends):
+        def __call__(self, x): rows.append(len(x)); return inner(self, x)
+    out = sample(Counting(12, 5), name, 12, n=24, length=12, seed=4, batch_size=24, **how)
+    full = sample(model, name, 12, n=24, length=12, seed=4, batch_size=24, eos='keep', **how)
+    ended = (out.tokens == -1).any(1)
+    assert ended.any() and sum(rows) == out.n_forward.sum()
+    assert (out.n_forward[ended] < full.n_forward[ended]).any() and (out.n_forward <= full.n_forward).all()
+
+def test_new_tokens(embedded):
+    texts = ['The man', 'It was a dark and stormy night when', 'She']
+    out = sample(embedded, 'prism', 8, prompt=texts, max_new_tokens=6, seed=3, eta=.3, on=0.)
+    lengths = (out.tokens >= 0).sum(1)
+    assert (lengths - out.given == 6).all() and out.tokens.shape[1] == lengths.max()
+    for i, text in enumerate(texts):
+        assert out[i] == text + out.new_texts[i]
+        alone = sample(embedded, 'prism', 8, prompt=text, max_new_tokens=6, seed=3, first=i, eta=.3, on=0.)
+        assert alone.new_texts[0] == out.new_texts[i]
+    several = sample(embedded, 'prism', 8, n=3, prompt='The man', max_new_tokens=6)
+    assert len(several) == 3 and all(t.startswith('The man') for t in several)
+    assert sample(embedded, 'prism', 8, max_new_tokens=6).tokens.shape == (1, 6)
+    with says(ValueError, 'length=20', 'max_new_tokens=6'): sample(embedded, 'prism', 8, length=20, max_new_tokens=6)
+    with says(ValueError, 'max_new_tokens=0'): sample(embedded, 'prism', 8, max_new_tokens=0)
+    with says(ValueError, 'prompt 1', '120 new'): sample(embedded, 'prism', 8, prompt=texts, max_new_tokens=120)
+
+def test_blanks_by_their_number(embedded):
+    ids = _encode(embedded, ['The [MASK*3] of<|mask|> it'])[0]
+    assert ids.tolist() == _encode(embedded, ['The<|mask|><|mask|><|mask|> of<|mask|> it'])[0].tolist()
+    out = sample(embedded, 'prism', 8, prompt='The [MASK*3] of it')
+    assert out.tokens.shape[1] == len(_encode(embedded, ['The [MASK*3] of it'])[0]) and out[0].endswith('of it')
+    with says(ValueError, 'MASK*', '128'): sample(embedded, 'prism', 8, prompt='The [MASK*300] of it')
+    with says(ValueError, 'MASK*'): sample(embedded, 'prism', 8, prompt='The [MASK*0] of it')

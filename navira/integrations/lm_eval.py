@@ -47,7 +47,7 @@ def log_likelihood(
         total += float((logp[torch.arange(len(at)), y[at]] * L / counts[part][row]).sum())
     return total / n
 
-# %% ../../nbs/integrations/lm_eval.ipynb #9b560b45
+# %% ../../nbs/integrations/lm_eval.ipynb #9a98ce2c
 @register_model('navira')
 class Navira(LM):
     "Any masked diffusion model under any policy, for lm-evaluation-harness: `--model_args pretrained=...,policy=...`."
@@ -71,6 +71,7 @@ class Navira(LM):
         how = {k: more.pop(k) for k in ('device_map', 'revision', 'head', 'mask_id', 'shift') if k in more}
         self.policy, self.hyper = policy, more
         self.rule, _ = _registered(policy, more, Navira.__init__.__annotations__)
+        if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None    # the harness's default
         self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
         self.max_new_tokens, self.block_length = check_int('max_new_tokens', max_new_tokens, 1), block_length
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)

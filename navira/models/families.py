@@ -153,7 +153,7 @@ def _denoises(folder: Path) -> bool:
     else: return False
     return any(k.startswith('denoise_model.') for k in names)
 
-# %% ../../nbs/models/families.ipynb #a2692ce8
+# %% ../../nbs/models/families.ipynb #23da28d3
 @contextlib.contextmanager
 def _quiet(folder: Path) -> Iterator[None]:
     "Without the library's report on weights: what matters in it is an error here. Large ones show a bar."
@@ -173,7 +173,7 @@ def _read_net(folder: Path, family: Family, config: PreTrainedConfig, dtype, dev
             folder, config=config, dtype=dtype, device_map=device_map, local_files_only=True, output_loading_info=True,
             **keys)
     except (OSError, SafetensorError) as e:
-        there = sorted(p.name for p in folder.iterdir() if p.suffix in ('.safetensors', '.bin', '.gguf', '.pt'))
+        there = [p for p in folder.iterdir() if p.name.startswith(('model', 'pytorch_model'))]
         lacks = f'not readable: {e}' if there else 'no weights; expected model.safetensors, or shards and their index'
         raise (ValueError if there else FileNotFoundError)(f'{folder}: {lacks}') from e
     except (RuntimeError, ValueError, ImportError) as e:

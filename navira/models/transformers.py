@@ -88,7 +88,7 @@ class LinearQuality(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
-# %% ../../nbs/models/transformers.ipynb #4f6c04dd
+# %% ../../nbs/models/transformers.ipynb #1846b6fc
 class TransformersLM(nn.Module):
     "A network of the transformers library as a masked diffusion model: `model(x)` is a `Forward`. Made by `wrap`."
     ragged = True     # takes rows of several lengths
@@ -110,9 +110,10 @@ class TransformersLM(nn.Module):
     @property
     def config(self) -> Any: return self.net.config
     @property
-    def device(self) -> torch.device: # where ids go; a network that is spread over devices says it in its hook
-        at = getattr(getattr(self.net, '_hf_hook', None), 'execution_device', None)
-        return self.net.get_input_embeddings().weight.device if at is None else torch.device(at)
+    def device(self) -> torch.device: # where ids go; of a network that is spread over devices, where it begins
+        embedding: Any = self.net.get_input_embeddings()
+        at = getattr(getattr(embedding, '_hf_hook', None), 'execution_device', None)
+        return embedding.weight.device if at is None else torch.device(at)
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -311,3 +311,55 @@ def test_generate_beside(tmp_path, capsys):
         and "budget=1" in capsys.readouterr().err
     )
     assert typed("generate", "--beside", "prism") == 2 and "expected --replay FILE" in capsys.readouterr().err
+
+
+# --- other people's models
+
+
+@pytest.fixture(scope="module")
+def llada(pytestconfig):
+    return pytestconfig.rootpath / "tests" / "golden" / "llada"
+
+
+def said(capsys, *args):
+    assert typed(*args) == 0
+    return capsys.readouterr().out
+
+
+def test_chat(capsys, llada):
+    "A prompt is what a user says, and the answer is what is printed"
+    import navira
+
+    args = ["generate", "--model", llada, "--policy", "llada-low-confidence", "--budget", 8, "--max-new-tokens", 8]
+    row = json.loads(said(capsys, *args, "--chat", "--prompt", "the house", "--json"))
+    told = navira.chat(navira.load(llada), "the house", budget=8, max_new_tokens=8)
+    assert row["prompt"] == "the house" and row["text"].strip() == told and "<|start|>" not in row["text"]
+    shown = said(capsys, *args, "--chat", "--prompt", "the house", "--prompt", "the man")
+    assert shown.count("--- llada-low-confidence") == 2
+
+
+def test_infill(capsys, llada):
+    row = json.loads(said(capsys, "generate", "--model", llada, "--policy", "mdlm", "--budget", 4, "--infill",
+                          "the [MASK*3] house", "--eos", "keep", "--json"))
+    assert row["text"].startswith("the") and row["text"].endswith(" house")
+    row = json.loads(said(capsys, "generate", "--budget", 4, "--infill", "She [MASK*2] the door.", "--json"))
+    assert row["text"].startswith("She") and row["text"].endswith(" the door.")
+
+
+def test_new_tokens_in_blocks(run, net):
+    import navira
+
+    args = ["generate", "--budget", 12, "--policy", "remdm-conf", "--prompt", "It was", "--prompt", "She", "--json"]
+    rows = [json.loads(l) for l in run(*args, "--max-new-tokens", 8, "--block-length", 4).splitlines()]
+    same = navira.sample(net, "remdm-conf", 12, prompt=["It was", "She"], max_new_tokens=8, block_length=4)
+    assert [r["text"] for r in rows] == same.texts and all(r["steps"] == 12 for r in rows)
+
+
+@pytest.mark.parametrize("args, part", [
+    (["--chat"], "--prompt"), (["--chat", "--prompt", "x", "--length", "9"], "--chat and --length"),
+    (["--chat", "--prompt", "x", "--infill", "a [MASK*2]"], "--chat and --infill"),
+    (["--infill", "no blank"], "no blank in it"), (["--prompt", "x", "--chat"], "no chat template"),
+    (["--eos", "never"], "eos"), (["--max-new-tokens", "4", "--length", "9"], "max_new_tokens=4"),
+    (["--block-length", "0"], "block_length=0"), (["--block-length", "2", "--length", "24"], "12 blocks")])
+def test_what_does_not_go_together(args, part, capsys):
+    assert typed("generate", "--budget", 8, *args) == 2 and part in capsys.readouterr().err

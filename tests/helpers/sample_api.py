@@ -13,4 +13,5 @@ def embedded(): return navira.load()
 
 # ---- Help
 
-PUBLIC = ['sample', 'fill', 'load', 'save', 'perplexity', 'entropy', 'register', 'policy', 'policies', 'Policy']
+PUBLIC = ['sample', 'fill', 'load', 'save', 'perplexity', 'entropy', 'register', 'wrap', 'chat', 'generate_with',
+          'policy', 'policies', 'Policy']

@@ -1,0 +1,35 @@
+"""A conversation in the model's template."""
+import pytest
+
+import navira
+from navira.chatting import chat_ids
+from helpers.sample_api import embedded, says  # noqa: F401
+
+@pytest.fixture(scope='module')
+def model(pytestconfig): return navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+
+def test_the_template_is_the_tokenizers_own(model):
+    said = ('user', 'the house'), ('assistant', 'and'), ('user', 'then')
+    talk = [dict(role=role, content=text) for role, text in said]
+    text = model.tokenizer.decode(chat_ids(model, talk), skip_special_tokens=False)
+    assert text == ('<|start|>user\nthe house<|eot|><|start|>assistant\nand<|eot|><|start|>user\nthen<|eot|>'
+                    '<|start|>assistant\n')
+    assert chat_ids(model, 'the house') == chat_ids(model, [dict(role='user', content='the house')])
+
+def test_an_answer_is_what_sample_writes_after_it(model):
+    how = dict(max_new_tokens=8, seed=3)
+    told = navira.chat(model, 'the man', policy='remdm-conf', budget=8, **how)
+    same = navira.sample(model, 'remdm-conf', 8, prompt=[chat_ids(model, 'the man')], **how)
+    assert told == same.new_texts[0].strip()
+    blocks = navira.chat(model, 'the man', block_length=4, **how)
+    assert isinstance(blocks, str) and '<|' not in blocks
+
+def test_mistakes(model, embedded, pytestconfig):
+    with says(ValueError, 'no tokenizer of the transformers library'): navira.chat(embedded, 'Hello')
+    bert = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'bert')
+    with says(ValueError, 'no chat template', 'instruct'): navira.chat(bert, 'Hello')
+    for odd in ([], [dict(says='x')], 3, [['user', 'x']]):
+        with says(ValueError, 'messages=', 'role'): navira.chat(model, odd)
+    with says(ValueError, 'quality head'): navira.chat(model, 'Hello', 'navira', max_new_tokens=4)
+    with says(ValueError, 'prompt 0', 'new ones', '64'): navira.chat(model, 'Hello there', max_new_tokens=60)
+    with says(KeyError, 'policy'): navira.chat(model, 'Hello', 'remdm-konf')
