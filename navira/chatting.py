@@ -12,9 +12,9 @@ from .core import Policy
 from .sampling import _registered, Partial, sample
 
 # %% auto #0
-__all__ = ['chat_ids', 'chat']
+__all__ = ['chat']
 
-# %% ../nbs/chatting.ipynb #ffe3d7d3
+# %% ../nbs/chatting.ipynb #a5139d93
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
@@ -34,6 +34,7 @@ def chat_ids(
     text = tok.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
     return tok(text, add_special_tokens=False)['input_ids']
 
+# %% ../nbs/chatting.ipynb #aa1f5634
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each

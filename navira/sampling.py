@@ -32,7 +32,7 @@ from .registry import _keyword, _registry, _renamed, parameters, policy
 from .replay import _only, replay, Trace
 
 # %% auto #0
-__all__ = ['n_steps', 'start_ids', 'Samples', 'Partial', 'sample']
+__all__ = ['n_steps', 'start_ids', 'Samples', 'sample']
 
 # %% ../nbs/07_sampling.ipynb #7e953df4
 def enough(

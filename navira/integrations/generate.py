@@ -24,7 +24,7 @@ from ..models.transformers import HiddenForward, TransformersLM, wrap
 from ..sampling import _registered, Partial, sample
 
 # %% auto #0
-__all__ = ['both_ways', 'generate_with']
+__all__ = ['generate_with']
 
 # %% ../../nbs/integrations/generate.ipynb #19b0ff06
 _BY_ROW = (EpsilonLogitsWarper, EtaLogitsWarper, LogitNormalization, MinPLogitsWarper, SuppressTokensLogitsProcessor,
@@ -61,7 +61,7 @@ def _check_config(config: GenerationConfig) -> None:
         value = getattr(config, name, none)
         if value not in (none, None): raise ValueError(f'{name}={value}: a policy has none; expected {none}')
 
-# %% ../../nbs/integrations/generate.ipynb #272c15ee
+# %% ../../nbs/integrations/generate.ipynb #857a8c76
 @contextlib.contextmanager
 def both_ways(
     net: PreTrainedModel, # changed in place within the block

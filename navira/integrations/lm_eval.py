@@ -18,9 +18,9 @@ from ..models.loading import load
 from ..sampling import _registered, sample
 
 # %% auto #0
-__all__ = ['log_likelihood', 'Navira', 'cut']
+__all__ = []
 
-# %% ../../nbs/integrations/lm_eval.ipynb #a3cd24f6
+# %% ../../nbs/integrations/lm_eval.ipynb #8ccf0618
 @torch.no_grad()
 def log_likelihood(
     model: Any, # a denoiser: ids [B, L] to a `Forward`, with `mask_id`
@@ -47,7 +47,7 @@ def log_likelihood(
         total += float((logp[torch.arange(len(at)), y[at]] * L / counts[part][row]).sum())
     return total / n
 
-# %% ../../nbs/integrations/lm_eval.ipynb #9a98ce2c
+# %% ../../nbs/integrations/lm_eval.ipynb #899a1cca
 @register_model('navira')
 class Navira(LM):
     "Any masked diffusion model under any policy, for lm-evaluation-harness: `--model_args pretrained=...,policy=...`."

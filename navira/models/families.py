@@ -25,9 +25,9 @@ from ..base.files import check_file
 from .transformers import TransformersLM, wrap
 
 # %% auto #0
-__all__ = ['FAMILIES', 'Family', 'family_of', 'load_family']
+__all__ = []
 
-# %% ../../nbs/models/families.ipynb #6005b51d
+# %% ../../nbs/models/families.ipynb #0ec98cde
 @dataclass(frozen=True)
 class Family:
     "How a kind of checkpoint becomes a network of the transformers library."
@@ -72,7 +72,7 @@ _LLADA_KEYS = {
     r'\.(q_proj|k_proj|v_proj)': r'.self_attn.\1', r'\.ff_proj': '.mlp.gate_proj', r'\.up_proj': '.mlp.up_proj',
     r'\.ff_out': '.mlp.down_proj'}
 
-# %% ../../nbs/models/families.ipynb #1df2c646
+# %% ../../nbs/models/families.ipynb #86ad8e70
 _DENOISE = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transformer.'}
 _MODEL = {r'^embed_tokens': 'model.embed_tokens', r'^denoise_model\.': 'model.'}
 
@@ -91,7 +91,7 @@ def _encoder(kind: str) -> Family:
     return Family(AutoModelForMaskedLM, lambda d: transformers.AutoConfig.for_model(
         kind, **{k: v for k, v in d.items() if k not in ('model_type', 'auto_map', 'transformers_version')}))
 
-# %% ../../nbs/models/families.ipynb #2a4da313
+# %% ../../nbs/models/families.ipynb #0fad65a7
 def family_of(
     config: dict, # what config.json says
     name: str = 'config.json', # for messages
@@ -113,7 +113,7 @@ def family_of(
     raise ValueError(f'{name}: model_type {kind!r} is not known; {meant}Known are {known}, and networks with a '
                      'masked-LM head, such as bert, roberta, distilbert and modernbert')
 
-# %% ../../nbs/models/families.ipynb #fe953440
+# %% ../../nbs/models/families.ipynb #ce107d31
 def load_family(
     folder: str | os.PathLike, # config.json, weights, a tokenizer
     dtype: str | torch.dtype = 'auto', # of the parameters; 'auto': as they were saved

@@ -19,7 +19,7 @@ from .denoiser import in_full
 from .layers import full
 
 # %% auto #0
-__all__ = ['bidirectional', 'HiddenForward', 'LinearQuality', 'TransformersLM', 'wrap', 'is_causal', 'shares']
+__all__ = ['TransformersLM', 'wrap']
 
 # %% ../../nbs/models/transformers.ipynb #66fd16c9
 class _Given(nn.Module):
@@ -38,7 +38,7 @@ def head_of(
     head._modules = net._modules | {net.base_model_prefix: _Given()}
     return head
 
-# %% ../../nbs/models/transformers.ipynb #39e0bc86
+# %% ../../nbs/models/transformers.ipynb #241cf622
 def bidirectional(
     net: PreTrainedModel, # changed in place
 ) -> PreTrainedModel: # the same
@@ -48,7 +48,7 @@ def bidirectional(
         if getattr(module, 'is_causal', None) is True: module.is_causal = False
     return net
 
-# %% ../../nbs/models/transformers.ipynb #642d3457
+# %% ../../nbs/models/transformers.ipynb #103da610
 class HiddenForward(Forward):
     "One forward pass of a `TransformersLM` over `x` `[B, L]`: hidden states now, logits where they are asked for."
     def __init__(
@@ -75,7 +75,7 @@ class HiddenForward(Forward):
                              'and navira.load(source, head=FOLDER) loads it')
         return self.model.quality(self.h)
 
-# %% ../../nbs/models/transformers.ipynb #7f0992b6
+# %% ../../nbs/models/transformers.ipynb #6af8ff1a
 class LinearQuality(nn.Module):
     "Hidden states `[..., D]` to quality logits `[...]`, high = trust: PRISM's head for LLaDA (arXiv 2510.01384)."
     def __init__(
@@ -165,7 +165,7 @@ class TransformersLM(nn.Module):
             raise ValueError(f'x has {x.shape[1]} positions: expected 1 to {self.length}, as the network was made')
         return HiddenForward(self, x)
 
-# %% ../../nbs/models/transformers.ipynb #5e9375c8
+# %% ../../nbs/models/transformers.ipynb #42b862da
 def wrap(
     net: PreTrainedModel, # with a head over the vocabulary; a causal one becomes bidirectional, in place
     tokenizer: PreTrainedTokenizerBase | None = None, # its tokenizer, for texts
@@ -182,7 +182,7 @@ def wrap(
     vocab = net.get_output_embeddings().weight.shape[0]
     if not 0 <= mask_id < vocab:
         raise ValueError(f'mask_id={mask_id}: expected a token of the network, 0 to {vocab - 1}')
-    causal = is_causal(net)
+    causal = _is_causal(net)
     if shift is None: shift = getattr(net.config, 'right_shift_logits', causal)
     if causal: warnings.warn(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
@@ -190,7 +190,7 @@ def wrap(
         stacklevel=2)
     return TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval()
 
-def is_causal(net: PreTrainedModel) -> bool:
+def _is_causal(net: PreTrainedModel) -> bool:
     "Does the network look to the left only, as far as it says?"
     return 'ForMaskedLM' not in type(net).__name__ and getattr(net.config, 'is_causal', True)
 
@@ -214,7 +214,7 @@ def _mask_of(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) ->
     raise ValueError(f'{type(net).__name__}: which token is the mask? Its configuration does not say, and {lacks}; '
                      'expected mask_id=')
 
-# %% ../../nbs/models/transformers.ipynb #3c417c1a
+# %% ../../nbs/models/transformers.ipynb #f16c41c5
 def shares(
     config: Any, # of a Llama, Qwen2 or Qwen3 of the transformers library
 ) -> dict[str, int]:
