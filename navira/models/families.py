@@ -113,7 +113,7 @@ def family_of(
     raise ValueError(f'{name}: model_type {kind!r} is not known; {meant}Known are {known}, and networks with a '
                      'masked-LM head, such as bert, roberta, distilbert and modernbert')
 
-# %% ../../nbs/models/families.ipynb #ce107d31
+# %% ../../nbs/models/families.ipynb #7f7e205a
 def load_family(
     folder: str | os.PathLike, # config.json, weights, a tokenizer
     dtype: str | torch.dtype = 'auto', # of the parameters; 'auto': as they were saved
@@ -139,7 +139,7 @@ def load_family(
 
 def _read_json(path: Path) -> dict:
     if not path.exists(): raise FileNotFoundError(f'{path.parent}: no {path.name}; expected a folder of a model')
-    try: d = json.loads(check_file(path, 2**24).read_text(encoding='utf-8'))
+    try: d = json.loads(check_file(path, 2**25).read_text(encoding='utf-8'))
     except (ValueError, OSError, RecursionError) as e:
         raise ValueError(f'{path}: not a readable JSON file ({e})') from e
     if not isinstance(d, dict): raise ValueError(f'{path}: expected a JSON object')

@@ -122,7 +122,7 @@ def _tokenizer_for(
 # %% ../../nbs/models/loading.ipynb #733dd75a
 def _is_foreign(folder: Path) -> bool:
     "Is it a model of the transformers library? One in MDLM's layout is ours, and what cannot be read is refused there."
-    try: said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    try: said = json.loads(check_file(folder / "config.json", 2**20).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError): return False
     return isinstance(said, dict) and said.get("model_type", "mdlm") not in ("mdlm", "proseco")
 
@@ -130,6 +130,12 @@ def need_transformers(what: str) -> None:
     "ImportError where the extra is not installed."
     if importlib.util.find_spec("transformers") is None:
         raise ImportError(f"{what} needs the transformers library: pip install 'navira[transformers]'")
+
+def _check_foreign(folder: Path) -> None:
+    "ValueError for a family that is not known, before its weights are fetched."
+    need_transformers(f"{folder}: a model that")
+    from navira.models.families import family_of
+    family_of(json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder / "config.json"))
 
 def _load_foreign(folder: Path, tokenizer=None, dtype: torch.dtype | None = None, **how) -> TransformersLM:
     need_transformers(f"{folder}: a model that")
@@ -191,7 +197,8 @@ def _load_hub(
     **how, # for a family of the transformers library
 ) -> MaskedLM | TransformersLM:
     "A model from the Hugging Face Hub. Nothing of the repository's code is run."
-    if _is_foreign(_fetch(repo, ["config.json"], revision)):
+    if _is_foreign(first := _fetch(repo, ["config.json"], revision)):
+        _check_foreign(first)
         return _load_foreign(_fetch(repo, _FILES, revision), tokenizer, dtype, **how)
     folder = _fetch(repo, ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"], revision)
     config = read_config(folder / "config.json")

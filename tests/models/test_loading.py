@@ -283,11 +283,23 @@ def test_hub_id_brings_the_gpt2_tokenizer(tmp_path, monkeypatch):
     assert model.mask_id == 50257 == model.tokenizer.token_to_id("<|mask|>")
 
 def test_foreign_hub_model_is_refused_before_its_weights(tmp_path, monkeypatch):
-    folder, asked = hub_folder(tmp_path / "hf", noisy(TINY), model_type="llada"), []
-    monkeypatch.setattr(
-        "huggingface_hub.snapshot_download", lambda repo, allow_patterns: asked.append(allow_patterns) or str(folder))
-    with pytest.raises(ValueError, match="'llada'.*expected 'mdlm'"): load("GSAI-ML/LLaDA-8B-Base")
+    folder, asked = hub_folder(tmp_path / "hf", noisy(TINY), model_type="mamba"), []
+    monkeypatch.setattr("huggingface_hub.snapshot_download",
+                        lambda repo, allow_patterns, revision=None: asked.append(allow_patterns) or str(folder))
+    with pytest.raises(ValueError, match="'mamba'.*llada.*mdlm"): load("state-spaces/mamba-130m")
     assert asked == [["config.json"]]
+
+def test_a_hub_model_of_another_family(tmp_path, monkeypatch, pytestconfig):
+    "Its configuration first, then weights and tokenizer, of the revision asked for; code is not fetched."
+    asked = []
+    def download(repo, allow_patterns, revision=None):
+        asked.append((repo, revision, allow_patterns))
+        return str(pytestconfig.rootpath / "tests" / "golden" / "llada")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert load("GSAI-ML/LLaDA-8B-Base", revision="abc").mask_id == 277
+    assert [a[:2] for a in asked] == [("GSAI-ML/LLaDA-8B-Base", "abc")] * 2
+    assert asked[0][2] == ["config.json"] and "*.safetensors" in asked[1][2]
+    assert not [p for p in asked[1][2] if p.endswith((".py", ".bin", ".pt", ".pkl"))]
 
 def test_hub_offline(monkeypatch):
     def unreachable(*a, **kw): raise ConnectionError("no route")
@@ -530,7 +542,7 @@ def test_folders_that_do_not_fit(tmp_path):
     refit(hidden_dim=32); says("wrong shape", "and ")
     refit(quality_blocks=None); says("unexpected: quality.")
     refit(time_conditioning=True); says("config.json", "time_conditioning=True")
-    refit(model_type="bert"); says("'bert'", "'mdlm'")
+    refit(model_type="mamba"); says("'mamba'", "mdlm")
     refit(vocab_size="11"); says("vocab_size='11'")
     (tmp_path / "m" / "config.json").write_text("{"); says("config.json", "JSON")
     (tmp_path / "m" / "config.json").write_text("[]"); says("config.json", "mdlm")
