@@ -71,8 +71,8 @@ class HiddenForward(Forward):
 
     def _quality(self) -> Tensor: # [B, L]
         if self.model.quality is None:
-            raise ValueError('this model has no quality head; `navira finetune --model FOLDER --lora 16` trains one, '
-                             'and navira.load(source, head=FOLDER) loads it')
+            raise ValueError('this model has no quality head; its `quality` may be a module from hidden states '
+                             '[B, L, D] to quality logits [B, L]. backbone, mdlm and others need none')
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #6af8ff1a
@@ -186,7 +186,7 @@ def wrap(
     if shift is None: shift = getattr(net.config, 'right_shift_logits', causal)
     if causal: warnings.warn(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
-        'adapted, with `navira adapt` for one; a network that was has `is_causal: false` in its config.json',
+        'adapted (DiffuLLaMA, dLLM); a network that was has `is_causal: false` in its config.json',
         stacklevel=2)
     return TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval()
 

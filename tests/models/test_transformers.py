@@ -157,7 +157,7 @@ def test_mistakes():
         with says(ValueError, *parts): make()
     with pytest.warns(UserWarning, match='left to right'): wrap(net('llama'), mask_id=M)
     model = wrapped('llama')
-    with says(ValueError, 'quality head', 'navira finetune'): model(ids(1, 4)).quality()
+    with says(ValueError, 'quality head', 'backbone'): model(ids(1, 4)).quality()
     with says(ValueError, '41 positions', '40'): model(ids(1, 41))
     with says(ValueError, 'int64'): model(ids(1, 4).int())
     with says(ValueError, 'prompt 0', '39 tokens', 'at most 40'): navira.sample(
