@@ -273,6 +273,6 @@ def lm_eval(ctx: typer.Context) -> None:
         import navira.integrations.lm_eval     # noqa: F401  registers the model
         from lm_eval.__main__ import cli_evaluate
     except ImportError as e:
-        raise ImportError(f"navira lm-eval needs lm-evaluation-harness ({e}): pip install 'navira[lm-eval]'") from e
+        raise ImportError(f"navira lm-eval needs the harness ({e}): pip install '.[lm-eval]' in the clone") from e
     sys.argv = ['lm_eval', 'run', '--model', 'navira', *ctx.args]
     cli_evaluate()

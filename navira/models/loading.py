@@ -21,10 +21,12 @@ from .layers import Config
 from .denoiser import MaskedLM
 from .checkpoints import assemble, infer_config, read_ckpt, read_config, read_safetensors
 
-if TYPE_CHECKING: from navira.models.transformers import TransformersLM
-
 # %% auto #0
 __all__ = ['HUB', 'WEIGHTS', 'read_tokenizer', 'load']
+
+# %% ../../nbs/models/loading.ipynb #853ffc77
+if TYPE_CHECKING:
+    from navira.models.transformers import TransformersLM
 
 # %% ../../nbs/models/loading.ipynb #8aa95a5b
 def _load_folder(
@@ -129,7 +131,7 @@ def _is_foreign(folder: Path) -> bool:
 def need_transformers(what: str) -> None:
     "ImportError where the extra is not installed."
     if importlib.util.find_spec("transformers") is None:
-        raise ImportError(f"{what} needs the transformers library: pip install 'navira[transformers]'")
+        raise ImportError(f"{what} needs the transformers library: pip install \".[transformers]\" in the clone")
 
 def _check_foreign(folder: Path) -> None:
     "ValueError for a family that is not known, before its weights are fetched."
