@@ -19,7 +19,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
     'The paper': ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
         '05_stochastic_remasking', '06_schedules'],
     'Models': ['models/layers', 'models/denoiser', 'models/pickles', 'models/checkpoints', 'models/transformers',
-        'models/families', 'models/loading', 'models/critic'],
+        'models/families', 'models/adapter', 'models/loading', 'models/critic'],
     'Sampling': ['registry', 'replay', 'step_figure', '07_sampling', 'exact', 'filling', 'chatting'],
     'Published policies': ['peers/pieces', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
         'peers/revisers', 'peers/mask_predict', 'peers/loops', 'peers/correctors', 'peers/critics'],

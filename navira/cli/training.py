@@ -86,6 +86,7 @@ def finetune(
     data: _Data = None,
     folder: _Out = None,
     model: _Model = None,
+    lora: Annotated[Optional[int], _flag('FinetuneConfig', 'lora')] = None,
     head_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'head_steps')] = None,
     joint_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'joint_steps')] = None,
     batch_size: Annotated[Optional[int], _flag('FinetuneConfig', 'batch_size')] = None,
@@ -95,7 +96,7 @@ def finetune(
     "Give a model a quality head (the PRISM objective), or go on where a run stopped."
     from navira.training.settings import FinetuneConfig
     from navira.training.finetuning import finetune as run
-    steps = dict(head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)
+    steps = dict(lora=lora, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)
     cfg = _config(FinetuneConfig, config, dict(data=data, out=folder, model=model) | steps, hyper)
     with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
 

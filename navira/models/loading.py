@@ -292,6 +292,7 @@ def load(
     revision: str | None = None, # of a Hub repository: branch, tag or commit
     mask_id: int | None = None, # of a model of the transformers library that does not say it
     shift: bool | None = None, # likewise: does position i predict the token at i + 1?
+    head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote, adapter and quality head
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the Hub.
 
@@ -314,7 +315,15 @@ def load(
     elif path.exists(): model = _load_one(path, ema, length, tokenizer, kind or torch.float32)
     elif _is_repository(source): model = _load_hub(str(source), ema, tokenizer, kind, revision, **how)
     else: raise _no_such(source)
+    if head is not None: model = _with_head_from(model, head)
     return model if device_map is not None else model.to(place)
+
+def _with_head_from(model: Any, folder: str | os.PathLike) -> TransformersLM:
+    if isinstance(model, MaskedLM):
+        raise ValueError(f"head={str(folder)!r}: a model of MDLM's layout has its head in its own folder; "
+                         "expected a base model of the transformers library")
+    from navira.models.adapter import load_adapter
+    return load_adapter(model, folder)
 
 def _is_repository(source: str | os.PathLike) -> bool:
     "Could it be owner/name on the Hub? `runs/model`, where there is a folder `runs`, is a mistyped path."

@@ -71,8 +71,8 @@ class HiddenForward(Forward):
 
     def _quality(self) -> Tensor: # [B, L]
         if self.model.quality is None:
-            raise ValueError('this model has no quality head; its `quality` may be a module from hidden states '
-                             '[B, L, D] to quality logits [B, L]. backbone, mdlm and others need none')
+            raise ValueError('this model has no quality head; `navira finetune --model FOLDER --lora 16` trains one, '
+                             'navira.load(source, head=FOLDER) loads it. backbone, mdlm and others need none')
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #6af8ff1a
@@ -106,6 +106,7 @@ class TransformersLM(nn.Module):
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
         self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
         self.quality: LinearQuality | None = None
+        self.trains: set[str] | None = None          # parameters that a fine-tuning trains and saves; None: all
 
     @property
     def config(self) -> Any: return self.net.config

@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +28,14 @@ from .bound import bits, characters, evaluate_nelbo
 from .pretraining import network, tokens_of
 from .quality import _judged_record, judge_draws
 from .finetuning import _some, read_record, stages, take_average
+from .loop import trained
 
 # %% auto #0
 __all__ = ['assess', 'export', 'model_card']
+
+# %% ../../nbs/training/card.ipynb #853ffc77
+if TYPE_CHECKING:
+    from navira.models.transformers import TransformersLM
 
 # %% ../../nbs/training/card.ipynb #4f1524f6
 def stage_record(
@@ -106,6 +111,43 @@ def export(
 
 def _write_json(path: Path, record: dict) -> None:
     with atomic_write(path) as temp: temp.write_bytes((json.dumps(record, indent=1) + '\n').encode())
+
+# %% ../../nbs/training/card.ipynb #9e42fa20
+def export_adapter(
+    run: str | Path, # folder of a finished `finetune`
+    folder: str | Path, # becomes what `navira.load(base, head=folder)` takes
+    model: TransformersLM, # with the averaged adapter and head
+) -> dict: # the record
+    "Writes adapter and head, `training.json` and a README, after measuring the model."
+    from navira.models.adapter import save_adapter
+    run, folder = Path(run), Path(folder)
+    _, settings = _begun(run)
+    save_adapter(model.eval(), folder)
+    ids, held = tokens_of(run, settings['length'] or min(512, model.length))
+    done = [(n, c) for n, _, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
+    record = dict(format=1, base=Path(settings['model']).name, lora=settings['lora'],
+                  parameters=sum(p.numel() for p in trained(model).values()),
+                  data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
+                  stages=[stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done],
+                  before=read_record(run / 'before.json', ('value', 'se')), **assess(cast(Any, model), held))
+    _write_json(folder / 'training.json', record)
+    with atomic_write(folder / 'README.md') as temp: temp.write_bytes(_adapter_card(record).encode())
+    return record
+
+def _adapter_card(r: dict) -> str: # markdown
+    q, e, b = r['quality'], r['nelbo'], r['before']
+    what = f"LoRA of rank {r['lora']} and a head" if r['lora'] else 'a head on the frozen network'
+    return f'''# A quality head for {r['base']}
+
+{r['parameters']:,} parameters, {what}, trained by PRISM's objective on {r['data']['name']}.
+To load it: `navira.load({r['base']!r}, head=FOLDER)`.
+
+| on {r['data']['validation_tokens']:,} validation tokens | before | after |
+|---|---|---|
+| NELBO, nats a token | {b['value']:.3f} | {e['value']:.3f} |
+| AUROC of the head | | {q['auroc']:.3f} ({q['low']:.3f} to {q['high']:.3f}) |
+| AUROC of the probability at the draw | | {r['drawn_probability']['auroc']:.3f} |
+'''
 
 # %% ../../nbs/training/card.ipynb #3794ba4b
 def _begun(run: Path) -> tuple[str, dict]: # kind, settings

@@ -58,7 +58,7 @@ def encode(
 ) -> np.ndarray: # [n] uint16 or uint32 token ids
     "The ids of a text, paragraph by paragraph on all cores. Special tokens spelled out in it are ordinary text."
     special, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, True
-    try: ids = [e.ids for e in tokenizer.encode_batch_fast(text.splitlines(keepends=True))]
+    try: ids = [e.ids for e in tokenizer.encode_batch_fast(text.splitlines(keepends=True), add_special_tokens=False)]
     finally: tokenizer.encode_special_tokens = special
     kind = _id_type(tokenizer)
     return np.concatenate([np.asarray(i, kind) for i in ids] or [np.zeros(0, kind)])
@@ -185,17 +185,19 @@ def encode_corpus(
     tokenizer: Tokenizer,
     corpus: Iterable[str], # documents
     path: Path, # of the cache, a `.npy` file; used as it is if it exists
+    eos: int | None = None, # id of the token after each; None: that of `<|endoftext|>`
 ) -> np.ndarray: # [n] token ids, read from the disk as needed
     "Token ids of all documents with an end-of-text after each. Raises `ValueError` for a damaged cache."
     if path.exists(): return read_tokens(path)
     kind, n = _id_type(tokenizer), 0
+    eos = tokenizer.token_to_id(EOS) if eos is None else eos
     def write_header(f):
         f.seek(0)
         np.lib.format.write_array_header_1_0(f, dict(descr=kind.str, fortran_order=False, shape=(n,)))
     with atomic_write(path) as temp, open(temp, 'w+b') as f:
         write_header(f)
         for text in corpus:
-            ids = np.append(encode(tokenizer, text), kind.type(tokenizer.token_to_id(EOS)))
+            ids = np.append(encode(tokenizer, text), kind.type(eos))
             f.write(ids.tobytes())
             n += len(ids)
         write_header(f)

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..base.files import atomic_write
 from ..models.denoiser import MaskedLM, with_head
-from ..models.loading import load, mdlm_only
+from ..models.loading import load
 from .data import Corpus
 from .settings import FinetuneConfig, number
 from .runs import read_checkpoint, unusable
@@ -31,6 +31,7 @@ __all__ = ['finetune']
 
 # %% ../../nbs/training/finetuning.ipynb #5d0c403b
 if TYPE_CHECKING:
+    from navira.models.transformers import TransformersLM
     from navira.training.critic import CriticConfig
 
 # %% ../../nbs/training/finetuning.ipynb #ffefd63f
@@ -45,7 +46,10 @@ def take_average(
     state: Any = read_checkpoint(folder)
     if state is None: raise ValueError(f'{folder}: holds no checkpoint; expected a run that was begun')
     if not isinstance(state.get('ema'), dict): raise unusable(folder, 'holds no averaged weights')
-    model.load_state_dict(dict(model.named_buffers()) | state['ema'])   # buffers are formulas: not averaged, they stay
+    names = getattr(model, 'trains', None)
+    if names is not None and state['ema'].keys() != set(names): raise unusable(folder, 'is of another network')
+    rest = dict(model.named_buffers()) if names is None else {}         # buffers are formulas: not averaged, they stay
+    model.load_state_dict(rest | state['ema'], strict=names is None)
     return model
 
 # %% ../../nbs/training/finetuning.ipynb #33653b6a
@@ -56,25 +60,50 @@ def finetune(
     tell: Callable[[str], None] | None = None, # is told how long a stage takes; None: nobody
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Gives a denoiser a quality head, or goes on where the run in `cfg.out` stopped."
-    from navira.training.card import export
-    with seeded(cfg.seed, 0): model = with_head(mdlm_only(load(cfg.model), 'fine-tuning'))   # a new head is the seed's
-    task = Task(model.length, _tokenizer_of(model, cfg), lambda run: _finetuning(run, model), export)
+    from navira.training.card import export, export_adapter
+    base = load(cfg.model)
+    if isinstance(base, MaskedLM):
+        if cfg.lora: raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns as a whole; "
+                                      'expected 0, or a model of the transformers library')
+        with seeded(cfg.seed, 0): model = with_head(base)                       # a new head is a function of the seed
+        task = Task(cfg.length or base.length, _tokenizer_of(model, cfg), lambda run: _finetuning(run, model), export)
+        return run_task(task, cfg, progress, stop, tell)
+    if not cfg.lora and cfg.joint_steps:
+        cfg = dataclasses.replace(cfg, joint_steps=0)
+        if tell: tell('lora=0: the network stays as it is, and its head alone is trained')
+    from navira.models.adapter import with_adapter
+    with seeded(cfg.seed, 0): large = with_adapter(base, cfg.lora, gradient_checkpointing=cfg.gradient_checkpointing)
+    length, written = cfg.length or min(512, large.length), lambda run, folder: export_adapter(run, folder, large)
+    task = Task(length, _tokenizer_of(large, cfg), lambda run: _finetuning(run, large), written, eos=_end_of(large))
     return run_task(task, cfg, progress, stop, tell)
 
-def _finetuning(run: Run, model: MaskedLM) -> Iterator[Stage]:
+def _end_of(model: TransformersLM) -> int: # id of the token between two documents
+    end = (*model.eos_ids, getattr(model.text_tokenizer, 'sep_token_id', None))[0]
+    if end is not None: return end
+    raise ValueError('model: its tokenizer names no token that ends a text; expected an eos_token or sep_token')
+
+def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`, with a head
     cfg = run.cfg
     characters(model.tokenizer, run.held)                          # text to evaluate with at the end, or an error now
     if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out)
     for name, steps, c in stages(cfg):
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
-        model.requires_grad_(True)
-        model.backbone.requires_grad_(joint)
+        _let_learn(model, joint)
         objective = Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
         yield Stage(objective, steps, c, run.out / name, _progress_of(run.held, cfg, joint))
         take_average(model, run.out / name)
 
-def _tokenizer_of(model: MaskedLM, cfg: FinetuneConfig | CriticConfig) -> Callable[[Corpus], Tokenizer]:
+def _let_learn(model: MaskedLM | TransformersLM, joint: bool) -> None:
+    "The head alone, or the backbone or its adapter too."
+    if isinstance(model, MaskedLM):
+        model.requires_grad_(True)
+        model.backbone.requires_grad_(joint)
+    else:
+        from navira.models.adapter import train_parts
+        train_parts(model, joint)
+
+def _tokenizer_of(model: Any, cfg: FinetuneConfig | CriticConfig) -> Callable[[Corpus], Tokenizer]:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
@@ -91,7 +120,7 @@ def stages(
 
 # %% ../../nbs/training/finetuning.ipynb #955c1a47
 def before(
-    model: MaskedLM, # as it was
+    model: Any, # a `MaskedLM` or a `TransformersLM`, as it was
     held: np.ndarray, # [N, L]
     out: Path,
 ) -> None:

@@ -24,24 +24,31 @@ from .settings import LoopConfig, number
 from .runs import Log, read_checkpoint, save_checkpoint, unusable
 
 # %% auto #0
-__all__ = ['Ema', 'Trainer', 'fit']
+__all__ = ['trained', 'Ema', 'Trainer', 'fit']
 
 # %% ../../nbs/training/loop.ipynb #3c2f1f44
+def trained(
+    module: nn.Module,
+) -> dict[str, nn.Parameter]: # by name
+    "The parameters that a run trains, averages and saves: all, or what the module names in `trains`."
+    names = getattr(module, 'trains', None)
+    return {n: p for n, p in module.named_parameters() if names is None or n in names}
+
 class Ema:
-    "Exponential average of a module's parameters, all of them: the backbone's and the head's."
+    "Exponential average of a module's parameters: the backbone's, or its adapter's, and the head's."
     def __init__(self, module: nn.Module, decay: float):
         self.module, self.decay = module, decay
-        self.average = {n: p.detach().clone() for n, p in module.named_parameters()}
+        self.average = {n: p.detach().clone() for n, p in trained(module).items()}
 
     @torch.no_grad()
     def update(self, step: int): # steps done
         d = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.average.values()), list(self.module.parameters()), 1 - d)
+        torch._foreach_lerp_(list(self.average.values()), list(trained(self.module).values()), 1 - d)
 
     @torch.no_grad()
     def swap(self):
         "Exchange the module's weights and the average."
-        for n, p in self.module.named_parameters():
+        for n, p in trained(self.module).items():
             raw = p.detach().clone()
             p.copy_(self.average[n]); self.average[n] = raw
 
@@ -90,18 +97,21 @@ class Trainer:
     def params(self) -> list[Tensor]: return [p for g in self.optimizer.param_groups for p in g['params']]
 
     def state(self) -> dict:
-        return dict(model=self.objective.model.state_dict(), optimizer=self.optimizer.state_dict(),
+        return dict(model=_weights(self.objective.model), optimizer=self.optimizer.state_dict(),
                     ema=self.ema.average, step=self.step, seconds=self.seconds)
 
     def restore(self, state: dict) -> None:
         "Raises `ValueError` for the state of another network, and for weights that are not finite."
         _check_state(state, self.state(), self.params)
-        self.objective.model.load_state_dict(state['model'])
+        self.objective.model.load_state_dict(state['model'], strict=False)       # `_check_state` was strict
         self.optimizer.load_state_dict(state['optimizer'])
         for n, a in self.ema.average.items(): a.copy_(state['ema'][n])
         self.step, self.seconds = state['step'], state['seconds']
 
 # %% ../../nbs/training/loop.ipynb #dfd6167b
+def _weights(model: nn.Module) -> dict[str, Tensor]: # what a checkpoint holds of it
+    return model.state_dict() if getattr(model, 'trains', None) is None else dict(trained(model))
+
 def _check_state(
     state: dict, # of a checkpoint
     mine: dict, # of a fresh trainer
@@ -246,7 +256,7 @@ class Diary:
         if self.tr.step > self.kept: self.check_weights(); self.clock(); self.save()
 
     def check_weights(self):
-        named = [*self.tr.objective.model.named_parameters(), *self.tr.ema.average.items()]
+        named = [*trained(self.tr.objective.model).items(), *self.tr.ema.average.items()]
         odd = next((n for n, p in named if not p.isfinite().all()), None)
         if odd: self.abort(f'NaN or infinity in the weights {odd}')
 

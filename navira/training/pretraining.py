@@ -66,6 +66,7 @@ def _held_out(
 def prepared(
     cfg: LoopConfig,
     tokenizer: Callable[[Corpus], Tokenizer], # called with the corpus, if tokens are still to be made
+    eos: int | None = None, # as for `encode_corpus`
 ):
     """The run folder, locked, with tokenizer.json, train.npy, and validation.npy if there is a validation corpus.
     Errors in the corpus come before anything is made. Of several processes the first does it all."""
@@ -79,7 +80,7 @@ def prepared(
             for f in leftovers(folder): f.unlink(missing_ok=True)      # half a file, of a run that was killed
         try:
             if corpora is None: _check_tokens(cfg)
-            else: _write_tokens(out, *corpora, tokenizer)
+            else: _write_tokens(out, *corpora, tokenizer, eos)
             yield out
         except KeyboardInterrupt as e:
             raise KeyboardInterrupt(str(e) or f'stopped. To go on: {resume_command(cfg)}') from None
@@ -89,12 +90,13 @@ def _write_tokens(
     corpus: Corpus,
     validation: Corpus | None,
     tokenizer: Callable[[Corpus], Tokenizer],
+    eos: int | None = None,
 ) -> None:
     for name in ('train.npy', 'validation.npy'): (out / name).unlink(missing_ok=True)   # of a run that was killed here
     with atomic_write(out / 'tokenizer.json') as temp: temp.write_bytes(tokenizer(corpus).to_str(pretty=True).encode())
     tok = Tokenizer.from_file(str(out / 'tokenizer.json'))
     corpora = dict(train=corpus) | (dict(validation=validation) if validation else {})
-    record: dict[str, Any] = {name: len(encode_corpus(tok, c, out / f'{name}.npy')) for name, c in corpora.items()}
+    record: dict[str, Any] = {name: len(encode_corpus(tok, c, out / f'{name}.npy', eos)) for name, c in corpora.items()}
     record['corpus'] = {str(f): _fingerprint(f) for c in corpora.values() for f in c.files}
     record['made'] = {f: _fingerprint(out / f) for f in ('tokenizer.json', *(f'{name}.npy' for name in corpora))}
     with atomic_write(out / 'tokens.json') as temp: temp.write_bytes(json.dumps(record).encode())
@@ -224,6 +226,7 @@ class Task:
     stages: Callable[[Run], Iterable[Stage]] # in their order; each is asked for when the one before has ended
     export: Callable[[Path, Path], Any] # called with the run folder and that of the result
     result: str = 'model' # name of that folder, in the run's
+    eos: int | None = None # id of the token after each document; None: that of `<|endoftext|>`
 
 # %% ../../nbs/training/pretraining.ipynb #0432bee1
 def run_task(
@@ -237,7 +240,7 @@ def run_task(
     n = int(os.environ.get('WORLD_SIZE', 1))
     if cfg.batch_size % n:
         raise ValueError(f'batch_size={cfg.batch_size}: expected a multiple of the number of processes, {n}')
-    with prepared(cfg, task.tokenizer) as out:
+    with prepared(cfg, task.tokenizer, task.eos) as out:
         acc = processes(cfg.precision)
         acc.wait_for_everyone()
         run = Run(cfg, out, acc, *tokens_of(out, task.length), progress, stop, tell)

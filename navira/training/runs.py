@@ -135,7 +135,8 @@ def _agree(
     if old.get('precision') == 'no': there['precision'] = 'fp32'         # the word of old runs
     if is_open or old.get('tokens', 0) is None: aside.add('tokens')
     if not (is_open and 'epochs' in old): aside |= {'epochs', 'minutes'}
-    now = {k: v for k, v in _settings_of(cfg).items() if k not in aside and there.get(k) != v}
+    since = {f.name: f.default for f in dataclasses.fields(cfg)}         # a setting that an old run did not have yet
+    now = {k: v for k, v in _settings_of(cfg).items() if k not in aside and there.get(k, since.get(k)) != v}
     diff = [f'{k}: {there.get(k)!r} there, {v!r} now' for k, v in now.items()]
     if diff:
         raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(diff)}. '

@@ -78,7 +78,10 @@ class TrainConfig(LoopConfig):
 class FinetuneConfig(LoopConfig):
     "PRISM's fine-tuning: the head alone, then everything."
     command: ClassVar[str] = 'finetune'
-    model: str | None = None # a folder with a trained model; None: the embedded one
+    model: str | None = None # a folder with a trained model, or a Hub id; None: the embedded one
+    lora: int = 0 # rank of LoRA, for a model of the transformers library; 0: its network stays as it is
+    length: int | None = None # L, tokens a sequence; None: the model's, at most 512
+    gradient_checkpointing: bool = False # less memory for a third more time; for a model of the transformers library
     head_steps: int = 1500 # stage 1: the head learns, the backbone stands still
     joint_steps: int = 500 # stage 2: both learn
     head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
@@ -109,7 +112,7 @@ _RANGES = dict(
     tokens=(1, 2**53), epochs=(1, 2**20), minutes=(_ABOVE_0, None), length=(2, 2**20), dim=(1, 2**16),
     blocks=(1, 1024), heads=(1, 1024), cond_dim=(1, 2**16), vocab_size=(258, 2**31), dropout=(0, 0.99),
     steps=(1, _MANY), head_steps=(0, _MANY), joint_steps=(0, _MANY), head_lr=(0, None), fill=(1, 2**20),
-    drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None))
+    drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None), lora=(0, 4096))
 
 def check_settings(
     cfg: LoopConfig, # its fields are converted in place
@@ -146,6 +149,7 @@ def typed(
         if len(pair) == 2 and all(v is not None and 0 <= v < 1 for v in pair): return tuple(float(x) for x in value)
         raise ValueError(f'{name}={value!r}: expected two numbers in [0, 1)')
     if kind == 'str' and isinstance(value, str | Path) and str(value): return str(value)
+    if kind == 'bool' and str(value).lower() in ('true', 'false'): return str(value).lower() == 'true'
     if kind == 'int' and (v := number(value)) is not None and int(v) == v: return int(v)
     if kind == 'float' and (v := number(value)) is not None: return float(v)
     raise ValueError(f'{name}={value!r}: expected {kind}')

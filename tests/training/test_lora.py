@@ -1,0 +1,111 @@
+"""A quality head on a model of the transformers library: LoRA, frozen base, resumed to the last bit, loaded again."""
+import json, random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import navira
+from navira.models.transformers import TransformersLM
+from navira.training.finetuning import finetune
+from navira.training.runs import read_checkpoint, read_log
+from navira.training.settings import FinetuneConfig
+from helpers.sample_api import says
+
+WORDS = ('the man', 'opened the door', 'and walked in', 'the house', 'there and then', 'a dog')
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp('corpus'), random.Random(0)
+    for name, n in (('train', 300), ('validation', 80)):
+        (folder / f'{name}.txt').write_text('\n'.join(' '.join(rng.choices(WORDS, k=4)) for _ in range(n)))
+    return folder
+
+@pytest.fixture(scope='module')
+def golden(pytestconfig): return pytestconfig.rootpath / 'tests' / 'golden'
+
+def settings(corpus, model, out, **kw):
+    given = dict(lora=4, length=16, head_steps=4, joint_steps=4, batch_size=8, warmup=1, log_every=1, eval_every=4,
+                 eval_sequences=16, checkpoint_every=1, precision='fp32', lr=1e-2, head_lr=1e-2)
+    return FinetuneConfig(data=str(corpus), model=str(model), out=str(out), **given | kw)
+
+@pytest.fixture(scope='module')
+def tuned(corpus, golden, tmp_path_factory):
+    out = tmp_path_factory.mktemp('runs') / 'llada'
+    return finetune(settings(corpus, golden / 'llada', out), progress=False), out
+
+def test_what_is_written(tuned, golden):
+    folder, out = tuned
+    assert sorted(p.name for p in folder.iterdir()) == [
+        'README.md', 'adapter_config.json', 'adapter_model.safetensors', 'quality.safetensors', 'training.json']
+    r = json.loads((folder / 'training.json').read_text())
+    assert r['base'] == 'llada' and r['lora'] == 4 and [s['name'] for s in r['stages']] == ['head', 'joint']
+    assert 0 < r['quality']['auroc'] < 1 and r['nelbo']['value'] < r['before']['value']
+    assert f"{r['quality']['auroc']:.3f}" in (folder / 'README.md').read_text()
+    assert {k.split('.')[-2] for k in load_file(folder / 'adapter_model.safetensors')} == {'lora_A', 'lora_B'}
+
+def test_a_checkpoint_holds_what_is_trained_and_no_more(tuned):
+    state = read_checkpoint(tuned[1] / 'joint')
+    assert state['model'].keys() == state['ema'].keys()
+    assert all('lora_' in k or k.startswith('quality.') for k in state['model'])
+    head, joint = read_checkpoint(tuned[1] / 'head')['ema'], state['ema']
+    moved = {k for k in joint if not torch.equal(head[k], joint[k])}
+    assert all(not head[k].any() for k in head if 'lora_B' in k) and any('lora_B' in k for k in moved)
+
+@torch.inference_mode()
+def test_it_loads_on_its_base_and_samples(tuned, golden):
+    folder, out = tuned
+    model, base = navira.load(golden / 'llada', head=folder), navira.load(golden / 'llada')
+    assert isinstance(model, TransformersLM) and not [n for n, _ in model.named_parameters() if 'lora' in n]    # merged
+    x = torch.full((1, 8), model.mask_id)
+    assert (model(x).logits(x == 277) - base(x).logits(x == 277)).nan_to_num().abs().max() > 1e-4
+    for name in ('prism', 'navira-piecewise', 'navira-onepass'):
+        assert (navira.sample(model, name, 8, length=8, eta=.4, on=0.).tokens != 277).all()
+    low = navira.load(golden / 'llada', head=folder, dtype='bfloat16')
+    assert (low(x).quality() - model(x).quality()).abs().max() < .1
+
+def test_peft_opens_it_too(tuned, golden):
+    from peft import PeftModel
+    base = navira.load(golden / 'llada')
+    x = torch.full((1, 8), 277)
+    ours = navira.load(golden / 'llada', head=tuned[0])(x).h
+    net = PeftModel.from_pretrained(base.net, str(tuned[0])).get_base_model()
+    torch.testing.assert_close(net.base_model(input_ids=x).last_hidden_state, ours)
+
+def test_a_run_that_was_stopped_goes_on_to_the_last_bit(tuned, corpus, golden, tmp_path):
+    cfg = settings(corpus, golden / 'llada', tmp_path / 'run')
+    assert finetune(cfg, progress=False, stop=2) == tmp_path / 'run'
+    folder = finetune(cfg, progress=False)
+    for name in ('adapter_model', 'quality'):
+        one, two = (load_file(f / f'{name}.safetensors') for f in (folder, tuned[0]))
+        assert one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+def test_gradient_checkpointing_changes_no_number(tuned, corpus, golden, tmp_path):
+    finetune(settings(corpus, golden / 'llada', tmp_path / 'run', gradient_checkpointing=True), progress=False)
+    for stage in ('head', 'joint'):
+        logs = (read_log(f / stage / 'log.jsonl') for f in (tuned[1], tmp_path / 'run'))
+        a, b = ([r['loss'] for r in log if 'loss' in r] for log in logs)
+        assert a == pytest.approx(b, rel=1e-5) and len(a) == 4
+
+@pytest.mark.parametrize('name', ['bert', 'dream', 'modernbert', 'a2d-qwen3'])
+def test_other_families(corpus, golden, tmp_path, name):
+    folder = finetune(settings(corpus, golden / name, tmp_path / 'run'), progress=False)
+    model = navira.load(golden / name, head=folder)
+    assert navira.sample(model, 'navira-det', 4, length=8, eta=.4, on=0.).tokens.shape == (1, 8)
+
+def test_the_head_alone(corpus, golden, tmp_path):
+    said = []
+    folder = finetune(settings(corpus, golden / 'bert', tmp_path / 'run', lora=0), progress=False, tell=said.append)
+    assert not (folder / 'adapter_config.json').exists() and any('head alone' in s for s in said)
+    model, base, x = navira.load(golden / 'bert', head=folder), navira.load(golden / 'bert'), torch.full((1, 8), 3)
+    assert torch.equal(model(x).h, base(x).h) and model(x).quality().abs().max() > 0
+    assert finetune(settings(corpus, golden / 'bert', tmp_path / 'run', lora=0), progress=False) == folder
+
+def test_mistakes(tuned, corpus, golden, tmp_path):
+    with says(ValueError, 'another base model'): navira.load(golden / 'a2d-llama', head=tuned[0])
+    with says(FileNotFoundError, 'quality.safetensors'): navira.load(golden / 'llada', head=tmp_path)
+    with says(ValueError, 'head=', "MDLM's"): navira.load(head=tuned[0])
+    with says(ValueError, 'lora=4', "MDLM's"):
+        finetune(FinetuneConfig(data=str(corpus), out=str(tmp_path / 'x'), lora=4))
+    with says(ValueError, 'lora=-1'): FinetuneConfig(data='d', out='o', lora=-1)
+    with says(ValueError, 'gradient_checkpointing'): FinetuneConfig(data='d', out='o', gradient_checkpointing='perhaps')
