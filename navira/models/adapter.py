@@ -21,7 +21,7 @@ from ..base.checks import check_int
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
-__all__ = ['with_adapter', 'train_parts', 'save_adapter', 'load_adapter']
+__all__ = []
 
 # %% ../../nbs/models/adapter.ipynb #3a6be150
 def with_adapter(

@@ -24,9 +24,9 @@ from .settings import LoopConfig, number
 from .runs import Log, read_checkpoint, save_checkpoint, unusable
 
 # %% auto #0
-__all__ = ['trained', 'Ema', 'Trainer', 'fit']
+__all__ = ['Ema', 'Trainer', 'fit']
 
-# %% ../../nbs/training/loop.ipynb #3c2f1f44
+# %% ../../nbs/training/loop.ipynb #tra1nedp
 def trained(
     module: nn.Module,
 ) -> dict[str, nn.Parameter]: # by name
@@ -34,6 +34,7 @@ def trained(
     names = getattr(module, 'trains', None)
     return {n: p for n, p in module.named_parameters() if names is None or n in names}
 
+# %% ../../nbs/training/loop.ipynb #3c2f1f44
 class Ema:
     "Exponential average of a module's parameters: the backbone's, or its adapter's, and the head's."
     def __init__(self, module: nn.Module, decay: float):
