@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
+from lm_eval.api.registry import model_registry
 from torch import Tensor
 
 import navira.peers     # noqa: F401  policies register themselves when imported
@@ -48,7 +48,6 @@ def log_likelihood(
     return total / n
 
 # %% ../../nbs/integrations/lm_eval.ipynb #899a1cca
-@register_model('navira')
 class Navira(LM):
     "Any masked diffusion model under any policy, for lm-evaluation-harness: `--model_args pretrained=...,policy=...`."
     def __init__(
@@ -144,3 +143,7 @@ class Navira(LM):
 def cut(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."
     return text[:min((i for i in (text.find(s) for s in until if s) if i >= 0), default=len(text))]
+
+# %% ../../nbs/integrations/lm_eval.ipynb #cd185e6b
+if 'navira' not in model_registry:     # a notebook defines it again
+    model_registry.register('navira', target='navira.integrations.lm_eval:Navira')

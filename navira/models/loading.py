@@ -10,7 +10,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import Any, ForwardRef, TYPE_CHECKING
 
 import torch
 from tokenizers import Tokenizer
@@ -27,6 +27,7 @@ __all__ = ['HUB', 'WEIGHTS', 'read_tokenizer', 'load']
 # %% ../../nbs/models/loading.ipynb #853ffc77
 if TYPE_CHECKING:
     from navira.models.transformers import TransformersLM
+else: TransformersLM = ForwardRef('TransformersLM')     # of an extra, which is imported when it is needed
 
 # %% ../../nbs/models/loading.ipynb #8aa95a5b
 def _load_folder(
