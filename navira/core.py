@@ -103,12 +103,14 @@ class Pass:
     asked about later: they run in one batch with the first that are."""
     def __init__(self, model: Denoiser, st: State, together: Tensor | None = None):
         self.model, self.x, self.masked = model, st.x, st.x == st.mask_id
+        self.mask_id, self.uniform = st.mask_id, st.uniform
         self.ran = torch.zeros(len(st.x), dtype=torch.bool, device=st.x.device) # [B]: rows run so far
         self.scored: Tensor | None = None                  # [B, L] qualities asked for so far, NaN in other rows
         self._together = self.ran if together is None else together
         self.parts = list[tuple[Tensor, Forward]]()        # rows run together, and what the model gave
         self._rated = self.ran                             # rows with a quality
         self._last: tuple[Tensor, Tensor] | None = None    # where logits were asked for last, and what they were
+        self._draws: tuple[Draw, str, Tensor, Tensor, Tensor] | None = None    # draw, purpose, where, tokens, their p
 
     def run(self, rows: Tensor) -> None: # [B] bool
         "Have these rows run, if they have not been."
@@ -125,6 +127,9 @@ class Pass:
         "Unnormalised log-probabilities at `where`, row by row. They are kept and shared: never edit them in place."
         if not where.any(): return self._logits(self._anywhere())[:0] if self._last is None else self._last[1][:0]
         if self._last is None: self._last = where, self._logits(where)
+        elif not (where & self._last[0]).any():
+            self._last = None                              # dropped first: of a large vocabulary, both would be much
+            self._last = where, self._logits(where)
         elif (where & ~self._last[0]).any(): self._last = where, self._extended(where, *self._last)
         at, out = self._last
         return out if at is where else out[where[at]]
@@ -137,6 +142,25 @@ class Pass:
             if (n := need[rows]).any(): self._rate(rows & need, part, n)
         self._rated = self._rated | need
         return torch.full(self.x.shape, torch.nan, device=self.x.device) if self.scored is None else self.scored
+
+    def drawn(
+        self,
+        draw: Draw,
+        where: Tensor, # [B, L] bool with N true
+        purpose: str = 'token', # of the noise
+    ) -> tuple[Tensor, Tensor]: # [N], [N]
+        "The tokens that `draw` gives at `where` and their probabilities, as exact as the logits. They are kept."
+        if self._draws is None or self._draws[0] is not draw or self._draws[1] != purpose:
+            self._draws = draw, purpose, torch.zeros_like(where), self.x, torch.zeros(where.shape, device=where.device)
+        _, _, done, tokens, conf = self._draws
+        if (where & ~done).any():
+            new = where & ~done if (where & done).any() else where
+            logits = self.logits(new)
+            found, q = _checked_draw(draw, logits, self.uniform(purpose)[new], self.mask_id)
+            tokens = tokens.masked_scatter(new, found)
+            conf = conf.to(logits.dtype).masked_scatter(new, q.to(logits.dtype))
+            self._draws = draw, purpose, done | new, tokens, conf
+        return tokens[where], conf[where]
 
     def _anywhere(self) -> Tensor: # [B, L] bool, one true, in a row that has been run if one has
         one = torch.zeros_like(self.masked)
@@ -448,20 +472,20 @@ def draw_at(
     purpose: str = 'token', # of the noise
 ) -> State: # with a token of the policy's draw written at each
     "Draw and write. ValueError where the draw gives other than N tokens of the vocabulary and their N probabilities."
-    if not where.any(): return st
-    logits = p.logits(where)
-    (N, V), out = logits.shape, policy.draw(logits, st.uniform(purpose)[where])
+    return st.write(where, *p.drawn(policy.draw, where, purpose)) if where.any() else st
+
+def _checked_draw(draw: Draw, logits: Tensor, u: Tensor, mask_id: int) -> tuple[Tensor, Tensor]:
+    (N, V), out = logits.shape, draw(logits, u)
     if not _are_tokens(out, N):
         got = ', '.join(f'{v.dtype} {tuple(v.shape)}' if isinstance(v, Tensor) else repr(v)
                         for v in (out if isinstance(out, tuple) else (out,)))
         expected = f'token ids [{N}] and the probability of each [{N}]'
-        raise ValueError(f'draw: {name_of(policy.draw)} gave {got}; expected {expected}')
+        raise ValueError(f'draw: {name_of(draw)} gave {got}; expected {expected}')
     tokens, conf = out
-    if ((tokens < 0) | (tokens >= V) | (tokens == st.mask_id) | conf.isnan()).any():
+    if ((tokens < 0) | (tokens >= V) | (tokens == mask_id) | conf.isnan()).any():
         got = f'a token that is none, or no probability: {tokens.min()} to {tokens.max()}'
-        raise ValueError(f'draw: {name_of(policy.draw)} gave {got}; expected ids in 0..{V - 1} '
-                         f'but for the mask, {st.mask_id}')
-    return st.write(where, tokens, conf.to(logits.dtype))
+        raise ValueError(f'draw: {name_of(draw)} gave {got}; expected ids in 0..{V - 1} but for the mask, {mask_id}')
+    return tokens, conf
 
 def _are_tokens(out: object, N: int) -> bool:
     if not isinstance(out, tuple) or len(out) != 2: return False

@@ -101,6 +101,22 @@ def descending(
     low.numpy().sort(axis=-1)   # numpy sorts values alone, with vector instructions; torch carries the indices along
     return low.neg_()
 
+def few(x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers at a time
+    "The rows in parts that stay in a CPU's cache; elsewhere all of them."
+    return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
+
+def probability(
+    logits: Tensor, # [N, V]
+    tokens: Tensor, # [N] int64
+) -> Tensor: # [N] float64
+    "The probability of a token of each row at temperature 1, before any truncation."
+    out, parts = [], few(logits)
+    weight = torch.empty(parts[0].shape, dtype=torch.float64, device=logits.device) # one for all: fresh memory is slow
+    for x, at in zip(parts, tokens[:, None].split([len(x) for x in parts]), strict=True):
+        w = weight[:len(x)].copy_(x).sub_(x.amax(-1, keepdim=True)).exp_()
+        out.append(w.gather(1, at)[:, 0] / w.sum(-1))
+    return torch.cat(out)
+
 def at_rank(
     x: Tensor, # [N, V]
     v: Tensor, # [N, V] the same, `descending`
@@ -134,7 +150,8 @@ class drawer:
 
     def __call__(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # -> tokens [N], their probability [N]
         "A token a row, from logits [N, V] and uniforms [N]."
-        parts = self.few(logits)
+        if self.temperature == 0 and not self.cut: return self.most_likely(logits, u)
+        parts = few(logits)
         todo = zip(parts, u.split([len(x) for x in parts]))
         tokens, prob = zip(*parallel_map(lambda part: self.drawn(*part), todo, logits.device))
         return torch.cat(tokens), torch.cat(prob)
@@ -147,13 +164,9 @@ class drawer:
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus, zeros after a shorter one
         "The probabilities that tokens are drawn with, the most likely first."
         cut = lambda x: self.kept(self.tempered(descending(x)))
-        parts = list(parallel_map(cut, self.few(logits), logits.device))
+        parts = list(parallel_map(cut, few(logits), logits.device))
         n = max(q.shape[1] for q in parts)
         return torch.cat([torch.nn.functional.pad(q, (0, n - q.shape[1])) for q in parts])
-
-    def few(self, x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers at a time
-        "The rows in parts that stay in a CPU's cache; elsewhere all of them."
-        return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
 
     def tempered(self, logits: Tensor) -> Tensor: # [N, V]
         if self.temperature in (0, 1): return logits
@@ -171,18 +184,30 @@ class drawer:
         q = q * (torch.arange(q.shape[-1], device=q.device) < n)
         return q / q.sum(-1, keepdim=True)
 
-    def drawn(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call, in one part
-        cut = self.top_p < 1 or self.top_k is not None
-        v = descending(logits) if cut else logits
-        q = self.kept(self.tempered(v)) if cut else self.tempered(v).double().softmax(-1)
-        if self.temperature == 0: return self.most_likely(logits, u, (q > 0).sum(-1)), q.amax(-1)
-        i = categorical(q, u)
-        return at_rank(logits, v, i) if cut else i, q.gather(1, i[:, None])[:, 0]
+    @property
+    def cut(self) -> bool: return self.top_p < 1 or self.top_k is not None
 
-    def most_likely(self, logits: Tensor, u: Tensor, kept: Tensor) -> Tensor: # [N, V], [N], tokens kept [N] -> [N]
-        tied = logits >= logits.amax(-1, keepdim=True) - tolerance(logits.dtype)
-        place = (u * torch.minimum(tied.sum(-1), kept)).long()
-        return (tied.cumsum(-1) > place[:, None]).to(torch.uint8).argmax(-1)
+    @property
+    def as_given(self) -> bool: # does a token's probability stay what the model says?
+        return self.temperature in (0, 1) and not self.cut
+
+    def drawn(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call, in one part
+        if self.temperature == 0: return self.most_likely(logits, u)
+        v = descending(logits) if self.cut else logits
+        q = self.kept(self.tempered(v)) if self.cut else self.tempered(v).double().softmax(-1)
+        i = categorical(q, u)
+        return at_rank(logits, v, i) if self.cut else i, q.gather(1, i[:, None])[:, 0]
+
+    def most_likely(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call, at temperature 0
+        best, at = logits.topk(min(2, logits.shape[1]))
+        token, near = at[:, 0], best[:, :1] - tolerance(logits.dtype)
+        q = self.kept(descending(logits)) if self.cut else None
+        if (tied := best[:, -1] >= near[:, 0]).any():
+            same = logits[tied] >= near[tied]
+            n = same.sum(-1) if q is None else torch.minimum(same.sum(-1), (q[tied] > 0).sum(-1))
+            place = (u[tied] * n).long()
+            token[tied] = (same.cumsum(-1) > place[:, None]).to(torch.uint8).argmax(-1)
+        return token, probability(logits, at[:, 0]) if q is None else q[:, 0]
 
 # %% ../nbs/01_masked_diffusion.ipynb #00286bcb
 def nucleus(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.core import State, step
+from navira.core import Pass, State, step
 from navira.registry import policies, policy
 from navira.sampling import sample, start_ids
 from helpers.core import (  # noqa: F401
@@ -362,3 +362,23 @@ def test_nan_is_refused(name):
     lm = small_lm()
     with torch.no_grad(): lm.backbone.output_layer.linear.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match='NaN or infinity for the logits'): sample(lm, name, 4, 2)
+
+# ---- The draw that a pass keeps
+
+def test_each_position_is_drawn_once():
+    model, n = small_lm(), []
+    st = State.start(torch.full((2, 6), model.mask_id), model.mask_id, 3, Noise(0, torch.arange(2)))
+    def draw(logits, u):
+        n.append(len(logits))
+        return logits.argmax(-1), logits.softmax(-1).amax(-1).double()
+    p, where = Pass(model, st), st.masked
+    some = where & (torch.arange(where.shape[1]) < 3)
+    a = p.drawn(draw, some)
+    b = p.drawn(draw, where)
+    assert n == [int(some.sum()), int((where & ~some).sum())]
+    assert torch.equal(b[0][some[where]], a[0]) and torch.equal(b[1][some[where]], a[1])
+    p.drawn(draw, where)
+    assert len(n) == 2
+    p.drawn(draw, where, 'redraw')                       # another purpose, other noise
+    p.drawn(lambda *a: draw(*a), where)                  # another draw
+    assert len(n) == 4

@@ -16,11 +16,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from unittest import mock
 
 import torch
 
@@ -60,33 +58,18 @@ def _default_dtype(
     return torch.bfloat16 if has_bf16(device) else torch.float32
 
 # %% ../../nbs/evaluation/references.ipynb #af0f6271
-@contextmanager
 def _quiet(
     progress: Callable|None=None, # called with (tensors done, tensors in all) while a GGUF file is unpacked
 ):
     "No progress bars of `transformers` inside."
-    from transformers.utils import logging
-    was = logging.is_progress_bar_enabled(); logging.disable_progress_bar()
-    def told(tensors, **kw):
-        for done, t in enumerate(tensors, 1):
-            yield t
-            if progress: progress(done, len(tensors))
-    try:
-        with mock.patch('transformers.modeling_gguf_pytorch_utils.tqdm', told, create=True): yield
-    finally:
-        if was: logging.enable_progress_bar()
+    from navira.models.pretrained import without_bars
+    return without_bars(progress)
 
 # %% ../../nbs/evaluation/references.ipynb #c239724f
 def _from_gguf(path):
     "Model in float32 and tokenizer from a GGUF file."
-    import gguf, transformers
-    config = getattr(transformers, 'GgufConfig', None)
-    kw = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
-    once = {f: mock.patch.object(gguf, f, lru_cache(getattr(gguf, f))) for f in ('GGUFReader', 'get_tensor_name_map')}
-    with once['GGUFReader'], once['get_tensor_name_map']:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **kw)
-        if config: kw['quantization_config'] = config(dequantize=True)
-        return transformers.AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **kw), tokenizer
+    from navira.models.pretrained import from_gguf
+    return from_gguf(path)
 
 # %% ../../nbs/evaluation/references.ipynb #b0f68320
 def cache_folder() -> Path:

@@ -239,6 +239,15 @@ def nearest(
     if near: return f"did you mean {str(folder / near[0])!r}?"
     return f"{str(folder)!r} has no such entry; expected {otherwise}"
 
+# %% ../../nbs/models/loading.ipynb #6c208343
+def fetched(
+    source: str | os.PathLike, # a folder, also of a run; or a Hub repository
+) -> Path:
+    "The folder, or a local copy of the repository without its code. `FileNotFoundError` for what is neither."
+    if (path := Path(source)).is_dir(): return of_run(path)
+    if _is_repository(source): return _fetch(str(source), _FILES)
+    raise _no_such(source)
+
 # %% ../../nbs/models/loading.ipynb #29caed17
 DTYPES = {"float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
           "float16": torch.float16, "fp16": torch.float16, "half": torch.float16,

@@ -105,6 +105,8 @@ class TransformersLM(nn.Module):
         super().__init__()
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
         self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
+        if (own := self.tokenizer) is not None:  # what a sentence encoder's file says would cut our texts off
+            own.no_truncation(); own.no_padding()
         self.quality: LinearQuality | None = None
         self.trains: set[str] | None = None          # parameters that a fine-tuning trains and saves; None: all
 

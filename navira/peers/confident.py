@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_choice
+from ..diffusion import probability
 from ..core import checked_score, evaluate, Pass, Policy, Schedule, Score, State
 from ..registry import grids, register
 from .pieces import over
@@ -44,8 +45,7 @@ def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
 
 def low_confidence_now(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Minus the model's present probability of a committed token, at temperature 1, before any truncation."
-    now = lambda logits, u, at: logits.double().softmax(-1).gather(1, st.x[at][:, None])[:, 0]
-    return -over(st, p, where, now)
+    return -over(st, p, where, lambda logits, u, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/confident.ipynb #eb06e8d4
 confidences = dict(commit=low_confidence, current=low_confidence_now)

@@ -29,7 +29,7 @@ standing = level(n_committed)      # k_i: how many free positions are to stand a
 
 def filled(policy: Policy, st: State, p: Pass, rows: Tensor) -> State: # with no mask in `rows` [B]
     "Every mask the pass saw there, filled by the draw that `step` would make."
-    tokens = over(st, p, p.masked & rows[:, None], lambda logits, u, at: policy.draw(logits, u)[0])
+    tokens = over(st, p, p.masked & rows[:, None], lambda logits, u, at: p.drawn(policy.draw, at)[0])
     return replace(st, x=torch.where(tokens.isnan(), st.x, tokens.nan_to_num(0.).long()))
 
 class Reviewed(Pass):

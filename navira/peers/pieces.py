@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..diffusion import drawer
+from ..diffusion import drawer, probability
 from ..core import by_budget, Draw, Pass, Policy, rows_of, Rule, Score, State
 
 # %% auto #0
@@ -32,9 +32,13 @@ def over(
     out = torch.full(where.shape, torch.nan, device=where.device)
     for first in range(0, int(where.sum()), most):
         part = where & (place >= first) & (place < first + most)
-        logits = p.logits(part)
-        out = out.to(logits.dtype).masked_scatter(part, f(logits, u[part], part).to(logits.dtype))
+        found = _found(p, part, u, f)
+        out = out.to(found.dtype).masked_scatter(part, found)
     return out
+
+def _found(p: Pass, part: Tensor, u: Tensor, f: Callable) -> Tensor: # [N]; a portion's logits are gone before the next
+    logits = p.logits(part)
+    return f(logits, u[part], part).to(logits.dtype)
 
 # %% ../../nbs/peers/pieces.ipynb #e23b8d44
 def confidence(
@@ -42,10 +46,13 @@ def confidence(
     under: str = 'model', # or 'draw': the tempered, truncated distribution
 ) -> Score:
     "Probability of the token that would be drawn at each mask."
-    def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
-        token, q = draw(logits, u)
-        return q if under == 'draw' else logits.double().softmax(-1).gather(1, token[:, None])[:, 0]
-    return lambda st, p, where: over(st, p, where, rate)
+    told = under == 'draw' or getattr(draw, 'as_given', False)
+    def rate(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+        def of_drawn(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+            token, q = p.drawn(draw, at)
+            return q if told else probability(logits, token)
+        return over(st, p, where, of_drawn)
+    return rate
 
 # %% ../../nbs/peers/pieces.ipynb #b7ea8f88
 def margin(draw: drawer) -> Score:

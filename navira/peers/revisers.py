@@ -63,7 +63,7 @@ def foreseen(
     def score(st: State, p: Pass, where: Tensor) -> Tensor:
         def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
             new = p.masked[at]
-            token = torch.where(new, draw(logits, u)[0], st.x[at])
+            token = st.x[at].masked_scatter(new, p.drawn(draw, at & p.masked)[0])
             logp = logits.double().log_softmax(-1).gather(1, token[:, None])[:, 0]
             return torch.where(new, logp, eta * logp if eta else torch.inf)   # eta = 0: what stands comes first
         return over(st, p, where, rate)

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..diffusion import corrupt
-from ..models.denoiser import MaskedLM
 from .data import keyed
 
 # %% auto #0
@@ -43,7 +42,7 @@ def stratified(
 # %% ../../nbs/training/bound.ipynb #b798bf17
 @torch.no_grad()
 def evaluate_nelbo(
-    model: MaskedLM, # in eval mode
+    model: Any, # a `MaskedLM` or a `TransformersLM`, in eval mode
     sequences: np.ndarray, # [N, L] token ids
     n: int | None = None, # how many of them, drawn without replacement; None: all
     batch_size: int = 64,
@@ -59,7 +58,7 @@ def evaluate_nelbo(
         values.append(_nelbo_each(model, *(a.to(model.device) for a in (x, z, s))).cpu())
     return stratified(torch.cat(values))
 
-def _nelbo_each(model: MaskedLM, x: Tensor, z: Tensor, t: Tensor) -> Tensor: # [B] nats a token
+def _nelbo_each(model: Any, x: Tensor, z: Tensor, t: Tensor) -> Tensor: # [B] nats a token
     masked = z == model.mask_id
     ce = F.cross_entropy(model(z).logits(masked), x[masked], reduction='none').float()
     return torch.zeros(x.shape, device=x.device).masked_scatter(masked, ce).sum(1) / t / x.shape[1]

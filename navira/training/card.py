@@ -136,10 +136,11 @@ def export_adapter(
 
 def _adapter_card(r: dict) -> str: # markdown
     q, e, b = r['quality'], r['nelbo'], r['before']
+    named = dict(prism="PRISM's", backplay="BackPlay's")[r['stages'][0]['recipe'].get('objective', 'prism')]
     what = f"LoRA of rank {r['lora']} and a head" if r['lora'] else 'a head on the frozen network'
     return f'''# A quality head for {r['base']}
 
-{r['parameters']:,} parameters, {what}, trained by PRISM's objective on {r['data']['name']}.
+{r['parameters']:,} parameters, {what}, trained by {named} objective on {r['data']['name']}.
 To load it: `navira.load({r['base']!r}, head=FOLDER)`.
 
 | on {r['data']['validation_tokens']:,} validation tokens | before | after |

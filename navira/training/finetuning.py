@@ -18,10 +18,10 @@ from ..base.files import atomic_write
 from ..models.denoiser import MaskedLM, with_head
 from ..models.loading import load
 from .data import Corpus
-from .settings import FinetuneConfig, number
+from .settings import AdaptConfig, FinetuneConfig, number
 from .runs import read_checkpoint, unusable
 from .loop import Run, seeded, Stage
-from .objectives import Prism
+from .objectives import BackPlay, Prism
 from .bound import characters, evaluate_nelbo
 from .pretraining import run_task, Task
 from .quality import auroc, judge_draws
@@ -90,7 +90,8 @@ def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `T
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
         _let_learn(model, joint)
-        objective = Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
+        objective = (BackPlay(model, cfg.fill, cfg.nucleus) if cfg.objective == 'backplay' else
+                     Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint))
         yield Stage(objective, steps, c, run.out / name, _progress_of(run.held, cfg, joint))
         take_average(model, run.out / name)
 
@@ -103,7 +104,7 @@ def _let_learn(model: MaskedLM | TransformersLM, joint: bool) -> None:
         from navira.models.adapter import train_parts
         train_parts(model, joint)
 
-def _tokenizer_of(model: Any, cfg: FinetuneConfig | CriticConfig) -> Callable[[Corpus], Tokenizer]:
+def _tokenizer_of(model: Any, cfg: FinetuneConfig | AdaptConfig | CriticConfig) -> Callable[[Corpus], Tokenizer]:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')

@@ -4,15 +4,18 @@
 
 # %% ../../nbs/training/objectives.ipynb #696a3cb9
 from __future__ import annotations
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn, Tensor
 
-from ..diffusion import corrupt, low_discrepancy, nucleus
+from ..diffusion import corrupt, low_discrepancy, nucleus, tolerance
+from ..core import ranks
 from ..models.denoiser import MaskedLM
 
 # %% auto #0
-__all__ = ['masked_ce', 'Mdlm', 'Prism']
+__all__ = ['masked_ce', 'Mdlm', 'Prism', 'BackPlay']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(
@@ -52,6 +55,18 @@ def random_fill(
     smallest = keys.topk(min(k, keys.shape[-1]), -1, largest=False).indices
     return torch.zeros_like(masked).scatter(-1, smallest, True) & masked
 
+# %% ../../nbs/training/objectives.ipynb #aa9cf26c
+def head_bce(
+    model: Any, # with a quality head
+    y: Tensor, # [n, L] what the head sees
+    x: Tensor, # [n, L] the clean tokens
+    where: Tensor, # [n, L] bool: what it is asked about
+) -> Tensor: # scalar, the mean; 0 where nothing is asked
+    "Binary cross-entropy of the qualities against 1[y = x]."
+    right = (x == y)[where].float()
+    bce = F.binary_cross_entropy_with_logits(model(y).quality()[where], right, reduction='sum')
+    return bce / max(1, len(right))
+
 # %% ../../nbs/training/objectives.ipynb #5e3e050e
 class Prism(nn.Module):
     "PRISM's fine-tuning objective (section 3.2). The defaults are those of the authors' code."
@@ -89,7 +104,51 @@ class Prism(nn.Module):
         nelbo = masked_ce(logits, x, masked, t)
         return dict(loss=bce + self.weight * nelbo, bce=bce, nelbo=nelbo)
 
-    def judge(self, y: Tensor, x: Tensor, new: Tensor) -> Tensor: # [n, L] each -> scalar
-        right = (x == y)[new].float()
-        bce = F.binary_cross_entropy_with_logits(self.model(y).quality()[new], right, reduction='sum')
-        return bce / max(1, len(right))
+    def judge(self, y: Tensor, x: Tensor, new: Tensor) -> Tensor: return head_bce(self.model, y, x, new)
+
+# %% ../../nbs/training/objectives.ipynb #22773979
+def looked_back(
+    x: Tensor, # [B, L] clean
+    mask_id: int,
+    fill: int, # k: the least share of masks that the earlier text has more is k / L
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]: # [B, L] each: a text, and an earlier state of it
+    "The later text is masked with a uniform t; of its visible tokens the earlier one hides a share t'/(1 - t)."
+    t, least = low_discrepancy(len(x), generator) * (1 - 1e-3), fill / x.shape[1]
+    more = least + (1 - t - least).clamp(min=0) * torch.rand(len(x), generator=generator)
+    z = corrupt(x, t, mask_id, generator)
+    return z, corrupt(z, (more / (1 - t)).clamp(max=1), mask_id, generator)
+
+def surest(
+    prob: Tensor, # [N] of the draws, at the masks
+    masked: Tensor, # [B, L] bool with N true
+    k: int,
+    u: Tensor, # [B, L] uniforms that break ties: in a text of masks all are alike
+) -> Tensor: # [B, L] bool: min(k, number masked) a row
+    "Where the most probable draws of each row are."
+    score = torch.zeros(masked.shape, dtype=prob.dtype, device=prob.device).masked_scatter(masked, prob)
+    return masked & (ranks(score, masked, u, tolerance(torch.float32)) < k)
+
+# %% ../../nbs/training/objectives.ipynb #1dcb9cf4
+class BackPlay(nn.Module):
+    "BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged in a later text."
+    def __init__(self,
+        model: MaskedLM, # with a quality head, the only part that learns
+        fill: int = 8, # k, of its tokens in a text
+        p: float = 0.9, # nucleus
+    ):
+        super().__init__()
+        self.model, self.fill, self.draw = model, fill, nucleus(p)
+
+    def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        "A text [B, L], an earlier one [B, L], uniforms of draws [B, L] and of ties [B, L]."
+        u, ties = torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
+        return *looked_back(x, self.model.mask_id, self.fill, generator), u, ties
+
+    def forward(self, x: Tensor, z: Tensor, early: Tensor, u: Tensor, ties: Tensor) -> dict[str, Tensor]:
+        "'loss' and 'bce', which are equal."
+        masked = early == self.model.mask_id
+        with torch.no_grad(): tokens, prob = self.draw(self.model(early).logits(masked), u[masked])
+        y = torch.where(surest(prob, masked, self.fill, ties), early.masked_scatter(masked, tokens), z)
+        bce = head_bce(self.model, y, x, y != self.model.mask_id)
+        return dict(loss=bce, bce=bce)

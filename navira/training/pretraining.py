@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,14 +30,14 @@ from ..models.denoiser import MaskedLM, n_params
 from ..models.loading import MASK, nearest
 from .data import (
     Corpus, encode_corpus, EOS, Epochs, files_of, packed, read_corpus, read_tokens, saved_dataset, train_tokenizer)
-from .settings import LoopConfig, processes, read_run, TrainConfig
+from .settings import AdaptConfig, LoopConfig, processes, read_run, TrainConfig
 from .runs import claim, run_lock, write_run
 from .loop import fit, resume_command, Run, seeded, Stage, train_step, trainer
 from .objectives import Mdlm
 from .bound import bits, characters, evaluate_nelbo
 
 # %% auto #0
-__all__ = ['Task', 'train']
+__all__ = ['Task', 'train', 'likelihood_stage']
 
 # %% ../../nbs/training/pretraining.ipynb #48c0721a
 def _fingerprint(path: Path) -> dict: # 'size', 'time', 'sha256'
@@ -96,7 +96,13 @@ def _write_tokens(
     with atomic_write(out / 'tokenizer.json') as temp: temp.write_bytes(tokenizer(corpus).to_str(pretty=True).encode())
     tok = Tokenizer.from_file(str(out / 'tokenizer.json'))
     corpora = dict(train=corpus) | (dict(validation=validation) if validation else {})
-    record: dict[str, Any] = {name: len(encode_corpus(tok, c, out / f'{name}.npy', eos)) for name, c in corpora.items()}
+    record, size = dict[str, Any](), dict[str, int]()
+    def counted(name: str, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            size[name] = size.get(name, 0) + len(text)
+            yield text
+    for name, c in corpora.items(): record[name] = len(encode_corpus(tok, counted(name, c), out / f'{name}.npy', eos))
+    record['characters'] = size
     record['corpus'] = {str(f): _fingerprint(f) for c in corpora.values() for f in c.files}
     record['made'] = {f: _fingerprint(out / f) for f in ('tokenizer.json', *(f'{name}.npy' for name in corpora))}
     with atomic_write(out / 'tokens.json') as temp: temp.write_bytes(json.dumps(record).encode())
@@ -187,6 +193,14 @@ def _chosen_tokenizer(
     return lambda corpus: tok
 
 # %% ../../nbs/training/pretraining.ipynb #08372b37
+_Timed = TypeVar('_Timed', TrainConfig, AdaptConfig)
+
+def check_tokens(cfg: TrainConfig | AdaptConfig) -> None:
+    "ValueError for fewer than one step of them."
+    if cfg.tokens is None or cfg.steps: return
+    least = cfg.batch_size * (cfg.length or 0)
+    raise ValueError(f'tokens={cfg.tokens}: less than one step; expected at least batch_size * length = {least}')
+
 def step_seconds(
     objective: Any, # as of a `Stage`; copied
     data: Epochs,
@@ -205,17 +219,17 @@ def step_seconds(
     return acc.reduce(torch.tensor(statistics.median(times[1:] or times), device=acc.device), 'mean').item()
 
 def bounded(
-    cfg: TrainConfig, # with `tokens` open
+    cfg: _Timed, # with `tokens` open
     per_epoch: int, # steps
     seconds: float, # a step
-) -> tuple[TrainConfig, str]: # with `tokens` set, and the estimate in words
+) -> tuple[_Timed, str]: # with `tokens` set, and the estimate in words
     whole, most = cfg.epochs * per_epoch, max(1, int(60 * cfg.minutes / seconds))
     steps = min(whole, most)
     text = (f'{steps:,} steps, {steps / per_epoch:.3g} times the text, in about {clock(steps * seconds)} '
             f'({seconds:.2g} s a step), evaluation not counted')
     if whole > most:
         text += f'; epochs={cfg.epochs} would take {clock(whole * seconds)}, more than minutes={cfg.minutes:g}'
-    return dataclasses.replace(cfg, tokens=steps * cfg.batch_size * cfg.length), text
+    return dataclasses.replace(cfg, tokens=steps * cfg.batch_size * (cfg.length or 0)), text
 
 # %% ../../nbs/training/pretraining.ipynb #b1a4edac
 @dataclass(frozen=True)
@@ -259,25 +273,30 @@ def train(
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Pretrains a denoiser, or goes on where the run in `cfg.out` stopped."
     from navira.training.card import export
-    if cfg.tokens is not None and cfg.steps < 1:
-        least = cfg.batch_size * cfg.length
-        raise ValueError(f'tokens={cfg.tokens}: less than one step; expected at least batch_size * length = {least}')
+    check_tokens(cfg)
     _check_memory(cfg)
     return run_task(Task(cfg.length, _chosen_tokenizer(cfg), _pretraining, export), cfg, progress, stop, tell)
 
 def _pretraining(run: Run) -> Iterator[Stage]:
     model = network(run.cfg, Tokenizer.from_file(str(run.out / 'tokenizer.json')))
-    chars = characters(model.tokenizer, run.held)
+    yield likelihood_stage(run, model, characters(model.tokenizer, run.held))
+
+def likelihood_stage(
+    run: Run,
+    model: Any, # a `MaskedLM` or a `TransformersLM`
+    chars: float, # that a token stands for
+) -> Stage:
+    "The NELBO is minimised, and measured in bits a character on the way."
     cfg = _settle(run, Mdlm(model))
     def evaluate(model):
         e = evaluate_nelbo(model, run.held, cfg.eval_sequences, cfg.batch_size)
         return dict(nelbo=e.value, nelbo_se=e.se, bits_per_char=bits(e.value, chars))
-    yield Stage(Mdlm(model), cfg.steps, cfg, run.out, evaluate)
+    return Stage(Mdlm(model), cfg.steps, cfg, run.out, evaluate)
 
 def _settle(
     run: Run,
     objective: Mdlm,
-) -> TrainConfig: # with `tokens` set, to what the run has or else to what `epochs` and `minutes` allow
+) -> Any: # the settings with `tokens` set, to what the run has or else to what `epochs` and `minutes` allow
     cfg, acc, data, text = run.cfg, run.acc, run.epochs(run.cfg.seed), None
     tell = run.tell if run.tell and acc.is_main_process else lambda text: None
     past = (read_run(run.out) or {}).get('tokens')

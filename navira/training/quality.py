@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..diffusion import corrupt, low_discrepancy, nucleus
 from .data import keyed
-from .objectives import random_fill
+from .objectives import looked_back, random_fill, surest
 
 # %% auto #0
 __all__ = ['judge_draws', 'auroc', 'auroc_interval', 'reliability', 'calibration_error']
@@ -38,26 +38,35 @@ def judge_draws(
     p: float = 0.9, # nucleus
     batch_size: int = 64,
     seed: int = 0,
+    look_back: bool = False, # judge the surest draws of an earlier text in a later one, as BackPlay trains
 ) -> Judged:
     "Fill masked positions by the model's own draws and judge them: one y for each sequence, t stratified over all."
     g, draw, found = keyed(seed, 1, 2), nucleus(p), []
     t = low_discrepancy(len(sequences), g)[torch.randperm(len(sequences), generator=g)]
     for start in range(0, len(sequences), batch_size):
         x = torch.from_numpy(sequences[start:start + batch_size].astype(np.int64))
-        z = corrupt(x, t[start:start + batch_size], model.mask_id, g)
-        new = random_fill(torch.rand(x.shape, generator=g), z == model.mask_id, fill)
+        if look_back: z, early = looked_back(x, model.mask_id, fill, g)
+        else: z = early = corrupt(x, t[start:start + batch_size], model.mask_id, g)
+        masked = early == model.mask_id                       # where a draw is made; what is judged is among it
+        new = masked if look_back else random_fill(torch.rand(x.shape, generator=g), masked, fill)
         u = torch.rand(x.shape, generator=g, dtype=torch.float64)
-        score, right, prob, row = _judge_batch(model, draw, *(a.to(model.device) for a in (x, z, new, u)))
+        ties = torch.rand(x.shape, generator=g, dtype=torch.float64) if look_back else u
+        states = (a.to(model.device) for a in (x, z, early, new, u, ties))
+        score, right, prob, row = _judge_batch(model, draw, fill if look_back else None, *states)
         found.append([a.cpu().numpy() for a in (score, right, prob, start + row)])
     return Judged(*(np.concatenate(a) for a in zip(*found, strict=True)))
 
-def _judge_batch(model, draw: Callable, x: Tensor, z: Tensor, new: Tensor, u: Tensor) -> tuple[Tensor, ...]:
-    "Of each newly filled position: its score, is it right, its probability, its row."
-    logits = model(z).logits(new)
-    token = draw(logits, u[new])[0]
-    prob = logits.softmax(-1).gather(1, token[:, None])[:, 0]
-    y = z.masked_scatter(new, token)
-    return model(y).quality()[new], (x == y)[new], prob, new.nonzero()[:, 0]
+def _judge_batch(model, draw: Callable, fill: int | None, x: Tensor, z: Tensor, early: Tensor, new: Tensor,
+                 u: Tensor, ties: Tensor) -> tuple[Tensor, ...]:
+    "Of each new token, the `fill` surest of a row or all: its score, is it right, its probability, its row."
+    logits = model(early).logits(new)
+    token, sure = draw(logits, u[new])
+    prob = torch.zeros(x.shape, device=x.device).masked_scatter(
+        new, logits.softmax(-1).gather(1, token[:, None])[:, 0].float())
+    drawn = early.masked_scatter(new, token)
+    if fill is not None: new = surest(sure, new, fill, ties)
+    y = torch.where(new, drawn, z)
+    return model(y).quality()[new], (x == y)[new], prob[new], new.nonzero()[:, 0]
 
 # %% ../../nbs/training/quality.ipynb #a5b38bb8
 def auroc(

@@ -23,7 +23,7 @@ from ..models.loading import has_bf16, nearest
 from .data import text_file
 
 # %% auto #0
-__all__ = ['LoopConfig', 'TrainConfig', 'FinetuneConfig']
+__all__ = ['LoopConfig', 'TrainConfig', 'AdaptConfig', 'FinetuneConfig']
 
 # %% ../../nbs/training/settings.ipynb #c76b2947
 @dataclass(kw_only=True)
@@ -73,6 +73,36 @@ class TrainConfig(LoopConfig):
     def steps(self) -> int: # 0 as long as `tokens` is open
         return (self.tokens or 0) // (self.batch_size * self.length)
 
+# %% ../../nbs/training/settings.ipynb #8293ea3f
+@dataclass(kw_only=True)
+class AdaptConfig(LoopConfig):
+    "Making a masked diffusion model of a network that was trained for something else."
+    command: ClassVar[str] = 'adapt'
+    model: str | None = None # a folder or .gguf file with the network, or a Hub id
+    shift: bool | None = None # is position i to predict the token at i + 1? None: where it read from left to right
+    tokens: int | None = None # to train on, repeats counted; None: `epochs`, as far as `minutes` allow
+    epochs: int = 20 # passes over the text
+    minutes: float = 120. # of training at most, estimated from its first steps
+    length: int | None = None # L, tokens a sequence; None: the network's, at most 512
+    gradient_checkpointing: bool = False # less memory for a third more time
+    final_sequences: int = 1024 # of validation text, in the measurement at the end
+    batch_size: int = 32
+    lr: float = 3e-4
+    warmup: int = 100
+    ema: float = 0.99
+    checkpoint_every: int = 100
+    eval_every: int = 250
+    eval_sequences: int = 256
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model is None:
+            raise ValueError('model: which network is to be adapted? Expected a folder, a .gguf file or a Hub id')
+
+    @property
+    def steps(self) -> int: # 0 as long as `tokens` or `length` is open
+        return (self.tokens or 0) // (self.batch_size * (self.length or 2**20))
+
 # %% ../../nbs/training/settings.ipynb #ef2e56e1
 @dataclass(kw_only=True)
 class FinetuneConfig(LoopConfig):
@@ -82,6 +112,7 @@ class FinetuneConfig(LoopConfig):
     lora: int = 0 # rank of LoRA, for a model of the transformers library; 0: its network stays as it is
     length: int | None = None # L, tokens a sequence; None: the model's, at most 512
     gradient_checkpointing: bool = False # less memory for a third more time; for a model of the transformers library
+    objective: str = 'prism' # of the head; 'backplay' (arXiv 2601.06428) leaves the network as it is
     head_steps: int = 1500 # stage 1: the head learns, the backbone stands still
     joint_steps: int = 500 # stage 2: both learn
     head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
@@ -100,6 +131,10 @@ class FinetuneConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        check_choice('objective', self.objective, ('prism', 'backplay'))
+        if self.objective == 'backplay':
+            if self.lora: raise ValueError(f"lora={self.lora}: objective='backplay' trains the head alone; expected 0")
+            self.joint_steps = 0
         if not self.head_steps + self.joint_steps:
             raise ValueError('head_steps=0 and joint_steps=0: nothing to train; expected at least 1 of either')
 
@@ -112,7 +147,7 @@ _RANGES = dict(
     tokens=(1, 2**53), epochs=(1, 2**20), minutes=(_ABOVE_0, None), length=(2, 2**20), dim=(1, 2**16),
     blocks=(1, 1024), heads=(1, 1024), cond_dim=(1, 2**16), vocab_size=(258, 2**31), dropout=(0, 0.99),
     steps=(1, _MANY), head_steps=(0, _MANY), joint_steps=(0, _MANY), head_lr=(0, None), fill=(1, 2**20),
-    drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None), lora=(0, 4096))
+    drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None), lora=(0, 4096), final_sequences=(2, _MANY))
 
 def check_settings(
     cfg: LoopConfig, # its fields are converted in place

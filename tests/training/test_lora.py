@@ -109,3 +109,16 @@ def test_mistakes(tuned, corpus, golden, tmp_path):
         finetune(FinetuneConfig(data=str(corpus), out=str(tmp_path / 'x'), lora=4))
     with says(ValueError, 'lora=-1'): FinetuneConfig(data='d', out='o', lora=-1)
     with says(ValueError, 'gradient_checkpointing'): FinetuneConfig(data='d', out='o', gradient_checkpointing='perhaps')
+
+def test_backplays_objective(corpus, golden, tmp_path):
+    "The head alone learns; the card names whose objective it was; an adapter is refused."
+    cfg = settings(corpus, golden / 'llada', tmp_path, lora=0, objective='backplay')
+    assert cfg.joint_steps == 0
+    folder = finetune(cfg, progress=False)
+    assert sorted(p.name for p in folder.iterdir()) == ['README.md', 'quality.safetensors', 'training.json']
+    assert "BackPlay's objective" in (folder / 'README.md').read_text()
+    assert load_file(folder / 'quality.safetensors')['linear.weight'].any()
+    with says(ValueError, 'lora=4', 'trains the head alone'):
+        settings(corpus, golden / 'llada', tmp_path, lora=4, objective='backplay')
+    with says(KeyError, "objective 'backplai'", "did you mean 'backplay'"):
+        settings(corpus, golden / 'llada', tmp_path, objective='backplai')

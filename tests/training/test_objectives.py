@@ -9,7 +9,7 @@ from torch import nn
 from navira.models.layers import Config
 from navira.models.denoiser import MaskedLM
 from navira.training.data import keyed
-from navira.training.objectives import Mdlm, Prism, random_fill
+from navira.training.objectives import BackPlay, looked_back, Mdlm, Prism, random_fill, surest
 from helpers.training import one_thread, tiny_model  # noqa: F401
 
 class Told(nn.Module):
@@ -83,3 +83,62 @@ def test_mdlm_weighs_by_1_over_t():
     z = x.clone(); z[0, :3] = 11; z[1, 4] = 11
     loss = Mdlm(model)(x, z, torch.tensor([.5, .1]))['loss']
     torch.testing.assert_close(loss, torch.tensor((3 / .5 + 1 / .1) * math.log(11) / 20))
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 9), st.integers(0, 2**31))
+def test_an_earlier_text_has_more_masks_and_no_other_token(B, L, k, seed):
+    x = torch.arange(L).expand(B, L)
+    z, early = looked_back(x, 99, k, torch.Generator().manual_seed(seed))
+    for y in (z, early): assert ((y == x) | (y == 99)).all()
+    assert (early[z == 99] == 99).all()
+
+def test_levels_of_the_two_texts():
+    "t is uniform; t' is uniform between k / L and 1 - t, and t + t' the share of masks in the earlier text."
+    L, k = 400, 40
+    z, early = looked_back(torch.zeros(4000, L, dtype=torch.long), 1, k, torch.Generator().manual_seed(0))
+    t, both = (z == 1).double().mean(1), (early == 1).double().mean(1)
+    assert abs(t.mean() - .5) < .01 and abs(t.quantile(.1) - .1) < .02
+    some = (t > .45) & (t < .55)
+    assert abs(both[some].mean() - (t[some] + (.1 + 1 - t[some]) / 2).mean()) < .02
+    assert abs(both[some].quantile(.1) - .64) < .03 and abs(both[some].quantile(.9) - .96) < .03
+
+def test_backplay_is_its_algorithm_written_out():
+    "A row at a time: draw at the earlier text's masks, keep the k surest, put them into the later, ask of all tokens."
+    model = tiny_model()
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    objective, M = BackPlay(model.eval(), fill=2, p=.9), model.mask_id
+    x = torch.randint(0, M, (5, 8), generator=torch.Generator().manual_seed(2))
+    z, early, u, ties = objective.noise(x, keyed(0, 0, 1))
+    losses = []
+    for row, late, first, uniform, tie in zip(x, z, early, u, ties):
+        at = [i for i in range(8) if first[i] == M]
+        masked = (first == M)[None]
+        tokens, q = objective.draw(model(first[None]).logits(masked), uniform[masked[0]])
+        kept = sorted(range(len(at)), key=lambda j: (-round(q[j].item(), 4), tie[at[j]]))[:2]
+        y = late.clone()
+        for j in kept: y[at[j]] = tokens[j]
+        g = model(y[None]).quality()[0].sigmoid().tolist()
+        losses += [-math.log(g[i] if y[i] == row[i] else 1 - g[i]) for i in range(8) if y[i] != M]
+    assert objective(x, z, early, u, ties)['loss'].item() == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+def test_backplay_trains_the_head_alone():
+    model = tiny_model()
+    model.backbone.requires_grad_(False)
+    objective = BackPlay(model, fill=2)
+    x = torch.randint(0, model.mask_id, (6, 8), generator=torch.Generator().manual_seed(0))
+    objective(x, *objective.noise(x, keyed(0, 0, 1)))['loss'].backward()
+    assert all(p.grad is None for p in model.backbone.parameters())
+    assert any(p.grad is not None and p.grad.any() for p in model.quality.parameters())
+
+def test_backplay_with_no_token_to_ask_about():
+    "One position, masked later and earlier, and no draw kept: nothing is asked, and nothing is NaN."
+    objective = BackPlay(Told(), fill=1)
+    z = torch.full((2, 1), 11)
+    out = objective(torch.zeros_like(z), z, torch.zeros_like(z), *torch.zeros(2, *z.shape, dtype=torch.float64))
+    assert out['loss'].item() == 0
+
+def test_the_surest():
+    masked = torch.tensor([[True, True, False, True], [False, False, False, True], [False] * 4])
+    kept = surest(torch.tensor([.1, .7, .4, .2]), masked, 2, torch.zeros(3, 4))
+    assert kept.tolist() == [[False, True, False, True], [False, False, False, True], [False] * 4]
