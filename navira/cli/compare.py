@@ -20,7 +20,7 @@ from rich.table import Table
 
 from .app import (
     _bar, _Imports, _not_empty, _numbers, _shown, _tell, _typed_policies, _writable, app, complete, err, out)
-from .generate import _device, _DType, _load, _Model, _Seed, _utf8
+from .generate import _device, _DType, _Head, _load, _Model, _Seed, _utf8
 
 # %% ../../nbs/cli/compare.ipynb #81df943b
 def _spread(lo: float, hi: float, digits: int) -> str:
@@ -98,6 +98,7 @@ def compare(
     full: Annotated[bool, typer.Option('--full', help='More budgets and more texts, in several minutes.')] = False,
     seed: _Seed = 0,
     model: _Model = None,
+    head: _Head = None,
     dtype: _DType = None,
     reference: Annotated[str, typer.Option(help=_REFERENCE + '.')] = 'smollm2',
     folder: Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
@@ -124,7 +125,7 @@ def compare(
     ex_sweep.cells(grid)
     _findable(reference)
     _writable(folder)
-    net = _load(model, _device('auto'), dtype)
+    net = _load(model, _device('auto'), dtype, head)
     runnable = _runnable(net, grid.entries, skip=policies.strip() == 'all')
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net)))
     *_, free = prepared(grid, net, net.device)

@@ -25,6 +25,7 @@ _SET = 'A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.'
 _POLICY = 'Sampling policy, or NAME:key=value;key=value; `navira info` lists them.'
 
 _Model = Annotated[Optional[str], typer.Option(callback=_embedded, help=_MODEL)]
+_Head = Annotated[Optional[Path], typer.Option(help="Folder of `navira finetune --lora`: the model's quality head.")]
 _Sets = Annotated[list[str], typer.Option('--set', help=_SET)]
 _Device = Annotated[str, typer.Option(help='cpu, cuda, or auto.')]
 _DType = Annotated[Optional[str], typer.Option('--dtype', help=_DTYPE)]
@@ -36,9 +37,9 @@ def _device(name: str):
     from navira.models.loading import check_device
     return check_device(name)
 
-def _load(model: str | None, device: str, dtype: str | None):
+def _load(model: str | None, device: str, dtype: str | None, head: Path | None = None):
     from navira.models.loading import load
-    return load(model, device, dtype=dtype)
+    return load(model, device, dtype=dtype, head=head)
 
 def _utf8(option: str, text: str) -> str:
     try: text.encode()
@@ -101,6 +102,7 @@ def generate(
     block_length: Annotated[Optional[int], typer.Option(help='Write so many tokens at a time, left to right.')] = None,
     eos: Annotated[str, typer.Option(help='After a token that ends a text: cut, keep, or suppress it.')] = 'cut',
     model: _Model = None,
+    head: _Head = None,
     device: _Device = 'auto',
     dtype: _DType = None,
     hyper: _Sets = [],
@@ -123,7 +125,7 @@ def generate(
         runs += [(beside, s_registry.policy(other, **hypers), 1)]
     if chat and max_new_tokens is None: max_new_tokens = 128
     _check_generate(runs, budget, n, seed, length, replay, beside)
-    net = _load(model, _device(device), dtype)
+    net = _load(model, _device(device), dtype, head)
     how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
     for _, rule, _ in runs: fits(net, rule, length)
     affordable(runs[0][-1], length or net.length)
@@ -189,6 +191,7 @@ def fill(
     budget: Annotated[Optional[int], typer.Option(help='Forward passes; `navira.fill` chooses if not given.')] = None,
     seed: _Seed = 0,
     model: _Model = None,
+    head: _Head = None,
     device: _Device = 'auto',
     dtype: _DType = None,
     hyper: _Sets = [],
@@ -204,6 +207,6 @@ def fill(
     rule = s_registry.policy(name, **given)
     check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
     for k, v in dict(tokens=tokens, budget=budget).items(): None if v is None else check_int(k, v, 1)
-    net = _load(model, _device(device), dtype)
+    net = _load(model, _device(device), dtype, head)
     res = navira.fill(_utf8('the text', text), n, tokens, net, name, budget, seed, **given)
     _print_samples(res, dict(policy=policy, hyper=given), rule, [text] * n, as_json)

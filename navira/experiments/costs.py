@@ -82,7 +82,8 @@ def pace(
     def timed(budget: int) -> tuple[int, float]: # forwards, seconds a sample
         made, forwards = rule(cell), charged(replace(cell, budget=budget), L)[1]
         with torch.autocast(model.device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
-            res = sample(model, made, budget, rows, cell.seed, L, batch_size=rows, trace=True, progress=False)
+            res = sample(model, made, budget, rows, cell.seed, L, batch_size=rows, trace=True, eos='keep',
+                         progress=False)
         return forwards, res.seconds / rows
     f, t = timed(4)
     g, u = timed(12) if rule(cell).matched else (f, t)         # a policy that does not keep to a budget has one pace

@@ -106,7 +106,7 @@ def compute(
     with torch.autocast(device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
         try:
             res = sample(model, made, cell.budget, b.n, cell.seed, s.length, s.prompt, batch_size=b.n, trace=True,
-                         first=b.first, progress=progress or False)
+                         first=b.first, eos='keep', progress=progress or False)    # texts of one length compare
         except torch.OutOfMemoryError as e:
             raise ValueError(f'batch_size={s.batch_size}: {b.n} texts at a time do not fit the memory of {device}; '
                              f'give fewer, as in --set batch_size={max(1, s.batch_size // 2)}, and another store: its '

@@ -81,4 +81,4 @@ def _resampled(about: dict, model: MaskedLM, first: int, n: int) -> Samples: # o
     cell = Cell(**{f.name: about[f.name] for f in fields(Cell)})
     with torch.autocast(model.device.type, torch.bfloat16, enabled=about['dtype'] == 'bfloat16'):
         return sample(model, rule(cell), cell.budget, n, cell.seed, about['length'], about['prompt'], batch_size=n,
-                      trace=True, first=first, progress=False)
+                      trace=True, first=first, eos='keep', progress=False)

@@ -107,7 +107,7 @@ def family_of(
         if not heads or any(h.endswith(('ForMaskedLM', 'ForPreTraining', 'LMHeadModel')) for h in heads):
             return _encoder(kind)
         raise ValueError(f'{name}: {heads[0]} has no head over the vocabulary; expected '
-                         f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}, trained to fill in masks')
+                         f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}; `navira adapt` makes one of it')
     near = difflib.get_close_matches(kind, [*FAMILIES, *MODEL_FOR_MASKED_LM_MAPPING_NAMES], 1, .6)
     meant = f'did you mean {near[0]!r}? ' if near else ''
     raise ValueError(f'{name}: model_type {kind!r} is not known; {meant}Known are {known}, and networks with a '

@@ -165,7 +165,7 @@ def _load_one(
     "A model from one file. Raises `ValueError` naming it."
     if Path(path).suffix == ".gguf":
         raise ValueError(f"{path}: a GGUF, which holds a quantised model that reads from left to right; expected "
-                         "safetensors of a masked diffusion model")
+                         "safetensors of a masked diffusion model, or `navira adapt --model` with this file")
     path, weights = Path(path), _read_weights(path, ema)
     beside, shapes = path.parent / "config.json", {k: tuple(w.shape) for k, w in weights.items()}
     try: config = read_config(beside) if beside.exists() else infer_config(shapes, length)

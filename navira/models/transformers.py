@@ -189,7 +189,7 @@ def wrap(
     if shift is None: shift = getattr(net.config, 'right_shift_logits', causal)
     if causal: warnings.warn(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
-        'adapted (DiffuLLaMA, dLLM); a network that was has `is_causal: false` in its config.json',
+        'adapted (`navira adapt`, DiffuLLaMA, dLLM); a network that was has `is_causal: false` in its config.json',
         stacklevel=2)
     return TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval()
 

@@ -3,11 +3,16 @@ import errno, json
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from navira.models.adapter import save_adapter
 from navira.models.checkpoints import save
-from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+from navira.models.loading import load
+from navira.models.transformers import LinearQuality
+from navira.registry import policies, policy
+from helpers.cli import foreign, navira, net, refused, run, said  # noqa: F401
 from helpers.replay import data_of, states, typed
 from toys import small_lm
 
@@ -230,3 +235,21 @@ def test_compare_side_by_side(policies, shown, tmp_path):
     row = int(d["title"].split()[-1])
     for p in d["panels"]:
         assert "".join(d["vocab"][i] for i in list(states(p))[-1][0]) == texts[p["name"] or policies][row]
+
+
+def test_other_peoples_models(tmp_path, pytestconfig, capsys):
+    "One whose texts end early: they are compared at one length. A head makes the policies run that need one."
+    model = load(base := pytestconfig.rootpath / "tests" / "golden" / "llada")
+    torch.manual_seed(0)
+    model.quality = LinearQuality(model.config.hidden_size)
+    torch.nn.init.normal_(model.quality.linear.weight)
+    save_adapter(model, tmp_path / "head")
+    for head in ([], ["--head", str(tmp_path / "head")]):
+        out = tmp_path / f"out{len(head)}"
+        code, printed = said(capsys, "compare", "--model", base, *head, "--policies", "all", "--budgets", 4, "-n", 1,
+                             "--reference", "none", "--out", out, "--show", 1)
+        assert code == 0, printed
+        cells = json.loads((out / "compare.json").read_text())["cells"]
+        ran = {c["policy"] for c in cells}
+        lacking = {k for k in policies() if policy(k).reads_quality} - (set() if not head else policies().keys())
+        assert ran == policies().keys() - lacking - {"token-critic"}
