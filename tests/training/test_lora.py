@@ -1,5 +1,5 @@
 """A quality head on a model of the transformers library: LoRA, frozen base, resumed to the last bit, loaded again."""
-import json, random
+import dataclasses, json, os, random, subprocess, sys
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from navira.training.finetuning import finetune
 from navira.training.runs import read_checkpoint, read_log
 from navira.training.settings import FinetuneConfig
 from helpers.sample_api import says
+from helpers.training import losses, ROOT
 
 WORDS = ('the man', 'opened the door', 'and walked in', 'the house', 'there and then', 'a dog')
 
@@ -122,3 +123,20 @@ def test_backplays_objective(corpus, golden, tmp_path):
         settings(corpus, golden / 'llada', tmp_path, lora=4, objective='backplay')
     with says(KeyError, "objective 'backplai'", "did you mean 'backplay'"):
         settings(corpus, golden / 'llada', tmp_path, objective='backplai')
+
+def test_two_processes_follow_one(tuned, corpus, golden, tmp_path):
+    "Each has half of a batch: the same losses, and an adapter that is loaded."
+    cfg = settings(corpus, golden / 'llada', tmp_path / 'two')
+    (tmp_path / 'cfg.json').write_text(json.dumps(dataclasses.asdict(cfg)))
+    command = [sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2',
+               '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port',
+               str(random.randint(20000, 60000)), '-m', 'navira.cli', 'finetune', str(tmp_path / 'cfg.json')]
+    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+    p = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert p.returncode == 0, p.stderr[-3000:]
+    for stage in ('head', 'joint'):
+        one, two = (losses(out / stage) for out in (tuned[1], tmp_path / 'two'))
+        assert one.keys() == two.keys() and len(one) == 4
+        for step in one:       # a half is divided by its own number of draws, so the mean of both is nearly that of all
+            assert two[step][0] == pytest.approx(one[step][0], rel=.01), (stage, step)
+    assert navira.load(golden / 'llada', head=tmp_path / 'two' / 'model').quality is not None
