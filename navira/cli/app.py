@@ -57,13 +57,17 @@ def _shown(text: str) -> str:
     code = sys.stdout.encoding or 'utf-8'
     return printable(text).encode(code, 'backslashreplace').decode(code)
 
-def _keep_memory() -> None:
-    "On Linux, keep what tensors free for the next ones; changes the whole process, so only the console script does it."
+# Of malloc.h. Kept: nothing is mapped alone, nothing given back. Returned: what is above 32 MB.
+_ARENA_MAX, _MMAP_MAX, _MMAP_THRESHOLD, _TOP_PAD, _TRIM_THRESHOLD = -8, -4, -3, -2, -1
+_KEPT = {_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _TOP_PAD: 2**28}
+_RETURNED = {_MMAP_MAX: 2**16, _MMAP_THRESHOLD: 2**25, _TRIM_THRESHOLD: 2**28}
+
+def _malloc(options: dict[int, int]) -> None:
+    "On Linux, what becomes of memory that tensors free; for the whole process, so only the console script does it."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')                      # PyTorch: large tensors on huge pages
     mallopt = getattr(ctypes.CDLL(None), 'mallopt', None) if sys.platform == 'linux' else None
     if mallopt is None: return                                              # musl has none
-    # malloc.h: M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
-    for option, value in ((-8, 1), (-4, 0), (-1, -1), (-2, 2**28)): mallopt(option, value)
+    for option, value in options.items(): mallopt(option, value)
 
 def _refuse(why: str) -> None:
     _tell(f'navira: {_shown(why)}', err, style='bold red')
@@ -71,7 +75,7 @@ def _refuse(why: str) -> None:
 
 def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
     "The console script: runs the app; a user's mistake becomes one line and exit code 2."
-    _keep_memory()
+    _malloc(_KEPT)
     try: program(args)
     except _USER_ERRORS as e: _refuse(_message(e))
     except (MemoryError, RuntimeError) as e:

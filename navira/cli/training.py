@@ -13,7 +13,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import _hypers, _sources, _tell, app, err
+from .app import _hypers, _malloc, _RETURNED, _sources, _tell, app, err
 from .generate import _Model
 from .compare import _stoppable
 
@@ -98,6 +98,7 @@ def finetune(
     from navira.training.finetuning import finetune as run
     steps = dict(lora=lora, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)
     cfg = _config(FinetuneConfig, config, dict(data=data, out=folder, model=model) | steps, hyper)
+    _malloc(_RETURNED)
     with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
 
 # %% ../../nbs/cli/training.ipynb #2aa7f271
@@ -122,6 +123,7 @@ def adapt(
     from navira.training.adapting import adapt as run
     flags = dict(data=data, out=folder, model=model, shift=shift, minutes=minutes, tokens=tokens, length=length)
     cfg = _config(AdaptConfig, config, flags | dict(batch_size=batch_size, seed=seed), hyper)
+    _malloc(_RETURNED)
     with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
 
 # %% ../../nbs/cli/training.ipynb #2e778a4a

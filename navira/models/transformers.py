@@ -65,7 +65,10 @@ class HiddenForward(Forward):
         "`[N, V]` logits in float32 at least, in the order of `where`; `-inf` at the mask and what is suppressed."
         row, at = where.nonzero(as_tuple=True)
         if self.model.shift: at = (at - 1).clamp(min=0)
-        out = full(head_of(self.model.net)(inputs_embeds=self.h[row, at][None]).logits[0])
+        h, n = self.h[row, at], len(row)
+        # oneDNN keeps a large buffer for every number of rows that it has been trained with: few numbers, then
+        if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
+        out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n])
         out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
         return out
 
