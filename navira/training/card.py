@@ -136,7 +136,7 @@ def export_adapter(
 
 def _adapter_card(r: dict) -> str: # markdown
     q, e, b = r['quality'], r['nelbo'], r['before']
-    named = dict(prism="PRISM's", backplay="BackPlay's")[r['stages'][0]['recipe'].get('objective', 'prism')]
+    named = "BackPlay's" if 'backplay' in r['stages'][0]['recipe'].get('objective', 'prism') else "PRISM's"
     what = f"LoRA of rank {r['lora']} and a head" if r['lora'] else 'a head on the frozen network'
     return f'''# A quality head for {r['base']}
 

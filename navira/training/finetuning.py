@@ -90,9 +90,10 @@ def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `T
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
         _let_learn(model, joint)
-        objective = (BackPlay(model, cfg.fill, cfg.nucleus) if cfg.objective == 'backplay' else
-                     Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint))
-        yield Stage(objective, steps, c, run.out / name, _progress_of(run.held, cfg, joint))
+        loss: Prism | BackPlay
+        if cfg.objective == 'prism': loss = Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
+        else: loss = BackPlay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
+        yield Stage(loss, steps, c, run.out / name, _progress_of(run.held, cfg, joint))
         take_average(model, run.out / name)
 
 def _let_learn(model: MaskedLM | TransformersLM, joint: bool) -> None:

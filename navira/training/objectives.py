@@ -136,9 +136,10 @@ class BackPlay(nn.Module):
         model: MaskedLM, # with a quality head, the only part that learns
         fill: int = 8, # k, of its tokens in a text
         p: float = 0.9, # nucleus
+        own: bool = False, # ask about these tokens alone, and not about the true ones
     ):
         super().__init__()
-        self.model, self.fill, self.draw = model, fill, nucleus(p)
+        self.model, self.fill, self.draw, self.own = model, fill, nucleus(p), own
 
     def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         "A text [B, L], an earlier one [B, L], uniforms of draws [B, L] and of ties [B, L]."
@@ -149,6 +150,7 @@ class BackPlay(nn.Module):
         "'loss' and 'bce', which are equal."
         masked = early == self.model.mask_id
         with torch.no_grad(): tokens, prob = self.draw(self.model(early).logits(masked), u[masked])
-        y = torch.where(surest(prob, masked, self.fill, ties), early.masked_scatter(masked, tokens), z)
-        bce = head_bce(self.model, y, x, y != self.model.mask_id)
+        new = surest(prob, masked, self.fill, ties)
+        y = torch.where(new, early.masked_scatter(masked, tokens), z)
+        bce = head_bce(self.model, y, x, new if self.own else y != self.model.mask_id)
         return dict(loss=bce, bce=bce)

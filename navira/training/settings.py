@@ -112,7 +112,7 @@ class FinetuneConfig(LoopConfig):
     lora: int = 0 # rank of LoRA, for a model of the transformers library; 0: its network stays as it is
     length: int | None = None # L, tokens a sequence; None: the model's, at most 512
     gradient_checkpointing: bool = False # less memory for a third more time; for a model of the transformers library
-    objective: str = 'prism' # of the head; 'backplay' (arXiv 2601.06428) leaves the network as it is
+    objective: str = 'prism' # of the head: 'prism', 'backplay' (arXiv 2601.06428; the network stays), 'backplay-own'
     head_steps: int = 1500 # stage 1: the head learns, the backbone stands still
     joint_steps: int = 500 # stage 2: both learn
     head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
@@ -131,9 +131,10 @@ class FinetuneConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice('objective', self.objective, ('prism', 'backplay'))
-        if self.objective == 'backplay':
-            if self.lora: raise ValueError(f"lora={self.lora}: objective='backplay' trains the head alone; expected 0")
+        check_choice('objective', self.objective, ('prism', 'backplay', 'backplay-own'))
+        if self.objective != 'prism':
+            if self.lora:
+                raise ValueError(f'lora={self.lora}: objective={self.objective!r} trains the head alone; expected 0')
             self.joint_steps = 0
         if not self.head_steps + self.joint_steps:
             raise ValueError('head_steps=0 and joint_steps=0: nothing to train; expected at least 1 of either')

@@ -186,7 +186,7 @@ def test_dtype_and_embedded_reach_the_model(run, typed, given, tmp_path):
         tmp_path,
         *typed,
     )
-    assert run.asked == [dict(source=None, **given)] * 2
+    assert run.asked == [dict(source=None, head=None, **given)] * 2
 
 
 def test_fill(run, net, monkeypatch):

@@ -142,3 +142,10 @@ def test_the_surest():
     masked = torch.tensor([[True, True, False, True], [False, False, False, True], [False] * 4])
     kept = surest(torch.tensor([.1, .7, .4, .2]), masked, 2, torch.zeros(3, 4))
     assert kept.tolist() == [[False, True, False, True], [False, False, False, True], [False] * 4]
+
+def test_backplay_asked_about_its_own_tokens_alone():
+    told = Told()
+    z, early = torch.tensor([[11, 1, 0, 11]]), torch.tensor([[11, 11, 0, 11]])
+    objective = BackPlay(told, fill=2, p=1., own=True)
+    objective(torch.zeros_like(z), z, early, *torch.full((2, 1, 4), .1, dtype=torch.float64))['loss'].backward()
+    assert told.g.grad[early != 11].eq(0).all() and told.g.grad.ne(0).sum() == 2
