@@ -74,14 +74,15 @@ def assess(
     model: MaskedLM, # in eval mode
     held: np.ndarray, # [N, L] validation sequences
     tokens: int = 20_000, # to judge, at least, if there are as many
+    sequences: int | None = None, # measured at most; None: all
 ) -> dict:
-    "All that is claimed about a model: NELBO over the whole validation text, and AUROC and reliability of its head."
-    e, chars = evaluate_nelbo(model, held), characters(model.tokenizer, held)
+    "All that is claimed about a model: NELBO over the validation text, and AUROC and reliability of its head."
+    e, chars = evaluate_nelbo(model, held, sequences), characters(model.tokenizer, held)
     low, high = e.interval
     nelbo = dict(low=low, high=high, bits_per_char=bits(e.value, chars), chars_per_token=chars)
     out: dict[str, Any] = dict(nelbo=dataclasses.asdict(e) | nelbo)
     if model.quality is None: return out
-    n = math.ceil(1.1 * tokens / 8)                      # some rows have fewer than 8 masks
+    n = min(sequences or len(held), math.ceil(1.1 * tokens / 8))     # some rows have fewer than 8 masks
     return out | _judged_record(judge_draws(model, _some(held, n)))
 
 # %% ../../nbs/training/card.ipynb #0dbb8704
@@ -99,12 +100,13 @@ def export(
     model = mdlm_only(load(folder, 'cuda' if torch.cuda.is_available() else None), 'a model card')
     ids, held = tokens_of(run, model.length)
     name = data or past.get('data', {}).get('name') or Path(settings['data']).name
-    earlier = run / 'before.json'
+    earlier, sequences = run / 'before.json', settings.get('final_sequences')
     record = dict(format=1, network=dataclasses.asdict(model.config),
                   parameters={n: n_params(m) for n, m in model.named_children()},
                   data=dict(name=name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=past.get('stages', []) + new,
-                  before=read_record(earlier, ('value', 'se')) if earlier.exists() else None, **assess(model, held))
+                  before=read_record(earlier, ('value', 'se')) if earlier.exists() else None,
+                  **assess(model, held, sequences=sequences))
     _write_json(folder / 'training.json', record)
     write_card(folder)
     return record
@@ -129,7 +131,8 @@ def export_adapter(
                   parameters=sum(p.numel() for p in trained(model).values()),
                   data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=[stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done],
-                  before=read_record(run / 'before.json', ('value', 'se')), **assess(cast(Any, model), held))
+                  before=read_record(run / 'before.json', ('value', 'se')),
+                  **assess(cast(Any, model), held, sequences=settings.get('final_sequences')))
     _write_json(folder / 'training.json', record)
     with atomic_write(folder / 'README.md') as temp: temp.write_bytes(_adapter_card(record).encode())
     return record
@@ -143,7 +146,7 @@ def _adapter_card(r: dict) -> str: # markdown
 {r['parameters']:,} parameters, {what}, trained by {named} objective on {r['data']['name']}.
 To load it: `navira.load({r['base']!r}, head=FOLDER)`.
 
-| on {r['data']['validation_tokens']:,} validation tokens | before | after |
+| on {e['n']:,} validation texts | before | after |
 |---|---|---|
 | NELBO, nats a token | {b['value']:.3f} | {e['value']:.3f} |
 | AUROC of the head | | {q['auroc']:.3f} ({q['low']:.3f} to {q['high']:.3f}) |

@@ -85,7 +85,7 @@ def _end_of(model: TransformersLM) -> int: # id of the token between two documen
 def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`, with a head
     cfg = run.cfg
     characters(model.tokenizer, run.held)                          # text to evaluate with at the end, or an error now
-    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out)
+    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences)
     for name, steps, c in stages(cfg):
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
@@ -125,11 +125,12 @@ def before(
     model: Any, # a `MaskedLM` or a `TransformersLM`, as it was
     held: np.ndarray, # [N, L]
     out: Path,
+    sequences: int | None = None, # how many of them; None: all
 ) -> None:
     "Writes the NELBO before fine-tuning, once, with the noise that the one after will have."
     path = out / 'before.json'
     if path.exists(): read_record(path, ('value', 'se')); return
-    e = evaluate_nelbo(model.eval(), held)
+    e = evaluate_nelbo(model.eval(), held, sequences)
     with atomic_write(path) as temp: temp.write_bytes(json.dumps(dataclasses.asdict(e)).encode())
 
 def read_record(

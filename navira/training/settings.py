@@ -120,6 +120,7 @@ class FinetuneConfig(LoopConfig):
     drafts: int = 1 # n_y: states y made from one z (the paper's code: 4)
     nucleus: float = 0.9 # P of the draws that fill them
     mdlm_weight: float = 0.5 # lambda, weight of the pretraining loss in stage 2
+    final_sequences: int | None = None # of validation text, measured before and at the end; None: all
     lr: float = 3e-4
     warmup: int = 100
     min_lr_ratio: float = 1.0

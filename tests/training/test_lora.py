@@ -113,9 +113,11 @@ def test_mistakes(tuned, corpus, golden, tmp_path):
 
 def test_backplays_objective(corpus, golden, tmp_path):
     "The head alone learns; the card names whose objective it was; an adapter is refused."
-    cfg = settings(corpus, golden / 'llada', tmp_path, lora=0, objective='backplay')
+    cfg = settings(corpus, golden / 'llada', tmp_path, lora=0, objective='backplay', final_sequences=6)
     assert cfg.joint_steps == 0
     folder = finetune(cfg, progress=False)
+    r = json.loads((folder / 'training.json').read_text())
+    assert r['nelbo']['n'] == r['before']['n'] == 6 and 0 < r['quality']['sequences'] <= 6
     assert sorted(p.name for p in folder.iterdir()) == ['README.md', 'quality.safetensors', 'training.json']
     assert "BackPlay's objective" in (folder / 'README.md').read_text()
     assert load_file(folder / 'quality.safetensors')['linear.weight'].any()
