@@ -35,7 +35,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/results', 'experiments/style', 'experiments/figures', 'experiments/readings',
         'experiments/claims', 'experiments/report', 'experiments/judged', 'experiments/literal',
-        'experiments/speed', 'experiments/benchmark'],
+        'experiments/speed', 'experiments/vocabulary', 'experiments/benchmark'],
     'Where people work': ['integrations/generate', 'integrations/lm_eval'],
     'The command line': ['cli/app', 'cli/generate', 'cli/compare', 'cli/experiments', 'cli/training',
         'cli/info'],

@@ -76,6 +76,16 @@ def _of_shape(
     held = lambda p: {way: in_child(step_peak, b, shape, p, way) for way in ('ours', 'literal')}
     return out | {f'memory/{p}': lambda p=p: held(p) for p in which}
 
+MORE = ('scaling', 'vocabulary')
+
+def _in_children(b: Bench, name: str) -> dict[str, Callable[[], object]]: # of MORE
+    "What is measured in fresh processes, with networks of their own."
+    if name == 'scaling': jobs = {f'{a}/{v}': (scaled, b, a, v) for a, vs in SCALES.items() for v in vs}
+    else:
+        from navira.experiments.vocabulary import measures       # needs the transformers library
+        jobs = measures(b)
+    return {k: partial(in_child, *job) for k, job in jobs.items()}
+
 def parts(b: Bench, shapes: Iterable[str], which: Iterable[str]) -> dict[str, Callable[[], object]]:
     "Everything that is measured, in order: name -> what measures it."
     loaded, out, which = dict[str, MaskedLM](), dict[str, Callable[[], object]](), list(which)
@@ -85,9 +95,8 @@ def parts(b: Bench, shapes: Iterable[str], which: Iterable[str]) -> dict[str, Ca
             loaded[name] = SHAPES[name].network(b.device)
         return loaded[name]
     for s in shapes:
-        if check_choice('shape', s, (*SHAPES, 'scaling')) != 'scaling':
-            of = _of_shape(b, s, which, partial(net, s))
-        else: of = {f'{a}/{v}': partial(in_child, scaled, b, a, v) for a, vs in SCALES.items() for v in vs}
+        own = check_choice('shape', s, (*SHAPES, *MORE)) in SHAPES
+        of = _of_shape(b, s, which, partial(net, s)) if own else _in_children(b, s)
         out |= {f'{s}/{k}': f for k, f in of.items()}
     return out
 
@@ -375,8 +384,13 @@ def tables(found: dict) -> list[Table]:
     measured = [s for s in SHAPES if any(p.startswith(f'{s}/') for p in found['parts'])]
     of_shapes = [f(found, s) for s in measured for f in (changes, single)]
     out = [reached(found), *(by_policy(found, s) for s in measured), *of_shapes, growth(found), spent(found),
-           trained(found)]
+           trained(found), *_of_vocabulary(found)]
     return [t for t in out if t and t.rows]
+
+def _of_vocabulary(found: dict) -> list[Table | None]:
+    if not any(p.startswith('vocabulary/') for p in found['parts']): return []
+    from navira.experiments.vocabulary import of_runs, ROWS      # needs the transformers library
+    return [of_runs(found, rows) for rows in ROWS]
 
 # %% ../../nbs/experiments/benchmark.ipynb #0ce8cc94
 def at_hand(

@@ -5,7 +5,7 @@
 # %% ../../nbs/experiments/literal.ipynb #14e56f28
 from __future__ import annotations
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -103,10 +103,15 @@ class Products(TorchFunctionMode):
         layers = [m for name, m in model.named_modules() if counts(name, m)]
         self.weights = {m.weight.untyped_storage().data_ptr() for m in layers}
         self.calls: list[tuple] = []
+        self.first = dict[tuple, Any]()
+
+    def once(self, i: int, t): # the first of its shape: all inputs of a run would take its memory many times over
+        return t if t is None else self.first.setdefault((i, t.shape, t.dtype), t)
 
     def __torch_function__(self, f, types, args=(), kwargs=None):
         product = f is F.linear and args[1].untyped_storage().data_ptr() in self.weights
-        if product or f is F.scaled_dot_product_attention: self.calls.append((f, args))
+        if product: self.calls.append((f, (self.once(0, args[0]), *args[1:])))
+        elif f is F.scaled_dot_product_attention: self.calls.append((f, [*map(self.once, range(3), args)]))
         return f(*args, **(kwargs or {}))
 
 def products(model: nn.Module, run: Callable[[], object]) -> list: # (function, arguments) in order
@@ -132,7 +137,7 @@ def stand_ins(
         return ready[key]
     for f, args in calls:
         if f is F.linear: yield f, [like(args[0], 0), *map(as_, args[1:])]
-        else: yield f, [like(t, i) for i, t in enumerate(args[:3])]
+        else: yield f, [like(t, i) for i, t in enumerate(args)]
 
 def floor(
     calls: list, # of `products`

@@ -188,6 +188,7 @@ class Bench:
     rows: int | None = None # texts at a time; None: as each shape says
     # called in each fresh process before it is timed; the program hands in what `navira` does to its own
     prepare: Callable[[], object] = int
+    others: str | Path | None = None # a Python file with `samplers`, to time beside ours (`experiments/vocabulary`)
 
     def __post_init__(self):
         check_int('rounds', self.rounds, 1)
@@ -265,7 +266,6 @@ def ladder(b: Bench, model: MaskedLM, shape: Shape, name: str = 'navira-piecewis
         made = {k: work(calls) for k, calls in done.items()}
         made |= {LADDER[0]: made[LADDER[1]], LADDER[-1]: made[LADDER[3]], 'floor': made[LADDER[3]]}
         bare = floor(done[LADDER[3]], b.products)
-        done.clear()                                       # it holds the inputs of all products
         times = b.race(ways | {'floor': bare})
         return {k: dict(seconds=t, work=made[k], draws=spared if k == LADDER[0] else 0) for k, t in times.items()}
 
