@@ -4,6 +4,7 @@ import pytest
 import torch
 import navira.experiments.vocabulary as vocabulary
 from navira.experiments.benchmark import benchmark, tables
+from navira.experiments.literal import products, work
 from navira.experiments.speed import Bench
 from navira.experiments.vocabulary import of_runs, random_llama, samplers_of, Texts, ways, WHICH
 
@@ -33,21 +34,21 @@ def test_every_part_measures(tiny, other, tmp_path, monkeypatch):
     found = benchmark(tmp_path/'r.json', Bench(2, others=other), ['vocabulary'])
     for rows in (1, 2):
         s = found['parts'][f'vocabulary/{rows}/seconds']
-        assert set(s['seconds']) == {'at once', *(k + p for k in ('scoring pass', *WHICH) for p in ('', ', products'))}
+        assert set(s['seconds']) == {'at once', 'scoring pass', 'its products', *WHICH}
         assert all(len(v) == 2 for v in s['seconds'].values())
         table = of_runs(found, rows)
         assert [len(r) for r in table.rows] == [len(table.head)] * 4
     assert [t.title for t in tables(found)][-2:] == ['96 words, 1 at a time', '96 words, 2 at a time']
 
+@torch.inference_mode()
 def test_the_work_is_what_is_counted_by_hand(tiny):
     "Four passes of the body at 15 tokens; of the vocabulary the three tokens that each unmasks, or all that are masked"
     from navira.models.transformers import shares
     model, t = random_llama(), Texts(1, 4, 3, 12)
-    work = vocabulary.whole_texts(Bench(1), t)['work']
-    per, attention = shares(model.config), 2 * 2 * 15 * 15 * 16
-    body = 15 * per['body'] + attention
-    assert work['llada-low-confidence'] == 4 * body + (12 + 9 + 6 + 3) * per['vocabulary']
-    assert work['scoring pass'] == body + 15 * 16
+    per, body = shares(model.config), 15 * shares(model.config)['body'] + 2 * 2 * 15 * 15 * 16
+    of = lambda f: work(products(model, f))
+    assert of(ways(model, t, None)['llada-low-confidence']) == 4 * body + (12 + 9 + 6 + 3) * per['vocabulary']
+    assert of(vocabulary.scoring(model, t)) == body + 15 * 16
 
 def test_a_run_is_a_function_of_the_weights_and_touches_no_global_state(tiny):
     before = torch.random.get_rng_state()
