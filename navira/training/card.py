@@ -75,15 +75,16 @@ def assess(
     held: np.ndarray, # [N, L] validation sequences
     tokens: int = 20_000, # to judge, at least, if there are as many
     sequences: int | None = None, # measured at most; None: all
+    batch_size: int = 64,
 ) -> dict:
     "All that is claimed about a model: NELBO over the validation text, and AUROC and reliability of its head."
-    e, chars = evaluate_nelbo(model, held, sequences), characters(model.tokenizer, held)
+    e, chars = evaluate_nelbo(model, held, sequences, batch_size), characters(model.tokenizer, held)
     low, high = e.interval
     nelbo = dict(low=low, high=high, bits_per_char=bits(e.value, chars), chars_per_token=chars)
     out: dict[str, Any] = dict(nelbo=dataclasses.asdict(e) | nelbo)
     if model.quality is None: return out
     n = min(sequences or len(held), math.ceil(1.1 * tokens / 8))     # some rows have fewer than 8 masks
-    return out | _judged_record(judge_draws(model, _some(held, n)))
+    return out | _judged_record(judge_draws(model, _some(held, n), batch_size=batch_size))
 
 # %% ../../nbs/training/card.ipynb #0dbb8704
 def export(
@@ -106,7 +107,7 @@ def export(
                   data=dict(name=name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=past.get('stages', []) + new,
                   before=read_record(earlier, ('value', 'se')) if earlier.exists() else None,
-                  **assess(model, held, sequences=sequences))
+                  **assess(model, held, sequences=sequences, batch_size=settings['batch_size']))
     _write_json(folder / 'training.json', record)
     write_card(folder)
     return record
@@ -132,7 +133,8 @@ def export_adapter(
                   data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=[stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done],
                   before=read_record(run / 'before.json', ('value', 'se')),
-                  **assess(cast(Any, model), held, sequences=settings.get('final_sequences')))
+                  **assess(cast(Any, model), held, sequences=settings.get('final_sequences'),
+                           batch_size=settings['batch_size']))
     _write_json(folder / 'training.json', record)
     with atomic_write(folder / 'README.md') as temp: temp.write_bytes(_adapter_card(record).encode())
     return record

@@ -85,7 +85,7 @@ def _end_of(model: TransformersLM) -> int: # id of the token between two documen
 def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`, with a head
     cfg = run.cfg
     characters(model.tokenizer, run.held)                          # text to evaluate with at the end, or an error now
-    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences)
+    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences, cfg.batch_size)
     for name, steps, c in stages(cfg):
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
@@ -126,11 +126,12 @@ def before(
     held: np.ndarray, # [N, L]
     out: Path,
     sequences: int | None = None, # how many of them; None: all
+    batch_size: int = 64,
 ) -> None:
     "Writes the NELBO before fine-tuning, once, with the noise that the one after will have."
     path = out / 'before.json'
     if path.exists(): read_record(path, ('value', 'se')); return
-    e = evaluate_nelbo(model.eval(), held, sequences)
+    e = evaluate_nelbo(model.eval(), held, sequences, batch_size)
     with atomic_write(path) as temp: temp.write_bytes(json.dumps(dataclasses.asdict(e)).encode())
 
 def read_record(
