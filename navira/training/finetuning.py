@@ -78,8 +78,9 @@ def finetune(
     return run_task(task, cfg, progress, stop, tell)
 
 def _end_of(model: TransformersLM) -> int: # id of the token between two documents
-    end = (*model.eos_ids, getattr(model.text_tokenizer, 'sep_token_id', None))[0]
-    if end is not None: return end
+    said = (getattr(model.text_tokenizer, f'{name}_token_id', None) for name in ('eos', 'sep'))
+    for end in (*said, *model.eos_ids):
+        if end not in (None, model.mask_id): return end
     raise ValueError('model: its tokenizer names no token that ends a text; expected an eos_token or sep_token')
 
 def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`, with a head

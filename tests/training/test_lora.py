@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 import navira
 from navira.models.transformers import TransformersLM
-from navira.training.finetuning import finetune
+from navira.training.finetuning import _end_of, finetune
 from navira.training.runs import read_checkpoint, read_log
 from navira.training.settings import FinetuneConfig
 from helpers.sample_api import says
@@ -161,3 +161,15 @@ def test_the_batch_size_holds_for_every_pass(corpus, golden, tmp_path, monkeypat
     monkeypatch.setattr(TransformersLM, 'hidden', lambda model, x: (rows.add(len(x)), hidden(model, x))[1])
     finetune(settings(corpus, golden / 'llada', tmp_path / 'run', batch_size=2, drafts=1, lora=0), progress=False)
     assert max(rows) == 2
+
+@pytest.mark.parametrize('name, end', [('diffullama', 276), ('dream', 276), ('llada', 276), ('bert', 2)])
+def test_documents_end_as_the_tokenizer_says(golden, name, end):
+    "Its end, else its separator; without a tokenizer the first of the ends that the model has."
+    model = navira.load(golden / name)
+    assert _end_of(model) == end
+    model.ends = (5, 7)
+    assert _end_of(model) == end
+    model.text_tokenizer = None
+    assert _end_of(model) == 5
+    model.ends = ()
+    with says(ValueError, 'names no token that ends a text'): _end_of(model)
