@@ -65,7 +65,7 @@ def sampled_logits(
 ) -> Tensor: # [N, V]
     "What the model draws from when it is sampled, without dropout."
     with evaluating(model): logits = model(z).logits(where)
-    torch.clear_autocast_cache()       # it holds weights without gradients now, which a pass that learns would reuse
+    torch.clear_autocast_cache()    # older versions of torch hand weights cast here, without gradients, to the loss
     return logits
 
 # %% ../../nbs/training/objectives.ipynb #aa9cf26c

@@ -1,12 +1,13 @@
 """The bound of a model whose entropy is known."""
-import math
+import json, math
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import models, Tokenizer
 
 import navira
-from navira.training.bound import evaluate_nelbo
+from navira.training.bound import characters, evaluate_nelbo
 from helpers.training import one_thread, tiny_model  # noqa: F401
 
 def test_nelbo_of_a_uniform_model():
@@ -29,3 +30,14 @@ def test_the_logits_of_a_large_vocabulary_are_never_whole(pytestconfig, monkeypa
         monkeypatch.setattr('navira.training.bound._LOGITS', rows * V + V // 2)
         assert evaluate_nelbo(model, texts, batch_size=4).value == pytest.approx(whole.value, rel=1e-6)
         assert max(asked) == rows and sum(asked) == n
+
+def test_characters_are_those_of_the_text_where_they_were_counted(tmp_path):
+    "A run without a count has what is decoded; without a file for validation it has the rate of the training text."
+    tok, held = Tokenizer(models.WordLevel({'dog': 0, 'cat': 1}, unk_token='dog')), np.zeros((2, 5), np.int64)
+    decoded, record = len(tok.decode([0] * 10)) / 10, dict(train=100, validation=20)
+    assert characters(tmp_path, tok, held) == decoded
+    for counted, chars in (({}, decoded), (dict(characters=dict(train=500, validation=120)), 6)):
+        (tmp_path / 'tokens.json').write_text(json.dumps(record | counted))
+        assert characters(tmp_path, tok, held) == chars
+    (tmp_path / 'tokens.json').write_text(json.dumps(dict(train=100, characters=dict(train=500))))
+    assert characters(tmp_path, tok, held) == 5
