@@ -12,6 +12,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 from pathlib import Path
 
 # %% ../../nbs/base/files.ipynb #9264d0f9
@@ -36,6 +37,13 @@ def _no_room(
     stop.errno = number
     return stop
 
+@contextlib.contextmanager
+def _room_for(path: Path): # what is written inside
+    try: yield
+    except Exception as e:
+        if (stop := _no_room(path, e)) is None: raise
+        raise stop from e
+
 # %% ../../nbs/base/files.ipynb #de5ef88d
 @contextlib.contextmanager
 def atomic_write(
@@ -47,20 +55,38 @@ def atomic_write(
     temp = path.with_name(f".navira-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     _live.add(temp.name)
     try:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temp.write_bytes(b"")
-        except OSError as e:
-            raise ValueError(f"{path.parent}: cannot be written ({e.strerror}); expected a folder of yours") from e
-        yield temp
-        with open(temp, "rb+") as f: os.fsync(f.fileno())  # else a power cut could leave the new name with no bytes
-        os.replace(temp, path)
-    except Exception as e:
-        if (stop := _no_room(path, e)) is None: raise
-        raise stop from e
+        with _room_for(path):
+            with _writable(path.parent): temp.write_bytes(b"")
+            yield temp
+            with open(temp, "rb+") as f: os.fsync(f.fileno())  # else a power cut could leave the new name with no bytes
+            os.replace(temp, path)
     finally:
         with contextlib.suppress(OSError): temp.unlink(missing_ok=True)
         _live.discard(temp.name)
+
+@contextlib.contextmanager
+def _writable(folder: Path): # made if need be
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as e:
+        raise ValueError(f"{folder}: cannot be written ({e.strerror}); expected a folder of yours") from e
+
+# %% ../../nbs/base/files.ipynb #f01de7a1
+@contextlib.contextmanager
+def atomic_folder(
+    path: str | os.PathLike, # where the finished folder belongs
+):
+    "A temporary folder beside it, which takes its place when the block has ended well. Raises as `atomic_write` does."
+    path = Path(path)
+    temp = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with _room_for(path):
+            with _writable(path.parent): temp.mkdir()
+            yield temp
+            if path.exists(): shutil.rmtree(path)
+            os.replace(temp, path)
+    finally: shutil.rmtree(temp, ignore_errors=True)
 
 # %% ../../nbs/base/files.ipynb #7c01c70d
 def leftovers(

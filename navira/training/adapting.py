@@ -5,36 +5,23 @@
 # %% ../../nbs/training/adapting.ipynb #6519cf43
 from __future__ import annotations
 import dataclasses
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
-from ..base.files import atomic_write
+from ..base.files import atomic_folder, atomic_write
 from ..models.loading import load
 from ..models.pretrained import pretrained, without_bars
 from ..models.transformers import TransformersLM
 from .settings import AdaptConfig
+from .runs import read_record
 from .loop import Run, seeded, Stage
-from .bound import bits, evaluate_nelbo
+from .bound import bits, characters, evaluate_nelbo
 from .pretraining import check_tokens, likelihood_stage, run_task, Task, tokens_of
-from .finetuning import _end_of, _tokenizer_of, read_record, take_average
-from .card import _begun, _write_json, stage_record
+from .finetuning import _end_of, _tokenizer_of, take_average
+from .card import _begun, _write_json, assess, stage_record
 
 # %% auto #0
 __all__ = ['adapt']
-
-# %% ../../nbs/training/adapting.ipynb #b2b72e7d
-def _characters(
-    out: Path, # run folder
-    held: np.ndarray, # [N, L]
-) -> float: # that a token stands for, in the validation text; without one, in the training text
-    made = read_record(out / 'tokens.json')
-    name = 'validation' if 'validation' in made else 'train'
-    return made['characters'][name] / made[name]
 
 # %% ../../nbs/training/adapting.ipynb #86d20c0f
 def adapt(
@@ -58,7 +45,7 @@ def adapt(
 
 def _adapting(run: Run, model: TransformersLM) -> Iterator[Stage]:
     model.to(run.acc.device).requires_grad_(True)
-    chars = _characters(run.out, run.held)
+    chars = characters(run.out, model.tokenizer, run.held)
     path = run.out / 'before.json'
     if not path.exists() and run.acc.is_main_process:
         e = evaluate_nelbo(model.eval(), run.held, run.cfg.eval_sequences, run.cfg.batch_size)
@@ -75,23 +62,16 @@ def export_adapted(
     "Writes network and tokenizer, all or nothing, then `training.json` and a README after measuring what was written."
     run, folder = Path(run), Path(folder)
     _, settings = _begun(run)
-    temp = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
-    try:
-        with without_bars():
-            model.net.save_pretrained(temp)
-            if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
-        if folder.exists(): shutil.rmtree(folder)
-        os.replace(temp, folder)
-    finally: shutil.rmtree(temp, ignore_errors=True)
+    with atomic_folder(folder) as temp, without_bars():
+        model.net.save_pretrained(temp)
+        if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
     saved, (ids, held) = load(folder, model.device), tokens_of(run, settings['length'])
-    e, chars = evaluate_nelbo(saved, held, settings['final_sequences'], settings['batch_size']), _characters(run, held)
-    low, high = e.interval
-    nelbo = dict(low=low, high=high, bits_per_char=bits(e.value, chars), chars_per_token=chars)
     record = dict(format=1, base=Path(settings['model']).name, network=type(saved.net).__name__,
                   shift=saved.shift, mask_id=saved.mask_id, parameters=sum(p.numel() for p in saved.parameters()),
                   data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=[stage_record('adapt', run, settings)],
-                  before=read_record(run / 'before.json', ('value', 'se')), nelbo=dataclasses.asdict(e) | nelbo)
+                  before=read_record(run / 'before.json', ('value', 'se')),
+                  **assess(saved, held, run, settings['final_sequences'], settings['batch_size']))
     _write_json(folder / 'training.json', record)
     with atomic_write(folder / 'README.md') as temp: temp.write_bytes(_adapted_card(record).encode())
     return record

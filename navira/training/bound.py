@@ -6,6 +6,7 @@
 from __future__ import annotations
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..diffusion import corrupt
 from .data import keyed
+from .runs import read_record
 
 # %% auto #0
 __all__ = ['Estimate', 'evaluate_nelbo', 'bits']
@@ -59,20 +61,28 @@ def evaluate_nelbo(
     return stratified(torch.cat(values))
 
 def _nelbo_each(model: Any, x: Tensor, z: Tensor, t: Tensor) -> Tensor: # [B] nats a token
-    masked = z == model.mask_id
-    ce = F.cross_entropy(model(z).logits(masked), x[masked], reduction='none').float()
-    return torch.zeros(x.shape, device=x.device).masked_scatter(masked, ce).sum(1) / t / x.shape[1]
+    ce, forward = torch.zeros(x.shape, device=x.device), model(z)
+    for part in (z == model.mask_id).nonzero().split(max(1, _LOGITS // model.config.vocab_size)):
+        where = torch.zeros_like(z, dtype=torch.bool)
+        where[tuple(part.T)] = True
+        ce[where] = F.cross_entropy(forward.logits(where), x[where], reduction='none').float()
+    return ce.sum(1) / t / x.shape[1]
+
+_LOGITS = 2**28    # at a time, 1 GB: of 64 masked texts of 512 tokens, LLaDA would make 15 GB
 
 # %% ../../nbs/training/bound.ipynb #fd9b0d27
 def characters(
+    run: Path, # folder whose tokens.json counts the characters of the text; 0.1.0 did not
     tokenizer: Any, # a `tokenizers.Tokenizer`
-    sequences: np.ndarray, # [N, L]
+    held: np.ndarray, # [N, L] its validation sequences, perhaps the end of the training text
 ) -> float: # a token, ends of text counted as tokens
     "Mean number of characters that a token stands for. `ValueError` for a text without any."
-    n = len(tokenizer.decode(sequences.ravel().tolist(), skip_special_tokens=True))
-    if n: return n / sequences.size
-    raise ValueError(f'validation text: {sequences.size} tokens without a character, only ends of documents; '
-                     'expected text (`validation` names a file)')
+    n = len(tokenizer.decode(held.ravel().tolist(), skip_special_tokens=True))
+    if not n: raise ValueError(f'validation text: {held.size} tokens without a character, only ends of documents; '
+                               'expected text (`validation` names a file)')
+    made = read_record(run / 'tokens.json') if (run / 'tokens.json').exists() else {}
+    name = 'validation' if 'validation' in made else 'train'
+    return made['characters'][name] / made[name] if 'characters' in made else n / held.size
 
 # %% ../../nbs/training/bound.ipynb #ebf97066
 def bits(nats: float, chars: float) -> float: # nats a token, characters a token -> bits a character

@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,11 +23,11 @@ from ..models.denoiser import MaskedLM, n_params, with_head
 from ..models.checkpoints import save
 from ..models.loading import load, mdlm_only, of_run, WEIGHTS
 from .settings import FinetuneConfig, read_run, TrainConfig
-from .runs import read_checkpoint, read_log
+from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
 from .pretraining import network, tokens_of
 from .quality import _judged_record, judge_draws
-from .finetuning import _some, read_record, stages, take_average
+from .finetuning import _some, stages, take_average
 from .loop import trained
 
 # %% auto #0
@@ -71,19 +71,21 @@ def device_name(
 
 # %% ../../nbs/training/card.ipynb #bab2af24
 def assess(
-    model: MaskedLM, # in eval mode
+    model: Any, # a `MaskedLM` or a `TransformersLM`, in eval mode
     held: np.ndarray, # [N, L] validation sequences
-    tokens: int = 20_000, # to judge, at least, if there are as many
+    run: Path, # folder of the run that they belong to
     sequences: int | None = None, # measured at most; None: all
+    batch_size: int = 64,
+    tokens: int = 20_000, # to judge, at least, if there are as many
 ) -> dict:
     "All that is claimed about a model: NELBO over the validation text, and AUROC and reliability of its head."
-    e, chars = evaluate_nelbo(model, held, sequences), characters(model.tokenizer, held)
+    e, chars = evaluate_nelbo(model, held, sequences, batch_size), characters(run, model.tokenizer, held)
     low, high = e.interval
     nelbo = dict(low=low, high=high, bits_per_char=bits(e.value, chars), chars_per_token=chars)
     out: dict[str, Any] = dict(nelbo=dataclasses.asdict(e) | nelbo)
     if model.quality is None: return out
     n = min(sequences or len(held), math.ceil(1.1 * tokens / 8))     # some rows have fewer than 8 masks
-    return out | _judged_record(judge_draws(model, _some(held, n)))
+    return out | _judged_record(judge_draws(model, _some(held, n), batch_size=batch_size))
 
 # %% ../../nbs/training/card.ipynb #0dbb8704
 def export(
@@ -106,7 +108,7 @@ def export(
                   data=dict(name=name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=past.get('stages', []) + new,
                   before=read_record(earlier, ('value', 'se')) if earlier.exists() else None,
-                  **assess(model, held, sequences=sequences))
+                  **assess(model, held, run, sequences, settings['batch_size']))
     _write_json(folder / 'training.json', record)
     write_card(folder)
     return record
@@ -132,7 +134,7 @@ def export_adapter(
                   data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
                   stages=[stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done],
                   before=read_record(run / 'before.json', ('value', 'se')),
-                  **assess(cast(Any, model), held, sequences=settings.get('final_sequences')))
+                  **assess(model, held, run, settings.get('final_sequences'), settings['batch_size']))
     _write_json(folder / 'training.json', record)
     with atomic_write(folder / 'README.md') as temp: temp.write_bytes(_adapter_card(record).encode())
     return record

@@ -18,8 +18,8 @@ from ..base.files import atomic_write
 from ..models.denoiser import MaskedLM, with_head
 from ..models.loading import load
 from .data import Corpus
-from .settings import AdaptConfig, FinetuneConfig, number
-from .runs import read_checkpoint, unusable
+from .settings import AdaptConfig, FinetuneConfig
+from .runs import read_checkpoint, read_record, unusable
 from .loop import Run, seeded, Stage
 from .objectives import BackPlay, Prism
 from .bound import characters, evaluate_nelbo
@@ -78,14 +78,15 @@ def finetune(
     return run_task(task, cfg, progress, stop, tell)
 
 def _end_of(model: TransformersLM) -> int: # id of the token between two documents
-    end = (*model.eos_ids, getattr(model.text_tokenizer, 'sep_token_id', None))[0]
-    if end is not None: return end
+    said = (getattr(model.text_tokenizer, f'{name}_token_id', None) for name in ('eos', 'sep'))
+    for end in (*said, *model.eos_ids):
+        if end not in (None, model.mask_id): return end
     raise ValueError('model: its tokenizer names no token that ends a text; expected an eos_token or sep_token')
 
 def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`, with a head
     cfg = run.cfg
-    characters(model.tokenizer, run.held)                          # text to evaluate with at the end, or an error now
-    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences)
+    characters(run.out, model.tokenizer, run.held)                 # text to evaluate with at the end, or an error now
+    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences, cfg.batch_size)
     for name, steps, c in stages(cfg):
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
@@ -126,23 +127,13 @@ def before(
     held: np.ndarray, # [N, L]
     out: Path,
     sequences: int | None = None, # how many of them; None: all
+    batch_size: int = 64,
 ) -> None:
     "Writes the NELBO before fine-tuning, once, with the noise that the one after will have."
     path = out / 'before.json'
     if path.exists(): read_record(path, ('value', 'se')); return
-    e = evaluate_nelbo(model.eval(), held, sequences)
+    e = evaluate_nelbo(model.eval(), held, sequences, batch_size)
     with atomic_write(path) as temp: temp.write_bytes(json.dumps(dataclasses.asdict(e)).encode())
-
-def read_record(
-    path: Path,
-    keys: tuple[str, ...] = (), # of numbers that it has
-) -> dict:
-    "What a JSON file of ours says. Raises `ValueError` naming it if it is damaged."
-    bad = lambda why: ValueError(f'{path}: damaged ({why}); delete it, then give the command again')
-    try: r = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as e: raise bad(e) from None
-    if not isinstance(r, dict) or any(number(r.get(k)) is None for k in keys): raise bad('holds no such record')
-    return r
 
 # %% ../../nbs/training/finetuning.ipynb #02140bf6
 def _progress_of(

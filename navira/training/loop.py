@@ -34,6 +34,20 @@ def trained(
     names = getattr(module, 'trains', None)
     return {n: p for n, p in module.named_parameters() if names is None or n in names}
 
+# %% ../../nbs/training/loop.ipynb #ev4luate
+def train_mode(model: nn.Module) -> None:
+    "Train mode for the parts that learn; a frozen one stays in eval mode."
+    model.train()
+    for part in model.children(): part.train(any(p.requires_grad for p in part.parameters()))
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module):
+    "Eval mode within; then each part is in the mode that it was in."
+    learning = [m for m in module.modules() if m.training]
+    try: yield module.eval()
+    finally:
+        for m in learning: m.training = True
+
 # %% ../../nbs/training/loop.ipynb #3c2f1f44
 class Ema:
     "Exponential average of a module's parameters: the backbone's, or its adapter's, and the head's."
@@ -56,10 +70,10 @@ class Ema:
     @contextlib.contextmanager
     def applied(self):
         "Within it the module has the averaged weights and is in eval mode."
-        training = self.module.training
-        self.swap(); self.module.eval()
-        try: yield self.module
-        finally: self.swap(); self.module.train(training)
+        self.swap()
+        try:
+            with evaluating(self.module): yield self.module
+        finally: self.swap()
 
 # %% ../../nbs/training/loop.ipynb #b4f81695
 def cosine(
@@ -179,7 +193,7 @@ def trainer(
     out: Path | None, # where a checkpoint may be
 ) -> tuple[Trainer, nn.Module]: # and the objective as Accelerate wraps it
     "A fresh trainer, or the one in the checkpoint. One group of parameters, in the order of `model.parameters()`."
-    objective.train()
+    train_mode(objective.model)
     params = [p for p in objective.parameters() if p.requires_grad]       # backbone, then head
     optimizer = torch.optim.AdamW(params, cfg.lr, betas=cfg.betas, weight_decay=cfg.weight_decay, fused=True)
     run, optimizer = acc.prepare(objective, optimizer)

@@ -13,6 +13,7 @@ from torch import nn, Tensor
 from ..diffusion import corrupt, low_discrepancy, nucleus, tolerance
 from ..core import ranks
 from ..models.denoiser import MaskedLM
+from .loop import evaluating
 
 # %% auto #0
 __all__ = ['masked_ce', 'Mdlm', 'Prism', 'BackPlay']
@@ -55,6 +56,18 @@ def random_fill(
     smallest = keys.topk(min(k, keys.shape[-1]), -1, largest=False).indices
     return torch.zeros_like(masked).scatter(-1, smallest, True) & masked
 
+# %% ../../nbs/training/objectives.ipynb #d7a3710c
+@torch.no_grad()
+def sampled_logits(
+    model: Any,
+    z: Tensor, # [B, L]
+    where: Tensor, # [B, L] bool, true at N masks
+) -> Tensor: # [N, V]
+    "What the model draws from when it is sampled, without dropout."
+    with evaluating(model): logits = model(z).logits(where)
+    torch.clear_autocast_cache()    # older versions of torch hand weights cast here, without gradients, to the loss
+    return logits
+
 # %% ../../nbs/training/objectives.ipynb #aa9cf26c
 def head_bce(
     model: Any, # with a quality head
@@ -94,14 +107,11 @@ class Prism(nn.Module):
         masked = z == self.model.mask_id
         new = random_fill(keys, masked[:, None], self.fill)                    # [B, n_y, L]
         need = new.any(1)
-        where = masked if self.joint else need
-        with torch.set_grad_enabled(self.joint and torch.is_grad_enabled()): logits = self.model(z).logits(where)
-        filled = z.clone()
-        filled[need] = self.draw(logits.detach()[need[where]], u[need])[0]
+        filled = z.masked_scatter(need, self.draw(sampled_logits(self.model, z, need), u[need])[0])
         y = torch.where(new, filled[:, None], z[:, None]).flatten(0, 1)
         bce = self.judge(y, x.repeat_interleave(self.drafts, 0), new.flatten(0, 1))
         if not self.joint: return dict(loss=bce, bce=bce)
-        nelbo = masked_ce(logits, x, masked, t)
+        nelbo = masked_ce(self.model(z).logits(masked), x, masked, t)
         return dict(loss=bce + self.weight * nelbo, bce=bce, nelbo=nelbo)
 
     def judge(self, y: Tensor, x: Tensor, new: Tensor) -> Tensor: return head_bce(self.model, y, x, new)
@@ -149,7 +159,7 @@ class BackPlay(nn.Module):
     def forward(self, x: Tensor, z: Tensor, early: Tensor, u: Tensor, ties: Tensor) -> dict[str, Tensor]:
         "'loss' and 'bce', which are equal."
         masked = early == self.model.mask_id
-        with torch.no_grad(): tokens, prob = self.draw(self.model(early).logits(masked), u[masked])
+        tokens, prob = self.draw(sampled_logits(self.model, early, masked), u[masked])
         new = surest(prob, masked, self.fill, ties)
         y = torch.where(new, early.masked_scatter(masked, tokens), z)
         bce = head_bce(self.model, y, x, new if self.own else y != self.model.mask_id)

@@ -279,7 +279,7 @@ def train(
 
 def _pretraining(run: Run) -> Iterator[Stage]:
     model = network(run.cfg, Tokenizer.from_file(str(run.out / 'tokenizer.json')))
-    yield likelihood_stage(run, model, characters(model.tokenizer, run.held))
+    yield likelihood_stage(run, model, characters(run.out, model.tokenizer, run.held))
 
 def likelihood_stage(
     run: Run,

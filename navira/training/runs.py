@@ -16,7 +16,7 @@ import torch
 
 from ..base.files import atomic_write
 from ..base.progress import file_lock
-from .settings import LoopConfig, precision, read_run
+from .settings import LoopConfig, number, precision, read_run
 
 # %% auto #0
 __all__ = ['save_checkpoint', 'read_checkpoint']
@@ -95,6 +95,18 @@ def read_log(
 
 def _is_record(r) -> bool:
     return isinstance(r, dict) and type(r.get('step')) is int and all(isinstance(v, int | float) for v in r.values())
+
+# %% ../../nbs/training/runs.ipynb #7ec0ad01
+def read_record(
+    path: Path,
+    keys: tuple[str, ...] = (), # of numbers that it has
+) -> dict:
+    "What a JSON file of ours says. Raises `ValueError` naming it if it is damaged."
+    bad = lambda why: ValueError(f'{path}: damaged ({why}); delete it, then give the command again')
+    try: r = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as e: raise bad(e) from None
+    if not isinstance(r, dict) or any(number(r.get(k)) is None for k in keys): raise bad('holds no such record')
+    return r
 
 # %% ../../nbs/training/runs.ipynb #5c3d8f29
 def claim(

@@ -48,6 +48,13 @@ def test_bits_a_character_are_of_the_text(adapted):
     assert r['nelbo']['chars_per_token'] == chars
     assert r['nelbo']['bits_per_char'] == pytest.approx(r['nelbo']['value'] / math.log(2) / chars)
 
+def test_a_head_counts_the_same_characters(adapted, home, tmp_path):
+    "Adapted, then given a head: both records are about the characters of the text, and not about what is decoded."
+    cfg = FinetuneConfig(data=str(home), model=str(adapted[2]), out=str(tmp_path / 'head'), length=16, head_steps=1,
+                         joint_steps=0, batch_size=8, precision='fp32')
+    one, two = (json.loads((f / 'training.json').read_text()) for f in (adapted[2], finetune(cfg, progress=False)))
+    assert one['nelbo']['chars_per_token'] == two['nelbo']['chars_per_token']
+
 def test_all_weights_learn_and_the_average_is_saved(adapted):
     name, out, folder = adapted
     state = read_checkpoint(out)

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 import navira
 from navira.models.transformers import TransformersLM
-from navira.training.finetuning import finetune
+from navira.training.finetuning import _end_of, finetune
 from navira.training.runs import read_checkpoint, read_log
 from navira.training.settings import FinetuneConfig
 from helpers.sample_api import says
@@ -142,3 +142,34 @@ def test_two_processes_follow_one(tuned, corpus, golden, tmp_path):
         for step in one:       # a half is divided by its own number of draws, so the mean of both is nearly that of all
             assert two[step][0] == pytest.approx(one[step][0], rel=.01), (stage, step)
     assert navira.load(golden / 'llada', head=tmp_path / 'two' / 'model').quality is not None
+
+@pytest.mark.parametrize('lora', [0, 4])
+def test_the_network_that_is_sampled_has_no_dropout(corpus, golden, tmp_path, monkeypatch, lora):
+    "BERT is configured with dropout: a frozen one has none, one that learns has it where it learns."
+    seen, hidden = set(), TransformersLM.hidden
+    def watched(model, x):
+        seen.add((torch.is_grad_enabled(), any(m.training for m in model.net.modules())))
+        return hidden(model, x)
+    monkeypatch.setattr(TransformersLM, 'hidden', watched)
+    cfg = settings(corpus, golden / 'bert', tmp_path / 'run', lora=lora, head_steps=0 if lora else 4, eval_every=2)
+    finetune(cfg, progress=False)
+    assert seen == {(False, False), (True, bool(lora))}
+
+def test_the_batch_size_holds_for_every_pass(corpus, golden, tmp_path, monkeypatch):
+    "Before and after too, where no step is taken: a network that fits in training fits in evaluation."
+    rows, hidden = set(), TransformersLM.hidden
+    monkeypatch.setattr(TransformersLM, 'hidden', lambda model, x: (rows.add(len(x)), hidden(model, x))[1])
+    finetune(settings(corpus, golden / 'llada', tmp_path / 'run', batch_size=2, drafts=1, lora=0), progress=False)
+    assert max(rows) == 2
+
+@pytest.mark.parametrize('name, end', [('diffullama', 276), ('dream', 276), ('llada', 276), ('bert', 2)])
+def test_documents_end_as_the_tokenizer_says(golden, name, end):
+    "Its end, else its separator; without a tokenizer the first of the ends that the model has."
+    model = navira.load(golden / name)
+    assert _end_of(model) == end
+    model.ends = (5, 7)
+    assert _end_of(model) == end
+    model.text_tokenizer = None
+    assert _end_of(model) == 5
+    model.ends = ()
+    with says(ValueError, 'names no token that ends a text'): _end_of(model)

@@ -149,3 +149,32 @@ def test_backplay_asked_about_its_own_tokens_alone():
     objective = BackPlay(told, fill=2, p=1., own=True)
     objective(torch.zeros_like(z), z, early, *torch.full((2, 1, 4), .1, dtype=torch.float64))['loss'].backward()
     assert told.g.grad[early != 11].eq(0).all() and told.g.grad.ne(0).sum() == 2
+
+@pytest.mark.parametrize('make', [lambda m: Prism(m, fill=3, drafts=2), lambda m: BackPlay(m, fill=3)])
+def test_drafts_are_drawn_without_dropout_and_learned_from_with_it(make):
+    "What the head is asked about does not depend on the mode, nor on dropout's random numbers; the mode stays."
+    model, asked = tiny_model(dropout=.5), []
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    x, objective = torch.randint(0, 11, (8, 10), generator=torch.Generator().manual_seed(2)), make(model)
+    noise = objective.noise(x, keyed(0, 0, 1))
+    model.register_forward_pre_hook(lambda m, args: asked.append((m.backbone.training, args[0])))
+    losses = []
+    for training in (False, True, True):
+        model.train(training)
+        losses.append(objective(x, *noise))
+        assert all(m.training == training for m in model.modules())
+    each = len(asked) // 3
+    for i in range(each): assert all(torch.equal(asked[i][1], asked[i + n * each][1]) for n in (1, 2))
+    assert not asked[0][0] and [t for t, _ in asked[-each:]] == [False] + [True] * (each - 1)
+    assert len({v['loss'].item() for v in losses}) == 3
+
+def test_the_drafts_take_no_gradient_away_under_autocast():
+    "Autocast keeps the weights that it has cast, also those that were cast where no gradient is wanted."
+    model, x = tiny_model(), torch.randint(0, 11, (8, 10), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    objective = Prism(model, fill=3, drafts=2)
+    with torch.autocast('cpu', torch.bfloat16): loss = objective(x, *objective.noise(x, keyed(0, 0, 1)))['loss']
+    loss.backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
