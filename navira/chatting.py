@@ -15,6 +15,14 @@ from .sampling import _registered, Partial, sample
 __all__ = ['chat']
 
 # %% ../nbs/chatting.ipynb #a5139d93
+def _templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
+    "A conversation in the tokenizer's template. ValueError, in the template's words, for what it refuses."
+    from jinja2 import TemplateError     # comes with the templates, in the extra `transformers`
+    try: return tok.apply_chat_template(talk, tokenize=False, **how)
+    except TemplateError as e:
+        raise ValueError(f"messages: the model's chat template refuses them ({e}); "
+                         'expected roles, in an order, that it has') from None
+
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
@@ -31,7 +39,7 @@ def chat_ids(
     if not isinstance(talk, list) or not talk or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys()
                                                          for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of {{"role": ..., "content": ...}}')
-    text = tok.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    text = _templated(tok, talk, add_generation_prompt=True)
     return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634

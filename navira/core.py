@@ -95,6 +95,18 @@ def _finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
     if logits.amax(-1).isfinite().all(): return logits.to(torch.promote_types(logits.dtype, torch.float32))
     raise ValueError(f'the model gave NaN or infinity for the logits of a token; {_DIVERGED}')
 
+# %% ../nbs/02_policies.ipynb #5c1b7e21
+def portions(
+    model: object, # says how many words it has in `config.vocab_size`, or counts as having few
+    where: Tensor, # [B, L] bool
+    most: int = 2**25, # logits at a time
+) -> list[Tensor]: # [B, L] bool each; one portion is `where` itself
+    "Positions in parts: all of a large vocabulary's logits at once would fill the memory."
+    size = max(1, min(4096, most // getattr(getattr(model, 'config', None), 'vocab_size', 1)))     # positions
+    n, place = int(where.sum()), where.flatten().cumsum(0).view_as(where) - 1
+    if 0 < n <= size: return [where]
+    return [where & (place >= first) & (place < first + size) for first in range(0, n, size)]
+
 # %% ../nbs/02_policies.ipynb #af31b897
 class Pass:
     """One forward pass of `model` over the text of a state, run where somebody asks.
@@ -155,12 +167,16 @@ class Pass:
         _, _, done, tokens, conf = self._draws
         if (where & ~done).any():
             new = where & ~done if (where & done).any() else where
-            logits = self.logits(new)
-            found, q = _checked_draw(draw, logits, self.uniform(purpose)[new], self.mask_id)
-            tokens = tokens.masked_scatter(new, found)
-            conf = conf.to(logits.dtype).masked_scatter(new, q.to(logits.dtype))
+            for part in portions(self.model, new):
+                found, q = self._draw(draw, part, purpose)
+                tokens, conf = tokens.masked_scatter(part, found), conf.to(q.dtype).masked_scatter(part, q)
             self._draws = draw, purpose, done | new, tokens, conf
         return tokens[where], conf[where]
+
+    def _draw(self, draw: Draw, where: Tensor, purpose: str) -> tuple[Tensor, Tensor]:
+        logits = self.logits(where)
+        tokens, q = _checked_draw(draw, logits, self.uniform(purpose)[where], self.mask_id)
+        return tokens, q.to(logits.dtype)
 
     def _anywhere(self) -> Tensor: # [B, L] bool, one true, in a row that has been run if one has
         one = torch.zeros_like(self.masked)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from .base.checks import check_int
 from .core import Model, Policy
 from .models.loading import load
-from .sampling import _blanks, _check_model, _registered, affordable, sample, Samples
+from .sampling import _blanks, _check_model, _expanded, _registered, affordable, sample, Samples
 
 # %% auto #0
 __all__ = ['fill']
@@ -50,6 +50,7 @@ def _with_blanks(text: str | list[str], blank: str, tokens: int | None, most: in
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
+    texts = [_expanded(t, blank, most) for t in texts]
     for t in texts:
         if re.search('_{3}', t) or blank in t: continue
         raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, '

@@ -114,6 +114,7 @@ def _continued(model: Model, n: int | None, length, prompt, new: int) -> Tensor:
 
 def _check_ids(model: Model, ids: Tensor, L: int) -> None:
     "ValueError for ids [l] that are not of the vocabulary, or more than L."
+    if not len(ids): return
     vocab, low, high = getattr(getattr(model, 'config', None), 'vocab_size', None), ids.min().item(), ids.max().item()
     if low < 0 or vocab and high >= vocab:
         raise ValueError(f'prompt: ids must lie in 0..{(vocab or 2**63) - 1}, got {low} to {high}')
@@ -121,7 +122,7 @@ def _check_ids(model: Model, ids: Tensor, L: int) -> None:
 
 # %% ../nbs/07_sampling.ipynb #80175e79
 def _prompts(model: Model, prompt, open_ended: bool = False) -> list[tuple[Tensor, bool]]:
-    "Of each: ids [l]; is it a text with blanks? `open_ended`: without what a tokenizer puts after a whole text."
+    "Of each: ids [l]; is it a text with blanks? `open_ended`: even such a text is followed by masks."
     texts = [prompt] if isinstance(prompt, str) else prompt
     if isinstance(texts, (list, tuple)) and texts and all(isinstance(t, str) for t in texts):
         return [(r, bool((r == model.mask_id).any())) for r in _encode(model, texts, open_ended)]
@@ -154,22 +155,25 @@ def _blanks(model) -> tuple[Tokenizer, str]: # one that reads blanks, and how th
         tok.add_special_tokens([blank])
     return tok, blank
 
-_RUN = re.compile(r'\[MASK\*(\d{1,6})\]')     # [MASK*12]: twelve blanks
+def _expanded(text: str, blank: str, most: int) -> str:
+    "With twelve blanks for `[MASK*12]`."
+    return re.sub(r'\[MASK\*(\d{1,6})\]', lambda m: blank * check_int('MASK*', int(m[1]), 1, high=most), text)
 
 def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tensor]: # ids [l] of each
+    "Masks follow a text without blanks, and an `open_ended` one: it goes without what a tokenizer puts after a whole."
     tok, blank = _blanks(model)
     def ids(text: str) -> Tensor:
         try: text.encode()
         except UnicodeEncodeError as e:
             bad = text[e.start:e.start + 8]
             raise ValueError(f'prompt: {bad!r} is no text, at character {e.start}') from None
-        text = _RUN.sub(lambda m: blank * check_int('MASK*', int(m[1]), 1, high=model.length), text)
-        told = tok.encode(text.replace(' ' + blank, blank))
-        end = len(told.ids)
-        while open_ended and end and told.special_tokens_mask[end - 1] and told.ids[end - 1] != model.mask_id: end -= 1
-        found = torch.tensor(told.ids[:end], dtype=torch.int64)
-        found[found == tok.token_to_id(blank)] = model.mask_id
-        return found
+        told = tok.encode(_expanded(text, blank, model.length).replace(' ' + blank, blank))
+        found = torch.tensor(told.ids, dtype=torch.int64)
+        blanks = found == tok.token_to_id(blank)
+        found[blanks] = model.mask_id
+        if blanks.any() and not open_ended: return found
+        own = (torch.tensor(told.special_tokens_mask) == 0) | blanks       # what the text itself says
+        return found[:int(own.nonzero().max()) + 1 if own.any() else 0]
     return [ids(t) for t in texts]
 
 # %% ../nbs/07_sampling.ipynb #ed838041
@@ -468,7 +472,7 @@ class _Run:
             last = self.block(st, rec, rows, before, free)
             if last is None: return None
             self.check_full(last)
-            x, ran = self.cut(last, free).x, ran + last.n_forward
+            x, ran = last.x, ran + last.n_forward
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - end), value=-1)
         return tokens, ran.cpu(), rec.trace() if rec else None
 
@@ -482,7 +486,9 @@ class _Run:
             except torch.OutOfMemoryError:
                 self.tell(-(made + i) * len(rows))                 # these steps will be made again
                 raise
-            if settled: st = self.cut(st, free)
+            if settled or i == st.n - 1:
+                st = self.cut(st, free)
+                if rec: rec.x[-1] = st.x.int().cpu()
             self.tell(len(rows))
             if self.stream: self.show(st, rows, free)
         return st

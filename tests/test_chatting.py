@@ -24,6 +24,12 @@ def test_an_answer_is_what_sample_writes_after_it(model):
     blocks = navira.chat(model, 'the man', block_length=4, **how)
     assert isinstance(blocks, str) and '<|' not in blocks
 
+@pytest.mark.parametrize('template, word', [
+    ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'), ('{% if %}', 'Expected')])
+def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch, template, word):
+    monkeypatch.setattr(model.text_tokenizer, 'chat_template', template)
+    with says(ValueError, 'messages', word): navira.chat(model, 'the house', max_new_tokens=4)
+
 def test_mistakes(model, embedded, pytestconfig):
     with says(ValueError, 'no tokenizer of the transformers library'): navira.chat(embedded, 'Hello')
     bert = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'bert')

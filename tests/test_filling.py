@@ -48,6 +48,15 @@ def test_the_length_of_a_blank(embedded):
     )
     assert masks('___', tokens=3) == 3
 
+@pytest.mark.parametrize('text', ['The [MASK*3] house', 'The [MASK*2] house ___', 'The ___ house [MASK*1]'])
+def test_blanks_by_their_number_are_those_of_sample(embedded, text):
+    "Also beside underscores; and the budget counts them."
+    written = text.replace('___', '[MASK*1]')
+    out = fill(text, n=2, model=embedded, policy='prism')
+    assert out.tokens.equal(sample(embedded, 'prism', out.budget, prompt=[written] * 2).tokens)
+    assert out.budget == 2 * sum(map(int, re.findall(r'\d', written)))
+    with says(ValueError, 'MASK*', '128'): fill('The [MASK*300] house', model=embedded)
+
 @pytest.mark.parametrize(
     'text, tokens, policy, budget',
     [

@@ -105,6 +105,25 @@ def test_n_and_prompts():
         with says(ValueError, '2 prompts', f'n={n}', 'leave n out'):
             sample(model, 'prism', 4, n=n, prompt=[[0], [1, 2]])
 
+@pytest.fixture(scope='module', params=['bert', 'roberta'])
+def encoder(request): return navira.load(request.config.rootpath / 'tests' / 'golden' / request.param)
+
+@pytest.mark.parametrize('how', [dict(length=10), {}, dict(max_new_tokens=4)])
+def test_a_beginning_does_not_end(encoder, how):
+    "Where masks follow a text, nothing that a tokenizer puts after a whole text stands between."
+    x = start_ids(encoder, prompt=['the man', 'the'], **how)
+    for row, text in zip(x, ['the man', 'the']):
+        given = row[(row >= 0) & (row != encoder.mask_id)].tolist()
+        whole = encoder.tokenizer.encode(text)
+        assert whole.special_tokens_mask[0] and whole.special_tokens_mask[-1] and given == whole.ids[:-1]
+    assert (start_ids(encoder, prompt='', **how)[:, :4] == encoder.mask_id).all()
+
+def test_a_text_with_blanks_keeps_its_end(encoder):
+    for text in ('the [MASK*2] man', 'the man [MASK*2]'):
+        assert start_ids(encoder, prompt=text)[0, -1] == encoder.tokenizer.encode('the').ids[-1]
+    x = start_ids(encoder, prompt='the man [MASK*2]', max_new_tokens=3)[0]
+    assert (x[-5:] == encoder.mask_id).all() and x[-6] == encoder.tokenizer.encode('man').ids[-2]
+
 def test_half_a_character_is_no_text(embedded):
     with says(ValueError, 'prompt', 'at character 2'): sample(embedded, 'prism', 4, prompt='ab\ud800')
 
@@ -460,6 +479,19 @@ def test_a_text_is_cut_at_its_end():
     assert (given >= 0).all()
     with says(ValueError, "eos='suppress'", 'names no token'): sample(Tiny(6, 4), 'prism', 8, eos='suppress')
     with says(KeyError, 'eos', "'cut'"): sample(model, 'prism', 8, eos='cutt')
+
+@pytest.mark.parametrize('block_length', [None, 3])
+@pytest.mark.parametrize('name', NAMES)
+def test_what_follows_the_end_is_neither_streamed_nor_traced(name, block_length, one_thread):
+    "Whatever the policy remasks: a settled token stays, and in the end text, stream and trace are the same."
+    seen = []
+    out = sample(Ends(12, 5), policy_of(name), 24, n=12, length=12, seed=4, block_length=block_length, trace=True,
+                 stream=seen.append)
+    assert (out.tokens == -1).any() and torch.equal(out.trace.x[-1].long(), out.tokens)
+    for row, tokens in enumerate(out.tokens):
+        text, mine = tokens[tokens >= 0].tolist(), [p for p in seen if p.sample == row]
+        assert all(p.ids[:p.settled] == text[:p.settled] for p in mine)
+        assert mine[-1].ids == text and mine[-1].settled == len(text)
 
 @pytest.mark.parametrize('name, how', [('backbone', {}), ('remdm-conf', dict(block_length=3)), ('mdlm', {})])
 def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, how, one_thread):

@@ -75,6 +75,18 @@ def both_ways(
         if had: net.config.is_causal = said
         elif 'is_causal' in vars(net.config): del net.config.is_causal
 
+# %% ../../nbs/integrations/generate.ipynb #6d0f3a11
+@contextlib.contextmanager
+def _evaluating(
+    net: torch.nn.Module, # changed in place within the block
+) -> Iterator[None]:
+    "Every module is in eval mode within the block."
+    training = [m for m in net.modules() if m.training]
+    net.eval()
+    try: yield
+    finally:
+        for m in training: m.training = True
+
 # %% ../../nbs/integrations/generate.ipynb #ccda8751
 def generate_with(
     policy: str | Policy, # a registered name, or a `Policy`
@@ -98,7 +110,7 @@ def generate_with(
         _refuse('logits_processor', logits_processor, _BY_ROW)
         _refuse('stopping_criteria', stopping_criteria, _KNOWN_ENDS)
         new = generation_config.max_length - input_ids.shape[1]
-        with both_ways(model) as net, warnings.catch_warnings():
+        with both_ways(model) as net, _evaluating(net), warnings.catch_warnings():
             warnings.simplefilter('ignore')                  # whoever generates with a policy knows what it has
             ends = generation_config._eos_token_tensor
             lm = wrap(net, None, mask_id, shift, ends=() if ends is None else tuple(ends.flatten().tolist()))
@@ -112,10 +124,10 @@ def generate_with(
                          stream=None if streamer is None else _Stream(streamer, prompts))
         pad = generation_config._pad_token_tensor
         fill = 0 if pad is None else int(pad)
-        rows = [t[len(p):len(p) + new] for t, p in zip(out.tokens, prompts, strict=True)]
-        written = torch.stack([r.masked_fill(r < 0, fill) for r in rows]).to(input_ids.device)
+        texts = torch.cat([t[:len(p) + new] for t, p in zip(out.tokens, prompts, strict=True)])
+        at, sequences = (torch.nn.functional.pad(a, (0, new), value=1) for a in (kept, input_ids))
+        sequences = sequences.masked_scatter(at.bool(), texts.masked_fill(texts < 0, fill).to(input_ids.device))
         if streamer is not None: streamer.end()
-        sequences = torch.cat([input_ids, written], dim=1)
         if not generation_config.return_dict_in_generate: return sequences
         return GenerateDecoderOnlyOutput(sequences=sequences)
     return loop

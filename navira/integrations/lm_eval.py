@@ -4,6 +4,7 @@
 
 # %% ../../nbs/integrations/lm_eval.ipynb #c36b7c62
 from __future__ import annotations
+import warnings
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor
 import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
 from ..base.noise import Noise
+from ..chatting import _templated
+from ..core import portions
+from ..diffusion import Forward
 from ..models.loading import load
 from ..sampling import _registered, sample
 
@@ -21,6 +25,15 @@ from ..sampling import _registered, sample
 __all__ = []
 
 # %% ../../nbs/integrations/lm_eval.ipynb #8ccf0618
+def _of_tokens(
+    p: Forward,
+    where: Tensor, # [B, L] bool with N true
+    text: Tensor, # [B, L] token ids
+) -> Tensor: # [N] float64
+    "Log-probabilities of the tokens that a text has at `where`."
+    logits = p.logits(where)
+    return (logits.gather(1, text[where][:, None])[:, 0] - logits.logsumexp(1)).double()
+
 @torch.no_grad()
 def log_likelihood(
     model: Any, # a denoiser: ids [B, L] to a `Forward`, with `mask_id`
@@ -31,20 +44,18 @@ def log_likelihood(
     batch_size: int = 32, # of them in one pass
 ) -> float: # nats, estimated without bias but for the bound
     "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6). The same for equal seeds."
-    c, y = torch.tensor(context, dtype=torch.int64), torch.tensor(continuation, dtype=torch.int64)
-    n, L, total = check_int('draws', draws, 1), len(y), 0.
+    n, L, total = check_int('draws', draws, 1), len(continuation), 0.
+    text, device = torch.tensor([*context, *continuation]), getattr(model, 'device', 'cpu')
     noise = Noise(seed, torch.arange(n))
     start = Noise(seed, torch.zeros(1, dtype=torch.int64)).uniform(0, 'count', 1)[0, 0] * L
     counts = ((start + torch.arange(n) * L / n) % L).long().clamp(max=L - 1) + 1       # l, evenly spaced
     ranks = noise.uniform(0, 'which', L).argsort(1).argsort(1)
     for part in torch.arange(n).split(batch_size):
-        masked = ranks[part] < counts[part, None]
-        z = torch.cat([c.expand(len(part), -1), torch.where(masked, model.mask_id, y)], 1)
-        where = torch.cat([torch.zeros(len(part), len(c), dtype=torch.bool), masked], 1)
-        z, where = (a.to(getattr(model, 'device', 'cpu')) for a in (z, where))
-        logp = model(z).logits(where).log_softmax(-1).double().cpu()
-        row, at = masked.nonzero(as_tuple=True)
-        total += float((logp[torch.arange(len(at)), y[at]] * L / counts[part][row]).sum())
+        masked = torch.nn.functional.pad(ranks[part] < counts[part, None], (len(context), 0))
+        x, where, weight = (a.to(device) for a in (text.expand(len(part), -1), masked, L / counts[part].double()))
+        p = model(x.masked_fill(where, model.mask_id))
+        for some in portions(model, where):
+            total += float((_of_tokens(p, some, x) * weight[some.nonzero()[:, 0]]).sum())
     return total / n
 
 # %% ../../nbs/integrations/lm_eval.ipynb #899a1cca
@@ -75,8 +86,9 @@ class Navira(LM):
         self.max_new_tokens, self.block_length = check_int('max_new_tokens', max_new_tokens, 1), block_length
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
-        self.rows = 32 if batch_size in (None, 'auto') else check_int('batch_size', int(batch_size), 1)
-        self._device = self.model.device
+        auto = str(batch_size).startswith('auto')            # 'auto:4': the harness's, that looks four times
+        self.rows = 32 if batch_size is None or auto else check_int('batch_size', int(batch_size), 1)
+        self._device, self._ignored = self.model.device, set[str]()
 
     @property
     def tokenizer_name(self) -> str: return getattr(getattr(self.model, 'text_tokenizer', None), 'name_or_path', '')
@@ -88,8 +100,8 @@ class Navira(LM):
         if not getattr(tok, 'chat_template', None):
             raise ValueError('this model has no chat template; expected an instruct model, or no --apply_chat_template')
         assert tok is not None
-        return tok.apply_chat_template(chat_history, tokenize=False, add_generation_prompt=add_generation_prompt,
-                                       continue_final_message=not add_generation_prompt)
+        return _templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
+                          continue_final_message=not add_generation_prompt)
 
     def ids(self, text: str) -> list[int]:
         if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
@@ -106,10 +118,11 @@ class Navira(LM):
         return [self.likely(*self.pair(*r.args)) for r in requests]
 
     def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
-        context = context[-max(0, self.max_length - len(continuation)):] if len(context) else []
-        if len(continuation) > self.max_length:
+        if not continuation: return 0., self.greedy
+        if (room := self.max_length - len(continuation)) < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most {self.max_length}, '
                              'which the model was trained for')
+        context = context[max(0, len(context) - room):]
         told = log_likelihood(self.model, context, continuation, self.draws, self.seed, self.rows)
         return told, self.greedy and self.written(context, len(continuation)) == continuation
 
@@ -120,23 +133,26 @@ class Navira(LM):
         return out.tokens[0, len(context):].tolist()
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
-        L = self.max_length
-        return [sum(self.likely([], list(part))[0] for part in Tensor(self.ids(r.args[0])).long().split(L))
-                for r in requests]
+        L, texts = self.max_length, [self.ids(r.args[0]) for r in requests]
+        return [sum((self.likely([], ids[a:a + L])[0] for a in range(0, len(ids), L)), 0.) for ids in texts]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         out = [''] * len(requests)
-        asked = [(i, *self.wanted(dict(r.args[1]))) for i, r in enumerate(requests)]
-        for new in sorted({n for _, _, n in asked}):
-            these = [(i, until) for i, until, n in asked if n == new]
-            prompts = [self.ids(requests[i].args[0])[-(self.max_length - new):] for i, _ in these]
-            res = sample(self.model, self.policy, self.budget or new * self.rule.passes, seed=self.seed, prompt=prompts,
-                         max_new_tokens=new, block_length=self.block_length, batch_size=self.rows,
+        asked = [(i, self.ids(r.args[0]), *self.wanted(dict(r.args[1]))) for i, r in enumerate(requests)]
+        for new, given in sorted({(n, bool(ids)) for _, ids, _, n in asked}):       # without a context: no prompt
+            these = [(i, ids, until) for i, ids, until, n in asked if (n, bool(ids)) == (new, given)]
+            prompts = [ids[-(self.max_length - new):] for _, ids, _ in these] if given else None
+            res = sample(self.model, self.policy, self.budget or new * self.rule.passes, len(these), self.seed,
+                         prompt=prompts, max_new_tokens=new, block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm, **self.hyper)
-            for (i, until), text in zip(these, res.new_texts, strict=True): out[i] = cut(text, until)
+            for (i, _, until), text in zip(these, res.new_texts, strict=True): out[i] = cut(text, until)
         return out
 
     def wanted(self, asked: dict[str, Any]) -> tuple[list[str], int]: # strings that end a text, new tokens
+        odd = asked.keys() - {'until', 'max_gen_toks', 'max_new_tokens'} - self._ignored
+        if odd: warnings.warn(f'{", ".join(sorted(odd))}: not read from a request; the policy draws the tokens, '
+                              'with hyper-parameters from --model_args', stacklevel=2)
+        self._ignored |= odd
         until, new = asked.get('until') or [], asked.get('max_gen_toks') or asked.get('max_new_tokens')
         return [until] if isinstance(until, str) else list(until), min(new or self.max_new_tokens, self.max_length - 1)
 

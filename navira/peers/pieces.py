@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base.checks import check_int
 from ..diffusion import drawer, probability
-from ..core import by_budget, Draw, Pass, Policy, rows_of, Rule, Score, State
+from ..core import by_budget, Draw, Pass, Policy, portions, rows_of, Rule, Score, State
 
 # %% auto #0
 __all__ = ['over', 'confidence', 'margin', 'negentropy', 'block_of', 'block_in_work', 'Within', 'per_block', 'in_blocks']
@@ -25,13 +25,9 @@ def over(
     f: Callable[[Tensor, Tensor, Tensor], Tensor], # logits [N, V], uniforms of the token draw [N], where [B, L] -> [N]
     most: int = 2**25, # logits at a time
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
-    "`f` of the logits at `where`, in portions: all of a large vocabulary's at once would fill the memory."
-    u, vocab = st.uniform('token'), getattr(getattr(p.model, 'config', None), 'vocab_size', 1)
-    most = max(1, min(4096, most // vocab))          # positions
-    place = where.flatten().cumsum(0).view_as(where) - 1
-    out = torch.full(where.shape, torch.nan, device=where.device)
-    for first in range(0, int(where.sum()), most):
-        part = where & (place >= first) & (place < first + most)
+    "`f` of the logits at `where`, in `portions`."
+    u, out = st.uniform('token'), torch.full(where.shape, torch.nan, device=where.device)
+    for part in portions(p.model, where, most):
         found = _found(p, part, u, f)
         out = out.to(found.dtype).masked_scatter(part, found)
     return out
@@ -55,17 +51,25 @@ def confidence(
     return rate
 
 # %% ../../nbs/peers/pieces.ipynb #b7ea8f88
+def _of_ranked(
+    draw: drawer, # the policy's own
+    f: Callable[[Tensor], Tensor], # the probabilities it draws with [N, n], the most likely first -> [N]
+) -> Score:
+    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+        def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+            # of several portions the pass keeps the last alone: a later draw would compute the others once more
+            if at is not where: p.drawn(draw, at)
+            return f(draw.ranked(logits))
+        return over(st, p, where, rate)
+    return score
+
 def margin(draw: drawer) -> Score:
     "p1 - p2 at each mask, plus 1: its rounding errors are then those of the probabilities, which ties are told by."
-    def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
-        p = draw.ranked(logits)
-        return 1 + p[:, 0] - (p[:, 1] if p.shape[1] > 1 else 0)      # one token alone in every nucleus
-    return lambda st, p, where: over(st, p, where, rate)
+    return _of_ranked(draw, lambda q: 1 + q[:, 0] - (q[:, 1] if q.shape[1] > 1 else 0))   # 0: one token in each nucleus
 
 def negentropy(draw: drawer) -> Score:
     "Minus the entropy of the distribution at each mask, in nats."
-    rate = lambda logits, u, at: -torch.special.entr(draw.ranked(logits)).sum(-1)
-    return lambda st, p, where: over(st, p, where, rate)
+    return _of_ranked(draw, lambda q: -torch.special.entr(q).sum(-1))
 
 # %% ../../nbs/peers/pieces.ipynb #07320341
 def block_of(

@@ -45,6 +45,25 @@ def test_ends_and_padding(net):
     told = run(net, return_dict_in_generate=True)
     assert torch.equal(told.sequences, run(net))
 
+def test_masks_in_a_prompt_are_filled(net):
+    "New tokens were written with what stands in them in view, so it comes back too, padding as it was."
+    inputs = dict(X, input_ids=torch.tensor([[5, M, 7, 8], [0, 0, M, 8]]))
+    out = run(net, inputs=inputs, eos_token_id=None)
+    with pytest.warns(UserWarning): model = wrap(net, mask_id=M, ends=())
+    told = navira.sample(model, 'remdm-conf', 8, prompt=[[5, M, 7, 8], [M, 8]], max_new_tokens=6).tokens.tolist()
+    assert out.tolist() == [told[0], [0, 0, *told[1][:8]]] and (out != M).all()
+    assert out[0, [0, 2, 3]].tolist() == [5, 7, 8] and out[1, :2].tolist() == [0, 0] and out[1, 3] == 8
+
+def test_a_network_in_training_goes_on_training(net):
+    "Module by module, and also after an error."
+    net.train(); net.base_model.eval()
+    before = {name: m.training for name, m in net.named_modules()}
+    assert len(set(before.values())) == 2
+    run(net)
+    assert {name: m.training for name, m in net.named_modules()} == before
+    with says(ValueError, 'quality head'): run(net, 'navira-det')
+    assert {name: m.training for name, m in net.named_modules()} == before
+
 def test_processors_that_look_at_one_position(net):
     few = list(range(3, 37))
     out = run(net, suppress_tokens=few, eos_token_id=None)[:, 4:]
@@ -78,6 +97,20 @@ def test_a_streamer_gets_each_token_once_from_left_to_right(net):
         assert [v for part in s.got[1:] for v in part] == out[0, 4:].tolist()
         if parts: assert len(s.got) == 1 + parts
     with says(ValueError, 'streamer', '2 prompts'): run(net, streamer=Collected())
+
+@pytest.mark.parametrize('policy', ['remdm-conf', 'mask-predict', 'llada-random'])
+def test_a_streamer_gets_nothing_after_the_end(net, policy):
+    "Also from a policy that may remask what it wrote, whose text is settled at the last step only."
+    one = {k: v[:1] for k, v in X.items()}
+    kept = run(net, policy, inputs=one, eos_token_id=None)[0, 4:].tolist()
+    ended = 0
+    for end in set(kept) - {0}:
+        s = Collected()
+        out = run(net, policy, inputs=one, streamer=s, eos_token_id=end)[0, 4:].tolist()
+        text = out[:out.index(end) + 1] if end in out else out
+        assert [v for part in s.got[1:] for v in part] == text and set(out[len(text):]) <= {0}
+        ended += len(text) < len(out)
+    assert ended
 
 def test_a_head_comes_along(net):
     head = LinearQuality(16)

@@ -1,13 +1,15 @@
 """The real harness, offline, on tasks made from the corpus that the tests have."""
-import json, math, os, subprocess, sys
+import json, math, os, subprocess, sys, warnings
+from configparser import ConfigParser
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
-import navira
 from navira.diffusion import nelbo
 from navira.joint import random_joint
 from helpers.sample_api import says
+from toys import Tiny
 
 lm_eval = pytest.importorskip('lm_eval')
 from lm_eval.api.instance import Instance  # noqa: E402
@@ -75,6 +77,12 @@ def test_a_seed_is_a_number(lm):
     one, same, other = (log_likelihood(lm.model, [], x, 8, seed=s, batch_size=b) for s, b in ((1, 8), (1, 3), (2, 8)))
     assert abs(one - same) < 1e-3 < abs(one - other)
 
+def test_a_large_vocabulary_goes_in_portions():
+    few, many = Tiny(12, 4), Tiny(12, 4)
+    many.config.vocab_size = 2**23                       # four positions at a time
+    a, b = (log_likelihood(m, [1, 2], [0, 3, 1, 2, 2], 32) for m in (few, many))
+    assert abs(a - b) < 1e-9 and max(many.asked) == 4 < max(few.asked) and sum(many.asked) == sum(few.asked)
+
 def test_it_is_the_bound_of_notebook_01(lm):
     "One over the number of masks, or one over a noise level: two estimates of one number."
     x = torch.tensor(lm.ids('The man opened the door and walked in. It was a dark and stormy night.'))[None]
@@ -89,6 +97,34 @@ def test_a_space_belongs_to_the_continuation(lm):
     for context, more in (('The man', ' opened'), ('The man ', 'opened'), ('', 'The man'), ('Say:\n', 'yes')):
         a, b = lm.pair(context, more)
         assert lm.model.tokenizer.decode(a + b, skip_special_tokens=False) == context + more and b
+
+def test_a_context_gives_way_to_its_continuation(lm):
+    "The last of it that fits is read; beside a continuation of full length that is nothing."
+    context, y = lm.ids('The man opened the door and walked in.'), lm.ids('It was a dark night. ' * 60)[:lm.max_length]
+    assert len(y) == lm.max_length and lm.likely(context, y) == lm.likely([], y)
+    assert lm.likely(context, y[:-2]) == lm.likely(context[-2:], y[:-2]) != lm.likely([], y[:-2])
+    assert lm.likely(context, y[:5]) == lm.likely([*context], y[:5]) != lm.likely(context[1:], y[:5])
+    with says(ValueError, f'continuation of {lm.max_length + 1} tokens', lm.max_length): lm.likely([], [*y, 5])
+
+def test_nothing_is_certain(lm):
+    assert lm.loglikelihood_rolling([ask('loglikelihood_rolling', '')]) == [0.]
+    assert lm.loglikelihood([ask('loglikelihood', 'The man', '')])[0][0] == 0.
+
+def test_texts_without_a_context(lm):
+    "Beside others, which are written as they are without them."
+    more = [ask('generate_until', c, dict(max_gen_toks=5)) for c in ('The captain', '', 'She', '')]
+    told = lm.generate_until(more, disable_tqdm=True)
+    assert len(told) == 4 and all(told) and told[1] != told[3]
+    assert [told[0], told[2]] == lm.generate_until([more[0], more[2]], disable_tqdm=True)
+
+def test_what_is_not_read_from_a_request_is_named_once():
+    lm = Navira(policy='mdlm', budget=2, draws=4)
+    how = dict(until='.', max_gen_toks=3, do_sample=False, temperature=0.)
+    with pytest.warns(UserWarning, match='do_sample, temperature: .*--model_args'): lm.wanted(how)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert lm.wanted(how) == (['.'], 3)
+    with pytest.warns(UserWarning, match='^top_p: '): lm.wanted(dict(how, top_p=.5))
 
 def test_greedy_is_said_when_it_is_asked_for():
     joint = Navira(policy='mdlm', budget=4, draws=4, greedy=True)
@@ -117,5 +153,21 @@ def test_other_models(pytestconfig):
 def test_mistakes():
     with says(KeyError, 'policy', "'prism'"): Navira(policy='prsim')
     with says(ValueError, 'draws=0'): Navira(draws=0)
-    with says(ValueError, 'no chat template'): Navira(policy='mdlm').apply_chat_template([])
-    assert navira.load().tokenizer is not None
+    with says(ValueError, 'batch_size=0'): Navira(batch_size='0')
+    lm = Navira(policy='mdlm')
+    with says(ValueError, 'no chat template'): lm.apply_chat_template([])
+    lm.model.tokenizer = None
+    with says(ValueError, 'no tokenizer'): lm.loglikelihood([ask('loglikelihood', 'The man', ' opened')])
+
+def test_what_a_template_refuses_is_said_in_its_words(pytestconfig):
+    lm = Navira(str(pytestconfig.rootpath / 'tests' / 'golden' / 'llada'), policy='mdlm', batch_size='auto:4')
+    assert lm.rows == 32
+    lm.model.text_tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with says(ValueError, 'messages', 'roles must alternate'): lm.apply_chat_template([dict(role='user', content='x')])
+
+def test_the_extra_brings_what_loads_any_model(pytestconfig):
+    "`head=` is one of the arguments, and a head may come with an adapter."
+    ini = ConfigParser(delimiters=['='])
+    ini.read(pytestconfig.rootpath / 'settings.ini', encoding='utf-8')
+    names = lambda extra: {Requirement(r).name for r in ini['DEFAULT'][f'{extra}_requirements'].split()}
+    assert names('transformers') | {'lm-eval'} == names('lm_eval')

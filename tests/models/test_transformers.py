@@ -143,7 +143,8 @@ def test_precision():
         assert wrapped('llama', dtype)(x).logits(x == M).dtype == told
     model = wrapped('llama', torch.bfloat16)
     model.quality = LinearQuality(16)
-    assert model(x).quality().dtype == torch.float32 and navira.sample(model, 'prism', 4, length=6, eta=.5, on=0.)
+    out = navira.sample(model, 'prism', 4, length=6, eta=.5, on=0.)
+    assert model(x).quality().dtype == torch.float32 and out.tokens.shape == (1, 6) and (out.tokens != M).all()
 
 def test_mistakes():
     for make, parts in (

@@ -1,12 +1,16 @@
 """What peers share: blocks, and counts in blocks."""
 import itertools
 
+import pytest
 import torch
 
+import navira.peers  # noqa: F401  registers the policies
 from navira.core import TopK
 from navira.peers.orders import llada_counts
 from navira.peers.pieces import Within, per_block
+from navira.sampling import sample
 from helpers.orders import state
+from toys import Tiny
 
 def test_llada_counts_and_blocks_in_closed_form():
     for n, T in itertools.product(range(1, 18), range(1, 20)):
@@ -21,3 +25,12 @@ def test_a_later_block_waits():
     rule = TopK(lambda *_: torch.arange(6.)[None], 1)
     assert rule(st, None, st.masked).nonzero().tolist() == [[0, 5]]
     assert Within(3, rule)(st, None, st.masked).nonzero().tolist() == [[0, 2]]
+
+@pytest.mark.parametrize('name', ['dream-entropy', 'dream-topk-margin', 'dream-maskgit-plus', 'llada-low-confidence'])
+def test_portions_compute_no_logit_twice(name, one_thread):
+    "A model that says it has many words is asked about each mask once a step, in parts, and samples the same."
+    few, many = Tiny(12, 4), Tiny(12, 4)
+    many.config.vocab_size = 2**23                       # four positions at a time
+    a, b = (sample(m, name, 6, 3, batch_size=3) for m in (few, many))
+    assert torch.equal(a.tokens, b.tokens) and max(many.asked) <= 4 < max(few.asked)
+    assert sum(many.asked) == sum(few.asked)
