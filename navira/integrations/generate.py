@@ -67,13 +67,14 @@ def both_ways(
     net: PreTrainedModel, # changed in place within the block
 ) -> Iterator[PreTrainedModel]:
     "The network attends in both directions within the block."
-    had, said = hasattr(net.config, 'is_causal'), getattr(net.config, 'is_causal', None)
+    own, names = vars(net.config), ('is_causal', 'right_shift_logits', 'mask_token_id')     # what `wrap` writes
+    said = {k: own[k] for k in names if k in own}
     causal = [m for m in net.modules() if getattr(m, 'is_causal', None) is True]
     try: yield net
     finally:
         for m in causal: m.is_causal = True
-        if had: net.config.is_causal = said
-        elif 'is_causal' in vars(net.config): del net.config.is_causal
+        for k in names: own.pop(k, None)
+        own.update(said)
 
 # %% ../../nbs/integrations/generate.ipynb #6d0f3a11
 @contextlib.contextmanager

@@ -4,7 +4,6 @@
 
 # %% ../../nbs/models/adapter.ipynb #676fa565
 from __future__ import annotations
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,12 @@ from .transformers import LinearQuality, TransformersLM
 __all__ = []
 
 # %% ../../nbs/models/adapter.ipynb #3a6be150
+def _peft(what: str) -> Any: # the library
+    try: import peft
+    except ModuleNotFoundError as e:
+        raise ImportError(f'{what} needs the library peft: pip install ".[transformers]" in the clone') from e
+    return peft
+
 def with_adapter(
     model: TransformersLM, # changed in place: its network is frozen
     rank: int, # r, of LoRA in every linear layer but the vocabulary's; 0: none, the head alone is trained
@@ -34,9 +39,9 @@ def with_adapter(
     check_int('lora', rank, 0, high=4096)
     model.requires_grad_(False)
     if rank:
-        from peft import get_peft_model, LoraConfig
-        given = LoraConfig(r=rank, lora_alpha=2 * rank if alpha is None else alpha, target_modules='all-linear')
-        model.__dict__['adapter'] = get_peft_model(model.net, given)     # changes the network in place
+        peft = _peft(f'lora={rank}')
+        given = peft.LoraConfig(r=rank, lora_alpha=2 * rank if alpha is None else alpha, target_modules='all-linear')
+        model.__dict__['adapter'] = peft.get_peft_model(model.net, given)     # changes the network in place
     if gradient_checkpointing:
         model.net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
     weight = model.net.get_input_embeddings().weight
@@ -52,13 +57,36 @@ def train_parts(
     for name, p in model.named_parameters():
         p.requires_grad_(name.startswith('quality.') or joint and name in (model.trains or ()))
 
-# %% ../../nbs/models/adapter.ipynb #1241d7d4
-def _base_of(model: TransformersLM) -> dict[str, str]: # of the network without its adapter
-    weight = model.net.get_input_embeddings().weight.detach()
-    some = weight[:: max(1, len(weight) // 64)].to('cpu', torch.bfloat16).contiguous().view(torch.uint8)
-    return dict(network=type(model.net).__name__, shape=json.dumps(list(weight.shape)),
-                digest=hashlib.sha256(some.numpy().tobytes()).hexdigest()[:16])
+# %% ../../nbs/models/adapter.ipynb #3b6aa98c
+_BASE = 'base.'     # in the file, before the names of the base's parameters
 
+def _about(model: TransformersLM) -> dict[str, str]: # of the network without its adapter
+    shape = model.net.get_input_embeddings().weight.shape
+    return dict(network=type(model.net).__name__, shape=json.dumps(list(shape)))
+
+def _numbers_of(model: TransformersLM) -> dict[str, Tensor]: # by parameter of the base; none where it is kept elsewhere
+    out = {}
+    for name, p in model.net.named_parameters():
+        if 'lora_' in name: continue
+        at = torch.arange(8 if p.is_floating_point() and not p.is_meta else 0, device=p.device) * (p.numel() - 1) // 7
+        out[name.replace('.base_layer', '')] = p.detach().flatten()[at].float().cpu()
+    return out
+
+def _differs(model: TransformersLM, said: dict[str, str], numbers: dict[str, Tensor]) -> str | None:
+    "How the model differs from the base that was recorded, numbers by more than bfloat16 and float16 round."
+    for name, now in _about(model).items():
+        if said.get(name) != now: return f'{name}: {said.get(name)} there, {now} here'
+    here = _numbers_of(model)
+    if not numbers: return 'it does not say which'
+    for name, a in numbers.items():
+        if (b := here.get(name)) is None: return f'{name}: not here'
+        if not (len(a) and len(b)): continue
+        if not torch.allclose(b, a, rtol=.01, atol=1e-3 * a.abs().max().item()):
+            i = (a - b).abs().argmax()
+            return f'{name}: {a[i]:.4g} there, {b[i]:.4g} here'
+    return None
+
+# %% ../../nbs/models/adapter.ipynb #1241d7d4
 def save_adapter(
     model: TransformersLM, # with a head, perhaps from `with_adapter`
     folder: str | os.PathLike, # replaced as a whole
@@ -73,7 +101,8 @@ def save_adapter(
             adapter.save_pretrained(temp, save_embedding_layers=False)
             (temp / 'README.md').unlink(missing_ok=True)                  # a form that nobody has filled in
         tensors = {k: v.detach().float().cpu().contiguous() for k, v in head.state_dict().items()}
-        save_file(tensors, temp / 'quality.safetensors', metadata=dict(format='pt', **_base_of(model)))
+        tensors |= {_BASE + k: v for k, v in _numbers_of(model).items()}
+        save_file(tensors, temp / 'quality.safetensors', metadata=dict(format='pt', **_about(model)))
         if folder.exists(): shutil.rmtree(folder)
         os.replace(temp, folder)
     finally: shutil.rmtree(temp, ignore_errors=True)
@@ -84,14 +113,13 @@ def load_adapter(
 ) -> TransformersLM: # the same, with its head; an adapter is merged into the network, which costs nothing per pass
     "Give a base model the adapter and head that were trained on it. FileNotFoundError, or ValueError for another base."
     folder = Path(folder)
-    head, said = _read_head(folder / 'quality.safetensors')
-    now = _base_of(model)
-    if odd := [k for k in now if said.get(k) != now[k]]:
-        raise ValueError(f'{folder}: was made for another base model ({odd[0]}: {said.get(odd[0])} there, '
-                         f'{now[odd[0]]} here); expected the model that it was trained on')
+    head, numbers, said = _read_head(folder / 'quality.safetensors')
+    if other := _differs(model, said, numbers):
+        raise ValueError(f'{folder}: was made for another base model ({other}); '
+                         'expected the model that it was trained on')
     if (folder / 'adapter_config.json').exists():
-        from peft import PeftModel
-        try: merged: Any = PeftModel.from_pretrained(model.net, str(folder)).merge_and_unload()
+        peft = _peft(f'{folder}: an adapter')
+        try: merged: Any = peft.PeftModel.from_pretrained(model.net, str(folder)).merge_and_unload()
         except (RuntimeError, ValueError, KeyError, OSError, SafetensorError) as e:
             raise ValueError(f'{folder}: not an adapter of this model ({str(e).splitlines()[0][:200]})') from e
         model.net = merged
@@ -102,9 +130,12 @@ def load_adapter(
     model.quality.load_state_dict(head)
     return model.eval()
 
-def _read_head(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]: # tensors, and what was said of the base
+def _read_head(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
+    "The head; numbers of the base; what else was said of it."
     if not path.is_file():
         raise FileNotFoundError(f'{path.parent}: no quality.safetensors; expected a folder of `navira finetune --lora`')
     try:
-        with safe_open(path, 'pt') as f: return {k: f.get_tensor(k) for k in f.keys()}, f.metadata() or {}
+        with safe_open(path, 'pt') as f: tensors, said = {k: f.get_tensor(k) for k in f.keys()}, f.metadata() or {}
     except (SafetensorError, OSError) as e: raise ValueError(f'{path}: damaged ({e})') from e
+    numbers = {k.removeprefix(_BASE): tensors.pop(k) for k in [*tensors] if k.startswith(_BASE)}
+    return tensors, numbers, said

@@ -43,15 +43,26 @@ def save(
         if model.tokenizer is not None: model.tokenizer.save(str(put("tokenizer.json")))
         save_file(tensors, put("model.safetensors"), metadata={"format": "pt"})
 
+# %% ../../nbs/models/checkpoints.ipynb #935a3017
+def read_json(
+    path: str | os.PathLike,
+    most: int = 2**20, # bytes
+) -> dict:
+    "The object in a JSON file. `FileNotFoundError` or `ValueError` naming it."
+    path = Path(path)
+    if not path.exists(): raise FileNotFoundError(f"{path.parent}: no {path.name}; expected a folder of a model")
+    try: d = json.loads(check_file(path, most).read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as e:
+        raise ValueError(f"{path}: not a readable JSON file ({e})") from e
+    if not isinstance(d, dict): raise ValueError(f"{path}: holds {d!r:.40}; expected a JSON object")
+    return d
+
 # %% ../../nbs/models/checkpoints.ipynb #9e94989c
 def read_config(
     path, # a `config.json`
 ) -> Config:
-    "The `Config` in a file of MDLM's or of ours. Raises `ValueError` naming the file."
-    try: d = json.loads(check_file(path, 2**20).read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as e:
-        raise ValueError(f"{path}: not a readable JSON file ({e})") from e
-    kind = d.get("model_type", "mdlm") if isinstance(d, dict) else d
+    "The `Config` in a file of MDLM's or of ours. Raises `FileNotFoundError` or `ValueError` naming the file."
+    kind = (d := read_json(path)).get("model_type", "mdlm")
     if kind not in ("mdlm", "proseco"): raise ValueError(f"{path}: model_type {kind!r}: expected 'mdlm' or 'proseco'")
     if missing := sorted({"vocab_size", "hidden_dim", "n_blocks", "n_heads"} - d.keys()):
         raise ValueError(f"{path}: no {', '.join(missing)}: expected the configuration of an MDLM checkpoint")

@@ -54,10 +54,10 @@ def in_full(
     layer: nn.Module, # such as the last one of a head
     *inputs: Tensor,
 ) -> Tensor:
-    "`layer(*inputs)` in at least fp32, whatever its parameters are kept in, also under autocast."
+    "`layer(*inputs)` in the inputs' precision, fp32 at least, whatever its parameters are kept in or autocast is."
     with torch.autocast(inputs[0].device.type, enabled=False):
-        params = {k: full(p) for k, p in layer.named_parameters() if p.dtype.itemsize < 4}
         args = tuple(map(full, inputs))
+        params = {k: p.to(args[0].dtype) for k, p in layer.named_parameters() if p.dtype != args[0].dtype}
         return torch.func.functional_call(layer, params, args) if params else layer(*args)
 
 # %% ../../nbs/models/denoiser.ipynb #85fefade

@@ -6,12 +6,13 @@
 from __future__ import annotations
 import contextlib
 import difflib
-import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
@@ -21,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from ..base.files import check_file
+from .checkpoints import read_json
 from .transformers import TransformersLM, wrap
 
 # %% auto #0
@@ -40,10 +41,13 @@ class Family:
 
 _ABOUT = 'model_type', 'architectures', 'auto_map', 'transformers_version', 'is_causal'    # not the network's
 
+def _kept(d: dict) -> dict: # without an end of texts that a class would make up: Llama's is token 2
+    given = {k: v for k, v in d.items() if k not in _ABOUT and not (k == 'rope_scaling' and v is None)}
+    return dict(eos_token_id=None) | given
+
 def _same_as(kind: Any) -> Callable[[dict], PreTrainedConfig]:
     "Settings that have the names of a native configuration; attention both ways."
-    kept = lambda d: {k: v for k, v in d.items() if k not in _ABOUT and not (k == 'rope_scaling' and v is None)}
-    return lambda d: kind.config_class(**kept(d), is_causal=False)
+    return lambda d: kind.config_class(**_kept(d), is_causal=False)
 
 # %% ../../nbs/models/families.ipynb #3fc7fbf7
 _LLADA = dict(block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
@@ -56,14 +60,15 @@ def _llada(d: dict) -> LlamaConfig:
     for k, want in _LLADA.items():
         if (d.get(k, _IF_UNSAID.get(k, want)) or False) != want:
             raise ValueError(f'{k}={d.get(k)!r}: expected {want!r}, the block that LLaDA-8B has')
-    same = {k: d[k] for k in ('rms_norm_eps', 'rope_theta', 'mask_token_id', 'eos_token_id', 'pad_token_id', 'dtype',
-                              'torch_dtype') if k in d}
+    same = {k: d[k] for k in ('rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype')
+            if k in d}
     return LlamaConfig(
         vocab_size=d.get('embedding_size') or d['vocab_size'], hidden_size=d['d_model'],
         intermediate_size=d.get('mlp_hidden_size') or d.get('mlp_ratio', 4) * d['d_model'],
         num_hidden_layers=d['n_layers'], num_attention_heads=d['n_heads'],
         num_key_value_heads=d.get('n_kv_heads') or d['n_heads'], bos_token_id=None, is_causal=False,
-        max_position_embeddings=d['max_sequence_length'], tie_word_embeddings=d.get('weight_tying', False), **same)
+        eos_token_id=d.get('eos_token_id'), max_position_embeddings=d['max_sequence_length'],
+        tie_word_embeddings=d.get('weight_tying', False), **same)
 
 _LLADA_KEYS = {
     r'^model\.transformer\.wte': 'model.embed_tokens', r'^model\.transformer\.ln_f': 'model.norm',
@@ -88,8 +93,7 @@ FAMILIES = {       # by the `model_type` in config.json
 
 def _encoder(kind: str) -> Family:
     "A network with a masked-LM head, as it is."
-    return Family(AutoModelForMaskedLM, lambda d: transformers.AutoConfig.for_model(
-        kind, **{k: v for k, v in d.items() if k not in ('model_type', 'auto_map', 'transformers_version')}))
+    return Family(AutoModelForMaskedLM, lambda d: transformers.AutoConfig.for_model(kind, **_kept(d)))
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
 def family_of(
@@ -124,52 +128,56 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file. None of its code is run."
     folder = Path(folder)
-    said = _read_json(folder / 'config.json')
+    said = read_json(folder / 'config.json')
     family = family_of(said, f'{folder / "config.json"}')
     try: config = family.config(said)
     except (KeyError, TypeError, ValueError) as e:
         raise ValueError(f'{folder / "config.json"}: {f"no {e}" if isinstance(e, KeyError) else e}') from e
     if tokenizer is None: tokenizer = _read_tokenizer(folder, family, config)
     net = _read_net(folder, family, config, dtype, device_map)
-    net.config.is_causal = family.plain and said.get('is_causal', True) and not _denoises(folder)
-    if shift is None: shift = said.get('right_shift_logits', family.shift)
+    reads_left = (family.plain or said.get('is_decoder', False)) and said.get('is_causal', True)
+    net.config.is_causal = reads_left and not _denoises(folder)
+    if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     model = wrap(net, tokenizer, mask_id, shift)
     _check_tokenizer(model, folder)
     return model
 
-def _read_json(path: Path) -> dict:
-    if not path.exists(): raise FileNotFoundError(f'{path.parent}: no {path.name}; expected a folder of a model')
-    try: d = json.loads(check_file(path, 2**25).read_text(encoding='utf-8'))
-    except (ValueError, OSError, RecursionError) as e:
-        raise ValueError(f'{path}: not a readable JSON file ({e})') from e
-    if not isinstance(d, dict): raise ValueError(f'{path}: expected a JSON object')
-    return d
-
 def _denoises(folder: Path) -> bool:
     "Are the weights named as DiffuGPT's are? Only names are read."
-    if (index := folder / 'model.safetensors.index.json').exists(): names = _read_json(index).get('weight_map', {})
+    if (index := folder / 'model.safetensors.index.json').exists():
+        names = read_json(index, 2**25).get('weight_map', {})
     elif (file := folder / 'model.safetensors').exists():
         with safe_open(file, 'pt') as f: names = f.keys()
     else: return False
     return any(k.startswith('denoise_model.') for k in names)
 
-# %% ../../nbs/models/families.ipynb #23da28d3
+# %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager
-def _quiet(folder: Path) -> Iterator[None]:
-    "Without the library's report on weights: what matters in it is an error here. Large ones show a bar."
+def without_bars(
+    progress: Callable[[int, int], None] | None = None, # told (tensors done, in all) while a GGUF file is unpacked
+    large: bool = False, # is it worth a bar all the same?
+) -> Iterator[None]:
+    "No progress bars of the transformers library inside, and no reports on weights: what matters in them is an error."
     log = transformers.utils.logging
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
-    if sum(p.stat().st_size for p in folder.iterdir()) < 2**30: log.disable_progress_bar()
-    try: yield
+    if not large: log.disable_progress_bar()
+    def told(tensors, **kw):
+        for done, t in enumerate(tensors, 1):
+            yield t
+            if progress: progress(done, len(tensors))
+    try:
+        with mock.patch('transformers.modeling_gguf_pytorch_utils.tqdm', told, create=True): yield
     finally:
         log.set_verbosity(level)
         if bar: log.enable_progress_bar()
 
+# %% ../../nbs/models/families.ipynb #23da28d3
 def _read_net(folder: Path, family: Family, config: PreTrainedConfig, dtype, device_map):
     keys = dict(key_mapping=family.keys) if family.keys else {}
     try:
-        with _quiet(folder): net, report = family.net.from_pretrained(
+        large = sum(p.stat().st_size for p in folder.iterdir()) >= 2**30
+        with without_bars(large=large): net, report = family.net.from_pretrained(
             folder, config=config, dtype=dtype, device_map=device_map, local_files_only=True, output_loading_info=True,
             **keys)
     except (OSError, SafetensorError) as e:
@@ -177,16 +185,23 @@ def _read_net(folder: Path, family: Family, config: PreTrainedConfig, dtype, dev
         lacks = f'not readable: {e}' if there else 'no weights; expected model.safetensors, or shards and their index'
         raise (ValueError if there else FileNotFoundError)(f'{folder}: {lacks}') from e
     except (RuntimeError, ValueError, ImportError) as e:
-        raise ValueError(f'{folder}: not the weights of this configuration. {_first_lines(e)}') from e
-    if missing := sorted(report['missing_keys']):
-        odd = sorted(report['unexpected_keys'])
-        more = f'; unexpected: {", ".join(odd[:4])}' if odd else ''
-        raise ValueError(f'{folder}: not the weights of this configuration. '
-                         f'Missing: {", ".join(missing[:4])}, {len(missing)} in all{more}')
+        raise ValueError(f'{folder}: not the weights of this configuration. {first_lines(e)}') from e
+    missing, odd = sorted(report['missing_keys']), sorted(report['unexpected_keys'])
+    if missing or of_blocks(odd):
+        parts = [f'{kind}: {", ".join(keys[:4])}, {len(keys)} in all'
+                 for kind, keys in (('Missing', missing), ('unexpected', of_blocks(odd) or odd)) if keys]
+        raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
 
-def _first_lines(e: Exception, most: int = 300) -> str:
+def of_blocks(
+    keys: list[str], # names of weights
+) -> list[str]:
+    "Those that belong to a block, as of a network with more of them. Old files keep what is computed there too."
+    computed = r'inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids'
+    return [k for k in keys if re.search(r'\.\d+\.\w+\.', k) and not re.search(computed, k)]
+
+def first_lines(e: Exception, most: int = 300) -> str:
     text = ' '.join(str(e).split())
     return text if len(text) <= most else text[:most] + ' ...'
 
@@ -196,12 +211,12 @@ _TOKENIZERS = 'tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 's
 def _read_tokenizer(folder: Path, family: Family, config: PreTrainedConfig) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).exists() for name in _TOKENIZERS): return None
     try:
-        with _quiet(folder):
+        with without_bars():
             if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
             if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
             return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
     except Exception as e:
-        raise ValueError(f'{folder}: its tokenizer cannot be read ({_first_lines(e)})') from e
+        raise ValueError(f'{folder}: its tokenizer cannot be read ({first_lines(e)})') from e
 
 def _check_tokenizer(model: TransformersLM, folder: Path) -> None:
     tok, vocab = model.tokenizer, model.net.get_output_embeddings().weight.shape[0]

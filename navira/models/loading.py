@@ -6,7 +6,6 @@
 from __future__ import annotations
 import difflib
 import importlib.util
-import json
 import os
 import re
 from pathlib import Path
@@ -19,7 +18,7 @@ from ..base.checks import check_choice
 from ..base.files import check_file
 from .layers import Config
 from .denoiser import MaskedLM
-from .checkpoints import assemble, infer_config, read_ckpt, read_config, read_safetensors
+from .checkpoints import assemble, infer_config, read_ckpt, read_config, read_json, read_safetensors
 
 # %% auto #0
 __all__ = ['HUB', 'WEIGHTS', 'read_tokenizer', 'load']
@@ -30,6 +29,12 @@ if TYPE_CHECKING:
 else: TransformersLM = ForwardRef('TransformersLM')     # of an extra, which is imported when it is needed
 
 # %% ../../nbs/models/loading.ipynb #8aa95a5b
+def _check_none(how: dict, path: str | os.PathLike) -> None:
+    "ValueError for a setting that only the transformers library knows."
+    if given := [k for k, v in how.items() if v is not None]:
+        raise ValueError(f"{given[0]}: {path} is a model of MDLM's layout; expected it for a model of the "
+                         "transformers library only")
+
 def _load_folder(
     folder,                  # with `config.json` and weights
     ema: bool = True,        # for weights in a Lightning file
@@ -38,9 +43,7 @@ def _load_folder(
     **how, # of no use here
 ) -> MaskedLM:
     "A model from a folder in MDLM's layout. Raises `FileNotFoundError` or `ValueError` naming the file."
-    if given := [k for k, v in how.items() if v is not None]:
-        raise ValueError(f"{given[0]}: {folder} is a model of MDLM's layout; expected it for a model of the "
-                         "transformers library only")
+    _check_none(how, folder)
     folder, names = Path(folder), ("model.safetensors", "pytorch_model.bin")
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder}: no config.json; "
@@ -125,9 +128,8 @@ def _tokenizer_for(
 # %% ../../nbs/models/loading.ipynb #733dd75a
 def _is_foreign(folder: Path) -> bool:
     "Is it a model of the transformers library? One in MDLM's layout is ours, and what cannot be read is refused there."
-    try: said = json.loads(check_file(folder / "config.json", 2**20).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError): return False
-    return isinstance(said, dict) and said.get("model_type", "mdlm") not in ("mdlm", "proseco")
+    try: return read_json(folder / "config.json").get("model_type", "mdlm") not in ("mdlm", "proseco")
+    except (OSError, ValueError): return False
 
 def need_transformers(what: str) -> None:
     "ImportError where the extra is not installed."
@@ -138,7 +140,7 @@ def _check_foreign(folder: Path) -> None:
     "ValueError for a family that is not known, before its weights are fetched."
     need_transformers(f"{folder}: a model that")
     from navira.models.families import family_of
-    family_of(json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder / "config.json"))
+    family_of(read_json(folder / "config.json"), str(folder / "config.json"))
 
 def _load_foreign(folder: Path, tokenizer=None, dtype: torch.dtype | None = None, **how) -> TransformersLM:
     need_transformers(f"{folder}: a model that")
@@ -161,8 +163,10 @@ def _load_one(
     length: int | None = None, # longest sequence where no config.json says it; None: MDLM's 1024
     tokenizer=None,            # instead of one beside the file
     dtype: torch.dtype = torch.float32, # of the parameters
+    **how, # of no use here
 ) -> MaskedLM:
     "A model from one file. Raises `ValueError` naming it."
+    _check_none(how, path)
     if Path(path).suffix == ".gguf":
         raise ValueError(f"{path}: a GGUF, which holds a quantised model that reads from left to right; expected "
                          "safetensors of a masked diffusion model, or `navira adapt --model` with this file")
@@ -319,10 +323,11 @@ def load(
     if embedded := source in (None, "embedded"): source = WEIGHTS
     if embedded and not (WEIGHTS / "config.json").exists():
         raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
-    path = Path(source)
+    if (path := Path(source)).exists() and revision is not None:
+        raise ValueError(f"revision={revision!r}: {path} is on this computer; expected it for a Hub repository only")
     if path.is_dir() and _is_foreign(folder := of_run(path)): model = _load_foreign(folder, tokenizer, kind, **how)
     elif path.is_dir(): model = _load_folder(of_run(path), ema, tokenizer, kind or torch.float32, **how)
-    elif path.exists(): model = _load_one(path, ema, length, tokenizer, kind or torch.float32)
+    elif path.exists(): model = _load_one(path, ema, length, tokenizer, kind or torch.float32, **how)
     elif _is_repository(source): model = _load_hub(str(source), ema, tokenizer, kind, revision, **how)
     else: raise _no_such(source)
     if head is not None: model = _with_head_from(model, head)

@@ -4,9 +4,6 @@
 
 # %% ../../nbs/models/pretrained.ipynb #dd94c95e
 from __future__ import annotations
-import contextlib
-import json
-from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
-from .transformers import TransformersLM
+from .checkpoints import read_json
+from .families import first_lines, of_blocks, without_bars
+from .transformers import probed, TransformersLM
 from .loading import fetched, MASK
 
 # %% auto #0
@@ -31,38 +30,24 @@ __all__ = ['pretrained']
 def from_gguf(
     path: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    "Model in float32 and tokenizer from a GGUF file. `ImportError` without the package that reads it."
+    "Model in float32 and tokenizer from a GGUF file. `ValueError`, or `ImportError` without the package that reads it."
     try: import gguf
     except ImportError: raise ImportError(f'{path}: a GGUF needs the package gguf: pip install gguf') from None
     config = getattr(transformers, 'GgufConfig', None)
     kw: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
     once = {f: mock.patch.object(gguf, f, lru_cache(getattr(gguf, f))) for f in ('GGUFReader', 'get_tensor_name_map')}
-    with once['GGUFReader'], once['get_tensor_name_map']:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **kw)
-        if config: kw['quantization_config'] = config(dequantize=True)
-        return AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **kw), tokenizer
-
-@contextlib.contextmanager
-def without_bars(
-    progress: Callable[[int, int], None] | None = None, # told (tensors done, in all) while a GGUF file is unpacked
-) -> Iterator[None]:
-    "No progress bars and no reports of the transformers library inside."
-    log = transformers.utils.logging
-    level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error(); log.disable_progress_bar()
-    def told(tensors, **kw):
-        for done, t in enumerate(tensors, 1):
-            yield t
-            if progress: progress(done, len(tensors))
     try:
-        with mock.patch('transformers.modeling_gguf_pytorch_utils.tqdm', told, create=True): yield
-    finally:
-        log.set_verbosity(level)
-        if bar: log.enable_progress_bar()
+        with once['GGUFReader'], once['get_tensor_name_map']:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **kw)
+            if config: kw['quantization_config'] = config(dequantize=True)
+            return AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **kw), tokenizer
+    except ImportError: raise
+    except Exception as e:      # its reader trusts every number in the file
+        raise ValueError(f'{path}: not a readable GGUF file ({type(e).__name__}: {first_lines(e)})') from e
 
 # %% ../../nbs/models/pretrained.ipynb #f9d212bd
 def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    said = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    said = read_json(folder / 'config.json')
     kind = str(said.get('model_type'))
     if said.get('is_encoder_decoder'):
         raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a decoder')
@@ -74,9 +59,11 @@ def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
         net, report = auto.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, local_files_only=True,
                                            trust_remote_code=False)
     except (OSError, ValueError, RuntimeError) as e:
-        raise ValueError(f'{folder}: cannot be read ({" ".join(str(e).split())[:300]})') from e
+        raise ValueError(f'{folder}: cannot be read ({first_lines(e)})') from e
     if lost := sorted(k for k in report['missing_keys'] if k.startswith(f'{net.base_model_prefix}.')):
         raise ValueError(f'{folder}: {len(lost)} weights are missing, such as {lost[0]}')
+    if odd := of_blocks(sorted(report['unexpected_keys'])):
+        raise ValueError(f'{folder}: {len(odd)} weights are unexpected, such as {odd[0]}')
     return net, tokenizer
 
 def _opened(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -100,9 +87,8 @@ def pretrained(
     if tokenizer.mask_token_id is None: tokenizer.add_special_tokens({'mask_token': MASK})
     with without_bars():
         if len(tokenizer) > net.get_input_embeddings().weight.shape[0]: net.resize_token_embeddings(len(tokenizer))
-    net.config.mask_token_id = tokenizer.mask_token_id
-    net.config.right_shift_logits = decoder if shift is None else shift
-    return TransformersLM(net, tokenizer.mask_token_id, net.config.right_shift_logits, tokenizer).eval()
+    shift = decoder if shift is None else shift
+    return probed(TransformersLM(net, tokenizer.mask_token_id, shift, tokenizer).eval())
 
 # %% ../../nbs/models/pretrained.ipynb #66444880
 def toy_networks(

@@ -68,7 +68,7 @@ class HiddenForward(Forward):
         h, n = self.h[row, at], len(row)
         # oneDNN keeps a large buffer for every number of rows that it has been trained with: few numbers, then
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
-        out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n])
+        out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
         out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
         return out
 
@@ -94,7 +94,7 @@ class LinearQuality(nn.Module):
 # %% ../../nbs/models/transformers.ipynb #1846b6fc
 class TransformersLM(nn.Module):
     "A network of the transformers library as a masked diffusion model: `model(x)` is a `Forward`. Made by `wrap`."
-    ragged = True     # takes rows of several lengths
+    ragged = True     # does it take rows of several lengths? `probed` finds out
 
     def __init__(
         self,
@@ -107,6 +107,7 @@ class TransformersLM(nn.Module):
     ):
         super().__init__()
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
+        net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it, read by `wrap`
         self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
         if (own := self.tokenizer) is not None:  # what a sentence encoder's file says would cut our texts off
             own.no_truncation(); own.no_padding()
@@ -138,12 +139,14 @@ class TransformersLM(nn.Module):
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        "Tokens that end a text."
-        if self.ends is not None: return self.ends
-        said = [getattr(self.config, 'eos_token_id', None), getattr(self.text_tokenizer, 'eos_token_id', None),
-                getattr(getattr(self.net, 'generation_config', None), 'eos_token_id', None)]
-        ids = {i for one in said if one is not None for i in (one if isinstance(one, (list, tuple)) else [one])}
-        return tuple(sorted(ids - {self.mask_id}))
+        "Tokens that end a text; of a network that knows none, such as BERT, the tokenizer's separator."
+        tok, vocab = self.text_tokenizer, self.net.get_output_embeddings().weight.shape[0]
+        named = [getattr(one, 'eos_token_id', None)
+                 for one in (self.config, tok, getattr(self.net, 'generation_config', None))]
+        if not any(i is not None for i in named): named = [getattr(tok, 'sep_token_id', None)]
+        said = named if self.ends is None else self.ends
+        ids = [i for one in said for i in (one if isinstance(one, (list, tuple)) else [one]) if i is not None]
+        return tuple(sorted({i for i in ids if i < vocab} - {self.mask_id}))
 
     def suppressing(self, ids: tuple[int, ...]) -> TransformersLM:
         "The same model, which never writes these tokens."
@@ -153,9 +156,12 @@ class TransformersLM(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor: # [B, L] -> [B, L, D]
         seen, more = x >= 0, dict[str, Tensor]()
-        if not seen.all(): more['attention_mask'] = seen.long()
+        if not seen.all():
+            if not self.ragged: raise ValueError(f'x has rows of several lengths: {type(self.net).__name__} mixes '
+                                                 'padding into the text; expected rows of one length')
+            more['attention_mask'] = seen.long()
         if first := self._first: more['position_ids'] = torch.arange(first, first + x.shape[1], device=x.device)[None]
-        return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state
+        return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
 
     if TYPE_CHECKING:
         def __call__(self, x: Tensor) -> HiddenForward: ...     # runs `forward`
@@ -171,6 +177,26 @@ class TransformersLM(nn.Module):
             raise ValueError(f'x has {x.shape[1]} positions: expected 1 to {self.length}, as the network was made')
         return HiddenForward(self, x)
 
+# %% ../../nbs/models/transformers.ipynb #ec629e1d
+@torch.no_grad()
+def probed(
+    model: TransformersLM, # in eval mode
+) -> TransformersLM: # the same, its `ragged` found out
+    "ValueError where the last token does not reach the others. Weights that are kept elsewhere are not brought in."
+    net, vocab = model.net, model.net.get_output_embeddings().weight.shape[0]
+    if any(p.is_meta for p in net.parameters()): return model
+    x, y = ((model.mask_id + torch.tensor([[0, 1, i]], device=model.device)) % vocab for i in (2, 3))
+    try: h, other, padded = map(model.hidden, (x, y, nn.functional.pad(x, (0, 1), value=-1)))
+    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as e:
+        raise ValueError(f'{type(net).__name__} {_BOTH_WAYS} ({type(e).__name__}: {e})') from e
+    if torch.equal(h[:, :2], other[:, :2]): raise ValueError(f'{type(net).__name__} {_BOTH_WAYS}')
+    close = torch.finfo(h.dtype).eps ** .5 * h.abs().max()
+    model.ragged = bool((padded[:, :3] - h).abs().max() < close)
+    return model
+
+_BOTH_WAYS = ('does not attend both ways; expected an encoder, or a decoder that does when its configuration says '
+              'is_causal=False, such as Llama, Qwen2, Qwen3 or GPT-2')
+
 # %% ../../nbs/models/transformers.ipynb #42b862da
 def wrap(
     net: PreTrainedModel, # with a head over the vocabulary; a causal one becomes bidirectional, in place
@@ -182,7 +208,8 @@ def wrap(
 ) -> TransformersLM: # in eval mode
     """A network of the transformers library as a masked diffusion model, for `sample` and all policies.
 
-    A network that was trained from left to right and never adapted is wrapped with a warning."""
+    A network that was trained from left to right and never adapted is wrapped with a warning; one that cannot look
+    both ways is a `ValueError`."""
     _check_net(net)
     if mask_id is None: mask_id = _mask_of(net, tokenizer)
     vocab = net.get_output_embeddings().weight.shape[0]
@@ -194,11 +221,12 @@ def wrap(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
         'adapted (`navira adapt`, DiffuLLaMA, dLLM); a network that was has `is_causal: false` in its config.json',
         stacklevel=2)
-    return TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval()
+    return probed(TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval())
 
 def _is_causal(net: PreTrainedModel) -> bool:
     "Does the network look to the left only, as far as it says?"
-    return 'ForMaskedLM' not in type(net).__name__ and getattr(net.config, 'is_causal', True)
+    decoder = 'ForMaskedLM' not in type(net).__name__ or getattr(net.config, 'is_decoder', False)
+    return decoder and getattr(net.config, 'is_causal', True)
 
 def _check_net(net: object) -> None:
     kind = type(net).__name__

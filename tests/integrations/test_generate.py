@@ -118,6 +118,15 @@ def test_a_head_comes_along(net):
     torch.nn.init.normal_(head.linear.weight, generator=torch.Generator().manual_seed(0))
     assert (run(net, 'navira-det', given=dict(quality=head, eta=.4, on=0.))[:, 4:] != M).all()
 
+@pytest.mark.parametrize('name', ['dream', 'a2d-qwen2', 'llada', 'diffugpt'])
+def test_a_network_that_was_loaded_writes_as_its_model_does(pytestconfig, name):
+    "Its configuration says by now which token is the mask, and whether it is shifted."
+    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / name)
+    x, before = torch.tensor([[30, 31, 32]]), model.config.to_dict()
+    out = model.net.generate(x, custom_generate=generate_with('backbone', 8), max_new_tokens=6, eos_token_id=None)
+    told = navira.sample(model, 'backbone', 8, prompt=[x[0]], max_new_tokens=6, eos='keep')
+    assert out[0].tolist() == told.tokens[0].tolist() and model.config.to_dict() == before
+
 def test_mistakes(net):
     with says(KeyError, 'policy', "'remdm-conf'"): generate_with('remdm-cond')
     with says(ValueError, 'which token is the mask'):

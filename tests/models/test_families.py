@@ -98,10 +98,21 @@ def test_no_code_of_the_checkpoint_is_run(golden, tmp_path, name, monkeypatch):
     monkeypatch.setattr('sys.stdin', io.StringIO('y\n' * 9))
     assert navira.load(folder).tokenizer is not None and not (tmp_path / 'ran').exists()
 
-def test_saved_again_a_network_has_native_names(golden, tmp_path):
-    model = loaded(golden / 'llada')
-    model.net.save_pretrained(tmp_path)
-    assert any(k.startswith('model.layers.0.self_attn') for k in load_file(tmp_path / 'model.safetensors'))
+@torch.inference_mode()
+@pytest.mark.parametrize('name', [f for f in FOLDERS if f != 'proseco'])
+def test_saved_again_a_network_has_native_names(golden, tmp_path, name):
+    "And its configuration says what its family knew: the mask, the shift, that it looks both ways."
+    model = loaded(golden / name)
+    model.net.save_pretrained(tmp_path); model.text_tokenizer.save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        again = navira.load(tmp_path)
+    native = dict(model.net.named_parameters()).keys()
+    assert native <= load_file(tmp_path / 'model.safetensors').keys() | set(again.net.all_tied_weights_keys)
+    assert (again.mask_id, again.shift, again.eos_ids) == (model.mask_id, model.shift, model.eos_ids)
+    x = torch.randint(5, 200, (2, 9), generator=torch.Generator().manual_seed(0))
+    x[:, 3:6] = model.mask_id
+    assert torch.equal(again(x).logits(x > 0), model(x).logits(x > 0))
 
 def test_proseco_is_mdlms_network(golden): assert isinstance(loaded(golden / 'proseco'), MaskedLM)
 
@@ -131,11 +142,56 @@ def changed(golden, tmp_path, name='llada', drop=(), **settings):
     (dict(is_encoder_decoder=True), ['encoder-decoder']),
     (dict(block_type='sequential'), ["block_type='sequential'", "'llama'"]), (dict(alibi=True), ['alibi=True']),
     (dict(d_model=None), ['d_model']), (dict(d_model=32), ['not the weights']),
-    (dict(n_layers=3), ['Missing', 'layers.2']),
+    (dict(n_layers=3), ['Missing', 'layers.2']), (dict(n_layers=1), ['unexpected', 'layers.1']),
     (dict(mask_token_id=4000), ['mask_id=4000', '319']), (dict(mask_token_id=300), ['300', 'tokenizer'])])
 def test_a_configuration_that_does_not_fit(golden, tmp_path, settings, parts):
     folder = changed(golden, tmp_path, **settings)
     with says(ValueError, *parts): navira.load(folder)
+
+@pytest.mark.parametrize('name', ['bert', 'dream', 'roberta', 'a2d-qwen3'])
+def test_half_a_network_is_none(golden, tmp_path, name):
+    folder = changed(golden, tmp_path, name, num_hidden_layers=1, layer_types=None)
+    with says(ValueError, 'not the weights', 'unexpected', '.1.'): navira.load(folder)
+
+def test_numbers_that_old_files_keep_in_a_block_are_no_block(golden, tmp_path):
+    folder = changed(golden, tmp_path, 'a2d-llama')
+    weights, key = load_file(folder / 'model.safetensors'), 'model.layers.1.self_attn.rotary_emb.inv_freq'
+    save_file(weights | {key: torch.ones(2)}, folder / 'model.safetensors', metadata={'format': 'pt'})
+    navira.load(folder)
+
+def test_a_bert_that_was_trained_from_left_to_right(golden, tmp_path):
+    folder = changed(golden, tmp_path, 'bert', is_decoder=True, architectures=['BertLMHeadModel'])
+    with pytest.warns(UserWarning, match='left to right'): model = navira.load(folder)
+    assert model.shift
+    model.net.save_pretrained(tmp_path / 'again'); model.text_tokenizer.save_pretrained(tmp_path / 'again')
+    assert loaded(tmp_path / 'again').shift                             # by now it looks both ways
+
+# --- the end of a text
+
+@pytest.mark.parametrize('name', ['bert', 'distilbert'])
+def test_a_text_of_an_encoder_ends_with_its_separator(golden, name):
+    model = loaded(golden / name)
+    assert model.eos_ids == (model.text_tokenizer.sep_token_id,)
+
+@pytest.mark.parametrize('name', ['llada', 'a2d-llama', 'dream', 'diffugpt', 'roberta', 'modernbert'])
+def test_an_end_that_nobody_has_named_is_none(golden, tmp_path, name):
+    "A class of the transformers library has one all the same: Llama's is token 2."
+    folder = changed(golden, tmp_path, name, drop=[f for f in ('generation_config.json', ) if
+                                                  (golden / name / f).exists()], eos_token_id=None)
+    for f in ('tokenizer_config.json', 'special_tokens_map.json'):
+        said = json.loads((folder / f).read_text())
+        (folder / f).write_text(json.dumps({k: v for k, v in said.items() if k not in ('eos_token', 'sep_token')}))
+    model = navira.load(folder)
+    assert model.eos_ids == () or model.text_tokenizer.eos_token_id is not None      # Qwen2's tokenizer brings its own
+    assert 2 not in model.eos_ids
+
+def test_an_end_outside_the_vocabulary_ends_nothing(golden, tmp_path):
+    folder = changed(golden, tmp_path, 'a2d-llama', eos_token_id=[276, 5000])
+    model = navira.load(folder)
+    assert model.eos_ids == (276,)
+    assert (navira.sample(model, 'mdlm', 4, n=2, length=6, eos='suppress').tokens != 276).all()
+
+# --- mistakes
 
 def test_what_is_missing_or_damaged(golden, tmp_path):
     bare = changed(golden, tmp_path / 'a', 'a2d-llama', drop=['tokenizer.json'])
@@ -163,6 +219,14 @@ def test_what_is_missing_or_damaged(golden, tmp_path):
 
 def test_ours_takes_no_settings_of_theirs():
     from navira.models.loading import WEIGHTS
-    with says(ValueError, 'shift', "MDLM's"): navira.load(WEIGHTS, shift=True)
+    file = WEIGHTS / 'model.safetensors'
+    for source in (WEIGHTS, file):
+        for given in (dict(shift=True), dict(mask_id=3), dict(device_map='auto')):
+            with says(ValueError, *given, "MDLM's"): navira.load(source, **given)
+
+def test_a_revision_is_of_the_hub(golden):
+    from navira.models.loading import WEIGHTS
+    for source in (None, WEIGHTS, WEIGHTS / 'model.safetensors', golden / 'bert'):
+        with says(ValueError, "revision='x'", 'Hub'): navira.load(source, revision='x')
 
 def test_a_name_for_each(): assert all(family_of(dict(model_type=k)) is f for k, f in FAMILIES.items())

@@ -545,7 +545,7 @@ def test_folders_that_do_not_fit(tmp_path):
     refit(model_type="mamba"); says("'mamba'", "mdlm")
     refit(vocab_size="11"); says("vocab_size='11'")
     (tmp_path / "m" / "config.json").write_text("{"); says("config.json", "JSON")
-    (tmp_path / "m" / "config.json").write_text("[]"); says("config.json", "mdlm")
+    (tmp_path / "m" / "config.json").write_text("[]"); says("config.json", "JSON object")
     refit(); (tmp_path / "m" / "tokenizer.json").write_text("{}"); says("tokenizer.json")
     (tmp_path / "m" / "tokenizer.json").unlink()
     (tmp_path / "m" / "model.safetensors").unlink()

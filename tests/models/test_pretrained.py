@@ -4,7 +4,8 @@ import json, re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, LlamaForCausalLM
+from transformers import (
+    AutoModelForMaskedLM, GPTNeoConfig, GPTNeoForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast)
 
 import navira
 from navira.models.pretrained import pretrained, toy_networks
@@ -86,6 +87,32 @@ def test_refused(toys, tmp_path):
                       (dict(model_type='vit'), "model_type 'vit' is no encoder or decoder")):
         (tmp_path / 'config.json').write_text(json.dumps(said))
         with says(ValueError, why): pretrained(tmp_path)
+
+@pytest.mark.parametrize('text, why', [
+    ('[]', 'JSON object'), ('{"model_type": ', 'not a readable JSON'), (None, 'expected a folder of a model')])
+def test_a_configuration_that_is_none_is_named(tmp_path, text, why):
+    if text is not None: (tmp_path / 'config.json').write_text(text)
+    with says(ValueError if text else FileNotFoundError, str(tmp_path), 'config.json', why): pretrained(tmp_path)
+
+def test_half_a_network_is_refused(toys, tmp_path):
+    for f in (toys / 'llama').iterdir(): (tmp_path / f.name).write_bytes(f.read_bytes())
+    said = json.loads((tmp_path / 'config.json').read_text())
+    (tmp_path / 'config.json').write_text(json.dumps(said | dict(num_hidden_layers=1)))
+    with says(ValueError, 'unexpected', 'layers.1.'): pretrained(tmp_path)
+
+def test_a_decoder_that_looks_to_the_left_only_is_refused(toys, tmp_path):
+    text = PreTrainedTokenizerFast.from_pretrained(toys / 'llama')
+    text.save_pretrained(tmp_path)
+    GPTNeoForCausalLM(GPTNeoConfig(vocab_size=len(text), hidden_size=16, num_layers=1, num_heads=2,
+                                   attention_types=[[['global'], 1]])).save_pretrained(tmp_path)
+    with says(ValueError, 'GPTNeoForCausalLM', 'both ways'): pretrained(tmp_path)
+
+@pytest.mark.parametrize('size', [0, 3, 8, 30, 300, -50])
+def test_a_damaged_gguf_is_named(toys, tmp_path, size):
+    net, path = LlamaForCausalLM.from_pretrained(toys / 'llama'), tmp_path / 'small.gguf'
+    write_gguf(pytest.importorskip('gguf'), path, net)
+    path.write_bytes(path.read_bytes()[:size])
+    with says(ValueError, 'small.gguf', 'not a readable GGUF'): pretrained(path)
 
 TENSORS = dict(attn_norm='input_layernorm', attn_q='self_attn.q_proj', attn_k='self_attn.k_proj',
                attn_v='self_attn.v_proj', attn_output='self_attn.o_proj', ffn_norm='post_attention_layernorm',

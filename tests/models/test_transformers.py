@@ -8,11 +8,14 @@ from hypothesis import given, settings, strategies as hs
 from transformers import (
     BertConfig, BertForMaskedLM, BertModel, DistilBertConfig, DistilBertForMaskedLM, GPT2Config, GPT2LMHeadModel,
     LlamaConfig, LlamaForCausalLM, ModernBertConfig, ModernBertForMaskedLM, Qwen3Config, Qwen3ForCausalLM,
-    RobertaConfig, RobertaForMaskedLM, T5Config, T5ForConditionalGeneration)
+    ConvBertConfig, ConvBertForMaskedLM, FNetConfig, FNetForMaskedLM, FunnelConfig, FunnelForMaskedLM, GPTNeoConfig,
+    GPTNeoForCausalLM, MambaConfig, MambaForCausalLM, MptConfig, MptForCausalLM, RobertaConfig, RobertaForMaskedLM,
+    T5Config, T5ForConditionalGeneration)
 
 import navira
 from navira.models.transformers import LinearQuality, head_of, wrap
 from helpers.sample_api import says
+from pretended import Pretended
 
 V, M = 61, 60
 SIZE = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
@@ -75,7 +78,7 @@ def test_every_position_attends_to_every_other(name):
 def test_the_vocabulary_is_touched_only_where_it_is_asked_for(name):
     "And by no scoring pass: rows that go through the last matrix are counted."
     model, seen = wrapped(name), []
-    model.quality = LinearQuality(16).double()
+    model.quality = LinearQuality(16)
     model.net.get_output_embeddings().register_forward_hook(lambda m, a, out: seen.append(out.numel() // V))
     x = ids(4, 12); x[:, 5:] = M
     p = model(x)
@@ -102,7 +105,7 @@ def test_a_row_of_a_ragged_batch_is_what_it_is_alone(lengths, name, seed):
 @pytest.mark.parametrize('policy', ['backbone', 'remdm-conf', 'llada-low-confidence', 'navira-det', 'dream-entropy'])
 def test_prompts_of_several_lengths_in_one_batch(name, policy):
     model, prompts = wrapped(name), [ids(1, n, n)[0] for n in (3, 11, 1, 6)]
-    model.quality = LinearQuality(16).double()
+    model.quality = LinearQuality(16)
     torch.nn.init.normal_(model.quality.linear.weight, generator=torch.Generator().manual_seed(0))
     hyper = dict(eta=.3, on=0.) if policy == 'navira-det' else {}
     how = dict(budget=8, max_new_tokens=7, seed=3, eos='keep') | hyper
@@ -112,6 +115,69 @@ def test_prompts_of_several_lengths_in_one_batch(name, policy):
         assert out.tokens[i, :len(p) + 7].tolist() == alone.tokens[0].tolist()
         assert out.tokens[i, :len(p)].tolist() == p.tolist() and (out.tokens[i, len(p) + 7:] == -1).all()
         assert out.n_forward[i] == alone.n_forward[0]
+
+# --- networks that do not do as they are told
+
+LEFT = {
+    'GPTNeo': lambda: GPTNeoForCausalLM(GPTNeoConfig(
+        vocab_size=V, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[['global', 'local'], 1]])),
+    'Mamba': lambda: MambaForCausalLM(MambaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=2, state_size=4)),
+    'Mpt': lambda: MptForCausalLM(MptConfig(vocab_size=V, d_model=16, n_layers=2, n_heads=2, max_seq_len=40))}
+
+@pytest.mark.parametrize('left', LEFT)
+@pytest.mark.filterwarnings('ignore:.*left to right')
+def test_a_network_that_cannot_look_both_ways_is_refused(left):
+    with says(ValueError, f'{left}ForCausalLM', 'both ways', 'Llama'): wrap(LEFT[left](), mask_id=M)
+
+MIXED = {
+    'FNet': lambda: FNetForMaskedLM(FNetConfig(**SIZE)),
+    'ConvBert': lambda: ConvBertForMaskedLM(ConvBertConfig(**SIZE, embedding_size=16)),
+    'Funnel': lambda: FunnelForMaskedLM(FunnelConfig(
+        vocab_size=V, block_sizes=[1, 1], d_model=16, n_head=2, d_head=8, d_inner=24))}
+
+@pytest.mark.parametrize('mixed', MIXED)
+def test_a_network_that_mixes_padding_into_the_text_is_given_none(mixed):
+    torch.manual_seed(0)
+    model, prompts = wrap(MIXED[mixed]().double(), mask_id=M), [ids(1, n, n)[0] for n in (3, 7, 1, 3)]
+    assert not model.ragged
+    out = navira.sample(model, 'backbone', 6, prompt=prompts, max_new_tokens=5, batch_size=4, eos='keep')
+    for i, p in enumerate(prompts):
+        alone = navira.sample(model, 'backbone', 6, prompt=[p], max_new_tokens=5, first=i, eos='keep')
+        assert out.tokens[i, :len(p) + 5].tolist() == alone.tokens[0].tolist()
+    with says(ValueError, 'several lengths', mixed): model(torch.tensor([[5, 6], [5, -1]]))
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_network_that_keeps_padding_out_takes_rows_of_several_lengths(name, dtype):
+    assert wrapped(name, dtype).ragged
+
+def test_what_is_asked_of_a_network_costs_three_passes_of_a_few_tokens():
+    n, seen = net('llama'), []
+    n.base_model.register_forward_pre_hook(lambda m, a, kw: seen.append(kw['input_ids'].numel()), with_kwargs=True)
+    with pytest.warns(UserWarning, match='left to right'): wrap(n, mask_id=M)
+    assert len(seen) == 3 and max(seen) <= 4
+    with pytest.warns(UserWarning): assert wrap(net('llama').to('meta'), mask_id=M).ragged    # nothing to compute with
+
+@pytest.mark.parametrize('shift', [None, False, True])
+def test_a_network_that_is_wrapped_again_is_what_it_was(name, shift):
+    one = wrapped(name, shift=shift)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        two = wrap(one.net)
+    assert (two.shift, two.mask_id) == (one.shift, one.mask_id)
+
+@torch.inference_mode()
+def test_a_network_on_two_devices_gives_everything_where_its_input_is():
+    "As `device_map='auto'` spreads it: the last layer and the head are on the second device."
+    plain, model = wrapped('llama', torch.float32), wrapped('llama', torch.float32)
+    plain.quality, model.quality = LinearQuality(16), LinearQuality(16)
+    with Pretended() as p:
+        for part in (model.net.model.norm, model.net.lm_head):
+            part.to('cuda:0')
+            part.register_forward_pre_hook(lambda m, a: (a[0].to('cuda:0'),))
+        x = torch.full((1, 6), M)
+        out, told = model(x), plain(x)
+        assert p.on(model.net.lm_head.weight) and not any(map(p.on, (out.h, out.logits(x == M), out.quality())))
+        torch.testing.assert_close(out.logits(x == M), told.logits(x == M))
 
 def test_roberta_counts_positions_whatever_the_text_holds():
     "Its own rule takes a padding token in the text for no position."
@@ -145,6 +211,14 @@ def test_precision():
     model.quality = LinearQuality(16)
     out = navira.sample(model, 'prism', 4, length=6, eta=.5, on=0.)
     assert model(x).quality().dtype == torch.float32 and out.tokens.shape == (1, 6) and (out.tokens != M).all()
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float32, torch.float64])
+def test_a_head_works_in_the_precision_of_the_hidden_states(dtype):
+    model = wrapped('bert', dtype)
+    model.quality = LinearQuality(16)
+    torch.nn.init.normal_(model.quality.linear.weight)
+    q = model(ids(2, 5)).quality()
+    assert q.dtype == torch.promote_types(dtype, torch.float32) and q.std() > 0
 
 def test_mistakes():
     for make, parts in (
