@@ -66,16 +66,22 @@ def finetune(
         if cfg.lora: raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns as a whole; "
                                       'expected 0, or a model of the transformers library')
         with seeded(cfg.seed, 0): model = with_head(base)                       # a new head is a function of the seed
-        task = Task(cfg.length or base.length, _tokenizer_of(model, cfg), lambda run: _finetuning(run, model), export)
+        task = Task(_length_of(cfg, base, base.length), _tokenizer_of(model, cfg), lambda run: _finetuning(run, model),
+                    export)
         return run_task(task, cfg, progress, stop, tell)
     if not cfg.lora and cfg.joint_steps:
         cfg = dataclasses.replace(cfg, joint_steps=0)
         if tell: tell('lora=0: the network stays as it is, and its head alone is trained')
     from navira.models.adapter import with_adapter
     with seeded(cfg.seed, 0): large = with_adapter(base, cfg.lora, gradient_checkpointing=cfg.gradient_checkpointing)
-    length, written = cfg.length or min(512, large.length), lambda run, folder: export_adapter(run, folder, large)
+    length, written = _length_of(cfg, base), lambda run, folder: export_adapter(run, folder, large)
     task = Task(length, _tokenizer_of(large, cfg), lambda run: _finetuning(run, large), written, eos=_end_of(large))
     return run_task(task, cfg, progress, stop, tell)
+
+def _length_of(cfg: AdaptConfig | FinetuneConfig, model: Any, most: int = 512) -> int: # L, tokens a sequence
+    length = cfg.length or min(most, model.length)
+    if length <= model.length: return length
+    raise ValueError(f'length={length}: this network takes at most {model.length} tokens')
 
 def _end_of(model: TransformersLM) -> int: # id of the token between two documents
     said = (getattr(model.text_tokenizer, f'{name}_token_id', None) for name in ('eos', 'sep'))

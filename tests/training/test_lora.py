@@ -173,3 +173,10 @@ def test_documents_end_as_the_tokenizer_says(golden, name, end):
     assert _end_of(model) == 5
     model.ends = ()
     with says(ValueError, 'names no token that ends a text'): _end_of(model)
+
+def test_a_length_that_the_network_cannot_have_is_named(corpus, golden, tmp_path):
+    "Of another's network, and of ours"
+    for model, kw in ((golden / 'llada', {}), ('embedded', dict(lora=0))):
+        with pytest.raises(ValueError, match='length=1000: this network takes at most'):
+            finetune(settings(corpus, model, tmp_path / 'out', length=1000, **kw), progress=False)
+    assert not (tmp_path / 'out').exists()
