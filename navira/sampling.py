@@ -169,8 +169,8 @@ def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tenso
             raise ValueError(f'prompt: {bad!r} is no text, at character {e.start}') from None
         told = tok.encode(_expanded(text, blank, model.length).replace(' ' + blank, blank))
         found = torch.tensor(told.ids, dtype=torch.int64)
-        blanks = found == tok.token_to_id(blank)
-        found[blanks] = model.mask_id
+        found[found == tok.token_to_id(blank)] = model.mask_id
+        blanks = found == model.mask_id
         if blanks.any() and not open_ended: return found
         own = (torch.tensor(told.special_tokens_mask) == 0) | blanks       # what the text itself says
         return found[:int(own.nonzero().max()) + 1 if own.any() else 0]
