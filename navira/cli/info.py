@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .app import _Imports, _message, app, err, out
-from .generate import _embedded, _load
+from .generate import _embedded, _load, _MaskId
 from .experiments import _estimate
 
 # %% ../../nbs/cli/info.ipynb #001060ad
@@ -92,6 +92,7 @@ def info(
     subject: Annotated[Optional[str], typer.Argument(metavar='POLICY|MODEL', help=_SUBJECT)] = None,
     bench: Annotated[bool, typer.Option('--bench', help=_BENCH)] = False,
     config: Annotated[Optional[str], typer.Option('--sweep', help=_OF_BENCH)] = None,
+    mask_id: _MaskId = None,
     own: _Imports = [],
 ) -> None:
     "What a policy is, or a checkpoint and every policy; or how fast it is here."
@@ -101,7 +102,7 @@ def info(
     import navira.peers     # noqa: F401  policies register themselves when imported
     from navira.registry import policies
     if subject in policies(): return _one_policy(subject)
-    try: net = _load(subject, 'cpu', None)
+    try: net = _load(subject, 'cpu', None, mask_id=mask_id)
     except FileNotFoundError as e:
         near = difflib.get_close_matches(str(subject), policies(), 1, .6)
         raise FileNotFoundError(_message(e) + (f' (or the policy {near[0]!r}?)' if near else '')) from None
