@@ -15,6 +15,9 @@ import os
 import re
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -73,10 +76,19 @@ def _refuse(why: str) -> None:
     _tell(f'navira: {_shown(why)}', err, style='bold red')
     sys.exit(2)
 
+@contextmanager
+def _warned() -> Iterator[None]:
+    "Inside, a warning is one line, without the source that gave it."
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*gradient_checkpointing', FutureWarning)      # of peft and transformers
+        warnings.showwarning = lambda message, *_: _tell(f'navira: warning: {_shown(str(message))}', err)
+        yield
+
 def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
     "The console script: runs the app; a user's mistake becomes one line and exit code 2."
     _malloc(_KEPT)
-    try: program(args)
+    try:
+        with _warned(): program(args)
     except _USER_ERRORS as e: _refuse(_message(e))
     except (MemoryError, RuntimeError) as e:
         ours = isinstance(e, MemoryError) or re.search('allocate|Storage size', str(e))     # what PyTorch says

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from .app import (
     _bar, _Imports, _not_empty, _numbers, _shown, _tell, _typed_policies, _writable, app, complete, err, out)
-from .generate import _device, _DType, _Head, _load, _Model, _Seed, _utf8
+from .generate import _default, _device, _DType, _Head, _load, _MaskId, _Model, _Seed, _Shift, _utf8
 
 # %% ../../nbs/cli/compare.ipynb #81df943b
 def _spread(lo: float, hi: float, digits: int) -> str:
@@ -84,7 +84,9 @@ def _framed(fig, axs, budgets: list[int], title: str):
     return fig
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
-_POLICIES = "Comma-separated names, each also as NAME:key=value;key=value, or 'all' that the model can run."
+_POLICIES = ("Comma-separated names, each also as NAME:key=value;key=value, or 'all' that the model can run; "
+             'backbone,prism,navira-det,navira-piecewise if not given, or backbone,llada-low-confidence for a model '
+             'without a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
 _BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
 _DEFAULT = 'backbone,prism,navira-det,navira-piecewise'
@@ -92,13 +94,15 @@ _N = 'Texts a cell; 12 if not given, with --full 32, or 16 for a model longer th
 
 @app.command()
 def compare(
-    policies: Annotated[str, typer.Option(help=_POLICIES, autocompletion=complete)] = _DEFAULT,
+    policies: Annotated[Optional[str], typer.Option(help=_POLICIES, autocompletion=complete)] = None,
     budgets: Annotated[Optional[str], typer.Option(help=_BUDGETS)] = None,
     n: Annotated[Optional[int], typer.Option('-n', '--samples', help=_N)] = None,
     full: Annotated[bool, typer.Option('--full', help='More budgets and more texts, in several minutes.')] = False,
     seed: _Seed = 0,
     model: _Model = None,
     head: _Head = None,
+    mask_id: _MaskId = None,
+    shift: _Shift = None,
     dtype: _DType = None,
     reference: Annotated[str, typer.Option(help=_REFERENCE + '.')] = 'smollm2',
     folder: Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
@@ -109,30 +113,36 @@ def compare(
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
     import navira.experiments.sweep as ex_sweep
-    import navira.registry as s_registry
     from navira.base.checks import check_int
-    from navira.experiments.sweep import Entry, Sweep
+    from navira.experiments.sweep import Sweep
     from navira.experiments.run import prepared
-    which = _typed_policies(policies, s_registry.policies())
+    typed = _DEFAULT if policies is None else policies
     sizes = sorted(set(_numbers(budgets or ('16,32,64,128' if full else '16,64'))))
     check_int('n', 1 if n is None else n, 1, 'the number of samples is')
     check_int('show', show, 0), check_int('seed', seed, -2**63)
     _not_empty(reference=reference)
-    entries = tuple(Entry(name, label, given) for label, (name, given) in which.items())
     metrics = ('entropy',) if reference == 'none' else ('entropy', 'perplexity')
-    grid = Sweep(entries, 'compare', model, prompt=prompt and _utf8('--prompt', prompt), budgets=tuple(sizes),
+    grid = Sweep(_entries(typed), 'compare', model, prompt=prompt and _utf8('--prompt', prompt), budgets=tuple(sizes),
                     n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics)
     ex_sweep.cells(grid)
     _findable(reference)
     _writable(folder)
-    net = _load(model, _device('auto'), dtype, head)
-    runnable = _runnable(net, grid.entries, skip=policies.strip() == 'all')
+    net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
+    if policies is None and (headless := _default(net)) not in _DEFAULT:
+        grid = replace(grid, entries=_entries(f'backbone,{headless}'))
+    runnable = _runnable(net, grid.entries, skip=typed.strip() == 'all')
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net)))
     *_, free = prepared(grid, net, net.device)
     if show: _first_texts(folder, grid, net)
     judge = _judge(reference)
     st, cells = _compared(folder, grid, net, judge)
     _report(folder, st, grid, cells, net, free, judge and judge.name, show)
+
+def _entries(policies: str) -> tuple: # of a sweep
+    import navira.registry as s_registry
+    from navira.experiments.sweep import Entry
+    which = _typed_policies(policies, s_registry.policies())
+    return tuple(Entry(name, label, given) for label, (name, given) in which.items())
 
 def _texts(full: bool, net) -> int: # a cell
     return 12 if not full else 32 if net.length <= 128 else 16
@@ -181,6 +191,7 @@ def _traced(grid):
 def _store(folder: Path, grid, net) -> Path:
     from navira.experiments.cells import RULES, digest, fingerprint
     kind = [RULES, fingerprint(net), grid.prompt, grid.batch_size, net.device.type]
+    if hasattr(net, 'shift'): kind += [net.mask_id, net.shift]     # no part of its weights: --mask-id, --shift
     return folder / f'store-{digest(kind, 4)}'
 
 # %% ../../nbs/cli/compare.ipynb #35b8fbf6

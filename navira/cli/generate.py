@@ -7,14 +7,13 @@ __all__ = []
 
 # %% ../../nbs/cli/generate.ipynb #4cb61dbe
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 from rich.progress import Progress
 
-from .app import _bar, _Imports, _shown, _tell, _typed_policy, _wanted_policy, _writable, app, complete, err
+from .app import _bar, _Imports, _shown, _tell, _wanted_policy, _writable, app, complete, err
 
 # %% ../../nbs/cli/generate.ipynb #b6c4b2fe
 def _embedded(model: str | None) -> str | None: return None if model == 'embedded' else model
@@ -22,14 +21,19 @@ def _embedded(model: str | None) -> str | None: return None if model == 'embedde
 _MODEL = "Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given."
 _DTYPE = "Precision of the network: fp32, bf16 or fp16; the model's if not given."
 _SET = 'A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.'
-_POLICY = 'Sampling policy, or NAME:key=value;key=value; `navira info` lists them.'
+_POLICY = ('Sampling policy, or NAME:key=value;key=value; `navira info` lists them; if not given, navira-piecewise, or '
+           'llada-low-confidence for a model without a quality head.')
+_MASK_ID = "Token id of the mask; what a model of the transformers library says itself if not given."
+_SHIFT = 'Such a model predicts, at each position, the next token or the one there; as its family does if not given.'
 
 _Model = Annotated[Optional[str], typer.Option(callback=_embedded, help=_MODEL)]
 _Head = Annotated[Optional[Path], typer.Option(help="Folder of `navira finetune --lora`: the model's quality head.")]
 _Sets = Annotated[list[str], typer.Option('--set', help=_SET)]
+_MaskId = Annotated[Optional[int], typer.Option('--mask-id', help=_MASK_ID)]
+_Shift = Annotated[Optional[bool], typer.Option('--shift/--aligned', help=_SHIFT)]
 _Device = Annotated[str, typer.Option(help='cpu, cuda, or auto.')]
 _DType = Annotated[Optional[str], typer.Option('--dtype', help=_DTYPE)]
-_Policy = Annotated[str, typer.Option('--policy', help=_POLICY, autocompletion=complete)]
+_Policy = Annotated[Optional[str], typer.Option('--policy', help=_POLICY, autocompletion=complete)]
 _Seed = Annotated[int, typer.Option(help='Same seed, same texts.')]
 _AsJson = Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')]
 
@@ -37,9 +41,23 @@ def _device(name: str):
     from navira.models.loading import check_device
     return check_device(name)
 
-def _load(model: str | None, device: str, dtype: str | None, head: Path | None = None):
+def _load(model: str | None, device: str, dtype: str | None, head: Path | None = None, **how): # `mask_id`, `shift`
     from navira.models.loading import load
-    return load(model, device, dtype=dtype, head=head)
+    return load(model, device, dtype=dtype, head=head, **how)
+
+def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, dict[str, Any]]:
+    "A policy as one types it: that, its rule, its hyper-parameters. ValueError for a budget that pays for no step."
+    import navira.peers     # noqa: F401  policies register themselves when imported
+    import navira.registry as s_registry
+    from navira.sampling import enough
+    name, given = _wanted_policy(label, pairs, s_registry.policies())
+    rule = s_registry.policy(name, **given)
+    if budget is not None: enough(rule, budget)
+    return label, rule, given
+
+def _default(net) -> str:
+    from navira.chatting import _default_policy
+    return _default_policy(net)
 
 def _utf8(option: str, text: str) -> str:
     try: text.encode()
@@ -73,14 +91,19 @@ def _of_json(line: str, where: str) -> str:
 def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json: bool, answers: bool = False) -> None:
     "The texts: for a reader, or as JSON lines."
     free = '' if rule.matched else ' (this policy keeps to no budget)'
-    for i, text in enumerate(res.new_texts if answers else res.texts):
+    for i, text in enumerate(_texts(res, answers)):
         ran = res.n_forward[i].item()
         head = f'--- {about["policy"]}, {ran} forward passes run, {res.charged} charged{free}, '
-        if not as_json: print(_shown(f'{head}seed {res.seed}, sample {i}\n{text}\n')); continue
+        tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a shorter text
+        shown = tokens if text is None else text
+        if not as_json: print(_shown(f'{head}seed {res.seed}, sample {i}\n{shown}\n')); continue
         start = dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | about
         run = dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=i, n_forward=ran, charged=res.charged)
-        tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a shorter text
         print(json.dumps(start | run | dict(tokens=tokens)))
+
+def _texts(res, answers: bool) -> list[str | None]: # None: the model has no tokenizer
+    if res.tokenizer is None: return [None] * len(res)
+    return res.new_texts if answers else res.texts
 
 # %% ../../nbs/cli/generate.ipynb #9530b909
 @app.command()
@@ -93,7 +116,7 @@ def generate(
                                               'may be repeated.')] = [],
     chat: Annotated[bool, typer.Option('--chat', help="Prompts are what a user says; the model's chat template is "
                                        'put round them, and its answers are printed.')] = False,
-    policy: _Policy = 'navira-piecewise',
+    policy: _Policy = None,
     budget: Annotated[int, typer.Option(help='Forward passes.')] = 128,
     n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts, of each prompt.')] = 1,
     seed: _Seed = 0,
@@ -103,6 +126,8 @@ def generate(
     eos: Annotated[str, typer.Option(help='After a token that ends a text: cut, keep, or suppress it.')] = 'cut',
     model: _Model = None,
     head: _Head = None,
+    mask_id: _MaskId = None,
+    shift: _Shift = None,
     device: _Device = 'auto',
     dtype: _DType = None,
     hyper: _Sets = [],
@@ -113,48 +138,47 @@ def generate(
     own: _Imports = [],
 ) -> None:
     "Write texts."
-    import navira.peers     # noqa: F401  policies register themselves when imported
-    import navira.registry as s_registry
-    from navira.registry import policies
     from navira.sampling import affordable, fits
-    (name, given), starts = _wanted_policy(policy, hyper, policies()), _prompts_of(prompt, prompts)
-    starts = _told(starts, infill, chat, length)
-    runs = [(policy, s_registry.policy(name, **given), n * (len(starts) or 1))]
-    if beside is not None:
-        other, hypers = _typed_policy(beside, policies())
-        runs += [(beside, s_registry.policy(other, **hypers), 1)]
+    named = None if policy is None else _ruled(policy, hyper, budget)
+    starts = _told(_prompts_of(prompt, prompts), infill, chat, length)
+    others = [] if beside is None else [(*_ruled(beside, [], budget)[:2], 1)]
     if chat and max_new_tokens is None: max_new_tokens = 128
-    _check_generate(runs, budget, n, seed, length, replay, beside)
-    net = _load(model, _device(device), dtype, head)
+    _check_generate(n, seed, length, replay, beside)
+    net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
+    _check_blanks(net, infill)
+    label, first, given = named or _ruled(_default(net), hyper, budget)
+    runs = [(label, first, n * (len(starts) or 1)), *others]
     how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
     for _, rule, _ in runs: fits(net, rule, length)
     affordable(runs[0][-1], length or net.length)
     texts: list[str] = [p for p in starts for _ in range(n)]
     asked: list[Any] = _templated(net, texts) if chat else texts
     with _bar() as b: done = [_sampled(b, net, *run, budget, seed, length, asked, replay, how) for run in runs]
-    _print_samples(done[0], dict(policy=policy, hyper=given), runs[0][1], texts, as_json, answers=chat)
-    if replay: _write_replay(replay, done, policy, beside)
+    _print_samples(done[0], dict(policy=label, hyper=given), first, texts, as_json, answers=chat)
+    if replay: _write_replay(replay, done, label, beside)
 
 def _templated(net, texts: list[str]) -> list[list[int]]:
     from navira.chatting import chat_ids
     return [chat_ids(net, p) for p in texts]
 
 def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) -> list[str]:
-    "All prompts. ValueError for options that do not go together, and for a text to fill in without a blank."
+    "All prompts. ValueError for options that do not go together."
     if chat and (infill or length is not None):
         raise ValueError(f'--chat and {"--infill" if infill else "--length"}: expected one of them; '
                          '--max-new-tokens says how long an answer may be')
     if chat and not starts: raise ValueError('--chat: expected --prompt with it, what the user says')
-    for text in infill:
-        if not re.search(r'\[MASK|<\|?\w*mask\w*\|?>', text, re.I):
-            raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
     return starts + [_utf8('--infill', t) for t in infill]
 
-def _check_generate(runs, budget: int, n: int, seed: int, length, replay: Path | None, beside: str | None) -> None:
+def _check_blanks(net, infill: list[str]) -> None:
+    "ValueError for a text to fill in without a blank, as this model writes them: `[MASK*12` is none."
+    from navira.sampling import _encode
+    for text, ids in zip(infill, _encode(net, infill) if infill else ()):
+        if not (ids == net.mask_id).any():
+            raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
+
+def _check_generate(n: int, seed: int, length, replay: Path | None, beside: str | None) -> None:
     "What can be wrong before a model is loaded."
     from navira.base.checks import check_int
-    from navira.sampling import enough
-    for _, rule, _ in runs: enough(rule, budget)
     check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
     if length is not None: check_int('length', length, 1)
     if replay: _writable(replay.parent)
@@ -167,6 +191,9 @@ def _sampled(b: Progress, net, label: str, rule, n: int, budget: int, seed: int,
     first = starts[:n] or None
     ids = start_ids(net, n, length, first, how['max_new_tokens'])
     sizes = (ids >= 0).sum(1)
+    if replay and net.tokenizer is None:
+        raise ValueError(f'--replay {replay}: this model has no tokenizer, and a replay shows texts; '
+                         'leave it out, the ids are printed')
     if replay and sizes.min() < sizes.max():
         raise ValueError(f'--replay {replay}: the texts have {sizes.min()} to {sizes.max()} tokens, '
                          'and a replay is of one length; give one prompt, or --length')
@@ -187,11 +214,13 @@ def fill(
     text: Annotated[str, typer.Argument(help='A text with blanks, each written ___.')],
     n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')] = 1,
     tokens: Annotated[Optional[int], typer.Option(help='Tokens a blank; `navira.fill` chooses if not given.')] = None,
-    policy: _Policy = 'navira-piecewise',
+    policy: _Policy = None,
     budget: Annotated[Optional[int], typer.Option(help='Forward passes; `navira.fill` chooses if not given.')] = None,
     seed: _Seed = 0,
     model: _Model = None,
     head: _Head = None,
+    mask_id: _MaskId = None,
+    shift: _Shift = None,
     device: _Device = 'auto',
     dtype: _DType = None,
     hyper: _Sets = [],
@@ -199,14 +228,12 @@ def fill(
     own: _Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
-    import navira.peers     # noqa: F401  policies register themselves when imported
-    import navira.registry as s_registry
+    import navira
     from navira.base.checks import check_int
-    from navira.registry import policies
-    name, given = _wanted_policy(policy, hyper, policies())
-    rule = s_registry.policy(name, **given)
+    named = None if policy is None else _ruled(policy, hyper, budget)
     check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
     for k, v in dict(tokens=tokens, budget=budget).items(): None if v is None else check_int(k, v, 1)
-    net = _load(model, _device(device), dtype, head)
-    res = navira.fill(_utf8('the text', text), n, tokens, net, name, budget, seed, **given)
-    _print_samples(res, dict(policy=policy, hyper=given), rule, [text] * n, as_json)
+    net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
+    label, rule, given = named or _ruled(_default(net), hyper, budget)
+    res = navira.fill(_utf8('the text', text), n, tokens, net, rule, budget, seed)
+    _print_samples(res, dict(policy=label, hyper=given), rule, [text] * n, as_json)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .app import _Imports, _message, app, err, out
-from .generate import _embedded, _load
+from .generate import _embedded, _load, _MaskId
 from .experiments import _estimate
 
 # %% ../../nbs/cli/info.ipynb #001060ad
@@ -54,12 +54,34 @@ def _one_policy(name: str) -> None:
 
 def _one_model(subject: str | None, net) -> None:
     "A checkpoint: its source, its sizes, its configuration."
-    from navira.models.denoiser import n_params
+    from navira.models.denoiser import MaskedLM, n_params
     head = f'{n_params(net.quality):,} parameters' if net.quality is not None else 'none (see `navira finetune`)'
-    rows = {'source': subject or 'embedded', 'backbone': f'{n_params(net.backbone):,} parameters', 'quality head': head}
+    ours = isinstance(net, MaskedLM)
+    first = {'backbone': f'{n_params(net.backbone):,} parameters'} if ours else _sizes(net)
+    rest = vars(net.config) if ours else _facts(net)
     t = Table('checkpoint', '', show_header=False, box=SIMPLE_HEAD, show_edge=False)
-    for k, v in (rows | vars(net.config)).items(): t.add_row(Text(k), Text(str(v)))
+    for k, v in ({'source': subject or 'embedded'} | first | {'quality head': head} | rest).items():
+        t.add_row(Text(k), Text(str(v)))
     out.print(t)
+
+def _sizes(model) -> dict[str, str]: # of a `TransformersLM`
+    "Its network, in two parts; a matrix that embeds words and scores them counts once."
+    from navira.models.denoiser import n_params
+    net = model.net
+    vocabulary = {p for m in (net.get_input_embeddings(), net.get_output_embeddings()) for p in m.parameters()}
+    words = sum(p.numel() for p in vocabulary)
+    return dict(network=type(net).__name__, body=f'{n_params(net) - words:,} parameters',
+                vocabulary=f'{words:,} parameters')
+
+def _facts(model) -> dict[str, str]: # of a `TransformersLM`
+    "What sampling needs to know of it."
+    def named(i: int) -> str:
+        word = model.tokenizer and model.tokenizer.id_to_token(i)
+        return f'{i}' if word is None else f'{i} {word!r}'
+    predicts = 'the token after each position (shifted)' if model.shift else 'the token at each position (aligned)'
+    return dict(words=f'{model.config.vocab_size:,}', mask=named(model.mask_id), predicts=predicts,
+                length=f'{model.length} tokens', ends=', '.join(map(named, model.eos_ids)) or 'no token ends a text',
+                tokenizer='none' if model.tokenizer is None else type(model.text_tokenizer).__name__)
 
 _SUBJECT = 'A policy, or a folder, checkpoint or Hub id; the embedded model if not given.'
 _BENCH = 'Instead, time a step of sampling here, in a minute or two, and say how long a sweep would take.'
@@ -70,6 +92,7 @@ def info(
     subject: Annotated[Optional[str], typer.Argument(metavar='POLICY|MODEL', help=_SUBJECT)] = None,
     bench: Annotated[bool, typer.Option('--bench', help=_BENCH)] = False,
     config: Annotated[Optional[str], typer.Option('--sweep', help=_OF_BENCH)] = None,
+    mask_id: _MaskId = None,
     own: _Imports = [],
 ) -> None:
     "What a policy is, or a checkpoint and every policy; or how fast it is here."
@@ -79,7 +102,7 @@ def info(
     import navira.peers     # noqa: F401  policies register themselves when imported
     from navira.registry import policies
     if subject in policies(): return _one_policy(subject)
-    try: net = _load(subject, 'cpu', None)
+    try: net = _load(subject, 'cpu', None, mask_id=mask_id)
     except FileNotFoundError as e:
         near = difflib.get_close_matches(str(subject), policies(), 1, .6)
         raise FileNotFoundError(_message(e) + (f' (or the policy {near[0]!r}?)' if near else '')) from None

@@ -7,6 +7,7 @@ __all__ = ['adapt']
 
 # %% ../../nbs/cli/training.ipynb #7a49dd46
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -99,7 +100,14 @@ def finetune(
     steps = dict(lora=lora, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)
     cfg = _config(FinetuneConfig, config, dict(data=data, out=folder, model=model) | steps, hyper)
     _malloc(_RETURNED)
-    with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
+    with _stoppable(): made = run(cfg, tell=_say)
+    _tell(f'model: {made}\nuse it: {_use(cfg.model, made)}')
+
+def _use(base: str | None, folder: Path) -> str:
+    "A command that samples from what was trained: a model, or an adapter and a head beside the base."
+    beside = (folder / 'quality.safetensors').exists()
+    given = ['--model', base or 'embedded', '--head', str(folder)] if beside else ['--model', str(folder)]
+    return shlex.join(['navira', 'generate', *given])
 
 # %% ../../nbs/cli/training.ipynb #2aa7f271
 @app.command(epilog=_settings('AdaptConfig'))

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+from helpers.replay import typed
 
 MISTAKES = {
     "own policy, misspelt": (["generate", "--import", "{bad}/fail.py"], "did you mean 'fails.py'?"),
@@ -221,6 +222,23 @@ def test_mistake_in_a_process():
     "The same through the real program."
     r = navira("generate", "--policy", "navria")
     assert (r.returncode, r.stdout) == (2, "") and r.stderr.strip() == "navira: policy 'navria': did you mean 'navira'?"
+
+
+def test_a_warning_is_one_line(pytestconfig, capfd):
+    "without the source that gave it; what peft and transformers tell each other about names is none of a user's"
+    import warnings
+
+    from navira.cli.app import _warned
+
+    before = warnings.showwarning
+    assert typed("info", pytestconfig.rootpath / "tests" / "golden" / "diffullama") == 0
+    said = capfd.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and said[0].startswith("navira: warning: LlamaForCausalLM was trained from left to right.")
+    with _warned():
+        warnings.warn("`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.warn("this hyper-parameter is called top_p now", FutureWarning)
+    assert capfd.readouterr().err == "navira: warning: this hyper-parameter is called top_p now\n"
+    assert warnings.showwarning is before
 
 
 def test_version_and_help():

@@ -253,3 +253,14 @@ def test_other_peoples_models(tmp_path, pytestconfig, capsys):
         ran = {c["policy"] for c in cells}
         lacking = {k for k in policies() if policy(k).reads_quality} - (set() if not head else policies().keys())
         assert ran == policies().keys() - lacking - {"token-critic"}
+
+
+def test_without_named_policies_a_model_without_a_head_runs_what_needs_none(tmp_path, pytestconfig, capsys):
+    "Told another shift, it samples anew"
+    golden = pytestconfig.rootpath / "tests" / "golden" / "dream"
+    args = ["compare", "--model", golden, "--budgets", 4, "-n", 1, "--reference", "none", "--out", tmp_path]
+    for more in ([], ["--aligned"]):
+        assert said(capsys, *args, *more)[0] == 0
+        cells = json.loads((tmp_path / "compare.json").read_text())["cells"]
+        assert [c["policy"] for c in cells] == ["backbone", "llada-low-confidence"]
+    assert len(list(tmp_path.glob("store-*"))) == 2

@@ -19,7 +19,7 @@ MISTAKES = {
     "tau not finite": (["generate", "--policy", "navira", "--set", "tau=NaN"], "tau=nan"),
     "tau no number": (["generate", "--policy", "navira", "--set", "tau=warm"], "tau='warm': expected a number"),
     "a list for a number": (["generate", "--set", "eta=[1]"], "eta=[1]: expected a number"),
-    "nothing for a number": (["generate", "--set", "p=null"], "p=None: expected a number"),
+    "nothing for a number": (["generate", "--set", "top_p=null"], "top_p=None: expected a number"),
     "a truth for a number": (["generate", "--set", "on=true"], "on=True: expected a number"),
     "a number for a text": (["generate", "--policy", "navira", "--set", "score=1"], "score=1: expected text"),
     "text for a count": (["generate", "--set", "n_remask=two"], "n_remask='two'"),
@@ -186,7 +186,7 @@ def test_dtype_and_embedded_reach_the_model(run, typed, given, tmp_path):
         tmp_path,
         *typed,
     )
-    assert run.asked == [dict(source=None, head=None, **given)] * 2
+    assert run.asked == [dict(source=None, head=None, mask_id=None, shift=None, **given)] * 2
 
 
 def test_fill(run, net, monkeypatch):
@@ -222,7 +222,9 @@ def test_fill(run, net, monkeypatch):
         8,
     ]
     said = run(*args)
-    assert asked == [(("The man ___.", 2, 1, net, "prism", 8, 7), dict(p=0.7, eta=0.1))]
+    ((*given, rule, budget, seed), _), = asked
+    assert (given, budget, seed) == (["The man ___.", 2, 1, net], 8, 7)
+    assert rule.draw == navira.policy("prism", top_p=0.7).draw
     assert (
         "Caf\xe9\\x1b[31m\\x9b2J\\r\\u202e\nend" in said and "3 forward passes run, 4 charged, seed 7, sample 0" in said
     )
@@ -358,8 +360,47 @@ def test_new_tokens_in_blocks(run, net):
 @pytest.mark.parametrize("args, part", [
     (["--chat"], "--prompt"), (["--chat", "--prompt", "x", "--length", "9"], "--chat and --length"),
     (["--chat", "--prompt", "x", "--infill", "a [MASK*2]"], "--chat and --infill"),
-    (["--infill", "no blank"], "no blank in it"), (["--prompt", "x", "--chat"], "no chat template"),
+    (["--infill", "no blank"], "no blank in it"), (["--infill", "The [MASK*12", "--prompt", "x"], "no blank in it"),
+    (["--infill", "The <mask> of another"], "no blank in it"), (["--prompt", "x", "--chat"], "no chat template"),
     (["--eos", "never"], "eos"), (["--max-new-tokens", "4", "--length", "9"], "max_new_tokens=4"),
     (["--block-length", "0"], "block_length=0"), (["--block-length", "2", "--length", "24"], "12 blocks")])
 def test_what_does_not_go_together(args, part, capsys):
     assert typed("generate", "--budget", 8, *args) == 2 and part in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["generate", "--length", 8, "--prompt", "the"], ["fill", "the ___ house"],
+                                  ["generate", "--chat", "--prompt", "the", "--max-new-tokens", 8]], ids=str)
+def test_without_a_named_policy_the_model_chooses(args, capsys, llada):
+    "A policy that it can run, and its name is printed; a budget or setting that does not fit is still refused"
+    args = [*args, "--model", llada, "--budget", 4]
+    assert "--- llada-low-confidence, " in said(capsys, *args)
+    assert json.loads(said(capsys, *args, "--json"))["policy"] == "llada-low-confidence"
+    assert typed(*args, "--set", "tau=1") == 2 and "llada-low-confidence: hyper-" in capsys.readouterr().err
+    assert typed(*args, "--policy", "navira-piecewise") == 2 and "needs a quality head" in capsys.readouterr().err
+
+
+def test_the_mask_and_the_shift_reach_the_model(run, tmp_path):
+    told, small = ["--mask-id", 5, "--aligned"], ["--policies", "backbone", "--budgets", 2, "-n", 1, "--show", 0]
+    run("generate", "--budget", 2, "--length", 8, *told)
+    run("fill", "a ___", "--budget", 2, *told[:2], "--shift")
+    run("compare", *small, "--reference", "none", "--out", tmp_path, *told)
+    run("info", *told[:2])
+    assert [(a.get("mask_id"), a.get("shift")) for a in run.asked] == [(5, False), (5, True), (5, False), (5, None)]
+
+
+def test_another_shift_writes_other_texts(capsys, pytestconfig):
+    args = ["generate", "--model", pytestconfig.rootpath / "tests" / "golden" / "dream", "--budget", 4, "--length", 8,
+            "--eos", "keep", "--json"]
+    plain, same, other = (said(capsys, *args, *more) for more in ([], ["--shift"], ["--aligned"]))
+    assert plain == same != other
+
+
+def test_a_model_without_a_tokenizer(capsys, llada, tmp_path):
+    "Its tokens are printed: there is nothing else to show"
+    import shutil
+
+    shutil.copytree(llada, tmp_path / "bare", ignore=shutil.ignore_patterns("*token*", "*.jinja"))
+    args = ["generate", "--model", tmp_path / "bare", "--budget", 4, "--length", 8, "--eos", "keep"]
+    row = json.loads(said(capsys, *args, "--json"))
+    assert row["text"] is None and len(row["tokens"]) == 8 and str(row["tokens"]) in said(capsys, *args)
+    assert typed(*args, "--replay", tmp_path / "r.html") == 2 and "has no tokenizer" in capsys.readouterr().err

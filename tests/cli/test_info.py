@@ -1,7 +1,7 @@
 """`navira info`: every policy with its hyper-parameters, on 80 columns."""
 import pytest
 
-from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
+from helpers.cli import foreign, navira, net, refused, run, said  # noqa: F401
 
 MISTAKES = {
     "unknown sweep to estimate": (["info", "--bench", "--sweep", "smal"], "did you mean 'small'?"),
@@ -50,3 +50,25 @@ def test_info_on_one_policy(run):
 def test_info():
     r = navira("info")
     assert r.returncode == 0 and "navira-piecewise" in r.stdout and "quality head" in r.stdout
+
+
+@pytest.mark.parametrize("kind, facts", [
+    ("llada", ["network LlamaForCausalLM", "mask 277 ", "(aligned)", "length 64 tokens", "ends 276 "]),
+    ("dream", ["network Qwen2ForCausalLM", "(shifted)"]), ("bert", ["BertForMaskedLM", "no token ends a text"])])
+def test_info_on_a_model_of_the_transformers_library(kind, facts, pytestconfig, capsys):
+    "Its parts add up to its network, and its head is there if it has one"
+    from navira.cli.info import _one_model
+    from navira.models.denoiser import n_params
+    from navira.models.loading import load
+    from navira.models.transformers import LinearQuality
+
+    folder = pytestconfig.rootpath / "tests" / "golden" / kind
+    code, printed = said(capsys, "info", str(folder))
+    words = " ".join(printed.out.split())
+    assert code in (0, None) and "quality head none" in words and not [f for f in facts if f not in words], printed
+    model = load(folder)
+    sizes = [int(words.split(f"{part} ")[1].split()[0].replace(",", "")) for part in ("body", "vocabulary")]
+    assert sum(sizes) == n_params(model.net) and min(sizes) > 0
+    model.quality = LinearQuality(model.config.hidden_size)
+    _one_model("it", model)
+    assert f"quality head {model.config.hidden_size + 1} parameters" in " ".join(capsys.readouterr().out.split())

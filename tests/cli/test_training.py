@@ -4,6 +4,7 @@ import json, re, shlex, signal
 import pytest
 
 from navira.models.critic import Critic
+from navira.models.loading import load
 from helpers.cli import foreign, refused, said  # noqa: F401
 from helpers.training import home, losses, trained  # noqa: F401
 
@@ -159,3 +160,21 @@ def test_the_command(home, tmp_path, trained, capsys):
         with pytest.raises(SystemExit) as e: main(args + more)
         printed = capsys.readouterr()
         assert e.value.code == 2 and expected in printed.err and len(printed.err.strip().splitlines()) == 1, printed
+
+
+@pytest.mark.parametrize("lora", [None, 2], ids=["of MDLM's layout", "an adapter"])
+def test_a_fine_tuned_model_says_how_it_is_used(lora, home, trained, tmp_path, pytestconfig, capsys, monkeypatch):
+    "The command that is printed runs as it stands"
+    # another test may have imported the module while `load` was a stand-in
+    monkeypatch.setattr("navira.training.finetuning.load", load)
+    base = trained / "model" if lora is None else pytestconfig.rootpath / "tests" / "golden" / "llada"
+    small = [] if lora is None else ["--lora", str(lora), "--set", "length=16", "--set", "gradient_checkpointing=true"]
+    args = ["finetune", "--data", str(home), "--model", str(base), "--out", str(tmp_path / "my run"), *small,
+            "--head-steps", "1", "--joint-steps", "1", "--batch-size", "4", "--set", "eval_sequences=4",
+            "--set", "final_sequences=4"]
+    code, printed = said(capsys, *args)
+    assert code in (0, None), printed
+    command = shlex.split(re.search("use it: navira (.*)", printed.out)[1])
+    assert ("--head" in command) == (lora is not None)
+    code, printed = said(capsys, *command, "--budget", "4", "--length", "8")
+    assert code in (0, None) and "--- navira-piecewise, " in printed.out, printed
