@@ -28,7 +28,7 @@ from .pickles import read_pickle, Stored
 
 # %% ../../nbs/models/checkpoints.ipynb #3a01c633
 def save(
-    model: MaskedLM,                  # what to save
+    model: Any,                       # what to save: from `load` or `wrap`
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
@@ -53,7 +53,7 @@ def _save_other(model: Any, folder: Path, dtype: torch.dtype | None) -> None: # 
     if getattr(model, "adapter", None) is not None:
         raise ValueError("model: its adapter is still in training; expected navira.models.adapter.save_adapter for it")
     net = model.net if dtype in (None, model.net.dtype) else copy.deepcopy(model.net).to(dtype)
-    with atomic_folder(folder / "saved") as temp:
+    with atomic_folder(folder / ".navira-saved") as temp:
         net.save_pretrained(temp)
         if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
         if model.quality is not None:
@@ -61,7 +61,7 @@ def _save_other(model: Any, folder: Path, dtype: torch.dtype | None) -> None: # 
             save_head(model, temp / "quality.safetensors")
         (folder / "quality.safetensors").unlink(missing_ok=True)
         for file in temp.iterdir(): os.replace(file, folder / file.name)
-    (folder / "saved").rmdir()
+    (folder / ".navira-saved").rmdir()
 
 # %% ../../nbs/models/checkpoints.ipynb #935a3017
 def read_json(

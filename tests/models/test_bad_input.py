@@ -161,7 +161,8 @@ def test_a_run_is_a_head_and_no_model(golden, tmp_path):
     save_adapter(trained(golden), run / 'model')
     a, b = (logits(navira.load(golden / 'bert', head=f)) for f in (run, run / 'model'))
     assert torch.equal(a[1], b[1])
-    for source in (run, run / 'model'): refused(source, 'head', f"navira.load({str(golden / 'bert')!r}, head=", '--head')
+    for source in (run, run / 'model'):
+        refused(source, 'head', f"navira.load({str(golden / 'bert')!r}, head=", '--head')
 
 @pytest.mark.parametrize('damage, error, part', [
     (lambda f: (f / 'adapter_config.json').write_text('[]'), ValueError, 'adapter_config.json'),
