@@ -145,12 +145,11 @@ def load_family(
     if tokenizer is None and mask_id is None and said.get('mask_token_id') is None:
         raise ValueError(f'{folder}: which token is the mask? config.json names no mask_token_id, and tokenizer files '
                          f'are missing ({_TOKENIZERS[0]} or the like); expected them, or mask_id=')
-    net = read_net(folder, family.net, said, config=config, dtype=dtype, device_map=device_map,
-                   **(dict(key_mapping=family.keys) if family.keys else {}))
+    keys: dict[str, Any] = dict(key_mapping=family.keys) if family.keys else {}
+    net = read_net(folder, family.net, said, config=config, dtype=dtype, device_map=device_map, **keys)
     reads_left = (family.plain or said.get('is_decoder', False)) and said.get('is_causal', True)
     net.config.is_causal = reads_left and not _denoises(folder, said, tokenizer)
-    if shift is None:
-        shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
+    if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
 
 _NUMBERS = re.compile('(num|n)_(hidden_)?(layers?|heads?|embd|attention_heads)|(hidden|vocab|intermediate)_size|d_model|'
@@ -230,7 +229,7 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 def _stored(folder: Path) -> dict[str, str]: # name -> type, such as 'BF16'; none of a pickle
-    out = {}
+    out: dict[str, str] = {}
     for file in _files(folder):
         with guarded(file), safe_open(file, 'pt') as f: out |= {k: f.get_slice(k).get_dtype() for k in f.keys()}
     return out
