@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..base.checks import check_int
+from .checkpoints import read_json
+from .families import guarded
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -92,20 +95,24 @@ def save_adapter(
     folder: str | os.PathLike, # replaced as a whole
 ) -> None:
     "The adapter, if there is one, and the head: all, or nothing. The base model is not saved."
-    folder, head = Path(folder), model.quality
-    if head is None: raise ValueError('this model has no quality head to save')
+    folder = Path(folder)
+    if model.quality is None: raise ValueError('this model has no quality head to save')
     folder.parent.mkdir(parents=True, exist_ok=True)
     temp = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
     try:
         if (adapter := getattr(model, 'adapter', None)) is not None:
             adapter.save_pretrained(temp, save_embedding_layers=False)
             (temp / 'README.md').unlink(missing_ok=True)                  # a form that nobody has filled in
-        tensors = {k: v.detach().float().cpu().contiguous() for k, v in head.state_dict().items()}
-        tensors |= {_BASE + k: v for k, v in _numbers_of(model).items()}
-        save_file(tensors, temp / 'quality.safetensors', metadata=dict(format='pt', **_about(model)))
+        save_head(model, temp / 'quality.safetensors', 0 if adapter is None else adapter.peft_config['default'].r)
         if folder.exists(): shutil.rmtree(folder)
         os.replace(temp, folder)
     finally: shutil.rmtree(temp, ignore_errors=True)
+
+def save_head(model: TransformersLM, path: Path, rank: int = 0) -> None: # with what tells its base, and of an adapter
+    head: Any = model.quality
+    tensors = {k: v.detach().float().cpu().contiguous() for k, v in head.state_dict().items()}
+    tensors |= {_BASE + k: v for k, v in _numbers_of(model).items()}
+    save_file(tensors, path, metadata=dict(format='pt', lora=str(rank), **_about(model)))
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place
@@ -117,18 +124,35 @@ def load_adapter(
     if other := _differs(model, said, numbers):
         raise ValueError(f'{folder}: was made for another base model ({other}); '
                          'expected the model that it was trained on')
-    if (folder / 'adapter_config.json').exists():
-        peft = _peft(f'{folder}: an adapter')
-        try: merged: Any = peft.PeftModel.from_pretrained(model.net, str(folder)).merge_and_unload()
-        except (RuntimeError, ValueError, KeyError, OSError, SafetensorError) as e:
-            raise ValueError(f'{folder}: not an adapter of this model ({str(e).splitlines()[0][:200]})') from e
-        model.net = merged
+    if _has_adapter(folder, said): model.net = _merged(model.net, folder)
     dim = model.net.get_input_embeddings().weight.shape[1]
     if head.keys() != {'linear.weight', 'linear.bias'} or head['linear.weight'].shape != (1, dim):
         raise ValueError(f'{folder}: quality.safetensors is no head for {dim} hidden states')
     model.quality = LinearQuality(dim).to(model.device)
     model.quality.load_state_dict(head)
     return model.eval()
+
+def _has_adapter(folder: Path, said: dict[str, str]) -> bool:
+    "FileNotFoundError or ValueError where the adapter that was trained with the head is not whole."
+    rank, path = said.get('lora'), folder / 'adapter_config.json'
+    if rank is None and (old := folder / 'training.json').exists(): rank = str(read_json(old).get('lora', 0))
+    if not path.exists() and rank in (None, '0'): return False
+    config = read_json(path)
+    r = check_int(f'{path}: r', config.get('r'), 1, high=4096)
+    if rank is not None and str(r) != rank: raise ValueError(f'{path}: r={r}: expected {rank}, as it was trained')
+    if not (weights := folder / 'adapter_model.safetensors').is_file():
+        raise FileNotFoundError(f'{weights}: not found; expected the weights of an adapter of rank {r}')
+    return True
+
+def _merged(net: Any, folder: Path) -> Any: # network
+    peft = _peft(f'{folder}: an adapter')
+    with guarded(f'{folder}: not an adapter of this model'), warnings.catch_warnings():
+        warnings.simplefilter('ignore')              # of weights that it lacks: an error here
+        both = peft.PeftModel.from_pretrained(net, str(folder))
+        want = peft.get_peft_model_state_dict(both, save_embedding_layers=False).keys()
+        with safe_open(folder / 'adapter_model.safetensors', 'pt') as f: odd = sorted(want ^ {*f.keys()})
+        if odd: raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
+        return both.merge_and_unload()
 
 def _read_head(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
     "The head; numbers of the base; what else was said of it."

@@ -7,11 +7,13 @@ __all__ = ['save', 'read_config', 'infer_config', 'read_safetensors', 'read_ckpt
 
 # %% ../../nbs/models/checkpoints.ipynb #13d2d765
 import contextlib
+import copy
 import json
 import math
 import os
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,19 +21,21 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..base.files import check_file, leftovers, atomic_write
+from ..base.files import atomic_folder, atomic_write, check_file, leftovers
 from .layers import Config, frequencies
 from .denoiser import MaskedLM
 from .pickles import read_pickle, Stored
 
 # %% ../../nbs/models/checkpoints.ipynb #3a01c633
 def save(
-    model: MaskedLM,                  # what to save
+    model: Any,                       # what to save: from `load` or `wrap`
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
     """Writes `config.json`, `model.safetensors` and `tokenizer.json`: all, or nothing.
-    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk. A network of the transformers library
+    is saved with its tokenizer and its head, which `load` finds there."""
+    if not isinstance(model, MaskedLM): return _save_other(model, Path(folder), dtype)
     folder, params = Path(folder), dict(model.named_parameters())
     for f in leftovers(folder): f.unlink(missing_ok=True)
     tensors = {k: v.to(dtype) if k in params else v for k, v in model.state_dict().items()}
@@ -42,6 +46,22 @@ def save(
         put("config.json").write_text(json.dumps(config, indent=2) + "\n")
         if model.tokenizer is not None: model.tokenizer.save(str(put("tokenizer.json")))
         save_file(tensors, put("model.safetensors"), metadata={"format": "pt"})
+
+def _save_other(model: Any, folder: Path, dtype: torch.dtype | None) -> None: # a `TransformersLM`
+    if not hasattr(model, "text_tokenizer"):
+        raise ValueError(f"model: {type(model).__name__}; expected what navira.load or navira.wrap gives")
+    if getattr(model, "adapter", None) is not None:
+        raise ValueError("model: its adapter is still in training; expected navira.models.adapter.save_adapter for it")
+    net = model.net if dtype in (None, model.net.dtype) else copy.deepcopy(model.net).to(dtype)
+    with atomic_folder(folder / ".navira-saved") as temp:
+        net.save_pretrained(temp)
+        if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
+        if model.quality is not None:
+            from navira.models.adapter import save_head
+            save_head(model, temp / "quality.safetensors")
+        (folder / "quality.safetensors").unlink(missing_ok=True)
+        for file in temp.iterdir(): os.replace(file, folder / file.name)
+    (folder / ".navira-saved").rmdir()
 
 # %% ../../nbs/models/checkpoints.ipynb #935a3017
 def read_json(
@@ -65,6 +85,7 @@ def read_config(
     kind = (d := read_json(path)).get("model_type", "mdlm")
     if kind not in ("mdlm", "proseco"): raise ValueError(f"{path}: model_type {kind!r}: expected 'mdlm' or 'proseco'")
     if missing := sorted({"vocab_size", "hidden_dim", "n_blocks", "n_heads"} - d.keys()):
+        if "model_type" not in d: missing = ["model_type", *missing]
         raise ValueError(f"{path}: no {', '.join(missing)}: expected the configuration of an MDLM checkpoint")
     known = {f.name for f in fields(Config)}
     try: return Config(**{k: v for k, v in d.items() if k in known})

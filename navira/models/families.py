@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,12 +17,15 @@ from unittest import mock
 
 import torch
 import transformers
-from safetensors import safe_open, SafetensorError
+from safetensors import safe_open
 from transformers import (
     AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedConfig,
     PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
+from ..base.checks import check_int
 from .checkpoints import read_json
 from .transformers import TransformersLM, wrap
 
@@ -96,14 +100,19 @@ def _encoder(kind: str) -> Family:
     return Family(AutoModelForMaskedLM, lambda d: transformers.AutoConfig.for_model(kind, **_kept(d)))
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
+_BOTH = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
+
 def family_of(
     config: dict, # what config.json says
     name: str = 'config.json', # for messages
 ) -> Family:
     "The family of a checkpoint. `ValueError` for one that is not known, or cannot be a masked diffusion model."
-    kind, heads = str(config.get('model_type') or 'none'), config.get('architectures') or []
+    kind, heads = config.get('model_type'), config.get('architectures') or []
     known = ', '.join(sorted(['mdlm', 'proseco', *FAMILIES], key=str.lower))
-    if config.get('is_encoder_decoder') or kind in ('t5', 'bart', 'mbart', 'pegasus'):
+    if not isinstance(kind, str): raise ValueError(f'{name}: model_type={kind!r}: expected one name, such as {known}')
+    if not (isinstance(heads, list) and all(isinstance(h, str) for h in heads)):
+        raise ValueError(f'{name}: architectures={heads!r}: expected a list of names, such as ["LlamaForCausalLM"]')
+    if config.get('is_encoder_decoder') or kind in _BOTH:
         raise ValueError(f'{name}: {kind} is an encoder-decoder; expected an encoder, or a decoder: {known}, or a '
                          'network with a masked-LM head, such as bert')
     if kind in FAMILIES: return FAMILIES[kind]
@@ -128,28 +137,36 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file. None of its code is run."
     folder = Path(folder)
-    said = read_json(folder / 'config.json')
-    family = family_of(said, f'{folder / "config.json"}')
-    try: config = family.config(said)
-    except (KeyError, TypeError, ValueError) as e:
-        raise ValueError(f'{folder / "config.json"}: {f"no {e}" if isinstance(e, KeyError) else e}') from e
+    said = read_json(file := folder / 'config.json')
+    family = family_of(said, f'{file}')
+    _check_numbers(said, file)
+    with guarded(file, said): config = family.config(said)
     if tokenizer is None: tokenizer = _read_tokenizer(folder, family, config)
-    net = _read_net(folder, family, config, dtype, device_map)
+    if tokenizer is None and mask_id is None and said.get('mask_token_id') is None:
+        raise ValueError(f'{folder}: which token is the mask? config.json names no mask_token_id, and tokenizer files '
+                         f'are missing ({_TOKENIZERS[0]} or the like); expected them, or mask_id=')
+    keys: dict[str, Any] = dict(key_mapping=family.keys) if family.keys else {}
+    net = read_net(folder, family.net, said, config=config, dtype=dtype, device_map=device_map, **keys)
     reads_left = (family.plain or said.get('is_decoder', False)) and said.get('is_causal', True)
-    net.config.is_causal = reads_left and not _denoises(folder)
+    net.config.is_causal = reads_left and not _denoises(folder, said, tokenizer)
     if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
-    model = wrap(net, tokenizer, mask_id, shift)
-    _check_tokenizer(model, folder)
-    return model
+    with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
 
-def _denoises(folder: Path) -> bool:
-    "Are the weights named as DiffuGPT's are? Only names are read."
-    if (index := folder / 'model.safetensors.index.json').exists():
-        names = read_json(index, 2**25).get('weight_map', {})
-    elif (file := folder / 'model.safetensors').exists():
-        with safe_open(file, 'pt') as f: names = f.keys()
-    else: return False
-    return any(k.startswith('denoise_model.') for k in names)
+_NUMBERS = re.compile('(num|n)_(hidden_)?(layers?|heads?|embd|attention_heads)|(hidden|vocab|intermediate)_size|d_model|'
+                      'max_position_embeddings|n_positions|max_sequence_length')
+
+def _check_numbers(said: dict, file: Path) -> None:
+    "ValueError for a size that is none, and a mask that is no token."
+    for k in said:
+        if _NUMBERS.fullmatch(k): check_int(f'{file}: {k}', said[k], 1)
+    if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
+
+def _denoises(folder: Path, said: dict, tokenizer: PreTrainedTokenizerBase | None) -> bool:
+    """Is it DiffuGPT or DiffuLLaMA? The weights of the one have names of their own; the other's configuration is
+    written out in full, as a plain Llama's never is, and its tokenizer has a mask."""
+    in_full = {'use_bfloat16', 'tf_legacy_loss', 'pruned_heads'} <= said.keys()
+    if in_full and getattr(tokenizer, 'mask_token_id', None) is not None: return True
+    return any(k.startswith('denoise_model.') for k in _stored(folder))
 
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager
@@ -173,26 +190,76 @@ def without_bars(
         if bar: log.enable_progress_bar()
 
 # %% ../../nbs/models/families.ipynb #23da28d3
-def _read_net(folder: Path, family: Family, config: PreTrainedConfig, dtype, device_map):
-    keys = dict(key_mapping=family.keys) if family.keys else {}
-    try:
-        large = sum(p.stat().st_size for p in folder.iterdir()) >= 2**30
-        with without_bars(large=large): net, report = family.net.from_pretrained(
-            folder, config=config, dtype=dtype, device_map=device_map, local_files_only=True, output_loading_info=True,
-            **keys)
-    except (OSError, SafetensorError) as e:
-        there = [p for p in folder.iterdir() if p.name.startswith(('model', 'pytorch_model'))]
-        lacks = f'not readable: {e}' if there else 'no weights; expected model.safetensors, or shards and their index'
-        raise (ValueError if there else FileNotFoundError)(f'{folder}: {lacks}') from e
-    except (RuntimeError, ValueError, ImportError) as e:
-        raise ValueError(f'{folder}: not the weights of this configuration. {first_lines(e)}') from e
-    missing, odd = sorted(report['missing_keys']), sorted(report['unexpected_keys'])
-    if missing or of_blocks(odd):
-        parts = [f'{kind}: {", ".join(keys[:4])}, {len(keys)} in all'
-                 for kind, keys in (('Missing', missing), ('unexpected', of_blocks(odd) or odd)) if keys]
+def read_net(
+    folder: Path,
+    kind: Any, # the class, with `from_pretrained`
+    said: dict, # by config.json
+    needed: Callable[[Any, str], bool] = lambda net, name: True, # may this weight not be missing?
+    **how: Any, # for `from_pretrained`
+) -> Any: # the network
+    "Its weights, all of them, or a ValueError or FileNotFoundError that says what is wrong with them."
+    if not any(folder.glob('*model*.safetensors')) and not any(folder.glob('pytorch_model*.bin')):
+        raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors, or shards and their index')
+    if not said.get('quantization_config'): _check_types(folder)
+    large = sum(p.stat().st_size for p in folder.iterdir()) >= 2**30
+    with without_bars(large=large), guarded(folder, said): net, report = kind.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
+        **how)
+    missing = sorted(k for k in report['missing_keys'] if needed(net, k))
+    shapes = [f'{k} is {list(there)} in the file and {list(want)} by config.json'
+              for k, there, want in sorted(report['mismatched_keys'])]
+    odd = of_blocks(sorted(report['unexpected_keys']))
+    if parts := [f'{what}: {", ".join(keys[:n])}, {len(keys)} in all' for what, keys, n in (
+            ('Wrong shape', shapes, 1), ('Missing', missing, 4), ('unexpected', odd, 4)) if keys]:
         raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
+
+def _files(folder: Path) -> list[Path]:
+    "The safetensors that hold its weights. ValueError for an index that is none, or leaves the folder."
+    if (one := folder / 'model.safetensors').exists(): return [one]
+    found: list[Path] = []
+    for index in sorted(folder.glob('*model*.index.json')):
+        parts = read_json(index, 2**25).get('weight_map')
+        if not isinstance(parts, dict) or not parts or not all(isinstance(p, str) for p in parts.values()):
+            raise ValueError(f'{index}: no weight_map; expected the file of each weight, by name')
+        if away := [p for p in parts.values() if p in ('', '..') or re.search(r'[/\\]', p)]:
+            raise ValueError(f'{index}: refused: {away[0]!r} is outside the folder; expected names of files in it')
+        found += [folder / p for p in sorted({*parts.values()}) if p.endswith('.safetensors')]
+    return found
+
+def _stored(folder: Path) -> dict[str, str]: # name -> type, such as 'BF16'; none of a pickle
+    out: dict[str, str] = {}
+    for file in _files(folder):
+        with guarded(file), safe_open(file, 'pt') as f: out |= {k: f.get_slice(k).get_dtype() for k in f.keys()}
+    return out
+
+def _check_types(folder: Path) -> None:
+    "ValueError for weights that are whole numbers: rounded, and config.json does not say how."
+    for k, kind in _stored(folder).items():
+        if k.endswith('.weight') and kind not in ('F64', 'F32', 'F16', 'BF16'):
+            raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no quantization_config; '
+                             'expected F32, F16 or BF16')
+
+@contextlib.contextmanager
+def guarded(
+    where: str | os.PathLike, # what is read, for the message
+    said: dict | None = None, # by config.json, to name the field
+) -> Iterator[None]:
+    "Whatever is raised inside, as a ValueError that says where and why in a line."
+    try: yield
+    except Exception as e:
+        if isinstance(e, ValueError) and str(e).startswith(str(where)): raise
+        raise ValueError(f'{where}: {_cause(e, said or {})}') from e
+
+def _cause(e: Exception, said: dict) -> str:
+    "In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`, no more."
+    if isinstance(e, pickle.UnpicklingError) or 'weights_only' in str(e):
+        return 'pytorch_model.bin is not a file of tensors alone, and was not run; expected model.safetensors'
+    words = re.findall(r"'(\w+)'", str(e)) if isinstance(e, (AttributeError, KeyError)) else []
+    named = [f'{k}={v!r}' for k, v in said.items() if any(repr(w) in repr(v) for w in words)]
+    if named: return f'{", ".join(named)}: not known; expected a value that the transformers library has'
+    return f'no {e}' if isinstance(e, KeyError) else first_lines(e) or type(e).__name__
 
 def of_blocks(
     keys: list[str], # names of weights
@@ -217,12 +284,3 @@ def _read_tokenizer(folder: Path, family: Family, config: PreTrainedConfig) -> P
             return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
     except Exception as e:
         raise ValueError(f'{folder}: its tokenizer cannot be read ({first_lines(e)})') from e
-
-def _check_tokenizer(model: TransformersLM, folder: Path) -> None:
-    tok, vocab = model.tokenizer, model.net.get_output_embeddings().weight.shape[0]
-    if tok is None: return
-    if (last := max(tok.get_vocab().values())) >= vocab:
-        raise ValueError(f'{folder}: its tokenizer has a token {last}, but the network has {vocab}')
-    if tok.id_to_token(model.mask_id) is None:
-        raise ValueError(f'{folder}: its mask is token {model.mask_id}, and its tokenizer has none of that number; '
-                         'expected the tokenizer that the model was trained with, or mask_id=')

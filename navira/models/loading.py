@@ -4,6 +4,7 @@
 
 # %% ../../nbs/models/loading.ipynb #fdc2ef1b
 from __future__ import annotations
+import contextlib
 import difflib
 import importlib.util
 import os
@@ -47,7 +48,8 @@ def _load_folder(
     folder, names = Path(folder), ("model.safetensors", "pytorch_model.bin")
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder}: no config.json; "
-                                "expected a folder made by navira, or a copy of an MDLM repository")
+                                "expected a model's folder, with config.json and weights: of MDLM, or of the "
+                                "transformers library (LLaDA, Dream, BERT, ...)")
     config = read_config(folder / "config.json")
     path = next((folder / n for n in names if (folder / n).exists()), None)
     if path is None: raise FileNotFoundError(f"{folder}: no weights; expected {' or '.join(names)}")
@@ -142,10 +144,25 @@ def _check_foreign(folder: Path) -> None:
     from navira.models.families import family_of
     family_of(read_json(folder / "config.json"), str(folder / "config.json"))
 
-def _load_foreign(folder: Path, tokenizer=None, dtype: torch.dtype | None = None, **how) -> TransformersLM:
+def _load_foreign(
+    folder: Path, tokenizer=None, dtype: torch.dtype | None = None, length: int | None = None, head=None, **how,
+) -> TransformersLM:
     need_transformers(f"{folder}: a model that")
     from navira.models.families import load_family
-    return load_family(folder, "auto" if dtype is None else dtype, tokenizer=tokenizer, **how)
+    if length is not None:
+        raise ValueError(f"length={length!r}: {folder} says its own; expected it for a file of MDLM's without config.json")
+    _check_map(how["device_map"])
+    model = load_family(folder, "auto" if dtype is None else dtype, tokenizer=tokenizer, **how)
+    if head is None and (folder / "quality.safetensors").exists(): head = folder
+    return model if head is None else _with_head_from(model, head)
+
+def _check_map(device_map: Any) -> None:
+    "ValueError for a name that the transformers library would take for a device, or ignore."
+    known = "auto", "balanced", "balanced_low_0", "sequential"
+    if not isinstance(device_map, str) or device_map in known: return
+    try: torch.device(device_map)
+    except RuntimeError:
+        raise ValueError(f"device_map={device_map!r}: expected one of {', '.join(known)}, a device, or a dict") from None
 
 def mdlm_only(
     model: Any, # from `load`
@@ -157,6 +174,14 @@ def mdlm_only(
     raise ValueError(f"{what} works on models of MDLM's architecture; this one is a {kind}")
 
 # %% ../../nbs/models/loading.ipynb #352c07a0
+def _gguf(path: Path) -> ValueError:
+    return ValueError(f"{path}: a GGUF, which holds a quantised model that reads from left to right; expected "
+                      "safetensors of a masked diffusion model, or `navira adapt --model` with this file")
+
+def _check_gguf(folder: Path) -> None:
+    "ValueError for a folder whose only weights are a GGUF."
+    if (found := sorted(folder.glob("*.gguf"))) and not any(folder.glob("*model*.safetensors")): raise _gguf(found[0])
+
 def _load_one(
     path,                      # `.safetensors`, `.ckpt`, `.pt` or `.bin`
     ema: bool = True,          # of a Lightning file, take the average
@@ -167,13 +192,15 @@ def _load_one(
 ) -> MaskedLM:
     "A model from one file. Raises `ValueError` naming it."
     _check_none(how, path)
-    if Path(path).suffix == ".gguf":
-        raise ValueError(f"{path}: a GGUF, which holds a quantised model that reads from left to right; expected "
-                         "safetensors of a masked diffusion model, or `navira adapt --model` with this file")
+    if (path := Path(path)).suffix == ".gguf": raise _gguf(path)
+    if path.name == "config.json" or _is_foreign(path.parent):
+        raise ValueError(f"{path}: one file of a model; expected its folder, {str(path.parent)!r}")
     path, weights = Path(path), _read_weights(path, ema)
     beside, shapes = path.parent / "config.json", {k: tuple(w.shape) for k, w in weights.items()}
     try: config = read_config(beside) if beside.exists() else infer_config(shapes, length)
-    except ValueError as e: raise ValueError(f"{path}: {e}") from e
+    except ValueError as e:
+        raise ValueError(f"{path}: {e}; for a model of the transformers library, give the folder of its "
+                         "config.json and weights") from e
     return assemble(config, weights, path, _tokenizer_for(tokenizer, path.parent, config), dtype)
 
 # %% ../../nbs/models/loading.ipynb #a6a746f2
@@ -188,8 +215,10 @@ def _fetch(
     import huggingface_hub
     try: return Path(huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
     except Exception as e:
-        near = difflib.get_close_matches(repo, HUB, 1, .3) or HUB[:1]
-        hint = "the first load of it needs a network" if repo in HUB else f"nearest known repository: {near[0]!r}"
+        near = [] if repo in HUB else difflib.get_close_matches(repo, HUB, 1, .8)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        if huggingface_hub.constants.HF_HUB_OFFLINE: hint += "HF_HUB_OFFLINE is set: unset it and, "
+        hint += f"with a network, `hf download {repo}` brings it"
         raise FileNotFoundError(
             f"{repo}: no such file or folder here, and the Hub did not give it ({type(e).__name__}); {hint}; "
             "navira.load() is the embedded model, which needs no network") from e
@@ -201,12 +230,14 @@ def _load_hub(
     tokenizer=None,   # None: the repository's, else GPT-2's
     dtype: torch.dtype | None = None, # of the parameters
     revision: str | None = None, # branch, tag or commit
+    length: int | None = None, # for neither
+    head: str | os.PathLike | None = None, # of a model of the transformers library
     **how, # for a family of the transformers library
 ) -> MaskedLM | TransformersLM:
     "A model from the Hugging Face Hub. Nothing of the repository's code is run."
     if _is_foreign(first := _fetch(repo, ["config.json"], revision)):
         _check_foreign(first)
-        return _load_foreign(_fetch(repo, _FILES, revision), tokenizer, dtype, **how)
+        return _load_foreign(_fetch(repo, _FILES, revision), tokenizer, dtype, length, head, **how)
     folder = _fetch(repo, ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"], revision)
     config = read_config(folder / "config.json")
     if tokenizer is None and not (folder / "tokenizer.json").exists() and config.vocab_size == 50258:
@@ -216,6 +247,17 @@ def _load_hub(
 _FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]     # no code, and nothing that is unpickled
 
 # %% ../../nbs/models/loading.ipynb #ca01318d
+def _check_head(*folders: Path) -> None:
+    "ValueError for what `navira finetune --lora` wrote: a head, perhaps an adapter, and no model."
+    for folder in folders:
+        if not any((folder / name).exists() for name in ("quality.safetensors", "adapter_config.json")): continue
+        base = "BASE"
+        for file, key in ((folder / "training.json", "base"), (folder / "adapter_config.json", "base_model_name_or_path"),
+                          (folder.parent / "run.json", "model")):
+            with contextlib.suppress(OSError, ValueError): base = read_json(file).get(key) or base
+        raise ValueError(f"{folder}: a quality head or adapter for {base}, and no model; expected "
+                         f"navira.load({base!r}, head={str(folder)!r}), or --model {base} --head {folder}")
+
 def of_run(
     folder: Path,          # of a model, or of a training run
     part: str = "model",   # what a finished run has in it
@@ -224,6 +266,7 @@ def of_run(
     "`folder`, or the folder `part` of the run that it is. Raises `FileNotFoundError` for a run without one."
     if (folder / file).exists(): return folder
     if (folder / part / file).exists(): return folder / part
+    if file == "config.json": _check_head(folder, folder / part)
     if (folder / "run.json").exists():
         raise FileNotFoundError(f"{folder}: a training run that has no {part}/{file} yet; "
                                 "it is written when the run ends: give the command that began it again, and it goes on")
@@ -235,11 +278,11 @@ def nearest(
     otherwise: str, # what was expected, said where no name is similar
 ) -> str:
     "The most similar name beside it, or beside the first of its parents that exists, in words."
-    path = Path(path)
+    path, last = Path(path), Path(path)
     while not path.parent.exists(): path = path.parent
     folder = path.parent
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, 1, .5)
+    near = difflib.get_close_matches(path.name, names, 1, .5 if path == last else .8)
     if near: return f"did you mean {str(folder / near[0])!r}?"
     return f"{str(folder)!r} has no such entry; expected {otherwise}"
 
@@ -325,20 +368,23 @@ def load(
         raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
     if (path := Path(source)).exists() and revision is not None:
         raise ValueError(f"revision={revision!r}: {path} is on this computer; expected it for a Hub repository only")
-    if path.is_dir() and _is_foreign(folder := of_run(path)): model = _load_foreign(folder, tokenizer, kind, **how)
+    if path.is_dir(): _check_gguf(path)
+    if path.is_dir() and _is_foreign(folder := of_run(path)): model = _load_foreign(folder, tokenizer, kind, length, head, **how)
     elif path.is_dir(): model = _load_folder(of_run(path), ema, tokenizer, kind or torch.float32, **how)
     elif path.exists(): model = _load_one(path, ema, length, tokenizer, kind or torch.float32, **how)
-    elif _is_repository(source): model = _load_hub(str(source), ema, tokenizer, kind, revision, **how)
+    elif _is_repository(source): model = _load_hub(str(source), ema, tokenizer, kind, revision, length, head, **how)
     else: raise _no_such(source)
-    if head is not None: model = _with_head_from(model, head)
+    if head is not None and isinstance(model, MaskedLM): _with_head_from(model, head)
     return model if device_map is not None else model.to(place)
 
 def _with_head_from(model: Any, folder: str | os.PathLike) -> TransformersLM:
     if isinstance(model, MaskedLM):
         raise ValueError(f"head={str(folder)!r}: a model of MDLM's layout has its head in its own folder; "
                          "expected a base model of the transformers library")
+    if not isinstance(folder, (str, os.PathLike)):
+        raise ValueError(f"head={folder!r}: expected a folder of `navira finetune --lora`")
     from navira.models.adapter import load_adapter
-    return load_adapter(model, folder)
+    return load_adapter(model, of_run(Path(folder), "model", "quality.safetensors"))
 
 def _is_repository(source: str | os.PathLike) -> bool:
     "Could it be owner/name on the Hub? `runs/model`, where there is a folder `runs`, is a mistyped path."
@@ -349,5 +395,7 @@ def _is_repository(source: str | os.PathLike) -> bool:
 def _no_such(source: str | os.PathLike) -> FileNotFoundError:
     if difflib.get_close_matches(str(source), ["embedded"], 1, .8):
         return FileNotFoundError(f"{source}: not found; did you mean 'embedded'?")
+    if web := re.match(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", str(source)):
+        return FileNotFoundError(f"{source}: an address; expected the repository's name, {web[1]!r}")
     otherwise = f"a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"
     return FileNotFoundError(f"{source}: not found; " + nearest(source, otherwise))

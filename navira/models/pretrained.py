@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
 from .checkpoints import read_json
-from .families import first_lines, of_blocks, without_bars
+from .families import first_lines, guarded, read_net, without_bars
 from .transformers import probed, TransformersLM
 from .loading import fetched, MASK
 
@@ -54,17 +54,11 @@ def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not said.get('is_decoder'): auto = AutoModelForMaskedLM
     elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
     else: raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the transformers library')
-    try:
+    with guarded(folder, said):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        net, report = auto.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, local_files_only=True,
-                                           trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError) as e:
-        raise ValueError(f'{folder}: cannot be read ({first_lines(e)})') from e
-    if lost := sorted(k for k in report['missing_keys'] if k.startswith(f'{net.base_model_prefix}.')):
-        raise ValueError(f'{folder}: {len(lost)} weights are missing, such as {lost[0]}')
-    if odd := of_blocks(sorted(report['unexpected_keys'])):
-        raise ValueError(f'{folder}: {len(odd)} weights are unexpected, such as {odd[0]}')
-    return net, tokenizer
+    return read_net(folder, auto, said, of_body, dtype=torch.float32), tokenizer
+
+def of_body(net: PreTrainedModel, name: str) -> bool: return name.startswith(f'{net.base_model_prefix}.')
 
 def _opened(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path = Path(source)

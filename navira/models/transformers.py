@@ -14,6 +14,7 @@ from torch import nn, Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
+from ..base.checks import check_int
 from ..diffusion import Forward
 from .denoiser import in_full
 from .layers import full
@@ -211,17 +212,32 @@ def wrap(
     A network that was trained from left to right and never adapted is wrapped with a warning; one that cannot look
     both ways is a `ValueError`."""
     _check_net(net)
-    if mask_id is None: mask_id = _mask_of(net, tokenizer)
-    vocab = net.get_output_embeddings().weight.shape[0]
-    if not 0 <= mask_id < vocab:
-        raise ValueError(f'mask_id={mask_id}: expected a token of the network, 0 to {vocab - 1}')
-    causal = _is_causal(net)
+    _check_text(tokenizer, vocab := net.get_output_embeddings().weight.shape[0])
+    mask_id = _token('mask_id', _mask_of(net, tokenizer) if mask_id is None else mask_id, vocab)
+    suppress, causal = tuple(_token('suppress', i, vocab) for i in suppress), _is_causal(net)
+    if shift not in (None, True, False): raise ValueError(f'shift={shift!r}: expected True or False')
     if shift is None: shift = getattr(net.config, 'right_shift_logits', causal)
     if causal: warnings.warn(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
-        'adapted (`navira adapt`, DiffuLLaMA, dLLM); a network that was has `is_causal: false` in its config.json',
+        'adapted (`navira adapt`, DiffuLLaMA, dLLM). If it was, `"is_causal": false` in its config.json ends this warning',
         stacklevel=2)
-    return probed(TransformersLM(net, mask_id, shift, tokenizer, suppress, ends).eval())
+    model = TransformersLM(net, mask_id, shift, tokenizer, suppress, ends)
+    if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
+        raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; expected the '
+                         'tokenizer that the model was trained with, or mask_id=')
+    return probed(model.eval())
+
+def _token(name: str, i: Any, vocab: int) -> int:
+    return check_int(name, i, 0, f'expected a token of the network, 0 to {vocab - 1}:', vocab - 1)
+
+def _check_text(tokenizer: Any, vocab: int) -> None:
+    "ValueError for what is no tokenizer of the library, or has more tokens than the network."
+    if tokenizer is None: return
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError(f'tokenizer={tokenizer!r:.60}: expected a tokenizer of the transformers library, such as '
+                         'AutoTokenizer.from_pretrained(FOLDER)')
+    if (last := max(tokenizer.get_vocab().values(), default=0)) >= vocab:
+        raise ValueError(f'the tokenizer has a token {last}, but the network has {vocab}')
 
 def _is_causal(net: PreTrainedModel) -> bool:
     "Does the network look to the left only, as far as it says?"

@@ -26,8 +26,7 @@ def folder(request, golden): return golden / request.param
 
 def loaded(folder, **kw):
     with warnings.catch_warnings():
-        if folder.name == 'diffullama': warnings.simplefilter('ignore')      # a plain Llama, to all appearance
-        else: warnings.simplefilter('error')
+        warnings.simplefilter('error')
         return navira.load(folder, **kw)
 
 def test_every_family_is_here(golden):
@@ -116,8 +115,9 @@ def test_saved_again_a_network_has_native_names(golden, tmp_path, name):
 
 def test_proseco_is_mdlms_network(golden): assert isinstance(loaded(golden / 'proseco'), MaskedLM)
 
-def test_a_llama_that_was_never_adapted(golden):
-    with pytest.warns(UserWarning, match='left to right.*noise.*adapted'): navira.load(golden / 'diffullama')
+def test_a_llama_that_was_never_adapted(golden, tmp_path):
+    folder = changed(golden, tmp_path, 'diffullama', use_bfloat16=None)      # no configuration in full
+    with pytest.warns(UserWarning, match='left to right.*noise.*adapted'): navira.load(folder)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         navira.load(golden / 'diffugpt')                 # told by the names of its weights
