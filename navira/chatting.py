@@ -43,6 +43,10 @@ def chat_ids(
     return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634
+def _default_policy(model: Any) -> str:
+    "LLaDA's, or NAVIRA's if the model has a quality head."
+    return 'navira-piecewise' if getattr(model, 'quality', None) else 'llada-low-confidence'
+
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
@@ -57,7 +61,7 @@ def chat(
     "One answer to a conversation. The template is the tokenizer's own; ValueError where there is none."
     ids = chat_ids(model, messages)
     new = check_int('max_new_tokens', max_new_tokens, 1)
-    if policy is None: policy = 'navira-piecewise' if getattr(model, 'quality', None) else 'llada-low-confidence'
+    if policy is None: policy = _default_policy(model)
     own = 'eos', 'progress', 'trace'
     rule, _ = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*chat.__annotations__, *own])
     budget = new * rule.passes if budget is None else budget
