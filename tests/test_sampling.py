@@ -116,7 +116,40 @@ def test_a_beginning_does_not_end(encoder, how):
         given = row[(row >= 0) & (row != encoder.mask_id)].tolist()
         whole = encoder.tokenizer.encode(text)
         assert whole.special_tokens_mask[0] and whole.special_tokens_mask[-1] and given == whole.ids[:-1]
-    assert (start_ids(encoder, prompt='', **how)[:, :4] == encoder.mask_id).all()
+
+FAMILIES = ['llada', 'bert', 'dream', 'proseco', 'diffugpt', None]     # dream and diffugpt are shifted
+
+@pytest.mark.parametrize('how', [dict(max_new_tokens=4), dict(length=5), {}])
+@pytest.mark.parametrize('name', FAMILIES)
+def test_an_empty_prompt_is_a_text_from_nothing(pytestconfig, name, how):
+    "After what the tokenizer puts before a text, and beside others."
+    model = navira.load(name and pytestconfig.rootpath / 'tests' / 'golden' / name)
+    lead = model.tokenizer.encode('').ids[:-1]     # [CLS], without the [SEP]
+    for prompt in ('', ['', 'the']):
+        x = start_ids(model, prompt=prompt, **how)
+        assert x[0, :len(lead)].tolist() == lead and set(x[0, len(lead):].tolist()) <= {model.mask_id, -1}
+        out = sample(model, 'mdlm', 4, prompt=prompt, eos='keep', **how)
+        assert out.tokens.shape == x.shape and (out.tokens != model.mask_id).all()
+
+def test_special_tokens_round_a_prompt_are_not_of_the_text(encoder):
+    "Those that a user typed are, and so are those that the model wrote."
+    cls, sep = encoder.tokenizer.encode('').tokens
+    seen, blank = [], encoder.tokenizer.id_to_token(encoder.mask_id)
+    how = dict(eos='keep', stream=seen.append)
+    for prompt, kw in (('the [MASK*2] man', {}), (['the [MASK*2] man', 'man [MASK*3] the'], {}),
+                       ('the', dict(max_new_tokens=2)), (f'the {blank} man {sep}', {})):
+        seen.clear()
+        out = sample(encoder, 'backbone', 2, prompt=prompt, **how, **kw)
+        assert (out.tokens[:, 0] == encoder.tokenizer.token_to_id(cls)).all()
+        for text, ids in zip(out, out.tokens.tolist()):
+            ids = [i for i in ids if i >= 0][1:]
+            if not kw: assert ids.pop() == encoder.tokenizer.token_to_id(sep)
+            assert text == encoder.tokenizer.decode(ids, skip_special_tokens=False)
+        last = {p.sample: str(p) for p in seen}
+        assert [last[i] for i in range(len(out))] == out.texts == out[:] and repr(out[0])[1:-1] in repr(out)
+    assert out[0].startswith('the') and out[0].endswith(sep) and not out[0].endswith(sep + sep)
+    ids = encoder.tokenizer.encode('the').ids
+    assert sample(encoder, 'backbone', 2, prompt=ids, length=5)[0].startswith(cls)
 
 def test_a_text_with_blanks_keeps_its_end(encoder):
     for text in ('the [MASK*2] man', 'the man [MASK*2]'):
