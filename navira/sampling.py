@@ -179,8 +179,12 @@ def _blanks(model) -> tuple[Tokenizer, str]: # one that reads blanks, and how th
     return tok, blank
 
 def _expanded(text: str, blank: str, most: int) -> str:
-    "With twelve blanks for `[MASK*12]`."
-    return re.sub(r'\[MASK\*(\d{1,6})\]', lambda m: blank * check_int('MASK*', int(m[1]), 1, high=most), text)
+    "With a blank for `[MASK]`, and twelve for `[MASK*12]`. ValueError for `[MASK*x]`."
+    def blanks(m: re.Match) -> str:
+        if m[1] is None: return blank
+        if re.fullmatch('[0-9]+', m[1]) and 0 < int(m[1][:9]) <= most: return blank * int(m[1])
+        raise ValueError(f'{m[0]}: expected a number of blanks from 1 to {most}, as in [MASK*{min(12, most)}]')
+    return re.sub(r'\[MASK(?:\*([^\[\]\n]*))?\]', blanks, text)
 
 def _specials(tok: Tokenizer, blank: str) -> tuple[int, int]:
     "How many special tokens the tokenizer puts before a text, such as [CLS], and after it, such as [SEP]."
@@ -370,7 +374,7 @@ def _as_many_as_fit(
 @torch.inference_mode()
 def sample(
     model: Model, # from `navira.load`, or what maps ids [B, L] to a `Forward` and has `mask_id` and `length`
-    policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
+    policy: str | Policy | None = None, # a name, or a `Policy`; None: NAVIRA's, or LLaDA's for a model without a head
     budget: int = 128, # forward passes
     n: int | None = None, # samples; None: one a prompt. With several prompts it must be their number
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
@@ -383,16 +387,19 @@ def sample(
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     block_length: int | None = None, # write so many free positions at a time, left to right
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # of a text that has ended: drop what follows, keep it, never end
-    stream: Callable[[Partial], None] | None = None, # is called after each step with each text as it stands
+    stream: Callable[[Partial], None] | None = None, # is called after each step with each text as it stands; see above
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2).
 
     ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is the tokenizer's mask
-    token, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may have any lengths.
+    token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may have any lengths.
 
     A text ends with a token that the model names in `eos_ids`, if nothing was given after it. With blocks, and with
     policies that never remask, a text that has ended takes part in no further pass.
+
+    `stream` gets a `Partial`: `sample`, the number of the text; `ids`, of its tokens and masks; `settled`, so many of
+    the first ids stay as they are; `str` of it is the text, masks as the tokenizer writes them.
 
     `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where several threads
     call the model; a model without a `device` counts as on the CPU. `progress=None` shows a bar in a terminal or a
@@ -400,7 +407,8 @@ def sample(
     the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a
     negative number)."""
     _check_model(model)
-    rule, hyper, block_length = _told_blocks(policy, hyper, block_length, inspect.signature(sample).parameters)
+    if policy is None: policy = _default_policy(model)
+    rule, hyper, block_length = _told_blocks(policy, hyper, block_length, _keywords(sample))
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of the number of rows')
     batch_size = None if batch_size is None else check_int('batch_size', batch_size, 1)
@@ -580,6 +588,10 @@ def fits(model: Model, rule: Policy, length: int | None = None) -> None:
     if suits := getattr(rule.step, 'fits', None): suits(model, length or model.length)
     if rule.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(_NO_HEAD)
 
+def _default_policy(model: Any) -> str:
+    "NAVIRA's, or LLaDA's if the model has no quality head."
+    return 'llada-low-confidence' if getattr(model, 'quality', True) is None else 'navira-piecewise'
+
 def _check_model(model) -> None:
     "ValueError for what is no model of this library, with what to pass."
     if isinstance(model, (str, os.PathLike)):
@@ -605,6 +617,10 @@ class _Checked:
         return p
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
+def _keywords(f: Callable) -> list[str]:
+    "What a function can be given by name and need not."
+    return [k for k, p in inspect.signature(f).parameters.items() if p.default is not p.empty]
+
 def _registered(
     p: str | Policy,
     hyper: dict, # what was given by name, and is none of `own`
@@ -621,7 +637,7 @@ def _registered(
         raise ValueError(f"policy={p!r}: expected a name, such as 'prism', or a Policy{called}")
     known = parameters(_registry[check_choice('policy', p, _registry)])
     hyper = _renamed(hyper, known)
-    for k in hyper: _keyword(f'{p}: hyper-parameter', k, [*known, *own])
+    for k in hyper: _keyword(f'{p}: hyper-parameter', k, dict.fromkeys([*known, *own]))
     return policy(p, **hyper), hyper
 
 def _name(p: str | Policy, hyper: dict) -> str:

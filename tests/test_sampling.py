@@ -162,6 +162,19 @@ def test_half_a_character_is_no_text(embedded):
 
 # ---- Blanks
 
+@pytest.mark.parametrize('odd', ['[MASK*-1]', '[MASK*x]', '[MASK*10000000000]', '[MASK*0]', '[MASK*65]', '[MASK*]'])
+def test_a_blank_that_is_none_is_named(pytestconfig, odd):
+    "At once, and with the right form."
+    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+    for call in (navira.sample, lambda model, prompt: navira.fill(prompt, model=model)):
+        with says(ValueError, odd, '64', '[MASK*12]'): call(model, prompt=f'the {odd} man')
+
+@pytest.mark.parametrize('name', ['llada', 'bert', None])
+def test_one_blank_is_written_alike_for_all_models(pytestconfig, name):
+    model = navira.load(name and pytestconfig.rootpath / 'tests' / 'golden' / name)
+    a, b = (start_ids(model, prompt=f'the {blank} man') for blank in ('[MASK]', '[MASK*1]'))
+    assert a.equal(b) and (a == model.mask_id).sum() == 1
+
 def test_a_blank_takes_its_leading_space(embedded):
     M, ids = embedded.mask_id, lambda t: _encode(embedded, [t])[0].tolist()
     space = embedded.tokenizer.encode(' ').ids[0]
@@ -214,6 +227,17 @@ def test_a_model_of_transformers_is_told_what_to_be():
     bert = type('BertForMaskedLM', (torch.nn.Linear,), dict(__module__='transformers.models.bert.modeling_bert'))(2, 2)
     with says(ValueError, 'BertForMaskedLM', 'no mask_id and no length', 'Forward', 'transformers'): sample(bert)
 
+def test_without_a_named_policy_the_model_chooses(pytestconfig, embedded):
+    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+    assert sample(model, budget=4, length=8).policy == 'llada-low-confidence'
+    assert navira.fill('the ___', model=model).policy == 'llada-low-confidence'
+    assert sample(embedded, budget=4, length=8).policy == navira.fill('the ___').policy == 'navira-piecewise'
+    parts = 'navira finetune --model FOLDER --lora 16', 'load(head=) or --head', 'llada-low-confidence'
+    with says(ValueError, *parts): sample(model, 'prism', 4)
+
+def test_what_stream_gets_is_said():
+    assert all(f'`{name}`' in sample.__doc__ for name in ('Partial', 'sample', 'ids', 'settled'))
+
 def test_a_model_without_a_head():
     model = NoHead()
     assert len(sample(model, 'backbone', 4)) == 1
@@ -238,7 +262,6 @@ def test_a_model_without_a_head():
         (['eta', 'has them already'], dict(policy=navira.policy('prism'), eta=0.1)),
         (['policy=3', "'prism'"], dict(policy=3)),
         (['policy=', 'would give when called'], dict(policy=policies()['prism'])),
-        (['policy=None'], dict(policy=None)),
         (["progress='yes'"], dict(progress='yes')),
     ],
 )
