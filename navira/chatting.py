@@ -4,12 +4,13 @@
 
 # %% ../nbs/chatting.ipynb #3b63d7e9
 from __future__ import annotations
+import copy
 from collections.abc import Callable
 from typing import Any
 
 from .base.checks import check_int
 from .core import Policy
-from .sampling import _registered, Partial, sample
+from .sampling import _default_policy, _keywords, _registered, Partial, sample
 
 # %% auto #0
 __all__ = ['chat']
@@ -43,16 +44,28 @@ def chat_ids(
     return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634
-def _default_policy(model: Any) -> str:
-    "LLaDA's, or NAVIRA's if the model has a quality head."
-    return 'navira-piecewise' if getattr(model, 'quality', None) else 'llada-low-confidence'
+def _turn_end(tok: Any) -> int | None:
+    "The token that closes an answer in the template: the first special one after its text."
+    marker = 'navira-answer'
+    talk = [dict(role='user', content='x'), dict(role='assistant', content=marker)]
+    try: _, said, rest = _templated(tok, talk).rpartition(marker)
+    except ValueError: return None
+    special = {i for i, token in tok.added_tokens_decoder.items() if token.special}
+    return next((i for i in tok(rest if said else '', add_special_tokens=False)['input_ids'] if i in special), None)
+
+def _answering(model: Any) -> Any:
+    "The same model, whose texts also end with the token that closes a turn."
+    if (end := _turn_end(model.text_tokenizer)) in (None, *model.eos_ids): return model
+    out = copy.copy(model)
+    out.ends = (*model.eos_ids, end)
+    return out
 
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
     policy: str | Policy | None = None, # None: LLaDA's, or NAVIRA's if the model has a quality head
     budget: int | None = None, # forward passes; None: of a step a new token
-    max_new_tokens: int = 128, # the longest answer
+    max_new_tokens: int | None = None, # the longest answer; None: 128, or what the model has room for
     block_length: int | None = None, # write so many tokens at a time, left to right
     seed: int = 0,
     stream: Callable[[Partial], None] | None = None, # as in `sample`
@@ -60,10 +73,12 @@ def chat(
 ) -> str: # the answer
     "One answer to a conversation. The template is the tokenizer's own; ValueError where there is none."
     ids = chat_ids(model, messages)
-    new = check_int('max_new_tokens', max_new_tokens, 1)
+    new = min(128, max(1, model.length - len(ids))) if max_new_tokens is None else max_new_tokens
+    new = check_int('max_new_tokens', new, 1)
     if policy is None: policy = _default_policy(model)
     own = 'eos', 'progress', 'trace'
-    rule, _ = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*chat.__annotations__, *own])
+    rule, _ = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*_keywords(chat), *own])
     budget = new * rule.passes if budget is None else budget
     told: dict[str, Any] = dict(block_length=block_length, stream=stream) | hyper
-    return sample(model, policy, budget, seed=seed, prompt=[ids], max_new_tokens=new, **told).new_texts[0].strip()
+    out = sample(_answering(model), policy, budget, seed=seed, prompt=[ids], max_new_tokens=new, **told)
+    return out.new_texts[0].strip()

@@ -87,8 +87,8 @@ class State:
 
 # %% ../nbs/02_policies.ipynb #24193f4c
 _DIVERGED = 'its weights have diverged, or overflow in this precision'
-_NO_HEAD = ('this policy needs a quality head and the model has none: `navira finetune` trains one; '
-            'backbone and mdlm need none')
+_NO_HEAD = ('this policy needs a quality head and the model has none: `navira finetune --model FOLDER --lora 16` '
+            'trains one, load(head=) or --head loads it; backbone, mdlm and llada-low-confidence need none')
 
 def _finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least: bf16 rounds probabilities
     "ValueError unless each row has a largest number: NaN, +inf, or a row of -inf alone is no distribution."

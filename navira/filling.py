@@ -5,14 +5,14 @@
 # %% ../nbs/filling.ipynb #aa264816
 from __future__ import annotations
 import functools
-import inspect
 import re
 from collections.abc import Callable
 
 from .base.checks import check_int
 from .core import Model, Policy
 from .models.loading import load
-from .sampling import _blanks, _check_model, _expanded, _registered, affordable, sample, Samples
+from .sampling import (
+    _blanks, _check_model, _default_policy, _expanded, _keywords, _registered, affordable, sample, Samples)
 
 # %% auto #0
 __all__ = ['fill']
@@ -26,7 +26,7 @@ def fill(
     n: int = 1, # fillings of each text
     tokens: int | None = None, # in each blank; None: one for each three underscores
     model: Model | None = None, # from `navira.load`; None: the embedded one
-    policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
+    policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
     budget: int | None = None, # forward passes; None: of two steps a token of the text with most blanks, at most 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
     progress: bool | Callable[[int], None] | None = None, # as in `sample`
@@ -37,7 +37,8 @@ def fill(
     _check_model(model)
     own = 'length', 'trace', 'batch_size', 'first'
     ruled = {k: v for k, v in hyper.items() if k not in own}
-    rule, _ = _registered(policy, ruled, [*inspect.signature(fill).parameters, *own])
+    if policy is None: policy = _default_policy(model)
+    rule, _ = _registered(policy, ruled, [*_keywords(fill), *own])
     blank = _blanks(model)[1]
     prompts = _with_blanks(text, blank, tokens, model.length)
     if budget is None: budget = min(128, 2 * rule.passes * max(t.count(blank) for t in prompts))

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, cast, Literal, TypeVar
 
 import torch
@@ -65,28 +66,32 @@ def start_ids(
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
 ) -> Tensor: # [n, L] int64, mask_id where free, -1 after the end of a text that is shorter than others
     "What the sampler starts from. One prompt is that of all samples, several are one a sample."
-    if max_new_tokens is not None: return _continued(model, n, length, prompt, max_new_tokens)
+    return _started(model, n, length, prompt, max_new_tokens)[0]
+
+def _started(model: Model, n: int | None, length, prompt, new: int | None) -> tuple[Tensor, list[_Prompt]]:
+    "What `start_ids` gives, and the prompts."
+    if new is not None: return _continued(model, n, length, prompt, new)
     L = model.length if length is None else check_int('length', length, 1, f'expected at most {model.length}, and')
     if L > model.length:
         raise ValueError(f'length={L}: expected at most the {model.length} tokens the model was trained for')
     rows, n = _rows(model, n, prompt)
-    for ids, _ in rows: _check_ids(model, ids, L)
+    for p in rows: _check_ids(model, p.ids, L)
     affordable(n, L)
     x = _laid_out(rows, n, L, model.mask_id, length is None)
     if not (x == model.mask_id).any(1).all():
         raise ValueError(f'prompt: {L} given tokens fill the sequence of {L}, there is nothing left to write')
-    return x[:, :int((x >= 0).sum(1).max())]
+    return x[:, :int((x >= 0).sum(1).max())], rows
 
-def _laid_out(rows: list[tuple[Tensor, bool]], n: int, L: int, mask_id: int, end: bool) -> Tensor: # [n, L]
+def _laid_out(rows: list[_Prompt], n: int, L: int, mask_id: int, end: bool) -> Tensor: # [n, L]
     "The prompts in rows of masks; with `end`, -1 after a text with blanks, which is a whole text."
     x = torch.full((n, L), mask_id)
-    for b, (ids, blanks) in enumerate(rows):
+    for b, p in enumerate(rows):
         at = slice(None) if len(rows) == 1 else b
-        x[at, :len(ids)] = ids
-        if blanks and end: x[at, len(ids):] = -1
+        x[at, :len(p.ids)] = p.ids
+        if p.whole and end: x[at, len(p.ids):] = -1
     return x
 
-def _rows(model: Model, n: int | None, prompt, open_ended: bool = False) -> tuple[list[tuple[Tensor, bool]], int]:
+def _rows(model: Model, n: int | None, prompt, open_ended: bool = False) -> tuple[list[_Prompt], int]:
     "The prompts, and the number of samples."
     rows = [] if prompt is None else _prompts(model, prompt, open_ended)
     n = len(rows) or 1 if n is None else check_int('n', n, 1, 'the number of samples is')
@@ -94,23 +99,23 @@ def _rows(model: Model, n: int | None, prompt, open_ended: bool = False) -> tupl
     one = 'leave n out for one sample a prompt, or give one prompt'
     raise ValueError(f'prompt: {len(rows)} prompts for n={n} samples; {one}')
 
-def _continued(model: Model, n: int | None, length, prompt, new: int) -> Tensor: # [n, L]
+def _continued(model: Model, n: int | None, length, prompt, new: int) -> tuple[Tensor, list[_Prompt]]: # x: [n, L]
     "Prompts of any lengths, each with so many masks after it, then -1."
     if length is not None: raise ValueError(f'length={length} and max_new_tokens={new}: expected one of them')
     new = check_int('max_new_tokens', new, 1, high=model.length)
     rows, n = _rows(model, n, prompt, open_ended=True)
-    for i, (ids, _) in enumerate(rows):
-        if len(ids) + new > model.length:
-            raise ValueError(f'prompt {i}: {len(ids)} tokens and {new} new ones; expected at most {model.length} '
+    for i, p in enumerate(rows):
+        if len(p.ids) + new > model.length:
+            raise ValueError(f'prompt {i}: {len(p.ids)} tokens and {new} new ones; expected at most {model.length} '
                              'in all, which the model was trained for')
-        _check_ids(model, ids, model.length)
-    L = new + max([len(ids) for ids, _ in rows], default=0)
+        _check_ids(model, p.ids, model.length)
+    L = new + max([len(p.ids) for p in rows], default=0)
     affordable(n, L)
     x = torch.full((n, L), -1)
     for b in range(n):
-        ids = rows[b % len(rows)][0] if rows else torch.empty(0, dtype=torch.int64)
+        ids = rows[b % len(rows)].ids if rows else torch.empty(0, dtype=torch.int64)
         x[b, :len(ids)], x[b, len(ids):len(ids) + new] = ids, model.mask_id
-    return x
+    return x, rows
 
 def _check_ids(model: Model, ids: Tensor, L: int) -> None:
     "ValueError for ids [l] that are not of the vocabulary, or more than L."
@@ -121,12 +126,30 @@ def _check_ids(model: Model, ids: Tensor, L: int) -> None:
     if len(ids) > L: raise ValueError(f'prompt: {len(ids)} tokens are longer than the {L} of the sequence')
 
 # %% ../nbs/07_sampling.ipynb #80175e79
-def _prompts(model: Model, prompt, open_ended: bool = False) -> list[tuple[Tensor, bool]]:
-    "Of each: ids [l]; is it a text with blanks? `open_ended`: even such a text is followed by masks."
+@dataclass(frozen=True)
+class _Prompt:
+    "A prompt as the sampler takes it."
+    ids: Tensor          # [l]
+    whole: bool = False  # is it a text with blanks?
+    lead: int = 0        # special tokens that the tokenizer put before the text
+    trail: int = 0       # and after it
+
+def _prompts(model: Model, prompt, open_ended: bool = False) -> list[_Prompt]:
+    "A prompt or several. `open_ended`: even a text with blanks is followed by masks."
     texts = [prompt] if isinstance(prompt, str) else prompt
     if isinstance(texts, (list, tuple)) and texts and all(isinstance(t, str) for t in texts):
-        return [(r, bool((r == model.mask_id).any())) for r in _encode(model, texts, open_ended)]
-    return [(r, False) for r in _ids(prompt)]
+        lead, trail = _specials(*_blanks(model))
+        rows = [(r, bool((r == model.mask_id).any())) for r in _encode(model, texts, open_ended)]
+        return [_Prompt(r, blanks, lead, trail if blanks and not open_ended else 0) for r, blanks in rows]
+    return [_Prompt(r) for r in _ids(prompt)]
+
+def _around(x: Tensor, prompts: list[_Prompt]) -> Tensor: # [n, L] bool
+    "Where special tokens stand that a tokenizer put round a text: they are not of the text."
+    around, i = torch.zeros_like(x, dtype=torch.bool), torch.arange(x.shape[1])
+    for b, p in enumerate(prompts):
+        around[slice(None) if len(prompts) == 1 else b] = (
+            (i < p.lead) | (i >= len(p.ids) - p.trail) & (i < len(p.ids)))
+    return around
 
 def _ids(prompt) -> list[Tensor]: # each [l]
     several = isinstance(prompt, (list, tuple))
@@ -156,12 +179,23 @@ def _blanks(model) -> tuple[Tokenizer, str]: # one that reads blanks, and how th
     return tok, blank
 
 def _expanded(text: str, blank: str, most: int) -> str:
-    "With twelve blanks for `[MASK*12]`."
-    return re.sub(r'\[MASK\*(\d{1,6})\]', lambda m: blank * check_int('MASK*', int(m[1]), 1, high=most), text)
+    "With a blank for `[MASK]`, and twelve for `[MASK*12]`. ValueError for `[MASK*x]`."
+    def blanks(m: re.Match) -> str:
+        if m[1] is None: return blank
+        if re.fullmatch('[0-9]+', m[1]) and 0 < int(m[1][:9]) <= most: return blank * int(m[1])
+        raise ValueError(f'{m[0]}: expected a number of blanks from 1 to {most}, as in [MASK*{min(12, most)}]')
+    return re.sub(r'\[MASK(?:\*([^\[\]\n]*))?\]', blanks, text)
+
+def _specials(tok: Tokenizer, blank: str) -> tuple[int, int]:
+    "How many special tokens the tokenizer puts before a text, such as [CLS], and after it, such as [SEP]."
+    told = tok.encode(blank)
+    at = told.ids.index(tok.token_to_id(blank))
+    return sum(told.special_tokens_mask[:at]), sum(told.special_tokens_mask[at + 1:])
 
 def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tensor]: # ids [l] of each
     "Masks follow a text without blanks, and an `open_ended` one: it goes without what a tokenizer puts after a whole."
     tok, blank = _blanks(model)
+    lead, _ = _specials(tok, blank)
     def ids(text: str) -> Tensor:
         try: text.encode()
         except UnicodeEncodeError as e:
@@ -173,7 +207,7 @@ def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tenso
         blanks = found == model.mask_id
         if blanks.any() and not open_ended: return found
         own = (torch.tensor(told.special_tokens_mask) == 0) | blanks       # what the text itself says
-        return found[:int(own.nonzero().max()) + 1 if own.any() else 0]
+        return found[:int(own.nonzero().max()) + 1 if own.any() else lead]
     return [ids(t) for t in texts]
 
 # %% ../nbs/07_sampling.ipynb #ed838041
@@ -207,6 +241,7 @@ class Samples:
     first: int = 0           # number of the first sample
     charged: int | None = None # forward passes that the policy's steps are charged, run or not; None: the budget
     given: Tensor | None = None # [n] int64: how many tokens of a prompt each text begins with
+    around: Tensor | None = None # [n, L] bool: special tokens that the tokenizer put round a prompt, not in the texts
 
     def decode(self, ids) -> str: # token ids -> text
         if self.tokenizer is None: raise ValueError('this model has no tokenizer: read .tokens')
@@ -223,10 +258,13 @@ class Samples:
         return [self.tokenizer.decode(i, skip_special_tokens=True) for i in ids]
 
     def __len__(self) -> int: return len(self.tokens)
-    def __iter__(self) -> Iterator[str]: return map(self.decode, self.tokens)
+    def __iter__(self) -> Iterator[str]: return map(self._text, range(len(self)))
     def __getitem__(self, i): # a text, or of a slice a list of them
-        if isinstance(i, slice): return list(map(self.decode, self.tokens[i]))
-        return self.decode(self.tokens[range(len(self))[i]])
+        rows = range(len(self))[i]
+        return [self._text(row) for row in rows] if isinstance(i, slice) else self._text(rows)
+    def _text(self, row: int) -> str:
+        ids = self.tokens[row]
+        return self.decode(ids if self.around is None else ids[~self.around[row]])
 
     @property
     def cost(self) -> str:
@@ -240,7 +278,7 @@ class Samples:
     def _shown(self, most: int = 8) -> list[str]:
         "The first texts, harmless to a terminal; ids where there is no tokenizer."
         if self.tokenizer is None: return [str(row.tolist()) for row in self.tokens[:most]]
-        return [printable(self.decode(row)) for row in self.tokens[:most]]
+        return [printable(text) for text in self[:most]]
 
     def __repr__(self) -> str:
         texts = [f'[{i}] {text}' for i, text in enumerate(self._shown())]
@@ -286,9 +324,12 @@ class Partial:
     ids: list[int]    # of its tokens, and masks
     settled: int      # so many of the first ids stay as they are
     tokenizer: Any = field(default=None, repr=False)
+    around: tuple[bool, ...] = field(default=(), repr=False) # of each id: is it none of the text, but put round it?
 
     def __str__(self) -> str:
-        return str(self.ids) if self.tokenizer is None else self.tokenizer.decode(self.ids, skip_special_tokens=False)
+        if self.tokenizer is None: return str(self.ids)
+        ids = [v for v, odd in zip_longest(self.ids, self.around) if not odd]
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
 
 # %% ../nbs/07_sampling.ipynb #f013eb2f
 class _Recorder:
@@ -333,7 +374,7 @@ def _as_many_as_fit(
 @torch.inference_mode()
 def sample(
     model: Model, # from `navira.load`, or what maps ids [B, L] to a `Forward` and has `mask_id` and `length`
-    policy: str | Policy = 'navira-piecewise', # a registered name, or a `Policy`
+    policy: str | Policy | None = None, # a name, or a `Policy`; None: NAVIRA's, or LLaDA's for a model without a head
     budget: int = 128, # forward passes
     n: int | None = None, # samples; None: one a prompt. With several prompts it must be their number
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
@@ -346,16 +387,19 @@ def sample(
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     block_length: int | None = None, # write so many free positions at a time, left to right
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # of a text that has ended: drop what follows, keep it, never end
-    stream: Callable[[Partial], None] | None = None, # is called after each step with each text as it stands
+    stream: Callable[[Partial], None] | None = None, # is called after each step with each text as it stands; see above
     **hyper, # hyper-parameters of a named policy
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2).
 
     ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is the tokenizer's mask
-    token, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may have any lengths.
+    token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may have any lengths.
 
     A text ends with a token that the model names in `eos_ids`, if nothing was given after it. With blocks, and with
     policies that never remask, a text that has ended takes part in no further pass.
+
+    `stream` gets a `Partial`: `sample`, the number of the text; `ids`, of its tokens and masks; `settled`, so many of
+    the first ids stay as they are; `str` of it is the text, masks as the tokenizer writes them.
 
     `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where several threads
     call the model; a model without a `device` counts as on the CPU. `progress=None` shows a bar in a terminal or a
@@ -363,12 +407,14 @@ def sample(
     the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a
     negative number)."""
     _check_model(model)
-    rule, hyper, block_length = _told_blocks(policy, hyper, block_length, inspect.signature(sample).parameters)
+    if policy is None: policy = _default_policy(model)
+    rule, hyper, block_length = _told_blocks(policy, hyper, block_length, _keywords(sample))
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of the number of rows')
     batch_size = None if batch_size is None else check_int('batch_size', batch_size, 1)
     seed, model = check_int('seed', seed, -2**63), _never_ending(model) if _check_eos(eos) == 'suppress' else model
-    x, t0 = start_ids(model, n, length, prompt, max_new_tokens), time.perf_counter()
+    (x, prompts), t0 = _started(model, n, length, prompt, max_new_tokens), time.perf_counter()
+    around = _around(x, prompts)
     name = _name(policy, hyper)
     fits(model, rule, x.shape[1])
     steps = _block_steps(rule, budget, x == model.mask_id, block_length)
@@ -377,12 +423,13 @@ def sample(
     first = check_int('first', first, 0, high=2**63 - len(x))
     ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
     with _told(progress, T * len(x), name) as tell:
-        run = _Run(model, rule, x, steps, block_length, seed, first, trace, tell, ends, stream)
+        run = _Run(model, rule, x, steps, block_length, seed, first, trace, tell, around, ends, stream)
         tokens, forwards, traces = run(batch_size)
     cost = T * rule.passes
     charged, tokenizer = min(cost, int(budget)) if rule.matched else cost, getattr(model, 'tokenizer', None)
     given, seconds = ((x == model.mask_id).cumsum(1) == 0).sum(1), time.perf_counter() - t0
-    return Samples(tokens, forwards, T, int(budget), seconds, tokenizer, traces, name, seed, first, charged, given)
+    return Samples(tokens, forwards, T, int(budget), seconds, tokenizer, traces, name, seed, first, charged, given,
+                   around)
 
 def _told_blocks(policy: str | Policy, hyper: dict, block_length: int | None, own) -> tuple[Policy, dict, int | None]:
     "The rule, its hyper-parameters, and the length of blocks, unless the policy works in blocks itself and is told it."
@@ -434,6 +481,7 @@ class _Run:
     first: int # number of the first sample
     trace: bool
     tell: Callable[[int], None] # with the steps made
+    around: Tensor # [n, L] bool: special tokens that are not of the texts
     ends: tuple[int, ...] = () # tokens that end a text
     stream: Callable[[Partial], None] | None = None
     stop: threading.Event = field(default_factory=threading.Event) # interrupted, or another batch has failed
@@ -507,9 +555,11 @@ class _Run:
         final = st.fixed & (st.x != st.mask_id) | ~free          # finished blocks, and the prompt
         if st.i == st.n or self.rule.remask is nothing and self.rule.step is None: final = st.x != st.mask_id
         settled = final.int().cumprod(1).sum(1)
-        for number, ids, n in zip((self.first + rows).tolist(), st.x.tolist(), settled.tolist(), strict=True):
+        tok = getattr(self.model, 'tokenizer', None)
+        for row, ids, n in zip(rows.tolist(), st.x.tolist(), settled.tolist(), strict=True):
             ids = [i for i in ids if i >= 0]
-            self.stream(Partial(number, ids, min(n, len(ids)), getattr(self.model, 'tokenizer', None)))
+            around = tuple(self.around[row, :len(ids)].tolist())
+            self.stream(Partial(self.first + row, ids, min(n, len(ids)), tok, around))
 
     def check_full(self, st: State) -> None:
         if not (left := int(st.masked.sum())): return
@@ -538,6 +588,10 @@ def fits(model: Model, rule: Policy, length: int | None = None) -> None:
     if suits := getattr(rule.step, 'fits', None): suits(model, length or model.length)
     if rule.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(_NO_HEAD)
 
+def _default_policy(model: Any) -> str:
+    "NAVIRA's, or LLaDA's if the model has no quality head."
+    return 'llada-low-confidence' if getattr(model, 'quality', True) is None else 'navira-piecewise'
+
 def _check_model(model) -> None:
     "ValueError for what is no model of this library, with what to pass."
     if isinstance(model, (str, os.PathLike)):
@@ -563,6 +617,10 @@ class _Checked:
         return p
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
+def _keywords(f: Callable) -> list[str]:
+    "What a function can be given by name and need not."
+    return [k for k, p in inspect.signature(f).parameters.items() if p.default is not p.empty]
+
 def _registered(
     p: str | Policy,
     hyper: dict, # what was given by name, and is none of `own`
@@ -579,7 +637,7 @@ def _registered(
         raise ValueError(f"policy={p!r}: expected a name, such as 'prism', or a Policy{called}")
     known = parameters(_registry[check_choice('policy', p, _registry)])
     hyper = _renamed(hyper, known)
-    for k in hyper: _keyword(f'{p}: hyper-parameter', k, [*known, *own])
+    for k in hyper: _keyword(f'{p}: hyper-parameter', k, dict.fromkeys([*known, *own]))
     return policy(p, **hyper), hyper
 
 def _name(p: str | Policy, hyper: dict) -> str:

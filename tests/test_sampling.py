@@ -116,7 +116,40 @@ def test_a_beginning_does_not_end(encoder, how):
         given = row[(row >= 0) & (row != encoder.mask_id)].tolist()
         whole = encoder.tokenizer.encode(text)
         assert whole.special_tokens_mask[0] and whole.special_tokens_mask[-1] and given == whole.ids[:-1]
-    assert (start_ids(encoder, prompt='', **how)[:, :4] == encoder.mask_id).all()
+
+FAMILIES = ['llada', 'bert', 'dream', 'proseco', 'diffugpt', None]     # dream and diffugpt are shifted
+
+@pytest.mark.parametrize('how', [dict(max_new_tokens=4), dict(length=5), {}])
+@pytest.mark.parametrize('name', FAMILIES)
+def test_an_empty_prompt_is_a_text_from_nothing(pytestconfig, name, how):
+    "After what the tokenizer puts before a text, and beside others."
+    model = navira.load(name and pytestconfig.rootpath / 'tests' / 'golden' / name)
+    lead = model.tokenizer.encode('').ids[:-1]     # [CLS], without the [SEP]
+    for prompt in ('', ['', 'the']):
+        x = start_ids(model, prompt=prompt, **how)
+        assert x[0, :len(lead)].tolist() == lead and set(x[0, len(lead):].tolist()) <= {model.mask_id, -1}
+        out = sample(model, 'mdlm', 4, prompt=prompt, eos='keep', **how)
+        assert out.tokens.shape == x.shape and (out.tokens != model.mask_id).all()
+
+def test_special_tokens_round_a_prompt_are_not_of_the_text(encoder):
+    "Those that a user typed are, and so are those that the model wrote."
+    cls, sep = encoder.tokenizer.encode('').tokens
+    seen, blank = [], encoder.tokenizer.id_to_token(encoder.mask_id)
+    how = dict(eos='keep', stream=seen.append)
+    for prompt, kw in (('the [MASK*2] man', {}), (['the [MASK*2] man', 'man [MASK*3] the'], {}),
+                       ('the', dict(max_new_tokens=2)), (f'the {blank} man {sep}', {})):
+        seen.clear()
+        out = sample(encoder, 'backbone', 2, prompt=prompt, **how, **kw)
+        assert (out.tokens[:, 0] == encoder.tokenizer.token_to_id(cls)).all()
+        for text, ids in zip(out, out.tokens.tolist()):
+            ids = [i for i in ids if i >= 0][1:]
+            if not kw: assert ids.pop() == encoder.tokenizer.token_to_id(sep)
+            assert text == encoder.tokenizer.decode(ids, skip_special_tokens=False)
+        last = {p.sample: str(p) for p in seen}
+        assert [last[i] for i in range(len(out))] == out.texts == out[:] and repr(out[0])[1:-1] in repr(out)
+    assert out[0].startswith('the') and out[0].endswith(sep) and not out[0].endswith(sep + sep)
+    ids = encoder.tokenizer.encode('the').ids
+    assert sample(encoder, 'backbone', 2, prompt=ids, length=5)[0].startswith(cls)
 
 def test_a_text_with_blanks_keeps_its_end(encoder):
     for text in ('the [MASK*2] man', 'the man [MASK*2]'):
@@ -128,6 +161,19 @@ def test_half_a_character_is_no_text(embedded):
     with says(ValueError, 'prompt', 'at character 2'): sample(embedded, 'prism', 4, prompt='ab\ud800')
 
 # ---- Blanks
+
+@pytest.mark.parametrize('odd', ['[MASK*-1]', '[MASK*x]', '[MASK*10000000000]', '[MASK*0]', '[MASK*65]', '[MASK*]'])
+def test_a_blank_that_is_none_is_named(pytestconfig, odd):
+    "At once, and with the right form."
+    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+    for call in (navira.sample, lambda model, prompt: navira.fill(prompt, model=model)):
+        with says(ValueError, odd, '64', '[MASK*12]'): call(model, prompt=f'the {odd} man')
+
+@pytest.mark.parametrize('name', ['llada', 'bert', None])
+def test_one_blank_is_written_alike_for_all_models(pytestconfig, name):
+    model = navira.load(name and pytestconfig.rootpath / 'tests' / 'golden' / name)
+    a, b = (start_ids(model, prompt=f'the {blank} man') for blank in ('[MASK]', '[MASK*1]'))
+    assert a.equal(b) and (a == model.mask_id).sum() == 1
 
 def test_a_blank_takes_its_leading_space(embedded):
     M, ids = embedded.mask_id, lambda t: _encode(embedded, [t])[0].tolist()
@@ -181,6 +227,17 @@ def test_a_model_of_transformers_is_told_what_to_be():
     bert = type('BertForMaskedLM', (torch.nn.Linear,), dict(__module__='transformers.models.bert.modeling_bert'))(2, 2)
     with says(ValueError, 'BertForMaskedLM', 'no mask_id and no length', 'Forward', 'transformers'): sample(bert)
 
+def test_without_a_named_policy_the_model_chooses(pytestconfig, embedded):
+    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+    assert sample(model, budget=4, length=8).policy == 'llada-low-confidence'
+    assert navira.fill('the ___', model=model).policy == 'llada-low-confidence'
+    assert sample(embedded, budget=4, length=8).policy == navira.fill('the ___').policy == 'navira-piecewise'
+    parts = 'navira finetune --model FOLDER --lora 16', 'load(head=) or --head', 'llada-low-confidence'
+    with says(ValueError, *parts): sample(model, 'prism', 4)
+
+def test_what_stream_gets_is_said():
+    assert all(f'`{name}`' in sample.__doc__ for name in ('Partial', 'sample', 'ids', 'settled'))
+
 def test_a_model_without_a_head():
     model = NoHead()
     assert len(sample(model, 'backbone', 4)) == 1
@@ -205,7 +262,6 @@ def test_a_model_without_a_head():
         (['eta', 'has them already'], dict(policy=navira.policy('prism'), eta=0.1)),
         (['policy=3', "'prism'"], dict(policy=3)),
         (['policy=', 'would give when called'], dict(policy=policies()['prism'])),
-        (['policy=None'], dict(policy=None)),
         (["progress='yes'"], dict(progress='yes')),
     ],
 )

@@ -56,7 +56,7 @@ def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, 
     return label, rule, given
 
 def _default(net) -> str:
-    from navira.chatting import _default_policy
+    from navira.sampling import _default_policy
     return _default_policy(net)
 
 def _utf8(option: str, text: str) -> str:

@@ -21,7 +21,7 @@ from transformers.generation import (
 from ..core import Policy
 from ..diffusion import Forward
 from ..models.transformers import HiddenForward, TransformersLM, wrap
-from ..sampling import _registered, Partial, sample
+from ..sampling import _keywords, _registered, Partial, sample
 
 # %% auto #0
 __all__ = ['generate_with']
@@ -57,7 +57,8 @@ def _refuse(what: str, found: list, known: tuple[type, ...]) -> None:
 
 def _check_config(config: GenerationConfig) -> None:
     for name, none in dict(num_beams=1, num_beam_groups=1, penalty_alpha=None, output_scores=False,
-                           output_logits=False, output_attentions=False, output_hidden_states=False).items():
+                           output_logits=False, output_attentions=False, output_hidden_states=False,
+                           prompt_lookup_num_tokens=None, assistant_early_exit=None, dola_layers=None).items():
         value = getattr(config, name, none)
         if value not in (none, None): raise ValueError(f'{name}={value}: a policy has none; expected {none}')
 
@@ -101,13 +102,16 @@ def generate_with(
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
     import navira.peers     # noqa: F401  policies register themselves when imported
-    rule, _ = _registered(policy, hyper, generate_with.__annotations__)
+    rule, _ = _registered(policy, hyper, _keywords(generate_with))
+    if quality is not None and not callable(quality):
+        raise ValueError(f'quality={quality!r}: expected a head from hidden states [B, L, D] to [B, L], or None')
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
              stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig, streamer=None,
              **inputs: Any):
-        streamer = _streamer() if streamer is None else streamer
+        streamer = _asked('streamer') if streamer is None else streamer
         _check_config(generation_config)
+        _check_asked(model, mask_id, inputs)
         _refuse('logits_processor', logits_processor, _BY_ROW)
         _refuse('stopping_criteria', stopping_criteria, _KNOWN_ENDS)
         new = generation_config.max_length - input_ids.shape[1]
@@ -133,11 +137,21 @@ def generate_with(
         return GenerateDecoderOnlyOutput(sequences=sequences)
     return loop
 
-def _streamer() -> Any:
-    "The streamer that `generate` was called with: transformers 5.23 hands it to its own loops only."
+def _asked(name: str) -> Any:
+    "What `generate` was called with: transformers 5.23 hands a streamer or an assistant to its own loops only."
     frame = inspect.currentframe()
-    while frame and not (frame.f_code.co_name == 'generate' and 'streamer' in frame.f_locals): frame = frame.f_back
-    return frame.f_locals.get('streamer') if frame else None
+    while frame and not (frame.f_code.co_name == 'generate' and name in frame.f_locals): frame = frame.f_back
+    return frame.f_locals.get(name) if frame else None
+
+def _check_asked(model: PreTrainedModel, mask_id: int | None, inputs: dict[str, Any]) -> None:
+    "ValueError for what a policy cannot work with, or lacks."
+    if (helper := _asked('assistant_model')) is not None:
+        raise ValueError(f'assistant_model={type(helper).__name__}: a policy has none; expected None')
+    if inputs.get('inputs_embeds') is not None:
+        raise ValueError('inputs_embeds: a policy reads tokens; expected input_ids')
+    if mask_id is None and getattr(model.config, 'mask_token_id', None) is None:
+        raise ValueError(f'{type(model).__name__}: which token is the mask? Its configuration does not say; '
+                         'expected generate_with(..., mask_id=)')
 
 class _Stream:
     "Hands a streamer the tokens that are settled, each once, from left to right; the prompt it has from `generate`."

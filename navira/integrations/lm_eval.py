@@ -4,6 +4,7 @@
 
 # %% ../../nbs/integrations/lm_eval.ipynb #c36b7c62
 from __future__ import annotations
+import functools
 import warnings
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..chatting import _templated
 from ..core import portions
 from ..diffusion import Forward
 from ..models.loading import load
-from ..sampling import _registered, sample
+from ..sampling import _encode, _keywords, _registered, sample
 
 # %% auto #0
 __all__ = []
@@ -80,7 +81,7 @@ class Navira(LM):
         super().__init__()
         how = {k: more.pop(k) for k in ('device_map', 'revision', 'head', 'mask_id', 'shift') if k in more}
         self.policy, self.hyper = policy, more
-        self.rule, _ = _registered(policy, more, Navira.__init__.__annotations__)
+        self.rule, _ = _registered(policy, more, _keywords(Navira.__init__))
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None    # the harness's default
         self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
         self.max_new_tokens, self.block_length = check_int('max_new_tokens', max_new_tokens, 1), block_length
@@ -103,16 +104,33 @@ class Navira(LM):
         return _templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
                           continue_final_message=not add_generation_prompt)
 
-    def ids(self, text: str) -> list[int]:
+    @functools.cached_property
+    def lead(self) -> list[int]:
+        "Special tokens that the tokenizer puts before a text, as `sample` does."
+        if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
+        return _encode(self.model, [''], open_ended=True)[0].tolist()
+
+    def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
         if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
         return self.model.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def context(self, text: str) -> list[int]:
+        "As `sample` reads a prompt: it begins with `lead`, once, as a chat template may have written it."
+        ids = self.ids(text)
+        return ids if ids[:len(self.lead)] == self.lead else [*self.lead, *ids]
+
+    def last(self, ids: list[int], most: int) -> list[int]:
+        "The last of a context that fits, behind its leading special tokens."
+        if len(ids) <= most: return ids
+        lead = self.lead if ids[:len(self.lead)] == self.lead else []
+        return [*lead[:most], *ids[len(ids) - max(0, most - len(lead)):]]
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         "Ids of both, told apart in the whole: a space between them belongs to the continuation."
         bare = context.rstrip()
         whole, start = self.ids(context + continuation), self.ids(bare)
         if not whole[len(start):]: whole = start + self.ids(context[len(bare):] + continuation)
-        return start, whole[len(start):]
+        return self.context(bare), whole[len(start):]
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         return [self.likely(*self.pair(*r.args)) for r in requests]
@@ -122,7 +140,7 @@ class Navira(LM):
         if (room := self.max_length - len(continuation)) < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most {self.max_length}, '
                              'which the model was trained for')
-        context = context[max(0, len(context) - room):]
+        context = self.last(context, room)
         told = log_likelihood(self.model, context, continuation, self.draws, self.seed, self.rows)
         return told, self.greedy and self.written(context, len(continuation)) == continuation
 
@@ -133,15 +151,16 @@ class Navira(LM):
         return out.tokens[0, len(context):].tolist()
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
-        L, texts = self.max_length, [self.ids(r.args[0]) for r in requests]
-        return [sum((self.likely([], ids[a:a + L])[0] for a in range(0, len(ids), L)), 0.) for ids in texts]
+        lead, texts = self.lead, [self.ids(r.args[0]) for r in requests]
+        L = self.max_length - len(lead)
+        return [sum((self.likely(lead, ids[a:a + L])[0] for a in range(0, len(ids), L)), 0.) for ids in texts]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         out = [''] * len(requests)
-        asked = [(i, self.ids(r.args[0]), *self.wanted(dict(r.args[1]))) for i, r in enumerate(requests)]
+        asked = [(i, self.context(r.args[0]), *self.wanted(dict(r.args[1]))) for i, r in enumerate(requests)]
         for new, given in sorted({(n, bool(ids)) for _, ids, _, n in asked}):       # without a context: no prompt
             these = [(i, ids, until) for i, ids, until, n in asked if (n, bool(ids)) == (new, given)]
-            prompts = [ids[-(self.max_length - new):] for _, ids, _ in these] if given else None
+            prompts = [self.last(ids, self.max_length - new) for _, ids, _ in these] if given else None
             res = sample(self.model, self.policy, self.budget or new * self.rule.passes, len(these), self.seed,
                          prompt=prompts, max_new_tokens=new, block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm, **self.hyper)

@@ -78,7 +78,8 @@ class Mine(LogitsProcessor):
 @pytest.mark.parametrize('odd, name', [
     (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'), (dict(no_repeat_ngram_size=2), 'NoRepeatNGram'),
     (dict(logits_processor=[Mine()]), 'Mine'), (dict(stopping_criteria=[MaxTimeCriteria(9.)]), 'MaxTimeCriteria'),
-    (dict(num_beams=2), 'num_beams=2'), (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True')])
+    (dict(num_beams=2), 'num_beams=2'), (dict(prompt_lookup_num_tokens=3), 'prompt_lookup_num_tokens=3'),
+    (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True')])
 def test_what_has_no_meaning_is_refused_by_name(net, odd, name):
     with says(ValueError, name): run(net, **odd)
 
@@ -127,7 +128,15 @@ def test_a_network_that_was_loaded_writes_as_its_model_does(pytestconfig, name):
     told = navira.sample(model, 'backbone', 8, prompt=[x[0]], max_new_tokens=6, eos='keep')
     assert out[0].tolist() == told.tokens[0].tolist() and model.config.to_dict() == before
 
+def test_an_assistant_and_embeddings_are_refused_by_name(net):
+    with says(ValueError, 'assistant_model'): run(net, assistant_model=net)
+    with says(ValueError, 'inputs_embeds', 'input_ids'):
+        run(net, inputs=dict(inputs_embeds=torch.zeros(1, 3, 16)))
+
 def test_mistakes(net):
+    with says(ValueError, 'quality=5', 'head'): generate_with('prism', quality=5)
+    with pytest.raises(KeyError) as e: generate_with('prism', zzzzz=1)
+    assert 'return' not in str(e.value) and 'hyper,' not in str(e.value) and 'mask_id' in str(e.value)
     with says(KeyError, 'policy', "'remdm-conf'"): generate_with('remdm-cond')
-    with says(ValueError, 'which token is the mask'):
+    with says(ValueError, 'which token is the mask', 'generate_with(..., mask_id=)'):
         net.generate(**X, custom_generate=generate_with('mdlm', 8), max_new_tokens=6)

@@ -8,6 +8,7 @@ from packaging.requirements import Requirement
 
 from navira.diffusion import nelbo
 from navira.joint import random_joint
+from navira.sampling import _encode
 from helpers.sample_api import says
 from toys import Tiny
 
@@ -149,6 +150,23 @@ def test_other_models(pytestconfig):
     assert isinstance(lm.generate_until([ask('generate_until', 'the', dict(max_gen_toks=8))], True)[0], str)
     assert lm.apply_chat_template([dict(role='user', content='the')]).endswith('assistant\n')
     assert all(v < 0 for v, _ in lm.loglikelihood([ask('loglikelihood', 'the', ' house')]))
+
+@pytest.mark.parametrize('name', ['bert', 'dream', 'llada'])
+def test_it_asks_as_sample_does(pytestconfig, name):
+    "Behind what the tokenizer puts before a text, also where the context is empty or too long."
+    lm = Navira(str(pytestconfig.rootpath / 'tests' / 'golden' / name), policy='backbone', budget=4, draws=4)
+    lead = lm.model.tokenizer.encode('').ids[:-1]
+    for text in ('the man', '', 'the ' * 200):
+        ids = lm.context(text)
+        assert ids[:len(lead)] == lead and ids == start_ids_of(lm, text)
+        start, more = lm.pair(text, ' house')
+        assert start == lm.context(text.rstrip()) and more and not set(lead) & set(more)
+        assert lm.last(ids, 9)[:len(lead)] == lead and len(lm.last(ids, 9)) <= 9
+        assert lm.loglikelihood([ask('loglikelihood', text, ' house')])[0][0] < 0
+        assert isinstance(lm.generate_until([ask('generate_until', text, dict(max_gen_toks=4))], True)[0], str)
+    assert lm.loglikelihood_rolling([ask('loglikelihood_rolling', 'the man ' * 60)])[0] < 0
+
+def start_ids_of(lm, text): return _encode(lm.model, [text], open_ended=True)[0].tolist()
 
 def test_mistakes():
     with says(KeyError, 'policy', "'prism'"): Navira(policy='prsim')
