@@ -189,7 +189,7 @@ def _expanded(text: str, blank: str, most: int) -> str:
 def _specials(tok: Tokenizer, blank: str) -> tuple[int, int]:
     "How many special tokens the tokenizer puts before a text, such as [CLS], and after it, such as [SEP]."
     told = tok.encode(blank)
-    at = told.ids.index(tok.token_to_id(blank))
+    at = told.tokens.index(blank)
     return sum(told.special_tokens_mask[:at]), sum(told.special_tokens_mask[at + 1:])
 
 def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tensor]: # ids [l] of each

@@ -152,8 +152,8 @@ def load_family(
     if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
 
-_NUMBERS = re.compile('(num|n)_(hidden_)?(layers?|heads?|embd|attention_heads)|(hidden|vocab|intermediate)_size|d_model|'
-                      'max_position_embeddings|n_positions|max_sequence_length')
+_NUMBERS = re.compile('(num|n)_(hidden_)?(layers?|heads?|embd|attention_heads)|(hidden|vocab|intermediate)_size|'
+                      'd_model|max_position_embeddings|n_positions|max_sequence_length')
 
 def _check_numbers(said: dict, file: Path) -> None:
     "ValueError for a size that is none, and a mask that is no token."

@@ -150,7 +150,7 @@ def _load_foreign(
     need_transformers(f"{folder}: a model that")
     from navira.models.families import load_family
     if length is not None:
-        raise ValueError(f"length={length!r}: {folder} says its own; expected it for a file of MDLM's without config.json")
+        raise ValueError(f"length={length!r}: {folder} says its own; expected it for a file without config.json")
     _check_map(how["device_map"])
     model = load_family(folder, "auto" if dtype is None else dtype, tokenizer=tokenizer, **how)
     if head is None and (folder / "quality.safetensors").exists(): head = folder
@@ -162,7 +162,7 @@ def _check_map(device_map: Any) -> None:
     if not isinstance(device_map, str) or device_map in known: return
     try: torch.device(device_map)
     except RuntimeError:
-        raise ValueError(f"device_map={device_map!r}: expected one of {', '.join(known)}, a device, or a dict") from None
+        raise ValueError(f"device_map={device_map!r}: expected {', '.join(known)}, a device, or a dict") from None
 
 def mdlm_only(
     model: Any, # from `load`
@@ -252,7 +252,8 @@ def _check_head(*folders: Path) -> None:
     for folder in folders:
         if not any((folder / name).exists() for name in ("quality.safetensors", "adapter_config.json")): continue
         base = "BASE"
-        for file, key in ((folder / "training.json", "base"), (folder / "adapter_config.json", "base_model_name_or_path"),
+        for file, key in ((folder / "training.json", "base"),
+                          (folder / "adapter_config.json", "base_model_name_or_path"),
                           (folder.parent / "run.json", "model")):
             with contextlib.suppress(OSError, ValueError): base = read_json(file).get(key) or base
         raise ValueError(f"{folder}: a quality head or adapter for {base}, and no model; expected "
@@ -369,7 +370,8 @@ def load(
     if (path := Path(source)).exists() and revision is not None:
         raise ValueError(f"revision={revision!r}: {path} is on this computer; expected it for a Hub repository only")
     if path.is_dir(): _check_gguf(path)
-    if path.is_dir() and _is_foreign(folder := of_run(path)): model = _load_foreign(folder, tokenizer, kind, length, head, **how)
+    if path.is_dir() and _is_foreign(folder := of_run(path)):
+        model = _load_foreign(folder, tokenizer, kind, length, head, **how)
     elif path.is_dir(): model = _load_folder(of_run(path), ema, tokenizer, kind or torch.float32, **how)
     elif path.exists(): model = _load_one(path, ema, length, tokenizer, kind or torch.float32, **how)
     elif _is_repository(source): model = _load_hub(str(source), ema, tokenizer, kind, revision, length, head, **how)

@@ -219,7 +219,7 @@ def wrap(
     if shift is None: shift = getattr(net.config, 'right_shift_logits', causal)
     if causal: warnings.warn(
         f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
-        'adapted (`navira adapt`, DiffuLLaMA, dLLM). If it was, `"is_causal": false` in its config.json ends this warning',
+        'adapted (`navira adapt`, DiffuLLaMA, dLLM). If it was, say so in its config.json: `"is_causal": false`',
         stacklevel=2)
     model = TransformersLM(net, mask_id, shift, tokenizer, suppress, ends)
     if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:

@@ -17,7 +17,7 @@ from .runs import read_record
 from .loop import Run, seeded, Stage
 from .bound import bits, characters, evaluate_nelbo
 from .pretraining import check_tokens, likelihood_stage, run_task, Task, tokens_of
-from .finetuning import _end_of, _tokenizer_of, take_average
+from .finetuning import _end_of, _length_of, _tokenizer_of, take_average
 from .card import _begun, _write_json, assess, stage_record
 
 # %% auto #0
@@ -32,8 +32,7 @@ def adapt(
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
     "Makes a pretrained network a masked diffusion model, or goes on where the run in `cfg.out` stopped."
     with seeded(cfg.seed, 0): model = pretrained(str(cfg.model), cfg.shift)
-    length = cfg.length or min(512, model.length)
-    if length > model.length: raise ValueError(f'length={length}: this network takes at most {model.length} tokens')
+    length = _length_of(cfg, model)
     cfg = dataclasses.replace(cfg, length=length)
     check_tokens(cfg)
     model.trains = {name for name, _ in model.named_parameters()}
