@@ -3,13 +3,13 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
 # The public surface, imported when first used: `navira --version` need not load torch.
-_home = {'load': 'models.loading', 'save': 'models.checkpoints', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'integrations.generate', 'policies': 'registry', 'policy': 'registry',
+_home = {'load': 'models.loading', 'save': 'models.loading', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'integrations.generate', 'policies': 'registry', 'policy': 'registry',
          'register': 'registry', 'perplexity': 'evaluation.perplexity', 'entropy': 'evaluation.diversity'}
 
 if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
     from . import schedules as schedules
     from .models.loading import load as load
-    from .models.checkpoints import save as save
+    from .models.loading import save as save
     from .models.transformers import wrap as wrap
     from .evaluation.diversity import entropy as entropy
     from .evaluation.perplexity import perplexity as perplexity

@@ -60,6 +60,9 @@ def _answering(model: Any) -> Any:
     out.ends = (*model.eos_ids, end)
     return out
 
+def _room(model: Any, ids: list[int]) -> int: # tokens of an answer whose length nobody named
+    return min(128, max(1, model.length - len(ids)))
+
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
@@ -73,8 +76,7 @@ def chat(
 ) -> str: # the answer
     "One answer to a conversation. The template is the tokenizer's own; ValueError where there is none."
     ids = chat_ids(model, messages)
-    new = min(128, max(1, model.length - len(ids))) if max_new_tokens is None else max_new_tokens
-    new = check_int('max_new_tokens', new, 1)
+    new = check_int('max_new_tokens', _room(model, ids) if max_new_tokens is None else max_new_tokens, 1)
     if policy is None: policy = _default_policy(model)
     own = 'eos', 'progress', 'trace'
     rule, _ = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*_keywords(chat), *own])

@@ -142,24 +142,25 @@ def generate(
     named = None if policy is None else _ruled(policy, hyper, budget)
     starts = _told(_prompts_of(prompt, prompts), infill, chat, length)
     others = [] if beside is None else [(*_ruled(beside, [], budget)[:2], 1)]
-    if chat and max_new_tokens is None: max_new_tokens = 128
     _check_generate(n, seed, length, replay, beside)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
     _check_blanks(net, infill)
     label, first, given = named or _ruled(_default(net), hyper, budget)
     runs = [(label, first, n * (len(starts) or 1)), *others]
-    how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
     for _, rule, _ in runs: fits(net, rule, length)
     affordable(runs[0][-1], length or net.length)
     texts: list[str] = [p for p in starts for _ in range(n)]
-    asked: list[Any] = _templated(net, texts) if chat else texts
+    asked: list[Any] = texts
+    if chat: net, asked, max_new_tokens = _templated(net, texts, max_new_tokens)
+    how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
     with _bar() as b: done = [_sampled(b, net, *run, budget, seed, length, asked, replay, how) for run in runs]
     _print_samples(done[0], dict(policy=label, hyper=given), first, texts, as_json, answers=chat)
     if replay: _write_replay(replay, done, label, beside)
 
-def _templated(net, texts: list[str]) -> list[list[int]]:
-    from navira.chatting import chat_ids
-    return [chat_ids(net, p) for p in texts]
+def _templated(net, texts: list[str], new: int | None) -> tuple[Any, list[list[int]], int]: # model, prompts, tokens
+    from navira.chatting import _answering, _room, chat_ids
+    asked = [chat_ids(net, p) for p in texts]
+    return _answering(net), asked, new or min(_room(net, ids) for ids in asked)
 
 def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) -> list[str]:
     "All prompts. ValueError for options that do not go together."

@@ -147,8 +147,9 @@ def load_family(
                          f'are missing ({_TOKENIZERS[0]} or the like); expected them, or mask_id=')
     keys: dict[str, Any] = dict(key_mapping=family.keys) if family.keys else {}
     net = read_net(folder, family.net, said, config=config, dtype=dtype, device_map=device_map, **keys)
-    reads_left = (family.plain or said.get('is_decoder', False)) and said.get('is_causal', True)
-    net.config.is_causal = reads_left and not _denoises(folder, said, tokenizer)
+    # a decoder's tokenizer has a mask only where the decoder was adapted, as DiffuGPT and DiffuLLaMA were
+    plain = family.plain and getattr(tokenizer, 'mask_token_id', None) is None
+    net.config.is_causal = (plain or said.get('is_decoder', False)) and said.get('is_causal', True)
     if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
 
@@ -160,13 +161,6 @@ def _check_numbers(said: dict, file: Path) -> None:
     for k in said:
         if _NUMBERS.fullmatch(k): check_int(f'{file}: {k}', said[k], 1)
     if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
-
-def _denoises(folder: Path, said: dict, tokenizer: PreTrainedTokenizerBase | None) -> bool:
-    """Is it DiffuGPT or DiffuLLaMA? The weights of the one have names of their own; the other's configuration is
-    written out in full, as a plain Llama's never is, and its tokenizer has a mask."""
-    in_full = {'use_bfloat16', 'tf_legacy_loss', 'pruned_heads'} <= said.keys()
-    if in_full and getattr(tokenizer, 'mask_token_id', None) is not None: return True
-    return any(k.startswith('denoise_model.') for k in _stored(folder))
 
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager

@@ -5,6 +5,7 @@
 # %% ../../nbs/models/loading.ipynb #fdc2ef1b
 from __future__ import annotations
 import contextlib
+import copy
 import difflib
 import importlib.util
 import os
@@ -16,13 +17,14 @@ import torch
 from tokenizers import Tokenizer
 
 from ..base.checks import check_choice
-from ..base.files import check_file
+from ..base.files import atomic_folder, check_file
 from .layers import Config
 from .denoiser import MaskedLM
-from .checkpoints import assemble, infer_config, read_ckpt, read_config, read_json, read_safetensors
+from .checkpoints import (
+    assemble, infer_config, read_ckpt, read_config, read_json, read_safetensors, save_denoiser)
 
 # %% auto #0
-__all__ = ['HUB', 'WEIGHTS', 'read_tokenizer', 'load']
+__all__ = ['HUB', 'WEIGHTS', 'read_tokenizer', 'load', 'save']
 
 # %% ../../nbs/models/loading.ipynb #853ffc77
 if TYPE_CHECKING:
@@ -401,3 +403,30 @@ def _no_such(source: str | os.PathLike) -> FileNotFoundError:
         return FileNotFoundError(f"{source}: an address; expected the repository's name, {web[1]!r}")
     otherwise = f"a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"
     return FileNotFoundError(f"{source}: not found; " + nearest(source, otherwise))
+
+# %% ../../nbs/models/loading.ipynb #5ae0b1c3
+def save(
+    model: MaskedLM | TransformersLM, # from `load` or `wrap`
+    folder: str | os.PathLike,        # made if absent
+    dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
+) -> None:
+    """Writes configuration, weights and tokenizer: all, or nothing; of a network of the transformers library its head
+    too. `load` reads them. `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    if isinstance(model, MaskedLM): save_denoiser(model, folder, dtype)
+    else: _save_other(model, Path(folder), dtype)
+
+def _save_other(model: Any, folder: Path, dtype: torch.dtype | None) -> None: # a `TransformersLM`
+    if not hasattr(model, "text_tokenizer"):
+        raise ValueError(f"model: {type(model).__name__}; expected what navira.load or navira.wrap gives")
+    if getattr(model, "adapter", None) is not None:
+        raise ValueError("model: its adapter is still in training; expected navira.models.adapter.save_adapter for it")
+    net = model.net if dtype in (None, model.net.dtype) else copy.deepcopy(model.net).to(dtype)
+    with atomic_folder(folder / ".navira-saved") as temp:
+        net.save_pretrained(temp)
+        if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
+        if model.quality is not None:
+            from navira.models.adapter import save_head
+            save_head(model, temp / "quality.safetensors")
+        (folder / "quality.safetensors").unlink(missing_ok=True)
+        for file in temp.iterdir(): os.replace(file, folder / file.name)
+    (folder / ".navira-saved").rmdir()

@@ -20,8 +20,7 @@ from tokenizers import Tokenizer
 from ..base.files import atomic_write
 from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params, with_head
-from ..models.checkpoints import save
-from ..models.loading import load, mdlm_only, of_run, WEIGHTS
+from ..models.loading import load, mdlm_only, of_run, save, WEIGHTS
 from .settings import FinetuneConfig, read_run, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
@@ -324,5 +323,5 @@ def embedded_record(
     path: Path | None = None, # a `training.json`; None: the embedded model's
 ) -> dict | None: # None if it is not there
     "What is known about the training of the embedded model."
-    path = path or Path(load.__code__.co_filename).parent / 'weights' / 'training.json'
+    path = path or WEIGHTS / 'training.json'
     return json.loads(path.read_text()) if path.exists() else None

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from navira.models.adapter import save_adapter
-from navira.models.checkpoints import save
+from navira.models.loading import save
 from navira.models.loading import load
 from navira.models.transformers import LinearQuality
 from navira.registry import policies, policy

@@ -54,7 +54,7 @@ def test_info():
 
 @pytest.mark.parametrize("kind, facts", [
     ("llada", ["network LlamaForCausalLM", "mask 277 ", "(aligned)", "length 64 tokens", "ends 276 "]),
-    ("dream", ["network Qwen2ForCausalLM", "(shifted)"]), ("bert", ["BertForMaskedLM", "no token ends a text"])])
+    ("dream", ["network Qwen2ForCausalLM", "(shifted)"]), ("bert", ["BertForMaskedLM", "(aligned)", "ends 2 "])])
 def test_info_on_a_model_of_the_transformers_library(kind, facts, pytestconfig, capsys):
     "Its parts add up to its network, and its head is there if it has one"
     from navira.cli.info import _one_model

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import navira.experiments.run as ex_run
 import navira.experiments.samples as ex_samples
 from navira.base.progress import Busy
-from navira.models.checkpoints import save
+from navira.models.loading import save
 from navira.evaluation.judge import _LONGEST, ASPECTS, prompt, served, Server, verdict
 from navira.experiments.sweep import Entry, Sweep
 from navira.experiments.store import open_store

@@ -1,5 +1,5 @@
 """Bad input to models of the transformers library: one sentence each, which names the file or the argument."""
-import json, pickle, re, shutil, warnings
+import json, pickle, shutil
 
 import pytest
 import torch
@@ -179,13 +179,3 @@ def test_a_damaged_adapter(golden, tmp_path, damage, error, part):
     refused(golden / 'bert', tmp_path / 'head', part, error=error, head=tmp_path / 'head')
 
 def changed(file, **settings): file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-
-def test_diffullama_was_adapted_and_a_plain_llama_was_not(golden, copied):
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        assert navira.load(golden / 'diffullama').shift
-    folder = copied('diffullama')
-    said = json.loads((folder / 'config.json').read_text())
-    for k in ('use_bfloat16', 'tf_legacy_loss', 'pruned_heads'): del said[k]
-    (folder / 'config.json').write_text(json.dumps(said))
-    with pytest.warns(UserWarning, match=re.escape('"is_causal": false')): navira.load(folder)

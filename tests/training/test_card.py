@@ -4,10 +4,10 @@ import json, math
 import pytest
 import torch
 
-from navira.models.loading import load
+from navira.models.loading import load, WEIGHTS
 from navira.training.runs import read_log
 from navira.training.pretraining import train
-from navira.training.card import record_of, export
+from navira.training.card import embedded_record, export, record_of
 from helpers.training import begun, copied, home, lines, one_thread, trained  # noqa: F401
 
 def test_pretraining_learns_and_exports(trained):
@@ -45,3 +45,8 @@ def test_finetuning_keeps_the_record_of_its_model(monkeypatch, tmp_path, inside)
     with pytest.raises(ValueError, match=r'training\.json: damaged'): record_of(None)
     (folder / 'training.json').unlink()
     assert record_of(None) == {}
+
+def test_the_embedded_record_is_found():
+    "Bits a character of the models that ship, and how their training went"
+    r, critic = embedded_record(), embedded_record(WEIGHTS / 'critic-training.json')
+    assert r and 1 < r['nelbo']['bits_per_char'] < 3 and r['stages'] and critic
