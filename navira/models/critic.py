@@ -24,7 +24,7 @@ from .checkpoints import finite, misfits, read_config, read_safetensors
 from .loading import nearest, of_run, WEIGHTS
 
 # %% auto #0
-__all__ = ['Critic', 'vocabulary_hash', 'critic_of', 'save_critic', 'find_critic', 'load_critic']
+__all__ = ['Critic', 'save_critic', 'find_critic', 'load_critic']
 
 # %% ../../nbs/models/critic.ipynb #a995d127
 class CriticForward(Forward):

@@ -19,7 +19,7 @@ from .data import keyed
 from .runs import read_record
 
 # %% auto #0
-__all__ = ['Estimate', 'evaluate_nelbo', 'bits']
+__all__ = ['Estimate', 'evaluate_nelbo']
 
 # %% ../../nbs/training/bound.ipynb #1c2fdb83
 @dataclass(frozen=True)

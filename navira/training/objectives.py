@@ -16,7 +16,7 @@ from ..models.denoiser import MaskedLM
 from .loop import evaluating
 
 # %% auto #0
-__all__ = ['masked_ce', 'Mdlm', 'Prism', 'BackPlay']
+__all__ = ['Mdlm', 'Prism', 'BackPlay']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(

@@ -37,7 +37,7 @@ from .objectives import Mdlm
 from .bound import bits, characters, evaluate_nelbo
 
 # %% auto #0
-__all__ = ['Task', 'train', 'likelihood_stage']
+__all__ = ['train', 'likelihood_stage']
 
 # %% ../../nbs/training/pretraining.ipynb #48c0721a
 def _fingerprint(path: Path) -> dict: # 'size', 'time', 'sha256'

@@ -19,7 +19,7 @@ from ..base.progress import file_lock
 from .settings import LoopConfig, number, precision, read_run
 
 # %% auto #0
-__all__ = ['save_checkpoint', 'read_checkpoint']
+__all__ = []
 
 # %% ../../nbs/training/runs.ipynb #0503dfb4
 def save_checkpoint(
