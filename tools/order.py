@@ -25,6 +25,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'peers/revisers', 'peers/mask_predict', 'peers/loops', 'peers/correctors', 'peers/critics'],
     'Beyond the paper': ['08_one_pass'],
     'All policies': ['peers/survey'],
+    'Tasks with a right answer': ['tasks/sudoku'],
     'Training': ['training/data', 'training/settings', 'training/runs', 'training/loop',
         'training/objectives', 'training/bound', 'training/pretraining', 'training/quality',
         'training/finetuning', 'training/card', 'training/adapting', 'training/critic'],

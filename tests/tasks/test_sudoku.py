@@ -1,0 +1,182 @@
+"""Grids, puzzles and their reading, against plain transcriptions of the rules."""
+import collections, itertools, math
+import numpy as np, pytest
+from hypothesis import given, settings, strategies as some
+from navira.tasks.sudoku import (
+    _candidates, _draws, contradictions, drawn_grid, emptied, held_out, is_solved, left_open, log_rarity, random_grids,
+    read_puzzle, shuffled, solutions, Sudoku)
+
+sizes = [Sudoku(2, 2), Sudoku(2, 3), Sudoku(3, 3)]
+name = lambda s: f'{s.n}x{s.n}'
+each_size = pytest.mark.parametrize('s', sizes, ids=name)
+seeds = some.integers(0, 2**32)
+
+def unit_sets(s):
+    "The cells of all rows, columns and boxes, as one says it"
+    n, cell = s.n, lambda r, c: r * s.n + c
+    yield from ([cell(r, c) for c in range(n)] for r in range(n))
+    yield from ([cell(r, c) for r in range(n)] for c in range(n))
+    for top, left in itertools.product(range(0, n, s.height), range(0, n, s.width)):
+        yield [cell(top + i, left + j) for i in range(s.height) for j in range(s.width)]
+
+def plainly_solved(s, grid): return all({*grid[unit]} == {*range(s.n)} for unit in unit_sets(s))
+
+def plainly_wrong(s, grid):
+    pairs = ((a, b) for unit in unit_sets(s) for a, b in itertools.permutations(unit, 2))
+    return {a for a, b in pairs if grid[a] == grid[b] < s.n}
+
+def plain_solutions(s, grid):
+    "Cell after cell, digit after digit"
+    at = next((i for i, d in enumerate(grid) if d == s.n), None)
+    if at is None: yield tuple(grid); return
+    for d in range(s.n):
+        trial = [*grid[:at], d, *grid[at + 1:]]
+        if not plainly_wrong(s, np.array(trial)): yield from plain_solutions(s, trial)
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+@each_size
+def test_units(s):
+    assert {frozenset(u) for u in s.units.tolist()} == {frozenset(u) for u in unit_sets(s)}
+    assert s.units.shape == (3 * s.n, s.n)
+
+@each_size
+@settings(deadline=None, max_examples=20)
+@given(seed=seeds, changed=some.integers(0, 3))
+def test_solved_and_contradictions(s, seed, changed):
+    rng = np.random.default_rng(seed)
+    grid, = random_grids(s, 1, rng, 64)
+    for _ in range(changed): grid[rng.integers(s.cells)] = rng.integers(s.n + 1)
+    assert is_solved(s, grid[None])[0] == plainly_solved(s, grid)
+    assert {*np.flatnonzero(contradictions(s, grid[None])[0])} == plainly_wrong(s, grid)
+
+@each_size
+def test_the_given_cells_must_stay(s):
+    rng = np.random.default_rng(0)
+    grids = random_grids(s, 6, rng, 64)
+    puzzles = emptied(s, grids, s.n, rng)
+    assert ((puzzles < s.n).sum(1) == s.n).all() and is_solved(s, grids, puzzles).all()
+    other = np.where(puzzles == 0, 1, puzzles)
+    assert (is_solved(s, grids, other) == (other == puzzles).all(1)).all()
+    assert not is_solved(s, puzzles).any()
+
+# --- solving ---------------------------------------------------------------------------------------------------------
+@settings(deadline=None, max_examples=40)
+@given(seed=seeds, given=some.integers(2, 16), changed=some.booleans())
+def test_all_solutions(seed, given, changed):
+    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
+    puzzle, = emptied(s, random_grids(s, 1, rng, 64), given, rng)
+    if changed: puzzle[rng.integers(16)] = rng.integers(4)
+    plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
+    found = [tuple(g) for g in solutions(s, puzzle)]
+    assert len(found) == len(plain) and {*found} == plain
+    assert sorted(found) == sorted(tuple(g) for g in solutions(s, puzzle, most=1)), 'in portions of any size'
+
+@each_size
+@settings(deadline=None, max_examples=15)
+@given(seed=seeds)
+def test_no_solution_is_ruled_out(s, seed):
+    rng = np.random.default_rng(seed)
+    grids = random_grids(s, 8, rng, 256)
+    puzzles = emptied(s, grids, int(rng.integers(s.cells)), rng)
+    may, n, dead = _candidates(s, puzzles)
+    assert not dead.any()
+    assert (may >> grids & 1)[puzzles == s.n].all() and (n[puzzles == s.n] >= 1).all()
+
+def test_what_singles_leave_open():
+    s, rng = Sudoku(), np.random.default_rng(1)
+    grids = random_grids(s, 20, rng, 1024)
+    one = grids.copy(); one[:, ::11] = 9        # no two in one row
+    assert not left_open(s, one).any() and not left_open(s, grids).any()
+    assert (left_open(s, np.full_like(grids, 9)) == 81).all()
+    few, many = (left_open(s, emptied(s, grids, k, rng)).mean() for k in (25, 45))
+    assert few > 30 > 15 > many
+
+# --- random grids ----------------------------------------------------------------------------------------------------
+def test_a_draw_is_as_likely_as_its_rarity_says():
+    s, n = Sudoku(2, 2), 40_000
+    grids, log_w = _draws(s, n, np.random.default_rng(0))
+    seen = collections.Counter(map(bytes, grids))
+    expected = {bytes(g): n / math.exp(w) for g, w in zip(grids, log_w)}
+    assert len(expected) == 288 and sum(expected.values()) == pytest.approx(n)
+    chi2 = sum((seen[g] - e) ** 2 / e for g, e in expected.items())
+    assert abs(chi2 - 287) < 5 * (2 * 287) ** .5
+
+@each_size
+def test_kept_grids_are_solved_and_their_rarity_is_their_own(s):
+    rng = np.random.default_rng(2)
+    grids, log_w = _draws(s, 256, rng)
+    assert len(grids) > 200 and is_solved(s, grids).all()
+    np.testing.assert_allclose(log_rarity(s, grids), log_w, rtol=1e-12)
+    renamed = rng.permutation(s.n)[grids]
+    np.testing.assert_allclose(log_rarity(s, renamed), log_w, rtol=1e-12)
+
+def test_six_by_six_is_uniform():
+    "By the 39,168 grids with their first row in order, 64 of them together"
+    s = Sudoku(2, 3)
+    first = np.r_[np.arange(6), np.full(30, 6)]
+    every = np.stack([*solutions(s, first)])
+    of = {bytes(g): k for k, g in enumerate(every)}
+    grids = random_grids(s, 80_000, np.random.default_rng(3))
+    assert is_solved(s, grids).all()
+    named = np.take_along_axis(grids[:, :6].argsort(1), grids, 1)              # first row in order
+    n = np.bincount([of[bytes(g)] for g in named], minlength=len(every)).reshape(-1, 64).sum(1)
+    chi2, dof = ((n - n.mean()) ** 2 / n.mean()).sum(), len(n) - 1
+    assert abs(chi2 - dof) < 5 * (2 * dof) ** .5
+
+@each_size
+def test_the_same_seed_gives_the_same_grids(s):
+    a, b = (random_grids(s, 5, np.random.default_rng(7), 128) for _ in range(2))
+    assert (a == b).all() and a.shape == (5, s.cells)
+    assert random_grids(s, 0, np.random.default_rng(7)).shape == (0, s.cells)
+
+@each_size
+def test_disguises_keep_the_rules_and_the_empty_cells(s):
+    rng = np.random.default_rng(4)
+    grids = random_grids(s, 50, rng, 512)
+    assert is_solved(s, shuffled(s, grids, rng)).all()
+    puzzles = shuffled(s, emptied(s, grids, s.n, rng), rng)
+    assert ((puzzles < s.n).sum(1) == s.n).all() and not contradictions(s, puzzles).any()
+    other = shuffled(s, grids[:1].repeat(200, 0), rng)
+    assert len(np.unique(other, axis=0)) > 100
+
+def test_held_out_is_of_the_grid_alone():
+    grids = random_grids(Sudoku(2, 3), 3000, np.random.default_rng(5))
+    out = held_out(grids)
+    assert 10 < out.sum() < 100
+    assert (held_out(grids[::-1].astype(np.int32))[::-1] == out).all()
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('size', [(4, 4), (3, 2), (0, 3), ('3', 3), (1, 1)])
+def test_other_sizes(size):
+    with pytest.raises(ValueError, match='expected one of 2 x 2, 2 x 3, 3 x 3'): Sudoku(*size)
+
+good = '53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79'
+
+@pytest.mark.parametrize('text, said', [
+    ('', '0 cells; expected 81, 9 rows of 9'), (good + '1', '82 cells'), (good[:-9], '72 cells'),
+    ('a' + good[1:], "row 1, column 1: 'a'; expected a digit of 1 to 9"), (good[:80] + '²', 'row 9, column 9'),
+    (good[:80] + '٣', 'row 9, column 9'),
+    ('55' + good[2:], 'row 1, column 2: 5 stands in row 1, column 1 already; expected every digit once in a row'),
+    (good[:72] + '5' + good[73:], 'row 9, column 1: 5 stands in row 1, column 1 already; .* in a column'),
+    (good[:10] + '3' + good[11:], 'row 2, column 2: 3 stands in row 1, column 2 already')])
+def test_a_puzzle_that_is_none(text, said):
+    with pytest.raises(ValueError, match=said): read_puzzle(Sudoku(), text)
+
+def test_digits_of_a_small_grid():
+    with pytest.raises(ValueError, match="row 1, column 1: '5'; expected a digit of 1 to 4"):
+        read_puzzle(Sudoku(2, 2), '5' + '.' * 15)
+
+@each_size
+@settings(deadline=None, max_examples=20)
+@given(seed=seeds)
+def test_what_is_drawn_is_read(s, seed):
+    rng = np.random.default_rng(seed)
+    puzzle, = emptied(s, random_grids(s, 1, rng, 64), int(rng.integers(s.cells + 1)), rng)
+    assert (read_puzzle(s, drawn_grid(s, puzzle)) == puzzle).all()
+    typed = ''.join('.0_'[i % 3] if d == s.n else str(d + 1) for i, d in enumerate(puzzle))
+    assert (read_puzzle(s, typed) == puzzle).all()
+
+@pytest.mark.parametrize('given', [-1, 82, 2.5])
+def test_as_many_given_cells_as_there_are(given):
+    with pytest.raises(ValueError, match=f'given={given}'):
+        emptied(Sudoku(), np.zeros((1, 81), int), given, np.random.default_rng(0))
