@@ -167,15 +167,15 @@ def _draws(s: Sudoku, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.
     grids, log_w, done = _search(s, np.full((n, s.cells), s.n), pick)
     return grids[done], log_w[done]
 
-def log_rarity(
+def log_weight(
     s: Sudoku,
     grids: np.ndarray, # [B, cells] solved
 ) -> np.ndarray: # [B] ln W
-    "How rare solved grids are among the draws."
+    "The logarithm of 1 / the probability that a draw gives this grid."
     return _search(s, np.full_like(grids, s.n), lambda rows, at, may: grids[rows, at])[1]
 
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
-_KEPT_BELOW = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
+_BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
 
 def shuffled(
     s: Sudoku,
@@ -205,7 +205,7 @@ def random_grids(
     found, have = [np.empty((0, s.cells), dtype=np.int64)], 0
     while have < n:
         grids, log_w = _draws(s, batch_size, rng)
-        found.append(grids[rng.random(len(grids)) < np.exp(log_w) / _KEPT_BELOW[s.n]])
+        found.append(grids[rng.random(len(grids)) < np.exp(log_w) / _BOUND[s.n]])
         have += len(found[-1])
     return shuffled(s, np.concatenate(found)[:n], rng)
 

@@ -8,8 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from navira.models.adapter import save_adapter
-from navira.models.loading import save
-from navira.models.loading import load
+from navira.models.loading import load, save
 from navira.models.transformers import LinearQuality
 from navira.registry import policies, policy
 from helpers.cli import foreign, navira, net, refused, run, said  # noqa: F401

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import navira.experiments.run as ex_run
-from navira.models.loading import save
-from navira.models.loading import load as load_model
+from navira.models.loading import load as load_model, save
 from navira.evaluation.perplexity import Reference
 from navira.experiments.sweep import read_sweep
 from navira.experiments.store import checked, write_table

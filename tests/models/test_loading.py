@@ -12,8 +12,7 @@ from navira.base.files import leftovers
 from navira.models.layers import Config
 from navira.models.denoiser import MaskedLM, n_params
 from navira.models.pickles import read_pickle
-from navira.models.loading import save
-from navira.models.loading import load
+from navira.models.loading import load, save
 from helpers.checkpoints import (  # noqa: F401
     HEAD, N, REBUILD, TINY, X, bare, by_hand, lightning, no_grad, noisy, plain_forward, refused, same,
     small_tokenizer, words)

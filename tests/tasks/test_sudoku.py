@@ -3,7 +3,7 @@ import collections, itertools, math
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as some
 from navira.tasks.sudoku import (
-    _candidates, _draws, contradictions, drawn_grid, emptied, held_out, is_solved, left_open, log_rarity, random_grids,
+    _candidates, _draws, contradictions, drawn_grid, emptied, held_out, is_solved, left_open, log_weight, random_grids,
     read_puzzle, shuffled, solutions, Sudoku)
 
 sizes = [Sudoku(2, 2), Sudoku(2, 3), Sudoku(3, 3)]
@@ -92,7 +92,7 @@ def test_what_singles_leave_open():
     assert few > 30 > 15 > many
 
 # --- random grids ----------------------------------------------------------------------------------------------------
-def test_a_draw_is_as_likely_as_its_rarity_says():
+def test_a_draw_is_as_likely_as_its_weight_says():
     s, n = Sudoku(2, 2), 40_000
     grids, log_w = _draws(s, n, np.random.default_rng(0))
     seen = collections.Counter(map(bytes, grids))
@@ -102,13 +102,13 @@ def test_a_draw_is_as_likely_as_its_rarity_says():
     assert abs(chi2 - 287) < 5 * (2 * 287) ** .5
 
 @each_size
-def test_kept_grids_are_solved_and_their_rarity_is_their_own(s):
+def test_draws_are_solved_and_their_weight_is_their_own(s):
     rng = np.random.default_rng(2)
     grids, log_w = _draws(s, 256, rng)
     assert len(grids) > 200 and is_solved(s, grids).all()
-    np.testing.assert_allclose(log_rarity(s, grids), log_w, rtol=1e-12)
+    np.testing.assert_allclose(log_weight(s, grids), log_w, rtol=1e-12)
     renamed = rng.permutation(s.n)[grids]
-    np.testing.assert_allclose(log_rarity(s, renamed), log_w, rtol=1e-12)
+    np.testing.assert_allclose(log_weight(s, renamed), log_w, rtol=1e-12)
 
 def test_six_by_six_is_uniform():
     "By the 39,168 grids with their first row in order, 64 of them together"
@@ -130,7 +130,7 @@ def test_the_same_seed_gives_the_same_grids(s):
     assert random_grids(s, 0, np.random.default_rng(7)).shape == (0, s.cells)
 
 @each_size
-def test_disguises_keep_the_rules_and_the_empty_cells(s):
+def test_equivalent_grids_keep_the_rules_and_the_empty_cells(s):
     rng = np.random.default_rng(4)
     grids = random_grids(s, 50, rng, 512)
     assert is_solved(s, shuffled(s, grids, rng)).all()
