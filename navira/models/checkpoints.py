@@ -149,7 +149,7 @@ def _prefixed(
     weights: dict, # name -> anything
 ) -> dict:
     "The same with `backbone.` before the names of the backbone that lack it; other names stay."
-    parts = ("vocab_embed.", "sigma_map.", "rotary_emb.", "blocks.", "output_layer.")
+    parts = ("vocab_embed.", "place.", "sigma_map.", "rotary_emb.", "blocks.", "output_layer.")
     return {f"backbone.{k}" if k.startswith(parts) else k: v for k, v in weights.items()}
 
 def read_safetensors(

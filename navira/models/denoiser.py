@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import nn, Tensor
 
 from ..diffusion import Forward
-from .layers import Block, Config, Embedding, full, OutputLayer, Rotary, SigmaMap
+from .layers import Block, Config, Embedding, full, OutputLayer, Place, Rotary, SigmaMap
 
 # %% ../../nbs/models/denoiser.ipynb #071ddd05
 class DiT(nn.Module):
@@ -26,6 +26,7 @@ class DiT(nn.Module):
         super().__init__()
         c = config
         self.vocab_embed = Embedding(c.vocab_size, c.hidden_dim)
+        self.place = None if c.boxes is None else Place(c.boxes, c.hidden_dim)
         self.sigma_map = SigmaMap(c.cond_dim)
         self.rotary_emb = Rotary(c.hidden_dim // c.n_heads)
         self.blocks = nn.ModuleList(Block(c.hidden_dim, c.n_heads, c.cond_dim, c.dropout) for _ in range(c.n_blocks))
@@ -35,6 +36,7 @@ class DiT(nn.Module):
         "Everything before the last block: `h`, `c` and the rotation."
         c = F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
         rope, h = self.rotary_emb(x.shape[1]), full(self.vocab_embed(x))
+        if self.place is not None: rope, h = [a[:1].expand_as(a) for a in rope], h + full(self.place())
         for block in self.blocks[:-1]: h = block(h, c, rope)
         return h, c, rope
 
@@ -157,6 +159,8 @@ class MaskedLM(nn.Module):
             raise ValueError(f"x is {x.dtype} {list(x.shape)}: expected int64 [B, L]")
         if not 0 < x.shape[1] <= self.length:
             raise ValueError(f"x has {x.shape[1]} positions: expected 1 to {self.length}, the model's length")
+        if self.config.boxes is not None and x.shape[1] != self.length:
+            raise ValueError(f"x has {x.shape[1]} positions: expected {self.length}, the cells of this model's grids")
         return DiTForward(self, x)
 
 # %% ../../nbs/models/denoiser.ipynb #7e2fba58

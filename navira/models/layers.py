@@ -28,8 +28,10 @@ class Config:
     time_conditioning: bool = False      # MDLM's checkpoints do not look at the time, and neither do we
     mask_id: int | None = None           # None: the last id, `vocab_size - 1`
     quality_blocks: int | None = None    # 1: a PRISM head of one block; None: no head
+    boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are square grids; None: lines
 
     def __post_init__(self):
+        if isinstance(self.boxes, list): object.__setattr__(self, "boxes", tuple(self.boxes))     # as JSON has it
         if self.mask_id is None and isinstance(self.vocab_size, int):
             object.__setattr__(self, "mask_id", self.vocab_size - 1)
         check_config(self)
@@ -56,6 +58,11 @@ def check_config(
     expect("mask_id", integer(mask_id) and 0 <= mask_id < c.vocab_size,
            f"expected 0 <= mask_id < vocab_size = {c.vocab_size}")
     expect("quality_blocks", c.quality_blocks in (None, 1), "expected 1, or None for no head")
+    if c.boxes is None: return
+    expect("boxes", isinstance(c.boxes, tuple) and len(c.boxes) == 2 and all(integer(n) and n > 0 for n in c.boxes),
+           "expected rows and columns of a box, such as (3, 3), or None for lines of text")
+    cells = math.prod(c.boxes) ** 2
+    expect("model_length", c.model_length == cells, f"expected {cells}, the cells of a grid with boxes={c.boxes}")
 
 # %% ../../nbs/models/layers.ipynb #8da60360
 def full(
@@ -120,6 +127,27 @@ def rotate(x, cos, sin):
     a, b = x.chunk(2, -1)
     cos, sin = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]
     return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
+
+# %% ../../nbs/models/layers.ipynb #p1ace001
+def units_of(
+    boxes: tuple[int, int], # rows and columns of a box
+) -> Tensor: # [3, cells] int64
+    "The row, the column and the box of each cell, numbered from 0."
+    height, width = boxes
+    n = height * width
+    cell = torch.arange(n * n)
+    row, col = cell // n, cell % n
+    return torch.stack([row, col, row // height * height + col // width])
+
+class Place(nn.Module):
+    "What a grid adds to the embedding of its tokens, `[cells, dim]`."
+    def __init__(self, boxes, dim):
+        super().__init__()
+        self.boxes = boxes
+        self.units = nn.ModuleList(Embedding(math.prod(boxes), dim) for _ in range(3))
+    def forward(self):
+        places = units_of(self.boxes).to(self.units[0].embedding.device)
+        return sum(unit(at) for unit, at in zip(self.units, places, strict=True))
 
 # %% ../../nbs/models/layers.ipynb #fc397c8a
 def zero_(

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from ..base.checks import check_int
+from ..models.layers import units_of
 
 # %% auto #0
 __all__ = ['Sudoku']
@@ -42,8 +43,7 @@ class Sudoku:
     @cached_property
     def units_of(self) -> np.ndarray: # [3, cells]
         "The row, the column and the box of each cell: 0..n-1, n..2n-1, 2n..3n-1."
-        row, col = np.divmod(np.arange(self.cells), self.n)
-        return np.stack([row, self.n + col, 2 * self.n + row // self.height * self.height + col // self.width])
+        return units_of((self.height, self.width)).numpy() + self.n * np.arange(3)[:, None]
 
     @cached_property
     def units(self) -> np.ndarray: # [3n, n] the cells of each unit
