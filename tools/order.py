@@ -26,7 +26,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
     'Beyond the paper': ['08_one_pass'],
     'All policies': ['peers/survey'],
     'Tasks with a right answer': ['tasks/sudoku'],
-    'Training': ['training/data', 'training/settings', 'training/runs', 'training/loop',
+    'Training': ['training/data', 'training/grids', 'training/settings', 'training/runs', 'training/loop',
         'training/objectives', 'training/bound', 'training/pretraining', 'training/quality',
         'training/finetuning', 'training/card', 'training/adapting', 'training/critic'],
     'Evaluation': ['evaluation/perplexity', 'evaluation/references', 'evaluation/endpoints',

@@ -31,6 +31,7 @@ class DiT(nn.Module):
         self.rotary_emb = Rotary(c.hidden_dim // c.n_heads)
         self.blocks = nn.ModuleList(Block(c.hidden_dim, c.n_heads, c.cond_dim, c.dropout) for _ in range(c.n_blocks))
         self.output_layer = OutputLayer(c.hidden_dim, c.vocab_size, c.cond_dim)
+        if self.place is not None: _start_on_grids(self)
 
     def stem(self, x):
         "Everything before the last block: `h`, `c` and the rotation."
@@ -43,6 +44,13 @@ class DiT(nn.Module):
     def forward(self, x):
         h, c, rope = self.stem(x)
         return self.blocks[-1](h, c, rope), c
+
+# %% ../../nbs/models/denoiser.ipynb #849b2475
+def _start_on_grids(net: DiT) -> None:
+    "Embeddings of one size, and blocks that act from the first step: without these nothing is learnt for a long time."
+    for e in (net.vocab_embed, *net.place.units): nn.init.normal_(e.embedding, std=.5)
+    for block in net.blocks:
+        for gate in (2, 5): nn.init.ones_(block.adaLN_modulation.bias.view(6, -1)[gate])
 
 # %% ../../nbs/models/denoiser.ipynb #3401b057
 def n_params(

@@ -171,6 +171,17 @@ class GELU(nn.Module):
         y = torch.addcmul(x.new_tensor(k), x, x, value=.044715 * k)
         return y.mul_(x).sigmoid_().mul_(x)
 
+# %% ../../nbs/models/layers.ipynb #a77e4d01
+def attend(
+    q: Tensor, # [B, H, Q, head_dim]
+    k: Tensor, # [B, H, L, head_dim]
+    v: Tensor, # [B, H, L, head_dim]
+) -> Tensor: # [B, H, Q, head_dim]
+    "Softmax attention. Where a CPU learns in bf16 it is written out: torch's fused one takes many times as long there."
+    written_out = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
+    if not written_out: return F.scaled_dot_product_attention(q, k, v)
+    return (q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)).softmax(-1) @ v
+
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
     "One transformer block on `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]`, turned by `rope = (cos, sin)`."
@@ -194,7 +205,7 @@ class Block(nn.Module):
         (q, k, v), here = self.qkv(x, at), rope if at is None else [a[at][:, None] for a in rope]
         q, k, v = (a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for a in (q, k, v))
         q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
-        return self.attn_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return self.attn_out(attend(q, k, v).transpose(1, 2).flatten(2))
 
     def qkv(self, x, at=None):
         "Queries at `at` `[B, Q]`, keys and values everywhere: `[B, Q, D]` and twice `[B, L, D]`."

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from tokenizers import decoders, models, pre_tokenizers, Regex, Tokenizer
 
-from ..base.checks import check_int
+from ..base.checks import check_choice, check_int
 from ..models.layers import units_of
+from ..models.loading import MASK
 
 # %% auto #0
 __all__ = ['Sudoku']
@@ -217,6 +219,17 @@ def held_out(
     digests = (hashlib.blake2b(bytes(g), digest_size=1).digest() for g in grids.astype(np.uint8))
     return np.array([d[0] < 4 for d in digests], dtype=bool)
 
+# %% ../../nbs/tasks/sudoku.ipynb #80549e82
+def unseen(
+    s: Sudoku,
+    n: int,
+    rng: np.random.Generator,
+) -> np.ndarray: # [n, cells] solved, held out
+    "Random grids, each shuffled until it is held out."
+    grids = random_grids(s, n, rng)
+    while (seen := ~held_out(grids)).any(): grids[seen] = shuffled(s, grids[seen], rng)
+    return grids
+
 # %% ../../nbs/tasks/sudoku.ipynb #3c0a66c8
 def emptied(
     s: Sudoku,
@@ -264,3 +277,21 @@ def drawn_grid(
     rows = [across(marks[r:r + s.n]) for r in range(0, s.cells, s.n)]
     bar = '-+-'.join(['-' * (2 * s.width - 1)] * s.height)
     return f'\n{bar}\n'.join('\n'.join(rows[b:b + s.height]) for b in range(0, s.n, s.height))
+
+# %% ../../nbs/tasks/sudoku.ipynb #e76ee6f2
+NAMES = {'sudoku': Sudoku(), 'sudoku:2x3': Sudoku(2, 3), 'sudoku:2x2': Sudoku(2, 2)}
+
+def sudoku_of(
+    data: str, # name of a corpus
+) -> Sudoku | None: # None: it is no grids
+    "Raises `KeyError` with the nearest choice for boxes that are none of ours."
+    return NAMES[check_choice('data', data, NAMES)] if data.split(':')[0] == 'sudoku' else None
+
+def tokenizer_of(s: Sudoku) -> Tokenizer:
+    "A token for each digit, and the mask for all else; blanks are left out."
+    ids = {str(d + 1): d for d in range(s.n)} | {MASK: s.n}
+    tok = Tokenizer(models.WordLevel(ids, unk_token=MASK))
+    each = pre_tokenizers.Split(Regex('.'), 'isolated')
+    tok.pre_tokenizer, tok.decoder = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each]), decoders.Fuse()
+    tok.add_special_tokens([MASK])
+    return tok

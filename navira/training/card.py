@@ -21,7 +21,8 @@ from ..base.files import atomic_write
 from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params, with_head
 from ..models.loading import load, mdlm_only, of_run, save, WEIGHTS
-from .settings import FinetuneConfig, read_run, TrainConfig
+from ..tasks.sudoku import sudoku_of
+from .settings import FinetuneConfig, read_run, SudokuConfig, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
 from .pretraining import network, tokens_of
@@ -96,7 +97,7 @@ def export(
     "Writes the averaged weights, `training.json` and a model card, after measuring the model as it was written."
     run, folder = Path(run), Path(folder)
     kind, settings = _begun(run)
-    model, past, new = (_pretrained if kind == 'TrainConfig' else _finetuned)(run, settings)
+    model, past, new = (_finetuned if kind == 'FinetuneConfig' else _pretrained)(run, settings)
     save(model, folder, dtype)
     model = mdlm_only(load(folder, 'cuda' if torch.cuda.is_available() else None), 'a model card')
     ids, held = tokens_of(run, model.length)
@@ -163,7 +164,8 @@ def _pretrained(
     run: Path,
     settings: dict, # of run.json
 ) -> tuple[MaskedLM, dict, list[dict]]: # the averaged model, the record so far, the new stages
-    model = network(TrainConfig(**settings), Tokenizer.from_file(str(run / 'tokenizer.json')))
+    kind = TrainConfig if sudoku_of(settings['data']) is None else SudokuConfig
+    model = network(kind(**settings), Tokenizer.from_file(str(run / 'tokenizer.json')))
     return take_average(model, run), {}, [stage_record('pretrain', run, settings)]
 
 def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:

@@ -185,19 +185,20 @@ def encode_corpus(
     tokenizer: Tokenizer,
     corpus: Iterable[str], # documents
     path: Path, # of the cache, a `.npy` file; used as it is if it exists
-    eos: int | None = None, # id of the token after each; None: that of `<|endoftext|>`
+    eos: int | None = None, # id of the token after each; None: that of `<|endoftext|>`, if the tokenizer has it
 ) -> np.ndarray: # [n] token ids, read from the disk as needed
     "Token ids of all documents with an end-of-text after each. Raises `ValueError` for a damaged cache."
     if path.exists(): return read_tokens(path)
     kind, n = _id_type(tokenizer), 0
     eos = tokenizer.token_to_id(EOS) if eos is None else eos
+    end = np.array([eos] if eos is not None else [], kind)
     def write_header(f):
         f.seek(0)
         np.lib.format.write_array_header_1_0(f, dict(descr=kind.str, fortran_order=False, shape=(n,)))
     with atomic_write(path) as temp, open(temp, 'w+b') as f:
         write_header(f)
         for text in corpus:
-            ids = np.append(encode(tokenizer, text), kind.type(eos))
+            ids = np.concatenate([encode(tokenizer, text), end])
             f.write(ids.tobytes())
             n += len(ids)
         write_header(f)

@@ -19,7 +19,9 @@ from accelerate import Accelerator
 from torch import nn, Tensor
 
 from ..base.progress import clock, graceful_interrupt, ProgressBar
+from ..tasks.sudoku import sudoku_of
 from .data import Epochs, keyed
+from .grids import Grids
 from .settings import LoopConfig, number
 from .runs import Log, read_checkpoint, save_checkpoint, unusable
 
@@ -225,7 +227,9 @@ class Run:
     stop: int | None = None # interrupt each stage after this many steps, with a checkpoint
     tell: Callable[[str], None] | None = None # is told how long it takes; None: nobody
 
-    def epochs(self, seed: int) -> Epochs: return Epochs(self.ids, self.held.shape[1], self.cfg.batch_size, seed)
+    def epochs(self, seed: int) -> Epochs | Grids:
+        if (s := sudoku_of(self.cfg.data)) is not None: return Grids(s, self.ids, self.cfg.batch_size, seed)
+        return Epochs(self.ids, self.held.shape[1], self.cfg.batch_size, seed)
 
 # %% ../../nbs/training/loop.ipynb #3f3cdba5
 class Diary:

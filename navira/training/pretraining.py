@@ -28,9 +28,12 @@ from ..base.progress import clock
 from ..models.layers import Config
 from ..models.denoiser import MaskedLM, n_params
 from ..models.loading import MASK, nearest
+from ..tasks.sudoku import sudoku_of, tokenizer_of
 from .data import (
     Corpus, encode_corpus, EOS, Epochs, files_of, packed, read_corpus, read_tokens, saved_dataset, train_tokenizer)
-from .settings import AdaptConfig, LoopConfig, processes, read_run, TrainConfig
+from .grids import grid_corpus, Grids
+from .settings import (
+    AdaptConfig, LoopConfig, NetworkConfig, processes, read_run, SudokuConfig, TrainConfig)
 from .runs import claim, run_lock, write_run
 from .loop import fit, resume_command, Run, seeded, Stage, train_step, trainer
 from .objectives import Mdlm
@@ -61,6 +64,13 @@ def _held_out(
     if not folder.is_dir() or saved_dataset(folder) or not files_of(folder, 'validation')[1]: return None
     return read_corpus(folder, cfg.text_column, 'validation')
 
+# %% ../../nbs/training/pretraining.ipynb #f46fd5ea
+def _corpora(
+    cfg: LoopConfig,
+) -> tuple[Corpus, Corpus | None]: # to train on, and for validation
+    if (s := sudoku_of(cfg.data)) is None: return read_corpus(cfg.data, cfg.text_column), _held_out(cfg)
+    return grid_corpus(s, cfg.data), grid_corpus(s, cfg.data, 'validation')
+
 # %% ../../nbs/training/pretraining.ipynb #ff9a3764
 @contextlib.contextmanager
 def prepared(
@@ -72,7 +82,7 @@ def prepared(
     Errors in the corpus come before anything is made. Of several processes the first does it all."""
     out = Path(cfg.out)
     if os.environ.get('RANK', '0') != '0': yield out; return
-    corpora = None if (out / 'tokens.json').exists() else (read_corpus(cfg.data, cfg.text_column), _held_out(cfg))
+    corpora = None if (out / 'tokens.json').exists() else _corpora(cfg)
     claim(cfg)
     with run_lock(out):
         claim(cfg)                                # again: what another process wrote in between
@@ -130,7 +140,7 @@ def _check_corpus(
     cfg: LoopConfig,
     was: dict[str, dict], # fingerprints of its files
 ) -> None:
-    try: now = [str(f) for c in (read_corpus(cfg.data, cfg.text_column), _held_out(cfg)) if c for f in c.files]
+    try: now = [str(f) for c in _corpora(cfg) if c for f in c.files]
     except FileNotFoundError: return                      # gone is not changed: the tokens are there
     other = sorted(set(now) ^ set(was)) or [name for name in now if _changed(Path(name), was[name])]
     if not other: return
@@ -155,20 +165,21 @@ def tokens_of(
 
 # %% ../../nbs/training/pretraining.ipynb #1b45553f
 def network(
-    cfg: TrainConfig,
+    cfg: NetworkConfig,
     tok: Tokenizer,
 ) -> MaskedLM: # with random weights, a function of the seed
     config = Config(vocab_size=tok.get_vocab_size(), model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads,
-                    cond_dim=cfg.cond_dim, n_blocks=cfg.blocks, dropout=cfg.dropout, mask_id=tok.token_to_id(MASK))
+                    cond_dim=cfg.cond_dim, n_blocks=cfg.blocks, dropout=cfg.dropout, mask_id=tok.token_to_id(MASK),
+                    boxes=cfg.boxes)
     with seeded(cfg.seed, 0): return MaskedLM(config, tok)
 
 # %% ../../nbs/training/pretraining.ipynb #f9265ea3
 def _check_memory(
-    cfg: TrainConfig,
+    cfg: NetworkConfig,
 ) -> None:
     "Raises `ValueError` for sizes that cannot work, and for a network with which this machine cannot train."
     config = Config(hidden_dim=cfg.dim, n_heads=cfg.heads, n_blocks=cfg.blocks, cond_dim=cfg.cond_dim,
-                    model_length=cfg.length, vocab_size=cfg.vocab_size)
+                    model_length=cfg.length, vocab_size=cfg.vocab_size, boxes=cfg.boxes)
     with torch.device('meta'): n = n_params(MaskedLM(config))                                   # without memory
     need = n * (4 if torch.cuda.is_available() else 20)   # weights in fp32; average, gradient and moments beside them
     there = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else math.inf
@@ -179,9 +190,10 @@ def _check_memory(
 
 # %% ../../nbs/training/pretraining.ipynb #9b2f3c49
 def _chosen_tokenizer(
-    cfg: TrainConfig,
+    cfg: TrainConfig | SudokuConfig,
 ) -> Callable[[Corpus], Tokenizer]:
     "The user's tokenizer, or one trained on the corpus. Raises `FileNotFoundError` or `ValueError`, at once."
+    if isinstance(cfg, SudokuConfig): return lambda corpus: tokenizer_of(cfg.grid)
     if cfg.tokenizer is None: return lambda corpus: train_tokenizer(corpus, cfg.vocab_size)
     path = Path(cfg.tokenizer)
     if not path.is_file():
@@ -193,9 +205,9 @@ def _chosen_tokenizer(
     return lambda corpus: tok
 
 # %% ../../nbs/training/pretraining.ipynb #08372b37
-_Timed = TypeVar('_Timed', TrainConfig, AdaptConfig)
+_Timed = TypeVar('_Timed', TrainConfig, SudokuConfig, AdaptConfig)
 
-def check_tokens(cfg: TrainConfig | AdaptConfig) -> None:
+def check_tokens(cfg: NetworkConfig | AdaptConfig) -> None:
     "ValueError for fewer than one step of them."
     if cfg.tokens is None or cfg.steps: return
     least = cfg.batch_size * (cfg.length or 0)
@@ -203,7 +215,7 @@ def check_tokens(cfg: TrainConfig | AdaptConfig) -> None:
 
 def step_seconds(
     objective: Any, # as of a `Stage`; copied
-    data: Epochs,
+    data: Epochs | Grids,
     cfg: LoopConfig,
     acc: Accelerator,
     few: int = 3, # steps, after a first one that warms up
@@ -266,7 +278,7 @@ def run_task(
 
 # %% ../../nbs/training/pretraining.ipynb #dc93195b
 def train(
-    cfg: TrainConfig,
+    cfg: TrainConfig | SudokuConfig,
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps
     tell: Callable[[str], None] | None = None, # is told how long it takes; None: nobody

@@ -20,10 +20,11 @@ from accelerate.state import AcceleratorState, PartialState
 
 from ..base.checks import check_choice
 from ..models.loading import has_bf16, nearest
+from ..tasks.sudoku import NAMES, sudoku_of
 from .data import text_file
 
 # %% auto #0
-__all__ = ['LoopConfig', 'TrainConfig', 'AdaptConfig', 'FinetuneConfig']
+__all__ = ['LoopConfig', 'NetworkConfig', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig']
 
 # %% ../../nbs/training/settings.ipynb #c76b2947
 @dataclass(kw_only=True)
@@ -54,24 +55,59 @@ class LoopConfig:
 
 # %% ../../nbs/training/settings.ipynb #e099b7f3
 @dataclass(kw_only=True)
-class TrainConfig(LoopConfig):
-    "Pretraining. The network and the rates are the embedded model's; it saw `tokens=76_000_000`."
-    command: ClassVar[str] = 'train'
+class NetworkConfig(LoopConfig):
+    "What every pretraining has. The network is the embedded model's."
     tokens: int | None = None # to train on, repeats counted; None: `epochs`, as far as `minutes` allow
     epochs: int = 20 # passes over the text
     minutes: float = 30. # of training at most, estimated from its first steps
-    length: int = 128 # L, tokens a sequence
     dim: int = 256 # width of the residual stream
     blocks: int = 4 # transformer blocks
     heads: int = 4 # attention heads
     cond_dim: int = 128 # width of the conditioning vector
     dropout: float = 0.0 # while training
-    vocab_size: int = 4096 # entries of the tokenizer that is trained
-    tokenizer: str | None = None # a tokenizer.json to use instead
+
+    @property
+    def boxes(self) -> tuple[int, int] | None: return None # of grids
+    @property
+    def length(self) -> int: raise NotImplementedError # L, tokens a sequence
+    @property
+    def vocab_size(self) -> int: raise NotImplementedError # entries of the tokenizer
 
     @property
     def steps(self) -> int: # 0 as long as `tokens` is open
         return (self.tokens or 0) // (self.batch_size * self.length)
+
+# %% ../../nbs/training/settings.ipynb #18be2933
+@dataclass(kw_only=True)
+class TrainConfig(NetworkConfig):
+    "Pretraining on text. The network and the rates are the embedded model's; it saw `tokens=76_000_000`."
+    length: int = 128 # L, tokens a sequence
+    vocab_size: int = 4096 # entries of the tokenizer that is trained
+    tokenizer: str | None = None # a tokenizer.json to use instead
+
+# %% ../../nbs/training/settings.ipynb #0b67cfe3
+@dataclass(kw_only=True)
+class SudokuConfig(NetworkConfig):
+    "Pretraining on grids (`data='sudoku'`). The network and the rates are the embedded Sudoku model's."
+    data: str = 'sudoku' # also 'sudoku:2x3' and 'sudoku:2x2'
+    minutes: float = 120. # of training at most, estimated from its first steps
+    dim: int = 128
+    blocks: int = 6
+    cond_dim: int = 16
+    warmup: int = 100
+
+    def __post_init__(self):
+        s = sudoku_of(self.data)
+        if s is None: raise ValueError(f'data={self.data!r}: expected grids, one of {", ".join(NAMES)}')
+        self.grid = s
+        super().__post_init__()
+
+    @property
+    def boxes(self) -> tuple[int, int]: return self.grid.height, self.grid.width
+    @property
+    def length(self) -> int: return self.grid.cells
+    @property
+    def vocab_size(self) -> int: return self.grid.n + 1
 
 # %% ../../nbs/training/settings.ipynb #8293ea3f
 @dataclass(kw_only=True)
@@ -215,7 +251,7 @@ def read_run(
 
 # %% ../../nbs/training/settings.ipynb #b9ad1def
 def read_config(
-    kind: type, # `TrainConfig`, `FinetuneConfig` or `CriticConfig`
+    kind: type, # `TrainConfig`, `FinetuneConfig`, ...
     path: str | Path | None = None, # a .toml or .json file
     **flags, # what goes over the file; None means not given
 ) -> LoopConfig:
@@ -228,7 +264,8 @@ def read_config(
         asked = 'tokens' not in given and 'epochs' in past and not given.keys().isdisjoint(('epochs', 'minutes'))
         if asked: del past['tokens']                              # then `_agree` compares these
         given = {k: v for k, v in past.items() if k in names} | given
-    if missing := [n for n in ('data', 'out') if n not in given]:
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
+    if missing := [n for n in needed if n not in given]:
         raise ValueError(f'{" and ".join(missing)}: not given; expected in the file or as a flag')
     return kind(**given)
 
