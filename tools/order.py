@@ -31,7 +31,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'training/finetuning', 'training/card', 'training/adapting', 'training/critic'],
     'Evaluation': ['evaluation/perplexity', 'evaluation/references', 'evaluation/endpoints',
         'evaluation/diversity', 'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state',
-        'evaluation/landmarks', 'evaluation/judge'],
+        'evaluation/landmarks', 'evaluation/judge', 'evaluation/tasks'],
     'Experiments': ['experiments/cells', 'experiments/sweep', 'experiments/store', 'experiments/run',
         'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/results', 'experiments/style', 'experiments/figures', 'experiments/readings',

@@ -154,7 +154,7 @@ def _compared(folder: Path, grid, net, judge): # the store, and key -> cell
     from navira.experiments.run import run
     from navira.experiments.measure import evaluate_store
     with _stoppable(), _bar() as b: st = run(grid, _store(folder, grid, net), net, _sampling(b, 'sampling'))
-    cells = {cell_key(c, st.record['fingerprint'], net.length, grid.prompt): c for c in ex_sweep.cells(grid)}
+    cells = {cell_key(c, st.record['fingerprint'], net.length, st.record['prompt']): c for c in ex_sweep.cells(grid)}
     with _stoppable(), _bar() as b: evaluate_store(st, grid.metrics, judge, progress=_measuring(b), keys=cells)
     return st, cells
 
@@ -215,7 +215,7 @@ def _first_texts(folder: Path, grid, net) -> None:
     with _stoppable(): st = run(grid, _store(folder, grid, net), net)
     print(f'{grid.prompt!r}, continued within {grid.budgets[-1]} forward passes:')
     for c in cells(grid):
-        key = cell_key(c, st.record['fingerprint'], net.length, grid.prompt)
+        key = cell_key(c, st.record['fingerprint'], net.length, st.record['prompt'])
         _print_text(c.label, texts(st, key)[:1])
 
 def _print_text(head: str, texts: list[str]) -> None:

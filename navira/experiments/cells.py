@@ -215,7 +215,7 @@ def cell_key(
     cell: Cell,
     model: str = '', # fingerprint of the weights
     length: int | None = 0, # L
-    prompt: str | None = None, # how every text begins
+    prompt: str | dict | None = None, # how every text begins, see `start_of`
 ) -> str: # 12 hexadecimal digits
     "A short hash of what decides the tokens of a cell."
     of_cell = [cell.policy, settled(cell), cell.change, beside(cell), cell.budget, cell.seed]

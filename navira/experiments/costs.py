@@ -152,7 +152,7 @@ def remaining(
     "What is left to do for a cell."
     judge = _to_judge(c, s)
     if st is None: return c.n, sum(judge.values())
-    key, whose = cell_key(c, st.record['fingerprint'], length, s.prompt), reference_name(s.reference)
+    key, whose = cell_key(c, st.record['fingerprint'], length, st.record['prompt']), reference_name(s.reference)
     todo = to_do(st, batches(extend_cell(st, c, key), key, s.batch_size), s.batch_size)
     have = {name: sound(st.metric(key, name, whose)) for name in judge}
     left = [n if (m := have[name]) is None else max(0, n - len(m)) for name, n in judge.items()]

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..base.files import atomic_write
-from ..base.stats import bootstrap
+from ..base.stats import bootstrap, wilson
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name
 from .cells import digest
 from .sweep import referenced
-from .store import checked, COLUMNS, Damaged, open_store, read_table, Store, write_table
+from .store import checked, columns_of, Damaged, open_store, read_table, Store, TRACED, write_table
 from .run import owned
 from .measure import SET, sound, stands
 
@@ -66,7 +66,8 @@ def cell_samples(
     key: str,
     judge: str | None, # whose perplexity
 ) -> pd.DataFrame: # one row a sample
-    table, about = read_table(st.cell(key), [c for c in COLUMNS if c != 'tokens'])
+    table, about = read_table(st.cell(key))
+    table = table.drop_columns([c for c in ('tokens', *TRACED) if c in table.column_names])
     owned(st, st.cell(key), about)
     if table['sample'].to_pylist() != list(range(len(table))):
         raise Damaged(f'{st.cell(key)}: samples are not 0 to {len(table) - 1}, in order')
@@ -137,6 +138,8 @@ def set_rows(
     mauve = stands(judged(st, key, 'mauve', reference), of=digest(crc))
     return [row for m in (sets, mauve) if m is not None for row in m.to_pylist()]
 
+TASK = 'steps_to', 'remasked_to', 'recovered', 'middle', 'middle_real'    # of those that were solved, and of texts
+
 def _summary(
     df: pd.DataFrame, # the samples of one cell
     eos: str, # rule for separators
@@ -145,7 +148,10 @@ def _summary(
     "Every metric of a sample as a number with two ends."
     row: dict[str, Any] = {}
     nll = f'nll_{eos}'
-    for name in ('n_forward', 'n_remasked', 'entropy', 'repetition'):
+    if 'solved' in df:
+        low, high = wilson(share := float(df.solved.mean()), len(df))
+        row |= dict(solved=share, solved_lo=low, solved_hi=high)
+    for name in ('n_forward', 'n_remasked', 'entropy', 'repetition', *TASK):
         if name in df: row |= interval(name, df[name].to_numpy(float), level=level)
     if nll in df:
         row |= interval('perplexity', df[nll].to_numpy(float), df[f'weight_{eos}'].to_numpy(float), np.exp, level)
@@ -211,7 +217,7 @@ def _copy(st: Store, out: Path, traces: bool) -> None:
         kept = [t if i < about['keep'] else None for i, t in enumerate(table['tokens'].to_pylist())]
         at, type_ = table.column_names.index('tokens'), table.schema.field('tokens').type
         table = table.set_column(at, 'tokens', pa.array(kept, type_))
-        write_table(Store(out, st.record).cell(key), table if traces else table.select(COLUMNS), about)
+        write_table(Store(out, st.record).cell(key), table.select(columns_of(table, traces)), about)
     files = [p.relative_to(st.folder) for p in (st.folder / 'metrics').glob('*.parquet')]
     for p in [*files, *[Path('tokenizer.json')] * (st.tokenizer is not None)]:
         with atomic_write(out / p) as f: shutil.copyfile(st.folder / p, f)

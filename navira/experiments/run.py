@@ -27,11 +27,12 @@ from ..core import Policy
 from ..models.denoiser import MaskedLM
 from ..models.loading import load as load_model
 from ..sampling import fits, sample, start_ids
+from ..evaluation.tasks import task_of
 from .cells import (
     Cell, cell_key, charged, code_hash, environment, fingerprint, plain, rule, settled)
-from .sweep import cells, Sweep
+from .sweep import cells, prompts_at, start_of, Sweep
 from .store import (
-    checked, claim, COLUMNS, Damaged, IDENTITY, open_store, set_aside, Store, tabled, TRACED, write_table)
+    checked, claim, columns_of, Damaged, IDENTITY, open_store, set_aside, Store, tabled, TRACED, write_table)
 
 # %% auto #0
 __all__ = ['run']
@@ -103,15 +104,17 @@ def compute(
 ) -> pa.Table:
     "Sample a batch. ValueError where it does not fit the memory of a GPU."
     cell, device = b.cell, model.device
+    task = None if s.task is None else task_of(s.task, model, s.real)
     with torch.autocast(device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
         try:
-            res = sample(model, made, cell.budget, b.n, cell.seed, s.length, s.prompt, batch_size=b.n, trace=True,
+            prompt = s.prompt if task is None else task.prompts(b.first, b.n)
+            res = sample(model, made, cell.budget, b.n, cell.seed, s.length, prompt, batch_size=b.n, trace=True,
                          first=b.first, eos='keep', progress=progress or False)    # texts of one length compare
         except torch.OutOfMemoryError as e:
             raise ValueError(f'batch_size={s.batch_size}: {b.n} texts at a time do not fit the memory of {device}; '
                              f'give fewer, as in --set batch_size={max(1, s.batch_size // 2)}, and another store: its '
                              'batches are all of one size') from e
-    return tabled(res, b.first, cell.trace, model.config.vocab_size)
+    return tabled(res, b.first, cell.trace, model.config.vocab_size, task)
 
 # %% ../../nbs/experiments/run.ipynb #dcebdb94
 def describe(
@@ -153,7 +156,7 @@ def finish(
     renamed = {k: about[k] for k in ('label', 'keep')}
     if there < cell.n:
         pieces: list[pa.Table] = [piece(st, b, old, size) for b in plan]
-        write_table(st.cell(key), pa.concat_tables([t.select(COLUMNS + TRACED * cell.trace) for t in pieces]), about)
+        write_table(st.cell(key), pa.concat_tables([t.select(columns_of(t, cell.trace)) for t in pieces]), about)
     elif said | renamed != said: write_table(st.cell(key), old, said | renamed)
     shutil.rmtree(st.folder / 'parts' / key, ignore_errors=True)
     return True
@@ -223,7 +226,7 @@ def prepared(
     "Everything that can be wrong is wrong here, before any work."
     plan = cells(s)
     net = cast(MaskedLM, load_model(s.model) if model is None else model).to(device)
-    x = start_ids(net, 1, s.length, s.prompt)
+    x = start_ids(net, 1, s.length, prompts_at(start_of(s, net), net, s.real, 0, 1))
     for c in plan: fits(net, rule(c), x.shape[1])
     return net, replace(s, length=x.shape[1]), plan, int((x == net.mask_id).sum())
 
@@ -232,7 +235,7 @@ def identity_of(
     net: MaskedLM, # where it is to run
 ) -> dict: # of IDENTITY, but for the rules
     "What tells the store of a sweep from others."
-    return dict(fingerprint=fingerprint(net), length=s.length or net.length, prompt=s.prompt, dtype=s.dtype,
+    return dict(fingerprint=fingerprint(net), length=s.length or net.length, prompt=start_of(s, net), dtype=s.dtype,
                 device=net.device.type, batch_size=s.batch_size)
 
 # %% ../../nbs/experiments/run.ipynb #f5f68d46
@@ -247,7 +250,7 @@ def run(
     procs = processes(s.device)
     net, s, plan, free = prepared(s, model, procs.device)
     main, identity = procs.is_main_process, identity_of(s, net)
-    keys = [cell_key(c, identity['fingerprint'], s.length, s.prompt) for c in plan]
+    keys = [cell_key(c, identity['fingerprint'], s.length, identity['prompt']) for c in plan]
     with store_lock(Path(folder)) if main else contextlib.nullcontext():
         if main: tidy(_claimed(folder, s, identity, net, plan, keys, procs.num_processes), plan, keys)
         procs.wait_for_everyone()

@@ -14,6 +14,7 @@ import navira.peers  # noqa: F401  registers the policies
 from ..models.denoiser import MaskedLM
 from ..sampling import sample, Samples
 from .cells import Cell, fingerprint, rule
+from .sweep import prompts_at
 from .store import checked, Store, TRACED
 
 # %% auto #0
@@ -70,15 +71,22 @@ def again(
         raise ValueError(f'row={row}: the store holds the tokens of samples 0 to {len(kept) - 1}')
     start = row // size * size
     for first, n in ((row, 1), (start, min(size, about['n'] - start))):
-        res = _resampled(about, model, first, n)
+        res = _resampled(about, model, st.record['config'].get('real'), first, n)
         if torch.equal(res.tokens[row - first], kept[row]): break
     else:
         warnings.warn(f'sample {row} of cell {key} came out differently here: it was made on {st.record["places"]}',
                       stacklevel=2)
     return res, row - first
 
-def _resampled(about: dict, model: MaskedLM, first: int, n: int) -> Samples: # of the cell that a file says it is
+def _resampled(
+    about: dict, # of the cell that a file says it is
+    model: MaskedLM,
+    real: str | None, # of the sweep
+    first: int,
+    n: int,
+) -> Samples:
     cell = Cell(**{f.name: about[f.name] for f in fields(Cell)})
     with torch.autocast(model.device.type, torch.bfloat16, enabled=about['dtype'] == 'bfloat16'):
-        return sample(model, rule(cell), cell.budget, n, cell.seed, about['length'], about['prompt'], batch_size=n,
-                      trace=True, first=first, eos='keep', progress=False)
+        return sample(model, rule(cell), cell.budget, n, cell.seed, about['length'],
+                      prompts_at(about['prompt'], model, real, first, n), batch_size=n, trace=True, first=first,
+                      eos='keep', progress=False)

@@ -24,6 +24,7 @@ from torch import Tensor
 from ..base.files import FULL, atomic_write
 from ..models.loading import nearest
 from ..sampling import Samples
+from ..evaluation.tasks import Task, until_solved
 from .cells import digest, RULES
 from .sweep import referenced, Sweep
 
@@ -126,12 +127,23 @@ def by_step(
     steps = pa.ListArray.from_arrays(pa.array(np.r_[0, rows.sum(2).ravel().cumsum()].astype(np.int32)), at)
     return pa.ListArray.from_arrays(pa.array(np.arange(n + 1, dtype=np.int32) * T), steps)
 
+# %% ../../nbs/experiments/store.ipynb #c35e9781
+def _judged(task: Task, res: Samples, first: int) -> dict: # name -> pa.Array
+    "What a task says of samples, and when they were right first."
+    assert res.trace is not None
+    out = {k: pa.array(v) for k, v in task.judge(res.tokens, first).items()}
+    if task.goal != 'solved': return out
+    steps, gone = until_solved(task, res.trace, first)
+    some = lambda v: pa.array(v.astype(np.int32), mask=steps < 0)
+    return out | dict(steps_to=some(steps), remasked_to=some(gone))
+
 # %% ../../nbs/experiments/store.ipynb #5216499f
 def tabled(
     res: Samples, # sampled with a trace
     first: int, # number of the first sample
     trace: bool, # keep the trace
     vocabulary: int, # V
+    task: Task | None = None, # that was asked
 ) -> pa.Table: # one row a sample
     "Samples as a table."
     assert res.trace is not None
@@ -144,12 +156,16 @@ def tabled(
         n_forward=int32(res.n_forward),
         n_remasked=int32(res.trace.remasked.sum((0, 2))),
         seconds=pa.array(np.full(n, res.seconds / n)))
+    if task is not None: columns |= _judged(task, res, first)
     if trace: columns |= dict(remasked=by_step(res.trace.remasked), written=by_step(res.trace.unmasked))
     return pa.table(columns)
 
 # %% ../../nbs/experiments/store.ipynb #d71aa9e9
 COLUMNS = ('sample', 'tokens', 'crc', 'n_forward', 'n_remasked', 'seconds')
 TRACED = ('remasked', 'written')
+
+def columns_of(table: pa.Table, trace: bool) -> list[str]: # what a cell's file holds, of a table of samples
+    return [c for c in table.column_names if trace or c not in TRACED]
 
 def _of_ids(
     column: pa.ChunkedArray, # lists of whole numbers, or nothing in a small copy

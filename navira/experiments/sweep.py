@@ -17,7 +17,8 @@ from ..models.loading import nearest
 from ..registry import parameters, policies, policy
 from ..sampling import enough
 from ..evaluation.perplexity import eos_rules
-from .cells import _number, Cell, cell_key, on_disk, rule
+from ..evaluation.tasks import task_of
+from .cells import _number, Cell, cell_key, digest, on_disk, rule
 
 # %% auto #0
 __all__ = ['Entry', 'Sweep', 'configs', 'read_sweep', 'expand']
@@ -124,6 +125,7 @@ class Sweep:
     model: str | None = None          # a folder, file or Hub id; None: the embedded model
     length: int | None = None         # L; None: the model's
     prompt: str | None = None         # how every text begins
+    task: str | None = None           # instead of a prompt: one of `evaluation/tasks`, such as 'sudoku-35'
     budgets: tuple = (16, 32, 64, 128, 256) # forward passes
     n: int = 100                      # samples a cell
     seeds: tuple = (0,)               # more samples are as good as more seeds: noise is keyed on both
@@ -137,7 +139,7 @@ class Sweep:
     # the budget at which MAUVE is measured, of all samples, and the reference's features are kept; None: at none
     features: int | None = None
     # what MAUVE compares with: a file or folder of real text, see `read_corpus` of `training/data`; None: the
-    # landmarks of `evaluation/landmarks`, where they hold
+    # landmarks of `evaluation/landmarks`, where they hold. Also the text of the task 'infill'
     real: str | None = None
     eos: str = 'once'                 # rule for separators that `load` reads perplexity under; both are stored
 
@@ -150,6 +152,7 @@ def check(
     "ValueError or KeyError with the field, its value and what was expected."
     put = lambda k, v: object.__setattr__(s, k, v)
     _check_kinds(s, '', entries='a list', name='a text', model='a text or nothing', prompt='a text or nothing',
+                 task='a text or nothing',
                  metrics='a list', reference='a text', real='a text or nothing')
     if not s.entries: raise ValueError('entries: none given; expected at least one policy')
     put('entries', tuple(e if isinstance(e, Entry) else entry(e) for e in s.entries))
@@ -160,6 +163,9 @@ def check(
     for k in ('name', 'reference'):
         if not getattr(s, k): raise ValueError(f'{k}={getattr(s, k)!r}: empty; expected a name')
     put('metrics', tuple(check_choice('metric', m, METRICS) for m in s.metrics))
+    if s.task is not None and s.prompt is not None:
+        raise ValueError(f'prompt={s.prompt!r} and task={s.task!r}: expected one of them; a task has its own prompts')
+    if s.task is not None and s.task.startswith('sudoku'): put('metrics', ())     # it is right or wrong
     check_choice('dtype', s.dtype, ('float32', 'bfloat16'))
     check_choice('device', s.device, ('auto', 'cpu', 'cuda'))
     check_choice('eos', s.eos, eos_rules)
@@ -243,3 +249,23 @@ def cells(
         seen[k] = c
         enough(rule(c), c.budget)
     return list(seen.values())
+
+# %% ../../nbs/experiments/sweep.ipynb #69df0e1f
+def start_of(
+    s: Sweep,
+    model, # whose texts begin so
+) -> str | None | dict: # as a store keeps it
+    "How texts begin: the prompt, or which task, with a digest of its first prompts."
+    if s.task is None: return s.prompt
+    return dict(task=s.task, of=digest(task_of(s.task, model, s.real).prompts(0, 64).tolist()))
+
+def prompts_at(
+    start: str | None | dict, # from `start_of`
+    model,
+    real: str | None, # of the sweep
+    first: int, # sample
+    n: int,
+): # as `sample` takes them
+    "The prompts of some samples."
+    if not isinstance(start, dict): return start
+    return task_of(start['task'], model, real).prompts(first, n)

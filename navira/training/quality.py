@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.stats import wilson
 from ..diffusion import corrupt, low_discrepancy, nucleus
 from .data import keyed
 from .objectives import looked_back, random_fill, surest
@@ -106,15 +107,9 @@ def reliability(
     for inside in (which == b for b in range(bins)):
         if n := int(inside.sum()):
             share = float(right[inside].mean())
-            low, high = _wilson(share, n)
+            low, high = wilson(share, n)
             table.append(dict(predicted=float(prob[inside].mean()), right=share, low=low, high=high, n=n))
     return table
-
-def _wilson(share: float, n: int) -> tuple[float, float]:
-    z2 = 1.96**2
-    mid, scale = (share + z2 / (2 * n)) / (1 + z2 / n), 1 + z2 / n
-    half = 1.96 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / scale
-    return max(0., mid - half), min(1., mid + half)
 
 def calibration_error(
     table: list[dict], # of `reliability`
