@@ -20,7 +20,7 @@ from .compare import _stoppable
 
 # %% ../../nbs/cli/training.ipynb #3a7f289d
 _Config = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
-_Data = Annotated[Optional[str], typer.Option(help='Corpus: Parquet or text files, a folder, or a `datasets` name.')]
+_Data = Annotated[Optional[str], typer.Option(help='Corpus: Parquet or text files, a folder, a `datasets` name, or sudoku: random grids.')]
 _RUN = 'Run folder. A run found there goes on, with its settings; nothing else need be given.'
 _ANY = 'Any setting of the list below, as in --set lr=0.001; may be repeated.'
 _Out = Annotated[Optional[str], typer.Option('--out', help=_RUN)]
@@ -74,10 +74,10 @@ def train(
     hyper: _Fields = [],
 ) -> None:
     "Pretrain a model, or go on where a run stopped. Several processes: `accelerate launch -m navira.cli train ...`."
-    from navira.training.settings import TrainConfig
+    from navira.training.settings import read_pretraining
     from navira.training.pretraining import train as run
     flags = dict(data=data, out=folder, tokens=tokens, length=length, batch_size=batch_size, seed=seed)
-    cfg = _config(TrainConfig, config, flags, hyper)
+    cfg = read_pretraining(config, **_hypers(hyper) | {k: v for k, v in flags.items() if v is not None})
     with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
 
 # %% ../../nbs/cli/training.ipynb #7238245d

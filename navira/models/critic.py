@@ -21,7 +21,7 @@ from ..diffusion import Forward
 from .layers import Config, frequencies, OutputLayer
 from .denoiser import DiT, in_full, MaskedLM
 from .checkpoints import finite, misfits, read_config, read_safetensors
-from .loading import nearest, of_run, WEIGHTS
+from .loading import nearest, of_run, own, WEIGHTS
 
 # %% auto #0
 __all__ = ['Critic', 'save_critic', 'find_critic', 'load_critic']
@@ -112,13 +112,12 @@ def save_critic(
 
 # %% ../../nbs/models/critic.ipynb #776c9920
 def find_critic(
-    source=None, # a folder; None or 'embedded': the one that comes with navira
+    source=None, # a folder; None, 'embedded' or 'sudoku': one that comes with navira
 ) -> Path: # the folder
     "Where a critic lies. FileNotFoundError where there is none."
-    embedded = source in (None, 'embedded')
-    folder = of_run(Path(WEIGHTS if embedded else source), 'critic', 'critic.safetensors')
+    folder = of_run(Path(own(source, WEIGHTS)), 'critic', 'critic.safetensors')
     if all((folder / f).exists() for f in ('critic.safetensors', 'critic.json')): return folder
-    if embedded: what = 'this installation has no embedded critic'
+    if source in (None, 'embedded', 'sudoku'): what = 'this installation has no embedded critic'
     elif folder.is_dir(): what = 'no critic.safetensors and critic.json there'
     else: what = nearest(folder, 'a folder with critic.safetensors')
     raise FileNotFoundError(f"critic={str(source or 'embedded')!r}: {what}; "

@@ -338,11 +338,18 @@ def check_device(
         raise ValueError(f"device={str(device)!r}: PyTorch sees no such device here; {there}") from None
     return found
 
+# %% ../../nbs/models/loading.ipynb #e1d2b644
+def own(
+    source: str | os.PathLike | None, # as `load` takes it
+    weights: Path, # where ours lie
+) -> str | os.PathLike: # the folder of a model that comes with the package; else what was given
+    return {None: weights, "embedded": weights, "sudoku": weights / "sudoku"}.get(source, source)
+
 # %% ../../nbs/models/loading.ipynb #ccaca57d
 WEIGHTS = Path(__file__).parent.parent / "weights" if "__file__" in globals() else Path("../../navira/weights")
 
 def load(
-    source: str | os.PathLike | None = None, # None or "embedded"; a folder, also of a run; a file; a Hub repository
+    source: str | os.PathLike | None = None, # None or "embedded"; "sudoku"; a folder, also of a run; a file; a Hub name
     device: str | torch.device | None = None, # where to put it; None: the CPU; "auto": a GPU where there is one
     ema: bool = True,          # of a Lightning file, take the average
     length: int | None = None, # for a file without config.json: longest sequence, in tokens
@@ -366,9 +373,9 @@ def load(
     how: dict[str, Any] = dict(device_map=device_map, mask_id=mask_id, shift=shift)
     if not isinstance(source, (str, os.PathLike, type(None))):
         raise ValueError(f"source={type(source).__name__}: expected a folder, a file or the name of a Hub repository")
-    if embedded := source in (None, "embedded"): source = WEIGHTS
-    if embedded and not (WEIGHTS / "config.json").exists():
-        raise FileNotFoundError(f"{WEIGHTS}: the embedded model is not installed; reinstall navira, or give a folder")
+    source = own(source, WEIGHTS)
+    if source in (WEIGHTS, WEIGHTS / "sudoku") and not (Path(source) / "config.json").exists():
+        raise FileNotFoundError(f"{source}: the embedded model is not installed; reinstall navira, or give a folder")
     if (path := Path(source)).exists() and revision is not None:
         raise ValueError(f"revision={revision!r}: {path} is on this computer; expected it for a Hub repository only")
     if path.is_dir(): _check_gguf(path)
@@ -397,8 +404,8 @@ def _is_repository(source: str | os.PathLike) -> bool:
     return named and path.suffix not in weights and not path.parent.is_dir()
 
 def _no_such(source: str | os.PathLike) -> FileNotFoundError:
-    if difflib.get_close_matches(str(source), ["embedded"], 1, .8):
-        return FileNotFoundError(f"{source}: not found; did you mean 'embedded'?")
+    if near := difflib.get_close_matches(str(source), ["embedded", "sudoku"], 1, .8):
+        return FileNotFoundError(f"{source}: not found; did you mean {near[0]!r}?")
     if web := re.match(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", str(source)):
         return FileNotFoundError(f"{source}: an address; expected the repository's name, {web[1]!r}")
     otherwise = f"a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from ..base.files import atomic_write
 from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params, with_head
-from ..models.loading import load, mdlm_only, of_run, save, WEIGHTS
+from ..models.loading import load, mdlm_only, of_run, own, save, WEIGHTS
 from ..tasks.sudoku import sudoku_of
 from .settings import FinetuneConfig, read_run, SudokuConfig, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
@@ -177,7 +177,7 @@ def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:
 def record_of(
     model: str | None, # as in `FinetuneConfig`
 ) -> dict: # its `training.json`; empty if there is none
-    source = of_run(Path(WEIGHTS if model in (None, 'embedded') else model)) / 'training.json'
+    source = of_run(Path(own(model, WEIGHTS))) / 'training.json'
     return read_record(source) if source.exists() else {}
 
 # %% ../../nbs/training/card.ipynb #6f37c46e

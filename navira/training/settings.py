@@ -12,7 +12,7 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, cast, ClassVar
 
 import torch
 from accelerate import Accelerator
@@ -279,6 +279,17 @@ def _settings_file(path: Path) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError(f'{path}: holds {given!r:.40}; expected settings by name, such as lr = 0.001')
     return given
+
+# %% ../../nbs/training/settings.ipynb #002ec9c6
+def read_pretraining(
+    path: str | Path | None = None, # a .toml or .json file
+    **flags, # as for `read_config`
+) -> TrainConfig | SudokuConfig:
+    "The settings of a pretraining, on text or on grids, as its data says."
+    given = (_settings_file(Path(path)) if path is not None else {}) | {k: v for k, v in flags.items() if v is not None}
+    past = read_run(Path(given['out'])) if isinstance(given.get('out'), str | Path) else None
+    grids = str(given.get('data', (past or {}).get('data'))).split(':')[0] == 'sudoku'
+    return cast(TrainConfig | SudokuConfig, read_config(SudokuConfig if grids else TrainConfig, path, **flags))
 
 # %% ../../nbs/training/settings.ipynb #82a5bba7
 def precision(
