@@ -150,6 +150,7 @@ def _replay_data(
     start: int | None = None, # where to open, 0 to the T of the longer run; None: where most is remasked
     beside: Trace | None = None, # of another policy, the same prompt and seed
     names: Sequence[str] = ('', ''), # of the two policies
+    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
 ) -> dict:
     "What the replay page reads: the words in use, and a panel for each run"
     traces = [_only(t, row) for t in ([trace] if beside is None else [trace, beside])]
@@ -159,14 +160,14 @@ def _replay_data(
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
     shown = [''] if beside is None else [str(a or b) for a, b in zip(names, ('first', 'second'), strict=True)]
     return dict(title=str(title), start=_busiest(traces, N) if start is None else start,
-                vocab=[decode([i]) for i in used.tolist()],
+                vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
                 panels=[_panel(t, used, a) for t, a in zip(traces, shown)])
 
 # %% ../nbs/replay.ipynb #d8344487
 def replay_html(
     trace: Trace, # from `sample(..., trace=True)`
     decode,       # token ids, list[int] -> text
-    **kw,         # row, title, start, beside and names, see `_replay_data`
+    **kw,         # row, title, start, beside, names and boxes, see `_replay_data`
 ) -> str:
     "One self-contained HTML page. ValueError for a row or step that is not there, or a `beside` that began otherwise."
     page = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
@@ -206,9 +207,11 @@ def replay(
     height: int = 700,    # of the frame in a notebook, in CSS pixels
     beside: Trace | None = None, # of another policy, the same prompt and seed: both side by side
     names: Sequence[str] = ('', ''), # of the two policies, shown above them
+    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
 ):
     """The `Path` written where `path` is given, else a `Replay`.
 
     OSError where the file cannot be written; ValueError for a row not there, a `beside` that began otherwise."""
-    r = Replay(replay_html(trace, decode, row=row, title=title, start=start, beside=beside, names=names), height)
+    html = replay_html(trace, decode, row=row, title=title, start=start, beside=beside, names=names, boxes=boxes)
+    r = Replay(html, height)
     return r if path is None else r.save(path)

@@ -242,6 +242,7 @@ class Samples:
     charged: int | None = None # forward passes that the policy's steps are charged, run or not; None: the budget
     given: Tensor | None = None # [n] int64: how many tokens of a prompt each text begins with
     around: Tensor | None = None # [n, L] bool: special tokens that the tokenizer put round a prompt, not in the texts
+    boxes: tuple[int, int] | None = None # of a grid: rows and columns of a box; None: texts
 
     def decode(self, ids) -> str: # token ids -> text
         if self.tokenizer is None: raise ValueError('this model has no tokenizer: read .tokens')
@@ -295,6 +296,7 @@ class Samples:
     def replay(self, path=None, row: int = 0, beside: Samples | None = None, **kw):
         "A sample's trace, in a notebook or as an HTML file at `path`; `beside` it the same sample by another policy."
         if self.trace is None: raise ValueError('no trace was recorded: sample(..., trace=True)')
+        kw = dict(boxes=self.boxes) | kw
         if beside is None: return replay(self.trace, self.decode, path, row=row, **kw)
         a, b = _only(self.trace, row), beside._numbered(self.first + row, self.seed)
         return replay(a, self.decode, path, beside=b, **dict(names=(self.policy, beside.policy)) | kw)
@@ -429,7 +431,7 @@ def sample(
     charged, tokenizer = min(cost, int(budget)) if rule.matched else cost, getattr(model, 'tokenizer', None)
     given, seconds = ((x == model.mask_id).cumsum(1) == 0).sum(1), time.perf_counter() - t0
     return Samples(tokens, forwards, T, int(budget), seconds, tokenizer, traces, name, seed, first, charged, given,
-                   around)
+                   around, getattr(getattr(model, 'config', None), 'boxes', None))
 
 def _told_blocks(policy: str | Policy, hyper: dict, block_length: int | None, own) -> tuple[Policy, dict, int | None]:
     "The rule, its hyper-parameters, and the length of blocks, unless the policy works in blocks itself and is told it."

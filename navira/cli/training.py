@@ -20,7 +20,8 @@ from .compare import _stoppable
 
 # %% ../../nbs/cli/training.ipynb #3a7f289d
 _Config = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
-_Data = Annotated[Optional[str], typer.Option(help='Corpus: Parquet or text files, a folder, a `datasets` name, or sudoku: random grids.')]
+_CORPUS = 'Corpus: Parquet or text files, a folder, a `datasets` name, or sudoku: random grids.'
+_Data = Annotated[Optional[str], typer.Option(help=_CORPUS)]
 _RUN = 'Run folder. A run found there goes on, with its settings; nothing else need be given.'
 _ANY = 'Any setting of the list below, as in --set lr=0.001; may be repeated.'
 _Out = Annotated[Optional[str], typer.Option('--out', help=_RUN)]

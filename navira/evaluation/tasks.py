@@ -70,8 +70,7 @@ def _sudoku(name: str, model: Any) -> Task:
     _check_grids(name, s, model)
     ids = lambda first, n: puzzles(s, given, first, n)
     def judge(x: Tensor, first: int) -> dict[str, np.ndarray]:
-        x = x.cpu().numpy()
-        return dict(solved=is_solved(s, x, ids(first, len(x))))
+        return dict(solved=is_solved(s, x.cpu().numpy(), ids(first, len(x))))
     by_singles = lambda n: float((left_open(s, ids(0, n)) == 0).mean())
     return Task(name, lambda first, n: torch.from_numpy(ids(first, n)), judge, by_singles)
 

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-from typing import Any, ForwardRef, TYPE_CHECKING
+from typing import Any, cast, ForwardRef, TYPE_CHECKING
 
 import torch
 from tokenizers import Tokenizer
@@ -343,7 +343,7 @@ def own(
     source: str | os.PathLike | None, # as `load` takes it
     weights: Path, # where ours lie
 ) -> str | os.PathLike: # the folder of a model that comes with the package; else what was given
-    return {None: weights, "embedded": weights, "sudoku": weights / "sudoku"}.get(source, source)
+    return weights if source in (None, "embedded") else weights / "sudoku" if source == "sudoku" else cast(str, source)
 
 # %% ../../nbs/models/loading.ipynb #ccaca57d
 WEIGHTS = Path(__file__).parent.parent / "weights" if "__file__" in globals() else Path("../../navira/weights")
