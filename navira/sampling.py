@@ -296,7 +296,7 @@ class Samples:
     def replay(self, path=None, row: int = 0, beside: Samples | None = None, **kw):
         "A sample's trace, in a notebook or as an HTML file at `path`; `beside` it the same sample by another policy."
         if self.trace is None: raise ValueError('no trace was recorded: sample(..., trace=True)')
-        kw = dict(boxes=self.boxes) | kw
+        kw.setdefault('boxes', self.boxes)
         if beside is None: return replay(self.trace, self.decode, path, row=row, **kw)
         a, b = _only(self.trace, row), beside._numbered(self.first + row, self.seed)
         return replay(a, self.decode, path, beside=b, **dict(names=(self.policy, beside.policy)) | kw)

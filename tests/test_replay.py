@@ -509,3 +509,24 @@ def test_speed_at_length(long_run, visit, tmp_path, capsys):
     assert steps_of(tab) == [319, 319] and len(times) == 20
     with capsys.disabled():
         print(f"\n1024 tokens x 512 steps, two policies: {statistics.median(times):.0f} ms a step")
+
+
+def test_a_grid_is_drawn_as_a_grid(visit, tmp_path):
+    "A cell for each token, on any width; exactly the contradictions are framed, step by step"
+    import navira.peers  # noqa: F401
+    from helpers.grids import four, novice
+    from navira.sampling import sample
+    from navira.tasks.sudoku import contradictions
+    out = sample(novice(), 'remdm-cap', 6, n=2, seed=1, eta=.3, trace=True, progress=False)
+    page = out.replay(tmp_path / 'grid.html')
+    for width in (390, 1200):
+        tab = visit(page, '#0', viewport=dict(width=width, height=900))
+        boxes = [c.bounding_box() for c in tab.locator('.grid .tok').all()]
+        assert len(boxes) == 16 and len({round(b['x']) for b in boxes}) == len({round(b['y']) for b in boxes}) == 4
+        assert all(abs(b['width'] - b['height']) < 3 for b in boxes)
+        assert tab.evaluate('document.documentElement.scrollWidth') <= width
+        assert tab.locator('#wrong').is_visible()
+        for i in range(7):
+            tab.evaluate('k => { replay.go(k); for (const p of replay.panels) p.rest() }', i)
+            marked = tab.evaluate("[...document.querySelectorAll('.grid .tok')].map(e => e.classList.contains('bad'))")
+            assert marked == contradictions(four, out.trace.x[i, :1].numpy())[0].tolist()

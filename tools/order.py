@@ -38,7 +38,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'experiments/claims', 'experiments/report', 'experiments/judged', 'experiments/literal',
         'experiments/speed', 'experiments/vocabulary', 'experiments/benchmark'],
     'Where people work': ['integrations/generate', 'integrations/lm_eval'],
-    'The command line': ['cli/app', 'cli/generate', 'cli/compare', 'cli/experiments', 'cli/training',
+    'The command line': ['cli/app', 'cli/generate', 'cli/solve', 'cli/compare', 'cli/experiments', 'cli/training',
         'cli/info'],
 }
 READ_LAST = ['Foundations', 'Reference', 'The command line']

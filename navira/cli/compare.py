@@ -45,6 +45,31 @@ def _row(c) -> list[str]: # of the table, for a cell
     return [c.label + '*' * (not c.matched), str(c.budget), str(c.n_steps), str(c.charged), f'{c.n_forward:.1f}', ppl,
             nats, f'{c.seconds:.{int(c.seconds < 10)}f}']
 
+# %% ../../nbs/cli/compare.ipynb #7bccd69a
+def _task_table(df, title: str, baseline: float) -> Table:
+    "Cells as a table, by budget: how many were right, and what it took."
+    goal = _goal(df)
+    caption = f'{goal}: per cent with a 95 % interval; without a model {100 * baseline:.1f}. passes: forward passes run'
+    if goal == 'solved': caption += '; steps, remasked: of those that were solved, until they were right first'
+    if not df.matched.all(): caption += '; * costs what it costs, whatever the budget'
+    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=0, caption=caption)
+    t.add_column('policy', overflow='fold')
+    more = ('steps', 'remasked') if goal == 'solved' else ('entropy\n(nats)', 'of the\nreal text')
+    for head in ('budget', 'passes', goal, '', *more): t.add_column(head, justify='right', no_wrap=True)
+    for k, (_, cells) in enumerate(df.groupby('budget')):
+        if k: t.add_section()
+        for c in cells.itertuples():
+            lo, hi = (100 * getattr(c, f'{goal}_{end}') for end in ('lo', 'hi'))
+            held = '' if math.isnan(lo) else f'{lo:.1f} to {hi:.1f}'
+            two = (c.steps_to, c.remasked_to) if goal == 'solved' else (c.middle, c.middle_real)
+            facts = ['-' if math.isnan(v) else f'{v:.{1 + (goal != "solved")}f}' for v in two]
+            t.add_row(c.label + '*' * (not c.matched), str(c.budget), f'{c.n_forward:.1f}',
+                      f'{100 * getattr(c, goal):.1f}', held, *facts)
+    return t
+
+def _goal(df) -> str: # what counts; '': these are no answers to a task
+    return next((g for g in ('solved', 'recovered') if g in df), '')
+
 # %% ../../nbs/cli/compare.ipynb #9ee443a9
 def figure(df, title: str):
     "Perplexity against budget and against entropy, with 95 % intervals; policies look as in figures of results."
@@ -83,6 +108,27 @@ def _framed(fig, axs, budgets: list[int], title: str):
     fig.suptitle(title, fontsize=11)
     return fig
 
+# %% ../../nbs/cli/compare.ipynb #3bc3d30e
+def _task_figure(df, title: str, baseline: float):
+    "The share that was right against the budget, with 95 % intervals."
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+    goal, fig = _goal(df), Figure(figsize=(7.5, 4.6), layout='constrained')
+    ax, labels, budgets = fig.subplots(), list(dict.fromkeys(df.label)), sorted(set(df.budget))
+    styles, rest = _styles(labels)
+    for k, name in enumerate(sorted(labels, key=rest.__contains__)):
+        c = df[df.label == name].sort_values('budget')
+        look = dict(ms=6, lw=1.3, elinewidth=.8, capsize=2) | styles[name]
+        x, arms = c.budget * 1.02**(k - len(labels) / 2), [100 * v for v in _arms(c, goal)]
+        ax.errorbar(x, 100 * c[goal], yerr=arms, **look)
+    ax.axhline(100 * baseline, color='.5', lw=1, ls=':', label='without a model')
+    ax.set(xscale='log', xlabel='budget (forward passes charged)', xticks=budgets, xticklabels=budgets,
+           ylabel=f'{goal} (%)', ylim=(-2, 102) if goal == 'solved' else None)
+    ax.xaxis.set_minor_locator(NullLocator())
+    fig.legend(*ax.get_legend_handles_labels(), loc='outside lower center', ncols=3, frameon=False)
+    fig.suptitle(title, fontsize=11)
+    return fig
+
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
 _POLICIES = ("Comma-separated names, each also as NAME:key=value;key=value, or 'all' that the model can run; "
              'backbone,prism,navira-det,navira-piecewise if not given, or backbone,llada-low-confidence for a model '
@@ -90,6 +136,8 @@ _POLICIES = ("Comma-separated names, each also as NAME:key=value;key=value, or '
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
 _BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
 _DEFAULT = 'backbone,prism,navira-det,navira-piecewise'
+_TASK = ('Something with a right answer: sudoku-35, or another number of given cells, by the Sudoku model; infill, the '
+         'middle of paragraphs of --real.')
 _N = 'Texts a cell; 12 if not given, with --full 32, or 16 for a model longer than 128 tokens.'
 
 @app.command()
@@ -107,6 +155,8 @@ def compare(
     reference: Annotated[str, typer.Option(help=_REFERENCE + '.')] = 'smollm2',
     folder: Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
     prompt: Annotated[Optional[str], typer.Option(help='How every text begins; nothing if not given.')] = None,
+    task: Annotated[Optional[str], typer.Option(help=_TASK)] = None,
+    real: Annotated[Optional[str], typer.Option(help='Text file, folder or corpus for --task infill.')] = None,
     show: Annotated[int, typer.Option(help='Texts to print for each policy, at the largest budget.')] = 3,
     batch_size: Annotated[int, typer.Option(help='Texts in a forward pass.')] = 32,
     own: _Imports = [],
@@ -117,13 +167,16 @@ def compare(
     from navira.experiments.sweep import Sweep
     from navira.experiments.run import prepared
     typed = _DEFAULT if policies is None else policies
-    sizes = sorted(set(_numbers(budgets or ('16,32,64,128' if full else '16,64'))))
+    usual = '4,8,16,27,54' if task else '16,32,64,128'
+    sizes = sorted(set(_numbers(budgets or (usual if full else '8,27' if task else '16,64'))))
     check_int('n', 1 if n is None else n, 1, 'the number of samples is')
     check_int('show', show, 0), check_int('seed', seed, -2**63)
     _not_empty(reference=reference)
+    if task is not None and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
     metrics = ('entropy',) if reference == 'none' else ('entropy', 'perplexity')
     grid = Sweep(_entries(typed), 'compare', model, prompt=prompt and _utf8('--prompt', prompt), budgets=tuple(sizes),
-                    n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics)
+                    n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics,
+                    task=task, real=real)
     ex_sweep.cells(grid)
     _findable(reference)
     _writable(folder)
@@ -131,9 +184,9 @@ def compare(
     if policies is None and (headless := _default(net)) not in _DEFAULT:
         grid = replace(grid, entries=_entries(f'backbone,{headless}'))
     runnable = _runnable(net, grid.entries, skip=typed.strip() == 'all')
-    grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net)))
+    grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
     *_, free = prepared(grid, net, net.device)
-    if show: _first_texts(folder, grid, net)
+    if show and task is None: _first_texts(folder, grid, net)
     judge = _judge(reference)
     st, cells = _compared(folder, grid, net, judge)
     _report(folder, st, grid, cells, net, free, judge and judge.name, show)
@@ -220,7 +273,7 @@ def _first_texts(folder: Path, grid, net) -> None:
 
 def _print_text(head: str, texts: list[str]) -> None:
     _tell(f'\n{head}', style='bold')
-    for t in texts: _tell(_shown('· ' + ' '.join(t.split())))
+    for t in texts: _tell(t if '-+-' in t else _shown('· ' + ' '.join(t.split())))     # a drawn grid, or a text
 
 # %% ../../nbs/cli/compare.ipynb #f3906d4b
 @contextmanager
@@ -254,11 +307,17 @@ def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | No
     if judge is None: df = df.drop(columns=[c for c in df if c.startswith('perplexity')])
     df['charged'] = [charged(cells[k], free)[1] for k in df.key]
     texts = {k: ex_samples.texts(st, k)[:grid.n] for k in cells}
+    written = _grids(texts) if _goal(df) == 'solved' else texts
     title = f'{grid.n} texts of {net.length} tokens a cell, seed {grid.seeds[0]}'
     if judge: title += f'; perplexity under {judge}'
-    out.print(table(df, title))
+    if grid.task is None: out.print(table(df, title))
+    else:
+        from navira.evaluation.tasks import task_of
+        title = f'{grid.task}, {grid.n} a cell, seed {grid.seeds[0]}'
+        df['baseline'] = task_of(grid.task, net, grid.real).baseline(grid.n)
+        out.print(_task_table(df, title, df.baseline[0]))
     for c in df[df.budget == df.budget.max()].itertuples():
-        _print_text(f'{c.label}, {c.n_forward:.0f} passes run, {c.charged} charged', texts[c.key][:show])
+        _print_text(f'{c.label}, {c.n_forward:.0f} passes run, {c.charged} charged', written[c.key][:show])
     files = _write(folder, df, texts, title) + [_replay(folder, st, cells, net)]
     _tell('\nwritten: ' + ', '.join(map(str, files)))
 
@@ -275,6 +334,16 @@ def _replay(folder: Path, st, cells: dict, net) -> Path:
     other = right[0][0] if right else None
     return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
 
+# %% ../../nbs/cli/compare.ipynb #903cca0b
+def _grids(texts: dict[str, list[str]]) -> dict[str, list[str]]:
+    "Grids as people draw them."
+    import numpy as np
+    from navira.tasks.sudoku import drawn_grid, NAMES
+    def drawn(text: str) -> str:
+        s = next(s for s in NAMES.values() if s.cells == len(text))
+        return drawn_grid(s, np.array([int(d) - 1 for d in text]))
+    return {k: [drawn(t) for t in row] for k, row in texts.items()}
+
 # %% ../../nbs/cli/compare.ipynb #39d0d683
 def _pair(every: list[str], correcting: list[str]) -> list[str]: # one or two
     "The first and the last of those that correct; of all, if none does."
@@ -283,7 +352,8 @@ def _pair(every: list[str], correcting: list[str]) -> list[str]: # one or two
 
 # %% ../../nbs/cli/compare.ipynb #1dd0959f
 _COLUMNS = ('policy label hyper budget n_steps tokens_a_step charged n_forward seconds matched entropy entropy_lo '
-           'entropy_hi perplexity perplexity_lo perplexity_hi').split()
+            'entropy_hi perplexity perplexity_lo perplexity_hi solved solved_lo solved_hi steps_to remasked_to '
+            'recovered recovered_lo recovered_hi middle middle_real baseline').split()
 
 def _write(folder: Path, df, texts: dict[str, list[str]], title: str) -> list[Path]: # what was written
     "`compare.json`, and `compare.png` where there is a perplexity to draw: each whole, or as it was."
@@ -292,6 +362,7 @@ def _write(folder: Path, df, texts: dict[str, list[str]], title: str) -> list[Pa
     rows = [c | dict(texts=texts[k]) for k, c in zip(df.key, records)]
     at = [folder / 'compare.json', folder / 'compare.png']
     with atomic_write(at[0]) as f: f.write_text(json.dumps(dict(title=title, cells=rows), indent=1))
-    if 'perplexity' not in df: return at[:1]
-    with atomic_write(at[1]) as f: figure(df, title).savefig(f, format='png', dpi=130)
+    if 'perplexity' not in df and not _goal(df): return at[:1]
+    drawn = _task_figure(df, title, df.baseline[0]) if _goal(df) else figure(df, title)
+    with atomic_write(at[1]) as f: drawn.savefig(f, format='png', dpi=130)
     return at

@@ -21,7 +21,7 @@ from ..training.data import encode, read_corpus
 from .diversity import entropy
 
 # %% auto #0
-__all__ = ['Task', 'task_of', 'until_solved']
+__all__ = ['Task', 'task_of']
 
 # %% ../../nbs/evaluation/tasks.ipynb #e80f2bdc
 @dataclass(frozen=True)
@@ -67,20 +67,20 @@ def _sudoku(name: str, model: Any) -> Task:
     if found is None: raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35')
     s = NAMES[check_choice('task', found[1], NAMES)]
     given = check_int(f'task {name!r}: given cells', int(found[2] or s.cells * 35 // 81), 0, high=s.cells - 1)
-    _check_grids(name, s, model)
+    check_grids(f'task {name!r}', s, model)
     ids = lambda first, n: puzzles(s, given, first, n)
     def judge(x: Tensor, first: int) -> dict[str, np.ndarray]:
         return dict(solved=is_solved(s, x.cpu().numpy(), ids(first, len(x))))
     by_singles = lambda n: float((left_open(s, ids(0, n)) == 0).mean())
     return Task(name, lambda first, n: torch.from_numpy(ids(first, n)), judge, by_singles)
 
-def _check_grids(name: str, s: Sudoku, model: Any) -> None:
+def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that wants them
     "ValueError for a model that does not write these grids."
     boxes = getattr(model.config, 'boxes', None)
     tok, digits = model.tokenizer, ''.join(str(d + 1) for d in range(s.n))
     if boxes == (s.height, s.width) and tok and tok.encode(digits).ids == tokenizer_of(s).encode(digits).ids: return
     of = 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'
-    raise ValueError(f'task {name!r}: this model writes {of}; expected one of grids with boxes of {s.height} x '
+    raise ValueError(f'{what}: this model writes {of}; expected one of grids with boxes of {s.height} x '
                      f"{s.width}, such as navira.load('sudoku')")
 
 # %% ../../nbs/evaluation/tasks.ipynb #afd154f3

@@ -117,16 +117,33 @@ def left_open(
 def solutions(
     s: Sudoku,
     puzzle: np.ndarray, # [cells] ids
-    most: int = 2**12, # grids looked at together
 ) -> Iterator[np.ndarray]: # [cells] each
     "All solutions, one by one, without end in sight where few cells are given. None at all is a proof."
+    for found in _looked(s, puzzle, 2**12): yield from found
+
+def solvable(
+    s: Sudoku,
+    puzzle: np.ndarray, # [cells] ids
+    looks: int = 2000, # at 64 grids each, before the search gives up
+) -> bool | None: # None: it gave up
+    "Is there a solution?"
+    for k, found in enumerate(_looked(s, puzzle, 64)):
+        if len(found): return True
+        if k == looks: return None
+    return False
+
+def _looked(
+    s: Sudoku,
+    puzzle: np.ndarray, # [cells] ids
+    most: int, # grids looked at together
+) -> Iterator[np.ndarray]: # [k, cells]: the solutions among those looked at
     stack = [puzzle[None]]
     while stack:
         grids = stack.pop()
         if len(grids) > most: stack.append(grids[most:]); grids = grids[:most]
         may, n, dead = _candidates(s, grids)
         done = (grids < s.n).all(1)
-        yield from grids[done & ~dead]
+        yield grids[done & ~dead]
         go = ~dead & ~done
         grids, may, n = grids[go], may[go], n[go]
         single = (n == 1).any(1)

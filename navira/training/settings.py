@@ -24,7 +24,7 @@ from ..tasks.sudoku import NAMES, sudoku_of
 from .data import text_file
 
 # %% auto #0
-__all__ = ['LoopConfig', 'NetworkConfig', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig']
+__all__ = ['LoopConfig', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig']
 
 # %% ../../nbs/training/settings.ipynb #c76b2947
 @dataclass(kw_only=True)

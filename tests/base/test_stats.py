@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 from scipy import stats
 
-from navira.base.stats import FEW, Ratio, bootstrap, percentiles, resampled, resamplings, student_t
+from navira.base.stats import FEW, Ratio, bootstrap, percentiles, resampled, resamplings, student_t, wilson
 from navira.evaluation.perplexity import Perplexity
 from navira.experiments.results import mean, number
 
@@ -94,3 +94,12 @@ def test_ratio():
     assert r.value == 3/4 == float(r) and all(map(math.isnan, r.interval())) and repr(r) == 'Ratio(0.75, 3 samples)'
     r = Ratio(part.repeat(4), whole.repeat(4)); lo, hi = r.interval()
     assert (lo, hi) == bootstrap([1, 2, 0] * 4, [2, 2, 0] * 4) and lo < 3/4 < hi and '12 samples' in repr(r)
+
+@given(hs.integers(1, 400), hs.data())
+def test_wilson_is_where_the_score_test_holds(n, data):
+    "Its ends are the shares from which the one seen is 1.96 standard errors away"
+    right = data.draw(hs.integers(0, n))
+    low, high = wilson(right / n, n)
+    for p in (low, high):
+        if 1e-9 < p < 1 - 1e-9: assert abs(abs(right / n - p) - 1.96 * (p * (1 - p) / n)**.5) < 1e-9
+    assert 0 <= low <= right / n + 1e-12 and right / n - 1e-12 <= high <= 1

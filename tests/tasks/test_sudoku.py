@@ -3,8 +3,8 @@ import collections, itertools, math
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as some
 from navira.tasks.sudoku import (
-    _candidates, _draws, contradictions, drawn_grid, emptied, held_out, is_solved, left_open, log_weight, random_grids,
-    read_puzzle, shuffled, solutions, Sudoku)
+    _candidates, _draws, _looked, contradictions, drawn_grid, emptied, held_out, is_solved, left_open, log_weight,
+    random_grids, read_puzzle, shuffled, solutions, solvable, Sudoku, sudoku_of, tokenizer_of, unseen)
 
 sizes = [Sudoku(2, 2), Sudoku(2, 3), Sudoku(3, 3)]
 name = lambda s: f'{s.n}x{s.n}'
@@ -69,7 +69,7 @@ def test_all_solutions(seed, given, changed):
     plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
     found = [tuple(g) for g in solutions(s, puzzle)]
     assert len(found) == len(plain) and {*found} == plain
-    assert sorted(found) == sorted(tuple(g) for g in solutions(s, puzzle, most=1)), 'in portions of any size'
+    assert sorted(found) == sorted(tuple(g) for some_of in _looked(s, puzzle, 1) for g in some_of), 'in any portions'
 
 @each_size
 @settings(deadline=None, max_examples=15)
@@ -180,3 +180,29 @@ def test_what_is_drawn_is_read(s, seed):
 def test_as_many_given_cells_as_there_are(given):
     with pytest.raises(ValueError, match=f'given={given}'):
         emptied(Sudoku(), np.zeros((1, 81), int), given, np.random.default_rng(0))
+
+@given(seeds, some.integers(0, 16))
+@settings(max_examples=40, deadline=None)
+def test_solvable(seed, cells):
+    "As trying everything says, also of what is no part of a solution"
+    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
+    puzzle = emptied(s, rng.integers(4, size=(1, 16)), cells, rng)[0]
+    there = not plainly_wrong(s, puzzle) and next(plain_solutions(s, puzzle), None) is not None
+    assert solvable(s, puzzle) is there
+    assert solvable(s, np.full(16, 4), looks=0) is None
+
+@each_size
+def test_a_grid_as_a_text(s):
+    tok, grids = tokenizer_of(s), unseen(s, 5, np.random.default_rng(0))
+    assert held_out(grids).all() and is_solved(s, grids).all()
+    for g in grids:
+        assert tok.encode(tok.decode(g.tolist())).ids == g.tolist()
+        puzzle = emptied(s, g[None], s.cells // 2, np.random.default_rng(1))[0]
+        for text in (drawn_grid(s, puzzle).replace('|', '').replace('-', '').replace('+', ''),
+                     ''.join('.' if d == s.n else str(d + 1) for d in puzzle)):
+            assert tok.encode(text).ids == puzzle.tolist()
+
+def test_names_of_corpora():
+    assert sudoku_of('sudoku') == Sudoku() and sudoku_of('sudoku:2x3') == Sudoku(2, 3)
+    assert sudoku_of('sudoku.txt') is None
+    with pytest.raises(KeyError, match='sudoku:2x'): sudoku_of('sudoku:4x4')

@@ -1,0 +1,52 @@
+"""`navira solve`, and `navira compare --task`, as a user meets them."""
+import json
+
+import pytest
+
+from helpers.cli import said
+from helpers.grids import grid_folder  # noqa: F401
+
+PUZZLE = '53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79'
+
+@pytest.mark.parametrize('puzzle, what', [
+    (PUZZLE[:80], '80 cells; expected 81'), (PUZZLE.replace('7', 'x', 1), "row 1, column 5: 'x'"),
+    ('55' + PUZZLE[2:], 'row 1, column 2: 5 stands in row 1, column 1 already; expected every digit once in a row'),
+    ('12345678.' + '.' * 71 + '9', 'this puzzle has no solution'), ('', '0 cells; expected 81')])
+def test_bad_puzzles(puzzle, what, capsys):
+    from navira.cli import main
+    with pytest.raises(SystemExit) as e: main(['solve', puzzle, '--model', 'no/such'])
+    printed = capsys.readouterr()
+    assert e.value.code == 2 and what in printed.err and len(printed.err.strip().splitlines()) == 1
+
+def test_solve(grid_folder, capsys, tmp_path):  # noqa: F811
+    "A model that knows nothing says so, with exit code 1, and one blank it cannot miss at last"
+    args = ['solve', '.' * 16, '--model', str(grid_folder), '--budget', '4', '-n', '3']
+    code, printed = said(capsys, *args, '--replay', str(tmp_path / 'r.html'))
+    assert code == 1 and 'not solved in 4 forwards, in 0 of 3 tries' in printed.out
+    assert '"boxes":[2,2]' in (tmp_path / 'r.html').read_text()
+    code, printed = said(capsys, *args, '--json')
+    facts = json.loads(printed.out.splitlines()[0])
+    assert code == 1 and not facts['solved'] and facts['contradictions'] > 0 and len(facts['grid']) == 16
+    tries = ['-n', '64', '--policy', 'backbone', '--set', 'top_p=1.']
+    code, printed = said(capsys, 'solve', '1234341221434.21', '--model', str(grid_folder), *tries)
+    assert not code and 'solved, in' in printed.out and '4 3 | 2 1' in printed.out
+
+def test_nothing_left(grid_folder, capsys):  # noqa: F811
+    code, printed = said(capsys, 'solve', '1234341221434321', '--model', str(grid_folder))
+    assert not code and 'nothing is left to solve' in printed.out
+
+def test_another_model(grid_folder, capsys):  # noqa: F811
+    from navira.cli import main
+    with pytest.raises(SystemExit) as e: main(['solve', PUZZLE, '--model', str(grid_folder)])
+    wanted = 'this model writes grids with boxes of 2 x 2; expected one of grids with boxes of 3 x 3'
+    assert e.value.code == 2 and wanted in capsys.readouterr().err
+
+def test_compare_on_a_task(grid_folder, capsys, tmp_path):  # noqa: F811
+    how = ['--policies', 'backbone,prism', '-n', '9', '--budgets', '2,4', '--out', str(tmp_path), '--show', '1']
+    code, printed = said(capsys, 'compare', '--task', 'sudoku:2x2-12', '--model', str(grid_folder), *how)
+    assert not code and 'solved' in printed.out and '-+-' in printed.out
+    made = json.loads((tmp_path / 'compare.json').read_text())
+    assert len(made['cells']) == 4
+    assert all(0 <= c['solved_lo'] <= c['solved'] <= c['solved_hi'] <= 1 for c in made['cells'])
+    assert (tmp_path / 'compare.png').stat().st_size > 10_000
+    assert '"boxes":[2,2]' in (tmp_path / 'replay.html').read_text()
