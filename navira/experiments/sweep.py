@@ -255,9 +255,9 @@ def start_of(
     s: Sweep,
     model, # whose texts begin so
 ) -> str | None | dict: # as a store keeps it
-    "How texts begin: the prompt, or which task, with a digest of its first prompts."
+    "How texts begin: the prompt, or which task, with a digest of its first prompt."
     if s.task is None: return s.prompt
-    return dict(task=s.task, of=digest(task_of(s.task, model, s.real).prompts(0, 64).tolist()))
+    return dict(task=s.task, of=digest(task_of(s.task, model, s.real).prompts(0, 1).tolist()))
 
 def prompts_at(
     start: str | None | dict, # from `start_of`

@@ -122,6 +122,15 @@ def test_another_task_is_another_sweep(tmp_path):
     with pytest.raises(ValueError, match='sudoku:2x2-8'):
         run(read_sweep(GRID | dict(task='sudoku:2x2-9')), tmp_path / 'store', novice())
 
+def test_a_sweep_of_a_short_text(tmp_path):
+    "As many paragraphs as samples are enough"
+    toy = toy_corpus(tmp_path)
+    (tmp_path / 'long.txt').write_text('\n'.join(' '.join(t.split()) for t in toy.texts[:6]))
+    s = read_sweep(dict(entries=[dict(policy='backbone')], task='infill', real=str(tmp_path / 'long.txt'), budgets=[2],
+                        n=6, metrics=['entropy']))
+    table = load_samples(run(s, tmp_path / 'store', MaskedLM(toy.config, toy.tokenizer).eval()))
+    assert 0 <= table.recovered[0] < 1 and table.middle_real[0] > 0
+
 def test_task_and_prompt():
     with pytest.raises(ValueError, match='a task has its own prompts'): read_sweep(GRID | dict(prompt='1'))
 
