@@ -35,7 +35,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
     'Experiments': ['experiments/cells', 'experiments/sweep', 'experiments/store', 'experiments/run',
         'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/results', 'experiments/style', 'experiments/figures', 'experiments/readings',
-        'experiments/claims', 'experiments/report', 'experiments/judged', 'experiments/literal',
+        'experiments/claims', 'experiments/success', 'experiments/report', 'experiments/judged', 'experiments/literal',
         'experiments/speed', 'experiments/vocabulary', 'experiments/benchmark'],
     'Where people work': ['integrations/generate', 'integrations/lm_eval'],
     'The command line': ['cli/app', 'cli/generate', 'cli/solve', 'cli/compare', 'cli/experiments', 'cli/training',

@@ -62,6 +62,10 @@ _ADDED = {'prism-loop': (('n_remask', None),)}
 # %% ../../nbs/experiments/cells.ipynb #338468d7
 def on_disk(hyper: dict) -> dict: return {_ON_DISK.get(k, k): v for k, v in hyper.items()}
 
+def known_to(policy: str, hyper: dict) -> dict: # hyper: of a whole sweep
+    "Those that the policy has."
+    return {k: v for k, v in hyper.items() if k in parameters(policies()[policy])}
+
 def in_code(policy: str, hyper: dict) -> dict:
     "Hyper-parameters by the names that a policy takes."
     known, now = parameters(policies()[policy]), {v: k for k, v in _ON_DISK.items()}

@@ -4,9 +4,9 @@
 
 # %% ../../nbs/experiments/claims.ipynb #e33c0b4f
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from .figures import _share, lacking, overlaps, traced
 from .readings import at_passes_run, focus, Measured, worth
 
 # %% auto #0
-__all__ = ['VERDICTS', 'CLAIMS', 'Claim', 'Finding', 'findings', 'claims']
+__all__ = ['VERDICTS', 'CLAIMS', 'ON_PUZZLES', 'Claim', 'of_puzzles', 'points', 'Finding', 'findings', 'claims']
 
 # %% ../../nbs/experiments/claims.ipynb #e413e55c
 @dataclass(frozen=True)
@@ -32,6 +32,13 @@ class Claim:
     side: int                   # -1: it says that the number is below the bound, 1: above
     bound: float = 0.           # before `scale`
     scale: Callable = same      # `np.exp` for what is measured as a log-ratio
+    on_puzzles: Claim | None = None # what it says of puzzles that are solved or not
+
+def of_puzzles(how: str, measure: Callable[[Results], Measured], side: int = 1, **kw) -> Claim:
+    "What a claim on texts says of puzzles, in percentage points."
+    return Claim('', '', how, measure, side, **dict(scale=points) | kw)
+
+def points(share): return 100 * share
 
 @dataclass(frozen=True)
 class Finding:
@@ -56,11 +63,15 @@ def verdict(
 
 def judged(
     claim: Claim,
-    r: Results,
+    *stores: Results, # of puzzles: one of each difficulty
 ) -> Finding:
-    "A claim, measured in a store."
-    try: at = claim.measure(r)
-    except Missing as e: return Finding(claim, None, {}, verdict(None, claim.side), str(e))
+    "A claim, measured in a store, or in the mean of several that have the same grids."
+    at, lack = dict[str, Draws](), ''
+    for r in stores:
+        prefix = f'{r.task}, ' if len(stores) > 1 else ''
+        try: at |= {prefix + k: v for k, v in claim.measure(r).items()}
+        except Missing as e: lack = str(e)
+    if not at: return Finding(claim, None, {}, verdict(None, claim.side), lack)
     bound = float(claim.scale(claim.bound))
     of = lambda draws: replace(number(draws, claim.scale), beside=bound)
     whole = of(np.mean(list(at.values()), 0))
@@ -70,7 +81,7 @@ def judged(
 def against(
     a: str, # a method: the one compared with
     b: str, # the other
-    what: str, # 'log_perplexity' or 'entropy'
+    what: str, # 'log_perplexity', 'entropy' or 'solved'
 ) -> Callable[[Results], Measured]:
     "b minus a, at every budget that has both."
     def measure(r: Results) -> Measured:
@@ -84,31 +95,40 @@ def change(r: Results, name: str, budgets: list[int], what: str = 'entropy') -> 
     if len(budgets) < 2: raise Missing(f'{name} at two budgets')
     return getattr(r.point(name, budgets[-1]), what) - getattr(r.point(name, budgets[0]), what)
 
-def collapses(*names: str) -> Callable[[Results], Measured]:
-    return lambda r: {n: change(r, n, r.budgets(n)) for n in names}
+def collapses(*names: str, what: str = 'entropy') -> Callable[[Results], Measured]:
+    return lambda r: {n: change(r, n, r.budgets(n), what) for n in names}
 
-def collapses_faster(b: str, a: str) -> Callable[[Results], Measured]:
-    return lambda r: {f'{b} to {a}': change(r, b, r.budgets(a, b)) - change(r, a, r.budgets(a, b))}
+def collapses_faster(b: str, a: str, what: str = 'entropy') -> Callable[[Results], Measured]:
+    return lambda r: {f'{b} to {a}': change(r, b, r.budgets(a, b), what) - change(r, a, r.budgets(a, b), what)}
+
+def at_equal_steps(a: str, b: str, what: str) -> Callable[[Results], Measured]:
+    "b minus a, wherever both take as many steps."
+    def measure(r: Results) -> Measured:
+        of = {n: {p.steps: p for p in (r.point(n, F) for F in r.budgets(n))} for n in (a, b)}
+        both = sorted(of[a].keys() & of[b])
+        if not both: raise Missing(f'{a} and {b} with equal numbers of steps')
+        return {f'{T} steps': getattr(of[b][T], what) - getattr(of[a][T], what) for T in both}
+    return measure
 
 # %% ../../nbs/experiments/claims.ipynb #bbeebb0d
-def at_equal_entropy(a: str, b: str) -> Callable[[Results], Measured]:
-    return lambda r: {f'{focus(r)} forwards': worth(r, a, b)}
+def at_equal(along: str, a: str, b: str, what: str = 'log_perplexity') -> Callable[[Results], Measured]:
+    return lambda r: {f'{focus(r)} forwards': worth(r, a, b, along, what=what)}
 
-def spread_of_schedules(r: Results) -> Measured:
-    """How far schedules are apart, less how far stochastic is from deterministic: in log-perplexity. (Noise makes both
-    larger: a largest less a smallest of three by 1.69 of its standard deviation if nothing differs, an absolute
-    difference of two by 1.13. So it speaks against the claim, by the rest.)"""
+def spread_of_schedules(r: Results, what: str = 'log_perplexity') -> Measured:
+    """How far schedules are apart, less how far stochastic is from deterministic. (Noise makes both larger: a largest
+    less a smallest of three by 1.69 of its standard deviation if nothing differs, an absolute difference of two by
+    1.13. So it speaks against the claim, by the rest.)"""
     names = [n for n in METHODS if n.startswith('NAVIRA +')]
     budgets = r.budgets(*names, 'NAVIRA-det', 'NAVIRA tau=0.2')
     if not budgets: raise Missing('three schedules, NAVIRA-det and NAVIRA tau=0.2 at one budget')
-    y = lambda n, F: r.point(n, F).log_perplexity
+    y = lambda n, F: getattr(r.point(n, F), what)
     apart = lambda F: abs(y('NAVIRA tau=0.2', F) - y('NAVIRA-det', F))
     return {f'{F} forwards': np.ptp([y(n, F) for n in names], 0) - apart(F) for F in budgets}
 
-def schedules_to_fixed(r: Results) -> Measured:
-    "Every schedule to every fixed temperature, of those that are curves, at equal entropy."
+def schedules_to_fixed(r: Results, along: str = 'entropy', what: str = 'log_perplexity') -> Measured:
+    "Every schedule to every fixed temperature, of those that are curves, at equal entropy or equal remasks."
     schedules, fixed = ([n for n in METHODS if n.startswith(f'NAVIRA {k}')] for k in ('+', 'tau'))
-    pairs = {f'{s} to {f}': or_none(worth, r, f, s) for s in schedules for f in fixed}
+    pairs = {f'{s} to {f}': or_none(worth, r, f, s, along, None, what) for s in schedules for f in fixed}
     each = {k: v for k, v in pairs.items() if v is not None}
     if not each: raise Missing(f'curves of a schedule and of a fixed temperature at {focus(r)} forwards')
     return each
@@ -161,28 +181,42 @@ _ratio: dict[str, Any] = dict(scale=np.exp)
 CLAIMS = (
     Claim('Remasking by learned quality lowers the perplexity of the backbone.', 'Table 1',
           'ratio of perplexities, PRISM to backbone, mean over budgets',
-          against('MDLM backbone', 'PRISM', 'log_perplexity'), -1, **_ratio),
+          against('MDLM backbone', 'PRISM', 'log_perplexity'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved, PRISM less backbone, mean over budgets',
+                                against('MDLM backbone', 'PRISM', 'solved'))),
     Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.', '5.1',
           'change of entropy from the smallest to the largest budget, mean of both',
-          collapses('PRISM', 'NAVIRA-det'), -1),
+          collapses('PRISM', 'NAVIRA-det'), -1,
+          on_puzzles=of_puzzles('change of the share solved from the smallest to the largest budget, mean of both',
+                                collapses('PRISM', 'NAVIRA-det', what='solved'), -1)),
     Claim('Entropy-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3',
           'that change (entropy in one pass a step, as PRISM), less that of PRISM',
-          collapses_faster('entropy, coupled', 'PRISM'), -1),
+          collapses_faster('entropy, coupled', 'PRISM'), -1,
+          on_puzzles=of_puzzles('that change, less that of PRISM',
+                                collapses_faster('entropy, coupled', 'PRISM', 'solved'), -1)),
     Claim('Margin-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3',
           'that change (margin in one pass a step, as PRISM), less that of PRISM',
-          collapses_faster('margin, coupled', 'PRISM'), -1),
+          collapses_faster('margin, coupled', 'PRISM'), -1,
+          on_puzzles=of_puzzles('that change, less that of PRISM',
+                                collapses_faster('margin, coupled', 'PRISM', 'solved'), -1)),
     Claim('NAVIRA-det achieves lower perplexity than PRISM.', '5.1, Table 1',
           'ratio of perplexities at equal passes charged, mean over budgets',
-          against('PRISM', 'NAVIRA-det', 'log_perplexity'), -1, **_ratio),
+          against('PRISM', 'NAVIRA-det', 'log_perplexity'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal passes charged', against('PRISM', 'NAVIRA-det', 'solved'))),
     Claim('NAVIRA-det achieves lower perplexity than PRISM, with passes counted as they ran.', '5.1, Table 1',
           'ratio of perplexities at equal passes run, mean over budgets of NAVIRA-det',
-          at_passes_run('PRISM', 'NAVIRA-det'), -1, **_ratio),
+          at_passes_run('PRISM', 'NAVIRA-det'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal passes run', at_passes_run('PRISM', 'NAVIRA-det', 'solved'))),
     Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.', '5.1, Figure 3',
-          'difference of entropies, mean over budgets', against('entropy', 'NAVIRA-det', 'entropy'), 1),
+          'difference of entropies, mean over budgets', against('entropy', 'NAVIRA-det', 'entropy'), 1,
+          on_puzzles=of_puzzles('share solved, mean over budgets', against('entropy', 'NAVIRA-det', 'solved'))),
     Claim('NAVIRA-det keeps substantially higher entropy than margin-based remasking.', '5.1, Figure 3',
-          'difference of entropies, mean over budgets', against('margin', 'NAVIRA-det', 'entropy'), 1),
+          'difference of entropies, mean over budgets', against('margin', 'NAVIRA-det', 'entropy'), 1,
+          on_puzzles=of_puzzles('share solved, mean over budgets', against('margin', 'NAVIRA-det', 'solved'))),
     Claim('Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.', 'abstract, 5.1, 6',
-          'ratio of perplexities at equal entropy', at_equal_entropy('PRISM', 'NAVIRA-det'), -1, **_ratio),
+          'ratio of perplexities at equal entropy', at_equal('entropy', 'PRISM', 'NAVIRA-det'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal remasks',
+                                at_equal('remasked', 'PRISM', 'NAVIRA-det', 'solved'))),
     Claim('Stochastic selection increases the entropy of PRISM.', '5.2, Figure 4',
           'difference of entropies, mean over budgets', against('PRISM', 'PRISM stochastic', 'entropy'), 1),
     Claim('Stochastic selection increases the entropy of NAVIRA-det.', '5.2, Figure 4',
@@ -190,10 +224,14 @@ CLAIMS = (
           against('NAVIRA-det', 'NAVIRA tau=0.2', 'entropy'), 1),
     Claim('That comes at the cost of higher perplexity.', '5.2, Figure 4',
           'ratio of perplexities, NAVIRA tau = 0.2 to NAVIRA-det, mean over budgets',
-          against('NAVIRA-det', 'NAVIRA tau=0.2', 'log_perplexity'), 1, **_ratio),
+          against('NAVIRA-det', 'NAVIRA tau=0.2', 'log_perplexity'), 1, **_ratio,
+          on_puzzles=of_puzzles('share solved, NAVIRA tau = 0.2 less NAVIRA-det',
+                                against('NAVIRA-det', 'NAVIRA tau=0.2', 'solved'), -1)),
     Claim('Higher temperatures give higher perplexity.', '5.3, Figure 2',
           'ratio of perplexities, tau = 1 to tau = 0.05, mean over budgets',
-          against('NAVIRA tau=0.05', 'NAVIRA tau=1', 'log_perplexity'), 1, **_ratio),
+          against('NAVIRA tau=0.05', 'NAVIRA tau=1', 'log_perplexity'), 1, **_ratio,
+          on_puzzles=of_puzzles('share solved, tau = 1 less tau = 0.05',
+                                against('NAVIRA tau=0.05', 'NAVIRA tau=1', 'solved'), -1)),
     Claim('Higher temperatures keep higher entropy.', '5.3, Figure 2',
           'difference of entropies, tau = 1 less tau = 0.05, mean over budgets',
           against('NAVIRA tau=0.05', 'NAVIRA tau=1', 'entropy'), 1),
@@ -205,44 +243,69 @@ CLAIMS = (
           at_largest('NAVIRA-det', 'NAVIRA tau=0.2', 'entropy'), 1),
     Claim('Schedules differ less among themselves than stochastic from deterministic remasking.', '5.3',
           'log-perplexity: largest less smallest of three schedules, less |NAVIRA tau = 0.2 - NAVIRA-det|, mean over '
-          'budgets', spread_of_schedules, -1),
+          'budgets', spread_of_schedules, -1,
+          on_puzzles=of_puzzles('the same, of shares solved', partial(spread_of_schedules, what='solved'), -1)),
     Claim('Increasing schedules have the most favourable trade-off: they beat a fixed temperature.', '5.3',
           'ratio of perplexities at equal entropy, schedule to fixed temperature, mean over those that are curves',
-          schedules_to_fixed, -1, **_ratio),
+          schedules_to_fixed, -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal remasks',
+                                partial(schedules_to_fixed, along='remasked', what='solved'))),
     Claim('NAVIRA + piecewise has a better trade-off than PRISM.', 'Table 1',
-          'ratio of perplexities at equal entropy', at_equal_entropy('PRISM', 'NAVIRA + piecewise'), -1, **_ratio),
+          'ratio of perplexities at equal entropy', at_equal('entropy', 'PRISM', 'NAVIRA + piecewise'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal remasks',
+                                at_equal('remasked', 'PRISM', 'NAVIRA + piecewise', 'solved'))),
     Claim('NAVIRA + piecewise has a better trade-off than NAVIRA-det.', 'Table 1',
-          'ratio of perplexities at equal entropy', at_equal_entropy('NAVIRA-det', 'NAVIRA + piecewise'), -1, **_ratio),
+          'ratio of perplexities at equal entropy',
+          at_equal('entropy', 'NAVIRA-det', 'NAVIRA + piecewise'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal remasks',
+                                at_equal('remasked', 'NAVIRA-det', 'NAVIRA + piecewise', 'solved'))),
     Claim('Greedy remasking comes back to the same positions; stochastic remasking less often.', '4.3, 6',
-          'share of remasks of a position remasked before, NAVIRA-det less NAVIRA tau = 0.2', comes_back_more, 1),
+          'share of remasks of a position remasked before, NAVIRA-det less NAVIRA tau = 0.2', comes_back_more, 1,
+          on_puzzles=of_puzzles('the same', comes_back_more, scale=same)),
     Claim('PRISM and NAVIRA-det overlap relatively little.', '5.4, Table 2',
           'overlap coefficient, steps where both remask; "relatively little" read as below one half',
-          jaccards('both', ('PRISM', 'NAVIRA-det'), what='coefficient'), -1, .5),
+          jaccards('both', ('PRISM', 'NAVIRA-det'), what='coefficient'), -1, .5,
+          on_puzzles=of_puzzles('the same', jaccards('both', ('PRISM', 'NAVIRA-det'), what='coefficient'), -1,
+                                bound=.5, scale=same)),
     Claim('Stochastic trajectories have near-zero Jaccard similarity to deterministic ones.', '5.4, Table 2',
           'Jaccard, mean of both pairs, steps where both remask; "near zero" read as below 0.1',
-          jaccards('both', *list(TABLE2)[1:]), -1, .1),
+          jaccards('both', *list(TABLE2)[1:]), -1, .1,
+          on_puzzles=of_puzzles('the same', jaccards('both', *list(TABLE2)[1:]), -1, bound=.1, scale=same)),
     Claim('NAVIRA diverges substantially further from PRISM than NAVIRA-det does.', '5.4, Table 2',
           'Jaccard with PRISM, NAVIRA less NAVIRA-det, steps where both remask',
-          jaccards('both', ('PRISM', 'NAVIRA tau=0.2'), less=('PRISM', 'NAVIRA-det')), -1))
+          jaccards('both', ('PRISM', 'NAVIRA tau=0.2'), less=('PRISM', 'NAVIRA-det')), -1,
+          on_puzzles=of_puzzles('the same', jaccards('both', ('PRISM', 'NAVIRA tau=0.2'),
+                                                     less=('PRISM', 'NAVIRA-det')), -1, scale=same)))
+ON_PUZZLES = tuple(replace(c.on_puzzles, text=c.text, where=c.where) for c in CLAIMS if c.on_puzzles)
 
 # %% ../../nbs/experiments/claims.ipynb #93ede64f
 @lru_cache(maxsize=4)
 def findings(r: Results) -> tuple[Finding, ...]:
-    "Every claim of the paper, measured in a store."
-    return tuple(judged(c, r) for c in CLAIMS)
+    "Every claim of the paper, measured in a store: of texts, or of puzzles."
+    return tuple(judged(c, r) for c in (CLAIMS if r.task is None else ON_PUZZLES))
 
 # %% ../../nbs/experiments/claims.ipynb #92dde9bc
 def claimed(c: Claim) -> str:
     return f'{"<" if c.side < 0 else ">"} {float(c.scale(c.bound)):g}'
 
 # %% ../../nbs/experiments/claims.ipynb #1c20485b
-def claims(r: Results) -> Table:
-    "The table of claims."
+def claims(
+    r: Results, # of texts
+    on: Sequence[Results] = (), # of puzzles: one store a difficulty
+) -> Table:
+    "The table of claims, of texts and of puzzles."
     row = lambda f: (f.claim.text, f.claim.where, f.claim.how, claimed(f.claim), f.number, f.verdict)
     gone = dict.fromkeys(f.lack for f in findings(r) if f.lack)
     note = f'{made_with(r, [p for p in r.points if p.name in METHODS])}; {r.eta_said}{lacking(list(gone))}'
-    head = ('claim', 'where', 'measured as', 'claimed', 'here', 'verdict')
-    return Table('The claims of the paper, at this scale', head, [row(f) for f in findings(r)], note, 3)
+    head: tuple[str, ...] = ('claim', 'where', 'measured as', 'claimed', 'here', 'verdict')
+    rows: list[tuple] = [row(f) for f in findings(r)]
+    if on:
+        head += ('Sudoku', 'verdict there')
+        there = {c.text: judged(c, *on) for c in ON_PUZZLES}
+        said = lambda f: (None, None) if f is None else (f.number, f.verdict)
+        rows = [(*row, *said(there.get(row[0]))) for row in rows]
+        note += f'. Sudoku: {" and ".join(p.task or "" for p in on)}, points of the share solved, but for the last four'
+    return Table('The claims of the paper, at this scale', head, rows, note, 3)
 
 # %% ../../nbs/experiments/claims.ipynb #37d8215f
 def paragraph(f: Finding) -> str:

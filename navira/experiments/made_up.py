@@ -62,6 +62,16 @@ def _texts(cell: Cell, about: dict, taken: float, length: int) -> dict: # column
                 crc=pa.array(checksums(tokens)), n_forward=pa.array([round(ran)] * n, pa.int32()),
                 n_remasked=pa.array(np.full(n, round(taken)), pa.int32()), seconds=pa.array(np.full(n, .1)))
 
+def _share_solved(cell: Cell, T: int) -> float: # of a cell of puzzles
+    r = _coordinates(cell, T)[2] / 200
+    return float(np.clip(.1 * math.log2(T) + SLOPES.get(cell.policy, 0.) * r / 15, .01, .99))
+
+def _answers(cell: Cell, T: int) -> dict: # more columns, of puzzles; how hard each one is, is common to all cells
+    hard = (np.random.default_rng(0).permutation(cell.n) + .5) / cell.n
+    right = hard < _share_solved(cell, T)
+    some = lambda v: pa.array(np.full(cell.n, v, dtype=np.int32), mask=~right)
+    return dict(solved=pa.array(right), steps_to=some(T), remasked_to=some(1))
+
 def _trace(cell: Cell, T: int, n: int, length: int) -> dict: # more columns
     gone, first = torch.zeros(T, n, length, dtype=torch.bool), dict(prism=0, navira=8).get(cell.policy, 1)
     for t in range(T // 2, T): gone[t, :, [2 + first, first + (t % 8 if cell.policy == 'navira' else 0)]] = True
@@ -85,11 +95,12 @@ def made_up(
 ) -> Store:
     "A store with a sweep's cells and their metrics, every number of them invented; no model is needed."
     grid = read_sweep(MADE_UP if config is None else config)
-    who = dict(fingerprint='made-up', length=length, prompt=None, dtype='float32', device='cpu',
+    start = None if grid.task is None else dict(task=grid.task, of='made-up')
+    who = dict(fingerprint='made-up', length=length, prompt=start, dtype='float32', device='cpu',
                batch_size=grid.batch_size)
     st = claim(folder, grid, who, place=dict(device_name='no device: made-up numbers'))
     for cell in cells(grid):
-        key = cell_key(cell, 'made-up', length)
+        key = cell_key(cell, 'made-up', length, start)
         about = describe(cell, key, st.record, length)
         z = np.sum([np.random.default_rng(s).standard_normal((2, cell.n)) for s in (0, int(key, 16))], axis=0)
         z = (z - z.mean(1, keepdims=True)) / z.std(1, keepdims=True) * spread
@@ -98,6 +109,7 @@ def made_up(
         if cell.trace or cell.policy == 'prism' and cell.budget == 128:
             columns |= _trace(cell, about['n_steps'], cell.n, length)
             about |= dict(trace=True)
+        if grid.task: columns |= _answers(cell, about['n_steps'])
         write_table(st.cell(key), pa.table(columns), about)
-        _judge(st, key, columns, H + z[0], y + z[1], cell.n)
+        if not grid.task: _judge(st, key, columns, H + z[0], y + z[1], cell.n)
     return open_store(folder)

@@ -89,13 +89,14 @@ def worth(
     b: str, # the other
     along: str = 'entropy', # or 'remasked': what is equal
     budget: int | None = None, # forwards; None: see `focus`
-) -> Draws: # log of b's perplexity over a's; its exponential is the ratio
+    what: str = 'log_perplexity', # or 'solved'
+) -> Draws: # b's less a's; of log-perplexities, whose exponential is the ratio
     """What it is worth to use b instead of a, where both have equal entropy, or have remasked equally much. `Missing`
     without two curves."""
     check_choice('along', along, ALONG)
     curves = [curve(r, n, focus(r) if budget is None else budget) for n in (a, b)]
     low, high = common(curves, along)
-    (xa, ya), (xb, yb) = (_stacked(c, along, 'log_perplexity') for c in curves)
+    (xa, ya), (xb, yb) = (_stacked(c, along, what) for c in curves)
     where = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 9)
     return np.mean([reading(xb, yb, e) - reading(xa, ya, e) for e in where], 0)
 
@@ -199,22 +200,24 @@ def run_as_many(
     r: Results,
     name: str, # a method
     at: Point, # of another
-) -> dict[str, Draws]: # of COORDINATES, of the method where it runs as many passes; NaN where it never does
+    what: tuple[str, ...] = COORDINATES,
+) -> dict[str, Draws]: # of `what`, of the method where it runs as many passes; NaN where it never does
     "Read off the method's own curve over its budgets. `Missing` without two of them."
     c = [r.point(name, F) for F in r.budgets(name)]
     if len(c) < 2: raise Missing(f'{name} at two budgets')
     x, to = np.stack([np.log(p.ran) for p in c]), np.log(at.ran)
-    return {k: reading(x, y, to) for k, y in zip(COORDINATES, _stacked(c, *COORDINATES), strict=True)}
+    return {k: reading(x, y, to) for k, y in zip(what, _stacked(c, *what), strict=True)}
 
 def at_passes_run(
     a: str, # a method: the one compared with
     b: str, # the other
+    what: str = 'log_perplexity', # or 'solved'
 ) -> Callable[[Results], Measured]:
-    "Log-ratio of perplexities, b to a, at each budget of b whose passes run lie within a's."
+    "b less a, at each budget of b whose passes run lie within a's."
     def measure(r: Results) -> Measured:
         points = [r.point(b, F) for F in r.budgets(b)]
-        there = {f'{q.budget} forwards, {q.ran[0]:.0f} run':
-                 q.log_perplexity - run_as_many(r, a, q)['log_perplexity'] for q in points}
+        there = {f'{q.budget} forwards, {q.ran[0]:.0f} run': getattr(q, what) - run_as_many(r, a, q, (what,))[what]
+                 for q in points}
         at = {k: v for k, v in there.items() if np.isfinite(v[0])}
         if not at: raise Missing(f'{a} and {b} with equal numbers of passes run')
         return at

@@ -21,6 +21,7 @@ from .figures import (
     _perplexity, figure2, figure3, figure4, landmarks_of, plane, table1, table2, trajectories)
 from .readings import ablations, curves, equal, focus, levels, one_pass, passes, worths
 from .claims import claims, findings, paragraph
+from .success import dials, questions, share, solved_curves, solved_table
 
 # %% auto #0
 __all__ = ['report']
@@ -70,9 +71,10 @@ def grid(r: Results) -> Table:
     "Every point of a store."
     def row(p: Point) -> tuple:
         entropy = number(p.entropy) if 'entropy' in p.rows else None
-        return (p.budget, p.name + '*' * (not p.matched), p.setting, p.steps, p.n, number(p.remasked), _perplexity(p),
-                entropy, p.repetition)
-    head = ('forwards', 'policy', 'eta', 'steps', 'texts', 'remasked', 'perplexity', 'entropy', 'repetition')
+        said = (share(p),) if r.task else (_perplexity(p), entropy, p.repetition)
+        return p.budget, p.name + '*' * (not p.matched), p.setting, p.steps, p.n, number(p.remasked), *said
+    judged = ('solved (%)',) if r.task else ('perplexity', 'entropy', 'repetition')
+    head = ('forwards', 'policy', 'eta', 'steps', 'texts', 'remasked', *judged)
     note = made_with(r, r.points) + '. *: costs what it costs, whatever the budget.'
     return Table('Every point', head, [row(p) for p in r.points], note, 2)
 
@@ -80,7 +82,8 @@ def grid(r: Results) -> Table:
 PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1,
     'table-2': table2, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'one-pass': one_pass,
-    'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied,
+    'solved': solved_table, 'solved-curves': lambda r: solved_curves([r]), 'dials': lambda r: dials(r, focus(r)),
+    'questions': lambda r: questions([r]), 'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied,
     'grid': grid}
 
 def put(path: Path, text: str) -> Path:

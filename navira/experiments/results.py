@@ -19,7 +19,7 @@ import pandas as pd
 from ..base.checks import check_choice
 from ..base.stats import FEW, percentiles, resampled
 from ..evaluation.perplexity import eos_rules
-from .cells import Cell, plain, settled
+from .cells import Cell, known_to, plain, settled
 from .store import open_store, Store
 from .frames import reference_of, samples
 
@@ -165,10 +165,15 @@ def system(
 
 def _system_of(policy: str, hyper: dict) -> str: return system(policy, None, plain(settled(Cell(policy, 1, hyper))))
 
-@lru_cache
-def known() -> dict: # system -> name
+def known(
+    shared: dict | None = None, # hyper-parameters that all policies of a store have in common
+) -> dict: # system -> name
     "The methods of the table above, by what they are."
-    return {_system_of(m.policy, m.hyper): name for name, m in METHODS.items()}
+    of = lambda m: known_to(m.policy, shared or {}) | m.hyper
+    return {_system_of(m.policy, of(m)): name for name, m in METHODS.items()}
+
+@lru_cache
+def _usual() -> dict: return known()
 
 def method_of(
     label: str, # a name of METHODS, or what one types
@@ -178,7 +183,7 @@ def method_of(
     name, _, rest = label.partition(':')
     try:
         hyper = {k.strip(): _value(v.strip()) for k, v in (s.split('=') for s in rest.split(';') if s)}
-        return known().get(_system_of(name, hyper))
+        return _usual().get(_system_of(name, hyper))
     except (KeyError, ValueError, TypeError): return None       # a label of somebody's own, which may be any text
 
 def _value(v: str):
@@ -207,13 +212,16 @@ class Point:
     def n(self) -> int: return len(self.rows)
     @property
     def scored(self) -> int: # texts that were judged; 0 where they are too few for an interval
-        n = int(self.rows.nll.notna().sum()) if 'nll' in self.rows else 0
+        by = next((k for k in ('nll', 'solved') if k in self.rows), None)
+        n = 0 if by is None else int(self.rows[by].notna().sum())
         return n if n >= FEW else 0
     @cached_property
     def log_perplexity(self) -> Draws:
         return mean(self.column('nll', 'perplexity'), self.column('weight', 'perplexity'))
     @cached_property
     def entropy(self) -> Draws: return mean(self.column('entropy'))
+    @cached_property
+    def solved(self) -> Draws: return mean(self.column('solved'))      # share of puzzles
     @cached_property
     def remasked(self) -> Draws: return mean(self.column('n_remasked'))
     @cached_property
@@ -233,21 +241,23 @@ class Point:
 def points(
     df: pd.DataFrame, # `samples` of notebook `experiments/frames`
     eos: str, # rule for separators under which perplexity is read
+    shared: dict | None = None, # hyper-parameters that all policies have in common
 ) -> list[Point]: # by budget and name
     "Cells that differ in their seed only are one point."
+    names = known(shared)
     df = df.rename(columns={f'nll_{eos}': 'nll', f'weight_{eos}': 'weight'})
     df = df.assign(change=df.change.where(df.change.notna(), None))
     df['system'] = [system(*row) for row in zip(df.policy, df.change, df.settled, strict=True)]
     df['setting'] = [json.dumps([s.get(d) for d in SETTINGS]) for s in df.settled]
-    out = [_point(rows) for _, rows in df.groupby(['system', 'setting', 'budget'], sort=False)]
+    out = [_point(rows, names) for _, rows in df.groupby(['system', 'setting', 'budget'], sort=False)]
     return sorted(out, key=lambda p: (p.budget, p.name, p.setting or 0.))
 
-def _point(rows: pd.DataFrame) -> Point:
+def _point(rows: pd.DataFrame, names: dict) -> Point: # names: from `known`
     r = rows.iloc[0]
     label = f'{r.label} ({r.policy}, other settings)' if r.label in METHODS else r.label
     change = r.change if isinstance(r.change, str) else None
     rows = rows.sort_values(['sample', 'seed'], ignore_index=True)     # text i is the same in cells of other sizes
-    return Point(known().get(r.system) or label, r.policy, change, r.settled, int(r.budget), int(r.n_steps),
+    return Point(names.get(r.system) or label, r.policy, change, r.settled, int(r.budget), int(r.n_steps),
                  bool(r.matched), rows)
 
 # %% ../../nbs/experiments/results.ipynb #9a8e9496
@@ -262,6 +272,10 @@ class Results:
 
     @property
     def length(self) -> int: return self.record['length']
+    @property
+    def task(self) -> str | None: # what was asked, such as 'sudoku-35'; None: for texts
+        start = self.record['prompt']
+        return start['task'] if isinstance(start, dict) else None
     @cached_property
     def names(self) -> list[str]: return [n for n in METHODS if any(p.name == n for p in self.points)]
     @cached_property
@@ -324,7 +338,7 @@ def read(
     st = folder if isinstance(folder, Store) else open_store(folder)
     rule = check_choice('eos rule', eos or st.record['config']['eos'], eos_rules)
     judge = reference_of(st, reference)
-    there = points(samples(st, reference=judge), rule)
+    there = points(samples(st, reference=judge), rule, st.record['config'].get('hyper'))
     enough = [p for p in there if p.n >= FEW]
     if there and not enough:
         raise Missing(f'{st.folder}: at most {max(p.n for p in there)} texts a point, and an interval needs {FEW}; '
@@ -339,6 +353,11 @@ def committed() -> list[Path]:
     "Folders of the stores that stand beside the notebooks, or of the one that NAVIRA_RESULTS names."
     if named := os.environ.get('NAVIRA_RESULTS'): return [open_store(named).folder]
     return [Path('../../results')/name for name in ('one-gpu', 'small')]
+
+def puzzles() -> list['Results']: # hardest last
+    "The committed stores of puzzles, those with fewest given cells last."
+    there = (p for p in committed()[-1].parent.glob('sudoku-[1-9]*') if (p/'sweep.json').exists())
+    return [_read_once(p) for p in sorted(there, key=lambda p: -int(p.name.split('-')[1]))]
 
 def on_real(make: Callable) -> None: # Results -> what a notebook shows
     "Show it for every committed store that is there."

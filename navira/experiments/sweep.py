@@ -18,7 +18,7 @@ from ..registry import parameters, policies, policy
 from ..sampling import enough
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.tasks import task_of
-from .cells import _number, Cell, cell_key, digest, on_disk, rule
+from .cells import _number, Cell, cell_key, digest, known_to, on_disk, rule
 
 # %% auto #0
 __all__ = ['Entry', 'Sweep', 'configs', 'read_sweep', 'expand']
@@ -126,7 +126,8 @@ class Sweep:
     length: int | None = None         # L; None: the model's
     prompt: str | None = None         # how every text begins
     task: str | None = None           # instead of a prompt: one of `evaluation/tasks`, such as 'sudoku-35'
-    budgets: tuple = (16, 32, 64, 128, 256) # forward passes
+    budgets: tuple = (16, 32, 64, 128, 256) # forward passes; a policy starts at the first that it can do with
+    hyper: dict = field(default_factory=dict) # hyper-parameters of all policies that have them and say no other
     n: int = 100                      # samples a cell
     seeds: tuple = (0,)               # more samples are as good as more seeds: noise is keyed on both
     batch_size: int = 32              # rows in a forward pass
@@ -151,11 +152,14 @@ def check(
 ) -> None:
     "ValueError or KeyError with the field, its value and what was expected."
     put = lambda k, v: object.__setattr__(s, k, v)
-    _check_kinds(s, '', entries='a list', name='a text', model='a text or nothing', prompt='a text or nothing',
+    _check_kinds(s, '', entries='a list', hyper='a table')
+    _check_kinds(s, '', name='a text', model='a text or nothing', prompt='a text or nothing',
                  task='a text or nothing',
                  metrics='a list', reference='a text', real='a text or nothing')
     if not s.entries: raise ValueError('entries: none given; expected at least one policy')
     put('entries', tuple(e if isinstance(e, Entry) else entry(e) for e in s.entries))
+    every = dict.fromkeys(k for e in s.entries for k in parameters(policies()[e.policy]))
+    for k in s.hyper: check_choice('hyper: hyper-parameter', k, every)
     for k in ('budgets', 'seeds', 'n', 'keep', 'batch_size'):
         if getattr(s, k) is None: raise ValueError(f'{k}=None: expected whole numbers; leave it out for the default')
     more = dict.fromkeys(('length', 'scored', 'features'), (1, _LARGEST))
@@ -232,9 +236,12 @@ def expand(
 ) -> list[Cell]:
     "The cells of one entry."
     own = lambda k: getattr(s if getattr(e, k) is None else e, k)
-    hypers = [e.hyper | dict(zip(e.vary, values, strict=True)) for values in itertools.product(*e.vary.values())]
-    return [Cell(e.policy, budget, hyper, e.change, seed, own('n'), e.label, e.trace, own('keep'))
-            for hyper, seed, budget in itertools.product(hypers, own('seeds'), own('budgets'))]
+    base = known_to(e.policy, s.hyper) | e.hyper
+    hypers = [base | dict(zip(e.vary, values, strict=True)) for values in itertools.product(*e.vary.values())]
+    out = [Cell(e.policy, budget, hyper, e.change, seed, own('n'), e.label, e.trace, own('keep'))
+           for hyper, seed, budget in itertools.product(hypers, own('seeds'), own('budgets'))]
+    paid = [c for c in out if c.budget >= rule(c).passes]
+    return paid if paid and e.budgets is None else out        # `cells` refuses what was asked for and cannot be
 
 # %% ../../nbs/experiments/sweep.ipynb #3ab3c583
 def cells(

@@ -36,8 +36,9 @@ class DiT(nn.Module):
     def stem(self, x):
         "Everything before the last block: `h`, `c` and the rotation."
         c = F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
-        rope, h = self.rotary_emb(x.shape[1]), full(self.vocab_embed(x))
-        if self.place is not None: rope, h = [a[:1].expand_as(a) for a in rope], h + full(self.place())
+        h = full(self.vocab_embed(x))
+        if self.place is None: rope = self.rotary_emb(x.shape[1])
+        else: rope, h = None, h + full(self.place())               # cells of a grid stand in no line
         for block in self.blocks[:-1]: h = block(h, c, rope)
         return h, c, rope
 

@@ -184,7 +184,7 @@ def attend(
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
-    "One transformer block on `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]`, turned by `rope = (cos, sin)`."
+    "One block on `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]`, turned by `rope = (cos, sin)`, or not: None."
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
         super().__init__()
         self.n_heads, self.dropout = n_heads, dropout
@@ -202,9 +202,10 @@ class Block(nn.Module):
         return torch.addcmul(x, gate2, self.drop(self.mlp(self.norm2(x, shift2, scale2))))
 
     def attention(self, x, rope, at=None):
-        (q, k, v), here = self.qkv(x, at), rope if at is None else [a[at][:, None] for a in rope]
-        q, k, v = (a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for a in (q, k, v))
-        q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
+        q, k, v = (a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for a in self.qkv(x, at))
+        if rope is not None:
+            here = rope if at is None else [a[at][:, None] for a in rope]
+            q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
         return self.attn_out(attend(q, k, v).transpose(1, 2).flatten(2))
 
     def qkv(self, x, at=None):
