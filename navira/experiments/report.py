@@ -83,7 +83,8 @@ PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1,
     'table-2': table2, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'one-pass': one_pass,
     'solved': solved_table, 'solved-curves': lambda r: solved_curves([r]), 'dials': lambda r: dials(r, focus(r)),
-    'questions': lambda r: questions([r]), 'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied,
+    'questions': lambda r: questions([r]),
+    'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied,
     'grid': grid}
 
 def put(path: Path, text: str) -> Path:

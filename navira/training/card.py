@@ -21,7 +21,7 @@ from ..base.files import atomic_write
 from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params, with_head
 from ..models.loading import load, mdlm_only, of_run, own, save, WEIGHTS
-from ..tasks.sudoku import sudoku_of
+from ..tasks.sudoku import Sudoku, sudoku_of
 from .settings import FinetuneConfig, read_run, SudokuConfig, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
@@ -196,17 +196,21 @@ def model_card(
     critic: dict | None = None, # what `critic-training.json` holds
 ) -> str: # markdown
     "The model card. Its numbers are the record's."
-    parts = (_CARD_HEAD, '# A masked diffusion language model', _card_network(r), _card_use(r), _card_data(r),
+    title = '# A masked diffusion model of Sudoku grids' if _grids(r) else '# A masked diffusion language model'
+    parts = (_card_head(r), title, _card_network(r), _card_use(r), _card_data(r),
              _card_training(r), _card_nelbo(r), _card_quality(r), _card_critic(critic))
     return '\n\n'.join(filter(None, parts)) + '\n'
 
-_CARD_HEAD = """---
-license: apache-2.0
-language: en
-library_name: navira
-pipeline_tag: text-generation
-tags: [masked-diffusion, language-model, prism, navira]
----"""
+def _grids(r: dict) -> tuple[int, int] | None: # rows and columns of a box; None: it writes text
+    boxes = r['network'].get('boxes')
+    return None if boxes is None else tuple(boxes)
+
+def _card_head(r: dict) -> str:
+    kind = 'sudoku' if _grids(r) else 'language-model'
+    about = {'license': 'apache-2.0', 'language': 'en', 'library_name': 'navira', 'pipeline_tag': 'text-generation',
+             'tags': f'[masked-diffusion, {kind}, prism, navira]'}
+    if _grids(r): del about['language'], about['pipeline_tag']
+    return '\n'.join(['---', *(f'{k}: {v}' for k, v in about.items()), '---'])
 
 # %% ../../nbs/training/card.ipynb #dfef6187
 def _card_network(r: dict) -> str:
@@ -214,11 +218,15 @@ def _card_network(r: dict) -> str:
     parts = ', '.join(f'{n} {v / 1e6:.2f} M' for n, v in size.items())
     return (f"{sum(size.values()) / 1e6:.1f} M parameters ({parts}): a DiT of {net['n_blocks']} blocks, "
             f"width {net['hidden_dim']}, {net['n_heads']} heads,\n"
-            f"{net['model_length']} tokens, {net['vocab_size']} byte-level BPE entries.")
+            f"{net['model_length']} " + (f"cells, {net['vocab_size'] - 1} digits and the mask." if _grids(r) else
+                                         f"tokens, {net['vocab_size']} byte-level BPE entries."))
 
 # %% ../../nbs/training/card.ipynb #0e281578
 def _card_data(r: dict) -> str:
     data, chars = r['data'], r['nelbo']['chars_per_token']
+    if _grids(r):
+        held = data['validation_tokens'] / r['network']['model_length']
+        return f"## Data\n\n{data['name']}. {held:,.0f} grids of validation, held out by their hash."
     return (f"## Data\n\n{data['name']}. {data['train_tokens'] / 1e6:.1f} M training tokens, "
             f"{data['validation_tokens'] / 1e6:.2f} M of validation, {chars:.2f} characters a token.")
 
@@ -240,13 +248,28 @@ _CARD_LICENSE = (
     'network is that of MDLM (arXiv 2406.07524), the head and its objective are those of PRISM (arXiv 2510.01384). '
     'Please cite these; `CITATION.cff` in the repository has the entry for the software.')
 
+_CARD_LOAD_GRIDS = """```python
+import navira
+from navira.evaluation.tasks import task_of
+model = navira.load('sudoku')     # the one that comes with the package; any other: navira.load('its folder')
+task = task_of('sudoku-35', model)
+grids = navira.sample(model, 'mask-predict', budget=27, prompt=task.prompts(0, 4)).tokens
+print(task.solved(grids))
+```"""
+
 def _card_use(r: dict) -> str:
-    policy = 'navira-piecewise' if 'quality' in r else 'mdlm'
-    parts = {'How to load': _CARD_LOAD.format(policy=policy), 'Intended use': _CARD_INTENDED,
+    load = _CARD_LOAD.format(policy='navira-piecewise' if 'quality' in r else 'mdlm')
+    parts = {'How to load': _CARD_LOAD_GRIDS if _grids(r) else load, 'Intended use': _CARD_INTENDED,
              'Limits': _card_limits(r), 'License and citation': _CARD_LICENSE}
     return '\n\n'.join(f'## {head}\n\n{text}' for head, text in parts.items())
 
 def _card_limits(r: dict) -> str:
+    if (boxes := _grids(r)) is not None:
+        height, width = boxes
+        return (f'- Grids of {height * width} x {height * width} cells with boxes of {height} x {width}, and nothing '
+                'else.\n- It draws: a puzzle may come out wrong, and nothing in it proves that one has no solution.\n'
+                '- Quality head: it estimates whether a digit is the one of the grid that the puzzle was made from. A '
+                'puzzle with several solutions has several right ones.')
     size, seen = sum(r['parameters'].values()) / 1e6, sum(s['tokens'] for s in r['stages']) / 1e6
     length, chars = r['network']['model_length'], r['nelbo']['chars_per_token']
     limits = [
@@ -279,7 +302,12 @@ def _card_training(r: dict) -> str:
 def _card_nelbo(r: dict) -> str:
     e, b = r['nelbo'], r.get('before')
     text = (f"NELBO {e['value']:.3f} nats a token (95 % interval {e['low']:.3f} to {e['high']:.3f}, "
-            f"{e['n']:,} sequences), {e['bits_per_char']:.3f} bits a character.")
+            f"{e['n']:,} sequences), ")
+    boxes = _grids(r)
+    if boxes is None: text += f"{e['bits_per_char']:.3f} bits a character."
+    else:
+        s = Sudoku(*boxes)
+        text += f'where uniformly random grids have {math.log(s.count) / s.cells:.3f}: no model can do better.'
     if b: text += f" Before fine-tuning: {b['value']:.3f} ± {1.96 * b['se']:.3f} nats a token, with the same noise."
     return '\n\n'.join(filter(None, ('## Evaluation', text, _card_curve(r))))
 
@@ -318,7 +346,12 @@ def _believed(
             f"Calibration error {q['calibration_error']:.3f}.")
     rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}"
             for b in q['reliability']]
-    return text + '\n\n' + _markdown_table('predicted | right | 95 % interval | tokens', rows)
+    parts = [text, _markdown_table('predicted | right | 95 % interval | tokens', rows)]
+    noise = [f"{b['above']:.1f} to {b['to']:.1f} | {b['auroc']:.3f} ({b['low']:.3f} to {b['high']:.3f}) | "
+             f"{b['drawn']:.3f} | {100 * b['right']:.1f} % | {b['n']:,}" for b in r.get('by_noise', ())]
+    if noise: parts += ['AUROC by noise level, the share of a sequence that was masked:',
+                        _markdown_table('masked | AUROC | of the probability at the draw | right | tokens', noise)]
+    return '\n\n'.join(parts)
 
 # %% ../../nbs/training/card.ipynb #71a3a06e
 def embedded_record(

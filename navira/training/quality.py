@@ -29,6 +29,7 @@ class Judged:
     right: np.ndarray # [n] bool: is it the true token
     drawn: np.ndarray # [n] probability it was drawn with, before the nucleus
     row: np.ndarray # [n] which sequence
+    t: np.ndarray # [n] its noise level: the share of the sequence that was masked
 
 # %% ../../nbs/training/quality.ipynb #936eae48
 @torch.no_grad()
@@ -55,7 +56,8 @@ def judge_draws(
         states = (a.to(model.device) for a in (x, z, early, new, u, ties))
         score, right, prob, row = _judge_batch(model, draw, fill if look_back else None, *states)
         found.append([a.cpu().numpy() for a in (score, right, prob, start + row)])
-    return Judged(*(np.concatenate(a) for a in zip(*found, strict=True)))
+    score, right, drawn, row = map(np.concatenate, zip(*found, strict=True))
+    return Judged(score, right, drawn, row, t.numpy()[row])
 
 def _judge_batch(model, draw: Callable, fill: int | None, x: Tensor, z: Tensor, early: Tensor, new: Tensor,
                  u: Tensor, ties: Tensor) -> tuple[Tensor, ...]:
@@ -116,6 +118,22 @@ def calibration_error(
 ) -> float: # mean |predicted - right|, weighted by the number in the bin
     return sum(b['n'] * abs(b['predicted'] - b['right']) for b in table) / sum(b['n'] for b in table)
 
+# %% ../../nbs/training/quality.ipynb #373142a7
+def by_noise(
+    q: Judged,
+    resamples: int = 1000, # for the intervals
+    bins: int = 5, # of the noise level, of equal width
+) -> list[dict]: # a record for each bin with right and wrong tokens
+    "The head's AUROC, and that of the probability at the draw, by how much of the text was masked."
+    out, which = [], np.minimum((q.t * bins).astype(int), bins - 1)
+    for b in range(bins):
+        at = which == b
+        if len(set(q.right[at].tolist())) < 2: continue
+        low, high = auroc_interval(q.score[at], q.right[at], q.row[at], resamples)
+        out.append(dict(above=b / bins, to=(b + 1) / bins, auroc=auroc(q.score[at], q.right[at]), low=low, high=high,
+                        drawn=auroc(q.drawn[at], q.right[at]), right=float(q.right[at].mean()), n=int(at.sum())))
+    return out
+
 # %% ../../nbs/training/quality.ipynb #240babd9
 def _judged_record(
     q: Judged,
@@ -127,4 +145,5 @@ def _judged_record(
         return dict(auroc=auroc(score, q.right), low=low, high=high)
     about = dict(tokens=len(q.score), sequences=len(np.unique(q.row)), right=float(q.right.mean()),
                  calibration_error=calibration_error(table), reliability=table)
-    return dict(quality=interval(q.score) | about, drawn_probability=interval(q.drawn))
+    return dict(quality=interval(q.score) | about, drawn_probability=interval(q.drawn),
+                by_noise=by_noise(q, resamples))

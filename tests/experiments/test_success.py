@@ -1,5 +1,4 @@
 """Puzzles: the share that is solved, and the questions that it settles."""
-from functools import partial
 
 import numpy as np
 import pytest
@@ -42,11 +41,13 @@ def test_a_policy_begins_at_the_first_budget_that_it_can_do_with():
     assert {c.budget for c in of if c.policy == 'navira'} == {2, 4, 8}
     assert {c.budget for c in of if c.policy == 'prism'} == {1, 2, 4, 8}
     for entries, budgets in (([dict(policy='navira', budgets=[1, 2])], [2]), ([dict(policy='navira')], [1])):
-        with pytest.raises(ValueError, match='two-pass policy needs'): cells(read_sweep(dict(entries=entries, budgets=budgets)))
+        s = read_sweep(dict(entries=entries, budgets=budgets))
+        with pytest.raises(ValueError, match='two-pass policy needs'): cells(s)
 
 def test_a_setting_of_all_that_none_has_is_named():
-    with pytest.raises(KeyError, match="hyper: hyper-parameter 'onn'.*'on'"): read_sweep(GRID | dict(hyper=dict(onn=1.)))
-    with pytest.raises(ValueError, match='hyper=3: expected a table'): read_sweep(GRID | dict(hyper=3))
+    for hyper, error, said in ((dict(onn=1.), KeyError, "hyper: hyper-parameter 'onn'.*'on'"),
+                               (3, ValueError, 'hyper=3: expected a table')):
+        with pytest.raises(error, match=said): read_sweep(GRID | dict(hyper=hyper))
 
 def test_an_entry_overrules_what_all_share():
     s = read_sweep(dict(hyper=dict(on=0.), entries=[dict(policy='prism', on=.25), dict(policy='navira-det')]))
@@ -117,13 +118,13 @@ def test_claims_of_puzzles_want_what_those_of_texts_want():
         assert c.on_puzzles.side == (c.side if same else -c.side), c.text
 
 def test_equal_remasks(stores):
-    d = number(judged(asked('', '', at_equal('remasked', 'PRISM', 'NAVIRA-det', 'solved')), stores[0]).each['8 forwards'].value
-               * np.ones(9))
-    x, y = (np.array([[p.remasked[0], p.solved[0]] for p in [stores[0].point('MDLM backbone', F), *stores[0].at(n, 8)]]).T
+    r = stores[0]
+    found = judged(asked('', '', at_equal('remasked', 'PRISM', 'NAVIRA-det', 'solved')), r).number
+    x, y = (np.array([[p.remasked[0], p.solved[0]] for p in [r.point('MDLM backbone', F), *r.at(n, 8)]]).T
             for n, F in (('PRISM', 8), ('NAVIRA-det', 4)))
     at = np.linspace(max(x[0][0], y[0][0]), min(x[0][-1], y[0][-1]), 50)[12:38]
     want = np.mean(np.interp(at, *y) - np.interp(at, *x))
-    assert d.value == pytest.approx(points(want), abs=1.5)
+    assert found.value == pytest.approx(points(want), abs=1.5)
 
 def test_tables_and_figures(stores, tmp_path):
     t = solved_table(stores[0])
