@@ -56,8 +56,8 @@ def judge_draws(
         states = (a.to(model.device) for a in (x, z, early, new, u, ties))
         score, right, prob, row = _judge_batch(model, draw, fill if look_back else None, *states)
         found.append([a.cpu().numpy() for a in (score, right, prob, start + row)])
-    score, right, drawn, row = map(np.concatenate, zip(*found, strict=True))
-    return Judged(score, right, drawn, row, t.numpy()[row])
+    scores, hits, drawn, rows = (np.concatenate(a) for a in zip(*found, strict=True))
+    return Judged(scores, hits, drawn, rows, t.numpy()[rows])
 
 def _judge_batch(model, draw: Callable, fill: int | None, x: Tensor, z: Tensor, early: Tensor, new: Tensor,
                  u: Tensor, ties: Tensor) -> tuple[Tensor, ...]:
