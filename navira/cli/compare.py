@@ -301,6 +301,7 @@ def _measuring(b: Progress):
 # %% ../../nbs/cli/compare.ipynb #18b03448
 def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | None, show: int) -> None:
     import navira.experiments.samples as ex_samples
+    from navira.evaluation.tasks import task_of
     from navira.experiments.cells import charged
     from navira.experiments.frames import load_samples
     df = load_samples(st, cells, judge, limit=grid.n).set_index('key').loc[list(cells)].reset_index()
@@ -312,27 +313,49 @@ def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | No
     if judge: title += f'; perplexity under {judge}'
     if grid.task is None: out.print(table(df, title))
     else:
-        from navira.evaluation.tasks import task_of
         title = f'{grid.task}, {grid.n} a cell, seed {grid.seeds[0]}'
         df['baseline'] = task_of(grid.task, net, grid.real).baseline(grid.n)
         out.print(_task_table(df, title, df.baseline[0]))
-    for c in df[df.budget == df.budget.max()].itertuples():
+    last = df[df.budget == df.budget.max()]
+    found = _telling(st, last, grid.n) if _goal(df) == 'solved' else None
+    for c in last.itertuples() if found is None else ():
         _print_text(f'{c.label}, {c.n_forward:.0f} passes run, {c.charged} charged', written[c.key][:show])
-    files = _write(folder, df, texts, title) + [_replay(folder, st, cells, net)]
+    if found and show: _print_telling(found, task_of(grid.task, net).prompts(found[0], 1)[0].numpy(), written)
+    files = _write(folder, df, texts, title) + [_replay(folder, st, cells, net, found)]
     _tell('\nwritten: ' + ', '.join(map(str, files)))
 
-def _replay(folder: Path, st, cells: dict, net) -> Path:
-    "Two of the recorded policies side by side, on the text in which the second rewrote most."
+def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> Path: # found: from `_telling`
+    "Two of the recorded policies side by side, on what tells them apart, or where the second rewrote most."
     from navira.experiments.samples import again, trajectory
-    took = {k: trajectory(st, k) for k, c in cells.items() if c.trace}
-    shown = _pair(list(took), [k for k, (gone, _) in took.items() if gone.any()])
-    gone, new = took[shown[-1]]
-    text = int((gone & new).sum((0, 2)).argmax())
+    if found is None:
+        took = {k: trajectory(st, k) for k, c in cells.items() if c.trace}
+        shown = _pair(list(took), [k for k, (gone, _) in took.items() if gone.any()])
+        gone, new = took[shown[-1]]
+        text = int((gone & new).sum((0, 2)).argmax())
+    else: text, shown = found[0], [c.key for c in found[1:]]
     (left, row), *right = [again(st, k, text, net) for k in shown]
     names, cell = [cells[k].label for k in shown], cells[shown[0]]
     title = f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}'
     other = right[0][0] if right else None
     return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
+
+# %% ../../nbs/cli/compare.ipynb #c7802827
+def _telling(st, last, n: int) -> tuple | None: # number of a puzzle, a row of the table for each policy
+    "The first puzzle that the policy which solves fewest gets wrong and the one which solves most gets right."
+    import numpy as np
+    from navira.experiments.frames import samples
+    worst, best = (next(last[last.index == k].itertuples()) for k in (last.solved.idxmin(), last.solved.idxmax()))
+    right = [samples(st, [c.key]).solved.to_numpy(bool)[:n] for c in (worst, best)]
+    at = np.flatnonzero(~right[0] & right[1])
+    return (int(at[0]), worst, best) if len(at) else None
+
+def _print_telling(found: tuple, puzzle, written: dict[str, list[str]]) -> None:
+    from navira.tasks.sudoku import beside, drawn_grid, NAMES
+    k, worst, best = found
+    s = next(s for s in NAMES.values() if s.cells == len(puzzle))
+    _tell(f'\nPuzzle {k}, the first that {worst.label} gets wrong and {best.label} right (puzzle, {worst.label}, '
+          f'{best.label}):', style='bold')
+    _tell(beside(drawn_grid(s, puzzle), written[worst.key][k], written[best.key][k]))
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
 def _grids(texts: dict[str, list[str]]) -> dict[str, list[str]]:

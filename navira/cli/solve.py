@@ -25,10 +25,6 @@ def _checked(s, text: str):
     if solvable(s, grid) is False: raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
     return grid
 
-def _beside(*drawn: str) -> str:
-    "Drawings side by side."
-    return '\n'.join('     '.join(rows) for rows in zip(*(d.split('\n') for d in drawn), strict=True))
-
 def _boxes(text: str): # a guess by its length; that of a 9 x 9 if it fits none
     from navira.tasks.sudoku import NAMES, Sudoku
     cells = sum(not (c.isspace() or c in '|+-') for c in text)
@@ -40,7 +36,7 @@ def _line(s, grid) -> str: return ''.join('.' if d >= s.n else str(d + 1) for d 
 def _report(s, puzzle, res, label: str, given: dict, as_json: bool) -> int: # the try that is shown
     "The grid, and what it took. The first try that solved it, else the one with the fewest contradictions."
     import numpy as np
-    from navira.tasks.sudoku import contradictions, drawn_grid, is_solved
+    from navira.tasks.sudoku import beside, contradictions, drawn_grid, is_solved
     grids = res.tokens.cpu().numpy()
     right, wrong = is_solved(s, grids, np.tile(puzzle, (len(grids), 1))), contradictions(s, grids).sum(1)
     k = int(right.argmax()) if right.any() else int(wrong.argmin())
@@ -49,7 +45,7 @@ def _report(s, puzzle, res, label: str, given: dict, as_json: bool) -> int: # th
                  budget=res.budget, seed=res.seed, sample=k, n_forward=ran, remasked=gone, contradictions=int(wrong[k]),
                  tries=len(grids), tries_solved=int(right.sum()))
     if as_json: print(json.dumps(facts)); return k
-    print(_beside(drawn_grid(s, puzzle), drawn_grid(s, grids[k])))
+    print(beside(drawn_grid(s, puzzle), drawn_grid(s, grids[k])))
     tries = f', in {right.sum()} of {len(grids)} tries' if len(grids) > 1 else ''
     _tell(f'solved{tries}: {ran} forwards, {gone} tokens remasked' if right[k] else
           f'not solved in {ran} forwards{tries}: {wrong[k]} cells contradict others')

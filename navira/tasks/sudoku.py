@@ -295,6 +295,10 @@ def drawn_grid(
     bar = '-+-'.join(['-' * (2 * s.width - 1)] * s.height)
     return f'\n{bar}\n'.join('\n'.join(rows[b:b + s.height]) for b in range(0, s.n, s.height))
 
+def beside(*drawn: str) -> str: # of `drawn_grid`, of one size
+    "Drawings side by side."
+    return '\n'.join('     '.join(rows) for rows in zip(*(d.split('\n') for d in drawn), strict=True))
+
 # %% ../../nbs/tasks/sudoku.ipynb #e76ee6f2
 NAMES = {'sudoku': Sudoku(), 'sudoku:2x3': Sudoku(2, 3), 'sudoku:2x2': Sudoku(2, 2)}
 

@@ -50,3 +50,21 @@ def test_compare_on_a_task(grid_folder, capsys, tmp_path):  # noqa: F811
     assert all(0 <= c['solved_lo'] <= c['solved'] <= c['solved_hi'] <= 1 for c in made['cells'])
     assert (tmp_path / 'compare.png').stat().st_size > 10_000
     assert '"boxes":[2,2]' in (tmp_path / 'replay.html').read_text()
+
+def test_compare_shows_the_first_puzzle_that_tells_two_apart(grid_folder, capsys, tmp_path):  # noqa: F811
+    import re
+    import numpy as np
+    from helpers.grids import four
+    from navira.evaluation.tasks import puzzles
+    from navira.tasks.sudoku import is_solved
+    how = ['--policies', 'backbone:top_p=1,mask-predict', '-n', '60', '--budgets', '2', '--out', str(tmp_path)]
+    code, printed = said(capsys, 'compare', '--task', 'sudoku:2x2-14', '--model', str(grid_folder), *how)
+    k, worst, best = re.search(r'Puzzle (\d+), the first that (\S+) gets wrong and (\S+) right', printed.out).groups()
+    right = {c['label']: is_solved(four, np.array([[int(d) - 1 for d in t] for t in c['texts']]),
+                                   puzzles(four, 14, 0, 60))
+             for c in json.loads((tmp_path / 'compare.json').read_text())['cells']}
+    apart = ~right[worst] & right[best]
+    assert not code and apart.argmax() == int(k) and apart[int(k)]
+    assert right[worst].mean() == min(v.mean() for v in right.values())
+    assert right[best].mean() == max(v.mean() for v in right.values())
+    assert f'sample {k}' in (tmp_path / 'replay.html').read_text()
