@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from ..base.stats import wilson
+from ..base.stats import Ratio, wilson
 from ..base.tables import Table
 from ..replay import Trace
 from ..tasks.sudoku import Sudoku
+from ..evaluation.trajectories import reselected
 from .results import METHODS, Missing, Number, or_none, Point, Results
 from .style import bars, budgets_axis, finished, in_front, looks, made_with, STYLE
 from .figures import GREY, lacking, others
@@ -197,3 +199,19 @@ def after_leaving(
         for k, v in dict(same=now == was, owed=right[b, drawn] == was, correct=now == right[b, drawn],
                          wrong=was != right[b, left]).items(): out[k].append(v)
     return {k: np.concatenate(v) for k, v in out.items()}
+
+# %% ../../nbs/experiments/success.ipynb #e26a46b7
+def circles(trace: Trace) -> dict[str, Ratio]: # of n puzzles, with `x` at every step
+    "'again': of remasks; 'same': of what was written anew; 'back': of puzzles. Those without any have no share."
+    x, gone, new = trace.x, trace.remasked, trace.unmasked
+    left, hits, of = torch.full_like(x[0], -1), torch.zeros(trace.n), torch.zeros(trace.n)
+    for t in range(trace.T):
+        left = torch.where(gone[t], x[t], left)
+        anew = new[t] & (left >= 0)
+        hits, of = hits + (anew & (x[t + 1] == left)).sum(1), of + anew.sum(1)
+        left[anew] = -1
+    moved = [(x[t] != x[t + 1]).any(1) for t in range(trace.T)]
+    back = torch.stack([torch.zeros(trace.n, dtype=torch.bool), *(
+        moved[t - 1] & (x[:t] == x[t]).all(2).any(0) for t in range(1, trace.T + 1))]).any(0)
+    return dict(again=reselected(gone), same=Ratio(hits.double(), of.double()),
+                back=Ratio(back.double(), torch.ones(trace.n).double()))
