@@ -26,6 +26,7 @@ from .compare import _measuring, _REFERENCE, _sampling, _stoppable
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 _STORE = 'A store that `navira sweep` made; the newest in runs/ if not given.'
+_CONFIG = 'small, curves, ablations, sudoku, infill, one-gpu, paper, or a TOML file.'
 _SWEEP_STORE = 'Folder for the results, gone on with if it is there; runs/CONFIG if not given.'
 _StoreArg = Annotated[Optional[Path], typer.Argument(help=_STORE)]
 _StoreOption = Annotated[Optional[Path], typer.Option('--store', help='The same, as an option.')]
@@ -35,7 +36,7 @@ _SweepFields = Annotated[list[str], typer.Option('--set', help=_SETTING)]
 
 @app.command(epilog='Several processes: `accelerate launch --multi_gpu --num_processes 2 -m navira.cli sweep ...`.')
 def sweep(
-    config: Annotated[str, typer.Argument(help='small, curves, ablations, one-gpu, paper, or a TOML file.')],
+    config: Annotated[str, typer.Argument(help=_CONFIG)],
     store: Annotated[Optional[Path], typer.Option(help=_SWEEP_STORE)] = None,
     dry_run: Annotated[bool, _DryRun] = False,
     hyper: _SweepFields = [],

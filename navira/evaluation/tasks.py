@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from ..replay import Trace
-from ..tasks.sudoku import emptied, is_solved, left_open, NAMES, Sudoku, tokenizer_of, unseen
+from ..tasks.sudoku import emptied, is_solved, left_open, NAMES, Sudoku, tokenizer_of, unseen, written_by
 from ..training.data import encode, read_corpus
 from .diversity import entropy
 
@@ -79,9 +79,8 @@ def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that wants th
     boxes = getattr(model.config, 'boxes', None)
     tok, digits = model.tokenizer, ''.join(str(d + 1) for d in range(s.n))
     if boxes == (s.height, s.width) and tok and tok.encode(digits).ids == tokenizer_of(s).encode(digits).ids: return
-    of = 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'
-    raise ValueError(f'{what}: this model writes {of}; expected one of grids with boxes of {s.height} x '
-                     f"{s.width}, such as navira.load('sudoku')")
+    raise ValueError(f'{what}: this model writes {written_by(model.config)}; expected one of grids with boxes of '
+                     f"{s.height} x {s.width}, such as navira.load('sudoku')")
 
 # %% ../../nbs/evaluation/tasks.ipynb #afd154f3
 @lru_cache(maxsize=4)

@@ -316,3 +316,9 @@ def tokenizer_of(s: Sudoku) -> Tokenizer:
     tok.pre_tokenizer, tok.decoder = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each]), decoders.Fuse()
     tok.add_special_tokens([MASK])
     return tok
+
+# %% ../../nbs/tasks/sudoku.ipynb #45e44c11
+def written_by(config) -> str: # config: of a model
+    "What a model writes, in words."
+    boxes = getattr(config, 'boxes', None)
+    return 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'

@@ -17,7 +17,7 @@ from torch import nn
 from ..base.files import atomic_write
 from ..models.denoiser import MaskedLM, with_head
 from ..models.loading import load
-from ..tasks.sudoku import sudoku_of
+from ..tasks.sudoku import sudoku_of, written_by
 from .data import Corpus
 from .settings import AdaptConfig, FinetuneConfig
 from .runs import read_checkpoint, read_record, unusable
@@ -117,9 +117,9 @@ def _tokenizer_of(model: Any, cfg: FinetuneConfig | AdaptConfig | CriticConfig) 
     tokenizer, s = model.tokenizer, sudoku_of(cfg.data)
     if tokenizer is None:
         raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
-    if (s and (s.height, s.width)) != (boxes := getattr(model.config, 'boxes', None)):
-        writes = 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'
-        raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes {writes}; expected such data')
+    if (s and (s.height, s.width)) != getattr(model.config, 'boxes', None):
+        raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes {written_by(model.config)}; '
+                         'expected such data')
     return lambda corpus: tokenizer
 
 # %% ../../nbs/training/finetuning.ipynb #337a1318
