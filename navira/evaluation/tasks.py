@@ -53,13 +53,14 @@ def _puzzles(s: Sudoku, given: int, chunk: int) -> np.ndarray: # [_CHUNK, cells]
 
 def puzzles(
     s: Sudoku,
-    given: int, # cells
+    given: int, # cells; all of them: the grids that the puzzles were made from
     first: int, # number of the first
     n: int,
 ) -> np.ndarray: # [n, cells] ids
-    "Random puzzles from held-out grids; number i is always the same."
+    "Random puzzles from held-out grids; number i is always the same, and of the same grid for any number of givens."
     chunks = range(first // _CHUNK, -(-(first + n) // _CHUNK))
-    return np.concatenate([_puzzles(s, given, c) for c in chunks])[first % _CHUNK:][:n]
+    of = [_grids(s, c) if given == s.cells else _puzzles(s, given, c) for c in chunks]
+    return np.concatenate(of)[first % _CHUNK:][:n]
 
 # %% ../../nbs/evaluation/tasks.ipynb #b4b7cbfa
 def _sudoku(name: str, model: Any) -> Task:

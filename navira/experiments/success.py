@@ -189,15 +189,15 @@ def after_leaving(
     right: np.ndarray, # [n, cells] the grids that the puzzles were made from
 ) -> dict[str, np.ndarray]: # a number a pair of a cell that was remasked and a cell that the same step wrote near it
     """'same': got the digit that left; 'owed': that digit was its right one; 'correct': got its right one; 'wrong': the
-    digit that left was wrong where it stood."""
+    digit that left was wrong where it stood; 'row': the puzzle."""
     x, gone, new = (np.asarray(v) for v in (trace.x, trace.remasked, trace.unmasked))
     near = (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
-    out: dict[str, list[np.ndarray]] = {k: [] for k in ('same', 'owed', 'correct', 'wrong')}
+    out: dict[str, list[np.ndarray]] = {k: [] for k in ('same', 'owed', 'correct', 'wrong', 'row')}
     for t in range(trace.T):
         b, left, drawn = np.nonzero(gone[t][:, :, None] & (new[t] & ~gone[t])[:, None, :] & near)
         was, now = x[t][b, left], x[t + 1][b, drawn]
         for k, v in dict(same=now == was, owed=right[b, drawn] == was, correct=now == right[b, drawn],
-                         wrong=was != right[b, left]).items(): out[k].append(v)
+                         wrong=was != right[b, left], row=b).items(): out[k].append(v)
     return {k: np.concatenate(v) for k, v in out.items()}
 
 # %% ../../nbs/experiments/success.ipynb #e26a46b7

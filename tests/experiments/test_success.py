@@ -163,6 +163,6 @@ def test_what_is_written_after_a_token_left(seed):
                 for j in np.flatnonzero(new[t, b] & ~gone[t, b]):
                     if i == j or not (s.units_of[:, i] == s.units_of[:, j]).any(): continue
                     was, now = x[t, b, i], x[t + 1, b, j]
-                    want.append((now == was, right[b, j] == was, now == right[b, j], was != right[b, i]))
+                    want.append((now == was, right[b, j] == was, now == right[b, j], was != right[b, i], b))
     got = after_leaving(s, trace, right)
-    assert sorted(map(tuple, np.stack(list(got.values()), 1).tolist())) == sorted(tuple(map(bool, w)) for w in want)
+    assert sorted(map(tuple, np.stack(list(got.values()), 1).tolist())) == sorted(tuple(map(int, w)) for w in want)
