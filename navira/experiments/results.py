@@ -354,9 +354,12 @@ def committed() -> list[Path]:
     if named := os.environ.get('NAVIRA_RESULTS'): return [open_store(named).folder]
     return [Path('../../results')/name for name in ('one-gpu', 'small')]
 
-def puzzles() -> list['Results']: # hardest last
-    "The committed stores of puzzles, those with fewest given cells last."
-    there = (p for p in committed()[-1].parent.glob('sudoku-[1-9]*') if (p/'sweep.json').exists())
+def puzzles(
+    folder: str | Path | None = None, # None: where the committed stores are
+) -> list['Results']:
+    "The stores of puzzles in a folder, those with fewest given cells last."
+    every = Path(committed()[-1].parent if folder is None else folder).glob('sudoku-[1-9]*')
+    there = (p for p in every if (p/'sweep.json').exists())
     return [_read_once(p) for p in sorted(there, key=lambda p: -int(p.name.split('-')[1]))]
 
 def on_real(make: Callable) -> None: # Results -> what a notebook shows
