@@ -42,8 +42,11 @@ def kind(
     cell: Cell,
 ) -> tuple: # passes; are quality, logits of every mask, logits of what stands read; a network of its own
     "Policies of one kind read the same from a pass, and cost about the same."
-    made = rule(cell)
-    return made.passes, made.reads_quality, *_reads(made), beside(cell)
+    made = rule(cell)                          # one and the same for all budgets
+    reads = _READS[id(made)] = _READS.get(id(made)) or _reads(made)
+    return made.passes, made.reads_quality, *reads, beside(cell)
+
+_READS = dict[int, tuple]()                    # by the identity of what `rule` keeps
 
 def _reads(made: Policy) -> tuple: # of every mask?, of what stands?
     "Which logits a policy asks for, of a network that answers at random; of one with a step of its own, its name."
