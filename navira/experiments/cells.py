@@ -64,7 +64,7 @@ def on_disk(hyper: dict) -> dict: return {_ON_DISK.get(k, k): v for k, v in hype
 
 def known_to(policy: str, hyper: dict) -> dict: # hyper: of a whole sweep
     "Those that the policy has."
-    return {k: v for k, v in hyper.items() if k in parameters(policies()[policy])}
+    return {k: v for k, v in hyper.items() if policy in policies() and k in parameters(policies()[policy])}
 
 def in_code(policy: str, hyper: dict) -> dict:
     "Hyper-parameters by the names that a policy takes."

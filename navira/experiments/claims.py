@@ -282,7 +282,7 @@ ON_PUZZLES = tuple(replace(c.on_puzzles, text=c.text, where=c.where) for c in CL
 @lru_cache(maxsize=4)
 def findings(r: Results) -> tuple[Finding, ...]:
     "Every claim of the paper, measured in a store: of texts, or of puzzles."
-    return tuple(judged(c, r) for c in (CLAIMS if r.task is None else ON_PUZZLES))
+    return tuple(judged(c, r) for c in (ON_PUZZLES if r.of_puzzles else CLAIMS))
 
 # %% ../../nbs/experiments/claims.ipynb #92dde9bc
 def claimed(c: Claim) -> str:

@@ -71,9 +71,9 @@ def grid(r: Results) -> Table:
     "Every point of a store."
     def row(p: Point) -> tuple:
         entropy = number(p.entropy) if 'entropy' in p.rows else None
-        said = (share(p),) if r.task else (_perplexity(p), entropy, p.repetition)
+        said = (share(p),) if r.of_puzzles else (_perplexity(p), entropy, p.repetition)
         return p.budget, p.name + '*' * (not p.matched), p.setting, p.steps, p.n, number(p.remasked), *said
-    judged = ('solved (%)',) if r.task else ('perplexity', 'entropy', 'repetition')
+    judged = ('solved (%)',) if r.of_puzzles else ('perplexity', 'entropy', 'repetition')
     head = ('forwards', 'policy', 'eta', 'steps', 'texts', 'remasked', *judged)
     note = made_with(r, r.points) + '. *: costs what it costs, whatever the budget.'
     return Table('Every point', head, [row(p) for p in r.points], note, 2)
@@ -82,10 +82,13 @@ def grid(r: Results) -> Table:
 PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'claims': claims, 'figure-3': figure3, 'figure-4': figure4, 'figure-2': figure2, 'table-1': table1,
     'table-2': table2, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'one-pass': one_pass,
-    'solved': solved_table, 'solved-curves': lambda r: solved_curves([r]), 'dials': lambda r: dials(r, focus(r)),
-    'questions': lambda r: questions([r]),
     'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied,
     'grid': grid}
+
+ON_PUZZLES: dict[str, Callable[[Results], Table | Figure]] = {
+    'claims': claims, 'solved': solved_table, 'solved-curves': lambda r: solved_curves([r]),
+    'dials': lambda r: dials(r, focus(r)), 'questions': lambda r: questions([r]), 'table-2': table2,
+    'trajectories': trajectories, 'grid': grid}
 
 def put(path: Path, text: str) -> Path:
     "A text in a file, whole or not at all."
@@ -125,7 +128,7 @@ def report(
 
 def _made(r: Results, out: Path, console) -> list[Path]:
     text, files, gone = ['# Results', '', md(made_with(r, r.points)), ''], list[Path](), dict[str, str]()
-    for name, make in PARTS.items():
+    for name, make in (ON_PUZZLES if r.of_puzzles else PARTS).items():
         try: part = make(r)
         except Missing as e:
             gone[name] = str(e)

@@ -276,6 +276,8 @@ class Results:
     def task(self) -> str | None: # what was asked, such as 'sudoku-35'; None: for texts
         start = self.record['prompt']
         return start['task'] if isinstance(start, dict) else None
+    @property
+    def of_puzzles(self) -> bool: return (self.task or '').startswith('sudoku')      # which are right or wrong
     @cached_property
     def names(self) -> list[str]: return [n for n in METHODS if any(p.name == n for p in self.points)]
     @cached_property

@@ -43,7 +43,7 @@ def only(r: Results, name: str, budget: int) -> Point | None:
 def solved_by(r: Results) -> dict[str, dict[int, Point]]: # policy -> forwards -> its puzzles, best first
     "All policies of a store of puzzles. `Missing` for a store of texts."
     budgets = sorted({p.budget for p in r.points if p.scored})
-    if r.task is None: raise Missing('a task: these are texts, of which none is right or wrong')
+    if not r.of_puzzles: raise Missing('a task: these are texts, of which none is right or wrong')
     there = {n: {F: p for F in budgets if (p := only(r, n, F)) is not None}
              for n in dict.fromkeys(p.name for p in r.points)}
     mean = lambda of: np.mean([p.solved[0] for F, p in of.items() if F >= 4] or [-1.])

@@ -158,7 +158,8 @@ def check(
                  metrics='a list', reference='a text', real='a text or nothing')
     if not s.entries: raise ValueError('entries: none given; expected at least one policy')
     put('entries', tuple(e if isinstance(e, Entry) else entry(e) for e in s.entries))
-    every = dict.fromkeys(k for e in s.entries for k in parameters(policies()[e.policy]))
+    known = {e.policy: policies()[e.policy] for e in s.entries if e.policy in policies()}
+    every = dict.fromkeys(k for factory in known.values() for k in parameters(factory))
     for k in s.hyper: check_choice('hyper: hyper-parameter', k, every)
     for k in ('budgets', 'seeds', 'n', 'keep', 'batch_size'):
         if getattr(s, k) is None: raise ValueError(f'{k}=None: expected whole numbers; leave it out for the default')

@@ -202,7 +202,7 @@ def model_card(
     return '\n\n'.join(filter(None, parts)) + '\n'
 
 def _grids(r: dict) -> tuple[int, int] | None: # rows and columns of a box; None: it writes text
-    boxes = r['network'].get('boxes')
+    boxes = r.get('network', {}).get('boxes')
     return None if boxes is None else tuple(boxes)
 
 def _card_head(r: dict) -> str:
