@@ -350,21 +350,18 @@ def _telling(st, last, n: int) -> tuple | None: # number of a puzzle, a row of t
     return (int(at[0]), worst, best) if len(at) else None
 
 def _print_telling(found: tuple, puzzle, written: dict[str, list[str]]) -> None:
-    from navira.tasks.sudoku import beside, drawn_grid, NAMES
+    from navira.tasks.sudoku import beside, drawn_grid, of_size
     k, worst, best = found
-    s = next(s for s in NAMES.values() if s.cells == len(puzzle))
     _tell(f'\nPuzzle {k}, the first that {worst.label} gets wrong and {best.label} right (puzzle, {worst.label}, '
           f'{best.label}):', style='bold')
-    _tell(beside(drawn_grid(s, puzzle), written[worst.key][k], written[best.key][k]))
+    _tell(beside(drawn_grid(of_size(len(puzzle)), puzzle), written[worst.key][k], written[best.key][k]))
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
 def _grids(texts: dict[str, list[str]]) -> dict[str, list[str]]:
     "Grids as people draw them."
     import numpy as np
-    from navira.tasks.sudoku import drawn_grid, NAMES
-    def drawn(text: str) -> str:
-        s = next(s for s in NAMES.values() if s.cells == len(text))
-        return drawn_grid(s, np.array([int(d) - 1 for d in text]))
+    from navira.tasks.sudoku import drawn_grid, of_size
+    drawn = lambda text: drawn_grid(of_size(len(text)), np.array([int(d) - 1 for d in text]))
     return {k: [drawn(t) for t in row] for k, row in texts.items()}
 
 # %% ../../nbs/cli/compare.ipynb #39d0d683

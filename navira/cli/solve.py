@@ -26,9 +26,8 @@ def _checked(s, text: str):
     return grid
 
 def _boxes(text: str): # a guess by its length; that of a 9 x 9 if it fits none
-    from navira.tasks.sudoku import NAMES, Sudoku
-    cells = sum(not (c.isspace() or c in '|+-') for c in text)
-    return next((s for s in NAMES.values() if s.cells == cells), Sudoku())
+    from navira.tasks.sudoku import of_size
+    return of_size(sum(not (c.isspace() or c in '|+-') for c in text))
 
 # %% ../../nbs/cli/solve.ipynb #6d80808f
 def _line(s, grid) -> str: return ''.join('.' if d >= s.n else str(d + 1) for d in grid)

@@ -308,6 +308,9 @@ def sudoku_of(
     "Raises `KeyError` with the nearest choice for boxes that are none of ours."
     return NAMES[check_choice('data', data, NAMES)] if data.split(':')[0] == 'sudoku' else None
 
+def of_size(cells: int) -> Sudoku: # that of a 9 x 9 where none has so many
+    return next((s for s in NAMES.values() if s.cells == cells), Sudoku())
+
 def tokenizer_of(s: Sudoku) -> Tokenizer:
     "A token for each digit, and the mask for all else; blanks are left out."
     ids = {str(d + 1): d for d in range(s.n)} | {MASK: s.n}
