@@ -23,17 +23,19 @@ __all__ = []
 def made_with(
     r: Results,
     shown: list[Point],
+    intervals: str = 'percentile bootstrap',
 ) -> str:
-    "Device, model, length, number of texts and who judged them, for the points of a table or figure."
+    "Device, model, length, number of texts or puzzles, who judged them, and the intervals of a table or figure."
     many = lambda v: str(min(v)) if min(v) == max(v) else f'{min(v)} to {max(v)}'
     places = r.record.get('places') or [{}]
     device = ' and '.join(dict.fromkeys(str(p.get('device_name', r.record['device'])) for p in places))
     model = f'{r.record["config"]["model"] or "embedded model"} ({r.record["fingerprint"][:8]})'
     said = [device, f'{model}, {r.record["dtype"]}, L = {r.length}']
     if shown:
+        kind = 'puzzles' if r.of_puzzles else 'texts'
         judged = f', {many([p.scored for p in shown])} of them judged by {r.reference} (separators: {r.eos})'
-        said.append(f'{many([p.n for p in shown])} texts a point' + judged * bool(r.reference))
-    return '; '.join([*said, '95 % percentile bootstrap intervals'])
+        said.append(f'{many([p.n for p in shown])} {kind} a point' + judged * bool(r.reference))
+    return '; '.join([*said, f'95 % {intervals} intervals'])
 
 # %% ../../nbs/experiments/style.ipynb #ad3fe70a
 STYLE: dict[Any, Any] = {

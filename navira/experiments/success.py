@@ -16,9 +16,10 @@ from matplotlib.ticker import NullLocator
 from ..base.stats import Ratio, wilson
 from ..base.tables import Table
 from ..replay import Trace
-from ..tasks.sudoku import Sudoku
+from ..tasks.sudoku import is_solved, of_size, Sudoku
 from ..evaluation.trajectories import reselected
 from .results import METHODS, Missing, Number, or_none, Point, Results
+from .samples import tokens
 from .style import bars, budgets_axis, finished, in_front, looks, made_with, STYLE
 from .figures import GREY, lacking, others
 from .readings import curve
@@ -58,7 +59,7 @@ def solved_table(r: Results) -> Table:
     star = lambda at: '*' * (not next(iter(at.values())).matched)
     rows = [(typed(n) + star(at), max(p.n for p in at.values()), *(share(at[F]) if F in at else None for F in budgets))
             for n, at in of.items()]
-    note = (f'{made_with(r, [p for at in of.values() for p in at.values()])} (here Wilson\'s); {r.eta_said}. '
+    note = (f'{made_with(r, [p for at in of.values() for p in at.values()], "Wilson")}; {r.eta_said}. '
             'Sorted by the mean from 4 forwards on. *: costs what it costs, whatever the budget')
     return Table(f'{r.task}: per cent solved, by forward passes', ('policy', 'puzzles', *map(str, budgets)), rows, note)
 
@@ -92,7 +93,7 @@ def solved_curves(
             ax.set(title=r.task, ylim=(-2, 102), xlabel='forward passes')
         axes[0].set(ylabel='solved (%)')
         drawn = [p for at in of for n in every for p in at.get(n, {}).values()]
-        note = f"{made_with(stores[0], drawn)} (here Wilson's); {stores[0].eta_said}"
+        note = f"{made_with(stores[0], drawn, 'Wilson')}; {stores[0].eta_said}"
         return finished(fig, 'Which rule solves most?', note, any(r.made_up for r in stores))
 
 # %% ../../nbs/experiments/success.ipynb #32f103db
@@ -215,3 +216,20 @@ def circles(trace: Trace) -> dict[str, Ratio]: # of n puzzles, with `x` at every
         moved[t - 1] & (x[:t] == x[t]).all(2).any(0) for t in range(1, trace.T + 1))]).any(0)
     return dict(again=reselected(gone), same=Ratio(hits.double(), of.double()),
                 back=Ratio(back.double(), torch.ones(trace.n).double()))
+
+# %% ../../nbs/experiments/success.ipynb #12efd606
+def renamed(grids: np.ndarray) -> np.ndarray: # [m, cells] valid grids -> with 0, 1, 2, ... in their first row
+    n = int(grids.max(initial=0)) + 1
+    return np.take_along_axis(np.argsort(grids[:, :n], 1), grids, 1)
+
+def whole_grids(r: Results) -> Table: # of a store whose task gives no cell
+    "Per cent of grids that are valid, and how many of those differ: as they are, and up to the names of digits."
+    rows, s = [], of_size(r.length)
+    for n, at in solved_by(r).items():
+        for F, p in at.items():
+            grids = np.concatenate([tokens(r.store, k).numpy() for k in p.rows.key.unique()])
+            valid = grids[is_solved(s, grids)]
+            different = [len(np.unique(g, axis=0)) for g in (valid, renamed(valid))]
+            rows.append((typed(n), F, share(p), len(valid), *different))
+    head = 'policy', 'forwards', 'valid (%)', 'valid', 'different', 'and up to names of digits'
+    return Table(f'{r.task}: whole grids', head, rows, made_with(r, [p for p in r.points if p.scored], 'Wilson'))
