@@ -20,6 +20,7 @@ modules = {dotted(p): p for p in sorted((root/'navira').rglob('*.py'))}      # '
 notebooks = order.notebooks()
 weights = set('model.safetensors config.json tokenizer.json training.json README.md'.split()
               + 'critic.safetensors critic.json critic-training.json'.split())
+weights |= {f'sudoku/{name}' for name in weights}
 above = list(order.modules())      # each may import those before it
 
 def cells(nb, kind=None):
@@ -204,12 +205,13 @@ def test_citation_is_of_this_version():
     assert cff['license'] == 'Apache-2.0'
     assert 'Fomenko' in [a['family-names'] for a in cff['references'][0]['authors']]
 
-def test_model_card_is_what_the_records_give():
+@pytest.mark.parametrize('of', ['', 'sudoku'])
+def test_model_card_is_what_the_records_give(of):
     from navira.training.card import model_card
-    folder = root/'navira'/'weights'
+    folder = root/'navira'/'weights'/of
     card = (folder/'README.md').read_text(encoding='utf-8')
     assert card == model_card(*(json.loads((folder/f).read_text()) for f in ('training.json', 'critic-training.json')))
-    meta = dict(license='apache-2.0', library_name='navira', pipeline_tag='text-generation')
+    meta = dict(license='apache-2.0', library_name='navira') | ({} if of else dict(pipeline_tag='text-generation'))
     assert yaml.safe_load(card.split('---')[1]).items() >= meta.items()
     sections = {'How to load', 'Intended use', 'Limits', 'License and citation', 'Data', 'Training', 'Evaluation',
                 'Quality head', 'Critic'}
@@ -259,9 +261,12 @@ def test_sdist_brings_the_embedded_model(dist):
         names = {n.split('/', 1)[-1] for n in t.getnames()}
         assert {'settings.ini', 'setup.py', 'LICENSE', 'README.md', 'CHANGELOG.md'} <= names
 
-def test_embedded_model_is_small_enough():
-    assert (root/'navira'/'weights'/'model.safetensors').stat().st_size <= 32*2**20
-    assert (root/'navira'/'weights'/'critic.safetensors').stat().st_size <= 8*2**20
+def test_embedded_models_are_small_enough():
+    sizes = {p.relative_to(root/'navira'/'weights').as_posix(): p.stat().st_size
+             for p in (root/'navira'/'weights').rglob('*') if p.is_file()}
+    assert sizes['model.safetensors'] <= 32*2**20 and sizes['critic.safetensors'] <= 8*2**20
+    assert sum(n for name, n in sizes.items() if name.startswith('sudoku/')) <= 6*10**6
+    assert sum(sizes.values()) <= 40*2**20
 
 def test_installed_wheel_works_away_from_the_repository(dist, tmp_path):
     "The model loads from an installed wheel, not from the source tree"
@@ -277,10 +282,12 @@ def test_installed_wheel_works_away_from_the_repository(dist, tmp_path):
     r = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
     assert r.returncode == 0 and int(r.stdout) > 0, r.stderr
 
-def test_the_embedded_head_is_trained():
+@pytest.mark.parametrize('of', ['', 'sudoku'])
+def test_the_embedded_heads_are_trained(of):
     "A head of zeros would pass everywhere else: it ranks at random"
     import navira
-    model, record = navira.load(), json.loads((root/'navira'/'weights'/'training.json').read_text())
+    record = json.loads((root/'navira'/'weights'/of/'training.json').read_text())
+    model = navira.load(of or None)
     assert model.quality.output_layer.linear.weight.abs().max() > 0
     assert record['parameters']['quality'] > 0 and record['quality']['low'] > .5
     assert sum(p.numel() for p in model.parameters()) == sum(record['parameters'].values())
