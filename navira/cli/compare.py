@@ -123,6 +123,7 @@ def _task_figure(df, title: str, baseline: float):
         ax.errorbar(x, 100 * c[goal], yerr=arms, **look)
     ax.axhline(100 * baseline, color='.5', lw=1, ls=':', label='without a model')
     ax.set(xscale='log', xlabel='budget (forward passes charged)', xticks=budgets, xticklabels=budgets,
+           xlim=(budgets[0] / 1.3, budgets[-1] * 1.3),     # a single budget has no width of its own
            ylabel=f'{goal} (%)', ylim=(-2, 102) if goal == 'solved' else None)
     ax.xaxis.set_minor_locator(NullLocator())
     fig.legend(*ax.get_legend_handles_labels(), loc='outside lower center', ncols=3, frameon=False)
