@@ -85,7 +85,7 @@ PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'levels': levels, 'worth': worths, 'equal': equal, 'passes': passes, 'ablations': ablations, 'varied': varied,
     'grid': grid}
 
-ON_PUZZLES: dict[str, Callable[[Results], Table | Figure]] = {
+PUZZLE_PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'claims': claims, 'solved': solved_table, 'solved-curves': lambda r: solved_curves([r]),
     'dials': lambda r: dials(r, focus(r)), 'questions': lambda r: questions([r]), 'table-2': table2,
     'trajectories': trajectories, 'grid': grid}
@@ -128,7 +128,7 @@ def report(
 
 def _made(r: Results, out: Path, console) -> list[Path]:
     text, files, gone = ['# Results', '', md(made_with(r, r.points)), ''], list[Path](), dict[str, str]()
-    for name, make in (ON_PUZZLES if r.of_puzzles else PARTS).items():
+    for name, make in (PUZZLE_PARTS if r.of_puzzles else PARTS).items():
         try: part = make(r)
         except Missing as e:
             gone[name] = str(e)
