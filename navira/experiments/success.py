@@ -184,6 +184,10 @@ def questions(stores: Sequence[Results]) -> Table: # of puzzles: one of each dif
     return Table('What decides on puzzles', head, rows, note, 2)
 
 # %% ../../nbs/experiments/success.ipynb #01a0cbcf
+def near(s: Sudoku) -> np.ndarray: # [cells, cells] bool
+    "Two cells of a row, a column or a box."
+    return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
+
 def after_leaving(
     s: Sudoku,
     trace: Trace, # of n puzzles, with `x` at every step
@@ -192,14 +196,27 @@ def after_leaving(
     """'same': got the digit that left; 'owed': that digit was its right one; 'correct': got its right one; 'wrong': the
     digit that left was wrong where it stood; 'row': the puzzle."""
     x, gone, new = (np.asarray(v) for v in (trace.x, trace.remasked, trace.unmasked))
-    near = (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
     out: dict[str, list[np.ndarray]] = {k: [] for k in ('same', 'owed', 'correct', 'wrong', 'row')}
     for t in range(trace.T):
-        b, left, drawn = np.nonzero(gone[t][:, :, None] & (new[t] & ~gone[t])[:, None, :] & near)
+        b, left, drawn = np.nonzero(gone[t][:, :, None] & (new[t] & ~gone[t])[:, None, :] & near(s))
         was, now = x[t][b, left], x[t + 1][b, drawn]
         for k, v in dict(same=now == was, owed=right[b, drawn] == was, correct=now == right[b, drawn],
                          wrong=was != right[b, left], row=b).items(): out[k].append(v)
     return {k: np.concatenate(v) for k, v in out.items()}
+
+# %% ../../nbs/experiments/success.ipynb #aadae159
+def clashes(s: Sudoku, trace: Trace) -> dict[str, Ratio]: # of n puzzles, with `x` at every step
+    """Equal digits in a row, column or box, for each cell that a step writes. 'together': both were written in the
+    step; 'standing': one of them stood."""
+    x, new, close = trace.x, trace.unmasked, torch.from_numpy(near(s))
+    written, together, standing = (torch.zeros(trace.n, dtype=torch.double) for _ in range(3))
+    for t in range(trace.T):
+        now, old = new[t], (x[t + 1] != trace.mask_id) & ~new[t]
+        equal = (x[t + 1][:, :, None] == x[t + 1][:, None, :]) & close & now[:, :, None]
+        written += now.sum(1)
+        together += (equal & now[:, None, :]).sum((1, 2)) / 2
+        standing += (equal & old[:, None, :]).sum((1, 2))
+    return dict(together=Ratio(together, written), standing=Ratio(standing, written))
 
 # %% ../../nbs/experiments/success.ipynb #e26a46b7
 def circles(trace: Trace) -> dict[str, Ratio]: # of n puzzles, with `x` at every step
