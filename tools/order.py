@@ -13,7 +13,7 @@ root = Path(__file__).resolve().parent.parent
 nbs = root/'nbs'
 
 ORDER = {   # a folder for each section, but for the rooms of the paper
-    'Start here': ['which_policy', 'add_your_own', 'policy_template', 'numbers', 'glossary'],
+    'Start here': ['which_policy', 'when_it_helps', 'add_your_own', 'policy_template', 'numbers', 'glossary'],
     'Foundations': ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/stats',
         'base/tables'],
     'The paper': ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
