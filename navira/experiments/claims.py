@@ -302,10 +302,10 @@ def claims(
     if on:
         head += ('Sudoku', 'verdict there')
         there = {c.text: judged(c, *on) for c in ON_PUZZLES}
-        said = lambda f: (None, None) if f is None or f.number is None else (f.number, f.verdict)
+        said = lambda f: (None, None) if f is None else (f.number, f.verdict)
         rows = [(*row, *said(there.get(row[0]))) for row in rows]
         note += (f'. Sudoku: {" and ".join(p.task or "" for p in on)}, points of the share solved, but for the last '
-                 'four; a dash: not said of puzzles, or not in these stores')
+                 'four; a verdict without a number: these stores lack what it needs')
     return Table('The claims of the paper, at this scale', head, rows, note, 3)
 
 # %% ../../nbs/experiments/claims.ipynb #37d8215f

@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 from ..base.stats import Ratio, wilson
 from ..base.tables import Table
 from ..replay import Trace
-from ..tasks.sudoku import is_solved, of_size, Sudoku
+from ..tasks.sudoku import is_solved, of_size, peers_of, Sudoku
 from ..evaluation.trajectories import reselected
 from .results import METHODS, Missing, Number, or_none, Point, Results
 from .samples import tokens
@@ -184,10 +184,6 @@ def questions(stores: Sequence[Results]) -> Table: # of puzzles: one of each dif
     return Table('What decides on puzzles', head, rows, note, 2)
 
 # %% ../../nbs/experiments/success.ipynb #01a0cbcf
-def near(s: Sudoku) -> np.ndarray: # [cells, cells] bool
-    "Two cells of a row, a column or a box."
-    return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
-
 def after_leaving(
     s: Sudoku,
     trace: Trace, # of n puzzles, with `x` at every step
@@ -196,9 +192,9 @@ def after_leaving(
     """'same': got the digit that left; 'owed': that digit was its right one; 'correct': got its right one; 'wrong': the
     digit that left was wrong where it stood; 'row': the puzzle."""
     x, gone, new = (np.asarray(v) for v in (trace.x, trace.remasked, trace.unmasked))
-    out: dict[str, list[np.ndarray]] = {k: [] for k in ('same', 'owed', 'correct', 'wrong', 'row')}
+    close, out = peers_of(s), {k: list[np.ndarray]() for k in ('same', 'owed', 'correct', 'wrong', 'row')}
     for t in range(trace.T):
-        b, left, drawn = np.nonzero(gone[t][:, :, None] & (new[t] & ~gone[t])[:, None, :] & near(s))
+        b, left, drawn = np.nonzero(gone[t][:, :, None] & (new[t] & ~gone[t])[:, None, :] & close)
         was, now = x[t][b, left], x[t + 1][b, drawn]
         for k, v in dict(same=now == was, owed=right[b, drawn] == was, correct=now == right[b, drawn],
                          wrong=was != right[b, left], row=b).items(): out[k].append(v)
@@ -208,7 +204,7 @@ def after_leaving(
 def clashes(s: Sudoku, trace: Trace) -> dict[str, Ratio]: # of n puzzles, with `x` at every step
     """Equal digits in a row, column or box, for each cell that a step writes. 'together': both were written in the
     step; 'standing': one of them stood."""
-    x, new, close = trace.x, trace.unmasked, torch.from_numpy(near(s))
+    x, new, close = trace.x, trace.unmasked, torch.from_numpy(peers_of(s))
     written, together, standing = (torch.zeros(trace.n, dtype=torch.double) for _ in range(3))
     for t in range(trace.T):
         now, old = new[t], (x[t + 1] != trace.mask_id) & ~new[t]

@@ -68,14 +68,17 @@ def _held(s: Sudoku, grids: np.ndarray) -> tuple[np.ndarray, np.ndarray]: # [B, 
     held = np.bitwise_or.reduce(bits, 2)
     return held.astype(np.uint16), bits.sum(2) != held
 
+def peers_of(s: Sudoku) -> np.ndarray: # [cells, cells] bool
+    "The peers of each cell: the others of its row, its column and its box."
+    return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
+
 def contradictions(
     s: Sudoku,
     grids: np.ndarray, # [B, cells] ids
 ) -> np.ndarray: # [B, cells] bool
     "Cells whose digit stands in one of their units again."
-    other = s.units_of[:, :, None] == s.units_of[:, None, :]
     same = (grids[:, :, None] == grids[:, None, :]) & (grids < s.n)[:, None, :]
-    return (same & other.any(0) & ~np.eye(s.cells, dtype=bool)).any(2)
+    return (same & peers_of(s)).any(2)
 
 def is_solved(
     s: Sudoku,
