@@ -81,7 +81,7 @@ def judged(
 def against(
     a: str, # a method: the one compared with
     b: str, # the other
-    what: str, # 'log_perplexity', 'entropy' or 'solved'
+    what: str, # 'log_perplexity', 'entropy', 'solved' or 'recovered'
 ) -> Callable[[Results], Measured]:
     "b minus a, at every budget that has both."
     def measure(r: Results) -> Measured:

@@ -66,6 +66,10 @@ def _share_solved(cell: Cell, T: int) -> float: # of a cell of puzzles
     r = _coordinates(cell, T)[2] / 200
     return float(np.clip(.1 * math.log2(T) + SLOPES.get(cell.policy, 0.) * r / 15, .01, .99))
 
+def _middles(cell: Cell, T: int) -> dict: # more columns, of texts whose middle was written
+    some = lambda v: pa.array(np.full(cell.n, v))
+    return dict(recovered=some(_share_solved(cell, T)), middle=some(_coordinates(cell, T)[0]), middle_real=some(4.))
+
 def _answers(cell: Cell, T: int) -> dict: # more columns, of puzzles; how hard each one is, is common to all cells
     hard = (np.random.default_rng(0).permutation(cell.n) + .5) / cell.n
     right = hard < _share_solved(cell, T)
@@ -109,7 +113,8 @@ def made_up(
         if cell.trace or cell.policy == 'prism' and cell.budget == 128:
             columns |= _trace(cell, about['n_steps'], cell.n, length)
             about |= dict(trace=True)
-        if grid.task: columns |= _answers(cell, about['n_steps'])
+        puzzles = (grid.task or '').startswith('sudoku')
+        if grid.task: columns |= (_answers if puzzles else _middles)(cell, about['n_steps'])
         write_table(st.cell(key), pa.table(columns), about)
-        if not grid.task: _judge(st, key, columns, H + z[0], y + z[1], cell.n)
+        if not puzzles: _judge(st, key, columns, H + z[0], y + z[1], cell.n)
     return open_store(folder)

@@ -22,6 +22,7 @@ from .figures import (
 from .readings import ablations, curves, equal, focus, levels, one_pass, passes, worths
 from .claims import claims, findings, paragraph
 from .success import dials, questions, share, solved_curves, solved_table
+from .infilling import infilled_questions, infilled_table
 
 # %% auto #0
 __all__ = ['report']
@@ -90,6 +91,11 @@ PUZZLE_PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'dials': lambda r: dials(r, focus(r)), 'questions': lambda r: questions([r]), 'table-2': table2,
     'trajectories': trajectories, 'grid': grid}
 
+def parts(r: Results) -> dict[str, Callable[[Results], Table | Figure]]:
+    "What a report of a store has, by name."
+    if r.of_puzzles: return PUZZLE_PARTS
+    return (dict(infilled=infilled_table, questions=infilled_questions) if r.task == 'infill' else {}) | PARTS
+
 def put(path: Path, text: str) -> Path:
     "A text in a file, whole or not at all."
     with atomic_write(path) as f: f.write_text(text, encoding='utf-8')
@@ -128,7 +134,7 @@ def report(
 
 def _made(r: Results, out: Path, console) -> list[Path]:
     text, files, gone = ['# Results', '', md(made_with(r, r.points)), ''], list[Path](), dict[str, str]()
-    for name, make in (PUZZLE_PARTS if r.of_puzzles else PARTS).items():
+    for name, make in parts(r).items():
         try: part = make(r)
         except Missing as e:
             gone[name] = str(e)

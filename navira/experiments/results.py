@@ -223,6 +223,8 @@ class Point:
     @cached_property
     def solved(self) -> Draws: return mean(self.column('solved'))      # share of puzzles
     @cached_property
+    def recovered(self) -> Draws: return mean(self.column('recovered')) # share of the tokens of a middle
+    @cached_property
     def remasked(self) -> Draws: return mean(self.column('n_remasked'))
     @cached_property
     def ran(self) -> Draws: return mean(self.column('n_forward'))      # passes; `budget` is what may be charged

@@ -41,14 +41,21 @@ def only(r: Results, name: str, budget: int) -> Point | None:
     there = r.at(name, budget)
     return there[0] if len(there) == 1 else None
 
-def solved_by(r: Results) -> dict[str, dict[int, Point]]: # policy -> forwards -> its puzzles, best first
-    "All policies of a store of puzzles. `Missing` for a store of texts."
+def best_first(
+    r: Results,
+    what: str, # 'solved' or 'recovered'
+) -> dict[str, dict[int, Point]]: # policy -> forwards -> its texts
+    "All policies of a store, by their mean from 4 forwards on."
     budgets = sorted({p.budget for p in r.points if p.scored})
-    if not r.of_puzzles: raise Missing('a task: these are texts, of which none is right or wrong')
     there = {n: {F: p for F in budgets if (p := only(r, n, F)) is not None}
              for n in dict.fromkeys(p.name for p in r.points)}
-    mean = lambda of: np.mean([p.solved[0] for F, p in of.items() if F >= 4] or [-1.])
+    mean = lambda of: np.mean([getattr(p, what)[0] for F, p in of.items() if F >= 4] or [-1.])
     return dict(sorted(((n, of) for n, of in there.items() if of), key=lambda at: -mean(at[1])))
+
+def solved_by(r: Results) -> dict[str, dict[int, Point]]: # policy -> forwards -> its puzzles, best first
+    "All policies of a store of puzzles. `Missing` for a store of texts."
+    if not r.of_puzzles: raise Missing('a task: these are texts, of which none is right or wrong')
+    return best_first(r, 'solved')
 
 def typed(name: str) -> str: return METHODS[name].typed if name in METHODS else name
 
