@@ -6,7 +6,8 @@ from navira.experiments.made_up import made_up
 from navira.experiments.report import parts, report
 from navira.experiments.results import METHODS, read
 
-TRIAL = dict(task='infill', real='none.txt', n=20, budgets=[8, 16], hyper=dict(on=0.), metrics=['entropy', 'perplexity'],
+TRIAL = dict(task='infill', real='none.txt', n=20, budgets=[8, 16], hyper=dict(on=0.),
+             metrics=['entropy', 'perplexity'],
              entries=[dict(policy='backbone'), dict(policy='prism', eta=.08), dict(policy='fast-dllm')])
 
 @pytest.fixture(scope='module')
