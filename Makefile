@@ -40,7 +40,7 @@ help:  ## this list
 
 demo: $(VENV)/.eval  ## install, then compare PRISM and NAVIRA on the embedded model (OUT=, DEMO_ARGS=)
 	$(OFFLINE) $(BIN)/navira compare --out $(OUT) $(DEMO_ARGS)
-	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,mask-predict --budgets 27 -n 200 --out $(OUT)/sudoku
+	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,p2 --budgets 27 -n 200 --out $(OUT)/sudoku
 
 test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
 	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)

@@ -16,7 +16,7 @@ from .app import _bar, _Imports, _tell, _writable, app
 from .generate import _AsJson, _Device, _device, _load, _Policy, _ruled, _Seed, _Sets
 
 # %% ../../nbs/cli/solve.ipynb #d580f700
-_SOLVER = 'mask-predict'
+_SOLVER = 'p2'
 
 def _checked(s, text: str):
     "The puzzle. ValueError for what is none, and for one that has no solution."
@@ -56,7 +56,7 @@ def _report(s, puzzle, res, label: str, given: dict, as_json: bool) -> int: # th
 def solve(
     puzzle: Annotated[str, typer.Argument(help='Its cells row by row: digits, and . 0 or _ where one is empty.')],
     policy: _Policy = None,
-    budget: Annotated[int, typer.Option(help='Forward passes of a try.')] = 27,
+    budget: Annotated[int, typer.Option(help='Forward passes of a try.')] = 54,
     n: Annotated[int, typer.Option('-n', '--tries', help='Tries, each with other draws.')] = 1,
     seed: _Seed = 0,
     model: Annotated[str, typer.Option(help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
