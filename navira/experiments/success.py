@@ -72,7 +72,7 @@ def solved_table(r: Results) -> Table:
 
 # %% ../../nbs/experiments/success.ipynb #e15ca478
 SHOWN = ('MDLM backbone', 'PRISM', 'PRISM stochastic', 'NAVIRA-det', 'NAVIRA tau=0.2', 'NAVIRA + piecewise',
-         'one pass, both', 'mask-predict', 'ReMDM-cap')
+         'one pass, both', 'p2', 'ReMDM-cap')
 
 def solved_curves(
     stores: Sequence[Results], # of puzzles: one of each difficulty
