@@ -4,8 +4,6 @@
 
 # %% ../../nbs/experiments/infilling.ipynb #7f3c4089
 from __future__ import annotations
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..base.tables import Table
@@ -59,7 +57,7 @@ def infilled_questions(r: Results) -> Table: # of a store of middles
     infilled_by(r)
     asking = [asked(text, f'{b} less {a}', against(a, b, 'recovered')) for text, a, b in ASKED]
     found = [(c, judged(c, r)) for c in asking]
-    gone: Sequence[str] = list(dict.fromkeys(f.lack for _, f in found if f.lack))
+    gone = list(dict.fromkeys(f.lack for _, f in found if f.lack))
     note = f'{made_with(r, r.points)}; {r.eta_said}{lacking(gone)}'
     return Table('What a change is worth in the middle', ('question', 'points of tokens recovered', 'mean', 'verdict'),
                  [(c.text, c.how, f.number, f.verdict) for c, f in found], note, 2)
