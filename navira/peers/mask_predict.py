@@ -77,7 +77,7 @@ class Begun:
           selects='the lowest, down to the count of the step', exact='heuristic, biased at any temperature',
           source='RCR of MDPO, arXiv 2508.13148')
 def rcr(
-    running: Literal['last', 'highest', 'lowest'] = 'last', # confidence of a position: its last one (their code), or its record
+    running: Literal['last', 'highest', 'lowest'] = 'last', # of a position's confidences; the public code has the last
     block_length: int | None = None, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
     top_p: float = .95, # nucleus, with the token that crosses it; at temperature 0 it changes the confidences alone
