@@ -9,16 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int
-from ..diffusion import nucleus
-from ..core import Denoiser, Policy, random_choice, random_order, Schedule, Score, State, step, TopK
+from ..base.checks import check_choice, check_int, check_range
+from ..diffusion import drawer, nucleus
+from ..core import (
+    Denoiser, finish, Pass, pick, Policy, random_choice, random_order, Schedule, Score, State, step, TopK)
 from ..prism import counted, low_quality, prism, prism_guard
 from ..registry import register
+from .orders import llada_low_confidence
 
 # %% auto #0
-__all__ = ['followed', 'prism_loop']
+__all__ = ['followed', 'prism_loop', 'tolerator']
 
 # %% ../../nbs/peers/loops.ipynb #a0190e90
 @dataclass(frozen=True)
@@ -49,11 +52,12 @@ def followed(
 
 # %% ../../nbs/peers/loops.ipynb #3a570b82
 def looping(
-    loop_steps: int | None, # None is about a quarter of the budget
+    loop_steps: int | None, # None is a part of the budget, about
     cost: int, # passes of a loop step
+    part: int = 4, # None is one part in so many
 ) -> tuple[Callable, Callable]: # T -> loop steps; a `Policy.steps`
     "How many loop steps there are, and how many steps a budget pays for."
-    loop = (lambda T: T // (3 if cost == 2 else 4)) if loop_steps is None else (lambda T: loop_steps)
+    loop = (lambda T: T // (part - (cost == 2))) if loop_steps is None else (lambda T: loop_steps)
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
         T = max((T for T in range(budget + 1) if T + (cost - 1) * loop(T) <= budget), default=0)
         if loop(T) < T: return T
@@ -85,3 +89,65 @@ def _loop_step(score: str, R: int, top_p: float) -> Policy:
     rate, cost = scores[check_choice('score', score, scores)]
     return Policy(unmask=TopK(random_order, math.inf), remask=TopK(rate, R), decoupled=True, cost=cost,
                   draw=nucleus(top_p))
+
+# %% ../../nbs/peers/loops.ipynb #a065f334
+def annealed(
+    loop: Callable[[int], int], # T -> steps of the loop, the last ones
+    start: float, # share in the first of them
+    end: float, # and in the last
+) -> Callable[[State], float]: # a schedule
+    "The share of the open positions that a loop step remasks: half a cosine from `start` to `end`."
+    def share(st: State) -> float:
+        M = loop(st.n)
+        j = st.i - (st.n - M)
+        return end + (start - end) * (1 + math.cos(math.pi * j / (M - 1))) / 2 if M > 1 else end
+    return share
+
+def is_open(st: State, patience: int | None) -> Tensor: # [B, L] bool
+    "Where a token stands that has not come out the same `patience` times running."
+    if patience is None or 'same' not in st.memory: return st.committed
+    return st.committed & (st.memory['same'] < patience)
+
+# %% ../../nbs/peers/loops.ipynb #7a7d776f
+@dataclass(frozen=True)
+class Redecoded:
+    "A blind loop step that counts how often running each position has come out the same: for `Policy.step`."
+    patience: int | None # of a position: it is locked after so many; None never locks
+
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+        p = Pass(model, st)                                         # nobody asks it
+        R = pick('remask', policy.remask, st, p, is_open(st, self.patience))
+        clean = st.remask(R)
+        after = finish(policy, st, p, clean, Pass(model, clean), watch)
+        same = st.memory.get('same', torch.zeros_like(st.x))
+        streak = torch.where((after.x == st.x) & (same > 0), same + 1, 1)
+        return after.remember(same=torch.where(R, streak, same))
+
+# %% ../../nbs/peers/loops.ipynb #0b038246
+@register('tolerator', scores='probability of the drawn token; in the loop nothing', never='what is locked',
+          selects='as llada-low-confidence; in the loop a share of the open positions, at random',
+          exact='heuristic; a loop step of one token at temperature 1 is a Gibbs step',
+          source='Tolerator, arXiv 2510.05090')
+def tolerator(
+    loop_steps: int | None = None, # steps after the text is finished; None is half of the budget
+    start: float = .8, # share of the open positions remasked in the first of them
+    end: float = .4, # and in the last
+    patience: int | None = 10, # a position that came out the same so often running is locked; None never locks
+    temperature: float = .5, # of the draw while filling; 0 takes the most likely token
+    loop_temperature: float = .3, # and in the loop
+    top_p: float = 1., # nucleus; 1 keeps all
+) -> Policy:
+    "Tolerator: LLaDA's sampler, then as many passes that remask and rewrite a random share of the text."
+    shares = [check_range(k, v, '[0, 1]', 'a share') for k, v in dict(start=start, end=end).items()]
+    runs = None if patience is None else check_int('patience', patience, 1)
+    loop, steps = looping(None if loop_steps is None else check_int('loop_steps', loop_steps, 0), 1, 2)
+    share = annealed(loop, *shares)
+    def n_again(st: State) -> Tensor: # [B] in whole numbers: a share of .2 of 10 is 2, not 1.99..
+        there = is_open(st, runs).sum(1)
+        return there - (there * (1 - share(st)) + 1e-9).floor().long()
+    again = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again), decoupled=True, cost=1,
+                   draw=drawer(_not_negative(loop_temperature), top_p), step=Redecoded(runs))
+    return followed(llada_low_confidence(temperature, None, top_p), again, loop, steps)
+
+def _not_negative(loop_temperature: float) -> float:
+    return check_range('loop_temperature', loop_temperature, '[0, inf)', 'of the draw in the loop, 0 is greedy')

@@ -1,5 +1,5 @@
-"""PRISM with a loop at the end: what a step of the loop gives, and what it costs."""
-import itertools
+"""PRISM and LLaDA with a loop at the end: what a step of the loop gives, and what it costs."""
+import itertools, math
 from collections import Counter
 from dataclasses import replace
 
@@ -7,13 +7,15 @@ import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.core import step
+from navira.base.noise import Noise
+from navira.core import State, step
+from navira.diffusion import drawer
 from navira.peers.loops import looping
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.peers import N, state
 from helpers.revisers import Raw, conditional, joint4, kernel_row, tv  # noqa: F401
-from toys import ACCEPT, REJECT, chi2, counted, planted
+from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted
 
 def test_a_loop_step_has_its_row(joint4):
     x = (1, 0, 0, 1)
@@ -77,6 +79,93 @@ def test_more_than_there_are_never_reaches_the_prompt():
     # naive: topk reaches for -inf, the prompt
     assert (prompt != M)[0, naive[0]].any()
 
+# ---- tolerator
+
+def filled_by_llada(model, x, T):
+    "LLaDA's low-confidence sampler at temperature 0, for one row"
+    x, n = x.clone(), int((x == model.mask_id).sum())
+    for i in range(T):
+        masked = x == model.mask_id
+        q = model(x[None]).logits(masked[None]).double().softmax(-1).max(-1)
+        for j in q.values.argsort(descending=True)[:n // T + (i < n % T)].tolist():
+            x[masked.nonzero()[j, 0]] = q.indices[j]
+    return x
+
+def redecoded(model, x, free, T0, M, start, end, patience, temperature, seed):
+    "Tolerator's loop for one row: ids, passes, positions locked at the end"
+    x, noise, draw = x.clone(), Noise(seed, torch.tensor([0])), drawer(temperature)
+    last, streak, n = {}, dict.fromkeys(free, 0), 0
+    for j in range(M):
+        r = end + (start - end) * .5 * (1 + math.cos(math.pi * j / (M - 1))) if M > 1 else end
+        there = [k for k in free if streak[k] < patience]
+        u = {name: noise.uniform(T0 + j, name, len(x))[0] for name in ('pick', 'token')}
+        gone = sorted(there, key=lambda k: u['pick'][k])[math.floor(len(there) * (1 - r) + 1e-9):]
+        if not gone: continue
+        y, where = x.clone(), torch.zeros(1, len(x), dtype=torch.bool)
+        y[gone], where[0, gone], n = model.mask_id, True, n + 1
+        tokens, _ = draw(model(y[None]).logits(where), u['token'][where[0]])
+        for k, v in zip(where[0].nonzero()[:, 0].tolist(), tokens.tolist()):
+            streak[k] = streak[k] + 1 if last.get(k) == v else 1
+            x[k] = last[k] = v
+    return x, n, [k for k in free if streak[k] >= patience]
+
+how = hs.fixed_dictionaries(dict(start=hs.sampled_from([0., .3, .8, 1.]), end=hs.sampled_from([0., .4, 1.]),
+                                 patience=hs.integers(1, 4)))
+@given(hs.integers(0, 60), hs.integers(0, 4), hs.integers(1, 6), hs.integers(0, 8), how, hs.sampled_from([0., .3, 1.]))
+def test_tolerator_is_its_loop(seed, P, T0, M, hyper, temperature):
+    model = Tiny(9, 5, seed=seed)
+    x = torch.full((1, 9), 5)
+    x[0, torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:P]] = torch.arange(P)
+    out = sample(model, 'tolerator', T0 + M, 1, seed, prompt=x, loop_steps=M, temperature=0., **hyper,
+                 loop_temperature=temperature)
+    draft = filled_by_llada(model, x[0], T0)
+    free = (x[0] == 5).nonzero()[:, 0].tolist()
+    want, n, _ = redecoded(model, draft, free, T0, M, **hyper, temperature=temperature, seed=seed)
+    assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n + min(T0, len(free))
+
+def test_that_loop_locks_and_changes():
+    draft = lambda m: filled_by_llada(m, torch.full((9,), 5), 3)
+    models = [Tiny(9, 5, seed=s) for s in range(12)]
+    runs = [redecoded(m, draft(m), range(9), 3, 8, .8, .4, 2, .3, 0) for m in models]
+    assert sum(bool(locked) for _, _, locked in runs) > 3 and sum(n < 8 for _, n, _ in runs) >= 1
+
+def test_a_loop_step_of_tolerator_has_its_row(joint4):
+    "Half of four positions at random, from the cleaned text, drawn as a product at temperature 1"
+    x = (1, 0, 0, 1)
+    half = {S: 1 / 6 for S in itertools.combinations(range(4), 2)}
+    rule = policy('tolerator', loop_steps=1, start=.5, end=.5, loop_temperature=1.)
+    got, expected = step(rule, state(x, 2, 3, 4, N, seed=5), joint4), kernel_row(joint4, x, half, clean=True)
+    assert chi2(counted(got.x), expected) > ACCEPT and chi2(counted(got.x), planted(expected)) < REJECT
+    assert (got.n_forward == 1).all()
+    assert chi2(counted(got.x), kernel_row(joint4, x, half, clean=False)) < REJECT
+
+def test_without_a_loop_it_is_llada_and_a_loop_that_remasks_nothing_is_free():
+    model = Raw(9, 4)
+    llada = sample(model, 'llada-low-confidence', 5, 30, temperature=.5).tokens
+    assert torch.equal(sample(model, 'tolerator', 5, 30, loop_steps=0).tokens, llada)
+    idle = sample(model, 'tolerator', 11, 30, loop_steps=6, start=0., end=0.)
+    assert torch.equal(idle.tokens, llada) and (idle.n_forward == 5).all()
+
+def test_half_of_a_budget_is_the_loop():
+    model = Raw(9, 4)
+    for budget in range(1, 12):
+        out = sample(model, 'tolerator', budget, 3, trace=True, patience=None, start=1., end=1.)
+        assert out.n_steps == budget and (out.n_forward == budget).all()
+        whole = (out.trace.x != 4).all(2).all(1).tolist()
+        assert whole.index(True) == budget - budget // 2                # the text is finished there, not before
+
+def test_rows_lock_by_themselves():
+    "With prompts of several lengths each row goes as it does alone"
+    model, rule = Tiny(9, 5, seed=4), policy('tolerator', patience=2)
+    x = torch.full((3, 9), 5)
+    x[1, :3], x[2, 2:8] = torch.arange(3), torch.arange(6) % 5
+    together = sample(model, rule, 16, 3, seed=3, prompt=x)
+    for b in range(3):
+        st = State.start(x[b:b + 1], 5, 16, Noise(3, torch.tensor([b])))
+        for _ in range(16): st = step(rule, st, model)
+        assert torch.equal(st.x[0], together.tokens[b]) and st.n_forward[0] == together.n_forward[b]
+    assert together.n_forward.min() < 16
+
 @pytest.mark.parametrize(
     'error,name,hyper,text',
     [
@@ -85,6 +174,12 @@ def test_more_than_there_are_never_reaches_the_prompt():
         (KeyError, 'prism-loop', dict(score='haed'), "did you mean 'head'"),
         (ValueError, 'prism-loop', dict(on=0.6, off=0.5), 'on=0.6'),
         (ValueError, 'prism-loop', dict(eta=2.), 'eta=2'),
+        (ValueError, 'tolerator', dict(loop_steps=-1), 'loop_steps=-1'),
+        (ValueError, 'tolerator', dict(start=1.2), 'start=1.2'),
+        (ValueError, 'tolerator', dict(end=-.1), 'end=-0.1'),
+        (ValueError, 'tolerator', dict(patience=0), 'patience=0'),
+        (ValueError, 'tolerator', dict(temperature=-1.), 'temperature=-1'),
+        (ValueError, 'tolerator', dict(loop_temperature=-1.), 'loop_temperature=-1'),
     ],
 )
 def test_bad_input_is_named_when_the_policy_is_built(error, name, hyper, text):
