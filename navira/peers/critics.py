@@ -39,11 +39,11 @@ def filled(policy: Policy, st: State, p: Pass, rows: Tensor) -> State: # with no
 class Reviewed(Pass):
     "A pass whose qualities are a critic's, of the text with every mask filled; NaN in rows that stand as they are."
     def __init__(self, policy: Policy, st: State, model: Denoiser, critic: Denoiser, stand: Schedule = standing):
-        going, stand = st.masked.any(1), evaluate(stand, st)
-        super().__init__(model, st, going & (stand > 0))
+        going, k = st.masked.any(1), evaluate(stand, st)
+        super().__init__(model, st, going & (k > 0))
         self.policy, self.st, self.critic = policy, st, critic
-        self.to_fill, ahead = going, stand < st.committed.sum(1)     # more stand than should: of a rule with coins
-        self.undecided = (going | ahead) & (0 < stand) & (stand < st.n_free)
+        self.to_fill, ahead = going, k < st.committed.sum(1)     # more stand than should: of a rule with coins
+        self.undecided = (going | ahead) & (0 < k) & (k < st.n_free)
         self.review: Pass | None = None
 
     def quality(self, where: Tensor) -> Tensor:
