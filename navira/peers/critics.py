@@ -114,7 +114,7 @@ def token_critic(
 
 # %% ../../nbs/peers/critics.ipynb #1ef1c906
 def kept_of(N: Tensor, i: int, T: int) -> Tensor:
-    "How many of N positions stay, where of a share 1 - (i + 1) / T of them each begun one is masked."
+    "How many of N positions stay where a share 1 - (i + 1) / T of them, rounded up, is masked."
     return N * (i + 1) // T
 
 def drawn_trust(tau: float) -> Score:
