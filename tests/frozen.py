@@ -8,7 +8,7 @@ import torch
 # --- navira: all that depends on its names stands in this block -------------------------------------------------------
 import navira.peers  # noqa: F401  registers the policies
 from navira.diffusion import Forward
-from navira.registry import policies
+from navira.registry import parameters, policies
 from navira.sampling import sample as _sample
 
 def registered(): return sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
@@ -179,7 +179,7 @@ net, critic = Net(1), Net(2)
 def measured(name, hyper, budget, prompt, seed):
     "What one case gives: `error` where it is refused"
     for m in (net, critic): m.reset()
-    own = dict(critic=critic) if name == 'token-critic' else {}
+    own = dict(critic=critic) if 'critic' in parameters(policies()[name]) else {}
     try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own | hyper)
     except ValueError: return dict(error='ValueError')
     x, remasked, unmasked, score, tau = trace
