@@ -180,8 +180,7 @@ def attend(
 ) -> Tensor: # [B, H, Q, head_dim]
     "Softmax attention. Where a CPU learns in bf16 it is written out: torch's fused one takes many times as long there."
     written_out = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    if not written_out:
-        return F.scaled_dot_product_attention(q, k, v, **({} if seen is None else dict(attn_mask=seen)))
+    if not written_out: return F.scaled_dot_product_attention(q, k, v, seen)
     score = q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)
     return (score if seen is None else score.masked_fill(~seen, -torch.inf)).softmax(-1) @ v
 
