@@ -33,13 +33,15 @@ class DiT(nn.Module):
         self.output_layer = OutputLayer(c.hidden_dim, c.vocab_size, c.cond_dim)
         if self.place is not None: _start_on_grids(self)
 
-    def stem(self, x):
-        "Everything before the last block: `h`, `c` and the rotation."
+    def stem(self, x, kept=None):
+        "Everything before the last block: `h`, `c` and the rotation; what each of those blocks reads goes to `kept`."
         c = F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
         h = full(self.vocab_embed(x))
         if self.place is None: rope = self.rotary_emb(x.shape[1])
         else: rope, h = None, h + full(self.place())               # cells of a grid stand in no line
-        for block in self.blocks[:-1]: h = block(h, c, rope)
+        for block in self.blocks[:-1]:
+            if kept is not None: kept.append(h)
+            h = block(h, c, rope)
         return h, c, rope
 
     def forward(self, x):
@@ -89,13 +91,14 @@ class DiTForward(Forward):
         self,
         model, # `MaskedLM`
         x: Tensor, # [B, L] int64 token ids
+        kept: list | None = None, # gets what each block but the last reads
     ):
         super().__init__()
         self.model, self.seen_masked = model, x == model.mask_id
         kind = x.device.type
         self.autocast: dict = dict(device_type=kind, dtype=torch.get_autocast_dtype(kind),
                                    enabled=torch.is_autocast_enabled(kind))
-        self.before, self.c, self.rope = model.backbone.stem(x)
+        self.before, self.c, self.rope = model.backbone.stem(x, kept)
 
     @cached_property
     def h(self):
@@ -114,7 +117,11 @@ class DiTForward(Forward):
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
         "`[N, V]` logits in fp32 (fp64 for a float64 model) in the order of `where.nonzero()`, the mask at `-inf`."
-        with torch.autocast(**self.autocast): out = full(self.model.backbone.output_layer(self.stream(where), self.c))
+        with torch.autocast(**self.autocast): return self.words(self.stream(where))
+
+    def words(self, h):
+        "`[N, D]` to `[N, V]`, in full; the mask at `-inf`."
+        out = full(self.model.backbone.output_layer(h, self.c))
         out[:, self.model.mask_id] = -torch.inf
         return out
 
@@ -134,6 +141,54 @@ class DiTForward(Forward):
             raise ValueError("this checkpoint has no quality head; `navira finetune` trains one, "
                              "and the embedded model (navira.load()) has one")
         with torch.autocast(**self.autocast): return self.model.quality(self.h, self.c, self.rope)
+
+# %% ../../nbs/models/denoiser.ipynb #59199961
+def shadows_see(
+    at: Tensor, # [B, S] the place of each shadow
+    real: Tensor, # [B, S] bool: the others only fill up their row
+    L: int, # tokens
+    together: bool, # do shadows read each other?
+) -> Tensor: # [B, S, L + S] bool
+    "What each shadow reads, of the tokens and of the shadows: all tokens but its own, and itself."
+    own = torch.arange(L, device=at.device) == at[..., None]
+    itself = torch.eye(at.shape[1], dtype=torch.bool, device=at.device).expand(len(at), -1, -1)
+    return torch.cat([~own, itself | real[:, None] if together else itself], 2)
+
+def places(where: Tensor) -> tuple[Tensor, Tensor]: # [B, L] bool -> [B, S] positions; [B, S] bool: is it one of them?
+    "Where `where` is true, in order, in rows of one length: shorter ones are filled up."
+    at = where.int().argsort(dim=1, descending=True, stable=True)[:, :int(where.sum(1).max())]
+    return at, where.gather(1, at)
+
+class ShadowedForward(DiTForward):
+    "One forward pass, and shadows of the tokens at `where`."
+    def __init__(
+        self,
+        model, # `MaskedLM`
+        x: Tensor, # [B, L] int64 token ids
+        where: Tensor, # [B, L] bool
+        together: bool, # do shadows read each other?
+    ):
+        self.kept: list[Tensor] = []
+        super().__init__(model, x, self.kept)
+        self.where, self.together = where, together
+
+    @cached_property
+    def shadows(self):
+        "The last residual stream of the shadows, `[N, D]` in the order of `where.nonzero()`."
+        net, (at, real) = self.model.backbone, places(self.where)
+        s = full(net.vocab_embed(torch.full_like(at, self.model.mask_id)))
+        if net.place is not None: s = s + full(net.place())[at]
+        seen = shadows_see(at, real, self.where.shape[1], self.together)[:, None]
+        for block, x in zip(net.blocks, [*self.kept, self.before], strict=True):
+            s = block.beside(s, x, self.c, self.rope, at, seen)
+        return s[real]
+
+    def left_out(
+        self,
+        where: Tensor, # [B, L] bool, true at N positions that have a shadow
+    ) -> Tensor:
+        "`[N, V]` logits of the shadows at `where`: what the network says of a token that it does not see."
+        with torch.autocast(**self.autocast): return self.words(self.shadows[where[self.where]])
 
 # %% ../../nbs/models/denoiser.ipynb #494f8918
 class MaskedLM(nn.Module):
@@ -171,6 +226,15 @@ class MaskedLM(nn.Module):
         if self.config.boxes is not None and x.shape[1] != self.length:
             raise ValueError(f"x has {x.shape[1]} positions: expected {self.length}, the cells of this model's grids")
         return DiTForward(self, x)
+
+    def shadow(
+        self,
+        x: Tensor, # [B, L] int64 token ids, as for a pass
+        where: Tensor, # [B, L] bool: which tokens get a shadow
+        together: bool = False, # do the shadows read each other?
+    ) -> ShadowedForward:
+        "A pass that also tells, by `left_out`, what it would say of tokens that it did not see."
+        return ShadowedForward(self, x, where, together)
 
 # %% ../../nbs/models/denoiser.ipynb #7e2fba58
 def tiny_model(

@@ -176,11 +176,13 @@ def attend(
     q: Tensor, # [B, H, Q, head_dim]
     k: Tensor, # [B, H, L, head_dim]
     v: Tensor, # [B, H, L, head_dim]
+    seen: Tensor | None = None, # [B, 1, Q, L] bool: what each query reads; None: everything
 ) -> Tensor: # [B, H, Q, head_dim]
     "Softmax attention. Where a CPU learns in bf16 it is written out: torch's fused one takes many times as long there."
     written_out = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    if not written_out: return F.scaled_dot_product_attention(q, k, v)
-    return (q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)).softmax(-1) @ v
+    if not written_out: return F.scaled_dot_product_attention(q, k, v, seen)
+    score = q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)
+    return (score if seen is None else score.masked_fill(~seen, -torch.inf)).softmax(-1) @ v
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
@@ -197,16 +199,36 @@ class Block(nn.Module):
 
     def forward(self, x, c, rope, at=None):
         "The new `x`, `[B, L, D]`; with `at` `[B, Q]`, positions in each row, only there, `[B, Q, D]`."
+        return self.around(take(x, at), c, lambda norm: self.attention(norm(x), rope, at))
+
+    def beside(self, s, x, c, rope, at, seen):
+        "The new `s` `[B, S, D]`, beside the places `at` `[B, S]` of `x`: it reads what is `seen`, and is not read."
+        return self.around(s, c, lambda norm: self.reading(norm(s), norm(x), rope, at, seen))
+
+    def around(self, x, c, attention):
+        "`attention`, which is given the first norm, and the MLP, added to `x`."
         shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c)[0].chunk(6)
-        x = torch.addcmul(take(x, at), gate1, self.drop(self.attention(self.norm1(x, shift1, scale1), rope, at)))
+        x = torch.addcmul(x, gate1, self.drop(attention(lambda h: self.norm1(h, shift1, scale1))))
         return torch.addcmul(x, gate2, self.drop(self.mlp(self.norm2(x, shift2, scale2))))
 
     def attention(self, x, rope, at=None):
-        q, k, v = (a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for a in self.qkv(x, at))
+        q, k, v = map(self.heads, self.qkv(x, at))
         if rope is not None:
             here = rope if at is None else [a[at][:, None] for a in rope]
             q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
         return self.attn_out(attend(q, k, v).transpose(1, 2).flatten(2))
+
+    def reading(self, s, x, rope, at, seen):
+        "Attention of `s` `[B, S, D]` to `x` and to itself, where `seen` `[B, 1, S, L + S]`."
+        D = x.shape[-1]
+        q, k, v = map(self.heads, self.attn_qkv(s).chunk(3, -1))
+        kx, vx = map(self.heads, F.linear(x, self.attn_qkv.weight[D:]).chunk(2, -1))
+        if rope is not None:
+            here = [a[at][:, None] for a in rope]
+            q, k, kx = rotate(q, *here).to(v.dtype), rotate(k, *here).to(v.dtype), rotate(kx, *rope).to(v.dtype)
+        return self.attn_out(attend(q, torch.cat([kx, k], 2), torch.cat([vx, v], 2), seen).transpose(1, 2).flatten(2))
+
+    def heads(self, a): return a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def qkv(self, x, at=None):
         "Queries at `at` `[B, Q]`, keys and values everywhere: `[B, Q, D]` and twice `[B, L, D]`."
