@@ -196,6 +196,15 @@ def with_head(
     out.backbone = model.backbone
     return out.train(model.training)
 
+def without_head(
+    model: MaskedLM, # with or without a head
+) -> MaskedLM:
+    "The model without its head: of a network that is to change, a head says nothing. The backbone is shared."
+    if model.quality is None: return model
+    out = MaskedLM(replace(model.config, quality_blocks=None), model.tokenizer)
+    out.backbone = model.backbone
+    return out.train(model.training)
+
 # %% ../../nbs/models/denoiser.ipynb #551f65ef
 def multiply_adds(
     config: Config,        # the network
