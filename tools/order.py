@@ -22,7 +22,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'models/families', 'models/adapter', 'models/loading', 'models/pretrained', 'models/critic'],
     'Sampling': ['registry', 'replay', 'step_figure', '07_sampling', 'exact', 'filling', 'chatting'],
     'Published policies': ['peers/pieces', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
-        'peers/revisers', 'peers/mask_predict', 'peers/loops', 'peers/correctors', 'peers/critics'],
+        'peers/revisers', 'peers/mask_predict', 'peers/loops', 'peers/gidd', 'peers/correctors', 'peers/critics'],
     'Beyond the paper': ['08_one_pass'],
     'All policies': ['peers/survey'],
     'Tasks with a right answer': ['tasks/sudoku'],

@@ -372,9 +372,10 @@ def load(
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the Hub.
 
-    Its `config.json` says what it is: MDLM's network, GIDD's too, or one of the transformers library (`models/families`: LLaDA,
-    Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for MDLM's, and as saved for the others. Raises
-    `FileNotFoundError`, `ValueError` or `KeyError` naming what was given, what was expected and the nearest."""
+    Its `config.json` says what it is: MDLM's network (ProSeCo's, GIDD's), or one of the transformers library
+    (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for MDLM's, and as saved for
+    the others. Raises `FileNotFoundError`, `ValueError` or `KeyError` naming what was given, what was expected and the
+    nearest."""
     place, kind = check_device(device), None if dtype is None else check_dtype(dtype)
     if device is not None and device_map is not None:
         raise ValueError(f"device={device!r} and device_map={device_map!r}: expected one of them")
