@@ -25,7 +25,8 @@ def mask_time(
     config: Config, # of GIDD's network
 ) -> Tensor: # [B] times: those at which so many tokens are masks
     "The noise level of a text, by the share of its masks."
-    m, B = (x == config.mask_id).float().mean(-1), 2 * config.p_uniform / (1 - config.p_uniform)
+    assert config.mask_id is not None and config.p_uniform is not None
+    m, B = x.eq(config.mask_id).float().mean(-1), 2 * config.p_uniform / (1 - config.p_uniform)
     b, a = 2 * m + (m * B)**2, 1 + (m * B)**2
     t = (b + m * B * (4 * m * (1 - m) + (m * B)**2).clamp(min=0).sqrt()) / (2 * a)
     return t.clamp(1e-4, 1 - 1e-4)

@@ -182,7 +182,8 @@ def correct_fills(
         y = z.masked_scatter(masked, model(z).logits(masked).argmax(-1))
         again = model(y).logits(everywhere).argmax(-1).view(y.shape)
         found.append([(a.cpu() == x).numpy() for a in (y, again)])
-    return Corrected(*(np.concatenate(a) for a in zip(*found, strict=True)), t.numpy())
+    before, after = (np.concatenate(a) for a in zip(*found, strict=True))
+    return Corrected(before, after, t.numpy())
 
 # %% ../../nbs/training/quality.ipynb #b8cb9f92
 def _corrected_record(

@@ -121,6 +121,7 @@ def test_the_time_it_is_told():
 
 @pytest.mark.parametrize('given_, match', [
     (dict(n_replace=-1), 'n_replace=-1'), (dict(t0=0.), r't0=0\.0.*above 0'), (dict(t0=1), 't0=1.*below 1'),
-    (dict(patience=-2), 'patience=-2'), (dict(loop_steps=-1), 'loop_steps=-1'), (dict(temperature=-1.), 'temperature=-1')])
+    (dict(patience=-2), 'patience=-2'), (dict(loop_steps=-1), 'loop_steps=-1'),
+    (dict(temperature=-1.), 'temperature=-1')])
 def test_bad_input(given_, match):
     with pytest.raises(ValueError, match=match): policy('gidd-correct', **given_)
