@@ -347,12 +347,13 @@ def _card_correction(r: dict) -> str | None:
     text = (f"On {c['sequences']:,} validation {what}, t uniform, all masks were filled with the model's argmax, and "
             'the result was read again: of its wrong tokens so many have the true one for their argmax, of its right '
             'ones so many keep it.')
-    share = lambda of, name: f"{of[name]['value']:.3f} ({of[name]['low']:.3f} to {of[name]['high']:.3f})"
+    said = lambda v: '–' if v is None else f'{v:.3f}'
+    share = lambda of, name: '{} ({} to {})'.format(*(said(of[name][k]) for k in ('value', 'low', 'high')))
     rows = [f"{name} | {share(b, name) if b else ''} | {share(c, name)}" for name in ('fixed', 'kept')]
     rows += [f"right, {when} | {format(b[key], '.3f') if b else ''} | {c[key]:.3f}"
              for when, key in (('of the fill', 'before'), ('after the second look', 'after'))]
     noise = [f"{n['above']:.1f} to {n['to']:.1f} | "
-             + ' | '.join(f'{n[k]:.3f}' for k in ('fixed', 'kept', 'before', 'after')) for n in c['by_noise']]
+             + ' | '.join(said(n[k]) for k in ('fixed', 'kept', 'before', 'after')) for n in c['by_noise']]
     return '\n\n'.join(('## Self-correction', text, _markdown_table('share | before training | now', rows),
                         _markdown_table('masked | fixed | kept | right before | right after', noise)))
 

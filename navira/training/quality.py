@@ -190,12 +190,13 @@ def _corrected_record(
     q: Corrected,
     bins: int = 5, # of the noise level, of equal width
 ) -> dict: # 'correction'
+    known = lambda v: None if math.isnan(v) else v             # where no token is wrong, none is fixed
     def share(r: Ratio) -> dict:
-        low, high = r.interval()
-        return dict(value=r.value, low=low, high=high, tokens=int(r.whole.sum()))
+        low, high = map(known, r.interval())
+        return dict(value=known(r.value), low=low, high=high, tokens=int(r.whole.sum()))
     def about(at: np.ndarray) -> dict:
         some = Corrected(q.before[at], q.after[at], q.t[at])
-        return dict(fixed=some.fixed.value, kept=some.kept.value, before=float(some.before.mean()),
+        return dict(fixed=known(some.fixed.value), kept=known(some.kept.value), before=float(some.before.mean()),
                     after=float(some.after.mean()), sequences=int(at.sum()))
     which = np.minimum((q.t * bins).astype(int), bins - 1)
     noise = [dict(above=b / bins, to=(b + 1) / bins, **about(which == b)) for b in range(bins) if (which == b).any()]

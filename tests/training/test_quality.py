@@ -1,5 +1,5 @@
 """AUROC, reliability and calibration of a quality score."""
-import math
+import json, math
 
 import numpy as np
 import pytest
@@ -43,6 +43,7 @@ def test_what_is_corrected_is_counted_token_by_token(N, L, seed):
         else: assert math.isnan(share.value)
     record = _corrected_record(q)['correction']
     assert record['fixed']['tokens'] + record['kept']['tokens'] == N * L
+    assert 'NaN' not in json.dumps(record) and (record['fixed']['value'] is None) == bool(q.before.all())
     assert sum(b['sequences'] for b in record['by_noise']) == record['sequences'] == N
     assert record['before'] == pytest.approx(q.before.mean()) and record['after'] == pytest.approx(q.after.mean())
 
