@@ -4,10 +4,11 @@
 
 # %% ../../nbs/experiments/infilling.ipynb #7f3c4089
 from __future__ import annotations
+
 import numpy as np
 
 from ..base.tables import Table
-from .results import mean, Missing, Number, number, Point, Results
+from .results import mean, Missing, Number, number, or_none, Point, Results
 from .style import made_with
 from .figures import lacking
 from .claims import against, judged, points
@@ -33,7 +34,8 @@ def infilled_table(r: Results) -> Table:
     last = budgets[-1]
     def row(n: str, at: dict[int, Point]) -> tuple:
         star, end = '*' * (not next(iter(at.values())).matched), at.get(last)
-        judged = (None, None) if end is None else (number(end.log_perplexity, np.exp), less_real(end))
+        nll = None if end is None else or_none(lambda: end.log_perplexity)          # not evaluated, or not yet
+        judged = None if nll is None else number(nll, np.exp), None if end is None else less_real(end)
         return (typed(n) + star, *(number(at[F].recovered, points) if F in at else None for F in budgets), *judged)
     note = (f'{made_with(r, [p for at in of.values() for p in at.values()])}; {r.eta_said}. Sorted by the mean. '
             '*: costs what it costs, whatever the budget')

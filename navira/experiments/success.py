@@ -46,7 +46,7 @@ def best_first(
     what: str, # 'solved' or 'recovered'
 ) -> dict[str, dict[int, Point]]: # policy -> forwards -> its texts
     "All policies of a store, by their mean from 4 forwards on."
-    budgets = sorted({p.budget for p in r.points if p.scored})
+    budgets = sorted({p.budget for p in r.points if or_none(p.column, what) is not None})
     there = {n: {F: p for F in budgets if (p := only(r, n, F)) is not None}
              for n in dict.fromkeys(p.name for p in r.points)}
     mean = lambda of: np.mean([getattr(p, what)[0] for F, p in of.items() if F >= 4] or [-1.])

@@ -1,4 +1,6 @@
 "Reports of a store of middles."
+import shutil
+
 import pytest
 
 from navira.experiments.infilling import ASKED, infilled_table
@@ -27,3 +29,9 @@ def test_a_policy_that_keeps_no_budget_is_starred(middles):
 
 def test_the_questions_are_about_methods_of_the_table():
     assert {name for _, a, b in ASKED for name in (a, b)} <= set(METHODS)
+
+def test_what_came_back_is_told_before_anything_was_evaluated(tmp_path):
+    store = made_up(tmp_path/'store', TRIAL)
+    shutil.rmtree(store.folder/'metrics')
+    table = infilled_table(read(store))
+    assert all(row[1] is not None and row[-2] is None and row[-1] is not None for row in table.rows)
