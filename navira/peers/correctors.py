@@ -37,6 +37,8 @@ def redraw(policy: Policy, st: State, model: Denoiser, watch: Callable) -> State
     redrawn = draw_at(policy, st, p, pick('remask', policy.remask, st, p, st.committed), 'redraw')
     return finish(policy, st, p, redrawn, Pass(model, redrawn), watch)
 
+vars(redraw).update(in_place=True)     # for the survey: it replaces tokens
+
 # %% ../../nbs/peers/correctors.ipynb #74f5bada
 @register('informed-corrector', scores='ln p or margin of the token that stands', never='nothing',
           selects='k by Gumbel top-k, redrawn without a mask', source='Informed correctors, arXiv 2407.21243',
@@ -107,6 +109,7 @@ class Checked:
     "LLaDA's step; what the remask rule picks is masked for one more pass, and the worst of it replaced: `Policy.step`."
     k: int # tokens replaced at most; never more than the step fills
     threshold: float # probability that a replacement must have
+    in_place = True
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st, rows_of(policy.unmask, st, st.masked))

@@ -89,6 +89,7 @@ class BlockStep:
     "One pass over the block in work: revise what stands in it, fill masks, go on to the next block if it is done."
     length: int | None # free positions in a block; None is one block
     after: int # most passes over a block that is full
+    in_place = True # what is revised is replaced, without a mask in between
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         st = begun(st)
@@ -177,6 +178,7 @@ class Suspect:
 class BackToMask(BlockStep):
     "The same, but what is revised becomes a mask, and the state remembers how often, and what the pass thought."
     recalls: bool = False # keep the probability of what stands after the step, for `fallen`
+    in_place = False
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         if 'remasked' not in st.memory:
@@ -233,6 +235,7 @@ class DraftStep:
     "An ancestral step; in every `every`-th one a draft of the whole text is corrected first."
     times: int # corrections of the draft, at most
     every: int
+    in_place = True
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         if self.times and (st.i + 1) % self.every == 0: return self.corrected(policy, st, model, watch)

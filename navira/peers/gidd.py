@@ -39,6 +39,7 @@ class Correct:
     k: int # tokens a step
     time: float # t0
     patience: int # steps without a better share of argmax tokens
+    in_place = True
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         best, waited, done = self.past(st)

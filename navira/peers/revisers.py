@@ -153,6 +153,8 @@ def rewrite(policy: Policy, st: State, model: Denoiser, watch: Callable) -> Stat
     gone = pick('remask', policy.remask, st, p, st.committed)
     return finish(policy, st, p, draw_at(policy, st.remask(gone), p, st.committed & ~gone), p, watch)
 
+vars(rewrite).update(in_place='what stays')
+
 # %% ../../nbs/peers/revisers.ipynb #3c167018
 @register('mgdm', scores='ln p of the token that would be drawn, at all free positions, with fading Gumbel noise',
           selects='the best k of all free positions stay, with new tokens', never='nothing',

@@ -1,4 +1,4 @@
-"""Rules that take a written token in place: against plain loops, within budgets, block by block; what they refuse."""
+"""Rules that edit what is written: against plain loops, within budgets, block by block; what they refuse."""
 import math
 
 import pytest
