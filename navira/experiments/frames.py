@@ -221,7 +221,7 @@ def _copy(st: Store, out: Path, traces: bool) -> None:
     files = [p.relative_to(st.folder) for p in (st.folder / 'metrics').glob('*.parquet')]
     for p in [*files, *[Path('tokenizer.json')] * (st.tokenizer is not None)]:
         with atomic_write(out / p) as f: shutil.copyfile(st.folder / p, f)
-    record = json.dumps(st.record | dict(copy=True), indent=1)
+    record = json.dumps(named(st.record) | dict(copy=True), indent=1)
     with atomic_write(out / 'sweep.json') as f: f.write_text(record, encoding='utf-8')
 
 def empty(out) -> Path:
@@ -238,6 +238,12 @@ def bytes_of(folder: Path) -> dict: # 'all', 'cells', and each metric, largest f
         kind = 'cells' if f.parent.name == 'cells' else f.stem.split('-')[1]
         sizes[kind] = sizes.get(kind, 0) + f.stat().st_size
     return {'all': sum(sizes.values())} | dict(sorted(sizes.items(), key=lambda kv: -kv[1]))
+
+def named(record): # of a store, or a part of one
+    "Without the folders of real text: they are of the machine that sampled."
+    if isinstance(record, dict):
+        return {k: Path(v).name if k == 'real' and isinstance(v, str) else named(v) for k, v in record.items()}
+    return [named(v) for v in record] if isinstance(record, list) else record
 
 # %% ../../nbs/experiments/frames.ipynb #61bcd3d8
 RUNS = Path('runs')
