@@ -13,7 +13,7 @@ import symtable
 import textwrap
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -229,12 +229,18 @@ def cell_key(
 def fingerprint(
     model: torch.nn.Module, # a `MaskedLM` or a `Critic`
 ) -> str: # 16 hexadecimal digits
-    "A hash of the sizes and the parameters of a model."
-    h = hashlib.blake2b(repr(getattr(model, 'config', None)).encode(), digest_size=8)
+    """A hash of the sizes and the parameters of a model. A part that it does not have is left out, so that stores know
+    their model when networks learn of another part."""
+    h = hashlib.blake2b(sizes(getattr(model, 'config', None)).encode(), digest_size=8)
     for name, p in sorted(model.named_parameters()):
         h.update(f'{name} {tuple(p.shape)} {p.dtype}'.encode())
         h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
+
+def sizes(config: object) -> str:
+    if not is_dataclass(config): return repr(config)
+    there = (f'{f.name}={v!r}' for f in fields(config) if f.repr and (v := getattr(config, f.name)) is not None)
+    return f'{type(config).__name__}({", ".join(there)})'
 
 # %% ../../nbs/experiments/cells.ipynb #88b4309e
 def toy_model(seed: int = 0) -> MaskedLM:

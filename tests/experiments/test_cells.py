@@ -1,13 +1,17 @@
 """One policy with its parameters, one budget, one seed: its identity, and its name on disk."""
 import inspect
+import json
+from dataclasses import make_dataclass
+from pathlib import Path
 
 import pytest
 import torch
 
 import navira.experiments.cells as ex_cells
+from navira.models.loading import load
 from navira.registry import policies, policy
 from navira.sampling import sample
-from navira.experiments.cells import beside, Cell, cell_key, code_hash, digest
+from navira.experiments.cells import beside, Cell, cell_key, code_hash, digest, fingerprint
 from toys import random_joint, small_lm
 from helpers.experiments import BODY, GOLDEN, HEAD, cache, one_thread_each, own_policy, somebody  # noqa: F401
 
@@ -92,3 +96,20 @@ def test_navira_s_own_policies_are_kept_account_of_by_rules():
     ours = [p for p, f in policies().items() if f.__module__.startswith('navira.')]
     assert len(ours) > 30 and {code_hash(p) for p in ours} == {None}
     with pytest.raises(KeyError, match="did you mean 'prism'"): code_hash('prysm')
+
+# --- the model ---------------------------------------------------------------------------------------------------------
+
+STORES = sorted((Path(__file__).parents[2]/'results').glob('*/sweep.json'))
+
+@pytest.mark.parametrize('record', STORES, ids=[p.parent.name for p in STORES])
+def test_committed_stores_know_the_embedded_models(record):
+    "or nobody could sample one of their texts again, or add a policy to them"
+    made = json.loads(record.read_text())
+    assert fingerprint(load('sudoku') if 'sudoku' in (made['config'].get('task') or '') else load()) == made['fingerprint']
+
+@pytest.mark.parametrize('value, same', [(None, True), (.1, False)])
+def test_a_part_that_a_network_does_not_have_leaves_its_fingerprint(value, same):
+    a, b = small_lm(), small_lm()
+    own = vars(a.config)
+    b.config = make_dataclass(type(a.config).__name__, [*own, 'p_new'])(**own, p_new=value)
+    assert (fingerprint(a) == fingerprint(b)) == same
