@@ -97,7 +97,7 @@ def test_navira_s_own_policies_are_kept_account_of_by_rules():
     assert len(ours) > 30 and {code_hash(p) for p in ours} == {None}
     with pytest.raises(KeyError, match="did you mean 'prism'"): code_hash('prysm')
 
-# --- the model ---------------------------------------------------------------------------------------------------------
+# --- the model --------------------------------------------------------------------------------------------------------
 
 STORES = sorted((Path(__file__).parents[2]/'results').glob('*/sweep.json'))
 
@@ -105,7 +105,8 @@ STORES = sorted((Path(__file__).parents[2]/'results').glob('*/sweep.json'))
 def test_committed_stores_know_the_embedded_models(record):
     "or nobody could sample one of their texts again, or add a policy to them"
     made = json.loads(record.read_text())
-    assert fingerprint(load('sudoku') if 'sudoku' in (made['config'].get('task') or '') else load()) == made['fingerprint']
+    model = load('sudoku') if 'sudoku' in (made['config'].get('task') or '') else load()
+    assert fingerprint(model) == made['fingerprint']
 
 @pytest.mark.parametrize('value, same', [(None, True), (.1, False)])
 def test_a_part_that_a_network_does_not_have_leaves_its_fingerprint(value, same):
