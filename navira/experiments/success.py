@@ -137,21 +137,26 @@ def dials(r: Results, budget: int) -> Figure: # budget: forwards
         return finished(fig, f'{r.task}, {budget} forwards: how much, and how evenly', note, r.made_up)
 
 # %% ../../nbs/experiments/success.ipynb #542c2b81
-COUNTED = ('PRISM, K a step', 'NAVIRA-det, K a step')      # labels: coupled, decoupled
+COUNTED = ('PRISM, K a step', 'NAVIRA-det, K a step', 'NAVIRA, K a step')      # labels: coupled, decoupled, drawn
 
-def by_count(r: Results, budget: int) -> Table: # budget: forwards; twice as many are equal steps for two passes
+def by_count(
+    r: Results,
+    budget: int, # forwards; twice as many are equal steps for two passes
+    decoupled: str = COUNTED[1], # whose
+) -> Table:
     "Per cent solved with the same number remasked at every step, coupled and decoupled, and what decoupling is worth."
     def of(label: str, F: int) -> dict[int, Point]:
         there = {int(p.settled['n_remask']): p for p in r.points if p.name == label and p.budget == F}
         if not there: raise Missing(f'{label} at {F} forwards')
         return there
-    a, b, twice = of(COUNTED[0], budget), of(COUNTED[1], budget), of(COUNTED[1], 2 * budget)
+    a, b, twice = of(COUNTED[0], budget), of(decoupled, budget), of(decoupled, 2 * budget)
     less = lambda p, q: number(mean(p.column('solved') - q.column('solved')), points)      # the same puzzles, in order
     rows = [(K, *(share(p) for p in (a[K], b[K], twice[K])), less(b[K], a[K]), less(twice[K], a[K]))
             for K in sorted(a.keys() & b.keys() & twice.keys())]
     head = 'K a step', f'coupled, {budget}', f'decoupled, {budget}', f'decoupled, {2 * budget}'
     note = made_with(r, [p for at in (a, b, twice) for p in at.values()], 'Wilson')
-    return Table(f'{r.task}: per cent solved, K remasked at every step', (*head, 'equal forwards', 'equal steps'), rows,
+    title = f'{r.task}: per cent solved, K remasked at every step ({a[min(a)].policy}, {b[min(b)].policy})'
+    return Table(title, (*head, 'equal forwards', 'equal steps'), rows,
                  f'{note}; differences in points, paired by puzzle, bootstrap intervals')
 
 # %% ../../nbs/experiments/success.ipynb #4a49b288
