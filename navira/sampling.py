@@ -43,7 +43,7 @@ def enough(
     "ValueError for a budget that does not pay for one step; a policy with a step of its own may need more."
     if told := getattr(policy.step, 'enough', None): return told(budget)
     passes = policy.passes
-    why = f'a {"two" if passes == 2 else "one"}-pass policy needs'
+    why = f'a {("one", "two", "three")[passes - 1] if passes < 4 else passes}-pass policy needs'
     return check_int('budget', budget, passes, why, high=10**6)   # some policies plan all their steps before the first
 
 # %% ../nbs/07_sampling.ipynb #8b718327
