@@ -5,7 +5,7 @@
 # %% ../nbs/02_policies.ipynb #8f09489e
 from __future__ import annotations
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from typing import Protocol, TypeVar
 
@@ -34,6 +34,7 @@ class State:
     mask_id: int
     i: int            # step, 0..n-1
     n: int            # number of steps T
+    memory: dict[str, Tensor] = field(default_factory=dict) # [B, ...] each: what else a policy keeps between its steps
 
     @classmethod
     def start(cls, x: Tensor, mask_id: int, n: int, noise: Noise, fixed: Tensor | None = None) -> State:
@@ -46,7 +47,8 @@ class State:
 
     def __getitem__(self, rows: Tensor) -> State:
         by_row = 'x', 'fixed', 'conf', 'score', 'n_forward', 'noise'
-        return replace(self, **{k: getattr(self, k)[rows] for k in by_row})
+        kept = {k: v[rows] for k, v in self.memory.items()}
+        return replace(self, memory=kept, **{k: getattr(self, k)[rows] for k in by_row})
 
     @property
     def masked(self) -> Tensor: return (self.x == self.mask_id) & ~self.fixed
@@ -81,6 +83,10 @@ class State:
             return a.to(dtype).masked_scatter(where, v.to(dtype))
         score = self.score.masked_fill(where, torch.nan)
         return replace(self, x=put(self.x, tokens), conf=put(self.conf, conf), score=score)
+
+    def remember(self, **kept: Tensor) -> State: # [B, ...] each
+        "With these in `memory`, beside what is there under other names."
+        return replace(self, memory=self.memory | kept)
 
     def next(self, ran: Tensor) -> State: # [B] forward passes that each row took part in
         return replace(self, i=self.i + 1, n_forward=self.n_forward + ran)

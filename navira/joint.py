@@ -45,7 +45,10 @@ class JointDenoiser:
         "p(x_j = v | the other visible tokens) for every position j, in plain numbers."
         return self.table[self.state(torch.tensor([tuple(x)]))[0]].tolist()
 
-    def __call__(self, x: Tensor) -> Forward:
+    def __call__(self, x: Tensor) -> JointForward: return JointForward(self, x)
+
+    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward: # [B, L], [B, L] bool
+        "A pass whose `left_out` gives the logits of tokens that it does not see: here, those of any pass."
         return JointForward(self, x)
 
 # %% ../nbs/joint.ipynb #2da891af
@@ -55,6 +58,7 @@ class JointForward(Forward):
         self.p = model.table[model.state(x)]
 
     def logits(self, where: Tensor) -> Tensor: return self.p[where].log()
+    def left_out(self, where: Tensor) -> Tensor: return self.logits(where)     # at a token, it is left out anyway
 
     def _quality(self) -> Tensor:
         return torch.logit(self.p.gather(2, self.x[..., None])[..., 0]).masked_fill(self.seen_masked, torch.nan)

@@ -40,9 +40,10 @@ def enough(
     policy: Policy,
     budget: int, # forward passes
 ) -> int: # the budget
-    "ValueError for a budget that does not pay for one step."
+    "ValueError for a budget that does not pay for one step; a policy with a step of its own may need more."
+    if told := getattr(policy.step, 'enough', None): return told(budget)
     passes = policy.passes
-    why = f'a {"two" if passes == 2 else "one"}-pass policy needs'
+    why = f'a {("one", "two", "three")[passes - 1] if passes < 4 else passes}-pass policy needs'
     return check_int('budget', budget, passes, why, high=10**6)   # some policies plan all their steps before the first
 
 # %% ../nbs/07_sampling.ipynb #8b718327
@@ -461,10 +462,11 @@ def _block_steps(rule: Policy, budget: int, free: Tensor, length: int | None) ->
     enough(rule, budget)
     of = _block_of(free, length)
     n = int(of.masked_fill(~free, 0).max()) + 1
-    if budget < n * rule.passes:
-        raise ValueError(f'budget={budget}: {n} blocks of {length} positions need at least {n * rule.passes} '
+    least = getattr(rule.step, 'least', rule.passes)
+    if budget < n * least:
+        raise ValueError(f'budget={budget}: {n} blocks of {length} positions need at least {n * least} '
                          f'forward passes; expected that many, or a block_length of at least '
-                         f'{-(-int(free.sum(1).max()) // (budget // rule.passes))}')
+                         f'{-(-int(free.sum(1).max()) // (budget // least))}')
     if n == 1: return [n_steps(rule, budget, free.sum(1))]
     steps = budget // rule.passes
     shares = [(steps * (b + 1) // n - steps * b // n) * rule.passes for b in range(n)]

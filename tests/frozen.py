@@ -8,7 +8,7 @@ import torch
 # --- navira: all that depends on its names stands in this block -------------------------------------------------------
 import navira.peers  # noqa: F401  registers the policies
 from navira.diffusion import Forward
-from navira.registry import policies
+from navira.registry import parameters, policies
 from navira.sampling import sample as _sample
 
 def registered(): return sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
@@ -30,6 +30,10 @@ class Seen(Forward):
         part.x, part.seen_masked = self.x[rows], self.seen_masked[rows]
         if self._cached is not None: part._cached = self._cached[rows]
         return part
+
+class Shadows(Seen):
+    "The same with logits of what is left out"
+    def left_out(self, where): return self.net.unseen(self.x, where)
 
 def climbing(st): return .6 * st.u         # schedules: functions of a sampler's state
 def in_turn(st): return 1 + st.i % 3
@@ -58,6 +62,14 @@ class Net:
         assert len(x), 'a pass over no rows'
         self.calls.append(1); self.rows.append(len(x))
         return Seen(self, x)
+
+    def shadow(self, x, where, together=False): return Shadows(self, x)
+
+    def unseen(self, x, where):
+        "Logits [N, V] of a mask at each position of `where`, with everything else as it is"
+        b, i = where.nonzero().T
+        x = x[b].scatter(1, i[:, None], M)
+        return self.logits_at(x, torch.nn.functional.one_hot(i, x.shape[1]).bool())
 
     def hidden(self, x):
         e = self.emb[torch.arange(x.shape[1]), x]
@@ -142,6 +154,22 @@ variants = {     # besides the defaults
     'informed-corrector': [dict(score='confidence', k=2), dict(k=1, tau=0., schedule='linear'),
                            dict(k=3, tau=.5, p=.9)],
     'token-critic': [dict(noise=2.), dict(p=1.)],
+    'g-star': [dict(t_on=1., tau=0.), dict(t_on=.6, tau=2., p=1.)],
+    'rcr': [dict(temperature=1., running='lowest'), dict(block_length=4, running='highest')],
+    'klass': [dict(threshold=.3, kl=.5), dict(threshold=.2, kl=1., history=1, block_length=4)],
+    'core': [dict(every=2, protect=0, threshold=0.), dict(every=2, protect=2, m=4, k=2, threshold=.1, temperature=.7)],
+    'tolerator': [dict(patience=2, loop_steps=3), dict(loop_steps=2, start=1., end=0., temperature=0.)],
+    'llada2-edit': [dict(threshold=.3, editing_threshold=.2), dict(block_length=4, editing_threshold=None),
+                    dict(editing_threshold=.1, temperature=1., p=.9)],
+    't2m': [dict(strategy='take-over', remask_threshold=.2), dict(strategy='drop', remask_threshold=.05),
+            dict(block_length=4, remask_threshold=.3, ratio=1.)],
+    'proseco': [dict(n_correct=0), dict(n_correct=2, every=1, p=1.)],
+    'psi': [dict(kappa=.5), dict(kappa=.8, t_on=.9, t_off=0., p=1.)],
+    'mgdm': [dict(noise=0.), dict(temperature=1., p=.9)],
+    'gidd-correct': [dict(loop_steps=3, n_replace=2, temperature=1.), dict(patience=1)],
+    'wino': [dict(threshold=.2, threshold_back=.3), dict(block_length=4, threshold=.1, threshold_back=.5, max_accept=3),
+             dict(threshold=.2, shadows='alone', temperature=1., p=.9)],
+    'best-of': [dict(base='prism', drafts=2, score='quality'), dict(base='mask-predict', drafts=3)],
 }
 
 def grid(i, hyper):
@@ -179,7 +207,7 @@ net, critic = Net(1), Net(2)
 def measured(name, hyper, budget, prompt, seed):
     "What one case gives: `error` where it is refused"
     for m in (net, critic): m.reset()
-    own = dict(critic=critic) if name == 'token-critic' else {}
+    own = dict(critic=critic) if 'critic' in parameters(policies()[name]) else {}
     try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own | hyper)
     except ValueError: return dict(error='ValueError')
     x, remasked, unmasked, score, tau = trace

@@ -26,7 +26,7 @@ from navira.experiments.benchmark import benchmark, beside, reached, tables
 from navira.models.critic import Critic
 from navira.models.layers import Config
 from navira.models.loading import load
-from navira.registry import policies, policy
+from navira.registry import parameters, policies, policy
 from navira.sampling import sample
 from navira.training.critic import CriticConfig, train_critic
 from navira.training.settings import FinetuneConfig, TrainConfig
@@ -189,7 +189,9 @@ def test_memory_is_counted():
 # --- sampling ---------------------------------------------------------------------------------------------------------
 def lm(**kw): return small_lm(3, model_length=8, **kw).double()
 
-def rule(name, model): return policy(name, **(dict(critic=Critic.of(model, 1)) if name == 'token-critic' else {}))
+def rule(name, model):
+    own = 'critic' in parameters(policies()[name])
+    return policy(name, **(dict(critic=Critic.of(model, 1)) if own else {}))
 
 @pytest.mark.parametrize('trace', [False, True])
 @pytest.mark.parametrize('name', sorted(policies()))

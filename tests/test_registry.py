@@ -24,7 +24,8 @@ def lm(): return small_lm(seed=3).double()
 
 def made(name, lm):
     "The policy; one that brings a network of its own gets one for this model"
-    return policy(name, **(dict(critic=critic_like(lm, n_blocks=1)) if name == 'token-critic' else {}))
+    own = dict(critic=critic_like(lm, n_blocks=1)) if 'critic' in parameters(policies()[name]) else {}
+    return policy(name, **own)
 
 
 def prompts(lm):

@@ -465,7 +465,7 @@ class Never:
             def _quality(self): return p.quality()
         return Without()
 
-NAMES = sorted(set(policies()) - {'token-critic'})
+NAMES = sorted(n for n, f in policies().items() if 'critic' not in sampling_registry.parameters(f))
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_policy_writes_in_blocks_from_left_to_right(name):
@@ -536,12 +536,16 @@ def test_a_text_is_cut_at_its_end():
     with says(ValueError, "eos='suppress'", 'names no token'): sample(Tiny(6, 4), 'prism', 8, eos='suppress')
     with says(KeyError, 'eos', "'cut'"): sample(model, 'prism', 8, eos='cutt')
 
+# greedily, no text of this model ends
+LESS_GREEDY = {'llada2-edit': dict(temperature=1.), 't2m': dict(temperature=1.), 'proseco': dict(n_correct=1, every=12)}
+
 @pytest.mark.parametrize('block_length', [None, 3])
 @pytest.mark.parametrize('name', NAMES)
 def test_what_follows_the_end_is_neither_streamed_nor_traced(name, block_length, one_thread):
     "Whatever the policy remasks: a settled token stays, and in the end text, stream and trace are the same."
     seen = []
-    out = sample(Ends(12, 5), policy_of(name), 24, n=12, length=12, seed=4, block_length=block_length, trace=True,
+    rule = policy_of(name, **LESS_GREEDY.get(name, {}))
+    out = sample(Ends(12, 5), rule, 24, n=12, length=12, seed=4, block_length=block_length, trace=True,
                  stream=seen.append)
     assert (out.tokens == -1).any() and torch.equal(out.trace.x[-1].long(), out.tokens)
     for row, tokens in enumerate(out.tokens):

@@ -246,6 +246,8 @@ class Tiny:
         self.rows.append(len(x))
         return TinyForward(self, x)
 
+    def shadow(self, x, where, together=False): return self(x)
+
 class TinyForward(Forward):
     def __init__(self, m, x):
         assert len(x), 'a pass over no rows'
@@ -257,6 +259,13 @@ class TinyForward(Forward):
         self.m.asked.append(int(where.sum()))
         self.m.seen.append(int((where & ~self.seen_masked).sum()))
         out = self.h[where] @ self.m.W
+        out[:, self.m.mask_id] = -torch.inf
+        return out
+
+    def left_out(self, where):
+        at = torch.arange(self.x.shape[1])
+        unseen = self.e.sum(1, keepdim=True) - self.e + self.m.E[at, self.m.mask_id]
+        out = (unseen + self.m.P[at]).tanh()[where] @ self.m.W
         out[:, self.m.mask_id] = -torch.inf
         return out
 

@@ -8,8 +8,10 @@ __all__ = []
 # %% ../../nbs/cli/compare.ipynb #1e6905e0
 import json
 import math
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -167,6 +169,7 @@ def compare(
     from navira.base.checks import check_int
     from navira.experiments.sweep import Sweep
     from navira.experiments.run import prepared
+    from navira.sampling import enough, fits
     typed = _DEFAULT if policies is None else policies
     usual = '4,8,16,27,54' if task else '16,32,64,128'
     sizes = sorted(set(_numbers(budgets or (usual if full else '8,27' if task else '16,64'))))
@@ -178,13 +181,15 @@ def compare(
     grid = Sweep(_entries(typed), 'compare', model, prompt=prompt and _utf8('--prompt', prompt), budgets=tuple(sizes),
                     n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics,
                     task=task, real=real)
+    every = typed.strip() == 'all'
+    if every: grid = replace(grid, entries=_going(grid.entries, lambda p: enough(p, max(sizes)), every))
     ex_sweep.cells(grid)
     _findable(reference)
     _writable(folder)
     net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
     if policies is None and (headless := _default(net)) not in _DEFAULT:
         grid = replace(grid, entries=_entries(f'backbone,{headless}'))
-    runnable = _runnable(net, grid.entries, skip=typed.strip() == 'all')
+    runnable = _going(grid.entries, partial(fits, net), every)
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
     *_, free = prepared(grid, net, net.device)
     if show and task is None: _first_texts(folder, grid, net)
@@ -224,12 +229,11 @@ def _judge(reference: str):
     with err.status('loading the reference model'): return Reference.load(reference)
 
 # %% ../../nbs/cli/compare.ipynb #4a2e3435
-def _runnable(net, entries, skip: bool) -> tuple:
-    "The entries of a sweep whose policies go with the model."
+def _going(entries, check: Callable, skip: bool) -> tuple: # check: a policy -> ValueError if it cannot be
+    "The entries of a sweep whose policies can be; with `skip` the others are named and left out."
     from navira.registry import policy
-    from navira.sampling import fits
     def goes(e):
-        try: fits(net, policy(e.policy, **e.hyper)); return True
+        try: check(policy(e.policy, **e.hyper)); return True
         except ValueError as why:
             if not skip: raise
             _tell(f'left out: {e.label}: {why}', err)

@@ -95,7 +95,7 @@ def finetune(
     seed: Annotated[Optional[int], _flag('FinetuneConfig', 'seed')] = None,
     hyper: _Fields = [],
 ) -> None:
-    "Give a model a quality head (the PRISM objective), or go on where a run stopped."
+    "Give a model a quality head (PRISM, BackPlay), teach it to correct itself (ProSeCo), or go on where a run stopped."
     from navira.training.settings import FinetuneConfig
     from navira.training.finetuning import finetune as run
     steps = dict(lora=lora, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)

@@ -57,13 +57,30 @@ def read_json(
     if not isinstance(d, dict): raise ValueError(f"{path}: holds {d!r:.40}; expected a JSON object")
     return d
 
+# %% ../../nbs/models/checkpoints.ipynb #ecd29d09
+LAYOUTS = "mdlm", "proseco", "dit"     # what config.json calls a network of MDLM's layers; the last one is GIDD's
+
+_GIDD = dict(max_seq_len="model_length", hidden_size="hidden_dim", timestep_cond_dim="cond_dim",
+             num_hidden_layers="n_blocks", num_attention_heads="n_heads", attention_dropout="dropout")
+
+def _of_gidd(
+    d: dict, # what GIDD's config.json says
+    path,    # for messages
+) -> dict: # in MDLM's words
+    "`ValueError` for a `dit` that is not GIDD's."
+    if missing := sorted({"vocab_size", "p_uniform", *_GIDD} - d.keys()):
+        raise ValueError(f"{path}: no {', '.join(missing)}: expected the configuration of a GIDD checkpoint")
+    if (eps := d.get("t_eps", 1e-4)) != 1e-4: raise ValueError(f"{path}: t_eps={eps!r}: expected 0.0001")
+    return {ours: d[theirs] for theirs, ours in _GIDD.items()} | {k: d[k] for k in ("vocab_size", "p_uniform")}
+
 # %% ../../nbs/models/checkpoints.ipynb #9e94989c
 def read_config(
     path, # a `config.json`
 ) -> Config:
-    "The `Config` in a file of MDLM's or of ours. Raises `FileNotFoundError` or `ValueError` naming the file."
+    "The `Config` in a file of MDLM's, GIDD's or ours. Raises `FileNotFoundError` or `ValueError` naming the file."
     kind = (d := read_json(path)).get("model_type", "mdlm")
-    if kind not in ("mdlm", "proseco"): raise ValueError(f"{path}: model_type {kind!r}: expected 'mdlm' or 'proseco'")
+    if kind not in LAYOUTS: raise ValueError(f"{path}: model_type {kind!r}: expected one of {', '.join(LAYOUTS)}")
+    if kind == "dit": d = _of_gidd(d, path)
     if missing := sorted({"vocab_size", "hidden_dim", "n_blocks", "n_heads"} - d.keys()):
         if "model_type" not in d: missing = ["model_type", *missing]
         raise ValueError(f"{path}: no {', '.join(missing)}: expected the configuration of an MDLM checkpoint")
@@ -125,6 +142,8 @@ def finite(
                      "Its training has diverged, or the file is damaged")
 
 # %% ../../nbs/models/checkpoints.ipynb #db588cd8
+_TABLES = "backbone.rotary_emb.cos_cached", "backbone.rotary_emb.sin_cached"     # GIDD's, of the rotation: a formula
+
 def assemble(
     config: Config,                    # sizes
     weights: dict,                     # name -> tensor, or anything with `.shape` and `.read()`
@@ -135,7 +154,7 @@ def assemble(
     "A model in eval mode with these weights. Raises `ValueError` listing what does not fit, or is not finite."
     with torch.device("meta"): model = MaskedLM(config, tokenizer)
     want = {k: tuple(p.shape) for k, p in model.named_parameters()}
-    have = {k: tuple(w.shape) for k, w in weights.items() if k not in dict(model.named_buffers())}
+    have = {k: tuple(w.shape) for k, w in weights.items() if k not in {*dict(model.named_buffers()), *_TABLES}}
     if bad := misfits(want, have): raise ValueError(f"{file}: not the weights of this configuration. {bad}")
     read = lambda w: w if isinstance(w, Tensor) else w.read()
     copies = {k: finite(read(weights[k]), dtype, k, file) for k in want}

@@ -19,12 +19,25 @@ from torch import nn, Tensor
 from ..diffusion import Forward
 from .layers import Block, Config, Embedding, full, OutputLayer, Place, Rotary, SigmaMap
 
+# %% ../../nbs/models/denoiser.ipynb #909029d3
+def mask_time(
+    x: Tensor, # [B, L] ids
+    config: Config, # of GIDD's network
+) -> Tensor: # [B] times: those at which so many tokens are masks
+    "The noise level of a text, by the share of its masks."
+    assert config.mask_id is not None and config.p_uniform is not None
+    m, B = x.eq(config.mask_id).float().mean(-1), 2 * config.p_uniform / (1 - config.p_uniform)
+    b, a = 2 * m + (m * B)**2, 1 + (m * B)**2
+    t = (b + m * B * (4 * m * (1 - m) + (m * B)**2).clamp(min=0).sqrt()) / (2 * a)
+    return t.clamp(1e-4, 1 - 1e-4)
+
 # %% ../../nbs/models/denoiser.ipynb #071ddd05
 class DiT(nn.Module):
-    "MDLM's backbone: ids `[B, L]` to the last residual stream `[B, L, D]` and the conditioning vector `[1, cond_dim]`."
+    """MDLM's backbone: ids `[B, L]` to the last residual stream `[B, L, D]` and the conditioning vector,
+    `[1, cond_dim]`, or `[B, 1, cond_dim]` where the network looks at the time."""
     def __init__(self, config):
         super().__init__()
-        c = config
+        self.config = c = config
         self.vocab_embed = Embedding(c.vocab_size, c.hidden_dim)
         self.place = None if c.boxes is None else Place(c.boxes, c.hidden_dim)
         self.sigma_map = SigmaMap(c.cond_dim)
@@ -33,13 +46,17 @@ class DiT(nn.Module):
         self.output_layer = OutputLayer(c.hidden_dim, c.vocab_size, c.cond_dim)
         if self.place is not None: _start_on_grids(self)
 
-    def stem(self, x):
-        "Everything before the last block: `h`, `c` and the rotation."
-        c = F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
+    def stem(self, x, time=None, kept=None):
+        """Everything before the last block: `h`, `c` and the rotation; what each of those blocks reads goes to `kept`.
+        `time` `[B]`: as `MaskedLM.forward` takes it."""
+        if self.config.p_uniform is None: c = F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
+        else: c = F.silu(self.sigma_map(mask_time(x, self.config) if time is None else time))[:, None]
         h = full(self.vocab_embed(x))
         if self.place is None: rope = self.rotary_emb(x.shape[1])
         else: rope, h = None, h + full(self.place())               # cells of a grid stand in no line
-        for block in self.blocks[:-1]: h = block(h, c, rope)
+        for block in self.blocks[:-1]:
+            if kept is not None: kept.append(h)
+            h = block(h, c, rope)
         return h, c, rope
 
     def forward(self, x):
@@ -89,13 +106,15 @@ class DiTForward(Forward):
         self,
         model, # `MaskedLM`
         x: Tensor, # [B, L] int64 token ids
+        time: Tensor | None = None, # [B], see `MaskedLM.forward`
+        kept: list | None = None, # gets what each block but the last reads
     ):
         super().__init__()
         self.model, self.seen_masked = model, x == model.mask_id
         kind = x.device.type
         self.autocast: dict = dict(device_type=kind, dtype=torch.get_autocast_dtype(kind),
                                    enabled=torch.is_autocast_enabled(kind))
-        self.before, self.c, self.rope = model.backbone.stem(x)
+        self.before, self.c, self.rope = model.backbone.stem(x, time, kept)
 
     @cached_property
     def h(self):
@@ -114,7 +133,12 @@ class DiTForward(Forward):
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
         "`[N, V]` logits in fp32 (fp64 for a float64 model) in the order of `where.nonzero()`, the mask at `-inf`."
-        with torch.autocast(**self.autocast): out = full(self.model.backbone.output_layer(self.stream(where), self.c))
+        with torch.autocast(**self.autocast): return self.words(self.stream(where), where)
+
+    def words(self, h, where):
+        "`[N, D]` at the positions `where` to `[N, V]`, in full; the mask at `-inf`."
+        c = self.c if self.c.dim() == 2 else self.c[where.nonzero()[:, 0], 0]          # of the row of each position
+        out = full(self.model.backbone.output_layer(h, c))
         out[:, self.model.mask_id] = -torch.inf
         return out
 
@@ -125,6 +149,7 @@ class DiTForward(Forward):
         "The pass over those n rows alone. What ran before is shared, what either runs later is not."
         part = copy.copy(self)
         part.seen_masked, part.before = self.seen_masked[rows], self.before[rows]
+        if self.c.dim() == 3: part.c = self.c[rows]
         part._cached = None if self._cached is None else self._cached[rows]
         if "h" in vars(self): part.h = self.h[rows]
         return part
@@ -134,6 +159,54 @@ class DiTForward(Forward):
             raise ValueError("this checkpoint has no quality head; `navira finetune` trains one, "
                              "and the embedded model (navira.load()) has one")
         with torch.autocast(**self.autocast): return self.model.quality(self.h, self.c, self.rope)
+
+# %% ../../nbs/models/denoiser.ipynb #59199961
+def shadows_see(
+    at: Tensor, # [B, S] the place of each shadow
+    real: Tensor, # [B, S] bool: the others only fill up their row
+    L: int, # tokens
+    together: bool, # do shadows read each other?
+) -> Tensor: # [B, S, L + S] bool
+    "What each shadow reads, of the tokens and of the shadows: all tokens but its own, and itself."
+    own = torch.arange(L, device=at.device) == at[..., None]
+    itself = torch.eye(at.shape[1], dtype=torch.bool, device=at.device).expand(len(at), -1, -1)
+    return torch.cat([~own, itself | real[:, None] if together else itself], 2)
+
+def places(where: Tensor) -> tuple[Tensor, Tensor]: # [B, L] bool -> [B, S] positions; [B, S] bool: is it one of them?
+    "Where `where` is true, in order, in rows of one length: shorter ones are filled up."
+    at = where.int().argsort(dim=1, descending=True, stable=True)[:, :int(where.sum(1).max())]
+    return at, where.gather(1, at)
+
+class ShadowedForward(DiTForward):
+    "One forward pass, and shadows of the tokens at `where`."
+    def __init__(
+        self,
+        model, # `MaskedLM`
+        x: Tensor, # [B, L] int64 token ids
+        where: Tensor, # [B, L] bool
+        together: bool, # do shadows read each other?
+    ):
+        self.kept: list[Tensor] = []
+        super().__init__(model, x, kept=self.kept)
+        self.where, self.together = where, together
+
+    @cached_property
+    def shadows(self):
+        "The last residual stream of the shadows, `[N, D]` in the order of `where.nonzero()`."
+        net, (at, real) = self.model.backbone, places(self.where)
+        s = full(net.vocab_embed(torch.full_like(at, self.model.mask_id)))
+        if net.place is not None: s = s + full(net.place())[at]
+        seen = shadows_see(at, real, self.where.shape[1], self.together)[:, None]
+        for block, x in zip(net.blocks, [*self.kept, self.before], strict=True):
+            s = block.beside(s, x, self.c, self.rope, at, seen)
+        return s[real]
+
+    def left_out(
+        self,
+        where: Tensor, # [B, L] bool, true at N positions that have a shadow
+    ) -> Tensor:
+        "`[N, V]` logits of the shadows at `where`: what the network says of a token that it does not see."
+        with torch.autocast(**self.autocast): return self.words(self.shadows[where[self.where]], where)
 
 # %% ../../nbs/models/denoiser.ipynb #494f8918
 class MaskedLM(nn.Module):
@@ -157,11 +230,12 @@ class MaskedLM(nn.Module):
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device
     if TYPE_CHECKING:
-        def __call__(self, x: Tensor) -> DiTForward: ...     # runs `forward`
+        def __call__(self, x: Tensor, time: Tensor | None = None) -> DiTForward: ...     # runs `forward`
 
     def forward(
         self,
         x: Tensor, # [B, L] int64 token ids, L at most `model.length`
+        time: Tensor | None = None, # [B] in (0, 1), for a network that looks at it; None: what its masks say
     ) -> DiTForward:
         "One forward pass of the backbone; its heads run when asked. Raises `ValueError` for another shape or type."
         if x.dim() != 2 or x.dtype != torch.int64:
@@ -170,7 +244,20 @@ class MaskedLM(nn.Module):
             raise ValueError(f"x has {x.shape[1]} positions: expected 1 to {self.length}, the model's length")
         if self.config.boxes is not None and x.shape[1] != self.length:
             raise ValueError(f"x has {x.shape[1]} positions: expected {self.length}, the cells of this model's grids")
-        return DiTForward(self, x)
+        if time is not None and (self.config.p_uniform is None or time.shape != x.shape[:1]):
+            raise ValueError(f"time {list(time.shape)}: expected {list(x.shape[:1])} for a network that looks at it, "
+                             "such as GIDD's, and none for another")
+        return DiTForward(self, x, time)
+
+    def shadow(
+        self,
+        x: Tensor, # [B, L] int64 token ids, as for a pass
+        where: Tensor, # [B, L] bool: which tokens get a shadow
+        together: bool = False, # do the shadows read each other?
+    ) -> ShadowedForward:
+        "A pass that also tells, by `left_out`, what it would say of tokens that it did not see."
+        return ShadowedForward(self, x, where, together)
+
 
 # %% ../../nbs/models/denoiser.ipynb #7e2fba58
 def tiny_model(
@@ -193,6 +280,15 @@ def with_head(
     if model.quality is not None: return model
     out = MaskedLM(replace(model.config, quality_blocks=1), model.tokenizer)
     out.to(model.backbone.vocab_embed.embedding)       # its device and dtype
+    out.backbone = model.backbone
+    return out.train(model.training)
+
+def without_head(
+    model: MaskedLM, # with or without a head
+) -> MaskedLM:
+    "The model without its head: of a network that is to change, a head says nothing. The backbone is shared."
+    if model.quality is None: return model
+    out = MaskedLM(replace(model.config, quality_blocks=None), model.tokenizer)
     out.backbone = model.backbone
     return out.train(model.training)
 

@@ -26,7 +26,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
-from .checkpoints import read_json
+from .checkpoints import LAYOUTS, read_json
 from .transformers import TransformersLM, wrap
 
 # %% auto #0
@@ -108,7 +108,7 @@ def family_of(
 ) -> Family:
     "The family of a checkpoint. `ValueError` for one that is not known, or cannot be a masked diffusion model."
     kind, heads = config.get('model_type'), config.get('architectures') or []
-    known = ', '.join(sorted(['mdlm', 'proseco', *FAMILIES], key=str.lower))
+    known = ', '.join(sorted([*LAYOUTS, *FAMILIES], key=str.lower))
     if not isinstance(kind, str): raise ValueError(f'{name}: model_type={kind!r}: expected one name, such as {known}')
     if not (isinstance(heads, list) and all(isinstance(h, str) for h in heads)):
         raise ValueError(f'{name}: architectures={heads!r}: expected a list of names, such as ["LlamaForCausalLM"]')

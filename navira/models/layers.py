@@ -29,6 +29,7 @@ class Config:
     mask_id: int | None = None           # None: the last id, `vocab_size - 1`
     quality_blocks: int | None = None    # 1: a PRISM head of one block; None: no head
     boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are square grids; None: lines
+    p_uniform: float | None = None       # GIDD's share of random tokens: it looks at the time. None: no such network
 
     def __post_init__(self):
         if isinstance(self.boxes, list): object.__setattr__(self, "boxes", tuple(self.boxes))     # as JSON has it
@@ -58,6 +59,9 @@ def check_config(
     expect("mask_id", integer(mask_id) and 0 <= mask_id < c.vocab_size,
            f"expected 0 <= mask_id < vocab_size = {c.vocab_size}")
     expect("quality_blocks", c.quality_blocks in (None, 1), "expected 1, or None for no head")
+    share: Any = c.p_uniform
+    expect("p_uniform", share is None or isinstance(share, (int, float)) and 0 <= share < 1 and c.boxes is None,
+           "expected 0 <= p_uniform < 1 for GIDD's network on text, or None for MDLM's")
     if c.boxes is None: return
     expect("boxes", isinstance(c.boxes, tuple) and len(c.boxes) == 2 and all(integer(n) and n > 0 for n in c.boxes),
            "expected rows and columns of a box, such as (3, 3), or None for lines of text")
@@ -81,7 +85,8 @@ class Embedding(nn.Module):
     def forward(self, x): return F.embedding(x, self.embedding)
 
 class Norm(nn.Module):
-    "adaLN over the last dimension, `(1 + scale) N(x) + shift`, worked out in fp32 at least; `N` has a weight, no bias."
+    """adaLN over the last dimension, `(1 + scale) N(x) + shift`, in fp32 at least; `N` has a weight, no bias.
+    Shift and scale are `[D]`, or another for each row, `[B, 1, D]`."""
     def __init__(self, dim):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
@@ -89,7 +94,9 @@ class Norm(nn.Module):
         x = full(x)
         with torch.autocast(x.device.type, enabled=False):
             weight = (full(self.weight) * (1 + full(scale))).to(x)  # the layer norm's own affine map: one read of x
-            return F.layer_norm(x, weight.shape, weight, shift.to(x)).to(self.weight.dtype)
+            if weight.dim() > 1: x = torch.addcmul(shift.to(x), F.layer_norm(x, weight.shape[-1:]), weight)
+            else: x = F.layer_norm(x, weight.shape, weight, shift.to(x))
+            return x.to(self.weight.dtype)
 
 # %% ../../nbs/models/layers.ipynb #3789d453
 class SigmaMap(nn.Module):
@@ -157,6 +164,11 @@ def zero_(
     for p in module.parameters(): nn.init.zeros_(p)
     return module
 
+def modulation(layer, c, n):
+    "`n` vectors of the conditioning: `[D]` each for `c` `[1, cond_dim]`, else `[..., D]` as `c` is `[..., cond_dim]`."
+    out = layer(c)
+    return out[0].chunk(n) if out.shape[:-1] == (1,) else out.chunk(n, -1)
+
 def take(x, at):
     "Positions `at` `[B, Q]` of `x` `[B, L, D]`, or all of it."
     return x if at is None else x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
@@ -176,15 +188,17 @@ def attend(
     q: Tensor, # [B, H, Q, head_dim]
     k: Tensor, # [B, H, L, head_dim]
     v: Tensor, # [B, H, L, head_dim]
+    seen: Tensor | None = None, # [B, 1, Q, L] bool: what each query reads; None: everything
 ) -> Tensor: # [B, H, Q, head_dim]
     "Softmax attention. Where a CPU learns in bf16 it is written out: torch's fused one takes many times as long there."
     written_out = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    if not written_out: return F.scaled_dot_product_attention(q, k, v)
-    return (q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)).softmax(-1) @ v
+    if not written_out: return F.scaled_dot_product_attention(q, k, v, seen)
+    score = q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)
+    return (score if seen is None else score.masked_fill(~seen, -torch.inf)).softmax(-1) @ v
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
-    "One block on `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]`, turned by `rope = (cos, sin)`, or not: None."
+    "On `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]` or `[B, 1, cond_dim]`, turned by `rope`; None: not turned."
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
         super().__init__()
         self.n_heads, self.dropout = n_heads, dropout
@@ -197,16 +211,36 @@ class Block(nn.Module):
 
     def forward(self, x, c, rope, at=None):
         "The new `x`, `[B, L, D]`; with `at` `[B, Q]`, positions in each row, only there, `[B, Q, D]`."
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c)[0].chunk(6)
-        x = torch.addcmul(take(x, at), gate1, self.drop(self.attention(self.norm1(x, shift1, scale1), rope, at)))
+        return self.around(take(x, at), c, lambda norm: self.attention(norm(x), rope, at))
+
+    def beside(self, s, x, c, rope, at, seen):
+        "The new `s` `[B, S, D]`, beside the places `at` `[B, S]` of `x`: it reads what is `seen`, and is not read."
+        return self.around(s, c, lambda norm: self.reading(norm(s), norm(x), rope, at, seen))
+
+    def around(self, x, c, attention):
+        "`attention`, which is given the first norm, and the MLP, added to `x`."
+        shift1, scale1, gate1, shift2, scale2, gate2 = modulation(self.adaLN_modulation, c, 6)
+        x = torch.addcmul(x, gate1, self.drop(attention(lambda h: self.norm1(h, shift1, scale1))))
         return torch.addcmul(x, gate2, self.drop(self.mlp(self.norm2(x, shift2, scale2))))
 
     def attention(self, x, rope, at=None):
-        q, k, v = (a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for a in self.qkv(x, at))
+        q, k, v = map(self.heads, self.qkv(x, at))
         if rope is not None:
             here = rope if at is None else [a[at][:, None] for a in rope]
             q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
         return self.attn_out(attend(q, k, v).transpose(1, 2).flatten(2))
+
+    def reading(self, s, x, rope, at, seen):
+        "Attention of `s` `[B, S, D]` to `x` and to itself, where `seen` `[B, 1, S, L + S]`."
+        D = x.shape[-1]
+        q, k, v = map(self.heads, self.attn_qkv(s).chunk(3, -1))
+        kx, vx = map(self.heads, F.linear(x, self.attn_qkv.weight[D:]).chunk(2, -1))
+        if rope is not None:
+            here = [a[at][:, None] for a in rope]
+            q, k, kx = rotate(q, *here).to(v.dtype), rotate(k, *here).to(v.dtype), rotate(kx, *rope).to(v.dtype)
+        return self.attn_out(attend(q, torch.cat([kx, k], 2), torch.cat([vx, v], 2), seen).transpose(1, 2).flatten(2))
+
+    def heads(self, a): return a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def qkv(self, x, at=None):
         "Queries at `at` `[B, Q]`, keys and values everywhere: `[B, Q, D]` and twice `[B, L, D]`."
@@ -225,4 +259,4 @@ class OutputLayer(nn.Module):
         self.linear = zero_(nn.Linear(dim, n_out))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 2 * dim))
     def forward(self, x, c):
-        return self.linear(self.norm_final(x, *self.adaLN_modulation(c)[0].chunk(2)))
+        return self.linear(self.norm_final(x, *modulation(self.adaLN_modulation, c, 2)))

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import difflib
 import importlib.util
+import json
 import os
 import re
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..base.files import atomic_folder, check_file
 from .layers import Config
 from .denoiser import MaskedLM
 from .checkpoints import (
-    assemble, infer_config, read_ckpt, read_config, read_json, read_safetensors, save_denoiser)
+    assemble, infer_config, LAYOUTS, read_ckpt, read_config, read_json, read_safetensors, save_denoiser)
 
 # %% auto #0
 __all__ = ['HUB', 'WEIGHTS', 'read_tokenizer', 'load', 'save']
@@ -92,7 +93,7 @@ def check_tokenizer(
         raise ValueError(f"{name}: {type(tok).__name__}; expected a tokenizers.Tokenizer")
     size = tok.get_vocab_size()
     if size > config.vocab_size: raise ValueError(f"{name}: {size} tokens, but the model has {config.vocab_size}")
-    tok = _with_mask(tok, config)
+    tok = _with_mask(_renamed(tok, config), config)
     if tok.token_to_id(MASK) != config.mask_id or not _reads(tok, config.mask_id):
         raise ValueError(f"{name}: {_other_mask(tok, config)}; expected the tokenizer that the model was trained with")
     if (last := max(tok.get_vocab().values())) >= config.vocab_size:
@@ -107,6 +108,14 @@ def _with_mask(tok: Tokenizer, config: Config) -> Tokenizer:
     tok = Tokenizer.from_str(tok.to_str())
     tok.add_special_tokens([MASK])
     return tok
+
+def _renamed(tok: Tokenizer, config: Config) -> Tokenizer:
+    "GIDD's tokenizer calls its mask `[MASK]`: a copy that has our name for it. Any other is left as it is."
+    if config.p_uniform is None or tok.token_to_id(MASK) is not None: return tok
+    said = json.loads(tok.to_str())
+    for token in said["added_tokens"]:
+        if token["id"] == config.mask_id and token["special"]: token["content"] = MASK
+    return Tokenizer.from_str(json.dumps(said))
 
 def _reads(tok: Tokenizer, at: int | None) -> bool:
     "Whether the mask in a text becomes the token `at`; one that stands in the vocabulary alone may be taken to pieces."
@@ -132,7 +141,7 @@ def _tokenizer_for(
 # %% ../../nbs/models/loading.ipynb #733dd75a
 def _is_foreign(folder: Path) -> bool:
     "Is it a model of the transformers library? One in MDLM's layout is ours, and what cannot be read is refused there."
-    try: return read_json(folder / "config.json").get("model_type", "mdlm") not in ("mdlm", "proseco")
+    try: return read_json(folder / "config.json").get("model_type", "mdlm") not in LAYOUTS
     except (OSError, ValueError): return False
 
 def need_transformers(what: str) -> None:
@@ -363,9 +372,10 @@ def load(
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the Hub.
 
-    Its `config.json` says what it is: MDLM's network, or one of the transformers library (`models/families`: LLaDA,
-    Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for MDLM's, and as saved for the others. Raises
-    `FileNotFoundError`, `ValueError` or `KeyError` naming what was given, what was expected and the nearest."""
+    Its `config.json` says what it is: MDLM's network (ProSeCo's, GIDD's), or one of the transformers library
+    (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for MDLM's, and as saved for
+    the others. Raises `FileNotFoundError`, `ValueError` or `KeyError` naming what was given, what was expected and the
+    nearest."""
     place, kind = check_device(device), None if dtype is None else check_dtype(dtype)
     if device is not None and device_map is not None:
         raise ValueError(f"device={device!r} and device_map={device_map!r}: expected one of them")

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from ..base.checks import check_int
 from ..diffusion import Forward
-from .denoiser import in_full
+from .denoiser import in_full, places, shadows_see
 from .layers import full
 
 # %% auto #0
@@ -66,7 +66,10 @@ class HiddenForward(Forward):
         "`[N, V]` logits in float32 at least, in the order of `where`; `-inf` at the mask and what is suppressed."
         row, at = where.nonzero(as_tuple=True)
         if self.model.shift: at = (at - 1).clamp(min=0)
-        h, n = self.h[row, at], len(row)
+        return self.words(self.h[row, at])
+
+    def words(self, h: Tensor) -> Tensor: # [N, D] -> [N, V]
+        n = len(h)
         # oneDNN keeps a large buffer for every number of rows that it has been trained with: few numbers, then
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
         out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
@@ -78,6 +81,26 @@ class HiddenForward(Forward):
             raise ValueError('this model has no quality head; `navira finetune --model FOLDER --lora 16` trains one, '
                              'navira.load(source, head=FOLDER) loads it. backbone, mdlm and others need none')
         return self.model.quality(self.h)
+
+# %% ../../nbs/models/transformers.ipynb #2135ee6a
+class ShadowedHidden(HiddenForward):
+    "A pass of a `TransformersLM` with shadows of the tokens at `where`."
+    def __init__(
+        self,
+        model: TransformersLM,
+        x: Tensor, # [B, L] int64 token ids
+        where: Tensor, # [B, L] bool
+        together: bool, # do shadows read each other?
+    ):
+        self.model, self.seen_masked, self.where = model, x == model.mask_id, where
+        self.h, self.shadows = model.hidden_with_shadows(x, where, together)
+
+    def left_out(
+        self,
+        where: Tensor, # [B, L] bool, true at N positions that have a shadow
+    ) -> Tensor:
+        "`[N, V]` logits of the shadows at `where`: what the network says of a token that it does not see."
+        return self.words(self.shadows[where[self.where]])
 
 # %% ../../nbs/models/transformers.ipynb #6af8ff1a
 class LinearQuality(nn.Module):
@@ -163,6 +186,32 @@ class TransformersLM(nn.Module):
             more['attention_mask'] = seen.long()
         if first := self._first: more['position_ids'] = torch.arange(first, first + x.shape[1], device=x.device)[None]
         return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
+
+    def hidden_with_shadows(self, x: Tensor, where: Tensor, together: bool) -> tuple[Tensor, Tensor]:
+        "[B, L], [B, L] bool -> [B, L, D], and for each shadow in the order of `where.nonzero()` [N, D]."
+        (at, real), (B, L) = places(where), x.shape
+        seen = torch.ones(B, 1, L + at.shape[1], L + at.shape[1], dtype=torch.bool, device=x.device)
+        seen[:, 0, :L, L:], seen[:, 0, L:] = False, shadows_see(at, real, L, together)
+        seen[..., :L] &= (x >= 0)[:, None, None]
+        if self.config._attn_implementation != 'sdpa':             # the others add it to the scores
+            dtype = self.net.get_input_embeddings().weight.dtype
+            seen = torch.zeros(seen.shape, dtype=dtype, device=x.device).masked_fill(~seen, torch.finfo(dtype).min)
+        here = torch.cat([torch.arange(L, device=x.device).expand(B, -1), at], 1) + self._first
+        ids = torch.cat([x.clamp(min=0), torch.full_like(at, self.mask_id)], 1)
+        net: Any = self.net.base_model
+        h = net(input_ids=ids, position_ids=here, attention_mask=seen).last_hidden_state.to(x.device)
+        return h[:, :L], h[:, L:][real]
+
+    def shadow(
+        self,
+        x: Tensor, # [B, L] int64 token ids, as for a pass
+        where: Tensor, # [B, L] bool: which tokens get a shadow
+        together: bool = False, # do the shadows read each other?
+    ) -> ShadowedHidden:
+        "A pass that also tells, by `left_out`, what it would say of tokens that it did not see."
+        if not self.shift: return ShadowedHidden(self, x, where, together)
+        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a shadow stands at the '
+                         'place that it predicts: expected a model without shift')
 
     if TYPE_CHECKING:
         def __call__(self, x: Tensor) -> HiddenForward: ...     # runs `forward`

@@ -5,19 +5,24 @@
 # %% ../../nbs/peers/correctors.ipynb #0b4b643d
 from __future__ import annotations
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int
-from ..diffusion import nucleus
-from ..core import by_budget, Denoiser, draw_at, finish, Flip, Pass, pick, Policy, State, TopK
+from ..base.checks import check_choice, check_int, check_range
+from ..diffusion import drawer, nucleus, probability
+from ..core import (
+    by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of, Rule, Score, State,
+    TopK, unmask_until)
 from ..registry import grids, register
-from .revisers import at_clean
+from .orders import llada_counts
+from .pieces import confidence, over
+from .revisers import at_clean, unsure
 
 # %% auto #0
-__all__ = ['informed_corrector']
+__all__ = ['informed_corrector', 'core']
 
 # %% ../../nbs/peers/correctors.ipynb #55ee2c22
 def _lead(logp: Tensor, x: Tensor) -> Tensor: # [N, V], [N, 1] -> [N]
@@ -31,6 +36,8 @@ def redraw(policy: Policy, st: State, model: Denoiser, watch: Callable) -> State
     p = Pass(model, st)
     redrawn = draw_at(policy, st, p, pick('remask', policy.remask, st, p, st.committed), 'redraw')
     return finish(policy, st, p, redrawn, Pass(model, redrawn), watch)
+
+vars(redraw).update(in_place=True)     # for the survey: it replaces tokens
 
 # %% ../../nbs/peers/correctors.ipynb #74f5bada
 @register('informed-corrector', scores='ln p or margin of the token that stands', never='nothing',
@@ -51,3 +58,90 @@ def informed_corrector(
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int: return by_budget(policy, budget, n_free) + 1
     return Policy(unmask=Flip(rate), remask=TopK(doubt, check_int('k', k, 0), tau), decoupled=True, draw=nucleus(top_p),
                   steps=steps, step=redraw)
+
+# %% ../../nbs/peers/correctors.ipynb #ed3015aa
+likeliest = drawer(0.)     # what a check writes, at any temperature of the draw
+
+def brittle(
+    threshold: float, # probability that the replacement must have
+) -> Score: # of a pass over the text without the candidates
+    "-ln p of the token that stood, where another one is likeliest and likely enough; NaN elsewhere."
+    def score(st: State, q: Pass, where: Tensor) -> Tensor: # [B, L]
+        def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+            new, sure = q.drawn(likeliest, at, 'check')
+            lost = -(probability(logits, st.x[at]) + 1e-10).log()               # the authors' floor
+            return lost.masked_fill((new == st.x[at]) | ~reaches(sure, threshold), torch.nan)
+        return over(st, q, where, rate)
+    return score
+
+# %% ../../nbs/peers/correctors.ipynb #747c1973
+def is_check(i: int, T: int, every: int) -> bool:
+    "Does step i of T check? (The first has nothing to check.)"
+    return every > 0 and i % every == 0 and max(T // 4, 1) <= i < 3 * T // 4
+
+def n_checks(T: int, every: int) -> int:
+    "How many of T steps do."
+    first, end = max(T // 4, 1), 3 * T // 4
+    return (end - 1) // every - (first - 1) // every if every and first < end else 0
+
+def with_checks(every: int) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
+    "As many steps as the budget pays for, each check a pass."
+    return lambda policy, budget, n_free: next(
+        T for T in range(budget, 0, -1) if T + n_checks(T, every) <= budget)
+
+# %% ../../nbs/peers/correctors.ipynb #1dfbfe30
+@dataclass(frozen=True)
+class Before:
+    "A rule, but not among the last `n` free positions."
+    n: int
+    rule: Rule
+
+    def among(self, st: State, eligible: Tensor) -> Tensor: # [B, L] bool
+        return eligible & ((~st.fixed).flip(1).cumsum(1).flip(1) > self.n)
+
+    def rows(self, st: State, eligible: Tensor) -> Tensor: return rows_of(self.rule, st, self.among(st, eligible))
+
+    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+        return self.rule(st, p, self.among(st, eligible))
+
+@dataclass(frozen=True)
+class Checked:
+    "LLaDA's step; what the remask rule picks is masked for one more pass, and the worst of it replaced: `Policy.step`."
+    k: int # tokens replaced at most; never more than the step fills
+    threshold: float # probability that a replacement must have
+    in_place = True
+
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+        p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
+        C = pick('remask', policy.remask, st, p, st.committed)
+        q = Pass(model, st.remask(C))
+        at_most = lambda st: evaluate(n_filled, st).clamp(max=self.k)
+        R = TopK(brittle(self.threshold), at_most)(st, q, C)
+        better = st.write(R, *q.drawn(likeliest, R, 'check')) if R.any() else st
+        after = finish(policy, st, p, better, p, watch)
+        return replace(after, n_forward=after.n_forward + q.ran)
+
+n_filled = unmask_until(llada_counts)
+
+# %% ../../nbs/peers/correctors.ipynb #ed636e1b
+@register('core', scores='lead of the best token, then ln p of the token in a text without the doubtful ones',
+          never='what is written last, and the last positions', exact='heuristic', source='CORE, arXiv 2602.04096',
+          selects='in the middle of the run, every 8th step, one token, which is replaced')
+def core(
+    m: int = 32, # candidates of a check, those with the smallest lead of the best token
+    k: int = 1, # tokens that a check replaces at most
+    every: int = 8, # steps from one check to the next, between a quarter and three quarters of the run; 0 never checks
+    threshold: float = .3, # probability that a replacement must have
+    protect: int = 16, # last free positions, which are never checked
+    temperature: float = 0., # of the draw; a check takes the most likely token in any case
+    top_p: float = 1., # nucleus; 1 keeps all
+) -> Policy:
+    "CORE: LLaDA's sampler, and now and then one more pass without the doubtful tokens, which replaces the worst."
+    m, k, protect = check_int('m', m, 0), check_int('k', k, 0), check_int('protect', protect, 0)
+    every = check_int('every', every, 0, 'steps from one check to the next, 0 for none:')
+    sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
+    draw = drawer(temperature, top_p)
+    def candidates(st: State) -> Tensor: # [B]
+        return m * (evaluate(n_filled, st) > 0) * (k > 0 and is_check(st.i, st.n, every))
+    return Policy(unmask=TopK(confidence(draw), n_filled), remask=Before(protect, TopK(unsure['margin'], candidates)),
+                  decoupled=None, draw=draw, steps=with_checks(every), step=Checked(k, sure))

@@ -5,17 +5,22 @@
 # %% ../../nbs/peers/mask_predict.ipynb #c7920513
 from __future__ import annotations
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..base.checks import check_choice
 from ..diffusion import drawer
-from ..core import Policy, random_order, State, TopK
+from ..core import Denoiser, Pass, Policy, random_order, State, step, TopK
 from ..registry import register
 from .confident import low_confidence
+from .pieces import block_of, check_block, in_blocks, per_block
 
 # %% auto #0
-__all__ = ['mask_predict']
+__all__ = ['mask_predict', 'rcr']
 
 # %% ../../nbs/peers/mask_predict.ipynb #d2528b0f
 def worst_counts(st: State) -> Tensor: # [B]
@@ -33,3 +38,54 @@ def mask_predict(
     "Mask-Predict: write everything, then mask the least probable and predict again, fewer each time."
     return Policy(unmask=TopK(random_order, math.inf), remask=TopK(low_confidence, worst_counts),
                   decoupled=True, cost=1, draw=drawer(temperature, top_p))
+
+# %% ../../nbs/peers/mask_predict.ipynb #923161c6
+def standing(N: Tensor, i: int, T: int) -> Tensor:
+    "N - m_i in whole numbers: how many tokens stand after step i."
+    return N - N * (T - i - 1) // T
+
+def record(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "Minus the running confidence; without a record, that of the last draw."
+    return -st.memory.get('running', st.conf)
+
+@dataclass(frozen=True)
+class Recorded:
+    "The common step, which then notes the confidence of what it has written: for `Policy.step`."
+    fold: Callable[[Tensor, Tensor], Tensor] # the record so far and the last confidences, NaN where there is none
+
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+        after = step(replace(policy, step=None), st, model, watch)
+        return after.remember(running=self.fold(st.memory.get('running', after.conf), after.conf))
+
+records: dict[str, Recorded | None] = dict(last=None, highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
+
+# %% ../../nbs/peers/mask_predict.ipynb #cdaf1826
+@dataclass(frozen=True)
+class Begun:
+    "Every mask of the blocks that the run has come to, each block with its share of the steps."
+    length: int | None # free positions in a block; None is one block
+
+    def rows(self, st: State, eligible: Tensor) -> Tensor: return self(st, None, eligible).any(1)
+
+    def __call__(self, st: State, p: Pass | None, eligible: Tensor) -> Tensor: # [B, L] bool
+        if self.length is None: return eligible
+        now = st.i * -(-st.n_free // self.length) // st.n              # the block that step i is in, as in `per_block`
+        return eligible & (block_of(st, self.length) <= now[:, None])
+
+# %% ../../nbs/peers/mask_predict.ipynb #c09c0058
+@register('rcr', scores='probability the token had when it was drawn, or its record', never='nothing',
+          selects='the lowest, down to the count of the step', exact='heuristic, biased at any temperature',
+          source='RCR of MDPO, arXiv 2508.13148')
+def rcr(
+    running: Literal['last', 'highest', 'lowest'] = 'last', # of a position's confidences; the public code has the last
+    block_length: int | None = None, # free positions in a block; None is one block
+    temperature: float = 0., # of the draw; 0 takes the most likely token
+    top_p: float = .95, # nucleus, with the token that crosses it; at temperature 0 it changes the confidences alone
+) -> Policy:
+    "Running confidence remasking: write everything, then mask the least confident again, down to the step's count."
+    length, noted = check_block(block_length), records[check_choice('running', running, records)]
+    count = per_block(standing, length)
+    def n_again(st: State) -> Tensor: # [B] what stands beyond the count of the step before
+        return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
+    return Policy(unmask=Begun(length), remask=TopK(record, n_again), decoupled=True, cost=1, step=noted,
+                  draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length))

@@ -19,7 +19,7 @@ from ..prism import sigma_max
 from ..registry import grids, register
 
 # %% auto #0
-__all__ = ['kernel', 'remdm_cap', 'remdm_rescale', 'remdm_switch', 'remdm_loop', 'forward_backward', 'dfm']
+__all__ = ['kernel', 'remdm_cap', 'remdm_rescale', 'remdm_switch', 'remdm_loop', 'forward_backward', 'dfm', 'psi']
 
 # %% ../../nbs/peers/remdm.ipynb #b93875e9
 Grid = Callable[[int, int], float]         # i, T -> alpha before step i: 0 at i = 0, 1 at i = T
@@ -182,3 +182,37 @@ def dfm(
     "Discrete flow matching's corrector, with adaptive steps that fit the budget."
     if not 0 <= A < math.inf: raise ValueError(f'A={A}: a finite strength of at least 0')
     return kernel(corrector(lambda a: A * (a * (1 - a)) ** .25), dfm_grid(A), top_p=top_p)
+
+# %% ../../nbs/peers/remdm.ipynb #0650deed
+Kappa = Callable[[float, float], float]    # alpha_t, alpha_s -> share of the posterior, in [0, 1]
+
+def as_kappa(sigma: Sigma) -> Kappa:
+    "ReMDM's sigma as a share of the posterior; 0 where sigma is above 1 - alpha_s, more than any share can remask."
+    return lambda a_t, a_s: min(1., max(0., 1 - sigma(a_t, a_s) / (1 - a_s))) if a_s < 1 else 1.
+
+def mixture(
+    kappa: float | Kappa, # share of the posterior
+    t_on: float = 1., # the corrector takes part from t = 1 - alpha_t <= t_on on
+    t_off: float = 0., # until t <= t_off
+) -> Sigma: # of (alpha_t, alpha_s)
+    "The sigma of kappa * posterior + (1 - kappa) * the prediction, noised again."
+    share = kappa if callable(kappa) else lambda a_t, a_s: kappa
+    def sigma(a_t: float, a_s: float) -> float:
+        if not t_off + 1e-12 < 1 - a_t <= t_on + 1e-12: return 0.
+        return (1 - check_range('kappa', share(a_t, a_s), '[0, 1]', 'a share of the posterior')) * (1 - a_s)
+    return sigma
+
+# %% ../../nbs/peers/remdm.ipynb #d4d86cdc
+@register('psi', selects='each token with probability (1 - kappa) (1 - alpha_s)', scores='nothing', never='nothing',
+          exact='ancestral: a floor, error ~ 1/T if 1 - kappa = c/T', source='Psi-samplers, arXiv 2602.21185')
+def psi(
+    kappa: float | Callable[[float, float], float] = .99, # share of the posterior, or a function of alpha_t, alpha_s
+    t_on: float = 1., # the corrector takes part from t = 1 - alpha_t <= t_on on
+    t_off: float = .1, # and until t <= t_off
+    top_p: float = 0.9, # nucleus
+) -> Policy:
+    "Psi-sampler: the posterior, mixed with the prediction that is noised again."
+    if not callable(kappa): check_range('kappa', kappa, '[0, 1]', 'a share; 1 is MDLM, 0 noises all again')
+    if not 0 <= t_off <= t_on <= 1:
+        raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0, 0 <= t_off <= t_on <= 1')
+    return kernel(mixture(kappa, t_on, t_off), top_p=top_p)

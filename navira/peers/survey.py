@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..diffusion import drawer
 from ..core import Nothing, Policy
+from .loops import InTurn
 from ..registry import about, policies
 
 # %% auto #0
@@ -15,9 +16,18 @@ __all__ = ['not_run', 'survey']
 
 # %% ../../nbs/peers/survey.ipynb #14fbf9b1
 def coupling(rule: Policy) -> str:
-    "Do tokens that are remasked condition what is drawn in the same step?"
+    "Do tokens that are remasked condition what is drawn in the same step? Or are they replaced without a mask?"
+    if isinstance(rule.step, InTurn): return _in_turn(coupling(rule.step.first), coupling(rule.step.then))
+    replaced = getattr(rule.step, 'in_place', False)
+    if replaced is True: return 'replaced in place'
     if isinstance(rule.remask, Nothing): return 'nothing remasked'
-    return {False: 'coupled', True: 'decoupled', None: 'coupled, then decoupled'}[rule.decoupled]
+    coupled = {False: 'coupled', True: 'decoupled', None: 'decoupled in a part of the run'}[rule.decoupled]
+    return f'{coupled}, {replaced} is replaced in place' if replaced else coupled
+
+def _in_turn(*kinds: str) -> str:
+    "Of the phases of a run, those that change what stands."
+    said = dict.fromkeys(k for k in kinds if k != 'nothing remasked')
+    return ', then '.join(said) or 'nothing remasked'
 
 def drawing(draw: Callable) -> str: # `Policy.draw`
     "How a token is drawn, in a few words."
@@ -28,10 +38,14 @@ def drawing(draw: Callable) -> str: # `Policy.draw`
     return ', '.join(k for k, said in parts.items() if said) or 'the whole distribution'
 
 # %% ../../nbs/peers/survey.ipynb #8f1b75f3
-not_run = [dict(policy='gidd', scores='its own prediction, at every position', draws='at a low temperature',
-                selects='the position whose change is likeliest', coupling='coupled', passes=1, never='nothing',
-                exact='not run: needs a model that was trained on wrong tokens', matched='-',
-                source='GIDD, arXiv 2503.04482')]
+not_run = [
+    dict(policy='gidd', scores='nothing', selects='each position, from the posterior of its noise', passes=1,
+         draws='the whole distribution, or a random token', coupling='coupled, and replaced in place', never='nothing',
+         exact='not run: needs a network that was trained on random tokens', matched='-',
+         source='GIDD, arXiv 2503.04482'),
+    dict(policy='remedi-two-stream', scores='a confidence from a second stack of blocks', draws='argmax', passes=1,
+         selects='the best k of the free positions of the block stay', coupling='coupled', never='finished blocks',
+         exact='not run: needs its own network of 9 B parameters', matched='-', source='RemeDi, arXiv 2509.23653')]
 
 def survey() -> list[dict]: # a record for each registered policy
     "What each policy scores, how it selects, what it can never revise, and what it costs."

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from ..base.files import atomic_write
 from ..base.progress import clock
-from ..models.denoiser import MaskedLM, n_params, with_head
+from ..models.denoiser import MaskedLM, n_params
 from ..models.loading import load, mdlm_only, of_run, own, save, WEIGHTS
 from ..tasks.sudoku import Sudoku, sudoku_of
 from .settings import FinetuneConfig, read_run, SudokuConfig, TrainConfig
@@ -27,7 +27,7 @@ from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
 from .pretraining import network, tokens_of
 from .quality import _judged_record, judge_draws
-from .finetuning import _some, stages, take_average
+from .finetuning import _some, _to_train, measured_correction, stages, take_average
 from .loop import trained
 
 # %% auto #0
@@ -109,6 +109,8 @@ def export(
                   stages=past.get('stages', []) + new,
                   before=read_record(earlier, ('value', 'se')) if earlier.exists() else None,
                   **assess(model, held, run, sequences, settings['batch_size']))
+    if settings.get('objective') == 'proseco':
+        record |= measured_correction(model, held, sequences, settings['batch_size'])
     _write_json(folder / 'training.json', record)
     write_card(folder)
     return record
@@ -169,8 +171,9 @@ def _pretrained(
     return take_average(model, run), {}, [stage_record('pretrain', run, settings)]
 
 def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:
-    model = with_head(mdlm_only(load(settings['model']), 'a model card'))
-    done = [(n, c) for n, _, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
+    cfg = FinetuneConfig(**settings)
+    model = _to_train(cfg, mdlm_only(load(cfg.model), 'a model card'))
+    done = [(n, c) for n, _, c in stages(cfg) if read_checkpoint(run / n) is not None]
     new = [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done]
     return take_average(model, run / done[-1][0]), record_of(settings['model']), new
 
@@ -198,7 +201,7 @@ def model_card(
     "The model card. Its numbers are the record's."
     title = '# A masked diffusion model of Sudoku grids' if _grids(r) else '# A masked diffusion language model'
     parts = (_card_head(r), title, _card_network(r), _card_use(r), _card_data(r),
-             _card_training(r), _card_nelbo(r), _card_quality(r), _card_critic(critic))
+             _card_training(r), _card_nelbo(r), _card_quality(r), _card_correction(r), _card_critic(critic))
     return '\n\n'.join(filter(None, parts)) + '\n'
 
 def _grids(r: dict) -> tuple[int, int] | None: # rows and columns of a box; None: it writes text
@@ -208,7 +211,7 @@ def _grids(r: dict) -> tuple[int, int] | None: # rows and columns of a box; None
 def _card_head(r: dict) -> str:
     kind = 'sudoku' if _grids(r) else 'language-model'
     about = {'license': 'apache-2.0', 'language': 'en', 'library_name': 'navira', 'pipeline_tag': 'text-generation',
-             'tags': f'[masked-diffusion, {kind}, prism, navira]'}
+             'tags': f"[masked-diffusion, {kind}, {'proseco' if 'correction' in r else 'prism'}, navira]"}
     if _grids(r): del about['language'], about['pipeline_tag']
     return '\n'.join(['---', *(f'{k}: {v}' for k, v in about.items()), '---'])
 
@@ -266,10 +269,11 @@ def _card_use(r: dict) -> str:
 def _card_limits(r: dict) -> str:
     if (boxes := _grids(r)) is not None:
         height, width = boxes
-        return (f'- Grids of {height * width} x {height * width} cells with boxes of {height} x {width}, and nothing '
-                'else.\n- It draws: a puzzle may come out wrong, and nothing in it proves that one has no solution.\n'
-                '- Quality head: it estimates whether a digit is the one of the grid that the puzzle was made from. A '
-                'puzzle with several solutions has several right ones.')
+        text = (f'- Grids of {height * width} x {height * width} cells with boxes of {height} x {width}, and nothing '
+                'else.\n- It draws: a puzzle may come out wrong, and nothing in it proves that one has no solution.')
+        if 'quality' not in r: return text
+        return text + ('\n- Quality head: it estimates whether a digit is the one of the grid that the puzzle was made '
+                       'from. A puzzle with several solutions has several right ones.')
     size, seen = sum(r['parameters'].values()) / 1e6, sum(s['tokens'] for s in r['stages']) / 1e6
     length, chars = r['network']['model_length'], r['nelbo']['chars_per_token']
     limits = [
@@ -296,7 +300,18 @@ def _card_training(r: dict) -> str:
             for s in r['stages']]
     recipe = lambda s: ', '.join(f'{k} {v}' for k, v in s['recipe'].items())
     recipes = [f"Recipe of `{s['name']}`: {recipe(s)}." for s in r['stages']]
-    return '\n\n'.join(('## Training', _markdown_table('stage | steps | tokens seen | time | device', rows), *recipes))
+    table = _markdown_table('stage | steps | tokens seen | time | device', rows)
+    return '\n\n'.join(('## Training', table, *filter(None, map(_card_objective, r['stages'])), *recipes))
+
+_BACKPLAY = "BackPlay's (arXiv 2601.06428). The quality head alone learned, from the network's own early draws."
+_OBJECTIVES = {
+    'backplay': _BACKPLAY, 'backplay-own': _BACKPLAY,
+    'proseco': "ProSeCo's (arXiv 2602.11590). The network learned to unmask and, at its own argmax fill of the masks, "
+               'to say the true token everywhere. The head of its base judged another network, and was left out.'}
+
+def _card_objective(stage: dict) -> str | None: # whose it was; None: PRISM's or pretraining's, said elsewhere
+    name = stage['recipe'].get('objective')
+    return f"Objective of `{stage['name']}`: {_OBJECTIVES[name]}" if name in _OBJECTIVES else None
 
 # %% ../../nbs/training/card.ipynb #dfdef93d
 def _card_nelbo(r: dict) -> str:
@@ -324,6 +339,23 @@ def _card_curve(r: dict) -> str:
 # %% ../../nbs/training/card.ipynb #960d1b45
 def _card_quality(r: dict) -> str | None:
     return '## Quality head\n\n' + _believed(r, '8 positions') if 'quality' in r else None
+
+def _card_correction(r: dict) -> str | None:
+    if 'correction' not in r: return None
+    c, b = r['correction'], (r.get('before') or {}).get('correction')
+    what = 'grids' if _grids(r) else 'texts'
+    text = (f"On {c['sequences']:,} validation {what}, t uniform, all masks were filled with the model's argmax, and "
+            'the result was read again: of its wrong tokens so many have the true one for their argmax, of its right '
+            'ones so many keep it.')
+    said = lambda v: '–' if v is None else f'{v:.3f}'
+    share = lambda of, name: '{} ({} to {})'.format(*(said(of[name][k]) for k in ('value', 'low', 'high')))
+    rows = [f"{name} | {share(b, name) if b else ''} | {share(c, name)}" for name in ('fixed', 'kept')]
+    rows += [f"right, {when} | {format(b[key], '.3f') if b else ''} | {c[key]:.3f}"
+             for when, key in (('of the fill', 'before'), ('after the second look', 'after'))]
+    noise = [f"{n['above']:.1f} to {n['to']:.1f} | "
+             + ' | '.join(said(n[k]) for k in ('fixed', 'kept', 'before', 'after')) for n in c['by_noise']]
+    return '\n\n'.join(('## Self-correction', text, _markdown_table('share | before training | now', rows),
+                        _markdown_table('masked | fixed | kept | right before | right after', noise)))
 
 def _card_critic(
     r: dict | None, # what `critic-training.json` holds

@@ -15,17 +15,17 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from ..base.files import atomic_write
-from ..models.denoiser import MaskedLM, with_head
+from ..models.denoiser import MaskedLM, with_head, without_head
 from ..models.loading import load
 from ..tasks.sudoku import sudoku_of, written_by
 from .data import Corpus
 from .settings import AdaptConfig, FinetuneConfig
 from .runs import read_checkpoint, read_record, unusable
 from .loop import Run, seeded, Stage
-from .objectives import BackPlay, Prism
+from .objectives import BackPlay, Prism, ProSeCo
 from .bound import characters, evaluate_nelbo
 from .pretraining import run_task, Task
-from .quality import auroc, judge_draws
+from .quality import _corrected_record, auroc, correct_fills, judge_draws
 
 # %% auto #0
 __all__ = ['finetune']
@@ -60,16 +60,19 @@ def finetune(
     stop: int | None = None, # interrupt each stage after this many steps
     tell: Callable[[str], None] | None = None, # is told how long a stage takes; None: nobody
 ) -> Path: # folder of the model, for `navira.load`; the run folder if interrupted
-    "Gives a denoiser a quality head, or goes on where the run in `cfg.out` stopped."
+    "Gives a denoiser a quality head, or teaches it to correct itself; goes on where the run in `cfg.out` stopped."
     from navira.training.card import export, export_adapter
     base = load(cfg.model)
     if isinstance(base, MaskedLM):
         if cfg.lora: raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns as a whole; "
                                       'expected 0, or a model of the transformers library')
-        with seeded(cfg.seed, 0): model = with_head(base)                       # a new head is a function of the seed
+        with seeded(cfg.seed, 0): model = _to_train(cfg, base)                  # a new head is a function of the seed
         task = Task(_length_of(cfg, base, base.length), _tokenizer_of(model, cfg), lambda run: _finetuning(run, model),
                     export)
         return run_task(task, cfg, progress, stop, tell)
+    if cfg.objective == 'proseco':
+        raise ValueError("objective='proseco': it trains a whole network, and this one is of the transformers library; "
+                         "expected a model of MDLM's architecture, or objective='prism'")
     if not cfg.lora and cfg.joint_steps:
         cfg = dataclasses.replace(cfg, joint_steps=0)
         if tell: tell('lora=0: the network stays as it is, and its head alone is trained')
@@ -78,6 +81,9 @@ def finetune(
     length, written = _length_of(cfg, base), lambda run, folder: export_adapter(run, folder, large)
     task = Task(length, _tokenizer_of(large, cfg), lambda run: _finetuning(run, large), written, eos=_end_of(large))
     return run_task(task, cfg, progress, stop, tell)
+
+def _to_train(cfg: FinetuneConfig, base: MaskedLM) -> MaskedLM:
+    return without_head(base) if cfg.objective == 'proseco' else with_head(base)
 
 def _length_of(cfg: AdaptConfig | FinetuneConfig, model: Any, most: int = 512) -> int: # L, tokens a sequence
     length = cfg.length or min(most, model.length)
@@ -90,19 +96,23 @@ def _end_of(model: TransformersLM) -> int: # id of the token between two documen
         if end not in (None, model.mask_id): return end
     raise ValueError('model: its tokenizer names no token that ends a text; expected an eos_token or sep_token')
 
-def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`, with a head
+def _finetuning(run: Run, model: Any) -> Iterator[Stage]: # a `MaskedLM` or a `TransformersLM`
     cfg = run.cfg
     characters(run.out, model.tokenizer, run.held)                 # text to evaluate with at the end, or an error now
-    if run.acc.is_main_process: before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences, cfg.batch_size)
+    if run.acc.is_main_process:
+        before(model.to(run.acc.device), run.held, run.out, cfg.final_sequences, cfg.batch_size, cfg.objective)
     for name, steps, c in stages(cfg):
         (run.out / name).mkdir(exist_ok=True)
         joint = name == 'joint'
         _let_learn(model, joint)
-        loss: Prism | BackPlay
-        if cfg.objective == 'prism': loss = Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
-        else: loss = BackPlay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
-        yield Stage(loss, steps, c, run.out / name, _progress_of(run.held, cfg, joint))
+        yield Stage(_objective_of(cfg, model, joint), steps, c, run.out / name, _progress_of(run.held, cfg, joint))
         take_average(model, run.out / name)
+
+def _objective_of(cfg: FinetuneConfig, model: Any, joint: bool) -> Prism | BackPlay | ProSeCo:
+    if cfg.objective == 'prism': return Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
+    if cfg.objective == 'proseco':
+        return ProSeCo(model, cfg.correction_weight, cfg.t_min, cfg.fill_all, cfg.mistakes_first)
+    return BackPlay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
 
 def _let_learn(model: MaskedLM | TransformersLM, joint: bool) -> None:
     "The head alone, or the backbone or its adapter too."
@@ -138,12 +148,18 @@ def before(
     out: Path,
     sequences: int | None = None, # how many of them; None: all
     batch_size: int = 64,
+    objective: str = 'prism', # as in `FinetuneConfig`
 ) -> None:
-    "Writes the NELBO before fine-tuning, once, with the noise that the one after will have."
+    "Writes the NELBO before fine-tuning, once, with the noise that the one after will have; and what is corrected."
     path = out / 'before.json'
     if path.exists(): read_record(path, ('value', 'se')); return
-    e = evaluate_nelbo(model.eval(), held, sequences, batch_size)
-    with atomic_write(path) as temp: temp.write_bytes(json.dumps(dataclasses.asdict(e)).encode())
+    e = dataclasses.asdict(evaluate_nelbo(model.eval(), held, sequences, batch_size))
+    if objective == 'proseco': e |= measured_correction(model, held, sequences, batch_size)
+    with atomic_write(path) as temp: temp.write_bytes(json.dumps(e).encode())
+
+def measured_correction(model: Any, held: np.ndarray, sequences: int | None, batch_size: int) -> dict: # 'correction'
+    return _corrected_record(correct_fills(model, _some(held, sequences or len(held)), batch_size))
+
 
 # %% ../../nbs/training/finetuning.ipynb #02140bf6
 def _progress_of(
@@ -151,9 +167,12 @@ def _progress_of(
     cfg: FinetuneConfig,
     joint: bool, # does the backbone learn?
 ) -> Callable[[MaskedLM], dict]:
-    "What is measured while fine-tuning: AUROC, and the NELBO if it can change."
+    "What is measured while fine-tuning: AUROC, or what is corrected; and the NELBO if it can change."
     def evaluate(model):
         e = evaluate_nelbo(model, held, cfg.eval_sequences, cfg.batch_size) if joint else None
+        if e and cfg.objective == 'proseco':
+            c = correct_fills(model, _some(held, cfg.eval_sequences), cfg.batch_size)
+            return dict(fixed=c.fixed.value, kept=c.kept.value, nelbo=e.value, nelbo_se=e.se)
         q = judge_draws(model, _some(held, cfg.eval_sequences), cfg.fill, cfg.nucleus, cfg.batch_size)
         return dict(auroc=auroc(q.score, q.right)) | (dict(nelbo=e.value, nelbo_se=e.se) if e else {})
     return evaluate

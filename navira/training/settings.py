@@ -142,13 +142,13 @@ class AdaptConfig(LoopConfig):
 # %% ../../nbs/training/settings.ipynb #ef2e56e1
 @dataclass(kw_only=True)
 class FinetuneConfig(LoopConfig):
-    "PRISM's fine-tuning: the head alone, then everything."
+    "Fine-tuning: PRISM's, the head alone and then everything; BackPlay's, the head; ProSeCo's, the network alone."
     command: ClassVar[str] = 'finetune'
     model: str | None = None # a folder with a trained model, or a Hub id; None: the embedded one
     lora: int = 0 # rank of LoRA, for a model of the transformers library; 0: its network stays as it is
     length: int | None = None # L, tokens a sequence; None: the model's, at most 512
     gradient_checkpointing: bool = False # less memory for a third more time; for a model of the transformers library
-    objective: str = 'prism' # of the head: 'prism', 'backplay' (arXiv 2601.06428; the network stays), 'backplay-own'
+    objective: str = 'prism' # also 'backplay', 'backplay-own' (the head alone); 'proseco' (self-correction, no head)
     head_steps: int = 1500 # stage 1: the head learns, the backbone stands still
     joint_steps: int = 500 # stage 2: both learn
     head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
@@ -156,6 +156,10 @@ class FinetuneConfig(LoopConfig):
     drafts: int = 1 # n_y: states y made from one z (the paper's code: 4)
     nucleus: float = 0.9 # P of the draws that fill them
     mdlm_weight: float = 0.5 # lambda, weight of the pretraining loss in stage 2
+    correction_weight: float = 1.0 # of ProSeCo's loss at the model's own fill, beside the pretraining loss
+    t_min: float = 0.1 # for ProSeCo: least noise level
+    fill_all: bool = False # for ProSeCo: the argmax stands in for the visible tokens too
+    mistakes_first: bool = False # for ProSeCo: a right token of the fill costs 1 - p and not -log p
     final_sequences: int | None = None # of validation text, measured before and at the end; None: all
     lr: float = 3e-4
     warmup: int = 100
@@ -168,13 +172,18 @@ class FinetuneConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice('objective', self.objective, ('prism', 'backplay', 'backplay-own'))
-        if self.objective != 'prism':
-            if self.lora:
-                raise ValueError(f'lora={self.lora}: objective={self.objective!r} trains the head alone; expected 0')
-            self.joint_steps = 0
+        check_choice('objective', self.objective, ('prism', 'backplay', 'backplay-own', 'proseco'))
+        if self.objective != 'prism': self._one_stage()
         if not self.head_steps + self.joint_steps:
             raise ValueError('head_steps=0 and joint_steps=0: nothing to train; expected at least 1 of either')
+
+    def _one_stage(self) -> None:
+        trains = 'network, and no adapter' if self.objective == 'proseco' else 'head alone'
+        if self.lora:
+            raise ValueError(f'lora={self.lora}: objective={self.objective!r} trains the {trains}; expected 0')
+        if self.objective != 'proseco': self.joint_steps = 0
+        elif self.joint_steps: self.head_steps = 0
+        else: raise ValueError("joint_steps=0: objective='proseco' has no other stage; expected at least 1")
 
 # %% ../../nbs/training/settings.ipynb #92be8f0c
 _ABOVE_0, _MANY = math.ulp(0.), 2**40    # the smallest number above 0; of steps, and whatever else is counted
@@ -185,7 +194,8 @@ _RANGES = dict(
     tokens=(1, 2**53), epochs=(1, 2**20), minutes=(_ABOVE_0, None), length=(2, 2**20), dim=(1, 2**16),
     blocks=(1, 1024), heads=(1, 1024), cond_dim=(1, 2**16), vocab_size=(258, 2**31), dropout=(0, 0.99),
     steps=(1, _MANY), head_steps=(0, _MANY), joint_steps=(0, _MANY), head_lr=(0, None), fill=(1, 2**20),
-    drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None), lora=(0, 4096), final_sequences=(2, _MANY))
+    drafts=(1, 1024), nucleus=(0.01, 1), mdlm_weight=(0, None), lora=(0, 4096), correction_weight=(0, None),
+    t_min=(0.001, 0.999), final_sequences=(2, _MANY))
 
 def check_settings(
     cfg: LoopConfig, # its fields are converted in place

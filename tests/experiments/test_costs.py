@@ -185,4 +185,4 @@ def test_a_policy_without_a_budget_is_timed_by_one_that_keeps_to_it(home, monkey
         estimate(replace(s, entries=(Entry('prism'), Entry('eb'))), home.model, fresh=True).hours > 0
     ).all()
     assert set(timed) == {'prism', 'eb'}
-    assert len({kind(c) for c in cells(read_sweep('small'))}) <= 10       # about a second each on two cores
+    assert len({kind(c) for c in cells(read_sweep('small'))}) <= 20       # about a second each on two cores

@@ -17,6 +17,8 @@ TINY = Config(
 
 HEAD = replace(TINY, quality_blocks=1)
 
+TIMED = replace(HEAD, p_uniform=.2)
+
 X = torch.tensor([[1, 10, 3, 10, 0], [10, 10, 7, 2, 10]])
 
 def noisy(config=HEAD, seed=0, scale=.3):
@@ -41,8 +43,9 @@ def no_grad():
 
 # --- the network ------------------------------------------------------------------------------------------------------
 
-def plain_forward(w, x, n_blocks, n_heads):
-    "MDLM's forward, from its description (samplers.md 7), full logits; `w`: names (no prefix) -> tensors of one type."
+def plain_forward(w, x, n_blocks, n_heads, time=0.):
+    """MDLM's forward, from its description (samplers.md 7), full logits; `w`: names (no prefix) -> tensors of one type.
+    GIDD's is told a time."""
 
     def norm(x, weight):
         return (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt() * weight
@@ -55,7 +58,8 @@ def plain_forward(w, x, n_blocks, n_heads):
         return torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
     B, L = x.shape
     h = w["vocab_embed.embedding"][x]
-    c = torch.cat([torch.ones(128), torch.zeros(128)]).to(h.dtype)[None]                    # cos and sin of 0
+    angle = time * 10000. ** (-torch.arange(128, dtype=torch.float64) / 128)                # of MDLM 0
+    c = torch.cat([angle.cos(), angle.sin()]).to(h.dtype)[None]
     c = F.silu(linear(F.silu(linear(c, "sigma_map.mlp.0")), "sigma_map.mlp.2"))
     for i in range(n_blocks):
         b = f"blocks.{i}."

@@ -642,3 +642,47 @@ def test_a_training_run_finds_its_model(tmp_path):
 @pytest.mark.parametrize("source", [3, b"x", ["a"], object()])
 def test_what_is_no_source(source):
     with pytest.raises(ValueError, match=f"source={type(source).__name__}: expected a folder, a file"): load(source)
+
+# --- GIDD's folders ---------------------------------------------------------------------------------------------------
+
+GIDD = replace(TINY, p_uniform=.1, dropout=0.)
+
+def gidd_folder(folder, model, **more):
+    "As its authors' script writes it: their names, no prefix, the tables of the rotation, a mask called [MASK]."
+    folder.mkdir(parents=True)
+    c = model.config
+    said = dict(
+        model_type="dit", architectures=["DIT"], auto_map={"AutoModelForMaskedLM": "modeling_dit.DIT"},
+        vocab_size=c.vocab_size, max_seq_len=c.model_length, hidden_size=c.hidden_dim, timestep_cond_dim=c.cond_dim,
+        num_hidden_layers=c.n_blocks, num_attention_heads=c.n_heads, attention_dropout=c.dropout, p_uniform=c.p_uniform,
+        t_eps=1e-4, torch_dtype="float32", transformers_version="4.49.0")
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (said | more).items() if v != "absent"}))
+    state = {k.removeprefix("backbone."): v.contiguous() for k, v in model.state_dict().items() if "inv_freq" not in k}
+    table = torch.ones(1, c.model_length, 3, 1, c.hidden_dim // c.n_heads)
+    save_file(state | {f"rotary_emb.{k}_cached": table.clone() for k in ("cos", "sin")}, folder / "model.safetensors")
+    tok = small_tokenizer(); tok.add_special_tokens(["[MASK]"])
+    tok.save(str(folder / "tokenizer.json"))
+    return folder
+
+def test_a_folder_of_gidd(tmp_path):
+    "Weights, sizes, mask and share of random tokens are its own; saved by us and loaded again, it is the same."
+    import navira
+    model = noisy(GIDD)
+    first = load(gidd_folder(tmp_path / "hub", model))
+    save(first, tmp_path / "ours")
+    second = load(tmp_path / "ours")
+    for lm in (first, second):
+        assert lm.config == GIDD and lm.mask_id == 10 and lm.length == 12 and same(lm, model)
+        assert lm.tokenizer.encode("a <|mask|> c").ids == [0, 10, 2]
+        assert torch.equal(lm(X).logits(X == 10), model(X).logits(X == 10))
+    assert (navira.sample(first, "backbone", 4, length=8, n=2, seed=0, progress=False).tokens < 10).all()
+
+@pytest.mark.parametrize("more, words", [
+    (dict(timestep_cond_dim="absent"), ("no timestep_cond_dim", "GIDD")), (dict(p_uniform="absent"), ("no p_uniform",)),
+    (dict(t_eps=.01), ("t_eps=0.01", "expected 0.0001")), (dict(p_uniform=1.), ("p_uniform=1.0", "expected 0 <=")),
+    (dict(num_hidden_layers=3), ("not the weights of this configuration", "missing")),
+    (dict(vocab_size=128), ("mask is token 127",)), (dict(num_attention_heads=3), ("hidden_dim=16",))])
+def test_what_is_no_folder_of_gidd(tmp_path, more, words):
+    folder = gidd_folder(tmp_path / "hub", noisy(GIDD), **more)
+    with pytest.raises(ValueError) as e: load(folder)
+    assert all(w in str(e.value) for w in words), str(e.value)

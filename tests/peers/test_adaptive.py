@@ -1,4 +1,4 @@
-"""As many tokens as the model is sure of: Fast-dLLM, EB, DUS and first-hitting against loops, joints and bounds."""
+"""As many as the model is sure of: Fast-dLLM, KLASS, EB, DUS and first-hitting against loops, joints and bounds."""
 import itertools, math
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.core import Pass, State, pick
+from navira.core import Pass, State, pick, step
 from navira.diffusion import Forward, drawer
-from navira.peers.adaptive import AtLeast, dilated, dus, eb, excess, fast_dllm
+from navira.peers.adaptive import AtLeast, dilated, divergence, dus, eb, excess, fast_dllm, klass
 from navira.peers.pieces import negentropy
 from navira.registry import policy
 from navira.sampling import n_steps, sample
@@ -182,9 +182,108 @@ def test_dus_steps_ranks_and_short_blocks():
     first = lambda b: s.trace.unmasked[:, b].int().argmax(0)[int((x[b] != model.mask_id).sum()):].tolist()
     assert first(1) == [0, 2, 1, 2, 0, 2, 1, 2] and first(0)[:8] == first(1)
 
+# ---- klass
+
+def klass_loop(model, x, length, tau, near, H):
+    "KLASS's loop: one row, full distributions of every pass"
+    x, P, n, past = x.clone(), int((x != model.mask_id).sum()), 0, []
+    for b in range(P, len(x), length):
+        age = 0
+        while (x[b:b + length] == model.mask_id).any():
+            past.append(distributions64(model, x))
+            q, age, n = past[-1], age + 1, n + 1
+            here = [j for j in q if j < b + length]
+            def moved(j, h):
+                if len(past) < h + 2: return math.inf
+                return sum(a * math.log(a / c) for a, c in zip(past[-h - 1][j], past[-h - 2][j]) if a > 0)
+            sure = [j for j in here if max(q[j]) > tau and age >= H and all(moved(j, h) < near for h in range(H))]
+            for j in sure or top({j: max(q[j]) for j in here}, 1): x[j] = q[j].index(max(q[j]))
+    return x, n
+
+def distributions64(model, x):
+    masked = x == model.mask_id
+    q = model(x[None]).logits(masked[None]).double().softmax(-1)
+    return dict(zip(masked.nonzero().flatten().tolist(), q.tolist()))
+
+class Sharp(Tiny):
+    "`Tiny`, much surer of its tokens"
+    def __init__(self, *args, **kw):
+        super().__init__(*args, **kw)
+        self.W = 2 * self.W
+
+@given(hs.integers(0, 60), hs.sampled_from([(0, 11), (3, 4), (2, 6)]), hs.sampled_from([.2, .4, .6, .9]),
+       hs.sampled_from([1e-3, .02, .1, 1., 20.]), hs.integers(1, 3))
+def test_klass_is_its_loop(seed, shape, tau, near, H):
+    (P, length), model = shape, Sharp(11, 5, seed=seed)
+    x = prompts(model, P)
+    out = sample(model, klass(tau, near, H, length), 1, prompt=x)
+    want, n = klass_loop(model, x[0], length, tau, near, H)
+    assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
+
+def test_klass_in_the_loop_takes_several_at_once():
+    "That test would say little if every step were the fallback's"
+    loop = lambda m, H: klass_loop(m, prompts(m, 0)[0], 11, .4, .1, H)[1]
+    runs = [loop(Sharp(11, 5, seed=s), H) for s in range(20) for H in (1, 2)]
+    assert sum(n < 11 for n in runs) > 15 and len(set(runs)) > 4
+
+def test_rows_of_a_batch_have_their_own_history():
+    "Rows with several prompts are in other blocks, and some are done: each goes as it does alone"
+    model = Sharp(11, 5, seed=3)
+    x = prompts(model, 0, 9, 4, 1)
+    together = sample(model, klass(.4, .1, 2, 4), 1, 4, seed=2, prompt=x)
+    for b in range(4):
+        st = State.start(x[b:b + 1], 5, 11, Noise(2, torch.tensor([b])))
+        for _ in range(11): st = step(klass(.4, .1, 2, 4), st, model)
+        assert torch.equal(st.x[0], together.tokens[b]) and st.n_forward[0] == together.n_forward[b]
+
+def test_what_a_row_remembers_goes_with_the_row():
+    model = Sharp(6, 5)
+    st = State.start(prompts(model, 0, 2, 5), 5, 6, Noise(0, torch.arange(3)))
+    st = step(klass(.9, .1, 2, None), st, model)
+    assert set(st.memory) == {'logits', 'sure', 'kl', 'block', 'age'} and all(len(v) == 3 for v in st.memory.values())
+    kept = st.memory['logits'].clone()
+    rest = st[torch.tensor([True, False, True])]
+    assert torch.equal(rest.memory['kl'], st.memory['kl'][[0, 2]])
+    step(klass(.9, .1, 2, None), st, model)
+    assert torch.equal(st.memory['logits'], kept)                       # nothing edits what it was handed
+
+def test_a_large_vocabulary_is_computed_once_and_in_portions(monkeypatch):
+    import navira.core, navira.peers.pieces
+    model = Sharp(12, 5, seed=1)
+    plain = sample(model, klass(.4, .1, 2, None), 1, 3, prompt=prompts(model, 0, 1, 5))
+    asked, model.asked = sum(model.asked), []
+    thirds = torch.arange(12) % 3 == torch.arange(3)[:, None]
+    small = lambda model, where, most=0: [where & third for third in thirds if (where & third).any()]
+    for module in (navira.core, navira.peers.pieces): monkeypatch.setattr(module, 'portions', small)
+    parts = sample(model, klass(.4, .1, 2, None), 1, 3, prompt=prompts(model, 0, 1, 5))
+    assert torch.equal(parts.tokens, plain.tokens) and max(model.asked) <= 12 and sum(model.asked) == asked
+
+def test_its_ends_are_other_rules():
+    model = Sharp(9, 5)
+    run = lambda rule: sample(model, rule, 9, 40, prompt=prompts(model, 2))
+    one = run('llada-low-confidence').tokens
+    for rule in (klass(kl=0., block_length=None), klass(threshold=1., block_length=None)):
+        assert torch.equal(run(rule).tokens, one) and (run(rule).n_forward == 7).all()
+    for tau in (.3, .6):
+        a, b = run(klass(tau, math.inf, 1, 4)), run(fast_dllm(tau, 4))
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
+
+def test_the_divergence_is_that_of_the_two_distributions():
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(50, 7, generator=g, dtype=torch.float64) for _ in range(2))
+    a[:, 3] = b[:, 3] = -torch.inf
+    p, q = a.softmax(-1), b.softmax(-1)
+    want = torch.where(p > 0, p * (p / q).log(), 0).sum(-1)
+    torch.testing.assert_close(divergence(a, b), want, rtol=1e-9, atol=1e-9)
+    assert (divergence(a, a) == 0).all() and (divergence(a, b) - divergence(b, a)).abs().min() > 1e-6
+
 @pytest.mark.parametrize('name, kw, parts', [
     ('fast-dllm', dict(threshold=0.), ('threshold=0', '(0, 1]')),
     ('fast-dllm', dict(threshold=1.01), ('threshold=1.01', '(0, 1]')),
+    ('klass', dict(threshold=1.2), ('threshold=1.2', '[0, 1]')),
+    ('klass', dict(kl=-.1), ('kl=-0.1', '[0, inf]', 'nats')),
+    ('klass', dict(history=0), ('history=0', 'at least 1')),
+    ('klass', dict(block_length=0), ('block_length=0', 'at least 1')),
     ('eb', dict(gamma=-1.), ('gamma=-1', '[0, inf]', 'nats')),
     ('eb', dict(gamma=math.nan), ('gamma=nan', '[0, inf]')),
     ('dus', dict(threshold=-.5), ('threshold=-0.5', '[0, 1]')),

@@ -1,4 +1,4 @@
-"""Token-Critic: joint ranking in two rules, and its policy on toys and networks."""
+"""Token-Critic and G-Star: joint ranking in two rules, and their policies on toys and networks."""
 import math
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from scipy import stats
 from navira.base.noise import Noise
 from navira.core import State, TopK, n_unmask, step
 from navira.models.critic import Critic
-from navira.peers.critics import CriticStep, standing, token_critic
-from navira.peers.revisers import Below
+from navira.peers.critics import BelowAll, CriticStep, first_late, g_star, kept_of, standing, token_critic
+from navira.peers.revisers import Below, level
 from navira.prism import backbone
 from navira.sampling import sample
 from helpers.critics import Flat, Seen
@@ -150,6 +150,79 @@ def test_refusals():
     with pytest.raises(ValueError, match='top_p=0'): token_critic(lm, top_p=0.)
     with pytest.raises(ValueError, match='budget=1'): sample(lm, token_critic(Critic.of(lm)), 1)
     assert token_critic(critic=lm, noise=1).step.critic is lm
+
+# --- G-Star ---------------------------------------------------------------------------------------------------------
+
+def star(model, critic, x, T, seed, t_on, tau, P=.9):
+    "The rule as its authors' script has it, by loops: MDLM's step; late fill, rate, mask ceil(N s) by Gumbel top-k"
+    from toys import everywhere, pick, truncate
+    M, (B, L) = model.mask_id, x.shape
+    free, U = [[j for j in range(L) if x[b, j] == M] for b in range(B)], Noise(seed, torch.arange(B))
+    for i in range(T):
+        u = {k: U.uniform(i, k, L).tolist() for k in ('token', 'critic', 'flip', 'ties')}
+        logits, y = everywhere(model, x)[0], x.clone()
+        late = T - i <= t_on * T + 1e-9
+        for b in range(B):
+            for j in free[b]:
+                if x[b, j] == M and (late or u['flip'][b][j] < 1 / (T - i)):
+                    y[b, j] = pick(truncate(logits[b, j].double().softmax(-1).tolist(), P), u['token'][b][j])
+        if not late: x = y; continue
+        g = critic(y).quality().double()
+        for b in range(B):
+            n = math.ceil(len(free[b]) * (T - i - 1) / T)
+            error = {j: -g[b, j].item() - tau * math.log(-math.log(u['critic'][b][j])) for j in free[b]}
+            for j in sorted(free[b], key=lambda j: (-error[j], -u['ties'][b][j]))[:n]: y[b, j] = M
+        x = y
+    return x
+
+
+@pytest.mark.parametrize('t_on, tau', [(.3, 1.), (.6, 0.), (1., .3), (0., 1.)])
+@pytest.mark.parametrize('T', [2, 4, 9])
+def test_g_star_token_for_token(T, t_on, tau):
+    "Prompts of different length, two batch sizes, against the loops"
+    lm = small_lm(); c = critic_like(lm)
+    x = torch.full((6, 12), lm.mask_id)
+    x[0, 6] = 7; x[1, :3] = 4; x[2, :11] = 2; x[3, ::2] = 5; x[4, 2] = 1; x[5, 9] = 8
+    rule = g_star(c, t_on, tau)
+    budget = rule.step.cost(T)
+    for batch in (1, 6):
+        res = sample(lm, rule, budget, 6, 3, prompt=x, batch_size=batch)
+        assert res.n_steps == T and torch.equal(res.tokens, star(lm, c, x, T, 3, t_on, tau))
+        assert res.n_forward.max() <= budget and torch.equal(res.tokens[x != lm.mask_id], x[x != lm.mask_id])
+
+
+def test_a_row_that_ran_ahead_is_taken_back():
+    "The ancestral phase has filled all by chance; from the first late step on as many are masked as in other rows"
+    lm = small_lm(); c = critic_like(lm)
+    full = torch.arange(24).view(2, 12) % 9
+    s = State.start(torch.full((2, 12), lm.mask_id), lm.mask_id, 8, Noise(0, torch.arange(2)))
+    s = replace(s, x=full, i=5)
+    after = step(g_star(c, 1., 0.), s, lm)
+    assert (after.masked.sum(1) == 3).all() and after.n_forward.tolist() == [1, 1]       # the critic's alone
+    q = c(full).quality()
+    assert (q[after.masked].view(2, 3).amax(1) <= q[~after.masked].view(2, 9).amin(1)).all()
+    keep = level(kept_of)
+    says = lambda *_: q
+    assert not Below(says, keep)(s, None, s.committed).any() and BelowAll(says, keep)(s, None, s.committed).any()
+
+
+@given(st.integers(1, 400), st.floats(0, 1))
+def test_g_star_takes_all_the_steps_that_the_budget_pays_for(budget, t_on):
+    rule = g_star(Indifferent(small_lm()), t_on)
+    T, cost = rule.steps(rule, budget, None), rule.step.cost
+    late = [i for i in range(T) if 1 - i / T <= t_on + 1e-9]
+    assert cost(T) <= budget < cost(T + 1) and cost(T) == T + max(len(late) - 1, 0)
+    assert late == list(range(first_late(T, t_on), T))
+
+
+def test_g_star_refuses_what_it_cannot_do():
+    lm = small_lm()
+    for bad in (-.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match='t_on='): g_star(lm, bad)
+    for bad in (-1., math.nan, math.inf):
+        with pytest.raises(ValueError, match='tau='): g_star(lm, tau=bad)
+    with pytest.raises(ValueError, match='rates 8 positions, and there are 12'):
+        sample(lm, g_star(Critic.of(small_lm(model_length=8))), 4)
 
 # --- training -------------------------------------------------------------------------------------------------------
 

@@ -9,20 +9,20 @@ from scipy import stats
 
 from navira.base.noise import Noise
 from navira.core import Flip, State, step
-from navira.peers.remdm import dfm_grid, dfm_times, kernel, loop_grid
+from navira.peers.remdm import as_kappa, dfm_grid, dfm_times, kernel, loop_grid, mixture, psi, tempered
 from navira.prism import sigma_max
 from navira.registry import grids, policy
 from navira.sampling import sample
 from helpers.peers import Fixed, N, state
 from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted, random_joint
 
-KERNELS = ['mdlm', 'remdm-cap', 'remdm-rescale', 'remdm-switch', 'remdm-loop', 'forward-backward', 'dfm']
+KERNELS = ['mdlm', 'remdm-cap', 'remdm-rescale', 'remdm-switch', 'remdm-loop', 'forward-backward', 'dfm', 'psi']
 ALL = KERNELS + ['remdm-conf', 'first-hitting']
 STRONG = {
     'remdm-cap': dict(eta=.4),
     'remdm-rescale': dict(eta=.5),
     'remdm-switch': dict(eta=.4, t_switch=.7),
-    'remdm-loop': dict(eta=.1), 'dfm': dict(A=3.),
+    'remdm-loop': dict(eta=.1), 'dfm': dict(A=3.), 'psi': dict(kappa=.4, t_off=0.),
 }
 
 def strong(name, **kw): return policy(name, **STRONG.get(name, {}), **kw)
@@ -399,3 +399,44 @@ def test_the_forward_backward_formula_as_it_stands_leaves_masks():
         sample(model, rule, T, 300, batch_size=300)
     assert abs(left.mean() - L / T) < 4 * left.std() / 300 ** .5
     assert not (sample(Fixed(L), 'forward-backward', T, 300, batch_size=300).tokens == 2).any()
+
+# ---- psi
+
+@given(hs.floats(0, 1), hs.integers(1, 60), hs.data())
+def test_psi_is_the_mixture_that_it_is_defined_as(kappa, T, data):
+    "At a token and at a mask, from the public code's two distributions over (0, 1, mask) with a prediction (.7, .3)"
+    i = data.draw(hs.integers(0, T - 1))
+    a, b = i / T, (i + 1) / T
+    sigma, rho = kernel(mixture(kappa)).steps.at(i, T)
+    for x0, posterior, now in (
+        ([0., 1.], [0., 1., 0.], [0., 1 - sigma, sigma]),                          # token 1 stands
+        ([.7, .3], [(b - a) / (1 - a) * .7, (b - a) / (1 - a) * .3, (1 - b) / (1 - a)], [.7 * rho, .3 * rho, 1 - rho]),
+    ):
+        again = [b * v for v in x0] + [1 - b]
+        mixed = [kappa * p + (1 - kappa) * q for p, q in zip(posterior, again)]
+        assert mixed == pytest.approx(now, abs=1e-12)
+
+@given(hs.floats(0, 1), hs.floats(0, 1), hs.integers(1, 60))
+def test_as_kappa_is_the_way_back_up_to_what_a_share_can_remask(eta, cap, T):
+    sigma = tempered(eta, cap)
+    back = mixture(as_kappa(sigma))
+    for i in range(T):
+        a, b = i / T, (i + 1) / T
+        assert back(a, b) == pytest.approx(min(sigma(a, b), 1 - b), abs=1e-12)
+
+@given(hs.floats(0, 1), hs.floats(0, 1), hs.floats(0, 1), hs.integers(1, 40))
+def test_psi_corrects_in_its_window_alone(u, v, kappa, T):
+    t_off, t_on = sorted((u, v))
+    at = psi(kappa, t_on, t_off).steps.at
+    for i in range(T):
+        t = 1 - i / T
+        if abs(t - t_on) < 1e-9 or abs(t - t_off) < 1e-9: continue
+        assert at(i, T)[0] == pytest.approx((1 - kappa) * (1 - (i + 1) / T) if t_off < t < t_on else 0., abs=1e-12)
+
+def test_psi_refuses_what_is_no_share_before_a_pass():
+    for hyper, text in ((dict(kappa=1.5), 'kappa=1.5'), (dict(kappa=math.nan), 'kappa=nan'),
+                        (dict(t_on=.2, t_off=.3), 't_off=0.3'), (dict(t_on=1.2), 't_on=1.2')):
+        with pytest.raises(ValueError, match=text): policy('psi', **hyper)
+    model = Tiny(6, 3)
+    with pytest.raises(ValueError, match='kappa=2.0'): sample(model, 'psi', 4, 1, kappa=lambda a_t, a_s: 2.)
+    assert not model.rows

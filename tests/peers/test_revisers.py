@@ -20,8 +20,8 @@ from helpers.revisers import Raw, conditional, drawn, fills, joint4, put  # noqa
 from toys import ACCEPT, REJECT, chi2, counted, planted, small_lm
 
 UNSURE = ['entropy-remask', 'margin-remask']
-NAMES = UNSURE + ['p2', 'remedi', 'mask-predict', 'prism-loop', 'informed-corrector']
-EXACT_COUNT = UNSURE + ['p2', 'remedi']
+NAMES = UNSURE + ['p2', 'remedi', 'mgdm', 'mask-predict', 'prism-loop', 'informed-corrector']
+EXACT_COUNT = UNSURE + ['p2', 'remedi', 'mgdm']
 
 # ---- Distributions
 
@@ -67,6 +67,7 @@ def runs(draw):
         ),
         'remedi': dict(score=['head', 'probability'][flag], temperature=draw(hs.sampled_from([0., 1.]))),
         'mask-predict': dict(temperature=draw(hs.sampled_from([0., 1.]))),
+        'mgdm': dict(noise=draw(hs.sampled_from([0., .5, 9.])), temperature=draw(hs.sampled_from([0., 1.]))),
         'prism-loop': dict(
             loop_steps=draw(hs.sampled_from([None, 0, (budget - 1) // 2])),
             n_remask_loop=draw(hs.integers(0, L + 2)),
@@ -309,6 +310,38 @@ def test_the_remainder_goes_last():
     counts = [remainder_last(torch.tensor([7, 3]), i, 5).tolist() for i in range(5)]
     assert counts == [[1, 0], [2, 0], [3, 1], [5, 2], [7, 3]]
 
+# ---- mgdm
+
+def transcribed(model, x, T, seed, noise):
+    "The public loop at argmax: a candidate everywhere, the floor(N t / T) lowest of score + noise are masked"
+    x, fixed, M = x.clone(), x != model.mask_id, model.mask_id
+    for i in range(T):
+        t, u = T - 1 - i, Noise(seed, torch.arange(len(x))).uniform(i, 'gumbel', x.shape[1]).tolist()
+        scores, new = model(x).logits(torch.ones_like(fixed)).log_softmax(-1).view(*x.shape, -1).max(-1)
+        y = torch.where(fixed, x, new)
+        for b in range(len(x)):
+            free = [j for j in range(x.shape[1]) if not fixed[b, j]]
+            rate = {j: scores[b, j].item() - noise * t / T * math.log(-math.log(u[b][j])) for j in free}
+            for j in sorted(free, key=rate.get)[:len(free) * t // T]: y[b, j] = M
+        x = y
+    return x
+
+@given(hs.integers(1, 9), hs.integers(2, 5), hs.integers(1, 14), hs.integers(0, 2**40), hs.sampled_from([0., .5, 3.]))
+def test_mgdm_is_the_public_loop(L, V, T, seed, noise):
+    model = Raw(L, V, seed=seed % 97)
+    given = torch.rand(4, L, generator=torch.Generator().manual_seed(seed)) < .3
+    given[:, 0] = False
+    prompt = torch.where(given, torch.arange(L) % V, V)
+    out = sample(model, 'mgdm', T, 4, seed, prompt=prompt, noise=noise)
+    assert torch.equal(out.tokens, transcribed(model, prompt, T, seed, noise)) and (out.n_forward == T).all()
+
+def test_mgdm_replaces_tokens_in_place_and_p2_does_not():
+    model = Raw(9, 4)
+    for name, some in (('mgdm', True), ('p2', False)):
+        t = sample(model, name, 9, 30, trace=True, temperature=0.).trace
+        stood, stands = t.x[:-1] != 4, t.x[1:] != 4
+        assert (stood & stands & (t.x[:-1] != t.x[1:])).any() == some
+
 # ---- entropy and margin at clean positions
 
 def test_the_planted_position_is_picked_and_a_one_hot_would_tie():
@@ -361,6 +394,8 @@ def test_the_flag_is_prism_or_navira_det_with_another_score(name):
         (ValueError, 'p2', dict(eta=math.nan), 'eta=nan'),
         (ValueError, 'p2', dict(temperature=-1.), 'temperature=-1'),
         (ValueError, 'p2', dict(top_p=0.), 'top_p=0'),
+        *[(ValueError, 'mgdm', dict(noise=v), f'noise={v}') for v in (-1., math.inf, math.nan)],
+        (ValueError, 'mgdm', dict(temperature=-1.), 'temperature=-1'),
         (KeyError, 'p2', dict(score='hed'), "did you mean 'head'"),
         (KeyError, 'remedi', dict(score='probabilty'), "did you mean 'probability'"),
         (ValueError, 'remedi', dict(temperature=-0.1), 'temperature=-0.1'),

@@ -1,11 +1,47 @@
-"""The table of every policy, and of one that is not run."""
-from navira.peers.survey import survey
-from navira.registry import policies
+"""The table of every policy, and of two that are not run."""
+from dataclasses import replace
+import frozen
+import pytest
+import torch
+from navira.base.noise import Noise
+from navira.core import State, step
+from navira.peers.survey import coupling, not_run, survey
+from navira.registry import parameters, policies, policy
+from navira.sampling import n_steps
 
-def test_the_survey_has_them_all_and_gidd():
+def test_the_survey_has_them_all_and_what_is_not_run():
     rows = {r['policy']: r for r in survey()}
     draws = {'llada-low-confidence': 'argmax', 'dream-entropy': 'temperature 0.2, nucleus 0.95', 'prism': 'nucleus 0.9',
              'eb': 'the whole distribution'}
     assert {k: rows[k]['draws'] for k in draws} == draws
-    assert set(rows) == set(policies()) | {'gidd'} and rows['gidd']['exact'].startswith('not run')
+    assert set(rows) == set(policies()) | {'gidd', 'remedi-two-stream'} and len(rows) == len(survey())
     assert all(r['coupling'] == 'nothing remasked' for r in rows.values() if r['never'] == 'what is committed')
+
+def test_what_is_not_run_says_so_and_has_the_same_columns():
+    for r in not_run: assert r['exact'].startswith('not run: ') and r.keys() == survey()[0].keys()
+    assert not {r['policy'] for r in not_run} & set(policies())
+
+def seen(rule, F=24):
+    "Does a run of it replace tokens that stand? Does it mask any, for the pass that predicts?"
+    st = State.start(torch.full((frozen.ROWS, frozen.L), frozen.M), frozen.M, 1, Noise(3, torch.arange(frozen.ROWS)))
+    st, found = replace(st, n=n_steps(rule, F, st.n_free)), set()
+    def watch(_, before, p, clean, after):
+        if (before.committed & clean.committed & (clean.x != before.x)).any(): found.add('replaced')
+        if (clean.committed & (after.x != clean.x)).any(): found.add('replaced')
+        if (before.committed & clean.masked).any(): found.add('masked')
+    while st.i < st.n: st = step(rule, st, frozen.net, watch)
+    return found
+
+LABELS = {'nothing remasked': set(), 'coupled': {'masked'}, 'decoupled': {'masked'},
+          'coupled, then decoupled': {'masked'}, 'replaced in place': {'replaced'},
+          'coupled, what stays is replaced in place': {'masked', 'replaced'}}
+strong = {'core': dict(every=1, protect=0, threshold=0.), 'gidd-correct': dict(loop_steps=6, temperature=1.)}
+
+@pytest.mark.parametrize('name', sorted(set(frozen.registered()) - {'best-of'}))     # it shows one draft, then another
+def test_the_label_is_what_a_run_does(name):
+    critic = dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
+    more = [{'top_p' if k == 'p' else k: v for k, v in hyper.items()} for hyper in frozen.variants.get(name, [])]
+    rules = [policy(name, **critic, **hyper) for hyper in ({}, strong.get(name, {}), *more)]
+    found = [seen(rule) for rule in rules]
+    for rule, one in zip(rules, found, strict=True): assert one <= LABELS[coupling(rule)]
+    if name in frozen.read(): assert set().union(*found) == LABELS[coupling(rules[0])]     # one of your own may be idle

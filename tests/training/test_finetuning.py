@@ -8,8 +8,8 @@ import torch
 from navira.models.loading import load
 from navira.training.settings import FinetuneConfig
 from navira.training.runs import read_checkpoint, save_checkpoint
-from navira.training.pretraining import train
-from navira.training.finetuning import before, finetune, take_average
+from navira.training.pretraining import tokens_of, train
+from navira.training.finetuning import before, finetune, measured_correction, take_average
 from helpers.training import home, lines, losses, nano, one_thread, tiny_model, trained  # noqa: F401
 
 def test_the_average_is_taken_whole(tmp_path):
@@ -54,6 +54,49 @@ def test_finetune_resumes_and_reports(home, tmp_path, trained):
     card = (tmp_path / 'whole' / 'model' / 'README.md').read_text()
     assert f"{record['quality']['auroc']:.3f}" in card and str(home) not in card and str(home) not in json.dumps(record)
     assert record['before']['n'] == record['nelbo']['n']
+
+def test_self_correction_resumes_and_reports(home, tmp_path, trained):
+    "To the last bit; the network has learned, the head is gone; the card says whose objective and what is corrected."
+    cfg = lambda out: FinetuneConfig(
+        data=str(home), out=str(tmp_path / out), model=str(trained / 'model'), objective='proseco', joint_steps=6,
+        batch_size=8, log_every=1, checkpoint_every=2, eval_every=6, eval_sequences=16, precision='fp32')
+    finetune(cfg('whole'), progress=False)
+    for stop in (3, 5): assert finetune(cfg('parts'), progress=False, stop=stop) == tmp_path / 'parts'
+    finetune(cfg('parts'), progress=False)
+    assert losses(tmp_path / 'parts' / 'joint') == losses(tmp_path / 'whole' / 'joint')
+    assert len(losses(tmp_path / 'whole' / 'joint')) == 6 and not (tmp_path / 'whole' / 'head').exists()
+    one, two = (load(tmp_path / out / 'model').state_dict() for out in ('parts', 'whole'))
+    assert one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+    model, base = load(tmp_path / 'whole' / 'model'), load(trained / 'model')
+    assert model.quality is None and model.config.quality_blocks is None
+    assert any(not torch.equal(v, model.backbone.state_dict()[k]) for k, v in base.backbone.state_dict().items())
+    record = json.loads((tmp_path / 'whole' / 'model' / 'training.json').read_text())
+    assert [s['name'] for s in record['stages']] == ['pretrain', 'joint'] and 'quality' not in record
+    assert {'fixed', 'kept', 'nelbo'} <= record['stages'][1]['evals'][-1].keys()
+    card = (tmp_path / 'whole' / 'model' / 'README.md').read_text()
+    assert "Objective of `joint`: ProSeCo's (arXiv 2602.11590)" in card and 'objective proseco' in card
+    for c in (record['correction'], record['before']['correction']):
+        assert f"{c['kept']['value']:.3f}" in card and 0 <= c['kept']['value'] <= 1
+    again = measured_correction(model, tokens_of(tmp_path / 'whole', 16)[1], None, 8)['correction']
+    assert again['kept']['value'] == pytest.approx(record['correction']['kept']['value'])
+
+def test_self_correction_leaves_a_head_behind_and_takes_a_new_one(home, tmp_path, trained):
+    kw = dict(data=str(home), batch_size=8, eval_sequences=16, final_sequences=8, precision='fp32')
+    first = finetune(FinetuneConfig(
+        out=str(tmp_path / 'a'), model=str(trained / 'model'), head_steps=1, joint_steps=0, **kw), progress=False)
+    assert load(first).quality is not None
+    second = finetune(FinetuneConfig(
+        out=str(tmp_path / 'b'), model=str(first), objective='proseco', joint_steps=1, **kw), progress=False)
+    third = finetune(FinetuneConfig(
+        out=str(tmp_path / 'c'), model=str(second), head_steps=1, joint_steps=0, **kw), progress=False)
+    a, b = load(second), load(third)
+    assert a.quality is None and b.quality is not None
+    assert all(torch.equal(v, b.state_dict()[k]) for k, v in a.state_dict().items())
+    stages = json.loads((third / 'training.json').read_text())['stages']
+    assert [(s['name'], s['recipe'].get('objective')) for s in stages] == [
+        ('pretrain', None), ('head', 'prism'), ('joint', 'proseco'), ('head', 'prism')]
+    card = (third / 'README.md').read_text()
+    assert 'Objective of `joint`' in card and '## Self-correction' not in card and '## Quality head' in card
 
 def test_corpus_errors_come_before_the_accelerator(tmp_path, monkeypatch):
     for room in ('navira.training.settings', 'navira.training.pretraining'):

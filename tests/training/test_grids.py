@@ -81,6 +81,22 @@ def test_head_and_critic(model, tmp_path):
     out = navira.sample(lm, 'token-critic', 4, critic=str(folder), progress=False)
     assert out.tokens.shape == (1, 16)
 
+def test_self_correction(model, tmp_path):
+    "On fresh grids; stopped and resumed to the last bit; sampled without a head."
+    cfg = lambda name: FinetuneConfig(
+        data='sudoku:2x2', model=str(model), out=str(tmp_path / name), objective='proseco', joint_steps=8, batch_size=8,
+        eval_every=8, eval_sequences=32, log_every=1, checkpoint_every=4, precision='fp32')
+    folder = finetune(cfg('whole'), progress=False)
+    finetune(cfg('parts'), progress=False, stop=3)
+    finetune(cfg('parts'), progress=False)
+    assert losses(tmp_path / 'parts' / 'joint') == losses(tmp_path / 'whole' / 'joint')
+    lm = navira.load(folder)
+    assert lm.quality is None and lm.config.boxes == (2, 2)
+    text = navira.sample(lm, 'backbone', 4, seed=1, progress=False)[0]
+    assert len(text) == 16 and set(text) <= set('1234')
+    card = (folder / 'README.md').read_text()
+    assert '## Self-correction' in card and 'Quality head: it estimates' not in card
+
 def test_words_that_do_not_fit(model, tmp_path, home):  # noqa: F811
     "Grids for a model of texts, and text for one of grids"
     with pytest.raises(ValueError, match="data='sudoku': the model embedded writes text"):

@@ -126,6 +126,11 @@ def test_backplays_objective(corpus, golden, tmp_path):
     with says(KeyError, "objective 'backplai'", "did you mean 'backplay'"):
         settings(corpus, golden / 'llada', tmp_path, objective='backplai')
 
+def test_self_correction_is_refused(corpus, golden, tmp_path):
+    with says(ValueError, "objective='proseco'", 'transformers library', "objective='prism'"):
+        finetune(settings(corpus, golden / 'llada', tmp_path / 'run', lora=0, objective='proseco'), progress=False)
+    assert not (tmp_path / 'run').exists()
+
 def test_two_processes_follow_one(tuned, corpus, golden, tmp_path):
     "Each has half of a batch: the same losses, and an adapter that is loaded."
     cfg = settings(corpus, golden / 'llada', tmp_path / 'two')

@@ -1,4 +1,5 @@
-"""What is minimised: the likelihood bound, the quality head, and the critic."""
+"""What is minimised: the likelihood bound, the quality head, the critic, and the errors of the model's own text."""
+import itertools
 import math
 
 import pytest
@@ -6,10 +7,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
+from navira.joint import random_joint
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM
+from navira.models.denoiser import MaskedLM, without_head
 from navira.training.data import keyed
-from navira.training.objectives import BackPlay, looked_back, Mdlm, Prism, random_fill, surest
+from navira.training.objectives import (
+    BackPlay, correction_ce, looked_back, masked_ce, Mdlm, Prism, ProSeCo, random_fill, surest)
 from helpers.training import one_thread, tiny_model  # noqa: F401
 
 class Told(nn.Module):
@@ -178,3 +181,107 @@ def test_the_drafts_take_no_gradient_away_under_autocast():
     with torch.autocast('cpu', torch.bfloat16): loss = objective(x, *objective.noise(x, keyed(0, 0, 1)))['loss']
     loss.backward()
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+# ProSeCo
+
+def moved(**kw):
+    "A model with no head whose every parameter is random."
+    model = without_head(tiny_model(**kw))
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    return model
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), st.booleans(), st.booleans(), st.floats(0, 3), st.floats(.001, .9), st.integers(0, 2**31))
+def test_proseco_is_its_equation_written_out(B, fill_all, mistakes_first, weight, t_min, seed):
+    "A row, a position at a time, in plain numbers."
+    model, L = moved(), 10
+    objective = ProSeCo(model, weight, t_min, fill_all, mistakes_first)
+    x = torch.randint(0, model.mask_id, (B, L), generator=torch.Generator().manual_seed(seed))
+    z, t = objective.noise(x, keyed(seed, 0, 1))
+    every = torch.ones(1, L, dtype=torch.bool)
+    nelbo = correction = 0.
+    with torch.no_grad():
+        for row, noisy, level in zip(x, z, t.tolist()):
+            first = model(noisy[None]).logits(every).log_softmax(-1)
+            y = [int(first[j].argmax()) if fill_all or noisy[j] == model.mask_id else int(noisy[j]) for j in range(L)]
+            second = model(torch.tensor([y])).logits(every).log_softmax(-1)
+            for j in range(L):
+                if noisy[j] == model.mask_id: nelbo -= first[j, row[j]].item() / level / (B * L)
+                logp = second[j, row[j]].item()
+                lost = 1 - math.exp(logp) if mistakes_first and y[j] == row[j] else -logp
+                correction += lost / level / (B * L)
+        out = objective(x, z, t)
+    assert out['nelbo'].item() == pytest.approx(nelbo, rel=1e-4, abs=1e-6)
+    assert out['correction'].item() == pytest.approx(correction, rel=1e-4, abs=1e-6)
+    assert out['loss'].item() == pytest.approx(nelbo + weight * correction, rel=1e-4, abs=1e-6)
+
+def test_levels_of_proseco():
+    "Even above t_min, and masks at that rate but for a thousandth."
+    objective = ProSeCo(moved(), t_min=.3)
+    z, t = objective.noise(torch.zeros(2000, 10, dtype=torch.long), keyed(0, 0, 1))
+    assert t.min() >= .3 and abs(t.double().quantile(.5) - .65) < .002 and t.max() <= 1
+    some = t > .9
+    assert abs((z[some] == 11).double().mean() - .999 * t[some].double().mean()) < .02
+
+@pytest.mark.parametrize('fill_all', [False, True])
+def test_no_gradient_flows_through_the_fill(fill_all):
+    "The gradient is that of two losses on given inputs; all of the network learns, at seen tokens too."
+    model = moved()
+    objective = ProSeCo(model, .7, fill_all=fill_all)
+    x = torch.randint(0, model.mask_id, (4, 10), generator=torch.Generator().manual_seed(2))
+    z, t = objective.noise(x, keyed(0, 0, 1))
+    masked, every = z == model.mask_id, torch.ones_like(z, dtype=torch.bool)
+    with torch.no_grad(): y = model(z).logits(every).argmax(-1).view(z.shape)
+    y = y if fill_all else torch.where(masked, y, z)
+    parts = masked_ce(model(z).logits(masked), x, masked, t), correction_ce(model(y).logits(every), x, y, t)
+    expect = torch.autograd.grad(parts[0] + .7 * parts[1], list(model.parameters()))
+    found = torch.autograd.grad(objective(x, z, t)['loss'], list(model.parameters()))
+    for a, b in zip(found, expect, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert a.any()
+
+def test_a_right_token_is_let_alone_where_mistakes_come_first():
+    "The gradient at a likely right token vanishes with 1 - p against that of -log p; at a wrong one it is the same."
+    x, y, t = torch.tensor([[0, 1]]), torch.tensor([[0, 2]]), torch.tensor([.5])
+    grads = []
+    for first in (False, True):
+        logits = torch.tensor([[4., 0., 0.], [0., 1., 2.]], requires_grad=True)
+        correction_ce(logits, x, y, t, first).backward()
+        grads.append(logits.grad)
+    p = torch.tensor([4., 0., 0.]).softmax(0)[0]
+    torch.testing.assert_close(grads[1][0], grads[0][0] * p)          # d(1 - p) = p d(-log p)
+    torch.testing.assert_close(grads[1][1], grads[0][1])
+
+def test_proseco_survives_a_batch_without_masks():
+    model = moved()
+    x = torch.zeros(2, 10, dtype=torch.long)
+    out = ProSeCo(model)(x, x, torch.full((2,), .5))
+    assert out['nelbo'].item() == 0 and out['correction'].item() > 0
+    out['loss'].backward()
+
+def test_proseco_fills_from_the_pass_that_learns():
+    "Two passes and no third; with dropout on, the fill is of that very pass."
+    model, asked = moved(dropout=.5).train(), []
+    x = torch.randint(0, 11, (4, 10), generator=torch.Generator().manual_seed(2))
+    objective = ProSeCo(model)
+    z, t = objective.noise(x, keyed(0, 0, 1))
+    model.register_forward_pre_hook(lambda m, args: asked.append(args[0]))
+    torch.manual_seed(5); objective(x, z, t)
+    assert len(asked) == 2 and torch.equal(asked[0], z)
+    torch.manual_seed(5); masked = z == 11
+    assert torch.equal(asked[1], z.masked_scatter(masked, model(z).logits(masked).argmax(-1)))
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.integers(2, 3), st.integers(2, 3))
+def test_an_ideal_denoiser_has_nothing_to_correct(seed, L, V):
+    "The truth given the argmax fill has its mode at the fill, whatever levels are mixed."
+    model, found = random_joint(L, V, seed), {}
+    for row, px in zip(model.outcomes, model.joint.flatten().tolist(), strict=True):
+        for hidden in itertools.product((False, True), repeat=L):
+            masked = torch.tensor([hidden])
+            z = row[None].masked_fill(masked, V)
+            y = z.masked_scatter(masked, model(z).logits(masked).argmax(-1)) if any(hidden) else z
+            q = px * sum(t**sum(hidden) * (1 - t)**(L - sum(hidden)) / t for t in (.1, .5, .9))
+            found.setdefault(tuple(y[0].tolist()), torch.zeros(L, V, dtype=torch.float64))[range(L), row] += q
+    for y, p in found.items(): assert (p[range(L), list(y)] >= p.max(-1).values - 1e-12).all()

@@ -103,6 +103,26 @@ def test_nothing_to_train():
     with pytest.raises(ValueError, match='head_steps=0 and joint_steps=0'):
         FinetuneConfig(data='d', out='o', head_steps=0, joint_steps=0)
 
+def test_an_objective_of_one_stage():
+    kw = dict(data='d', out='o', objective='proseco')
+    cfg = FinetuneConfig(**kw)
+    assert (cfg.head_steps, cfg.joint_steps, cfg.correction_weight, cfg.t_min) == (0, 500, 1., .1)
+    assert not cfg.fill_all and not cfg.mistakes_first
+    for bad, match in (
+        (dict(joint_steps=0), "joint_steps=0: objective='proseco' has no other stage; expected at least 1"),
+        (dict(lora=4), "lora=4: objective='proseco' trains the network, and no adapter; expected 0"),
+        (dict(t_min=0), r't_min=0\.0: expected at least 0\.001|t_min=0\.0: expected 0\.001 to 0\.999'),
+        (dict(correction_weight=-1), 'correction_weight=-1'), (dict(fill_all='perhaps'), "fill_all='perhaps'")):
+        with pytest.raises(ValueError, match=match): FinetuneConfig(**kw | bad)
+    with pytest.raises(KeyError, match="objective 'prosecco': did you mean 'proseco'"):
+        FinetuneConfig(**kw | dict(objective='prosecco'))
+    assert FinetuneConfig(data='d', out='o', objective='backplay').joint_steps == 0
+
+@pytest.mark.parametrize('name, data, model', [('text', 'classics', None), ('sudoku', 'sudoku', 'sudoku')])
+def test_the_settings_for_self_correction_in_benchmarks(name, data, model):
+    cfg = read_config(FinetuneConfig, ROOT / 'benchmarks' / f'proseco-{name}.toml')
+    assert cfg.objective == 'proseco' and cfg.model == model and data in cfg.data and cfg.joint_steps
+
 # the embedded model
 
 def test_the_recipe_of_the_embedded_model_can_be_given():
