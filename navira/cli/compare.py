@@ -182,14 +182,14 @@ def compare(
                     n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics,
                     task=task, real=real)
     every = typed.strip() == 'all'
-    if every: grid = replace(grid, entries=_going(grid.entries, lambda p: enough(p, max(sizes)), every))
+    if every: grid = replace(grid, entries=_going(grid.entries, lambda rule: enough(rule, max(sizes)), skip=True))
     ex_sweep.cells(grid)
     _findable(reference)
     _writable(folder)
     net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
     if policies is None and (headless := _default(net)) not in _DEFAULT:
         grid = replace(grid, entries=_entries(f'backbone,{headless}'))
-    runnable = _going(grid.entries, partial(fits, net), every)
+    runnable = _going(grid.entries, partial(fits, net), skip=every)
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
     *_, free = prepared(grid, net, net.device)
     if show and task is None: _first_texts(folder, grid, net)

@@ -231,13 +231,14 @@ def fingerprint(
 ) -> str: # 16 hexadecimal digits
     """A hash of the sizes and the parameters of a model. A part that it does not have is left out, so that stores know
     their model when networks learn of another part."""
-    h = hashlib.blake2b(sizes(getattr(model, 'config', None)).encode(), digest_size=8)
+    h = hashlib.blake2b(_sizes(getattr(model, 'config', None)).encode(), digest_size=8)
     for name, p in sorted(model.named_parameters()):
         h.update(f'{name} {tuple(p.shape)} {p.dtype}'.encode())
         h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
 
-def sizes(config: object) -> str:
+def _sizes(config: object) -> str:
+    "As `repr` has it, without what is None."
     if not is_dataclass(config): return repr(config)
     there = (f'{f.name}={v!r}' for f in fields(config) if f.repr and (v := getattr(config, f.name)) is not None)
     return f'{type(config).__name__}({", ".join(there)})'

@@ -239,8 +239,8 @@ def bytes_of(folder: Path) -> dict: # 'all', 'cells', and each metric, largest f
         sizes[kind] = sizes.get(kind, 0) + f.stat().st_size
     return {'all': sum(sizes.values())} | dict(sorted(sizes.items(), key=lambda kv: -kv[1]))
 
-def named(record): # of a store, or a part of one
-    "Without the folders of real text: they are of the machine that sampled."
+def named(record): # of a store, or a part of one -> the same
+    "With the name of the real text in place of its path, which is one machine's."
     if isinstance(record, dict):
         return {k: Path(v).name if k == 'real' and isinstance(v, str) else named(v) for k, v in record.items()}
     return [named(v) for v in record] if isinstance(record, list) else record

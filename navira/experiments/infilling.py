@@ -43,7 +43,8 @@ def infilled_table(r: Results) -> Table:
         nll = None if end is None else or_none(lambda: end.log_perplexity)          # not evaluated, or not yet
         judged = None if nll is None else number(nll, np.exp), None if end is None else less_real(end)
         shares = (number(at[F].recovered, points) if F in at else None for F in budgets)
-        return typed(n) + star, *shares, None if base in (None, at) else more_than(at, base), *judged
+        more = None if base is None or at is base else more_than(at, base)
+        return typed(n) + star, *shares, more, *judged
     note = (f'{made_with(r, [p for at in of.values() for p in at.values()])}; {r.eta_said}. Sorted by the mean. more '
             'than backbone: points, mean over budgets, paired. *: costs what it costs, whatever the budget')
     at_last = 'more than backbone', f'perplexity, {last}', f'entropy less real, {last}'

@@ -136,6 +136,17 @@ def dials(r: Results, budget: int) -> Figure: # budget: forwards
         note = made_with(r, [p for c in drawn.values() for p in c])
         return finished(fig, f'{r.task}, {budget} forwards: how much, and how evenly', note, r.made_up)
 
+def by_eta(r: Results, budget: int) -> Table: # budget: forwards
+    "The same points along eta as numbers, and the cells that are remasked."
+    drawn = {n: {p.setting: p for p in c if p.setting} for n in DIALLED if (c := or_none(curve, r, n, budget))}
+    etas = sorted({eta for c in drawn.values() for eta in c})
+    if not etas: raise Missing(f'curves at {budget} forwards')
+    cell = lambda p: None if p is None else f'{share(p)} ({p.remasked[0]:.0f})'
+    rows = [(typed(n), *(cell(c.get(eta)) for eta in etas)) for n, c in drawn.items()]
+    note = made_with(r, [p for c in drawn.values() for p in c.values()], 'Wilson')
+    return Table(f'{r.task}, {budget} forwards: per cent solved (cells remasked in a puzzle), by eta',
+                 ('policy', *(f'{eta:g}' for eta in etas)), rows, note)
+
 # %% ../../nbs/experiments/success.ipynb #542c2b81
 COUNTED = ('PRISM, K a step', 'NAVIRA-det, K a step', 'NAVIRA, K a step')      # labels: coupled, decoupled, drawn
 

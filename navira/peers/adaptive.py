@@ -85,24 +85,30 @@ class Watched:
         return finish(policy, known, p, known, p, watch)
 
     def seen(self, policy: Policy, st: State, p: Pass) -> dict[str, Tensor]:
-        "Of this pass: `logits` [B, L, V], `sure` [B, L], the last `kl` [B, L, H], `block` and `age` [B]."
-        if not (where := st.masked).any(): return {}
-        old, new = st.memory.get('logits'), list[Tensor]()
+        """Of this pass, at the masks of the block in work and of the next one: `logits` [B, W, V], their `place` [B, L]
+        in it, `sure` [B, L], the last `kl` [B, L, H]; `block` and `age` [B]."""
+        of, none = block_of(st, self.length), torch.iinfo(torch.int64).max
+        block = of.masked_fill(~st.masked, none).amin(1)
+        where = st.masked & (of - block[:, None] <= 1)
+        if not where.any(): return {}
+        place = where.cumsum(1).sub(1).masked_fill(~where, -1)
+        old, was, new = st.memory.get('logits'), st.memory.get('place', torch.full_like(place, -1)), list[Tensor]()
         def moved(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
-            if not new: new.extend([logits.new_zeros(*at.shape, logits.shape[1]), logits.new_full(at.shape, torch.nan)])
+            if not new:
+                new.extend([logits.new_zeros(len(at), int(where.sum(1).max()), logits.shape[1]),
+                            logits.new_full(at.shape, torch.nan)])
             token, q = p.drawn(policy.draw, at)
             told = q if getattr(policy.draw, 'as_given', False) else probability(logits, token)
-            new[0][at], new[1][at] = logits, told.to(logits.dtype)
-            return logits.new_full(u.shape, torch.inf) if old is None else divergence(logits, old[at])
+            row = at.nonzero()[:, 0]
+            new[0][row, place[at]], new[1][at] = logits, told.to(logits.dtype)
+            known, out = was[at] >= 0, logits.new_full(u.shape, torch.inf)
+            if old is not None: out[known] = divergence(logits[known], old[row[known], was[at][known]]).to(out)
+            return out
         last = over(st, p, where, moved).nan_to_num(torch.inf, torch.inf)
         kl = st.memory.get('kl', last[..., None].expand(*last.shape, self.history))
-        return dict(logits=new[0], sure=new[1], kl=torch.cat([kl[..., 1:], last[..., None]], -1), **self.aged(st))
-
-    def aged(self, st: State) -> dict[str, Tensor]: # [B] each
-        none = torch.iinfo(torch.int64).max
-        block = block_of(st, self.length).masked_fill(~st.masked, none).amin(1)
         same = block == st.memory.get('block', torch.full_like(block, -1))
-        return dict(block=block, age=torch.where(same, st.memory.get('age', block) + 1, 0))
+        return dict(logits=new[0], place=place, sure=new[1], kl=torch.cat([kl[..., 1:], last[..., None]], -1),
+                    block=block, age=torch.where(same, st.memory.get('age', block) + 1, 0))
 
 # %% ../../nbs/peers/adaptive.ipynb #1329dce6
 @dataclass(frozen=True)

@@ -240,12 +240,23 @@ def test_what_a_row_remembers_goes_with_the_row():
     model = Sharp(6, 5)
     st = State.start(prompts(model, 0, 2, 5), 5, 6, Noise(0, torch.arange(3)))
     st = step(klass(.9, .1, 2, None), st, model)
-    assert set(st.memory) == {'logits', 'sure', 'kl', 'block', 'age'} and all(len(v) == 3 for v in st.memory.values())
+    assert set(st.memory) == {'logits', 'place', 'sure', 'kl', 'block', 'age'}
+    assert all(len(v) == 3 for v in st.memory.values())
     kept = st.memory['logits'].clone()
     rest = st[torch.tensor([True, False, True])]
     assert torch.equal(rest.memory['kl'], st.memory['kl'][[0, 2]])
     step(klass(.9, .1, 2, None), st, model)
     assert torch.equal(st.memory['logits'], kept)                       # nothing edits what it was handed
+
+def test_no_more_than_two_blocks_are_asked_or_remembered():
+    "or a text of 1024 positions and 126,000 words would keep half a gigabyte"
+    model = Sharp(24, 5, seed=1)
+    st = State.start(prompts(model, 0, 2, 5), 5, 24, Noise(0, torch.arange(3)))
+    for _ in range(24):
+        model.asked = []
+        st = step(klass(.4, .1, 2, 4), st, model)
+        assert st.memory['logits'].shape[1] <= 8 and max(model.asked, default=0) <= 3 * 8
+    assert not st.masked.any()
 
 def test_a_large_vocabulary_is_computed_once_and_in_portions(monkeypatch):
     import navira.core, navira.peers.pieces
