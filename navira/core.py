@@ -180,8 +180,9 @@ class Pass:
         return tokens[where], conf[where]
 
     def _draw(self, draw: Draw, where: Tensor, purpose: str) -> tuple[Tensor, Tensor]:
-        logits = self.logits(where)
-        tokens, q = _checked_draw(draw, logits, self.uniform(purpose)[where], self.mask_id)
+        logits, in_text = self.logits(where), getattr(draw, 'in_text', None)    # does the draw look at the text?
+        told = draw if in_text is None else in_text(self.x, where, self.mask_id)
+        tokens, q = _checked_draw(told, logits, self.uniform(purpose)[where], self.mask_id)
         return tokens, q.to(logits.dtype)
 
     def _anywhere(self) -> Tensor: # [B, L] bool, one true, in a row that has been run if one has

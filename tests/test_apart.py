@@ -1,0 +1,165 @@
+"Apart: whole runs and single steps against their laws, and what every step keeps, for any state."
+import math
+from dataclasses import replace
+import pytest, torch
+from hypothesis import given, settings, strategies as hs
+from torch import tensor
+import navira.peers  # noqa: F401
+from navira.apart import Apart, Penalised, apart, depth, guesses
+from navira.base.noise import Noise
+from navira.core import Pass, State, pick, step
+from navira.diffusion import Forward
+from navira.exact import Chain, counts, Distribution
+from navira.joint import JointDenoiser
+from navira.registry import policy
+from navira.sampling import sample
+
+NAN = math.nan
+plain = dict(penalty=0., share=0., top_p=1., sure=1.)
+
+def joint(L=3, V=3, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return JointDenoiser(torch.rand((V,) * L, generator=g, dtype=torch.float64) + .02)
+
+class Told(Forward):
+    "A pass whose logits are given: [B, L, V]"
+    def __init__(self, table): self.table = table
+    def logits(self, where): return self.table[where]
+
+class Says:
+    def __init__(self, table): self.table, self.config = table, None
+    def __call__(self, x): return Told(self.table[:len(x)])
+
+def state(x, mask_id, i=0, n=4, fixed=None, conf=None, seed=0):
+    x = torch.as_tensor(x)
+    st = State.start(torch.full_like(x, mask_id), mask_id, n, Noise(seed, torch.arange(len(x))), fixed=fixed)
+    st = replace(st, x=x, i=i)
+    return st if conf is None else replace(st, conf=torch.as_tensor(conf).double())
+
+# ---- laws
+
+@pytest.mark.parametrize('strands', [1, 2, 3, 0])
+def test_a_token_a_step_without_penalty_is_the_joint(strands):
+    model = joint()
+    expected = Distribution.of(model.joint.flatten(), torch.cartesian_prod(*[torch.arange(3)] * 3))
+    if strands == 0:     # the surest of three has been looked at: that bends the law, as in every such rule
+        assert not expected.holds(counts(model, 'apart', 3, strands=0, **plain))
+    else: assert expected.holds(counts(model, 'apart', 3, strands=strands, **plain))
+
+def test_what_was_a_guess_is_drawn_again_from_what_is_left():
+    model = joint()
+    chain = Chain(model)
+    rule = policy('apart', **plain | dict(share=1.))
+    for conf, sites in (((.9, .3, .8), [1]), ((.2, .3, .8), [0, 1]), ((.5, .5, .49), [2]), ((.1, .1, .1), [0, 1, 2])):
+        expected = chain.row(chain.redraw(sites), (0, 2, 1))
+        assert expected.holds(chain.land(rule, (0, 2, 1), 1, 4, conf=conf)), sites
+
+def test_nothing_is_taken_back_where_nothing_was_a_guess():
+    chain = Chain(joint())
+    assert (chain.land(policy('apart'), (0, 2, 1), 1, 4, conf=(.5, .9, 1.)) == tensor([0, 2, 1])).all()
+
+def test_at_most_a_share_is_taken_back_and_the_worst_first():
+    x = torch.zeros(2, 10).long()
+    conf = torch.linspace(.05, .45, 10).double().expand(2, -1).clone()
+    conf[1] = .6
+    st = state(x, 4, 1, 4, torch.zeros(2, 10).bool(), conf)
+    rule = policy('apart', share=.25)
+    T = pick('remask', rule.remask, st, Pass(None, st), st.committed)
+    assert T[0].nonzero().flatten().tolist() == [0, 1, 2] and not T[1].any()
+    assert guesses(.5, .1)(st).tolist() == [1, 0] and guesses(.5, 0.)(st).tolist() == [0, 0]
+    assert guesses(.5, .3)(st).tolist() == [3, 0]       # not 4: .3 * 10 is a little more than 3
+
+@pytest.mark.parametrize('alpha', [0., .5, 1., 3.])
+def test_penalty_is_a_power_of_the_count(alpha):
+    x = tensor([[0, 0, 0, 1, 9, 9], [2, 2, 9, 9, 9, 1]])
+    where = x == 9
+    logits = torch.randn(int(where.sum()), 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    c = tensor([[3, 1, 0], [0, 1, 2]])
+    got = Penalised(penalty=alpha).penalised(logits, x, where, 9).softmax(-1)
+    for row, at in enumerate(where.nonzero()[:, 0].tolist()):
+        w = logits[row].softmax(-1).clone()
+        w[:3] /= (1. + c[at]) ** alpha
+        torch.testing.assert_close(got[row], w / w.sum(), atol=1e-6, rtol=1e-6)
+
+def test_the_draw_follows_the_penalised_law_and_notes_the_models_own_probability():
+    n, V = 40_000, 4
+    x = tensor([[0, 0, 1, V]]).expand(n, -1)
+    where, logits = x == V, tensor([.5, .2, .2, .1, 0.]).log().expand(n, -1).double()
+    token, noted = Penalised(penalty=1.).in_text(x, where, V)(logits, torch.rand(n, dtype=torch.float64))
+    w = tensor([.5 / 3, .2 / 2, .2, .1])
+    seen = token.bincount(minlength=V).double() / n
+    assert (seen - w / w.sum()).abs().max() < .015
+    torch.testing.assert_close(noted, logits.softmax(-1)[0][token])
+
+def test_the_penalty_sees_prompts_and_never_masks():
+    x = tensor([[1, 9, 9]])
+    logits = torch.zeros(2, 10, dtype=torch.float64)
+    got = Penalised(penalty=1.).penalised(logits, x, x == 9, 9)
+    assert (got[:, 1] < 0).all() and (got[:, 9] == 0).all()
+
+# ---- where
+
+@given(hs.integers(1, 30), hs.integers(1, 12), hs.integers(0, 10**6))
+def test_strands_lie_apart(L, strands, seed):
+    fixed = torch.rand(2, L, generator=torch.Generator().manual_seed(seed)) < .3
+    st = state(torch.where(fixed, 0, 9), 9, fixed=fixed)
+    d = depth(st, strands)
+    for row in range(2):
+        free = (~fixed[row]).nonzero().flatten()
+        length = max(1, -(-len(free) // strands))
+        assert d[row, free].tolist() == [r % length for r in range(len(free))]
+        for depth_ in set(d[row, free].tolist()):      # of one depth: a strand's length apart
+            at = [r for r in range(len(free)) if r % length == depth_]
+            assert all(b - a >= length for a, b in zip(at, at[1:])) and len(at) <= strands
+
+@settings(deadline=None)
+@given(hs.integers(0, 10**6), hs.sampled_from([0, 1, 2, 4]), hs.integers(0, 3), hs.booleans())
+def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, sharp):
+    g = torch.Generator().manual_seed(seed)
+    B, L, V, n = 3, 9, 5, 4
+    table = torch.randn(B, L, V + 1, generator=g, dtype=torch.float64) * (6 if sharp else .1)
+    table[..., V] = -1e9
+    x = torch.where(torch.rand(B, L, generator=g) < .6, V, torch.randint(V, (B, L), generator=g))
+    back = torch.rand(B, L, generator=g) < .2           # stood once, and was taken back
+    st = state(x, V, i, n, torch.zeros(B, L).bool(), torch.where(back | (x != V), .7, NAN))
+    rule = Apart(Penalised(penalty=0.), strands, .9)
+    p = Pass(Says(table), st)
+    S = pick('unmask', rule, st, p, st.masked)
+    token = torch.full((B, L), -1).masked_scatter(st.masked, p.drawn(rule.draw, st.masked)[0])
+    told = table.softmax(-1).gather(2, token.clamp(min=0)[..., None])[..., 0]
+    for b in range(B):
+        free = set(st.masked[b].nonzero().flatten().tolist())
+        new = {j for j in free if math.isnan(st.conf[b, j])}
+        due = len(free - new) + -(-len(new) // (n - i))
+        sure = {j for j in free if told[b, j] >= .9}
+        wrote = set(S[b].nonzero().flatten().tolist())
+        assert sure <= wrote and len(wrote) >= min(due, len(free)) and len(wrote - sure) <= due
+        if i == n - 1: assert wrote == free
+        distinct = len({int(token[b, j]) for j in free})
+        unsure = [int(token[b, j]) for j in wrote - sure]
+        if due <= distinct: assert len(unsure) == len(set(unsure))      # there were enough different tokens
+
+def test_it_ends_by_itself_and_keeps_the_prompt():
+    model = joint(L=4)
+    out = sample(model, 'apart', 12, n=200, prompt=tensor([[2, 3, 3, 3]]).expand(200, -1), strands=2, doubt=.3)
+    assert (out.tokens[:, 0] == 2).all() and (out.tokens != model.mask_id).all()
+    assert (out.n_forward <= 12).all() and out.n_forward.double().mean() < 11
+    assert not policy('apart').reads_quality and policy('apart').passes == 1
+
+def test_step_is_decoupled():
+    "What is taken back is a mask in the pass that draws it again."
+    seen = []
+    model = joint()
+    def watched(x): seen.append(x.clone()); return model(x)
+    st = state([[0, 2, 1]], 3, 1, 4, torch.zeros(1, 3).bool(), [[.9, .1, .9]])
+    step(apart(share=1.), st, watched)
+    assert len(seen) == 1 and seen[0].tolist() == [[0, 3, 1]]
+
+@pytest.mark.parametrize('bad, said', [
+    (dict(strands=-1), ('strands=-1', 'at least 0')), (dict(strands=2.5), ('strands=2.5',)),
+    (dict(penalty=-1.), ('penalty=-1', '[0, inf)')), (dict(doubt=1.5), ('doubt=1.5', '[0, 1]')),
+    (dict(share=-.1), ('share=-0.1', '[0, 1]')), (dict(sure=2), ('sure=2', '[0, 1]')),
+    (dict(top_p=0.), ('top_p=0',)), (dict(temperature=-1.), ('temperature=-1',))])
+def test_bad_input(bad, said):
+    with pytest.raises(ValueError) as e: policy('apart', **bad)
+    assert all(v in str(e.value) for v in said), str(e.value)
