@@ -12,13 +12,13 @@ from torch import Tensor
 
 from .base.checks import check_int, check_range
 from .core import Pass, Policy, ranks, reaches, Schedule, State, TopK
-from .diffusion import drawer, probability
+from .diffusion import drawer, probability, tolerance
 from .peers.confident import low_confidence
 from .peers.pieces import confidence
 from .registry import register
 
 # %% auto #0
-__all__ = ['depth', 'Apart', 'Penalised', 'guesses', 'apart']
+__all__ = ['depth', 'Apart', 'Penalised', 'guesses', 'below', 'apart']
 
 # %% ../nbs/09_apart.ipynb #5b2ff877
 def depth(
@@ -86,15 +86,21 @@ class Penalised(drawer):
 def guesses(
     doubt: float, # taken back below this probability
     share: float, # of the free positions, at most, in a step
+    sure: float = 0., # where nothing is masked, below this one; if it is higher
 ) -> Schedule:
     "How many tokens were drawn against the odds; at most a share of the free positions, rounded up."
     def k(st: State) -> Tensor: # [B]
         most = (share * st.n_free - 1e-9).ceil()
-        return torch.minimum((st.committed & ~reaches(st.conf, doubt) & ~st.conf.isnan()).sum(1), most)
+        least = torch.where(st.masked.any(1), doubt, max(doubt, sure))[:, None]
+        return torch.minimum((st.committed & below(st.conf, least)).sum(1), most)
     return k
 
+def below(p: Tensor, least: Tensor) -> Tensor: # bool, as `p`; NaN is below nothing
+    "p < least by more than rounding."
+    return p < least - tolerance(p.dtype) * least
+
 # %% ../nbs/09_apart.ipynb #c32276d9
-@register('apart', scores='probability the token had when it was drawn', never='what was drawn with at least `doubt`',
+@register('apart', scores='probability the token had when it was drawn', never='what was drawn with at least `sure`',
           selects='the lowest, at most a share', exact='exact at one token a step, share=0, penalty=0, top_p=1',
           source='this library')
 def apart(
@@ -102,7 +108,7 @@ def apart(
     penalty: float = 1., # alpha: a token that stands c times is (1 + c) ** alpha times less likely
     doubt: float = .5, # what was drawn with less than this probability is taken back
     share: float = .05, # of the free positions, the most that a step takes back
-    sure: float = .9, # what is drawn with this probability need not wait for its turn
+    sure: float = .9, # what has this probability need not wait, and is never in doubt
     temperature: float = 1., # of the draw; 0 takes the most likely token
     top_p: float = .3, # nucleus
 ) -> Policy:
@@ -112,5 +118,5 @@ def apart(
     for name, v in dict(doubt=doubt, share=share, sure=sure).items():
         check_range(name, v, '[0, 1]', 'a share' if name == 'share' else 'a probability')
     draw = Penalised(temperature, top_p, penalty=penalty)
-    return Policy(unmask=Apart(draw, strands, sure), remask=TopK(low_confidence, guesses(doubt, share)),
+    return Policy(unmask=Apart(draw, strands, sure), remask=TopK(low_confidence, guesses(doubt, share, sure)),
                   decoupled=True, cost=1, draw=draw)

@@ -49,21 +49,29 @@ def test_a_token_a_step_without_penalty_is_the_joint(strands):
 def test_what_was_a_guess_is_drawn_again_from_what_is_left():
     model = joint()
     chain = Chain(model)
-    rule = policy('apart', **plain | dict(share=1.))
-    for conf, sites in (((.9, .3, .8), [1]), ((.2, .3, .8), [0, 1]), ((.5, .5, .49), [2]), ((.1, .1, .1), [0, 1, 2])):
+    rule = policy('apart', **plain | dict(share=1., sure=.5))
+    for conf, sites in (((.9, .3, .8), [1]), ((.2, .3, .8), [0, 1]), ((.5, .5, .49), [2]), ((.1, .1, .1), [0, 1, 2]), ((.6, .5, .49), [2])):
         expected = chain.row(chain.redraw(sites), (0, 2, 1))
         assert expected.holds(chain.land(rule, (0, 2, 1), 1, 4, conf=conf)), sites
 
 def test_nothing_is_taken_back_where_nothing_was_a_guess():
     chain = Chain(joint())
-    assert (chain.land(policy('apart'), (0, 2, 1), 1, 4, conf=(.5, .9, 1.)) == tensor([0, 2, 1])).all()
+    assert (chain.land(policy('apart'), (0, 2, 1), 1, 4, conf=(.95, .9, 1.)) == tensor([0, 2, 1])).all()
+
+def test_what_is_not_sure_is_in_doubt_once_all_is_written():
+    k = guesses(.5, 1., .9)
+    conf = [[.3, .6, .95, .9], [.3, .6, .95, NAN]]
+    st = state([[0, 1, 2, 0], [0, 1, 2, 4]], 4, 1, 4, torch.zeros(2, 4).bool(), conf)
+    assert k(st).tolist() == [2, 1]
+    assert guesses(.95, 1., .2)(st).tolist() == [3, 2]      # never less than `doubt`
+
 
 def test_at_most_a_share_is_taken_back_and_the_worst_first():
     x = torch.zeros(2, 10).long()
     conf = torch.linspace(.05, .45, 10).double().expand(2, -1).clone()
     conf[1] = .6
     st = state(x, 4, 1, 4, torch.zeros(2, 10).bool(), conf)
-    rule = policy('apart', share=.25)
+    rule = policy('apart', share=.25, sure=.5)
     T = pick('remask', rule.remask, st, Pass(None, st), st.committed)
     assert T[0].nonzero().flatten().tolist() == [0, 1, 2] and not T[1].any()
     assert guesses(.5, .1)(st).tolist() == [1, 0] and guesses(.5, 0.)(st).tolist() == [0, 0]
@@ -141,7 +149,7 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
 
 def test_it_ends_by_itself_and_keeps_the_prompt():
     model = joint(L=4)
-    out = sample(model, 'apart', 12, n=200, prompt=tensor([[2, 3, 3, 3]]).expand(200, -1), strands=2, doubt=.3)
+    out = sample(model, 'apart', 12, n=200, prompt=tensor([[2, 3, 3, 3]]).expand(200, -1), strands=2, doubt=.3, sure=.3)
     assert (out.tokens[:, 0] == 2).all() and (out.tokens != model.mask_id).all()
     assert (out.n_forward <= 12).all() and out.n_forward.double().mean() < 11
     assert not policy('apart').reads_quality and policy('apart').passes == 1
