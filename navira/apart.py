@@ -76,7 +76,7 @@ class Penalised(drawer):
     def penalised(self, logits: Tensor, x: Tensor, where: Tensor, mask_id: int) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
         count = torch.zeros(len(x), logits.shape[1], device=x.device)
-        count.scatter_add_(1, x, (x != mask_id).float())
+        count.scatter_add_(1, x.masked_fill(x == mask_id, 0), (x != mask_id).float())
         return logits - self.penalty * count.log1p()[where.nonzero()[:, 0]].to(logits.dtype)
 
     @property

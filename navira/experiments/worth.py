@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ..base.stats import wilson
 from ..base.tables import Table
 from .figures import GREY, mark
 from .results import Draws, mean, Missing, Number, number, Point, Results
@@ -38,15 +39,15 @@ def edge_of(there: Sequence[Point], at: float) -> Draws:
     return edge(*(np.stack([getattr(p, k) for p in there]) for k in ('entropy', 'log_perplexity')), at)
 
 # %% ../../nbs/experiments/worth.ipynb #3968803a
+OWN = 'apart'       # ours; what else has this policy goes by its label
+
 def settings_of(r: Results, budget: int) -> dict[str, list[Point]]: # policy, or our own label -> its settings
     "What was measured of each policy at one budget; of `apart`, what has its label."
     of = dict[str, list[Point]]()
     for p in r.points:
-        if p.budget != budget or not p.scored or p.change: continue
+        if p.budget != budget or not p.scored or p.change or 'nll' not in p.rows: continue
         of.setdefault(p.name if p.policy == OWN else p.policy, []).append(p)
     return of
-
-OWN = 'apart'
 
 def best_of_all(of: dict[str, list[Point]], names: Sequence[str], at: float) -> Draws:
     "The lowest of several edges."
@@ -130,12 +131,23 @@ def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Seque
                  f"{made_with(stores[0], [p for by in of for n in names for p in by.get(n, {}).values()], 'Wilson')}. "
                  '*: costs what it costs')
 
-def more_solved(r: Results, name: str, budget: int) -> tuple: # the best peer, its points, ours less its
-    "Ours less the best peer that runs no more forwards, in points, paired by puzzle."
-    of, own = solved_by(r), solved_by(r)[name][budget]
-    there = {n: p for n, at in of.items() if n != name and (p := at.get(budget)) is not None and
-             (p.matched or p.ran[0] <= budget)}
-    best = max(there, key=lambda n: there[n].solved[0])
-    m = min(own.n, there[best].n)
-    less = number(mean(own.column('solved')[:m] - there[best].column('solved')[:m]), points)
-    return budget, share(own), number(own.ran), typed(best) + '*' * (not there[best].matched), share(there[best]), less
+def in_time(p: Point) -> np.ndarray: # [n] 0 or 1
+    "Was each puzzle solved with no more forwards than the budget? Of a policy that keeps to it, all that are solved."
+    return p.column('solved') * (p.rows.n_forward.to_numpy() <= p.budget)
+
+def best_peers(stores: Sequence[Results], budgets: Sequence[int] = (4, 8, 16, 27), own: str = OWN) -> Table:
+    "Ours beside the best peer of each difficulty and budget, and the difference in points, paired by puzzle."
+    def row(r: Results, F: int) -> tuple:
+        ours = solved_by(r)[own][F]
+        there = {n: p for n, at in solved_by(r).items() if n != own and (p := at.get(F)) is not None}
+        best = max(there, key=lambda n: in_time(there[n]).mean())
+        a, b = in_time(ours), in_time(there[best])
+        m = min(len(a), len(b))
+        of = lambda v: Number(*(100 * float(x) for x in (v.mean(), *wilson(float(v.mean()), len(v)))))
+        star = '*' * (not there[best].matched)
+        return r.task, F, of(a), number(ours.ran), typed(best) + star, of(b), number(mean(a[:m] - b[:m]), points)
+    head = 'puzzles', 'forwards', f'{own} (%)', 'it runs', 'best peer', 'it (%)', 'points more'
+    return Table('Solved within the budget: ours and the best peer', head,
+                 [row(r, F) for r in stores for F in budgets if F in solved_by(r).get(own, {})],
+                 "Wilson's intervals; of the difference the bootstrap's, paired by puzzle. *: keeps to no budget, and "
+                 'counts a puzzle where it needs no more forwards', 2)
