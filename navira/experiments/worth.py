@@ -98,7 +98,8 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
         styles, drawn = looks(list(names)), []
         for ax, F in zip(fig.subplots(1, len(budgets), sharey=True, squeeze=False)[0], budgets, strict=True):
             of = settings_of(r, F)
-            for n in [*(n for n in of if n not in names and not n.startswith(OWN)), *(n for n in names if n in of)]:
+            rest = [n for n in of if n not in names and not n.startswith(OWN)]
+            for n in [*rest, *(n for n in names if n in of)]:
                 at = bars([p.entropy for p in of[n]], [p.log_perplexity for p in of[n]], np.exp)
                 look = styles.get(n, GREY | dict(label='_'))
                 ax.errorbar(**at, **(look | dict(ls='none')), elinewidth=.5, zorder=2 + (n in names))
@@ -111,7 +112,8 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
             mark(ax, r, ['real text'])
             perplexity_axis(ax)
             ax.set(title=f'{F} forwards', xlabel='entropy of a text (nats)', xlim=(3.2, 4.6))
-        return finished(fig, 'Each at its best: lower edges', f'{made_with(r, drawn)}; grey: the other peers', r.made_up)
+        note = f'{made_with(r, drawn)}; grey: the other peers'
+        return finished(fig, 'Each at its best: lower edges', note, r.made_up)
 
 # %% ../../nbs/experiments/worth.ipynb #100b3d5e
 def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Sequence[int] = (8, 16, 27)) -> Table:
@@ -123,7 +125,8 @@ def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Seque
         if not any(p for p, _ in at): continue
         star = '*' * any(p is not None and not p.matched for p, _ in at)
         last = [by.get(n, {}).get(max(budgets)) for by in of]
-        rows.append((typed(n) + star, *(share(p) if p else None for p, _ in at), *(number(p.ran) if p else None for p in last)))
+        ran = (number(p.ran) if p else None for p in last)
+        rows.append((typed(n) + star, *(share(p) if p else None for p, _ in at), *ran))
     rows.sort(key=lambda row: -np.mean([v.value for v in row[1:1 + len(of) * len(budgets)] if v] or [0.]))
     head = ('policy', *(f'{r.task.removeprefix("sudoku-")} given, {F}' for r in stores for F in budgets),
             *(f'{r.task.removeprefix("sudoku-")} given, run at {max(budgets)}' for r in stores))
