@@ -36,7 +36,7 @@ def edge(
     return np.where(np.isinf(low), np.nan, low)
 
 def edge_of(there: Sequence[Point], at: float) -> Draws:
-    return edge(*(np.stack([getattr(p, k) for p in there]) for k in ('entropy', 'log_perplexity')), at)
+    return edge(np.stack([p.entropy for p in there]), np.stack([p.log_perplexity for p in there]), at)
 
 # %% ../../nbs/experiments/worth.ipynb #3968803a
 OWN = 'apart'       # ours; what else has this policy goes by its label
@@ -119,18 +119,19 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
 def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Sequence[int] = (8, 16, 27)) -> Table:
     "Per cent solved by each policy, a column a difficulty and a budget; forwards run at the largest."
     of = [solved_by(r) for r in stores]
-    rows = []
+    rows = list[tuple[float, tuple]]()
     for n in names:
         at = [(by.get(n, {}).get(F), r) for r, by in zip(stores, of, strict=True) for F in budgets]
         if not any(p for p, _ in at): continue
         star = '*' * any(p is not None and not p.matched for p, _ in at)
         last = [by.get(n, {}).get(max(budgets)) for by in of]
         ran = (number(p.ran) if p else None for p in last)
-        rows.append((typed(n) + star, *(share(p) if p else None for p, _ in at), *ran))
-    rows.sort(key=lambda row: -np.mean([v.value for v in row[1:1 + len(of) * len(budgets)] if v] or [0.]))
-    head = ('policy', *(f'{r.task.removeprefix("sudoku-")} given, {F}' for r in stores for F in budgets),
-            *(f'{r.task.removeprefix("sudoku-")} given, run at {max(budgets)}' for r in stores))
-    return Table('Per cent solved, by forward passes', head, rows,
+        mean_ = float(np.mean([p.solved[0] for p, _ in at if p]))
+        rows.append((mean_, (typed(n) + star, *(share(p) if p else None for p, _ in at), *ran)))
+    rows.sort(key=lambda row: -row[0])
+    given = [f'{(r.task or "").removeprefix("sudoku-")} given' for r in stores]
+    head = 'policy', *(f'{g}, {F}' for g in given for F in budgets), *(f'{g}, run at {max(budgets)}' for g in given)
+    return Table('Per cent solved, by forward passes', head, [row for _, row in rows],
                  f"{made_with(stores[0], [p for by in of for n in names for p in by.get(n, {}).values()], 'Wilson')}. "
                  '*: costs what it costs')
 
