@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from ..base.stats import wilson
 from ..base.tables import Table
 from .figures import GREY, mark
+from .frames import SET, set_rows
 from .results import Draws, mean, Missing, Number, number, Point, Results
 from .style import bars, finished, looks, made_with, perplexity_axis, STYLE
 from .success import share, solved_by, typed
@@ -30,9 +31,10 @@ def edge(
 ) -> np.ndarray: # [R], NaN where the settings lie on one side of it
     "Height of the lower convex hull."
     low = np.full(x.shape[1], np.inf)
-    for i, j in combinations(range(len(x)), 2):
-        with np.errstate(divide='ignore', invalid='ignore'): w = (at - x[i]) / (x[j] - x[i])
-        low = np.fmin(low, np.where((w >= 0) & (w <= 1), (1 - w) * y[i] + w * y[j], np.inf))
+    with np.errstate(divide='ignore', invalid='ignore'):
+        for i, j in combinations(range(len(x)), 2):
+            w = (at - x[i]) / (x[j] - x[i])
+            low = np.fmin(low, np.where((w >= 0) & (w <= 1), (1 - w) * y[i] + w * y[j], np.inf))
     return np.where(np.isinf(low), np.nan, low)
 
 def edge_of(there: Sequence[Point], at: float) -> Draws:
@@ -78,7 +80,7 @@ def _order(ratios: Sequence[Number]) -> float:
     return float(np.mean(np.log(there))) if there else np.inf
 
 # %% ../../nbs/experiments/worth.ipynb #e2b96285
-def against_peers(r: Results, levels: Sequence[float] = (3.9, 4., 4.1, 4.2, 4.3)) -> Table:
+def against_peers(r: Results, levels: Sequence[float] = (3.8, 3.9, 4., 4.1, 4.2)) -> Table:
     "Our policy's edge over the lowest edge of all peers, by forwards. `Missing` without it."
     budgets = [F for F in sorted({p.budget for p in r.points}) if OWN in settings_of(r, F)]
     if not budgets: raise Missing(f'{OWN} (`navira sweep peers`)')
@@ -114,6 +116,24 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
             ax.set(title=f'{F} forwards', xlabel='entropy of a text (nats)', xlim=(3.2, 4.6))
         note = f'{made_with(r, drawn)}; grey: the other peers'
         return finished(fig, 'Each at its best: lower edges', note, r.made_up)
+
+# %% ../../nbs/experiments/worth.ipynb #5e319c0c
+def between_texts(r: Results, budget: int, names: Sequence[str]) -> Table:
+    "Every setting of some policies, by perplexity: how rich a text is, and how alike texts are."
+    rows = []
+    for n, there in settings_of(r, budget).items():
+        if n not in names: continue
+        for p in there:
+            found = set_rows(r.store, p.rows.key.iloc[0])
+            sets = {m['metric']: Number(m['value'], m['lo'], m['hi']) for m in found}
+            dial = ', '.join(f'{k}={p.settled[k]:g}' for k in ('p', 'penalty') if k in p.settled)
+            rows.append((n, dial.replace('p=', 'top_p=', 1), number(p.log_perplexity, np.exp), number(p.entropy),
+                         *(sets.get(m) for m in ('pooled_entropy', 'distinct_2', 'self_bleu'))))
+    rows.sort(key=lambda row: row[2].value)
+    head = 'policy', 'setting', 'perplexity', 'entropy', 'pooled entropy', 'distinct-2', 'self-BLEU'
+    shown = [p for n in names for p in settings_of(r, budget).get(n, [])]
+    note = f'{made_with(r, shown)}; sets of {SET} texts'
+    return Table(f'Within a text, and between texts: {budget} forwards', head, rows, note, 2)
 
 # %% ../../nbs/experiments/worth.ipynb #100b3d5e
 def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Sequence[int] = (8, 16, 27)) -> Table:
