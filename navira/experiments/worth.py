@@ -93,11 +93,13 @@ def against_peers(r: Results, levels: Sequence[float] = (3.8, 3.9, 4., 4.1, 4.2)
     return Table(f'{OWN}: perplexity over that of the best peer at each entropy',
                  ('forwards', 'peers', *(f'at {h:g} nats' for h in levels)), rows, made_with(r, r.points))
 
+OWN_LOOK = dict(color='#882255', marker='D', ls='--', label=OWN)     # the same in every figure
+
 def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
     "Every setting as a point, and the lower edges of those named; a panel a budget."
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained')
-        styles, drawn = looks(list(names)), []
+        styles, drawn = looks([n for n in names if n != OWN]) | {OWN: OWN_LOOK}, []
         for ax, F in zip(fig.subplots(1, len(budgets), sharey=True, squeeze=False)[0], budgets, strict=True):
             of = settings_of(r, F)
             rest = [n for n in of if n not in names and not n.startswith(OWN)]
