@@ -122,20 +122,21 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
 # %% ../../nbs/experiments/worth.ipynb #5e319c0c
 def between_texts(r: Results, budget: int, names: Sequence[str]) -> Table:
     "Every setting of some policies, by perplexity: how rich a text is, and how alike texts are."
-    rows = []
+    rows = list[tuple[float, tuple]]()
     for n, there in settings_of(r, budget).items():
         if n not in names: continue
         for p in there:
             found = set_rows(r.store, p.rows.key.iloc[0])
             sets = {m['metric']: Number(m['value'], m['lo'], m['hi']) for m in found}
             dial = ', '.join(f'{k}={p.settled[k]:g}' for k in ('p', 'penalty') if k in p.settled)
-            rows.append((n, dial.replace('p=', 'top_p=', 1), number(p.log_perplexity, np.exp), number(p.entropy),
-                         *(sets.get(m) for m in ('pooled_entropy', 'distinct_2', 'self_bleu'))))
-    rows.sort(key=lambda row: row[2].value)
+            said = number(p.log_perplexity, np.exp), number(p.entropy)
+            between = (sets.get(m) for m in ('pooled_entropy', 'distinct_2', 'self_bleu'))
+            rows.append((said[0].value, (n, dial.replace('p=', 'top_p=', 1), *said, *between)))
+    rows.sort(key=lambda row: row[0])
     head = 'policy', 'setting', 'perplexity', 'entropy', 'pooled entropy', 'distinct-2', 'self-BLEU'
     shown = [p for n in names for p in settings_of(r, budget).get(n, [])]
     note = f'{made_with(r, shown)}; sets of {SET} texts'
-    return Table(f'Within a text, and between texts: {budget} forwards', head, rows, note, 2)
+    return Table(f'Within a text, and between texts: {budget} forwards', head, [row for _, row in rows], note, 2)
 
 # %% ../../nbs/experiments/worth.ipynb #100b3d5e
 def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Sequence[int] = (8, 16, 27)) -> Table:

@@ -13,7 +13,8 @@ from toys import ACCEPT, chi2
 from helpers.speed import net  # noqa: F401
 
 # --- the same results -------------------------------------------------------------------------------------------------
-REFUSE = {'token-critic', 'g-star', 'wino'}    # rate with a network of their own; asks for shadows, which no pass has
+# rate with a network of their own; asks for shadows, which no pass has; draws by the text (tests/test_apart.py)
+REFUSE = {'token-critic', 'g-star', 'wino', 'apart'}
 
 @pytest.mark.parametrize(
     'name, dtype',
