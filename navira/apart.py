@@ -12,13 +12,13 @@ from torch import Tensor
 
 from .base.checks import check_int, check_range
 from .core import Pass, Policy, ranks, reaches, Schedule, State, TopK
-from .diffusion import drawer, probability, tolerance
+from .diffusion import drawer, probability
 from .peers.confident import low_confidence
 from .peers.pieces import confidence
 from .registry import register
 
 # %% auto #0
-__all__ = ['depth', 'Apart', 'Penalised', 'guesses', 'below', 'apart']
+__all__ = ['depth', 'Apart', 'Penalised', 'guesses', 'apart']
 
 # %% ../nbs/09_apart.ipynb #5b2ff877
 def depth(
@@ -75,9 +75,10 @@ class Penalised(drawer):
 
     def penalised(self, logits: Tensor, x: Tensor, where: Tensor, mask_id: int) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
-        count = torch.zeros(len(x), logits.shape[1], device=x.device)
-        count.scatter_add_(1, x.masked_fill(x == mask_id, 0), (x != mask_id).float())
-        return logits - self.penalty * count.log1p()[where.nonzero()[:, 0]].to(logits.dtype)
+        ids, row = x.masked_fill(x == mask_id, 0), where.nonzero()[:, 0]
+        count = logits.new_zeros(len(x), logits.shape[1]).scatter_add_(1, ids, (x != mask_id).to(logits.dtype))
+        less = self.penalty * count.gather(1, ids).log1p()       # at the tokens of the text, the only ones that change
+        return logits.scatter(1, ids[row], logits.gather(1, ids[row]) - less[row])
 
     @property
     def as_given(self) -> bool: return True
@@ -86,18 +87,15 @@ class Penalised(drawer):
 def guesses(
     doubt: float, # taken back below this probability
     share: float, # of the free positions, at most, in a step
-    sure: float = 0., # where nothing is masked, below this one; if it is higher
+    sure: float = 0., # where nothing is masked, below this one too
 ) -> Schedule:
     "How many tokens were drawn against the odds; at most a share of the free positions, rounded up."
     def k(st: State) -> Tensor: # [B]
-        most = (share * st.n_free - 1e-9).ceil()
-        least = torch.where(st.masked.any(1), doubt, max(doubt, sure))[:, None]
-        return torch.minimum((st.committed & below(st.conf, least)).sum(1), most)
+        done = ~st.masked.any(1, keepdim=True)
+        doubtful = ~reaches(st.conf, doubt) | done & ~reaches(st.conf, sure)
+        most = (share * st.n_free.double() - 1e-9).ceil()
+        return torch.minimum((st.committed & doubtful & ~st.conf.isnan()).sum(1), most)
     return k
-
-def below(p: Tensor, least: Tensor) -> Tensor: # bool, as `p`; NaN is below nothing
-    "p < least by more than rounding."
-    return p < least - tolerance(p.dtype) * least
 
 # %% ../nbs/09_apart.ipynb #c32276d9
 @register('apart', scores='probability the token had when it was drawn', never='what was drawn with at least `sure`',

@@ -48,7 +48,8 @@ def settings_of(r: Results, budget: int) -> dict[str, list[Point]]: # policy, or
     of = dict[str, list[Point]]()
     for p in r.points:
         if p.budget != budget or not p.scored or p.change or 'nll' not in p.rows: continue
-        of.setdefault(p.name if p.policy == OWN else p.policy, []).append(p)
+        both = ':score=both' * (p.settled.get('score') == 'both')
+        of.setdefault(p.name if p.policy == OWN else p.policy + both, []).append(p)
     return of
 
 def best_of_all(of: dict[str, list[Point]], names: Sequence[str], at: float) -> Draws:
@@ -93,16 +94,17 @@ def against_peers(r: Results, levels: Sequence[float] = (3.8, 3.9, 4., 4.1, 4.2)
     return Table(f'{OWN}: perplexity over that of the best peer at each entropy',
                  ('forwards', 'peers', *(f'at {h:g} nats' for h in levels)), rows, made_with(r, r.points))
 
-OWN_LOOK = dict(color='#882255', marker='D', ls='--', label=OWN)     # the same in every figure
+OWN_LOOK = dict(color='#882255', marker='P', ls='--', label=OWN)     # the same in every figure
 
 def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
     "Every setting as a point, and the lower edges of those named; a panel a budget."
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained')
-        styles, drawn = looks([n for n in names if n != OWN]) | {OWN: OWN_LOOK}, []
+        styles, drawn, any_grey = looks([n for n in names if n != OWN]) | {OWN: OWN_LOOK}, [], False
         for ax, F in zip(fig.subplots(1, len(budgets), sharey=True, squeeze=False)[0], budgets, strict=True):
             of = settings_of(r, F)
             rest = [n for n in of if n not in names and not n.startswith(OWN)]
+            any_grey |= bool(rest)
             for n in [*rest, *(n for n in names if n in of)]:
                 at = bars([p.entropy for p in of[n]], [p.log_perplexity for p in of[n]], np.exp)
                 look = styles.get(n, GREY | dict(label='_'))
@@ -116,7 +118,7 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
             mark(ax, r, ['real text'])
             perplexity_axis(ax)
             ax.set(title=f'{F} forwards', xlabel='entropy of a text (nats)', xlim=(3.2, 4.6))
-        note = f'{made_with(r, drawn)}; grey: the other peers'
+        note = made_with(r, drawn) + '; grey: the other peers' * any_grey + '; from 3.2 nats on'
         return finished(fig, 'Each at its best: lower edges', note, r.made_up)
 
 # %% ../../nbs/experiments/worth.ipynb #5e319c0c

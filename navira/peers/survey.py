@@ -33,9 +33,9 @@ def drawing(draw: Callable) -> str: # `Policy.draw`
     "How a token is drawn, in a few words."
     if not isinstance(draw, drawer): return getattr(draw, '__name__', type(draw).__name__)
     if draw.temperature == 0: return 'argmax'
+    penalty = getattr(draw, 'penalty', 0.)
     parts = {f'temperature {draw.temperature:g}': draw.temperature != 1, f'nucleus {draw.top_p:g}': draw.top_p < 1,
-             f'top {draw.top_k}': draw.top_k is not None,
-             f'penalty {(alpha := getattr(draw, "penalty", 0.)):g}': alpha > 0}
+             f'top {draw.top_k}': draw.top_k is not None, f'penalty {penalty:g}': penalty > 0}
     return ', '.join(k for k, said in parts.items() if said) or 'the whole distribution'
 
 # %% ../../nbs/peers/survey.ipynb #8f1b75f3
