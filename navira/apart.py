@@ -32,10 +32,10 @@ def depth(
 # %% ../nbs/09_apart.ipynb #aab39b60
 @dataclass(frozen=True)
 class Apart:
-    "The shallowest masks of all strands, or the surest; all that are sure, and of the others each token once a step."
+    "The shallowest masks of all strands, or the surest, each token once a step if it can be; and all that are sure."
     draw: Penalised
     strands: int # 0: the surest come first
-    sure: float # probability of the drawn token from which it need not wait
+    sure: float # probability that what need not wait is right, all of it together
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
@@ -44,7 +44,14 @@ class Apart:
         L, place = st.x.shape[1], ranks(first, eligible, tied)
         late = self.again(st, p, eligible, place)        # after all others
         place = (place + L * late).masked_fill(~eligible, 2 * L).argsort(1).argsort(1)
-        return eligible & (reaches(told, self.sure) | (place < self.due(st)[:, None]))
+        return eligible & (self.together(told, ranks(told, eligible, tied)) | (place < self.due(st)[:, None]))
+
+    def together(self, told: Tensor, place: Tensor) -> Tensor: # [B, L] bool
+        "Are all of a better place right with more than `sure`?"
+        order = place.argsort(1)
+        before = told.gather(1, order).nan_to_num(1.).cumprod(1).roll(1, 1)
+        before[:, 0] = 1.
+        return torch.zeros_like(told, dtype=torch.bool).scatter(1, order, ~reaches(-before, -self.sure))
 
     def due(self, st: State) -> Tensor: # [B] n_t
         "What was taken back, and an equal share of what was never written."
@@ -75,8 +82,9 @@ class Penalised(drawer):
 
     def penalised(self, logits: Tensor, x: Tensor, where: Tensor, mask_id: int) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
-        ids, row = x.masked_fill(x == mask_id, 0), where.nonzero()[:, 0]
-        count = logits.new_zeros(len(x), logits.shape[1]).scatter_add_(1, ids, (x != mask_id).to(logits.dtype))
+        real = (x != mask_id) & (x >= 0) & (x < logits.shape[1])        # in rows of several lengths, -1 is past an end
+        ids, row = x.masked_fill(~real, 0), where.nonzero()[:, 0]
+        count = logits.new_zeros(len(x), logits.shape[1]).scatter_add_(1, ids, real.to(logits.dtype))
         less = self.penalty * count.gather(1, ids).log1p()       # at the tokens of the text, the only ones that change
         return logits.scatter(1, ids[row], logits.gather(1, ids[row]) - less[row])
 
@@ -99,14 +107,14 @@ def guesses(
 
 # %% ../nbs/09_apart.ipynb #c32276d9
 @register('apart', scores='probability the token had when it was drawn', never='what was drawn with at least `sure`',
-          selects='the lowest, at most a share', exact='exact at one token a step, share=0, penalty=0, top_p=1',
-          source='this library')
+          selects='the lowest, at most a share',
+          exact='exact at one token a step, share=0, penalty=0, sure=1, top_p=1', source='this library')
 def apart(
     strands: int = 8, # S, in which the text is written side by side; 0: what it is surest of comes first
     penalty: float = 1., # alpha: a token that stands c times is (1 + c) ** alpha times less likely
     doubt: float = .5, # what was drawn with less than this probability is taken back
     share: float = .05, # of the free positions, the most that a step takes back
-    sure: float = .9, # what has this probability need not wait, and is never in doubt
+    sure: float = .9, # what is right with this probability, all together, need not wait; and it is never in doubt
     temperature: float = 1., # of the draw; 0 takes the most likely token
     top_p: float = .3, # nucleus
 ) -> Policy:
@@ -115,6 +123,7 @@ def apart(
     check_range('penalty', penalty, '[0, inf)', 'a power of how often a token stands; 0 is none')
     for name, v in dict(doubt=doubt, share=share, sure=sure).items():
         check_range(name, v, '[0, 1]', 'a share' if name == 'share' else 'a probability')
+    if doubt > sure: raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in doubt')
     draw = Penalised(temperature, top_p, penalty=penalty)
     return Policy(unmask=Apart(draw, strands, sure), remask=TopK(low_confidence, guesses(doubt, share, sure)),
                   decoupled=True, cost=1, draw=draw)

@@ -64,7 +64,6 @@ def test_what_is_not_sure_is_in_doubt_once_all_is_written():
     conf = [[.3, .6, .95, .9], [.3, .6, .95, NAN]]
     st = state([[0, 1, 2, 0], [0, 1, 2, 4]], 4, 1, 4, torch.zeros(2, 4).bool(), conf)
     assert k(st).tolist() == [2, 1]
-    assert guesses(.95, 1., .2)(st).tolist() == [3, 2]      # never less than `doubt`
 
 def test_at_most_a_share_is_taken_back_and_the_worst_first():
     x = torch.zeros(2, 10).long()
@@ -103,6 +102,19 @@ def test_the_draw_follows_the_penalised_law_and_notes_the_models_own_probability
     seen = token.bincount(minlength=V).double() / n
     assert (seen - w / w.sum()).abs().max() < .015
     torch.testing.assert_close(noted, logits.softmax(-1)[0][token])
+
+def test_it_is_sure_of_all_together_and_of_one_more():
+    rule, told = Apart(Penalised(), 0, .9), tensor([[.97, NAN, .999, .92, .5], [.3, .2, NAN, .1, .05]])
+    place = tensor([[1, 5, 0, 2, 3], [0, 1, 4, 2, 3]])
+    assert rule.together(told, place).tolist() == [[True, False, True, True, False], [True, False, False, False, False]]
+    assert not replace(rule, sure=1.).together(told, place).any()
+    assert replace(rule, sure=0.).together(told, place)[~told.isnan()].all()
+
+def test_rows_of_several_lengths():
+    x = tensor([[1, 1, 9, -1, -1], [1, 2, 2, 9, 9]])        # -1 is past the end of a row
+    got = Penalised(penalty=1.).penalised(torch.zeros(3, 10, dtype=torch.float64), x, x == 9, 9)
+    torch.testing.assert_close(got[0, :3].exp(), tensor([1, 1 / 3, 1]).double())
+    torch.testing.assert_close(got[1, :3].exp(), tensor([1, 1 / 2, 1 / 3]).double())
 
 def test_the_penalty_sees_prompts_and_never_masks():
     x = tensor([[1, 9, 9]])
@@ -144,7 +156,10 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
         free = set(st.masked[b].nonzero().flatten().tolist())
         new = {j for j in free if math.isnan(st.conf[b, j])}
         due = len(free - new) + -(-len(new) // (n - i))
-        sure = {j for j in free if told[b, j] >= .9}
+        before, sure = 1., set()
+        for j in sorted(free, key=lambda j: -told[b, j]):   # random numbers: no two are tied
+            if before > .9: sure.add(j)
+            before *= told[b, j]
         wrote = set(S[b].nonzero().flatten().tolist())
         assert sure <= wrote and len(wrote) >= min(due, len(free)) and len(wrote - sure) <= due
         if i == n - 1: assert wrote == free
@@ -172,6 +187,7 @@ def test_step_is_decoupled():
     (dict(strands=-1), ('strands=-1', 'at least 0')), (dict(strands=2.5), ('strands=2.5',)),
     (dict(penalty=-1.), ('penalty=-1', '[0, inf)')), (dict(doubt=1.5), ('doubt=1.5', '[0, 1]')),
     (dict(share=-.1), ('share=-0.1', '[0, 1]')), (dict(sure=2), ('sure=2', '[0, 1]')),
+    (dict(doubt=.95), ('doubt=0.95', 'at most sure=0.9')),
     (dict(top_p=0.), ('top_p=0',)), (dict(temperature=-1.), ('temperature=-1',))])
 def test_bad_input(bad, said):
     with pytest.raises(ValueError) as e: policy('apart', **bad)
