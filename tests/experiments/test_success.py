@@ -53,7 +53,7 @@ def test_an_entry_overrules_what_all_share():
     s = read_sweep(dict(hyper=dict(on=0.), entries=[dict(policy='prism', on=.25), dict(policy='navira-det')]))
     assert {c.policy: c.hyper['on'] for c in cells(s)} == {'prism': .25, 'navira-det': 0.}
 
-@pytest.mark.parametrize('name', ['sudoku', 'sudoku-dials', 'sudoku-free'])
+@pytest.mark.parametrize('name', ['sudoku', 'sudoku-dials', 'sudoku-peers', 'sudoku-free'])
 def test_configurations_of_puzzles_have_one_cell_once(name):
     s = read_sweep(name)
     of = cells(s)

@@ -128,7 +128,7 @@ def reported(toy, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def many(tmp_path_factory):
-    "Forty policies, as a store has them that was asked for all"
+    "Many policies, as a store has them that was asked for all"
     others = [dict(policy='prism', eta=.08, on=.02 + .01 * i, label=f'policy {i}') for i in range(36)]
     return read(
         made_up(
