@@ -43,11 +43,15 @@ def edge_of(there: Sequence[Point], at: float) -> Draws:
 # %% ../../nbs/experiments/worth.ipynb #3968803a
 OWN = 'apart'       # ours; what else has this policy goes by its label
 
-def settings_of(r: Results, budget: int) -> dict[str, list[Point]]: # policy, or our own label -> its settings
+def settings_of(
+    r: Results,
+    budget: int,
+    by: str = 'nll', # what has to be measured; 'solved' of puzzles
+) -> dict[str, list[Point]]: # policy, or our own label -> its settings
     "What was measured of each policy at one budget; of `apart`, what has its label."
     of = dict[str, list[Point]]()
     for p in r.points:
-        if p.budget != budget or not p.scored or p.change or 'nll' not in p.rows: continue
+        if p.budget != budget or not p.scored or p.change or by not in p.rows: continue
         both = ':score=both' * (p.settled.get('score') == 'both')
         of.setdefault(p.name if p.policy == OWN else p.policy + both, []).append(p)
     return of
@@ -67,14 +71,15 @@ def worth_of(r: Results, budget: int, base: str = 'backbone', levels: Sequence[f
     def row(name: str) -> tuple:
         ratios = [number(edge_of(of[name], h) - edge_of(of[base], h), np.exp) for h in levels]
         usual = [p for p in of[name] if p.settled.get('p') == .9]
-        if not usual or not start: return name, len(of[name]), *ratios, None, None
+        said = name + '*' * (not of[name][0].matched)
+        if not usual or not start: return said, len(of[name]), *ratios, None, None
         p = min(usual, key=lambda p: p.log_perplexity[0])
         beside = p.log_perplexity - start[0].log_perplexity, p.entropy - start[0].entropy
-        return name, len(of[name]), *ratios, number(beside[0], np.exp), number(beside[1])
+        return said, len(of[name]), *ratios, number(beside[0], np.exp), number(beside[1])
     rows = sorted((row(n) for n in of if n != base), key=lambda row: _order(row[2:2 + len(levels)]))
-    head = ('policy', 'settings', *(f'at {h:g} nats' for h in levels), 'at P = 0.9', 'nats more')
+    head = ('policy', 'settings', *(f'at {h:g} nats' for h in levels), 'at top_p=0.9', 'nats more')
     return Table(f'Perplexity over that of {base}, {budget} forwards', head, rows,
-                 f'{made_with(r, [p for v in of.values() for p in v])}. A dash: no two settings on either side', 1)
+                 f'{made_with(r, [p for v in of.values() for p in v])}. A dash: no two settings on either side. *: costs what it costs', 1)
 
 def _order(ratios: Sequence[Number]) -> float:
     there = [v.value for v in ratios if v.known]
@@ -93,6 +98,19 @@ def against_peers(r: Results, levels: Sequence[float] = (3.8, 3.9, 4., 4.1, 4.2)
         rows.append((F, len(peers), *(number(edge_of(of[OWN], h) - best[h], np.exp) for h in levels)))
     return Table(f'{OWN}: perplexity over that of the best peer at each entropy',
                  ('forwards', 'peers', *(f'at {h:g} nats' for h in levels)), rows, made_with(r, r.points))
+
+PARTS = ('apart, random order, nothing taken back', 'apart, nothing taken back', OWN)     # labels in peers.toml
+
+def parts(r: Results, budget: int, base: str = 'backbone', levels: Sequence[float] = (3.8, 3.9, 4., 4.1, 4.2)) -> Table:
+    "The penalty alone, strands besides, and taking back besides: perplexity over that of the base, at equal entropy."
+    of = settings_of(r, budget)
+    if gone := [n for n in (base, *PARTS) if n not in of]: raise Missing(f'{gone[0]} (`navira sweep peers`)')
+    at = {h: {n: edge_of(of[n], h) for n in (base, *PARTS)} for h in levels}
+    rows = [(h, *(number(v[n] - v[base], np.exp) for n in PARTS), number(v[OWN] - v[PARTS[0]], np.exp))
+            for h, v in at.items()]
+    head = 'nats', 'the penalty', '+ strands, and what is sure', '+ taking back', 'the last over the first'
+    return Table(f'The parts of {OWN}: perplexity over that of {base}, {budget} forwards', head, rows,
+                 made_with(r, [p for n in (base, *PARTS) for p in of[n]]), 1)
 
 OWN_LOOK = dict(color='#882255', marker='P', ls='--', label=OWN)     # the same in every figure
 
@@ -130,7 +148,7 @@ def between_texts(r: Results, budget: int, names: Sequence[str]) -> Table:
         for p in there:
             found = set_rows(r.store, p.rows.key.iloc[0])
             sets = {m['metric']: Number(m['value'], m['lo'], m['hi']) for m in found}
-            dial = ', '.join(f'{k}={p.settled[k]:g}' for k in ('p', 'penalty') if k in p.settled)
+            dial = ', '.join(f'{k}={p.settled[k]:g}' for k in ('p', 'penalty', 'drafts') if k in p.settled)
             said = number(p.log_perplexity, np.exp), number(p.entropy)
             between = (sets.get(m) for m in ('pooled_entropy', 'distinct_2', 'self_bleu'))
             rows.append((said[0].value, (n, dial.replace('p=', 'top_p=', 1), *said, *between)))
@@ -160,23 +178,90 @@ def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Seque
                  f"{made_with(stores[0], [p for by in of for n in names for p in by.get(n, {}).values()], 'Wilson')}. "
                  '*: costs what it costs')
 
+# %% ../../nbs/experiments/worth.ipynb #3eee7c60
+CHOICE = .3     # of a policy's puzzles; ours was chosen on others, from number 5000 on
+
 def in_time(p: Point) -> np.ndarray: # [n] 0 or 1
     "Was each puzzle solved with no more forwards than the budget? Of a policy that keeps to it, all that are solved."
     return p.column('solved') * (p.rows.n_forward.to_numpy() <= p.budget)
 
-def best_peers(stores: Sequence[Results], budgets: Sequence[int] = (4, 8, 16, 27), own: str = OWN) -> Table:
-    "Ours beside the best peer of each difficulty and budget, and the difference in points, paired by puzzle."
-    def row(r: Results, F: int) -> tuple:
-        ours = solved_by(r)[own][F]
-        there = {n: p for n, at in solved_by(r).items() if n != own and (p := at.get(F)) is not None}
-        best = max(there, key=lambda n: in_time(there[n]).mean())
-        a, b = in_time(ours), in_time(there[best])
-        m = min(len(a), len(b))
-        of = lambda v: Number(*(100 * float(x) for x in (v.mean(), *wilson(float(v.mean()), len(v)))))
-        star = '*' * (not there[best].matched)
-        return r.task, F, of(a), number(ours.ran), typed(best) + star, of(b), number(mean(a[:m] - b[:m]), points)
-    head = 'puzzles', 'forwards', f'{own} (%)', 'it runs', 'best peer', 'it (%)', 'points more'
-    return Table('Solved within the budget: ours and the best peer', head,
-                 [row(r, F) for r in stores for F in budgets if F in solved_by(r).get(own, {})],
-                 "Wilson's intervals; of the difference the bootstrap's, paired by puzzle. *: keeps to no budget, and "
-                 'counts a puzzle where it needs no more forwards', 2)
+def all_settings(stores: Sequence[Results], budget: int) -> dict[str, list[Point]]: # policy -> its settings
+    "What stores of one task have of each policy at one budget."
+    of = dict[str, list[Point]]()
+    for r in stores:
+        for n, there in settings_of(r, budget, 'solved').items(): of.setdefault(n, []).extend(there)
+    return of
+
+def at_best(stores: Sequence[Results], budget: int) -> dict[str, tuple[Point, int]]: # policy -> setting, first puzzle
+    "The best setting of each policy in stores of one task, and the first puzzle that did not choose it."
+    def best(name: str, there: list[Point]) -> tuple[Point, int]:
+        first = {id(p): 0 if name == OWN else int(CHOICE * p.n) for p in there}
+        p = max(there, key=lambda p: (in_time(p)[:first[id(p)] or None].mean(), p.n))
+        return p, first[id(p)]
+    return {n: best(n, there) for n, there in all_settings(stores, budget).items()}
+
+def per_cent(v: np.ndarray) -> Number: # v [n] 0 or 1
+    return Number(*(100 * float(x) for x in (v.mean(), *wilson(float(v.mean()), len(v)))))
+
+def by_task(stores: Sequence[Results]) -> dict[str, list[Results]]:
+    return {task: [r for r in stores if r.task == task] for task in dict.fromkeys(r.task or '' for r in stores)}
+
+def best_settings(stores: Sequence[Results], names: Sequence[str], budgets: Sequence[int] = (8, 16, 27)) -> Table:
+    "Per cent solved in time, each policy with its best setting."
+    at = {(task, F): at_best(there, F) for task, there in by_task(stores).items() for F in budgets}
+    rows = list[tuple[float, tuple]]()
+    for n in names:
+        got = [per_cent(in_time(of[n][0])[of[n][1]:]) if n in of else None for of in at.values()]
+        known = [v.value for v in got if v]
+        if known: rows.append((float(np.mean(known)), (n, *got)))
+    rows.sort(key=lambda row: -row[0])
+    head = 'policy', *(f'{task.removeprefix("sudoku-")} given, {F}' for task, F in at)
+    shown = [of[n][0] for of in at.values() for n in names if n in of]
+    return Table('Per cent solved in time, each at its best setting', head, [row for _, row in rows],
+                 made_with(stores[0], shown, 'Wilson'))
+
+def best_peers(stores: Sequence[Results], budgets: Sequence[int] = (8, 16, 27)) -> Table:
+    "Ours beside the peer that solves most in time with its best setting, and the difference in points, by puzzle."
+    rows = []
+    for task, there in by_task(stores).items():
+        for F in budgets:
+            of = at_best(there, F)
+            if OWN not in of: raise Missing(f'{OWN} at {F} forwards (`navira sweep sudoku`)')
+            ours, _ = of.pop(OWN)
+            if not of: raise Missing(f'a peer at {F} forwards (`navira sweep sudoku-peers`)')
+            worth = {n: float(in_time(p)[c:].mean()) for n, (p, c) in of.items()}
+            best = max(worth, key=lambda n: worth[n])
+            p, c = of[best]
+            a, b = in_time(ours)[c:p.n], in_time(p)[c:ours.n]
+            star = '*' * (not p.matched)
+            rows.append((task, F, len(a), per_cent(a), number(ours.ran), best + star, per_cent(b), number(p.ran),
+                         number(mean(a - b), points)))
+    head = 'task', 'forwards', 'puzzles', f'{OWN} (%)', f'{OWN} runs', 'best peer', 'peer (%)', 'peer runs', 'points more'
+    return Table('Solved in time: ours and the best peer', head, rows,
+                 "Wilson's intervals; of the difference the bootstrap's, paired by puzzle. *: keeps to no budget", 2)
+
+
+# %% ../../nbs/experiments/worth.ipynb #166e20d7
+def passes_run(stores: Sequence[Results], names: Sequence[str]) -> Figure:
+    "Every setting by the passes that it ran and what it solved, in time or not; a panel a task."
+    tasks = by_task(stores)
+    with rc_context(STYLE):
+        fig = Figure(figsize=(6.3, 3.2), layout='constrained')
+        styles, drawn = looks([n for n in names if n != OWN]) | {OWN: OWN_LOOK}, list[Point]()
+        for ax, (task, there) in zip(fig.subplots(1, len(tasks), sharey=True, squeeze=False)[0], tasks.items(),
+                                     strict=True):
+            of = dict[str, list[Point]]()
+            for F in sorted({p.budget for r in there for p in r.points}):
+                for n, at in all_settings(there, F).items(): of.setdefault(n, []).extend(at)
+            for n in sorted(of, key=lambda n: names.index(n) if n in names else -1):
+                x, y = [p.ran[0] for p in of[n]], [100 * p.solved[0] for p in of[n]]
+                look = styles.get(n, GREY | dict(label='_'))
+                ax.plot(x, y, **(look | dict(ls='none')), zorder=3 + (n == OWN) if n in names else 1)
+                drawn += of[n]
+            ax.set(title=f'{task.removeprefix("sudoku-")} cells given', xscale='log', xlabel='forward passes run (mean)',
+                   ylabel='solved (%)' if ax.get_subplotspec().is_first_col() else '', xlim=(2, 90),
+                   xticks=(2, 4, 8, 16, 32, 64), xticklabels=('2', '4', '8', '16', '32', '64'))
+            ax.minorticks_off()
+        return finished(fig, 'Puzzles solved, by the passes that were run',
+                        made_with(stores[0], drawn).rsplit('; ', 1)[0] + '; grey: all other policies', stores[0].made_up)
+
