@@ -123,7 +123,7 @@ variants = {     # besides the defaults
     'navira-onepass-suspects': [dict(rate=.5, on=0.), dict(rate=1., tau=.5, score='both', p=1.),
                                 dict(rate=.8, score='drawn', off=.9), dict(rate=.8, score='probability')],
     'apart': [dict(strands=3, share=.4, p=.9), dict(strands=0, penalty=0., doubt=.7, share=1., temperature=0., p=1.),
-              dict(strands=2, penalty=3., doubt=1., share=.2, sure=.3)],
+              dict(strands=2, penalty=3., doubt=.9, share=.2, sure=.95)],
     'mdlm': [dict(schedule='cosine'), dict(p=1.)],
     'remdm-cap': [dict(eta=.3), dict(eta=1., p=1.)],
     'remdm-rescale': [dict(eta=.5), dict(eta=1., cap=.3, p=1.)],

@@ -78,8 +78,9 @@ def worth_of(r: Results, budget: int, base: str = 'backbone', levels: Sequence[f
         return said, len(of[name]), *ratios, number(beside[0], np.exp), number(beside[1])
     rows = sorted((row(n) for n in of if n != base), key=lambda row: _order(row[2:2 + len(levels)]))
     head = ('policy', 'settings', *(f'at {h:g} nats' for h in levels), 'at top_p=0.9', 'nats more')
-    return Table(f'Perplexity over that of {base}, {budget} forwards', head, rows,
-                 f'{made_with(r, [p for v in of.values() for p in v])}. A dash: no two settings on either side. *: costs what it costs', 1)
+    drawn = made_with(r, [p for v in of.values() for p in v])
+    note = f'{drawn}. A dash: no two settings on either side. *: costs what it costs'
+    return Table(f'Perplexity over that of {base}, {budget} forwards', head, rows, note, 1)
 
 def _order(ratios: Sequence[Number]) -> float:
     there = [v.value for v in ratios if v.known]
@@ -181,22 +182,25 @@ def solved_worth(stores: Sequence[Results], names: Sequence[str], budgets: Seque
 # %% ../../nbs/experiments/worth.ipynb #3eee7c60
 CHOICE = .3     # of a policy's puzzles; ours was chosen on others, from number 5000 on
 
-def in_time(p: Point) -> np.ndarray: # [n] 0 or 1
-    "Was each puzzle solved with no more forwards than the budget? Of a policy that keeps to it, all that are solved."
-    return p.column('solved') * (p.rows.n_forward.to_numpy() <= p.budget)
+def in_time(p: Point, budget: int) -> np.ndarray: # [n] 0 or 1
+    "Was each puzzle solved with no more forwards than that? Of a policy that keeps to its budget, all that are solved."
+    return p.column('solved') * (p.rows.n_forward.to_numpy() <= budget)
 
 def all_settings(stores: Sequence[Results], budget: int) -> dict[str, list[Point]]: # policy -> its settings
-    "What stores of one task have of each policy at one budget."
+    "What stores of one task have of each policy at one budget. What keeps to none runs the same at all: its largest."
     of = dict[str, list[Point]]()
     for r in stores:
-        for n, there in settings_of(r, budget, 'solved').items(): of.setdefault(n, []).extend(there)
-    return of
+        for F in sorted({p.budget for p in r.points}):
+            for n, there in settings_of(r, F, 'solved').items():
+                last = {p.policy: max(q.budget for q in r.points if q.policy == p.policy) for p in there}
+                of.setdefault(n, []).extend(p for p in there if F == (budget if p.matched else last[p.policy]))
+    return {n: there for n, there in of.items() if there}
 
 def at_best(stores: Sequence[Results], budget: int) -> dict[str, tuple[Point, int]]: # policy -> setting, first puzzle
     "The best setting of each policy in stores of one task, and the first puzzle that did not choose it."
     def best(name: str, there: list[Point]) -> tuple[Point, int]:
         first = {id(p): 0 if name == OWN else int(CHOICE * p.n) for p in there}
-        p = max(there, key=lambda p: (in_time(p)[:first[id(p)] or None].mean(), p.n))
+        p = max(there, key=lambda p: (in_time(p, budget)[:first[id(p)] or None].mean(), p.n))
         return p, first[id(p)]
     return {n: best(n, there) for n, there in all_settings(stores, budget).items()}
 
@@ -211,7 +215,7 @@ def best_settings(stores: Sequence[Results], names: Sequence[str], budgets: Sequ
     at = {(task, F): at_best(there, F) for task, there in by_task(stores).items() for F in budgets}
     rows = list[tuple[float, tuple]]()
     for n in names:
-        got = [per_cent(in_time(of[n][0])[of[n][1]:]) if n in of else None for of in at.values()]
+        got = [per_cent(in_time(of[n][0], F)[of[n][1]:]) if n in of else None for (_, F), of in at.items()]
         known = [v.value for v in got if v]
         if known: rows.append((float(np.mean(known)), (n, *got)))
     rows.sort(key=lambda row: -row[0])
@@ -229,14 +233,15 @@ def best_peers(stores: Sequence[Results], budgets: Sequence[int] = (8, 16, 27)) 
             if OWN not in of: raise Missing(f'{OWN} at {F} forwards (`navira sweep sudoku`)')
             ours, _ = of.pop(OWN)
             if not of: raise Missing(f'a peer at {F} forwards (`navira sweep sudoku-peers`)')
-            worth = {n: float(in_time(p)[c:].mean()) for n, (p, c) in of.items()}
+            worth = {n: float(in_time(p, F)[c:].mean()) for n, (p, c) in of.items()}
             best = max(worth, key=lambda n: worth[n])
             p, c = of[best]
-            a, b = in_time(ours)[c:p.n], in_time(p)[c:ours.n]
+            a, b = in_time(ours, F)[c:p.n], in_time(p, F)[c:ours.n]
             star = '*' * (not p.matched)
             rows.append((task, F, len(a), per_cent(a), number(ours.ran), best + star, per_cent(b), number(p.ran),
                          number(mean(a - b), points)))
-    head = 'task', 'forwards', 'puzzles', f'{OWN} (%)', f'{OWN} runs', 'best peer', 'peer (%)', 'peer runs', 'points more'
+    head = ('task', 'forwards', 'puzzles', f'{OWN} (%)', f'{OWN} runs', 'best peer', 'peer (%)', 'peer runs',
+            'points more')
     return Table('Solved in time: ours and the best peer', head, rows,
                  "Wilson's intervals; of the difference the bootstrap's, paired by puzzle. *: keeps to no budget", 2)
 
@@ -258,10 +263,11 @@ def passes_run(stores: Sequence[Results], names: Sequence[str]) -> Figure:
                 look = styles.get(n, GREY | dict(label='_'))
                 ax.plot(x, y, **(look | dict(ls='none')), zorder=3 + (n == OWN) if n in names else 1)
                 drawn += of[n]
-            ax.set(title=f'{task.removeprefix("sudoku-")} cells given', xscale='log', xlabel='forward passes run (mean)',
-                   ylabel='solved (%)' if ax.get_subplotspec().is_first_col() else '', xlim=(2, 90),
+            first = ax.get_subplotspec().is_first_col()
+            ax.set(title=f'{task.removeprefix("sudoku-")} cells given', ylabel='solved (%)' if first else '',
+                   xlabel='forward passes run (mean)', xscale='log', xlim=(2, 90),
                    xticks=(2, 4, 8, 16, 32, 64), xticklabels=('2', '4', '8', '16', '32', '64'))
             ax.minorticks_off()
-        return finished(fig, 'Puzzles solved, by the passes that were run',
-                        made_with(stores[0], drawn).rsplit('; ', 1)[0] + '; grey: all other policies', stores[0].made_up)
+        note = made_with(stores[0], drawn).rsplit('; ', 1)[0] + '; grey: all other policies'
+        return finished(fig, 'Puzzles solved, by the passes that were run', note, stores[0].made_up)
 
