@@ -198,12 +198,12 @@ def all_settings(stores: Sequence[Results], budget: int) -> dict[str, list[Point
 
 def at_best(stores: Sequence[Results], budget: int) -> dict[str, tuple[Point, int]]: # policy -> setting, first puzzle
     "The best setting of each policy in stores of one task, and the first puzzle that did not choose it."
-    def chooses(p: Point) -> int: return int(CHOICE * p.n)
-    def worth(p: Point) -> tuple[float, int]: return float(in_time(p, budget)[:chooses(p)].mean()), p.n
     of = all_settings(stores, budget)
-    best = {n: max(there, key=worth) for n, there in of.items() if n != OWN}
-    ours = {OWN: (max(of[OWN], key=lambda p: p.n), 0)} if OWN in of else {}      # one setting, perhaps in two stores
-    return {n: (p, chooses(p)) for n, p in best.items()} | ours
+    ours = max(of.pop(OWN, []), key=lambda p: p.n, default=None)                 # one setting, perhaps in two stores
+    def chooses(p: Point) -> int: return int(CHOICE * min(p.n, ours.n if ours else p.n))     # some are left of both
+    def worth(p: Point) -> tuple[float, int]: return float(in_time(p, budget)[:chooses(p)].mean()), p.n
+    best = {n: max(there, key=worth) for n, there in of.items()}
+    return {n: (p, chooses(p)) for n, p in best.items()} | ({OWN: (ours, 0)} if ours else {})
 
 def per_cent(v: np.ndarray) -> Number: # v [n] 0 or 1
     return Number(*(100 * float(x) for x in (v.mean(), *wilson(float(v.mean()), len(v)))))
