@@ -6,7 +6,7 @@
 from __future__ import annotations
 import textwrap
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,11 @@ def made_with(
     r: Results,
     shown: list[Point],
     intervals: str = 'percentile bootstrap',
+    besides: Sequence[Results] = (), # other stores of the same model
 ) -> str:
     "Device, model, length, number of texts or puzzles, who judged them, and the intervals of a table or figure."
     many = lambda v: str(min(v)) if min(v) == max(v) else f'{min(v)} to {max(v)}'
-    places = r.record.get('places') or [{}]
+    places = [p for s in (r, *besides) for p in s.record.get('places') or [{}]]
     device = ' and '.join(dict.fromkeys(str(p.get('device_name', r.record['device'])) for p in places))
     model = f'{r.record["config"]["model"] or "embedded model"} ({r.record["fingerprint"][:8]})'
     said = [device, f'{model}, {r.record["dtype"]}, L = {r.length}']

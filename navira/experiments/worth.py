@@ -136,6 +136,7 @@ def edges(r: Results, budgets: Sequence[int], names: Sequence[str]) -> Figure:
                 ax.plot(where, low, color=look['color'], ls=look.get('ls', '-'), lw=1.2, zorder=4)
             mark(ax, r, ['real text'])
             perplexity_axis(ax)
+            if not ax.get_subplotspec().is_first_col(): ax.set_ylabel('')
             ax.set(title=f'{F} forwards', xlabel='entropy of a text (nats)', xlim=(3.2, 4.6))
         note = made_with(r, drawn) + '; grey: the other peers' * any_grey + '; from 3.2 nats on'
         return finished(fig, 'Each at its best: lower edges', note, r.made_up)
@@ -223,7 +224,7 @@ def best_settings(stores: Sequence[Results], names: Sequence[str], budgets: Sequ
     head = 'policy', *(f'{task.removeprefix("sudoku-")} given, {F}' for task, F in at)
     shown = [of[n][0] for of in at.values() for n in names if n in of]
     return Table('Per cent solved in time, each at its best setting', head, [row for _, row in rows],
-                 made_with(stores[0], shown, 'Wilson'))
+                 made_with(stores[0], shown, 'Wilson', stores[1:]))
 
 def best_peers(stores: Sequence[Results], budgets: Sequence[int] = (8, 16, 27)) -> Table:
     "Ours beside the peer that solves most in time with its best setting, and the difference in points, by puzzle."
@@ -269,6 +270,6 @@ def passes_run(stores: Sequence[Results], names: Sequence[str]) -> Figure:
                    xlabel='forward passes run (mean)', xscale='log', xlim=(2, 90),
                    xticks=(2, 4, 8, 16, 32, 64), xticklabels=('2', '4', '8', '16', '32', '64'))
             ax.minorticks_off()
-        note = made_with(stores[0], drawn).rsplit('; ', 1)[0] + '; grey: all other policies'
+        note = made_with(stores[0], drawn, besides=stores[1:]).rsplit('; ', 1)[0] + '; grey: all other policies'
         return finished(fig, 'Puzzles solved, by the passes that were run', note, stores[0].made_up)
 
