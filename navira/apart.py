@@ -108,7 +108,7 @@ def guesses(
 # %% ../nbs/09_apart.ipynb #c32276d9
 @register('apart', scores='probability the token had when it was drawn', never='what was drawn with at least `sure`',
           selects='the lowest, at most a share',
-          exact='exact at one token a step, share=0, penalty=0, sure=1, top_p=1', source='this library')
+          exact='exact at one token a step of strands, share=0, penalty=0, sure=1, top_p=1', source='this library')
 def apart(
     strands: int = 8, # S, in which the text is written side by side; 0: what it is surest of comes first
     penalty: float = 1., # alpha: a token that stands c times is (1 + c) ** alpha times less likely

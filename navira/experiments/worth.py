@@ -202,7 +202,8 @@ def at_best(stores: Sequence[Results], budget: int) -> dict[str, tuple[Point, in
     of = all_settings(stores, budget)
     ours = max(of.pop(OWN, []), key=lambda p: p.n, default=None)                 # one setting, perhaps in two stores
     def chooses(p: Point) -> int: return int(CHOICE * min(p.n, ours.n if ours else p.n))     # some are left of both
-    def worth(p: Point) -> tuple[float, int]: return float(in_time(p, budget)[:chooses(p)].mean()), p.n
+    def worth(p: Point) -> tuple[float, float]:                 # of those that tie in the choice a peer has the best
+        return float(in_time(p, budget)[:chooses(p)].mean()), float(in_time(p, budget).mean())
     best = {n: max(there, key=worth) for n, there in of.items()}
     return {n: (p, chooses(p)) for n, p in best.items()} | ({OWN: (ours, 0)} if ours else {})
 
