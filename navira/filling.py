@@ -7,12 +7,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from .base.checks import check_int
 from .core import Model, Policy
 from .models.loading import load
-from .sampling import (
-    _blanks, _check_model, _default_policy, _expanded, _keywords, _registered, affordable, sample, Samples)
+from navira.sampling import (
+    _blanks, _check_model, _default_policy, _encode, _expanded, _keywords, _registered, _started, affordable, sample,
+    Samples)
 
 # %% auto #0
 __all__ = ['fill']
@@ -24,10 +29,10 @@ def _embedded() -> Model: return load()
 def fill(
     text: str | list[str], # three or more underscores are a blank, with the space before it
     n: int = 1, # fillings of each text
-    tokens: int | None = None, # in each blank; None: one for each three underscores
+    tokens: int | None = None, # in each blank; None: k for 3k underscores, and one to three for ___, what is likeliest
     model: Model | None = None, # from `navira.load`; None: the embedded one
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
-    budget: int | None = None, # forward passes; None: of two steps a token of the text with most blanks, at most 128
+    budget: int | None = None, # passes of each try; None: of two steps a token of the text with most blanks, at most 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
     progress: bool | Callable[[int], None] | None = None, # as in `sample`
     **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` and `first` of `sample`
@@ -40,14 +45,46 @@ def fill(
     if policy is None: policy = _default_policy(model)
     rule, _ = _registered(policy, ruled, [*_keywords(fill), *own])
     blank = _blanks(model)[1]
-    prompts = _with_blanks(text, blank, tokens, model.length)
-    if budget is None: budget = min(128, 2 * rule.passes * max(t.count(blank) for t in prompts))
-    affordable(n * len(prompts), model.length)     # before there are as many prompts
-    prompts = [t for t in prompts for _ in range(n)]
-    return sample(model, policy, budget, seed=seed, prompt=prompts, progress=progress, **hyper)
+    tries = [_with_blanks(text, blank, tokens, k, model.length) for k in (1, 2, 3)]
+    if tries[0] == tries[1] or hyper.get('length') or hyper.get('trace'): tries = tries[:1]
+    affordable(n * len(tries[0]), model.length)     # before there are as many prompts
+    filled = list[Samples]()
+    for texts in tries:
+        if filled and max(map(len, _encode(model, texts))) > model.length: break
+        passes = budget or min(128, 2 * rule.passes * max(t.count(blank) for t in texts))
+        prompts = [t for t in texts for _ in range(n)]
+        out = sample(model, policy, passes, seed=seed, prompt=prompts, progress=progress, **hyper)
+        filled.append(out)
+    return _likeliest(model, filled, tries, n) if len(filled) > 1 else filled[0]
 
-def _with_blanks(text: str | list[str], blank: str, tokens: int | None, most: int) -> list[str]:
-    "The texts, with `blank` for each token of a blank. ValueError for what is no text, or has no blank."
+@torch.inference_mode()
+def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids, [L] bool -> nats
+    "Mean log-probability of the written tokens, each given all others."
+    at = written.nonzero()
+    x = ids.repeat(len(at), 1).scatter(1, at, model.mask_id).to(getattr(model, 'device', 'cpu'))
+    log_p = model(x).logits(x == model.mask_id).float().log_softmax(-1)
+    return log_p.cpu().gather(1, ids[at]).mean().item()
+
+def _likeliest(model: Model, filled: list[Samples], tries: list[list[str]], n: int) -> Samples:
+    "Of each filling the try whose tokens are the likeliest."
+    scores = list[list[float]]()
+    for out, texts in zip(filled, tries):
+        x, _ = _started(model, None, None, [t for t in texts for _ in range(n)], None)
+        scores.append([_likelihood(model, ids[ids >= 0], row[ids >= 0] == model.mask_id)
+                       for ids, row in zip(out.tokens, x)])
+    best = torch.tensor(scores).argmax(0).tolist()
+    width = max(out.tokens.shape[1] for out in filled)
+    def chosen(name: str, fill_value: int | bool) -> Tensor: # [N, width]
+        rows = [getattr(filled[k], name)[i] for i, k in enumerate(best)]
+        return torch.stack([torch.nn.functional.pad(r, (0, width - len(r)), value=fill_value) for r in rows])
+    given = torch.stack([filled[k].given[i] for i, k in enumerate(best)])
+    return replace(filled[0], tokens=chosen('tokens', -1), around=chosen('around', False), given=given,
+                   n_forward=sum(out.n_forward for out in filled) + 1,
+                   n_steps=sum(out.n_steps for out in filled), budget=sum(out.budget for out in filled) + 1,
+                   charged=sum(out.charged for out in filled) + 1, seconds=sum(out.seconds for out in filled))
+
+def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int, most: int) -> list[str]:
+    "The texts, with `blank` for each token of a blank, and `one` for ___. ValueError for no text, or one without a blank."
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
@@ -57,5 +94,6 @@ def _with_blanks(text: str | list[str], blank: str, tokens: int | None, most: in
         raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, '
                          'as in "The man opened ___ and walked in."')
     def blanks(m: re.Match) -> str:
-        return blank * (len(m[0]) // 3 if tokens is None else check_int('tokens', tokens, 1, high=most))
+        if tokens is not None: return blank * check_int('tokens', tokens, 1, high=most)
+        return blank * (one if len(m[0]) < 6 else len(m[0]) // 3)
     return [re.sub('_{3,}', blanks, t) for t in texts]

@@ -36,7 +36,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
     'Experiments': ['experiments/cells', 'experiments/sweep', 'experiments/store', 'experiments/run',
         'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/results', 'experiments/style', 'experiments/figures', 'experiments/readings',
-        'experiments/claims', 'experiments/success', 'experiments/worth', 'experiments/infilling', 'experiments/report',
+        'experiments/claims', 'experiments/axes', 'experiments/success', 'experiments/worth', 'experiments/infilling', 'experiments/report',
         'experiments/judged', 'experiments/literal', 'experiments/speed', 'experiments/vocabulary',
         'experiments/benchmark'],
     'Where people work': ['integrations/generate', 'integrations/lm_eval'],

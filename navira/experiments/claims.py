@@ -10,12 +10,15 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..base.tables import md, Table
 from ..evaluation.trajectories import reselected
-from .results import Draws, METHODS, Missing, Number, number, or_none, Point, Results, same, TABLE2
+from .results import (
+    Draws, mean, METHODS, Missing, Number, number, or_none, Point, Results, same, TABLE2)
+from .samples import tokens
 from .style import made_with
-from .figures import _share, lacking, overlaps, traced
+from .figures import _share, lacking, of_table1, overlaps, traced
 from .readings import at_passes_run, focus, Measured, worth
 
 # %% auto #0
@@ -71,7 +74,7 @@ def judged(
         prefix = f'{r.task}, ' if len(stores) > 1 else ''
         try: at |= {prefix + k: v for k, v in claim.measure(r).items()}
         except Missing as e: lack = str(e)
-    if not at: return Finding(claim, None, {}, verdict(None, claim.side), lack)
+    if not at: return Finding(claim, None, {}, 'not tested', lack)
     bound = float(claim.scale(claim.bound))
     of = lambda draws: replace(number(draws, claim.scale), beside=bound)
     whole = of(np.mean(list(at.values()), 0))
@@ -132,6 +135,33 @@ def schedules_to_fixed(r: Results, along: str = 'entropy', what: str = 'log_perp
     each = {k: v for k, v in pairs.items() if v is not None}
     if not each: raise Missing(f'curves of a schedule and of a fixed temperature at {focus(r)} forwards')
     return each
+
+def not_tested(why: str) -> Callable[[Results], Measured]:
+    "A claim that nothing here can measure."
+    def measure(r: Results) -> Measured: raise Missing(why)
+    return measure
+
+def collapse_of_remdm(r: Results) -> Measured:
+    "Entropy of ReMDM, as Table 1 has it, less that of the backbone."
+    budgets = r.budgets('MDLM backbone')
+    both = {F: (r.point('MDLM backbone', F), or_none(of_table1, r, 'ReMDM', F)) for F in budgets}
+    at = {f'{F} forwards': q.entropy - p.entropy for F, (p, q) in both.items() if q}
+    if not at: raise Missing('ReMDM and the backbone at one budget')
+    return at
+
+COMMON = 1000 # tokens that are not rare: so many of the most frequent ones of the backbone's texts
+
+def rare_tokens(a: str, b: str) -> Callable[[Results], Measured]:
+    "Share of rare tokens in b's texts less that in a's, at every budget that has both."
+    def measure(r: Results) -> Measured:
+        budgets = r.budgets(a, b)
+        if not budgets: raise Missing(f'{a} and {b} at one budget')
+        of = lambda n, F: torch.cat([tokens(r.store, k) for k in dict.fromkeys(r.point(n, F).rows.key)])
+        every = torch.cat([of('MDLM backbone', F).flatten() for F in budgets])
+        rare = every.bincount(minlength=int(every.max()) + 1).argsort(descending=True)[COMMON:]
+        share = lambda n, F: mean(torch.isin(of(n, F), rare).double().mean(1).numpy())
+        return {f'{F} forwards': share(b, F) - share(a, F) for F in budgets}
+    return measure
 
 def at_largest(a: str, b: str, what: str) -> Callable[[Results], Measured]:
     "As `against`, at the largest budget only."
@@ -207,6 +237,16 @@ CLAIMS = (
           'ratio of perplexities at equal passes run, mean over budgets of NAVIRA-det',
           at_passes_run('PRISM', 'NAVIRA-det'), -1, **_ratio,
           on_puzzles=of_puzzles('share solved at equal passes run', at_passes_run('PRISM', 'NAVIRA-det', 'solved'))),
+    Claim('NAVIRA-det achieves lower perplexity than PRISM, with as many steps and twice the passes.', '5.1, Table 1',
+          'ratio of perplexities at equal steps, mean over step counts',
+          at_equal_steps('PRISM', 'NAVIRA-det', 'log_perplexity'), -1, **_ratio,
+          on_puzzles=of_puzzles('share solved at equal steps', at_equal_steps('PRISM', 'NAVIRA-det', 'solved'))),
+    Claim('ReMDM collapses: from 5.7 nats to between 3.7 and 1.', 'Table 1',
+          'entropy of ReMDM less that of the backbone, mean over budgets; "collapses" read as by a nat or more',
+          collapse_of_remdm, -1, -1.),
+    Claim('Low scores fall on rare tokens, too, and remasking removes them.', '3.4',
+          f'share of tokens outside the {COMMON} most frequent ones of the backbone, PRISM less backbone, mean over '
+          'budgets', rare_tokens('MDLM backbone', 'PRISM'), -1, scale=points),
     Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.', '5.1, Figure 3',
           'difference of entropies, mean over budgets', against('entropy', 'NAVIRA-det', 'entropy'), 1,
           on_puzzles=of_puzzles('share solved, mean over budgets', against('entropy', 'NAVIRA-det', 'solved'))),
@@ -250,6 +290,11 @@ CLAIMS = (
           schedules_to_fixed, -1, **_ratio,
           on_puzzles=of_puzzles('share solved at equal remasks',
                                 partial(schedules_to_fixed, along='remasked', what='solved'))),
+    Claim('Temperatures should grow: decoding profits from a low one early and a high one late.', '4.4, 5.3',
+          'ratio of perplexities at equal entropy, growing to falling schedule',
+          not_tested('a schedule that falls'), -1, **_ratio),
+    Claim('A language model as judge prefers NAVIRA with a schedule.', 'abstract, 5.5, Table 3',
+          'mean mark of NAVIRA + sigmoid less that of PRISM', not_tested('a judge of size: `navira judge` asks one'), 1),
     Claim('NAVIRA + piecewise has a better trade-off than PRISM.', 'Table 1',
           'ratio of perplexities at equal entropy', at_equal('entropy', 'PRISM', 'NAVIRA + piecewise'), -1, **_ratio,
           on_puzzles=of_puzzles('share solved at equal remasks',
