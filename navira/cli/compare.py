@@ -133,7 +133,7 @@ def _task_figure(df, title: str, baseline: float):
     return fig
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
-_POLICIES = ("Comma-separated names, each also as NAME:key=value;key=value, or 'all' that the model can run; "
+_POLICIES = ("Comma-separated names, each also as NAME:key=value+key=value, or 'all' that the model can run; "
              'backbone,prism,navira-det,navira-piecewise if not given, or backbone,llada-low-confidence for a model '
              'without a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
