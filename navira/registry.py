@@ -26,7 +26,8 @@ from .remasking import navira, prism_stochastic
 from .schedules import piecewise, quadratic, sigmoid
 
 # %% auto #0
-__all__ = ['grids', 'register', 'documented', 'policies', 'about', 'parameters', 'choices', 'policy', 'scheduled', 'mdlm']
+__all__ = ['grids', 'register', 'documented', 'policies', 'about', 'parameters', 'choices', 'split_typed', 'policy', 'scheduled',
+           'mdlm']
 
 # %% ../nbs/registry.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -152,6 +153,13 @@ def _renamed(
         if new in hyper: raise ValueError(f'{old}, {new}: two names of one hyper-parameter; give {new}')
         warnings.warn(f'{old}: this hyper-parameter is called {new} now', FutureWarning, stacklevel=3)
     return out
+
+def split_typed(
+    text: str, # NAME, or NAME:key=value+key=value; a semicolon separates too
+) -> tuple[str, list[str]]: # the name, and each key=value
+    "A policy as users type it. A plus sign within a number, as in 1e+5, separates nothing."
+    name, _, rest = text.partition(':')
+    return name.strip(), [p for p in re.split(r';|\+(?=\s*[a-zA-Z_]\w*\s*=)', rest) if p.strip()]
 
 def policy(
     name: str, # a registered name

@@ -9,7 +9,7 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.core import Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import Forward, drawer
-from navira.registry import about, choices, parameters, policies, policy
+from navira.registry import about, choices, parameters, policies, policy, split_typed
 from navira.sampling import n_steps, sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
 from toys import ACCEPT, REJECT, Exact, chi2, counted, critic_like, planted, random_joint, small_lm
@@ -149,3 +149,8 @@ def test_mdlm_with_a_prompt_and_more_steps_than_tokens():
     assert tv(dist, Exact(model).chain(x0, 2)) < .02                            # nearly one token at a time
     got = counted(drawn(model, 'mdlm', 20, top_p=1., prompt=torch.tensor(x0)).tokens)
     assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
+
+@pytest.mark.parametrize('text, pairs', [
+    ('x', []), ('x:', []), ('x: a=1e+5 + b=+2;c_d=.5 ', [' a=1e+5 ', ' b=+2', 'c_d=.5 ']), ('x:a=b+c', ['a=b+c'])])
+def test_a_plus_sign_separates_hyper_parameters_but_no_number(text, pairs):
+    assert split_typed(text) == ('x', pairs)

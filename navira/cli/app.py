@@ -109,11 +109,14 @@ def _hypers(
     pairs: list[str], # such as ['tau=.1', 'score=probability']
     option: str = '--set', # where they were typed, for the message
 ) -> dict[str, Any]:
-    "Names and values. ValueError for one that is no `name=value`."
-    split = [p.partition('=') for p in pairs]
-    if bad := [p for p, (k, eq, _) in zip(pairs, split) if not eq or not k.strip()]:
-        raise ValueError(f'{option} {bad[0]}: expected name=value, such as tau=0.1')
-    return {k.strip(): _value(v.strip()) for k, _, v in split}
+    "Names and values. ValueError for one that is no `name=value`, or a name that is given twice."
+    found: dict[str, Any] = {}
+    for p in pairs:
+        name, eq, value = (part.strip() for part in p.partition('='))
+        if not eq or not name: raise ValueError(f'{option} {p}: expected name=value, such as tau=0.1')
+        if name in found: raise ValueError(f'{option} {p}: {name} is given twice; expected it once')
+        found[name] = _value(value)
+    return found
 
 def _not_empty(**options: str | None) -> None:
     if empty := [k for k, v in options.items() if v is not None and not v.strip()]:
@@ -129,15 +132,15 @@ def _writable(folder: Path) -> Path:
 
 # %% ../../nbs/cli/app.ipynb #61e44a0f
 def _typed_policy(
-    text: str, # NAME, or NAME:key=value;key=value
+    text: str, # NAME, or NAME:key=value+key=value
     valid, # registered names
 ) -> tuple[str, dict[str, Any]]: # the name, and hyper-parameters
     "A policy as one types it. KeyError with the nearest name, ValueError for what is no hyper-parameter."
     from navira.base.checks import check_choice
-    name, colon, rest = text.partition(':')
-    pairs = [p for p in rest.split(';') if p.strip()]
-    if colon and not pairs: raise ValueError(f'policy {text}: expected {name}:name=value;name=value')
-    return check_choice('policy', name.strip(), valid), _hypers(pairs, f'policy {text}:')
+    from navira.registry import split_typed
+    name, pairs = split_typed(text)
+    if ':' in text and not pairs: raise ValueError(f'policy {text}: expected {name}:name=value+name=value')
+    return check_choice('policy', name, valid), _hypers(pairs, f'policy {text}:')
 
 def _wanted_policy(text: str, pairs: list[str], valid) -> tuple[str, dict[str, Any]]:
     "A policy as one types it, with what `--set` adds. ValueError for a hyper-parameter that stands in both."

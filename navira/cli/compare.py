@@ -133,7 +133,7 @@ def _task_figure(df, title: str, baseline: float):
     return fig
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
-_POLICIES = ("Comma-separated names, each also as NAME:key=value;key=value, or 'all' that the model can run; "
+_POLICIES = ("Comma-separated names, each also as NAME:key=value+key=value, or 'all' that the model can run; "
              'backbone,prism,navira-det,navira-piecewise if not given, or backbone,llada-low-confidence for a model '
              'without a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
@@ -170,7 +170,10 @@ def compare(
     from navira.experiments.sweep import Sweep
     from navira.experiments.run import prepared
     from navira.sampling import enough, fits
-    typed = _DEFAULT if policies is None else policies
+    from navira.experiments.cells import added
+    from navira.registry import policies as registered
+    mine = [p for p in registered() if added(p)]
+    typed = ','.join([_DEFAULT, *mine]) if policies is None else policies
     usual = '4,8,16,27,54' if task else '16,32,64,128'
     sizes = sorted(set(_numbers(budgets or (usual if full else '8,27' if task else '16,64'))))
     check_int('n', 1 if n is None else n, 1, 'the number of samples is')
@@ -188,7 +191,7 @@ def compare(
     _writable(folder)
     net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
     if policies is None and (headless := _default(net)) not in _DEFAULT:
-        grid = replace(grid, entries=_entries(f'backbone,{headless}'))
+        grid = replace(grid, entries=_entries(','.join(['backbone', headless, *mine])))
     runnable = _going(grid.entries, partial(fits, net), skip=every)
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
     *_, free = prepared(grid, net, net.device)
@@ -268,7 +271,7 @@ def _first_texts(folder: Path, grid, net) -> None:
     grid = _traced(replace(grid, budgets=grid.budgets[-1:], n=1, prompt=grid.prompt or _PROMPT))
     by_label = {e.label: e for e in grid.entries}
     corrects = lambda e: not isinstance(rule(expand(e, grid)[0]).remask, Nothing)
-    both = _pair(list(by_label), [k for k, e in by_label.items() if corrects(e)])
+    both = _pair({k: e.policy for k, e in by_label.items()}, [k for k, e in by_label.items() if corrects(e)])
     grid = replace(grid, entries=tuple(by_label[k] for k in dict.fromkeys(both)))
     with _stoppable(): st = run(grid, _store(folder, grid, net), net)
     print(f'{grid.prompt!r}, continued within {grid.budgets[-1]} forward passes:')
@@ -334,7 +337,7 @@ def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> P
     from navira.experiments.samples import again, trajectory
     if found is None:
         took = {k: trajectory(st, k) for k, c in cells.items() if c.trace}
-        shown = _pair(list(took), [k for k, (gone, _) in took.items() if gone.any()])
+        shown = _pair({k: cells[k].policy for k in took}, [k for k, (gone, _) in took.items() if gone.any()])
         gone, new = took[shown[-1]]
         text = int((gone & new).sum((0, 2)).argmax())
     else: text, shown = found[0], [c.key for c in found[1:]]
@@ -370,9 +373,11 @@ def _grids(texts: dict[str, list[str]]) -> dict[str, list[str]]:
     return {k: [drawn(t) for t in row] for k, row in texts.items()}
 
 # %% ../../nbs/cli/compare.ipynb #39d0d683
-def _pair(every: list[str], correcting: list[str]) -> list[str]: # one or two
-    "The first and the last of those that correct; of all, if none does."
-    last = (correcting or every)[-1]
+def _pair(every: dict[str, str], correcting: list[str]) -> list[str]: # every: label -> policy; one or two labels
+    "The first and the last of those that correct, of all if none does; an imported policy is the last."
+    from navira.experiments.cells import added
+    mine = [k for k, policy in every.items() if added(policy)]
+    last = (mine or correcting or list(every))[-1]
     return [k for k in [*correcting, *every] if k != last][:1] + [last]
 
 # %% ../../nbs/cli/compare.ipynb #1dd0959f

@@ -188,7 +188,7 @@ def report(
     folder: Annotated[Optional[Path], typer.Option('--out', help=_REPORT)] = None,
     reference: Annotated[Optional[str], typer.Option(help=_WHOSE + _OF_CONFIG)] = None,
     eos: Annotated[Optional[str], typer.Option(help=_EOS + _OF_CONFIG)] = None,
-    everything: Annotated[bool, typer.Option('--print', help='Print every table, too.')] = False,
+    everything: Annotated[bool, typer.Option('--print', help="Print every table, instead of the paper's claims.")] = False,
     own: _Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
@@ -204,8 +204,9 @@ def report(
     import navira.experiments.judged     # noqa: F401  adds its table and figure
     try: results = f_results.read(st, **read)
     except Missing as e: raise ValueError(_message(e)) from None
-    first, *more = f_report.report(results, folder, SimpleNamespace(print=_wide) if everything else None)
-    if not everything: out.print(_verdicts(results))
+    printed = everything or not f_report.of_paper(results)
+    first, *more = f_report.report(results, folder, SimpleNamespace(print=_wide) if printed else None)
+    if not printed: out.print(_verdicts(results))
     _tell(f'written: {first}' + (f', and beside it {len(more)} tables and figures' if more else ''))
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9

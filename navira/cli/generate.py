@@ -21,7 +21,7 @@ def _embedded(model: str | None) -> str | None: return None if model == 'embedde
 _MODEL = "Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given."
 _DTYPE = "Precision of the network: fp32, bf16 or fp16; the model's if not given."
 _SET = 'A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.'
-_POLICY = ('Sampling policy, or NAME:key=value;key=value; `navira info` lists them; if not given, navira-piecewise, or '
+_POLICY = ('Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, navira-piecewise, or '
            'llada-low-confidence for a model without a quality head.')
 _MASK_ID = "Token id of the mask; what a model of the transformers library says itself if not given."
 _SHIFT = 'Such a model predicts, at each position, the next token or the one there; as its family does if not given.'

@@ -34,7 +34,7 @@ from ..registry import parameters, policies, policy
 from ..sampling import n_steps
 
 # %% auto #0
-__all__ = ['Cell', 'rule', 'code_hash']
+__all__ = ['Cell', 'rule', 'added', 'code_hash']
 
 # %% ../../nbs/experiments/cells.ipynb #28397f92
 @dataclass(frozen=True)
@@ -200,15 +200,21 @@ class _Sources:
         return [tree, self.of([f.__defaults__ or (), f.__kwdefaults__ or {}, closed, named])]
 
 # %% ../../nbs/experiments/cells.ipynb #1027f518
+def _module_of(policy: str) -> str: # policy: a registered name
+    factory = policies()[check_choice('policy', policy, policies())]
+    return getattr(factory.func if isinstance(factory, partial) else factory, '__module__', None) or ''
+
+def added(policy: str) -> bool: # policy: a registered name
+    "Is it somebody's own, and not one of navira's?"
+    return _module_of(policy).partition('.')[0] != 'navira'
+
 def code_hash(
     policy: str, # a registered name
 ) -> str | None: # 'source:' and hexadecimal digits
     """A hash of the source of a policy that somebody has added. None for navira's own, of which `RULES` keeps account,
     and, with a warning, for one whose source cannot be read."""
-    factory = policies()[check_choice('policy', policy, policies())]
-    module = getattr(factory.func if isinstance(factory, partial) else factory, '__module__', None) or ''
-    if module.partition('.')[0] == 'navira': return None
-    try: return 'source:' + digest(_Sources(module).of(factory))
+    if not added(policy): return None
+    try: return 'source:' + digest(_Sources(_module_of(policy)).of(policies()[policy]))
     except (OSError, TypeError):
         warnings.warn(f'{policy}: its source cannot be read, so nobody will notice when it changes; keep it in a file',
                       stacklevel=2)

@@ -9,17 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..base.files import atomic_write
 from ..base.tables import md, Table, terminal
 from .frames import set_rows
+from .samples import texts
 from .results import mean, Missing, Number, number, Point, read, Results
 from .style import made_with, STYLE
 from .figures import (
     _perplexity, figure2, figure3, figure4, landmarks_of, plane, table1, table2, trajectories)
-from .readings import ablations, curves, equal, focus, levels, one_pass, passes, worths
+from .readings import (
+    ablations, curves, equal, focus, levels, one_pass, passes, reading, worths)
 from .claims import claims, findings, paragraph
 from .success import dials, questions, share, solved_curves, solved_table
 from .infilling import infilled_questions, infilled_table
@@ -67,6 +70,47 @@ def _sets_said(have: list[tuple[Point, dict]], sizes: dict[str, int]) -> str:
     names = {n: ' and '.join(SETS[k] for k in sizes if sizes[k] == n) for n in sizes.values()}
     return ', '.join(f'{name}: sets of {n} texts{of}' for n, name in names.items())
 
+# %% ../../nbs/experiments/report.ipynb #c3d1c2ce
+def of_paper(r: Results) -> bool:
+    "Can the paper's claims be checked on a store?"
+    return {'PRISM', 'NAVIRA-det'} <= set(r.names) and not r.record.get('own')
+
+def own_first(r: Results) -> list[Point]:
+    "The points of a store; where it is not the paper's, policy by policy, added ones first."
+    if of_paper(r): return r.points
+    labels, own = [e['label'] for e in r.record['config']['entries']], r.record.get('own', {})
+    return sorted(r.points, key=lambda p: (p.policy not in own, labels.index(p.rows.label[0]), p.budget))
+
+# %% ../../nbs/experiments/report.ipynb #7de39686
+def _against(p: Point, q: Point, curve: list[Point]) -> tuple[Number, Number, Number | None]: # q: of as many passes
+    x, y = (np.stack([getattr(v, k) for v in curve]) for k in ('entropy', 'log_perplexity'))
+    level = number(p.log_perplexity - reading(x, y, p.entropy), np.exp) if len(curve) > 1 else None
+    return number(p.log_perplexity - q.log_perplexity, np.exp), number(p.entropy - q.entropy), level
+
+def paired(r: Results) -> Table:
+    "Every policy against the first that nobody has added."
+    points, rows = own_first(r), list[tuple]()
+    base = next((p.name for p in points if p.policy not in r.record.get('own', {})), points[0].name)
+    for p in points:
+        there = r.at(base, p.budget)
+        if p.name == base or not there: continue
+        q = next((q for q in there if q.setting == p.setting), there[0])
+        curve = there if len(there) > 1 else [q for q in r.points if q.name == base]
+        solved = lambda: [number(p.solved - q.solved, lambda v: 100 * v)]
+        rows.append((p.name, p.budget, p.setting, *(solved() if r.of_puzzles else _against(p, q, curve))))
+    if not rows: raise Missing(f'another policy with the budgets of {base}')
+    said = ('solved, difference (points)',) if r.of_puzzles else (
+        'ratio of perplexities', 'difference of entropies', 'ratio at equal entropy')
+    note = f'{made_with(r, points)}, paired. Below 1: less perplexity than {base}; a dash: it never has that entropy'
+    return Table(f'Against {base}, at equal passes', ('policy', 'forwards', 'eta', *said), rows, note)
+
+def first_texts(r: Results) -> Table:
+    "The first text of every policy, at its largest budget."
+    last = {p.name: p for p in own_first(r)}
+    try: rows = [(p.name, p.budget, texts(r.store, p.rows.key[0])[0]) for p in last.values()]
+    except (ValueError, IndexError): raise Missing('texts: no tokenizer, or a copy without tokens') from None
+    return Table('The first texts', ('policy', 'forwards', 'text'), rows, columns_left=3)
+
 # %% ../../nbs/experiments/report.ipynb #7429be14
 def grid(r: Results) -> Table:
     "Every point of a store."
@@ -77,7 +121,7 @@ def grid(r: Results) -> Table:
     judged = ('solved (%)',) if r.of_puzzles else ('perplexity', 'entropy', 'repetition')
     head = ('forwards', 'policy', 'eta', 'steps', 'texts', 'remasked', *judged)
     note = made_with(r, r.points) + '. *: costs what it costs, whatever the budget.'
-    return Table('Every point', head, [row(p) for p in r.points], note, 2)
+    return Table('Every point', head, [row(p) for p in own_first(r)], note, 2)
 
 # %% ../../nbs/experiments/report.ipynb #0e740f0b
 PARTS: dict[str, Callable[[Results], Table | Figure]] = {
@@ -91,10 +135,15 @@ PUZZLE_PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'dials': lambda r: dials(r, focus(r)), 'questions': lambda r: questions([r]), 'table-2': table2,
     'trajectories': trajectories, 'grid': grid}
 
+OWN_PARTS: dict[str, Callable[[Results], Table | Figure]] = {
+    'grid': grid, 'paired': paired, 'texts': first_texts, 'plane': plane}
+
 def parts(r: Results) -> dict[str, Callable[[Results], Table | Figure]]:
     "What a report of a store has, by name."
-    if r.of_puzzles: return PUZZLE_PARTS
-    return (dict(infilled=infilled_table, questions=infilled_questions) if r.task == 'infill' else {}) | PARTS
+    own = {} if of_paper(r) else {'grid': grid, 'paired': paired}
+    if r.of_puzzles: return own | {k: v for k, v in PUZZLE_PARTS.items() if not own or k != 'claims'}
+    usual = OWN_PARTS | (dict(curves=curves, worth=worths) if r.others else {}) if own else PARTS
+    return (dict(infilled=infilled_table, questions=infilled_questions) if r.task == 'infill' else {}) | usual
 
 def put(path: Path, text: str) -> Path:
     "A text in a file, whole or not at all."
@@ -141,8 +190,8 @@ def _made(r: Results, out: Path, console) -> list[Path]:
             continue
         said, paths = save(part, out, name)
         text, files = text + [said], files + paths
-        if console and isinstance(part, Table) and name != 'grid': console.print(terminal(part))
-    text += ['## Claim by claim', '', *(paragraph(f) + '\n' for f in findings(r))]
+        if console and isinstance(part, Table) and (name != 'grid' or not of_paper(r)): console.print(terminal(part))
+    if of_paper(r): text += ['## Claim by claim', '', *(paragraph(f) + '\n' for f in findings(r))]
     if gone:
         text += ['## Not in this store', '', *(f'- {name}: {md(why)}' for name, why in gone.items()), '']
         lost = '; '.join(f'{k} ({v})' for k, v in gone.items())

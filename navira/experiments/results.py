@@ -19,6 +19,7 @@ import pandas as pd
 from ..base.checks import check_choice
 from ..base.stats import FEW, percentiles, resampled
 from ..evaluation.perplexity import eos_rules
+from ..registry import split_typed
 from .cells import Cell, known_to, plain, settled
 from .store import open_store, Store
 from .frames import reference_of, samples
@@ -115,7 +116,7 @@ class Method:
     @property
     def typed(self) -> str: # as `navira compare --policies` reads it
         value = lambda v: (f'{v:g}'.removeprefix('0') or '0') if isinstance(v, float) else str(v)
-        return self.policy + ':' * bool(self.hyper) + ';'.join(f'{k}={value(v)}' for k, v in self.hyper.items())
+        return self.policy + ':' * bool(self.hyper) + '+'.join(f'{k}={value(v)}' for k, v in self.hyper.items())
 
 # %% ../../nbs/experiments/results.ipynb #8590ee12
 # Okabe and Ito's, told apart by everybody
@@ -180,9 +181,9 @@ def method_of(
 ) -> str | None: # the name of METHODS; None for anything else
     "Which method a label stands for: `prism`, `prism:eta=.1` and `PRISM` are one."
     if label in METHODS: return label
-    name, _, rest = label.partition(':')
+    name, pairs = split_typed(label)
     try:
-        hyper = {k.strip(): _value(v.strip()) for k, v in (s.split('=') for s in rest.split(';') if s)}
+        hyper = {k.strip(): _value(v.strip()) for k, v in (p.split('=') for p in pairs)}
         return _usual().get(_system_of(name, hyper))
     except (KeyError, ValueError, TypeError): return None       # a label of somebody's own, which may be any text
 

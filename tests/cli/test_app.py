@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from helpers.cli import foreign, navira, net, refused, run  # noqa: F401
-from helpers.replay import typed
+from helpers.replay import data_of, typed
 
 MISTAKES = {
     "own policy, misspelt": (["generate", "--import", "{bad}/fail.py"], "did you mean 'fails.py'?"),
@@ -104,16 +104,22 @@ def test_an_own_policy_runs_in_every_command(own, run, tmp_path, monkeypatch):
         "mine",
         "mine:eta=.5",
     ]
+    little = ["--budgets", 4, "-n", 1, "--reference", "none", "--out", tmp_path / "two", "--show", 0]
+    run("compare", "--import", own, *little)
+    labels = [c["label"] for c in json.loads((tmp_path / "two" / "compare.json").read_text())["cells"]]
+    assert labels == ["backbone", "prism", "navira-det", "navira-piecewise", "mine"]
+    assert data_of((tmp_path / "two" / "replay.html").read_text())["panels"][-1]["name"] == "mine"
     (tmp_path / "grid.toml").write_text(
         'n = 8\nbudgets = [4]\nlength = 16\nmetrics = ["entropy"]\n[[entries]]\npolicy = "mine"\n'
     )
     for command in (
         ["sweep", tmp_path / "grid.toml", "--store", tmp_path / "s"],
         ["evaluate", tmp_path / "s"],
-        ["report", tmp_path / "s"],
         ["judge", tmp_path / "s", "--dry-run"],
     ):
         run(*command, "--import", own)
+    printed = run("report", tmp_path / "s", "--import", own)
+    assert "Every point" in printed and "mine" in printed and "claims" not in printed
 
 
 def test_an_own_module_is_found_from_here(own, run, tmp_path, monkeypatch):

@@ -42,6 +42,8 @@ MISTAKES = {
     "a count without end": (["generate", "--policy", "dream-entropy", "--set", "top_k=inf"], "top_k=inf"),
     "a wrong choice": (["generate", "--policy", "navira-onepass", "--set", "score=bth"], "did you mean 'both'?"),
     "a name with nothing after it": (["generate", "--policy", "navira:"], "expected navira:name=value"),
+    "a setting given twice": (["generate", "--policy", "prism:eta=0.1;eta=0.2"], "eta is given twice"),
+    "a --set given twice": (["generate", "--set", "tau=1", "--set", "tau=2"], "tau is given twice"),
     "a setting in two places": (
         ["generate", "--policy", "navira:tau=.1", "--set", "tau=.2"],
         "tau: in navira:tau=.1 and in --set",
@@ -98,15 +100,16 @@ def test_numbers_as_people_type_them(run, net):
 
 def test_a_policy_is_typed_with_its_hyper_parameters(run):
     args = ["generate", "--budget", 8, "--length", 24, "--json"]
-    a, b, c = (
+    a, b, c, old = (
         [json.loads(l)["tokens"] for l in run(*args, *more).splitlines()]
         for more in (
-            ["--policy", "prism:p=.5; eta=.5"],
+            ["--policy", "prism:p=.5+eta=5e-1"],
             ["--policy", "prism", "--set", "p=.5", "--set", "eta=.5"],
             ["--policy", "prism"],
+            ["--policy", "prism:p=.5; eta=.5"],
         )
     )
-    assert a == b != c
+    assert a == b == old != c
 
 
 def test_prompts(run, tmp_path):

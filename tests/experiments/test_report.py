@@ -1,4 +1,5 @@
 """Every table and figure of a store, by one command."""
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -12,10 +13,19 @@ from navira.experiments.frames import compact
 from navira.experiments.results import Missing, number, read
 from navira.experiments.style import made_with
 from navira.experiments.figures import plane
-from navira.experiments.report import report
+from navira.experiments.report import own_first, paired, report
 from navira.cli.app import main
 from toys import small_lm
 from helpers.figures import GRID, is_png, made_up, reported, toy  # noqa: F401
+
+@pytest.fixture
+def own_policy():
+    from navira.prism import prism
+    from navira.registry import _about, _registry, register
+    def mine(eta: float = .1): return prism(eta)
+    register('mine')(mine)
+    yield
+    _registry.pop('mine'), _about.pop('mine')
 
 def number_of(p): return number(p.log_perplexity)
 
@@ -26,7 +36,7 @@ def test_a_store_with_few_texts_here_and_there_has_its_report(tmp_path):
     with pytest.warns(UserWarning, match='2 of 3 points have fewer than 8 texts'): r = read(store)
     assert [p.name for p in r.points] == ['NAVIRA-det'] and number_of(r.points[0]).known
     with pytest.warns(UserWarning): files = report(store, tmp_path / 'out', Console(file=open('/dev/null', 'w')))
-    assert {'report.md', 'figure-3.png', 'plane.png'} <= {f.name for f in files}
+    assert {'report.md', 'grid.md', 'plane.png'} <= {f.name for f in files}
 
 def test_a_handful_of_judged_texts_is_not_judged(tmp_path):
     store = made_up(tmp_path / 's', dict(GRID, entries=[dict(policy='prism'), dict(policy='navira-det')]))
@@ -76,7 +86,20 @@ def test_report_on_a_store_that_was_not_measured(tmp_path, without, kept):
 
 def test_report_on_the_backbone_alone(tmp_path):
     files = report(made_up(tmp_path / 's', dict(GRID, entries=[dict(policy='backbone')])), tmp_path / 'out')
-    assert {'figure-3', 'plane', 'table-1', 'grid'} <= {f.stem for f in files}
+    assert {'plane', 'grid'} <= {f.stem for f in files}
+
+def test_a_report_of_own_policies_begins_with_them_and_claims_nothing(tmp_path, own_policy):
+    entries = [dict(policy='prism', eta=.08), dict(policy='backbone'), dict(policy='mine', eta=.08)]
+    r = read(made_up(tmp_path / 's', dict(GRID, budgets=[32, 64, 128], entries=entries)))
+    r.record['own'] = dict(mine='source:0')
+    text = report(r, tmp_path / 'out')[0].read_text()
+    assert [p.name for p in own_first(r)] == ['mine'] * 3 + ['PRISM'] * 3 + ['MDLM backbone'] * 3
+    rows = paired(r).rows
+    assert [row[:2] for row in rows] == [(n, F) for n in ('mine', 'MDLM backbone') for F in (32, 64, 128)]
+    p, q = r.at('PRISM', 64)[0], r.at('mine', 64)[0]
+    assert rows[1][3].value == pytest.approx(np.exp(q.log_perplexity[0] - p.log_perplexity[0]))
+    assert rows[1][4].value == pytest.approx(q.entropy[0] - p.entropy[0])
+    assert 'Claim' not in text and 'claim' not in text
 
 def test_report_on_strange_labels(tmp_path):
     labels = ['$a_1', '_hidden', 'a|b & c', 'x' * 300, '<b>', 'PRISM']

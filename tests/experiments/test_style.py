@@ -22,12 +22,12 @@ def test_looks_are_told_apart_in_grey():
 
 @pytest.mark.parametrize('name', METHODS)
 def test_a_legend_has_what_one_types(name):
-    "`policy:setting=value;...`, which is the same policy again, and Python takes its parts"
+    "`policy:setting=value+...`, which is the same policy again, and Python takes its parts"
     m = METHODS[name]
     policy, _, rest = m.typed.partition(':')
     hyper = {
         k: v == 'True' if v in ('True', 'False') else float(v) if v[0] in '.0123456789' else v
-        for k, v in (s.split('=') for s in rest.split(';') if s)
+        for k, v in (s.split('=') for s in rest.split('+') if s)
     }
     assert (policy, hyper) == (m.policy, m.hyper)
     assert look(name)['label'] == m.typed
