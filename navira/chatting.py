@@ -66,7 +66,7 @@ def _room(model: Any, ids: list[int]) -> int: # tokens of an answer whose length
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
-    policy: str | Policy | None = None, # None: LLaDA's, or NAVIRA's if the model has a quality head
+    policy: str | Policy | None = None, # None: as in `sample`
     budget: int | None = None, # forward passes; None: of a step a new token
     max_new_tokens: int | None = None, # the longest answer; None: 128, or what the model has room for
     block_length: int | None = None, # write so many tokens at a time, left to right
@@ -77,7 +77,9 @@ def chat(
     "One answer to a conversation. The template is the tokenizer's own; ValueError where there is none."
     ids = chat_ids(model, messages)
     new = check_int('max_new_tokens', _room(model, ids) if max_new_tokens is None else max_new_tokens, 1)
-    if policy is None: policy = _default_policy(model)
+    if policy is None:
+        policy, usual = _default_policy(model)
+        hyper = usual | hyper
     own = 'eos', 'progress', 'trace'
     rule, _ = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*_keywords(chat), *own])
     budget = new * rule.passes if budget is None else budget

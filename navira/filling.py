@@ -8,9 +8,11 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
 from .core import Model, Policy
@@ -41,8 +43,10 @@ def fill(
     n, model = check_int('n', n, 1, 'the number of fillings is'), _embedded() if model is None else model
     _check_model(model)
     own = 'length', 'trace', 'batch_size', 'first'
+    if policy is None:
+        policy, usual = _default_policy(model)
+        hyper = usual | hyper
     ruled = {k: v for k, v in hyper.items() if k not in own}
-    if policy is None: policy = _default_policy(model)
     rule, _ = _registered(policy, ruled, [*_keywords(fill), *own])
     blank = _blanks(model)[1]
     tries = [_with_blanks(text, blank, tokens, k, model.length) for k in (1, 2, 3)]
@@ -73,15 +77,13 @@ def _likeliest(model: Model, filled: list[Samples], tries: list[list[str]], n: i
         scores.append([_likelihood(model, ids[ids >= 0], row[ids >= 0] == model.mask_id)
                        for ids, row in zip(out.tokens, x)])
     best = torch.tensor(scores).argmax(0).tolist()
-    width = max(out.tokens.shape[1] for out in filled)
-    def chosen(name: str, fill_value: int | bool) -> Tensor: # [N, width]
-        rows = [getattr(filled[k], name)[i] for i, k in enumerate(best)]
-        return torch.stack([torch.nn.functional.pad(r, (0, width - len(r)), value=fill_value) for r in rows])
-    given = torch.stack([filled[k].given[i] for i, k in enumerate(best)])
-    return replace(filled[0], tokens=chosen('tokens', -1), around=chosen('around', False), given=given,
-                   n_forward=sum(out.n_forward for out in filled) + 1,
-                   n_steps=sum(out.n_steps for out in filled), budget=sum(out.budget for out in filled) + 1,
-                   charged=sum(out.charged for out in filled) + 1, seconds=sum(out.seconds for out in filled))
+    def chosen(name: str) -> list[Tensor]: # of each filling
+        return [getattr(filled[k], name)[i][filled[k].tokens[i] >= 0] for i, k in enumerate(best)]
+    def total(name: str) -> Any: return sum(getattr(out, name) for out in filled)
+    return replace(filled[0], tokens=pad_sequence(chosen('tokens'), True, -1), around=pad_sequence(chosen('around'), True),
+                   given=torch.stack([filled[k].given[i] for i, k in enumerate(best)]), n_steps=total('n_steps'),
+                   n_forward=total('n_forward') + 1, budget=total('budget') + 1, charged=total('charged') + 1,
+                   seconds=total('seconds'))
 
 def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int, most: int) -> list[str]:
     "The texts, with `blank` for each token of a blank, and `one` for ___. ValueError for no text, or one without a blank."

@@ -377,7 +377,7 @@ def _as_many_as_fit(
 @torch.inference_mode()
 def sample(
     model: Model, # from `navira.load`, or what maps ids [B, L] to a `Forward` and has `mask_id` and `length`
-    policy: str | Policy | None = None, # a name, or a `Policy`; None: NAVIRA's, or LLaDA's for a model without a head
+    policy: str | Policy | None = None, # a name, or a `Policy`; None: what reads best, or LLaDA's without a head
     budget: int = 128, # forward passes
     n: int | None = None, # samples; None: one a prompt. With several prompts it must be their number
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
@@ -410,7 +410,9 @@ def sample(
     the number of rows that made it, on a CPU by several threads (a batch that did not fit takes its rows back with a
     negative number)."""
     _check_model(model)
-    if policy is None: policy = _default_policy(model)
+    if policy is None:
+        policy, usual = _default_policy(model)
+        hyper = usual | hyper
     rule, hyper, block_length = _told_blocks(policy, hyper, block_length, _keywords(sample))
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of the number of rows')
@@ -592,9 +594,10 @@ def fits(model: Model, rule: Policy, length: int | None = None) -> None:
     if suits := getattr(rule.step, 'fits', None): suits(model, length or model.length)
     if rule.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(_NO_HEAD)
 
-def _default_policy(model: Any) -> str:
-    "NAVIRA's, or LLaDA's if the model has no quality head."
-    return 'llada-low-confidence' if getattr(model, 'quality', True) is None else 'navira-piecewise'
+def _default_policy(model: Any) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
+    "What reads best (`which_policy`, \"The default\"), or LLaDA's policy if the model has no quality head."
+    if getattr(model, 'quality', True) is None: return 'llada-low-confidence', {}
+    return 'navira-onepass', dict(score='both', top_p=.7)
 
 def _check_model(model) -> None:
     "ValueError for what is no model of this library, with what to pass."

@@ -1,5 +1,5 @@
 """A text with blanks goes in, the whole text comes out."""
-import functools, re
+import re
 
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
@@ -41,10 +41,11 @@ def test_the_length_of_a_blank(embedded):
         int((fill(text, model=embedded, budget=2, **kw).tokens >= 0).sum())
         - len(_encode(embedded, [re.sub(' ?_{3,}', '', text)])[0])
     )
-    assert [masks(f'It was {"_" * k} then') for k in (3, 5, 6, 9, 10)] == [1, 1, 2, 3, 3]
+    assert [masks(f'It was {"_" * k} then') for k in (6, 9, 10)] == [2, 3, 3]
+    assert [masks(f'It was {"_" * k} then', tokens=1) for k in (3, 5)] == [1, 1]
     assert masks('It was ___ then ______ too', tokens=4) == 8
     assert fill('It was <|mask|> then', model=embedded, budget=2).tokens.equal(
-        fill('It was ___ then', model=embedded, budget=2).tokens
+        fill('It was ___ then', tokens=1, model=embedded, budget=2).tokens
     )
     assert masks('___', tokens=3) == 3
 
@@ -52,7 +53,7 @@ def test_the_length_of_a_blank(embedded):
 def test_blanks_by_their_number_are_those_of_sample(embedded, text):
     "Also beside underscores; and the budget counts them."
     written = text.replace('___', '[MASK*1]')
-    out = fill(text, n=2, model=embedded, policy='prism')
+    out = fill(text, n=2, tokens=1, model=embedded, policy='prism')
     assert out.tokens.equal(sample(embedded, 'prism', out.budget, prompt=[written] * 2).tokens)
     assert out.budget == 2 * sum(map(int, re.findall(r'\d', written)))
     with says(ValueError, 'MASK*', '128'): fill('The [MASK*300] house', model=embedded)
@@ -60,16 +61,39 @@ def test_blanks_by_their_number_are_those_of_sample(embedded, text):
 @pytest.mark.parametrize(
     'text, tokens, policy, budget',
     [
-        ('a ___ b', None, 'prism', 2),
-        ('a ___ b', None, 'navira-det', 4),
-        (['a ______ b ___', 'a ___'], None, 'navira-det', 12),
-        ('___', 100, 'prism', 128),
+        ('a ___ b', 1, 'prism', 2),
+        ('a ___ b', None, 'prism', 2 + 4 + 6 + 1),
+        ('a ___ b', None, 'navira-det', 4 + 8 + 12 + 1),
+        (['a ______ b ___', 'a ___'], None, 'navira-det', 12 + 16 + 20 + 1),
     ],
 )
-def test_the_budget_of_a_filling(embedded, monkeypatch, text, tokens, policy, budget):
-    for room in ('navira.sampling', 'navira.filling'):
-        monkeypatch.setattr(f'{room}.sample', functools.wraps(sample)(lambda model, policy, budget, **kw: budget))
-    assert fill(text, tokens=tokens, policy=policy, model=embedded) == budget
+def test_the_budget_of_a_filling_is_that_of_its_tries_and_a_pass_to_compare_them(embedded, text, tokens, policy, budget):
+    assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
+
+def test_a_filling_has_at_most_128_passes_by_default(embedded, monkeypatch):
+    monkeypatch.setattr('navira.filling.sample', lambda model, policy, budget, **kw: budget)
+    assert fill('___', tokens=100, policy='prism', model=embedded) == 128
+
+def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
+    texts, n = ['The man opened ___ and walked in.', '"Yes," she ___.'], 2
+    out = fill(texts, n, model=embedded)
+    tries = [fill(texts, n, tokens=k, model=embedded) for k in (1, 2, 3)]
+    for i, start in enumerate([' The man opened', ' The man opened', ' "Yes," she', ' "Yes," she']):
+        where = len(_encode(embedded, [start.strip()])[0])
+        scores = []
+        for k, other in enumerate(tries, 1):
+            ids = other.tokens[i][other.tokens[i] >= 0]
+            alone = ids.repeat(k, 1)
+            for j in range(k): alone[j, where + j] = embedded.mask_id
+            log_p = embedded(alone).logits(alone == embedded.mask_id).log_softmax(-1)
+            scores.append(log_p[range(k), ids[where:where + k]].mean().item())
+        assert out[i] == tries[max(range(3), key=scores.__getitem__)][i]
+    assert out.n_forward.equal(sum(t.n_forward for t in tries) + 1)
+
+def test_a_plain_blank_has_one_token_where_longer_texts_do_not_fit_or_are_traced(embedded):
+    full = ' the' * (embedded.length - 1) + ' ___'
+    assert fill(full, model=embedded, budget=1).tokens.shape[1] == embedded.length
+    assert fill('a ___ b', model=embedded, trace=True, budget=1).trace.n == 1
 
 @pytest.mark.parametrize(
     'parts, text, kw',

@@ -231,7 +231,9 @@ def test_without_a_named_policy_the_model_chooses(pytestconfig, embedded):
     model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
     assert sample(model, budget=4, length=8).policy == 'llada-low-confidence'
     assert navira.fill('the ___', model=model).policy == 'llada-low-confidence'
-    assert sample(embedded, budget=4, length=8).policy == navira.fill('the ___').policy == 'navira-piecewise'
+    assert sample(embedded, budget=4, length=8).policy == navira.fill('the ___').policy == (
+        'navira-onepass, score=both, top_p=0.7')
+    assert 'top_p=0.9' in sample(embedded, budget=4, length=8, top_p=.9).policy
     parts = 'navira finetune --model FOLDER --lora 16', 'load(head=) or --head', 'llada-low-confidence'
     with says(ValueError, *parts): sample(model, 'prism', 4)
 
