@@ -21,15 +21,43 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.progress import (
     BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn)
 
 # %% ../../nbs/cli/app.ipynb #722f034d
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+_GROUPS = {'Write': 'generate fill solve', 'Compare': 'compare sweep evaluate report judge lm-eval',
+           'Train': 'train finetune adapt critic', 'Look up': 'info reference help'}
+_COMMANDS = {'sample': 'generate', 'infill': 'fill', 'eval': 'evaluate'}     # words that others use, and ours
+_OPTIONS = {'--steps': '--budget counts forward passes, as in --budget 16',
+            '--temperature': 'hyper-parameters are given by --set, as in --set temperature=.5, --set tau=.1 (how random '
+                             'remasking is) or --set top_p=.7; `navira info POLICY` lists those of a policy'}
+
+class _Commands(typer.core.TyperGroup):
+    "The commands in groups, each with its whole sentence; a word that others use leads to ours."
+    def format_commands(self, ctx, formatter) -> None:
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(n, (self.commands[n].help or '').split('\n')[0]) for n in names.split()])
+
+    def resolve_command(self, ctx, args):
+        ours = _COMMANDS.get(args[0])
+        if ours: ctx.fail(f'No such command {args[0]!r}. Did you mean {ours!r}?')
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx):
+        try: return super().invoke(ctx)
+        except Exception as e:
+            hint = _OPTIONS.get(getattr(e, 'option_name', ''))     # of an option that no command has
+            if hint: vars(e).update(message=f'{e.message}; {hint}', possibilities=None)
+            raise
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
+                  rich_markup_mode=None, context_settings=dict(help_option_names=['-h', '--help']),
                   help='Self-correcting masked diffusion language models: PRISM, NAVIRA and their study.')
 out, err = Console(markup=False), Console(stderr=True, markup=False)     # a path or a label may hold [brackets]
 
@@ -46,6 +74,14 @@ _Version = typer.Option('--version', callback=_version, is_eager=True, help='Pri
 
 @app.callback()
 def _root(version: Annotated[bool, _Version] = False): pass
+
+@app.command('help')
+def _help(
+    ctx: typer.Context,
+    command: Annotated[Optional[str], typer.Argument(help='Which; all if not given.')] = None,
+) -> None:
+    "Say what a command does."
+    app([*([] if command is None else [command]), '--help'], prog_name=ctx.find_root().info_name)
 
 # %% ../../nbs/cli/app.ipynb #7b86eb74
 _USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError)     # FileNotFoundError is an OSError

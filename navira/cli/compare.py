@@ -133,9 +133,9 @@ def _task_figure(df, title: str, baseline: float):
     return fig
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
-_POLICIES = ("Comma-separated names, each also as NAME:key=value+key=value, or 'all' that the model can run; "
-             'backbone,prism,navira-det,navira-piecewise if not given, or backbone,llada-low-confidence for a model '
-             'without a quality head.')
+_POLICIES = ("Names, each also as NAME:key=value+key=value, or 'all' that the model can run; backbone, prism, "
+             'navira-det and navira-piecewise if not given, or backbone and llada-low-confidence for a model without '
+             'a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
 _BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
 _DEFAULT = 'backbone,prism,navira-det,navira-piecewise'
@@ -143,9 +143,15 @@ _TASK = ('Something with a right answer: sudoku-35, or another number of given c
          'middle of paragraphs of --real.')
 _N = 'Texts a cell; 12 if not given, with --full 32, or 16 for a model longer than 128 tokens.'
 
+def _tasks(incomplete: str) -> list[str]: # for the shell
+    some = 'sudoku-50', 'sudoku-35', 'sudoku-25', 'sudoku:2x2-8', 'sudoku:2x3-16', 'infill'
+    return [t for t in some if t.startswith(incomplete)]
+
 @app.command()
 def compare(
-    policies: Annotated[Optional[str], typer.Option(help=_POLICIES, autocompletion=complete)] = None,
+    names: Annotated[list[str], typer.Argument(metavar='POLICY', help=_POLICIES, autocompletion=complete)] = [],
+    policies: Annotated[Optional[str], typer.Option('--policies', '-p', help='The same, separated by commas.',
+                                                    autocompletion=complete)] = None,
     budgets: Annotated[Optional[str], typer.Option(help=_BUDGETS)] = None,
     n: Annotated[Optional[int], typer.Option('-n', '--samples', help=_N)] = None,
     full: Annotated[bool, typer.Option('--full', help='More budgets and more texts, in several minutes.')] = False,
@@ -158,7 +164,7 @@ def compare(
     reference: Annotated[str, typer.Option(help=_REFERENCE + '.')] = 'smollm2',
     folder: Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
     prompt: Annotated[Optional[str], typer.Option(help='How every text begins; nothing if not given.')] = None,
-    task: Annotated[Optional[str], typer.Option(help=_TASK)] = None,
+    task: Annotated[Optional[str], typer.Option(help=_TASK, autocompletion=_tasks)] = None,
     real: Annotated[Optional[str], typer.Option(help='Text file, folder or corpus for --task infill.')] = None,
     show: Annotated[int, typer.Option(help='Texts to print for each policy, at the largest budget.')] = 3,
     batch_size: Annotated[int, typer.Option(help='Texts in a forward pass.')] = 32,
@@ -173,6 +179,7 @@ def compare(
     from navira.experiments.cells import added
     from navira.registry import policies as registered
     mine = [p for p in registered() if added(p)]
+    if names: policies = ','.join([policies, *names] if policies else names)
     typed = ','.join([_DEFAULT, *mine]) if policies is None else policies
     usual = '4,8,16,27,54' if task else '16,32,64,128'
     sizes = sorted(set(_numbers(budgets or (usual if full else '8,27' if task else '16,64'))))

@@ -33,7 +33,7 @@ _MaskId = Annotated[Optional[int], typer.Option('--mask-id', help=_MASK_ID)]
 _Shift = Annotated[Optional[bool], typer.Option('--shift/--aligned', help=_SHIFT)]
 _Device = Annotated[str, typer.Option(help='cpu, cuda, or auto.')]
 _DType = Annotated[Optional[str], typer.Option('--dtype', help=_DTYPE)]
-_Policy = Annotated[Optional[str], typer.Option('--policy', help=_POLICY, autocompletion=complete)]
+_Policy = Annotated[Optional[str], typer.Option('--policy', '-p', help=_POLICY, autocompletion=complete)]
 _Seed = Annotated[int, typer.Option(help='Same seed, same texts.')]
 _AsJson = Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')]
 
@@ -108,8 +108,8 @@ def _texts(res, answers: bool) -> list[str | None]: # None: the model has no tok
 # %% ../../nbs/cli/generate.ipynb #9530b909
 @app.command()
 def generate(
-    prompt: Annotated[list[str], typer.Option(help='How the text begins; <|mask|> in it is a blank to fill. '
-                                              'May be repeated: -n texts of each.')] = [],
+    text: Annotated[Optional[str], typer.Argument(help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
+    prompt: Annotated[list[str], typer.Option(help='The same, and may be repeated: -n texts of each.')] = [],
     prompts: Annotated[Optional[Path], typer.Option(help='File with a prompt a line, or .jsonl with a "prompt" '
                                                     'in each object.')] = None,
     infill: Annotated[list[str], typer.Option(help='A whole text with blanks, [MASK*12] for twelve tokens; '
@@ -140,7 +140,7 @@ def generate(
     "Write texts."
     from navira.sampling import affordable, fits
     named = None if policy is None else _ruled(policy, hyper, budget)
-    starts = _told(_prompts_of(prompt, prompts), infill, chat, length)
+    starts = _told(_prompts_of([*([] if text is None else [text]), *prompt], prompts), infill, chat, length)
     others = [] if beside is None else [(*_ruled(beside, [], budget)[:2], 1)]
     _check_generate(n, seed, length, replay, beside)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
@@ -167,7 +167,7 @@ def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) 
     if chat and (infill or length is not None):
         raise ValueError(f'--chat and {"--infill" if infill else "--length"}: expected one of them; '
                          '--max-new-tokens says how long an answer may be')
-    if chat and not starts: raise ValueError('--chat: expected --prompt with it, what the user says')
+    if chat and not starts: raise ValueError('--chat: expected what the user says, as in --chat "Why is the sky blue?"')
     return starts + [_utf8('--infill', t) for t in infill]
 
 def _check_blanks(net, infill: list[str]) -> None:

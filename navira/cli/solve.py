@@ -7,13 +7,16 @@ __all__ = []
 
 # %% ../../nbs/cli/solve.ipynb #4d449b07
 import json
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from .app import _bar, _Imports, _tell, _writable, app
-from .generate import _AsJson, _Device, _device, _load, _Policy, _ruled, _Seed, _Sets
+from .app import _bar, _Imports, _shown, _tell, _writable, app, complete
+from .generate import _AsJson, _Device, _device, _load, _ruled, _Seed, _Sets
 
 # %% ../../nbs/cli/solve.ipynb #d580f700
 _SOLVER = 'p2'
@@ -25,68 +28,113 @@ def _checked(s, text: str):
     if solvable(s, grid) is False: raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
     return grid
 
+def _cells(text: str) -> int: return sum(not (c.isspace() or c in '|+-') for c in text)
+
 def _boxes(text: str): # a guess by its length; that of a 9 x 9 if it fits none
     from navira.tasks.sudoku import of_size
-    return of_size(sum(not (c.isspace() or c in '|+-') for c in text))
+    return of_size(_cells(text))
+
+def _read(given: str) -> list[str]: # a puzzle, a file, or - for the standard input
+    "The puzzles in it: a file has one a line, or a single one in several lines."
+    if given == '-': text = sys.stdin.read()
+    elif os.path.isfile(given): text = Path(given).read_text(encoding='utf-8')
+    elif re.search(r'\.[a-z]+$', given): raise FileNotFoundError(f'{given}: not found; expected a puzzle or a file of puzzles')
+    else: return [given]
+    whole = _boxes(text).cells == _cells(text)
+    return [text] if whole or not text.strip() else [line for line in text.splitlines() if line.strip()]
+
+def _grids(given: list[str]) -> list[tuple]: # the rules of each puzzle, and its cells
+    "All puzzles. ValueError names the one that is wrong."
+    texts, out = [text for g in given for text in _read(g)], list[tuple]()
+    for i, text in enumerate(texts, 1):
+        try: out.append((_boxes(text), _checked(_boxes(text), text)))
+        except ValueError as e: raise ValueError(f'puzzle {i}: {e}' if len(texts) > 1 else str(e)) from None
+    return out
 
 # %% ../../nbs/cli/solve.ipynb #6d80808f
+_BATCHES = 1, 3, 12     # tries, unless -n says how many: side by side a try takes a fraction of the time
+_TRIES = sum(_BATCHES)
+
+def _tried(net, rule, grid, budget: int, seed: int, n: int | None, right, tell) -> tuple: # right: samples -> [B] bool
+    "The samples with the try that solved a puzzle, else the last ones; how many tries it took, and were right."
+    import torch
+    from navira.sampling import sample
+    first = 0
+    for size in _BATCHES if n is None else (n,):
+        res = sample(net, rule, budget, size, seed, prompt=torch.from_numpy(grid), trace=True, first=first, progress=tell)
+        solved = right(res)
+        if solved.any(): break
+        first += size
+    if n is None and solved.any(): return res, first + int(solved.argmax()) + 1, 1
+    return res, n or _TRIES, int(solved.sum())
+
 def _line(s, grid) -> str: return ''.join('.' if d >= s.n else str(d + 1) for d in grid)
 
-def _report(s, puzzle, res, label: str, given: dict, as_json: bool) -> int: # the try that is shown
+def _report(s, puzzle, res, tries: int, solved: int, label: str, given: dict, as_json: bool) -> int: # the row shown
     "The grid, and what it took. The first try that solved it, else the one with the fewest contradictions."
-    import numpy as np
     from navira.tasks.sudoku import beside, contradictions, drawn_grid, is_solved
     grids = res.tokens.cpu().numpy()
-    right, wrong = is_solved(s, grids, np.tile(puzzle, (len(grids), 1))), contradictions(s, grids).sum(1)
+    right, wrong = is_solved(s, grids, puzzle[None]), contradictions(s, grids).sum(1)
     k = int(right.argmax()) if right.any() else int(wrong.argmin())
     ran, gone = int(res.n_forward[k]), int(res.trace.remasked[:, k].sum())
     facts = dict(solved=bool(right[k]), grid=_line(s, grids[k]), puzzle=_line(s, puzzle), policy=label, hyper=given,
-                 budget=res.budget, seed=res.seed, sample=k, n_forward=ran, remasked=gone, contradictions=int(wrong[k]),
-                 tries=len(grids), tries_solved=int(right.sum()))
+                 budget=res.budget, seed=res.seed, sample=res.first + k, n_forward=ran, remasked=gone,
+                 contradictions=int(wrong[k]), tries=tries, tries_solved=solved)
     if as_json: print(json.dumps(facts)); return k
     print(beside(drawn_grid(s, puzzle), drawn_grid(s, grids[k])))
-    tries = f', in {right.sum()} of {len(grids)} tries' if len(grids) > 1 else ''
-    _tell(f'solved{tries}: {ran} forwards, {gone} tokens remasked' if right[k] else
-          f'not solved in {ran} forwards{tries}: {wrong[k]} cells contradict others')
-    _tell(f'{label}, seed {res.seed}, try {k}')
+    often, each = (f' in {solved} of {tries} tries', f' in {tries} tries, each') if tries > 1 else ('', '')
+    _tell(f'solved{often}: {ran} forward passes, {gone} tokens remasked' if right[k] else
+          f'not solved{each} in {ran} forward passes: {wrong[k]} cells contradict others; '
+          f'more passes may help: --budget {4 * res.budget} -n {_TRIES}')
+    _tell(f'{label}, seed {res.seed}, sample {res.first + k}')
     return k
 
 # %% ../../nbs/cli/solve.ipynb #63e48cf9
+_PUZZLE = ('Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, one a line, or - for the '
+           'standard input. Several may be given.')
+_SOLVING = f'Sampling policy, or NAME:key=value+key=value; {_SOLVER} if not given.'
+_HOW_OFTEN = f'Tries, side by side; if not given, one after another until the puzzle is solved, at most {_TRIES}.'
+
 @app.command()
 def solve(
-    puzzle: Annotated[str, typer.Argument(help='Its cells row by row: digits, and . 0 or _ where one is empty.')],
-    policy: _Policy = None,
+    puzzle: Annotated[list[str], typer.Argument(metavar='PUZZLE', help=_PUZZLE)],
+    policy: Annotated[str, typer.Option('--policy', '-p', help=_SOLVING, autocompletion=complete)] = _SOLVER,
     budget: Annotated[int, typer.Option(help='Forward passes of a try.')] = 54,
-    n: Annotated[int, typer.Option('-n', '--tries', help='Tries, each with other draws.')] = 1,
+    n: Annotated[Optional[int], typer.Option('-n', '--tries', help=_HOW_OFTEN)] = None,
     seed: _Seed = 0,
     model: Annotated[str, typer.Option(help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
     device: _Device = 'auto',
     hyper: _Sets = [],
     as_json: _AsJson = False,
-    replay: Annotated[Optional[Path], typer.Option(help='Also write an HTML replay of the grid here.')] = None,
+    replay: Annotated[Optional[Path], typer.Option(help='Also write an HTML replay of the last grid here.')] = None,
     own: _Imports = [],
 ) -> None:
-    "Solve a Sudoku: navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
-    import torch
+    """Solve a Sudoku, typed or in a file.
+
+    navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"""
     from navira.base.checks import check_int
     from navira.evaluation.tasks import check_grids
-    from navira.sampling import fits, sample
+    from navira.sampling import fits
     from navira.tasks.sudoku import is_solved
-    s = _boxes(puzzle)
-    grid = _checked(s, puzzle)
-    label, rule, given = _ruled(policy or _SOLVER, hyper, budget)
-    check_int('n', n, 1, 'the number of tries is'), check_int('seed', seed, -2**63)
+    puzzles = _grids(puzzle)
+    label, rule, given = _ruled(policy, hyper, budget)
+    check_int('n', 1 if n is None else n, 1, 'the number of tries is'), check_int('seed', seed, -2**63)
     if replay: _writable(replay.parent)
     net = _load(model, _device(device), None)
-    check_grids('solve', s, net)
+    for s, _ in puzzles: check_grids('solve', s, net)
     fits(net, rule)
-    if (grid < s.n).all():
-        _tell('every cell is given, and the rules hold: nothing is left to solve')
-        return
-    with _bar() as b:
-        task = b.add_task(label, total=None)
-        res = sample(net, rule, budget, n, seed, prompt=torch.from_numpy(grid), trace=True,
-                     progress=lambda k: b.advance(task, k))
-    k = _report(s, grid, res, label, given, as_json)
-    if replay: res.replay(replay, row=k, title=f'{label}, budget {budget}, seed {seed}, try {k}')
-    if not is_solved(s, res.tokens[k:k + 1].cpu().numpy(), grid[None]).all(): raise typer.Exit(1)
+    done = 0
+    for s, grid in puzzles:
+        if (grid < s.n).all():
+            _tell('every cell is given, and the rules hold: nothing is left to solve')
+            done += 1
+            continue
+        right = lambda res: is_solved(s, res.tokens.cpu().numpy(), grid[None])
+        with _bar() as b:
+            task = b.add_task(label, total=None)
+            res, tries, solved = _tried(net, rule, grid, budget, seed, n, right, lambda k: b.advance(task, k))
+        k = _report(s, grid, res, tries, solved, label, given, as_json)
+        done += solved > 0
+        if replay: res.replay(replay, row=k, title=f'{label}, budget {budget}, seed {seed}, sample {res.first + k}')
+    if len(puzzles) > 1 and not as_json: _tell(f'{done} of {len(puzzles)} puzzles solved')
+    if done < len(puzzles): raise typer.Exit(1)

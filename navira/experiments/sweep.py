@@ -18,6 +18,7 @@ from ..registry import parameters, policies, policy
 from ..sampling import enough
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.tasks import task_of
+from ..tasks.sudoku import NAMES
 from .cells import _number, Cell, cell_key, digest, known_to, on_disk, rule
 
 # %% auto #0
@@ -170,6 +171,7 @@ def check(
     put('metrics', tuple(check_choice('metric', m, METRICS) for m in s.metrics))
     if s.task is not None and s.prompt is not None:
         raise ValueError(f'prompt={s.prompt!r} and task={s.task!r}: expected one of them; a task has its own prompts')
+    if s.task is not None: check_choice('task', s.task.partition('-')[0], (*NAMES, 'infill'))
     if s.task is not None and s.task.startswith('sudoku'): put('metrics', ())     # it is right or wrong
     check_choice('dtype', s.dtype, ('float32', 'bfloat16'))
     check_choice('device', s.device, ('auto', 'cpu', 'cuda'))

@@ -269,6 +269,7 @@ def test_version_needs_no_torch():
         (["sweep", "--dr"], {"--dry-run"}),
         (["generate", "--policy", "navira-q"], {"navira-quadratic"}),
         (["compare", "--policies", "prism,remdm-s"], {"prism,remdm-switch"}),
+        (["compare", "--task", "sudoku-2"], {"sudoku-25"}),
     ],
     ids=" ".join,
 )
@@ -307,3 +308,24 @@ def test_completion_is_shown_for_a_shell():
         env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
     )
     assert said.returncode == 0 and "_NAVIRA_COMPLETE=complete_bash" in said.stdout
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["generate", "--steps", "16"], "--budget counts forward passes"), (["sample"], "Did you mean 'generate'?"),
+    (["generate", "--temperature", ".5"], "--set temperature=.5"), (["help", "genrate"], "generate")])
+def test_words_of_other_programs_lead_to_ours(words, expected, capsys):
+    from navira.cli import main
+    with pytest.raises(SystemExit) as e: main(words)
+    assert e.value.code == 2 and expected in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["compare"]])
+def test_help_is_asked_for_in_three_ways(command, run):
+    assert run("help", *command) == run(*command, "-h") == run(*command, "--help")
+
+
+def test_help_names_every_command_with_its_whole_sentence(run):
+    from navira.cli.app import app
+    words = run("--help").split()
+    for name, command in typer.main.get_command(app).commands.items():
+        assert name in words and " ".join(command.help.split("\n")[0].split()) in " ".join(words)

@@ -16,6 +16,7 @@ from helpers.replay import data_of, states, typed
 from toys import small_lm
 
 MISTAKES = {
+    "a task misspelt": (["compare", "--task", "sudoko"], "task 'sudoko': did you mean 'sudoku'?"),
     "unknown policy to compare": (["compare", "--policies", "prism,navira-dett"], "did you mean 'navira-det'?"),
     "one budget of many too small": (["compare", "--budgets", "16,1"], "budget=1"),
     "budget is no number": (["compare", "--budgets", "16,many"], "16,many"),
@@ -263,3 +264,9 @@ def test_without_named_policies_a_model_without_a_head_runs_what_needs_none(tmp_
         cells = json.loads((tmp_path / "compare.json").read_text())["cells"]
         assert [c["policy"] for c in cells] == ["backbone", "llada-low-confidence"]
     assert len(list(tmp_path.glob("store-*"))) == 2
+
+
+def test_policies_may_be_separated_by_spaces(run, tmp_path):
+    how = ["--budgets", 2, "-n", 1, "--reference", "none", "--show", 0, "--out", tmp_path]
+    run("compare", "--policies", "prism", "apart", *how)
+    assert [c["label"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]] == ["prism", "apart"]

@@ -407,3 +407,9 @@ def test_a_model_without_a_tokenizer(capsys, llada, tmp_path):
     row = json.loads(said(capsys, *args, "--json"))
     assert row["text"] is None and len(row["tokens"]) == 8 and str(row["tokens"]) in said(capsys, *args)
     assert typed(*args, "--replay", tmp_path / "r.html") == 2 and "has no tokenizer" in capsys.readouterr().err
+
+
+def test_a_prompt_and_a_policy_need_no_option_names(run):
+    little = ["--budget", 4, "--length", 24, "--json"]
+    short = run("generate", "It was", "-p", "prism", *little)
+    assert short == run("generate", "--prompt", "It was", "--policy", "prism", *little)

@@ -22,14 +22,49 @@ def test_solve(grid_folder, capsys, tmp_path):  # noqa: F811
     "A model that knows nothing says so, with exit code 1, and one blank it cannot miss at last"
     args = ['solve', '.' * 16, '--model', str(grid_folder), '--budget', '4', '-n', '3']
     code, printed = said(capsys, *args, '--replay', str(tmp_path / 'r.html'))
-    assert code == 1 and 'not solved in 4 forwards, in 0 of 3 tries' in printed.out
+    assert code == 1 and 'not solved in 3 tries, each in 4 forward passes' in printed.out and '--budget 16' in printed.out
     assert '"boxes":[2,2]' in (tmp_path / 'r.html').read_text()
     code, printed = said(capsys, *args, '--json')
     facts = json.loads(printed.out.splitlines()[0])
     assert code == 1 and not facts['solved'] and facts['contradictions'] > 0 and len(facts['grid']) == 16
     tries = ['-n', '64', '--policy', 'backbone', '--set', 'top_p=1.']
     code, printed = said(capsys, 'solve', '1234341221434.21', '--model', str(grid_folder), *tries)
-    assert not code and 'solved, in' in printed.out and '4 3 | 2 1' in printed.out
+    assert not code and ' of 64 tries' in printed.out and '4 3 | 2 1' in printed.out
+
+@pytest.mark.parametrize('seed', range(3))
+def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys, seed):  # noqa: F811
+    "Its try is the first that is right of as many side by side; one that stays unsolved has had all 16"
+    how = ['--model', str(grid_folder), '--policy', 'backbone:top_p=1.', '--seed', str(seed), '--json']
+    until, every = (json.loads(said(capsys, 'solve', '12.4341221.34.21', *how, *n)[1].out) for n in ([], ['-n', '16']))
+    assert until['solved'] == every['solved']
+    assert not until['solved'] or (until['grid'], until['sample']) == (every['grid'], every['sample'])
+    assert until['tries'] == (every['sample'] + 1 if every['solved'] else 16)
+
+@pytest.mark.parametrize('how', ['typed', 'file', 'drawn', 'stdin'])
+def test_several_puzzles(grid_folder, capsys, tmp_path, monkeypatch, how):  # noqa: F811
+    import io
+    full, open_ = '1234341221434321', '1234341221434.21'
+    (tmp_path / 'two.txt').write_text(f'{full}\n\n{open_}\n')
+    (tmp_path / 'one.txt').write_text('1 2 | 3 4\n3 4 | 1 2\n----+----\n2 1 | 4 3\n4 . | 2 1\n')
+    monkeypatch.setattr('sys.stdin', io.StringIO(f'{full}\n{open_}\n'))
+    given = dict(typed=[full, open_], file=[str(tmp_path / 'two.txt')], stdin=['-'],
+                 drawn=[full, str(tmp_path / 'one.txt')])[how]
+    easy = ['-n', '64', '--policy', 'backbone', '--set', 'top_p=1.']
+    code, printed = said(capsys, 'solve', *given, '--model', str(grid_folder), *easy)
+    assert not code and '2 of 2 puzzles solved' in printed.out and '4 3 | 2 1' in printed.out
+
+@pytest.mark.parametrize('given, what', [
+    (['no/such.txt'], 'no/such.txt: not found'), ([PUZZLE, PUZZLE[:80]], 'puzzle 2: 80 cells'), (['-'], '0 cells')])
+def test_what_is_no_puzzle_is_named(given, what, capsys, monkeypatch):
+    import io
+    from navira.cli import main
+    monkeypatch.setattr('sys.stdin', io.StringIO(''))
+    with pytest.raises(SystemExit) as e: main(['solve', *given, '--model', 'no/such'])
+    assert e.value.code == 2 and what in capsys.readouterr().err
+
+def test_help_names_the_policy_that_solve_takes(capsys):
+    _, printed = said(capsys, 'solve', '--help')
+    assert 'p2' in printed.out and 'navira-piecewise' not in printed.out
 
 def test_nothing_left(grid_folder, capsys):  # noqa: F811
     code, printed = said(capsys, 'solve', '1234341221434321', '--model', str(grid_folder))
