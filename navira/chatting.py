@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .base.checks import check_int
+from .base.files import guarded
 from .core import Policy
 from .sampling import _default_policy, _keywords, _registered, Partial, sample
 
@@ -41,7 +42,7 @@ def chat_ids(
                                                          for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of {{"role": ..., "content": ...}}')
     text = _templated(tok, talk, add_generation_prompt=True)
-    return tok(text, add_special_tokens=False)['input_ids']
+    with guarded('messages: the tokenizer cannot read them'): return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634
 def _turn_end(tok: Any) -> int | None:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from .perplexity import _last_scored, Reader
-from .references import _from_name, _need, _separator
+from .references import _from_name, _need, _separator, _tokenizer
 
 # %% ../../nbs/evaluation/endpoints.ipynb #637d2fc3
 def _from_prompt(choice, ids): # -> log-probabilities and the server's spelling of each token
@@ -247,7 +247,6 @@ def _load_endpoint(
 ) -> Endpoint:
     "An `Endpoint` with the tokenizer found by name, and the separator as `load_reference` chooses it."
     _need('transformers', f'reference {model!r}')
-    from transformers import AutoTokenizer
     name = model if tokenizer is None else tokenizer
-    tok = _from_name(str(name), AutoTokenizer.from_pretrained) if isinstance(name, (str, Path)) else name
+    tok = _from_name(str(name), _tokenizer) if isinstance(name, (str, Path)) else name
     return Endpoint(base_url, model, tok, **{'eos': _separator(tok), **kw})

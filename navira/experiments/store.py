@@ -228,10 +228,9 @@ class Store:
     @cached_property
     def tokenizer(self) -> Tokenizer | None: # ValueError for a file that is damaged
         path = self.folder / 'tokenizer.json'
-        try: return Tokenizer.from_file(str(path)) if path.exists() else None
-        except Exception as e:     # the library raises nothing narrower
-            raise ValueError(f'{path}: no readable tokenizer ({e}); give the `navira sweep` command again, which '
-                             'writes it anew') from None
+        try: return open_tokenizer(path) if path.exists() else None
+        except ValueError as e:
+            raise ValueError(f'{e}; give the `navira sweep` command again, which writes it anew') from None
 
 # %% ../../nbs/experiments/store.ipynb #01509fee
 IDENTITY = ('rules', 'fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
+from ..base.files import guarded
 from ..base.noise import Noise
 from ..chatting import _templated
 from ..core import portions
@@ -112,7 +113,8 @@ class Navira(LM):
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
         if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
-        return self.model.tokenizer.encode(text, add_special_tokens=False).ids
+        with guarded('the tokenizer cannot read a request'):
+            return self.model.tokenizer.encode(text, add_special_tokens=False).ids
 
     def context(self, text: str) -> list[int]:
         "As `sample` reads a prompt: it begins with `lead`, once, as a chat template may have written it."

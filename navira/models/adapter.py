@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..base.checks import check_int
+from ..base.files import guarded
 from .checkpoints import read_json
-from .families import guarded
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
+from ..base.files import guarded
 from .checkpoints import LAYOUTS, read_json
 from .transformers import TransformersLM, wrap
 
@@ -235,26 +235,6 @@ def _check_types(folder: Path) -> None:
             raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no quantization_config; '
                              'expected F32, F16 or BF16')
 
-@contextlib.contextmanager
-def guarded(
-    where: str | os.PathLike, # what is read, for the message
-    said: dict | None = None, # by config.json, to name the field
-) -> Iterator[None]:
-    "Whatever is raised inside, as a ValueError that says where and why in a line."
-    try: yield
-    except Exception as e:
-        if isinstance(e, ValueError) and str(e).startswith(str(where)): raise
-        raise ValueError(f'{where}: {_cause(e, said or {})}') from e
-
-def _cause(e: Exception, said: dict) -> str:
-    "In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`, no more."
-    if isinstance(e, pickle.UnpicklingError) or 'weights_only' in str(e):
-        return 'pytorch_model.bin is not a file of tensors alone, and was not run; expected model.safetensors'
-    words = re.findall(r"'(\w+)'", str(e)) if isinstance(e, (AttributeError, KeyError)) else []
-    named = [f'{k}={v!r}' for k, v in said.items() if any(repr(w) in repr(v) for w in words)]
-    if named: return f'{", ".join(named)}: not known; expected a value that the transformers library has'
-    return f'no {e}' if isinstance(e, KeyError) else first_lines(e) or type(e).__name__
-
 def of_blocks(
     keys: list[str], # names of weights
 ) -> list[str]:
@@ -262,19 +242,12 @@ def of_blocks(
     computed = r'inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids'
     return [k for k in keys if re.search(r'\.\d+\.\w+\.', k) and not re.search(computed, k)]
 
-def first_lines(e: Exception, most: int = 300) -> str:
-    text = ' '.join(str(e).split())
-    return text if len(text) <= most else text[:most] + ' ...'
-
 # %% ../../nbs/models/families.ipynb #582cb441
 _TOKENIZERS = 'tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model'
 
 def _read_tokenizer(folder: Path, family: Family, config: PreTrainedConfig) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).exists() for name in _TOKENIZERS): return None
-    try:
-        with without_bars():
-            if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
-            if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
-            return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
-    except Exception as e:
-        raise ValueError(f'{folder}: its tokenizer cannot be read ({first_lines(e)})') from e
+    with without_bars(), guarded(f'{folder}: not a readable tokenizer'):
+        if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
+        if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)

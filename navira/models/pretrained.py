@@ -18,8 +18,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
+from ..base.files import first_lines, guarded
 from .checkpoints import read_json
-from .families import first_lines, guarded, read_net, without_bars
+from .families import read_net, without_bars
 from .transformers import probed, TransformersLM
 from .loading import fetched, MASK
 
@@ -54,7 +55,7 @@ def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not said.get('is_decoder'): auto = AutoModelForMaskedLM
     elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
     else: raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the transformers library')
-    with guarded(folder, said):
+    with guarded(f'{folder}: not a readable tokenizer'):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     return read_net(folder, auto, said, of_body, dtype=torch.float32), tokenizer
 
