@@ -14,6 +14,7 @@ import pickle
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,17 +54,22 @@ def _room_for(path: Path): # what is written inside
 def atomic_write(
     path, # where the finished file belongs
 ):
-    """A temporary path in the same folder; the file takes its place when the block has ended well.
-    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    """A temporary path in the same folder; the file takes its place when the block has ended well. A symlink stays, and
+    its target is replaced; a device or pipe is written to. `ValueError` for a folder that cannot be written, `NoRoom`
+    on a full disk."""
     path = Path(path)
-    temp = path.with_name(f".navira-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    device = path.exists() and not path.is_file() and not path.is_dir()
+    if path.is_symlink() and not device: path = path.resolve()
+    folder = Path(tempfile.gettempdir()) if device else path.parent
+    temp = folder / f".navira-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     _live.add(temp.name)
     try:
         with _room_for(path):
-            with _writable(path.parent): temp.write_bytes(b"")
+            with _writable(folder): temp.write_bytes(b"")
             yield temp
             with open(temp, "rb+") as f: os.fsync(f.fileno())  # else a power cut could leave the new name with no bytes
-            os.replace(temp, path)
+            if device: path.write_bytes(temp.read_bytes())
+            else: os.replace(temp, path)
     finally:
         with contextlib.suppress(OSError): temp.unlink(missing_ok=True)
         _live.discard(temp.name)
