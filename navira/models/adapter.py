@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..base.checks import check_int
 from ..base.files import guarded
-from .checkpoints import read_json
+from .checkpoints import check_finite, read_json
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -128,6 +128,7 @@ def load_adapter(
     dim = model.net.get_input_embeddings().weight.shape[1]
     if head.keys() != {'linear.weight', 'linear.bias'} or head['linear.weight'].shape != (1, dim):
         raise ValueError(f'{folder}: quality.safetensors is no head for {dim} hidden states')
+    check_finite(head.items(), folder / 'quality.safetensors')
     model.quality = LinearQuality(dim).to(model.device)
     model.quality.load_state_dict(head)
     return model.eval()
@@ -152,7 +153,9 @@ def _merged(net: Any, folder: Path) -> Any: # network
         want = peft.get_peft_model_state_dict(both, save_embedding_layers=False).keys()
         with safe_open(folder / 'adapter_model.safetensors', 'pt') as f: odd = sorted(want ^ {*f.keys()})
         if odd: raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
-        return both.merge_and_unload()
+        merged = both.merge_and_unload()
+    check_finite(merged.named_parameters(), folder)
+    return merged
 
 def _read_head(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
     "The head; numbers of the base; what else was said of it."

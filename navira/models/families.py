@@ -25,8 +25,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
-from ..base.files import guarded
-from .checkpoints import LAYOUTS, read_json
+from ..base.files import check_file, guarded
+from .checkpoints import check_finite, LAYOUTS, read_json
 from .transformers import TransformersLM, wrap
 
 # %% auto #0
@@ -137,9 +137,8 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file. None of its code is run."
     folder = Path(folder)
-    said = read_json(file := folder / 'config.json')
+    said, file = described(folder), folder / 'config.json'
     family = family_of(said, f'{file}')
-    _check_numbers(said, file)
     with guarded(file, said): config = family.config(said)
     if tokenizer is None: tokenizer = _read_tokenizer(folder, family, config)
     if tokenizer is None and mask_id is None and said.get('mask_token_id') is None:
@@ -153,14 +152,22 @@ def load_family(
     if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
 
-_NUMBERS = re.compile('(num|n)_(hidden_)?(layers?|heads?|embd|attention_heads)|(hidden|vocab|intermediate)_size|'
-                      'd_model|max_position_embeddings|n_positions|max_sequence_length')
+_MOST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels': 2**16,     # beyond what there is,
+         '(hidden|vocab|intermediate)_size|d_model|n_embd|max_position_embeddings|n_positions|'  # and made in seconds
+         'max_sequence_length': 2**24}
 
-def _check_numbers(said: dict, file: Path) -> None:
-    "ValueError for a size that is none, and a mask that is no token."
-    for k in said:
-        if _NUMBERS.fullmatch(k): check_int(f'{file}: {k}', said[k], 1)
+def described(
+    folder: Path, # config.json, weights, a tokenizer
+) -> dict: # what its config.json says
+    "ValueError for a size that is none or too large, a mask that is no token, and a pipe or device among the files."
+    for path in folder.iterdir():
+        if path.exists() and not path.is_dir(): check_file(path)
+    said = read_json(file := folder / 'config.json')
+    for k, value in said.items():
+        for names, most in _MOST.items():
+            if re.fullmatch(names, k): check_int(f'{file}: {k}', value, 1, high=most)
     if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
+    return said
 
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager
@@ -206,6 +213,7 @@ def read_net(
     if parts := [f'{what}: {", ".join(keys[:n])}, {len(keys)} in all' for what, keys, n in (
             ('Wrong shape', shapes, 1), ('Missing', missing, 4), ('unexpected', odd, 4)) if keys]:
         raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
+    check_finite(net.named_parameters(), folder)
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
 

@@ -19,8 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
 from ..base.files import first_lines, guarded
-from .checkpoints import read_json
-from .families import read_net, without_bars
+from .families import described, read_net, without_bars
 from .transformers import probed, TransformersLM
 from .loading import fetched, MASK
 
@@ -48,7 +47,7 @@ def from_gguf(
 
 # %% ../../nbs/models/pretrained.ipynb #f9d212bd
 def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    said = read_json(folder / 'config.json')
+    said = described(folder)
     kind = str(said.get('model_type'))
     if said.get('is_encoder_decoder'):
         raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a decoder')
