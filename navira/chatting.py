@@ -5,7 +5,10 @@
 # %% ../nbs/chatting.ipynb #3b63d7e9
 from __future__ import annotations
 import copy
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .base.checks import check_int
@@ -19,11 +22,22 @@ __all__ = ['chat']
 # %% ../nbs/chatting.ipynb #a5139d93
 def _templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     "A conversation in the tokenizer's template. ValueError, in the template's words, for what it refuses."
-    from jinja2 import TemplateError     # comes with the templates, in the extra `transformers`
-    try: return tok.apply_chat_template(talk, tokenize=False, **how)
-    except TemplateError as e:
+    try:
+        with _within(5.): return tok.apply_chat_template(talk, tokenize=False, **how)
+    except Exception as e:     # of the template's language, or of what it calls
         raise ValueError(f"messages: the model's chat template refuses them ({e}); "
                          'expected roles, in an order, that it has') from None
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    "TimeoutError where Python inside takes longer: a template may loop as it likes."
+    end, before = time.monotonic() + seconds, sys.gettrace()
+    def look(*_):
+        if time.monotonic() > end: raise TimeoutError(f'it takes longer than {seconds:g} s')
+        return look
+    sys.settrace(look)
+    try: yield
+    finally: sys.settrace(before)
 
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`

@@ -228,7 +228,7 @@ def read_sweep(
 def _parsed(source) -> tuple[str, dict]: # name, what the file says
     name, text = config_text(source)
     try: return name, tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e: raise ValueError(f'{source}: {e}') from None
+    except (tomllib.TOMLDecodeError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 
 # %% ../../nbs/experiments/sweep.ipynb #9575cedb
 def expand(

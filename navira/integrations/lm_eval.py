@@ -139,6 +139,8 @@ class Navira(LM):
 
     def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
         if not continuation: return 0., self.greedy
+        if self.model.mask_id in continuation:
+            raise ValueError('a continuation with the mask token in it: a model gives the mask no probability; expected text')
         if (room := self.max_length - len(continuation)) < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most {self.max_length}, '
                              'which the model was trained for')
@@ -175,7 +177,11 @@ class Navira(LM):
                               'with hyper-parameters from --model_args', stacklevel=2)
         self._ignored |= odd
         until, new = asked.get('until') or [], asked.get('max_gen_toks') or asked.get('max_new_tokens')
-        return [until] if isinstance(until, str) else list(until), min(new or self.max_new_tokens, self.max_length - 1)
+        until = [until] if isinstance(until, str) else until
+        if not isinstance(until, list | tuple) or not all(isinstance(s, str) for s in until):
+            raise ValueError(f'until={until!r}: expected a text, or a list of texts')
+        new = check_int('max_gen_toks', new or self.max_new_tokens, 1)
+        return list(until), min(new, self.max_length - 1)
 
 def cut(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."

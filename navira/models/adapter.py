@@ -140,10 +140,22 @@ def _has_adapter(folder: Path, said: dict[str, str]) -> bool:
     if not path.exists() and rank in (None, '0'): return False
     config = read_json(path)
     r = check_int(f'{path}: r', config.get('r'), 1, high=4096)
+    _check_adapter(config, path)
     if rank is not None and str(r) != rank: raise ValueError(f'{path}: r={r}: expected {rank}, as it was trained')
     if not (weights := folder / 'adapter_model.safetensors').is_file():
         raise FileNotFoundError(f'{weights}: not found; expected the weights of an adapter of rank {r}')
     return True
+
+_FREE = {'r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_or_path', 'inference_mode',
+         'auto_mapping', 'task_type', 'revision', 'peft_version', 'fan_in_fan_out'}
+
+def _check_adapter(config: dict, path: Path) -> None:
+    "ValueError for an adapter of another kind than ours: its base may be changed, its patterns and ranks have no bound."
+    names, usual = config.get('target_modules'), _peft(f'{path}: an adapter').LoraConfig().to_dict()
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f'{path}: target_modules={names!r:.80}: expected a list of names')
+    for k in usual.keys() & config.keys() - _FREE:
+        if config[k] != usual[k]: raise ValueError(f'{path}: {k}={config[k]!r:.80}: expected {usual[k]!r}, as we train')
 
 def _merged(net: Any, folder: Path) -> Any: # network
     peft = _peft(f'{folder}: an adapter')

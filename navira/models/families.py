@@ -159,7 +159,7 @@ _MOST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels
 def described(
     folder: Path, # config.json, weights, a tokenizer
 ) -> dict: # what its config.json says
-    "ValueError for a size that is none or too large, a mask that is no token, and a pipe or device among the files."
+    "ValueError for a size that is none or too large, a mask or end that is no token, and a pipe or device in the folder."
     for path in folder.iterdir():
         if path.exists() and not path.is_dir(): check_file(path)
     said = read_json(file := folder / 'config.json')
@@ -167,6 +167,9 @@ def described(
         for names, most in _MOST.items():
             if re.fullmatch(names, k): check_int(f'{file}: {k}', value, 1, high=most)
     if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
+    ends = said.get('eos_token_id')
+    for i in ends if isinstance(ends, list) else [ends]:
+        if i is not None: check_int(f'{file}: eos_token_id', i, 0)
     return said
 
 # %% ../../nbs/models/families.ipynb #3344d1ea

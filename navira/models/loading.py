@@ -338,7 +338,7 @@ def check_device(
         raise ValueError(f"device={device!r}: {hint} {there}") from None
     try:
         if found.type == "cuda" and not (found.index or 0) < gpus: raise RuntimeError
-        if found.type not in ("cpu", "cuda"): torch.empty(0, device=found)
+        if found.type not in ("cpu", "cuda"): torch.zeros(1, device=found).item()        # "meta" has no numbers
     except (RuntimeError, NotImplementedError, AssertionError):
         raise ValueError(f"device={str(device)!r}: PyTorch sees no such device here; {there}") from None
     return found

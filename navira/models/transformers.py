@@ -170,7 +170,7 @@ class TransformersLM(nn.Module):
                  for one in (self.config, tok, getattr(self.net, 'generation_config', None))]
         if not any(i is not None for i in named): named = [getattr(tok, 'sep_token_id', None)]
         said = named if self.ends is None else self.ends
-        ids = [i for one in said for i in (one if isinstance(one, (list, tuple)) else [one]) if i is not None]
+        ids = [i for one in said for i in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(i, int)]
         return tuple(sorted({i for i in ids if i < vocab} - {self.mask_id}))
 
     def suppressing(self, ids: tuple[int, ...]) -> TransformersLM:

@@ -22,7 +22,7 @@ from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params
 from ..models.loading import load, mdlm_only, of_run, own, save, WEIGHTS
 from ..tasks.sudoku import Sudoku, sudoku_of
-from .settings import FinetuneConfig, read_run, SudokuConfig, TrainConfig
+from .settings import FinetuneConfig, read_config, read_run, SudokuConfig, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
 from .pretraining import network, tokens_of
@@ -130,7 +130,7 @@ def export_adapter(
     _, settings = _begun(run)
     save_adapter(model.eval(), folder)
     ids, held = tokens_of(run, settings['length'] or min(512, model.length))
-    done = [(n, c) for n, _, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
+    done = [(n, c) for n, _, c in stages(read_config(FinetuneConfig, out=run)) if read_checkpoint(run / n) is not None]
     record = dict(format=1, base=Path(settings['model']).name, lora=settings['lora'],
                   parameters=sum(p.numel() for p in trained(model).values()),
                   data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
@@ -167,11 +167,11 @@ def _pretrained(
     settings: dict, # of run.json
 ) -> tuple[MaskedLM, dict, list[dict]]: # the averaged model, the record so far, the new stages
     kind = TrainConfig if sudoku_of(settings['data']) is None else SudokuConfig
-    model = network(kind(**settings), Tokenizer.from_file(str(run / 'tokenizer.json')))
+    model = network(read_config(kind, out=run), Tokenizer.from_file(str(run / 'tokenizer.json')))
     return take_average(model, run), {}, [stage_record('pretrain', run, settings)]
 
 def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:
-    cfg = FinetuneConfig(**settings)
+    cfg = read_config(FinetuneConfig, out=run)
     model = _to_train(cfg, mdlm_only(load(cfg.model), 'a model card'))
     done = [(n, c) for n, _, c in stages(cfg) if read_checkpoint(run / n) is not None]
     new = [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done]

@@ -40,7 +40,8 @@ def refused(source, *parts, error=ValueError, **how):
     (dict(dtype='float99'), ["config.json: dtype='float99'"]), (dict(hidden_act='foo'), ["hidden_act='foo'"]),
     (dict(rope_scaling=dict(type='foo')), ['rope_scaling', 'foo']), (dict(architectures='X'), ["architectures='X'"]),
     (dict(model_type=['llama']), ["model_type=['llama']"]), (dict(model_type='whisper'), ['whisper is an encoder-dec']),
-    *((dict(mask_token_id=m), [f'mask_token_id={m!r}']) for m in ('<mask>', [5], 3.5, True, -1))])
+    *((dict(mask_token_id=m), [f'mask_token_id={m!r}']) for m in ('<mask>', [5], 3.5, True, -1)),
+    (dict(eos_token_id='x'), ["config.json: eos_token_id='x'"]), (dict(eos_token_id=[2, 'x']), ["eos_token_id='x'"])])
 def test_a_configuration_that_cannot_be(copied, settings, parts):
     refused(copied(**settings), 'a2d-llama', *parts)
 
