@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..base.files import FULL, atomic_write
+from ..base.files import FULL, atomic_write, open_tokenizer
 from ..models.loading import nearest
 from ..sampling import Samples
 from ..evaluation.tasks import Task, until_solved
