@@ -153,8 +153,8 @@ To load it: `navira.load({r['base']!r}, head=FOLDER)`.
 | on {e['n']:,} validation texts | before | after |
 |---|---|---|
 | NELBO, nats a token | {b['value']:.3f} | {e['value']:.3f} |
-| AUROC of the head | | {q['auroc']:.3f} ({q['low']:.3f} to {q['high']:.3f}) |
-| AUROC of the probability at the draw | | {r['drawn_probability']['auroc']:.3f} |
+| AUROC of the head | | {_rated(q)} |
+| AUROC of the probability at the draw | | {_rated(r['drawn_probability'])} |
 '''
 
 # %% ../../nbs/training/card.ipynb #3794ba4b
@@ -366,20 +366,24 @@ def _card_critic(
     training = _card_training(r).removeprefix('## Training\n\n')
     return '\n\n'.join(('## Critic', about, training, _believed(r, 'all masked positions')))
 
+def _rated(r: dict, of: str = '') -> str: # an AUROC and its interval
+    if math.isnan(r['auroc']): return 'none (all judged tokens are right, or all wrong)'
+    return f"{r['auroc']:.3f} ({of}{r['low']:.3f} to {r['high']:.3f})"
+
 def _believed(
     r: dict, # a record with `quality` and `drawn_probability`
     filled: str, # which positions were
 ) -> str:
     q, d = r['quality'], r['drawn_probability']
-    text = (f"AUROC {q['auroc']:.3f} (95 % interval over sequences {q['low']:.3f} to {q['high']:.3f}) on "
+    text = (f"AUROC {_rated(q, '95 % interval over sequences ')} on "
             f"{q['tokens']:,} validation tokens in {q['sequences']:,} sequences, t uniform, {filled} filled by the "
             f"model's own draws (nucleus 0.9), {100 * q['right']:.1f} % of them right. The probability the token was "
-            f"drawn with: {d['auroc']:.3f} ({d['low']:.3f} to {d['high']:.3f}). "
+            f"drawn with: {_rated(d)}. "
             f"Calibration error {q['calibration_error']:.3f}.")
     rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}"
             for b in q['reliability']]
     parts = [text, _markdown_table('predicted | right | 95 % interval | tokens', rows)]
-    noise = [f"{b['above']:.1f} to {b['to']:.1f} | {b['auroc']:.3f} ({b['low']:.3f} to {b['high']:.3f}) | "
+    noise = [f"{b['above']:.1f} to {b['to']:.1f} | {_rated(b)} | "
              f"{b['drawn']:.3f} | {100 * b['right']:.1f} % | {b['n']:,}" for b in r.get('by_noise', ())]
     if noise: parts += ['AUROC by noise level, the share of a sequence that was masked:',
                         _markdown_table('masked | AUROC | of the probability at the draw | right | tokens', noise)]
