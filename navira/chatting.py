@@ -5,10 +5,14 @@
 # %% ../nbs/chatting.ipynb #3b63d7e9
 from __future__ import annotations
 import copy
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .base.checks import check_int
+from .base.files import guarded
 from .core import Policy
 from .sampling import _default_policy, _keywords, _registered, Partial, sample
 
@@ -18,11 +22,22 @@ __all__ = ['chat']
 # %% ../nbs/chatting.ipynb #a5139d93
 def _templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     "A conversation in the tokenizer's template. ValueError, in the template's words, for what it refuses."
-    from jinja2 import TemplateError     # comes with the templates, in the extra `transformers`
-    try: return tok.apply_chat_template(talk, tokenize=False, **how)
-    except TemplateError as e:
+    try:
+        with _within(5.): return tok.apply_chat_template(talk, tokenize=False, **how)
+    except Exception as e:     # of the template's language, or of what it calls
         raise ValueError(f"messages: the model's chat template refuses them ({e}); "
                          'expected roles, in an order, that it has') from None
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    "TimeoutError where Python inside takes longer: a template may loop as it likes."
+    end, before = time.monotonic() + seconds, sys.gettrace()
+    def look(*_):
+        if time.monotonic() > end: raise TimeoutError(f'it takes longer than {seconds:g} s')
+        return look
+    sys.settrace(look)
+    try: yield
+    finally: sys.settrace(before)
 
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`
@@ -41,7 +56,7 @@ def chat_ids(
                                                          for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of {{"role": ..., "content": ...}}')
     text = _templated(tok, talk, add_generation_prompt=True)
-    return tok(text, add_special_tokens=False)['input_ids']
+    with guarded('messages: the tokenizer cannot read them'): return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634
 def _turn_end(tok: Any) -> int | None:

@@ -20,10 +20,11 @@ from typing import Any, cast, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from .base.checks import check_choice, check_int
+from .base.files import guarded
 from .base.parallel import parallel_map
 from .base.noise import Noise
 from .base.progress import ProgressBar
@@ -187,9 +188,12 @@ def _expanded(text: str, blank: str, most: int) -> str:
         raise ValueError(f'{m[0]}: expected a number of blanks from 1 to {most}, as in [MASK*{min(12, most)}]')
     return re.sub(r'\[MASK(?:\*([^\[\]\n]*))?\]', blanks, text)
 
+def _read(tok: Tokenizer, text: str) -> Encoding:
+    with guarded('prompt: the tokenizer cannot read it'): return tok.encode(text)
+
 def _specials(tok: Tokenizer, blank: str) -> tuple[int, int]:
     "How many special tokens the tokenizer puts before a text, such as [CLS], and after it, such as [SEP]."
-    told = tok.encode(blank)
+    told = _read(tok, blank)
     at = told.tokens.index(blank)
     return sum(told.special_tokens_mask[:at]), sum(told.special_tokens_mask[at + 1:])
 
@@ -202,7 +206,7 @@ def _encode(model, texts: Sequence[str], open_ended: bool = False) -> list[Tenso
         except UnicodeEncodeError as e:
             bad = text[e.start:e.start + 8]
             raise ValueError(f'prompt: {bad!r} is no text, at character {e.start}') from None
-        told = tok.encode(_expanded(text, blank, model.length).replace(' ' + blank, blank))
+        told = _read(tok, _expanded(text, blank, model.length).replace(' ' + blank, blank))
         found = torch.tensor(told.ids, dtype=torch.int64)
         found[found == tok.token_to_id(blank)] = model.mask_id
         blanks = found == model.mask_id

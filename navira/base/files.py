@@ -10,10 +10,15 @@ import contextlib
 import errno
 import math
 import os
+import pickle
 import re
 import secrets
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 # %% ../../nbs/base/files.ipynb #9264d0f9
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -49,17 +54,22 @@ def _room_for(path: Path): # what is written inside
 def atomic_write(
     path, # where the finished file belongs
 ):
-    """A temporary path in the same folder; the file takes its place when the block has ended well.
-    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    """A temporary path in the same folder; the file takes its place when the block has ended well. A symlink stays, and
+    its target is replaced; a device or pipe is written to. `ValueError` for a folder that cannot be written, `NoRoom`
+    on a full disk."""
     path = Path(path)
-    temp = path.with_name(f".navira-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    device = path.exists() and not path.is_file() and not path.is_dir()
+    if path.is_symlink() and not device: path = path.resolve()
+    folder = Path(tempfile.gettempdir()) if device else path.parent
+    temp = folder / f".navira-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     _live.add(temp.name)
     try:
         with _room_for(path):
-            with _writable(path.parent): temp.write_bytes(b"")
+            with _writable(folder): temp.write_bytes(b"")
             yield temp
             with open(temp, "rb+") as f: os.fsync(f.fileno())  # else a power cut could leave the new name with no bytes
-            os.replace(temp, path)
+            if device: path.write_bytes(temp.read_bytes())
+            else: os.replace(temp, path)
     finally:
         with contextlib.suppress(OSError): temp.unlink(missing_ok=True)
         _live.discard(temp.name)
@@ -117,3 +127,44 @@ def check_file(
     if not path.is_file(): raise ValueError(f"{path}: a {kind}; expected a file")
     if path.stat().st_size > most: raise ValueError(f"{path}: {path.stat().st_size} bytes; expected at most {most}")
     return path
+
+# %% ../../nbs/base/files.ipynb #99544fb0
+@contextlib.contextmanager
+def guarded(
+    where: str | os.PathLike, # what is read, for the message
+    said: dict | None = None, # by config.json, to name the field
+) -> Iterator[None]:
+    "Whatever is raised inside, as a ValueError that says where and why in a line."
+    try: yield
+    except BaseException as e:
+        if not isinstance(e, Exception) and type(e).__name__ != 'PanicException': raise
+        if isinstance(e, ValueError) and str(e).startswith(str(where)): raise
+        raise ValueError(f'{where}: {_cause(e, said or {})}') from e
+
+def _cause(e: BaseException, said: dict) -> str:
+    "In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`, no more."
+    if isinstance(e, pickle.UnpicklingError) or 'weights_only' in str(e):
+        return 'pytorch_model.bin is not a file of tensors alone, and was not run; expected model.safetensors'
+    words = re.findall(r"'(\w+)'", str(e)) if isinstance(e, (AttributeError, KeyError)) else []
+    named = [f'{k}={v!r}' for k, v in said.items() if any(repr(w) in repr(v) for w in words)]
+    if named: return f'{", ".join(named)}: not known; expected a value that the transformers library has'
+    return f'no {e}' if isinstance(e, KeyError) else first_lines(e) or type(e).__name__
+
+def first_lines(e: BaseException, most: int = 300) -> str:
+    text = ' '.join(str(e).split())
+    return text if len(text) <= most else text[:most] + ' ...'
+
+# %% ../../nbs/base/files.ipynb #c277c771
+def open_tokenizer(
+    path: str | os.PathLike, # a tokenizer.json
+) -> Tokenizer:
+    "A tokenizer that neither cuts nor fills up a text, whatever its file says. `ValueError` naming a file that is none."
+    with guarded(f'{path}: not a readable tokenizer'): return uncut(Tokenizer.from_file(str(check_file(path))))
+
+def uncut(
+    tok: Tokenizer, # changed in place
+) -> Tokenizer: # the same
+    tok.no_truncation()
+    tok.no_padding()
+    tok.encode('')     # panics now, not at the first prompt, where it puts a token around a text that it lacks
+    return tok

@@ -59,8 +59,11 @@ def sweep(
 def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
     from navira.experiments.costs import at_hand, estimate
     from navira.base.progress import clock
+    missing = None
     try: net = net or at_hand(grid)
-    except (OSError, ValueError) as e: _tell(f'hours are unknown: {_message(e)}', err)
+    except (OSError, ValueError) as e:
+        missing = e
+        _tell(f'hours are unknown: {_message(e)}', err)
     st = _same_sweep(grid, store, net)
     with _bar() as b:
         tell = _measuring(b) if err.is_terminal else _line
@@ -72,6 +75,7 @@ def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
     _tell(f'{df.cells.sum()} cells, {df.samples.sum():,} texts, {df.forwards.sum():,} forward passes of a text, '
           f'{_here(df.hours.sum(skipna=False))}at most about {df.bytes.sum() / 1e6:.0f} MB. '
           f'`navira evaluate` then has {scored:,} texts to judge{"" if judging == "?" else f", {judging} here"}.')
+    if isinstance(missing, FileNotFoundError): raise typer.Exit(2)       # it cannot run here
 
 def _same_sweep(grid, store: Path, net):
     "The store that is there, if this sweep may go on in it."

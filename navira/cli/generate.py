@@ -84,7 +84,7 @@ def _prompts_of(given: list[str], file: Path | None) -> list[str]:
 
 def _of_json(line: str, where: str) -> str:
     try: return _utf8(where, json.loads(line)['prompt'])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f'{where}: expected a JSON object with a text "prompt"') from None
 
 # %% ../../nbs/cli/generate.ipynb #757d625f
@@ -138,11 +138,13 @@ def generate(
     own: _Imports = [],
 ) -> None:
     "Write texts."
+    from navira.base.checks import check_int
     from navira.sampling import affordable, fits
     named = None if policy is None else _ruled(policy, hyper, budget)
     starts = _told(_prompts_of([*([] if text is None else [text]), *prompt], prompts), infill, chat, length)
     others = [] if beside is None else [(*_ruled(beside, [], budget)[:2], 1)]
     _check_generate(n, seed, length, replay, beside)
+    if block_length is not None: check_int('block_length', block_length, 1)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
     _check_blanks(net, infill)
     label, first, given = named or _ruled(_default(net), hyper, budget)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from .perplexity import _last_scored, Reader
-from .references import _from_name, _need, _separator
+from .references import _from_name, _need, _separator, _tokenizer
 
 # %% ../../nbs/evaluation/endpoints.ipynb #637d2fc3
 def _from_prompt(choice, ids): # -> log-probabilities and the server's spelling of each token
@@ -52,16 +52,21 @@ def _same_words(tokenizer, ids, words):
     if len(other) > len(plain) / 2: raise ValueError(f'the server has another tokenizer: token {other[0]}')
 
 # %% ../../nbs/evaluation/endpoints.ipynb #d3699630
+_making = threading.Lock()
+
 @lru_cache(maxsize=1)
 def _loop() -> asyncio.AbstractEventLoop:
-    "Where all requests of this process run."
+    "Where all requests of this process run. Call it with the lock: threads that come together must get one loop."
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name='navira-requests', daemon=True).start()
     return loop
 
 def _call(server, request):
-    "What a coroutine of the client gives. Any thread may wait for it; `_hang_up` ends the wait with CancelledError."
-    answer = asyncio.run_coroutine_threadsafe(request, _loop())
+    """What `request(client)`, a coroutine, gives. Any thread may wait for it; `_hang_up` ends the wait with
+    CancelledError."""
+    async def asked(): return await request(server.client)      # made there, by one thread
+    with _making: loop = _loop()
+    answer = asyncio.run_coroutine_threadsafe(asked(), loop)
     server.under_way.add(answer)
     try: return answer.result()
     finally: answer.cancel(); server.under_way.discard(answer)     # Ctrl-C while waiting drops the request as well
@@ -84,9 +89,8 @@ async def _read_whole(answer, limit, too_large):
     finally: await answer.aclose()
     return type(answer)(answer.status_code, headers=answer.headers, content=bytes(body), request=answer.request)
 
-def _client(server, what):
+def _client(server):
     "`openai`'s client for a server: a try ends after `timeout` seconds in all, an answer after `largest` bytes."
-    _need('openai', what)
     import openai
     class TooLarge(openai.OpenAIError): pass                    # the client passes its own errors on
     class Bounded(openai.DefaultAsyncHttpxClient):
@@ -129,10 +133,11 @@ class Endpoint(Reader):
         super().__post_init__()
         _check_url(self.base_url); check_choice('form', self.form, _forms); _check_limits(self)
     @cached_property
-    def client(self): return _client(self, f'reference {self.name!r} at {self.base_url}')
+    def client(self): return _client(self)
     @property
     def where(self) -> str: return f'{self.model!r} at {self.base_url}' # for messages
     def nll(self, rows, where, batch_tokens=None, progress=None) -> list:
+        _need('openai', f'reference {self.name!r} at {self.base_url}')
         return _endpoint_nll(self, rows, where, progress)
     @classmethod
     def load(cls, base_url, model, tokenizer=None, **kw): return _load_endpoint(base_url, model, tokenizer, **kw)
@@ -150,9 +155,9 @@ def _check_url(url):
 def _models(endpoint) -> list:
     "What the server offers; nothing if it does not say."
     import openai
-    async def offers(): return [m.id async for m in endpoint.client.models.list()]
-    try: return [i for i in _call(endpoint, offers()) if isinstance(i, str)]
-    except (openai.OpenAIError, AttributeError, TypeError, ValueError): return []
+    async def offers(client): return [m.id async for m in client.models.list()]
+    try: return [i for i in _call(endpoint, offers) if isinstance(i, str)]
+    except (openai.OpenAIError, AttributeError, TypeError, ValueError, RecursionError): return []
 
 # %% ../../nbs/evaluation/endpoints.ipynb #c224c331
 def _keyless(endpoint, said: str) -> str:
@@ -180,7 +185,7 @@ def _answer(endpoint, ids):
     "What the server answers to a prompt of `ids`, bytes."
     import openai
     try:
-        got = _call(endpoint, endpoint.client.completions.with_raw_response.create(
+        got = _call(endpoint, lambda client: client.completions.with_raw_response.create(
             model=endpoint.model, prompt=ids, max_tokens=1, temperature=0., **_forms[endpoint.form][0]))
         return got.http_response.content
     except openai.OpenAIError as e: failed = e
@@ -212,7 +217,6 @@ def _endpoint_nll(
     "As `_token_nll`, from a server."
     ends, out, done = _last_scored(where), [torch.zeros(0)] * len(rows), 0
     todo = [i for i, n in enumerate(ends) if n]
-    endpoint.client   # noqa: B018 (made once, before there are threads)
     def ask(i): return _negated(endpoint, _logprobs(endpoint, rows[i][:ends[i]].tolist()), where[i][:ends[i]])
     with ThreadPoolExecutor(endpoint.concurrency) as pool:
         answers = [pool.submit(ask, i) for i in todo]
@@ -243,7 +247,6 @@ def _load_endpoint(
 ) -> Endpoint:
     "An `Endpoint` with the tokenizer found by name, and the separator as `load_reference` chooses it."
     _need('transformers', f'reference {model!r}')
-    from transformers import AutoTokenizer
     name = model if tokenizer is None else tokenizer
-    tok = _from_name(str(name), AutoTokenizer.from_pretrained) if isinstance(name, (str, Path)) else name
+    tok = _from_name(str(name), _tokenizer) if isinstance(name, (str, Path)) else name
     return Endpoint(base_url, model, tok, **{'eos': _separator(tok), **kw})

@@ -110,7 +110,7 @@ class Server:
     @property
     def where(self) -> str: return f'{self.model!r} at {self.base_url}' # for messages
     @cached_property
-    def client(self): return _client(self, f'judge {self.where}')
+    def client(self): return _client(self)
 
 # %% ../../nbs/evaluation/judge.ipynb #3f160515
 class Refused(ValueError):
@@ -122,7 +122,7 @@ class _NoAnswer(Exception):
 def _content(server: Server, text: str) -> str | None:
     "What the server's model writes about a text, from one request at temperature 0."
     messages: Any = [dict(role='user', content=prompt(text))]
-    got = _call(server, server.client.chat.completions.create(
+    got = _call(server, lambda client: client.chat.completions.create(
         model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
     answer = got.choices[0].message.content
     if not (answer is None or isinstance(answer, str)): raise TypeError(f'content is a {type(answer).__name__}')
@@ -146,7 +146,7 @@ def _ask(
     import openai
     for i in range(server.retries + 1):
         try: return _content(server, text)
-        except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError) as e:
+        except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError, RecursionError) as e:
             failed = _failure(server, e)
         if not isinstance(failed, _NoAnswer): raise failed
         if i < server.retries: pause(min(30., .5 * 2**i))
@@ -170,7 +170,7 @@ def verdict(
             failed = str(e)
             if asked == 1: continue
         break
-    return dict(marks=found, failed=failed, answer=answer and _keyless(server, answer[:_LONGEST]), asked=asked)
+    return dict(marks=found, failed=failed, answer=answer and _keyless(server, answer)[:_LONGEST], asked=asked)
 
 # %% ../../nbs/evaluation/judge.ipynb #5f2c0f01
 def _serves(port: int) -> bool:

@@ -23,6 +23,8 @@ from pathlib import Path
 import torch
 
 from ..base.checks import check_choice
+from ..base.files import guarded
+from ..models.checkpoints import check_finite
 from ..models.loading import has_bf16
 from .perplexity import Reference
 
@@ -78,12 +80,19 @@ def cache_folder() -> Path:
     return (given if given.is_absolute() else Path.home()/'.cache')/'navira'
 
 # %% ../../nbs/evaluation/references.ipynb #d476bfd9
+def _tokenizer(folder, **kw):
+    from transformers import AutoTokenizer
+    with guarded(f'{folder}: not a readable tokenizer'): return AutoTokenizer.from_pretrained(folder, **kw)
+
 def _from_folder(folder, dtype, device_map=None, **kw): # kw: local_files_only
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    from navira.models.families import described
+    if Path(folder).is_dir(): described(Path(folder))
     spread, kw = {} if device_map is None else dict(device_map=device_map), kw | dict(trust_remote_code=False)
-    tokenizer = AutoTokenizer.from_pretrained(folder, **kw)
+    tokenizer = _tokenizer(folder, **kw)
     model, about = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **spread, **kw)
     if lost := sorted(about['missing_keys']): raise ValueError(f'{len(lost)} weights are missing, such as {lost[0]}')
+    check_finite(model.named_parameters(), folder)
     return model, tokenizer
 
 # %% ../../nbs/evaluation/references.ipynb #501ecaf1

@@ -21,7 +21,7 @@ from ..training.data import encode, read_corpus
 from .diversity import entropy
 
 # %% auto #0
-__all__ = ['Task', 'task_of']
+__all__ = ['Task', 'task_of', 'kind_of']
 
 # %% ../../nbs/evaluation/tasks.ipynb #e80f2bdc
 @dataclass(frozen=True)
@@ -121,8 +121,10 @@ def task_of(
     text_column: str = 'text', # of its Parquet files
 ) -> Task:
     "Raises `KeyError` with the nearest name, `ValueError` for a model that does not know the task's words."
-    kind = check_choice('task', re.split('[:-]', str(name))[0], ('sudoku', 'infill'))
-    return _sudoku(name, model) if kind == 'sudoku' else _infill(name, model, data, text_column)
+    return _sudoku(name, model) if kind_of(name) == 'sudoku' else _infill(name, model, data, text_column)
+
+def kind_of(name: str) -> str: # of a task. KeyError with the nearest one
+    return check_choice('task', re.split('[:-]', str(name))[0], ('sudoku', 'infill'))
 
 # %% ../../nbs/evaluation/tasks.ipynb #def2f8c8
 def until_solved(

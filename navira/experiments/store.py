@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..base.files import FULL, atomic_write
+from ..base.files import FULL, atomic_write, open_tokenizer
 from ..models.loading import nearest
 from ..sampling import Samples
 from ..evaluation.tasks import Task, until_solved
@@ -79,6 +79,13 @@ def _misplaced(
         if not isinstance(about.get(k), kind): return f'{k}={about.get(k)!r} in its metadata; expected {kind.__name__}'
     return '' if 'key' in about else 'no key in its metadata'
 
+def _miscounted(table: pa.Table) -> str: # '' for nothing
+    for k in {'n_forward', 'n_remasked'} & set(table.column_names):
+        try: least = pc.min(table[k].cast(pa.int64())).as_py()
+        except pa.ArrowException: least = None
+        if len(table) and (least is None or least < 0): return f'{k}: expected whole numbers of at least 0'
+    return ''
+
 def read_table(
     path: Path,
     columns: Iterable[str] | None = None, # which to read; None: all
@@ -93,7 +100,7 @@ def read_table(
         raise Damaged(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]})') from None
     except (KeyError, TypeError, ValueError, RecursionError):
         raise Damaged(f'{path}: a Parquet file, but not one of a navira store') from None
-    if wrong := _misplaced(path, about): raise Damaged(f'{path}: {wrong}')
+    if wrong := _misplaced(path, about) or _miscounted(table): raise Damaged(f'{path}: {wrong}')
     if lost := [c for c in columns or () if c not in table.column_names]:
         raise Damaged(f'{path}: no column {lost[0]!r}')
     return table.replace_schema_metadata(), about
@@ -228,10 +235,9 @@ class Store:
     @cached_property
     def tokenizer(self) -> Tokenizer | None: # ValueError for a file that is damaged
         path = self.folder / 'tokenizer.json'
-        try: return Tokenizer.from_file(str(path)) if path.exists() else None
-        except Exception as e:     # the library raises nothing narrower
-            raise ValueError(f'{path}: no readable tokenizer ({e}); give the `navira sweep` command again, which '
-                             'writes it anew') from None
+        try: return open_tokenizer(path) if path.exists() else None
+        except ValueError as e:
+            raise ValueError(f'{e}; give the `navira sweep` command again, which writes it anew') from None
 
 # %% ../../nbs/experiments/store.ipynb #01509fee
 IDENTITY = ('rules', 'fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')
@@ -267,6 +273,8 @@ def open_store(
     if not path.is_dir(): raise FileNotFoundError(f'store {str(folder)!r}: not found; {nearest(path, wanted)}')
     at = path / 'sweep.json'
     if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no sweep.json in it; expected {wanted}')
+    for part in (path / 'cells', path / 'metrics', path / 'parts'):
+        if part.exists() and not part.is_dir(): raise ValueError(f'{part}: a file; expected a folder, delete it')
     try:
         record = json.loads(at.read_text(encoding='utf-8'))
         wrong = _no_record(record)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
+from ..base.files import guarded
 from ..base.noise import Noise
 from ..chatting import _templated
 from ..core import portions
@@ -112,7 +113,8 @@ class Navira(LM):
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
         if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
-        return self.model.tokenizer.encode(text, add_special_tokens=False).ids
+        with guarded('the tokenizer cannot read a request'):
+            return self.model.tokenizer.encode(text, add_special_tokens=False).ids
 
     def context(self, text: str) -> list[int]:
         "As `sample` reads a prompt: it begins with `lead`, once, as a chat template may have written it."
@@ -137,6 +139,8 @@ class Navira(LM):
 
     def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
         if not continuation: return 0., self.greedy
+        if self.model.mask_id in continuation:
+            raise ValueError('a continuation with the mask token in it: a model gives the mask no probability; expected text')
         if (room := self.max_length - len(continuation)) < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most {self.max_length}, '
                              'which the model was trained for')
@@ -173,7 +177,11 @@ class Navira(LM):
                               'with hyper-parameters from --model_args', stacklevel=2)
         self._ignored |= odd
         until, new = asked.get('until') or [], asked.get('max_gen_toks') or asked.get('max_new_tokens')
-        return [until] if isinstance(until, str) else list(until), min(new or self.max_new_tokens, self.max_length - 1)
+        until = [until] if isinstance(until, str) else until
+        if not isinstance(until, list | tuple) or not all(isinstance(s, str) for s in until):
+            raise ValueError(f'until={until!r}: expected a text, or a list of texts')
+        new = check_int('max_gen_toks', new or self.max_new_tokens, 1)
+        return list(until), min(new, self.max_length - 1)
 
 def cut(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."

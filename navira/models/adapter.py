@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..base.checks import check_int
-from .checkpoints import read_json
-from .families import guarded
+from ..base.files import guarded
+from .checkpoints import check_finite, read_json
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -128,6 +128,7 @@ def load_adapter(
     dim = model.net.get_input_embeddings().weight.shape[1]
     if head.keys() != {'linear.weight', 'linear.bias'} or head['linear.weight'].shape != (1, dim):
         raise ValueError(f'{folder}: quality.safetensors is no head for {dim} hidden states')
+    check_finite(head.items(), folder / 'quality.safetensors')
     model.quality = LinearQuality(dim).to(model.device)
     model.quality.load_state_dict(head)
     return model.eval()
@@ -139,10 +140,22 @@ def _has_adapter(folder: Path, said: dict[str, str]) -> bool:
     if not path.exists() and rank in (None, '0'): return False
     config = read_json(path)
     r = check_int(f'{path}: r', config.get('r'), 1, high=4096)
+    _check_adapter(config, path)
     if rank is not None and str(r) != rank: raise ValueError(f'{path}: r={r}: expected {rank}, as it was trained')
     if not (weights := folder / 'adapter_model.safetensors').is_file():
         raise FileNotFoundError(f'{weights}: not found; expected the weights of an adapter of rank {r}')
     return True
+
+_FREE = {'r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_or_path', 'inference_mode',
+         'auto_mapping', 'task_type', 'revision', 'peft_version', 'fan_in_fan_out'}
+
+def _check_adapter(config: dict, path: Path) -> None:
+    "ValueError for an adapter of another kind than ours: its base may be changed, its patterns and ranks have no bound."
+    names, usual = config.get('target_modules'), _peft(f'{path}: an adapter').LoraConfig().to_dict()
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f'{path}: target_modules={names!r:.80}: expected a list of names')
+    for k in usual.keys() & config.keys() - _FREE:
+        if config[k] != usual[k]: raise ValueError(f'{path}: {k}={config[k]!r:.80}: expected {usual[k]!r}, as we train')
 
 def _merged(net: Any, folder: Path) -> Any: # network
     peft = _peft(f'{folder}: an adapter')
@@ -152,7 +165,9 @@ def _merged(net: Any, folder: Path) -> Any: # network
         want = peft.get_peft_model_state_dict(both, save_embedding_layers=False).keys()
         with safe_open(folder / 'adapter_model.safetensors', 'pt') as f: odd = sorted(want ^ {*f.keys()})
         if odd: raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
-        return both.merge_and_unload()
+        merged = both.merge_and_unload()
+    check_finite(merged.named_parameters(), folder)
+    return merged
 
 def _read_head(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
     "The head; numbers of the base; what else was said of it."

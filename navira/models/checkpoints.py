@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -134,12 +135,23 @@ def finite(
 ) -> Tensor:
     "A copy in that type. Raises `ValueError` if it holds NaN or infinity, or a number that is too large for the type."
     out = w.to(dtype, copy=True)                   # aligned memory: a file's own is not, and rounds differently
-    if not out.numel() or all(map(math.isfinite, torch.stack(out.aminmax()).tolist())): return out
-    if w.is_floating_point() and w.isfinite().all():
-        raise ValueError(f"{file}: {name} has numbers as large as {w.abs().max().item():g}, "
-                         f"too large for {str(dtype)[6:]}; expected dtype='bfloat16' or 'float32'")
-    raise ValueError(f"{file}: {name} holds {'NaN' if out.isnan().any() else 'infinity'}; expected finite weights. "
-                     "Its training has diverged, or the file is damaged")
+    if _is_finite(out): return out
+    check_finite([(name, w)], file)
+    raise ValueError(f"{file}: {name} has numbers as large as {w.abs().max().item():g}, "
+                     f"too large for {str(dtype)[6:]}; expected dtype='bfloat16' or 'float32'")
+
+def check_finite(
+    weights: Iterable[tuple[str, Tensor]], # names and tensors, such as `named_parameters()`
+    file,                                  # for the message
+) -> None:
+    "Raises `ValueError` for NaN or infinity. What is kept elsewhere, or in less than 16 bits, is not looked at."
+    for name, w in weights:
+        if w.is_meta or not w.is_floating_point() or w.element_size() == 1 or _is_finite(w): continue
+        what = "NaN" if w.isnan().any() else "infinity"
+        raise ValueError(f"{file}: {name} holds {what}; expected finite weights. Its training has diverged, or the "
+                         "file is damaged" + ", or float16 is too small for it" * (w.dtype == torch.float16))
+
+def _is_finite(w: Tensor) -> bool: return not w.numel() or all(map(math.isfinite, torch.stack(w.aminmax()).tolist()))
 
 # %% ../../nbs/models/checkpoints.ipynb #db588cd8
 _TABLES = "backbone.rotary_emb.cos_cached", "backbone.rotary_emb.sin_cached"     # GIDD's, of the rotation: a formula

@@ -20,7 +20,7 @@ from ..base.files import atomic_write
 from ..diffusion import Forward
 from .layers import Config, frequencies, OutputLayer
 from .denoiser import DiT, in_full, MaskedLM
-from .checkpoints import finite, misfits, read_config, read_safetensors
+from .checkpoints import finite, misfits, read_config, read_json, read_safetensors
 from .loading import nearest, of_run, own, WEIGHTS
 
 # %% auto #0
@@ -129,7 +129,7 @@ def load_critic(
     "A critic in eval mode, fp32. FileNotFoundError where there is none, ValueError where the files are no critic."
     folder = find_critic(source)
     path, config = folder / 'critic.safetensors', folder / 'critic.json'
-    words = json.loads(config.read_text(encoding='utf-8')).get('words')
+    words = read_json(config).get('words')
     with torch.device('meta'): critic = Critic(read_config(config), words)
     _load_weights(critic, read_safetensors(path), path)
     return critic.eval()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
-from .checkpoints import LAYOUTS, read_json
+from ..base.files import check_file, guarded
+from .checkpoints import check_finite, LAYOUTS, read_json
 from .transformers import TransformersLM, wrap
 
 # %% auto #0
@@ -137,9 +137,8 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file. None of its code is run."
     folder = Path(folder)
-    said = read_json(file := folder / 'config.json')
+    said, file = described(folder), folder / 'config.json'
     family = family_of(said, f'{file}')
-    _check_numbers(said, file)
     with guarded(file, said): config = family.config(said)
     if tokenizer is None: tokenizer = _read_tokenizer(folder, family, config)
     if tokenizer is None and mask_id is None and said.get('mask_token_id') is None:
@@ -153,14 +152,25 @@ def load_family(
     if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
 
-_NUMBERS = re.compile('(num|n)_(hidden_)?(layers?|heads?|embd|attention_heads)|(hidden|vocab|intermediate)_size|'
-                      'd_model|max_position_embeddings|n_positions|max_sequence_length')
+_MOST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels': 2**16,     # beyond what there is,
+         '(hidden|vocab|intermediate)_size|d_model|n_embd|max_position_embeddings|n_positions|'  # and made in seconds
+         'max_sequence_length': 2**24}
 
-def _check_numbers(said: dict, file: Path) -> None:
-    "ValueError for a size that is none, and a mask that is no token."
-    for k in said:
-        if _NUMBERS.fullmatch(k): check_int(f'{file}: {k}', said[k], 1)
+def described(
+    folder: Path, # config.json, weights, a tokenizer
+) -> dict: # what its config.json says
+    "ValueError for a size that is none or too large, a mask or end that is no token, and a pipe or device in the folder."
+    for path in folder.iterdir():
+        if path.exists() and not path.is_dir(): check_file(path)
+    said = read_json(file := folder / 'config.json')
+    for k, value in said.items():
+        for names, most in _MOST.items():
+            if re.fullmatch(names, k): check_int(f'{file}: {k}', value, 1, high=most)
     if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
+    ends = said.get('eos_token_id')
+    for i in ends if isinstance(ends, list) else [ends]:
+        if i is not None: check_int(f'{file}: eos_token_id', i, 0)
+    return said
 
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager
@@ -206,6 +216,7 @@ def read_net(
     if parts := [f'{what}: {", ".join(keys[:n])}, {len(keys)} in all' for what, keys, n in (
             ('Wrong shape', shapes, 1), ('Missing', missing, 4), ('unexpected', odd, 4)) if keys]:
         raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
+    check_finite(net.named_parameters(), folder)
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
 
@@ -235,26 +246,6 @@ def _check_types(folder: Path) -> None:
             raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no quantization_config; '
                              'expected F32, F16 or BF16')
 
-@contextlib.contextmanager
-def guarded(
-    where: str | os.PathLike, # what is read, for the message
-    said: dict | None = None, # by config.json, to name the field
-) -> Iterator[None]:
-    "Whatever is raised inside, as a ValueError that says where and why in a line."
-    try: yield
-    except Exception as e:
-        if isinstance(e, ValueError) and str(e).startswith(str(where)): raise
-        raise ValueError(f'{where}: {_cause(e, said or {})}') from e
-
-def _cause(e: Exception, said: dict) -> str:
-    "In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`, no more."
-    if isinstance(e, pickle.UnpicklingError) or 'weights_only' in str(e):
-        return 'pytorch_model.bin is not a file of tensors alone, and was not run; expected model.safetensors'
-    words = re.findall(r"'(\w+)'", str(e)) if isinstance(e, (AttributeError, KeyError)) else []
-    named = [f'{k}={v!r}' for k, v in said.items() if any(repr(w) in repr(v) for w in words)]
-    if named: return f'{", ".join(named)}: not known; expected a value that the transformers library has'
-    return f'no {e}' if isinstance(e, KeyError) else first_lines(e) or type(e).__name__
-
 def of_blocks(
     keys: list[str], # names of weights
 ) -> list[str]:
@@ -262,19 +253,12 @@ def of_blocks(
     computed = r'inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids'
     return [k for k in keys if re.search(r'\.\d+\.\w+\.', k) and not re.search(computed, k)]
 
-def first_lines(e: Exception, most: int = 300) -> str:
-    text = ' '.join(str(e).split())
-    return text if len(text) <= most else text[:most] + ' ...'
-
 # %% ../../nbs/models/families.ipynb #582cb441
 _TOKENIZERS = 'tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model'
 
 def _read_tokenizer(folder: Path, family: Family, config: PreTrainedConfig) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).exists() for name in _TOKENIZERS): return None
-    try:
-        with without_bars():
-            if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
-            if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
-            return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
-    except Exception as e:
-        raise ValueError(f'{folder}: its tokenizer cannot be read ({first_lines(e)})') from e
+    with without_bars(), guarded(f'{folder}: not a readable tokenizer'):
+        if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
+        if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from ..base.checks import check_choice
-from ..base.files import atomic_folder, check_file
+from ..base.files import atomic_folder, guarded, open_tokenizer, uncut
 from .layers import Config
 from .denoiser import MaskedLM
 from .checkpoints import (
@@ -72,11 +72,7 @@ def read_tokenizer(
 ) -> Tokenizer | None:
     "A `tokenizers.Tokenizer`. Raises `ValueError` if the file is damaged or does not fit the model."
     if not Path(path).exists(): return None
-    try: tok = Tokenizer.from_file(str(check_file(path)))
-    except BaseException as e:                              # a panic of Rust code is no Exception
-        if not isinstance(e, Exception) and type(e).__name__ != "PanicException": raise
-        raise ValueError(f"{path}: not a readable tokenizer ({e})") from e
-    return check_tokenizer(tok, config, path)
+    with guarded(path): return check_tokenizer(open_tokenizer(path), config, path)
 
 # %% ../../nbs/models/loading.ipynb #56866f39
 MASK = "<|mask|>"
@@ -91,7 +87,7 @@ def check_tokenizer(
     tok = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(tok, Tokenizer):
         raise ValueError(f"{name}: {type(tok).__name__}; expected a tokenizers.Tokenizer")
-    size = tok.get_vocab_size()
+    size = uncut(tok).get_vocab_size()
     if size > config.vocab_size: raise ValueError(f"{name}: {size} tokens, but the model has {config.vocab_size}")
     tok = _with_mask(_renamed(tok, config), config)
     if tok.token_to_id(MASK) != config.mask_id or not _reads(tok, config.mask_id):
@@ -342,7 +338,7 @@ def check_device(
         raise ValueError(f"device={device!r}: {hint} {there}") from None
     try:
         if found.type == "cuda" and not (found.index or 0) < gpus: raise RuntimeError
-        if found.type not in ("cpu", "cuda"): torch.empty(0, device=found)
+        if found.type not in ("cpu", "cuda"): torch.zeros(1, device=found).item()        # "meta" has no numbers
     except (RuntimeError, NotImplementedError, AssertionError):
         raise ValueError(f"device={str(device)!r}: PyTorch sees no such device here; {there}") from None
     return found

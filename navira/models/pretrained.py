@@ -18,8 +18,8 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
-from .checkpoints import read_json
-from .families import first_lines, guarded, read_net, without_bars
+from ..base.files import first_lines, guarded
+from .families import described, read_net, without_bars
 from .transformers import probed, TransformersLM
 from .loading import fetched, MASK
 
@@ -47,14 +47,14 @@ def from_gguf(
 
 # %% ../../nbs/models/pretrained.ipynb #f9d212bd
 def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    said = read_json(folder / 'config.json')
+    said = described(folder)
     kind = str(said.get('model_type'))
     if said.get('is_encoder_decoder'):
         raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a decoder')
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not said.get('is_decoder'): auto = AutoModelForMaskedLM
     elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
     else: raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the transformers library')
-    with guarded(folder, said):
+    with guarded(f'{folder}: not a readable tokenizer'):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     return read_net(folder, auto, said, of_body, dtype=torch.float32), tokenizer
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from ..base.checks import check_int
+from ..base.files import uncut
 from ..diffusion import Forward
 from .denoiser import in_full, places, shadows_see
 from .layers import full
@@ -134,7 +135,7 @@ class TransformersLM(nn.Module):
         net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it, read by `wrap`
         self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
         if (own := self.tokenizer) is not None:  # what a sentence encoder's file says would cut our texts off
-            own.no_truncation(); own.no_padding()
+            uncut(own)
         self.quality: LinearQuality | None = None
         self.trains: set[str] | None = None          # parameters that a fine-tuning trains and saves; None: all
 
@@ -169,7 +170,7 @@ class TransformersLM(nn.Module):
                  for one in (self.config, tok, getattr(self.net, 'generation_config', None))]
         if not any(i is not None for i in named): named = [getattr(tok, 'sep_token_id', None)]
         said = named if self.ends is None else self.ends
-        ids = [i for one in said for i in (one if isinstance(one, (list, tuple)) else [one]) if i is not None]
+        ids = [i for one in said for i in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(i, int)]
         return tuple(sorted({i for i in ids if i < vocab} - {self.mask_id}))
 
     def suppressing(self, ids: tuple[int, ...]) -> TransformersLM:

@@ -104,7 +104,7 @@ def dream_maskgit_plus(
 
 # %% ../../nbs/peers/orders.ipynb #ae7aec93
 _at_one = dict(selects='top k, or drawn at alg_temp', **_dream,
-               exact='exact at one token a step, temperature 1, top_p=1')
+               exact='exact at eps=0 with at least a step a token, temperature 1, top_p=1')
 
 @register('dream-topk-margin', scores='lead of the best token', **_at_one)
 def dream_topk_margin(

@@ -22,7 +22,7 @@ from ..base.progress import clock
 from ..models.denoiser import MaskedLM, n_params
 from ..models.loading import load, mdlm_only, of_run, own, save, WEIGHTS
 from ..tasks.sudoku import Sudoku, sudoku_of
-from .settings import FinetuneConfig, read_run, SudokuConfig, TrainConfig
+from .settings import FinetuneConfig, read_config, read_run, SudokuConfig, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
 from .bound import bits, characters, evaluate_nelbo
 from .pretraining import network, tokens_of
@@ -130,7 +130,7 @@ def export_adapter(
     _, settings = _begun(run)
     save_adapter(model.eval(), folder)
     ids, held = tokens_of(run, settings['length'] or min(512, model.length))
-    done = [(n, c) for n, _, c in stages(FinetuneConfig(**settings)) if read_checkpoint(run / n) is not None]
+    done = [(n, c) for n, _, c in stages(read_config(FinetuneConfig, out=run)) if read_checkpoint(run / n) is not None]
     record = dict(format=1, base=Path(settings['model']).name, lora=settings['lora'],
                   parameters=sum(p.numel() for p in trained(model).values()),
                   data=dict(name=Path(settings['data']).name, train_tokens=len(ids), validation_tokens=int(held.size)),
@@ -153,8 +153,8 @@ To load it: `navira.load({r['base']!r}, head=FOLDER)`.
 | on {e['n']:,} validation texts | before | after |
 |---|---|---|
 | NELBO, nats a token | {b['value']:.3f} | {e['value']:.3f} |
-| AUROC of the head | | {q['auroc']:.3f} ({q['low']:.3f} to {q['high']:.3f}) |
-| AUROC of the probability at the draw | | {r['drawn_probability']['auroc']:.3f} |
+| AUROC of the head | | {_rated(q)} |
+| AUROC of the probability at the draw | | {_rated(r['drawn_probability'])} |
 '''
 
 # %% ../../nbs/training/card.ipynb #3794ba4b
@@ -167,11 +167,11 @@ def _pretrained(
     settings: dict, # of run.json
 ) -> tuple[MaskedLM, dict, list[dict]]: # the averaged model, the record so far, the new stages
     kind = TrainConfig if sudoku_of(settings['data']) is None else SudokuConfig
-    model = network(kind(**settings), Tokenizer.from_file(str(run / 'tokenizer.json')))
+    model = network(read_config(kind, out=run), Tokenizer.from_file(str(run / 'tokenizer.json')))
     return take_average(model, run), {}, [stage_record('pretrain', run, settings)]
 
 def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:
-    cfg = FinetuneConfig(**settings)
+    cfg = read_config(FinetuneConfig, out=run)
     model = _to_train(cfg, mdlm_only(load(cfg.model), 'a model card'))
     done = [(n, c) for n, _, c in stages(cfg) if read_checkpoint(run / n) is not None]
     new = [stage_record(n, run / n, settings | dict(lr=c.lr, seed=c.seed)) for n, c in done]
@@ -366,20 +366,24 @@ def _card_critic(
     training = _card_training(r).removeprefix('## Training\n\n')
     return '\n\n'.join(('## Critic', about, training, _believed(r, 'all masked positions')))
 
+def _rated(r: dict, of: str = '') -> str: # an AUROC and its interval
+    if math.isnan(r['auroc']): return 'none (all judged tokens are right, or all wrong)'
+    return f"{r['auroc']:.3f} ({of}{r['low']:.3f} to {r['high']:.3f})"
+
 def _believed(
     r: dict, # a record with `quality` and `drawn_probability`
     filled: str, # which positions were
 ) -> str:
     q, d = r['quality'], r['drawn_probability']
-    text = (f"AUROC {q['auroc']:.3f} (95 % interval over sequences {q['low']:.3f} to {q['high']:.3f}) on "
+    text = (f"AUROC {_rated(q, '95 % interval over sequences ')} on "
             f"{q['tokens']:,} validation tokens in {q['sequences']:,} sequences, t uniform, {filled} filled by the "
             f"model's own draws (nucleus 0.9), {100 * q['right']:.1f} % of them right. The probability the token was "
-            f"drawn with: {d['auroc']:.3f} ({d['low']:.3f} to {d['high']:.3f}). "
+            f"drawn with: {_rated(d)}. "
             f"Calibration error {q['calibration_error']:.3f}.")
     rows = [f"{b['predicted']:.3f} | {b['right']:.3f} | {b['low']:.3f} to {b['high']:.3f} | {b['n']:,}"
             for b in q['reliability']]
     parts = [text, _markdown_table('predicted | right | 95 % interval | tokens', rows)]
-    noise = [f"{b['above']:.1f} to {b['to']:.1f} | {b['auroc']:.3f} ({b['low']:.3f} to {b['high']:.3f}) | "
+    noise = [f"{b['above']:.1f} to {b['to']:.1f} | {_rated(b)} | "
              f"{b['drawn']:.3f} | {100 * b['right']:.1f} % | {b['n']:,}" for b in r.get('by_noise', ())]
     if noise: parts += ['AUROC by noise level, the share of a sequence that was masked:',
                         _markdown_table('masked | AUROC | of the probability at the draw | right | tokens', noise)]

@@ -20,7 +20,7 @@ from ..diffusion import corrupt, Forward, low_discrepancy, nucleus
 from ..models.denoiser import MaskedLM, n_params
 from ..models.loading import load, mdlm_only
 from ..models.critic import Critic, RatedForward
-from .settings import LoopConfig
+from .settings import LoopConfig, read_config
 from .loop import Run, Stage
 from .pretraining import run_task, Task, tokens_of
 from .quality import _judged_record, auroc, judge_draws
@@ -143,7 +143,7 @@ def export_critic(
     "Writes the averaged critic and `critic-training.json`, after measuring the critic as it was written."
     run, folder = Path(run), Path(folder)
     _, settings = _begun(run)
-    cfg = CriticConfig(**settings)
+    cfg = read_config(CriticConfig, out=run)
     denoiser = mdlm_only(load(cfg.model, 'cuda' if torch.cuda.is_available() else None), 'a critic')
     take_average(Critic.of(denoiser, cfg.blocks), run).save(folder, dtype)
     critic, (_, held) = Critic.load(folder), tokens_of(run, denoiser.length)

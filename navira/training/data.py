@@ -15,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
 from torch import Tensor
 
 from ..base.checks import check_choice
-from ..base.files import atomic_write
+from ..base.files import atomic_write, guarded
 from ..models.layers import Config
 from ..models.loading import MASK, nearest
 
@@ -58,10 +58,12 @@ def encode(
 ) -> np.ndarray: # [n] uint16 or uint32 token ids
     "The ids of a text, paragraph by paragraph on all cores. Special tokens spelled out in it are ordinary text."
     special, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, True
-    try: ids = [e.ids for e in tokenizer.encode_batch_fast(text.splitlines(keepends=True), add_special_tokens=False)]
+    try:
+        with guarded('data: the tokenizer cannot read it'):
+            found = tokenizer.encode_batch_fast(text.splitlines(keepends=True), add_special_tokens=False)
     finally: tokenizer.encode_special_tokens = special
     kind = _id_type(tokenizer)
-    return np.concatenate([np.asarray(i, kind) for i in ids] or [np.zeros(0, kind)])
+    return np.concatenate([np.asarray(e.ids, kind) for e in found] or [np.zeros(0, kind)])
 
 def _id_type(
     tokenizer: Tokenizer,

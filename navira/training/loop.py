@@ -140,14 +140,17 @@ def _check_state(
     if type(step) is not int or step < 0: raise ValueError(f'step={step!r}: expected a number of steps')
     if seconds is None or seconds < 0: raise ValueError(f'seconds={state["seconds"]!r}: expected a time')
     for part in ('model', 'ema'): _check_tensors(part, state[part], {k: v.shape for k, v in mine[part].items()})
-    _check_optimizer(state['optimizer'], params)
+    _check_optimizer(state['optimizer'], params, mine['optimizer']['param_groups'][0])
 
-def _check_optimizer(state: dict, params: list[Tensor]) -> None:
+def _check_optimizer(state: dict, params: list[Tensor], usual: dict) -> None: # usual: settings of a fresh one
     try: groups, moments = [g['params'] for g in state['param_groups']], dict(state['state'])
     except (KeyError, TypeError, ValueError): raise ValueError('optimizer: expected the state of AdamW') from None
     known = list(range(len(params)))
     if groups != [known] or not moments.keys() <= set(known):
         raise ValueError(f'optimizer: expected {len(params)} parameters')
+    for k, v in state['param_groups'][0].items():
+        if k in usual.keys() - {'params', 'lr'} and v != usual[k]:
+            raise ValueError(f'optimizer: {k}={v!r}, expected {usual[k]!r}')
     for i, m in moments.items():
         shape = params[i].shape
         _check_tensors(f'optimizer {i}', m, dict(step=torch.Size(), exp_avg=shape, exp_avg_sq=shape))

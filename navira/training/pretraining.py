@@ -23,7 +23,7 @@ import torch
 from accelerate import Accelerator
 from tokenizers import Tokenizer
 
-from ..base.files import leftovers, atomic_write
+from ..base.files import atomic_write, leftovers, open_tokenizer
 from ..base.progress import clock
 from ..models.layers import Config
 from ..models.denoiser import MaskedLM, n_params
@@ -198,8 +198,7 @@ def _chosen_tokenizer(
     path = Path(cfg.tokenizer)
     if not path.is_file():
         raise FileNotFoundError(f'tokenizer={cfg.tokenizer!r}: not found; ' + nearest(path, 'a tokenizer.json'))
-    try: tok = Tokenizer.from_file(str(path))
-    except Exception as e: raise ValueError(f'{path}: not a tokenizer.json ({e})') from None
+    tok = open_tokenizer(path)
     if tok.token_to_id(EOS) is None: raise ValueError(f'{path}: has no {EOS}; expected a tokenizer with that entry')
     tok.add_special_tokens([MASK])
     return lambda corpus: tok

@@ -5,6 +5,7 @@
 # %% ../../nbs/training/quality.ipynb #d19ac9a4
 from __future__ import annotations
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +92,9 @@ def auroc_interval(
     row: np.ndarray, # [n] which sequence
     n: int = 1000, # resamples
     seed: int = 0,
-) -> tuple[float, float]: # 95 % interval of the AUROC
+) -> tuple[float, float]: # 95 % interval of the AUROC; NaN if all or none are right
     "Percentile bootstrap over sequences."
+    if right.all() or not right.any(): return math.nan, math.nan
     _, row = np.unique(row, return_inverse=True)
     rng, rows = np.random.default_rng(seed), row.max() + 1
     counts = (rng.multinomial(rows, np.full(rows, 1 / rows)) for _ in range(n))
@@ -140,6 +142,9 @@ def _judged_record(
     resamples: int = 1000, # for the intervals
 ) -> dict: # 'quality' and 'drawn_probability'
     table = reliability(1 / (1 + np.exp(-q.score.astype(np.float64))), q.right)
+    if len(set(q.right.tolist())) < 2:
+        warnings.warn(f'{q.right.sum()} of {len(q.right)} judged tokens are right, and an AUROC needs right and wrong '
+                      'ones: there is none. Train longer, or give more validation text', stacklevel=2)
     def interval(score):
         low, high = auroc_interval(score, q.right, q.row, resamples)
         return dict(auroc=auroc(score, q.right), low=low, high=high)

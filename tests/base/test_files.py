@@ -1,5 +1,5 @@
 """A file is there whole, or not at all."""
-import errno
+import errno, os
 
 import pytest
 
@@ -33,3 +33,19 @@ def test_a_place_that_cannot_be_written(tmp_path, write):
     (tmp_path / 'file').touch()
     with pytest.raises(ValueError, match='file: cannot be written .* expected a folder of yours'):
         with write(tmp_path / 'file' / 'x'): pass
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    reader = os.open(tmp_path / 'pipe', os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_write(tmp_path / 'pipe') as temp: temp.write_text('whole')
+    assert (tmp_path / 'pipe').is_fifo() and os.read(reader, 9) == b'whole'
+    os.close(reader)
+
+@pytest.mark.parametrize('there', [True, False])
+def test_a_link_stays_and_its_target_is_replaced(tmp_path, there):
+    target, link = tmp_path / 'far' / 'target', tmp_path / 'link'
+    target.parent.mkdir()
+    if there: target.write_text('old')
+    link.symlink_to('far/target')
+    with atomic_write(link) as temp: temp.write_text('new')
+    assert link.is_symlink() and target.read_text() == 'new'

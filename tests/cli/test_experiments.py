@@ -6,6 +6,7 @@ from toys import small_lm
 
 MISTAKES = {
     "empty reference to evaluate": (["evaluate", "--reference", ""], "--reference ''"),
+    "a sweep nested without end": (["sweep", "{bad}/deep.toml"], "deep.toml: maximum recursion depth"),
     "empty rule to report": (["report", "--eos", ""], "--eos ''"),
 }
 

@@ -1,5 +1,5 @@
 """A line for each judged text, Table 3, and the figure of appendix C."""
-import errno, gzip, json, os, signal, subprocess, sys, threading, time, traceback, warnings
+import asyncio, errno, gzip, json, os, signal, subprocess, sys, threading, time, traceback, warnings
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import navira.experiments.run as ex_run
 import navira.experiments.samples as ex_samples
+from navira.evaluation import endpoints
 from navira.base.progress import Busy
 from navira.models.loading import save
 from navira.evaluation.judge import _LONGEST, ASPECTS, prompt, served, Server, verdict
@@ -445,6 +446,24 @@ def test_a_second_ctrl_c_stops_at_once(store):
         assert not isinstance(e.value, Interrupted) and time.monotonic() - start < 25
         held.set()
     assert len(everything(store)) == 2 and asked_again(store, limit=1) >= 4
+
+def test_eight_threads_that_begin_together_share_one_loop(store, monkeypatch):
+    monkeypatch.setattr(Handler, 'protocol_version', 'HTTP/1.1')     # keeps connections, as good servers do
+    make = asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, 'new_event_loop', lambda: time.sleep(.2) or make())
+    endpoints._loop.cache_clear()
+    with Scripted(lambda i, text: time.sleep(.05)) as s:
+        assert judge(store, server(s, concurrency=8)) == dict(judged=ALL, failed=0, asked=ALL)
+
+def test_an_answer_nested_without_end_is_no_answer(store):
+    with Scripted(lambda i, text: (200, {}, b'[' * 20_000 + b']' * 20_000)) as s:
+        with pytest.raises(ConnectionError, match='1 answers that are none'): judge(store, server(s, retries=0))
+
+def test_a_key_that_the_cut_of_an_answer_goes_through_is_not_stored(store, monkeypatch):
+    monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123')
+    with Scripted(lambda i, text: (200, {}, chat('x' * (_LONGEST - 5) + 'sk-secret-123'))) as s:
+        judge(store, server(s), limit=1)
+    assert all(v['answer'].endswith('xx***') for v in everything(store))
 
 def test_an_answer_has_an_end(store):
     long = 'word ' * 10_000

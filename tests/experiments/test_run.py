@@ -417,9 +417,11 @@ def test_dry_run(home, tmp_path, capsys):
     said = capsys.readouterr()
     assert torch.cuda.is_available() or 'no CUDA device here' in said.err and '?' in said.out
     (tmp_path / 'away.toml').write_text(toml(CONFIG | dict(model='no/such/model', length=12)))
-    assert main_(tmp_path / 'away.toml', '--dry-run').value.code == 0
+    assert main_(tmp_path / 'away.toml', '--dry-run').value.code == 2           # it cannot run here
     said = capsys.readouterr()
     assert f'{forwards:,} forward passes' in said.out and '?' in said.out and 'hours are unknown' in said.err
+    assert main_(home.config, '--dry-run', '--set', 'task=sudoko').value.code == 2
+    assert "did you mean 'sudoku'?" in capsys.readouterr().err
 
 def test_bench_times_a_checkpoint_and_estimates_a_sweep(home, capsys, monkeypatch):
     monkeypatch.setattr(out, 'width', 200)

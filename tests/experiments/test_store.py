@@ -1,5 +1,5 @@
 """A folder of samples that can be interrupted, resumed and shared."""
-import json, os, random, resource, sys
+import json, os, random, resource, shutil, sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 import navira.experiments.cells as ex_cells
 from navira.experiments.cells import Cell, cell_key, plain
-from navira.experiments.store import by_step, open_store, read_table, write_table
+from navira.experiments.store import by_step, Damaged, open_store, read_table, write_table
 from helpers.experiments import cache, cli, home, one_thread_each, same  # noqa: F401
 
 # --- several processes ------------------------------------------------------------------------------------------------
@@ -39,6 +39,17 @@ def test_two_processes_make_the_same_store(home, tmp_path):
     store = open_store(tmp_path / 'two')
     assert store.record['places'][0]['processes'] == 2 and store.record['places'][0]['threads'] == 1
     assert same(store, home.store)
+
+@pytest.mark.parametrize('counts', [pa.array([3, -5]), pa.array(['x', 'y']), pa.array([None, None], pa.int32())])
+def test_passes_that_cannot_be_are_damage(tmp_path, counts):
+    write_table(tmp_path / 't.parquet', pa.table(dict(n_forward=counts)), dict(key='t'))
+    with pytest.raises(Damaged, match='t.parquet: n_forward: expected whole numbers of at least 0'):
+        read_table(tmp_path / 't.parquet')
+
+def test_metrics_that_are_a_file_are_named(home, tmp_path):
+    (tmp_path / 'metrics').touch()
+    shutil.copy(home.store.folder / 'sweep.json', tmp_path)
+    with pytest.raises(ValueError, match='metrics: a file; expected a folder'): open_store(tmp_path)
 
 def test_disk_really_full(tmp_path):
     "The system itself refuses the bytes (a limit on the size of files): what was there before stays"

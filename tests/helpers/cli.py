@@ -19,6 +19,8 @@ def navira(*args, **env):
 def foreign(tmp_path_factory):
     d = tmp_path_factory.mktemp("bad")
     (d / "broken.safetensors").write_bytes(b'\x10\0\0\0\0\0\0\0{"not": "really')
+    (d / "deep.jsonl").write_text('{"prompt": ' + '[' * 20_000)
+    (d / "deep.toml").write_text('name = ' + '[' * 20_000)
     (d / "foreign.ckpt").write_bytes(b"this is no checkpoint")
     (d / "empty").mkdir()
     (d / "nothing.txt").write_text("")

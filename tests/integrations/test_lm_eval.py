@@ -59,6 +59,15 @@ def test_the_harness_itself(lm, tasks):
     written = [s['resps'][0][0] for s in told['samples']['navira_write']]
     assert len(written) == 4 and all(isinstance(t, str) and '.' not in t for t in written)
 
+@pytest.mark.parametrize('asked, parts', [
+    (dict(until=5), ['until=5', 'a text']), (dict(until=['.', 5]), ["until=['.', 5]"]),
+    (dict(max_gen_toks='x'), ["max_gen_toks='x'", 'whole number']), (dict(max_gen_toks=-3), ['max_gen_toks=-3'])])
+def test_a_request_that_makes_no_sense_is_one_sentence(lm, asked, parts):
+    with says(ValueError, *parts): lm.generate_until([ask('generate_until', 'The man', asked)])
+
+def test_a_continuation_with_the_mask_in_it_is_refused(lm):
+    with says(ValueError, 'mask', 'expected text'): lm.loglikelihood([ask('loglikelihood', 'The man', ' opened<|mask|>')])
+
 def test_the_command_line(tasks, tmp_path):
     command = [sys.executable, '-m', 'navira.cli', 'lm-eval', '--model_args', 'policy=mdlm,budget=4,draws=4', '--tasks',
                'navira_choice', '--include_path', str(tasks), '--limit', '2', '--output_path', str(tmp_path)]

@@ -1,5 +1,5 @@
 """Heads and adapters belong to one base, whatever it is loaded in; the trained ones are in training/test_lora."""
-import sys
+import json, shutil, sys
 
 import pytest
 import torch
@@ -54,6 +54,16 @@ def test_an_adapter_is_merged_once(saved):
     base, folder, _ = saved
     model = navira.load(base, head=folder)
     with says(ValueError, 'another base model'): load_adapter(model, folder)
+
+@pytest.mark.parametrize('key, value', [
+    ('target_modules', '(a+)+$'), ('target_modules', [5]), ('rank_pattern', dict(q_proj=10**7)), ('use_dora', True),
+    ('init_lora_weights', 'pissa'), ('layer_replication', [[0, 2]] * 9)])
+def test_an_adapter_of_another_kind_is_refused(saved, tmp_path, key, value):
+    base, folder, _ = saved
+    other = shutil.copytree(folder, tmp_path / 'other')
+    config = other / 'adapter_config.json'
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: value}))
+    with says(ValueError, 'adapter_config.json', f'{key}=', 'expected'): navira.load(base, head=other)
 
 def test_without_peft(golden, saved, monkeypatch):
     base, folder, _ = saved

@@ -1,11 +1,13 @@
 """Bad input to models of the transformers library: one sentence each, which names the file or the argument."""
-import json, pickle, shutil
+import json, os, pickle, shutil
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import navira
+from navira.evaluation.references import load_reference
 from navira.models.adapter import save_adapter, with_adapter
 from helpers.sample_api import says
 
@@ -38,7 +40,8 @@ def refused(source, *parts, error=ValueError, **how):
     (dict(dtype='float99'), ["config.json: dtype='float99'"]), (dict(hidden_act='foo'), ["hidden_act='foo'"]),
     (dict(rope_scaling=dict(type='foo')), ['rope_scaling', 'foo']), (dict(architectures='X'), ["architectures='X'"]),
     (dict(model_type=['llama']), ["model_type=['llama']"]), (dict(model_type='whisper'), ['whisper is an encoder-dec']),
-    *((dict(mask_token_id=m), [f'mask_token_id={m!r}']) for m in ('<mask>', [5], 3.5, True, -1))])
+    *((dict(mask_token_id=m), [f'mask_token_id={m!r}']) for m in ('<mask>', [5], 3.5, True, -1)),
+    (dict(eos_token_id='x'), ["config.json: eos_token_id='x'"]), (dict(eos_token_id=[2, 'x']), ["eos_token_id='x'"])])
 def test_a_configuration_that_cannot_be(copied, settings, parts):
     refused(copied(**settings), 'a2d-llama', *parts)
 
@@ -68,6 +71,39 @@ def test_a_pickle_is_not_run(copied, content, tmp_path, monkeypatch):
     (folder / 'pytorch_model.bin').write_bytes(content)
     refused(folder, 'a2d-llama')
     assert not (tmp_path / 'ran').exists()
+
+@pytest.mark.parametrize('name', ['a2d-llama', 'bert', 'roberta', 'dream'])
+@pytest.mark.parametrize('value, word', [(torch.nan, 'NaN'), (-torch.inf, 'infinity')])
+def test_weights_that_are_not_finite_are_named(copied, name, value, word):
+    folder = copied(name)
+    weights = load_file(folder / 'model.safetensors')
+    weights[max(weights)].view(-1)[-1] = value
+    save_file(weights, folder / 'model.safetensors', metadata=dict(format='pt'))
+    refused(folder, name, f'holds {word}; expected finite weights')
+
+@pytest.mark.parametrize('file', ['adapter_model.safetensors', 'quality.safetensors'])
+def test_an_adapter_and_a_head_that_are_not_finite_are_named(copied, tmp_path, file):
+    folder, path = copied(), tmp_path / 'head' / file
+    save_adapter(with_adapter(navira.load(folder), rank=2), tmp_path / 'head')
+    with safe_open(path, 'pt') as f: weights, about = {k: f.get_tensor(k) for k in f.keys()}, f.metadata()
+    for k, w in weights.items():
+        if not k.startswith('base.'): w += torch.nan
+    save_file(weights, path, metadata=about)
+    refused(folder, 'head', 'holds NaN; expected finite weights', head=tmp_path / 'head')
+
+@pytest.mark.parametrize('settings', [dict(num_hidden_layers=10**5), dict(num_labels=10**9), dict(vocab_size=2**40)])
+def test_a_size_beyond_all_there_is(copied, settings):
+    (name, value), = settings.items()
+    folder = copied(**settings)
+    refused(folder, f'config.json: {name}={value}', 'at most')
+    with pytest.raises(ValueError, match='at most'): load_reference(str(folder))
+
+@pytest.mark.parametrize('name', ['model.safetensors', 'tokenizer.json'])
+def test_a_pipe_among_the_files_is_not_waited_for(copied, name):
+    folder = copied(drop=[name])
+    os.mkfifo(folder / name)
+    refused(folder, f'{name}: a pipe or a device; expected a file')
+    with pytest.raises(ValueError, match='a pipe or a device'): load_reference(str(folder))
 
 def test_whole_numbers_are_no_weights(copied):
     folder = copied()

@@ -13,6 +13,7 @@ from navira.models.layers import Config
 from navira.models.denoiser import MaskedLM, n_params
 from navira.models.pickles import read_pickle
 from navira.models.loading import load, save
+from navira.sampling import sample
 from helpers.checkpoints import (  # noqa: F401
     HEAD, N, REBUILD, TINY, X, bare, by_hand, lightning, no_grad, noisy, plain_forward, refused, same,
     small_tokenizer, words)
@@ -610,6 +611,34 @@ def test_a_damaged_tokenizer_is_named(tmp_path, content):
     save(noisy(), tmp_path / "m")
     (tmp_path / "m" / "tokenizer.json").write_bytes(content)
     with pytest.raises(ValueError, match="tokenizer.json: not a readable tokenizer"): load(tmp_path / "m")
+
+CUT = dict(direction="Right", max_length=4, strategy="LongestFirst", stride=0)
+FILLED = dict(strategy=dict(Fixed=40), direction="Right", pad_to_multiple_of=None, pad_id=0, pad_type_id=0, pad_token="a")
+
+def edited(tmp_path, **said):
+    "The embedded model, its tokenizer.json changed."
+    save(load(), tmp_path / "m")
+    file = tmp_path / "m" / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | said))
+    return tmp_path / "m"
+
+@pytest.mark.parametrize("said", [dict(truncation=CUT), dict(truncation=CUT | dict(stride=4)), dict(padding=FILLED)])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path, said, given):
+    text, folder = "It was a dark and stormy night", edited(tmp_path, **said)
+    model = load(tokenizer=Tokenizer.from_file(str(folder / "tokenizer.json"))) if given else load(folder)
+    assert model.tokenizer.encode(text).ids == load().tokenizer.encode(text).ids
+
+def test_a_tokenizer_that_panics_is_named(tmp_path):
+    pieces = [dict(SpecialToken=dict(id="[CLS]", type_id=0)), dict(Sequence=dict(id="A", type_id=0))]
+    template = dict(type="TemplateProcessing", single=pieces, pair=[*pieces, pieces[1]], special_tokens={})
+    with pytest.raises(ValueError, match="tokenizer.json: not a readable tokenizer: no entry"):
+        load(edited(tmp_path, post_processor=template))
+
+def test_a_word_that_a_tokenizer_cannot_read_is_one_sentence(tmp_path):
+    model = load(edited(tmp_path, model=dict(type="WordLevel", vocab=load().tokenizer.get_vocab(), unk_token="?!")))
+    with pytest.raises(ValueError, match=r"prompt: the tokenizer cannot read it: .*Missing \[UNK\]"):
+        sample(model, "mdlm", 4, prompt="zqxjkv")
 
 def test_missing_sources(tmp_path, monkeypatch):
     save(noisy(), tmp_path / "model")

@@ -143,6 +143,15 @@ def test_dream_is_the_authors_loop(seed):
         got = sample(model, name, T, prompt=x, temperature=0., top_p=1.).tokens[0]
         assert torch.equal(got, dream(model, x[0], T, rate)), (name, P, T)
 
+@pytest.mark.parametrize('name', ['dream-topk-margin', 'dream-entropy'])
+@pytest.mark.parametrize('T', [3, 4, 40])
+def test_a_dream_rule_is_exact_with_a_step_a_token_at_eps_0_alone(name, T, joint3):
+    from navira.registry import _about
+    assert 'eps=0' in _about[name]['exact']
+    plain = dict(temperature=1., top_p=1.)
+    assert chi2(drawn(joint3, name, T, **plain, eps=0.), joint_of(joint3)) > ACCEPT
+    assert chi2(drawn(joint3, name, T, **plain), joint_of(joint3)) < REJECT         # its last step fills two
+
 def test_on_a_network_rows_do_not_mix():
     model = small_lm(1)
     x = prompts(model, 0, 4, 9)

@@ -18,6 +18,12 @@ def test_pretraining_learns_and_exports(trained):
     assert load(trained / 'half').backbone.vocab_embed.embedding.dtype == torch.float32
     assert abs(again['nelbo']['value'] - record['nelbo']['value']) < .05
 
+def test_a_setting_that_nobody_knows_is_left_out(copied):
+    out, _ = copied
+    path = out / 'run.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(of_tomorrow=1)))
+    assert export(out, out / 'again')['stages']
+
 def test_a_damaged_line_of_the_log(copied):
     "The log is a record: what is damaged in it is left out and said, and the run goes on and ends."
     out, cfg = copied

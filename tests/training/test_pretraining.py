@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from tokenizers import Tokenizer
 
 import navira.training.loop as training_loop
 import navira.training.pretraining as training_pretraining
@@ -43,6 +44,15 @@ def test_run_refusals(home, tmp_path, trained):
     assert not (tmp_path / 'r').exists()  # nothing was begun
     with pytest.raises(ValueError, match='batch_size=5000'):
         train(small(home, tmp_path / 'r', steps=1000, batch_size=5000), progress=False)
+
+def test_a_tokenizer_that_cuts_texts_is_told_not_to(home, tmp_path, trained):
+    "As every tokenizer of a sentence encoder says in its file."
+    tok = Tokenizer.from_file(str(trained / 'tokenizer.json'))
+    tok.enable_truncation(6)
+    tok.save(str(tmp_path / 'tokenizer.json'))
+    train(small(home, tmp_path / 'r', tokenizer=str(tmp_path / 'tokenizer.json')), progress=False, stop=1)
+    whole, here = (np.load(run / 'train.npy') for run in (trained, tmp_path / 'r'))
+    assert np.array_equal(whole, here)
 
 def test_kill_9_and_resume(home, tmp_path, trained):
     "Killed wherever it happens to be, the run ends with the losses, and the model, of one never disturbed."
@@ -166,6 +176,7 @@ def test_a_validation_tail_without_text(tmp_path):
         (lambda s: s | dict(ema={k: v[..., :1] for k, v in s['ema'].items()}), r'ema: .* expected \['),
         (lambda s: s | dict(model=[1]), 'model: expected the'),
         (lambda s: s | dict(model={k: v * math.nan for k, v in s['model'].items()}), 'model: .* holds NaN'),
+        (lambda s: s['optimizer']['param_groups'][0].update(amsgrad=True) or s, 'optimizer: amsgrad=True, expected False'),
         (lambda s: s | dict(optimizer={}), 'optimizer: expected'), (
             lambda s: (
                 s

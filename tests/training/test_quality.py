@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from navira.training.quality import _corrected_record, auroc, auroc_interval, correct_fills, Corrected, reliability
+from navira.training.card import _believed
+from navira.training.quality import _corrected_record, _judged_record, auroc, auroc_interval, correct_fills, Corrected, Judged, reliability
 from helpers.training import one_thread, table, tiny_model  # noqa: F401
 
 @settings(max_examples=40, deadline=None)
@@ -24,6 +25,13 @@ def test_auroc_interval_is_wider_for_clustered_tokens():
     right = np.repeat(rng.random(200) < .5, 8); score = right + np.repeat(rng.normal(size=200), 8)
     wide, narrow = (np.diff(auroc_interval(score, right, r, n=300))[0] for r in (rows, np.arange(1600)))
     assert wide > 2 * narrow
+
+@pytest.mark.parametrize('right', [True, False])
+def test_without_right_and_wrong_tokens_there_is_no_auroc_and_a_sentence_says_so(right):
+    n = np.zeros(16)
+    with pytest.warns(UserWarning, match=f'{16 * right} of 16 judged tokens are right.*there is none') as said:
+        record = _judged_record(Judged(score=n, right=n + right > 0, drawn=n, row=np.arange(16), t=n))
+    assert len(said) == 1 and math.isnan(record['quality']['low']) and 'none (all judged' in _believed(record, 'all')
 
 def test_reliability_counts_everything():
     p, r = np.array([0., .05, .5, .95, 1.]), np.array([False, False, True, True, True])
