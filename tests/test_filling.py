@@ -67,7 +67,7 @@ def test_blanks_by_their_number_are_those_of_sample(embedded, text):
         (['a ______ b ___', 'a ___'], None, 'navira-det', 12 + 16 + 20 + 1),
     ],
 )
-def test_the_budget_of_a_filling_is_that_of_its_tries_and_a_pass_to_compare_them(embedded, text, tokens, policy, budget):
+def test_the_budget_of_a_filling_is_its_tries_and_a_pass_to_compare(embedded, text, tokens, policy, budget):
     assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
 
 def test_a_filling_has_at_most_128_passes_by_default(embedded, monkeypatch):
