@@ -38,9 +38,11 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.eval  ## install, then compare PRISM and NAVIRA on the embedded model (OUT=, DEMO_ARGS=)
-	$(OFFLINE) $(BIN)/navira compare --out $(OUT) $(DEMO_ARGS)
-	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,p2 --budgets 27 -n 200 --out $(OUT)/sudoku
+demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text (OUT=, DEMO_ARGS= of the text half)
+	@start=$$SECONDS; set -e; \
+	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,p2 --budgets 27 -n 200 --out $(OUT)/sudoku; \
+	$(OFFLINE) $(BIN)/navira compare --show 1 --out $(OUT) $(DEMO_ARGS); \
+	echo; echo "make demo took $$((SECONDS - start)) s. Open $(OUT)/sudoku/replay.html in a browser to watch both policies."
 
 test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
 	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)

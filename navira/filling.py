@@ -34,7 +34,7 @@ def fill(
     tokens: int | None = None, # in each blank; None: k for 3k underscores, and one to three for ___, what is likeliest
     model: Model | None = None, # from `navira.load`; None: the embedded one
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
-    budget: int | None = None, # passes of each try; None: of two steps a token of the text with most blanks, at most 128
+    budget: int | None = None, # passes of a try; None: of two steps a token of the text with most blanks, at most 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
     progress: bool | Callable[[int], None] | None = None, # as in `sample`
     **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` and `first` of `sample`
@@ -80,13 +80,14 @@ def _likeliest(model: Model, filled: list[Samples], tries: list[list[str]], n: i
     def chosen(name: str) -> list[Tensor]: # of each filling
         return [getattr(filled[k], name)[i][filled[k].tokens[i] >= 0] for i, k in enumerate(best)]
     def total(name: str) -> Any: return sum(getattr(out, name) for out in filled)
-    return replace(filled[0], tokens=pad_sequence(chosen('tokens'), True, -1), around=pad_sequence(chosen('around'), True),
-                   given=torch.stack([filled[k].given[i] for i, k in enumerate(best)]), n_steps=total('n_steps'),
+    return replace(filled[0], tokens=pad_sequence(chosen('tokens'), True, -1),
+                   around=pad_sequence(chosen('around'), True), n_steps=total('n_steps'),
+                   given=torch.stack([filled[k].given[i] for i, k in enumerate(best)]),
                    n_forward=total('n_forward') + 1, budget=total('budget') + 1, charged=total('charged') + 1,
                    seconds=total('seconds'))
 
 def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int, most: int) -> list[str]:
-    "The texts, with `blank` for each token of a blank, and `one` for ___. ValueError for no text, or one without a blank."
+    "The texts, with `blank` for each token of a blank, `one` for ___. ValueError for none, or one without a blank."
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')

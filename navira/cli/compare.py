@@ -22,7 +22,7 @@ from rich.table import Table
 
 from .app import (
     _bar, _Imports, _not_empty, _numbers, _shown, _tell, _typed_policies, _writable, app, complete, err, out)
-from .generate import _default, _device, _DType, _Head, _load, _MaskId, _Model, _Seed, _Shift, _utf8
+from .generate import _device, _DType, _Head, _load, _MaskId, _Model, _Seed, _Shift, _utf8
 
 # %% ../../nbs/cli/compare.ipynb #81df943b
 def _spread(lo: float, hi: float, digits: int) -> str:
@@ -138,7 +138,7 @@ _POLICIES = ("Names, each also as NAME:key=value+key=value, or 'all' that the mo
              'a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
 _BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
-_DEFAULT = 'backbone,prism,navira-det,navira-piecewise'
+_DEFAULT = 'backbone,prism,navira-det,navira-piecewise,navira-onepass:score=both+top_p=.7'
 _TASK = ('Something with a right answer: sudoku-35, or another number of given cells, by the Sudoku model; infill, the '
          'middle of paragraphs of --real.')
 _N = 'Texts a cell; 12 if not given, with --full 32, or 16 for a model longer than 128 tokens.'
@@ -197,8 +197,8 @@ def compare(
     _findable(reference)
     _writable(folder)
     net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
-    if policies is None and (headless := _default(net)) not in _DEFAULT:
-        grid = replace(grid, entries=_entries(','.join(['backbone', headless, *mine])))
+    if policies is None and getattr(net, 'quality', True) is None:
+        grid = replace(grid, entries=_entries(','.join(['backbone', 'llada-low-confidence', *mine])))
     runnable = _going(grid.entries, partial(fits, net), skip=every)
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
     *_, free = prepared(grid, net, net.device)
@@ -336,6 +336,7 @@ def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | No
     for c in last.itertuples() if found is None else ():
         _print_text(f'{c.label}, {c.n_forward:.0f} passes run, {c.charged} charged', written[c.key][:show])
     if found and show: _print_telling(found, task_of(grid.task, net).prompts(found[0], 1)[0].numpy(), written)
+    if seen := _seen(last, grid.n): _tell(f'\n{seen}', style='bold')
     files = _write(folder, df, texts, title) + [_replay(folder, st, cells, net, found)]
     _tell('\nwritten: ' + ', '.join(map(str, files)))
 
@@ -353,6 +354,22 @@ def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> P
     title = f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}'
     other = right[0][0] if right else None
     return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
+
+# %% ../../nbs/cli/compare.ipynb #d8060d3c
+def _seen(last, n: int) -> str: # the cells of the largest budget, n samples each
+    "What the table says of its best and its worst policy, in a sentence; '' where it compares nothing."
+    goal = _goal(last) or 'perplexity'
+    if goal not in last or len(last) < 2: return ''
+    ordered = last.sort_values(goal, ascending=goal == 'perplexity')
+    best, worst = ordered.iloc[0], ordered.iloc[-1]
+    said = {'perplexity': 'perplexity {:.0f}', 'solved': '{:.1%} solved', 'recovered': '{:.1%} recovered'}[goal]
+    both = ' and '.join(f'{c.label} has {said.format(c[goal])}' for c in (best, worst))
+    ends = [c[f'{goal}_{end}'] for c, end in ((best, 'lo'), (best, 'hi'), (worst, 'lo'), (worst, 'hi'))]
+    if any(map(math.isnan, ends)): told = f'{n} samples are too few for intervals'
+    elif ends[1] < ends[2] or ends[3] < ends[0]: told = 'their intervals do not overlap'
+    else: told = f'their intervals overlap, so {n} samples each cannot tell them apart'
+    entropy = ' (look at entropy, too: it falls with perplexity)' if goal == 'perplexity' else ''
+    return f'Seen at {last.budget.max()} passes: {both}; {told}{entropy}.'
 
 # %% ../../nbs/cli/compare.ipynb #c7802827
 def _telling(st, last, n: int) -> tuple | None: # number of a puzzle, a row of the table for each policy

@@ -21,7 +21,7 @@ def _embedded(model: str | None) -> str | None: return None if model == 'embedde
 _MODEL = "Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given."
 _DTYPE = "Precision of the network: fp32, bf16 or fp16; the model's if not given."
 _SET = 'A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.'
-_POLICY = ('Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, navira-piecewise, or '
+_POLICY = ('Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, what reads best, or '
            'llada-low-confidence for a model without a quality head.')
 _MASK_ID = "Token id of the mask; what a model of the transformers library says itself if not given."
 _SHIFT = 'Such a model predicts, at each position, the next token or the one there; as its family does if not given.'
@@ -55,9 +55,13 @@ def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, 
     if budget is not None: enough(rule, budget)
     return label, rule, given
 
-def _default(net) -> str:
+def _default(net, pairs: list[str], budget: int) -> tuple[str, Any, dict[str, Any]]:
+    "As `_ruled`, of what the model takes if no policy is named; --set replaces its hyper-parameters."
     from navira.sampling import _default_policy
-    return _default_policy(net)
+    name, usual = _default_policy(net)
+    said = {p.partition('=')[0].strip() for p in pairs}
+    own = [f'{k}={str(v).removeprefix("0")}' for k, v in usual.items() if k not in said]
+    return _ruled(':'.join([name, *filter(None, ['+'.join(own)])]), pairs, budget)
 
 def _utf8(option: str, text: str) -> str:
     try: text.encode()
@@ -147,7 +151,7 @@ def generate(
     if block_length is not None: check_int('block_length', block_length, 1)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
     _check_blanks(net, infill)
-    label, first, given = named or _ruled(_default(net), hyper, budget)
+    label, first, given = named or _default(net, hyper, budget)
     runs = [(label, first, n * (len(starts) or 1)), *others]
     for _, rule, _ in runs: fits(net, rule, length)
     affordable(runs[0][-1], length or net.length)
@@ -237,6 +241,6 @@ def fill(
     check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
     for k, v in dict(tokens=tokens, budget=budget).items(): None if v is None else check_int(k, v, 1)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
-    label, rule, given = named or _ruled(_default(net), hyper, budget)
+    label, rule, given = named or _default(net, hyper, budget)
     res = navira.fill(_utf8('the text', text), n, tokens, net, rule, budget, seed)
     _print_samples(res, dict(policy=label, hyper=given), rule, [text] * n, as_json)

@@ -294,7 +294,7 @@ CLAIMS = (
           'ratio of perplexities at equal entropy, growing to falling schedule',
           not_tested('a schedule that falls'), -1, **_ratio),
     Claim('A language model as judge prefers NAVIRA with a schedule.', 'abstract, 5.5, Table 3',
-          'mean mark of NAVIRA + sigmoid less that of PRISM', not_tested('a judge of size: `navira judge` asks one'), 1),
+          'mean mark of NAVIRA + sigmoid less that of PRISM', not_tested('a judge of size (`navira judge`)'), 1),
     Claim('NAVIRA + piecewise has a better trade-off than PRISM.', 'Table 1',
           'ratio of perplexities at equal entropy', at_equal('entropy', 'PRISM', 'NAVIRA + piecewise'), -1, **_ratio,
           on_puzzles=of_puzzles('share solved at equal remasks',
