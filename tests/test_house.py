@@ -177,7 +177,7 @@ def test_readme_is_made_from_index():
     assert r.returncode == 0, r.stderr
 
 def test_readme_is_read_in_one_sitting():
-    assert len((root/'README.md').read_text(encoding='utf-8').split()) <= 900
+    assert len((root/'README.md').read_text(encoding='utf-8').split()) <= 600
 
 def test_readme_names_the_two_commands_and_its_links_lead_somewhere():
     text = (root/'README.md').read_text(encoding='utf-8')

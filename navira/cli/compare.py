@@ -134,8 +134,8 @@ def _task_figure(df, title: str, baseline: float):
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
 _POLICIES = ("Names, each also as NAME:key=value+key=value, or 'all' that the model can run; backbone, prism, "
-             'navira-det and navira-piecewise if not given, or backbone and llada-low-confidence for a model without '
-             'a quality head.')
+             'navira-det, navira-piecewise and what `generate` takes if not given, or backbone and '
+             'llada-low-confidence for a model without a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
 _BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
 _DEFAULT = 'backbone,prism,navira-det,navira-piecewise,navira-onepass:score=both+top_p=.7'
