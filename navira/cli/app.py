@@ -163,6 +163,12 @@ def _not_empty(**options: str | None) -> None:
     if empty := [k for k, v in options.items() if v is not None and not v.strip()]:
         raise ValueError(f"--{empty[0]} '': expected a value, or the option left out")
 
+def _page(path: Path | None) -> None:
+    "ValueError for a replay that is no .html file, OSError where it cannot be written."
+    if path is None: return
+    if path.suffix not in ('.html', '.htm'): raise ValueError(f'--replay {path}: expected a name that ends in .html')
+    _writable(path.parent)
+
 def _writable(folder: Path) -> Path:
     "The folder, made if need be. OSError naming it where nothing can be written."
     try:

@@ -350,7 +350,8 @@ def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> P
     else: text, shown = found[0], [c.key for c in found[1:]]
     (left, row), *right = [again(st, k, text, net) for k in shown]
     names, cell = [cells[k].label for k in shown], cells[shown[0]]
-    title = f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}'
+    why = 'the first that tells them apart' if found else f'the one that {names[-1]} remasked most'
+    title = f'{"" if right else names[0] + ", "}{cell.budget} forward passes, seed {cell.seed}, sample {text} ({why})'
     other = right[0][0] if right else None
     return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import _bar, _Imports, _shown, _tell, _wanted_policy, _writable, app, complete, err
+from .app import _bar, _Imports, _page, _shown, _tell, _wanted_policy, app, complete, err
 
 # %% ../../nbs/cli/generate.ipynb #b6c4b2fe
 def _embedded(model: str | None) -> str | None: return None if model == 'embedded' else model
@@ -145,6 +145,7 @@ def generate(
     _check_generate(n, seed, length, replay, beside)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
     _check_blanks(net, infill)
+    _say_read(net, starts)
     label, first, given = named or _ruled(_default(net), hyper, budget)
     runs = [(label, first, n * (len(starts) or 1)), *others]
     for _, rule, _ in runs: fits(net, rule, length)
@@ -185,13 +186,24 @@ def _check_blanks(net, infill: list[str]) -> None:
         if not (ids == net.mask_id).any():
             raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
 
+def _say_read(net, texts: list[str]) -> None:
+    "A warning for a text in letters that the tokenizer does not know."
+    tok = net.tokenizer
+    for text in texts if tok else ():
+        pieces = tok.encode(text, add_special_tokens=False).tokens
+        unknown = pieces.count(getattr(tok.model, 'unk_token', None))
+        if unknown or len(pieces) > len(text):
+            how = f'{unknown} of them unknown' if unknown else 'more than it has letters'
+            _tell(f'navira: warning: the model read {_shown(text)!r:.60} as {len(pieces)} pieces, {how}: it was hardly '
+                  'trained on such a text', err)
+
 def _check_generate(n: int, seed: int, length, replay: Path | None, beside: str | None) -> None:
     "What can be wrong before a model is loaded."
     from navira.base.checks import check_int
     check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
     if length is not None: check_int('length', length, 1)
-    if replay: _writable(replay.parent)
-    elif beside is not None:
+    _page(replay)
+    if beside is not None and not replay:
         raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
 
 def _sampled(net, label: str, rule, n: int, budget: int, seed: int, length, starts: list, replay, how) -> Iterator:

@@ -29,6 +29,7 @@ MISTAKES = {
     "missing checkpoint": (["generate", "--model", "no/such/model/folder"], "not found"),
     "broken checkpoint": (["generate", "--model", "{bad}/broken.safetensors"], "not a readable safetensors"),
     "replay cannot be written": (["generate", "--replay", "{bad}/nothing.txt/run.html"], "cannot write to"),
+    "replay that is no page": (["generate", "--replay", "{bad}/run.txt"], "expected a name that ends in .html"),
     "no length": (["generate", "--length", "0"], "length=0"),
     "seed beyond 64 bits": (["generate", "--seed", "18446744073709551616"], "seed=18446744073709551616"),
     "samples beyond 64 bits": (["generate", "-n", "18446744073709551616"], "n=18446744073709551616"),
@@ -437,3 +438,11 @@ def test_many_texts_are_those_of_one_call(run, net):
     rows = [json.loads(l) for l in run(*"generate -n 34 --policy prism --budget 4 --length 8 --json".split()).splitlines()]
     assert [r["sample"] for r in rows] == list(range(34))
     assert [r["tokens"] for r in rows] == sample(net, "prism", 4, 34, length=8).tokens.tolist()
+
+
+@pytest.mark.parametrize("prompt, warned", [("Привет, как дела?", "pieces"), ("It was a dark night", "")])
+def test_a_prompt_in_letters_that_the_model_never_saw_is_told(prompt, warned, net, monkeypatch, capsys):
+    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    assert typed("generate", prompt, "--budget", 2, "--length", 64) == 0
+    said = capsys.readouterr().err
+    assert warned in said and bool(said) == bool(warned)
