@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import warnings
@@ -51,6 +52,9 @@ class _Commands(typer.core.TyperGroup):
 
     def invoke(self, ctx):
         try: return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _tell('navira: interrupted', err, style='bold red')
+            raise typer.Exit(130) from None
         except Exception as e:
             hint = _OPTIONS.get(getattr(e, 'option_name', ''))     # of an option that no command has
             if hint: vars(e).update(message=f'{e.message}; {hint}', possibilities=None)
@@ -122,16 +126,17 @@ def _warned() -> Iterator[None]:
 
 def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
     "The console script: runs the app; a user's mistake becomes one line and exit code 2."
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL: signal.signal(signal.SIGINT, signal.default_int_handler)
     _malloc(_KEPT)
     try:
         with _warned(): program(args)
-    except _USER_ERRORS as e: _refuse(_message(e))
-    except (MemoryError, RuntimeError) as e:
-        ours = isinstance(e, MemoryError) or re.search('allocate|Storage size', str(e))     # what PyTorch says
-        if not ours: raise
-        _refuse('not enough memory for this; fewer or shorter texts at once need less')
-    except KeyboardInterrupt:
-        err.print('navira: interrupted', style='bold red'); sys.exit(130)
+    except Exception as e:
+        if isinstance(e, MemoryError) or isinstance(e, RuntimeError) and re.search('allocate|Storage size', str(e)):
+            _refuse('not enough memory for this; fewer or shorter texts at once need less')     # what PyTorch says
+        for file in reversed(_own_files):
+            if line := _where(e, file): _refuse(f'{file}: {line}{type(e).__name__}: {_message(e)}')
+        if not isinstance(e, _USER_ERRORS): raise
+        _refuse(_message(e))
 
 # %% ../../nbs/cli/app.ipynb #a4c9fbc4
 def _value(text: str) -> Any:
@@ -157,6 +162,12 @@ def _hypers(
 def _not_empty(**options: str | None) -> None:
     if empty := [k for k, v in options.items() if v is not None and not v.strip()]:
         raise ValueError(f"--{empty[0]} '': expected a value, or the option left out")
+
+def _page(path: Path | None) -> None:
+    "ValueError for a replay that is no .html file, OSError where it cannot be written."
+    if path is None: return
+    if path.suffix not in ('.html', '.htm'): raise ValueError(f'--replay {path}: expected a name that ends in .html')
+    _writable(path.parent)
 
 def _writable(folder: Path) -> Path:
     "The folder, made if need be. OSError naming it where nothing can be written."
@@ -195,6 +206,8 @@ def _numbers(value: str) -> list[int]:
     raise ValueError(f'--budgets {value}: expected whole numbers separated by commas, such as 16,32,64')
 
 # %% ../../nbs/cli/app.ipynb #4d9667fc
+_own_files: list[Path] = []     # an error in one of them is named with its line
+
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here
     "Import what registers policies. ImportError for what cannot be imported, ValueError if nothing is registered."
     import navira.peers                # noqa: F401  own policies are registered after these
@@ -207,6 +220,7 @@ def add_policies(source: str) -> None: # a .py file, or a module that Python fin
     try: module = _run_file(path) if is_file else importlib.import_module(source)
     except (Exception, SystemExit) as e:
         raise ImportError(f'--import {source}: {_where(e, path)}{type(e).__name__}: {_message(e)}') from e
+    _own_files.append(Path(module.__file__ or source))
     mine = lambda f: getattr(f, '__module__', None) == module.__name__
     if any(mine(f) or before.get(k) is not f for k, f in policies().items()): return
     raise ValueError(f'--import {source}: it registers no policy; '

@@ -351,7 +351,8 @@ def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> P
     else: text, shown = found[0], [c.key for c in found[1:]]
     (left, row), *right = [again(st, k, text, net) for k in shown]
     names, cell = [cells[k].label for k in shown], cells[shown[0]]
-    title = f'{"" if right else names[0] + ", "}{cell.budget} forwards, seed {cell.seed}, sample {text}'
+    why = 'the first that tells them apart' if found else f'the one that {names[-1]} remasked most'
+    title = f'{"" if right else names[0] + ", "}{cell.budget} forward passes, seed {cell.seed}, sample {text} ({why})'
     other = right[0][0] if right else None
     return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
 
@@ -362,8 +363,8 @@ def _seen(last, n: int) -> str: # the cells of the largest budget, n samples eac
     if goal not in last or len(last) < 2: return ''
     ordered = last.sort_values(goal, ascending=goal == 'perplexity')
     best, worst = ordered.iloc[0], ordered.iloc[-1]
-    said = {'perplexity': 'perplexity {:.0f}', 'solved': '{:.1%} solved', 'recovered': '{:.1%} recovered'}[goal]
-    both = ' and '.join(f'{c.label} has {said.format(c[goal])}' for c in (best, worst))
+    said = {'perplexity': '{} has a perplexity of {:.0f}', 'solved': '{} solves {:.1%}', 'recovered': '{} recovers {:.1%}'}
+    both = ', '.join(said[goal].format(c.label, c[goal]) for c in (best, worst))
     ends = [c[f'{goal}_{end}'] for c, end in ((best, 'lo'), (best, 'hi'), (worst, 'lo'), (worst, 'hi'))]
     if any(map(math.isnan, ends)): told = f'{n} samples are too few for intervals'
     elif ends[1] < ends[2] or ends[3] < ends[0]: told = 'their intervals do not overlap'

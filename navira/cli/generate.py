@@ -7,13 +7,13 @@ __all__ = []
 
 # %% ../../nbs/cli/generate.ipynb #4cb61dbe
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
-from rich.progress import Progress
 
-from .app import _bar, _Imports, _shown, _tell, _wanted_policy, _writable, app, complete, err
+from .app import _bar, _Imports, _page, _shown, _tell, _wanted_policy, app, complete, err
 
 # %% ../../nbs/cli/generate.ipynb #b6c4b2fe
 def _embedded(model: str | None) -> str | None: return None if model == 'embedded' else model
@@ -100,9 +100,9 @@ def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json
         head = f'--- {about["policy"]}, {ran} forward passes run, {res.charged} charged{free}, '
         tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a shorter text
         shown = tokens if text is None else text
-        if not as_json: print(_shown(f'{head}seed {res.seed}, sample {i}\n{shown}\n')); continue
+        if not as_json: print(_shown(f'{head}seed {res.seed}, sample {res.first + i}\n{shown}\n')); continue
         start = dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | about
-        run = dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=i, n_forward=ran, charged=res.charged)
+        run = dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=res.first + i, n_forward=ran, charged=res.charged)
         print(json.dumps(start | run | dict(tokens=tokens)))
 
 def _texts(res, answers: bool) -> list[str | None]: # None: the model has no tokenizer
@@ -151,6 +151,7 @@ def generate(
     if block_length is not None: check_int('block_length', block_length, 1)
     net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
     _check_blanks(net, infill)
+    _say_read(net, starts)
     label, first, given = named or _default(net, hyper, budget)
     runs = [(label, first, n * (len(starts) or 1)), *others]
     for _, rule, _ in runs: fits(net, rule, length)
@@ -159,9 +160,17 @@ def generate(
     asked: list[Any] = texts
     if chat: net, asked, max_new_tokens = _templated(net, texts, max_new_tokens)
     how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
-    with _bar() as b: done = [_sampled(b, net, *run, budget, seed, length, asked, replay, how) for run in runs]
-    _print_samples(done[0], dict(policy=label, hyper=given), first, texts, as_json, answers=chat)
-    if replay: _write_replay(replay, done, label, beside)
+    done, total = list[Any](), runs[0][-1]
+    try:
+        for res in _sampled(net, *runs[0], budget, seed, length, asked, replay, how):
+            some = texts[res.first:res.first + len(res)]
+            _print_samples(res, dict(policy=label, hyper=given), first, some, as_json, answers=chat)
+            done.append(res)
+        if replay: others_done = [next(_sampled(net, *run, budget, seed, length, asked, replay, how)) for run in runs[1:]]
+    except KeyboardInterrupt:
+        _tell(f'navira: stopped with {sum(map(len, done))} of {total} texts', err, style='bold')
+        raise typer.Exit(130) from None
+    if replay: _write_replay(replay, [done[0], *others_done], label, beside)
 
 def _templated(net, texts: list[str], new: int | None) -> tuple[Any, list[list[int]], int]: # model, prompts, tokens
     from navira.chatting import _answering, _room, chat_ids
@@ -183,17 +192,28 @@ def _check_blanks(net, infill: list[str]) -> None:
         if not (ids == net.mask_id).any():
             raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
 
+def _say_read(net, texts: list[str]) -> None:
+    "A warning for a text in letters that the tokenizer does not know."
+    tok = net.tokenizer
+    for text in texts if tok else ():
+        pieces = tok.encode(text, add_special_tokens=False).tokens
+        unknown = pieces.count(getattr(tok.model, 'unk_token', None))
+        if unknown or len(pieces) > len(text):
+            how = f'{unknown} of them unknown' if unknown else 'more than it has letters'
+            _tell(f'navira: warning: the model read {_shown(text)!r:.60} as {len(pieces)} pieces, {how}: it was hardly '
+                  'trained on such a text', err)
+
 def _check_generate(n: int, seed: int, length, replay: Path | None, beside: str | None) -> None:
     "What can be wrong before a model is loaded."
     from navira.base.checks import check_int
     check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
     if length is not None: check_int('length', length, 1)
-    if replay: _writable(replay.parent)
-    elif beside is not None:
+    _page(replay)
+    if beside is not None and not replay:
         raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
 
-def _sampled(b: Progress, net, label: str, rule, n: int, budget: int, seed: int, length, starts: list, replay, how):
-    "Texts of one policy, traced if they are to be replayed."
+def _sampled(net, label: str, rule, n: int, budget: int, seed: int, length, starts: list, replay, how) -> Iterator:
+    "Texts of one policy, some at a time; the first are traced if they are to be replayed."
     from navira.sampling import _block_steps, sample, start_ids
     first = starts[:n] or None
     ids = start_ids(net, n, length, first, how['max_new_tokens'])
@@ -205,9 +225,15 @@ def _sampled(b: Progress, net, label: str, rule, n: int, budget: int, seed: int,
         raise ValueError(f'--replay {replay}: the texts have {sizes.min()} to {sizes.max()} tokens, '
                          'and a replay is of one length; give one prompt, or --length')
     blocks = sum(_block_steps(rule, budget, ids == net.mask_id, how['block_length']))
-    task = b.add_task(label, total=blocks * n)
-    trace, tell = replay is not None, lambda k: b.advance(task, k)
-    return sample(net, rule, budget, n, seed, length, first, trace=trace, progress=tell, **how)
+    with _bar() as b:
+        task, size = b.add_task(label, total=blocks * n), 32 if net.device.type == 'cpu' else 256
+        for k in range(0, n, size):
+            some = first and first[k:k + size]
+            res = sample(net, rule, budget, min(size, n - k), seed, length, some, trace=replay is not None and k == 0,
+                         first=k, progress=lambda k: b.advance(task, k), **how)
+            b.stop()     # what is printed now goes where standard output goes
+            yield res
+            b.start()
 
 def _write_replay(path: Path, done, policy: str, beside: str | None) -> None:
     res, *other = done

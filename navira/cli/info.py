@@ -26,13 +26,25 @@ def _default(p: inspect.Parameter) -> str: return '(needed)' if p.default is p.e
 def _two_columns(*heads: str) -> Table:
     return Table(*heads, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
-def _policies_table() -> Table:
+def _why_not(net, name: str) -> str: # '' if the model runs the policy
+    from navira.registry import policy
+    from navira.sampling import fits
+    try: fits(net, policy(name))
+    except (ValueError, OSError) as e: return _message(e)
+    return ''
+
+def _policies_table(net) -> Table:
+    "The policies that a model runs, the one that it takes by default first."
     from navira.registry import choices, parameters, policies
+    from navira.sampling import _default_policy
     t = _two_columns('policy', 'what it is, and its hyper-parameters (--set)')
-    for name, f in policies().items():
+    usual = _default_policy(net)
+    for name in sorted((k for k in policies() if not _why_not(net, k)), key=lambda k: k != usual):
+        f = policies()[name]
         hypers = ' '.join(f'{k}={"|".join(choices(p)) or _default(p)}' for k, p in parameters(f).items())
         does = (f.__doc__ or '').split('\n')[0]
         t.add_row(Text(name, 'bold'), Text.assemble(does, '\n' * bool(does and hypers), (hypers, 'cyan')))
+        if name == usual: t.add_section()
     return t
 
 def _one_policy(name: str) -> None:
@@ -107,9 +119,13 @@ def info(
         near = difflib.get_close_matches(str(subject), policies(), 1, .6)
         raise FileNotFoundError(_message(e) + (f' (or the policy {near[0]!r}?)' if near else '')) from None
     _one_model(subject, net)
-    out.print(_policies_table())
-    out.print('navira info POLICY says what each of its hyper-parameters means, and NAME:key=value,\n'
-              'as in --policy navira-onepass:score=both, sets them.', highlight=False)
+    out.print(_policies_table(net))
+    names = dict[str, list[str]]()     # by the reason why this model does not run them
+    for k in policies():
+        if why := _why_not(net, k): names.setdefault(why, []).append(k)
+    for why, some in names.items(): out.print(Text(f'not with this model: {", ".join(some)}: {why}\n'))
+    out.print('The first policy is the default for this model. navira info POLICY says what each of its hyper-parameters '
+              'means, and NAME:key=value, as in --policy navira-onepass:score=both, sets them.', highlight=False)
 
 # %% ../../nbs/cli/info.ipynb #03dc3ad2
 def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps, the estimate apart

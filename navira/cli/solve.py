@@ -15,7 +15,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import _bar, _Imports, _shown, _tell, _writable, app, complete
+from .app import _bar, _Imports, _page, _tell, app, complete
 from .generate import _AsJson, _Device, _device, _load, _ruled, _Seed, _Sets
 
 # %% ../../nbs/cli/solve.ipynb #d580f700
@@ -119,7 +119,7 @@ def solve(
     puzzles = _grids(puzzle)
     label, rule, given = _ruled(policy, hyper, budget)
     check_int('n', 1 if n is None else n, 1, 'the number of tries is'), check_int('seed', seed, -2**63)
-    if replay: _writable(replay.parent)
+    _page(replay)
     net = _load(model, _device(device), None)
     for s, _ in puzzles: check_grids('solve', s, net)
     fits(net, rule)

@@ -146,8 +146,9 @@ def load_family(
                          f'are missing ({_TOKENIZERS[0]} or the like); expected them, or mask_id=')
     keys: dict[str, Any] = dict(key_mapping=family.keys) if family.keys else {}
     net = read_net(folder, family.net, said, config=config, dtype=dtype, device_map=device_map, **keys)
-    # a decoder's tokenizer has a mask only where the decoder was adapted, as DiffuGPT and DiffuLLaMA were
-    plain = family.plain and getattr(tokenizer, 'mask_token_id', None) is None
+    # DiffuGPT and DiffuLLaMA were adapted: their tokenizers have a mask, and only their configurations are in full
+    adapted = getattr(tokenizer, 'mask_token_id', None) is not None and 'return_dict' in said
+    plain = family.plain and not adapted
     net.config.is_causal = (plain or said.get('is_decoder', False)) and said.get('is_causal', True)
     if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
     with guarded(folder): return wrap(net, tokenizer, mask_id, shift)

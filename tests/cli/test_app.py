@@ -329,3 +329,35 @@ def test_help_names_every_command_with_its_whole_sentence(run):
     words = run("--help").split()
     for name, command in typer.main.get_command(app).commands.items():
         assert name in words and " ".join(command.help.split("\n")[0].split()) in " ".join(words)
+
+
+def test_an_interrupt_while_the_program_starts_shows_no_traceback():
+    code = """import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == 'rich.progress': os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ['/usr/bin/navira', '-h']
+sys.meta_path.insert(0, Interrupts())
+import navira.cli"""
+    stopped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert stopped.returncode and not stopped.stderr
+
+
+@pytest.mark.parametrize("error", ["1 / 0", "st.no_such_field", "raise ValueError('no width')"])
+def test_an_error_in_an_own_score_names_file_and_line(own, error, net, monkeypatch, capsys):
+    from navira.cli.app import main
+    own.write_text(f"""from dataclasses import replace
+from navira import register
+from navira.core import TopK
+from navira.prism import binomial, prism
+
+def score(st, p, where):
+    {error}
+
+@register('mine')
+def mine(): return replace(prism(), remask=TopK(score, binomial(.5)))
+""")
+    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    with pytest.raises(SystemExit) as e: main([*"generate -p mine --budget 4 --length 8 --import".split(), str(own)])
+    said = capsys.readouterr().err.strip()
+    assert e.value.code == 2 and f"{own}: line 7: " in said and len(said.splitlines()) == 1

@@ -29,6 +29,7 @@ MISTAKES = {
     "missing checkpoint": (["generate", "--model", "no/such/model/folder"], "not found"),
     "broken checkpoint": (["generate", "--model", "{bad}/broken.safetensors"], "not a readable safetensors"),
     "replay cannot be written": (["generate", "--replay", "{bad}/nothing.txt/run.html"], "cannot write to"),
+    "replay that is no page": (["generate", "--replay", "{bad}/run.txt"], "expected a name that ends in .html"),
     "no length": (["generate", "--length", "0"], "length=0"),
     "a block beyond 64 bits": (["generate", "--block-length", "99999999999999999999"], "block_length=99999"),
     "a device without numbers": (["generate", "--device", "meta"], "device='meta': PyTorch sees no such device"),
@@ -364,7 +365,7 @@ def test_new_tokens_in_blocks(run, net):
 
 
 @pytest.mark.parametrize("args, part", [
-    (["--chat"], "--prompt"), (["--chat", "--prompt", "x", "--length", "9"], "--chat and --length"),
+    (["--chat"], "expected what the user says"), (["--chat", "--prompt", "x", "--length", "9"], "--chat and --length"),
     (["--chat", "--prompt", "x", "--infill", "a [MASK*2]"], "--chat and --infill"),
     (["--infill", "no blank"], "no blank in it"), (["--infill", "The [MASK*12", "--prompt", "x"], "no blank in it"),
     (["--infill", "The <mask> of another"], "no blank in it"), (["--prompt", "x", "--chat"], "no chat template"),
@@ -416,3 +417,35 @@ def test_a_prompt_and_a_policy_need_no_option_names(run):
     little = ["--budget", 4, "--length", 24, "--json"]
     short = run("generate", "It was", "-p", "prism", *little)
     assert short == run("generate", "--prompt", "It was", "--policy", "prism", *little)
+
+
+def test_what_is_finished_is_printed_when_a_run_is_stopped(net, monkeypatch, capsys):
+    from navira.cli import main
+    from navira.sampling import sample
+
+    def stopped(*args, first=0, **kw):
+        if first: raise KeyboardInterrupt
+        return sample(*args, first=first, **kw)
+
+    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    monkeypatch.setattr("navira.sampling.sample", stopped)
+    with pytest.raises(SystemExit) as e: main("generate -n 40 --budget 2 --length 8 --json".split())
+    printed = capsys.readouterr()
+    assert e.value.code == 130 and printed.err.strip() == "navira: stopped with 32 of 40 texts"
+    assert [json.loads(l)["sample"] for l in printed.out.splitlines()] == list(range(32))
+
+
+def test_many_texts_are_those_of_one_call(run, net):
+    from navira import sample
+
+    rows = [json.loads(l) for l in run(*"generate -n 34 --policy prism --budget 4 --length 8 --json".split()).splitlines()]
+    assert [r["sample"] for r in rows] == list(range(34))
+    assert [r["tokens"] for r in rows] == sample(net, "prism", 4, 34, length=8).tokens.tolist()
+
+
+@pytest.mark.parametrize("prompt, warned", [("Привет, как дела?", "pieces"), ("It was a dark night", "")])
+def test_a_prompt_in_letters_that_the_model_never_saw_is_told(prompt, warned, net, monkeypatch, capsys):
+    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    assert typed("generate", prompt, "--budget", 2, "--length", 64) == 0
+    said = capsys.readouterr().err
+    assert warned in said and bool(said) == bool(warned)

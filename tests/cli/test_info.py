@@ -66,6 +66,8 @@ def test_info_on_a_model_of_the_transformers_library(kind, facts, pytestconfig, 
     code, printed = said(capsys, "info", str(folder))
     words = " ".join(printed.out.split())
     assert code in (0, None) and "quality head none" in words and not [f for f in facts if f not in words], printed
+    runs, other = words.split("not with this model: prism, ")
+    assert runs.index("llada-low-confidence") < runs.index("backbone") and "needs a quality head" in other
     model = load(folder)
     sizes = [int(words.split(f"{part} ")[1].split()[0].replace(",", "")) for part in ("body", "vocabulary")]
     assert sum(sizes) == n_params(model.net) and min(sizes) > 0

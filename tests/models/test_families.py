@@ -130,10 +130,12 @@ def test_remedi_is_not_taken_for_llada(golden, tmp_path):
     with says(ValueError, 'not the weights of this configuration', 'unexpected', 'blocks_upm'): navira.load(folder)
 
 def test_a_llama_that_was_never_adapted(golden, tmp_path):
-    "Its tokenizer has no mask; DiffuGPT's and DiffuLLaMA's have one"
+    "Its tokenizer has no mask, or one that was added; DiffuGPT's and DiffuLLaMA's have one, and their configurations"
     folder = unmasked(golden, tmp_path)
     with says(ValueError, 'which token is the mask?'): navira.load(folder)
     with pytest.warns(UserWarning, match='left to right.*noise.*adapted'): navira.load(folder, mask_id=277)
+    masked = changed(golden, tmp_path / 'masked', 'diffullama', return_dict=None)
+    with pytest.warns(UserWarning, match='left to right.*noise.*adapted'): navira.load(masked)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         for kind in ('diffugpt', 'diffullama'): assert navira.load(golden / kind).shift
