@@ -158,7 +158,7 @@ def first_lines(e: BaseException, most: int = 300) -> str:
 def open_tokenizer(
     path: str | os.PathLike, # a tokenizer.json
 ) -> Tokenizer:
-    "A tokenizer that neither cuts nor fills up a text, whatever its file says. `ValueError` naming a file that is none."
+    "One that neither cuts nor fills up a text, whatever its file says. `ValueError` naming a file that is none."
     with guarded(f'{path}: not a readable tokenizer'): return uncut(Tokenizer.from_file(str(check_file(path))))
 
 def uncut(

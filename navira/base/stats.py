@@ -123,7 +123,8 @@ def bootstrap(
 
 # %% ../../nbs/base/stats.ipynb #34071f2e
 def _between(low: float, high: float, how: str) -> str:
-    return '' if math.isnan(low) else f' [{low:{how}}, {high:{how}}]'
+    if math.isnan(low): return f' [no interval below {FEW} samples]'
+    return f' [{low:{how}}, {high:{how}}]'
 
 @dataclass(frozen=True, eq=False)
 class Ratio:

@@ -140,7 +140,7 @@ class Navira(LM):
     def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
         if not continuation: return 0., self.greedy
         if self.model.mask_id in continuation:
-            raise ValueError('a continuation with the mask token in it: a model gives the mask no probability; expected text')
+            raise ValueError('a continuation with the mask token in it, which no model writes; expected text')
         if (room := self.max_length - len(continuation)) < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most {self.max_length}, '
                              'which the model was trained for')

@@ -150,7 +150,7 @@ _FREE = {'r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_o
          'auto_mapping', 'task_type', 'revision', 'peft_version', 'fan_in_fan_out'}
 
 def _check_adapter(config: dict, path: Path) -> None:
-    "ValueError for an adapter of another kind than ours: its base may be changed, its patterns and ranks have no bound."
+    "ValueError for an adapter of another kind than ours: it may change its base, or have patterns without bounds."
     names, usual = config.get('target_modules'), _peft(f'{path}: an adapter').LoraConfig().to_dict()
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise ValueError(f'{path}: target_modules={names!r:.80}: expected a list of names')

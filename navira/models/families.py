@@ -160,7 +160,7 @@ _MOST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels
 def described(
     folder: Path, # config.json, weights, a tokenizer
 ) -> dict: # what its config.json says
-    "ValueError for a size that is none or too large, a mask or end that is no token, and a pipe or device in the folder."
+    "ValueError for a size that is none or too large, for a mask or end that is no token, for a pipe or a device."
     for path in folder.iterdir():
         if path.exists() and not path.is_dir(): check_file(path)
     said = read_json(file := folder / 'config.json')

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from ..base.checks import check_int
-from ..base.files import uncut
+from ..base.files import guarded, uncut
 from ..diffusion import Forward
 from .denoiser import in_full, places, shadows_see
 from .layers import full
@@ -135,7 +135,7 @@ class TransformersLM(nn.Module):
         net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it, read by `wrap`
         self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
         if (own := self.tokenizer) is not None:  # what a sentence encoder's file says would cut our texts off
-            uncut(own)
+            with guarded('tokenizer'): uncut(own)
         self.quality: LinearQuality | None = None
         self.trains: set[str] | None = None          # parameters that a fine-tuning trains and saves; None: all
 

@@ -12,7 +12,7 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, ClassVar
+from typing import Any, cast, ClassVar, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -260,11 +260,13 @@ def read_run(
     return run
 
 # %% ../../nbs/training/settings.ipynb #b9ad1def
+_Config = TypeVar('_Config', bound=LoopConfig)
+
 def read_config(
-    kind: type, # `TrainConfig`, `FinetuneConfig`, ...
+    kind: type[_Config], # `TrainConfig`, `FinetuneConfig`, ...
     path: str | Path | None = None, # a .toml or .json file
     **flags, # what goes over the file; None means not given
-) -> LoopConfig:
+) -> _Config:
     """The settings of a run; one that is in `out` keeps those that are not given.
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
     given = (_settings_file(Path(path)) if path is not None else {}) | {k: v for k, v in flags.items() if v is not None}

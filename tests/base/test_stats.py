@@ -72,8 +72,8 @@ def test_below_eight_there_is_no_interval():
         assert all(map(math.isnan, bootstrap(np.arange(20), np.arange(20) < n)))
         assert np.isnan(resampled(np.arange(n))[1:]).all()
     assert not any(map(math.isnan, bootstrap(np.arange(8)))) and FEW == FEW == 8
-    p = Perplexity(torch.ones(3), torch.ones(3)); assert '[' not in repr(p) and 'nan' not in repr(p)
-    assert '[' in repr(Perplexity(torch.rand(8), torch.ones(8)))
+    said = [repr(Perplexity(torch.rand(n), torch.ones(n))) for n in range(1, 10)]
+    assert ['no interval below 8 samples' in text for text in said] == [True] * 7 + [False] * 2
 
 def test_bootstrap():
     v, w = np.random.default_rng(0).random((2, 50)) + 1
@@ -91,7 +91,8 @@ def test_student_quantiles():
 def test_ratio():
     part, whole = torch.tensor([1, 2, 0]), torch.tensor([2, 2, 0])      # the last sample had no chance
     r = Ratio(part, whole)
-    assert r.value == 3/4 == float(r) and all(map(math.isnan, r.interval())) and repr(r) == 'Ratio(0.75, 3 samples)'
+    assert r.value == 3/4 == float(r) and all(map(math.isnan, r.interval()))
+    assert repr(r) == 'Ratio(0.75 [no interval below 8 samples], 3 samples)'
     r = Ratio(part.repeat(4), whole.repeat(4)); lo, hi = r.interval()
     assert (lo, hi) == bootstrap([1, 2, 0] * 4, [2, 2, 0] * 4) and lo < 3/4 < hi and '12 samples' in repr(r)
 

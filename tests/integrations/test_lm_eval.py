@@ -66,7 +66,8 @@ def test_a_request_that_makes_no_sense_is_one_sentence(lm, asked, parts):
     with says(ValueError, *parts): lm.generate_until([ask('generate_until', 'The man', asked)])
 
 def test_a_continuation_with_the_mask_in_it_is_refused(lm):
-    with says(ValueError, 'mask', 'expected text'): lm.loglikelihood([ask('loglikelihood', 'The man', ' opened<|mask|>')])
+    with says(ValueError, 'mask', 'expected text'):
+        lm.loglikelihood([ask('loglikelihood', 'The man', ' opened<|mask|>')])
 
 def test_the_command_line(tasks, tmp_path):
     command = [sys.executable, '-m', 'navira.cli', 'lm-eval', '--model_args', 'policy=mdlm,budget=4,draws=4', '--tasks',

@@ -613,7 +613,8 @@ def test_a_damaged_tokenizer_is_named(tmp_path, content):
     with pytest.raises(ValueError, match="tokenizer.json: not a readable tokenizer"): load(tmp_path / "m")
 
 CUT = dict(direction="Right", max_length=4, strategy="LongestFirst", stride=0)
-FILLED = dict(strategy=dict(Fixed=40), direction="Right", pad_to_multiple_of=None, pad_id=0, pad_type_id=0, pad_token="a")
+FILLED = dict(strategy=dict(Fixed=40), direction="Right", pad_to_multiple_of=None,
+              pad_id=0, pad_type_id=0, pad_token="a")
 
 def edited(tmp_path, **said):
     "The embedded model, its tokenizer.json changed."

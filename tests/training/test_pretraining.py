@@ -176,7 +176,7 @@ def test_a_validation_tail_without_text(tmp_path):
         (lambda s: s | dict(ema={k: v[..., :1] for k, v in s['ema'].items()}), r'ema: .* expected \['),
         (lambda s: s | dict(model=[1]), 'model: expected the'),
         (lambda s: s | dict(model={k: v * math.nan for k, v in s['model'].items()}), 'model: .* holds NaN'),
-        (lambda s: s['optimizer']['param_groups'][0].update(amsgrad=True) or s, 'optimizer: amsgrad=True, expected False'),
+        (lambda s: s['optimizer']['param_groups'][0].update(amsgrad=True) or s, 'amsgrad=True, expected False'),
         (lambda s: s | dict(optimizer={}), 'optimizer: expected'), (
             lambda s: (
                 s

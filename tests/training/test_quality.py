@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from navira.training.card import _believed
-from navira.training.quality import _corrected_record, _judged_record, auroc, auroc_interval, correct_fills, Corrected, Judged, reliability
+from navira.training.quality import (
+    _corrected_record, _judged_record, auroc, auroc_interval, correct_fills, Corrected, Judged, reliability)
 from helpers.training import one_thread, table, tiny_model  # noqa: F401
 
 @settings(max_examples=40, deadline=None)
