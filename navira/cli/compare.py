@@ -363,7 +363,7 @@ def _seen(last, n: int) -> str: # the cells of the largest budget, n samples eac
     if goal not in last or len(last) < 2: return ''
     ordered = last.sort_values(goal, ascending=goal == 'perplexity')
     best, worst = ordered.iloc[0], ordered.iloc[-1]
-    said = {'perplexity': '{} has a perplexity of {:.0f}', 'solved': '{} solves {:.1%}', 'recovered': '{} recovers {:.1%}'}
+    said = dict(perplexity='{} has a perplexity of {:.0f}', solved='{} solves {:.1%}', recovered='{} recovers {:.1%}')
     both = ', '.join(said[goal].format(c.label, c[goal]) for c in (best, worst))
     ends = [c[f'{goal}_{end}'] for c, end in ((best, 'lo'), (best, 'hi'), (worst, 'lo'), (worst, 'hi'))]
     if any(map(math.isnan, ends)): told = f'{n} samples are too few for intervals'
