@@ -23,17 +23,23 @@ __all__ = ['chat']
 def _templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     "A conversation in the tokenizer's template. ValueError, in the template's words, for what it refuses."
     try:
-        with _within(5.): return tok.apply_chat_template(talk, tokenize=False, **how)
+        with _within(5., 2**29): return tok.apply_chat_template(talk, tokenize=False, **how)
     except Exception as e:     # of the template's language, or of what it calls
         raise ValueError(f"messages: the model's chat template refuses them ({e}); "
                          'expected roles, in an order, that it has') from None
 
+def _peak() -> int: # bytes of memory that this process has had
+    try: import resource
+    except ImportError: return 0     # Windows does not say
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+
 @contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    "TimeoutError where Python inside takes longer: a template may loop as it likes."
-    end, before = time.monotonic() + seconds, sys.gettrace()
+def _within(seconds: float, size: int) -> Iterator[None]:
+    "TimeoutError where Python inside takes longer, or so many bytes more: a template may loop as it likes."
+    end, most, before = time.monotonic() + seconds, _peak() + size, sys.gettrace()
     def look(*_):
         if time.monotonic() > end: raise TimeoutError(f'it takes longer than {seconds:g} s')
+        if _peak() > most: raise TimeoutError(f'it takes more than {size >> 20} MB')
         return look
     sys.settrace(look)
     try: yield

@@ -27,7 +27,8 @@ def test_an_answer_is_what_sample_writes_after_it(model):
 @pytest.mark.parametrize('template, word', [
     ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'), ('{% if %}', 'Expected'),
     ('{% include "x" %}', 'loader'),
-    ('{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}', 'longer than 5 s')])
+    ('{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}', 'longer than 5 s'),
+    ('{% set n = namespace(x="a") %}{% for i in range(50) %}{% set n.x = n.x + n.x %}{% endfor %}', 'it takes')])
 def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch, template, word):
     monkeypatch.setattr(model.text_tokenizer, 'chat_template', template)
     with says(ValueError, 'messages', word): navira.chat(model, 'the house', max_new_tokens=4)

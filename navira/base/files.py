@@ -166,5 +166,5 @@ def uncut(
 ) -> Tokenizer: # the same
     tok.no_truncation()
     tok.no_padding()
-    tok.encode('')     # panics now, not at the first prompt, where it puts a token around a text that it lacks
+    tok.encode('')     # a template with a token that is not there panics now, and not at the first prompt
     return tok

@@ -148,8 +148,9 @@ def check_finite(
     for name, w in weights:
         if w.is_meta or not w.is_floating_point() or w.element_size() == 1 or _is_finite(w): continue
         what = "NaN" if w.isnan().any() else "infinity"
+        why = ", or float16 is too small for it" if w.dtype == torch.float16 else ""
         raise ValueError(f"{file}: {name} holds {what}; expected finite weights. Its training has diverged, or the "
-                         "file is damaged" + ", or float16 is too small for it" * (w.dtype == torch.float16))
+                         f"file is damaged{why}")
 
 def _is_finite(w: Tensor) -> bool: return not w.numel() or all(map(math.isfinite, torch.stack(w.aminmax()).tolist()))
 

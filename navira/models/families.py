@@ -165,6 +165,7 @@ def described(
         if path.exists() and not path.is_dir(): check_file(path)
     said = read_json(file := folder / 'config.json')
     for k, value in said.items():
+        if value is None and k != 'vocab_size': continue        # GPT-Neo's intermediate_size: what its network takes
         for names, most in _MOST.items():
             if re.fullmatch(names, k): check_int(f'{file}: {k}', value, 1, high=most)
     if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
