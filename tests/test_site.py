@@ -162,6 +162,14 @@ def test_search_finds_a_function(visit):
     p.keyboard.press('Enter'); p.wait_for_load_state()
     assert 'plackett_luce' in p.locator('main').inner_text()
 
+def test_search_works_in_a_page_that_was_opened_as_a_file(browser):
+    p = browser.new_page()
+    p.goto((site/'index.html').as_uri())
+    p.keyboard.press('/')
+    p.keyboard.type('plackett_luce')
+    p.locator('.smalldocs-search-results a').first.wait_for(timeout=10_000)
+    p.close()
+
 CONTRAST = """e => {
     const rgb = c => c.match(/[\\d.]+/g).map(Number), weights = [.2126, .7152, .0722];
     const linear = v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;

@@ -165,6 +165,23 @@ def lead_somewhere(text, page, places, source):
     text = re.sub(r'href="((?:\./)?\.\./[^"]+)"', file, text)
     return re.sub(r'href="([^"#:]+\.html)#([^"]+)"', place, text)
 
+FETCHED = 'const r = await fetch(offset + "search.json");\n      index = await r.json();'
+LOADED = """await new Promise((done, failed) => {
+        const s = document.createElement("script");
+        Object.assign(s, {src: offset + "search.js", onload: done, onerror: failed});
+        document.head.append(s);
+      });
+      index = window.searchIndex;"""
+
+def search_from_a_script(out):
+    "smalldocs fetches its index, which a browser refuses a page that was opened as a file; a script it loads."
+    for p in out.rglob('smalldocs.js'):
+        text = p.read_text(encoding='utf-8')
+        if FETCHED not in text: sys.exit(f'{p}: smalldocs loads its index in another way now')
+        p.write_text(text.replace(FETCHED, LOADED), encoding='utf-8')
+        index = (out/'search.json').read_text(encoding='utf-8')
+        (out/'search.js').write_text(f'window.searchIndex = {index};', encoding='utf-8')
+
 def finish(out, cfg):
     "Rewrite the rendered pages and styles in place."
     base, source = f'{cfg.doc_host}{cfg.doc_baseurl}/', f'{cfg.git_url}/blob/{cfg.branch}'
@@ -207,6 +224,7 @@ def main():
     out = proc/cfg.doc_path.name
     shutil.copytree(kx, out/'site_libs'/'katex', dirs_exist_ok=True)
     finish(out, cfg)
+    search_from_a_script(out)
     mend_anchors(out)
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(out, cfg.doc_path)

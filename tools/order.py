@@ -4,7 +4,8 @@
     python tools/order.py --check    # exit 1 if it differs, or if a notebook is missing from the list
 
 A room is a notebook, named by its path in nbs/ without the suffix. A module imports only from rooms above its own in
-ORDER (tests/test_house.py). The site reads in the same order, except that the sections in READ_LAST follow the others.
+ORDER (tests/test_house.py). The site reads in the same order, except that the sections in READ_LAST follow the others,
+and the rooms in READ_IN stand in another section.
 """
 import argparse, json, re, sys
 from pathlib import Path
@@ -44,6 +45,7 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
     'The command line': ['cli/app', 'cli/generate', 'cli/solve', 'cli/compare', 'cli/experiments', 'cli/training',
         'cli/info'],
 }
+READ_IN = {'07_sampling': 'The paper'}     # a chapter that imports from rooms of a later section
 READ_LAST = ['Foundations', 'Reference', 'The command line']
 
 def rooms():
@@ -84,7 +86,9 @@ def sidebar():
              '    collapse-level: 2', '    contents:', '      - text: "Home"', '        href: index.ipynb']
     last = [s for s in READ_LAST if s in ORDER]
     for section in [*(s for s in ORDER if s not in last), *last]:
-        there = [room for room in ORDER[section] if (nbs/f'{room}.ipynb').exists()]
+        listed = [room for room in rooms() if READ_IN.get(room, section) == section and
+                  (room in ORDER[section] or room in READ_IN)]
+        there = [room for room in listed if (nbs/f'{room}.ipynb').exists()]
         if not there: continue
         lines += [f'      - section: {section}', '        contents:', *(line for room in there for line in entry(room))]
     return '\n'.join(lines) + '\n'

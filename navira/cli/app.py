@@ -35,8 +35,8 @@ _GROUPS = {'Write': 'generate fill solve', 'Compare': 'compare sweep evaluate re
            'Train': 'train finetune adapt critic', 'Look up': 'info reference help'}
 _COMMANDS = {'sample': 'generate', 'infill': 'fill', 'eval': 'evaluate'}     # words that others use, and ours
 _OPTIONS = {'--steps': '--budget counts forward passes, as in --budget 16',
-            '--temperature': 'hyper-parameters are given by --set, as in --set temperature=.5, --set tau=.1 (how random '
-                             'remasking is) or --set top_p=.7; `navira info POLICY` lists those of a policy'}
+            '--temperature': 'hyper-parameters are given by --set, as in --set temperature=.5, --set tau=.1 (how '
+                             'random remasking is) or --set top_p=.7; `navira info POLICY` lists those of a policy'}
 
 class _Commands(typer.core.TyperGroup):
     "The commands in groups, each with its whole sentence; a word that others use leads to ours."

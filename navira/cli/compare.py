@@ -348,11 +348,12 @@ def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> P
         shown = _pair({k: cells[k].policy for k in took}, [k for k, (gone, _) in took.items() if gone.any()])
         gone, new = took[shown[-1]]
         text = int((gone & new).sum((0, 2)).argmax())
-    else: text, shown = found[0], [c.key for c in found[1:]]
+        why = ', which {} remasked most' if gone.any() else ''
+    else: text, shown, why = found[0], [c.key for c in found[1:]], ', the first that tells them apart'
     (left, row), *right = [again(st, k, text, net) for k in shown]
     names, cell = [cells[k].label for k in shown], cells[shown[0]]
-    why = 'the first that tells them apart' if found else f'the one that {names[-1]} remasked most'
-    title = f'{"" if right else names[0] + ", "}{cell.budget} forward passes, seed {cell.seed}, sample {text} ({why})'
+    title = f'{"" if right else names[0] + ", "}{cell.budget} forward passes, seed {cell.seed}, sample {text}'
+    title += why.format(names[-1])
     other = right[0][0] if right else None
     return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
 

@@ -192,7 +192,7 @@ def report(
     folder: Annotated[Optional[Path], typer.Option('--out', help=_REPORT)] = None,
     reference: Annotated[Optional[str], typer.Option(help=_WHOSE + _OF_CONFIG)] = None,
     eos: Annotated[Optional[str], typer.Option(help=_EOS + _OF_CONFIG)] = None,
-    everything: Annotated[bool, typer.Option('--print', help="Print every table, instead of the paper's claims.")] = False,
+    everything: Annotated[bool, typer.Option('--print', help='Print every table, not the claims alone.')] = False,
     own: _Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."

@@ -102,7 +102,8 @@ def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json
         shown = tokens if text is None else text
         if not as_json: print(_shown(f'{head}seed {res.seed}, sample {res.first + i}\n{shown}\n')); continue
         start = dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | about
-        run = dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=res.first + i, n_forward=ran, charged=res.charged)
+        run = dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=res.first + i, n_forward=ran,
+                   charged=res.charged)
         print(json.dumps(start | run | dict(tokens=tokens)))
 
 def _texts(res, answers: bool) -> list[str | None]: # None: the model has no tokenizer
@@ -112,7 +113,8 @@ def _texts(res, answers: bool) -> list[str | None]: # None: the model has no tok
 # %% ../../nbs/cli/generate.ipynb #9530b909
 @app.command()
 def generate(
-    text: Annotated[Optional[str], typer.Argument(help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
+    text: Annotated[Optional[str], typer.Argument(
+        help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
     prompt: Annotated[list[str], typer.Option(help='The same, and may be repeated: -n texts of each.')] = [],
     prompts: Annotated[Optional[Path], typer.Option(help='File with a prompt a line, or .jsonl with a "prompt" '
                                                     'in each object.')] = None,
@@ -166,11 +168,11 @@ def generate(
             some = texts[res.first:res.first + len(res)]
             _print_samples(res, dict(policy=label, hyper=given), first, some, as_json, answers=chat)
             done.append(res)
-        if replay: others_done = [next(_sampled(net, *run, budget, seed, length, asked, replay, how)) for run in runs[1:]]
+        other = [next(_sampled(net, *r, budget, seed, length, asked, replay, how)) for r in runs[1:]]
     except KeyboardInterrupt:
         _tell(f'navira: stopped with {sum(map(len, done))} of {total} texts', err, style='bold')
         raise typer.Exit(130) from None
-    if replay: _write_replay(replay, [done[0], *others_done], label, beside)
+    if replay: _write_replay(replay, [done[0], *other], label, beside)
 
 def _templated(net, texts: list[str], new: int | None) -> tuple[Any, list[list[int]], int]: # model, prompts, tokens
     from navira.chatting import _answering, _room, chat_ids
@@ -227,10 +229,11 @@ def _sampled(net, label: str, rule, n: int, budget: int, seed: int, length, star
     blocks = sum(_block_steps(rule, budget, ids == net.mask_id, how['block_length']))
     with _bar() as b:
         task, size = b.add_task(label, total=blocks * n), 32 if net.device.type == 'cpu' else 256
+        tell = lambda k: b.advance(task, k)
         for k in range(0, n, size):
             some = first and first[k:k + size]
-            res = sample(net, rule, budget, min(size, n - k), seed, length, some, trace=replay is not None and k == 0,
-                         first=k, progress=lambda k: b.advance(task, k), **how)
+            res = sample(net, rule, budget, min(size, n - k), seed, length, some, first=k, progress=tell,
+                         trace=replay is not None and k == 0, **how)
             b.stop()     # what is printed now goes where standard output goes
             yield res
             b.start()

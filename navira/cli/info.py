@@ -124,7 +124,7 @@ def info(
     for k in policies():
         if why := _why_not(net, k): names.setdefault(why, []).append(k)
     for why, some in names.items(): out.print(Text(f'not with this model: {", ".join(some)}: {why}\n'))
-    out.print('The first policy is the default for this model. navira info POLICY says what each of its hyper-parameters '
+    out.print('The first policy is the default for this model. navira info POLICY says what each hyper-parameter '
               'means, and NAME:key=value, as in --policy navira-onepass:score=both, sets them.', highlight=False)
 
 # %% ../../nbs/cli/info.ipynb #03dc3ad2

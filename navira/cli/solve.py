@@ -38,7 +38,8 @@ def _read(given: str) -> list[str]: # a puzzle, a file, or - for the standard in
     "The puzzles in it: a file has one a line, or a single one in several lines."
     if given == '-': text = sys.stdin.read()
     elif os.path.isfile(given): text = Path(given).read_text(encoding='utf-8')
-    elif re.search(r'\.[a-z]+$', given): raise FileNotFoundError(f'{given}: not found; expected a puzzle or a file of puzzles')
+    elif re.search(r'\.[a-z]+$', given):
+        raise FileNotFoundError(f'{given}: not found; expected a puzzle or a file of puzzles')
     else: return [given]
     whole = _boxes(text).cells == _cells(text)
     return [text] if whole or not text.strip() else [line for line in text.splitlines() if line.strip()]
@@ -61,7 +62,8 @@ def _tried(net, rule, grid, budget: int, seed: int, n: int | None, right, tell) 
     from navira.sampling import sample
     first = 0
     for size in _BATCHES if n is None else (n,):
-        res = sample(net, rule, budget, size, seed, prompt=torch.from_numpy(grid), trace=True, first=first, progress=tell)
+        res = sample(net, rule, budget, size, seed, prompt=torch.from_numpy(grid), trace=True, first=first,
+                     progress=tell)
         solved = right(res)
         if solved.any(): break
         first += size
@@ -90,8 +92,8 @@ def _report(s, puzzle, res, tries: int, solved: int, label: str, given: dict, as
     return k
 
 # %% ../../nbs/cli/solve.ipynb #63e48cf9
-_PUZZLE = ('Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, one a line, or - for the '
-           'standard input. Several may be given.')
+_PUZZLE = ('Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, one a line, or - for '
+           'the standard input. Several may be given.')
 _SOLVING = f'Sampling policy, or NAME:key=value+key=value; {_SOLVER} if not given.'
 _HOW_OFTEN = f'Tries, side by side; if not given, one after another until the puzzle is solved, at most {_TRIES}.'
 
@@ -123,18 +125,17 @@ def solve(
     net = _load(model, _device(device), None)
     for s, _ in puzzles: check_grids('solve', s, net)
     fits(net, rule)
-    done = 0
-    for s, grid in puzzles:
+    def attempt(s, grid) -> bool: # was it solved?
         if (grid < s.n).all():
             _tell('every cell is given, and the rules hold: nothing is left to solve')
-            done += 1
-            continue
+            return True
         right = lambda res: is_solved(s, res.tokens.cpu().numpy(), grid[None])
         with _bar() as b:
             task = b.add_task(label, total=None)
             res, tries, solved = _tried(net, rule, grid, budget, seed, n, right, lambda k: b.advance(task, k))
         k = _report(s, grid, res, tries, solved, label, given, as_json)
-        done += solved > 0
         if replay: res.replay(replay, row=k, title=f'{label}, budget {budget}, seed {seed}, sample {res.first + k}')
+        return solved > 0
+    done = sum([attempt(*p) for p in puzzles])
     if len(puzzles) > 1 and not as_json: _tell(f'{done} of {len(puzzles)} puzzles solved')
     if done < len(puzzles): raise typer.Exit(1)

@@ -96,8 +96,8 @@ def paired(r: Results) -> Table:
         if p.name == base or not there: continue
         q = next((q for q in there if q.setting == p.setting), there[0])
         curve = there if len(there) > 1 else [q for q in r.points if q.name == base]
-        solved = lambda: [number(p.solved - q.solved, lambda v: 100 * v)]
-        rows.append((p.name, p.budget, p.setting, *(solved() if r.of_puzzles else _against(p, q, curve))))
+        numbers = [number(100 * (p.solved - q.solved))] if r.of_puzzles else _against(p, q, curve)
+        rows.append((p.name, p.budget, p.setting, *numbers))
     if not rows: raise Missing(f'another policy with the budgets of {base}')
     said = ('solved, difference (points)',) if r.of_puzzles else (
         'ratio of perplexities', 'difference of entropies', 'ratio at equal entropy')

@@ -230,9 +230,9 @@ def test_compare_side_by_side(policies, shown, tmp_path):
         == 0
     )
     d = data_of((tmp_path / "replay.html").read_text())
-    assert [p["name"] for p in d["panels"]] == shown and "24 forwards, seed 1, sample " in d["title"]
+    assert [p["name"] for p in d["panels"]] == shown and "24 forward passes, seed 1, sample " in d["title"]
     texts = {c["label"]: c["texts"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]}
-    row = int(d["title"].split()[-1])
+    row = int(d["title"].split("sample ")[1].split(",")[0])
     for p in d["panels"]:
         assert "".join(d["vocab"][i] for i in list(states(p))[-1][0]) == texts[p["name"] or policies][row]
 

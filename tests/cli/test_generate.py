@@ -438,7 +438,8 @@ def test_what_is_finished_is_printed_when_a_run_is_stopped(net, monkeypatch, cap
 def test_many_texts_are_those_of_one_call(run, net):
     from navira import sample
 
-    rows = [json.loads(l) for l in run(*"generate -n 34 --policy prism --budget 4 --length 8 --json".split()).splitlines()]
+    printed = run(*"generate -n 34 --policy prism --budget 4 --length 8 --json".split())
+    rows = [json.loads(l) for l in printed.splitlines()]
     assert [r["sample"] for r in rows] == list(range(34))
     assert [r["tokens"] for r in rows] == sample(net, "prism", 4, 34, length=8).tokens.tolist()
 
