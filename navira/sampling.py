@@ -601,7 +601,7 @@ def fits(model: Model, rule: Policy, length: int | None = None) -> None:
 def _default_policy(model: Any) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
     "What reads best (`which_policy`, \"The default\"), or LLaDA's policy if the model has no quality head."
     if getattr(model, 'quality', True) is None: return 'llada-low-confidence', {}
-    return 'remdm-cap', dict(eta=.04, top_p=.5)
+    return 'remdm-cap', dict(top_p=.5)
 
 def _check_model(model) -> None:
     "ValueError for what is no model of this library, with what to pass."

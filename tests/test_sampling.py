@@ -232,7 +232,7 @@ def test_without_a_named_policy_the_model_chooses(pytestconfig, embedded):
     assert sample(model, budget=4, length=8).policy == 'llada-low-confidence'
     assert navira.fill('the ___', model=model).policy == 'llada-low-confidence'
     assert sample(embedded, budget=4, length=8).policy == navira.fill('the ___').policy == (
-        'remdm-cap, eta=0.04, top_p=0.5')
+        'remdm-cap, top_p=0.5')
     assert 'top_p=0.9' in sample(embedded, budget=4, length=8, top_p=.9).policy
     parts = 'navira finetune --model FOLDER --lora 16', 'load(head=) or --head', 'llada-low-confidence'
     with says(ValueError, *parts): sample(model, 'prism', 4)

@@ -138,7 +138,7 @@ _POLICIES = ("Names, each also as NAME:key=value+key=value, or 'all' that the mo
              'llada-low-confidence for a model without a quality head.')
 _REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
 _BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
-_DEFAULT = 'backbone,prism,navira-det,navira-piecewise,remdm-cap:eta=.04+top_p=.5'
+_DEFAULT = 'backbone,prism,navira-det,navira-piecewise,remdm-cap:top_p=.5'
 _TASK = ('Something with a right answer: sudoku-35, or another number of given cells, by the Sudoku model; infill, the '
          'middle of paragraphs of --real.')
 _N = 'Texts a cell; 12 if not given, with --full 32, or 16 for a model longer than 128 tokens.'
