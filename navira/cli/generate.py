@@ -55,7 +55,7 @@ def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, 
     if budget is not None: enough(rule, budget)
     return label, rule, given
 
-def _default(net, pairs: list[str], budget: int) -> tuple[str, Any, dict[str, Any]]:
+def _default(net, pairs: list[str], budget: int | None) -> tuple[str, Any, dict[str, Any]]:
     "As `_ruled`, of what the model takes if no policy is named; --set replaces its hyper-parameters."
     from navira.sampling import _default_policy
     name, usual = _default_policy(net)
@@ -249,7 +249,7 @@ def _write_replay(path: Path, done, policy: str, beside: str | None) -> None:
 def fill(
     text: Annotated[str, typer.Argument(help='A text with blanks, each written ___.')],
     n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')] = 1,
-    tokens: Annotated[Optional[int], typer.Option(help='Tokens a blank; `navira.fill` chooses if not given.')] = None,
+    tokens: Annotated[Optional[int], typer.Option(help='Tokens a blank; if not given, one to three for ___, the likeliest.')] = None,
     policy: _Policy = None,
     budget: Annotated[Optional[int], typer.Option(help='Forward passes; `navira.fill` chooses if not given.')] = None,
     seed: _Seed = 0,
