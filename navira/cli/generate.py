@@ -249,7 +249,7 @@ def _write_replay(path: Path, done, policy: str, beside: str | None) -> None:
 def fill(
     text: Annotated[str, typer.Argument(help='A text with blanks, each written ___.')],
     n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')] = 1,
-    tokens: Annotated[Optional[int], typer.Option(help='Tokens a blank; if not given, one to three for ___, the likeliest.')] = None,
+    tokens: Annotated[Optional[int], typer.Option(help='Tokens a blank; if not given, one to three for ___.')] = None,
     policy: _Policy = None,
     budget: Annotated[Optional[int], typer.Option(help='Forward passes; `navira.fill` chooses if not given.')] = None,
     seed: _Seed = 0,
