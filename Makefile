@@ -11,7 +11,7 @@ TORCH_INDEX ?=
 PIP_ARGS    ?=
 PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
 
-# The demo, in two minutes; DEMO_ARGS=--full is all of its 16 cells. Or: make demo DEMO_ARGS="--budgets 8,16 -n 4" OUT=demo-small
+# The demo, in two minutes; DEMO_ARGS=--full is all of its 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 4" OUT=demo-small
 OUT       ?= demo
 DEMO_ARGS ?=
 TEST_ARGS ?=
@@ -40,7 +40,7 @@ help:  ## this list
 
 demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text (OUT=, DEMO_ARGS= of the text half)
 	@start=$$SECONDS; set -e; \
-	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,p2 --budgets 27 -n 200 --out $(OUT)/sudoku; \
+	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,llada-low-confidence,p2 --budgets 27 -n 200 --out $(OUT)/sudoku; \
 	$(OFFLINE) $(BIN)/navira compare --show 1 --out $(OUT) $(DEMO_ARGS); \
 	echo; echo "make demo took $$((SECONDS - start)) s. Open $(OUT)/sudoku/replay.html in a browser to watch both policies."
 

@@ -55,7 +55,7 @@ def fill(
     filled = list[Samples]()
     for texts in tries:
         if filled and max(map(len, _encode(model, texts))) > model.length: break
-        passes = budget or min(128, 2 * rule.passes * max(t.count(blank) for t in texts))
+        passes = min(128, 2 * rule.passes * max(t.count(blank) for t in texts)) if budget is None else budget
         prompts = [t for t in texts for _ in range(n)]
         out = sample(model, policy, passes, seed=seed, prompt=prompts, progress=progress, **hyper)
         filled.append(out)
@@ -71,20 +71,21 @@ def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids,
 
 def _likeliest(model: Model, filled: list[Samples], tries: list[list[str]], n: int) -> Samples:
     "Of each filling the try whose tokens are the likeliest."
-    scores = list[list[float]]()
+    scores, compared = list[list[float]](), torch.zeros(len(filled[0]), dtype=torch.int64)
     for out, texts in zip(filled, tries):
         x, _ = _started(model, None, None, [t for t in texts for _ in range(n)], None)
         scores.append([_likelihood(model, ids[ids >= 0], row[ids >= 0] == model.mask_id)
                        for ids, row in zip(out.tokens, x)])
+        compared += (x == model.mask_id).sum(1)     # a pass of the text for each token
     best = torch.tensor(scores).argmax(0).tolist()
     def chosen(name: str) -> list[Tensor]: # of each filling
         return [getattr(filled[k], name)[i][filled[k].tokens[i] >= 0] for i, k in enumerate(best)]
     def total(name: str) -> Any: return sum(getattr(out, name) for out in filled)
+    most = int(compared.max())
     return replace(filled[0], tokens=pad_sequence(chosen('tokens'), True, -1),
-                   around=pad_sequence(chosen('around'), True), n_steps=total('n_steps'),
-                   given=torch.stack([filled[k].given[i] for i, k in enumerate(best)]),
-                   n_forward=total('n_forward') + 1, budget=total('budget') + 1, charged=total('charged') + 1,
-                   seconds=total('seconds'))
+                   around=pad_sequence(chosen('around'), True), n_forward=total('n_forward') + compared,
+                   given=torch.stack([filled[k].given[i] for i, k in enumerate(best)]), n_steps=total('n_steps'),
+                   budget=total('budget') + most, charged=total('charged') + most, seconds=total('seconds'))
 
 def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int, most: int) -> list[str]:
     "The texts, with `blank` for each token of a blank, `one` for ___. ValueError for none, or one without a blank."

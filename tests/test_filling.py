@@ -62,12 +62,12 @@ def test_blanks_by_their_number_are_those_of_sample(embedded, text):
     'text, tokens, policy, budget',
     [
         ('a ___ b', 1, 'prism', 2),
-        ('a ___ b', None, 'prism', 2 + 4 + 6 + 1),
-        ('a ___ b', None, 'navira-det', 4 + 8 + 12 + 1),
-        (['a ______ b ___', 'a ___'], None, 'navira-det', 12 + 16 + 20 + 1),
+        ('a ___ b', None, 'prism', 2 + 4 + 6 + 1 + 2 + 3),
+        ('a ___ b', None, 'navira-det', 4 + 8 + 12 + 1 + 2 + 3),
+        (['a ______ b ___', 'a ___'], None, 'navira-det', 12 + 16 + 20 + 3 + 4 + 5),
     ],
 )
-def test_the_budget_of_a_filling_is_its_tries_and_a_pass_to_compare(embedded, text, tokens, policy, budget):
+def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(embedded, text, tokens, policy, budget):
     assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
 
 def test_a_filling_has_at_most_128_passes_by_default(embedded, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
             log_p = embedded(alone).logits(alone == embedded.mask_id).log_softmax(-1)
             scores.append(log_p[range(k), ids[where:where + k]].mean().item())
         assert out[i] == tries[max(range(3), key=scores.__getitem__)][i]
-    assert out.n_forward.equal(sum(t.n_forward for t in tries) + 1)
+    assert out.n_forward.equal(sum(t.n_forward for t in tries) + 1 + 2 + 3)
 
 def test_a_plain_blank_has_one_token_where_longer_texts_do_not_fit_or_are_traced(embedded):
     full = ' the' * (embedded.length - 1) + ' ___'
@@ -104,6 +104,7 @@ def test_a_plain_blank_has_one_token_where_longer_texts_do_not_fit_or_are_traced
         (['text=[]'], [], {}),
         (['n=0'], '___', dict(n=0)),
         (['tokens=0'], '___', dict(tokens=0)),
+        (['budget=0'], '___', dict(budget=0)),
         (['tokens=1.5'], '___', dict(tokens=1.5)),
         (['at most 128'], '___', dict(tokens=10**9)),
         (['longer than the 128'], 'a ___ b', dict(tokens=128)),

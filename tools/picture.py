@@ -19,7 +19,9 @@ def telling(model, task, n=100):
     puzzles = task.prompts(0, n)
     runs = [navira.sample(model, p, PASSES, n, seed=0, prompt=puzzles, trace=True, progress=False) for p in POLICIES]
     wrong, right = (task.solved(r.tokens, 0) for r in runs)
-    k = int((~wrong.astype(bool) & right.astype(bool)).argmax())
+    tells = ~wrong.astype(bool) & right.astype(bool)
+    assert tells.any(), f'no puzzle of {n} tells {POLICIES} apart'
+    k = int(tells.argmax())
     return k, puzzles[k], [r.trace for r in runs]
 
 def clashing(grid):
@@ -59,7 +61,11 @@ if __name__ == '__main__':
     model = navira.load('sudoku')
     task = task_of(TASK, model)
     k, puzzle, traces = telling(model, task)
-    frames = [frame(puzzle, k, traces, t).quantize(32) for t in range(PASSES + 1)]
+    frames = [frame(puzzle, k, traces, t) for t in range(PASSES + 1)]
+    every = Image.new('RGB', (frames[0].width, frames[0].height * len(frames)))     # a palette of all frames' colours
+    for t, f in enumerate(frames): every.paste(f, (0, t * f.height))
+    palette = every.quantize(128)
+    frames = [f.quantize(palette=palette, dither=0) for f in frames]
     folder = Path(__file__).resolve().parent.parent/'nbs'/'images'
     folder.mkdir(exist_ok=True)
     times = [1200] + [350] * (PASSES - 1) + [4000]

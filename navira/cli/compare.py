@@ -369,9 +369,10 @@ def _seen(last, n: int) -> str: # the cells of the largest budget, n samples eac
     ends = [c[f'{goal}_{end}'] for c, end in ((best, 'lo'), (best, 'hi'), (worst, 'lo'), (worst, 'hi'))]
     if any(map(math.isnan, ends)): told = f'{n} samples are too few for intervals'
     elif ends[1] < ends[2] or ends[3] < ends[0]: told = 'their intervals do not overlap'
-    else: told = f'their intervals overlap, so {n} samples each cannot tell them apart'
-    entropy = ' (look at entropy, too: it falls with perplexity)' if goal == 'perplexity' else ''
-    return f'Seen at {last.budget.max()} passes: {both}; {told}{entropy}.'
+    else: told = 'their intervals overlap'
+    if goal == 'perplexity':
+        told += f'. Their entropies are {best.entropy:.2f} and {worst.entropy:.2f} nats, and perplexity falls with entropy'
+    return f'Seen at {last.budget.max()} passes: {both}; {told}.'
 
 # %% ../../nbs/cli/compare.ipynb #c7802827
 def _telling(st, last, n: int) -> tuple | None: # number of a puzzle, a row of the table for each policy
