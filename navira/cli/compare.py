@@ -371,7 +371,7 @@ def _seen(last, n: int) -> str: # the cells of the largest budget, n samples eac
     elif ends[1] < ends[2] or ends[3] < ends[0]: told = 'their intervals do not overlap'
     else: told = 'their intervals overlap'
     if goal == 'perplexity':
-        told += f'. Their entropies are {best.entropy:.2f} and {worst.entropy:.2f} nats, and perplexity falls with entropy'
+        told += f'. Entropies: {best.entropy:.2f} and {worst.entropy:.2f} nats; perplexity falls with entropy'
     return f'Seen at {last.budget.max()} passes: {both}; {told}.'
 
 # %% ../../nbs/cli/compare.ipynb #c7802827
