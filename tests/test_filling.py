@@ -31,7 +31,8 @@ def test_fill(embedded):
     assert out.tokens.shape == (4, len(_encode(embedded, ['The man opened and walked in.'])[0]) + 1)
     again = fill(text, n=2, tokens=1, first=2, model=embedded)
     assert list(again) == out[2:]
-    assert list(fill([text, '______ is here, and ___.'], n=2, model=embedded))[:2] == list(fill(text, n=2))
+    by = dict(n=2, model=embedded, policy='prism')      # its count of steps changes nothing in one blank
+    assert list(fill([text, '______ is here, and ___.'], tokens=1, **by))[:2] == list(fill(text, tokens=1, **by))
     assert all(
         t.startswith(('The man', ' and')) or ' is here, and' in t for t in fill(['______ is here, and ___.'], n=3)
     )
