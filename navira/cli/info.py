@@ -38,7 +38,7 @@ def _policies_table(net) -> Table:
     from navira.registry import choices, parameters, policies
     from navira.sampling import _default_policy
     t = _two_columns('policy', 'what it is, and its hyper-parameters (--set)')
-    usual = _default_policy(net)
+    usual, _ = _default_policy(net)
     for name in sorted((k for k in policies() if not _why_not(net, k)), key=lambda k: k != usual):
         f = policies()[name]
         hypers = ' '.join(f'{k}={"|".join(choices(p)) or _default(p)}' for k, p in parameters(f).items())

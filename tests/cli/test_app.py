@@ -107,7 +107,7 @@ def test_an_own_policy_runs_in_every_command(own, run, tmp_path, monkeypatch):
     little = ["--budgets", 4, "-n", 1, "--reference", "none", "--out", tmp_path / "two", "--show", 0]
     run("compare", "--import", own, *little)
     labels = [c["label"] for c in json.loads((tmp_path / "two" / "compare.json").read_text())["cells"]]
-    assert labels == ["backbone", "prism", "navira-det", "navira-piecewise", "mine"]
+    assert labels == ["backbone", "prism", "navira-det", "navira-piecewise", "remdm-cap:top_p=.5", "mine"]
     assert data_of((tmp_path / "two" / "replay.html").read_text())["panels"][-1]["name"] == "mine"
     (tmp_path / "grid.toml").write_text(
         'n = 8\nbudgets = [4]\nlength = 16\nmetrics = ["entropy"]\n[[entries]]\npolicy = "mine"\n'

@@ -88,7 +88,7 @@ def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "args, cells, n", [([], 8, 12), (["--full"], 16, 32), (["--full", "--budgets", "8,16", "-n", "4"], 8, 4)], ids=str
+    "args, cells, n", [([], 10, 12), (["--full"], 20, 32), (["--full", "--budgets", "8,16", "-n", "4"], 10, 4)], ids=str
 )
 def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
     import navira.experiments.sweep as ex_sweep

@@ -177,4 +177,4 @@ def test_a_fine_tuned_model_says_how_it_is_used(lora, home, trained, tmp_path, p
     command = shlex.split(re.search("use it: navira (.*)", printed.out)[1])
     assert ("--head" in command) == (lora is not None)
     code, printed = said(capsys, *command, "--budget", "4", "--length", "8")
-    assert code in (0, None) and "--- navira-piecewise, " in printed.out, printed
+    assert code in (0, None) and "--- remdm-cap:top_p=.5, " in printed.out, printed

@@ -20,7 +20,7 @@ def test_a_damaged_tokenizer(home, tmp_path):
     path, good = store.folder / 'tokenizer.json', (store.folder / 'tokenizer.json').read_bytes()
     for bad in (b'', b'{"model"', b'\xff', b'[]'):
         path.write_bytes(bad)
-        with pytest.raises(ValueError, match='tokenizer.json: no readable tokenizer.*`navira sweep` command again'):
+        with pytest.raises(ValueError, match='tokenizer.json: not a readable tokenizer.*`navira sweep` command again'):
             ex_samples.texts(open_store(store.folder), store.keys[0])
         with pytest.warns(UserWarning, match='set aside as tokenizer.json.damaged'):
             ex_run.run(home.sweep, store.folder, home.model)
