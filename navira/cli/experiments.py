@@ -175,10 +175,12 @@ def _verdicts(r) -> Table: # r: the `Results` of a store
     t = Table(title='The claims of the paper', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0),
               caption=Text(made_with(r, r.points)), caption_justify='left')
     t.add_column(no_wrap=True); t.add_column()
-    for f in findings(r):
-        measured = f'{f.claim.how}: {f.number}, claimed {claimed(f.claim)}' if f.number else f'the store lacks {f.lack}'
-        claim = Text.assemble(f'{f.claim.text} ({f.claim.where})\n', (measured, 'dim'))
-        t.add_row(Text(f.verdict, 'bold'), claim)
+    tested = [f for f in findings(r) if f.number]
+    for f in tested:
+        measured = f'{f.claim.how}: {f.number}, claimed {claimed(f.claim)}'
+        t.add_row(Text(f.verdict, 'bold'), Text.assemble(f'{f.claim.text} ({f.claim.where})\n', (measured, 'dim')))
+    if left := len(findings(r)) - len(tested):
+        t.add_row(Text('not tested', 'bold'), f'{left} others; the table of claims in the report says what they lack')
     return t
 
 _REPORT = 'Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a small copy.'

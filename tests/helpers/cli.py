@@ -47,6 +47,8 @@ def net():
 @pytest.fixture
 def run(net, monkeypatch, capsys):
     "The program in this process, with the embedded model at hand; what it printed"
+    # these keep the `load` that there is when they are first imported: not the stand-in
+    import navira.training.adapting, navira.training.critic, navira.training.finetuning  # noqa: E401, F401
     from navira.cli.app import main
 
     asked = []
