@@ -1,12 +1,14 @@
 """`navira compare`: what it runs, in which order, and the files that it writes."""
-import errno, json
+import errno, json, math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from navira.cli.compare import _seen
 from navira.models.adapter import save_adapter
 from navira.models.loading import load, save
 from navira.models.transformers import LinearQuality
@@ -270,3 +272,21 @@ def test_policies_may_be_separated_by_spaces(run, tmp_path):
     how = ["--budgets", 2, "-n", 1, "--reference", "none", "--show", 0, "--out", tmp_path]
     run("compare", "--policies", "prism", "apart", *how)
     assert [c["label"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]] == ["prism", "apart"]
+
+
+@pytest.mark.parametrize(
+    "goal, best, worst, said",
+    [
+        ("solved", (0.9, 0.8, 0.95), (0.5, 0.4, 0.6), "b solves 90.0%, a solves 50.0%; their intervals do not"),
+        ("solved", (0.9, 0.5, 0.95), (0.5, 0.4, 0.6), "their intervals overlap."),
+        ("perplexity", (50, 40, 60), (90, 80, 99), "b has a perplexity of 50, a has a perplexity of 90"),
+        ("perplexity", (50, math.nan, math.nan), (90, 80, 99), "3 samples are too few for intervals"),
+    ],
+)
+def test_what_was_seen_is_said_of_the_best_and_the_worst(goal, best, worst, said):
+    rows = [
+        dict(label=label, budget=8, entropy=4.0) | dict(zip((goal, f"{goal}_lo", f"{goal}_hi"), numbers))
+        for label, numbers in (("a", worst), ("b", best))
+    ]
+    assert said in _seen(pd.DataFrame(rows), 3)
+    assert _seen(pd.DataFrame(rows[:1]), 3) == "" == _seen(pd.DataFrame(rows).drop(columns=goal), 3)

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import navira.experiments.claims as fg_claims
 import navira.experiments.readings as fg_readings
 from navira.experiments.results import mean, Missing, number, read
+from navira.experiments.samples import tokens
 from navira.experiments.readings import at_passes_run
 from navira.experiments.claims import (
     against, Claim, CLAIMS, claims, findings, no_best_temperature, paragraph, VERDICTS)
@@ -104,3 +106,14 @@ def test_claims_say_how_they_are_measured(toy):
     for page in ('nbs/numbers.ipynb',):
         text = (Path(__file__).resolve().parents[2] / page).read_text(encoding='utf-8')
         assert 'measured as' in text and CLAIMS[0].how in text and 'does not hold' in text, page
+
+def test_rare_tokens_are_those_beyond_the_most_frequent_ones_of_the_backbone(toy, monkeypatch):
+    monkeypatch.setattr(fg_claims, 'COMMON', 3)
+    texts = {n: {F: tokens(toy.store, toy.point(n, F).rows.key.iloc[0]) for F in toy.budgets(n)}
+             for n in ('MDLM backbone', 'PRISM')}
+    budgets = toy.budgets('MDLM backbone', 'PRISM')
+    counts = torch.cat([texts['MDLM backbone'][F].flatten() for F in budgets]).bincount()
+    common = counts.argsort(descending=True)[:3].tolist()
+    share = lambda n, F: np.mean([[t not in common for t in row] for row in texts[n][F].tolist()])
+    found = fg_claims.rare_tokens('MDLM backbone', 'PRISM')(toy)
+    for F in budgets: assert found[f'{F} forwards'][0] == pytest.approx(share('PRISM', F) - share('MDLM backbone', F))
