@@ -98,11 +98,7 @@ def auroc_interval(
     _, row = np.unique(row, return_inverse=True)
     rng, rows = np.random.default_rng(seed), row.max() + 1
     counts = (rng.multinomial(rows, np.full(rows, 1 / rows)) for _ in range(n))
-    found = [auroc(score, right, c[row]) for c in counts]
-    if np.isnan(found).all():
-        warnings.warn('no AUROC: the judged tokens are all right, or all wrong; more text has both', stacklevel=2)
-        return math.nan, math.nan
-    return tuple(np.nanpercentile(found, [2.5, 97.5]).tolist())
+    return tuple(np.nanpercentile([auroc(score, right, c[row]) for c in counts], [2.5, 97.5]).tolist())
 
 # %% ../../nbs/training/quality.ipynb #d7da915f
 def reliability(

@@ -19,10 +19,6 @@ def test_auroc_is_the_share_of_pairs(pairs):
     expect = np.mean([(a > b) + .5 * (a == b) for a in s[r] for b in s[~r]])
     assert auroc(s, r) == pytest.approx(expect)
 
-def test_no_interval_without_right_and_wrong_tokens():
-    with pytest.warns(UserWarning, match='all right, or all wrong'):
-        assert np.isnan(auroc_interval(np.arange(20.), np.ones(20, dtype=bool), np.arange(20))).all()
-
 def test_auroc_interval_is_wider_for_clustered_tokens():
     rng = np.random.default_rng(0)
     rows = np.repeat(np.arange(200), 8)
