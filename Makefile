@@ -33,7 +33,7 @@ INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.p
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow quick lint lab gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
+.PHONY: help house demo test test-slow quick lint lab gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -97,6 +97,9 @@ sync: $(VENV)/.test  ## notebooks -> library, sidebar and README; badges and cel
 
 readme: $(VENV)/.test  ## README.md from nbs/index.ipynb
 	$(BIN)/python tools/make_readme.py
+
+house: $(VENV)/.test  ## how large and how plain the library, the tests and the tools are (tools/house.py FOLDER: one folder)
+	@for d in navira navira/experiments tests tools; do echo "$$d"; $(BIN)/python tools/house.py $$d; done
 
 sync-check: $(VENV)/.test  ## are notebooks, library and README committed in step?
 	tools/check_sync.sh
