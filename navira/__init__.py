@@ -3,7 +3,7 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
 # The public surface, imported when first used: `navira --version` need not load torch.
-_home = {'load': 'models.loading', 'save': 'models.loading', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'integrations.generate', 'policies': 'registry', 'policy': 'registry',
+_home = {'load': 'models.loading', 'save': 'models.loading', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'hf.generate', 'policies': 'registry', 'policy': 'registry',
          'register': 'registry', 'perplexity': 'evaluation.perplexity', 'entropy': 'evaluation.diversity'}
 
 if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
@@ -16,7 +16,7 @@ if TYPE_CHECKING:     # the same for those who only read the types: a name that 
     from .core import Policy as Policy
     from .chatting import chat as chat
     from .filling import fill as fill
-    from .integrations.generate import generate_with as generate_with
+    from .hf.generate import generate_with as generate_with
     from .registry import policies as policies
     from .registry import policy as policy
     from .registry import register as register

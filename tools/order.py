@@ -41,12 +41,12 @@ ORDER = {   # a folder for each section, but for the rooms of the paper
         'experiments/infilling', 'experiments/report',
         'experiments/judged', 'experiments/literal', 'experiments/speed', 'experiments/vocabulary',
         'experiments/benchmark'],
-    'Where people work': ['integrations/generate', 'integrations/lm_eval'],
+    'Where people work': ['hf/generate', 'hf/lm_eval'],
     'The command line': ['cli/app', 'cli/generate', 'cli/solve', 'cli/compare', 'cli/experiments', 'cli/training',
         'cli/info'],
 }
 READ_IN = {'07_sampling': 'The paper'}     # a chapter that imports from rooms of a later section
-READ_LAST = ['Foundations', 'Reference', 'The command line']
+READ_LAST = ['Foundations', 'The command line']
 
 def rooms():
     "All rooms, the lowest first."

@@ -278,7 +278,7 @@ def install_reference() -> None:
 def lm_eval(ctx: typer.Context) -> None:
     "EleutherAI's harness on this library's models: navira lm-eval --model_args pretrained=...,policy=... --tasks ..."
     try:
-        import navira.integrations.lm_eval     # noqa: F401  registers the model
+        import navira.hf.lm_eval     # noqa: F401  registers the model
         from lm_eval.__main__ import cli_evaluate
     except ImportError as e:
         raise ImportError(f"navira lm-eval needs the harness ({e}): pip install '.[lm-eval]' in the clone") from e

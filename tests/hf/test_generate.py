@@ -4,7 +4,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LogitsProcessor, MaxTimeCriteria
 
 import navira
-from navira.integrations.generate import generate_with
+from navira.hf.generate import generate_with
 from navira.models.transformers import LinearQuality, wrap
 from helpers.sample_api import says
 

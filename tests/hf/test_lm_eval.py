@@ -15,7 +15,7 @@ from toys import Tiny
 lm_eval = pytest.importorskip('lm_eval')
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
-from navira.integrations.lm_eval import cut, log_likelihood, Navira  # noqa: E402
+from navira.hf.lm_eval import cut, log_likelihood, Navira  # noqa: E402
 
 def ask(kind, *args): return Instance(request_type=kind, doc={}, arguments=args, idx=0)
 
