@@ -26,7 +26,8 @@ def named(node, names): return isinstance(node.func, ast.Name) and node.func.id 
 def length(node): return node.end_lineno - node.lineno + 1
 
 def counts(folder):
-    found, lines = nodes(folder), [len(p.read_text(encoding='utf-8').splitlines()) for p in modules(folder)]
+    found = nodes(folder)
+    texts = [p.read_text(encoding='utf-8').splitlines() for p in modules(folder)]
     def of(kind, keep=lambda n: True): return sum(isinstance(n, kind) and bool(keep(n)) for n in found)
     exported = [n for n in found if isinstance(n, ast.Assign) and getattr(n.targets[0], 'id', '') == '__all__']
     return {
@@ -34,10 +35,10 @@ def counts(folder):
         'names in __all__': sum(len(n.value.elts) for n in exported),
         'private names imported': sum(private(n) for n in found if isinstance(n, ast.ImportFrom) and n.level),
         'getattr, hasattr': of(ast.Call, lambda n: named(n, ('getattr', 'hasattr'))),
-        'lines over 100': sum(len(l) > 100 for p in modules(folder) for l in p.read_text(encoding='utf-8').splitlines()),
+        'lines over 100': sum(len(line) > 100 for text in texts for line in text),
         'comprehensions in others': of(COMPREHENSIONS, nested),
         'walruses': of(ast.NamedExpr),
-        'modules over 350 lines': sum(n > 350 for n in lines),
+        'modules over 350 lines': sum(len(text) > 350 for text in texts),
         'functions over 40 lines': of((ast.FunctionDef, ast.AsyncFunctionDef), lambda n: length(n) > 40)}
 
 if __name__ == '__main__':
