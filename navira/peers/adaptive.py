@@ -16,7 +16,8 @@ from ..diffusion import drawer, nucleus, probability
 from ..core import (
     checked_score, Denoiser, finish, Pass, Policy, random_order, ranks, reaches, Rule, Score, State, TopK)
 from ..registry import register
-from .pieces import block_of, check_block, confidence, margin, negentropy, over, Within
+from ..scores import confidence, margin, negentropy, over
+from .blocks import block_of, check_block, Within
 
 # %% auto #0
 __all__ = ['until_done', 'first_hitting', 'AtLeast', 'fast_dllm', 'klass', 'eb', 'When', 'dus']

@@ -14,11 +14,11 @@ from ..base.checks import check_choice
 from ..diffusion import probability
 from ..core import checked_score, evaluate, Pass, Policy, Schedule, Score, State
 from ..registry import grids, register
-from .pieces import over
+from ..scores import low_confidence, over
 from .remdm import kernel, tempered
 
 # %% auto #0
-__all__ = ['Spread', 'low_confidence', 'low_confidence_now', 'remdm_conf']
+__all__ = ['Spread', 'low_confidence_now', 'remdm_conf']
 
 # %% ../../nbs/peers/confident.ipynb #8cdb14dd
 @dataclass(frozen=True)
@@ -39,10 +39,6 @@ class Spread:
         return st.uniform('remask') < evaluate(self.total, st)[:, None] * share
 
 # %% ../../nbs/peers/confident.ipynb #c2c3ba23
-def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "Minus the probability with which a token was drawn when it was committed."
-    return -st.conf
-
 def low_confidence_now(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Minus the model's present probability of a committed token, at temperature 1, before any truncation."
     return -over(st, p, where, lambda logits, u, at: probability(logits, st.x[at]))

@@ -17,8 +17,8 @@ from ..core import (
     by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of, Rule, Score, State,
     TopK, unmask_until)
 from ..registry import grids, register
+from ..scores import confidence, over
 from .orders import llada_counts
-from .pieces import confidence, over
 from .revisers import at_clean, unsure
 
 # %% auto #0

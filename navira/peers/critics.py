@@ -22,7 +22,7 @@ from ..core import (
     unmask_until)
 from ..models.critic import Critic, find_critic, vocabulary_hash
 from ..registry import register
-from .pieces import over
+from ..scores import over
 from .revisers import Below, level
 
 # %% auto #0

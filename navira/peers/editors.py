@@ -18,7 +18,8 @@ from ..core import (
     by_budget, checked_score, Denoiser, Draw, draw_at, finish, Flip, nothing, Pass, pick, Policy, ranks, reaches, Rule,
     rows_of, Score, State)
 from ..registry import register
-from .pieces import block_of, check_block, confidence, over
+from ..scores import confidence, over
+from .blocks import block_of, check_block
 
 # %% auto #0
 __all__ = ['llada2_edit', 't2m', 'proseco']

@@ -16,8 +16,8 @@ from ..base.checks import check_int
 from ..core import Denoiser, Pass, Policy, random_order, ranks, State, TopK
 from ..diffusion import drawer, tolerance
 from ..registry import mdlm, register
+from ..scores import over
 from .loops import followed, looping
-from .pieces import over
 
 # %% auto #0
 __all__ = ['gidd_correct']

@@ -16,8 +16,8 @@ from ..base.checks import check_choice
 from ..diffusion import drawer
 from ..core import Denoiser, Pass, Policy, random_order, State, step, TopK
 from ..registry import register
-from .confident import low_confidence
-from .pieces import block_of, check_block, in_blocks, per_block
+from ..scores import low_confidence
+from .blocks import block_of, check_block, in_blocks, per_block
 
 # %% auto #0
 __all__ = ['mask_predict', 'rcr']

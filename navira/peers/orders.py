@@ -14,7 +14,8 @@ from ..base.checks import check_range
 from ..diffusion import drawer
 from ..core import Draw, Flip, Policy, random_order, Schedule, Score, State, TopK, unmask_until
 from ..registry import register
-from .pieces import check_block, confidence, in_blocks, margin, negentropy, per_block, Within
+from ..scores import confidence, margin, negentropy
+from .blocks import check_block, in_blocks, per_block, Within
 
 # %% auto #0
 __all__ = ['llada_random', 'llada_low_confidence', 'dream_origin', 'dream_maskgit_plus', 'dream_topk_margin', 'dream_entropy',

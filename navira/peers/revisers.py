@@ -20,7 +20,8 @@ from ..core import (
 from ..prism import counted, prism, prism_guard
 from ..decoupling import navira_det
 from ..registry import register
-from .pieces import block_in_work, check_block, confidence, in_blocks, over, per_block, Within
+from ..scores import confidence, over
+from .blocks import block_in_work, check_block, in_blocks, per_block, Within
 
 # %% auto #0
 __all__ = ['Below', 'foreseen', 'vouched', 'p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']

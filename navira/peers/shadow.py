@@ -16,7 +16,8 @@ from ..diffusion import drawer, probability
 from ..core import (
     _finite, checked_score, Denoiser, draw_at, nothing, Pass, pick, Policy, portions, ranks, reaches, Score, State)
 from ..registry import register
-from .pieces import block_in_work, check_block, confidence, Within
+from ..scores import confidence
+from .blocks import block_in_work, check_block, Within
 from .adaptive import until_done
 
 # %% auto #0

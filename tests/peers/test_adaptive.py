@@ -10,7 +10,7 @@ from navira.base.noise import Noise
 from navira.core import Pass, State, pick, step
 from navira.diffusion import Forward, drawer
 from navira.peers.adaptive import AtLeast, dilated, divergence, dus, eb, excess, fast_dllm, klass
-from navira.peers.pieces import negentropy
+from navira.scores import negentropy
 from navira.registry import policy
 from navira.sampling import n_steps, sample
 from helpers.orders import (  # noqa: F401
@@ -259,13 +259,13 @@ def test_no_more_than_two_blocks_are_asked_or_remembered():
     assert not st.masked.any()
 
 def test_a_large_vocabulary_is_computed_once_and_in_portions(monkeypatch):
-    import navira.core, navira.peers.pieces
+    import navira.core, navira.scores
     model = Sharp(12, 5, seed=1)
     plain = sample(model, klass(.4, .1, 2, None), 1, 3, prompt=prompts(model, 0, 1, 5))
     asked, model.asked = sum(model.asked), []
     thirds = torch.arange(12) % 3 == torch.arange(3)[:, None]
     small = lambda model, where, most=0: [where & third for third in thirds if (where & third).any()]
-    for module in (navira.core, navira.peers.pieces): monkeypatch.setattr(module, 'portions', small)
+    for module in (navira.core, navira.scores): monkeypatch.setattr(module, 'portions', small)
     parts = sample(model, klass(.4, .1, 2, None), 1, 3, prompt=prompts(model, 0, 1, 5))
     assert torch.equal(parts.tokens, plain.tokens) and max(model.asked) <= 12 and sum(model.asked) == asked
 

@@ -7,7 +7,8 @@ import torch
 from scipy import stats
 
 from navira.core import Pass, step
-from navira.peers.confident import Spread, confidences, low_confidence, low_confidence_now
+from navira.scores import low_confidence
+from navira.peers.confident import Spread, confidences, low_confidence_now
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.peers import Fixed, N, state

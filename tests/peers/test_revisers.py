@@ -11,7 +11,7 @@ from navira.base.noise import Noise
 from navira.core import Pass, Policy, TopK, n_unmask, step
 from navira.diffusion import Forward, drawer, n_committed
 from navira.peers.loops import looping
-from navira.peers.pieces import confidence, over
+from navira.scores import confidence, over
 from navira.peers.revisers import Below, foreseen, level, remainder_last, unsure, vouched
 from navira.registry import policy
 from navira.sampling import sample

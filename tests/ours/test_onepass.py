@@ -8,7 +8,7 @@ import navira
 from navira.core import Pass, State, step
 from navira.base.noise import Noise
 from navira.evaluation.diversity import entropy
-from navira.onepass import expected_errors, hold_entropy, onepass, text_entropy, usual
+from navira.ours.onepass import expected_errors, hold_entropy, onepass, text_entropy, usual
 from navira.prism import binomial
 from navira.registry import about, policies, policy
 from navira.sampling import enough, n_steps, sample

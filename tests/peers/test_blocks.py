@@ -7,7 +7,7 @@ import torch
 import navira.peers  # noqa: F401  registers the policies
 from navira.core import TopK
 from navira.peers.orders import llada_counts
-from navira.peers.pieces import Within, per_block
+from navira.peers.blocks import Within, per_block
 from navira.sampling import sample
 from helpers.orders import state
 from toys import Tiny

@@ -5,7 +5,7 @@ import pytest, torch
 from hypothesis import given, settings, strategies as hs
 from torch import tensor
 import navira.peers  # noqa: F401
-from navira.apart import Apart, Penalised, apart, depth, guesses
+from navira.ours.apart import Apart, Penalised, apart, depth, guesses
 from navira.base.noise import Noise
 from navira.core import Pass, State, pick, step
 from navira.diffusion import Forward
