@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
 import navira.experiments.samples as ex_samples
-from navira.experiments.sweep import cells, read_sweep
-from navira.experiments.store import checked
-from navira.experiments.results import committed
-from navira.experiments.run import run
+from navira.experiments.old_sweep import cells, read_sweep
+from navira.experiments.old_store import checked
+from navira.experiments.old_results import committed
+from navira.experiments.old_run import run
 import navira.experiments.speed as speed_speed
 from navira.evaluation.perplexity import perplexities, Reference
 from navira.evaluation.diversity import distinct, entropy, grouped, pooled_entropy, repetition, self_bleu

@@ -84,10 +84,10 @@ reveal_type(navira.sample(orchard(), 'backbone', budget=3, n=4).n_forward) # Ten
 ''',
 sweep='''
 from pathlib import Path
-from navira.experiments.sweep import Entry, Sweep, cells
+from navira.experiments.old_sweep import Entry, Sweep, cells
 from navira.experiments.measure import evaluate_store
 from navira.experiments.frames import load_samples
-from navira.experiments.run import run
+from navira.experiments.old_run import run
 grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8, reference='smollm2')
 store = run(grid, Path('runs')/'mine', progress=lambda cell, done, total: print(cell.label, done, total))
 reveal_type(store.folder)                       # Path

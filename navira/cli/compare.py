@@ -171,10 +171,10 @@ def compare(
     own: _Imports = [],
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
-    import navira.experiments.sweep as ex_sweep
+    import navira.experiments.old_sweep as ex_sweep
     from navira.base.checks import check_int
-    from navira.experiments.sweep import Sweep
-    from navira.experiments.run import prepared
+    from navira.experiments.old_sweep import Sweep
+    from navira.experiments.old_run import prepared
     from navira.sampling import enough, fits
     from navira.experiments.cells import added
     from navira.registry import policies as registered
@@ -209,7 +209,7 @@ def compare(
 
 def _entries(policies: str) -> tuple: # of a sweep
     import navira.registry as s_registry
-    from navira.experiments.sweep import Entry
+    from navira.experiments.old_sweep import Entry
     which = _typed_policies(policies, s_registry.policies())
     return tuple(Entry(name, label, given) for label, (name, given) in which.items())
 
@@ -218,9 +218,9 @@ def _texts(full: bool, net) -> int: # a cell
 
 def _compared(folder: Path, grid, net, judge): # the store, and key -> cell
     "Sample and measure what the store lacks."
-    import navira.experiments.sweep as ex_sweep
+    import navira.experiments.old_sweep as ex_sweep
     from navira.experiments.cells import cell_key
-    from navira.experiments.run import run
+    from navira.experiments.old_run import run
     from navira.experiments.measure import evaluate_store
     with _stoppable(), _bar() as b: st = run(grid, _store(folder, grid, net), net, _sampling(b, 'sampling'))
     cells = {cell_key(c, st.record['fingerprint'], net.length, st.record['prompt']): c for c in ex_sweep.cells(grid)}
@@ -268,8 +268,8 @@ _PROMPT = 'It was a dark night'
 def _first_texts(folder: Path, grid, net) -> None:
     "One text of two policies, at the largest budget."
     from navira.experiments.cells import cell_key, rule
-    from navira.experiments.sweep import cells, expand
-    from navira.experiments.run import run
+    from navira.experiments.old_sweep import cells, expand
+    from navira.experiments.old_run import run
     from navira.experiments.samples import texts
     from navira.core import Nothing
     if net.tokenizer is None: return

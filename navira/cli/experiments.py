@@ -43,8 +43,8 @@ def sweep(
     own: _Imports = [],
 ) -> None:
     "Sample policies x budgets x seeds into a store, or go on where that stopped."
-    from navira.experiments.sweep import cells, read_sweep
-    from navira.experiments.run import run
+    from navira.experiments.old_sweep import cells, read_sweep
+    from navira.experiments.old_run import run
     from navira.experiments.frames import RUNS
     grid = read_sweep(config, **_hypers(hyper))
     store = store or RUNS / grid.name
@@ -79,8 +79,8 @@ def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
 
 def _same_sweep(grid, store: Path, net):
     "The store that is there, if this sweep may go on in it."
-    from navira.experiments.store import open_store, refusal
-    from navira.experiments.run import identity_of
+    from navira.experiments.old_store import open_store, refusal
+    from navira.experiments.old_run import identity_of
     if net is None or not (store / 'sweep.json').is_file(): return None      # without a model nothing in it is known
     st = open_store(store)
     if not (diff := refusal(st.record, identity_of(grid, net))): return st
@@ -117,7 +117,7 @@ def _costs(df, title: str) -> Table:
 # %% ../../nbs/cli/experiments.ipynb #3da1d3a8
 def _named(store: Path | None, option: Path | None):
     "The store that a command is given, in either way."
-    from navira.experiments.store import open_store
+    from navira.experiments.old_store import open_store
     from navira.experiments.frames import latest
     if store and option and store != option: raise ValueError(f'{store} and --store {option}: expected one store')
     return open_store(store or option or latest())
@@ -205,8 +205,8 @@ def report(
     home = RUNS / st.folder.name if st.record.get('copy') else st.folder     # a small copy is committed
     folder = _writable(folder or home / 'report')
     import navira.experiments.report as f_report
-    import navira.experiments.results as f_results
-    from navira.experiments.results import Missing
+    import navira.experiments.old_results as f_results
+    from navira.experiments.old_results import Missing
     import navira.experiments.judged     # noqa: F401  adds its table and figure
     try: results = f_results.read(st, **read)
     except Missing as e: raise ValueError(_message(e)) from None
@@ -238,7 +238,7 @@ def judge(
     import navira.experiments.judged as j_judged
     from navira.evaluation.judge import prompt, Server
     from navira.experiments.judged import cases, seen_by, table3
-    from navira.experiments.results import Missing, read
+    from navira.experiments.old_results import Missing, read
     from navira.base.tables import terminal
     st = _named(store, folder)
     todo = cases(st, model, limit, retry_failed=retry_failed)

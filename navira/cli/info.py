@@ -130,7 +130,7 @@ def info(
 # %% ../../nbs/cli/info.ipynb #03dc3ad2
 def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps, the estimate apart
     import navira.experiments.benchmark as speed_benchmark
-    from navira.experiments.sweep import read_sweep
+    from navira.experiments.old_sweep import read_sweep
     from navira.experiments.costs import at_hand
     from navira.experiments.frames import RUNS
     from navira.base.tables import terminal

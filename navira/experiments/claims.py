@@ -14,7 +14,7 @@ import torch
 
 from ..base.tables import md, Table
 from ..evaluation.trajectories import reselected
-from .results import (
+from .old_results import (
     Draws, mean, METHODS, Missing, Number, number, or_none, Point, Results, same, TABLE2)
 from .samples import tokens
 from .style import made_with

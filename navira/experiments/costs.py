@@ -29,9 +29,9 @@ from ..evaluation.perplexity import perplexities
 from ..evaluation.references import cache_folder, reference_name, references
 from .cells import (
     beside, Cell, cell_key, charged, digest, environment, fingerprint, plain, rule, settled)
-from .sweep import cells, Entry, expand, Sweep
-from .store import Store
-from .run import batches, extend_cell, to_do
+from .old_sweep import cells, Entry, expand, Sweep
+from .old_store import Store
+from .old_run import batches, extend_cell, to_do
 from .measure import Judge, sound
 
 # %% auto #0

@@ -18,7 +18,7 @@ from ..evaluation.trajectories import lifetime, overlap, reselected
 from ..evaluation.landmarks import landmarks
 from .samples import trajectory
 from .measure import ships
-from navira.experiments.results import (
+from navira.experiments.old_results import (
     Draws, mean, METHODS, Missing, Number, number, or_none, PAPER_LENGTH, Point, Results, same, TABLE1, TABLE2,
     usual_setting)
 from .style import (

@@ -24,9 +24,9 @@ from ..base.stats import bootstrap, wilson
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name
 from .cells import digest
-from .sweep import referenced
-from .store import checked, columns_of, Damaged, open_store, read_table, Store, TRACED, write_table
-from .run import owned
+from .old_sweep import referenced
+from .old_store import checked, columns_of, Damaged, open_store, read_table, Store, TRACED, write_table
+from .old_run import owned
 from .measure import SET, sound, stands
 
 # %% auto #0

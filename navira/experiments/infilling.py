@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.tables import Table
-from .results import mean, Missing, Number, number, or_none, Point, Results
+from .old_results import mean, Missing, Number, number, or_none, Point, Results
 from .style import made_with
 from .figures import lacking
 from .claims import against, judged, points

@@ -32,9 +32,9 @@ from ..evaluation.references import _need
 from ..evaluation.endpoints import _hang_up
 from ..evaluation.judge import ASPECTS, PROMPT, Server, verdict
 from .cells import digest
-from .store import checked, open_store, Store
-from .run import _STOPPING, Interrupted, store_lock
-from .results import Draws, Missing, Number, number, Point, Results
+from .old_store import checked, open_store, Store
+from .old_run import _STOPPING, Interrupted, store_lock
+from .old_results import Draws, Missing, Number, number, Point, Results
 from .style import bars, budgets_axis, finished, looks, made_with, STYLE
 from .report import PARTS
 

@@ -14,9 +14,9 @@ import torch
 from ..evaluation.diversity import of_sets
 from .cells import Cell, cell_key, digest, settled
 from .measure import METRIC_RULES, SET
-from .run import describe
-from .store import Store, by_step, checksums, claim, open_store, write_table
-from .sweep import cells, read_sweep
+from .old_run import describe
+from .old_store import Store, by_step, checksums, claim, open_store, write_table
+from .old_sweep import cells, read_sweep
 
 # %% auto #0
 __all__ = ['made_up']

@@ -29,9 +29,9 @@ from ..evaluation.diversity import entropy, Grouped, grouped, of_sets as metrics
 from ..evaluation.mauve import features as metrics_features, grouped_mauve
 from ..evaluation.landmarks import landmarks
 from .cells import digest
-from .sweep import METRICS, referenced
-from .store import checked, Damaged, open_store, read_table, set_aside, Store, write_table
-from .run import _STOPPING, Interrupted, store_lock
+from .old_sweep import METRICS, referenced
+from .old_store import checked, Damaged, open_store, read_table, set_aside, Store, write_table
+from .old_run import _STOPPING, Interrupted, store_lock
 from .samples import tokens
 
 # %% auto #0

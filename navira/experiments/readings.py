@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ..base.checks import check_choice
 from ..base.tables import shown, Table
-from .results import (
+from .old_results import (
     SETTINGS, Draws, METHODS, Missing, Number, number, or_none, Point, Results, system)
 from .style import bars, finished, in_front, looks, made_with, NAMED, perplexity_axis, STYLE
 from .figures import GREY, lacking, mark, others

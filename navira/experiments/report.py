@@ -17,7 +17,7 @@ from ..base.files import atomic_write
 from ..base.tables import md, Table, terminal
 from .frames import set_rows
 from .samples import texts
-from .results import mean, Missing, Number, number, Point, read, Results
+from .old_results import mean, Missing, Number, number, Point, read, Results
 from .style import made_with, STYLE
 from .figures import (
     _perplexity, figure2, figure3, figure4, landmarks_of, plane, table1, table2, trajectories)

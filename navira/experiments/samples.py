@@ -14,8 +14,8 @@ import navira.peers  # noqa: F401  registers the policies
 from ..models.denoiser import MaskedLM
 from ..sampling import sample, Samples
 from .cells import Cell, fingerprint, rule
-from .sweep import prompts_at
-from .store import checked, Store, TRACED
+from .old_sweep import prompts_at
+from .old_store import checked, Store, TRACED
 
 # %% auto #0
 __all__ = ['tokens', 'texts', 'trajectory']

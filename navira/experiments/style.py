@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ..base.tables import shown
-from .results import method_of, METHODS, Number, number, Point, Results, same
+from .old_results import method_of, METHODS, Number, number, Point, Results, same
 
 # %% auto #0
 __all__ = []

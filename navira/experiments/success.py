@@ -18,7 +18,7 @@ from ..base.tables import Table
 from ..replay import Trace
 from ..tasks.sudoku import is_solved, of_size, peers_of, Sudoku
 from ..evaluation.trajectories import reselected
-from .results import mean, METHODS, Missing, Number, number, or_none, Point, Results
+from .old_results import mean, METHODS, Missing, Number, number, or_none, Point, Results
 from .samples import tokens
 from .style import bars, budgets_axis, finished, in_front, looks, made_with, STYLE
 from .figures import GREY, lacking, others

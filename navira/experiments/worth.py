@@ -15,7 +15,7 @@ from ..base.stats import wilson
 from ..base.tables import Table
 from .figures import GREY, mark
 from .frames import SET, set_rows
-from .results import Draws, mean, Missing, Number, number, Point, Results
+from .old_results import Draws, mean, Missing, Number, number, Point, Results
 from .style import bars, finished, looks, made_with, perplexity_axis, STYLE
 from .success import share, solved_by, typed
 from .claims import points

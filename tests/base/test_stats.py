@@ -9,7 +9,7 @@ from scipy import stats
 
 from navira.base.stats import FEW, Ratio, bootstrap, percentiles, resampled, resamplings, student_t, wilson
 from navira.evaluation.perplexity import Perplexity
-from navira.experiments.results import mean, number
+from navira.experiments.old_results import mean, number
 
 @pytest.mark.parametrize('n', [8, 16])
 @pytest.mark.parametrize('draw', ['normal', 'exponential', 'ratio'])

@@ -52,11 +52,11 @@ def test_mistake(case, foreign, capsys, monkeypatch):
 
 def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):
     "Two policies on one prompt; asked twice, nothing is sampled twice"
-    import navira.experiments.run as ex_run
+    import navira.experiments.old_run as ex_run
 
     done, compute = [], ex_run.compute
     monkeypatch.setattr(
-        "navira.experiments.run.compute", lambda b, *a: done.append((b.cell.policy, b.n)) or compute(b, *a)
+        "navira.experiments.old_run.compute", lambda b, *a: done.append((b.cell.policy, b.n)) or compute(b, *a)
     )
     args = [
         "compare",
@@ -93,7 +93,7 @@ def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):
     "args, cells, n", [([], 10, 12), (["--full"], 20, 32), (["--full", "--budgets", "8,16", "-n", "4"], 10, 4)], ids=str
 )
 def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
-    import navira.experiments.sweep as ex_sweep
+    import navira.experiments.old_sweep as ex_sweep
 
     class Asked(ValueError):
         pass
@@ -101,7 +101,7 @@ def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
     def asked(grid, *a):
         raise Asked(f"{len(ex_sweep.cells(grid))} {grid.n}")
 
-    monkeypatch.setattr("navira.experiments.run.run", asked)
+    monkeypatch.setattr("navira.experiments.old_run.run", asked)
     with pytest.raises(AssertionError, match=f"navira: {cells} {n}"):
         run("compare", "--reference", "none", "--show", 0, "--out", tmp_path, *args)
 

@@ -18,8 +18,8 @@ def test_mistake(case, foreign, capsys, monkeypatch):
 
 def test_evaluate_without_a_reference(tmp_path, capsys):
     "What needs a reference is left out in a sentence; asked for by name it is refused"
-    from navira.experiments.sweep import read_sweep
-    from navira.experiments.run import run
+    from navira.experiments.old_sweep import read_sweep
+    from navira.experiments.old_run import run
     from navira.cli.app import main
 
     grid = dict(
@@ -39,8 +39,8 @@ def test_evaluate_without_a_reference(tmp_path, capsys):
 
 
 def test_a_report_of_too_few_texts_says_so(tmp_path, capsys):
-    from navira.experiments.sweep import read_sweep
-    from navira.experiments.run import run
+    from navira.experiments.old_sweep import read_sweep
+    from navira.experiments.old_run import run
     from navira.cli.app import main
 
     store = run(
@@ -54,8 +54,8 @@ def test_a_report_of_too_few_texts_says_so(tmp_path, capsys):
 
 
 def test_a_report_is_short_and_its_tables_are_whole(run, tmp_path, monkeypatch):
-    import navira.experiments.run as ex_run
-    from navira.experiments.sweep import read_sweep
+    import navira.experiments.old_run as ex_run
+    from navira.experiments.old_sweep import read_sweep
     from navira.experiments.measure import evaluate_store
     from navira.cli.app import out
 

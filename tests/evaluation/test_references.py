@@ -17,8 +17,8 @@ from navira.experiments.cells import digest
 from navira.experiments.costs import judging
 from navira.experiments.frames import features_of, load_samples, reference_of, set_rows
 from navira.experiments.measure import METRIC_RULES, Judge, evaluate_store, of_groups
-from navira.experiments.store import open_store, read_table, write_table
-from navira.experiments.sweep import Entry, Sweep
+from navira.experiments.old_store import open_store, read_table, write_table
+from navira.experiments.old_sweep import Entry, Sweep
 from helpers.metrics import EOS, cases, cli, folder, load, own_pip, ref, saved, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'

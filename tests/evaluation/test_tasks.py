@@ -8,9 +8,9 @@ import navira.peers  # noqa: F401
 from helpers.grids import Exact, four, novice
 from navira.evaluation.tasks import puzzles, Task, task_of, until_solved
 from navira.experiments.frames import compact, load_samples, samples
-from navira.experiments.run import run
+from navira.experiments.old_run import run
 from navira.experiments.samples import again, tokens
-from navira.experiments.sweep import read_sweep
+from navira.experiments.old_sweep import read_sweep
 from navira.models.denoiser import MaskedLM
 from navira.registry import policies, policy
 from navira.sampling import sample

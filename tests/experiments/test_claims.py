@@ -8,7 +8,7 @@ import torch
 
 import navira.experiments.claims as fg_claims
 import navira.experiments.readings as fg_readings
-from navira.experiments.results import mean, Missing, number, read
+from navira.experiments.old_results import mean, Missing, number, read
 from navira.experiments.samples import tokens
 from navira.experiments.readings import at_passes_run
 from navira.experiments.claims import (

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import navira.experiments.costs as ex_costs
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 import navira.sampling as ex_sampling
 from navira.experiments.cells import Cell, cell_key, rule
-from navira.experiments.sweep import cells, Entry, read_sweep
-from navira.experiments.store import checked, claim, IDENTITY, open_store
+from navira.experiments.old_sweep import cells, Entry, read_sweep
+from navira.experiments.old_store import checked, claim, IDENTITY, open_store
 from navira.experiments.measure import evaluate_store
 from navira.experiments.costs import estimate, judging, kind
 from navira.cli.app import main
@@ -25,12 +25,12 @@ def test_dealt_out(home, tmp_path, monkeypatch, n):
     together"""
     done = []
     compute = ex_run.compute
-    monkeypatch.setattr('navira.experiments.run.compute', lambda b, *a: done.append((b.key, b.first)) or compute(b, *a))
+    monkeypatch.setattr('navira.experiments.old_run.compute', lambda b, *a: done.append((b.key, b.first)) or compute(b, *a))
     todo = ex_run.to_do
     plans = {}
     for rank in (*range(1, n), 0):
         monkeypatch.setattr(
-            'navira.experiments.run.processes',
+            'navira.experiments.old_run.processes',
             lambda device, rank=rank: SimpleNamespace(
                 is_main_process=rank == 0,
                 process_index=rank,
@@ -40,7 +40,7 @@ def test_dealt_out(home, tmp_path, monkeypatch, n):
             ),
         )
         # all read the folder before anybody writes
-        for room in ('navira.experiments.run', 'navira.experiments.costs'):
+        for room in ('navira.experiments.old_run', 'navira.experiments.costs'):
             monkeypatch.setattr(f'{room}.to_do', lambda *a: plans.setdefault('all', todo(*a)))
         if rank == 1:
             claim(
@@ -61,7 +61,7 @@ def test_a_batch_that_fails_is_named_and_not_stored(home, tmp_path, monkeypatch)
         if budget == 8 and made == rule(Cell('prism', 8, dict(eta=0.2))):
             raise ValueError('the quality is NaN at position 3')
         return sampled(model, made, budget, *a, **kw)
-    for room in ('navira.experiments.run', 'navira.experiments.samples', 'navira.experiments.costs'):
+    for room in ('navira.experiments.old_run', 'navira.experiments.samples', 'navira.experiments.costs'):
         monkeypatch.setattr(f'{room}.sample', failing)
     with pytest.raises(
         ValueError,

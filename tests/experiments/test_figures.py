@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from navira.evaluation.landmarks import landmarks
-from navira.experiments.results import Missing, Number, read
+from navira.experiments.old_results import Missing, Number, read
 from navira.experiments.style import NAMED
 from navira.experiments.figures import GREY, landmarks_of, plane, table1, table2
 from helpers.figures import GRID, made_up, many, toy  # noqa: F401

@@ -9,13 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 import navira.experiments.samples as ex_samples
 import navira.evaluation.diversity as metrics_diversity
 from navira.base.stats import bootstrap
 from navira.evaluation.perplexity import perplexity, Reader, Reference
 from navira.evaluation.mauve import features, grouped_mauve
-from navira.experiments.store import checked, checksums, claim, Damaged, IDENTITY, open_store, write_table
+from navira.experiments.old_store import checked, checksums, claim, Damaged, IDENTITY, open_store, write_table
 from navira.experiments.samples import trajectory
 from navira.experiments.measure import evaluate_store, Judge, METRIC_RULES, real_features, wanted
 from navira.experiments.costs import estimate
@@ -174,7 +174,7 @@ def test_any_record(home, tmp_path):
 def test_more_entries_budgets_and_a_new_name(home, tmp_path, monkeypatch):
     store = ex_run.run(replace(home.sweep, budgets=(4,), entries=home.sweep.entries[:2]), tmp_path / 'store', home.model)  # noqa: E501
     done, compute = [], ex_run.compute
-    monkeypatch.setattr('navira.experiments.run.compute', lambda b, *a: done.append(b.key) or compute(b, *a))
+    monkeypatch.setattr('navira.experiments.old_run.compute', lambda b, *a: done.append(b.key) or compute(b, *a))
     ex_run.run(home.sweep, store.folder, home.model)
     assert len(set(done)) == 5 and same(store, home.store)
     ex_run.run(

@@ -6,7 +6,7 @@ import pytest
 from navira.experiments.infilling import ASKED, infilled_table
 from navira.experiments.made_up import made_up
 from navira.experiments.report import parts, report
-from navira.experiments.results import METHODS, read
+from navira.experiments.old_results import METHODS, read
 
 TRIAL = dict(task='infill', real='none.txt', n=20, budgets=[8, 16], hyper=dict(on=0.),
              metrics=['entropy', 'perplexity'],

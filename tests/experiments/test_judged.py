@@ -8,16 +8,16 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 import navira.experiments.samples as ex_samples
 from navira.evaluation import endpoints
 from navira.base.progress import Busy
 from navira.models.loading import save
 from navira.evaluation.judge import _LONGEST, ASPECTS, prompt, served, Server, verdict
-from navira.experiments.sweep import Entry, Sweep
-from navira.experiments.store import open_store
-from navira.experiments.run import Interrupted, store_lock
-from navira.experiments.results import Missing, read
+from navira.experiments.old_sweep import Entry, Sweep
+from navira.experiments.old_store import open_store
+from navira.experiments.old_run import Interrupted, store_lock
+from navira.experiments.old_results import Missing, read
 from navira.experiments.judged import (
     difference, differences, figure_c, judge, judged_rows, seen_by, table3, verdict_logs, VerdictLog, verdicts)
 from navira.cli.app import main

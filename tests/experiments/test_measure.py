@@ -6,13 +6,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 import navira.experiments.samples as ex_samples
 import navira.evaluation.diversity as metrics_diversity
 from navira.evaluation.perplexity import eos_rules, perplexity
 from navira.experiments.cells import digest
-from navira.experiments.store import checked
-from navira.experiments.run import Interrupted, store_lock
+from navira.experiments.old_store import checked
+from navira.experiments.old_run import Interrupted, store_lock
 from navira.experiments.measure import (
     evaluate_store, likelihoods, measures, METRIC_RULES, of_sets, real_windows, SET, sound, Texts)
 from helpers.experiments import (  # noqa: F401

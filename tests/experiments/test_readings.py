@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-import navira.experiments.results as fg_results
+import navira.experiments.old_results as fg_results
 from navira.experiments.cells import Cell, plain, rule, settled
-from navira.experiments.sweep import cells, read_sweep
-from navira.experiments.results import METHODS, Missing, number, read, system
+from navira.experiments.old_sweep import cells, read_sweep
+from navira.experiments.old_results import METHODS, Missing, number, read, system
 from navira.experiments.figures import figure3, figure4, plane
 from navira.experiments.readings import ALONG, curve, curves, PAIRS, reading, worth
 from helpers.figures import ETAS, GRID, SLOPES, made_up, many, toy  # noqa: F401

@@ -5,12 +5,12 @@ from rich.console import Console
 
 import navira.base.files as fg_files
 import navira.experiments.report as fg_report
-from navira.experiments.sweep import read_sweep
-from navira.experiments.store import read_table, write_table
-from navira.experiments.run import run
+from navira.experiments.old_sweep import read_sweep
+from navira.experiments.old_store import read_table, write_table
+from navira.experiments.old_run import run
 from navira.experiments.measure import evaluate_store
 from navira.experiments.frames import compact
-from navira.experiments.results import Missing, number, read
+from navira.experiments.old_results import Missing, number, read
 from navira.experiments.style import made_with
 from navira.experiments.figures import plane
 from navira.experiments.report import own_first, paired, report

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from navira.base.stats import FEW, bootstrap, resamplings
 from navira.base.tables import Table, terminal
-from navira.experiments.results import mean, Missing, Number, number, read, TABLE1, TABLE2
+from navira.experiments.old_results import mean, Missing, Number, number, read, TABLE1, TABLE2
 from helpers.figures import GRID, HOSTILE, is_png, made_up, reported, toy  # noqa: F401
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

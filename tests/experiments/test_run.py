@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 
 import navira.evaluation.references as ex_references
 import navira.experiments.cells as ex_cells
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 from navira.evaluation.references import cache_folder
 from navira.experiments.cells import Cell, cell_key, code_hash
-from navira.experiments.sweep import cells, Entry, read_sweep, Sweep
-from navira.experiments.store import checked
-from navira.experiments.run import batches, holds, Interrupted, store_lock
+from navira.experiments.old_sweep import cells, Entry, read_sweep, Sweep
+from navira.experiments.old_store import checked
+from navira.experiments.old_run import batches, holds, Interrupted, store_lock
 from navira.experiments.measure import evaluate_store
 from navira.experiments.frames import compact, load_samples
 from navira.cli.app import main, out
@@ -456,7 +456,7 @@ def test_a_dry_run_into_a_pipe_is_not_silent(home, tmp_path):
 
 def test_store_of_older_rules_is_refused(home, monkeypatch):
     newer = ex_cells.RULES + 1
-    for room in ('navira.experiments.cells', 'navira.experiments.store'): monkeypatch.setattr(f'{room}.RULES', newer)
+    for room in ('navira.experiments.cells', 'navira.experiments.old_store'): monkeypatch.setattr(f'{room}.RULES', newer)
     with pytest.raises(ValueError, match='rules: 1 there, 2 now'): ex_run.run(home.sweep, home.store.folder, home.model)
 
 def test_parts_of_another_sweep_do_not_count(home, tmp_path):
@@ -476,7 +476,7 @@ def test_compare_is_a_small_sweep(home, tmp_path, monkeypatch, capsys):
     """Asked again, with a policy more and fewer texts: only the new policy is sampled, and only what was asked for is
     shown"""
     done, compute = [], ex_run.compute
-    monkeypatch.setattr('navira.experiments.run.compute', lambda b, *a: done.append(b.cell.policy) or compute(b, *a))
+    monkeypatch.setattr('navira.experiments.old_run.compute', lambda b, *a: done.append(b.cell.policy) or compute(b, *a))
     def compare(policies, n):
         args = [
             'compare',

@@ -5,11 +5,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 import navira.experiments.samples as ex_samples
 from navira.evaluation.trajectories import lifetime
-from navira.experiments.sweep import Entry, Sweep
-from navira.experiments.store import checked, open_store
+from navira.experiments.old_sweep import Entry, Sweep
+from navira.experiments.old_store import checked, open_store
 from navira.experiments.samples import trajectory
 from toys import small_lm
 from helpers.experiments import WORDS, cache, foreign, home, one_thread_each, same, somebody  # noqa: F401

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 import navira.experiments.cells as ex_cells
 from navira.experiments.cells import Cell, cell_key, plain
-from navira.experiments.store import by_step, Damaged, open_store, read_table, write_table
+from navira.experiments.old_store import by_step, Damaged, open_store, read_table, write_table
 from helpers.experiments import cache, cli, home, one_thread_each, same  # noqa: F401
 
 # --- several processes ------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_rules_and_large_seeds_are_in_the_key(monkeypatch):
     cell = Cell('prism', 8)
     keys = {cell_key(replace(cell, seed=s)) for s in (0, 2**53, 2**53 + 1, 2**53 + 2, 2**63 - 1, 2**63 - 2)}
     newer = ex_cells.RULES + 1
-    for room in ('navira.experiments.cells', 'navira.experiments.store'): monkeypatch.setattr(f'{room}.RULES', newer)
+    for room in ('navira.experiments.cells', 'navira.experiments.old_store'): monkeypatch.setattr(f'{room}.RULES', newer)
     assert len(keys | {cell_key(cell)}) == 7
     assert plain([1, 1., True, 2**53 + 1, float('inf')]) == [1., 1., True, 2**53 + 1, float('inf')]
     assert isinstance(plain(3), float)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import navira.experiments.style as fg_style
-from navira.experiments.results import method_of, METHODS
+from navira.experiments.old_results import method_of, METHODS
 from navira.experiments.style import look
 
 def test_looks_are_told_apart_in_grey():

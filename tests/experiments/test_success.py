@@ -8,10 +8,10 @@ import navira.peers  # noqa: F401
 from navira.experiments.claims import against, at_equal, at_equal_steps, claims, CLAIMS, judged, ON_PUZZLES, points
 from navira.experiments.made_up import made_up
 from navira.experiments.report import report
-from navira.experiments.results import METHODS, Missing, number, read
+from navira.experiments.old_results import METHODS, Missing, number, read
 from navira.experiments.success import (
     after_leaving, asked, dials, QUESTIONS, questions, share, solved_by, solved_curves, solved_table)
-from navira.experiments.sweep import cells, read_sweep
+from navira.experiments.old_sweep import cells, read_sweep
 from navira.replay import Trace
 from navira.tasks.sudoku import NAMES, random_grids
 
@@ -32,7 +32,7 @@ def test_settings_that_all_share_leave_a_method_its_name(stores):
 
 def read_points_without_shared(r):
     from navira.experiments.frames import samples
-    from navira.experiments.results import points as of
+    from navira.experiments.old_results import points as of
     df = samples(r.store)
     return of(df.assign(label=df.label.replace('prism', 'PRISM')), r.eos)
 

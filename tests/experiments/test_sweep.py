@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from navira.experiments.cells import cell_key
-from navira.experiments.sweep import cells, read_sweep, Sweep
+from navira.experiments.old_sweep import cells, read_sweep, Sweep
 from helpers.experiments import cache, one_thread_each  # noqa: F401
 
 def test_what_only_toml_can_say(tmp_path):

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-import navira.experiments.run as ex_run
+import navira.experiments.old_run as ex_run
 from navira.models.loading import load as load_model, save
 from navira.evaluation.perplexity import Reference
-from navira.experiments.sweep import read_sweep
-from navira.experiments.store import checked, write_table
+from navira.experiments.old_sweep import read_sweep
+from navira.experiments.old_store import checked, write_table
 from navira.experiments.measure import measures
 from toys import small_lm
 

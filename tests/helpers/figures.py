@@ -9,10 +9,10 @@ from rich.console import Console
 
 from navira.evaluation.perplexity import eos_rules
 from navira.experiments.cells import cell_key, settled
-from navira.experiments.sweep import cells, read_sweep
-from navira.experiments.store import by_step, checksums, claim, open_store, write_table
-from navira.experiments.run import describe
-from navira.experiments.results import read
+from navira.experiments.old_sweep import cells, read_sweep
+from navira.experiments.old_store import by_step, checksums, claim, open_store, write_table
+from navira.experiments.old_run import describe
+from navira.experiments.old_results import read
 from navira.experiments.report import report
 
 SLOPES = {'backbone': 0., 'prism': 3., 'navira-det': 4., 'navira': 5., 'prism-stochastic': 3.}
