@@ -3,7 +3,7 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
 # The public surface, imported when first used: `navira --version` need not load torch.
-_home = {'load': 'models.loading', 'save': 'models.loading', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'hf.generate', 'policies': 'registry', 'policy': 'registry',
+_home = {'load': 'models.load', 'save': 'models.load', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'hf.generate', 'policies': 'registry', 'policy': 'registry',
          'register': 'registry', 'perplexity': 'evaluation.perplexity', 'entropy': 'evaluation.diversity'}
 
 if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
@@ -27,7 +27,7 @@ else:
     def __getattr__(name):
         from importlib import import_module
         if name in _home:
-            if name in ('wrap', 'generate_with'): import_module('navira.models.loading').need_transformers(f'navira.{name}')
+            if name in ('wrap', 'generate_with'): import_module('navira.models.load').need_transformers(f'navira.{name}')
             if _home[name] in ('registry', 'sampling', 'filling', 'chatting'): import_module('navira.peers')     # policies register themselves
             return import_module('navira.registry').documented(getattr(import_module(f'navira.{_home[name]}'), name))     # `help` sees its parameters
         if name == 'schedules': return import_module('navira.schedules')

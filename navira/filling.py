@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
 from .core import Model, Policy
-from .models.loading import load
+from .models.load import load
 from navira.sampling import (
     _blanks, _check_model, _default_policy, _encode, _expanded, _keywords, _registered, _started, affordable, sample,
     Samples)

@@ -25,7 +25,7 @@ from navira.experiments.speed import Bench, random_network, Shape
 from navira.experiments.benchmark import benchmark, beside, reached, tables
 from navira.models.critic import Critic
 from navira.models.layers import Config
-from navira.models.loading import load
+from navira.models.load import load
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
 from navira.training.critic import CriticConfig, train_critic

@@ -297,7 +297,7 @@ def test_ties_are_broken_evenly():
 def test_the_head_runs_where_it_is_read(name, one_thread, monkeypatch):
     "Rows without a correction get no quality, and the run is the same as if they did"
     import navira.peers  # noqa: F401  registers the policies
-    from navira.models.denoiser import DiTForward, QualityHead
+    from navira.models.dit import DiTForward, QualityHead
     lm, rule, asked, forward = small_lm(seed=3).double(), policy(name), [], QualityHead.forward
     monkeypatch.setattr(QualityHead, 'forward', lambda self, h, *a: asked.append(len(h)) or forward(self, h, *a))
     x = torch.full((6, 12), lm.mask_id); x[:, 0] = torch.arange(6)

@@ -7,7 +7,7 @@ from tokenizers.models import WordLevel
 
 import navira
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM
+from navira.models.dit import MaskedLM
 from navira.sampling import _encode, sample
 from navira.filling import fill
 from helpers.sample_api import embedded, says  # noqa: F401

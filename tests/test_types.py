@@ -13,7 +13,7 @@ use='''
 import navira
 model = navira.load()
 res = navira.sample(model, 'navira-piecewise', budget=64, n=2, seed=0, prompt='The old house', trace=True)
-reveal_type(model)            # navira.models.denoiser.MaskedLM | navira.models.transformers.TransformersLM
+reveal_type(model)            # navira.models.dit.MaskedLM | navira.models.transformers.TransformersLM
 reveal_type(model.mask_id)    # int
 reveal_type(res)              # navira.sampling.Samples
 reveal_type(res.texts)        # list[str]

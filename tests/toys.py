@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np, torch
 from scipy import stats
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM
+from navira.models.dit import MaskedLM
 from navira.models.critic import Critic
 from navira.diffusion import Forward
 from navira.joint import random_joint  # noqa: F401 (tests take it from here)

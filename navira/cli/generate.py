@@ -38,11 +38,11 @@ _Seed = Annotated[int, typer.Option(help='Same seed, same texts.')]
 _AsJson = Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')]
 
 def _device(name: str):
-    from navira.models.loading import check_device
+    from navira.models.load import check_device
     return check_device(name)
 
 def _load(model: str | None, device: str, dtype: str | None, head: Path | None = None, **how): # `mask_id`, `shift`
-    from navira.models.loading import load
+    from navira.models.load import load
     return load(model, device, dtype=dtype, head=head, **how)
 
 def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, dict[str, Any]]:

@@ -25,7 +25,7 @@ import torch
 from ..base.checks import check_choice
 from ..base.files import guarded
 from ..models.checkpoints import check_finite
-from ..models.loading import has_bf16
+from ..models.load import has_bf16
 from .perplexity import Reference
 
 # %% ../../nbs/evaluation/references.ipynb #ace2cdec
@@ -64,13 +64,13 @@ def _quiet(
     progress: Callable|None=None, # called with (tensors done, tensors in all) while a GGUF file is unpacked
 ):
     "No progress bars of `transformers` inside."
-    from navira.models.pretrained import without_bars
+    from navira.models.families import without_bars
     return without_bars(progress)
 
 # %% ../../nbs/evaluation/references.ipynb #c239724f
 def _from_gguf(path):
     "Model in float32 and tokenizer from a GGUF file."
-    from navira.models.pretrained import from_gguf
+    from navira.models.families import from_gguf
     return from_gguf(path)
 
 # %% ../../nbs/evaluation/references.ipynb #b0f68320

@@ -26,7 +26,7 @@ import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice
 from ..base.files import atomic_write
 from ..base.tables import Table
-from ..models.denoiser import MaskedLM
+from ..models.dit import MaskedLM
 from ..registry import policy
 from ..training.card import device_name
 from .style import PLAIN, STYLE

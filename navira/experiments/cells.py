@@ -29,7 +29,7 @@ from ..base.checks import check_choice
 from ..diffusion import drawer, nucleus
 from ..core import Policy, TopK
 from ..decoupling import refill_first
-from ..models.denoiser import MaskedLM, tiny_model
+from ..models.dit import MaskedLM, tiny_model
 from ..registry import parameters, policies, policy
 from ..sampling import n_steps
 

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ..base.noise import Noise
 from ..diffusion import categorical, drawer, Forward
 from ..core import Denoiser, Pass, pick, Policy, rate_ahead, rows_of, State, step
-from ..models.denoiser import MaskedLM
+from ..models.dit import MaskedLM
 
 # %% auto #0
 __all__ = ['literal_step']

@@ -30,8 +30,8 @@ from ..base.parallel import parallel_map
 from ..diffusion import drawer, Forward
 from ..core import Policy, State, step
 from ..models.layers import Config, GELU, Norm
-from ..models.denoiser import DiTForward, MaskedLM, multiply_adds
-from ..models.loading import load, mdlm_only
+from ..models.dit import DiTForward, MaskedLM, multiply_adds
+from ..models.load import load, mdlm_only
 from ..registry import policy
 from ..sampling import sample
 from ..training.data import keyed

@@ -20,7 +20,7 @@ from ..base.noise import Noise
 from ..chatting import _templated
 from ..core import portions
 from ..diffusion import Forward
-from ..models.loading import load
+from ..models.load import load
 from ..sampling import _encode, _keywords, _registered, sample
 
 # %% auto #0

@@ -19,9 +19,9 @@ from torch import nn, Tensor
 from ..base.files import atomic_write
 from ..diffusion import Forward
 from .layers import Config, frequencies, OutputLayer
-from .denoiser import DiT, in_full, MaskedLM
+from .dit import DiT, in_full, MaskedLM
 from .checkpoints import finite, misfits, read_config, read_json, read_safetensors
-from .loading import nearest, of_run, own, WEIGHTS
+from .sources import nearest, of_run, own
 
 # %% auto #0
 __all__ = ['Critic', 'save_critic', 'find_critic', 'load_critic']
@@ -37,7 +37,7 @@ class CriticForward(Forward):
 
     def _quality(self) -> Tensor:
         h, c = self.critic.backbone(self.x)
-        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]      # as the head of `models/denoiser`: no ties
+        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]      # as the head of `models/dit`: no ties
 
 class RatedForward(Forward):
     "The logits of one forward and the qualities of another: a denoiser with a critic for a head."
@@ -115,7 +115,7 @@ def find_critic(
     source=None, # a folder; None, 'embedded' or 'sudoku': one that comes with navira
 ) -> Path: # the folder
     "Where a critic lies. FileNotFoundError where there is none."
-    folder = of_run(Path(own(source, WEIGHTS)), 'critic', 'critic.safetensors')
+    folder = of_run(Path(own(source)), 'critic', 'critic.safetensors')
     if all((folder / f).exists() for f in ('critic.safetensors', 'critic.json')): return folder
     if source in (None, 'embedded', 'sudoku'): what = 'this installation has no embedded critic'
     elif folder.is_dir(): what = 'no critic.safetensors and critic.json there'

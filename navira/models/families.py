@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,20 +18,22 @@ from unittest import mock
 import torch
 import transformers
 from safetensors import safe_open
+from tokenizers import models, pre_tokenizers, Tokenizer
 from transformers import (
-    AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedConfig,
-    PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
+    AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig,
+    LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
 from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
-from ..base.files import check_file, guarded
-from .checkpoints import check_finite, LAYOUTS, read_json
-from .transformers import TransformersLM, wrap
+from ..base.files import check_file, first_lines, guarded
+from .checkpoints import check_finite, LAYOUTS, MASK, read_json
+from .sources import fetched
+from .transformers import probed, TransformersLM, wrap
 
 # %% auto #0
-__all__ = []
+__all__ = ['pretrained']
 
 # %% ../../nbs/models/families.ipynb #0ec98cde
 @dataclass(frozen=True)
@@ -264,3 +267,80 @@ def _read_tokenizer(folder: Path, family: Family, config: PreTrainedConfig) -> P
         if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
         if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
         return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
+
+# %% ../../nbs/models/families.ipynb #ff02435b
+def from_gguf(
+    path: Path,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    "Model in float32 and tokenizer from a GGUF file. `ValueError`, or `ImportError` without the package that reads it."
+    try: import gguf
+    except ImportError: raise ImportError(f'{path}: a GGUF needs the package gguf: pip install gguf') from None
+    config = getattr(transformers, 'GgufConfig', None)
+    kw: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
+    once = {f: mock.patch.object(gguf, f, lru_cache(getattr(gguf, f))) for f in ('GGUFReader', 'get_tensor_name_map')}
+    try:
+        with once['GGUFReader'], once['get_tensor_name_map']:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **kw)
+            if config: kw['quantization_config'] = config(dequantize=True)
+            return AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **kw), tokenizer
+    except ImportError: raise
+    except Exception as e:      # its reader trusts every number in the file
+        raise ValueError(f'{path}: not a readable GGUF file ({type(e).__name__}: {first_lines(e)})') from e
+
+# %% ../../nbs/models/families.ipynb #f9d212bd
+def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    said = described(folder)
+    kind = str(said.get('model_type'))
+    if said.get('is_encoder_decoder'):
+        raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a decoder')
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not said.get('is_decoder'): auto = AutoModelForMaskedLM
+    elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
+    else: raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the transformers library')
+    with guarded(f'{folder}: not a readable tokenizer'):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return read_net(folder, auto, said, of_body, dtype=torch.float32), tokenizer
+
+def of_body(net: PreTrainedModel, name: str) -> bool: return name.startswith(f'{net.base_model_prefix}.')
+
+def _opened(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    path = Path(source)
+    if path.suffix == '.gguf' and path.is_file(): return from_gguf(path)
+    if path.suffix == '.gguf': raise FileNotFoundError(f'{source}: no such file')
+    return _from_folder(fetched(source))
+
+# %% ../../nbs/models/families.ipynb #eb8e11e1
+def pretrained(
+    source: str, # a folder with config.json, weights and tokenizer; a .gguf file; or a Hub id
+    shift: bool | None = None, # is position i to predict the token at i + 1? None: where it read from left to right
+) -> TransformersLM: # float32, in eval mode
+    """A pretrained network as a masked diffusion model that is still to be trained. A function of the global seed:
+    a missing head is drawn, and a missing mask put nearly at the mean of all words. `ValueError`, `FileNotFoundError`
+    or `ImportError` naming the source."""
+    with without_bars(): net, tokenizer = _opened(source)
+    decoder = 'ForMaskedLM' not in type(net).__name__
+    if shift and not decoder:
+        raise ValueError(f'shift=True: {type(net).__name__} predicts a token where it stands; expected a decoder')
+    if tokenizer.mask_token_id is None: tokenizer.add_special_tokens({'mask_token': MASK})
+    with without_bars():
+        if len(tokenizer) > net.get_input_embeddings().weight.shape[0]: net.resize_token_embeddings(len(tokenizer))
+    shift = decoder if shift is None else shift
+    return probed(TransformersLM(net, tokenizer.mask_token_id, shift, tokenizer).eval())
+
+# %% ../../nbs/models/families.ipynb #66444880
+def toy_networks(
+    folder: str | Path, # an empty one; gets two folders, 'llama' and 'bert'
+    words: tuple[str, ...] = ('a', 'dog', 'saw', 'the', 'old', 'house', 'by', 'day'),
+) -> None:
+    "A decoder without a mask and an encoder without a head: random, of 2 layers, for words."
+    size: dict[str, Any] = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                max_position_embeddings=64)
+    for name, special in (('llama', dict(eos_token='<eos>')), ('bert', dict(sep_token='<eos>', mask_token='[MASK]'))):
+        vocab = {w: i for i, w in enumerate((*words, '<unk>', '<eos>', '[MASK]')[:None if name == 'bert' else -1])}
+        tok = Tokenizer(models.WordLevel(vocab, unk_token='<unk>'))
+        tok.pre_tokenizer = pre_tokenizers.Whitespace()
+        tok.enable_truncation(8)                                # as sentence encoders have it
+        torch.manual_seed(0)
+        if name == 'llama': net = LlamaForCausalLM(LlamaConfig(vocab_size=len(vocab), tie_word_embeddings=True, **size))
+        else: net = BertModel(BertConfig(vocab_size=len(vocab), **size))
+        with without_bars(): net.save_pretrained(Path(folder) / name)
+        PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='<unk>', **special).save_pretrained(Path(folder) / name)

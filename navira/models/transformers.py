@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
 from ..diffusion import Forward
-from .denoiser import in_full, places, shadows_see
+from .dit import in_full, places, shadows_see
 from .layers import full
 
 # %% auto #0

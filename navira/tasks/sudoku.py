@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, Regex, Tokenizer
 
 from ..base.checks import check_choice, check_int
 from ..models.layers import units_of
-from ..models.loading import MASK
+from ..models.checkpoints import MASK
 
 # %% auto #0
 __all__ = ['Sudoku']

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..base.files import atomic_folder, atomic_write
-from ..models.loading import load
-from ..models.pretrained import pretrained, without_bars
+from ..models.load import load
+from ..models.families import pretrained, without_bars
 from ..models.transformers import TransformersLM
 from .settings import AdaptConfig
 from .runs import read_record

@@ -19,8 +19,9 @@ from tokenizers import Tokenizer
 
 from ..base.files import atomic_write
 from ..base.progress import clock
-from ..models.denoiser import MaskedLM, n_params
-from ..models.loading import load, mdlm_only, of_run, own, save, WEIGHTS
+from ..models.dit import MaskedLM, n_params
+from ..models.sources import of_run, own, WEIGHTS
+from ..models.load import load, mdlm_only, save
 from ..tasks.sudoku import Sudoku, sudoku_of
 from .settings import FinetuneConfig, read_config, read_run, SudokuConfig, TrainConfig
 from .runs import read_checkpoint, read_log, read_record
@@ -180,7 +181,7 @@ def _finetuned(run: Path, settings: dict) -> tuple[MaskedLM, dict, list[dict]]:
 def record_of(
     model: str | None, # as in `FinetuneConfig`
 ) -> dict: # its `training.json`; empty if there is none
-    source = of_run(Path(own(model, WEIGHTS))) / 'training.json'
+    source = of_run(Path(own(model))) / 'training.json'
     return read_record(source) if source.exists() else {}
 
 # %% ../../nbs/training/card.ipynb #6f37c46e

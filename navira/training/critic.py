@@ -17,8 +17,8 @@ from torch import nn, Tensor
 
 from ..base.checks import check_choice
 from ..diffusion import corrupt, Forward, low_discrepancy, nucleus
-from ..models.denoiser import MaskedLM, n_params
-from ..models.loading import load, mdlm_only
+from ..models.dit import MaskedLM, n_params
+from ..models.load import load, mdlm_only
 from ..models.critic import Critic, RatedForward
 from .settings import LoopConfig, read_config
 from .loop import Run, Stage

@@ -17,7 +17,8 @@ from torch import Tensor
 from ..base.checks import check_choice
 from ..base.files import atomic_write, guarded
 from ..models.layers import Config
-from ..models.loading import MASK, nearest
+from ..models.checkpoints import MASK
+from ..models.sources import nearest
 
 # %% auto #0
 __all__ = ['train_tokenizer', 'Corpus', 'read_corpus', 'encode_corpus', 'Epochs']

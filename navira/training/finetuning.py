@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from ..base.files import atomic_write
-from ..models.denoiser import MaskedLM, with_head, without_head
-from ..models.loading import load
+from ..models.dit import MaskedLM, with_head, without_head
+from ..models.load import load
 from ..tasks.sudoku import sudoku_of, written_by
 from .data import Corpus
 from .settings import AdaptConfig, FinetuneConfig

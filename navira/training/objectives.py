@@ -12,7 +12,7 @@ from torch import nn, Tensor
 
 from ..diffusion import corrupt, low_discrepancy, nucleus, tolerance
 from ..core import ranks
-from ..models.denoiser import MaskedLM
+from ..models.dit import MaskedLM
 from .loop import evaluating
 
 # %% auto #0

@@ -26,8 +26,9 @@ from tokenizers import Tokenizer
 from ..base.files import atomic_write, leftovers, open_tokenizer
 from ..base.progress import clock
 from ..models.layers import Config
-from ..models.denoiser import MaskedLM, n_params
-from ..models.loading import MASK, nearest
+from ..models.dit import MaskedLM, n_params
+from ..models.checkpoints import MASK
+from ..models.sources import nearest
 from ..tasks.sudoku import sudoku_of, tokenizer_of
 from .data import (
     Corpus, encode_corpus, EOS, Epochs, files_of, packed, read_corpus, read_tokens, saved_dataset, train_tokenizer)

@@ -19,7 +19,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 
 from ..base.checks import check_choice
-from ..models.loading import has_bf16, nearest
+from ..models.sources import nearest
+from ..models.load import has_bf16
 from ..tasks.sudoku import NAMES, sudoku_of
 from .data import text_file
 

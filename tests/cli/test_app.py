@@ -357,7 +357,7 @@ def score(st, p, where):
 @register('mine')
 def mine(): return replace(prism(), remask=TopK(score, binomial(.5)))
 """)
-    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    monkeypatch.setattr("navira.models.load.load", lambda *_, **kw: net)
     with pytest.raises(SystemExit) as e: main([*"generate -p mine --budget 4 --length 8 --import".split(), str(own)])
     said = capsys.readouterr().err.strip()
     assert e.value.code == 2 and f"{own}: line 7: " in said and len(said.splitlines()) == 1

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 
 from navira.cli.compare import _seen
 from navira.models.adapter import save_adapter
-from navira.models.loading import load, save
+from navira.models.load import load, save
 from navira.models.transformers import LinearQuality
 from navira.registry import policies, policy
 from helpers.cli import foreign, navira, net, refused, run, said  # noqa: F401

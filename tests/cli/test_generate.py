@@ -427,7 +427,7 @@ def test_what_is_finished_is_printed_when_a_run_is_stopped(net, monkeypatch, cap
         if first: raise KeyboardInterrupt
         return sample(*args, first=first, **kw)
 
-    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    monkeypatch.setattr("navira.models.load.load", lambda *_, **kw: net)
     monkeypatch.setattr("navira.sampling.sample", stopped)
     with pytest.raises(SystemExit) as e: main("generate -n 40 --budget 2 --length 8 --json".split())
     printed = capsys.readouterr()
@@ -446,7 +446,7 @@ def test_many_texts_are_those_of_one_call(run, net):
 
 @pytest.mark.parametrize("prompt, warned", [("Привет, как дела?", "pieces"), ("It was a dark night", "")])
 def test_a_prompt_in_letters_that_the_model_never_saw_is_told(prompt, warned, net, monkeypatch, capsys):
-    monkeypatch.setattr("navira.models.loading.load", lambda *_, **kw: net)
+    monkeypatch.setattr("navira.models.load.load", lambda *_, **kw: net)
     assert typed("generate", prompt, "--budget", 2, "--length", 64) == 0
     said = capsys.readouterr().err
     assert warned in said and bool(said) == bool(warned)

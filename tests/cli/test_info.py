@@ -58,8 +58,8 @@ def test_info():
 def test_info_on_a_model_of_the_transformers_library(kind, facts, pytestconfig, capsys):
     "Its parts add up to its network, and its head is there if it has one"
     from navira.cli.info import _one_model
-    from navira.models.denoiser import n_params
-    from navira.models.loading import load
+    from navira.models.dit import n_params
+    from navira.models.load import load
     from navira.models.transformers import LinearQuality
 
     folder = pytestconfig.rootpath / "tests" / "golden" / kind

@@ -4,7 +4,7 @@ import json, re, shlex, signal
 import pytest
 
 from navira.models.critic import Critic
-from navira.models.loading import load
+from navira.models.load import load
 from helpers.cli import foreign, refused, said  # noqa: F401
 from helpers.training import home, losses, trained  # noqa: F401
 

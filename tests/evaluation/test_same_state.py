@@ -68,7 +68,7 @@ def test_deciles(counts, groups):
 
 def test_by_frequency_counts_every_pick():
     from navira.models.layers import Config
-    from navira.models.denoiser import MaskedLM
+    from navira.models.dit import MaskedLM
     with torch.random.fork_rng():
         torch.manual_seed(0)
         m = MaskedLM(Config(vocab_size=30, model_length=16, hidden_dim=16, cond_dim=8, n_blocks=1, n_heads=2,

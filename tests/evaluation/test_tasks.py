@@ -11,7 +11,7 @@ from navira.experiments.frames import compact, load_samples, samples
 from navira.experiments.old_run import run
 from navira.experiments.samples import again, tokens
 from navira.experiments.old_sweep import read_sweep
-from navira.models.denoiser import MaskedLM
+from navira.models.dit import MaskedLM
 from navira.registry import policies, policy
 from navira.sampling import sample
 from navira.tasks.sudoku import contradictions, held_out, is_solved, solutions, Sudoku

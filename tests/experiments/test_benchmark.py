@@ -7,7 +7,7 @@ import pytest
 
 import navira.experiments.benchmark as speed_benchmark
 import navira.experiments.speed as speed_speed
-from navira.models.loading import load
+from navira.models.load import load
 from navira.experiments.literal import POLICIES
 from navira.experiments.speed import Bench, KINDS, LADDER, Shape
 from navira.experiments.benchmark import (

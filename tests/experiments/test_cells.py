@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import navira.experiments.cells as ex_cells
-from navira.models.loading import load
+from navira.models.load import load
 from navira.registry import policies, policy
 from navira.sampling import sample
 from navira.experiments.cells import beside, Cell, cell_key, code_hash, digest, fingerprint

@@ -12,7 +12,7 @@ import navira.experiments.old_run as ex_run
 import navira.experiments.samples as ex_samples
 from navira.evaluation import endpoints
 from navira.base.progress import Busy
-from navira.models.loading import save
+from navira.models.load import save
 from navira.evaluation.judge import _LONGEST, ASPECTS, prompt, served, Server, verdict
 from navira.experiments.old_sweep import Entry, Sweep
 from navira.experiments.old_store import open_store

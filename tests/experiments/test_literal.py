@@ -6,7 +6,7 @@ from hypothesis import given, strategies as hs
 import navira.experiments.literal as speed_literal
 from navira.diffusion import drawer
 from navira.core import step
-from navira.models.denoiser import multiply_adds
+from navira.models.dit import multiply_adds
 from navira.registry import policies, policy
 from navira.experiments.literal import blank, drawn_everywhere, literal_step, POLICIES, products, Whole
 from toys import ACCEPT, chi2

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM
-from navira.models.loading import load
+from navira.models.dit import MaskedLM
+from navira.models.load import load
 
 TINY = Config(
     vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, dropout=0.1, quality_blocks=None)

@@ -39,7 +39,7 @@ def foreign(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def net():
-    from navira.models.loading import load
+    from navira.models.load import load
 
     return load()
 
@@ -57,7 +57,7 @@ def run(net, monkeypatch, capsys):
         asked.append(dict(source=source, **kw))
         return net
 
-    monkeypatch.setattr("navira.models.loading.load", load)
+    monkeypatch.setattr("navira.models.load.load", load)
 
     def run(*args):
         with pytest.raises(SystemExit) as e:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import navira.experiments.old_run as ex_run
-from navira.models.loading import load as load_model, save
+from navira.models.load import load as load_model, save
 from navira.evaluation.perplexity import Reference
 from navira.experiments.old_sweep import read_sweep
 from navira.experiments.old_store import checked, write_table

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from navira.diffusion import Forward
-from navira.models.denoiser import MaskedLM
+from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.tasks.sudoku import solutions, Sudoku, tokenizer_of
 
@@ -43,7 +43,7 @@ class Given(Forward):
 @pytest.fixture(scope='session')
 def grid_folder(tmp_path_factory):
     "The model that knows nothing, saved"
-    from navira.models.loading import save
+    from navira.models.load import save
     folder = tmp_path_factory.mktemp('novice') / 'model'
     save(novice(), folder)
     return folder

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM, with_head
+from navira.models.dit import MaskedLM, with_head
 from navira.training.settings import TrainConfig
 from navira.training.runs import read_log
 from navira.training.pretraining import train

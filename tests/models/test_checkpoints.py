@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from navira.models.loading import save
+from navira.models.load import save
 from helpers.checkpoints import HEAD, lightning, no_grad, noisy, refused, small_tokenizer, words  # noqa: F401
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navira.models.critic import Critic
-from navira.models.denoiser import n_params
+from navira.models.dit import n_params
 from navira.peers.critics import token_critic
 from helpers.checkpoints import no_grad, noisy, same  # noqa: F401
 from helpers.training import one_thread  # noqa: F401
@@ -60,14 +60,14 @@ def test_no_critic_says_how_to_train_one(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match='no critic.safetensors .*navira critic --data'):
         Critic.load(tmp_path / 'critics')
     with pytest.raises(FileNotFoundError, match="did you mean '.*critics'"): token_critic(str(tmp_path / 'critcs'))
-    monkeypatch.setattr('navira.models.critic.WEIGHTS', tmp_path)
+    monkeypatch.setattr('navira.models.sources.WEIGHTS', tmp_path)
     for make in (Critic.load, token_critic):
         with pytest.raises(FileNotFoundError, match='no embedded critic; train one with `navira critic'): make()
 
 
 def test_the_embedded_critic_is_trained_and_goes_with_the_embedded_model():
     import navira
-    from navira.models.loading import WEIGHTS
+    from navira.models.sources import WEIGHTS
     lm, record = navira.load(), json.loads((WEIGHTS / 'critic-training.json').read_text())
     rule = navira.policy('token-critic')
     rule.step.fits(lm, lm.length)

@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 
 import navira.peers  # noqa: F401  registers the policies
 from navira.models.layers import Rotary
-from navira.models.loading import check_device, load
-from navira.models.loading import save
+from navira.models.load import check_device, load
+from navira.models.load import save
 from navira.sampling import sample
 from test_registry import NAMES, made, prompts
 from toys import critic_like, small_lm

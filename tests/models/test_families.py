@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import navira
 import navira.peers  # noqa: F401  registers the policies
-from navira.models.denoiser import MaskedLM, with_head
+from navira.models.dit import MaskedLM, with_head
 from navira.models.families import FAMILIES, family_of
 from navira.models.transformers import LinearQuality, TransformersLM
 from navira.registry import parameters, policies, policy
@@ -249,14 +249,14 @@ def test_what_is_missing_or_damaged(golden, tmp_path):
     with says(ValueError, 'Missing', 'layer.1.output.dense.weight'): navira.load(few)
 
 def test_ours_takes_no_settings_of_theirs():
-    from navira.models.loading import WEIGHTS
+    from navira.models.sources import WEIGHTS
     file = WEIGHTS / 'model.safetensors'
     for source in (WEIGHTS, file):
         for given in (dict(shift=True), dict(mask_id=3), dict(device_map='auto')):
             with says(ValueError, *given, "MDLM's"): navira.load(source, **given)
 
 def test_a_revision_is_of_the_hub(golden):
-    from navira.models.loading import WEIGHTS
+    from navira.models.sources import WEIGHTS
     for source in (None, WEIGHTS, WEIGHTS / 'model.safetensors', golden / 'bert'):
         with says(ValueError, "revision='x'", 'Hub'): navira.load(source, revision='x')
 

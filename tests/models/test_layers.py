@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from navira.models.denoiser import MaskedLM
+from navira.models.dit import MaskedLM
 from navira.models.layers import attend, Config, Place
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from navira.models.pickles import Stored, read_pickle
+from navira.models.checkpoints import Stored, read_pickle
 from helpers.checkpoints import N, REBUILD, by_hand, no_grad  # noqa: F401
 
 def test_views_and_transposes_in_a_ckpt(tmp_path):

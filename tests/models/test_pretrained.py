@@ -8,7 +8,7 @@ from transformers import (
     AutoModelForMaskedLM, GPTNeoConfig, GPTNeoForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast)
 
 import navira
-from navira.models.pretrained import pretrained, toy_networks
+from navira.models.families import pretrained, toy_networks
 from helpers.sample_api import says
 
 @pytest.fixture(scope='module')

@@ -9,7 +9,7 @@ from navira.base.noise import Noise
 from navira.core import Pass, ranks, State, step
 from navira.diffusion import drawer
 from navira.joint import random_joint
-from navira.models.denoiser import MaskedLM, tiny_model
+from navira.models.dit import MaskedLM, tiny_model
 from navira.peers.gidd import At, at_time
 from navira.registry import policy
 from navira.sampling import sample

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as hs
 
 import navira
 from navira.core import step
-from navira.models.denoiser import places, shadows_see
+from navira.models.dit import places, shadows_see
 from navira.models.layers import rotate
 from navira.peers.shadow import wino
 from navira.registry import policy

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 import navira
-from navira.models.pretrained import toy_networks
+from navira.models.families import toy_networks
 from navira.training.adapting import adapt
 from navira.training.runs import read_checkpoint, read_log
 from navira.training.settings import AdaptConfig, FinetuneConfig

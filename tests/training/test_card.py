@@ -4,7 +4,8 @@ import json, math
 import pytest
 import torch
 
-from navira.models.loading import load, WEIGHTS
+from navira.models.sources import WEIGHTS
+from navira.models.load import load
 from navira.training.runs import read_log
 from navira.training.pretraining import train
 from navira.training.card import embedded_record, export, record_of

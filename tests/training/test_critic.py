@@ -7,7 +7,7 @@ import torch
 
 from navira.diffusion import nucleus
 from navira.models.critic import Critic
-from navira.models.loading import load
+from navira.models.load import load
 from navira.peers.critics import token_critic
 from navira.sampling import sample
 from navira.training.critic import WEIGHTINGS, CriticConfig, CriticObjective, export_critic, train_critic

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from navira.models.loading import MASK
+from navira.models.checkpoints import MASK
 from navira.training.data import EOS, Epochs, encode, encode_corpus, packed, read_corpus, train_tokenizer
 from helpers.training import LINES, one_thread, table  # noqa: F401
 

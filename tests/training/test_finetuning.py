@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from navira.models.loading import load
+from navira.models.load import load
 from navira.training.settings import FinetuneConfig
 from navira.training.runs import read_checkpoint, save_checkpoint
 from navira.training.pretraining import tokens_of, train

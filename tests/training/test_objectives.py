@@ -9,7 +9,7 @@ from torch import nn
 
 from navira.joint import random_joint
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM, without_head
+from navira.models.dit import MaskedLM, without_head
 from navira.training.data import keyed
 from navira.training.objectives import (
     BackPlay, correction_ce, looked_back, masked_ce, Mdlm, Prism, ProSeCo, random_fill, surest)

@@ -11,8 +11,8 @@ import navira.training.loop as training_loop
 import navira.training.pretraining as training_pretraining
 import navira.training.runs as training_runs
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM
-from navira.models.loading import load
+from navira.models.dit import MaskedLM
+from navira.models.load import load
 from navira.training.data import Epochs
 from navira.training.settings import TrainConfig, processes, read_config
 from navira.training.runs import Log, read_checkpoint, read_log, save_checkpoint

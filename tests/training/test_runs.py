@@ -4,7 +4,7 @@ import random
 import pytest
 import torch
 
-from navira.models.loading import load
+from navira.models.load import load
 from navira.training.runs import read_checkpoint, save_checkpoint
 from helpers.training import begun, copied, home, lines, one_thread, trained  # noqa: F401
 

@@ -4,7 +4,7 @@ import dataclasses, json, random, re, sys
 import pytest
 from hypothesis import given, strategies as st
 
-from navira.models.loading import load
+from navira.models.load import load
 from navira.training.critic import CriticConfig
 from navira.training.loop import cosine
 from navira.training.settings import FinetuneConfig, TrainConfig, precision, read_config

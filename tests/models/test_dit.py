@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 
 from navira.models.layers import Config
-from navira.models.denoiser import QualityHead, DiT, mask_time, n_params, with_head
+from navira.models.dit import QualityHead, DiT, mask_time, n_params, with_head
 from helpers.checkpoints import TIMED, TINY, X, bare, no_grad, noisy, plain_forward, words  # noqa: F401
 
 @pytest.mark.parametrize("dtype,tol", [(torch.float64, 1e-10), (torch.float32, 1e-4)])

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, models
 
 from navira.base.files import leftovers
 from navira.models.layers import Config
-from navira.models.denoiser import MaskedLM, n_params
-from navira.models.pickles import read_pickle
-from navira.models.loading import load, save
+from navira.models.dit import MaskedLM, n_params
+from navira.models.checkpoints import read_pickle
+from navira.models.load import load, save
 from navira.sampling import sample
 from helpers.checkpoints import (  # noqa: F401
     HEAD, N, REBUILD, TINY, X, bare, by_hand, lightning, no_grad, noisy, plain_forward, refused, same,
@@ -174,7 +174,7 @@ CONFIGS = {
 
 LIMITED = """
 import json, os, resource, sys
-from navira.models.loading import load
+from navira.models.load import load
 pages = int(open("/proc/self/statm").read().split()[0]) if os.path.exists("/proc/self/statm") else 0
 if pages:                                                                # half a gigabyte more
     resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + 2**29,) * 2)
@@ -402,7 +402,7 @@ def test_malicious_ckpt_is_refused_and_does_nothing(tmp_path, which, place, fore
     (b"\x80\x02\x82\x01.", ""),
     (b"c__builtin__\ngetattr\n(comegaconf\nX\nX\x0c\x00\x00\x00__subclasses__tR.", "builtins.getattr"),
     (b"ccopyreg\n__newobj__\n(comegaconf\nX\ntR.", "copyreg.__newobj__"),
-    (b"cnavira.models.loading\nload\n(tR.", "navira.models.loading.load"),
+    (b"cnavira.models.load\nload\n(tR.", "navira.models.load.load"),
     # a persistent id that is no storage
     (b"(X\x04\x00\x00\x00evilX\x01\x00\x00\x000tQ.", ""),
     (b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x0a\x00\x00\x00../../../xK\x01tQ.", "persistent id"),
@@ -648,14 +648,14 @@ def test_missing_sources(tmp_path, monkeypatch):
     refused("nowhere", "kuleshov-group/mdlm-owt", error=FileNotFoundError)
     monkeypatch.chdir(tmp_path)
     refused("model/best.ckpt", "not found", error=FileNotFoundError)
-    monkeypatch.setattr("navira.models.loading.WEIGHTS", tmp_path / "weights")
+    monkeypatch.setattr("navira.models.sources.WEIGHTS", tmp_path / "weights")
     with pytest.raises(FileNotFoundError, match="embedded model"): load()
 
 # --- names that people type -------------------------------------------------------------------------------------------
 
 def test_embedded_is_a_name(monkeypatch, tmp_path):
     save(noisy(), tmp_path / "weights")
-    monkeypatch.setattr("navira.models.loading.WEIGHTS", tmp_path / "weights")
+    monkeypatch.setattr("navira.models.sources.WEIGHTS", tmp_path / "weights")
     assert same(load("embedded"), load()) and same(load("embedded"), noisy())
     refused("embeded", "'embedded'", error=FileNotFoundError)
 
