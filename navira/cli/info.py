@@ -66,7 +66,7 @@ def _one_policy(name: str) -> None:
 
 def _one_model(subject: str | None, net) -> None:
     "A checkpoint: its source, its sizes, its configuration."
-    from navira.models.denoiser import MaskedLM, n_params
+    from navira.models.dit import MaskedLM, n_params
     head = f'{n_params(net.quality):,} parameters' if net.quality is not None else 'none (see `navira finetune`)'
     ours = isinstance(net, MaskedLM)
     first = {'backbone': f'{n_params(net.backbone):,} parameters'} if ours else _sizes(net)
@@ -78,7 +78,7 @@ def _one_model(subject: str | None, net) -> None:
 
 def _sizes(model) -> dict[str, str]: # of a `TransformersLM`
     "Its network, in two parts; a matrix that embeds words and scores them counts once."
-    from navira.models.denoiser import n_params
+    from navira.models.dit import n_params
     net = model.net
     vocabulary = {p for m in (net.get_input_embeddings(), net.get_output_embeddings()) for p in m.parameters()}
     words = sum(p.numel() for p in vocabulary)

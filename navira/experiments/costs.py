@@ -21,8 +21,8 @@ import navira.peers  # noqa: F401  registers the policies
 from ..base.files import atomic_write
 from ..diffusion import Forward
 from ..core import name_of, Policy
-from ..models.denoiser import MaskedLM
-from ..models.loading import load as load_model, mdlm_only
+from ..models.dit import MaskedLM
+from ..models.load import load as load_model, mdlm_only
 from ..registry import policy
 from ..sampling import sample
 from ..evaluation.perplexity import perplexities

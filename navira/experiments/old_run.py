@@ -24,8 +24,8 @@ import navira.peers  # noqa: F401  registers the policies
 from ..base.files import leftovers
 from ..base.progress import file_lock, graceful_interrupt
 from ..core import Policy
-from ..models.denoiser import MaskedLM
-from ..models.loading import load as load_model
+from ..models.dit import MaskedLM
+from ..models.load import load as load_model
 from ..sampling import fits, sample, start_ids
 from ..evaluation.tasks import task_of
 from .cells import (

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ..base.files import FULL, atomic_write, open_tokenizer
-from ..models.loading import nearest
+from ..models.sources import nearest
 from ..sampling import Samples
 from ..evaluation.tasks import Task, until_solved
 from .cells import digest, RULES

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice, check_int
-from ..models.loading import nearest
+from ..models.sources import nearest
 from ..registry import parameters, policies, policy
 from ..sampling import enough
 from ..evaluation.perplexity import eos_rules

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import navira.peers  # noqa: F401  registers the policies
-from ..models.denoiser import MaskedLM
+from ..models.dit import MaskedLM
 from ..sampling import sample, Samples
 from .cells import Cell, fingerprint, rule
 from .old_sweep import prompts_at

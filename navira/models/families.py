@@ -21,9 +21,11 @@ from safetensors import safe_open
 from tokenizers import models, pre_tokenizers, Tokenizer
 from transformers import (
     AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig,
-    LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
+    LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast,
+    Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
 from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
