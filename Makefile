@@ -33,7 +33,7 @@ INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.p
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help house demo test test-slow quick lint lab gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
+.PHONY: help house colab demo test test-slow quick lint lab gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,10 @@ lint: $(VENV)/.test  ## ruff: 120 columns, unused names and imports, shadowing, 
 
 lab: $(VENV)/.lab  ## open the notebooks in JupyterLab (installs it when first asked)
 	$(BIN)/jupyter lab --notebook-dir nbs $(LAB_ARGS)
+
+colab:  ## on Colab, where the first cell of a notebook calls it: install, and put results where notebooks look for them
+	pip install -q ".[eval,dev]"
+	ln -sfn $(CURDIR)/results $(CURDIR)/benchmarks /
 
 test-slow: $(VENV)/.test  ## the tests that take minutes
 	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)

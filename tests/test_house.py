@@ -13,7 +13,7 @@ ini = ConfigParser(delimiters=['='])
 ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 sys.path.insert(0, str(root/'tools'))
-import order
+import colab, order
 
 def dotted(path): return '.'.join(path.relative_to(root/'navira').with_suffix('').parts)
 modules = {dotted(p): p for p in sorted((root/'navira').rglob('*.py'))}      # 'peers.remdm' -> its path
@@ -148,26 +148,14 @@ class TestNotebook:
             assert len(kinds) < 2, source(c)
 
     def test_opens_on_colab(self, nb):
-        "Under the title a badge, and a first code cell that fetches the repository: `make sync` writes both"
-        first, second, third = cells(nb)[:3]
-        colab, at = 'https://colab.research.google.com', nb.relative_to(root).as_posix()
-        there = f"{colab}/github/{cfg['user']}/{cfg['repo']}/blob/{cfg['branch']}/{at}"
-        assert source(second) == f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({there})"
-        assert third['cell_type'] == 'code' and not third['outputs'] and cfg['git_url'] in source(third)
-        assert {'#| hide', '#| eval: false'} < set(source(third).splitlines())
-        assert sum('COLAB' in source(c) or 'colab.research' in source(c) for c in cells(nb)) == 2
-
-def test_cells_for_colab_are_what_the_tool_writes():
-    r = subprocess.run([sys.executable, root/'tools'/'colab.py', '--check'], capture_output=True, text=True)
-    assert r.returncode == 0, r.stderr
+        "Under the title a badge, and a line that fetches the repository: `make sync` writes both"
+        assert cells(nb)[1:3] == colab.opening(nb, cfg)
 
 def test_every_notebook_has_its_place_in_the_sidebar():
     "`make sync` writes it from the list in tools/order.py"
-    r = subprocess.run([sys.executable, root/'tools'/'order.py', '--check'], capture_output=True, text=True)
-    assert r.returncode == 0, r.stderr
-    listed = re.findall(r'([\w/]+)\.ipynb', (root/'nbs'/'sidebar.yml').read_text())
-    assert sorted(listed) == sorted(map(order.room_of, notebooks))
-    chapters = [n for n in listed if n[0].isdigit()]
+    assert not order.unlisted() and set(order.rooms()) == set(order.rooms(*order.SIDEBAR))
+    assert (root/'nbs'/'sidebar.yml').read_text(encoding='utf-8') == order.sidebar()
+    chapters = [room for room in order.rooms() if room[0].isdigit()]
     assert chapters == sorted(chapters)
 
 # --- README ----------------------------------------------------------------------------------------------------------
@@ -196,7 +184,7 @@ def test_no_message_names_an_index_where_there_is_none():
     "`pip install navira[...]` would install somebody else's package, or nothing"
     folders = ('navira', 'py'), ('nbs', 'ipynb'), ('tools', 'py')
     said = [p for d, ext in folders for p in (root/d).rglob(f'*.{ext}')] + [root/'README.md', root/'Makefile']
-    assert not [p.name for p in said if 'navira' + '[' in p.read_text(encoding='utf-8')]
+    assert not [p.name for p in said if 'install navira' + '[' in p.read_text(encoding='utf-8')]
 
 # --- what others read ------------------------------------------------------------------------------------------------
 def test_citation_is_of_this_version():

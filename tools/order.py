@@ -1,61 +1,60 @@
-"""The rooms of the house in one list: what may import what, and the order in which the site is read.
+"""Every notebook in one list: what may import what, and where the site shows it.
 
     python tools/order.py            # write nbs/sidebar.yml
-    python tools/order.py --check    # exit 1 if it differs, or if a notebook is missing from the list
 
-A room is a notebook, named by its path in nbs/ without the suffix. A module imports only from rooms above its own in
-ORDER (tests/test_house.py). The site reads in the same order, except that the sections in READ_LAST follow the others,
-and the rooms in READ_IN stand in another section.
+A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that each imports only from
+those above it (tests/test_house.py), each under the section of the sidebar that shows it. SIDEBAR orders the sections.
 """
-import argparse, json, re, sys
+import json, re, sys
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
 nbs = root/'nbs'
 
-ORDER = {   # a folder for each section, but for the rooms of the paper
-    'Start here': ['which_policy', 'when_it_helps', 'add_your_own', 'policy_template', 'numbers', 'glossary'],
-    'Foundations': ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/stats',
-        'base/tables'],
-    'The paper': ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
-        '05_stochastic_remasking', '06_schedules'],
-    'Models': ['models/layers', 'models/dit', 'models/checkpoints', 'models/sources', 'models/transformers',
-        'models/families', 'models/adapter', 'models/load', 'models/critic'],
-    'Sampling': ['registry', 'scores', 'replay', 'step_figure', '07_sampling', 'exact', 'filling', 'chatting'],
-    'Beyond the paper': ['ours/one_pass', 'ours/apart'],
-    'Published policies': ['peers/blocks', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
+SIDEBAR = ['The paper', 'Beyond the paper', 'In practice', 'Published policies', 'Models', 'Tasks', 'Training',
+           'Evaluation', 'Experiments', 'Library']
+
+ORDER = [
+    ('Library', ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/stats',
+        'base/tables']),
+    ('The paper', ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
+        '05_stochastic_remasking', '06_schedules']),
+    ('Models', ['models/layers', 'models/dit', 'models/checkpoints', 'models/sources', 'models/transformers',
+        'models/families', 'models/adapter', 'models/load', 'models/critic']),
+    ('Library', ['registry', 'scores', 'replay', 'step_figure']),
+    ('The paper', ['07_sampling']),
+    ('Library', ['exact', 'filling', 'chatting']),
+    ('Beyond the paper', ['ours/one_pass', 'ours/apart']),
+    ('Published policies', ['peers/blocks', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
         'peers/shadow', 'peers/revisers', 'peers/editors', 'peers/mask_predict', 'peers/loops', 'peers/gidd',
-        'peers/correctors', 'peers/critics'],
-    'All policies': ['peers/survey'],
-    'Tasks with a right answer': ['tasks/sudoku'],
-    'Training': ['training/data', 'training/grids', 'training/settings', 'training/runs', 'training/loop',
+        'peers/correctors', 'peers/critics', 'peers/survey']),
+    ('Tasks', ['tasks/sudoku']),
+    ('Training', ['training/data', 'training/grids', 'training/settings', 'training/runs', 'training/loop',
         'training/objectives', 'training/bound', 'training/pretraining', 'training/quality',
-        'training/finetuning', 'training/card', 'training/adapting', 'training/critic'],
-    'Evaluation': ['evaluation/perplexity', 'evaluation/references', 'evaluation/endpoints',
+        'training/finetuning', 'training/card', 'training/adapting', 'training/critic']),
+    ('Evaluation', ['evaluation/perplexity', 'evaluation/references', 'evaluation/endpoints',
         'evaluation/diversity', 'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state',
-        'evaluation/landmarks', 'evaluation/judge', 'evaluation/tasks'],
-    'Experiments': ['experiments/cells', 'experiments/old_sweep', 'experiments/old_store', 'experiments/old_run',
+        'evaluation/landmarks', 'evaluation/judge', 'evaluation/tasks']),
+    ('Experiments', ['experiments/cells', 'experiments/old_sweep', 'experiments/old_store', 'experiments/old_run',
         'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/old_results', 'experiments/style', 'experiments/figures', 'experiments/readings',
         'experiments/claims', 'experiments/axes', 'experiments/success', 'experiments/worth',
         'experiments/infilling', 'experiments/report',
         'experiments/judged', 'experiments/literal', 'experiments/speed', 'experiments/vocabulary',
-        'experiments/benchmark'],
-    'Where people work': ['hf/generate', 'hf/lm_eval'],
-    'The command line': ['cli/app', 'cli/generate', 'cli/solve', 'cli/compare', 'cli/experiments', 'cli/training',
-        'cli/info'],
-}
-READ_IN = {'07_sampling': 'The paper'}     # a chapter that imports from rooms of a later section
-READ_LAST = ['Foundations', 'The command line']
+        'experiments/benchmark']),
+    ('Library', ['hf/generate', 'hf/lm_eval', 'cli/app', 'cli/generate', 'cli/solve', 'cli/compare',
+        'cli/experiments', 'cli/training', 'cli/info']),
+    ('In practice', ['which_policy', 'when_it_helps', 'numbers', 'add_your_own', 'policy_template', 'glossary']),
+]
 
-def rooms():
-    "All rooms, the lowest first."
-    return [room for section in ORDER.values() for room in section]
+def rooms(*sections):
+    "The rooms of these sections, or all; the lowest first."
+    return [room for section, listed in ORDER for room in listed if not sections or section in sections]
 
 def notebooks():
-    "Paths of all notebooks, in nbs/ and its folders; hidden folders and what Jupyter leaves are none."
-    found = (p for p in nbs.rglob('*.ipynb') if not any(d[0] in '._' for d in p.relative_to(nbs).parts))
-    return sorted(found)
+    "Paths of all notebooks, without hidden folders and what Jupyter leaves."
+    hidden = re.compile(r'(^|/)[._]')
+    return sorted(p for p in nbs.rglob('*.ipynb') if not hidden.search(p.relative_to(nbs).as_posix()))
 
 def room_of(path):
     "nbs/peers/remdm.ipynb -> peers/remdm"
@@ -63,46 +62,36 @@ def room_of(path):
 
 def exports(path):
     "The module that a notebook exports, as `peers.remdm`; None if it exports none."
-    found = re.search(r'#\|\s*default_exp ([\w.]+)', path.read_text(encoding='utf-8'))
-    return found[1] if found else None
+    line = re.search(r'#\|\s*default_exp ([\w.]+)', path.read_text(encoding='utf-8'))
+    return line and line[1]
 
 def modules():
-    "{module: room}, in the order of the rooms: each may import those before it."
-    there = {room: exports(nbs/f'{room}.ipynb') for room in rooms() if (nbs/f'{room}.ipynb').exists()}
-    return {module: room for room, module in there.items() if module}
+    "{module: room}, in the order of the rooms."
+    exported = {exports(nbs/f'{room}.ipynb'): room for room in rooms()}
+    exported.pop(None, None)
+    return exported
 
 def entry(room):
-    "A line of the sidebar: numbered chapters show their number, others the title of their page."
-    href = f'{room}.ipynb'
-    number = re.match(r'\d+(?=_)', Path(room).name)
-    if not number: return [f'          - {href}']
-    first = json.loads((nbs/href).read_text(encoding='utf-8'))['cells'][0]
-    title = re.match(r'# (.+)', ''.join(first['source']))[1].split(':')[0]
-    return [f'          - text: "{number[0]} {title}"', f'            href: {href}']
+    "The sidebar's lines for a room: numbered chapters show their number, others the title of their page."
+    link, number = f'{room}.ipynb', re.match(r'\d+', room)
+    if not number: return [f'          - {link}']
+    first = json.loads((nbs/link).read_text(encoding='utf-8'))['cells'][0]
+    title = re.match('# ([^:\n]+)', ''.join(first['source']))[1]
+    return [f'          - text: "{number[0]} {title}"', f'            href: {link}']
 
 def sidebar():
-    "The text of nbs/sidebar.yml, of the notebooks that exist."
+    "The text of nbs/sidebar.yml."
     lines = ['# Written by tools/order.py, from the list in it.', 'website:', '  sidebar:', '    style: docked',
              '    collapse-level: 2', '    contents:', '      - text: "Home"', '        href: index.ipynb']
-    last = [s for s in READ_LAST if s in ORDER]
-    for section in [*(s for s in ORDER if s not in last), *last]:
-        listed = [room for room in rooms() if READ_IN.get(room, section) == section and
-                  (room in ORDER[section] or room in READ_IN)]
-        there = [room for room in listed if (nbs/f'{room}.ipynb').exists()]
-        if not there: continue
-        lines += [f'      - section: {section}', '        contents:', *(line for room in there for line in entry(room))]
+    for section in SIDEBAR:
+        lines += [f'      - section: {section}', '        contents:']
+        for room in rooms(section): lines += entry(room)
     return '\n'.join(lines) + '\n'
 
-def missing():
-    "Notebooks that ORDER does not name."
-    return sorted({room_of(p) for p in notebooks()} - {*rooms(), 'index'})
+def unlisted():
+    "Notebooks that are not in the sidebar."
+    return {room_of(p) for p in notebooks()} - {*rooms(*SIDEBAR), 'index'}
 
 if __name__ == '__main__':
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--check', action='store_true', help='write nothing; exit 1 if nbs/sidebar.yml differs')
-    check = parser.parse_args().check
-    if lost := missing(): sys.exit(f'not in ORDER of tools/order.py: {", ".join(lost)}')
-    dest, text = nbs/'sidebar.yml', sidebar()
-    if not check: dest.write_text(text, encoding='utf-8')
-    elif dest.read_text(encoding='utf-8') != text:
-        sys.exit('nbs/sidebar.yml is not what tools/order.py writes: run `make sync`')
+    if unlisted(): sys.exit(f'not in ORDER of tools/order.py: {unlisted()}')
+    (nbs/'sidebar.yml').write_text(sidebar(), encoding='utf-8')

@@ -2,21 +2,21 @@
 
     python tools/requirements.py eval dev
 """
-import re, sys
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
 
-def name(req):
-    "`nbdev==2.4.14` -> `nbdev`"
-    return re.match(r'[\w.-]+', req)[0].lower().replace('_', '-')
+def settings():
+    ini = ConfigParser(delimiters=['='])
+    ini.read(root/'settings.ini', encoding='utf-8')
+    return ini['DEFAULT']
 
 def requirements(*extras):
     "What navira and these extras ask for, in the order of settings.ini"
-    ini = ConfigParser(delimiters=['='])
-    ini.read(root/'settings.ini', encoding='utf-8')
-    cfg = ini['DEFAULT']
-    return [r for key in ['requirements', *(f'{e}_requirements' for e in extras)] for r in cfg[key].split()]
+    cfg = settings()
+    keys = ['requirements', *(f'{e}_requirements' for e in extras)]
+    return ' '.join(cfg[k] for k in keys).split()
 
 if __name__ == '__main__': print('\n'.join(requirements(*sys.argv[1:])))
