@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .base.files import atomic_write
+from .base.runs import atomic_write
 
 # %% auto #0
 __all__ = ['Trace', 'replay_html', 'Replay', 'replay']

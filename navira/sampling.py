@@ -27,7 +27,7 @@ from .base.checks import check_choice, check_int
 from .base.files import guarded
 from .base.parallel import parallel_map
 from .base.noise import Noise
-from .base.progress import ProgressBar
+from .base.runs import progress_bar
 from .diffusion import Forward
 from .core import _NO_HEAD, by_budget, evaluate, Model, name_of, nothing, Pass, Policy, rows_of, State, step
 from .registry import _keyword, _registry, _renamed, parameters, policy
@@ -590,7 +590,7 @@ def _told(progress: bool | Callable[[int], None] | None, total: int, name: str) 
     "What a run calls with the steps it made."
     if callable(progress) or progress is False: yield progress or (lambda k: None)
     else:
-        with ProgressBar(total, name or 'sampling', **dict(always=True) if progress else {}) as bar: yield bar
+        with progress_bar(total, name or 'sampling', show=progress) as bar: yield bar.update
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
 def fits(model: Model, rule: Policy, length: int | None = None) -> None:

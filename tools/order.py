@@ -15,8 +15,8 @@ SIDEBAR = ['The paper', 'Beyond the paper', 'In practice', 'Published policies',
            'Evaluation', 'Experiments', 'Library']
 
 ORDER = [
-    ('Library', ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/stats',
-        'base/tables']),
+    ('Library', ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/runs',
+        'base/stats', 'base/tables']),
     ('The paper', ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
         '05_stochastic_remasking', '06_schedules']),
     ('Models', ['models/layers', 'models/dit', 'models/checkpoints', 'models/sources', 'models/transformers',

@@ -414,7 +414,7 @@ _COLUMNS = ('policy label hyper budget n_steps tokens_a_step charged n_forward s
 
 def _write(folder: Path, df, texts: dict[str, list[str]], title: str) -> list[Path]: # what was written
     "`compare.json`, and `compare.png` where there is a perplexity to draw: each whole, or as it was."
-    from navira.base.files import atomic_write
+    from navira.base.runs import atomic_write
     records = df[[c for c in _COLUMNS if c in df]].to_dict('records')
     rows = [c | dict(texts=texts[k]) for k, c in zip(df.key, records)]
     at = [folder / 'compare.json', folder / 'compare.png']

@@ -24,7 +24,7 @@ from matplotlib.ticker import NullLocator
 import navira
 import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..base.tables import Table
 from ..models.dit import MaskedLM
 from ..registry import policy

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import navira.peers  # noqa: F401  registers the policies
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..diffusion import Forward
 from ..core import name_of, Policy
 from ..models.dit import MaskedLM

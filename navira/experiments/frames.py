@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_choice
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..base.stats import bootstrap, wilson
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name

@@ -24,8 +24,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..base.checks import check_choice, check_int
-from ..base.files import atomic_write
-from ..base.progress import graceful_interrupt
+from ..base.runs import atomic_write, graceful_interrupt, Interrupted
 from ..base.stats import FEW, resampled
 from ..base.tables import Table
 from ..evaluation.references import _need
@@ -33,7 +32,7 @@ from ..evaluation.endpoints import _hang_up
 from ..evaluation.judge import ASPECTS, PROMPT, Server, verdict
 from .cells import digest
 from .old_store import checked, open_store, Store
-from .old_run import _STOPPING, Interrupted, store_lock
+from .old_run import _STOPPING, store_lock
 from .old_results import Draws, Missing, Number, number, Point, Results
 from .style import bars, budgets_axis, finished, looks, made_with, STYLE
 from .report import PARTS

@@ -21,8 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ..base.checks import check_choice, check_int
-from ..base.files import FULL
-from ..base.progress import Busy, graceful_interrupt
+from ..base.runs import Busy, FULL, graceful_interrupt, Interrupted
 from ..evaluation.perplexity import eos_rules, perplexities
 from ..evaluation.references import load_reference, reference_name
 from ..evaluation.diversity import entropy, Grouped, grouped, of_sets as metrics_of_sets, repetition
@@ -31,7 +30,7 @@ from ..evaluation.landmarks import landmarks
 from .cells import digest
 from .old_sweep import METRICS, referenced
 from .old_store import checked, Damaged, open_store, read_table, set_aside, Store, write_table
-from .old_run import _STOPPING, Interrupted, store_lock
+from .old_run import _STOPPING, store_lock
 from .samples import tokens
 
 # %% auto #0

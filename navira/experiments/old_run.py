@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 import torch
 
 import navira.peers  # noqa: F401  registers the policies
-from ..base.files import leftovers
-from ..base.progress import file_lock, graceful_interrupt
+from ..base.runs import folder_lock, graceful_interrupt, Interrupted
 from ..core import Policy
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
@@ -178,9 +177,7 @@ def tidy(
     plan: list[Cell],
     keys: list[str], # theirs
 ) -> None:
-    "Remove what a killed process left, set damaged files aside."
-    folders = [st.folder, *(f for k in ('cells', 'metrics', 'parts/*') for f in st.folder.glob(k))]
-    for f in itertools.chain(*map(leftovers, folders)): f.unlink(missing_ok=True)      # a report may be in the making
+    "Set damaged files aside."
     for key in keys:
         parts = [(p, p.stem.split('-')[0]) for p in (st.folder / 'parts' / key).glob('*.parquet')]
         for path, first in [(st.cell(key), '0')] * st.cell(key).exists() + parts:
@@ -188,9 +185,6 @@ def tidy(
             except ValueError as e: set_aside(path, e)               # `Damaged`, or a part whose name is no number
 
 # %% ../../nbs/experiments/old_run.ipynb #1bd9c9c6
-class Interrupted(KeyboardInterrupt):
-    "Stopped as asked, with the batch at hand finished and kept. The message says how to go on."
-
 _STOPPING = '\nnavira: finishing the batch at hand, then stopping; once more stops at once, without it\n'
 
 # %% ../../nbs/experiments/old_run.ipynb #80b2ec37
@@ -199,8 +193,7 @@ def store_lock(folder: Path):
     try: folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise ValueError(f'store {str(folder)!r}: cannot be made ({e.strerror}); expected a folder of yours') from None
-    return file_lock(folder / '.navira.lock', f'{folder}: another sweep or evaluate is writing to it; wait for it, '
-                                              'or name another folder')
+    return folder_lock(folder, 'sweep or evaluate')
 
 # %% ../../nbs/experiments/old_run.ipynb #e53e0bc0
 def processes(

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..base.files import FULL, atomic_write, open_tokenizer
+from ..base.files import open_tokenizer
+from ..base.runs import atomic_write, FULL
 from ..models.sources import nearest
 from ..sampling import Samples
 from ..evaluation.tasks import Task, until_solved

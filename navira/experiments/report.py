@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..base.tables import md, Table, terminal
 from .frames import set_rows
 from .samples import texts

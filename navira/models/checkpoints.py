@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..base.files import atomic_write, check_file, guarded, leftovers, open_tokenizer, uncut
+from ..base.files import check_file, guarded, open_tokenizer, uncut
+from ..base.runs import atomic_write, remove_leftovers
 from .layers import Config, frequencies
 from .dit import MaskedLM
 
@@ -38,7 +39,7 @@ def save_denoiser(
     """Writes `config.json`, `model.safetensors` and `tokenizer.json`: all, or nothing.
     `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
     folder, params = Path(folder), dict(model.named_parameters())
-    for f in leftovers(folder): f.unlink(missing_ok=True)
+    remove_leftovers(folder)
     tensors = {k: v.to(dtype) if k in params else v for k, v in model.state_dict().items()}
     tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     with contextlib.ExitStack() as files:                  # each takes its place once all are written

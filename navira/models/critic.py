@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn, Tensor
 
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..diffusion import Forward
 from .layers import Config, frequencies, OutputLayer
 from .dit import DiT, in_full, MaskedLM

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from ..base.checks import check_choice
-from ..base.files import atomic_folder
+from ..base.runs import atomic_folder
 from .layers import Config
 from .dit import MaskedLM
 from .checkpoints import (

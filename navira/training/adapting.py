@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..base.files import atomic_folder, atomic_write
+from ..base.runs import atomic_folder, atomic_write
 from ..models.load import load
 from ..models.families import pretrained, without_bars
 from ..models.transformers import TransformersLM

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..base.progress import clock
 from ..models.dit import MaskedLM, n_params
 from ..models.sources import of_run, own, WEIGHTS

@@ -15,7 +15,8 @@ from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
 from torch import Tensor
 
 from ..base.checks import check_choice
-from ..base.files import atomic_write, guarded
+from ..base.files import guarded
+from ..base.runs import atomic_write
 from ..models.layers import Config
 from ..models.checkpoints import MASK
 from ..models.sources import nearest

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import nn
 
-from ..base.files import atomic_write
+from ..base.runs import atomic_write
 from ..models.dit import MaskedLM, with_head, without_head
 from ..models.load import load
 from ..tasks.sudoku import sudoku_of, written_by

@@ -18,7 +18,8 @@ import torch
 from accelerate import Accelerator
 from torch import nn, Tensor
 
-from ..base.progress import clock, graceful_interrupt, ProgressBar
+from ..base.progress import clock
+from ..base.runs import graceful_interrupt, progress_bar
 from ..tasks.sudoku import sudoku_of
 from .data import Epochs, keyed
 from .grids import Grids
@@ -310,7 +311,9 @@ def fit(
     with _bar(stage, run, tr.step) as bar, graceful_interrupt(acc.num_processes == 1) as asked:
         while tr.step < diary.end and not asked.is_set():
             rate = cfg.lr * cosine(tr.step, steps, cfg.warmup, cfg.min_lr_ratio)
-            bar(1, diary(train_step(tr, wrapped, acc, data.batch(tr.step), cfg, rate), rate))
+            note = diary(train_step(tr, wrapped, acc, data.batch(tr.step), cfg, rate), rate)
+            if note: bar.set_postfix_str(note)
+            bar.update(1)
             timing(tr.step)
         if asked.is_set():
             diary.save_now()
@@ -321,8 +324,7 @@ def fit(
 
 def _bar(stage: Stage, run: Run, done: int):
     visible = run.progress and run.acc.is_main_process
-    bar = ProgressBar(stage.steps, stage.out.name, always=True, done=done)
-    return bar if visible else contextlib.nullcontext(lambda k, note=None: None)
+    return progress_bar(stage.steps, stage.out.name, show=visible, done=done)
 
 class _Timing:
     "Says once how long the steps take that are left, from the first ones after a start."

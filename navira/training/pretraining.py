@@ -23,7 +23,8 @@ import torch
 from accelerate import Accelerator
 from tokenizers import Tokenizer
 
-from ..base.files import atomic_write, leftovers, open_tokenizer
+from ..base.files import open_tokenizer
+from ..base.runs import atomic_write
 from ..base.progress import clock
 from ..models.layers import Config
 from ..models.dit import MaskedLM, n_params
@@ -87,8 +88,6 @@ def prepared(
     claim(cfg)
     with run_lock(out):
         claim(cfg)                                # again: what another process wrote in between
-        for folder in (out, out / 'head', out / 'joint'):
-            for f in leftovers(folder): f.unlink(missing_ok=True)      # half a file, of a run that was killed
         try:
             if corpora is None: _check_tokens(cfg)
             else: _write_tokens(out, *corpora, tokenizer, eos)

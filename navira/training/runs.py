@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.files import atomic_write
-from ..base.progress import file_lock
+from ..base.runs import atomic_write, folder_lock
 from .settings import LoopConfig, number, precision, read_run
 
 # %% auto #0
@@ -159,5 +158,4 @@ def run_lock(
     out: Path, # a run folder
 ):
     "Held inside. Raises `Busy`, a `ValueError`, while another training holds it."
-    return file_lock(out / 'run.lock', f'out={str(out)!r}: another training is writing to this folder; '
-                                       'wait for it, or use another folder')
+    return folder_lock(out, 'training')

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import navira.experiments.old_run as ex_run
 import navira.experiments.samples as ex_samples
 from navira.evaluation import endpoints
-from navira.base.progress import Busy
+from navira.base.runs import Busy
 from navira.models.load import save
 from navira.evaluation.judge import _LONGEST, ASPECTS, prompt, served, Server, verdict
 from navira.experiments.old_sweep import Entry, Sweep

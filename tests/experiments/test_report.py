@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import navira.base.files as fg_files
+import navira.base.runs as fg_runs
 import navira.experiments.report as fg_report
 from navira.experiments.old_sweep import read_sweep
 from navira.experiments.old_store import read_table, write_table
@@ -65,7 +65,7 @@ def test_a_report_is_written_whole_or_not_at_all(toy, tmp_path, monkeypatch):
     (out / 'notes.md').write_text('mine')
     before = {p: p.read_bytes() for p in out.iterdir()}
     for call in range(len(files)):
-        calls, write = iter(range(10**6)), fg_files.atomic_write
+        calls, write = iter(range(10**6)), fg_runs.atomic_write
         def full(path):
             if next(calls) >= call: raise OSError(errno.ENOSPC, 'No space left on device', str(path))
             return write(path)

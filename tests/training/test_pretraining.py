@@ -242,7 +242,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(copied):
 def test_two_at_once(copied):
     "Refused while another process trains there; a kill gives the folder back."
     out, cfg = copied
-    held = f"with filelock.FileLock({str(out / 'run.lock')!r}): print('held', flush=True); time.sleep(600)"
+    held = f"with filelock.FileLock({str(out / '.navira.lock')!r}): print('held', flush=True); time.sleep(600)"
     code = f'import time, filelock\n{held}'
     p = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE)
     try:

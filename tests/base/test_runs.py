@@ -1,0 +1,113 @@
+"""Atomic files, one writer a folder, and a bar that shows only where somebody looks."""
+import errno
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from navira.base.runs import (
+    Busy, NoRoom, atomic_folder, atomic_write, folder_lock, progress_bar, remove_leftovers)
+from navira.sampling import sample
+from toys import Tiny
+
+def names(folder): return sorted(p.name for p in folder.iterdir())
+
+def test_two_writers_of_one_file_do_not_share_a_temporary_one(tmp_path):
+    with atomic_write(tmp_path / 'x') as one, atomic_write(tmp_path / 'x') as two:
+        one.write_text('one')
+        two.write_text('two')
+        remove_leftovers(tmp_path)
+        assert one != two and one.exists() and two.exists()
+    assert (tmp_path / 'x').read_text() == 'one' and names(tmp_path) == ['x']
+
+@pytest.mark.parametrize('error', [
+    RuntimeError('no'), KeyboardInterrupt(), OSError(errno.ENOSPC, 'full'),
+    RuntimeError('I/O error: (os error 28)')])
+@pytest.mark.parametrize('write', [atomic_write, atomic_folder])
+def test_after_an_error_the_old_one_is_whole(tmp_path, write, error):
+    path = tmp_path / 'in' / 'model'
+    with write(path) as temp:
+        if temp.is_dir(): (temp / 'old').touch()
+    full = '28' in repr(error)
+    with pytest.raises(NoRoom if full else type(error), match='make room' if full else None):
+        with write(path) as temp: raise error
+    assert names(path.parent) == ['model'] and (path.is_file() or names(path) == ['old'])
+
+def test_a_new_folder_is_as_open_as_any_other(tmp_path):
+    (tmp_path / 'plain').mkdir()
+    with atomic_folder(tmp_path / 'model'): pass
+    assert (tmp_path / 'model').stat().st_mode == (tmp_path / 'plain').stat().st_mode
+
+@pytest.mark.parametrize('write', [atomic_write, atomic_folder, folder_lock])
+def test_a_place_that_cannot_be_written(tmp_path, write):
+    (tmp_path / 'file').touch()
+    with pytest.raises(ValueError, match='file.*: cannot be written .* expected a folder of yours'):
+        with write(tmp_path / 'file' / 'x'): pass
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    reader = os.open(tmp_path / 'pipe', os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_write(tmp_path / 'pipe') as temp: temp.write_text('whole')
+    assert (tmp_path / 'pipe').is_fifo() and os.read(reader, 9) == b'whole'
+    os.close(reader)
+
+@pytest.mark.parametrize('exists', [True, False])
+def test_a_link_stays_and_its_target_is_replaced(tmp_path, exists):
+    target, link = tmp_path / 'far' / 'target', tmp_path / 'link'
+    target.parent.mkdir()
+    if exists: target.write_text('old')
+    link.symlink_to('far/target')
+    with atomic_write(link) as temp: temp.write_text('new')
+    assert link.is_symlink() and target.read_text() == 'new'
+
+def test_a_killed_writer_loses_its_lock_and_its_temporary_file_and_nothing_else_goes(tmp_path):
+    code = f'''
+import time
+from navira.base.runs import atomic_write, folder_lock
+with folder_lock({str(tmp_path)!r}), atomic_write({str(tmp_path / 'in' / 'x')!r}):
+    print('writing', flush=True)
+    time.sleep(600)
+'''
+    cwd = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, cwd=cwd) as child:
+        child.stdout.readline()
+        with pytest.raises(Busy, match='another sweep is writing'), folder_lock(tmp_path, 'sweep'): pass
+        child.kill()
+    other = ['.mine.tmp', f'.navira-{os.getppid()}-0123456789abcdef.tmp', '.navira-x-0.tmp']
+    for name in other: (tmp_path / name).touch()
+    assert len(names(tmp_path / 'in')) == 1
+    with folder_lock(tmp_path): assert names(tmp_path / 'in') == []
+    assert set(names(tmp_path)) == {'.navira.lock', 'in', *other}
+
+class Slow(Tiny):
+    def __call__(self, x):
+        time.sleep(.008)
+        return super().__call__(x)
+
+class Terminal(io.StringIO):
+    def isatty(self): return True
+
+def shown(monkeypatch, stream, **kw):
+    "What a run of a third of a second writes to the standard error."
+    quick = lambda total, name, show: progress_bar(total, name, wait=.05, show=show)  # noqa: E731
+    monkeypatch.setattr(sys, 'stderr', stream)
+    monkeypatch.setattr('navira.sampling.progress_bar', quick)
+    sample(Slow(40, 4), 'backbone', 20, n=4, batch_size=2, **kw)
+    return stream.getvalue()
+
+def test_the_bar_shows_in_a_terminal_or_on_request_and_leaves_a_terminal_clean(monkeypatch):
+    terminal = shown(monkeypatch, Terminal())
+    assert 'backbone' in terminal and '/80' in terminal and not terminal.rstrip('\r').strip(' ').endswith('s]')
+    assert shown(monkeypatch, io.StringIO()) == ''
+    assert shown(monkeypatch, Terminal(), progress=False) == ''
+    assert '80/80' in shown(monkeypatch, io.StringIO(), progress=True)
+    steps = []
+    assert shown(monkeypatch, Terminal(), progress=steps.append) == '' and sum(steps) == 80
+
+def test_nothing_is_shown_where_there_is_no_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, 'stderr', None)
+    sample(Tiny(6, 4), 'prism', 4)
