@@ -1,59 +1,175 @@
-"""The speed of sampling: ours, the literal algorithm and the floor, in one run. What is measured, and how, is notebook 15's.
+"""Seconds and memory of a sampling step: ours, the literal algorithm, and its matrix products alone (the floor).
 
-    python benchmarks/sampling.py                                        # everything, into benchmarks/results/cpu.json
-    python benchmarks/sampling.py --shapes embedded --policies prism --rounds 1 --out try.json
-    python benchmarks/sampling.py --device cuda --dtype bfloat16         # into benchmarks/results/cuda-bfloat16.json
-    python benchmarks/sampling.py --shapes vocabulary --others FILE.py --out benchmarks/results/vocabulary.json
+    python benchmarks/sampling.py
+    python benchmarks/sampling.py --shape embedded --policies prism --rounds 1
+    python benchmarks/sampling.py --device cuda --dtype bfloat16 --out runs/gpu/benchmark.csv
 
-Stopped, it goes on where it was. To measure again, give another file, or remove the old one.
-"""  # noqa: E501
-
-from functools import partial
+The three run in turn, in a new order each round, so that a slow minute of the machine falls on all of them. The page
+nbs/experiments/speed.ipynb explains what is compared and shows what was recorded.
+"""
+import ctypes, multiprocessing, random, time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Optional
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
 import typer
-from navira.cli.app import _KEPT, _malloc, main, out
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+import navira
+from navira.base.noise import Noise
+from navira.base.parallel import parallel_map
+from navira.core import State, step
+from navira.diffusion import Forward
+from navira.models.denoiser import MaskedLM
+from navira.models.layers import Config
+from navira.registry import policy
+
+POLICIES = 'backbone,prism,navira-det,navira-piecewise,navira-onepass,remdm-cap,dream-entropy'
+ROWS = {'embedded': 64, 'mdlm-owt': 1}     # texts at a time
+T = 64
 
 
-def listed(names: str) -> list[str]:
-    return [n.strip() for n in names.split(",")]
+# --- the literal algorithm: everything is computed everywhere, then selected -------------------------------------------
+def draw_everywhere(draw, logits):    # [N, V] -> [N] tokens
+    "The token draw of the public samplers: softmax, sort, cut and Gumbel noise in float64."
+    p = (logits.double() / (draw.temperature or 1)).softmax(-1)
+    order = torch.arange(p.shape[1], device=p.device).expand(p.shape)
+    if draw.top_p < 1:
+        p, order = p.sort(dim=-1, descending=True, stable=True)
+        keep = p.cumsum(-1) <= draw.top_p
+        keep[:, 0] = True
+        p = p * keep / (p * keep).sum(-1, keepdim=True)
+    if draw.temperature > 0: p = p / -torch.rand_like(p).log()
+    return order.gather(1, p.argmax(-1, keepdim=True))[:, 0]
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+class Literal(Forward):
+    "A pass of the public samplers: logits and a draw at every position, and the quality of every token."
+
+    def __init__(self, inner, rule):
+        self.seen_masked, self.draw, self.drawn = inner.seen_masked, rule.draw, None
+        self.everywhere = inner.logits(torch.ones_like(inner.seen_masked))
+        if rule.reads_quality: self._cached = inner.quality()
+
+    def logits(self, where):
+        if self.drawn is None: self.drawn = draw_everywhere(self.draw, self.everywhere)
+        return self.everywhere[where.flatten()]
 
 
-@app.command(help=__doc__.split("\n")[0])
-def run(
-    shapes: Annotated[
-        str, typer.Option(help="Comma-separated: embedded, mdlm-owt, scaling, vocabulary.")
-    ] = "embedded,mdlm-owt,scaling",
-    policies: Annotated[str, typer.Option(help="Comma-separated; 'all' for the seven.")] = "all",
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (autocast).")] = "float32",
-    rows: Annotated[Optional[int], typer.Option(min=1, help="Texts at a time; each shape's own if not given.")] = None,
-    others: Annotated[
-        Optional[Path], typer.Option(help="For vocabulary: a Python file with `samplers`, timed beside ours.")
-    ] = None,
-    path: Annotated[Optional[Path], typer.Option("--out", help="File of results.")] = None,
-) -> None:
-    from navira.experiments.literal import POLICIES
-    from navira.experiments.speed import Bench
-    from navira.experiments.benchmark import benchmark, tables
-    from navira.base.tables import terminal
+# --- the floor: matrix products and attention --------------------------------------------------------------------------
+class Products(TorchFunctionMode):
+    "Within it, every linear layer and attention is noted in `calls`; of inputs of one shape only the first is kept."
 
-    b = Bench(rounds, device, dtype, rows, partial(_malloc, _KEPT), others)
-    path = path or Path(__file__).parent / "results" / ("-".join([device] + [dtype] * (dtype != "float32")) + ".json")
-    found = benchmark(
-        path,
-        b,
-        listed(shapes),
-        POLICIES if policies == "all" else listed(policies),
-        lambda line: print(line, flush=True),
-    )
-    for t in tables(found):
-        out.print(terminal(t))
+    def __init__(self):
+        super().__init__()
+        self.calls, self.inputs = [], {}
+
+    def once(self, i, x):
+        return x if x is None or isinstance(x, nn.Parameter) else self.inputs.setdefault((i, x.shape, x.dtype), x)
+
+    def __torch_function__(self, f, types, args=(), kwargs=None):
+        if f in (F.linear, F.scaled_dot_product_attention):
+            self.calls.append((f, [self.once(i, x) for i, x in enumerate(args[:3])]))
+        return f(*args, **(kwargs or {}))
 
 
-if __name__ == "__main__":  # children are started anew, and import this file
-    main(program=app)  # as `navira`: keeps the memory it has, and says a mistake in one line
+def floor(run, dtype=torch.float32):
+    "A function that repeats the products of `run`, on inputs that lie ready."
+    with Products() as p: run()
+    calls = [(f, [x if x is None else x.to(dtype) for x in inputs]) for f, inputs in p.calls]
+
+    def again():
+        for f, inputs in calls: f(*inputs)
+    return again
+
+
+# --- where a step is measured ------------------------------------------------------------------------------------------
+def network(shape, device):
+    "The embedded model, or MDLM's 170 M parameters with random weights of trained spread."
+    if shape == 'embedded': return navira.load().to(device)
+    torch.manual_seed(0)
+    model = MaskedLM(Config(quality_blocks=1))
+    for head, std in (model.backbone, 3), (model.quality, 1):    # so that a nucleus holds some of the vocabulary
+        nn.init.normal_(head.output_layer.linear.weight, std=std / model.config.hidden_dim**.5)
+    return model.eval().to(device)
+
+
+class Guess(Forward):
+    "Random logits and qualities: a policy's counts lead through a run at no cost."
+
+    def __init__(self, seen_masked): self.seen_masked = seen_masked
+
+    def logits(self, where): return torch.randn(int(where.sum()), 8, device=where.device)
+
+    def _quality(self): return torch.randn(self.seen_masked.shape, device=self.seen_masked.device)
+
+
+def midway(rule, model, rows, share):
+    "The state before the step at this share of a run."
+    torch.manual_seed(0)
+    x = torch.full((rows, model.length), model.mask_id, device=model.device)
+    st = State.start(x, model.mask_id, T, Noise(0, torch.arange(rows, device=x.device)))
+    while st.i < int(share * T): st = step(rule, st, lambda x: Guess(x == model.mask_id))
+    return st
+
+
+def ways(rule, model, st, dtype=torch.float32):
+    "On a CPU ours and the floor share the rows out among the cores, as `sample` does."
+    cores = torch.get_num_threads() if st.x.device.type == 'cpu' else 1
+    parts = [st[rows] for rows in torch.arange(len(st.x)).chunk(cores)]
+    bare = [floor(lambda part=part: step(rule, part, model), dtype) for part in parts]
+    return dict(ours=lambda: [*parallel_map(lambda part: step(rule, part, model), parts, st.x.device)],
+                literal=lambda: step(rule, st, lambda x: Literal(model(x), rule)),
+                floor=lambda: [*parallel_map(lambda f: f(), bare, st.x.device)])
+
+
+# --- measuring ---------------------------------------------------------------------------------------------------------
+def race(ways, rounds, wait):
+    "Seconds of each way in each round."
+    for f in ways.values(): f()    # the first call is slow
+    for i in range(rounds):
+        for way in random.Random(i).sample(list(ways), len(ways)):
+            wait()
+            start = time.perf_counter()
+            ways[way]()
+            wait()
+            yield dict(round=i, way=way, seconds=time.perf_counter() - start)
+
+
+def peak(shape, name, way):    # MiB
+    "The most memory that a step takes which remasks a token in each row, beyond the weights. Linux, in a fresh process."
+    with torch.inference_mode():
+        model = network(shape, 'cpu')
+        rule = policy(name, **(dict(n_remask=1) if name.startswith(('prism', 'navira')) else {}))
+        run = ways(rule, model, midway(rule, model, ROWS[shape], 7/8))[way]
+        ctypes.CDLL(None).malloc_trim(0)
+        Path('/proc/self/clear_refs').write_text('5')    # sets the high-water mark back to what is held now
+        held = lambda: dict(line.split(':') for line in Path('/proc/self/status').read_text().splitlines())
+        before = int(held()['VmRSS'].split()[0])
+        run()
+        return (int(held()['VmHWM'].split()[0]) - before) / 1024
+
+
+def main(shape: str = 'embedded', policies: str = POLICIES, rounds: int = 3, device: str = 'cpu',
+         dtype: str = 'float32', out: Optional[Path] = None):
+    wait = torch.cuda.synchronize if device == 'cuda' else lambda: None
+    model, rows, fresh = network(shape, device), [], multiprocessing.get_context('spawn')
+    for name in policies.split(','):
+        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=dtype == 'bfloat16'):
+            for share in (1/8, 3/8, 5/8, 7/8):
+                rule = policy(name)
+                race_of = ways(rule, model, midway(rule, model, ROWS[shape], share), getattr(torch, dtype))
+                rows += [dict(policy=name, step=share, **r) for r in race(race_of, rounds, wait)]
+        for way in ('ours', 'literal') if device == 'cpu' else ():
+            with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+                rows.append(dict(policy=name, way=way, mib=pool.submit(peak, shape, name, way).result()))
+    table = pd.DataFrame(rows)
+    if out: table.to_csv(out, index=False)
+    print(table.groupby(['policy', 'way'], sort=False)[['seconds', 'mib']].median().unstack().round(3).to_string())
+
+
+if __name__ == '__main__': typer.run(main)
