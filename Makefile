@@ -18,7 +18,7 @@ TEST_ARGS ?=
 TEST_JOBS ?= 2
 
 # All that wants a GPU, each part gone on with where it was stopped; on a small one GPU_SWEEP="--set batch_size=100". Rehearsed without one, in some minutes (tests/rehearsal.toml):
-#   make gpu GPU_DEVICE=cpu GPU_CONFIG=tests/rehearsal.toml GPU_BENCH="--shapes embedded --policies prism --rounds 1 --rows 2" GPU_TESTS=tests/test_accelerator.py
+#   make gpu GPU_DEVICE=cpu GPU_CONFIG=tests/rehearsal.toml GPU_BENCH="--policies prism --rounds 1" GPU_TESTS=tests/test_accelerator.py
 GPU_OUT    ?= runs/gpu
 GPU_DEVICE ?= cuda
 GPU_CONFIG ?= one-gpu
@@ -63,8 +63,8 @@ colab:  ## on Colab, where the first cell of a notebook calls it: install, and p
 test-slow: $(VENV)/.test  ## the tests that take minutes
 	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
-gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, the notebooks of results and speed (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_SWEEP=, GPU_TESTS=)
-	@echo "$(GPU_OUT): benchmark.json, store, store/report, the notebooks of results and speed"
+gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, the notebooks of results (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_SWEEP=, GPU_TESTS=)
+	@echo "$(GPU_OUT): benchmark.csv, store, store/report, the notebooks of results"
 
 gpu-there: $(VENV)/.test
 	@test $(GPU_DEVICE) != cuda || $(BIN)/python -c "import torch; assert torch.cuda.is_available()" 2>/dev/null || { echo "PyTorch sees no GPU here. With one: make distclean, then make gpu TORCH_INDEX=... with the CUDA index of PyTorch's install page. A rehearsal without: see GPU_OUT in the Makefile" >&2; exit 1; }
@@ -78,7 +78,7 @@ $(GPU_OUT)/tests.done: $(shell find navira tests -name '*.py') | gpu-there
 
 $(GPU_OUT)/benchmark.done: | $(GPU_OUT)/tests.done
 	@echo "--- 2 of 4: benchmark"
-	$(OFFLINE) $(BIN)/python benchmarks/sampling.py --device $(GPU_DEVICE) $(GPU_BENCH) --out $(GPU_OUT)/benchmark.json
+	$(OFFLINE) $(BIN)/python benchmarks/sampling.py --device $(GPU_DEVICE) $(GPU_BENCH) --out $(GPU_OUT)/benchmark.csv
 	@touch $@
 
 $(GPU_OUT)/sweep.done: | $(GPU_OUT)/benchmark.done
@@ -90,7 +90,7 @@ $(GPU_OUT)/sweep.done: | $(GPU_OUT)/benchmark.done
 
 $(GPU_OUT)/notebooks.done: $(GPU_OUT)/benchmark.done $(GPU_OUT)/sweep.done
 	@echo "--- 4 of 4: notebooks"
-	NAVIRA_RESULTS=$(abspath $(GPU_OUT)/store) NAVIRA_BENCHMARK=$(abspath $(GPU_OUT)/benchmark.json) $(OFFLINE) $(BIN)/python tools/run_nbs.py --out $(GPU_OUT) nbs/experiments/results.ipynb nbs/experiments/figures.ipynb nbs/experiments/readings.ipynb nbs/experiments/claims.ipynb nbs/experiments/report.ipynb nbs/experiments/speed.ipynb nbs/experiments/benchmark.ipynb
+	NAVIRA_RESULTS=$(abspath $(GPU_OUT)/store) $(OFFLINE) $(BIN)/python tools/run_nbs.py --out $(GPU_OUT) nbs/experiments/results.ipynb nbs/experiments/figures.ipynb nbs/experiments/readings.ipynb nbs/experiments/claims.ipynb nbs/experiments/report.ipynb
 	@touch $@
 
 notebooks: $(VENV)/.test  ## run every notebook in place, keeping outputs (one: NB=nbs/03_prism.ipynb)

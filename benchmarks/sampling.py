@@ -1,11 +1,11 @@
-"""Seconds and memory of a sampling step: ours, the literal algorithm, and its matrix products alone (the floor).
+"""Seconds and memory of a sampling step: ours, the literal algorithm, and the products alone.
 
     python benchmarks/sampling.py
     python benchmarks/sampling.py --shape embedded --policies prism --rounds 1
-    python benchmarks/sampling.py --device cuda --dtype bfloat16 --out runs/gpu/benchmark.csv
+    python benchmarks/sampling.py --shape mdlm-owt --device cuda --dtype bfloat16 --out gpu.csv
 
-The three run in turn, in a new order each round, so that a slow minute of the machine falls on all of them. The page
-nbs/experiments/speed.ipynb explains what is compared and shows what was recorded.
+The three run in turn, in a new order each round, so that a slow minute of the machine falls on
+all of them. nbs/experiments/speed.ipynb explains what is compared and shows what was recorded.
 """
 import ctypes, multiprocessing, random, time
 from concurrent.futures import ProcessPoolExecutor
@@ -20,11 +20,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import navira
+import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.base.parallel import parallel_map
 from navira.core import State, step
 from navira.diffusion import Forward
-from navira.models.denoiser import MaskedLM
+from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.registry import policy
 
@@ -33,7 +34,7 @@ ROWS = {'embedded': 64, 'mdlm-owt': 1}     # texts at a time
 T = 64
 
 
-# --- the literal algorithm: everything is computed everywhere, then selected -------------------------------------------
+# --- the literal algorithm: everything is computed everywhere, then selected --------------------
 def draw_everywhere(draw, logits):    # [N, V] -> [N] tokens
     "The token draw of the public samplers: softmax, sort, cut and Gumbel noise in float64."
     p = (logits.double() / (draw.temperature or 1)).softmax(-1)
@@ -48,7 +49,7 @@ def draw_everywhere(draw, logits):    # [N, V] -> [N] tokens
 
 
 class Literal(Forward):
-    "A pass of the public samplers: logits and a draw at every position, and the quality of every token."
+    "A pass of the public samplers: logits, a draw and quality at every position."
 
     def __init__(self, inner, rule):
         self.seen_masked, self.draw, self.drawn = inner.seen_masked, rule.draw, None
@@ -60,16 +61,17 @@ class Literal(Forward):
         return self.everywhere[where.flatten()]
 
 
-# --- the floor: matrix products and attention --------------------------------------------------------------------------
+# --- the floor: matrix products and attention ---------------------------------------------------
 class Products(TorchFunctionMode):
-    "Within it, every linear layer and attention is noted in `calls`; of inputs of one shape only the first is kept."
+    "Within it, linear layers and attentions are noted, with the first input of each shape."
 
     def __init__(self):
         super().__init__()
         self.calls, self.inputs = [], {}
 
     def once(self, i, x):
-        return x if x is None or isinstance(x, nn.Parameter) else self.inputs.setdefault((i, x.shape, x.dtype), x)
+        if x is None or isinstance(x, nn.Parameter): return x
+        return self.inputs.setdefault((i, x.shape, x.dtype), x)
 
     def __torch_function__(self, f, types, args=(), kwargs=None):
         if f in (F.linear, F.scaled_dot_product_attention):
@@ -87,13 +89,14 @@ def floor(run, dtype=torch.float32):
     return again
 
 
-# --- where a step is measured ------------------------------------------------------------------------------------------
+# --- where a step is measured -------------------------------------------------------------------
 def network(shape, device):
     "The embedded model, or MDLM's 170 M parameters with random weights of trained spread."
     if shape == 'embedded': return navira.load().to(device)
     torch.manual_seed(0)
     model = MaskedLM(Config(quality_blocks=1))
-    for head, std in (model.backbone, 3), (model.quality, 1):    # so that a nucleus holds some of the vocabulary
+    # so that a nucleus holds some of the vocabulary, not all of it
+    for head, std in (model.backbone, 3), (model.quality, 1):
         nn.init.normal_(head.output_layer.linear.weight, std=std / model.config.hidden_dim**.5)
     return model.eval().to(device)
 
@@ -122,12 +125,13 @@ def ways(rule, model, st, dtype=torch.float32):
     cores = torch.get_num_threads() if st.x.device.type == 'cpu' else 1
     parts = [st[rows] for rows in torch.arange(len(st.x)).chunk(cores)]
     bare = [floor(lambda part=part: step(rule, part, model), dtype) for part in parts]
-    return dict(ours=lambda: [*parallel_map(lambda part: step(rule, part, model), parts, st.x.device)],
+    device = st.x.device
+    return dict(ours=lambda: [*parallel_map(lambda part: step(rule, part, model), parts, device)],
                 literal=lambda: step(rule, st, lambda x: Literal(model(x), rule)),
-                floor=lambda: [*parallel_map(lambda f: f(), bare, st.x.device)])
+                floor=lambda: [*parallel_map(lambda f: f(), bare, device)])
 
 
-# --- measuring ---------------------------------------------------------------------------------------------------------
+# --- measuring ----------------------------------------------------------------------------------
 def race(ways, rounds, wait):
     "Seconds of each way in each round."
     for f in ways.values(): f()    # the first call is slow
@@ -140,18 +144,23 @@ def race(ways, rounds, wait):
             yield dict(round=i, way=way, seconds=time.perf_counter() - start)
 
 
+def kib(what):
+    lines = dict(line.split(':') for line in Path('/proc/self/status').read_text().splitlines())
+    return int(lines[what].split()[0])
+
+
 def peak(shape, name, way):    # MiB
-    "The most memory that a step takes which remasks a token in each row, beyond the weights. Linux, in a fresh process."
+    "Peak beyond the weights of a step that remasks one token a row. Linux, fresh process."
     with torch.inference_mode():
         model = network(shape, 'cpu')
-        rule = policy(name, **(dict(n_remask=1) if name.startswith(('prism', 'navira')) else {}))
+        active = dict(n_remask=1) if name.startswith(('prism', 'navira')) else {}
+        rule = policy(name, **active)
         run = ways(rule, model, midway(rule, model, ROWS[shape], 7/8))[way]
         ctypes.CDLL(None).malloc_trim(0)
-        Path('/proc/self/clear_refs').write_text('5')    # sets the high-water mark back to what is held now
-        held = lambda: dict(line.split(':') for line in Path('/proc/self/status').read_text().splitlines())
-        before = int(held()['VmRSS'].split()[0])
+        Path('/proc/self/clear_refs').write_text('5')    # sets the high-water mark back
+        before = kib('VmRSS')
         run()
-        return (int(held()['VmHWM'].split()[0]) - before) / 1024
+        return (kib('VmHWM') - before) / 1024
 
 
 def main(shape: str = 'embedded', policies: str = POLICIES, rounds: int = 3, device: str = 'cpu',
@@ -159,17 +168,21 @@ def main(shape: str = 'embedded', policies: str = POLICIES, rounds: int = 3, dev
     wait = torch.cuda.synchronize if device == 'cuda' else lambda: None
     model, rows, fresh = network(shape, device), [], multiprocessing.get_context('spawn')
     for name in policies.split(','):
-        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=dtype == 'bfloat16'):
+        autocast = torch.autocast(device, torch.bfloat16, enabled=dtype == 'bfloat16')
+        with torch.inference_mode(), autocast:
             for share in (1/8, 3/8, 5/8, 7/8):
                 rule = policy(name)
-                race_of = ways(rule, model, midway(rule, model, ROWS[shape], share), getattr(torch, dtype))
-                rows += [dict(policy=name, step=share, **r) for r in race(race_of, rounds, wait)]
+                st = midway(rule, model, ROWS[shape], share)
+                three = ways(rule, model, st, getattr(torch, dtype))
+                rows += [dict(policy=name, step=share, **r) for r in race(three, rounds, wait)]
         for way in ('ours', 'literal') if device == 'cpu' else ():
             with ProcessPoolExecutor(1, mp_context=fresh) as pool:
-                rows.append(dict(policy=name, way=way, mib=pool.submit(peak, shape, name, way).result()))
+                mib = pool.submit(peak, shape, name, way).result()
+                rows.append(dict(policy=name, way=way, mib=mib))
     table = pd.DataFrame(rows)
     if out: table.to_csv(out, index=False)
-    print(table.groupby(['policy', 'way'], sort=False)[['seconds', 'mib']].median().unstack().round(3).to_string())
+    medians = table.groupby(['policy', 'way'], sort=False).median(numeric_only=True)
+    print(medians[['seconds', 'mib']].unstack().round(3).to_string())
 
 
 if __name__ == '__main__': typer.run(main)

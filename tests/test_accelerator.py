@@ -1,8 +1,7 @@
 """On an accelerator that is pretended (pretended.py): it refuses what CUDA refuses, and what runs on it gives the CPU's
 results."""
-import copy, gc, importlib, json, os, random, subprocess, threading
+import copy, gc, random, subprocess, threading
 from dataclasses import replace
-from pathlib import Path
 import numpy as np
 import pytest
 import torch
@@ -15,16 +14,12 @@ from navira.experiments.old_sweep import cells, read_sweep
 from navira.experiments.old_store import checked
 from navira.experiments.old_results import committed
 from navira.experiments.old_run import run
-import navira.experiments.speed as speed_speed
 from navira.evaluation.perplexity import perplexities, Reference
 from navira.evaluation.diversity import distinct, entropy, grouped, pooled_entropy, repetition, self_bleu
 from navira.evaluation.mauve import features
 from navira.evaluation.trajectories import lifetime, overlap, reselected
 from navira.evaluation.same_state import by_frequency, same_state, states
-from navira.experiments.speed import Bench, random_network, Shape
-from navira.experiments.benchmark import benchmark, beside, reached, tables
 from navira.models.critic import Critic
-from navira.models.layers import Config
 from navira.models.load import load
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
@@ -326,45 +321,6 @@ def test_metrics_give_on_the_accelerator_what_they_give_on_the_cpu():
                 np.testing.assert_allclose(x, y, rtol=1e-4, err_msg=name)
     assert not here
 
-# --- the benchmark ----------------------------------------------------------------------------------------------------
-@pytest.fixture
-def tiny_benchmark(monkeypatch):
-    "Two shapes of nothing, and no processes of their own"
-    config = Config(vocab_size=40, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2, quality_blocks=1)
-    shape = Shape(2, 4, config)
-    for room in ('navira.experiments.speed', 'navira.experiments.benchmark'):
-        monkeypatch.setattr(f'{room}.SHAPES', dict(embedded=replace(shape, config=None), tiny=shape))
-    monkeypatch.setattr(Shape, 'network', lambda self, device='cpu': random_network(config).to(device))
-    for room in ('navira.experiments.speed', 'navira.experiments.benchmark'):
-        monkeypatch.setattr(f'{room}.in_child', lambda f, *args: f(*args))
-    for room in ('navira.experiments.speed', 'navira.experiments.benchmark'):
-        monkeypatch.setattr(f'{room}.SCALES', dict(batch=(2,), budget=(4,)))
-    monkeypatch.setattr('navira.experiments.speed.grown', lambda axis, v: shape)
-
-def test_the_benchmark_runs_on_the_accelerator(tmp_path, tiny_benchmark, anew):
-    with Pretended() as gpu:
-        found = benchmark(tmp_path / 'r.json', Bench(1, 'cuda'), ('tiny', 'scaling'), ['navira-piecewise'])
-        # every time is taken with the device at rest
-        assert found['made']['kind'] == 'cuda' and 'pretended' in found['made']['device'] and gpu.synchronized > 50
-        half = Bench(1, 'cuda', 'bfloat16', rows=1).steps(
-            speed_speed.SHAPES['tiny'].network('cuda'), speed_speed.SHAPES['tiny'], 'prism')
-    parts = found['parts']
-    # that is one of a CPU, in one thread
-    assert 'tiny/ladder' in parts and not [p for p in parts if 'profile' in p]
-    assert 0 < parts['tiny/memory/navira-piecewise']['ours'] < parts['tiny/memory/navira-piecewise']['literal']
-    for s in (*parts['tiny/steps/navira-piecewise'], *half): assert 0 < s['work'] < s['literal_work']
-    said = {t.title: t for t in tables(found)}
-    assert (
-        'tiny: seconds of a step' in said and not [t for t in said if 'Profile' in t]
-        and all(t.markdown() for t in said.values()))
-    assert beside(found) and [r[2] for r in reached(found).rows][0] == 'at least 15'
-
-def test_another_number_of_texts_is_another_benchmark(tmp_path, monkeypatch):
-    monkeypatch.setattr('navira.experiments.benchmark.parts', lambda *a: {'a': lambda: 1})
-    benchmark(tmp_path / 'r.json', Bench(rows=2))
-    with pytest.raises(ValueError, match='rows=2 there and None here'): benchmark(tmp_path / 'r.json')
-    with pytest.raises(ValueError, match='rows=0'): Bench(rows=0)
-
 # --- `make gpu` -------------------------------------------------------------------------------------------------------
 def test_make_gpu_has_four_parts(root, tmp_path):
     lines = subprocess.run(
@@ -399,19 +355,6 @@ def test_a_notebook_reads_the_store_that_the_variable_names(root, tmp_path, monk
     assert [p.resolve() for p in committed()] == [root / 'results' / 'small']
     monkeypatch.delenv('NAVIRA_RESULTS'); monkeypatch.chdir(root / 'nbs' / 'experiments')
     assert committed()[-1].resolve() == root / 'results' / 'small'
-
-def test_the_benchmarks_notebook_reads_what_the_variable_names(root, tmp_path, monkeypatch):
-    nb = json.loads((root / 'nbs' / 'experiments' / 'benchmark.ipynb').read_text())
-    cell = next(
-        ''.join(c['source']) for c in nb['cells']
-        if 'NAVIRA_BENCHMARK' in ''.join(c['source']))
-    code = compile(cell.rsplit('\n', 1)[0], 'benchmark', 'exec')
-    given = dict(vars(importlib.import_module('navira.experiments.benchmark')), os=os, Path=Path)
-    monkeypatch.setenv('NAVIRA_BENCHMARK', str(tmp_path / 'none'))
-    with pytest.raises(FileNotFoundError, match='none'): exec(code, dict(given))
-    monkeypatch.delenv('NAVIRA_BENCHMARK'); monkeypatch.chdir(root / 'nbs' / 'experiments')
-    exec(code, given)
-    assert given['found']['made']['kind'] == 'cpu'
 
 # --- training ---------------------------------------------------------------------------------------------------------
 WORDS = ('the dog sees', 'the cat hears', 'an owl', 'a man', 'and then', 'the cow sleeps')

@@ -1,0 +1,57 @@
+"""benchmarks/sampling.py: the literal algorithm draws the same tokens as our step."""
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, strategies as hs
+
+from helpers.networks import random_network
+from navira.base.noise import Noise
+from navira.core import State, step
+from navira.diffusion import drawer
+from navira.registry import policies, policy
+
+script = Path(__file__).parents[1]/'benchmarks'/'sampling.py'
+spec = importlib.util.spec_from_file_location('benchmark_script', script)
+bench = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bench)
+
+# a network of their own; shadows, which no pass has; a draw that reads the text
+APART = {'token-critic', 'g-star', 'wino', 'apart'}
+
+@pytest.mark.parametrize('name', sorted(set(policies()) - APART))
+def test_logits_on_demand_give_the_tokens_that_all_logits_give(name):
+    model, rule = random_network(seed=3).double(), policy(name)
+    x = torch.full((5, 12), model.mask_id)
+    a = b = State.start(x, model.mask_id, 6, Noise(4, torch.arange(5)))
+    with torch.inference_mode():
+        for _ in range(6):
+            a = step(rule, a, model)
+            b = step(rule, b, lambda x: bench.Literal(model(x), rule))
+            assert torch.equal(a.x, b.x) and torch.equal(a.n_forward, b.n_forward)
+            torch.testing.assert_close(a.conf, b.conf, equal_nan=True, check_dtype=False)
+
+@given(hs.sampled_from([drawer(), drawer(top_p=.8), drawer(.5, .9), drawer(2., 1.)]))
+def test_gumbel_noise_everywhere_has_the_distribution_of_the_draw(d):
+    torch.manual_seed(0)
+    logits = torch.tensor([[2., 0., -1., 1.5, .5, -torch.inf]])
+    shares = bench.draw_everywhere(d, logits.expand(20_000, -1)).bincount(minlength=6) / 20_000
+    torch.testing.assert_close(shares.double(), d.distribution(logits)[0], atol=.015, rtol=0)
+
+def test_the_floor_makes_the_products_of_the_step():
+    model, rule = random_network(model_length=64), policy('navira-piecewise')
+    with torch.inference_mode():
+        st = bench.midway(rule, model, 3, 7/8)
+        with bench.Products() as step_made: step(rule, st, model)
+        again = bench.floor(lambda: step(rule, st, model))
+        with bench.Products() as floor_made: again()
+    assert floor_made.calls and len(floor_made.calls) == len(step_made.calls)
+    for (f, a), (g, b) in zip(step_made.calls, floor_made.calls):
+        assert f is g and all(x is None or x.shape == y.shape for x, y in zip(a, b))
+
+def test_the_script_starts():
+    run = subprocess.run([sys.executable, script, '--help'], capture_output=True, text=True)
+    assert run.returncode == 0 and '--policies' in run.stdout, run.stderr
