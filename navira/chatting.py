@@ -7,23 +7,23 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from .base.checks import check_int
 from .base.files import guarded
 from .core import Policy
-from .sampling import _default_policy, _keywords, _registered, Partial, sample
+from .sampling import choose, sample
 
 # %% auto #0
 __all__ = ['chat']
 
 # %% ../nbs/chatting.ipynb #a5139d93
-def _templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
+def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     "A conversation in the tokenizer's template. ValueError, in the template's words, for what it refuses."
     try:
-        with _within(5., 2**29): return tok.apply_chat_template(talk, tokenize=False, **how)
+        with _limited(5., 2**29): return tok.apply_chat_template(talk, tokenize=False, **how)
     except Exception as e:     # of the template's language, or of what it calls
         raise ValueError(f"messages: the model's chat template refuses them ({e}); "
                          'expected roles, in an order, that it has') from None
@@ -34,8 +34,8 @@ def _peak() -> int: # bytes of memory that this process has had
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 @contextmanager
-def _within(seconds: float, size: int) -> Iterator[None]:
-    "TimeoutError where Python inside takes longer, or so many bytes more: a template may loop as it likes."
+def _limited(seconds: float, size: int) -> Iterator[None]:
+    "TimeoutError where Python inside takes longer, or more memory: a template may loop forever."
     end, most, before = time.monotonic() + seconds, _peak() + size, sys.gettrace()
     def look(*_):
         if time.monotonic() > end: raise TimeoutError(f'it takes longer than {seconds:g} s')
@@ -58,52 +58,51 @@ def chat_ids(
         raise ValueError('the tokenizer of this model has no chat template: it was not trained on conversations. '
                          'Expected an instruct model; sample(model, prompt=...) writes on from a text')
     talk = [dict(role='user', content=messages)] if isinstance(messages, str) else messages
-    if not isinstance(talk, list) or not talk or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys()
-                                                         for m in talk):
+    ok = isinstance(talk, list) and talk
+    if not ok or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys() for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of {{"role": ..., "content": ...}}')
-    text = _templated(tok, talk, add_generation_prompt=True)
+    text = templated(tok, talk, add_generation_prompt=True)
     with guarded('messages: the tokenizer cannot read them'): return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634
-def _turn_end(tok: Any) -> int | None:
+def turn_end(tok: Any) -> int | None:
     "The token that closes an answer in the template: the first special one after its text."
     marker = 'navira-answer'
     talk = [dict(role='user', content='x'), dict(role='assistant', content=marker)]
-    try: _, said, rest = _templated(tok, talk).rpartition(marker)
+    try: _, answer, rest = templated(tok, talk).rpartition(marker)
     except ValueError: return None
     special = {i for i, token in tok.added_tokens_decoder.items() if token.special}
-    return next((i for i in tok(rest if said else '', add_special_tokens=False)['input_ids'] if i in special), None)
+    ids = tok(rest if answer else '', add_special_tokens=False)['input_ids']
+    return next((i for i in ids if i in special), None)
 
-def _answering(model: Any) -> Any:
+def answering(model: Any) -> Any:
     "The same model, whose texts also end with the token that closes a turn."
-    if (end := _turn_end(model.text_tokenizer)) in (None, *model.eos_ids): return model
+    end = turn_end(model.text_tokenizer)
+    if end in (None, *model.eos_ids): return model
     out = copy.copy(model)
     out.ends = (*model.eos_ids, end)
     return out
 
-def _room(model: Any, ids: list[int]) -> int: # tokens of an answer whose length nobody named
+def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length was given
     return min(128, max(1, model.length - len(ids)))
 
+# %% ../nbs/chatting.ipynb #68e1f008
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
     messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
     policy: str | Policy | None = None, # None: as in `sample`
-    budget: int | None = None, # forward passes; None: of a step a new token
+    budget: int | None = None, # forward passes; None: a step for each new token
     max_new_tokens: int | None = None, # the longest answer; None: 128, or what the model has room for
-    block_length: int | None = None, # write so many tokens at a time, left to right
     seed: int = 0,
-    stream: Callable[[Partial], None] | None = None, # as in `sample`
-    **hyper, # hyper-parameters of a named policy; also `eos`, `progress` and `trace` of `sample`
+    **hyper, # hyper-parameters of a named policy; also `block_length`, `eos` and `progress` of `sample`
 ) -> str: # the answer
-    "One answer to a conversation. The template is the tokenizer's own; ValueError where there is none."
+    "One answer to a conversation, in the tokenizer's own template. ValueError where there is none."
     ids = chat_ids(model, messages)
-    new = check_int('max_new_tokens', _room(model, ids) if max_new_tokens is None else max_new_tokens, 1)
-    if policy is None:
-        policy, usual = _default_policy(model)
-        hyper = usual | hyper
-    own = 'eos', 'progress', 'trace'
-    rule, _ = _registered(policy, {k: v for k, v in hyper.items() if k not in own}, [*_keywords(chat), *own])
+    new = answer_length(model, ids) if max_new_tokens is None else max_new_tokens
+    new = check_int('max_new_tokens', new, 1)
+    how = {k: hyper.pop(k) for k in ('eos', 'progress') if k in hyper}
+    rule, _, block_length = choose(model, policy, hyper, chat)
     budget = new * rule.passes if budget is None else budget
-    told: dict[str, Any] = dict(block_length=block_length, stream=stream) | hyper
-    out = sample(_answering(model), policy, budget, seed=seed, prompt=[ids], max_new_tokens=new, **told)
+    out = sample(answering(model), rule, budget, seed=seed, prompt=[ids], max_new_tokens=new,
+                 block_length=block_length, **how)
     return out.new_texts[0].strip()

@@ -8,7 +8,6 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from .base.checks import check_int
 from .core import Model, Policy
 from .models.load import load
-from navira.sampling import (
-    _blanks, _check_model, _default_policy, _encode, _expanded, _keywords, _registered, _started, affordable, sample,
-    Samples)
+from .prompts import blank_reader, check_memory, expanded, read_prompts, start
+from .samples import Partials, Samples
+from .sampling import check_model, choose, sample
 
 # %% auto #0
 __all__ = ['fill']
@@ -31,35 +30,34 @@ def _embedded() -> Model: return load()
 def fill(
     text: str | list[str], # three or more underscores are a blank, with the space before it
     n: int = 1, # fillings of each text
-    tokens: int | None = None, # in each blank; None: k for 3k underscores, and one to three for ___, what is likeliest
+    tokens: int | None = None, # in each blank; None: k for 3k underscores, and for ___ one to three
     model: Model | None = None, # from `navira.load`; None: the embedded one
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
-    budget: int | None = None, # passes of a try; None: of two steps a token of the text with most blanks, at most 128
+    budget: int | None = None, # passes of a try; None: two steps for each blank token, at most 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
-    progress: bool | Callable[[int], None] | None = None, # as in `sample`
-    **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` and `first` of `sample`
+    progress: bool | Callable[[Partials], None] | None = None, # as in `sample`
+    **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` of `sample`
 ) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
     "Fill the blanks of a text. ValueError for a text without one."
-    n, model = check_int('n', n, 1, 'the number of fillings is'), _embedded() if model is None else model
-    _check_model(model)
-    own = 'length', 'trace', 'batch_size', 'first'
-    if policy is None:
-        policy, usual = _default_policy(model)
-        hyper = usual | hyper
-    ruled = {k: v for k, v in hyper.items() if k not in own}
-    rule, _ = _registered(policy, ruled, [*_keywords(fill), *own])
-    blank = _blanks(model)[1]
+    n = check_int('n', n, 1, 'the number of fillings is')
+    model = _embedded() if model is None else model
+    check_model(model)
+    how = {k: hyper.pop(k) for k in ('length', 'trace', 'batch_size') if k in hyper}
+    rule, name, block_length = choose(model, policy, hyper, fill)
+    blank = blank_reader(model)[1]
     tries = [_with_blanks(text, blank, tokens, k, model.length) for k in (1, 2, 3)]
-    if tries[0] == tries[1] or hyper.get('length') or hyper.get('trace'): tries = tries[:1]
-    affordable(n * len(tries[0]), model.length)     # before there are as many prompts
-    filled = list[Samples]()
+    if tries[0] == tries[1] or how.get('length') or how.get('trace'): tries = tries[:1]
+    check_memory(n * len(tries[0]), model.length)     # before there are as many prompts
+    filled, prompts = list[Samples](), list[list[str]]()
     for texts in tries:
-        if filled and max(map(len, _encode(model, texts))) > model.length: break
-        passes = min(128, 2 * rule.passes * max(t.count(blank) for t in texts)) if budget is None else budget
-        prompts = [t for t in texts for _ in range(n)]
-        out = sample(model, policy, passes, seed=seed, prompt=prompts, progress=progress, **hyper)
-        filled.append(out)
-    return _likeliest(model, filled, tries, n) if len(filled) > 1 else filled[0]
+        if filled and max(len(p.ids) for p in read_prompts(model, texts)) > model.length: break
+        most = max(t.count(blank) for t in texts)
+        passes = min(128, 2 * rule.passes * most) if budget is None else budget
+        prompts.append([t for t in texts for _ in range(n)])
+        filled.append(sample(model, rule, passes, seed=seed, prompt=prompts[-1], progress=progress,
+                             block_length=block_length, **how))
+    out = _likeliest(model, filled, prompts) if len(filled) > 1 else filled[0]
+    return replace(out, policy=name)
 
 @torch.inference_mode()
 def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids, [L] bool -> nats
@@ -69,35 +67,37 @@ def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids,
     log_p = model(x).logits(x == model.mask_id).float().log_softmax(-1)
     return log_p.cpu().gather(1, ids[at]).mean().item()
 
-def _likeliest(model: Model, filled: list[Samples], tries: list[list[str]], n: int) -> Samples:
+def _likeliest(model: Model, tries: list[Samples], prompts: list[list[str]]) -> Samples:
     "Of each filling the try whose tokens are the likeliest."
-    scores, compared = list[list[float]](), torch.zeros(len(filled[0]), dtype=torch.int64)
-    for out, texts in zip(filled, tries):
-        x, _ = _started(model, None, None, [t for t in texts for _ in range(n)], None)
-        scores.append([_likelihood(model, ids[ids >= 0], row[ids >= 0] == model.mask_id)
-                       for ids, row in zip(out.tokens, x)])
-        compared += (x == model.mask_id).sum(1)     # a pass of the text for each token
-    best = torch.tensor(scores).argmax(0).tolist()
-    def chosen(name: str) -> list[Tensor]: # of each filling
-        return [getattr(filled[k], name)[i][filled[k].tokens[i] >= 0] for i, k in enumerate(best)]
-    def total(name: str) -> Any: return sum(getattr(out, name) for out in filled)
-    most = int(compared.max())
-    return replace(filled[0], tokens=pad_sequence(chosen('tokens'), True, -1),
-                   around=pad_sequence(chosen('around'), True), n_forward=total('n_forward') + compared,
-                   given=torch.stack([filled[k].given[i] for i, k in enumerate(best)]), n_steps=total('n_steps'),
-                   budget=total('budget') + most, charged=total('charged') + most, seconds=total('seconds'))
+    n = len(tries[0])
+    scores, compared = torch.empty(len(tries), n), torch.zeros(n, dtype=torch.int64)
+    for k, (out, texts) in enumerate(zip(tries, prompts)):
+        blanks = start(model, prompt=texts)[0] == model.mask_id
+        for i, (ids, written) in enumerate(zip(out.tokens, blanks)):
+            scores[k, i] = _likelihood(model, ids[ids >= 0], written[ids >= 0])
+        compared += blanks.sum(1)     # a pass for each token
+    best = [tries[k] for k in scores.argmax(0)]
+    whole = [out.tokens[i] >= 0 for i, out in enumerate(best)]
+    tokens, special = ([getattr(out, name)[i][whole[i]] for i, out in enumerate(best)]
+                       for name in ('tokens', 'special'))
+    total = {name: sum(getattr(out, name) for out in tries)
+             for name in ('n_forward', 'n_steps', 'budget', 'charged', 'seconds')}
+    total['n_forward'] += compared
+    for name in ('budget', 'charged'): total[name] += int(compared.max())
+    return replace(tries[0], tokens=pad_sequence(tokens, True, -1), special=pad_sequence(special, True),
+                   given=torch.stack([out.given[i] for i, out in enumerate(best)]), **total)
 
 def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int, most: int) -> list[str]:
-    "The texts, with `blank` for each token of a blank, `one` for ___. ValueError for none, or one without a blank."
+    "The texts, with `blank` for each token of a blank, `one` for ___. ValueError for a text without one."
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    texts = [_expanded(t, blank, most) for t in texts]
-    for t in texts:
-        if re.search('_{3}', t) or blank in t: continue
-        raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, '
-                         'as in "The man opened ___ and walked in."')
     def blanks(m: re.Match) -> str:
         if tokens is not None: return blank * check_int('tokens', tokens, 1, high=most)
         return blank * (one if len(m[0]) < 6 else len(m[0]) // 3)
-    return [re.sub('_{3,}', blanks, t) for t in texts]
+    out = [re.sub('_{3,}', blanks, expanded(t, blank, most)) for t in texts]
+    for t in out:
+        if blank not in t:
+            raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, '
+                             'as in "The man opened ___ and walked in."')
+    return out
