@@ -13,7 +13,7 @@ import torch, typer
 from rich.table import Table
 import navira
 from navira.cli.app import main, out
-from navira.sampling import Samples
+from navira.samples import Samples
 from navira.replay import Trace
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()  # noqa: E501
@@ -115,7 +115,7 @@ def measure(
             t.add_column(head, justify="left" if head in ("page", "what") else "right")
         for name, page in (
             ("one", one.replay(folder / "one.html")),
-            ("two", one.replay(folder / "two.html", beside=two)),
+            ("two", one.replay(folder / "two.html", other=two)),
         ):
             found = timed(browser, page, steps)
             load = statistics.median(found.pop("load"))

@@ -7,8 +7,9 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,51 +24,41 @@ __all__ = ['Trace', 'replay_html', 'Replay', 'replay']
 # %% ../nbs/replay.ipynb #b40f9c60
 @dataclass(frozen=True)
 class Trace:
-    "What a run did: `n` rows of `L` positions in `T` steps. A position may be remasked and refilled in one step."
+    "`n` rows of `L` positions in `T` steps. A position may be remasked and refilled in one step."
     x: Tensor         # [T+1, n, L] int32: tokens before the first step and after each step
     remasked: Tensor  # [T, n, L] bool: masked by the step's correction
     unmasked: Tensor  # [T, n, L] bool: committed by the step
-    score: Tensor     # [T, n, L] float32: quality logits that the step chose by, NaN where none
+    score: Tensor     # [T, n, L] float32: qualities that the step chose by, NaN where none
     tau: Tensor       # [T, n] float32: temperature of the remask, NaN where the policy has none
-    mask_id: int      # token id that stands for a mask
+    mask_id: int      # token id of the mask
     fixed: Tensor     # [n, L] bool: prompt
-
-    def __post_init__(self):
-        T, n, L = self.remasked.shape
-        want = dict(x=(T + 1, n, L), remasked=(T, n, L), unmasked=(T, n, L), score=(T, n, L), tau=(T, n), fixed=(n, L))
-        for name, shape in want.items():
-            got = tuple(getattr(self, name).shape)
-            if got != shape: raise ValueError(f"trace.{name} has shape {got}, expected {shape}")
 
     T = property(lambda self: self.remasked.shape[0])
     n = property(lambda self: self.remasked.shape[1])
     L = property(lambda self: self.remasked.shape[2])
 
+    def _by_row(self) -> dict[str, tuple[Tensor, int]]: # tensors, and which dimension is the row
+        return {f.name: (getattr(self, f.name), 0 if f.name == 'fixed' else 1)
+                for f in fields(self) if f.name != 'mask_id'}
+
     @classmethod
     def cat(cls, traces: Sequence[Trace]) -> Trace:
         "One trace of the samples of several batches."
-        along = dict(x=1, remasked=1, unmasked=1, score=1, tau=1, fixed=0)
-        parts = {k: torch.cat([getattr(t, k) for t in traces], d) for k, d in along.items()}
+        parts = {name: torch.cat([getattr(t, name) for t in traces], dim)
+                 for name, (_, dim) in traces[0]._by_row().items()}
         return cls(**parts, mask_id=traces[0].mask_id)
 
-    def tilde(self, i: int) -> Tensor:
-        "[n, L]: the state that the second pass of step `i` reads"
+    def row(self, i: int) -> Trace: # n = 1, on the CPU
+        "One sample. ValueError for a row that does not exist."
+        if not 0 <= i < self.n: raise ValueError(f'row={i}: the trace has rows 0 to {self.n - 1}')
+        return replace(self, **{k: a.narrow(dim, i, 1).cpu() for k, (a, dim) in self._by_row().items()})
+
+    def tilde(self, i: int) -> Tensor: # [n, L]
+        "The state that the second pass of step `i` reads."
         return torch.where(self.remasked[i], self.mask_id, self.x[i])
 
-# %% ../nbs/replay.ipynb #0ecc437d
-def example_trace() -> tuple[Trace, Callable[[list[int]], str]]: # and what turns its ids into text
-    "The paper's example: 'I saw a apple' is written, then the article is remasked and written anew."
-    words = ['I', ' saw', ' a', ' an', ' apple']
-    nan, article = torch.nan, torch.tensor([False, False, True, False])
-    trace = Trace(x=torch.tensor([[[0, 1, 9, 4]], [[0, 1, 2, 4]], [[0, 1, 3, 4]]], dtype=torch.int32),
-                  remasked=torch.stack([article & False, article])[:, None],
-                  unmasked=torch.stack([article, article])[:, None],
-                  score=torch.tensor([[[nan] * 4], [[2.75, 2.09, -1.66, 2.31]]]),
-                  tau=torch.tensor([[nan], [0.2]]), mask_id=9, fixed=torch.zeros(1, 4, dtype=torch.bool))
-    return trace, lambda ids: ''.join(words[i] for i in ids)
-
 # %% ../nbs/replay.ipynb #ed9d656b
-def _where(ok): return ok.nonzero().flatten().tolist()
+def _where(ok: Tensor) -> list[int]: return ok.nonzero().flatten().tolist()
 
 def _changes(
     a: Tensor,    # [L] indices before the step, -1 is a mask
@@ -75,9 +66,10 @@ def _changes(
     out: Tensor,  # [L] bool, remasked
     new: Tensor,  # [L] bool, unmasked
 ) -> dict:
-    "What turns `a` into `b`; empty parts are left out"
+    "What turns `a` into `b`; empty parts are left out."
     guess = torch.where(new, b, torch.where(out, -1, a))
-    d = dict(r=_where(out), v=_where(new), t=b[new].tolist(), c=[[p, int(b[p])] for p in _where(guess != b)])
+    other = [[p, int(b[p])] for p in _where(guess != b)]
+    d = dict(r=_where(out), v=_where(new), t=b[new].tolist(), c=other)
     return {k: v for k, v in d.items() if v}
 
 # %% ../nbs/replay.ipynb #bfcc6f0f
@@ -85,44 +77,25 @@ def _pack_scores(
     s: Tensor,     # [T, L] quality logits, NaN where none
     held: Tensor,  # [T, L] bool: positions that held a token before the step
 ) -> dict:
-    "`lo`, `hi` and one base64 string a step, a byte a token held: q is lo + (hi - lo) q / 254, or 255 for no score."
+    "`lo`, `hi` and a base64 string a step: q is lo + (hi - lo) byte / 254, or 255 for no score."
     s = torch.where(held, s.float().clamp(-30, 30), torch.nan)
     ok = ~s.isnan()
     lo, hi = (s[ok].min().item(), s[ok].max().item()) if ok.any() else (0., 0.)
-    q = torch.where(ok, ((s - lo) / max(hi - lo, 1e-6) * 254).round(), torch.tensor(255.)).to(torch.uint8)
-    rows = [base64.b64encode(bytes(r[h].tolist())).decode() if k.any() else '' for r, h, k in zip(q, held, ok)]
+    q = torch.where(ok, ((s - lo) / max(hi - lo, 1e-6) * 254).round(), 255.).to(torch.uint8)
+    rows = [base64.b64encode(bytes(r[h].tolist())).decode() if k.any() else ''
+            for r, h, k in zip(q, held, ok)]
     return dict(lo=round(lo, 4), hi=round(hi, 4), rows=rows)
 
 # %% ../nbs/replay.ipynb #3d59313e
 def _json(d) -> str:
-    "JSON that can stand inside a script element: ASCII only, nothing that ends the element or opens a comment"
-    s = json.dumps(d, ensure_ascii=True, separators=(',', ':'), allow_nan=False)
+    "JSON that can stand inside a script element: nothing in it ends the element or opens a comment."
+    s = json.dumps(d, separators=(',', ':'), allow_nan=False)
     for c in '<>&': s = s.replace(c, f'\\u{ord(c):04x}')
     return s
 
-def _num(v: float):
-    "Four digits; None for NaN, a word for infinity (JSON has neither)"
-    return None if v != v else str(v) if v in (float('inf'), float('-inf')) else float(f'{v:.4g}')
-
-# %% ../nbs/replay.ipynb #e0ed485a
-def _row(trace, row):
-    if not 0 <= row < trace.n: raise ValueError(f"row={row}: the trace has rows 0 to {trace.n - 1}")
-    return row
-
-def _only(trace: Trace, row: int) -> Trace: # n = 1, on the CPU
-    "One sample of a trace. ValueError for a row that is not there."
-    one = slice(_row(trace, row), row + 1)
-    parts = {k: getattr(trace, k)[:, one].cpu() for k in ('x', 'remasked', 'unmasked', 'score', 'tau')}
-    return Trace(**parts, mask_id=trace.mask_id, fixed=trace.fixed[one].cpu())
-
-def _alike_at_first(a: Trace, b: Trace) -> None:
-    "ValueError unless both rows have the same length, vocabulary and prompt"
-    for name, v, want in (('L', b.L, a.L), ('mask_id', b.mask_id, a.mask_id)):
-        if v != want:
-            raise ValueError(f'beside: its trace has {name}={v}, expected {want}, as in the trace it stands beside')
-    for p in _where(a.x[0, 0] != b.x[0, 0])[:1]:
-        got, want = b.x[0, 0, p], a.x[0, 0, p]
-        raise ValueError(f'beside: position {p} begins as token {got}, expected {want}: both must have the same prompt')
+def _num(v: float): # four digits; JSON has neither NaN nor infinity
+    if math.isnan(v): return None
+    return str(v) if math.isinf(v) else float(f'{v:.4g}')
 
 # %% ../nbs/replay.ipynb #82b5cb0e
 def _panel(
@@ -130,88 +103,86 @@ def _panel(
     used: Tensor,  # [V] sorted token ids: index -> id
     name: str,     # what stands above it
 ) -> dict:
-    "A run as the page reads it: the first state, and what each step changed"
-    x, out, new = trace.x[:, 0].long(), trace.remasked[:, 0], trace.unmasked[:, 0]
+    "A run as the page reads it: the first state, and what each step changed."
+    x = trace.x[:, 0].long()
     z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
+    steps = zip(z[:-1], z[1:], trace.remasked[:, 0], trace.unmasked[:, 0])
     return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
-                steps=[_changes(*s) for s in zip(z[:-1], z[1:], out, new)],
-                tau=[_num(v) for v in trace.tau[:, 0].tolist()], score=_pack_scores(trace.score[:, 0], z[:-1] >= 0))
+                steps=[_changes(*s) for s in steps], tau=[_num(v) for v in trace.tau[:, 0].tolist()],
+                score=_pack_scores(trace.score[:, 0], z[:-1] >= 0))
 
 # %% ../nbs/replay.ipynb #ecb36dd7
 def _busiest(traces: list[Trace], N: int) -> int: # 0 to N
-    busy = [(k, -(-(i + 1) * N // t.T)) for t in traces for i, k in enumerate(t.remasked.sum((1, 2)).tolist()) if k]
-    return max(busy)[1] if busy else N
+    busy = [(0, N)]
+    for t in traces:
+        ticks = [-(-i * N // t.T) for i in range(1, t.T + 1)]
+        busy += [(k, at) for k, at in zip(t.remasked.sum((1, 2)).tolist(), ticks) if k]
+    return max(busy)[1]
 
-def _replay_data(
-    trace: Trace,            # from `sample(..., trace=True)`
-    decode,                  # token ids, list[int] -> text
-    row: int = 0,            # which sample
-    title: str = 'Replay',
-    start: int | None = None, # where to open, 0 to the T of the longer run; None: where most is remasked
-    beside: Trace | None = None, # of another policy, the same prompt and seed
-    names: Sequence[str] = ('', ''), # of the two policies
-    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
-) -> dict:
-    "What the replay page reads: the words in use, and a panel for each run"
-    traces = [_only(t, row) for t in ([trace] if beside is None else [trace, beside])]
-    _alike_at_first(traces[0], traces[-1])
-    N = max(t.T for t in traces)
-    if start is not None and not 0 <= start <= N: raise ValueError(f"start={start}: expected a step from 0 to {N}")
-    used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
-    shown = [''] if beside is None else [str(a or b) for a, b in zip(names, ('first', 'second'), strict=True)]
-    return dict(title=str(title), start=_busiest(traces, N) if start is None else start,
-                vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
-                panels=[_panel(t, used, a) for t, a in zip(traces, shown)])
+def _check_pair(a: Trace, b: Trace) -> None:
+    "ValueError unless both rows have the same length, vocabulary and prompt."
+    for name, v, want in (('L', b.L, a.L), ('mask_id', b.mask_id, a.mask_id)):
+        if v != want:
+            raise ValueError(f'other: its trace has {name}={v}, expected {want}, as in the first trace')
+    for p in _where(a.x[0, 0] != b.x[0, 0])[:1]:
+        raise ValueError(f'other: position {p} begins as token {b.x[0, 0, p]}, '
+                         f'expected {a.x[0, 0, p]}: both must have the same prompt')
 
 # %% ../nbs/replay.ipynb #d8344487
 def replay_html(
-    trace: Trace, # from `sample(..., trace=True)`
-    decode,       # token ids, list[int] -> text
-    **kw,         # row, title, start, beside, names and boxes, see `_replay_data`
+    trace: Trace,            # from `sample(..., trace=True)`
+    decode: Callable[[list[int]], str], # token ids -> text
+    row: int = 0,            # which sample
+    title: str = 'Replay',
+    start: int | None = None, # where to open, 0 to the T of the longer run; None: where most is remasked
+    other: Trace | None = None, # by another policy, with the same prompt and seed
+    names: Sequence[str] = ('', ''), # of the two policies
+    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
 ) -> str:
-    "One self-contained HTML page. ValueError for a row or step that is not there, or a `beside` that began otherwise."
+    "One self-contained HTML page. ValueError for a row or step that does not exist, or another prompt."
+    traces = [t.row(row) for t in (trace, other) if t is not None]
+    _check_pair(traces[0], traces[-1])
+    N = max(t.T for t in traces)
+    if start is not None and not 0 <= start <= N:
+        raise ValueError(f'start={start}: expected a step from 0 to {N}')
+    used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
+    shown = [''] if other is None else [a or b for a, b in zip(names, ('first', 'second'))]
+    d = dict(title=title, start=_busiest(traces, N) if start is None else start,
+             vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
+             panels=[_panel(t, used, name) for t, name in zip(traces, shown)])
     page = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
-    return page.replace('__REPLAY_DATA__', _json(_replay_data(trace, decode, **kw)))
+    return page.replace('__REPLAY_DATA__', _json(d))
 
 # %% ../nbs/replay.ipynb #89bc350c
 @dataclass(frozen=True)
 class Replay:
-    "A replay page: shows itself in a notebook, `save` writes it to a file"
+    "A replay page: it shows itself in a notebook, and `save` writes it to a file."
     html: str
     height: int = 700  # of the frame, in CSS pixels
 
-    def __repr__(self): return f"Replay({len(self.html)} characters of HTML; .save(path) writes it)"
-    def _repr_html_(self):
-        return (f'<iframe title="replay" sandbox="allow-scripts" srcdoc="{html.escape(self.html)}" '
+    def __repr__(self) -> str:
+        return f'Replay({len(self.html)} characters of HTML; .save(path) writes it)'
+    def _repr_html_(self) -> str:
+        return ('<iframe title="replay" sandbox="allow-scripts" '
+                f'srcdoc="{html.escape(self.html)}" '
                 f'style="width:100%;height:{self.height}px;border:0"></iframe>')
 
     def save(self, path) -> Path:
-        "Write the page, all of it or nothing, making folders as needed. OSError naming the path where that fails."
-        path = Path(path)
+        "Write the whole page or nothing, making folders as needed. OSError where that fails."
         try:
             with atomic_write(path) as f: f.write_text(self.html, encoding='utf-8')
         except (OSError, ValueError) as e:
-            why = e if isinstance(e, OSError) else e.__cause__     # `atomic_write` gives a ValueError for some folders
-            said = getattr(why, 'strerror', None) or why
-            raise OSError(getattr(why, 'errno', None), f'cannot write the replay: {said}', str(path)) from e
-        return path
+            raise OSError(f'{path}: cannot write the replay: {e}') from e
+        return Path(path)
 
 # %% ../nbs/replay.ipynb #558ebc38
 def replay(
-    trace: Trace,         # from `sample(..., trace=True)`
-    decode,               # token ids, list[int] -> text
-    path=None,            # file to write; None: return something that a notebook shows
-    row: int = 0,         # which sample
-    title: str = 'Replay',
-    start: int | None = None,    # where to open, 0 to the T of the longer run; None: where most is remasked
-    height: int = 700,    # of the frame in a notebook, in CSS pixels
-    beside: Trace | None = None, # of another policy, the same prompt and seed: both side by side
-    names: Sequence[str] = ('', ''), # of the two policies, shown above them
-    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
-):
-    """The `Path` written where `path` is given, else a `Replay`.
-
-    OSError where the file cannot be written; ValueError for a row not there, a `beside` that began otherwise."""
-    html = replay_html(trace, decode, row=row, title=title, start=start, beside=beside, names=names, boxes=boxes)
-    r = Replay(html, height)
-    return r if path is None else r.save(path)
+    trace: Trace, # from `sample(..., trace=True)`
+    decode: Callable[[list[int]], str], # token ids -> text
+    path=None,    # file to write; None: return something that a notebook shows
+    height: int = 700, # of the frame in a notebook, in CSS pixels
+    **kw,         # `row`, `title`, `start`, `other`, `names`, `boxes`, as for `replay_html`
+) -> Replay | Path:
+    "The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be written."
+    page = Replay(replay_html(trace, decode, **kw), height)
+    return page if path is None else page.save(path)

@@ -216,7 +216,7 @@ def test_batches_that_do_not_fit_are_halved_and_give_the_same_texts():
     for share in (2, 4):
         with Pretended(held + all_of_them // share) as gpu:
             model.cpu().to('cuda')
-            out = sample(model, 'navira', progress=moved.append, **given)
+            out = sample(model, 'navira', progress=lambda texts: moved.append(len(texts)), **given)
         assert torch.equal(out.tokens, whole.tokens) and torch.equal(out.n_forward, whole.n_forward)
         assert sum(moved) == 6 * out.n_steps and gpu.peak <= gpu.memory; moved.clear()
     with Pretended(held + 100), pytest.raises(torch.OutOfMemoryError): sample(model.cpu().to('cuda'), 'navira', **given)

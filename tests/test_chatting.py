@@ -2,7 +2,7 @@
 import pytest
 
 import navira
-from navira.chatting import _turn_end, chat_ids
+from navira.chatting import turn_end, chat_ids
 from helpers.sample_api import embedded, says  # noqa: F401
 
 @pytest.fixture(scope='module')
@@ -36,24 +36,24 @@ def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch, templa
 def test_an_answer_has_the_room_that_there_is(model):
     "A number that was given stands."
     seen = []
-    navira.chat(model, 'hi', 'backbone', eos='keep', stream=seen.append)
+    navira.chat(model, 'hi', 'backbone', eos='keep', progress=seen.extend)
     assert len(seen[-1].ids) == model.length == 64
     with says(ValueError, 'max_new_tokens=128', '64'): navira.chat(model, 'hi', max_new_tokens=128)
     with says(ValueError, 'prompt 0', 'expected at most 64'): navira.chat(model, 'hi ' * 64)
 
 def test_an_answer_ends_where_its_turn_does(model, monkeypatch):
     end = model.tokenizer.token_to_id('<|eot|>')
-    assert _turn_end(model.text_tokenizer) == end not in model.eos_ids
+    assert turn_end(model.text_tokenizer) == end not in model.eos_ids
     how = dict(policy='backbone', max_new_tokens=32, top_p=1., eos='cut')
     for seed in range(20):
         seen = []
-        navira.chat(model, 'the man', seed=seed, stream=seen.append, **how)
+        navira.chat(model, 'the man', seed=seed, progress=seen.extend, **how)
         said = seen[-1].ids[len(chat_ids(model, 'the man')):]
         assert not {end, *model.eos_ids} & set(said[:-1])
     assert end not in model.eos_ids
     for odd in ("{{ raise_exception('no') }}", '{% for m in messages %}{{ m.content }}\n{% endfor %}', 'nothing'):
         monkeypatch.setattr(model.text_tokenizer, 'chat_template', odd)
-        assert _turn_end(model.text_tokenizer) is None
+        assert turn_end(model.text_tokenizer) is None
 
 def test_a_wrong_keyword_is_answered_with_what_can_be_given(model):
     with pytest.raises(KeyError) as e: navira.chat(model, 'hi', n=5)

@@ -9,7 +9,8 @@ from hypothesis import given, strategies as hs
 from navira.base.noise import Noise
 from navira.core import Pass, State, step
 from navira.registry import policies, policy
-from navira.sampling import sample, start_ids
+from navira.prompts import start_ids
+from navira.sampling import sample
 from helpers.core import (  # noqa: F401
     CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, N, by, drawn, exact_sets, joint6, picked, sets, state)
 from helpers.sample_api import embedded  # noqa: F401
@@ -143,7 +144,7 @@ def test_a_sample_does_not_depend_on_its_batch(name):
         a, b, c = (sample(model, name, budget, 8, 11, prompt=pr, batch_size=k, **hyper) for k in (1, 3, 8))
         assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
         assert torch.equal(a.n_forward, b.n_forward) and torch.equal(a.n_forward, c.n_forward)
-    tail = sample(model, name, budget, 3, 11, first=5, prompt=prompt[5:], batch_size=2, **hyper)
+    tail = sample(model, name, budget, range(5, 8), 11, prompt=prompt[5:], batch_size=2, **hyper)
     assert torch.equal(tail.tokens, a.tokens[5:])
     other = sample(model, name, budget, 8, 12, prompt=prompt, **hyper)
     assert not torch.equal(c.tokens, other.tokens) and len({*map(tuple, c.tokens.tolist())}) > 1
@@ -235,8 +236,7 @@ def test_counts_with_rows_that_have_different_prompts():
                     model,
                     name,
                     10,
-                    1,
-                    first=b,
+                    range(b, b + 1),
                     prompt=prompt[b],
                     **(dict(eta=0.5, on=0.0) if name in CORRECTING else {}),
                 ).tokens[0],

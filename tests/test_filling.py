@@ -8,9 +8,12 @@ from tokenizers.models import WordLevel
 import navira
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
-from navira.sampling import _encode, sample
+from navira.prompts import read_prompts
+from navira.sampling import sample
 from navira.filling import fill
 from helpers.sample_api import embedded, says  # noqa: F401
+
+def ids_of(model, text): return read_prompts(model, text)[0].ids
 
 def wordy(words, mask=None, **kw):
     "A small model whose tokenizer splits at spaces; `mask`: how it writes the mask, as an ordinary word or not at all"
@@ -28,9 +31,7 @@ def test_fill(embedded):
         t.startswith('The man opened') and t.endswith(' and walked in.') and '_' not in t and '<|mask|>' not in t
         for t in out
     )
-    assert out.tokens.shape == (4, len(_encode(embedded, ['The man opened and walked in.'])[0]) + 1)
-    again = fill(text, n=2, tokens=1, first=2, model=embedded)
-    assert list(again) == out[2:]
+    assert out.tokens.shape == (4, len(ids_of(embedded, 'The man opened and walked in.')) + 1)
     by = dict(n=2, model=embedded, policy='prism')      # its count of steps changes nothing in one blank
     assert list(fill([text, '______ is here, and ___.'], tokens=1, **by))[:2] == list(fill(text, tokens=1, **by))
     assert all(
@@ -40,7 +41,7 @@ def test_fill(embedded):
 def test_the_length_of_a_blank(embedded):
     masks = lambda text, **kw: (
         int((fill(text, model=embedded, budget=2, **kw).tokens >= 0).sum())
-        - len(_encode(embedded, [re.sub(' ?_{3,}', '', text)])[0])
+        - len(ids_of(embedded, re.sub(' ?_{3,}', '', text)))
     )
     assert [masks(f'It was {"_" * k} then') for k in (6, 9, 10)] == [2, 3, 3]
     assert [masks(f'It was {"_" * k} then', tokens=1) for k in (3, 5)] == [1, 1]
@@ -80,7 +81,7 @@ def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     out = fill(texts, n, model=embedded)
     tries = [fill(texts, n, tokens=k, model=embedded) for k in (1, 2, 3)]
     for i, start in enumerate([' The man opened', ' The man opened', ' "Yes," she', ' "Yes," she']):
-        where = len(_encode(embedded, [start.strip()])[0])
+        where = len(ids_of(embedded, start.strip()))
         scores = []
         for k, other in enumerate(tries, 1):
             ids = other.tokens[i][other.tokens[i] >= 0]
@@ -121,8 +122,8 @@ def test_what_cannot_be_filled(parts, text, kw):
 def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
     lm = wordy(['an', 'owl', 'hoots'], mask)
     before = lm.tokenizer.to_str()
-    assert _encode(lm, [f'an {written}, {written}owl'])[0].tolist()[:2] == [0, 3]
-    assert _encode(lm, [f'{written} owl'])[0].tolist() == [3, 1]
+    assert ids_of(lm, f'an {written}, {written}owl').tolist()[:2] == [0, 3]
+    assert ids_of(lm, f'{written} owl').tolist() == [3, 1]
     out = sample(lm, 'backbone', 4, n=3, prompt=f'an {written} hoots')
     assert out.tokens[:, 0].tolist() == [0] * 3 and out.tokens.shape == (3, 3) and (out.tokens != 3).all()
     assert lm.tokenizer.to_str() == before
@@ -130,4 +131,4 @@ def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
 
 @pytest.mark.parametrize('n, text', [(10**12, '___'), (2**62, ['___', 'a ___'])])
 def test_more_fillings_than_memory_are_refused_before_there_are_prompts(n, text, embedded):
-    with says(ValueError, 'n=', 'GiB', 'first='): fill(text, n, model=embedded)
+    with says(ValueError, 'n=', 'GiB'): fill(text, n, model=embedded)

@@ -96,7 +96,7 @@ def _message(e: BaseException) -> str:
 
 def _shown(text: str) -> str:
     "A text for a terminal: what would control it, or what it cannot write, is spelled out, as in `\\x1b`."
-    from navira.sampling import printable
+    from navira.samples import printable
     code = sys.stdout.encoding or 'utf-8'
     return printable(text).encode(code, 'backslashreplace').decode(code)
 

@@ -175,7 +175,7 @@ def compare(
     from navira.base.checks import check_int
     from navira.experiments.old_sweep import Sweep
     from navira.experiments.old_run import prepared
-    from navira.sampling import enough, fits
+    from navira.sampling import check_budget, check_fits
     from navira.experiments.cells import added
     from navira.registry import policies as registered
     mine = [p for p in registered() if added(p)]
@@ -192,14 +192,14 @@ def compare(
                     n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics,
                     task=task, real=real)
     every = typed.strip() == 'all'
-    if every: grid = replace(grid, entries=_going(grid.entries, lambda rule: enough(rule, max(sizes)), skip=True))
+    if every: grid = replace(grid, entries=_going(grid.entries, lambda rule: check_budget(rule, max(sizes)), skip=True))
     ex_sweep.cells(grid)
     _findable(reference)
     _writable(folder)
     net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
     if policies is None and getattr(net, 'quality', True) is None:
         grid = replace(grid, entries=_entries(','.join(['backbone', 'llada-low-confidence', *mine])))
-    runnable = _going(grid.entries, partial(fits, net), skip=every)
+    runnable = _going(grid.entries, partial(check_fits, net), skip=every)
     grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
     *_, free = prepared(grid, net, net.device)
     if show and task is None: _first_texts(folder, grid, net)
@@ -343,6 +343,7 @@ def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | No
 def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> Path: # found: from `_telling`
     "Two of the recorded policies side by side, on what tells them apart, or where the second rewrote most."
     from navira.experiments.samples import again, trajectory
+    from navira.tasks.sudoku import boxes_of
     if found is None:
         took = {k: trajectory(st, k) for k, c in cells.items() if c.trace}
         shown = _pair({k: cells[k].policy for k in took}, [k for k, (gone, _) in took.items() if gone.any()])
@@ -355,7 +356,7 @@ def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> P
     title = f'{"" if right else names[0] + ", "}{cell.budget} forward passes, seed {cell.seed}, sample {text}'
     title += why.format(names[-1])
     other = right[0][0] if right else None
-    return left.replay(folder / 'replay.html', row=row, title=title, beside=other, names=names)
+    return left.replay(folder / 'replay.html', row=row, title=title, other=other, names=names, boxes=boxes_of(net))
 
 # %% ../../nbs/cli/compare.ipynb #d8060d3c
 def _seen(last, n: int) -> str: # the cells of the largest budget, n samples each

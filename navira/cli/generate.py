@@ -49,16 +49,16 @@ def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, 
     "A policy as one types it: that, its rule, its hyper-parameters. ValueError for a budget that pays for no step."
     import navira.peers     # noqa: F401  policies register themselves when imported
     import navira.registry as s_registry
-    from navira.sampling import enough
+    from navira.sampling import check_budget
     name, given = _wanted_policy(label, pairs, s_registry.policies())
     rule = s_registry.policy(name, **given)
-    if budget is not None: enough(rule, budget)
+    if budget is not None: check_budget(rule, budget)
     return label, rule, given
 
 def _default(net, pairs: list[str], budget: int | None) -> tuple[str, Any, dict[str, Any]]:
     "As `_ruled`, of what the model takes if no policy is named; --set replaces its hyper-parameters."
-    from navira.sampling import _default_policy
-    name, usual = _default_policy(net)
+    from navira.sampling import default_policy
+    name, usual = default_policy(net)
     said = {p.partition('=')[0].strip() for p in pairs}
     own = [f'{k}={str(v).removeprefix("0")}' for k, v in usual.items() if k not in said]
     return _ruled(':'.join([name, *filter(None, ['+'.join(own)])]), pairs, budget)
@@ -145,7 +145,8 @@ def generate(
 ) -> None:
     "Write texts."
     from navira.base.checks import check_int
-    from navira.sampling import affordable, fits
+    from navira.prompts import check_memory
+    from navira.sampling import check_fits
     named = None if policy is None else _ruled(policy, hyper, budget)
     starts = _told(_prompts_of([*([] if text is None else [text]), *prompt], prompts), infill, chat, length)
     others = [] if beside is None else [(*_ruled(beside, [], budget)[:2], 1)]
@@ -156,8 +157,8 @@ def generate(
     _say_read(net, starts)
     label, first, given = named or _default(net, hyper, budget)
     runs = [(label, first, n * (len(starts) or 1)), *others]
-    for _, rule, _ in runs: fits(net, rule, length)
-    affordable(runs[0][-1], length or net.length)
+    for _, rule, _ in runs: check_fits(net, rule, length)
+    check_memory(runs[0][-1], length or net.length)
     texts: list[str] = [p for p in starts for _ in range(n)]
     asked: list[Any] = texts
     if chat: net, asked, max_new_tokens = _templated(net, texts, max_new_tokens)
@@ -172,12 +173,12 @@ def generate(
     except KeyboardInterrupt:
         _tell(f'navira: stopped with {sum(map(len, done))} of {total} texts', err, style='bold')
         raise typer.Exit(130) from None
-    if replay: _write_replay(replay, [done[0], *other], label, beside)
+    if replay: _write_replay(replay, net, [done[0], *other], label, beside)
 
 def _templated(net, texts: list[str], new: int | None) -> tuple[Any, list[list[int]], int]: # model, prompts, tokens
-    from navira.chatting import _answering, _room, chat_ids
+    from navira.chatting import answer_length, answering, chat_ids
     asked = [chat_ids(net, p) for p in texts]
-    return _answering(net), asked, new or min(_room(net, ids) for ids in asked)
+    return answering(net), asked, new or min(answer_length(net, ids) for ids in asked)
 
 def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) -> list[str]:
     "All prompts. ValueError for options that do not go together."
@@ -189,9 +190,9 @@ def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) 
 
 def _check_blanks(net, infill: list[str]) -> None:
     "ValueError for a text to fill in without a blank, as this model writes them: `[MASK*12` is none."
-    from navira.sampling import _encode
-    for text, ids in zip(infill, _encode(net, infill) if infill else ()):
-        if not (ids == net.mask_id).any():
+    from navira.prompts import read_prompts
+    for text, p in zip(infill, read_prompts(net, infill) if infill else ()):
+        if not (p.ids == net.mask_id).any():
             raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
 
 def _say_read(net, texts: list[str]) -> None:
@@ -216,7 +217,8 @@ def _check_generate(n: int, seed: int, length, replay: Path | None, beside: str 
 
 def _sampled(net, label: str, rule, n: int, budget: int, seed: int, length, starts: list, replay, how) -> Iterator:
     "Texts of one policy, some at a time; the first are traced if they are to be replayed."
-    from navira.sampling import _block_steps, sample, start_ids
+    from navira.prompts import start_ids
+    from navira.sampling import block_steps, sample
     first = starts[:n] or None
     ids = start_ids(net, n, length, first, how['max_new_tokens'])
     sizes = (ids >= 0).sum(1)
@@ -226,22 +228,24 @@ def _sampled(net, label: str, rule, n: int, budget: int, seed: int, length, star
     if replay and sizes.min() < sizes.max():
         raise ValueError(f'--replay {replay}: the texts have {sizes.min()} to {sizes.max()} tokens, '
                          'and a replay is of one length; give one prompt, or --length')
-    blocks = sum(_block_steps(rule, budget, ids == net.mask_id, how['block_length']))
+    blocks = sum(block_steps(rule, budget, ids == net.mask_id, how['block_length']))
     with _bar() as b:
         task, size = b.add_task(label, total=blocks * n), 32 if net.device.type == 'cpu' else 256
-        tell = lambda k: b.advance(task, k)
+        tell = lambda texts: b.advance(task, len(texts))
         for k in range(0, n, size):
             some = first and first[k:k + size]
-            res = sample(net, rule, budget, min(size, n - k), seed, length, some, first=k, progress=tell,
+            res = sample(net, rule, budget, range(k, min(k + size, n)), seed, length, some, progress=tell,
                          trace=replay is not None and k == 0, **how)
             b.stop()     # what is printed now goes where standard output goes
             yield res
             b.start()
 
-def _write_replay(path: Path, done, policy: str, beside: str | None) -> None:
+def _write_replay(path: Path, net, done, policy: str, beside: str | None) -> None:
     res, *other = done
     title = f'{"" if other else policy + ", "}budget {res.budget}, seed {res.seed}'
-    res.replay(path, title=title, **(dict(beside=other[0], names=(policy, beside)) if other else {}))
+    from navira.tasks.sudoku import boxes_of
+    pair = dict(other=other[0], names=(policy, beside)) if other else {}
+    res.replay(path, title=title, boxes=boxes_of(net), **pair)
     _tell(f'replay: {path}', err)
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b

@@ -28,17 +28,17 @@ def _two_columns(*heads: str) -> Table:
 
 def _why_not(net, name: str) -> str: # '' if the model runs the policy
     from navira.registry import policy
-    from navira.sampling import fits
-    try: fits(net, policy(name))
+    from navira.sampling import check_fits
+    try: check_fits(net, policy(name))
     except (ValueError, OSError) as e: return _message(e)
     return ''
 
 def _policies_table(net) -> Table:
     "The policies that a model runs, the one that it takes by default first."
     from navira.registry import choices, parameters, policies
-    from navira.sampling import _default_policy
+    from navira.sampling import default_policy
     t = _two_columns('policy', 'what it is, and its hyper-parameters (--set)')
-    usual, _ = _default_policy(net)
+    usual, _ = default_policy(net)
     for name in sorted((k for k in policies() if not _why_not(net, k)), key=lambda k: k != usual):
         f = policies()[name]
         hypers = ' '.join(f'{k}={"|".join(choices(p)) or _default(p)}' for k, p in parameters(f).items())

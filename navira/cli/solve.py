@@ -62,7 +62,7 @@ def _tried(net, rule, grid, budget: int, seed: int, n: int | None, right, tell) 
     from navira.sampling import sample
     first = 0
     for size in _BATCHES if n is None else (n,):
-        res = sample(net, rule, budget, size, seed, prompt=torch.from_numpy(grid), trace=True, first=first,
+        res = sample(net, rule, budget, range(first, first + size), seed, prompt=torch.from_numpy(grid), trace=True,
                      progress=tell)
         solved = right(res)
         if solved.any(): break
@@ -116,7 +116,7 @@ def solve(
     navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"""
     from navira.base.checks import check_int
     from navira.evaluation.tasks import check_grids
-    from navira.sampling import fits
+    from navira.sampling import check_fits
     from navira.tasks.sudoku import is_solved
     puzzles = _grids(puzzle)
     label, rule, given = _ruled(policy, hyper, budget)
@@ -124,7 +124,7 @@ def solve(
     _page(replay)
     net = _load(model, _device(device), None)
     for s, _ in puzzles: check_grids('solve', s, net)
-    fits(net, rule)
+    check_fits(net, rule)
     def attempt(s, grid) -> bool: # was it solved?
         if (grid < s.n).all():
             _tell('every cell is given, and the rules hold: nothing is left to solve')
@@ -132,9 +132,11 @@ def solve(
         right = lambda res: is_solved(s, res.tokens.cpu().numpy(), grid[None])
         with _bar() as b:
             task = b.add_task(label, total=None)
-            res, tries, solved = _tried(net, rule, grid, budget, seed, n, right, lambda k: b.advance(task, k))
+            tell = lambda texts: b.advance(task, len(texts))
+            res, tries, solved = _tried(net, rule, grid, budget, seed, n, right, tell)
         k = _report(s, grid, res, tries, solved, label, given, as_json)
-        if replay: res.replay(replay, row=k, title=f'{label}, budget {budget}, seed {seed}, sample {res.first + k}')
+        title = f'{label}, budget {budget}, seed {seed}, sample {res.first + k}'
+        if replay: res.replay(replay, row=k, title=title, boxes=s.boxes)
         return solved > 0
     done = sum([attempt(*p) for p in puzzles])
     if len(puzzles) > 1 and not as_json: _tell(f'{done} of {len(puzzles)} puzzles solved')

@@ -25,7 +25,8 @@ from ..base.runs import folder_lock, graceful_interrupt, Interrupted
 from ..core import Policy
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
-from ..sampling import fits, sample, start_ids
+from ..prompts import start_ids
+from ..sampling import check_fits, sample
 from ..evaluation.tasks import task_of
 from .cells import (
     Cell, cell_key, charged, code_hash, environment, fingerprint, plain, rule, settled)
@@ -107,8 +108,9 @@ def compute(
     with torch.autocast(device.type, torch.bfloat16, enabled=s.dtype == 'bfloat16'):
         try:
             prompt = s.prompt if task is None else task.prompts(b.first, b.n)
-            res = sample(model, made, cell.budget, b.n, cell.seed, s.length, prompt, batch_size=b.n, trace=True,
-                         first=b.first, eos='keep', progress=progress or False)    # texts of one length compare
+            tell = False if progress is None else lambda texts: progress(len(texts))
+            res = sample(model, made, cell.budget, range(b.first, b.first + b.n), cell.seed, s.length, prompt,
+                         batch_size=b.n, trace=True, eos='keep', progress=tell)    # texts of one length compare
         except torch.OutOfMemoryError as e:
             raise ValueError(f'batch_size={s.batch_size}: {b.n} texts at a time do not fit the memory of {device}; '
                              f'give fewer, as in --set batch_size={max(1, s.batch_size // 2)}, and another store: its '
@@ -220,7 +222,7 @@ def prepared(
     plan = cells(s)
     net = cast(MaskedLM, load_model(s.model) if model is None else model).to(device)
     x = start_ids(net, 1, s.length, prompts_at(start_of(s, net), net, s.real, 0, 1))
-    for c in plan: fits(net, rule(c), x.shape[1])
+    for c in plan: check_fits(net, rule(c), x.shape[1])
     return net, replace(s, length=x.shape[1]), plan, int((x == net.mask_id).sum())
 
 def identity_of(

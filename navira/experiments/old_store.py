@@ -24,7 +24,7 @@ from torch import Tensor
 from ..base.files import open_tokenizer
 from ..base.runs import atomic_write, FULL
 from ..models.sources import nearest
-from ..sampling import Samples
+from ..samples import Samples
 from ..evaluation.tasks import Task, until_solved
 from .cells import digest, RULES
 from .old_sweep import referenced, Sweep

@@ -15,7 +15,7 @@ import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice, check_int
 from ..models.sources import nearest
 from ..registry import parameters, policies, policy
-from ..sampling import enough
+from ..sampling import check_budget
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.tasks import kind_of, task_of
 from .cells import _number, Cell, cell_key, digest, known_to, on_disk, rule
@@ -255,7 +255,7 @@ def cells(
             raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} {c.hyper}, '
                              f'budget {c.budget}, seed {c.seed}; expected different ones')
         seen[k] = c
-        enough(rule(c), c.budget)
+        check_budget(rule(c), c.budget)
     return list(seen.values())
 
 # %% ../../nbs/experiments/old_sweep.ipynb #69df0e1f

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import navira.peers  # noqa: F401  registers the policies
 from ..models.dit import MaskedLM
-from ..sampling import sample, Samples
+from ..samples import Samples
+from ..sampling import sample
 from .cells import Cell, fingerprint, rule
 from .old_sweep import prompts_at
 from .old_store import checked, Store, TRACED
@@ -87,6 +88,6 @@ def _resampled(
 ) -> Samples:
     cell = Cell(**{f.name: about[f.name] for f in fields(Cell)})
     with torch.autocast(model.device.type, torch.bfloat16, enabled=about['dtype'] == 'bfloat16'):
-        return sample(model, rule(cell), cell.budget, n, cell.seed, about['length'],
-                      prompts_at(about['prompt'], model, real, first, n), batch_size=n, trace=True, first=first,
-                      eos='keep', progress=False)
+        return sample(model, rule(cell), cell.budget, range(first, first + n), cell.seed, about['length'],
+                      prompts_at(about['prompt'], model, real, first, n), batch_size=n, trace=True, eos='keep',
+                      progress=False)

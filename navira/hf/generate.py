@@ -21,7 +21,8 @@ from transformers.generation import (
 from ..core import Policy
 from ..diffusion import Forward
 from ..models.transformers import HiddenForward, TransformersLM, wrap
-from ..sampling import _keywords, _registered, Partial, sample
+from ..samples import Partials
+from ..sampling import choose, sample
 
 # %% auto #0
 __all__ = ['generate_with']
@@ -102,7 +103,8 @@ def generate_with(
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
     import navira.peers     # noqa: F401  policies register themselves when imported
-    rule, _ = _registered(policy, hyper, _keywords(generate_with))
+    how = hyper if block_length is None else dict(block_length=block_length) | hyper
+    rule, _, block_length = choose(None, policy, how, generate_with)
     if quality is not None and not callable(quality):
         raise ValueError(f'quality={quality!r}: expected a head from hidden states [B, L, D] to [B, L], or None')
 
@@ -125,8 +127,8 @@ def generate_with(
             prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, kept, strict=True)]
             out = sample(_WithProcessors(lm, logits_processor) if logits_processor else lm, rule,
                          rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
-                         max_new_tokens=new, block_length=block_length, progress=False,
-                         stream=None if streamer is None else _Stream(streamer, prompts))
+                         max_new_tokens=new, block_length=block_length,
+                         progress=False if streamer is None else _Stream(streamer, prompts))
         pad = generation_config._pad_token_tensor
         fill = 0 if pad is None else int(pad)
         texts = torch.cat([t[:len(p) + new] for t, p in zip(out.tokens, prompts, strict=True)])
@@ -158,6 +160,7 @@ class _Stream:
     def __init__(self, streamer: Any, prompts: list[Tensor]):
         if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
         self.streamer, self.sent = streamer, len(prompts[0])
-    def __call__(self, p: Partial) -> None:
-        if new := p.ids[self.sent:p.settled]: self.streamer.put(torch.tensor(new))
-        self.sent = max(self.sent, p.settled)
+    def __call__(self, texts: Partials) -> None:
+        for p in texts:
+            if p.final > self.sent: self.streamer.put(torch.tensor(p.ids[self.sent:p.final]))
+            self.sent = max(self.sent, p.final)

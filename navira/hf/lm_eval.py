@@ -17,11 +17,12 @@ import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
 from ..base.files import guarded
 from ..base.noise import Noise
-from ..chatting import _templated
+from ..chatting import templated
 from ..core import portions
 from ..diffusion import Forward
 from ..models.load import load
-from ..sampling import _encode, _keywords, _registered, sample
+from ..prompts import read_prompts
+from ..sampling import choose, sample
 
 # %% auto #0
 __all__ = []
@@ -81,11 +82,11 @@ class Navira(LM):
     ):
         super().__init__()
         how = {k: more.pop(k) for k in ('device_map', 'revision', 'head', 'mask_id', 'shift') if k in more}
-        self.policy, self.hyper = policy, more
-        self.rule, _ = _registered(policy, more, _keywords(Navira.__init__))
+        if block_length is not None: more['block_length'] = block_length
+        self.rule, _, self.block_length = choose(None, policy, more, Navira.__init__)
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None    # the harness's default
         self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
-        self.max_new_tokens, self.block_length = check_int('max_new_tokens', max_new_tokens, 1), block_length
+        self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
         auto = str(batch_size).startswith('auto')            # 'auto:4': the harness's, that looks four times
@@ -102,14 +103,14 @@ class Navira(LM):
         if not getattr(tok, 'chat_template', None):
             raise ValueError('this model has no chat template; expected an instruct model, or no --apply_chat_template')
         assert tok is not None
-        return _templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
+        return templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
                           continue_final_message=not add_generation_prompt)
 
     @functools.cached_property
     def lead(self) -> list[int]:
         "Special tokens that the tokenizer puts before a text, as `sample` does."
         if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
-        return _encode(self.model, [''], open_ended=True)[0].tolist()
+        return read_prompts(self.model, '', open_ended=True)[0].ids.tolist()
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
         if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
@@ -165,9 +166,9 @@ class Navira(LM):
         for new, given in sorted({(n, bool(ids)) for _, ids, _, n in asked}):       # without a context: no prompt
             these = [(i, ids, until) for i, ids, until, n in asked if (n, bool(ids)) == (new, given)]
             prompts = [self.last(ids, self.max_length - new) for _, ids, _ in these] if given else None
-            res = sample(self.model, self.policy, self.budget or new * self.rule.passes, len(these), self.seed,
+            res = sample(self.model, self.rule, self.budget or new * self.rule.passes, len(these), self.seed,
                          prompt=prompts, max_new_tokens=new, block_length=self.block_length, batch_size=self.rows,
-                         progress=not disable_tqdm, **self.hyper)
+                         progress=not disable_tqdm)
             for (i, _, until), text in zip(these, res.new_texts, strict=True): out[i] = cut(text, until)
         return out
 

@@ -34,6 +34,8 @@ class Sudoku:
             raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of {sizes}')
 
     @property
+    def boxes(self) -> tuple[int, int]: return self.height, self.width     # rows and columns of a box
+    @property
     def n(self) -> int: return self.height * self.width      # digits, and the id of an empty cell
     @property
     def cells(self) -> int: return self.n ** 2
@@ -324,6 +326,10 @@ def tokenizer_of(s: Sudoku) -> Tokenizer:
     return tok
 
 # %% ../../nbs/tasks/sudoku.ipynb #45e44c11
+def boxes_of(model) -> tuple[int, int] | None:
+    "Rows and columns of a box of the grids that a model writes; None for a model of text."
+    return getattr(getattr(model, 'config', None), 'boxes', None)
+
 def written_by(config) -> str: # config: of a model
     "What a model writes, in words."
     boxes = getattr(config, 'boxes', None)

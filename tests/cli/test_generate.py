@@ -199,7 +199,7 @@ def test_dtype_and_embedded_reach_the_model(run, typed, given, tmp_path):
 def test_fill(run, net, monkeypatch):
     "What was typed reaches `navira.fill`; a text cannot control the terminal, and JSON is exact"
     import navira
-    from navira.sampling import Samples
+    from navira.samples import Samples
 
     asked = []
 
@@ -423,9 +423,9 @@ def test_what_is_finished_is_printed_when_a_run_is_stopped(net, monkeypatch, cap
     from navira.cli import main
     from navira.sampling import sample
 
-    def stopped(*args, first=0, **kw):
-        if first: raise KeyboardInterrupt
-        return sample(*args, first=first, **kw)
+    def stopped(net, rule, budget, numbers, *args, **kw):
+        if numbers.start: raise KeyboardInterrupt
+        return sample(net, rule, budget, numbers, *args, **kw)
 
     monkeypatch.setattr("navira.models.load.load", lambda *_, **kw: net)
     monkeypatch.setattr("navira.sampling.sample", stopped)

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 
 from navira.diffusion import nelbo
 from navira.joint import random_joint
-from navira.sampling import _encode
+from navira.prompts import read_prompts
 from helpers.sample_api import says
 from toys import Tiny
 
@@ -176,7 +176,7 @@ def test_it_asks_as_sample_does(pytestconfig, name):
         assert isinstance(lm.generate_until([ask('generate_until', text, dict(max_gen_toks=4))], True)[0], str)
     assert lm.loglikelihood_rolling([ask('loglikelihood_rolling', 'the man ' * 60)])[0] < 0
 
-def start_ids_of(lm, text): return _encode(lm.model, [text], open_ended=True)[0].tolist()
+def start_ids_of(lm, text): return read_prompts(lm.model, text, open_ended=True)[0].ids.tolist()
 
 def test_mistakes():
     with says(KeyError, 'policy', "'prism'"): Navira(policy='prsim')

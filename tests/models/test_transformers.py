@@ -111,7 +111,7 @@ def test_prompts_of_several_lengths_in_one_batch(name, policy):
     how = dict(budget=8, max_new_tokens=7, seed=3, eos='keep') | hyper
     out = navira.sample(model, policy, prompt=prompts, batch_size=4, **how)
     for i, p in enumerate(prompts):
-        alone = navira.sample(model, policy, prompt=[p], first=i, **how)
+        alone = navira.sample(model, policy, n=range(i, i + 1), prompt=[p], **how)
         assert out.tokens[i, :len(p) + 7].tolist() == alone.tokens[0].tolist()
         assert out.tokens[i, :len(p)].tolist() == p.tolist() and (out.tokens[i, len(p) + 7:] == -1).all()
         assert out.n_forward[i] == alone.n_forward[0]
@@ -142,7 +142,7 @@ def test_a_network_that_mixes_padding_into_the_text_is_given_none(mixed):
     assert not model.ragged
     out = navira.sample(model, 'backbone', 6, prompt=prompts, max_new_tokens=5, batch_size=4, eos='keep')
     for i, p in enumerate(prompts):
-        alone = navira.sample(model, 'backbone', 6, prompt=[p], max_new_tokens=5, first=i, eos='keep')
+        alone = navira.sample(model, 'backbone', 6, range(i, i + 1), prompt=[p], max_new_tokens=5, eos='keep')
         assert out.tokens[i, :len(p) + 5].tolist() == alone.tokens[0].tolist()
     with says(ValueError, 'several lengths', mixed): model(torch.tensor([[5, 6], [5, -1]]))
 

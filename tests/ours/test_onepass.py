@@ -11,7 +11,7 @@ from navira.evaluation.diversity import entropy
 from navira.ours.onepass import expected_errors, hold_entropy, onepass, text_entropy, usual
 from navira.prism import binomial
 from navira.registry import about, policies, policy
-from navira.sampling import enough, n_steps, sample
+from navira.sampling import check_budget, n_steps, sample
 from navira.schedules import piecewise
 from toys import ACCEPT, REJECT, Exact, Tiny, binomial_dist, chi2, counted, planted, random_joint, sequential, small_lm
 
@@ -36,9 +36,9 @@ def state(x, mask_id, i, T, n=None, seed=0):
 def test_they_are_here_with_their_budget():
     assert set(NAMES) <= set(policies()) and set(NAMES) <= set(navira.policies())
     for name in NAMES:
-        assert enough(policy(name), 1) == 1 and n_steps(policy(name), 37) == 37 and policy(name).matched
+        assert check_budget(policy(name), 1) == 1 and n_steps(policy(name), 37) == 37 and policy(name).matched
         assert all(about(name).values()) and about(name)['source'] == 'this library'
-        with pytest.raises(ValueError, match='one-pass'): enough(policy(name), 0)
+        with pytest.raises(ValueError, match='one-pass'): check_budget(policy(name), 0)
 
 # ---- Distributions
 
@@ -247,7 +247,7 @@ def test_a_sample_does_not_depend_on_its_batch(name):
     a, b, c = (sample(model, name, 9, 8, 11, prompt=prompt, batch_size=k, **hyper) for k in (1, 3, 8))
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
     assert torch.equal(a.n_forward, b.n_forward) and torch.equal(a.n_forward, c.n_forward)
-    tail = sample(model, name, 9, 3, 11, first=5, prompt=prompt[5:], batch_size=2, **hyper)
+    tail = sample(model, name, 9, range(5, 8), 11, prompt=prompt[5:], batch_size=2, **hyper)
     assert torch.equal(tail.tokens, a.tokens[5:])
 
 def test_a_model_without_a_head_is_refused():

@@ -119,7 +119,7 @@ def test_any_budget_is_kept_and_blocks_are_filled_in_turn(rule, L, V, seed, leng
             for k in at:
                 assert k >= last and not (t.x[i + 1, b, free[:k * size]] == V).any()
                 last = k
-        alone = sample(model, name, budget, 1, seed, prompt=x[b], first=b, **hyper)
+        alone = sample(model, name, budget, range(b, b + 1), seed, prompt=x[b], **hyper)
         assert torch.equal(alone.tokens[0], out.tokens[b]) and alone.n_forward[0] == out.n_forward[b]
 
 @pytest.mark.parametrize('N, length', [(5, 4), (6, 5), (9, 4), (7, 2), (9, 8)])
@@ -246,7 +246,7 @@ def test_in_small_networks_a_row_is_what_it_is_alone():
             out = sample(model, name, 12, 3, prompt=prompt)
             assert not (out.tokens == model.mask_id).any() and torch.equal(out.tokens[2, 1:], prompt[2, 1:])
             for b in range(3):
-                assert torch.equal(sample(model, name, 12, 1, prompt=prompt[b], first=b).tokens[0], out.tokens[b])
+                assert torch.equal(sample(model, name, 12, range(b, b + 1), prompt=prompt[b]).tokens[0], out.tokens[b])
 
 # ---- bad input
 

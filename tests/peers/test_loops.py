@@ -254,7 +254,7 @@ def test_trace_and_stream_tell_a_run(base, score):
     x = torch.full((5, 12), model.mask_id)
     x[:, [0, 7]] = 3
     how = dict(prompt=x, seed=3, base=base, drafts=3, score=score)
-    out = sample(model, 'best-of', 13, trace=True, stream=seen.append, batch_size=2, **how)
+    out = sample(model, 'best-of', 13, trace=True, progress=seen.extend, batch_size=2, **how)
     t, T = out.trace, out.n_steps
     hot = dict(temperature=1., top_p=.9) if base == 'mask-predict' else {}
     first = sample(model, base, T - (score == 'quality'), prompt=x, seed=3, trace=True, **hot).trace
@@ -264,8 +264,8 @@ def test_trace_and_stream_tell_a_run(base, score):
         assert torch.equal(new | (gone & (b == model.mask_id)), (a != b) | (gone & new))
         assert not (gone | new)[:, [0, 7]].any() and (gone & new <= (a != b)).all() or base == 'mask-predict'
     assert (t.x[-1] != first.x[-1]).any() and T == 4
-    assert [p.ids for p in seen if p.settled == 12] == out.tokens.tolist()
-    alone = sample(model, 'best-of', 13, n=1, first=4, **how | dict(prompt=x[4]))
+    assert [p.ids for p in seen if p.final == 12] == out.tokens.tolist()
+    alone = sample(model, 'best-of', 13, range(4, 5), **how | dict(prompt=x[4]))
     assert torch.equal(alone.tokens[0], out.tokens[4]) and alone.n_forward[0] == out.n_forward[4]
 
 def test_a_base_keeps_what_it_remembers():

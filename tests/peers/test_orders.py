@@ -43,7 +43,7 @@ def test_a_row_does_not_depend_on_its_batch(name):
     assert (together.tokens != model.mask_id).all()
     assert (together.tokens[x != model.mask_id] == x[x != model.mask_id]).all()
     for b in range(5):
-        alone = sample(model, name, 6, 1, seed=3, first=b, prompt=x[b], **kw)
+        alone = sample(model, name, 6, range(b, b + 1), seed=3, prompt=x[b], **kw)
         assert torch.equal(alone.tokens[0], together.tokens[b]) and alone.n_forward[0] == together.n_forward[b], b
 
 @hs.composite
@@ -158,7 +158,7 @@ def test_on_a_network_rows_do_not_mix():
     for name in ORDERS + OWN:
         s = sample(model, name, 3, 3, prompt=x, batch_size=3, **GREEDY.get(name, {}))
         for b in range(3):
-            alone = sample(model, name, 3, 1, prompt=x[b], first=b, **GREEDY.get(name, {})).tokens[0]
+            alone = sample(model, name, 3, range(b, b + 1), prompt=x[b], **GREEDY.get(name, {})).tokens[0]
             assert torch.equal(alone, s.tokens[b]), name
 
 # ---- Counts and rates

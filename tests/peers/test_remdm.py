@@ -272,7 +272,7 @@ def test_rows_are_what_they_are_alone(name):
     prompt = torch.full((3, 12), M); prompt[1, :6] = 1; prompt[2, 1:] = 2
     out = sample(model, strong(name), 10, 3, seed=7, prompt=prompt, trace=True)
     for b in range(3):
-        one = sample(model, strong(name), 10, 1, seed=7, first=b, prompt=prompt[b], trace=True)
+        one = sample(model, strong(name), 10, range(b, b + 1), seed=7, prompt=prompt[b], trace=True)
         T = one.n_steps                                               # first-hitting: shorter rows are done earlier
         assert torch.equal(one.tokens[0], out.tokens[b]) and one.n_forward[0] == out.n_forward[b]
         assert torch.equal(one.trace.x[:, 0], out.trace.x[:T + 1, b])

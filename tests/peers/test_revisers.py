@@ -141,7 +141,7 @@ def test_rows_of_a_batch_are_what_they_are_alone(r):
     model, prompt = Raw(r['L'], r['V'], r['mask_id']), prompted(r)
     out = sample(model, r['name'], r['budget'], r['n'], r['seed'], prompt=prompt, **r['hyper'])
     for b in range(r['n']):
-        alone = sample(model, r['name'], r['budget'], 1, r['seed'], prompt=prompt[b], first=b, **r['hyper'])
+        alone = sample(model, r['name'], r['budget'], range(b, b + 1), r['seed'], prompt=prompt[b], **r['hyper'])
         assert torch.equal(alone.tokens[0], out.tokens[b]) and alone.n_forward[0] == out.n_forward[b]
 
 @pytest.mark.parametrize('name', NAMES)
@@ -152,7 +152,7 @@ def test_small_network(name):
     with torch.inference_mode():
         out = sample(model, name, 10, 3, prompt=prompt)
         for b in range(3):
-            assert torch.equal(sample(model, name, 10, 1, prompt=prompt[b], first=b).tokens[0], out.tokens[b])
+            assert torch.equal(sample(model, name, 10, range(b, b + 1), prompt=prompt[b]).tokens[0], out.tokens[b])
     assert not (out.tokens == model.mask_id).any()
     assert torch.equal(out.tokens[1, :6], prompt[1, :6])
     assert torch.equal(out.tokens[2, 1:], prompt[2, 1:])
