@@ -242,11 +242,11 @@ def choose(
         hyper = usual | hyper
     hyper = {k: v for k, v in hyper.items() if k != 'block_length' or v is not None}
     own = [k for k, p in inspect.signature(asked).parameters.items() if p.default is not p.empty]
-    near = {k: m[0] for k in hyper if (m := difflib.get_close_matches(k, own, 1, .7))}
     if isinstance(policy, Policy):
         block_length = hyper.pop('block_length', None)
-        meant = ''.join(f'did you mean {m!r}? ' for m in near.values())
         if not hyper: return policy, '', block_length
+        near = [m for k in hyper for m in difflib.get_close_matches(k, own, 1, .7)]
+        meant = f'did you mean {near[0]!r}? ' if near else ''
         raise ValueError(f'{", ".join(hyper)}: {meant}hyper-parameters go with a name; a Policy has them already')
     if not isinstance(policy, str):
         called = ', which this would give when called' if callable(policy) else ''
@@ -254,8 +254,9 @@ def choose(
     name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
     known = parameters(policies()[check_choice('policy', policy, policies())])
     block_length = None if 'block_length' in known else hyper.pop('block_length', None)
-    for k in hyper.keys() & near.keys() - known.keys():
-        raise KeyError(f'{policy}: hyper-parameter {k!r}: did you mean {near[k]!r}?')
+    for k in hyper.keys() - known.keys():
+        if any(name.startswith(f'{k}_') for name in known): continue     # the registry names them all
+        check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
     return named_policy(policy, **hyper), name, block_length
 
 # %% ../nbs/07_sampling.ipynb #df7d0e29

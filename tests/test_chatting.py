@@ -59,7 +59,7 @@ def test_a_wrong_keyword_is_answered_with_what_can_be_given(model):
     with pytest.raises(KeyError) as e: navira.chat(model, 'hi', n=5)
     told = str(e.value).split('expected one of ')[1].strip('"\'').split(', ')
     assert len(told) == len(set(told)) and not {'return', 'model', 'messages', 'hyper'} & set(told)
-    assert {'policy', 'budget', 'seed', 'eos', 'temperature'} <= set(told)
+    assert {'policy', 'budget', 'seed', 'temperature'} <= set(told)
 
 def test_mistakes(model, embedded, pytestconfig):
     with says(ValueError, 'no tokenizer of the transformers library'): navira.chat(embedded, 'Hello')

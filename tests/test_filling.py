@@ -73,8 +73,13 @@ def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(embe
     assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
 
 def test_a_filling_has_at_most_128_passes_by_default(embedded, monkeypatch):
-    monkeypatch.setattr('navira.filling.sample', lambda model, policy, budget, **kw: budget)
-    assert fill('___', tokens=100, policy='prism', model=embedded) == 128
+    budgets = []
+    def few(model, rule, budget, **kw):
+        budgets.append(budget)
+        return sample(model, rule, 2, **kw)
+    monkeypatch.setattr('navira.filling.sample', few)
+    fill('___', tokens=100, policy='prism', model=embedded)
+    assert budgets == [128]
 
 def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     texts, n = ['The man opened ___ and walked in.', '"Yes," she ___.'], 2

@@ -73,6 +73,19 @@ def states(p):
         for p, t in s.get("c", []):
             x[p] = t
         yield list(x), s
+def rebuilt(d, traces, row):
+    "Does each panel say what its trace says?"
+    back = {v: i for i, v in enumerate(hostile)}
+    assert len(d["panels"]) == len(traces)
+    for panel, tr in zip(d["panels"], traces):
+        seen = list(states(panel))
+        assert len(seen) == tr.T + 1
+        for k, (x, s) in enumerate(seen):
+            assert [mask_id if i < 0 else back[d["vocab"][i]] for i in x] == tr.x[k, row].tolist()
+            if k:
+                flags = lambda name: [p for p, on in enumerate(getattr(tr, name)[k - 1, row].tolist()) if on]
+                assert s.get("r", []) == flags("remasked") and s.get("v", []) == flags("unmasked")
+
 def typed(*args):
     "Exit code"
     from navira.cli.app import main
