@@ -29,7 +29,9 @@ from ..evaluation.references import load_reference, reference_name
 from ..evaluation.tasks import Task, task_of, until_solved
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
-from ..sampling import fits, sample, Samples, start_ids
+from ..prompts import start_ids
+from ..samples import Samples
+from ..sampling import check_fits, sample
 from .store import claim, fingerprint, open_store, Store, write_table
 from .sweep import Cell, cells, digest, METRICS, REFERENCED, Sweep
 
@@ -84,8 +86,10 @@ def resample(
     prompt = prompts_at(record['prompt'], model, record['real'], first, n)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=record['dtype'] == 'bfloat16'):
         try:
-            return sample(model, cell.rule, cell.budget, n, cell.seed, record['length'], prompt, batch_size=n,
-                          trace=True, first=first, eos='keep', progress=False)     # texts of one length compare
+            numbers = range(first, first + n)
+            # the ends are kept: texts of one length compare
+            return sample(model, cell.rule, cell.budget, numbers, cell.seed, record['length'], prompt, batch_size=n,
+                          trace=True, eos='keep', progress=False)
         except torch.OutOfMemoryError as e:
             raise ValueError(f'batch_size={n}: so many texts at a time do not fit the memory of {model.device}; give '
                              'fewer, and another store: its batches are all of one size') from e
@@ -161,7 +165,7 @@ def prepared(
     net = cast(MaskedLM, load_model(s.model) if model is None else model).to(device)
     start = start_of(s, net)
     x = start_ids(net, 1, s.length, prompts_at(start, net, s.real, 0, 1))
-    for c in plan: fits(net, c.rule, x.shape[1])
+    for c in plan: check_fits(net, c.rule, x.shape[1])
     identity = dict(fingerprint=fingerprint(net), length=x.shape[1], prompt=start, dtype=s.dtype,
                     device=net.device.type, batch_size=s.batch_size)
     return net, plan, identity, int((x == net.mask_id).sum())

@@ -29,7 +29,7 @@ from ..evaluation.perplexity import eos_rules
 from ..evaluation.tasks import kind_of
 from ..models.sources import nearest
 from ..registry import parameters, policies, policy
-from ..sampling import enough, n_steps
+from ..sampling import check_budget, n_steps
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'changes', 'STRENGTHS', 'METRICS', 'REFERENCED', 'CONFIGS', 'as_schedule', 'Cell', 'charged', 'Entry',
@@ -318,5 +318,5 @@ def cells(
         if twin is not c:
             raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} {c.hyper}, '
                              f'budget {c.budget}, seed {c.seed}; expected different ones')
-        enough(c.rule, c.budget)
+        check_budget(c.rule, c.budget)
     return list(every.values())
