@@ -86,7 +86,7 @@ def test_numbers_as_people_type_them(run, net):
             "--policy",
             "navira-onepass",
             "--set",
-            "p=.7",
+            "top_p=.7",
             "--set",
             "eta=+4e-1",
             "--set",
@@ -96,9 +96,9 @@ def test_numbers_as_people_type_them(run, net):
             "--json",
         ).splitlines()
     ]
-    same = sample(net, "navira-onepass", 8, length=24, p=0.7, eta=0.4, n_remask=10, score="both")
+    same = sample(net, "navira-onepass", 8, length=24, top_p=0.7, eta=0.4, n_remask=10, score="both")
     assert said[0]["tokens"] == same.tokens[0].tolist() and said[0]["hyper"] == dict(
-        p=0.7, eta=0.4, n_remask=10, score="both"
+        top_p=0.7, eta=0.4, n_remask=10, score="both"
     )
 
 
@@ -107,10 +107,10 @@ def test_a_policy_is_typed_with_its_hyper_parameters(run):
     a, b, c, old = (
         [json.loads(l)["tokens"] for l in run(*args, *more).splitlines()]
         for more in (
-            ["--policy", "prism:p=.5+eta=5e-1"],
-            ["--policy", "prism", "--set", "p=.5", "--set", "eta=.5"],
+            ["--policy", "prism:top_p=.5+eta=5e-1"],
+            ["--policy", "prism", "--set", "top_p=.5", "--set", "eta=.5"],
             ["--policy", "prism"],
-            ["--policy", "prism:p=.5; eta=.5"],
+            ["--policy", "prism:top_p=.5; eta=.5"],
         )
     )
     assert a == b == old != c
@@ -220,7 +220,7 @@ def test_fill(run, net, monkeypatch):
         "--tokens",
         1,
         "--policy",
-        "prism:p=.7",
+        "prism:top_p=.7",
         "--set",
         "eta=.1",
         "--seed",
