@@ -72,7 +72,7 @@ def _about(key: str, c: dict) -> dict:
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     return dict(cell=key, point=point) | kept | dict(strength=strength) | hyper
 
-# %% ../../nbs/experiments/results.ipynb #491f68c9
+# %% ../../nbs/experiments/results.ipynb #f0d73253
 STATISTICS = dict( # name -> a column, or two whose sums are divided
     log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',), remasked=('n_remasked',),
     run=('n_forward',), solved=('solved',), recovered=('recovered',))
@@ -85,11 +85,17 @@ def points(
     array [1 + resamplings], the value first; None where fewer than 8 samples have it."""
     df = df.sort_values(['sample', 'seed'], kind='stable')
     out = df.groupby('point', sort=False).first().drop(columns='sample')
-    out = out.assign(n=df.groupby('point', sort=False).size())
+    groups = df.groupby('point', sort=False)
+    out = out.assign(n=groups.size(), scored=_scored(groups))
     for name, columns in statistics.items():
         if not {*columns} <= {*df.columns}: continue
         out[name] = pd.Series(dict(_resampled(df, columns)), dtype=object)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
+
+def _scored(groups: Any) -> pd.Series: # samples that were judged; 0 where they are too few for an interval
+    columns = [k for k in ('nll', 'solved') if k in groups.obj]
+    counts = groups[columns[0]].count() if columns else groups.size() * 0
+    return counts.where(counts >= FEW, 0)
 
 def _resampled(df: pd.DataFrame, columns: tuple[str, ...]) -> Iterable[tuple[str, np.ndarray | None]]:
     "Means, or ratios of sums, of all points of one size at a time."
