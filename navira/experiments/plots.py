@@ -178,7 +178,7 @@ def made_with(
         out.append(f'{span(p.n)} {kind} a point' + (judged if reference else ''))
     return '; '.join([*out, '95 % percentile bootstrap intervals'])
 
-# %% ../../nbs/experiments/plots.ipynb #8e09a6bf
+# %% ../../nbs/experiments/plots.ipynb #4a35f6ba
 @dataclass(frozen=True, eq=False)
 class Table:
     "A data frame with a title and a note."
@@ -199,7 +199,7 @@ class Table:
         lines = [line(texts.columns), rule, *(line(row) for row in texts.itertuples(index=False))]
         return '\n'.join([f'**{in_markdown(self.title)}**', '', *lines, '', in_markdown(self.note), ''])
 
-    def latex(self) -> str: 
+    def latex(self) -> str:
         rows = self._texts().style.hide().format(escape='latex')
         return rows.to_latex(hrules=True, caption=self.title)
 
