@@ -32,7 +32,7 @@ ORDER = [
     ('Training', ['training/data', 'training/grids', 'training/settings', 'training/runs', 'training/loop',
         'training/objectives', 'training/bound', 'training/pretraining', 'training/quality',
         'training/finetuning', 'training/card', 'training/adapting', 'training/critic']),
-    ('Evaluation', ['evaluation/perplexity', 'evaluation/references', 'evaluation/endpoints',
+    ('Evaluation', ['evaluation/references', 'evaluation/perplexity', 'evaluation/endpoints',
         'evaluation/diversity', 'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state',
         'evaluation/landmarks', 'evaluation/judge', 'evaluation/tasks']),
     ('Experiments', ['experiments/sweep', 'experiments/store', 'experiments/run', 'experiments/results',
