@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, Literal, TypeVar, Union
 
-from .base.checks import _plain_number, check_choice
+from .base.checks import plain_number, check_choice
 from .diffusion import nucleus
 from .core import Flip, Policy, Schedule
 from .prism import backbone, prism
@@ -168,7 +168,7 @@ def policy(
     "The policy called `name`. A wrong name, hyper-parameter or choice is an error that says the nearest valid one."
     factory = _registry[check_choice('policy', name, _registry)]
     known = parameters(factory)
-    hyper = {k: _plain_number(v) for k, v in _renamed(hyper, known).items()}
+    hyper = {k: plain_number(v) for k, v in _renamed(hyper, known).items()}
     for k, v in hyper.items(): _check_hyper(name, v, known[_keyword(f'{name}: hyper-parameter', k, known)])
     made = factory(**hyper)
     if isinstance(made, Policy): return made

@@ -153,7 +153,7 @@ def evaluate(
 # %% ../../nbs/cli/experiments.ipynb #b5b90fa2
 def _server(url: str, model: str):
     "The reference on a server; its judgements are stored under the model's name, as if it ran here."
-    from navira.evaluation.endpoints import Endpoint
+    from navira.evaluation.judge import Endpoint
     return Endpoint.load(url, model)
 
 # %% ../../nbs/cli/experiments.ipynb #56bfb2fa

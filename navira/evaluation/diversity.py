@@ -19,15 +19,15 @@ from torch import Tensor
 from ..base.checks import check_int
 from ..base.stats import student_t
 
-# %% ../../nbs/evaluation/diversity.ipynb #295ddf42
+# %% ../../nbs/evaluation/diversity.ipynb #c9a53de3
 def _rows(tokens) -> list: # n int64 tensors on the CPU
-    rows = [torch.as_tensor(r) for r in tokens]
+    rows = [torch.as_tensor(r).cpu() for r in tokens]
     if not rows: raise ValueError('no samples: expected at least 1')
     for i, r in enumerate(rows):
         if r.ndim != 1 or len(r) < 1 or r.is_floating_point():
             raise ValueError(f'sample {i} has shape {tuple(r.shape)} and type {r.dtype}: '
                              'expected integer ids [L], L >= 1')
-    return [r.long().cpu() for r in rows]
+    return [r.long() for r in rows]
 
 def _entropy(row):
     p = torch.unique(row, return_counts=True)[1].double() / len(row)
@@ -47,7 +47,7 @@ def pooled_entropy(
     "Entropy of all tokens of all samples together, in [0, ln of the number of tokens]."
     return _entropy(torch.cat(_rows(tokens))).item()
 
-# %% ../../nbs/evaluation/diversity.ipynb #43c29b05
+# %% ../../nbs/evaluation/diversity.ipynb #b67198de
 def _ngrams(row, n) -> Counter: # of tuples; row: a list of ids
     return Counter(zip(*(row[i:] for i in range(n)), strict=False))     # the shortest ends it
 
@@ -57,12 +57,13 @@ def distinct(
 ) -> float: # in (0, 1]
     """Share of distinct n-grams among all n-grams of the set. Falls as the set grows: compare sets of equal size.
     ValueError if no sample has n tokens."""
-    rows, seen = _rows(tokens), Counter[tuple]()
-    for r in rows: seen.update(_ngrams(r.tolist(), check_int('n', n, 1)))
+    rows, n = _rows(tokens), check_int('n', n, 1)
+    seen = Counter[tuple]()
+    for r in rows: seen.update(_ngrams(r.tolist(), n))
     if not seen: raise ValueError(f'n={n}: the longest sample has {max(map(len, rows))} tokens, expected at least {n}')
     return len(seen) / seen.total()
 
-# %% ../../nbs/evaluation/diversity.ipynb #c8629d70
+# %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
 def _largest_counts(counts) -> dict: # n-gram -> largest count, whose it is, second largest
     top = dict[tuple, tuple[int, int, int]]()
     for s, c in enumerate(counts):
@@ -74,9 +75,14 @@ def _largest_counts(counts) -> dict: # n-gram -> largest count, whose it is, sec
 def _precisions(rows, n, epsilon) -> list: # p_n of each sample
     counts = [_ngrams(r, n) for r in rows]
     top = _largest_counts(counts)
-    def others(g, s): first, whose, second = top[g]; return second if whose == s else first
-    hits = [sum(min(k, others(g, s)) for g, k in c.items()) for s, c in enumerate(counts)]
-    return [(h or epsilon) / c.total() for h, c in zip(hits, counts, strict=True)]
+    shares = []
+    for s, c in enumerate(counts):
+        hits = 0
+        for g, k in c.items():
+            first, whose, second = top[g]
+            hits += min(k, second if whose == s else first)
+        shares.append((hits or epsilon) / c.total())
+    return shares
 
 def _brevity(lengths) -> list: # B of each sample
     have, out = Counter(lengths), []
@@ -85,7 +91,7 @@ def _brevity(lengths) -> list: # B of each sample
         out.append(1. if n >= r else math.exp(1 - r/n))
     return out
 
-# %% ../../nbs/evaluation/diversity.ipynb #6b3143ab
+# %% ../../nbs/evaluation/diversity.ipynb #c9e26ddb
 def self_bleu(
     tokens, # [n, L] integer token ids, or n sequences of ids; n >= 2, each of at least `max_n` tokens
     max_n: int=4, # longest n-grams; orders 1 to max_n count alike
@@ -99,16 +105,18 @@ def self_bleu(
         if len(r) < n: raise ValueError(f'max_n={n}: sample {i} has {len(r)} tokens, expected at least {n}')
     if not 0 <= epsilon < 1: raise ValueError(f'epsilon={epsilon}: expected a number in [0, 1)')
     p = np.array([_precisions(rows, k, epsilon) for k in range(1, n + 1)])
-    with np.errstate(divide='ignore'): bleu = np.exp(np.log(p).mean(0)) * _brevity([len(r) for r in rows])
+    bleu = p.prod(0)**(1/n) * _brevity([len(r) for r in rows])
     return float(bleu.mean())
 
-# %% ../../nbs/evaluation/diversity.ipynb #cfd94ed9
+# %% ../../nbs/evaluation/diversity.ipynb #8255cfbe
 def _longest_repeat(row) -> int: # row: int64 tensor
-    raw, w, low, high = row.numpy().tobytes(), 8, 0, len(row) - 1     # as bytes, an n-gram is a slice
+    raw = row.numpy().tobytes()     # as bytes, an n-gram is a slice
+    low, high = 0, len(row) - 1
     while low < high:
         n = (low + high + 1) // 2
-        grams = [raw[i:i + w*n] for i in range(0, len(raw) - w*n + 1, w)]
-        low, high = (n, high) if len(set(grams)) < len(grams) else (low, n - 1)
+        grams = [raw[8*i:8*(i + n)] for i in range(len(row) - n + 1)]
+        if len(set(grams)) < len(grams): low = n
+        else: high = n - 1
     return low
 
 def repetition(
@@ -118,14 +126,15 @@ def repetition(
     "Length of the longest n-gram that occurs at least twice in the sample (overlaps count), over the sample's length."
     rows, n = _rows(tokens), check_int('n', n, 1)
     longest = [_longest_repeat(r) for r in rows]
-    return torch.tensor([k/len(r) if k >= n else 0. for k, r in zip(longest, rows, strict=True)], dtype=torch.float64)
+    shares = [k/len(r) if k >= n else 0. for k, r in zip(longest, rows, strict=True)]
+    return torch.tensor(shares, dtype=torch.float64)
 
 # %% ../../nbs/evaluation/diversity.ipynb #31639bd3
 of_sets: dict[str, Callable] = dict( # tokens, n samples -> number
     pooled_entropy=pooled_entropy, distinct_1=partial(distinct, n=1), distinct_2=distinct,
     distinct_3=partial(distinct, n=3), self_bleu=self_bleu)
 
-# %% ../../nbs/evaluation/diversity.ipynb #ec1eed93
+# %% ../../nbs/evaluation/diversity.ipynb #3f7e69aa
 @dataclass(frozen=True, eq=False)
 class Grouped:
     "A set metric on disjoint groups of samples."
@@ -135,14 +144,15 @@ class Grouped:
     @property
     def value(self) -> float: return float(self.values.mean())
     def interval(self, level=None) -> tuple: # low, high
-        half = student_t(level or self.level, len(self.values) - 1) * self.values.std(ddof=1) / len(self.values)**.5
+        n = len(self.values)
+        half = student_t(level or self.level, n - 1) * self.values.std(ddof=1) / n**.5
         return self.value - float(half), self.value + float(half)
     def __float__(self): return self.value
     def __repr__(self):
         lo, hi = self.interval()
         return f'Grouped({self.value:.4g} [{lo:.4g}, {hi:.4g}], {len(self.values)} groups of {self.size})'
 
-# %% ../../nbs/evaluation/diversity.ipynb #95e15187
+# %% ../../nbs/evaluation/diversity.ipynb #50a9108b
 def grouped(
     f: Callable, # a set metric: samples -> number
     tokens, # n samples in the order of their numbers: [n, L] ids, a list of sequences, or [n, D] features for MAUVE
@@ -155,4 +165,5 @@ def grouped(
     if n < groups: raise ValueError(f'{n} samples in {groups} groups: expected at least one each, better ten')
     if not 0 < level < 1: raise ValueError(f'level={level}: expected a probability in (0, 1)')
     size = n // groups
-    return Grouped(np.array([float(f(tokens[i*size:(i + 1)*size])) for i in range(groups)]), size, level)
+    values = [float(f(tokens[i*size:(i + 1)*size])) for i in range(groups)]
+    return Grouped(np.array(values), size, level)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['features', 'mauve', 'grouped_mauve']
 
-# %% ../../nbs/evaluation/mauve.ipynb #e3d4bf7f
+# %% ../../nbs/evaluation/mauve.ipynb #3149f197
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -14,21 +14,13 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from ..base.checks import check_int
-from .perplexity import _checked, _entry, _in_batches, _last_scored, encode, Reference, scored
-from .references import _need
+from ..base.checks import check_int, need
 from .diversity import Grouped
+from .perplexity import checked_texts, encode, scored
+from .references import last_scored, Reference
 
-# %% ../../nbs/evaluation/mauve.ipynb #d1f92ed1
-def _until(reference, rows, eos) -> list:
-    "Tokens of each text up to the last that counts, at least 1."
-    where = [scored(r, reference.eos_id, eos, len(reference.prefix)) for r in rows]
-    return [max(1, n) for n in _last_scored(where)]
-
-# %% ../../nbs/evaluation/mauve.ipynb #e95dcb18
-@torch.inference_mode()
+# %% ../../nbs/evaluation/mauve.ipynb #58c8bddc
 def features(
     reference: Reference, # whose hidden states: a model on this machine, an `Endpoint` has none
     texts: Iterable[str], # n texts, decoded with their separators
@@ -40,28 +32,15 @@ def features(
 ) -> Tensor: # [n, D] float32
     "One vector a text: the last hidden state at its last token that counts. ValueError for an `Endpoint`."
     if not isinstance(reference, Reference):
-        raise ValueError(f'{getattr(reference, "name", reference)!r} has no hidden states here: '
+        raise ValueError(f'{reference.name!r} has no hidden states here: '
                          'expected a `Reference`, such as Reference.load()')
-    empty, model = torch.tensor([reference.eos_id]), reference.model
-    rows = [r if len(r) else empty for r in encode(reference, _checked(texts), max_length, separator)]
-    ends = _until(reference, rows, eos)
-    def read(b):
-        x = pad_sequence([rows[i][:ends[i]] for i in b], batch_first=True).to(_entry(model))
-        h = model.base_model(x, use_cache=False)[0]
-        return [h[j, ends[i] - 1].float().cpu() for j, i in enumerate(b)]
-    found = _in_batches(reference, read, ends, range(len(rows)), batch_tokens or reference.batch_tokens, progress,
-                        'hidden states that are not finite')
-    return torch.stack([found[i] for i in range(len(rows))])
+    empty = torch.tensor([reference.eos_id])
+    rows = [r if len(r) else empty for r in encode(reference, checked_texts(texts), max_length, separator)]
+    where = [scored(r, reference.eos_id, eos, len(reference.prefix)) for r in rows]
+    ends = [max(1, n) for n in last_scored(where)]
+    return reference.hidden(rows, ends, batch_tokens, progress)
 
-# %% ../../nbs/evaluation/mauve.ipynb #b6a30a8a
-def _points(name, x) -> np.ndarray: # [n, D] float32
-    x = np.asarray(x, dtype=np.float32)
-    if x.ndim != 2 or len(x) < 2: raise ValueError(f'{name} has shape {x.shape}: expected features [n, D], n >= 2')
-    bad = ~np.isfinite(x).all(1)
-    if bad.any(): raise ValueError(f'{name}: text {int(bad.argmax())} has features that are not finite')
-    return x
-
-# %% ../../nbs/evaluation/mauve.ipynb #12bdad19
+# %% ../../nbs/evaluation/mauve.ipynb #38e86b1f
 @contextmanager
 def _no_stderr():
     "Nothing of this process reaches standard error, its C libraries included."
@@ -71,9 +50,10 @@ def _no_stderr():
         with open(os.devnull, 'w') as null: os.dup2(null.fileno(), 2)
         yield
     finally:
-        os.dup2(keep, 2); os.close(keep)
+        os.dup2(keep, 2)
+        os.close(keep)
 
-# %% ../../nbs/evaluation/mauve.ipynb #411077dc
+# %% ../../nbs/evaluation/mauve.ipynb #2a11bfc8
 def mauve(
     p, # [n, D] features of real text
     q, # [m, D] features of the samples, from the same model
@@ -83,20 +63,21 @@ def mauve(
     seed: int=25, # of the clustering; the package's default
 ) -> float: # in [0, 1], 1 for sets that no cluster tells apart
     "MAUVE of two sets of features, by `mauve-text`. ImportError without it; ValueError for features that do not fit."
-    p, q = _points('p', p), _points('q', q)
+    p, q = (np.asarray(x, dtype=np.float32) for x in (p, q))
     if p.shape[1] != q.shape[1]:
         raise ValueError(f'features of {p.shape[1]} and {q.shape[1]} numbers: expected both from the same reference')
-    most = len(p) + len(q)
-    if buckets is not None and check_int('buckets', buckets, 2) > most:
-        raise ValueError(f'buckets={buckets}: expected at most the {most} texts')
-    _need('mauve', 'MAUVE')
+    if not np.isfinite(p).all() or not np.isfinite(q).all(): raise ValueError('features are not finite')
+    texts = len(p) + len(q)
+    if buckets is not None and check_int('buckets', buckets, 2) > texts:
+        raise ValueError(f'buckets={buckets}: expected at most the {texts} texts')
+    need('mauve', 'MAUVE')
     from mauve import compute_mauve
     with _no_stderr():
-        out = compute_mauve(p_features=p, q_features=q, num_buckets='auto' if buckets is None else int(buckets),
+        out = compute_mauve(p_features=p, q_features=q, num_buckets=buckets or 'auto',
                             mauve_scaling_factor=scaling, seed=seed, verbose=False)
     return float(out.mauve_star if star else out.mauve)
 
-# %% ../../nbs/evaluation/mauve.ipynb #b5274675
+# %% ../../nbs/evaluation/mauve.ipynb #43fd70b5
 def grouped_mauve(
     real, # [m, D] features of real text
     q, # [n, D] features of the samples, n >= 50
@@ -109,7 +90,10 @@ def grouped_mauve(
     if groups < 2:
         raise ValueError(f'{len(q)} samples: MAUVE with an interval needs two groups of 25, at least 50 samples')
     size = len(q)//groups
-    sets = len(real)//size
-    if not sets: raise ValueError(f'{len(real)} real texts: expected at least {size}, as many as a group has samples')
-    def part(x, i): return x[i*size:(i + 1)*size]
-    return Grouped(np.array([mauve(part(real, i % sets), part(q, i), **kw) for i in range(groups)]), size)
+    if len(real) < size:
+        raise ValueError(f'{len(real)} real texts: expected at least {size}, as many as a group has samples')
+    values = []
+    for i in range(groups):
+        j = i % (len(real)//size)
+        values.append(mauve(real[j*size:(j + 1)*size], q[i*size:(i + 1)*size], **kw))
+    return Grouped(np.array(values), size)

@@ -28,8 +28,9 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.nn.utils.rnn import pad_sequence
 
 from ..base.checks import check_choice, need
-from ..base.files import atomic_folder, guarded
+from ..base.files import guarded
 from ..base.parallel import parallel_map
+from ..base.runs import atomic_folder
 from ..models.checkpoints import check_finite
 from ..models.load import has_bf16
 

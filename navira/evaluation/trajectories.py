@@ -14,7 +14,7 @@ from torch import Tensor
 from ..base.checks import check_choice, check_int
 from ..base.stats import Ratio
 
-# %% ../../nbs/evaluation/trajectories.ipynb #f48dda05
+# %% ../../nbs/evaluation/trajectories.ipynb #fd92e9c7
 @dataclass(frozen=True, eq=False)
 class Overlap:
     "Overlap of two sets at each of T steps of n samples."
@@ -26,23 +26,23 @@ class Overlap:
     def mean(self,
         reading: str='both', # 'both': where neither set is empty; 'either': where one is not, an empty overlap being 0
     ) -> dict: # 'intersection', 'jaccard', 'coefficient' -> Ratio
-        where = getattr(self, check_choice('reading', reading, ('both', 'either')))
-        def ratio(v): return Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double())
-        return {k: ratio(getattr(self, k)) for k in ('intersection', 'jaccard', 'coefficient')}
+        where = dict(both=self.both, either=self.either)[check_choice('reading', reading, ('both', 'either'))]
+        values = dict(intersection=self.intersection, jaccard=self.jaccard, coefficient=self.coefficient)
+        return {k: Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double()) for k, v in values.items()}
 
 def overlap(
     a: Tensor, # [T, n, L] bool: what one run remasked, `trace.remasked`
     b: Tensor, # [T, n, L] bool: and another of as many steps, with the same seed
 ) -> Overlap:
-    "Overlap of the sets that two runs remasked, step by step. ValueError unless both are bool [T, n, L] of one shape."
-    if a.dtype != torch.bool or b.dtype != torch.bool or a.ndim != 3 or a.shape != b.shape:
-        raise ValueError(f'sets of shape {tuple(a.shape)} ({a.dtype}) and {tuple(b.shape)} ({b.dtype}): '
-                         'expected two of [T, n, L] bool, of runs with equal steps, samples and length')
-    common, na, nb = (s.sum(2).double().cpu() for s in (a & b, a, b))
-    union, smaller = na + nb - common, torch.minimum(na, nb)
-    return Overlap(common, common / union, common / smaller, (na > 0) & (nb > 0), (na > 0) | (nb > 0))
+    "Overlap of the sets that two runs remasked, step by step. ValueError unless both are of one shape."
+    if a.shape != b.shape:
+        raise ValueError(f'sets of shape {tuple(a.shape)} and {tuple(b.shape)}: '
+                         'expected two of [T, n, L], of runs with equal steps, samples and length')
+    common, in_a, in_b = (s.sum(2).double().cpu() for s in (a & b, a, b))
+    union, smaller = in_a + in_b - common, torch.minimum(in_a, in_b)
+    return Overlap(common, common / union, common / smaller, smaller > 0, union > 0)
 
-# %% ../../nbs/evaluation/trajectories.ipynb #52486757
+# %% ../../nbs/evaluation/trajectories.ipynb #c6e48861
 def reselected(
     remasked: Tensor, # [T, n, L] bool: `trace.remasked`
     within: int|None=None, # how many steps back count; None: all
@@ -53,10 +53,10 @@ def reselected(
     last, again = torch.full((n, L), -1), torch.zeros(n, dtype=torch.float64)
     for i, now in enumerate(remasked.cpu()):
         again += (now & (last >= max(0, i - window))).sum(1)
-        last = torch.where(now, i, last)
+        last[now] = i
     return Ratio(again, remasked.sum((0, 2)).double().cpu())
 
-# %% ../../nbs/evaluation/trajectories.ipynb #7b2eb634
+# %% ../../nbs/evaluation/trajectories.ipynb #3a8e84b4
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
     "The life of every token that a run committed."
@@ -73,24 +73,26 @@ class Lifetimes:
     def mean_ended(self) -> Ratio: # steps; of the lives that ended only, which are the short ones
         return Ratio(self._of_samples(self.steps * self.ended), self._of_samples(self.ended))
     def survival(self) -> Tensor: # [T+1] float64: share of tokens that stand longer than k steps (Kaplan-Meier)
-        died, left = (torch.bincount(self.steps[w], minlength=self.T + 1).double() for w in (self.ended, ~self.ended))
-        watched = (died + left).flip(0).cumsum(0).flip(0)
+        watched = torch.bincount(self.steps, minlength=self.T + 1).double().flip(0).cumsum(0).flip(0)
+        died = torch.bincount(self.steps[self.ended], minlength=self.T + 1).double()
         return (1 - died / watched.clamp(min=1)).cumprod(0)
 
-# %% ../../nbs/evaluation/trajectories.ipynb #2e0ac4c9
+# %% ../../nbs/evaluation/trajectories.ipynb #f3136f4f
 def lifetime(
     remasked: Tensor, # [T, n, L] bool: positions remasked at each step, as in a trace
     written: Tensor, # [T, n, L] bool: positions filled at each step (`Trace.unmasked`)
 ) -> Lifetimes:
     "How many steps each committed token stood, and whether it was remasked or stood at the end."
-    (T, n, L), lives, remasked, written = remasked.shape, [], remasked.cpu(), written.cpu()
+    T, n, L = remasked.shape
     born = torch.full((n, L), -1)     # the step at which each position was last filled
+    lives = []
     def note(i, gone, ended):
         lives.append((i - born[gone], torch.full((int(gone.sum()),), ended), gone.nonzero()[:, 0]))
-    for i in range(T):
-        gone = remasked[i] & (born >= 0)
+    for i, (gone, filled) in enumerate(zip(remasked.cpu(), written.cpu(), strict=True)):
+        gone = gone & (born >= 0)
         note(i, gone, True)
-        born = torch.where(written[i], i, torch.where(gone, -1, born))
+        born[gone] = -1
+        born[filled] = i
     note(T, born >= 0, False)
     steps, ended, sample = (torch.cat(v) for v in zip(*lives, strict=True))
     return Lifetimes(steps, ended, sample, n, T)

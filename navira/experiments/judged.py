@@ -9,12 +9,11 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,10 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..base.checks import check_choice, check_int
+from ..base.checks import check_choice, check_int, need
 from ..base.runs import atomic_write, graceful_interrupt, Interrupted
 from ..base.stats import FEW, resampled
 from ..base.tables import Table
-from ..evaluation.references import _need
-from ..evaluation.endpoints import _hang_up
 from ..evaluation.judge import ASPECTS, PROMPT, Server, verdict
 from .cells import digest
 from .old_store import checked, open_store, Store
@@ -164,7 +161,6 @@ class _Run:
     broken: threading.Event = field(default_factory=threading.Event) # no text can be judged any more
     failure: BaseException | None = None # why
     counts: dict = field(default_factory=lambda: dict(judged=0, failed=0, asked=0))
-    under_way: set[Future] = field(default_factory=set)
 
     @property
     def ending(self) -> bool: return self.stop.is_set() or self.broken.is_set()
@@ -175,9 +171,9 @@ class _Run:
         "In a thread: ask about a text and store the verdict."
         if self.ending: return None
         try:
-            v = verdict(self.server, c.text, self.broken.wait)
+            v = verdict(self.server, c.text)
             self.log.write(dict(key=c.key, sample=c.sample, crc=c.crc) | v)
-        except Exception: self.broken.set(); raise
+        except Exception as e: return self.fail(e)
         return v
 
     def fail(self, e: BaseException) -> None: # the first failure counts
@@ -193,26 +189,10 @@ class _Run:
             self.fail(ValueError(f'{self.server.where}: the first {self.counts["failed"]} texts were {v["failed"]}'))
 
 # %% ../../nbs/experiments/judged.ipynb #78cbf99c
-def _futures(run: _Run, pool: ThreadPoolExecutor) -> Iterator[Future]:
-    "A future for each text, as they finish; `concurrency` at a time, none begun once the run is ending."
-    waiting = iter(run.todo)
-    while True:
-        free = 0 if run.ending else run.server.concurrency - len(run.under_way)
-        run.under_way |= {pool.submit(run.one, c) for c in islice(waiting, free)}
-        if not run.under_way: return
-        done, run.under_way = wait(run.under_way, timeout=.5, return_when=FIRST_COMPLETED)
-        yield from done
-
 def _judge_all(run: _Run) -> None:
-    with ThreadPoolExecutor(run.server.concurrency) as pool:
-        try:
-            for f in _futures(run, pool):
-                if e := f.exception(): run.fail(e)
-                elif (v := f.result()) is not None: run.count(v)
-        except BaseException:     # such as a second Ctrl-C
-            run.broken.set()
-            _hang_up(run.server, run.under_way)
-            raise
+    with ThreadPool(run.server.concurrency) as pool:     # its threads end with the process, after a second Ctrl-C too
+        for v in pool.imap_unordered(run.one, run.todo):
+            if v is not None: run.count(v)
 
 # %% ../../nbs/experiments/judged.ipynb #d5f8c4c7
 def judge(
@@ -227,11 +207,11 @@ def judge(
     ConnectionError where the server does not judge. What was answered is kept."""
     st = folder if isinstance(folder, Store) else open_store(folder)
     with store_lock(st.folder):
-        if _log_path(st, server.name).exists(): VerdictLog(st, server.name).file.close()     # mended, before it is read
-        todo = cases(st, server.name, limit, keys, retry_failed)
+        if _log_path(st, server.model).exists(): VerdictLog(st, server.model).file.close()     # mended, before it is read
+        todo = cases(st, server.model, limit, keys, retry_failed)
         if not todo: return dict(judged=0, failed=0, asked=0)
-        _need('openai', f'judge {server.where}')
-        with graceful_interrupt(message=_STOPPING) as stop, VerdictLog(st, server.name) as log:
+        need('openai', f'judge {server.where}')
+        with graceful_interrupt(message=_STOPPING) as stop, VerdictLog(st, server.model) as log:
             _judge_all(run := _Run(server, log, todo, stop, progress))
     if run.failure: raise run.failure
     if stop.is_set() and run.finished < len(todo):

@@ -1,20 +1,151 @@
-"""The judge: a server that misbehaves by script, a killed run, answers without marks, and one real server."""
-import hashlib, json
+"""Models behind an address: a server that misbehaves by script, and answers without numbers or marks."""
+import hashlib, json, math, threading, time, traceback
+from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given, strategies as hs
 
-from navira.evaluation.judge import ASPECTS, marks, OutOfRange, PROMPT, prompt, Unreadable
+from navira.evaluation.judge import (
+    ASPECTS, Endpoint, LONGEST, marks, OutOfRange, PROMPT, prompt, Server, Unreadable, verdict)
+from navira.evaluation.mauve import features
+from navira.evaluation.perplexity import encode, perplexity
+from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
+GOOD = json.dumps(dict.fromkeys(ASPECTS, 3))
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('kw, what', [
+    (dict(base_url='localhost:8000'), 'base_url'), (dict(base_url='ftp://h/v1'), 'base_url'), (dict(model=''), 'model'),
+    (dict(concurrency=0), 'concurrency=0'), (dict(retries=-1), 'retries=-1'), (dict(timeout=0), 'timeout=0'),
+    (dict(timeout=math.nan), 'at most 86400'), (dict(timeout=1e300), 'at most 86400'),
+    *[(dict(base_url=url), 'base_url holds') for url in ('http://h/v1?key=hush', 'http://h/v1#hush', 'me:hush@h/v1')]])
+def test_servers_that_cannot_be(kw, what):
+    with pytest.raises(ValueError, match=what) as e: Server(**dict(base_url='http://h/v1', model='m') | kw)
+    assert 'hush' not in str(e.value)
+
+def test_endpoints(ref, folder):
+    end = Endpoint.load('http://h/v1', 'm', folder, concurrency=2)
+    assert (end.eos, end.server.concurrency, end.name) == (EOS, 2, 'm')
+    assert encode(end, ['w1'])[0].tolist() == encode(ref, ['w1'])[0].tolist()
+    assert encode(replace(end, limit=2), ['w1 w2 w3'])[0].tolist() == [3, 4]
+    with pytest.raises(KeyError, match="did you mean 'echo'"): replace(end, form='ehco')
+    with pytest.raises(ValueError, match='no token of m'): replace(end, eos='<nope>')
+    with pytest.raises(FileNotFoundError, match='no such folder'): Endpoint.load('http://h/v1', 'm', './none')
+    with pytest.raises(ValueError, match='no hidden states'): features(end, ['w1'])
+
+# --- perplexity -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('form', ['prompt_logprobs', 'echo'])
+def test_an_endpoint_gives_the_numbers_of_the_model(serve, ref, form):
+    s, end = serve(form=form)
+    for rule in 'once', 'stop':
+        here, there = perplexity(cases, ref, eos=rule), perplexity(cases, end, eos=rule)
+        np.testing.assert_allclose(there.nll, here.nll, rtol=1e-4)
+        assert there.weight.tolist() == here.weight.tolist() and there.reference == 'the-model'
+    q = s.requests[0]
+    assert q['model'] == 'the-model' and all(isinstance(i, int) for i in q['prompt']) and q['max_tokens'] == 1
+    assert q.get('prompt_logprobs') == 1 if form == 'prompt_logprobs' else q['echo'] and q['logprobs'] == 1
+    assert len(s.requests) == 2 * 9  # texts without a scored token are not sent
+
+def test_the_key_comes_from_the_environment(serve, monkeypatch):
+    for variable, value, sent in ('OPENAI_API_KEY', '', 'EMPTY'), ('OTHER', 'k2', 'k2'):
+        monkeypatch.setenv(variable, value)
+        s, end = serve(key=variable)
+        perplexity(['w1 w2'], end)
+        assert s.keys == [f'Bearer {sent}']
+
+def breaks_off(h):
+    h.send_response(200)
+    h.send_header('Content-Type', 'application/json')
+    h.send_header('Content-Length', '1000')
+    h.end_headers()
+    h.wfile.write(b'{"choi')
+
+@pytest.mark.parametrize('fault', [fails(429), fails(503), breaks_off, lambda h: h.connection.close()])
+def test_what_may_be_repeated_is_repeated(serve, ref, fault):
+    s, end = serve([fault, None, fault], concurrency=1)
+    np.testing.assert_allclose(perplexity(texts(3), end).nll, perplexity(texts(3), ref).nll, rtol=1e-4)
+    assert len(s.requests) == 5
+
+@pytest.mark.parametrize('fault', [fails(500), lambda h: time.sleep(2)])
+def test_a_server_that_stays_down(serve, fault):
+    s, end = serve([fault] * 50, concurrency=1, timeout=.5)
+    with pytest.raises(ConnectionError, match="'the-model' at http://127.0.0.1.*no answer in 3 tries"):
+        perplexity(texts(20), end)
+    assert len(s.requests) < 30     # of 60: what had not begun was dropped
+
+@pytest.mark.parametrize('status', [400, 401, 403, 422])
+def test_a_refusal_is_not_repeated(serve, status):
+    s, end = serve([fails(status)] * 9, concurrency=1)
+    with pytest.raises(ValueError, match=f'the server refused.*scripted {status}'): perplexity(['w1 w2'], end)
+    assert len(s.requests) == 1
+
+@pytest.mark.parametrize('script', [
+    [fails(401)], [fails(404)], [fails(500)] * 9, [lambda h: h.send(200, dict(key=h.headers['Authorization']))] * 9,
+    [lambda h: h.send(200, b'sk-secret-123')] * 9, [lambda h: h.send(404, dict(error=dict(message='sk-secret-123')))]])
+def test_no_error_has_the_key_in_it_or_chained_to_it(serve, script):
+    s, end = serve(script, retries=0)
+    with pytest.raises((KeyError, ValueError, ConnectionError)) as e: perplexity(['w1 w2'], end)
+    assert 'sk-secret' not in ''.join(traceback.format_exception(e.value)) + repr(end)
+
+def test_ctrl_c_drops_what_has_not_begun(serve):
+    held = threading.Event()
+    s, end = serve([None] + [lambda h: held.wait(60)] * 9, concurrency=1)
+    def pressed(done, total): raise KeyboardInterrupt
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt): perplexity(texts(9), end, progress=pressed)
+    assert time.monotonic() - start < 15 and len(s.requests) <= 2
+    held.set()
+
+def test_the_nearest_model_is_named(serve):
+    s, end = serve([fails(404)])
+    wrong = replace(end, server=replace(end.server, model='the-modle'))
+    with pytest.raises(KeyError, match="did you mean 'the-model'"): perplexity(['w1 w2'], wrong)
+
+def each_logprob(body, change):
+    for entry in body['choices'][0]['prompt_logprobs'][1:]:
+        for value in entry.values(): change(value)
+    return body
+
+def shorter(body):
+    body['choices'][0]['prompt_logprobs'].pop()
+    return body
+
+@pytest.mark.parametrize('answer', [
+    b'<html>sorry</html>', b'', b'\xff\xfe', b'[1]', b'{"choices": []}', b'{"choices": [7]}', b'[' * 9999, shorter])
+def test_answers_without_log_probabilities(serve, answer):
+    s, end = serve(change=answer if callable(answer) else lambda body: answer, retries=0)
+    with pytest.raises(ValueError, match="no log-probabilities of the prompt.*expected 'prompt_logprobs'.*form='echo'"):
+        perplexity(['w1 w2 w3'], end)
+
+@pytest.mark.parametrize('v', [math.nan, None, 'x', .5, -math.inf, True])
+def test_log_probabilities_that_are_none(serve, v):
+    s, end = serve(change=lambda body: each_logprob(body, lambda entry: entry.update(logprob=v)))
+    with pytest.raises(ValueError, match='expected a number of at most 0'): perplexity(['w1 w2 w3'], end)
+
+def test_another_tokenizer_is_noticed(serve):
+    s, end = serve(change=lambda body: each_logprob(body, lambda entry: entry.update(decoded_token='z')))
+    with pytest.raises(ValueError, match="another tokenizer: token .* is 'z' there and 'w"):
+        perplexity(['w1 w2 w3'], end)
+
+def test_requests_at_once(serve):
+    def slow(h):
+        time.sleep(.05)
+        h.send(200, h.server.answer(h.asked))
+    s, end = serve([slow] * 12, concurrency=3)
+    seen = []
+    perplexity(texts(12), end, progress=lambda *counts: seen.append(counts))
+    assert 2 <= s.most <= 3 and len(s.requests) == 12
+    assert seen == sorted(seen) and seen[-1][0] == seen[-1][1] and len(seen) == 12
+
+# --- marks ------------------------------------------------------------------------------------------------------------
 leaves = hs.one_of(hs.none(), hs.booleans(), hs.floats(), hs.text())
 
 def nested(x): return hs.one_of(hs.lists(x), hs.dictionaries(hs.sampled_from([*ASPECTS, 'other']), x))
 
-# --- the answer -----------------------------------------------------------------------------------
-@given(
-    hs.lists(hs.one_of(hs.integers(1, 10), hs.floats(1, 10)), min_size=5, max_size=5),
-    hs.permutations(ASPECTS),
-    hs.booleans(),
-)
+mark = hs.one_of(hs.integers(1, 10), hs.floats(1, 10))
+
+@given(hs.lists(mark, min_size=5, max_size=5), hs.permutations(ASPECTS), hs.booleans())
 def test_five_marks_are_read(values, order, fence):
     given = dict(zip(order, values, strict=True))
     text = json.dumps(given)
@@ -22,18 +153,33 @@ def test_five_marks_are_read(values, order, fence):
 
 @given(hs.one_of(hs.text(), hs.recursive(leaves, nested).map(json.dumps)))
 def test_no_mark_is_ever_guessed(answer):
-    try:
-        found = marks(answer)
-    except (Unreadable, OutOfRange):
-        return
-    assert set(found) == set(ASPECTS)
-    assert all(1 <= v <= 10 for v in found.values())
-    assert found == {k: float(v) for k, v in json.loads(answer).items()}
+    try: values = marks(answer)
+    except (Unreadable, OutOfRange): return
+    assert all(1 <= v <= 10 for v in values.values())
+    assert values == {k: float(v) for k, v in json.loads(answer).items()} and set(values) == set(ASPECTS)
 
-def test_the_prompt_is_the_paper_s(root):
-    middle = 'Generated text:\n{text} & {\n\nReturn ONLY valid JSON in exactly this format:\n{\n'
-    assert prompt('{text} & {').count(middle) == 1
+def test_the_prompt_is_the_paper_s():
+    assert prompt('{text} & {').count('Generated text:\n{text} & {\n\nReturn ONLY valid JSON') == 1
     word_for_word = '723cba87939bfb244b24b0954ab276556ce1a8f9b024ade239dc26cc2ebf4e93'     # of the paper's source
     assert hashlib.sha256(PROMPT.encode()).hexdigest() == word_for_word
-    numbered = [l for l in PROMPT.split('\n') if l[:1].isdigit()]
-    assert numbered == [f'{i}. {a.capitalize()}' for i, a in enumerate(ASPECTS, 1)]
+
+LONG = 'x' * (LONGEST - 5) + 'sk-secret-123'
+
+@pytest.mark.parametrize('script, asked, failed', [
+    ([chat(GOOD)], 1, None), ([chat('I like it.'), chat(GOOD)], 2, None), ([chat(None), chat(GOOD)], 2, None),
+    ([chat('I like it.')] * 2, 2, 'no JSON'), ([chat(GOOD.replace('3', '11', 1))], 1, 'a mark is between 1 and 10'),
+    ([fails(400)], 1, 'refused'), ([chat(LONG)] * 2, 2, 'where five marks are about 100'),
+    ([lambda h: h.send(200, dict(error='busy')), breaks_off, chat(GOOD)], 1, None)])
+def test_a_verdict(serve, script, asked, failed):
+    s, end = serve(script)
+    v = verdict(end.server, 'An apple.')
+    assert v['asked'] == asked and (failed in v['failed'] if failed else v['marks'] == marks(GOOD))
+    assert 'sk-secret' not in str(v) and len(v['answer'] or '') <= LONGEST
+    assert s.requests[0]['messages'] == [dict(role='user', content=prompt('An apple.'))]
+
+@pytest.mark.parametrize('fault, error, what', [
+    (fails(401), ValueError, 'the server refused'), (fails(500), ConnectionError, 'no answer in 2 tries'),
+    (lambda h: h.send(200, dict(error='busy')), ConnectionError, '2 answers that are none')])
+def test_a_judge_that_cannot_judge(serve, fault, error, what):
+    s, end = serve([fault] * 9, retries=1)
+    with pytest.raises(error, match=what): verdict(end.server, 'An apple.')

