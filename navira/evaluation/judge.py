@@ -56,9 +56,10 @@ class Server:
     @cached_property
     def client(self):
         need('openai', self.where)
-        from openai import OpenAI
+        from openai import DefaultHttpxClient, OpenAI
+        web = DefaultHttpxClient(follow_redirects=False)     # another address would be told the key
         return OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY',
-                      timeout=self.timeout, max_retries=self.retries)
+                      timeout=self.timeout, max_retries=self.retries, http_client=web)
 
     def each(self, ask: Callable, items: Iterable) -> Iterator:
         "ask(item) for each, in order, `concurrency` at a time. After an error or Ctrl-C no further one begins."

@@ -7,22 +7,20 @@ import torch
 from hypothesis import given, strategies as hs
 from scipy import stats
 
-from navira.base.stats import FEW, Ratio, bootstrap, percentiles, resampled, resamplings, student_t, wilson
+from navira.base.stats import Ratio, bootstrap, percentiles, resampled, resamplings, wilson
 from navira.evaluation.perplexity import Perplexity
-from navira.experiments.old_results import mean, number
 
 @pytest.mark.parametrize('n', [8, 16])
 @pytest.mark.parametrize('draw', ['normal', 'exponential', 'ratio'])
 def test_intervals_hold_what_they_say(n, draw):
-    "Of 400 sets; a percentile interval from eight exponential values holds in .84 of them, from normal ones in .86"
-    rng, held = np.random.default_rng(1), {'studentised': 0, 'percentile': 0}
+    "Of 400 sets"
+    rng, held = np.random.default_rng(1), 0
     for _ in range(400):
         w = rng.uniform(.5, 1.5, n) if draw == 'ratio' else np.ones(n)
         v = rng.exponential(size=n) - 1 if draw == 'exponential' else w * rng.standard_normal(n)
-        for k in held: lo, hi = bootstrap(v, w, n_boot=300, kind=k); held[k] += lo <= 0 <= hi
-    assert held['studentised'] > 0.905 * 400
-    assert held['studentised'] > held['percentile']
-    assert n > 8 or held['percentile'] < 0.9 * 400
+        low, high = bootstrap(v, w, n_boot=300)
+        held += low <= 0 <= high
+    assert held > .905 * 400
 
 @given(hs.lists(hs.floats(-5, 5), min_size=8, max_size=40), hs.floats(.1, 10), hs.floats(-3, 3))
 def test_intervals_of_any_values(v, scale, shift):
@@ -42,10 +40,6 @@ def test_an_interval_where_most_values_are_equal():
     assert math.isfinite(hi)
     assert hi == pytest.approx(stats.t.interval(0.95, 7, np.mean(v), stats.sem(v))[1])
 
-def test_resamplings_kept_in_memory_are_few():
-    "Of 1000 texts one has 16 MB; 128 of them were kept"
-    assert resamplings.cache_info().maxsize <= 8 and resamplings.cache_info().maxsize <= 8
-
 def test_one_bootstrap_for_single_numbers_and_for_comparisons():
     "Counts of sample i do not depend on n where samples are paired; the statistic and its ends are those of 13."
     assert (resamplings(30, paired=True)[:, :12] == resamplings(12, paired=True)).all()
@@ -54,9 +48,6 @@ def test_one_bootstrap_for_single_numbers_and_for_comparisons():
     v[3] = np.nan
     draws = resampled(v, w)
     assert draws[0] == pytest.approx(np.nansum(v) / w[~np.isnan(v)].sum())
-    np.testing.assert_array_equal(draws, mean(v, w))
-    n = number(draws)
-    assert percentiles(draws[1:]) == (n.lo, n.hi)
 
 def test_resamplings_without_a_value_push_both_ends_outwards():
     draws = np.arange(1000.)
@@ -71,22 +62,19 @@ def test_below_eight_there_is_no_interval():
         assert all(map(math.isnan, bootstrap(np.arange(n))))
         assert all(map(math.isnan, bootstrap(np.arange(20), np.arange(20) < n)))
         assert np.isnan(resampled(np.arange(n))[1:]).all()
-    assert not any(map(math.isnan, bootstrap(np.arange(8)))) and FEW == FEW == 8
+    assert not any(map(math.isnan, bootstrap(np.arange(8))))
     said = [repr(Perplexity(torch.rand(n), torch.ones(n))) for n in range(1, 10)]
     assert ['no interval below 8 samples' in text for text in said] == [True] * 7 + [False] * 2
 
 def test_bootstrap():
     v, w = np.random.default_rng(0).random((2, 50)) + 1
     assert bootstrap(v, w, np.exp, seed=3) == bootstrap(torch.tensor(v), torch.tensor(w), np.exp, seed=3)
-    lo, hi = bootstrap(v, w, np.exp); assert lo < math.exp(v.sum() / w.sum()) < hi
+    lo, hi = bootstrap(v, w, np.exp)
+    assert lo < math.exp(v.sum() / w.sum()) < hi
     assert bootstrap(v, level=.5)[0] > bootstrap(v)[0]
     np.testing.assert_allclose(bootstrap(2 * w, w), (2, 2))
     p = Perplexity(torch.tensor(v), torch.tensor(w))
     assert p.interval() == bootstrap(v, w, np.exp) and float(p) == p.value
-def test_student_quantiles():
-    for df in [*range(1, 40), 99, 100, 999]:
-        for level in 0.1, 0.5, 0.9, 0.95, 0.999:
-            assert student_t(level, df) == pytest.approx(stats.t.ppf((1 + level) / 2, df), rel=1e-7)
 
 def test_ratio():
     part, whole = torch.tensor([1, 2, 0]), torch.tensor([2, 2, 0])      # the last sample had no chance

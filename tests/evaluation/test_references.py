@@ -11,7 +11,7 @@ from navira.evaluation import references
 from navira.evaluation.judge import Endpoint
 from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import (
-    cache_folder, find_reference, HUB, install_reference, load_reference, PACKAGE, reference_name, Reference, unpacked)
+    cache_folder, find_reference, HUB, install_reference, load_reference, PACKAGE, reference_name, unpacked)
 from helpers.metrics import EOS, cases, cli, folder, own_pip, ref, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'

@@ -121,7 +121,7 @@ def test_no_mauve(home, sixty, judge, measured, monkeypatch, tmp_path):
     )
     with pytest.raises(ValueError, match='at least 50 samples'): evaluate_store(st, ['mauve'], judge)
     find = find_spec
-    monkeypatch.setattr('navira.evaluation.references.find_spec', lambda m: None if m == 'mauve' else find(m))
+    monkeypatch.setattr('navira.base.checks.find_spec', lambda m: None if m == 'mauve' else find(m))
     (sixty.metric(sixty.keys[0], 'mauve', 'random')).unlink(missing_ok=True)
     with pytest.warns(UserWarning, match='mauve-text'): evaluate_store(sixty, reference=judge)
 
@@ -183,6 +183,6 @@ def test_damaged_cell_is_not_measured(measured):
     assert not measured.metric(measured.keys[0], 'entropy').exists()
 
 def test_missing_reference_names_the_extra(measured, monkeypatch):
-    monkeypatch.setattr('navira.evaluation.references.find_spec', lambda m: None)
+    monkeypatch.setattr('navira.base.checks.find_spec', lambda m: None)
     with pytest.raises(ImportError, match=r'pip install "\.\[eval\]"'): evaluate_store(measured, ['perplexity'])
     evaluate_store(measured, ['entropy'])                     # needs none, loads none
