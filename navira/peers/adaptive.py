@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ..base.checks import check_range, check_choice, check_int
 from ..diffusion import drawer, nucleus, probability
-from ..core import (
-    checked_score, Denoiser, finish, Pass, Policy, random_order, ranks, reaches, Rule, Score, State, TopK)
+from navira.core import (
+    Denoiser, finish, Pass, Policy, portions, random_order, ranks, reaches, Rule, Score, State,
+    TopK)
 from ..registry import register
-from ..scores import confidence, margin, negentropy, over
+from ..scores import confidence, margin, negentropy, of_ranked
 from .blocks import block_of, check_block, Within
 
 # %% auto #0
@@ -33,7 +34,8 @@ def first_hitting(
     top_p: float = 0.9, # nucleus; exact at 1
 ) -> Policy:
     "The first-hitting sampler of a time-independent model: one uniformly chosen mask a pass."
-    return Policy(unmask=TopK(random_order, 1), draw=nucleus(top_p), steps=until_done, matched=False)
+    one = TopK(random_order, 1)
+    return Policy(unmask=one, draw=nucleus(top_p), steps=until_done, matched=False)
 
 # %% ../../nbs/peers/adaptive.ipynb #38b67378
 @dataclass(frozen=True)
@@ -44,13 +46,15 @@ class AtLeast:
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
-        score = checked_score(self.score, st, p, eligible)
+        score = self.score(st, p, eligible)
         ok = eligible & ~score.isnan()
-        return ok & (reaches(score, self.level) | (ranks(score, ok, st.uniform('ties')) == 0))
+        best = ranks(score, ok, st.uniform('ties')) == 0
+        return ok & (reaches(score, self.level) | best)
 
 # %% ../../nbs/peers/adaptive.ipynb #6f8da7c3
-@register('fast-dllm', scores='probability of the drawn token', selects='all above a threshold in the leftmost block',
-          never='what is committed', exact='heuristic: sees the drawn token', source='Fast-dLLM, arXiv 2505.22618')
+@register('fast-dllm', scores='probability of the drawn token', never='what is committed',
+          selects='all above a threshold in the leftmost block',
+          exact='heuristic: sees the drawn token', source='Fast-dLLM, arXiv 2505.22618')
 def fast_dllm(
     threshold: float = 0.9, # commit what the model is this sure of
     block_length: int | None = 32, # free positions in a block; None is one block
@@ -74,79 +78,96 @@ def divergence(
     return (p * ((p + eps).log() - (q + eps).log())).sum(-1)
 
 # %% ../../nbs/peers/adaptive.ipynb #d70e7e83
+def compared(
+    draw: drawer, st: State, p: Pass,
+    where: Tensor, # [B, L] bool: masks to look at, at most W in a row
+    place: Tensor, # [B, L] int64: which of them a mask is, -1 elsewhere
+) -> dict[str, Tensor]: # logits [B, W, V], sure [B, L], moved [B, L]
+    "The predictions of the pass, their probability, the KL from the last pass; infinite where new."
+    old, was, out = st.memory.get('logits'), st.memory.get('place'), dict[str, Tensor]()
+    for part in portions(p.model, where):
+        now, row = p.logits(part), part.nonzero()[:, 0]
+        if not out:
+            width = int(where.sum(1).max())
+            out = dict(logits=now.new_zeros(len(where), width, now.shape[1]),
+                       sure=now.new_full(where.shape, torch.nan),
+                       moved=now.new_full(where.shape, torch.inf))
+        token, q = p.drawn(draw, part)
+        out['logits'][row, place[part]] = now
+        out['sure'][part] = (q if draw.as_given else probability(now, token)).to(now)
+        if old is not None and was is not None:
+            known = was[part] >= 0
+            kl = divergence(now[known], old[row[known], was[part][known]])
+            out['moved'][part & (was >= 0)] = kl.to(now)
+        del now                            # freed before the pass computes the next portion
+    return out
+
 @dataclass(frozen=True)
 class Watched:
-    "The common step; how the distributions at the masks have moved is remembered: for `Policy.step`."
+    "The common step, which remembers how the distributions at the masks have moved."
+    draw: drawer # the policy's own
     length: int | None # free positions in a block
     history: int # H, divergences to remember
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)
-        known = st.remember(**self.seen(policy, st, p))
+        known = st.remember(**self.observed(st, p))
         return finish(policy, known, p, known, p, watch)
 
-    def seen(self, policy: Policy, st: State, p: Pass) -> dict[str, Tensor]:
-        """Of this pass, at the masks of the block in work and of the next one: `logits` [B, W, V], their `place` [B, L]
-        in it, `sure` [B, L], the last `kl` [B, L, H]; `block` and `age` [B]."""
-        of, none = block_of(st, self.length), torch.iinfo(torch.int64).max
-        block = of.masked_fill(~st.masked, none).amin(1)
-        where = st.masked & (of - block[:, None] <= 1)
+    def observed(self, st: State, p: Pass) -> dict[str, Tensor]:
+        """Of this pass, at the masks of the block in work and of the next one: `logits` [B, W, V],
+        their `place` [B, L] in it, `sure` [B, L], the last `kl` [B, L, H]; `block`, `age` [B]."""
+        blocks = block_of(st, self.length)
+        block = blocks.masked_fill(~st.masked, torch.iinfo(torch.int64).max).amin(1)
+        where = st.masked & (blocks - block[:, None] <= 1)
         if not where.any(): return {}
         place = where.cumsum(1).sub(1).masked_fill(~where, -1)
-        old, was, new = st.memory.get('logits'), st.memory.get('place', torch.full_like(place, -1)), list[Tensor]()
-        def moved(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
-            if not new:
-                new.extend([logits.new_zeros(len(at), int(where.sum(1).max()), logits.shape[1]),
-                            logits.new_full(at.shape, torch.nan)])
-            token, q = p.drawn(policy.draw, at)
-            told = q if getattr(policy.draw, 'as_given', False) else probability(logits, token)
-            row = at.nonzero()[:, 0]
-            new[0][row, place[at]], new[1][at] = logits, told.to(logits.dtype)
-            known, out = was[at] >= 0, logits.new_full(u.shape, torch.inf)
-            if old is not None: out[known] = divergence(logits[known], old[row[known], was[at][known]]).to(out)
-            return out
-        last = over(st, p, where, moved).nan_to_num(torch.inf, torch.inf)
-        kl = st.memory.get('kl', last[..., None].expand(*last.shape, self.history))
+        new = compared(self.draw, st, p, where, place)
+        last = new.pop('moved')[..., None]
+        kl = st.memory.get('kl', last.expand(*where.shape, self.history))
         same = block == st.memory.get('block', torch.full_like(block, -1))
-        return dict(logits=new[0], place=place, sure=new[1], kl=torch.cat([kl[..., 1:], last[..., None]], -1),
-                    block=block, age=torch.where(same, st.memory.get('age', block) + 1, 0))
+        age = torch.where(same, st.memory.get('age', block) + 1, 0)
+        return dict(new, place=place, kl=torch.cat([kl[..., 1:], last], -1), block=block, age=age)
 
 # %% ../../nbs/peers/adaptive.ipynb #1329dce6
 @dataclass(frozen=True)
-class Settled:
-    "What is eligible, reaches `level` and has moved by `kl` at most in each of the last passes; if none, the best."
-    level: float # of sureness
+class Stable:
+    "Eligible masks that reach `level` and moved by at most `kl` a pass; if none, the surest."
+    level: float # probability of the drawn token
     kl: float
     history: int # divergences to look at
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
         sure = st.memory['sure']
-        still = reaches(-st.memory['kl'], -self.kl).all(2) & (st.memory['age'] >= self.history - 1)[:, None]
+        old = st.memory['age'] >= self.history - 1
+        still = reaches(-st.memory['kl'], -self.kl).all(2) & old[:, None]
         ready = eligible & still & reaches(sure, self.level)
         best = ranks(sure, eligible, st.uniform('ties')) == 0
         return ready | eligible & best & ~ready.any(1, keepdim=True)
 
 # %% ../../nbs/peers/adaptive.ipynb #ece2f710
-@register('klass', scores='probability of the drawn token, KL to the last passes', never='what is committed',
-          selects='all that are sure and have settled in the leftmost block, else the surest',
-          exact='heuristic: sees the drawn token', source='KLASS, arXiv 2511.05664')
+@register('klass', scores='probability of the drawn token, KL to the last passes',
+          selects='all that are sure and stable in the leftmost block, else the surest',
+          never='what is committed', exact='heuristic: sees the drawn token',
+          source='KLASS, arXiv 2511.05664')
 def klass(
     threshold: float = 0.9, # commit what the model is this sure of
-    kl: float = 0.01, # nats that its distribution may have moved in each of the last passes; 0 is one token a step
-    history: int = 2, # H, how many passes that is asked of
+    kl: float = 0.01, # nats that a distribution may move in each last pass; 0 is one token a step
+    history: int = 2, # H, how many passes it must hold still
     block_length: int | None = 64, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
     top_p: float = 1., # nucleus of the draw; 1 keeps all
 ) -> Policy:
     "KLASS: unmask what is sure and stable."
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 1 is one token a step')
-    near, length = check_range('kl', kl, '[0, inf]', 'nats; 0 is one token a step'), check_block(block_length)
-    history, draw = check_int('history', history, 1, high=64), drawer(temperature, top_p)
-    one = level == 1 or near == 0
-    rule: Rule = TopK(confidence(draw), 1) if one else Settled(level, near, history)
+    kl = check_range('kl', kl, '[0, inf]', 'nats; 0 is one token a step')
+    history, length = check_int('history', history, 1, high=64), check_block(block_length)
+    draw = drawer(temperature, top_p)
+    one = level == 1 or kl == 0
+    rule: Rule = TopK(confidence(draw), 1) if one else Stable(level, kl, history)
     return Policy(unmask=Within(length, rule), draw=draw, steps=until_done, matched=False,
-                  step=None if one else Watched(length, history))
+                  step=None if one else Watched(draw, length, history))
 
 # %% ../../nbs/peers/adaptive.ipynb #fa65a1c6
 def excess(
@@ -154,19 +175,20 @@ def excess(
     draw: drawer, # whose entropies are added up
 ) -> Score:
     "Minus (sum - max) of the entropies of the masks up to this one in that order, in nats."
-    def rate(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        H, first = -negentropy(draw)(st, p, where), order(st, p, where)
-        place = ranks(first, where, st.uniform('ties'))
-        h = H.double().nan_to_num(0.).gather(1, place.argsort(1))                 # what is not a mask comes last
-        return (h.cummax(1).values - h.cumsum(1)).gather(1, place).masked_fill(H.isnan(), torch.nan).to(H.dtype)
-    return rate
+    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+        H = -negentropy(draw)(st, p, where)
+        place = ranks(order(st, p, where), where, st.uniform('ties'))
+        h = H.double().nan_to_num(0.).gather(1, place.argsort(1))      # masks first, in that order
+        slack = (h.cummax(1).values - h.cumsum(1)).gather(1, place)
+        return slack.masked_fill(H.isnan(), torch.nan).to(H.dtype)
+    return score
 
 # %% ../../nbs/peers/adaptive.ipynb #986c8aa2
-def best(draw: drawer) -> Score:
+def top_probability(draw: drawer) -> Score:
     "Probability of the most likely token at each mask."
-    return lambda st, p, where: over(st, p, where, lambda logits, u, at: draw.ranked(logits)[:, 0])
+    return of_ranked(draw, lambda q: q[:, 0])
 
-sureness: dict[str, Callable[[drawer], Score]] = dict(entropy=negentropy, confidence=best, margin=margin)
+sureness = dict(entropy=negentropy, confidence=top_probability, margin=margin)
 
 # %% ../../nbs/peers/adaptive.ipynb #3d290627
 @register('eb', scores='entropy', selects='longest prefix with sum - max of entropies within gamma',
@@ -174,12 +196,13 @@ sureness: dict[str, Callable[[drawer], Score]] = dict(entropy=negentropy, confid
           source='EB-Sampler, arXiv 2505.24857')
 def eb(
     gamma: float = 0.1, # nats that a step may lose; 0 is one token a step, inf is all at once
-    order: Literal['entropy', 'confidence', 'margin'] = 'entropy', # what sorts the masks, surest first
+    order: Literal['entropy', 'confidence', 'margin'] = 'entropy', # sorts the masks, surest first
     temperature: float = 1., # of the draw; 0 takes the most likely token
     top_p: float = 1., # nucleus, before the entropies; 1 keeps all
 ) -> Policy:
     "Entropy-bounded unmasking."
-    gamma, draw = check_range('gamma', gamma, '[0, inf]', 'nats that a step may lose'), drawer(temperature, top_p)
+    gamma = check_range('gamma', gamma, '[0, inf]', 'nats that a step may lose')
+    draw = drawer(temperature, top_p)
     score = excess(sureness[check_choice('order', order, sureness)](draw), draw)
     rule = TopK(score, 1) if gamma == 0 else AtLeast(score, -gamma)
     return Policy(unmask=rule, draw=draw, steps=until_done, matched=False)
@@ -191,11 +214,16 @@ def dilated(
     skip: int = 1, # k of the first stride
 ) -> list[int]: # [B] the level of each position
     "In which of its block's passes each position is filled."
-    stride, strides = length // base ** skip, list[int]()
-    while stride: stride, strides = stride // base, strides + [stride]
-    level = [next((r for r, s in enumerate(strides) if j % s == 0), len(strides)) for j in range(length)]
-    last = max(level)
-    return [min(r, last - 1) for r in level] if 0 < level.count(last) < level.count(last - 1) else level
+    strides, stride = list[int](), length // base ** skip
+    while stride:
+        strides.append(stride)
+        stride //= base
+    def level(j: int) -> int:
+        return next((r for r, s in enumerate(strides) if j % s == 0), len(strides))
+    levels = [level(j) for j in range(length)]
+    last = max(levels)
+    if not 0 < levels.count(last) < levels.count(last - 1): return levels
+    return [min(r, last - 1) for r in levels]
 
 # %% ../../nbs/peers/adaptive.ipynb #4374f4ea
 @dataclass(frozen=True)
@@ -206,12 +234,15 @@ class When:
     last: Callable[[State], Tensor] # [B, L] step from which it is filled whatever its score
     threshold: float = 0.
 
-    def rows(self, st: State, eligible: Tensor) -> Tensor: return (eligible & (self.due(st) <= st.i)).any(1)
+    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
+        return (eligible & (self.due(st) <= st.i)).any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        ok, late = eligible & (self.due(st) <= st.i), self.last(st) <= st.i
-        ask = ok & ~late
-        return ok & (late | reaches(checked_score(self.score, st, p, ask), self.threshold)) if ask.any() else ok
+        ok = eligible & (self.due(st) <= st.i)
+        late = self.last(st) <= st.i
+        early = ok & ~late
+        if not early.any(): return ok
+        return ok & (late | reaches(self.score(st, p, early), self.threshold))
 
 # %% ../../nbs/peers/adaptive.ipynb #d17a7ed0
 @dataclass(frozen=True)
@@ -220,21 +251,13 @@ class Dilated:
     length: int # free positions in a block
     levels: tuple[int, ...] # the level of each position of a block
 
-    @classmethod
-    def of(cls, base: int, length: int, skip: int) -> Dilated:
-        "ValueError for a base below 2, or one whose power `skip` is longer than a block."
-        base, length = check_int('base', base, 2), check_int('block_length', length, 1, high=2**16)
-        skip = check_int('skip', skip, 1, high=16)
-        if base ** skip <= length: return cls(length, tuple(dilated(length, base, skip)))
-        raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; '
-                         'base^skip is at most block_length')
-
     @property
     def n(self) -> int: return max(self.levels) + 1     # levels of a block
 
     def due(self, st: State) -> Tensor: # [B, L] the step of a position's level
         rank = ((~st.fixed).cumsum(1) - 1).clamp(min=0)
-        return rank // self.length * self.n + torch.tensor(self.levels, device=st.x.device)[rank % self.length]
+        level = torch.tensor(self.levels, device=st.x.device)[rank % self.length]
+        return rank // self.length * self.n + level
 
     def last(self, st: State) -> Tensor: # [B, L] the last step of its block
         return self.due(st) // self.n * self.n + self.n - 1
@@ -243,9 +266,9 @@ class Dilated:
         return self.n * -(-int(n_free.max()) // self.length)
 
 # %% ../../nbs/peers/adaptive.ipynb #9d1be37d
-@register('dus', scores='nothing (position); a deferral looks at the drawn token', never='what is committed',
-          selects='at a falling stride in the leftmost block', exact='heuristic: a level is drawn independently',
-          source='DUS, arXiv 2506.19037')
+@register('dus', scores='nothing (position); a deferral looks at the drawn token',
+          selects='at a falling stride in the leftmost block', never='what is committed',
+          exact='heuristic: a level is drawn independently', source='DUS, arXiv 2506.19037')
 def dus(
     base: int = 2, # each stride is this much smaller than the one before
     block_length: int = 32, # free positions in a block
@@ -255,7 +278,13 @@ def dus(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Dilated unmasking, with deferral."
-    levels, draw = Dilated.of(base, block_length, skip), drawer(temperature, top_p)
+    base, skip = check_int('base', base, 2), check_int('skip', skip, 1, high=16)
+    length = check_int('block_length', block_length, 1, high=2**16)
+    draw = drawer(temperature, top_p)
+    if base ** skip > length:
+        raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; '
+                         'base^skip is at most block_length')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 defers nothing')
+    levels = Dilated(length, tuple(dilated(length, base, skip)))
     rule = When(confidence(draw), levels.due, levels.last, sure)
     return Policy(unmask=rule, draw=draw, steps=levels.steps, matched=False)

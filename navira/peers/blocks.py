@@ -14,7 +14,7 @@ from ..base.checks import check_int
 from ..core import by_budget, Policy, rows_of, Rule, State, Pass
 
 # %% auto #0
-__all__ = ['block_of', 'block_in_work', 'Within', 'per_block', 'in_blocks']
+__all__ = ['block_of', 'block_in_work', 'Within', 'per_block', 'check_steps', 'in_blocks', 'check_division']
 
 # %% ../../nbs/peers/blocks.ipynb #07320341
 def block_of(
@@ -27,8 +27,10 @@ def block_of(
 
 def block_in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
     "The free positions of the leftmost block that still has a mask."
-    b = block_of(st, length)
-    return ~st.fixed & (b == b.masked_fill(~st.masked, torch.iinfo(b.dtype).max).amin(1, keepdim=True))
+    block = block_of(st, length)
+    none = torch.iinfo(block.dtype).max
+    first = block.masked_fill(~st.masked, none).amin(1, keepdim=True)
+    return ~st.fixed & (block == first)
 
 @dataclass(frozen=True)
 class Within:
@@ -52,25 +54,40 @@ def per_block(
     def blocks(N: Tensor, i: int, T: int) -> Tensor:
         n = -(-N // length)
         b = i * n // T
-        first, end = -(-b * T // n), -(-(b + 1) * T // n)
-        return torch.minimum(b * length + count(torch.full_like(N, length), i - first, end - first), N)
+        first = -(-b * T // n)
+        end = -(-(b + 1) * T // n)
+        within = count(torch.full_like(N, length), i - first, end - first)
+        return torch.minimum(b * length + within, N)
     return blocks
+
+def check_steps(
+    length: int | None, # free positions in a block
+    n_free: Tensor, # [B]
+    T: int, # steps that the budget pays for
+) -> int: # T
+    "ValueError if there are fewer steps than blocks."
+    n = 1 if length is None else -(-int(n_free.max()) // length)
+    if n <= T or length is None: return T
+    raise ValueError(f'block_length={length}: {n} blocks need at least {n} steps, '
+                     f'and the budget gives {T}')
 
 def in_blocks(
     length: int | None, # free positions in a block
 ) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
-    "As many steps as the budget pays for. ValueError if blocks do not fit the free positions, or outnumber the steps."
+    "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
-        T = by_budget(policy, budget, n_free)
-        if length is None: return T
-        if len(odd := n_free[n_free % length != 0]):
-            N = int(odd[0])
-            near = min((d for d in range(1, N + 1) if N % d == 0), key=lambda d: abs(d - length))
-            raise ValueError(f'block_length={length}: does not divide the {N} free positions; '
-                             f'the nearest that does is {near}')
-        if (n := int(n_free.max()) // length) <= T: return T
-        raise ValueError(f'block_length={length}: {n} blocks need at least {n} steps, and the budget gives {T}')
+        if length is not None: check_division(length, n_free)
+        return check_steps(length, n_free, by_budget(policy, budget, n_free))
     return steps
+
+def check_division(length: int, n_free: Tensor) -> None: # [B]
+    "ValueError, with the nearest length that would do, unless blocks divide the free positions."
+    for N in n_free.tolist():
+        if N % length == 0: continue
+        divisors = [d for d in range(1, N + 1) if N % d == 0]
+        near = min(divisors, key=lambda d: abs(d - length))
+        raise ValueError(f'block_length={length}: does not divide the {N} free positions; '
+                         f'the nearest that does is {near}')
 
 # %% ../../nbs/peers/blocks.ipynb #aaf1f27c
 def check_block(v: float | None) -> int | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..diffusion import probability
-from ..core import checked_score, evaluate, Pass, Policy, Schedule, Score, State
+from ..core import evaluate, Pass, Policy, Schedule, Score, State
 from ..registry import grids, register
 from ..scores import low_confidence, over
 from .remdm import kernel, tempered
@@ -23,41 +23,42 @@ __all__ = ['Spread', 'low_confidence_now', 'remdm_conf']
 # %% ../../nbs/peers/confident.ipynb #8cdb14dd
 @dataclass(frozen=True)
 class Spread:
-    "Each eligible position independently, with probabilities `total` * softmax(score) over those of its row."
+    "Each eligible position independently, with probability `total` * softmax(score) over its row."
     score: Score
     total: Schedule # expected number of picks in a row, at most 1
 
-    def rows(self, st: State, eligible: Tensor) -> Tensor: return (evaluate(self.total, st) > 0) & eligible.any(1)
+    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
+        return (evaluate(self.total, st) > 0) & eligible.any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = eligible & self.rows(st, eligible)[:, None]
         if not ok.any(): return ok
-        score = checked_score(self.score, st, p, ok)
+        score = self.score(st, p, ok)
         ok = ok & ~score.isnan()
         share = score.double().masked_fill(~ok, -torch.inf).softmax(1)
-        share = share.masked_fill(~ok, 0.)                                # a softmax over nothing is NaN
+        share = share.masked_fill(~ok, 0.)                 # a softmax over nothing is NaN
         return st.uniform('remask') < evaluate(self.total, st)[:, None] * share
 
 # %% ../../nbs/peers/confident.ipynb #c2c3ba23
 def low_confidence_now(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "Minus the model's present probability of a committed token, at temperature 1, before any truncation."
-    return -over(st, p, where, lambda logits, u, at: probability(logits, st.x[at]))
+    "Minus the model's present probability of a committed token, at temperature 1, untruncated."
+    return -over(p, where, lambda logits, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/confident.ipynb #eb06e8d4
 confidences = dict(commit=low_confidence, current=low_confidence_now)
 
 # %% ../../nbs/peers/confident.ipynb #cb512210
 @register('remdm-conf', scores='probability of the token, when committed or now', never='nothing',
-          selects='each token with probability sigma softmax', exact='heuristic: fewer clean tokens than alpha',
-          source='ReMDM, arXiv 2503.00307')
+          selects='each token with probability sigma softmax',
+          exact='heuristic: fewer clean tokens than alpha', source='ReMDM, arXiv 2503.00307')
 def remdm_conf(
     eta: float = 1., # share of sigma_max
     cap: float = 1., # sigma_max is capped by it first
-    confidence: Literal['commit', 'current'] = 'commit', # the probability that a token was drawn with, or has now
+    confidence: Literal['commit', 'current'] = 'commit', # probability when drawn, or now
     t_switch: float = 1., # no remasking while t = 1 - alpha_t is above
     top_p: float = 0.9, # nucleus
 ) -> Policy:
-    "ReMDM-conf: sigma spread over the committed tokens, more to the less confident; masks are filled as in MDLM."
+    "ReMDM-conf: sigma spread over committed tokens by low confidence; masks filled as in MDLM."
     sigma, grid = tempered(eta, cap, t_switch), grids['linear']
     score = confidences[check_choice('confidence', confidence, confidences)]
     total = lambda st: sigma(grid(st.i, st.n), grid(st.i + 1, st.n))

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..base.checks import check_choice, check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from ..core import (
-    by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of, Rule, Score, State,
-    TopK, unmask_until)
+    by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
+    Rule, Score, State, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
 from .orders import llada_counts
@@ -25,39 +25,46 @@ from .revisers import at_clean, unsure
 __all__ = ['informed_corrector', 'core']
 
 # %% ../../nbs/peers/correctors.ipynb #55ee2c22
-def _lead(logp: Tensor, x: Tensor) -> Tensor: # [N, V], [N, 1] -> [N]
-    "Of the best other token over the one that stands."
+def lead(logp: Tensor, x: Tensor) -> Tensor: # [N, V], [N, 1] -> [N]
+    "By how much the best other token leads over the present one."
     return logp.scatter(1, x, -torch.inf).amax(-1) - logp.gather(1, x)[:, 0]
 
-doubts = dict(confidence=at_clean(lambda logp, x: -logp.gather(1, x)[:, 0]), margin=at_clean(_lead))
+doubts = dict(confidence=at_clean(lambda logp, x: -logp.gather(1, x)[:, 0]), margin=at_clean(lead))
 
-def redraw(policy: Policy, st: State, model: Denoiser, watch: Callable) -> State: # a `Policy.step`
-    "What the remask rule picks is redrawn from its own distribution without being masked; then a second pass predicts."
-    p = Pass(model, st)
-    redrawn = draw_at(policy, st, p, pick('remask', policy.remask, st, p, st.committed), 'redraw')
-    return finish(policy, st, p, redrawn, Pass(model, redrawn), watch)
+@dataclass(frozen=True)
+class Redraw:
+    "Redraws what the remask rule picks, without masking it; then a second pass predicts."
+    in_place = True
 
-vars(redraw).update(in_place=True)     # for the survey: it replaces tokens
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+        p = Pass(model, st)
+        doubtful = pick('remask', policy.remask, st, p, st.committed)
+        redrawn = draw_at(policy, st, p, doubtful, 'redraw')
+        return finish(policy, st, p, redrawn, Pass(model, redrawn), watch)
 
 # %% ../../nbs/peers/correctors.ipynb #74f5bada
-@register('informed-corrector', scores='ln p or margin of the token that stands', never='nothing',
-          selects='k by Gumbel top-k, redrawn without a mask', source='Informed correctors, arXiv 2407.21243',
-          exact='heuristic; exact for k=1, tau to infinity and conditionals that leave the token out')
+@register('informed-corrector', scores='ln p or margin of the committed token', never='nothing',
+          selects='k by Gumbel top-k, redrawn without a mask',
+          exact='heuristic; exact for k=1, tau to infinity and conditionals without the token',
+          source='Informed correctors, arXiv 2407.21243')
 def informed_corrector(
     k: int = 4, # tokens redrawn in a step
     tau: float = 1., # temperature of the choice; 0 is greedy
-    score: Literal['margin', 'confidence'] = 'margin', # of the token that stands
+    score: Literal['margin', 'confidence'] = 'margin', # of the committed token
     top_p: float = 1., # nucleus; 1 keeps all
     schedule: Literal['cosine', 'linear'] = 'cosine', # of the predictor
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
-    grid, doubt = grids[check_choice('schedule', schedule, grids)], doubts[check_choice('score', score, doubts)]
+    grid = grids[check_choice('schedule', schedule, grids)]
+    doubt = doubts[check_choice('score', score, doubts)]
     def rate(st: State) -> float:
         T = st.n - 1                                       # predictor steps
-        return (grid(st.i + 1, T) - grid(st.i, T)) / (1 - grid(st.i, T)) if st.i < T else 1.
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: return by_budget(policy, budget, n_free) + 1
-    return Policy(unmask=Flip(rate), remask=TopK(doubt, check_int('k', k, 0), tau), decoupled=True, draw=nucleus(top_p),
-                  steps=steps, step=redraw)
+        if st.i == T: return 1.
+        return (grid(st.i + 1, T) - grid(st.i, T)) / (1 - grid(st.i, T))
+    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
+        return by_budget(policy, budget, n_free) + 1
+    return Policy(unmask=Flip(rate), remask=TopK(doubt, check_int('k', k, 0), tau), decoupled=True,
+                  draw=nucleus(top_p), steps=steps, step=Redraw())
 
 # %% ../../nbs/peers/correctors.ipynb #ed3015aa
 likeliest = drawer(0.)     # what a check writes, at any temperature of the draw
@@ -65,13 +72,14 @@ likeliest = drawer(0.)     # what a check writes, at any temperature of the draw
 def brittle(
     threshold: float, # probability that the replacement must have
 ) -> Score: # of a pass over the text without the candidates
-    "-ln p of the token that stood, where another one is likeliest and likely enough; NaN elsewhere."
+    "-ln p of the removed token, where another one is likeliest and likely enough; NaN elsewhere."
     def score(st: State, q: Pass, where: Tensor) -> Tensor: # [B, L]
-        def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+        def rate(logits: Tensor, at: Tensor) -> Tensor:
             new, sure = q.drawn(likeliest, at, 'check')
-            lost = -(probability(logits, st.x[at]) + 1e-10).log()               # the authors' floor
-            return lost.masked_fill((new == st.x[at]) | ~reaches(sure, threshold), torch.nan)
-        return over(st, q, where, rate)
+            kept = (new == st.x[at]) | ~reaches(sure, threshold)
+            lost = -(probability(logits, st.x[at]) + 1e-10).log()      # the authors' floor
+            return lost.masked_fill(kept, torch.nan)
+        return over(q, where, rate)
     return score
 
 # %% ../../nbs/peers/correctors.ipynb #747c1973
@@ -86,10 +94,13 @@ def n_checks(T: int, every: int) -> int:
 
 def with_checks(every: int) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
     "As many steps as the budget pays for, each check a pass."
-    return lambda policy, budget, n_free: next(
-        T for T in range(budget, 0, -1) if T + n_checks(T, every) <= budget)
+    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
+        return next(T for T in range(budget, 0, -1) if T + n_checks(T, every) <= budget)
+    return steps
 
 # %% ../../nbs/peers/correctors.ipynb #1dfbfe30
+n_filled = unmask_until(llada_counts)
+
 @dataclass(frozen=True)
 class Before:
     "A rule, but not among the last `n` free positions."
@@ -99,14 +110,15 @@ class Before:
     def among(self, st: State, eligible: Tensor) -> Tensor: # [B, L] bool
         return eligible & ((~st.fixed).flip(1).cumsum(1).flip(1) > self.n)
 
-    def rows(self, st: State, eligible: Tensor) -> Tensor: return rows_of(self.rule, st, self.among(st, eligible))
+    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
+        return rows_of(self.rule, st, self.among(st, eligible))
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         return self.rule(st, p, self.among(st, eligible))
 
 @dataclass(frozen=True)
 class Checked:
-    "LLaDA's step; what the remask rule picks is masked for one more pass, and the worst of it replaced: `Policy.step`."
+    "LLaDA's step; one more pass without what the remask rule picks replaces the worst of it."
     k: int # tokens replaced at most; never more than the step fills
     threshold: float # probability that a replacement must have
     in_place = True
@@ -121,27 +133,27 @@ class Checked:
         after = finish(policy, st, p, better, p, watch)
         return replace(after, n_forward=after.n_forward + q.ran)
 
-n_filled = unmask_until(llada_counts)
-
 # %% ../../nbs/peers/correctors.ipynb #ed636e1b
-@register('core', scores='lead of the best token, then ln p of the token in a text without the doubtful ones',
-          never='what is written last, and the last positions', exact='heuristic', source='CORE, arXiv 2602.04096',
-          selects='in the middle of the run, every 8th step, one token, which is replaced')
+@register('core', scores='lead of the best token, then ln p of the token without the doubtful ones',
+          selects='in the middle of the run, every 8th step, one token, which is replaced',
+          never='what is written last, and the last positions', exact='heuristic',
+          source='CORE, arXiv 2602.04096')
 def core(
     m: int = 32, # candidates of a check, those with the smallest lead of the best token
     k: int = 1, # tokens that a check replaces at most
-    every: int = 8, # steps from one check to the next, between a quarter and three quarters of the run; 0 never checks
+    every: int = 8, # steps between checks, from a quarter to three quarters of the run; 0: none
     threshold: float = .3, # probability that a replacement must have
     protect: int = 16, # last free positions, which are never checked
     temperature: float = 0., # of the draw; a check takes the most likely token in any case
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
-    "CORE: LLaDA's sampler, and now and then one more pass without the doubtful tokens, which replaces the worst."
+    "CORE: LLaDA's sampler, and now and then a pass without the doubtful tokens, to replace one."
     m, k, protect = check_int('m', m, 0), check_int('k', k, 0), check_int('protect', protect, 0)
     every = check_int('every', every, 0, 'steps from one check to the next, 0 for none:')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
     draw = drawer(temperature, top_p)
     def candidates(st: State) -> Tensor: # [B]
         return m * (evaluate(n_filled, st) > 0) * (k > 0 and is_check(st.i, st.n, every))
-    return Policy(unmask=TopK(confidence(draw), n_filled), remask=Before(protect, TopK(unsure['margin'], candidates)),
-                  decoupled=None, draw=draw, steps=with_checks(every), step=Checked(k, sure))
+    return Policy(unmask=TopK(confidence(draw), n_filled), draw=draw, decoupled=None,
+                  remask=Before(protect, TopK(unsure['margin'], candidates)),
+                  steps=with_checks(every), step=Checked(k, sure))

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.checks import check_int
-from ..core import Denoiser, Pass, Policy, random_order, ranks, State, TopK
+from ..base.checks import check_int, check_range
+from ..core import Denoiser, draw_at, Pass, Policy, random_order, ranks, State, TopK
 from ..diffusion import drawer, tolerance
 from ..registry import mdlm, register
 from ..scores import over
@@ -24,71 +24,74 @@ __all__ = ['gidd_correct']
 
 # %% ../../nbs/peers/gidd.ipynb #fb9a2ff1
 class At:
-    "A network that looks at the time, at one and the same time for every text."
+    "A network with time conditioning, at the same time for every text."
     def __init__(self, model: Any, time: float): self.model, self.time = model, time
-    def __call__(self, x: Tensor): return self.model(x, torch.full((len(x),), self.time, device=x.device))
     def __getattr__(self, name: str) -> Any: return getattr(self.model, name)
+    def __call__(self, x: Tensor): # [B, L]
+        return self.model(x, torch.full((len(x),), self.time, device=x.device))
 
-def at_time(model: Any, time: float) -> Any: # the model, where it looks at no time
-    return model if getattr(getattr(model, 'config', None), 'p_uniform', None) is None else At(model, time)
+def at_time(model: Any, time: float) -> Any: # the model itself if it has no time conditioning
+    timed = getattr(getattr(model, 'config', None), 'p_uniform', None) is not None
+    return At(model, time) if timed else model
 
 # %% ../../nbs/peers/gidd.ipynb #c552b767
 @dataclass(frozen=True)
 class Correct:
-    "A `Policy.step`: where the model draws another token than the one that stands, the most probable are written."
+    "Writes the most probable draws that differ from the present tokens: for `Policy.step`."
     k: int # tokens a step
     time: float # t0
     patience: int # steps without a better share of argmax tokens
     in_place = True
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        best, waited, done = self.past(st)
-        where, p = st.committed & ~done[:, None], Pass(at_time(model, self.time), st)
-        change, drawn, prob, share = self.proposed(policy, st, p, where)
-        rows, better = where.any(1), share > best
-        waited = torch.where(rows, torch.where(better, 0, waited + 1), waited)
-        stop = rows & (waited > self.patience)
-        done = done | stop | (rows & ~change.any(1))
-        change = change & ~stop[:, None]
-        after = st.write(change, drawn[change], prob[change]) if change.any() else st
+        zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
+        best, waited = st.memory.get('best', zero), st.memory.get('waited', zero.long())
+        done = st.memory.get('done', zero.bool())
+        where, p, after = st.committed & ~done[:, None], Pass(at_time(model, self.time), st), st
+        rows = where.any(1)
+        if rows.any():
+            change, share = self.proposed(policy, st, p, where)
+            better = rows & (share > best)
+            best = torch.where(better, share, best)
+            waited = torch.where(rows, torch.where(better, 0, waited + 1), waited)
+            stop = rows & (waited > self.patience)
+            done = done | stop | (rows & ~change.any(1))
+            after = draw_at(policy, st, p, change & ~stop[:, None])
         watch(policy, st, p, after, after)
-        best = torch.where(rows & better, share, best)
         return after.remember(best=best, waited=waited, done=done).next(p.ran.long())
 
-    def past(self, st: State) -> tuple[Tensor, Tensor, Tensor]: # [B] each: best share, steps since, is it left alone
-        zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
-        return st.memory.get('best', zero), st.memory.get('waited', zero.long()), st.memory.get('done', zero.bool())
-
-    def proposed(self, policy: Policy, st: State, p: Pass, where: Tensor) -> tuple[Tensor, ...]:
-        "Where to write [B, L], draws [B, L], their probabilities [B, L], the share of argmax tokens then [B]."
-        if not where.any(): return where, st.x, st.conf, torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
-        def look(logits: Tensor, u: Tensor, at: Tensor) -> Tensor: # 1: the draw is the argmax; 2: what stands is
+    def proposed(
+        self, policy: Policy, st: State, p: Pass, where: Tensor
+    ) -> tuple[Tensor, Tensor]: # where to write [B, L], the share of argmax tokens then [B]
+        def look(logits: Tensor, at: Tensor) -> Tensor: # 1: the draw is the argmax; 2: the token is
             top = logits.amax(-1) - tolerance(logits.dtype)
-            hit = lambda token: (logits.gather(1, token[:, None])[:, 0] >= top).to(logits)
-            return hit(p.drawn(policy.draw, at)[0]) + 2 * hit(st.x[at])
-        hits = over(st, p, where, look).nan_to_num().long()
+            def is_top(token: Tensor) -> Tensor:
+                return (logits.gather(1, token[:, None])[:, 0] >= top).to(logits)
+            return is_top(p.drawn(policy.draw, at)[0]) + 2 * is_top(st.x[at])
+        tops = over(p, where, look).nan_to_num().long()
         tokens, q = p.drawn(policy.draw, where)
-        drawn, prob = st.x.masked_scatter(where, tokens), torch.zeros(where.shape, dtype=q.dtype, device=q.device)
-        prob, other = prob.masked_scatter(where, q), where & (drawn != st.x)
+        prob = torch.zeros(where.shape, dtype=q.dtype, device=q.device).masked_scatter(where, q)
+        other = where & (st.x.masked_scatter(where, tokens) != st.x)
         change = other & (ranks(prob, other, st.uniform('ties')) < self.k)
-        right = torch.where(change, hits % 2 == 1, hits >= 2) & where
-        return change, drawn, prob, right.sum(1).double() / where.sum(1).clamp(min=1)
+        right = torch.where(change, tops % 2 == 1, tops >= 2) & where
+        return change, right.sum(1).double() / where.sum(1).clamp(min=1)
 
 # %% ../../nbs/peers/gidd.ipynb #d346d7d5
-@register('gidd-correct', scores='whether another token is drawn, and how probable it is', never='nothing',
-          selects='the k most probable, written in place', source='GIDD, arXiv 2503.04482, its code',
-          exact='heuristic; at temperature 0 and k = 1 an ascent of the joint')
+@register('gidd-correct', scores='whether another token is drawn, and how probable it is',
+          selects='the k most probable, written in place', never='nothing',
+          exact='heuristic; at temperature 0 and k = 1 an ascent of the joint',
+          source='GIDD, arXiv 2503.04482, its code')
 def gidd_correct(
-    loop_steps: int | None = None, # steps after the text is finished; None is about a quarter of the budget
+    loop_steps: int | None = None, # steps after the text is finished; None: about a quarter of all
     n_replace: int = 1, # tokens written in each, at most
     temperature: float = 0.1, # of the draws that replace
-    t0: float = 0.01, # time that a network that looks at it is told
-    patience: int = 32, # steps without a larger share of argmax tokens, after which a text is left alone
+    t0: float = 0.01, # time given to a network with time conditioning
+    patience: int = 32, # steps without a larger share of argmax tokens, after which a text is done
     top_p: float = 0.9, # nucleus, while the text is written
 ) -> Policy:
     "Ancestral unmasking, then a loop that replaces tokens in place where the model draws others."
-    if not 0 < t0 < 1: raise ValueError(f't0={t0!r}: a time is above 0 and below 1; expected one such as 0.01')
-    correct = Correct(check_int('n_replace', n_replace, 0), t0, check_int('patience', patience, 0))
-    then = Policy(unmask=TopK(random_order, math.inf), draw=drawer(temperature=temperature), step=correct)
-    loop, steps = looping(None if loop_steps is None else check_int('loop_steps', loop_steps, 0), 1)
-    return followed(mdlm(top_p=top_p), then, loop, steps)
+    time = check_range('t0', t0, '(0, 1)', 'a time such as 0.01')
+    k, patience = check_int('n_replace', n_replace, 0), check_int('patience', patience, 0)
+    then = Policy(unmask=TopK(random_order, math.inf), draw=drawer(temperature),
+                  step=Correct(k, time, patience))
+    return followed(mdlm(top_p=top_p), then, *looping(loop_steps, 1))

@@ -29,35 +29,38 @@ def worst_counts(st: State) -> Tensor: # [B]
     return torch.minimum((N * (st.n - st.i) // st.n).clamp(min=1), N) * (st.i > 0)
 
 # %% ../../nbs/peers/mask_predict.ipynb #0d0d051b
-@register('mask-predict', scores='probability the token had when it was drawn', selects='the n_r lowest',
-          never='nothing', exact='heuristic, biased at any temperature', source='Mask-Predict, arXiv 1904.09324')
+@register('mask-predict', scores='probability the token had when it was drawn', never='nothing',
+          selects='the n_r lowest', exact='heuristic, biased at any temperature',
+          source='Mask-Predict, arXiv 1904.09324')
 def mask_predict(
     temperature: float = 0., # of the draw; 0 (the authors') takes the most likely token
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
-    "Mask-Predict: write everything, then mask the least probable and predict again, fewer each time."
+    "Mask-Predict: write everything, then mask the least probable again, fewer each time."
     return Policy(unmask=TopK(random_order, math.inf), remask=TopK(low_confidence, worst_counts),
                   decoupled=True, cost=1, draw=drawer(temperature, top_p))
 
 # %% ../../nbs/peers/mask_predict.ipynb #923161c6
-def standing(N: Tensor, i: int, T: int) -> Tensor:
-    "N - m_i in whole numbers: how many tokens stand after step i."
+def n_kept(N: Tensor, i: int, T: int) -> Tensor:
+    "N - m_i in whole numbers: how many tokens are not masked again after step i."
     return N - N * (T - i - 1) // T
 
-def record(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "Minus the running confidence; without a record, that of the last draw."
+def low_record(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "Minus the running confidence; without a record, minus that of the last draw."
     return -st.memory.get('running', st.conf)
 
 @dataclass(frozen=True)
 class Recorded:
-    "The common step, which then notes the confidence of what it has written: for `Policy.step`."
-    fold: Callable[[Tensor, Tensor], Tensor] # the record so far and the last confidences, NaN where there is none
+    "The common step, which then records the confidences of what it has written: a `Policy.step`."
+    fold: Callable[[Tensor, Tensor], Tensor] # record so far, last confidences; NaN where none
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         after = step(replace(policy, step=None), st, model, watch)
-        return after.remember(running=self.fold(st.memory.get('running', after.conf), after.conf))
+        record = self.fold(st.memory.get('running', after.conf), after.conf)
+        return after.remember(running=record)
 
-records: dict[str, Recorded | None] = dict(last=None, highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
+records: dict[str, Recorded | None] = dict(
+    last=None, highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
 
 # %% ../../nbs/peers/mask_predict.ipynb #cdaf1826
 @dataclass(frozen=True)
@@ -69,23 +72,26 @@ class Begun:
 
     def __call__(self, st: State, p: Pass | None, eligible: Tensor) -> Tensor: # [B, L] bool
         if self.length is None: return eligible
-        now = st.i * -(-st.n_free // self.length) // st.n              # the block that step i is in, as in `per_block`
+        n_blocks = -(-st.n_free // self.length)
+        now = st.i * n_blocks // st.n                      # the block of step i, as in `per_block`
         return eligible & (block_of(st, self.length) <= now[:, None])
 
 # %% ../../nbs/peers/mask_predict.ipynb #c09c0058
-@register('rcr', scores='probability the token had when it was drawn, or its record', never='nothing',
-          selects='the lowest, down to the count of the step', exact='heuristic, biased at any temperature',
-          source='RCR of MDPO, arXiv 2508.13148')
+@register('rcr', scores='probability the token had when it was drawn, or its record',
+          selects='the lowest, down to the count of the step', never='nothing',
+          exact='heuristic, biased at any temperature', source='RCR of MDPO, arXiv 2508.13148')
 def rcr(
-    running: Literal['last', 'highest', 'lowest'] = 'last', # of a position's confidences; the public code has the last
+    running: Literal['last', 'highest', 'lowest'] = 'last', # confidence; public code: the last
     block_length: int | None = None, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = .95, # nucleus, with the token that crosses it; at temperature 0 it changes the confidences alone
+    top_p: float = .95, # nucleus, with the token that crosses it
 ) -> Policy:
-    "Running confidence remasking: write everything, then mask the least confident again, down to the step's count."
-    length, noted = check_block(block_length), records[check_choice('running', running, records)]
-    count = per_block(standing, length)
-    def n_again(st: State) -> Tensor: # [B] what stands beyond the count of the step before
+    "Running confidence remasking: write everything, then mask the least confident again."
+    length = check_block(block_length)
+    recorded = records[check_choice('running', running, records)]
+    count = per_block(n_kept, length)
+    def n_again(st: State) -> Tensor: # [B] what is written beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
-    return Policy(unmask=Begun(length), remask=TopK(record, n_again), decoupled=True, cost=1, step=noted,
-                  draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length))
+    return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), decoupled=True, cost=1,
+                  draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length),
+                  step=recorded)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base.checks import check_range
 from ..diffusion import drawer
-from ..core import Draw, Flip, Policy, random_order, Schedule, Score, State, TopK, unmask_until
+from ..core import Flip, Policy, random_order, Schedule, Score, State, TopK, unmask_until
 from ..registry import register
 from ..scores import confidence, margin, negentropy
 from .blocks import check_block, in_blocks, per_block, Within
@@ -31,13 +31,15 @@ def llada_counts(
     return N // T * (i + 1) + (N % T).clamp(max=i + 1)
 
 # %% ../../nbs/peers/orders.ipynb #1218c41f
-_llada = dict(never='what is committed', source='LLaDA, arXiv 2502.09992')
+_llada = dict(selects='top k in the leftmost block, LLaDA counts', never='what is committed',
+              source='LLaDA, arXiv 2502.09992')
 
-def _by_llada(score: Score, draw: Draw, length: int | None) -> Policy:
+def _by_llada(score: Score, draw: drawer, block_length: int | None) -> Policy:
+    length = check_block(block_length)
     rule = TopK(score, unmask_until(per_block(llada_counts, length)))
     return Policy(unmask=Within(length, rule), draw=draw, steps=in_blocks(length))
 
-@register('llada-random', scores='nothing', selects='top k in the leftmost block, LLaDA counts',
+@register('llada-random', scores='nothing',
           exact='exact at one token a step, temperature 1', **_llada)
 def llada_random(
     temperature: float = 0., # of the draw; 0 takes the most likely token
@@ -45,24 +47,24 @@ def llada_random(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA's sampler with random order, in semi-autoregressive blocks."
-    return _by_llada(random_order, drawer(temperature, top_p), check_block(block_length))
+    return _by_llada(random_order, drawer(temperature, top_p), block_length)
 
 @register('llada-low-confidence', scores='probability of the drawn token',
-          selects='top k in the leftmost block, LLaDA counts', exact='heuristic: sees the drawn token', **_llada)
+          exact='heuristic: sees the drawn token', **_llada)
 def llada_low_confidence(
     temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
-    "LLaDA's sampler that leaves the least confident candidates masked, in semi-autoregressive blocks."
+    "LLaDA's sampler that leaves the least confident candidates masked, in blocks."
     draw = drawer(temperature, top_p)
-    return _by_llada(confidence(draw), draw, check_block(block_length))
+    return _by_llada(confidence(draw), draw, block_length)
 
 # %% ../../nbs/peers/orders.ipynb #6bf2c356
 def dream_share(eps: float) -> Callable:
-    "`of` times 1 - s/t on Dream's clock; all of it at the last step."
+    "`n` (1 - s/t) on Dream's clock; all `n` at the last step."
     eps = check_range('eps', eps, '[0, 1)', 'the time at which a clock that falls from 1 stops')
-    return lambda st, of=1.: of if st.i + 1 == st.n else of * (1 - eps) / (st.n - (1 - eps) * st.i)
+    return lambda st, n=1.: n if st.i + 1 == st.n else n * (1 - eps) / (st.n - (1 - eps) * st.i)
 
 def dream_counts(eps: float = 1e-3) -> Schedule:
     "Masks that Dream fills: floor(|M| (1 - s/t)), per row."
@@ -71,13 +73,13 @@ def dream_counts(eps: float = 1e-3) -> Schedule:
 
 # %% ../../nbs/peers/orders.ipynb #d90c2ccb
 _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')
+_drawn = dict(selects='top k, or drawn at alg_temp', **_dream)
 
-def _in_dream(score: Callable[[drawer], Score], draw: drawer, eps: float, alg_temp: Schedule | None) -> Policy:
-    "What three of Dream's four have in common; `score` is made from the draw."
-    tau = alg_temp
-    if not callable(tau):
-        tau = check_range('alg_temp', tau or 0., '[0, inf)', 'the temperature of the order, 0 is greedy')
-    return Policy(unmask=TopK(score(draw), dream_counts(eps), tau), draw=draw)
+def _in_dream(score: Score, draw: drawer, eps: float, alg_temp: Schedule | None) -> Policy:
+    "What three of Dream's four have in common."
+    if not callable(alg_temp):
+        alg_temp = check_range('alg_temp', alg_temp or 0., '[0, inf)', 'temperature of the order')
+    return Policy(unmask=TopK(score, dream_counts(eps), alg_temp), draw=draw)
 
 @register('dream-origin', scores='nothing', selects='each mask by a coin',
           exact='exact as T grows, temperature 1, top_p=1', **_dream)
@@ -88,10 +90,11 @@ def dream_origin(
     eps: float = 1e-3, # where the clock stops
 ) -> Policy:
     "Dream's ancestral sampler."
-    return Policy(unmask=Flip(dream_share(eps)), draw=drawer(temperature, top_p, top_k, keep_crossing=True))
+    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
+    return Policy(unmask=Flip(dream_share(eps)), draw=draw)
 
-@register('dream-maskgit-plus', scores='probability of the drawn token', selects='top k, or drawn at alg_temp',
-          exact='heuristic: sees the drawn token', **_dream)
+@register('dream-maskgit-plus', scores='probability of the drawn token',
+          exact='heuristic: sees the drawn token', **_drawn)
 def dream_maskgit_plus(
     temperature: float = 0.2, # of the draw; 0 takes the most likely token
     top_p: float = 0.95, # nucleus, with the token that crosses it
@@ -101,13 +104,12 @@ def dream_maskgit_plus(
 ) -> Policy:
     "Dream: the surest candidates first."
     draw = drawer(temperature, top_p, top_k, keep_crossing=True)
-    return _in_dream(lambda draw: confidence(draw, 'draw'), draw, eps, alg_temp)
+    return _in_dream(confidence(draw, 'draw'), draw, eps, alg_temp)
 
 # %% ../../nbs/peers/orders.ipynb #ae7aec93
-_at_one = dict(selects='top k, or drawn at alg_temp', **_dream,
-               exact='exact at eps=0 with at least a step a token, temperature 1, top_p=1')
+_exact = dict(exact='exact at eps=0 with at least a step a token, temperature 1, top_p=1', **_drawn)
 
-@register('dream-topk-margin', scores='lead of the best token', **_at_one)
+@register('dream-topk-margin', scores='lead of the best token', **_exact)
 def dream_topk_margin(
     temperature: float = 0.2, # of the draw; 0 takes the most likely token
     top_p: float = 0.95, # nucleus, with the token that crosses it
@@ -116,9 +118,10 @@ def dream_topk_margin(
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: positions with the largest lead of the best token first."
-    return _in_dream(margin, drawer(temperature, top_p, top_k, keep_crossing=True), eps, alg_temp)
+    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
+    return _in_dream(margin(draw), draw, eps, alg_temp)
 
-@register('dream-entropy', scores='entropy', **_at_one)
+@register('dream-entropy', scores='entropy', **_exact)
 def dream_entropy(
     temperature: float = 0.2, # of the draw; 0 takes the most likely token
     top_p: float = 0.95, # nucleus, with the token that crosses it
@@ -127,25 +130,31 @@ def dream_entropy(
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: positions with the least entropy first."
-    return _in_dream(negentropy, drawer(temperature, top_p, top_k, keep_crossing=True), eps, alg_temp)
+    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
+    return _in_dream(negentropy(draw), draw, eps, alg_temp)
 
 # %% ../../nbs/peers/orders.ipynb #b1c33439
 def cosine_counts(st: State) -> Tensor: # [B]
     "Masks that MaskGIT fills at this step, per row."
     masks = st.masked.sum(1)
     if st.i + 1 == st.n: return masks
-    left = (st.n_free * math.cos(math.pi / 2 * (st.i + 1) / st.n) + 1e-9).floor()     # cos(pi/3) may fall below a half
+    share = math.cos(math.pi / 2 * (st.i + 1) / st.n)
+    left = (st.n_free * share + 1e-9).floor()              # cos(pi/3) may fall below a half
     return masks - torch.minimum(left, masks - 1).clamp(min=1)
 
 # %% ../../nbs/peers/orders.ipynb #5b9702d6
-@register('maskgit', scores='probability of the drawn token', selects='drawn at a falling temperature, cosine counts',
-          never='what is committed', exact='heuristic: sees the drawn token', source='MaskGIT, arXiv 2202.04200')
+@register('maskgit', scores='probability of the drawn token', never='what is committed',
+          selects='drawn at a falling temperature, cosine counts',
+          exact='heuristic: sees the drawn token', source='MaskGIT, arXiv 2202.04200')
 def maskgit(
     choice_temperature: float = 4.5, # of the order at the start; it falls to 0
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "MaskGIT's parallel decoding."
-    tau = check_range('choice_temperature', choice_temperature, '[0, inf)', 'the temperature of the order, 0 is greedy')
+    tau = check_range('choice_temperature', choice_temperature, '[0, inf)',
+                      'the temperature of the order, 0 is greedy')
     draw = drawer(top_p=top_p)
-    log_confidence = lambda st, p, where: confidence(draw)(st, p, where).log()
-    return Policy(unmask=TopK(log_confidence, cosine_counts, lambda st: tau * (1 - (st.i + 1) / st.n)), draw=draw)
+    sure = confidence(draw)
+    log_confidence = lambda st, p, where: sure(st, p, where).log()
+    falling = lambda st: tau * (1 - (st.i + 1) / st.n)
+    return Policy(unmask=TopK(log_confidence, cosine_counts, falling), draw=draw)

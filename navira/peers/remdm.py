@@ -23,7 +23,7 @@ __all__ = ['kernel', 'remdm_cap', 'remdm_rescale', 'remdm_switch', 'remdm_loop',
 
 # %% ../../nbs/peers/remdm.ipynb #b93875e9
 Grid = Callable[[int, int], float]         # i, T -> alpha before step i: 0 at i = 0, 1 at i = T
-Sigma = Callable[[float, float], float]    # alpha_t, alpha_s -> probability that a committed token is remasked
+Sigma = Callable[[float, float], float]    # alpha_t, alpha_s -> P(a committed token is remasked)
 
 @dataclass(frozen=True)
 class rates:
@@ -35,8 +35,9 @@ class rates:
         a_t, a_s = self.grid(i, n), self.grid(i + 1, n)
         sigma, top = self.sigma(a_t, a_s), float(sigma_max(a_t, a_s))
         if not -1e-12 <= sigma <= top + 1e-12:
-            at_most = f'min(1, (1 - alpha_s) / alpha_t) = {top:g}, or a mask would stay with a negative probability'
-            raise ValueError(f'sigma={sigma:g} at step {i} of {n}: at least 0 and at most {at_most}')
+            raise ValueError(f'sigma={sigma:g} at step {i} of {n}: at least 0 and at most '
+                             f'min(1, (1 - alpha_s) / alpha_t) = {top:g}, '
+                             'or a mask would stay with a negative probability')
         return sigma, 1. if a_t == 1 else min(1., (a_s - (1 - sigma) * a_t) / (1 - a_t))
 
     def __call__(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
@@ -50,10 +51,11 @@ def kernel(
     grid: Grid = grids['linear'], # (i, T) -> alpha before step i
     top_p: float = 0.9, # nucleus
 ) -> Policy:
-    "The ReMDM family: remask with probability sigma, unmask with the rho that keeps a share alpha of clean tokens."
+    "The ReMDM family: remask with probability sigma, unmask with the rho that keeps a share alpha."
     rate = rates(sigma if callable(sigma) else lambda a_t, a_s: sigma, grid)
-    sigma_t, rho_t = (lambda st: rate.at(st.i, st.n)[0]), (lambda st: rate.at(st.i, st.n)[1])
-    return Policy(unmask=Flip(rho_t), remask=Flip(sigma_t, 'remask'), draw=nucleus(top_p), steps=rate)
+    remask = Flip(lambda st: rate.at(st.i, st.n)[0], 'remask')
+    unmask = Flip(lambda st: rate.at(st.i, st.n)[1])
+    return Policy(unmask=unmask, remask=remask, draw=nucleus(top_p), steps=rate)
 
 # %% ../../nbs/peers/remdm.ipynb #94ea688d
 def tempered(
@@ -62,10 +64,13 @@ def tempered(
     t_switch: float = 1., # no remasking while t = 1 - alpha_t is above
 ) -> Sigma: # of (alpha_t, alpha_s)
     "eta * min(cap, sigma_max) from t_switch on, else 0 (ReMDM, Algorithms 2 and 3)."
-    check_range('eta', eta, '[0, 1]', 'a probability'), check_range('cap', cap, '[0, 1]', 'a probability')
-    if not 0 < t_switch <= 1: raise ValueError(f't_switch={t_switch}: a time in (0, 1]; 1 remasks from the start')
-    on = lambda a_t: 1 - a_t <= t_switch + 1e-12     # 1 - .7 is above .3 in floats
-    return lambda a_t, a_s: eta * min(cap, float(sigma_max(a_t, a_s))) if on(a_t) else 0.
+    check_range('eta', eta, '[0, 1]', 'a probability')
+    check_range('cap', cap, '[0, 1]', 'a probability')
+    check_range('t_switch', t_switch, '(0, 1]', 'a time; 1 remasks from the start')
+    def sigma(a_t: float, a_s: float) -> float:
+        if 1 - a_t > t_switch + 1e-12: return 0.             # 1 - .7 is above .3 in floats
+        return eta * min(cap, float(sigma_max(a_t, a_s)))
+    return sigma
 
 # %% ../../nbs/peers/remdm.ipynb #b4e983a0
 _remdm = dict(scores='nothing', never='nothing', source='ReMDM, arXiv 2503.00307')
@@ -73,7 +78,7 @@ _error = 'ancestral: error ~ 1/sqrt(T), ~ 1/T if eta = c/T'
 
 @register('remdm-cap', selects='each token with probability sigma', exact=_error, **_remdm)
 def remdm_cap(
-    eta: float = 0.04, # largest probability of remasking a token in a step; the authors: 0.008 for T >= L
+    eta: float = 0.04, # largest probability of a remask in a step; the authors: 0.008 for T >= L
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-cap: sigma = min(eta, sigma_max)."
@@ -98,7 +103,8 @@ def remdm_switch(
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-switch: no remasking before t_switch."
-    share, cap = (check_range(k, v, '[0, 1]', 'a probability') for k, v in dict(rescale=rescale, eta=eta).items())
+    share = check_range('rescale', rescale, '[0, 1]', 'a probability')
+    cap = check_range('eta', eta, '[0, 1]', 'a probability')
     return kernel(tempered(share, cap, t_switch), top_p=top_p)
 
 # %% ../../nbs/peers/remdm.ipynb #9fe11d4d
@@ -110,7 +116,7 @@ def loop_grid(t_on: float, t_off: float, alpha_on: float) -> Grid:
     def alpha(i: int, n: int) -> float:
         before, after = phases(n)
         if i > n - after: return 1 - (1 - alpha_on) * (n - i) / after
-        return alpha_on * min(i / before, 1.) if i else 0.       # the very float alpha_on, all through the loop
+        return alpha_on * min(i / before, 1.) if i else 0.   # exactly alpha_on all through the loop
     return alpha
 
 # %% ../../nbs/peers/remdm.ipynb #fe08c16d
@@ -125,23 +131,28 @@ def remdm_loop(
 ) -> Policy:
     "ReMDM-loop: correct at a constant share of clean tokens (ReMDM, Algorithm 3)."
     if not 0 <= t_off < t_on <= 1:
-        raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0 and the loop ends after it begins, '
-                         '0 <= t_off < t_on <= 1')
-    if not 0 < alpha_on < 1: raise ValueError(f'alpha_on={alpha_on}: a share of clean tokens in (0, 1)')
+        raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0 and the loop ends '
+                         'after it begins, 0 <= t_off < t_on <= 1')
+    check_range('alpha_on', alpha_on, '(0, 1)', 'a share of clean tokens')
     top = float(sigma_max(alpha_on, alpha_on))
     if not 0 <= eta <= top + 1e-12:
-        raise ValueError(f'eta={eta}: in [0, {top:g}]: at most (1 - alpha_on) / alpha_on, or a mask would stay with a '
-                         'negative probability')
-    return kernel(lambda a_t, a_s: eta * (a_t == a_s < 1), loop_grid(t_on, t_off, alpha_on), top_p=top_p)
+        raise ValueError(f'eta={eta}: in [0, {top:g}]: at most (1 - alpha_on) / alpha_on, '
+                         'or a mask would stay with a negative probability')
+    sigma = lambda a_t, a_s: eta * (a_t == a_s < 1)
+    return kernel(sigma, loop_grid(t_on, t_off, alpha_on), top_p=top_p)
 
 # %% ../../nbs/peers/remdm.ipynb #5ed429e2
 def corrector(beta: Callable[[float], float]) -> Sigma: # alpha_t -> strength
     "beta times the forward noise that the step undoes, up to sigma_max."
-    return lambda a_t, a_s: min(beta(a_t) * (a_s - a_t) / a_t if a_t else 1., float(sigma_max(a_t, a_s)))
+    def sigma(a_t: float, a_s: float) -> float:
+        undone = beta(a_t) * (a_s - a_t) / a_t if a_t else 1.
+        return min(undone, float(sigma_max(a_t, a_s)))
+    return sigma
 
 # %% ../../nbs/peers/remdm.ipynb #108592bb
-@register('forward-backward', scores='nothing', selects='each token with probability sigma', never='nothing',
-          exact='ancestral: error ~ 1/T', source='Campbell et al., arXiv 2205.14987; ReMDM')
+@register('forward-backward', selects='each token with probability sigma', scores='nothing',
+          never='nothing', exact='ancestral: error ~ 1/T',
+          source='Campbell et al., arXiv 2205.14987; ReMDM')
 def forward_backward(
     top_p: float = 0.9, # nucleus
 ) -> Policy:
@@ -155,40 +166,39 @@ def dfm_times(
     most: int, # give up after so many
 ) -> list[float]: # times, from 1
     "DFM's adaptive steps until t <= 1/T, and one to 0."
-    t = [1.]
-    while t[-1] > (1 - 1e-5) / T and len(t) <= most:
-        b = A * (t[-1] * (1 - t[-1])) ** .25
-        t.append(t[-1] - (min(1 / T, 1 / ((1 + b) / t[-1] + b / (1 - t[-1]))) if t[-1] < 1 else 1 / T))
-    return t[:-1] + [0.] if t[-1] < 1e-9 else t + [0.]
+    times, t = [1.], 1.
+    while t > (1 - 1e-5) / T and len(times) <= most:
+        b = A * (t * (1 - t)) ** .25
+        t -= min(1 / T, 1 / ((1 + b) / t + b / (1 - t))) if t < 1 else 1 / T
+        times.append(t)
+    return times[:-1] + [0.] if t < 1e-9 else times + [0.]
 
 # %% ../../nbs/peers/remdm.ipynb #a9ea9701
 def dfm_grid(A: float) -> Grid:
-    "Of the runs with nominal T in eighths the longest that takes at most n steps; idle after it."
+    "The longest run of at most n steps among those with nominal T in eighths; idle after it."
     @functools.cache
     def alphas(n: int) -> list[float]:
-        fits = lambda k: len(dfm_times(A, k / 8, n)) <= n + 1
+        too_long = lambda k: len(dfm_times(A, k / 8, n)) > n + 1
         # a larger T takes more steps
-        k = bisect.bisect_left(range(8, 8 * n + 1), True, key=lambda k: not fits(k)) + 7
+        k = bisect.bisect_left(range(8, 8 * n + 1), True, key=too_long) + 7
         return [1 - t for t in dfm_times(A, max(k, 8) / 8, n)]
-    return lambda i, n: a[i] if i < len(a := alphas(n)) else 1.
+    def alpha(i: int, n: int) -> float:
+        return alphas(n)[i] if i < len(alphas(n)) else 1.
+    return alpha
 
 # %% ../../nbs/peers/remdm.ipynb #b5580a2a
-@register('dfm', scores='nothing', selects='each token with probability sigma', never='nothing',
+@register('dfm', selects='each token with probability sigma', scores='nothing', never='nothing',
           exact='ancestral: error vanishes with T', source='DFM, arXiv 2407.15595; ReMDM')
 def dfm(
     A: float = 10., # strength of the corrector, (1 + A (t (1 - t))^(1/4)); 0 is MDLM
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "Discrete flow matching's corrector, with adaptive steps that fit the budget."
-    if not 0 <= A < math.inf: raise ValueError(f'A={A}: a finite strength of at least 0')
+    check_range('A', A, '[0, inf)', 'a finite strength')
     return kernel(corrector(lambda a: A * (a * (1 - a)) ** .25), dfm_grid(A), top_p=top_p)
 
 # %% ../../nbs/peers/remdm.ipynb #0650deed
 Kappa = Callable[[float, float], float]    # alpha_t, alpha_s -> share of the posterior, in [0, 1]
-
-def as_kappa(sigma: Sigma) -> Kappa:
-    "ReMDM's sigma as a share of the posterior; 0 where sigma is above 1 - alpha_s, more than any share can remask."
-    return lambda a_t, a_s: min(1., max(0., 1 - sigma(a_t, a_s) / (1 - a_s))) if a_s < 1 else 1.
 
 def mixture(
     kappa: float | Kappa, # share of the posterior
@@ -199,20 +209,24 @@ def mixture(
     share = kappa if callable(kappa) else lambda a_t, a_s: kappa
     def sigma(a_t: float, a_s: float) -> float:
         if not t_off + 1e-12 < 1 - a_t <= t_on + 1e-12: return 0.
-        return (1 - check_range('kappa', share(a_t, a_s), '[0, 1]', 'a share of the posterior')) * (1 - a_s)
+        k = check_range('kappa', share(a_t, a_s), '[0, 1]', 'a share of the posterior')
+        return (1 - k) * (1 - a_s)
     return sigma
 
 # %% ../../nbs/peers/remdm.ipynb #d4d86cdc
-@register('psi', selects='each token with probability (1 - kappa) (1 - alpha_s)', scores='nothing', never='nothing',
-          exact='ancestral: a floor, error ~ 1/T if 1 - kappa = c/T', source='Psi-samplers, arXiv 2602.21185')
+@register('psi', selects='each token with probability (1 - kappa) (1 - alpha_s)',
+          scores='nothing', never='nothing', source='Psi-samplers, arXiv 2602.21185',
+          exact='ancestral: a floor, error ~ 1/T if 1 - kappa = c/T')
 def psi(
-    kappa: float | Callable[[float, float], float] = .99, # share of the posterior, or a function of alpha_t, alpha_s
+    kappa: float | Callable[[float, float], float] = .99, # share of the posterior
     t_on: float = 1., # the corrector takes part from t = 1 - alpha_t <= t_on on
     t_off: float = .1, # and until t <= t_off
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "Psi-sampler: the posterior, mixed with the prediction that is noised again."
-    if not callable(kappa): check_range('kappa', kappa, '[0, 1]', 'a share; 1 is MDLM, 0 noises all again')
+    if not callable(kappa):
+        check_range('kappa', kappa, '[0, 1]', 'a share; 1 is MDLM, 0 noises all again')
     if not 0 <= t_off <= t_on <= 1:
-        raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0, 0 <= t_off <= t_on <= 1')
+        raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0, '
+                         '0 <= t_off <= t_on <= 1')
     return kernel(mixture(kappa, t_on, t_off), top_p=top_p)

@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/revisers.ipynb #f3ef345f
 from __future__ import annotations
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,105 +11,102 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice
+from ..base.checks import check_choice, check_range
 from ..diffusion import drawer, n_committed
 from ..core import (
-    checked_score, Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks, Schedule,
-    Score, State, TopK, unmask_until)
+    Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks,
+    Schedule, Score, State, TopK, unmask_until)
 from ..prism import counted, prism, prism_guard
 from ..decoupling import navira_det
 from ..registry import register
-from ..scores import confidence, over
+from ..scores import confidence, log_probability, over
 from .blocks import block_in_work, check_block, in_blocks, per_block, Within
 
 # %% auto #0
-__all__ = ['Below', 'foreseen', 'vouched', 'p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']
+__all__ = ['Below', 'self_planner', 'head_planner', 'p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']
 
 # %% ../../nbs/peers/revisers.ipynb #335eb375
 def level(
-    count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many of N free positions stand after step i
+    count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> clean of N after step i
 ) -> Callable[[State], Tensor]: # a schedule
-    "How many free positions are to stand after the step; `count` as for `unmask_until`."
+    "How many free positions are clean after the step; `count` as for `unmask_until`."
     return lambda st: count(st.n_free, st.i, st.n)
 
 # %% ../../nbs/peers/revisers.ipynb #9b6275ce
 @dataclass(frozen=True)
 class Below:
-    "The committed positions that are not among the `level` best of all free ones, clean and masked ranked together."
+    "Committed positions below the `level` best of all free ones, clean and masked ranked together."
     score: Score
-    level: Schedule # how many of the row's free positions are to stand after the step
+    level: Schedule # how many of the row's free positions are clean after the step
     length: int | None = None # block length, if only the block in work is ranked
 
-    def pool(self, st: State) -> tuple[Tensor, Tensor]: # what is ranked [B, L] bool, how many of it stay [B]
-        here = block_in_work(st, self.length)
-        return here, evaluate(self.level, st) - (st.committed & ~here).sum(1)
+    def pool(self, st: State) -> tuple[Tensor, Tensor]: # ranked [B, L] bool, how many stay [B]
+        block = block_in_work(st, self.length)
+        return block, evaluate(self.level, st) - (st.committed & ~block).sum(1)
 
     def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
-        here, keep = self.pool(st)
-        return (eligible & here).any(1) & (keep < here.sum(1))
+        pool, keep = self.pool(st)
+        return (eligible & pool).any(1) & (keep < pool.sum(1))
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        here, keep = self.pool(st)
-        here = here & self.rows(st, eligible)[:, None]
-        if not here.any(): return here
-        score = checked_score(self.score, st, p, here)
-        return eligible & here & ~score.isnan() & (ranks(score, here, st.uniform('ties')) >= keep[:, None])
+        pool, keep = self.pool(st)
+        pool = pool & self.rows(st, eligible)[:, None]
+        if not pool.any(): return pool
+        score = self.score(st, p, pool)
+        below = ranks(score, pool, st.uniform('ties')) >= keep[:, None]
+        return eligible & pool & ~score.isnan() & below
 
 # %% ../../nbs/peers/revisers.ipynb #73fc87ed
-def foreseen(
+def self_planner(
     draw: drawer, # the policy's own
     eta: float = 1., # factor on clean positions
 ) -> Score:
-    "P2's self-planning: ln p of the token that stands, times eta, or of the one that would be drawn; temperature 1."
-    def score(st: State, p: Pass, where: Tensor) -> Tensor:
-        def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
+    "P2's self-planning, untempered: eta ln p of a clean token, ln p of the drawn one at a mask."
+    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+        def rate(logits: Tensor, at: Tensor) -> Tensor:
             new = p.masked[at]
             token = st.x[at].masked_scatter(new, p.drawn(draw, at & p.masked)[0])
-            logp = logits.double().log_softmax(-1).gather(1, token[:, None])[:, 0]
-            return torch.where(new, logp, eta * logp if eta else torch.inf)   # eta = 0: what stands comes first
-        return over(st, p, where, rate)
+            logp = log_probability(logits, token)
+            return torch.where(new, logp, eta * logp if eta else torch.inf)   # eta = 0: clean first
+        return over(p, where, rate)
     return score
 
 # %% ../../nbs/peers/revisers.ipynb #a85b379c
-def vouched(
+def head_planner(
     draw: drawer, # the policy's own
     eta: float = 1., # factor on clean positions
 ) -> Score:
-    "ln sigmoid(quality) of the token that stands, times eta, and ln p of the token that would be drawn."
-    sure = confidence(draw)
+    "eta ln sigmoid(quality) of a clean token, ln p of the drawn one at a mask."
+    drawn_p = confidence(draw)
     @needs_quality
-    def score(st: State, p: Pass, where: Tensor) -> Tensor:
+    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         new, old = where & p.masked, where & ~p.masked
-        kept = torch.nn.functional.logsigmoid(p.quality(old))
-        kept = eta * kept if eta else kept.masked_fill(~kept.isnan(), torch.inf)
-        return torch.where(new, sure(st, p, new).log(), kept)
+        trust = torch.nn.functional.logsigmoid(p.quality(old))
+        trust = eta * trust if eta else trust.masked_fill(~trust.isnan(), torch.inf)
+        return torch.where(new, drawn_p(st, p, new).log(), trust)
     return score
 
 # %% ../../nbs/peers/revisers.ipynb #616ef0c1
-def planners(draw: drawer, eta: float = 1.) -> dict[str, Score]:
-    "The scores of clean and masked positions together, by the name that a user gives."
-    return dict(probability=foreseen(draw, eta), head=vouched(draw, eta))
-
-# %% ../../nbs/peers/revisers.ipynb #d8530c9d
-def check_positive(name: str, v: float, why: str) -> float:
-    "`v`, or a ValueError that names it: finite and at least 0."
-    if not (math.isfinite(v) and v >= 0): raise ValueError(f'{name}={v}: finite and at least 0 ({why})')
-    return v
+def planner(name: str, draw: drawer, eta: float = 1.) -> Score:
+    "A score of clean and masked positions together, by the name that a user gives."
+    planners = dict(probability=self_planner, head=head_planner)
+    return planners[check_choice('score', name, planners)](draw, eta)
 
 # %% ../../nbs/peers/revisers.ipynb #db28db1c
-@register('p2', scores='ln p of the token that stands or would be drawn; eta scales the first',
-          selects='the best k of all free positions stay', never='nothing (eta=0: what is committed)',
-          exact='heuristic, biased even at one token a step', source='P2, arXiv 2502.03540')
+@register('p2', scores='ln p of the token (drawn, at a mask); eta scales it at clean positions',
+          selects='the best k of all free positions stay', source='P2, arXiv 2502.03540',
+          never='nothing (eta=0: what is committed)',
+          exact='heuristic, biased even at one token a step')
 def p2(
     eta: float = 1., # factor on the score of clean positions; 0 remasks nothing
     temperature: float = 1., # of the draw; the score is at temperature 1
     top_p: float = 1., # nucleus; 1 keeps all
-    score: Literal['probability', 'head'] = 'probability', # of clean tokens; 'head': a trained planner
+    score: Literal['probability', 'head'] = 'probability', # of clean tokens; 'head' is trained
 ) -> Policy:
     "P2, path planning with the model as its own planner."
+    check_range('eta', eta, '[0, inf)', '0 remasks nothing, larger remasks more')
     draw = drawer(temperature, top_p)
-    scores = planners(draw, check_positive('eta', eta, '0 remasks nothing, larger remasks more'))
-    rate = scores[check_choice('score', score, scores)]
+    rate = planner(score, draw, eta)
     return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=draw)
 
 # %% ../../nbs/peers/revisers.ipynb #fb45950e
@@ -120,63 +116,67 @@ def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
 
 # %% ../../nbs/peers/revisers.ipynb #7b6b5fa5
 @register('remedi', never='finished blocks', exact='heuristic', source='RemeDi, arXiv 2509.23653',
-          scores='quality of the token that stands (or its probability), probability of the one that would be drawn',
+          scores='quality (or probability) of a clean token, probability of a drawn one',
           selects='the best k of the free positions of the block stay')
 def remedi(
-    score: Literal['head', 'probability'] = 'head', # of clean tokens; 'probability': logits an MDLM was not trained for
+    score: Literal['head', 'probability'] = 'head', # of clean tokens
     block_length: int | None = None, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "RemeDi's inference: one ranking by a per-token score, block by block."
     draw, length = drawer(temperature, top_p), check_block(block_length)
-    count, scores = per_block(remainder_last, length), planners(draw)
-    rate = scores[check_choice('score', score, scores)]
-    return Policy(unmask=Within(length, TopK(rate, unmask_until(count))), remask=Below(rate, level(count), length),
-                  draw=draw, steps=in_blocks(length))
+    rate, count = planner(score, draw), per_block(remainder_last, length)
+    return Policy(unmask=Within(length, TopK(rate, unmask_until(count))),
+                  remask=Below(rate, level(count), length), draw=draw, steps=in_blocks(length))
 
 # %% ../../nbs/peers/revisers.ipynb #83dba7cb
-def forecast(
+def candidate_score(
     draw: drawer, # the policy's own
-    noise: float = 0., # width of the Gumbel noise at the start of the run; it shrinks to 0 at the end
+    noise: float = 0., # width of the Gumbel noise at the start; it falls to 0
 ) -> Score:
-    "ln p of the token that would be drawn, where one stands too; temperature 1."
-    def score(st: State, p: Pass, where: Tensor) -> Tensor:
-        def rate(logits: Tensor, u: Tensor, at: Tensor) -> Tensor:
-            return logits.double().log_softmax(-1).gather(1, p.drawn(draw, at)[0][:, None])[:, 0]
-        logp = over(st, p, where, rate)
+    "ln p of the token that would be drawn, at clean positions too; temperature 1."
+    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+        rate = lambda logits, at: log_probability(logits, p.drawn(draw, at)[0])
+        logp = over(p, where, rate)
         return logp - noise * st.s * (-st.uniform('gumbel').log()).log().to(logp.dtype)
     return score
 
-def rewrite(policy: Policy, st: State, model: Denoiser, watch: Callable) -> State: # a `Policy.step`
-    "What is remasked becomes a mask, and what stands beside it takes the token that is drawn there now."
-    p = Pass(model, st, ~st.fixed.all(1))
-    gone = pick('remask', policy.remask, st, p, st.committed)
-    return finish(policy, st, p, draw_at(policy, st.remask(gone), p, st.committed & ~gone), p, watch)
+@dataclass(frozen=True)
+class Rewrite:
+    "What is remasked becomes a mask, and other clean positions take a new draw: a `Policy.step`."
+    in_place = 'what stays'
 
-vars(rewrite).update(in_place='what stays')
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+        p = Pass(model, st, ~st.fixed.all(1))
+        T = pick('remask', policy.remask, st, p, st.committed)
+        redrawn = draw_at(policy, st.remask(T), p, st.committed & ~T)
+        return finish(policy, st, p, redrawn, p, watch)
 
 # %% ../../nbs/peers/revisers.ipynb #3c167018
-@register('mgdm', scores='ln p of the token that would be drawn, at all free positions, with fading Gumbel noise',
+@register('mgdm', scores='ln p of the token that would be drawn, with fading Gumbel noise',
           selects='the best k of all free positions stay, with new tokens', never='nothing',
-          exact='heuristic: tokens that stand are redrawn all at once', source='MGDM, arXiv 2410.14157')
+          exact='heuristic: clean tokens are redrawn all at once', source='MGDM, arXiv 2410.14157')
 def mgdm(
-    noise: float = .5, # width of the Gumbel noise on the score; it shrinks to 0 at the end; 0 ranks by ln p alone
+    noise: float = .5, # width of the Gumbel noise on the score, falling to 0; 0 ranks by ln p alone
     temperature: float = 0., # of the draw; 0 takes the most likely token
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
-    "MGDM's sampler: a new candidate at every free position in every step, and the surest of them stay."
+    "MGDM's sampler: a new candidate at every free position in every step; the surest of them stay."
+    check_range('noise', noise, '[0, inf)', 'a width; 0 ranks by ln p alone')
     draw = drawer(temperature, top_p)
-    rate = forecast(draw, check_positive('noise', noise, 'a width; 0 ranks by ln p alone'))
-    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=draw, step=rewrite)
+    rate = candidate_score(draw, noise)
+    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=draw,
+                  step=Rewrite())
 
 # %% ../../nbs/peers/revisers.ipynb #631d93c9
 def at_clean(
-    rate: Callable[[Tensor, Tensor], Tensor], # log-probabilities [N, V], the tokens that stand [N, 1] -> [N]
+    rate: Callable[[Tensor, Tensor], Tensor], # log-probabilities [N, V], tokens [N, 1] -> [N]
 ) -> Score:
     "A score of committed tokens from the raw logits at their own positions."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        return over(st, p, where, lambda logits, u, at: rate(logits.double().log_softmax(-1), st.x[at][:, None]))
+        of_token = lambda logits, at: rate(logits.double().log_softmax(-1), st.x[at][:, None])
+        return over(p, where, of_token)
     return score
 
 def top_gap(logp: Tensor) -> Tensor: # [N, V] -> [N]
@@ -194,25 +194,27 @@ def _unsure(kind: str, k: Schedule, top_p: float, decoupled: bool) -> Policy:
     if decoupled: return replace(navira_det(top_p=top_p), remask=TopK(unsure[kind], k))
     return replace(prism(top_p=top_p), remask=TopK(unsure[kind], prism_guard(k)))
 
-@register('entropy-remask', scores='entropy of the raw logits at the position', selects='the K highest', **_first)
+@register('entropy-remask', scores='entropy of the raw logits at the position',
+          selects='the K highest', **_first)
 @counted
 def entropy_remask(
     *,
     k: Schedule, # K_t
     top_p: float = 0.9, # nucleus
-    decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass does
+    decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's distribution has the highest entropy."
     return _unsure('entropy', k, top_p, decoupled)
 
 # %% ../../nbs/peers/revisers.ipynb #30008f0f
-@register('margin-remask', scores='p1 - p2 of the raw logits at the position', selects='the K lowest', **_first)
+@register('margin-remask', scores='p1 - p2 of the raw logits at the position',
+          selects='the K lowest', **_first)
 @counted
 def margin_remask(
     *,
     k: Schedule, # K_t
     top_p: float = 0.9, # nucleus
-    decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass does
+    decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's two best tokens are closest."
     return _unsure('margin', k, top_p, decoupled)

@@ -1,21 +1,33 @@
-"""What the tests of peers share: a state that stands anywhere, and a model that always says the same."""
+"""What the tests of peers share: models, states, prompts, and steps by hand."""
 import math
 from dataclasses import replace
 
 import torch
 
 from navira.base.noise import Noise
-from navira.core import State
+from navira.core import State, step
 from navira.diffusion import Forward
+from toys import Tiny, TinyForward
 
 N = 50_000
 
 def state(x, M, i, T, n=None, seed=0, conf=None, fixed=None):
+    "n rows that stand at `x` before step i, all of it free unless `fixed`"
     x = torch.as_tensor(x)
     x = x.expand(n, -1) if n else x
     st = State.start(torch.full_like(x, M), M, T, Noise(seed, torch.arange(len(x))))
     conf = st.conf if conf is None else torch.as_tensor(conf, dtype=torch.float64).expand(x.shape)
-    return replace(st, x=x, i=i, conf=conf, fixed=st.fixed if fixed is None else torch.as_tensor(fixed).expand(x.shape))
+    fixed = st.fixed if fixed is None else torch.as_tensor(fixed).expand(x.shape)
+    return replace(st, x=x, i=i, conf=conf, fixed=fixed)
+
+def started(x, M, T, seed=0):
+    "The rows of `x` [B, L] before the first of T steps, its tokens a prompt"
+    return State.start(x, M, T, Noise(seed, torch.arange(len(x))))
+
+def run(rule, st, model):
+    "The state after the last step, without `sample`"
+    while st.i < st.n: st = step(rule, st, model)
+    return st
 
 class Fixed:
     "A model that says token 0 with probability .7, 1 with .3, whatever it sees; mask 2"
@@ -25,4 +37,46 @@ class Fixed:
 
 class FixedForward(Forward):
     def __init__(self, masked): self.seen_masked = masked
-    def logits(self, where): return torch.tensor([math.log(.7), math.log(.3), -math.inf]).expand(int(where.sum()), 3)
+    def logits(self, where):
+        p = torch.tensor([math.log(.7), math.log(.3), -math.inf])
+        return p.expand(int(where.sum()), 3)
+
+class Raw(Tiny):
+    "As `Tiny`, with logits at clean positions too; `sharp` makes it surer"
+    def __init__(self, *args, sharp=1., **kw):
+        super().__init__(*args, **kw)
+        self.W = sharp * self.W
+
+    def __call__(self, x):
+        self.rows.append(len(x))
+        return RawForward(self, x)
+
+class RawForward(TinyForward):
+    def logits(self, where):
+        self.m.asked.append(int(where.sum()))
+        out = (self.h + .5 * self.e)[where] @ self.m.W
+        out[:, self.m.mask_id] = -torch.inf
+        return out
+
+def everywhere(model, x): # -> probabilities [L, V] of one row
+    return model(x[None]).logits(torch.ones(1, len(x), dtype=torch.bool)).softmax(-1)
+
+def at_masks(model, x): # -> {position: probabilities [V]} of one row
+    masked = x == model.mask_id
+    q = model(x[None]).logits(masked[None]).softmax(-1)
+    return dict(zip(masked.nonzero()[:, 0].tolist(), q))
+
+def best(rate, k): return sorted(rate, key=lambda j: -rate[j])[:k]
+
+def prompts(L, V, seed, rows=3, share=.25):
+    "Rows [rows, L] with a share of random tokens and masks V, at least one of them"
+    g = torch.Generator().manual_seed(seed)
+    given = torch.rand(rows, L, generator=g) < share
+    given[:, int(torch.randint(L, (1,), generator=g))] = False
+    return torch.where(given, torch.randint(V, (rows, L), generator=g), V)
+
+def prefixes(L, V, *lengths):
+    "A row for each length of its prompt"
+    x = torch.full((len(lengths), L), V)
+    for b, n in enumerate(lengths): x[b, :n] = torch.arange(n) % V
+    return x

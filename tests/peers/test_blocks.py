@@ -1,4 +1,4 @@
-"""What peers share: blocks, and counts in blocks."""
+"""Blocks, counts in blocks, and predictions in portions."""
 import itertools
 
 import pytest
@@ -6,29 +6,30 @@ import torch
 
 import navira.peers  # noqa: F401  registers the policies
 from navira.core import TopK
+from navira.peers.blocks import per_block, Within
 from navira.peers.orders import llada_counts
-from navira.peers.blocks import Within, per_block
 from navira.sampling import sample
-from helpers.orders import state
+from helpers.peers import state
 from toys import Tiny
 
 def test_llada_counts_and_blocks_in_closed_form():
     for n, T in itertools.product(range(1, 18), range(1, 20)):
         got = [int(llada_counts(torch.tensor([n]), i, T)) for i in range(T)]
         assert got == [n // T * (i + 1) + min(i + 1, n % T) for i in range(T)] and got[-1] == n
-    for nb, length, T in [(4, 8, 13), (1, 5, 7), (3, 2, 3)]:
-        got = [int(per_block(llada_counts, length)(torch.tensor([nb * length]), i, T)) for i in range(T)]
-        assert got == sorted(got) and got[-1] == nb * length and all(b * length in got for b in range(1, nb + 1))
+    for n, length, T in [(4, 8, 13), (1, 5, 7), (3, 2, 3)]:
+        N, count = torch.tensor([n * length]), per_block(llada_counts, length)
+        got = [int(count(N, i, T)) for i in range(T)]
+        assert got == sorted(got) and {b * length for b in range(1, n + 1)} <= set(got)
 
 def test_a_later_block_waits():
-    st = state([[0, 1, 1, 1, 1, 1]])
+    st = state([[0, 9, 9, 9, 9, 9]], 9, 0, 4)
     rule = TopK(lambda *_: torch.arange(6.)[None], 1)
     assert rule(st, None, st.masked).nonzero().tolist() == [[0, 5]]
     assert Within(3, rule)(st, None, st.masked).nonzero().tolist() == [[0, 2]]
 
-@pytest.mark.parametrize('name', ['dream-entropy', 'dream-topk-margin', 'dream-maskgit-plus', 'llada-low-confidence'])
+@pytest.mark.parametrize('name', ['dream-entropy', 'dream-maskgit-plus', 'llada-low-confidence', 'klass'])
 def test_portions_compute_no_logit_twice(name, one_thread):
-    "A model that says it has many words is asked about each mask once a step, in parts, and samples the same."
+    "A model that says it has many words is asked about each mask once a step, in parts, and samples the same"
     few, many = Tiny(12, 4), Tiny(12, 4)
     many.config.vocab_size = 2**23                       # four positions at a time
     a, b = (sample(m, name, 6, 3, batch_size=3) for m in (few, many))

@@ -21,7 +21,7 @@ def test_what_is_not_run_says_so_and_has_the_same_columns():
     for r in not_run: assert r['exact'].startswith('not run: ') and r.keys() == survey()[0].keys()
     assert not {r['policy'] for r in not_run} & set(policies())
 
-def seen(rule, F=24):
+def seen(rule, F=16):
     "Does a run of it replace tokens that stand? Does it mask any, for the pass that predicts?"
     st = State.start(torch.full((frozen.ROWS, frozen.L), frozen.M), frozen.M, 1, Noise(3, torch.arange(frozen.ROWS)))
     st, found = replace(st, n=n_steps(rule, F, st.n_free)), set()
@@ -41,7 +41,9 @@ strong = {'core': dict(every=1, protect=0, threshold=0.), 'gidd-correct': dict(l
 def test_the_label_is_what_a_run_does(name):
     critic = dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
     more = [{'top_p' if k == 'p' else k: v for k, v in hyper.items()} for hyper in frozen.variants.get(name, [])]
-    rules = [policy(name, **critic, **hyper) for hyper in ({}, strong.get(name, {}), *more)]
-    found = [seen(rule) for rule in rules]
-    for rule, one in zip(rules, found, strict=True): assert one <= LABELS[coupling(rule)]
-    if name in frozen.read(): assert set().union(*found) == LABELS[coupling(rules[0])]     # one of your own may be idle
+    label, found = LABELS[coupling(policy(name, **critic))], set()
+    for hyper in ({}, strong.get(name, {}), *more):
+        found |= seen(policy(name, **critic, **hyper))
+        assert found <= label
+        if found == label: break
+    if name in frozen.read(): assert found == label                  # one of your own may be idle

@@ -1,0 +1,100 @@
+"""Every published rule, over random settings, prompts and budgets: what it keeps, what its door refuses."""
+import copy, inspect, math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as hs
+
+import frozen
+import navira.peers  # noqa: F401  registers the policies
+from navira.core import Policy
+from navira.registry import parameters, policies, policy
+from navira.sampling import sample
+
+PEERS = sorted(name for name, f in policies().items() if f.__module__.startswith('navira.peers'))
+
+def own(name): return dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
+
+def settings_of(name):
+    "Those of tests/frozen.py"
+    named = [{'top_p' if k == 'p' else k: v for k, v in h.items()} for h in frozen.variants.get(name, [])]
+    return [{}, *named]
+
+@hs.composite
+def runs(draw):
+    name = draw(hs.sampled_from(PEERS))
+    g = torch.Generator().manual_seed(draw(hs.integers(0, 999)))
+    given = torch.rand(3, frozen.L, generator=g) < torch.tensor([[0.], [.3], [.8]])
+    given[:, 5] = False
+    x = torch.where(given, torch.randint(frozen.M, given.shape, generator=g), frozen.M)
+    hyper = own(name) | draw(hs.sampled_from(settings_of(name)))
+    return name, hyper, x, draw(hs.integers(1, 30)), draw(hs.integers(0, 2**40))
+
+@settings(max_examples=120)
+@given(runs())
+def test_prompt_budget_trace_and_rows_are_kept(case):
+    name, hyper, x, budget, seed = case
+    rule, model, M = policy(name, **hyper), frozen.net, frozen.M
+    model.reset()
+    try: out = sample(model, rule, budget, 3, seed, prompt=x, trace=True)
+    except ValueError as e:                                # too small a budget, blocks that do not fit
+        assert 'budget' in str(e) or 'block_length' in str(e)
+        return
+    passes, t, fixed = sum(model.rows), out.trace, x != M
+    assert not (out.tokens == M).any() and (t.x[:, fixed] == x[fixed]).all()
+    if not (own(name) or name == 'wino'): assert out.n_forward.sum() == passes     # it counts what ran
+    if rule.matched: assert out.n_forward.max() <= budget
+    else: assert (out.n_forward <= (~fixed).sum(1)).all()
+    changed = t.x[1:] != t.x[:-1]
+    assert not (changed & ~t.remasked & ~t.unmasked).any()  # nothing changes that no flag explains
+    assert not (t.remasked | t.unmasked)[:, fixed].any()
+    row = seed % 3
+    alone = sample(model, rule, budget, range(row, row + 1), seed, prompt=x[row])
+    assert torch.equal(alone.tokens[0], out.tokens[row])
+    assert alone.n_forward[0] == out.n_forward[row]
+
+@pytest.mark.parametrize('name', PEERS)
+def test_a_rule_says_whether_it_reads_qualities(name):
+    "One that does is refused by a model without a head, before any pass"
+    headless = copy.copy(frozen.net)
+    headless.quality, headless.quality_of = None, None
+    for hyper in settings_of(name):
+        rule = policy(name, **own(name), **hyper)
+        if rule.reads_quality:
+            with pytest.raises(ValueError, match='quality head'): sample(headless, rule, 24, 1, length=12)
+        else: sample(headless, rule, 24, 1, length=12)
+
+# ---- Doors
+
+NUMBERS = [(name, k, p) for name in PEERS for k, p in parameters(policies()[name]).items()
+           if isinstance(p.default, (int, float)) and not isinstance(p.default, bool)
+           or p.default is None and k not in ('tau', 'n_remask')]
+# above 1 without being whole
+MORE_THAN_ONE = {'temperature', 'loop_temperature', 'choice_temperature', 'alg_temp', 'noise', 'tau', 'gamma',
+                 'kl', 'A', ('p2', 'eta')}
+
+@pytest.mark.parametrize('name, k, p', NUMBERS, ids=[f'{name}-{k}' for name, k, _ in NUMBERS])
+def test_a_number_out_of_range_is_named(name, k, p):
+    for v in (math.nan, -1, 1.5):
+        if v == 1.5 and MORE_THAN_ONE & {k, (name, k)}:
+            policy(name, **own(name), **{k: v})
+            continue
+        with pytest.raises(ValueError, match=k): policy(name, **own(name), **{k: v})
+
+ODD = [0, 1, 2, 7, .25, .999, 1e-9, 1e9, 2**40, math.inf, True, None, 'x', '', (), [1],
+       torch.tensor(.5)]
+
+@settings(max_examples=120)
+@given(hs.sampled_from(PEERS), hs.data())
+def test_whatever_comes_through_the_door_ends_in_a_text_or_in_a_sentence(name, data):
+    options = {k: p for k, p in parameters(policies()[name]).items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    k = data.draw(hs.sampled_from(sorted(options)))
+    v = data.draw(hs.sampled_from(ODD))
+    try: rule = policy(name, **own(name) | {k: v})
+    except (ValueError, KeyError, FileNotFoundError) as e:
+        assert k in str(e)
+        return
+    assert isinstance(rule, Policy)
+    try: out = sample(frozen.net, rule, 8, 2)
+    except ValueError as e: assert str(e)
+    else: assert not (out.tokens == frozen.M).any()
