@@ -12,8 +12,8 @@ from typing import Annotated, Optional
 import torch, typer
 from rich.table import Table
 import navira
-from navira.cli.app import main, out
-from navira.samples import Samples
+from navira.cli.app import main, show
+from navira.sampling import Samples
 from navira.replay import Trace
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()  # noqa: E501
@@ -115,7 +115,7 @@ def measure(
             t.add_column(head, justify="left" if head in ("page", "what") else "right")
         for name, page in (
             ("one", one.replay(folder / "one.html")),
-            ("two", one.replay(folder / "two.html", other=two)),
+            ("two", one.replay(folder / "two.html", beside=two)),
         ):
             found = timed(browser, page, steps)
             load = statistics.median(found.pop("load"))
@@ -129,7 +129,7 @@ def measure(
                     f"{statistics.quantiles(ms, n=20)[-1]:.1f}",
                     f"{max(ms):.1f}",
                 )
-        out.print(t)
+        show(t)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,27 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
 from rich.table import Table
 
-from .app import (
-    _bar, _Imports, _not_empty, _numbers, _shown, _tell, _typed_policies, _writable, app, complete, err, out)
-from .generate import _device, _DType, _Head, _load, _MaskId, _Model, _Seed, _Shift, _utf8
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from .app import app, complete, Imports, shown, writable
+from .generate import DType, Head, MaskId, Model, Seed, Shift, typed
+
+# %% ../../nbs/cli/compare.ipynb #0ldbar00
+out, err = Console(markup=False), Console(stderr=True, markup=False)     # until `compare` is rewritten on frames
+
+def _tell(line, to=None, **style) -> None: (to or out).print(line, highlight=False, soft_wrap=True, **style)
+
+def _bar() -> Progress:
+    columns = (TextColumn('{task.description}', markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn('eta'), TimeRemainingColumn())
+    return Progress(*columns, console=err, transient=True)
+
+def _numbers(value: str) -> list[int]:
+    "Comma-separated whole numbers."
+    try: return [int(v) for v in value.split(',')]
+    except ValueError: pass
+    raise ValueError(f'--budgets {value}: expected whole numbers separated by commas, such as 16,32,64')
 
 # %% ../../nbs/cli/compare.ipynb #81df943b
 def _spread(lo: float, hi: float, digits: int) -> str:
@@ -155,12 +173,12 @@ def compare(
     budgets: Annotated[Optional[str], typer.Option(help=_BUDGETS)] = None,
     n: Annotated[Optional[int], typer.Option('-n', '--samples', help=_N)] = None,
     full: Annotated[bool, typer.Option('--full', help='More budgets and more texts, in several minutes.')] = False,
-    seed: _Seed = 0,
-    model: _Model = None,
-    head: _Head = None,
-    mask_id: _MaskId = None,
-    shift: _Shift = None,
-    dtype: _DType = None,
+    seed: Seed = 0,
+    model: Model = None,
+    head: Head = None,
+    mask_id: MaskId = None,
+    shift: Shift = None,
+    dtype: DType = None,
     reference: Annotated[str, typer.Option(help=_REFERENCE + '.')] = 'smollm2',
     folder: Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
     prompt: Annotated[Optional[str], typer.Option(help='How every text begins; nothing if not given.')] = None,
@@ -168,9 +186,10 @@ def compare(
     real: Annotated[Optional[str], typer.Option(help='Text file, folder or corpus for --task infill.')] = None,
     show: Annotated[int, typer.Option(help='Texts to print for each policy, at the largest budget.')] = 3,
     batch_size: Annotated[int, typer.Option(help='Texts in a forward pass.')] = 32,
-    own: _Imports = [],
+    own: Imports = [],
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
+    import navira
     import navira.experiments.old_sweep as ex_sweep
     from navira.base.checks import check_int
     from navira.experiments.old_sweep import Sweep
@@ -185,18 +204,17 @@ def compare(
     sizes = sorted(set(_numbers(budgets or (usual if full else '8,27' if task else '16,64'))))
     check_int('n', 1 if n is None else n, 1, 'the number of samples is')
     check_int('show', show, 0), check_int('seed', seed, -2**63)
-    _not_empty(reference=reference)
     if task is not None and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
     metrics = ('entropy',) if reference == 'none' else ('entropy', 'perplexity')
-    grid = Sweep(_entries(typed), 'compare', model, prompt=prompt and _utf8('--prompt', prompt), budgets=tuple(sizes),
+    grid = Sweep(_entries(typed), 'compare', model, prompt=prompt, budgets=tuple(sizes),
                     n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics,
                     task=task, real=real)
     every = typed.strip() == 'all'
     if every: grid = replace(grid, entries=_going(grid.entries, lambda rule: check_budget(rule, max(sizes)), skip=True))
     ex_sweep.cells(grid)
     _findable(reference)
-    _writable(folder)
-    net = _load(model, _device('auto'), dtype, head, mask_id=mask_id, shift=shift)
+    writable(folder)
+    net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     if policies is None and getattr(net, 'quality', True) is None:
         grid = replace(grid, entries=_entries(','.join(['backbone', 'llada-low-confidence', *mine])))
     runnable = _going(grid.entries, partial(check_fits, net), skip=every)
@@ -208,10 +226,10 @@ def compare(
     _report(folder, st, grid, cells, net, free, judge and judge.name, show)
 
 def _entries(policies: str) -> tuple: # of a sweep
-    import navira.registry as s_registry
     from navira.experiments.old_sweep import Entry
-    which = _typed_policies(policies, s_registry.policies())
-    return tuple(Entry(name, label, given) for label, (name, given) in which.items())
+    from navira.registry import policies as known, split_typed
+    names = list(known()) if policies.strip() == 'all' else [p.strip() for p in policies.split(',')]
+    return tuple(Entry(split_typed(p)[0], p, typed(p).hyper) for p in names)
 
 def _texts(full: bool, net) -> int: # a cell
     return 12 if not full else 32 if net.length <= 128 else 16
@@ -288,7 +306,7 @@ def _first_texts(folder: Path, grid, net) -> None:
 
 def _print_text(head: str, texts: list[str]) -> None:
     _tell(f'\n{head}', style='bold')
-    for t in texts: _tell(t if '-+-' in t else _shown('· ' + ' '.join(t.split())))     # a drawn grid, or a text
+    for t in texts: _tell(t if '-+-' in t else shown('· ' + ' '.join(t.split())))     # a drawn grid, or a text
 
 # %% ../../nbs/cli/compare.ipynb #f3906d4b
 @contextmanager

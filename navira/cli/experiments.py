@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .app import _bar, _hypers, _Imports, _message, _not_empty, _tell, _writable, app, err, out
-from .compare import _measuring, _REFERENCE, _sampling, _stoppable
+from .app import app, hypers, Imports, writable
+from .compare import _bar, _measuring, _REFERENCE, _sampling, _stoppable, _tell, err, out
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 _STORE = 'A store that `navira sweep` made; the newest in runs/ if not given.'
@@ -40,13 +40,13 @@ def sweep(
     store: Annotated[Optional[Path], typer.Option(help=_SWEEP_STORE)] = None,
     dry_run: Annotated[bool, _DryRun] = False,
     hyper: _SweepFields = [],
-    own: _Imports = [],
+    own: Imports = [],
 ) -> None:
     "Sample policies x budgets x seeds into a store, or go on where that stopped."
     from navira.experiments.old_sweep import cells, read_sweep
     from navira.experiments.old_run import run
     from navira.experiments.frames import RUNS
-    grid = read_sweep(config, **_hypers(hyper))
+    grid = read_sweep(config, **hypers(hyper))
     store = store or RUNS / grid.name
     if dry_run: return _estimate(grid, store)
     cells(grid)
@@ -63,7 +63,7 @@ def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
     try: net = net or at_hand(grid)
     except (OSError, ValueError) as e:
         missing = e
-        _tell(f'hours are unknown: {_message(e)}', err)
+        _tell(f'hours are unknown: {e}', err)
     st = _same_sweep(grid, store, net)
     with _bar() as b:
         tell = _measuring(b) if err.is_terminal else _line
@@ -95,7 +95,7 @@ def _judging(grid, net, fresh: bool = False) -> float: # seconds a text
     if not err.is_terminal: err.print('timing the reference model, if it was not timed here before')
     try:
         with err.status('timing the reference model'): return judging(grid, net, fresh=fresh)
-    except (ImportError, OSError, ValueError) as e: _tell(f'time to judge is unknown: {_message(e)}', err)
+    except (ImportError, OSError, ValueError) as e: _tell(f'time to judge is unknown: {e}', err)
     return math.nan
 
 def _here(hours: float) -> str:
@@ -136,12 +136,11 @@ def evaluate(
     endpoint: Annotated[Optional[str], typer.Option(help=_ENDPOINT)] = None,
     scored: Annotated[Optional[int], typer.Option(help='Texts of each cell that it judges.')] = None,
     small: Annotated[Optional[Path], typer.Option('--compact', help=_COMPACT)] = None,
-    own: _Imports = [],
+    own: Imports = [],
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
     from navira.experiments.measure import evaluate_store
     from navira.experiments.frames import compact, empty
-    _not_empty(metrics=metrics, reference=reference, endpoint=endpoint)
     st = _named(store, folder)
     if small: empty(small)
     which = None if metrics is None else [m.strip() for m in metrics.split(',')]
@@ -195,21 +194,20 @@ def report(
     reference: Annotated[Optional[str], typer.Option(help=_WHOSE + _OF_CONFIG)] = None,
     eos: Annotated[Optional[str], typer.Option(help=_EOS + _OF_CONFIG)] = None,
     everything: Annotated[bool, typer.Option('--print', help='Print every table, not the claims alone.')] = False,
-    own: _Imports = [],
+    own: Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.frames import RUNS
     read = {k: v for k, v in dict(reference=reference, eos=eos).items() if v is not None}
-    _not_empty(**read)
     st = _named(store, at)
     home = RUNS / st.folder.name if st.record.get('copy') else st.folder     # a small copy is committed
-    folder = _writable(folder or home / 'report')
+    folder = writable(folder or home / 'report')
     import navira.experiments.report as f_report
     import navira.experiments.old_results as f_results
     from navira.experiments.old_results import Missing
     import navira.experiments.judged     # noqa: F401  adds its table and figure
     try: results = f_results.read(st, **read)
-    except Missing as e: raise ValueError(_message(e)) from None
+    except Missing as e: raise ValueError(e) from None
     printed = everything or not f_report.of_paper(results)
     first, *more = f_report.report(results, folder, SimpleNamespace(print=_wide) if printed else None)
     if not printed: out.print(_verdicts(results))
@@ -223,7 +221,7 @@ _RETRY, _COUNT = 'Ask again where the answer was no five marks.', 'Say how many 
 def judge(
     store: _StoreArg = None,
     folder: _StoreOption = None,
-    own: _Imports = [],
+    own: Imports = [],
     base_url: Annotated[Optional[str], typer.Option(help=_SERVER)] = None,
     model: Annotated[str, typer.Option(help='The judge, as the server calls it.')] = 'Qwen3-235B-A22B-Instruct-2507',
     limit: Annotated[Optional[int], typer.Option(help='Texts of each cell; all if not given.')] = None,

@@ -7,273 +7,241 @@ __all__ = []
 
 # %% ../../nbs/cli/generate.ipynb #4cb61dbe
 import json
-from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from .app import _bar, _Imports, _page, _shown, _tell, _wanted_policy, app, complete, err
+from .app import app, check_page, complete, hypers, Imports, shown, tell
 
 # %% ../../nbs/cli/generate.ipynb #b6c4b2fe
-def _embedded(model: str | None) -> str | None: return None if model == 'embedded' else model
+Model = Annotated[str | None, typer.Option(
+    help="Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given.")]
+Head = Annotated[Path | None, typer.Option(
+    help="Folder of `navira finetune --lora`: the model's quality head.")]
+MaskId = Annotated[int | None, typer.Option(
+    help='Token id of the mask; what a model of the transformers library says itself if not '
+         'given.')]
+Shift = Annotated[bool | None, typer.Option(
+    '--shift/--aligned',
+    help='Such a model predicts, at each position, the next token or the one there; as its family '
+         'does if not given.')]
+Device = Annotated[str, typer.Option(help='cpu, cuda, or auto.')]
+DType = Annotated[str | None, typer.Option(
+    help="Precision of the network: fp32, bf16 or fp16; the model's if not given.")]
+PolicyName = Annotated[str | None, typer.Option(
+    '--policy', '-p', autocompletion=complete,
+    help='Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, '
+         'what reads best, or llada-low-confidence for a model without a quality head.')]
+Sets = Annotated[list[str], typer.Option(
+    '--set', help='A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.')]
+Seed = Annotated[int, typer.Option(help='Same seed, same texts.')]
+AsJson = Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')]
 
-_MODEL = "Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given."
-_DTYPE = "Precision of the network: fp32, bf16 or fp16; the model's if not given."
-_SET = 'A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.'
-_POLICY = ('Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, what reads best, or '
-           'llada-low-confidence for a model without a quality head.')
-_MASK_ID = "Token id of the mask; what a model of the transformers library says itself if not given."
-_SHIFT = 'Such a model predicts, at each position, the next token or the one there; as its family does if not given.'
+# %% ../../nbs/cli/generate.ipynb #9056a551
+class Choice(NamedTuple):
+    "A policy as one types it."
+    label: str
+    rule: Any                # its `Policy`
+    hyper: dict[str, Any]    # what was given
 
-_Model = Annotated[Optional[str], typer.Option(callback=_embedded, help=_MODEL)]
-_Head = Annotated[Optional[Path], typer.Option(help="Folder of `navira finetune --lora`: the model's quality head.")]
-_Sets = Annotated[list[str], typer.Option('--set', help=_SET)]
-_MaskId = Annotated[Optional[int], typer.Option('--mask-id', help=_MASK_ID)]
-_Shift = Annotated[Optional[bool], typer.Option('--shift/--aligned', help=_SHIFT)]
-_Device = Annotated[str, typer.Option(help='cpu, cuda, or auto.')]
-_DType = Annotated[Optional[str], typer.Option('--dtype', help=_DTYPE)]
-_Policy = Annotated[Optional[str], typer.Option('--policy', '-p', help=_POLICY, autocompletion=complete)]
-_Seed = Annotated[int, typer.Option(help='Same seed, same texts.')]
-_AsJson = Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')]
-
-def _device(name: str):
-    from navira.models.load import check_device
-    return check_device(name)
-
-def _load(model: str | None, device: str, dtype: str | None, head: Path | None = None, **how): # `mask_id`, `shift`
-    from navira.models.load import load
-    return load(model, device, dtype=dtype, head=head, **how)
-
-def _ruled(label: str, pairs: list[str], budget: int | None) -> tuple[str, Any, dict[str, Any]]:
-    "A policy as one types it: that, its rule, its hyper-parameters. ValueError for a budget that pays for no step."
+def typed(label: str, sets: list[str] = []) -> Choice: # sets: of --set
+    "ValueError or KeyError for a policy, a hyper-parameter or a value that is none."
     import navira.peers     # noqa: F401  policies register themselves when imported
-    import navira.registry as s_registry
-    from navira.sampling import check_budget
-    name, given = _wanted_policy(label, pairs, s_registry.policies())
-    rule = s_registry.policy(name, **given)
-    if budget is not None: check_budget(rule, budget)
-    return label, rule, given
+    from navira.registry import policy, split_typed
+    name, pairs = split_typed(label)
+    hyper = hypers([*pairs, *sets])
+    return Choice(label, policy(name, **hyper), hyper)
 
-def _default(net, pairs: list[str], budget: int | None) -> tuple[str, Any, dict[str, Any]]:
-    "As `_ruled`, of what the model takes if no policy is named; --set replaces its hyper-parameters."
+def default(net, sets: list[str]) -> Choice:
+    "What the model takes if no policy is named; --set replaces its hyper-parameters."
     from navira.sampling import default_policy
     name, usual = default_policy(net)
-    said = {p.partition('=')[0].strip() for p in pairs}
-    own = [f'{k}={str(v).removeprefix("0")}' for k, v in usual.items() if k not in said]
-    return _ruled(':'.join([name, *filter(None, ['+'.join(own)])]), pairs, budget)
+    given = hypers(sets)
+    own = [f'{k}={v}'.replace('=0.', '=.') for k, v in usual.items() if k not in given]
+    return typed(f'{name}:{"+".join(own)}'.rstrip(':'), sets)
 
-def _utf8(option: str, text: str) -> str:
-    try: text.encode()
-    except UnicodeEncodeError as e:
-        raise ValueError(f'{option}: not UTF-8 at character {e.start}; expected a text') from None
-    return text
+# %% ../../nbs/cli/generate.ipynb #3e6ea96f
+def prompts_in(file: Path | None) -> list[str]:
+    "Those of a file; ValueError where it has none."
+    if file is None: return []
+    try:
+        lines = file.read_text(encoding='utf-8-sig').split('\n')
+        prompts = [line for line in lines if line.strip()]
+        if file.suffix == '.jsonl': prompts = [json.loads(line)['prompt'] for line in prompts]
+        if not prompts: raise ValueError('no prompt in it')
+    except (ValueError, LookupError, TypeError, RecursionError) as e:
+        raise ValueError(f'--prompts {file}: {e}; expected UTF-8, a prompt a line, or in .jsonl '
+                         'an object with a "prompt"') from None
+    return prompts
 
-def _lines_of(file: Path) -> list[tuple[int, str]]: # number and text of each line that is not empty
-    if not file.is_file():
-        why = 'expected a file, of a prompt a line' if file.exists() else 'not found'
-        raise FileNotFoundError(f'--prompts {file}: {why}')
-    try: lines = file.read_text(encoding='utf-8-sig').split('\n')
-    except UnicodeDecodeError as e: raise ValueError(f'--prompts {file}: not UTF-8 at byte {e.start}') from None
-    return [(i, line.removesuffix('\r')) for i, line in enumerate(lines, 1) if line.strip()]
+# %% ../../nbs/cli/generate.ipynb #282775c7
+def check_blanks(net, texts: list[str]) -> None:
+    "ValueError for a text without a blank."
+    from navira.prompts import read_prompts
+    for text in texts:
+        ids = read_prompts(net, text)[0].ids
+        if net.mask_id not in ids:
+            raise ValueError(f'--infill {text!r}: no blank in it; expected one, as in '
+                             "'The [MASK*12] of the house'")
 
-def _prompts_of(given: list[str], file: Path | None) -> list[str]:
-    "Prompts that were typed, and those of a file: a text a line, or in .jsonl an object with `prompt`."
-    found = [_utf8('--prompt', p) for p in given]
-    if file is None: return found
-    read = _of_json if file.suffix == '.jsonl' else lambda line, where: line
-    found += [read(line, f'--prompts {file}: line {i}') for i, line in _lines_of(file)]
-    if not found: raise ValueError(f'--prompts {file}: no prompt in it; expected one a line')
-    return found
+def warn_unread(net, texts: list[str]) -> None:
+    "A warning for a text that falls into more pieces than it has letters."
+    for text in texts if net.tokenizer else ():
+        pieces = net.tokenizer.encode(text, add_special_tokens=False)
+        if len(pieces) > len(text):
+            tell(f'navira: warning: the model read {shown(text)!r:.60} as {len(pieces)} pieces, '
+                 'more than it has letters: it was hardly trained on such a text')
 
-def _of_json(line: str, where: str) -> str:
-    try: return _utf8(where, json.loads(line)['prompt'])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f'{where}: expected a JSON object with a text "prompt"') from None
+def as_chat(net, prompts: list[str], new: int | None) -> tuple:
+    "For answers: the model, what its template makes of the prompts, tokens to write."
+    from navira.chatting import answer_length, answering, chat_ids
+    ids = [chat_ids(net, prompt) for prompt in prompts]
+    return answering(net), ids, new or min(answer_length(net, row) for row in ids)
 
 # %% ../../nbs/cli/generate.ipynb #757d625f
-def _print_samples(res, about: dict[str, Any], rule, prompts: list[str], as_json: bool, answers: bool = False) -> None:
-    "The texts: for a reader, or as JSON lines."
-    free = '' if rule.matched else ' (this policy keeps to no budget)'
-    for i, text in enumerate(_texts(res, answers)):
-        ran = res.n_forward[i].item()
-        head = f'--- {about["policy"]}, {ran} forward passes run, {res.charged} charged{free}, '
-        tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a shorter text
-        shown = tokens if text is None else text
-        if not as_json: print(_shown(f'{head}seed {res.seed}, sample {res.first + i}\n{shown}\n')); continue
-        start = dict(text=text) | (dict(prompt=prompts[i]) if prompts else {}) | about
-        run = dict(budget=res.budget, steps=res.n_steps, seed=res.seed, sample=res.first + i, n_forward=ran,
-                   charged=res.charged)
-        print(json.dumps(start | run | dict(tokens=tokens)))
+def print_samples(
+    res, # of `sample`
+    choice: Choice,
+    prompts, # of each text, or none
+    as_json,
+    answers=False, # without the prompts
+):
+    "Texts for a reader, or as JSON lines."
+    texts = [None] * len(res)
+    if res.tokenizer: texts = res.new_texts if answers else res.texts
+    free = '' if choice.rule.matched else ' (this policy keeps to no budget)'
+    for i, text in enumerate(texts):
+        ran, number = int(res.n_forward[i]), res.first + i
+        tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text
+        if as_json:
+            start = dict(prompt=prompts[number]) if prompts else {}
+            print(json.dumps(dict(text=text) | start | dict(
+                policy=choice.label, hyper=choice.hyper, budget=res.budget, steps=res.n_steps,
+                seed=res.seed, sample=number, n_forward=ran, charged=res.charged, tokens=tokens)))
+        else:
+            print(f'--- {choice.label}, {ran} forward passes run, {res.charged} charged{free}, '
+                  f'seed {res.seed}, sample {number}')
+            print(shown(f'{tokens if text is None else text}\n'))
 
-def _texts(res, answers: bool) -> list[str | None]: # None: the model has no tokenizer
-    if res.tokenizer is None: return [None] * len(res)
-    return res.new_texts if answers else res.texts
+# %% ../../nbs/cli/generate.ipynb #5c4f62d8
+def in_batches(
+    sample, # `navira.sample` of a model, a budget and a seed
+    rule, # a `Policy`
+    prompts, # of each text, as `sample` takes them, or none
+    n, # texts
+    size, # of a batch
+    traced, # the first text, which is then alone
+):
+    "`Samples`, one after the other. KeyboardInterrupt says how many texts there are."
+    edges = [0, *range(1 if traced else size, n, size), n]
+    for first, end in pairwise(edges):
+        some = prompts[first:end] or None
+        try: yield sample(rule, n=range(first, end), prompt=some, trace=traced and not first)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f'stopped with {first} of {n} texts') from None
+
+# %% ../../nbs/cli/generate.ipynb #4f952247
+Text = Annotated[str | None, typer.Argument(
+    help='How the text begins; <|mask|> in it is a blank to fill.')]
+Prompt = Annotated[list[str], typer.Option(
+    help='The same, and may be repeated: -n texts of each.')]
+Prompts = Annotated[Path | None, typer.Option(
+    exists=True, dir_okay=False,
+    help='File with a prompt a line, or .jsonl with a "prompt" in each object.')]
+Infill = Annotated[list[str], typer.Option(
+    help='A whole text with blanks, [MASK*12] for twelve tokens; may be repeated.')]
+Chat = Annotated[bool, typer.Option(
+    '--chat', help="Prompts are what a user says; the model's chat template is put round them, "
+                   'and its answers are printed.')]
+Budget = Annotated[int, typer.Option(help='Forward passes.')]
+Number = Annotated[int, typer.Option(
+    '-n', '--samples', help='Number of texts, of each prompt.')]
+Length = Annotated[int | None, typer.Option(
+    help="Tokens in a text; the model's length if not given.")]
+NewTokens = Annotated[int | None, typer.Option(
+    help='Instead: tokens to write after each prompt.')]
+BlockLength = Annotated[int | None, typer.Option(
+    help='Write so many tokens at a time, left to right.')]
+Eos = Annotated[str, typer.Option(
+    help='After a token that ends a text: cut, keep, or suppress it.')]
+Replay = Annotated[Path | None, typer.Option(
+    help='Also write an HTML replay of the first text here.')]
+Beside = Annotated[str | None, typer.Option(
+    help='Another policy, or NAME:key=value, shown beside it in the replay: same prompt, seed, '
+         'budget; its own defaults.')]
 
 # %% ../../nbs/cli/generate.ipynb #9530b909
+NO_CHAT = ('--chat: expected what the user says, as in --chat "Why is the sky blue?", and no '
+           '--infill')
+
 @app.command()
 def generate(
-    text: Annotated[Optional[str], typer.Argument(
-        help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
-    prompt: Annotated[list[str], typer.Option(help='The same, and may be repeated: -n texts of each.')] = [],
-    prompts: Annotated[Optional[Path], typer.Option(help='File with a prompt a line, or .jsonl with a "prompt" '
-                                                    'in each object.')] = None,
-    infill: Annotated[list[str], typer.Option(help='A whole text with blanks, [MASK*12] for twelve tokens; '
-                                              'may be repeated.')] = [],
-    chat: Annotated[bool, typer.Option('--chat', help="Prompts are what a user says; the model's chat template is "
-                                       'put round them, and its answers are printed.')] = False,
-    policy: _Policy = None,
-    budget: Annotated[int, typer.Option(help='Forward passes.')] = 128,
-    n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts, of each prompt.')] = 1,
-    seed: _Seed = 0,
-    length: Annotated[Optional[int], typer.Option(help="Tokens in a text; the model's length if not given.")] = None,
-    max_new_tokens: Annotated[Optional[int], typer.Option(help='Instead: tokens to write after each prompt.')] = None,
-    block_length: Annotated[Optional[int], typer.Option(help='Write so many tokens at a time, left to right.')] = None,
-    eos: Annotated[str, typer.Option(help='After a token that ends a text: cut, keep, or suppress it.')] = 'cut',
-    model: _Model = None,
-    head: _Head = None,
-    mask_id: _MaskId = None,
-    shift: _Shift = None,
-    device: _Device = 'auto',
-    dtype: _DType = None,
-    hyper: _Sets = [],
-    as_json: _AsJson = False,
-    replay: Annotated[Optional[Path], typer.Option(help='Also write an HTML replay of the first text here.')] = None,
-    beside: Annotated[Optional[str], typer.Option(help='Another policy, or NAME:key=value, shown beside it in the '
-                                                  'replay: same prompt, seed, budget; its own defaults.')] = None,
-    own: _Imports = [],
+    text: Text = None, prompt: Prompt = [], prompts: Prompts = None, infill: Infill = [],
+    chat: Chat = False,
+    policy: PolicyName = None, budget: Budget = 128,
+    n: Number = 1, seed: Seed = 0,
+    length: Length = None, max_new_tokens: NewTokens = None, block_length: BlockLength = None,
+    eos: Eos = 'cut',
+    model: Model = None, head: Head = None, mask_id: MaskId = None, shift: Shift = None,
+    device: Device = 'auto', dtype: DType = None,
+    hyper: Sets = [], as_json: AsJson = False,
+    replay: Replay = None, beside: Beside = None,
+    own: Imports = [],
 ) -> None:
     "Write texts."
-    from navira.base.checks import check_int
+    import navira
     from navira.prompts import check_memory
-    from navira.sampling import check_fits
-    named = None if policy is None else _ruled(policy, hyper, budget)
-    starts = _told(_prompts_of([*([] if text is None else [text]), *prompt], prompts), infill, chat, length)
-    others = [] if beside is None else [(*_ruled(beside, [], budget)[:2], 1)]
-    _check_generate(n, seed, length, replay, beside)
-    if block_length is not None: check_int('block_length', block_length, 1)
-    net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
-    _check_blanks(net, infill)
-    _say_read(net, starts)
-    label, first, given = named or _default(net, hyper, budget)
-    runs = [(label, first, n * (len(starts) or 1)), *others]
-    for _, rule, _ in runs: check_fits(net, rule, length)
-    check_memory(runs[0][-1], length or net.length)
-    texts: list[str] = [p for p in starts for _ in range(n)]
-    asked: list[Any] = texts
-    if chat: net, asked, max_new_tokens = _templated(net, texts, max_new_tokens)
-    how = dict(max_new_tokens=max_new_tokens, block_length=block_length, eos=eos)
-    done, total = list[Any](), runs[0][-1]
-    try:
-        for res in _sampled(net, *runs[0], budget, seed, length, asked, replay, how):
-            some = texts[res.first:res.first + len(res)]
-            _print_samples(res, dict(policy=label, hyper=given), first, some, as_json, answers=chat)
-            done.append(res)
-        other = [next(_sampled(net, *r, budget, seed, length, asked, replay, how)) for r in runs[1:]]
-    except KeyboardInterrupt:
-        _tell(f'navira: stopped with {sum(map(len, done))} of {total} texts', err, style='bold')
-        raise typer.Exit(130) from None
-    if replay: _write_replay(replay, net, [done[0], *other], label, beside)
-
-def _templated(net, texts: list[str], new: int | None) -> tuple[Any, list[list[int]], int]: # model, prompts, tokens
-    from navira.chatting import answer_length, answering, chat_ids
-    asked = [chat_ids(net, p) for p in texts]
-    return answering(net), asked, new or min(answer_length(net, ids) for ids in asked)
-
-def _told(starts: list[str], infill: list[str], chat: bool, length: int | None) -> list[str]:
-    "All prompts. ValueError for options that do not go together."
-    if chat and (infill or length is not None):
-        raise ValueError(f'--chat and {"--infill" if infill else "--length"}: expected one of them; '
-                         '--max-new-tokens says how long an answer may be')
-    if chat and not starts: raise ValueError('--chat: expected what the user says, as in --chat "Why is the sky blue?"')
-    return starts + [_utf8('--infill', t) for t in infill]
-
-def _check_blanks(net, infill: list[str]) -> None:
-    "ValueError for a text to fill in without a blank, as this model writes them: `[MASK*12` is none."
-    from navira.prompts import read_prompts
-    for text, p in zip(infill, read_prompts(net, infill) if infill else ()):
-        if not (p.ids == net.mask_id).any():
-            raise ValueError(f"--infill {text!r}: no blank in it; expected one, as in 'The [MASK*12] of the house'")
-
-def _say_read(net, texts: list[str]) -> None:
-    "A warning for a text in letters that the tokenizer does not know."
-    tok = net.tokenizer
-    for text in texts if tok else ():
-        pieces = tok.encode(text, add_special_tokens=False).tokens
-        unknown = pieces.count(getattr(tok.model, 'unk_token', None))
-        if unknown or len(pieces) > len(text):
-            how = f'{unknown} of them unknown' if unknown else 'more than it has letters'
-            _tell(f'navira: warning: the model read {_shown(text)!r:.60} as {len(pieces)} pieces, {how}: it was hardly '
-                  'trained on such a text', err)
-
-def _check_generate(n: int, seed: int, length, replay: Path | None, beside: str | None) -> None:
-    "What can be wrong before a model is loaded."
-    from navira.base.checks import check_int
-    check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
-    if length is not None: check_int('length', length, 1)
-    _page(replay)
-    if beside is not None and not replay:
-        raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that shows both')
-
-def _sampled(net, label: str, rule, n: int, budget: int, seed: int, length, starts: list, replay, how) -> Iterator:
-    "Texts of one policy, some at a time; the first are traced if they are to be replayed."
-    from navira.prompts import start_ids
-    from navira.sampling import block_steps, sample
-    first = starts[:n] or None
-    ids = start_ids(net, n, length, first, how['max_new_tokens'])
-    sizes = (ids >= 0).sum(1)
-    if replay and net.tokenizer is None:
-        raise ValueError(f'--replay {replay}: this model has no tokenizer, and a replay shows texts; '
-                         'leave it out, the ids are printed')
-    if replay and sizes.min() < sizes.max():
-        raise ValueError(f'--replay {replay}: the texts have {sizes.min()} to {sizes.max()} tokens, '
-                         'and a replay is of one length; give one prompt, or --length')
-    blocks = sum(block_steps(rule, budget, ids == net.mask_id, how['block_length']))
-    with _bar() as b:
-        task, size = b.add_task(label, total=blocks * n), 32 if net.device.type == 'cpu' else 256
-        tell = lambda texts: b.advance(task, len(texts))
-        for k in range(0, n, size):
-            some = first and first[k:k + size]
-            res = sample(net, rule, budget, range(k, min(k + size, n)), seed, length, some, progress=tell,
-                         trace=replay is not None and k == 0, **how)
-            b.stop()     # what is printed now goes where standard output goes
-            yield res
-            b.start()
-
-def _write_replay(path: Path, net, done, policy: str, beside: str | None) -> None:
-    res, *other = done
-    title = f'{"" if other else policy + ", "}budget {res.budget}, seed {res.seed}'
     from navira.tasks.sudoku import boxes_of
-    pair = dict(other=other[0], names=(policy, beside)) if other else {}
-    res.replay(path, title=title, boxes=boxes_of(net), **pair)
-    _tell(f'replay: {path}', err)
+    choice = typed(policy, hyper) if policy else None
+    other = typed(beside) if beside else None
+    check_page(replay)
+    if beside and not replay:
+        raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that '
+                         'shows both')
+    starts = [*filter(None, [text]), *prompt, *prompts_in(prompts), *infill]
+    if chat and (infill or not starts): raise ValueError(NO_CHAT)
+    net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
+    check_blanks(net, infill)
+    warn_unread(net, starts)
+    choice = choice or default(net, hyper)
+    check_memory(n * max(len(starts), 1), length or net.length)
+    each = [start for start in starts for _ in range(n)]
+    asked: list = each
+    if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
+    sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,
+                     max_new_tokens=max_new_tokens, block_length=block_length)
+    size = 32 if net.device.type == 'cpu' else 256
+    for res in in_batches(sample, choice.rule, asked, len(each) or n, size, bool(replay)):
+        print_samples(res, choice, each, as_json, chat)
+        if not replay or res.first: continue
+        right = other and sample(other.rule, n=1, prompt=asked[:1] or None, trace=True)
+        res.replay(replay, title=f'budget {budget}, seed {seed}', other=right,
+                   names=(choice.label, beside or ''), boxes=boxes_of(net))
+        tell(f'replay: {replay}')
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b
+Blanks = Annotated[str, typer.Argument(help='A text with blanks, each written ___.')]
+Fillings = Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')]
+Tokens = Annotated[int | None, typer.Option(
+    help='Tokens a blank; if not given, one to three for ___.')]
+Passes = Annotated[int | None, typer.Option(
+    help='Forward passes; `navira.fill` chooses if not given.')]
+
 @app.command()
 def fill(
-    text: Annotated[str, typer.Argument(help='A text with blanks, each written ___.')],
-    n: Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')] = 1,
-    tokens: Annotated[Optional[int], typer.Option(help='Tokens a blank; if not given, one to three for ___.')] = None,
-    policy: _Policy = None,
-    budget: Annotated[Optional[int], typer.Option(help='Forward passes; `navira.fill` chooses if not given.')] = None,
-    seed: _Seed = 0,
-    model: _Model = None,
-    head: _Head = None,
-    mask_id: _MaskId = None,
-    shift: _Shift = None,
-    device: _Device = 'auto',
-    dtype: _DType = None,
-    hyper: _Sets = [],
-    as_json: _AsJson = False,
-    own: _Imports = [],
+    text: Blanks, n: Fillings = 1, tokens: Tokens = None,
+    policy: PolicyName = None, budget: Passes = None, seed: Seed = 0,
+    model: Model = None, head: Head = None, mask_id: MaskId = None, shift: Shift = None,
+    device: Device = 'auto', dtype: DType = None,
+    hyper: Sets = [], as_json: AsJson = False, own: Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
-    from navira.base.checks import check_int
-    named = None if policy is None else _ruled(policy, hyper, budget)
-    check_int('n', n, 1, 'the number of samples is'), check_int('seed', seed, -2**63)
-    for k, v in dict(tokens=tokens, budget=budget).items(): None if v is None else check_int(k, v, 1)
-    net = _load(model, _device(device), dtype, head, mask_id=mask_id, shift=shift)
-    label, rule, given = named or _default(net, hyper, budget)
-    res = navira.fill(_utf8('the text', text), n, tokens, net, rule, budget, seed)
-    _print_samples(res, dict(policy=label, hyper=given), rule, [text] * n, as_json)
+    choice = typed(policy, hyper) if policy else None
+    net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
+    choice = choice or default(net, hyper)
+    res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
+    print_samples(res, choice, [text] * n, as_json)

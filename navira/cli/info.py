@@ -9,134 +9,103 @@ __all__ = []
 import difflib
 import inspect
 import re
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
-from .app import _Imports, _message, app, err, out
-from .generate import _embedded, _load, _MaskId
-from .experiments import _estimate
+from .app import app, Imports, new_table, show
+from .generate import MaskId
 
 # %% ../../nbs/cli/info.ipynb #001060ad
-def _default(p: inspect.Parameter) -> str: return '(needed)' if p.default is p.empty else f'{p.default}'
+def default_of(p: inspect.Parameter) -> str:
+    return '(needed)' if p.default is p.empty else str(p.default)
 
-def _two_columns(*heads: str) -> Table:
-    return Table(*heads, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+def show_policy(name: str) -> None:
+    "What a policy does, and each hyper-parameter with its default, choices and meaning."
+    from navira.registry import about, choices, comments, parameters, policies
+    factory = policies()[name]
+    meanings = comments(factory)
+    does = re.split(r'\n\n(?:Parameters|Returns)\n---', inspect.getdoc(factory) or '')[0]
+    show(f'{name}: {does}')
+    for key, text in about(name).items():
+        if text: show(f'{key}: {text}')
+    table = new_table('--set', 'default', 'meaning')
+    for k, p in parameters(factory).items():
+        one_of = [f'one of {", ".join(choices(p))}'] if choices(p) else []
+        meaning = [meanings[k]] if k in meanings else []
+        table.add_row(k, default_of(p), '; '.join(one_of + meaning))
+    show(table)
 
-def _why_not(net, name: str) -> str: # '' if the model runs the policy
+# %% ../../nbs/cli/info.ipynb #23c0c7af
+def facts(net) -> dict:
+    "What a model is: its parts, and what sampling needs to know of it."
+    from navira.models.dit import MaskedLM, n_params
+    head = 'none (see `navira finetune`)'
+    if net.quality is not None: head = f'{n_params(net.quality):,} parameters'
+    if isinstance(net, MaskedLM):
+        size = f'{n_params(net.backbone):,} parameters'
+        return {'backbone': size, 'quality head': head} | vars(net.config)
+    tok = net.tokenizer
+    mask, *ends = [f'{i} {tok.id_to_token(i)!r}' if tok else f'{i}'
+                   for i in (net.mask_id, *net.eos_ids)]
+    predicts = 'the token after each position (shifted)' if net.shift else (
+               'the token at each position (aligned)')
+    return {'network': f'{type(net.net).__name__}, {n_params(net.net):,} parameters',
+            'quality head': head, 'words': f'{net.config.vocab_size:,}', 'mask': mask,
+            'predicts': predicts, 'length': f'{net.length} tokens',
+            'ends': ', '.join(ends) or 'no token ends a text',
+            'tokenizer': type(net.text_tokenizer).__name__ if tok else 'none'}
+
+def show_model(source: str, net) -> None:
+    table = new_table('checkpoint', '', show_header=False)
+    for key, fact in {'source': source, **facts(net)}.items(): table.add_row(key, str(fact))
+    show(table)
+
+# %% ../../nbs/cli/info.ipynb #a7e415e1
+def why_not(net, name: str) -> str: # '' if the model runs the policy
     from navira.registry import policy
     from navira.sampling import check_fits
     try: check_fits(net, policy(name))
-    except (ValueError, OSError) as e: return _message(e)
+    except (ValueError, OSError) as e: return str(e)
     return ''
 
-def _policies_table(net) -> Table:
-    "The policies that a model runs, the one that it takes by default first."
+def show_policies(net) -> None:
+    "The policies that a model runs, the default first; then those that it does not, and why."
     from navira.registry import choices, parameters, policies
     from navira.sampling import default_policy
-    t = _two_columns('policy', 'what it is, and its hyper-parameters (--set)')
+    table = new_table('policy', 'what it is, and its hyper-parameters (--set)')
     usual, _ = default_policy(net)
-    for name in sorted((k for k in policies() if not _why_not(net, k)), key=lambda k: k != usual):
-        f = policies()[name]
-        hypers = ' '.join(f'{k}={"|".join(choices(p)) or _default(p)}' for k, p in parameters(f).items())
-        does = (f.__doc__ or '').split('\n')[0]
-        t.add_row(Text(name, 'bold'), Text.assemble(does, '\n' * bool(does and hypers), (hypers, 'cyan')))
-        if name == usual: t.add_section()
-    return t
+    lacking = dict[str, list[str]]()     # by reason
+    for name in sorted(policies(), key=lambda k: k != usual):
+        if why := why_not(net, name):
+            lacking.setdefault(why, []).append(name)
+            continue
+        factory = policies()[name]
+        does = (factory.__doc__ or '').split('\n')[0]
+        hypers = ' '.join(f'{k}={"|".join(choices(p)) or default_of(p)}'
+                          for k, p in parameters(factory).items())
+        table.add_row(name, '\n'.join(filter(None, [does, hypers])), end_section=name == usual)
+    show(table)
+    for why, names in lacking.items(): show(f'not with this model: {", ".join(names)}: {why}\n')
+    show('The first policy is the default for this model. navira info POLICY says what each '
+         'hyper-parameter means, and NAME:key=value, as in --policy navira-onepass:score=both, '
+         'sets them.')
 
-def _one_policy(name: str) -> None:
-    "One policy: what it does, and each hyper-parameter with its default, its choices and its meaning."
-    from navira.registry import about, choices, comments, parameters, policies
-    factory = policies()[name]
-    said = comments(factory)
-    # the table below has the parameters
-    does = re.split(r'\n\n(?:Parameters|Returns)\n---', inspect.getdoc(factory) or 'no description')[0]
-    out.print(Text.assemble((name, 'bold'), f': {does}'))
-    for k, v in about(name).items():
-        if v: out.print(Text(f'{k}: {v}'))
-    t = _two_columns('--set', 'default', 'meaning')
-    for k, p in parameters(factory).items():
-        one_of = f'one of {", ".join(choices(p))}' if choices(p) else ''
-        meaning = '; '.join(filter(None, (one_of, said.get(k, ''))))
-        t.add_row(Text(k, 'bold'), Text(_default(p)), Text(meaning))
-    out.print(t)
-
-def _one_model(subject: str | None, net) -> None:
-    "A checkpoint: its source, its sizes, its configuration."
-    from navira.models.dit import MaskedLM, n_params
-    head = f'{n_params(net.quality):,} parameters' if net.quality is not None else 'none (see `navira finetune`)'
-    ours = isinstance(net, MaskedLM)
-    first = {'backbone': f'{n_params(net.backbone):,} parameters'} if ours else _sizes(net)
-    rest = vars(net.config) if ours else _facts(net)
-    t = Table('checkpoint', '', show_header=False, box=SIMPLE_HEAD, show_edge=False)
-    for k, v in ({'source': subject or 'embedded'} | first | {'quality head': head} | rest).items():
-        t.add_row(Text(k), Text(str(v)))
-    out.print(t)
-
-def _sizes(model) -> dict[str, str]: # of a `TransformersLM`
-    "Its network, in two parts; a matrix that embeds words and scores them counts once."
-    from navira.models.dit import n_params
-    net = model.net
-    vocabulary = {p for m in (net.get_input_embeddings(), net.get_output_embeddings()) for p in m.parameters()}
-    words = sum(p.numel() for p in vocabulary)
-    return dict(network=type(net).__name__, body=f'{n_params(net) - words:,} parameters',
-                vocabulary=f'{words:,} parameters')
-
-def _facts(model) -> dict[str, str]: # of a `TransformersLM`
-    "What sampling needs to know of it."
-    def named(i: int) -> str:
-        word = model.tokenizer and model.tokenizer.id_to_token(i)
-        return f'{i}' if word is None else f'{i} {word!r}'
-    predicts = 'the token after each position (shifted)' if model.shift else 'the token at each position (aligned)'
-    return dict(words=f'{model.config.vocab_size:,}', mask=named(model.mask_id), predicts=predicts,
-                length=f'{model.length} tokens', ends=', '.join(map(named, model.eos_ids)) or 'no token ends a text',
-                tokenizer='none' if model.tokenizer is None else type(model.text_tokenizer).__name__)
-
-_SUBJECT = 'A policy, or a folder, checkpoint or Hub id; the embedded model if not given.'
-_BENCH = 'Instead, time a step of sampling here, in a minute or two, and say how long a sweep would take.'
-_OF_BENCH = 'With --bench: which sweep. small (if not given), curves, ablations, one-gpu, paper, or a TOML file.'
+# %% ../../nbs/cli/info.ipynb #a8450db4
+Subject = Annotated[str | None, typer.Argument(
+    metavar='POLICY|MODEL',
+    help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')]
 
 @app.command()
-def info(
-    subject: Annotated[Optional[str], typer.Argument(metavar='POLICY|MODEL', help=_SUBJECT)] = None,
-    bench: Annotated[bool, typer.Option('--bench', help=_BENCH)] = False,
-    config: Annotated[Optional[str], typer.Option('--sweep', help=_OF_BENCH)] = None,
-    mask_id: _MaskId = None,
-    own: _Imports = [],
-) -> None:
-    "What a policy is, or a checkpoint and every policy; or how fast it is here."
-    subject = _embedded(subject)
-    if bench: return _bench(subject, config or 'small')
-    if config is not None: raise ValueError(f'--sweep {config}: only --bench estimates a sweep; give both')
-    import navira.peers     # noqa: F401  policies register themselves when imported
-    from navira.registry import policies
-    if subject in policies(): return _one_policy(subject)
-    try: net = _load(subject, 'cpu', None, mask_id=mask_id)
+def info(subject: Subject = None, mask_id: MaskId = None, own: Imports = []) -> None:
+    "What a policy is, or a checkpoint and every policy that it runs."
+    import navira
+    known = navira.policies()
+    if subject in known: return show_policy(subject)
+    try: net = navira.load(subject, mask_id=mask_id)
     except FileNotFoundError as e:
-        near = difflib.get_close_matches(str(subject), policies(), 1, .6)
-        raise FileNotFoundError(_message(e) + (f' (or the policy {near[0]!r}?)' if near else '')) from None
-    _one_model(subject, net)
-    out.print(_policies_table(net))
-    names = dict[str, list[str]]()     # by the reason why this model does not run them
-    for k in policies():
-        if why := _why_not(net, k): names.setdefault(why, []).append(k)
-    for why, some in names.items(): out.print(Text(f'not with this model: {", ".join(some)}: {why}\n'))
-    out.print('The first policy is the default for this model. navira info POLICY says what each hyper-parameter '
-              'means, and NAME:key=value, as in --policy navira-onepass:score=both, sets them.', highlight=False)
-
-# %% ../../nbs/cli/info.ipynb #03dc3ad2
-def _bench(model: str | None, config: str, limit: float = 25.) -> None: # seconds for the steps, the estimate apart
-    import navira.experiments.benchmark as speed_benchmark
-    from navira.experiments.old_sweep import read_sweep
-    from navira.experiments.costs import at_hand
-    from navira.experiments.frames import RUNS
-    from navira.base.tables import terminal
-    grid = read_sweep(config, **({} if model is None else dict(model=model)))
-    net = at_hand(grid)
-    with err.status('timing') as s:
-        t = speed_benchmark.at_hand(net, limit, tell=lambda name: s.update(Text(f'timing {name}')), dtype=grid.dtype)
-    out.print(terminal(t))
-    _estimate(grid, RUNS / grid.name, net, fresh=True)
+        near = difflib.get_close_matches(str(subject), known, 1)
+        hint = f' (or the policy {near[0]!r}?)' if near else ''
+        raise FileNotFoundError(f'{e}{hint}') from None
+    show_model(subject or 'embedded', net)
+    show_policies(net)

@@ -8,136 +8,141 @@ __all__ = []
 # %% ../../nbs/cli/solve.ipynb #4d449b07
 import json
 import os
-import re
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from .app import _bar, _Imports, _page, _tell, app, complete
-from .generate import _AsJson, _Device, _device, _load, _ruled, _Seed, _Sets
+from .app import app, check_page, complete, Imports
+from .generate import AsJson, Choice, Device, Seed, Sets, typed
 
 # %% ../../nbs/cli/solve.ipynb #d580f700
-_SOLVER = 'p2'
-
-def _checked(s, text: str):
-    "The puzzle. ValueError for what is none, and for one that has no solution."
-    from navira.tasks.sudoku import read_puzzle, solvable
-    grid = read_puzzle(s, text)
-    if solvable(s, grid) is False: raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
-    return grid
-
-def _cells(text: str) -> int: return sum(not (c.isspace() or c in '|+-') for c in text)
-
-def _boxes(text: str): # a guess by its length; that of a 9 x 9 if it fits none
+def rules_for(text):
+    "Those of the size that fits the text, else of a 9 x 9."
     from navira.tasks.sudoku import of_size
-    return of_size(_cells(text))
+    return of_size(sum(not (c.isspace() or c in '|+-') for c in text))
 
-def _read(given: str) -> list[str]: # a puzzle, a file, or - for the standard input
-    "The puzzles in it: a file has one a line, or a single one in several lines."
+def read_texts(given: str) -> list[str]: # a puzzle, a file, or - for the standard input
+    "The puzzles in it: a file has one a line, or one that is drawn in short lines."
     if given == '-': text = sys.stdin.read()
     elif os.path.isfile(given): text = Path(given).read_text(encoding='utf-8')
-    elif re.search(r'\.[a-z]+$', given):
+    elif given[-1:].isalpha():
         raise FileNotFoundError(f'{given}: not found; expected a puzzle or a file of puzzles')
     else: return [given]
-    whole = _boxes(text).cells == _cells(text)
-    return [text] if whole or not text.strip() else [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip()]
+    drawn = max(map(len, lines), default=0) < 16     # a whole 4 x 4 has as many cells
+    return [text] if drawn else lines
 
-def _grids(given: list[str]) -> list[tuple]: # the rules of each puzzle, and its cells
-    "All puzzles. ValueError names the one that is wrong."
-    texts, out = [text for g in given for text in _read(g)], list[tuple]()
+def read_grid(text: str) -> tuple: # the rules, and [cells] ids
+    "ValueError for what is no puzzle, and for one that has no solution."
+    from navira.tasks.sudoku import read_puzzle, solvable
+    rules = rules_for(text)
+    grid = read_puzzle(rules, text)
+    if solvable(rules, grid) is not False: return rules, grid
+    raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
+
+def read_grids(given: list[str]) -> list[tuple]:
+    "All puzzles. ValueError says which is wrong."
+    texts = [text for one in given for text in read_texts(one)]
+    grids = []
     for i, text in enumerate(texts, 1):
-        try: out.append((_boxes(text), _checked(_boxes(text), text)))
-        except ValueError as e: raise ValueError(f'puzzle {i}: {e}' if len(texts) > 1 else str(e)) from None
-    return out
+        try: grids.append(read_grid(text))
+        except ValueError as e: raise ValueError(f'puzzle {i}: {e}') from None
+    return grids
 
 # %% ../../nbs/cli/solve.ipynb #6d80808f
-_BATCHES = 1, 3, 12     # tries, unless -n says how many: side by side a try takes a fraction of the time
-_TRIES = sum(_BATCHES)
+BATCHES = 1, 3, 12     # tries if -n is not given: side by side a try takes a fraction of the time
 
-def _tried(net, rule, grid, budget: int, seed: int, n: int | None, right, tell) -> tuple: # right: samples -> [B] bool
-    "The samples with the try that solved a puzzle, else the last ones; how many tries it took, and were right."
-    import torch
-    from navira.sampling import sample
+def attempt(
+    sample, # n tries, from number `first` on
+    rules, grid, # of the puzzle
+    n, # tries; None: until one is right
+):
+    "The samples, the row of the best, and what was counted."
+    from navira.tasks.sudoku import contradictions, is_solved
     first = 0
-    for size in _BATCHES if n is None else (n,):
-        res = sample(net, rule, budget, range(first, first + size), seed, prompt=torch.from_numpy(grid), trace=True,
-                     progress=tell)
-        solved = right(res)
-        if solved.any(): break
+    for size in BATCHES if n is None else [n]:
+        res = sample(n=range(first, first + size))
+        grids = res.tokens.cpu().numpy()
+        right = is_solved(rules, grids, grid[None])
+        if right.any(): break
         first += size
-    if n is None and solved.any(): return res, first + int(solved.argmax()) + 1, 1
-    return res, n or _TRIES, int(solved.sum())
+    wrong = contradictions(rules, grids).sum(1)
+    k = int(wrong.argmin())     # without a contradiction it is solved
+    return res, k, dict(
+        n_forward=int(res.n_forward[k]), remasked=int(res.trace.remasked[:, k].sum()),
+        contradictions=int(wrong[k]), tries=n or res.first + (k + 1 if right[k] else size),
+        tries_solved=int(right.sum() if n else right[k]))
 
-def _line(s, grid) -> str: return ''.join('.' if d >= s.n else str(d + 1) for d in grid)
+def line(rules, grid): return ''.join('.' if d >= rules.n else str(d + 1) for d in grid)
 
-def _report(s, puzzle, res, tries: int, solved: int, label: str, given: dict, as_json: bool) -> int: # the row shown
-    "The grid, and what it took. The first try that solved it, else the one with the fewest contradictions."
-    from navira.tasks.sudoku import beside, contradictions, drawn_grid, is_solved
-    grids = res.tokens.cpu().numpy()
-    right, wrong = is_solved(s, grids, puzzle[None]), contradictions(s, grids).sum(1)
-    k = int(right.argmax()) if right.any() else int(wrong.argmin())
-    ran, gone = int(res.n_forward[k]), int(res.trace.remasked[:, k].sum())
-    facts = dict(solved=bool(right[k]), grid=_line(s, grids[k]), puzzle=_line(s, puzzle), policy=label, hyper=given,
-                 budget=res.budget, seed=res.seed, sample=res.first + k, n_forward=ran, remasked=gone,
-                 contradictions=int(wrong[k]), tries=tries, tries_solved=solved)
-    if as_json: print(json.dumps(facts)); return k
-    print(beside(drawn_grid(s, puzzle), drawn_grid(s, grids[k])))
-    often, each = (f' in {solved} of {tries} tries', f' in {tries} tries, each') if tries > 1 else ('', '')
-    _tell(f'solved{often}: {ran} forward passes, {gone} tokens remasked' if right[k] else
-          f'not solved{each} in {ran} forward passes: {wrong[k]} cells contradict others; '
-          f'more passes may help: --budget {4 * res.budget} -n {_TRIES}')
-    _tell(f'{label}, seed {res.seed}, sample {res.first + k}')
-    return k
+def report(rules, grid, choice: Choice, res, k, counts, as_json):
+    "The grid in row k, and what it took."
+    from navira.tasks.sudoku import beside, drawn_grid
+    end, solved = res.tokens[k].cpu().numpy(), counts['tries_solved'] > 0
+    about = counts | dict(policy=choice.label, hyper=choice.hyper, budget=res.budget,
+                          seed=res.seed, sample=res.first + k)
+    if as_json:
+        grids = dict(solved=solved, grid=line(rules, end), puzzle=line(rules, grid))
+        return print(json.dumps(grids | about))
+    print(beside(drawn_grid(rules, grid), drawn_grid(rules, end)))
+    often = 'solved' if solved else 'not solved'
+    if counts['tries'] > 1 and solved: often += ' in {tries_solved} of {tries} tries'
+    elif counts['tries'] > 1: often += ' in {tries} tries, each'
+    took = ': {n_forward} forward passes, {remasked} tokens remasked' if solved else (
+           ' in {n_forward} forward passes: {contradictions} cells contradict others; more passes '
+           f'may help: --budget {4 * res.budget} -n {sum(BATCHES)}')
+    print((often + took + '\n{policy}, seed {seed}, sample {sample}').format(**about))
 
 # %% ../../nbs/cli/solve.ipynb #63e48cf9
-_PUZZLE = ('Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, one a line, or - for '
-           'the standard input. Several may be given.')
-_SOLVING = f'Sampling policy, or NAME:key=value+key=value; {_SOLVER} if not given.'
-_HOW_OFTEN = f'Tries, side by side; if not given, one after another until the puzzle is solved, at most {_TRIES}.'
+Puzzles = Annotated[list[str], typer.Argument(
+    metavar='PUZZLE',
+    help='Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, '
+         'one a line, or - for the standard input. Several may be given.')]
+Solver = Annotated[str, typer.Option(
+    '--policy', '-p', autocompletion=complete,
+    help='Sampling policy, or NAME:key=value+key=value; p2 if not given.')]
+Tries = Annotated[int | None, typer.Option(
+    '-n', '--tries',
+    help='Tries, side by side; if not given, one after another until the puzzle is solved, at '
+         f'most {sum(BATCHES)}.')]
+Replay = Annotated[Path | None, typer.Option(
+    help='Also write an HTML replay of the last grid here.')]
 
 @app.command()
 def solve(
-    puzzle: Annotated[list[str], typer.Argument(metavar='PUZZLE', help=_PUZZLE)],
-    policy: Annotated[str, typer.Option('--policy', '-p', help=_SOLVING, autocompletion=complete)] = _SOLVER,
+    puzzle: Puzzles, policy: Solver = 'p2',
     budget: Annotated[int, typer.Option(help='Forward passes of a try.')] = 54,
-    n: Annotated[Optional[int], typer.Option('-n', '--tries', help=_HOW_OFTEN)] = None,
-    seed: _Seed = 0,
-    model: Annotated[str, typer.Option(help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
-    device: _Device = 'auto',
-    hyper: _Sets = [],
-    as_json: _AsJson = False,
-    replay: Annotated[Optional[Path], typer.Option(help='Also write an HTML replay of the last grid here.')] = None,
-    own: _Imports = [],
+    n: Tries = None, seed: Seed = 0,
+    model: Annotated[str, typer.Option(
+        help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
+    device: Device = 'auto',
+    hyper: Sets = [], as_json: AsJson = False, replay: Replay = None, own: Imports = [],
 ) -> None:
     """Solve a Sudoku, typed or in a file.
 
-    navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"""
-    from navira.base.checks import check_int
+    navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
+    """
+    import navira
     from navira.evaluation.tasks import check_grids
-    from navira.sampling import check_fits
-    from navira.tasks.sudoku import is_solved
-    puzzles = _grids(puzzle)
-    label, rule, given = _ruled(policy, hyper, budget)
-    check_int('n', 1 if n is None else n, 1, 'the number of tries is'), check_int('seed', seed, -2**63)
-    _page(replay)
-    net = _load(model, _device(device), None)
-    for s, _ in puzzles: check_grids('solve', s, net)
-    check_fits(net, rule)
-    def attempt(s, grid) -> bool: # was it solved?
-        if (grid < s.n).all():
-            _tell('every cell is given, and the rules hold: nothing is left to solve')
-            return True
-        right = lambda res: is_solved(s, res.tokens.cpu().numpy(), grid[None])
-        with _bar() as b:
-            task = b.add_task(label, total=None)
-            tell = lambda texts: b.advance(task, len(texts))
-            res, tries, solved = _tried(net, rule, grid, budget, seed, n, right, tell)
-        k = _report(s, grid, res, tries, solved, label, given, as_json)
-        title = f'{label}, budget {budget}, seed {seed}, sample {res.first + k}'
-        if replay: res.replay(replay, row=k, title=title, boxes=s.boxes)
-        return solved > 0
-    done = sum([attempt(*p) for p in puzzles])
-    if len(puzzles) > 1 and not as_json: _tell(f'{done} of {len(puzzles)} puzzles solved')
+    puzzles = read_grids(puzzle)
+    choice = typed(policy, hyper)
+    check_page(replay)
+    net = navira.load(model, device)
+    for rules, _ in puzzles: check_grids('solve', rules, net)
+    sample, done = partial(navira.sample, net, choice.rule, budget, seed=seed, trace=True), 0
+    for rules, grid in puzzles:
+        if (grid < rules.n).all():
+            print('every cell is given, and the rules hold: nothing is left to solve')
+            done += 1
+            continue
+        res, k, counts = attempt(partial(sample, prompt=grid), rules, grid, n)
+        report(rules, grid, choice, res, k, counts, as_json)
+        done += counts['tries_solved'] > 0
+        if replay:
+            about = f'budget {budget}, seed {seed}, sample {res.first + k}'
+            res.replay(replay, row=k, title=f'{choice.label}, {about}', boxes=rules.boxes)
+    if len(puzzles) > 1 and not as_json: print(f'{done} of {len(puzzles)} puzzles solved')
     if done < len(puzzles): raise typer.Exit(1)

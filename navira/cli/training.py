@@ -9,14 +9,14 @@ __all__ = []
 import re
 import shlex
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import _hypers, _malloc, _RETURNED, _sources, _tell, app, err
-from .generate import _Model
-from .compare import _stoppable
+from .app import app, hypers, set_malloc, tell
+from .generate import Model
 
 # %% ../../nbs/cli/training.ipynb #3a7f289d
 _Config = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
@@ -28,6 +28,12 @@ _Out = Annotated[Optional[str], typer.Option('--out', help=_RUN)]
 _Fields = Annotated[list[str], typer.Option('--set', help=_ANY)]
 
 # %% ../../nbs/cli/training.ipynb #0e642bdf
+@cache
+def _sources() -> str:
+    "The text of the library's modules."
+    found = sorted(Path(str(files('navira'))).rglob('*.py'))
+    return '\n'.join(p.read_text(encoding='utf-8') for p in found)
+
 @cache
 def _fields(kind: str) -> dict[str, tuple[str, str]]:
     "Settings of a training command: name -> (default, what it is)."
@@ -56,9 +62,9 @@ def _settings(kind: str) -> str:
 # %% ../../nbs/cli/training.ipynb #6c97a758
 def _config(cls, path: Path | None, flags: dict, pairs: list[str]):
     from navira.training.settings import read_config
-    return read_config(cls, path, **_hypers(pairs) | {k: v for k, v in flags.items() if v is not None})
+    return read_config(cls, path, **hypers(pairs) | {k: v for k, v in flags.items() if v is not None})
 
-def _say(line: str) -> None: _tell(line, err)
+
 
 # %% ../../nbs/cli/training.ipynb #6627f87a
 _TOKENS = 'tokens to train on, repeats counted; if not given, 20 epochs of the text, or what 30 minutes allow'
@@ -78,8 +84,8 @@ def train(
     from navira.training.settings import read_pretraining
     from navira.training.pretraining import train as run
     flags = dict(data=data, out=folder, tokens=tokens, length=length, batch_size=batch_size, seed=seed)
-    cfg = read_pretraining(config, **_hypers(hyper) | {k: v for k, v in flags.items() if v is not None})
-    with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
+    cfg = read_pretraining(config, **hypers(hyper) | {k: v for k, v in flags.items() if v is not None})
+    print(f'model: {run(cfg, tell=tell)}')
 
 # %% ../../nbs/cli/training.ipynb #7238245d
 @app.command(epilog=_settings('FinetuneConfig'))
@@ -87,7 +93,7 @@ def finetune(
     config: _Config = None,
     data: _Data = None,
     folder: _Out = None,
-    model: _Model = None,
+    model: Model = None,
     lora: Annotated[Optional[int], _flag('FinetuneConfig', 'lora')] = None,
     head_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'head_steps')] = None,
     joint_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'joint_steps')] = None,
@@ -100,9 +106,9 @@ def finetune(
     from navira.training.finetuning import finetune as run
     steps = dict(lora=lora, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)
     cfg = _config(FinetuneConfig, config, dict(data=data, out=folder, model=model) | steps, hyper)
-    _malloc(_RETURNED)
-    with _stoppable(): made = run(cfg, tell=_say)
-    _tell(f'model: {made}\nuse it: {_use(cfg.model, made)}')
+    set_malloc(mmap_max=2**16, mmap_threshold=2**25, trim_threshold=2**28)
+    made = run(cfg, tell=tell)
+    print(f'model: {made}\nuse it: {_use(cfg.model, made)}')
 
 def _use(base: str | None, folder: Path) -> str:
     "A command that samples from what was trained: a model, or an adapter and a head beside the base."
@@ -132,8 +138,8 @@ def adapt(
     from navira.training.adapting import adapt as run
     flags = dict(data=data, out=folder, model=model, shift=shift, minutes=minutes, tokens=tokens, length=length)
     cfg = _config(AdaptConfig, config, flags | dict(batch_size=batch_size, seed=seed), hyper)
-    _malloc(_RETURNED)
-    with _stoppable(): _tell(f'model: {run(cfg, tell=_say)}')
+    set_malloc(mmap_max=2**16, mmap_threshold=2**25, trim_threshold=2**28)
+    print(f'model: {run(cfg, tell=tell)}')
 
 # %% ../../nbs/cli/training.ipynb #2e778a4a
 @app.command(epilog=_settings('CriticConfig'))
@@ -141,7 +147,7 @@ def critic(
     config: _Config = None,
     data: _Data = None,
     folder: _Out = None,
-    model: _Model = None,
+    model: Model = None,
     steps: Annotated[Optional[int], _flag('CriticConfig', 'steps')] = None,
     batch_size: Annotated[Optional[int], _flag('CriticConfig', 'batch_size')] = None,
     seed: Annotated[Optional[int], _flag('CriticConfig', 'seed')] = None,
@@ -151,4 +157,4 @@ def critic(
     from navira.training.critic import CriticConfig, train_critic as run
     flags = dict(data=data, out=folder, model=model, steps=steps, batch_size=batch_size, seed=seed)
     cfg = _config(CriticConfig, config, flags, hyper)
-    with _stoppable(): _tell(f'critic: {run(cfg, tell=_say)}')
+    print(f'critic: {run(cfg, tell=tell)}')

@@ -13,41 +13,9 @@ from navira.models.adapter import save_adapter
 from navira.models.load import load, save
 from navira.models.transformers import LinearQuality
 from navira.registry import policies, policy
-from helpers.cli import foreign, navira, net, refused, run, said  # noqa: F401
+from helpers.cli import navira, net, run, said  # noqa: F401
 from helpers.replay import data_of, states, typed
 from toys import small_lm
-
-MISTAKES = {
-    "a task misspelt": (["compare", "--task", "sudoko"], "task 'sudoko': did you mean 'sudoku'?"),
-    "unknown policy to compare": (["compare", "--policies", "prism,navira-dett"], "did you mean 'navira-det'?"),
-    "one budget of many too small": (["compare", "--budgets", "16,1"], "budget=1"),
-    "budget is no number": (["compare", "--budgets", "16,many"], "16,many"),
-    "no samples to compare": (["compare", "-n", "-3"], "n=-3"),
-    "show negative": (["compare", "--show", "-1"], "show=-1"),
-    "output cannot be written": (["compare", "--out", "{bad}/nothing.txt/demo"], "cannot write to"),
-    "empty reference": (
-        ["compare", "--budgets", "2", "-n", "1", "--reference", "", "--out", "{bad}/out"],
-        "--reference ''",
-    ),
-    "seed to compare beyond 64 bits": (["compare", "--seed", "18446744073709551616"], "seed=18446744073709551616"),
-    "budgets beyond 64 bits": (["compare", "--budgets", "18446744073709551616"], "18446744073709551616"),
-    "a wrong choice in a name": (["compare", "--policies", "prism,navira-onepass:score=bth"], "did you mean 'both'?"),
-    "a name with half a setting": (["compare", "--policies", "navira:tau"], "expected name=value"),
-    "one policy under two names": (
-        ["compare", "--policies", "navira,navira:tau=.2", "--budgets", "8"],
-        "are the same cell",
-    ),
-    "a prompt to compare that is no text": (["compare", "--prompt", "caf\udce9"], "--prompt: not UTF-8 at character 3"),
-    "unknown reference": (
-        ["compare", "--budgets", "2", "-n", "1", "--reference", "smolm2", "--out", "{bad}/out"],
-        "did you mean 'smollm2'?",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MISTAKES)
-def test_mistake(case, foreign, capsys, monkeypatch):
-    refused(MISTAKES[case], foreign, capsys, monkeypatch)
 
 
 def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):

@@ -19,8 +19,7 @@ from navira.experiments.old_store import checked
 from navira.experiments.old_run import batches, holds, Interrupted, store_lock
 from navira.experiments.measure import evaluate_store
 from navira.experiments.frames import compact, load_samples
-from navira.cli.app import main, out
-from navira.cli.info import _bench
+from navira.cli.app import main
 from toys import small_lm
 from helpers.experiments import (  # noqa: F401
     BODY, CONFIG, HEAD, cache, clean, cli, contents, entries, home, one_thread_each, said, same, some, somebody,
@@ -422,14 +421,6 @@ def test_dry_run(home, tmp_path, capsys):
     assert f'{forwards:,} forward passes' in said.out and '?' in said.out and 'hours are unknown' in said.err
     assert main_(home.config, '--dry-run', '--set', 'task=sudoko').value.code == 2
     assert "did you mean 'sudoku'?" in capsys.readouterr().err
-
-def test_bench_times_a_checkpoint_and_estimates_a_sweep(home, capsys, monkeypatch):
-    monkeypatch.setattr(out, 'width', 200)
-    _bench(str(home.folder / 'model'), str(home.config), limit=0.)
-    said = capsys.readouterr().out
-    assert 'texts an hour' in said
-    assert 'what `navira sweep` would do' in said
-    assert all(p in said for p in (('prism', 'navira-piecewise') if home.model.quality else ('backbone', 'remdm-cap')))
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.undo()                                       # of the fixture too
