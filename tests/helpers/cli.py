@@ -98,15 +98,3 @@ def foreign(tmp_path_factory):
     (d / 'none.py').write_text('import navira\n')
     (d / 'latin.txt').write_bytes('caf\xe9 '.encode('latin-1') * 50)
     return d
-
-
-@pytest.fixture(scope='module')
-def net():
-    from navira.models.load import load
-
-    return load()
-
-
-@pytest.fixture
-def run(net, monkeypatch, capsys):
-    "The program in this process, with the embedded model at hand; what it printed"
