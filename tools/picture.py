@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib import get_data_path
 from PIL import Image, ImageDraw, ImageFont
 import navira
-from navira.evaluation.tasks import task_of
+from navira.tasks.task import task_of
 from navira.tasks.sudoku import Sudoku
 
 POLICIES, TASK, PASSES, CELL = ('backbone', 'p2'), 'sudoku-35', 27, 30

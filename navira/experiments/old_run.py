@@ -27,7 +27,7 @@ from ..models.dit import MaskedLM
 from ..models.load import load as load_model
 from ..prompts import start_ids
 from ..sampling import check_fits, sample
-from ..evaluation.tasks import task_of
+from ..tasks.task import task_of
 from .cells import (
     Cell, cell_key, charged, code_hash, environment, fingerprint, plain, rule, settled)
 from .old_sweep import cells, prompts_at, start_of, Sweep

@@ -25,7 +25,7 @@ from ..base.files import open_tokenizer
 from ..base.runs import atomic_write, FULL
 from ..models.sources import nearest
 from ..samples import Samples
-from ..evaluation.tasks import Task, until_solved
+from ..tasks.task import Task, until_solved
 from .cells import digest, RULES
 from .old_sweep import referenced, Sweep
 

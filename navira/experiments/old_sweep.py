@@ -17,7 +17,7 @@ from ..models.sources import nearest
 from ..registry import parameters, policies, policy
 from ..sampling import check_budget
 from ..evaluation.perplexity import eos_rules
-from ..evaluation.tasks import kind_of, task_of
+from ..tasks.task import kind_of, task_of
 from .cells import _number, Cell, cell_key, digest, known_to, on_disk, rule
 
 # %% auto #0
@@ -125,7 +125,7 @@ class Sweep:
     model: str | None = None          # a folder, file or Hub id; None: the embedded model
     length: int | None = None         # L; None: the model's
     prompt: str | None = None         # how every text begins
-    task: str | None = None           # instead of a prompt: one of `evaluation/tasks`, such as 'sudoku-35'
+    task: str | None = None           # instead of a prompt: one of `tasks/task`, such as 'sudoku-35'
     budgets: tuple = (16, 32, 64, 128, 256) # forward passes; a policy starts at the first that it can do with
     hyper: dict = field(default_factory=dict) # hyper-parameters of all policies that have them and say no other
     n: int = 100                      # samples a cell

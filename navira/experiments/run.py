@@ -26,7 +26,7 @@ from ..evaluation.landmarks import landmarks
 from ..evaluation.mauve import features, grouped_mauve
 from ..evaluation.perplexity import perplexities
 from ..evaluation.references import load_reference, reference_name
-from ..evaluation.tasks import Task, task_of, until_solved
+from ..tasks.task import Task, task_of, until_solved
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
 from ..prompts import start_ids

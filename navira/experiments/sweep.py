@@ -26,7 +26,7 @@ from ..core import Policy, TopK
 from ..decoupling import refill_first
 from ..diffusion import drawer, nucleus
 from ..evaluation.perplexity import eos_rules
-from ..evaluation.tasks import kind_of
+from ..tasks.task import kind_of
 from ..models.sources import nearest
 from ..registry import parameters, policies, policy
 from ..sampling import check_budget, n_steps

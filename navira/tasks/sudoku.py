@@ -5,12 +5,18 @@
 # %% ../../nbs/tasks/sudoku.ipynb #dc83345e
 from __future__ import annotations
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+import torch
+from numpy import ndarray
+from numpy.random import default_rng, Generator
 from tokenizers import decoders, models, pre_tokenizers, Regex, Tokenizer
+from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from ..models.layers import units_of
@@ -20,142 +26,130 @@ from ..models.checkpoints import MASK
 __all__ = ['Sudoku']
 
 # %% ../../nbs/tasks/sudoku.ipynb #8fb2b436
-_GRIDS = {(2, 2): 288, (2, 3): 28_200_960, (3, 3): 6_670_903_752_021_072_936_960}      # how many there are
+_COUNT = {(2, 2): 288, (2, 3): 28_200_960, (3, 3): 6_670_903_752_021_072_936_960} # of solved grids
 
 @dataclass(frozen=True)
 class Sudoku:
-    "The rules for boxes of `height` rows and `width` columns. ValueError for a size that is not 2 x 2, 2 x 3 or 3 x 3."
+    "The rules for boxes of `height` rows and `width` columns. ValueError for another size than 2 x 2, 2 x 3 or 3 x 3."
     height: int = 3
     width: int = 3
 
     def __post_init__(self):
-        if (self.height, self.width) not in _GRIDS:
-            sizes = ', '.join(f'{h} x {w}' for h, w in _GRIDS)
-            raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of {sizes}')
+        if self.boxes in _COUNT: return
+        raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of 2 x 2, 2 x 3, 3 x 3')
 
     @property
-    def boxes(self) -> tuple[int, int]: return self.height, self.width     # rows and columns of a box
+    def boxes(self) -> tuple[int, int]: return self.height, self.width
     @property
     def n(self) -> int: return self.height * self.width      # digits, and the id of an empty cell
     @property
     def cells(self) -> int: return self.n ** 2
     @property
-    def count(self) -> int: return _GRIDS[self.height, self.width]     # of solved grids
+    def count(self) -> int: return _COUNT[self.boxes]        # of solved grids
     @property
     def every(self) -> int: return (1 << self.n) - 1         # the set of all digits, a bit for each
 
     @cached_property
-    def units_of(self) -> np.ndarray: # [3, cells]
+    def units_of(self) -> ndarray: # [3, cells]
         "The row, the column and the box of each cell: 0..n-1, n..2n-1, 2n..3n-1."
-        return units_of((self.height, self.width)).numpy() + self.n * np.arange(3)[:, None]
+        return units_of(self.boxes).numpy() + self.n * np.arange(3)[:, None]
 
     @cached_property
-    def units(self) -> np.ndarray: # [3n, n] the cells of each unit
+    def units(self) -> ndarray: # [3n, n]
+        "The cells of each unit."
         return np.stack([np.flatnonzero((self.units_of == u).any(0)) for u in range(3 * self.n)])
 
     @cached_property
-    def digits(self) -> np.ndarray: # [2^n, n]
-        "The digits in each set of digits, in order, and zeros after them."
-        held = ([d for d in range(self.n) if v >> d & 1] for v in range(self.every + 1))
-        return np.array([(ds + [0] * self.n)[:self.n] for ds in held])
+    def _bits(self) -> ndarray: # [2^n, n] bool
+        return (np.arange(self.every + 1)[:, None] >> np.arange(self.n) & 1).astype(bool)
 
     @cached_property
-    def size(self) -> np.ndarray: # [2^n] digits in each set
-        return np.array([v.bit_count() for v in range(self.every + 1)])
+    def size(self) -> ndarray: return self._bits.sum(1) # [2^n] digits in each set
+
+    @cached_property
+    def digits(self) -> ndarray: # [2^n, n]
+        "The digits in each set, in order, and others after them."
+        return (~self._bits).argsort(1, kind='stable')
 
 # %% ../../nbs/tasks/sudoku.ipynb #3935eee7
-def _held(s: Sudoku, grids: np.ndarray) -> tuple[np.ndarray, np.ndarray]: # [B, cells] -> sets [B, 3n], [B, 3n] bool
+def _held(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray]: # [B, cells] -> sets [B, 3n], [B, 3n] bool
     "The digits in each unit, and whether one of them stands there twice."
     bits = np.where(grids < s.n, 1 << np.minimum(grids, s.n - 1), 0)[:, s.units]
     held = np.bitwise_or.reduce(bits, 2)
     return held.astype(np.uint16), bits.sum(2) != held
 
-def peers_of(s: Sudoku) -> np.ndarray: # [cells, cells] bool
-    "The peers of each cell: the others of its row, its column and its box."
+def peers_of(s: Sudoku) -> ndarray: # [cells, cells] bool
+    "The peers of each cell: the others in its row, its column and its box."
     return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
 
 def contradictions(
     s: Sudoku,
-    grids: np.ndarray, # [B, cells] ids
-) -> np.ndarray: # [B, cells] bool
+    grids: ndarray, # [B, cells] ids
+) -> ndarray: # [B, cells] bool
     "Cells whose digit stands in one of their units again."
     same = (grids[:, :, None] == grids[:, None, :]) & (grids < s.n)[:, None, :]
     return (same & peers_of(s)).any(2)
 
 def is_solved(
     s: Sudoku,
-    grids: np.ndarray, # [B, cells] ids
-    puzzles: np.ndarray | None = None, # [B, cells]: their digits must stand where they stood
-) -> np.ndarray: # [B] bool
+    grids: ndarray, # [B, cells] ids
+    puzzles: ndarray | None = None, # [B, cells]: their digits must stay
+) -> ndarray: # [B] bool
     "Is each digit in every unit? A puzzle may have several solutions, and each of them counts."
     right = (_held(s, grids)[0] == s.every).all(1) & (grids < s.n).all(1)
     return right if puzzles is None else right & ((puzzles == s.n) | (puzzles == grids)).all(1)
 
 # %% ../../nbs/tasks/sudoku.ipynb #bdd983c2
-def _candidates(s: Sudoku, grids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: # [B, cells] twice, [B] bool
-    "What an empty cell may hold, as a set, a hidden single alone; how many that are (n + 1 where filled); who is dead."
-    (held, twice), (row, col, box), empty = _held(s, grids), s.units_of, grids >= s.n
+def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]: # [B, cells] twice, [B] bool
+    "What an empty cell may hold, as a set (a hidden single alone); its size (n + 1 where filled); dead grids."
+    held, twice = _held(s, grids)
+    row, col, box = s.units_of
+    empty = grids >= s.n
     may = np.where(empty, s.every & ~(held[:, row] | held[:, col] | held[:, box]), 0).astype(np.uint16)
     once, more = np.zeros_like(held), np.zeros_like(held)
-    for cell in np.moveaxis(may[:, s.units], 2, 0): more |= once & cell; once |= cell
-    homeless, once = (once | held) != s.every, once & ~more
+    for one in np.moveaxis(may[:, s.units], 2, 0):
+        more |= once & one
+        once |= one
+    homeless = (once | held) != s.every
+    once &= ~more
     hidden = may & (once[:, row] | once[:, col] | once[:, box])
     may = np.where(hidden > 0, hidden, may)
     n = np.where(empty, s.size[may], s.n + 1)
     return may, n, twice.any(1) | homeless.any(1) | (n == 0).any(1) | (s.size[hidden] > 1).any(1)
 
-def _forced(s: Sudoku, grids: np.ndarray, may: np.ndarray, n: np.ndarray) -> np.ndarray: # with all singles written
-    return np.where(n == 1, s.digits[may, 0], grids)
-
 def left_open(
     s: Sudoku,
-    puzzles: np.ndarray, # [B, cells] ids
-) -> np.ndarray: # [B] cells; how difficult a puzzle is
-    "The cells that naked and hidden singles, applied as long as there are any, leave open."
-    grids = puzzles.copy()
+    puzzles: ndarray, # [B, cells] ids
+) -> ndarray: # [B] cells; how difficult a puzzle is
+    "The cells that naked and hidden singles leave open, applied as long as there are any."
+    grids = puzzles
     while True:
         may, n, dead = _candidates(s, grids)
-        if not (go := (n == 1) & ~dead[:, None]).any(): return (grids >= s.n).sum(1)
-        grids = np.where(go, s.digits[may, 0], grids)
+        forced = (n == 1) & ~dead[:, None]
+        if not forced.any(): return (grids >= s.n).sum(1)
+        grids = np.where(forced, s.digits[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
-def solutions(
-    s: Sudoku,
-    puzzle: np.ndarray, # [cells] ids
-) -> Iterator[np.ndarray]: # [cells] each
-    "All solutions, one by one, without end in sight where few cells are given. None at all is a proof."
-    for found in _looked(s, puzzle, 2**12): yield from found
-
-def solvable(
-    s: Sudoku,
-    puzzle: np.ndarray, # [cells] ids
-    looks: int = 2000, # at 64 grids each, before the search gives up
-) -> bool | None: # None: it gave up
-    "Is there a solution?"
-    for k, found in enumerate(_looked(s, puzzle, 64)):
-        if len(found): return True
-        if k == looks: return None
-    return False
-
 def _looked(
     s: Sudoku,
-    puzzle: np.ndarray, # [cells] ids
+    puzzle: ndarray, # [cells] ids
     most: int, # grids looked at together
-) -> Iterator[np.ndarray]: # [k, cells]: the solutions among those looked at
+) -> Iterator[ndarray]: # [k, cells]: the solutions among those looked at
     stack = [puzzle[None]]
     while stack:
         grids = stack.pop()
-        if len(grids) > most: stack.append(grids[most:]); grids = grids[:most]
+        if len(grids) > most: stack.append(grids[most:])
+        grids = grids[:most]
         may, n, dead = _candidates(s, grids)
         done = (grids < s.n).all(1)
         yield grids[done & ~dead]
         go = ~dead & ~done
         grids, may, n = grids[go], may[go], n[go]
-        single = (n == 1).any(1)
-        if single.any(): stack.append(_forced(s, grids[single], may[single], n[single]))
-        if not single.all(): stack.append(_tried(s, *(a[~single] for a in (grids, may, n))))
+        forced = (n == 1).any(1)
+        if forced.any(): stack.append(np.where(n == 1, s.digits[may, 0], grids)[forced])
+        if not forced.all(): stack.append(_tried(s, grids[~forced], may[~forced], n[~forced]))
 
-def _tried(s: Sudoku, grids: np.ndarray, may: np.ndarray, n: np.ndarray) -> np.ndarray: # a row for each digit
+def _tried(s: Sudoku, grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a row for each digit
     rows, at = np.arange(len(grids)), n.argmin(1)
     times = n[rows, at]
     row = rows.repeat(times)
@@ -164,12 +158,31 @@ def _tried(s: Sudoku, grids: np.ndarray, may: np.ndarray, n: np.ndarray) -> np.n
     out[np.arange(len(row)), at[row]] = s.digits[may[row, at[row]], k]
     return out
 
-# %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
-def _search(
+def solutions(
     s: Sudoku,
-    grids: np.ndarray, # [B, cells] ids to start from
+    puzzle: ndarray, # [cells] ids
+) -> Iterator[ndarray]: # [cells] each
+    "All solutions, one by one; with few cells given there is no end in sight. None at all is a proof."
+    for grids in _looked(s, puzzle, 2**12): yield from grids
+
+def solvable(
+    s: Sudoku,
+    puzzle: ndarray, # [cells] ids
+    looks: int = 2000, # at 64 grids each, before the search gives up
+) -> bool | None: # None: it gave up
+    "Is there a solution?"
+    for k, grids in enumerate(_looked(s, puzzle, 64)):
+        if len(grids): return True
+        if k == looks: return None
+    return False
+
+# %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
+def search(
+    s: Sudoku,
+    grids: ndarray, # [B, cells] ids to start from
     choose: Callable, # rows [b], cells [b], sets [b] -> digits [b]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]: # grids [B, cells], ln W [B], [B] bool: complete
+) -> tuple[ndarray, ndarray, ndarray]: # grids [B, cells], ln W [B], [B] bool: complete
+    "One path through the tree for each grid."
     grids, log_w, done = grids.copy(), np.zeros(len(grids)), np.zeros(len(grids), dtype=bool)
     todo = np.arange(len(grids))
     while len(todo):
@@ -178,38 +191,31 @@ def _search(
         done[todo[whole & ~dead]] = True
         go = ~dead & ~whole
         todo, may, n = todo[go], may[go], n[go]
-        grids[todo] = _forced(s, grids[todo], may, n)
+        grids[todo] = np.where(n == 1, s.digits[may, 0], grids[todo])
         free = np.flatnonzero(~(n == 1).any(1))
         at = n[free].argmin(1)
         grids[todo[free], at] = choose(todo[free], at, may[free, at])
         log_w[todo[free]] += np.log(n[free, at])
     return grids, log_w, done
 
-def _draws(s: Sudoku, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]: # [m, cells], ln W [m]
-    "Complete grids of n attempts."
-    pick = lambda rows, at, may: s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
-    grids, log_w, done = _search(s, np.full((n, s.cells), s.n), pick)
+def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]: # [m, cells], ln W [m]
+    "The complete grids of n attempts."
+    def any_digit(rows, at, may): return s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
+    grids, log_w, done = search(s, np.full((n, s.cells), s.n), any_digit)
     return grids[done], log_w[done]
 
-def log_weight(
-    s: Sudoku,
-    grids: np.ndarray, # [B, cells] solved
-) -> np.ndarray: # [B] ln W
-    "The logarithm of 1 / the probability that a draw gives this grid."
-    return _search(s, np.full_like(grids, s.n), lambda rows, at, may: grids[rows, at])[1]
-
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
-_BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
+BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
 
 def shuffled(
     s: Sudoku,
-    grids: np.ndarray, # [B, cells] ids, empty ones too
-    rng: np.random.Generator,
-) -> np.ndarray: # [B, cells]
+    grids: ndarray, # [B, cells] ids, empty ones too
+    rng: Generator,
+) -> ndarray: # [B, cells]
     "Digits renamed, rows, columns and bands in another order, half of the square grids mirrored; the rules still hold."
     B, square = len(grids), grids.reshape(-1, s.n, s.n)
     if s.height == s.width: square = np.where(rng.random((B, 1, 1)) < .5, square.transpose(0, 2, 1), square)
-    def lines(bands: int, size: int) -> np.ndarray: # [B, n]
+    def lines(bands: int, size: int) -> ndarray: # [B, n]
         first = rng.random((B, bands)).argsort(1)[:, :, None] * size
         return (first + rng.random((B, bands, size)).argsort(2)).reshape(B, s.n)
     rows, cols = lines(s.width, s.height), lines(s.height, s.width)
@@ -221,46 +227,42 @@ def shuffled(
 def random_grids(
     s: Sudoku,
     n: int,
-    rng: np.random.Generator,
+    rng: Generator,
     batch_size: int = 2**11, # attempts at a time
-) -> np.ndarray: # [n, cells] solved
+) -> ndarray: # [n, cells] solved
     "Uniformly random: exactly for 4 x 4 and 6 x 6, within 2 % in total variation for 9 x 9."
-    check_int('n', n, 0)
-    found, have = [np.empty((0, s.cells), dtype=np.int64)], 0
-    while have < n:
-        grids, log_w = _draws(s, batch_size, rng)
-        found.append(grids[rng.random(len(grids)) < np.exp(log_w) / _BOUND[s.n]])
-        have += len(found[-1])
-    return shuffled(s, np.concatenate(found)[:n], rng)
+    kept = np.empty((0, s.cells), dtype=np.int64)
+    while len(kept) < n:
+        grids, log_w = random_draws(s, batch_size, rng)
+        kept = np.concatenate([kept, grids[rng.random(len(grids)) < np.exp(log_w) / BOUND[s.n]]])
+    return shuffled(s, kept[:n], rng)
 
 # %% ../../nbs/tasks/sudoku.ipynb #24946f65
 def held_out(
-    grids: np.ndarray, # [B, cells] solved, ids
-) -> np.ndarray: # [B] bool
+    grids: ndarray, # [B, cells] solved, ids
+) -> ndarray: # [B] bool
     "Is a grid one of the 64th that no model of ours is trained on?"
     digests = (hashlib.blake2b(bytes(g), digest_size=1).digest() for g in grids.astype(np.uint8))
     return np.array([d[0] < 4 for d in digests], dtype=bool)
 
-# %% ../../nbs/tasks/sudoku.ipynb #80549e82
 def unseen(
     s: Sudoku,
     n: int,
-    rng: np.random.Generator,
-) -> np.ndarray: # [n, cells] solved, held out
+    rng: Generator,
+) -> ndarray: # [n, cells] solved, held out
     "Random grids, each shuffled until it is held out."
     grids = random_grids(s, n, rng)
-    while (seen := ~held_out(grids)).any(): grids[seen] = shuffled(s, grids[seen], rng)
+    while not (out := held_out(grids)).all(): grids[~out] = shuffled(s, grids[~out], rng)
     return grids
 
 # %% ../../nbs/tasks/sudoku.ipynb #3c0a66c8
 def emptied(
     s: Sudoku,
-    grids: np.ndarray, # [B, cells] solved
+    grids: ndarray, # [B, cells] solved
     given: int, # cells that stay
-    rng: np.random.Generator,
-) -> np.ndarray: # [B, cells] puzzles
+    rng: Generator,
+) -> ndarray: # [B, cells] puzzles
     "Puzzles, each with `given` random cells of its grid."
-    check_int('given', given, 0, high=s.cells)
     stays = rng.random(grids.shape).argsort(1).argsort(1) < given
     return np.where(stays, grids, s.n)
 
@@ -268,49 +270,47 @@ def emptied(
 def read_puzzle(
     s: Sudoku,
     text: str,
-) -> np.ndarray: # [cells] ids
+) -> ndarray: # [cells] ids
     "A puzzle as people type it. ValueError that names the cell and the rule."
+    def place(cell: int) -> str: return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
     marks = [c for c in text if not (c.isspace() or c in '|+-')]
+    digits = ''.join(str(d) for d in range(s.n + 1))
     for i, c in enumerate(marks):
-        if not (c in '._' or c.isascii() and c.isdigit() and int(c) <= s.n):
-            raise ValueError(f'{_place(s, i)}: {c!r}; expected a digit of 1 to {s.n}, or . 0 _ for an empty cell')
+        if c not in '._' + digits:
+            raise ValueError(f'{place(i)}: {c!r}; expected a digit of 1 to {s.n}, or . 0 _ for an empty cell')
     if len(marks) != s.cells: raise ValueError(f'{len(marks)} cells; expected {s.cells}, {s.n} rows of {s.n}')
-    grid = np.array([int(c) - 1 if c.isdigit() and c != '0' else s.n for c in marks])
-    for unit in range(3 * s.n):
-        cells = s.units[unit][grid[s.units[unit]] < s.n]
-        for k, cell in enumerate(cells):
-            if (again := cells[:k][grid[cells[:k]] == grid[cell]]).size:
-                kind = 'row', 'column', 'box'
-                raise ValueError(f'{_place(s, cell)}: {grid[cell] + 1} stands in {_place(s, again[0])} already; '
-                                 f'expected every digit once in a {kind[unit // s.n]}')
+    grid = np.array([int(c) - 1 if c in digits[1:] else s.n for c in marks])
+    for u, unit in enumerate(s.units):
+        cell_of = dict[int, int]()
+        for cell in unit[grid[unit] < s.n].tolist():
+            digit = int(grid[cell])
+            if digit in cell_of:
+                raise ValueError(f'{place(cell)}: {digit + 1} stands in {place(cell_of[digit])} already; '
+                                 f'expected every digit once in a {("row", "column", "box")[u // s.n]}')
+            cell_of[digit] = cell
     return grid
-
-def _place(s: Sudoku, cell: int) -> str:
-    row, col = divmod(int(cell), s.n)
-    return f'row {row + 1}, column {col + 1}'
 
 def drawn_grid(
     s: Sudoku,
-    grid: np.ndarray, # [cells] ids
+    grid: ndarray, # [cells] ids
 ) -> str:
     "A grid as people draw it; `read_puzzle` reads it."
-    marks = ['.' if d >= s.n else str(d + 1) for d in grid]
-    across = lambda row: ' | '.join(' '.join(row[c:c + s.width]) for c in range(0, s.n, s.width))
-    rows = [across(marks[r:r + s.n]) for r in range(0, s.cells, s.n)]
+    marks = np.array([*map(str, range(1, s.n + 1)), '.'])[np.minimum(grid, s.n)].reshape(s.n, -1, s.width)
+    rows = [' | '.join(map(' '.join, row)) for row in marks]
     bar = '-+-'.join(['-' * (2 * s.width - 1)] * s.height)
     return f'\n{bar}\n'.join('\n'.join(rows[b:b + s.height]) for b in range(0, s.n, s.height))
 
-def beside(*drawn: str) -> str: # of `drawn_grid`, of one size
-    "Drawings side by side."
-    return '\n'.join('     '.join(rows) for rows in zip(*(d.split('\n') for d in drawn), strict=True))
+def side_by_side(*drawn: str) -> str: # of `drawn_grid`, of one size
+    "Drawings next to each other."
+    return '\n'.join(map('     '.join, zip(*(d.split('\n') for d in drawn), strict=True)))
 
 # %% ../../nbs/tasks/sudoku.ipynb #e76ee6f2
 NAMES = {'sudoku': Sudoku(), 'sudoku:2x3': Sudoku(2, 3), 'sudoku:2x2': Sudoku(2, 2)}
 
 def sudoku_of(
     data: str, # name of a corpus
-) -> Sudoku | None: # None: it is no grids
-    "Raises `KeyError` with the nearest choice for boxes that are none of ours."
+) -> Sudoku | None: # None: no grids
+    "KeyError with the nearest choice for boxes of another size."
     return NAMES[check_choice('data', data, NAMES)] if data.split(':')[0] == 'sudoku' else None
 
 def of_size(cells: int) -> Sudoku: # that of a 9 x 9 where none has so many
@@ -321,16 +321,67 @@ def tokenizer_of(s: Sudoku) -> Tokenizer:
     ids = {str(d + 1): d for d in range(s.n)} | {MASK: s.n}
     tok = Tokenizer(models.WordLevel(ids, unk_token=MASK))
     each = pre_tokenizers.Split(Regex('.'), 'isolated')
-    tok.pre_tokenizer, tok.decoder = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each]), decoders.Fuse()
+    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each])
+    tok.decoder = decoders.Fuse()
     tok.add_special_tokens([MASK])
     return tok
 
-# %% ../../nbs/tasks/sudoku.ipynb #45e44c11
-def boxes_of(model) -> tuple[int, int] | None:
+def boxes_of(model: Any) -> tuple[int, int] | None:
     "Rows and columns of a box of the grids that a model writes; None for a model of text."
     return getattr(getattr(model, 'config', None), 'boxes', None)
 
-def written_by(config) -> str: # config: of a model
+def written_by(model: Any) -> str:
     "What a model writes, in words."
-    boxes = getattr(config, 'boxes', None)
+    boxes = boxes_of(model)
     return 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'
+
+def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs them
+    "ValueError for a model that does not write these grids."
+    digits, tok = ''.join(str(d + 1) for d in range(s.n)), model.tokenizer
+    if boxes_of(model) == s.boxes and tok and tok.encode(digits).ids == [*range(s.n)]: return
+    raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with boxes of '
+                     f"{s.height} x {s.width}, such as navira.load('sudoku')")
+
+# %% ../../nbs/tasks/sudoku.ipynb #2a8d3c50
+_CHUNK = 256 # grids made at a time
+
+@lru_cache(maxsize=256)
+def _puzzles(s: Sudoku, given: int, chunk: int) -> ndarray: # [_CHUNK, cells]
+    if given == s.cells: return unseen(s, _CHUNK, default_rng((21, chunk)))
+    return emptied(s, _puzzles(s, s.cells, chunk), given, default_rng((21, chunk, given)))
+
+def puzzles(
+    s: Sudoku,
+    given: int, # cells; all of them: the grids that the puzzles were made from
+    first: int, # number of the first
+    n: int,
+) -> ndarray: # [n, cells] ids
+    "Random puzzles from held-out grids; number i is of the same grid for any number of givens."
+    chunks = range(first // _CHUNK, -(-(first + n) // _CHUNK))
+    return np.concatenate([_puzzles(s, given, c) for c in chunks])[first % _CHUNK:][:n]
+
+# %% ../../nbs/tasks/sudoku.ipynb #b4b7cbfa
+@dataclass(frozen=True)
+class Puzzles:
+    "The task to solve random puzzles."
+    name: str
+    sudoku: Sudoku
+    given: int # cells
+    goal = 'solved'
+
+    @classmethod
+    def called(cls, name: str, model: Any) -> Puzzles: # name: 'sudoku-35', 'sudoku:2x3-12', ...
+        "KeyError or ValueError for another name, or a model that does not write these grids."
+        parts = re.fullmatch(r'(sudoku(?::\w+)?)(?:-(\d+))?', name)
+        if parts is None: raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35')
+        s = NAMES[check_choice('task', parts[1], NAMES)]
+        given = check_int(f'task {name!r}: given cells', int(parts[2] or s.cells * 35 // 81), 0, high=s.cells - 1)
+        check_grids(f'task {name!r}', s, model)
+        return cls(name, s, given)
+
+    def ids(self, first: int, n: int) -> ndarray: return puzzles(self.sudoku, self.given, first, n)
+    def prompts(self, first: int, n: int) -> Tensor: return torch.from_numpy(self.ids(first, n))
+    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]: return dict(solved=self.solved(x, first))
+    def solved(self, x: Tensor, first: int = 0) -> ndarray:
+        return is_solved(self.sudoku, x.cpu().numpy(), self.ids(first, len(x)))
+    def baseline(self, n: int) -> float: return float((left_open(self.sudoku, self.ids(0, n)) == 0).mean())

@@ -254,7 +254,7 @@ _CARD_LICENSE = (
 
 _CARD_LOAD_GRIDS = """```python
 import navira
-from navira.evaluation.tasks import task_of
+from navira.tasks.task import task_of
 model = navira.load('sudoku')     # the one that comes with the package; any other: navira.load('its folder')
 task = task_of('sudoku-35', model)
 grids = navira.sample(model, 'mask-predict', budget=27, prompt=task.prompts(0, 4)).tokens

@@ -128,7 +128,7 @@ def _tokenizer_of(model: Any, cfg: FinetuneConfig | AdaptConfig | CriticConfig) 
     if tokenizer is None:
         raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one beside the weights')
     if (s and (s.height, s.width)) != getattr(model.config, 'boxes', None):
-        raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes {written_by(model.config)}; '
+        raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes {written_by(model)}; '
                          'expected such data')
     return lambda corpus: tokenizer
 

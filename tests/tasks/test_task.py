@@ -1,4 +1,4 @@
-"""Tasks: prompts, judges, and what a sweep keeps of them."""
+"Tasks: prompts, judges, baselines."
 import numpy as np
 import pytest
 import torch
@@ -6,21 +6,17 @@ from hypothesis import given, settings, strategies as some
 
 import navira.peers  # noqa: F401
 from helpers.grids import Exact, four, novice
-from navira.evaluation.tasks import puzzles, Task, task_of, until_solved
-from navira.experiments.frames import compact, load_samples, samples
-from navira.experiments.old_run import run
-from navira.experiments.samples import again, tokens
-from navira.experiments.old_sweep import read_sweep
 from navira.models.dit import MaskedLM
 from navira.registry import policies, policy
 from navira.sampling import sample
-from navira.tasks.sudoku import contradictions, held_out, is_solved, solutions, Sudoku
+from navira.tasks.sudoku import contradictions, held_out, is_solved, puzzles, solutions, Sudoku
+from navira.tasks.task import task_of, until_solved
 from navira.training.data import toy_corpus
 
 @given(some.integers(0, 700), some.integers(1, 300), some.integers(0, 15))
 @settings(max_examples=20, deadline=None)
 def test_a_puzzle_has_a_number(first, n, cells):
-    "Whatever else is asked for with it, and each has the cells that were asked for"
+    "Whatever else is asked for with it; each has the cells that were asked for."
     some_of = puzzles(four, cells, first, n)
     assert some_of.shape == (n, 16) and ((some_of < 4).sum(1) == cells).all()
     np.testing.assert_array_equal(some_of[n // 2:], puzzles(four, cells, first + n // 2, n - n // 2))
@@ -30,7 +26,7 @@ def test_puzzles_come_from_held_out_grids():
     for p in puzzles(s, 30, 0, 12):
         assert any(held_out(np.array([g]))[0] for g in solutions(s, p))
 
-def test_the_judge_wants_the_givens():
+def test_a_solution_keeps_the_givens():
     task = task_of('sudoku:2x2-8', novice())
     x = task.prompts(0, 50)
     right = torch.stack([torch.from_numpy(next(solutions(four, p))) for p in x.numpy()])
@@ -40,7 +36,7 @@ def test_the_judge_wants_the_givens():
     assert task.solved(right[30:], 30).all()
 
 def test_an_exact_model_solves_every_puzzle_cell_by_cell():
-    "And none of the empty grids at once: the cells do not know of each other"
+    "And hardly any empty grid at once: the cells do not know of each other."
     task, model = task_of('sudoku:2x2-4', Exact()), Exact()
     x = task.prompts(0, 64)
     assert task.solved(sample(model, 'backbone', 12, prompt=x, top_p=1., progress=False).tokens).all()
@@ -49,7 +45,7 @@ def test_an_exact_model_solves_every_puzzle_cell_by_cell():
     assert at_once.mean() < .05
 
 def test_exact_model_draws_all_grids_alike():
-    "Unconditional grids of an exact model are uniform"
+    "Grids from nothing are uniform."
     out = sample(Exact(), 'backbone', 16, n=1152, top_p=1., progress=False)
     assert task_of('sudoku:2x2-0', Exact()).solved(out.tokens).all()
     _, counts = np.unique(out.tokens.numpy(), axis=0, return_counts=True)
@@ -69,7 +65,7 @@ def test_until_solved_is_the_first_time():
     ('sudoko-35', KeyError, "did you mean 'sudoku'"), ('sudoku:3x2-9', KeyError, 'sudoku:2x'),
     ('sudoku-81', ValueError, 'at most 80'), ('sudoku-x', ValueError, 'as in sudoku-35'),
     ('sudoku-35', ValueError, 'grids with boxes of 2 x 2; expected one of grids with boxes of 3 x 3'),
-    ('infill', ValueError, 'needs text')])
+    ('infill', ValueError, 'needs text'), ('infill-3', ValueError, "expected 'infill'")])
 def test_bad_tasks(name, error, match):
     with pytest.raises(error, match=match): task_of(name, novice())
 
@@ -95,52 +91,8 @@ def test_infilling(tmp_path):
     short.write_text('a dog\n' * 50)
     with pytest.raises(ValueError, match='no paragraph of 32 tokens'): task_of('infill', model, str(short))
 
-# --- in a sweep
-GRID = dict(entries=[dict(policy='backbone'), dict(policy='mask-predict', trace=True)], task='sudoku:2x2-8',
-            budgets=[2, 4], n=20, batch_size=8, keep=10)
-
-def test_a_sweep_of_a_task(tmp_path):
-    s = read_sweep(GRID)
-    assert s.metrics == ()
-    st = run(s, tmp_path / 'store', novice())
-    df = samples(st)
-    task = task_of('sudoku:2x2-8', novice())
-    for key, cell in df.groupby('key'):
-        np.testing.assert_array_equal(cell.solved, task.solved(tokens(st, key)))
-        assert (cell.steps_to.notna() | ~cell.solved).all()
-    table = load_samples(st)
-    assert ((table.solved_lo <= table.solved) & (table.solved <= table.solved_hi)).all() and len(table) == 4
-    small = compact(st, tmp_path / 'small')
-    again_read = load_samples(small)
-    assert (again_read.solved == table.solved).all()
-    key = next(k for k in st.keys)
-    res, row = again(st, key, 9, novice())
-    assert (res.tokens[row] == tokens(st, key)[9]).all()
-
-def test_another_task_is_another_sweep(tmp_path):
-    run(read_sweep(GRID), tmp_path / 'store', novice())
-    with pytest.raises(ValueError, match='sudoku:2x2-8'):
-        run(read_sweep(GRID | dict(task='sudoku:2x2-9')), tmp_path / 'store', novice())
-
-def test_a_sweep_of_a_short_text(tmp_path):
-    "As many paragraphs as samples are enough"
-    toy = toy_corpus(tmp_path)
-    (tmp_path / 'long.txt').write_text('\n'.join(' '.join(t.split()) for t in toy.texts[:6]))
-    s = read_sweep(dict(entries=[dict(policy='backbone')], task='infill', real=str(tmp_path / 'long.txt'), budgets=[2],
-                        n=6, metrics=['entropy']))
-    table = load_samples(run(s, tmp_path / 'store', MaskedLM(toy.config, toy.tokenizer).eval()))
-    assert 0 <= table.recovered[0] < 1 and table.middle_real[0] > 0
-
-def test_task_and_prompt():
-    with pytest.raises(ValueError, match='a task has its own prompts'): read_sweep(GRID | dict(prompt='1'))
-
-def test_a_tasks_own_goal():
-    judge = lambda x, first: dict(recovered=(x == 0).double().mean(1).numpy())
-    t = Task('t', lambda first, n: torch.zeros(n, 2), judge, lambda n: 0., 'recovered')
-    assert t.solved(torch.tensor([[0, 0], [0, 1]])).tolist() == [True, False]
-
 def test_contradictions_after_any_policy():
-    "Whoever is solved has none; the givens stand whatever is remasked"
+    "A solved grid has none, and the givens stand whatever is remasked."
     model, task = novice(), task_of('sudoku:2x2-8', novice())
     x = task.prompts(0, 16)
     for name in policies():
