@@ -334,7 +334,7 @@ def _measuring(b: Progress):
 # %% ../../nbs/cli/compare.ipynb #18b03448
 def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | None, show: int) -> None:
     import navira.experiments.samples as ex_samples
-    from navira.evaluation.tasks import task_of
+    from navira.tasks.task import task_of
     from navira.experiments.cells import charged
     from navira.experiments.frames import load_samples
     df = load_samples(st, cells, judge, limit=grid.n).set_index('key').loc[list(cells)].reset_index()
@@ -404,11 +404,11 @@ def _telling(st, last, n: int) -> tuple | None: # number of a puzzle, a row of t
     return (int(at[0]), worst, best) if len(at) else None
 
 def _print_telling(found: tuple, puzzle, written: dict[str, list[str]]) -> None:
-    from navira.tasks.sudoku import beside, drawn_grid, of_size
+    from navira.tasks.sudoku import drawn_grid, of_size, side_by_side
     k, worst, best = found
     _tell(f'\nPuzzle {k}, the first that {worst.label} gets wrong and {best.label} right (puzzle, {worst.label}, '
           f'{best.label}):', style='bold')
-    _tell(beside(drawn_grid(of_size(len(puzzle)), puzzle), written[worst.key][k], written[best.key][k]))
+    _tell(side_by_side(drawn_grid(of_size(len(puzzle)), puzzle), written[worst.key][k], written[best.key][k]))
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
 def _grids(texts: dict[str, list[str]]) -> dict[str, list[str]]:

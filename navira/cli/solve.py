@@ -80,14 +80,14 @@ def line(rules, grid): return ''.join('.' if d >= rules.n else str(d + 1) for d 
 
 def report(rules, grid, choice: Choice, res, k, counts, as_json):
     "The grid in row k, and what it took."
-    from navira.tasks.sudoku import beside, drawn_grid
+    from navira.tasks.sudoku import drawn_grid, side_by_side
     end, solved = res.tokens[k].cpu().numpy(), counts['tries_solved'] > 0
     about = counts | dict(policy=choice.label, hyper=choice.hyper, budget=res.budget,
                           seed=res.seed, sample=res.first + k)
     if as_json:
         grids = dict(solved=solved, grid=line(rules, end), puzzle=line(rules, grid))
         return print(json.dumps(grids | about))
-    print(beside(drawn_grid(rules, grid), drawn_grid(rules, end)))
+    print(side_by_side(drawn_grid(rules, grid), drawn_grid(rules, end)))
     often = 'solved' if solved else 'not solved'
     if counts['tries'] > 1 and solved: often += ' in {tries_solved} of {tries} tries'
     elif counts['tries'] > 1: often += ' in {tries} tries, each'
@@ -126,7 +126,7 @@ def solve(
     navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     """
     import navira
-    from navira.evaluation.tasks import check_grids
+    from navira.tasks.sudoku import check_grids
     puzzles = read_grids(puzzle)
     choice = typed(policy, hyper)
     check_page(replay)
