@@ -24,8 +24,6 @@ from .figures import (
 from .readings import (
     ablations, curves, equal, focus, levels, one_pass, passes, reading, worths)
 from .claims import claims, findings, paragraph
-from .success import dials, questions, share, solved_curves, solved_table
-from .infilling import infilled_questions, infilled_table
 
 # %% auto #0
 __all__ = ['report']
@@ -116,7 +114,7 @@ def grid(r: Results) -> Table:
     "Every point of a store."
     def row(p: Point) -> tuple:
         entropy = number(p.entropy) if 'entropy' in p.rows else None
-        said = (share(p),) if r.of_puzzles else (_perplexity(p), entropy, p.repetition)
+        said = (number(p.solved, lambda v: 100 * v),) if r.of_puzzles else (_perplexity(p), entropy, p.repetition)
         return p.budget, p.name + '*' * (not p.matched), p.setting, p.steps, p.n, number(p.remasked), *said
     judged = ('solved (%)',) if r.of_puzzles else ('perplexity', 'entropy', 'repetition')
     head = ('forwards', 'policy', 'eta', 'steps', 'texts', 'remasked', *judged)
@@ -131,8 +129,7 @@ PARTS: dict[str, Callable[[Results], Table | Figure]] = {
     'grid': grid}
 
 PUZZLE_PARTS: dict[str, Callable[[Results], Table | Figure]] = {
-    'claims': claims, 'solved': solved_table, 'solved-curves': lambda r: solved_curves([r]),
-    'dials': lambda r: dials(r, focus(r)), 'questions': lambda r: questions([r]), 'table-2': table2,
+    'claims': claims, 'table-2': table2,
     'trajectories': trajectories, 'grid': grid}
 
 OWN_PARTS: dict[str, Callable[[Results], Table | Figure]] = {
@@ -143,7 +140,7 @@ def parts(r: Results) -> dict[str, Callable[[Results], Table | Figure]]:
     own = {} if of_paper(r) else {'grid': grid, 'paired': paired}
     if r.of_puzzles: return own | {k: v for k, v in PUZZLE_PARTS.items() if not own or k != 'claims'}
     usual = OWN_PARTS | (dict(curves=curves, worth=worths) if r.others else {}) if own else PARTS
-    return (dict(infilled=infilled_table, questions=infilled_questions) if r.task == 'infill' else {}) | usual
+    return usual
 
 def put(path: Path, text: str) -> Path:
     "A text in a file, whole or not at all."
