@@ -8,11 +8,12 @@ __all__ = []
 # %% ../../nbs/models/layers.ipynb #6712789a
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn, Tensor
+
+from ..base.checks import check_int, check_range
 
 # %% ../../nbs/models/layers.ipynb #273b9fdc
 @dataclass(frozen=True)
@@ -25,48 +26,45 @@ class Config:
     n_blocks: int = 12                   # transformer blocks
     n_heads: int = 12                    # attention heads
     dropout: float = 0.1                 # after attention and after the MLP, in training only
-    time_conditioning: bool = False      # MDLM's checkpoints do not look at the time, and neither do we
-    mask_id: int | None = None           # None: the last id, `vocab_size - 1`
+    time_conditioning: bool = False      # no MDLM checkpoint uses the time, and neither do we
+    mask_id: int = None                  # type: ignore[assignment]  # None: the last id
     quality_blocks: int | None = None    # 1: a PRISM head of one block; None: no head
-    boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are square grids; None: lines
-    p_uniform: float | None = None       # GIDD's share of random tokens: it looks at the time. None: no such network
+    boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
+    p_uniform: float | None = None       # GIDD's share of random tokens; its network uses the time
 
     def __post_init__(self):
-        if isinstance(self.boxes, list): object.__setattr__(self, "boxes", tuple(self.boxes))     # as JSON has it
-        if self.mask_id is None and isinstance(self.vocab_size, int):
-            object.__setattr__(self, "mask_id", self.vocab_size - 1)
+        if isinstance(self.boxes, list): object.__setattr__(self, 'boxes', tuple(self.boxes))
+        for name, most in SIZES.items(): check_int(name, vars(self)[name], 1, high=most)
+        if self.mask_id is None: object.__setattr__(self, 'mask_id', self.vocab_size - 1)
         check_config(self)
 
 # %% ../../nbs/models/layers.ipynb #e04cd9af
-_SIZES = dict(vocab_size=2**24, model_length=2**24, hidden_dim=2**20, cond_dim=2**20, n_blocks=1000, n_heads=2**20)
+SIZES = dict(vocab_size=2**24, model_length=2**24, hidden_dim=2**20, cond_dim=2**20,
+             n_blocks=1000, n_heads=2**20)      # the largest that we accept
 
 def check_config(
-    c: Config, # sizes to check
+    c: Config, # its sizes are whole numbers
 ) -> None:
     "Raises `ValueError` naming the first field that cannot work."
     def expect(name, ok, expected):
-        if not ok: raise ValueError(f"{name}={getattr(c, name)!r}: {expected}")
-    integer = lambda v: isinstance(v, int) and not isinstance(v, bool)
-    mask_id: Any = c.mask_id
-    for name, most in _SIZES.items():
-        n = getattr(c, name)
-        expect(name, integer(n) and 1 <= n <= most, f"expected a whole number of 1 to {most}")
-    expect("hidden_dim", c.hidden_dim % (2 * c.n_heads) == 0,
-           f"expected a multiple of 2 * n_heads = {2 * c.n_heads} (rotary needs heads of even size)")
-    expect("dropout", isinstance(c.dropout, (int, float)) and 0 <= c.dropout < 1, "expected 0 <= dropout < 1")
-    expect("time_conditioning", not c.time_conditioning,
-           "only networks that ignore the time are supported; expected False")
-    expect("mask_id", integer(mask_id) and 0 <= mask_id < c.vocab_size,
-           f"expected 0 <= mask_id < vocab_size = {c.vocab_size}")
-    expect("quality_blocks", c.quality_blocks in (None, 1), "expected 1, or None for no head")
-    share: Any = c.p_uniform
-    expect("p_uniform", share is None or isinstance(share, (int, float)) and 0 <= share < 1 and c.boxes is None,
-           "expected 0 <= p_uniform < 1 for GIDD's network on text, or None for MDLM's")
-    if c.boxes is None: return
-    expect("boxes", isinstance(c.boxes, tuple) and len(c.boxes) == 2 and all(integer(n) and n > 0 for n in c.boxes),
-           "expected rows and columns of a box, such as (3, 3), or None for lines of text")
-    cells = math.prod(c.boxes) ** 2
-    expect("model_length", c.model_length == cells, f"expected {cells}, the cells of a grid with boxes={c.boxes}")
+        if not ok: raise ValueError(f'{name}={vars(c)[name]!r}: expected {expected}')
+    check_int('mask_id', c.mask_id, 0, high=c.vocab_size - 1)
+    check_range('dropout', c.dropout, '[0, 1)', 'the share of activations to drop')
+    expect('hidden_dim', c.hidden_dim % (2 * c.n_heads) == 0,
+           f'a multiple of 2 * n_heads = {2 * c.n_heads} (rotary needs heads of even size)')
+    expect('time_conditioning', not c.time_conditioning, 'False: the network ignores the time')
+    expect('quality_blocks', c.quality_blocks in (None, 1), '1, or None for no head')
+    if c.p_uniform is not None:
+        check_range('p_uniform', c.p_uniform, '[0, 1)', "GIDD's share of random tokens")
+        expect('p_uniform', c.boxes is None, 'None on a grid')
+    if c.boxes is not None: expect('model_length', c.model_length == n_cells(c.boxes),
+        f'{n_cells(c.boxes)}, the cells of a grid with boxes={c.boxes}')
+
+def n_cells(
+    boxes: tuple[int, int], # rows and columns of a box
+) -> int: # of the grid
+    if len(boxes) != 2: raise ValueError(f'boxes={boxes!r}: expected two numbers, such as (3, 3)')
+    return math.prod(check_int('boxes', n, 1) for n in boxes) ** 2
 
 # %% ../../nbs/models/layers.ipynb #8da60360
 def full(
@@ -82,20 +80,23 @@ class Embedding(nn.Module):
         super().__init__()
         self.embedding = nn.Parameter(torch.empty(n, dim))
         nn.init.kaiming_uniform_(self.embedding, a=math.sqrt(5))
+
     def forward(self, x): return F.embedding(x, self.embedding)
 
 class Norm(nn.Module):
-    """adaLN over the last dimension, `(1 + scale) N(x) + shift`, in fp32 at least; `N` has a weight, no bias.
-    Shift and scale are `[D]`, or another for each row, `[B, 1, D]`."""
+    """adaLN over the last dimension, `(1 + scale) N(x) + shift`, in fp32 at least.
+    `N` has a weight, no bias. Shift and scale are `[D]`, or another for each row, `[B, 1, D]`."""
     def __init__(self, dim):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
+
     def forward(self, x, shift, scale):
         x = full(x)
         with torch.autocast(x.device.type, enabled=False):
-            weight = (full(self.weight) * (1 + full(scale))).to(x)  # the layer norm's own affine map: one read of x
-            if weight.dim() > 1: x = torch.addcmul(shift.to(x), F.layer_norm(x, weight.shape[-1:]), weight)
-            else: x = F.layer_norm(x, weight.shape, weight, shift.to(x))
+            # as the layer norm's own affine map: x is read once
+            weight, shift = (full(self.weight) * (1 + full(scale))).to(x), shift.to(x)
+            if weight.dim() == 1: x = F.layer_norm(x, weight.shape, weight, shift)
+            else: x = torch.addcmul(shift, F.layer_norm(x, weight.shape[-1:]), weight)
             return x.to(self.weight.dtype)
 
 # %% ../../nbs/models/layers.ipynb #3789d453
@@ -103,36 +104,47 @@ class SigmaMap(nn.Module):
     "Noise levels `[N]` to conditioning vectors `[N, cond_dim]`, before the SiLU."
     def __init__(self, cond_dim, n_freq=256):
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(n_freq, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+        self.mlp = nn.Sequential(
+            nn.Linear(n_freq, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+
     def forward(self, sigma):
-        half = self.mlp[0].in_features // 2
-        angle = sigma[:, None] * torch.exp(-math.log(10000) * torch.arange(half, device=sigma.device) / half)
-        return self.mlp(torch.cat([angle.cos(), angle.sin()], -1).to(self.mlp[0].weight.dtype))
+        half, weight = self.mlp[0].in_features // 2, self.mlp[0].weight
+        rate = torch.exp(-math.log(10000) * torch.arange(half, device=sigma.device) / half)
+        angle = sigma[:, None] * rate
+        return self.mlp(torch.cat([angle.cos(), angle.sin()], -1).to(weight.dtype))
 
 # %% ../../nbs/models/layers.ipynb #3a08610e
 class Rotary(nn.Module):
-    "Length `L` to the cosines and sines of the rotation, `[L, head_dim]` each."
+    "Length `L` to the cosines and sines of the rotation, `[L, head_dim / 2]` each."
     def __init__(self, head_dim):
         super().__init__()
-        self.register_buffer("inv_freq", frequencies(head_dim))
-    def _apply(self, fn, recurse=True):                                # what `.to`, `.half()` and their like call
+        self.register_buffer('inv_freq', frequencies(head_dim))
+
+    def _apply(self, fn, recurse=True):      # what `.to`, `.half()` and their like call
         exact = self.inv_freq
         super()._apply(fn, recurse)
-        if self.inv_freq.dtype in (torch.bfloat16, torch.float16): self.inv_freq = exact.to(self.inv_freq.device)
+        if self.inv_freq.itemsize == 2: self.inv_freq = exact.to(self.inv_freq.device)
         return self
-    def forward(self, L):
-        angle = torch.outer(torch.arange(L, device=self.inv_freq.device).to(self.inv_freq), self.inv_freq)
-        return torch.cat([angle, angle], -1).cos(), torch.cat([angle, angle], -1).sin()
 
-def frequencies(head_dim):
-    "The `head_dim / 2` angles a position, in radians."
-    if torch.empty(0).device.type == "meta": return torch.empty(head_dim // 2)  # arithmetic would import sympy
+    def forward(self, L):
+        position = torch.arange(L, device=self.inv_freq.device).to(self.inv_freq)
+        angle = torch.outer(position, self.inv_freq)
+        return angle.cos(), angle.sin()
+
+def frequencies(
+    head_dim: int,
+) -> Tensor: # [head_dim / 2], radians a position
+    "The angle by which each pair turns from one position to the next."
+    if torch.empty(0).is_meta: return torch.empty(head_dim // 2)     # arithmetic imports sympy
     return 10000 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
 
-def rotate(x, cos, sin):
-    "Turns `x` `[..., L, head_dim]` by the angles of its positions."
+def rotate(
+    x: Tensor, # [..., L, head_dim]
+    cos: Tensor, # [..., L, head_dim / 2]
+    sin: Tensor, # likewise
+) -> Tensor:
+    "`x`, turned by the angles of its positions."
     a, b = x.chunk(2, -1)
-    cos, sin = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]
     return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
 
 # %% ../../nbs/models/layers.ipynb #p1ace001
@@ -152,20 +164,21 @@ class Place(nn.Module):
         super().__init__()
         self.boxes = boxes
         self.units = nn.ModuleList(Embedding(math.prod(boxes), dim) for _ in range(3))
+
     def forward(self):
-        places = units_of(self.boxes).to(self.units[0].embedding.device)
-        return sum(unit(at) for unit, at in zip(self.units, places, strict=True))
+        ids = units_of(self.boxes).to(self.units[0].embedding.device)
+        return sum(unit(i) for unit, i in zip(self.units, ids, strict=True))
 
 # %% ../../nbs/models/layers.ipynb #fc397c8a
 def zero_(
     module: nn.Module, # its parameters are set to zero in place
 ) -> nn.Module:
-    "A layer that starts as nothing: what it modulates begins as if it were not there."
+    "A layer that starts as the identity: what it modulates is not changed yet."
     for p in module.parameters(): nn.init.zeros_(p)
     return module
 
 def modulation(layer, c, n):
-    "`n` vectors of the conditioning: `[D]` each for `c` `[1, cond_dim]`, else `[..., D]` as `c` is `[..., cond_dim]`."
+    "`n` vectors from the conditioning: `[D]` for `c` `[1, cond_dim]`, `[..., D]` for `[..., cond_dim]`."
     out = layer(c)
     return out[0].chunk(n) if out.shape[:-1] == (1,) else out.chunk(n, -1)
 
@@ -173,12 +186,18 @@ def take(x, at):
     "Positions `at` `[B, Q]` of `x` `[B, L, D]`, or all of it."
     return x if at is None else x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
 
+def turned(x, rope, at=None):
+    "`x` `[B, H, Q, head_dim]`, rotated as its positions `at` `[B, Q]` demand, in its own type."
+    if rope is None: return x
+    if at is not None: rope = [a[at][:, None] for a in rope]
+    return rotate(x, *rope).to(x.dtype)
+
 # %% ../../nbs/models/layers.ipynb #6b46714d
 class GELU(nn.Module):
     "The tanh-GELU, `x sigmoid(2 sqrt(2 / pi) (x + .044715 x^3))`."
     def forward(self, x):
-        fast = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.is_grad_enabled()
-        if not fast: return F.gelu(x, approximate="tanh")
+        slow = torch.is_grad_enabled() or x.device.type != 'cpu' or x.itemsize < 4
+        if slow: return F.gelu(x, approximate='tanh')
         k = 2 * math.sqrt(2 / math.pi)
         y = torch.addcmul(x.new_tensor(k), x, x, value=.044715 * k)
         return y.mul_(x).sigmoid_().mul_(x)
@@ -190,15 +209,18 @@ def attend(
     v: Tensor, # [B, H, L, head_dim]
     seen: Tensor | None = None, # [B, 1, Q, L] bool: what each query reads; None: everything
 ) -> Tensor: # [B, H, Q, head_dim]
-    "Softmax attention. Where a CPU learns in bf16 it is written out: torch's fused one takes many times as long there."
-    written_out = v.device.type == "cpu" and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    if not written_out: return F.scaled_dot_product_attention(q, k, v, seen)
+    "Softmax attention."
+    # on a CPU, torch's fused attention trains in bf16 many times more slowly than plain products
+    fused = v.device.type != 'cpu' or v.dtype != torch.bfloat16 or not torch.is_grad_enabled()
+    if fused: return F.scaled_dot_product_attention(q, k, v, seen)
     score = q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)
-    return (score if seen is None else score.masked_fill(~seen, -torch.inf)).softmax(-1) @ v
+    if seen is not None: score = score.masked_fill(~seen, -torch.inf)
+    return score.softmax(-1) @ v
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
-    "On `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]` or `[B, 1, cond_dim]`, turned by `rope`; None: not turned."
+    """On `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]` or `[B, 1, cond_dim]`. `rope` turns queries
+    and keys; None: it does not."""
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
         super().__init__()
         self.n_heads, self.dropout = n_heads, dropout
@@ -210,37 +232,30 @@ class Block(nn.Module):
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 6 * dim))
 
     def forward(self, x, c, rope, at=None):
-        "The new `x`, `[B, L, D]`; with `at` `[B, Q]`, positions in each row, only there, `[B, Q, D]`."
-        return self.around(take(x, at), c, lambda norm: self.attention(norm(x), rope, at))
+        "The new `x`, `[B, L, D]`; with positions `at` `[B, Q]`, only there, `[B, Q, D]`."
+        m = modulation(self.adaLN_modulation, c, 6)
+        attended = self.attention(self.norm1(x, m[0], m[1]), rope, at)
+        return self.added(take(x, at), attended, m)
 
-    def beside(self, s, x, c, rope, at, seen):
-        "The new `s` `[B, S, D]`, beside the places `at` `[B, S]` of `x`: it reads what is `seen`, and is not read."
-        return self.around(s, c, lambda norm: self.reading(norm(s), norm(x), rope, at, seen))
+    def shadow(self, s, x, c, rope, at, seen):
+        """The new shadows `s` `[B, S, D]` at positions `at` `[B, S]`. They read what is `seen`
+        `[B, 1, S, L + S]` of `x` and of each other; nothing reads them."""
+        m = modulation(self.adaLN_modulation, c, 6)
+        D, weight = x.shape[-1], self.attn_qkv.weight
+        q, k, v = map(self.heads, self.attn_qkv(self.norm1(s, m[0], m[1])).chunk(3, -1))
+        read = F.linear(self.norm1(x, m[0], m[1]), weight[D:])
+        kx, vx = map(self.heads, read.chunk(2, -1))
+        keys = torch.cat([turned(kx, rope), turned(k, rope, at)], 2)
+        out = attend(turned(q, rope, at), keys, torch.cat([vx, v], 2), seen)
+        return self.added(s, self.merged(out), m)
 
-    def around(self, x, c, attention):
-        "`attention`, which is given the first norm, and the MLP, added to `x`."
-        shift1, scale1, gate1, shift2, scale2, gate2 = modulation(self.adaLN_modulation, c, 6)
-        x = torch.addcmul(x, gate1, self.drop(attention(lambda h: self.norm1(h, shift1, scale1))))
-        return torch.addcmul(x, gate2, self.drop(self.mlp(self.norm2(x, shift2, scale2))))
+    def added(self, x, attended, m):
+        x = torch.addcmul(x, m[2], self.drop(attended))
+        return torch.addcmul(x, m[5], self.drop(self.mlp(self.norm2(x, m[3], m[4]))))
 
     def attention(self, x, rope, at=None):
         q, k, v = map(self.heads, self.qkv(x, at))
-        if rope is not None:
-            here = rope if at is None else [a[at][:, None] for a in rope]
-            q, k = rotate(q, *here).to(v.dtype), rotate(k, *rope).to(v.dtype)
-        return self.attn_out(attend(q, k, v).transpose(1, 2).flatten(2))
-
-    def reading(self, s, x, rope, at, seen):
-        "Attention of `s` `[B, S, D]` to `x` and to itself, where `seen` `[B, 1, S, L + S]`."
-        D = x.shape[-1]
-        q, k, v = map(self.heads, self.attn_qkv(s).chunk(3, -1))
-        kx, vx = map(self.heads, F.linear(x, self.attn_qkv.weight[D:]).chunk(2, -1))
-        if rope is not None:
-            here = [a[at][:, None] for a in rope]
-            q, k, kx = rotate(q, *here).to(v.dtype), rotate(k, *here).to(v.dtype), rotate(kx, *rope).to(v.dtype)
-        return self.attn_out(attend(q, torch.cat([kx, k], 2), torch.cat([vx, v], 2), seen).transpose(1, 2).flatten(2))
-
-    def heads(self, a): return a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return self.merged(attend(turned(q, rope, at), turned(k, rope), v))
 
     def qkv(self, x, at=None):
         "Queries at `at` `[B, Q]`, keys and values everywhere: `[B, Q, D]` and twice `[B, L, D]`."
@@ -248,6 +263,8 @@ class Block(nn.Module):
         D, weight = x.shape[-1], self.attn_qkv.weight
         return F.linear(take(x, at), weight[:D]), *F.linear(x, weight[D:]).chunk(2, -1)
 
+    def heads(self, a): return a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+    def merged(self, a): return self.attn_out(a.transpose(1, 2).flatten(2))
     def drop(self, x): return F.dropout(x, self.dropout, self.training)
 
 # %% ../../nbs/models/layers.ipynb #bc2259dd
@@ -258,5 +275,6 @@ class OutputLayer(nn.Module):
         self.norm_final = Norm(dim)
         self.linear = zero_(nn.Linear(dim, n_out))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 2 * dim))
+
     def forward(self, x, c):
         return self.linear(self.norm_final(x, *modulation(self.adaLN_modulation, c, 2)))
