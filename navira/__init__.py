@@ -27,7 +27,6 @@ else:
     def __getattr__(name):
         from importlib import import_module
         if name in _home:
-            if name in ('wrap', 'generate_with'): import_module('navira.models.load').need_transformers(f'navira.{name}')
             if _home[name] in ('registry', 'sampling', 'filling', 'chatting'): import_module('navira.peers')     # policies register themselves
             return import_module('navira.registry').documented(getattr(import_module(f'navira.{_home[name]}'), name))     # `help` sees its parameters
         if name == 'schedules': return import_module('navira.schedules')

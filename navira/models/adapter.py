@@ -4,21 +4,19 @@
 
 # %% ../../nbs/models/adapter.ipynb #676fa565
 from __future__ import annotations
-import json
 import os
-import shutil
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open, SafetensorError
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..base.files import guarded
+from ..base.files import check_file, guarded
+from ..base.runs import atomic_folder
 from .checkpoints import check_finite, read_json
 from .transformers import LinearQuality, TransformersLM
 
@@ -26,31 +24,34 @@ from .transformers import LinearQuality, TransformersLM
 __all__ = []
 
 # %% ../../nbs/models/adapter.ipynb #3a6be150
-def _peft(what: str) -> Any: # the library
-    try: import peft
-    except ModuleNotFoundError as e:
-        raise ImportError(f'{what} needs the library peft: pip install ".[transformers]" in the clone') from e
-    return peft
-
 def with_adapter(
     model: TransformersLM, # changed in place: its network is frozen
-    rank: int, # r, of LoRA in every linear layer but the vocabulary's; 0: none, the head alone is trained
+    rank: int, # r, of LoRA in every linear layer but the vocabulary's; 0: the head alone is trained
     alpha: int | None = None, # the adapter counts alpha / r; None: 2 r
-    gradient_checkpointing: bool = False, # keep no activations inside a layer: less memory, a third more time
-) -> TransformersLM: # the same, with a new head and a new adapter; `trains` names what is to be trained
-    "A model to fine-tune: PRISM's recipe for LLaDA (arXiv 2510.01384). A function of the global seed."
+    gradient_checkpointing: bool = False, # keep no activations inside a layer: less memory, slower
+) -> TransformersLM: # the same, with a new head and a new adapter, and `trains`
+    "A model to fine-tune: PRISM's recipe for LLaDA (arXiv 2510.01384). Uses the global seed."
     check_int('lora', rank, 0, high=4096)
     model.requires_grad_(False)
     if rank:
-        peft = _peft(f'lora={rank}')
-        given = peft.LoraConfig(r=rank, lora_alpha=2 * rank if alpha is None else alpha, target_modules='all-linear')
-        model.__dict__['adapter'] = peft.get_peft_model(model.net, given)     # changes the network in place
+        # through vars: it shares the network, which is a part of the model already
+        vars(model)['adapter'] = lora(model.net, rank, alpha or 2 * rank, 'all-linear')
     if gradient_checkpointing:
         model.net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
     weight = model.net.get_input_embeddings().weight
-    model.quality = LinearQuality(weight.shape[1]).to(weight.device)      # in float32, whatever the network is kept in
+    model.quality = LinearQuality(weight.shape[1]).to(weight.device)      # in float32
     model.trains = {n for n, _ in model.named_parameters() if n.startswith('quality.') or 'lora_' in n}
     return model
+
+def lora(
+    net: Any,   # of the transformers library; gets the adapter in place
+    rank: int,
+    alpha: int,
+    names: Any, # of layers, or 'all-linear'
+) -> Any: # the network as one of peft
+    import peft
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names)
+    return peft.get_peft_model(net, config)
 
 def train_parts(
     model: TransformersLM, # from `with_adapter`
@@ -61,120 +62,96 @@ def train_parts(
         p.requires_grad_(name.startswith('quality.') or joint and name in (model.trains or ()))
 
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
-_BASE = 'base.'     # in the file, before the names of the base's parameters
-
-def _about(model: TransformersLM) -> dict[str, str]: # of the network without its adapter
-    shape = model.net.get_input_embeddings().weight.shape
-    return dict(network=type(model.net).__name__, shape=json.dumps(list(shape)))
-
-def _numbers_of(model: TransformersLM) -> dict[str, Tensor]: # by parameter of the base; none where it is kept elsewhere
+def numbers_of(
+    model: TransformersLM,
+) -> dict[str, Tensor]: # by parameter of the base; none of what is kept elsewhere
+    "Eight numbers of each parameter: they tell one base from another."
     out = {}
     for name, p in model.net.named_parameters():
-        if 'lora_' in name: continue
-        at = torch.arange(8 if p.is_floating_point() and not p.is_meta else 0, device=p.device) * (p.numel() - 1) // 7
+        if 'lora_' in name or p.is_meta or not p.is_floating_point(): continue
+        at = torch.arange(8, device=p.device) * (p.numel() - 1) // 7
         out[name.replace('.base_layer', '')] = p.detach().flatten()[at].float().cpu()
     return out
 
-def _differs(model: TransformersLM, said: dict[str, str], numbers: dict[str, Tensor]) -> str | None:
-    "How the model differs from the base that was recorded, numbers by more than bfloat16 and float16 round."
-    for name, now in _about(model).items():
-        if said.get(name) != now: return f'{name}: {said.get(name)} there, {now} here'
-    here = _numbers_of(model)
+def difference(
+    model: TransformersLM,
+    numbers: dict[str, Tensor], # of the base that was recorded
+) -> str | None:
+    "How the model differs from that base, by more than bfloat16 and float16 round."
+    here = numbers_of(model)
     if not numbers: return 'it does not say which'
     for name, a in numbers.items():
-        if (b := here.get(name)) is None: return f'{name}: not here'
-        if not (len(a) and len(b)): continue
+        if name not in here: return f'{name}: not here'
+        b = here[name]
         if not torch.allclose(b, a, rtol=.01, atol=1e-3 * a.abs().max().item()):
             i = (a - b).abs().argmax()
             return f'{name}: {a[i]:.4g} there, {b[i]:.4g} here'
     return None
 
 # %% ../../nbs/models/adapter.ipynb #1241d7d4
+BASE = 'base.'     # in the file, before the names of the base's parameters
+
 def save_adapter(
     model: TransformersLM, # with a head, perhaps from `with_adapter`
     folder: str | os.PathLike, # replaced as a whole
 ) -> None:
     "The adapter, if there is one, and the head: all, or nothing. The base model is not saved."
-    folder = Path(folder)
-    if model.quality is None: raise ValueError('this model has no quality head to save')
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temp = Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
-    try:
-        if (adapter := getattr(model, 'adapter', None)) is not None:
-            adapter.save_pretrained(temp, save_embedding_layers=False)
-            (temp / 'README.md').unlink(missing_ok=True)                  # a form that nobody has filled in
-        save_head(model, temp / 'quality.safetensors', 0 if adapter is None else adapter.peft_config['default'].r)
-        if folder.exists(): shutil.rmtree(folder)
-        os.replace(temp, folder)
-    finally: shutil.rmtree(temp, ignore_errors=True)
+    with atomic_folder(folder) as temp:
+        if model.adapter is not None:
+            model.adapter.save_pretrained(temp, save_embedding_layers=False)
+            (temp / 'README.md').unlink(missing_ok=True)                  # an empty form
+        save_head(model, temp / 'quality.safetensors')
 
-def save_head(model: TransformersLM, path: Path, rank: int = 0) -> None: # with what tells its base, and of an adapter
-    head: Any = model.quality
-    tensors = {k: v.detach().float().cpu().contiguous() for k, v in head.state_dict().items()}
-    tensors |= {_BASE + k: v for k, v in _numbers_of(model).items()}
-    save_file(tensors, path, metadata=dict(format='pt', lora=str(rank), **_about(model)))
+def save_head(
+    model: TransformersLM, # with a head
+    path: Path,
+) -> None:
+    "The head, with what tells its base, and the rank of its adapter."
+    tensors = {k: v.detach().float().cpu() for k, v in model.quality.state_dict().items()}
+    tensors |= {BASE + k: v for k, v in numbers_of(model).items()}
+    rank = 0 if model.adapter is None else model.adapter.peft_config['default'].r
+    save_file(tensors, path, metadata=dict(format='pt', lora=str(rank)))
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place
     folder: str | os.PathLike, # of `save_adapter`
-) -> TransformersLM: # the same, with its head; an adapter is merged into the network, which costs nothing per pass
-    "Give a base model the adapter and head that were trained on it. FileNotFoundError, or ValueError for another base."
-    folder = Path(folder)
-    head, numbers, said = _read_head(folder / 'quality.safetensors')
-    if other := _differs(model, said, numbers):
-        raise ValueError(f'{folder}: was made for another base model ({other}); '
-                         'expected the model that it was trained on')
-    if _has_adapter(folder, said): model.net = _merged(model.net, folder)
-    dim = model.net.get_input_embeddings().weight.shape[1]
-    if head.keys() != {'linear.weight', 'linear.bias'} or head['linear.weight'].shape != (1, dim):
-        raise ValueError(f'{folder}: quality.safetensors is no head for {dim} hidden states')
-    check_finite(head.items(), folder / 'quality.safetensors')
+) -> TransformersLM: # the same, with its head; an adapter is merged into the network
+    "The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for another base."
+    folder, dim = Path(folder), model.net.get_input_embeddings().weight.shape[1]
+    path = folder / 'quality.safetensors'
+    if not path.exists():
+        raise FileNotFoundError(f'{folder}: no quality.safetensors; expected a folder of `navira finetune --lora`')
+    with guarded(path), safe_open(path, 'pt') as f:
+        tensors, rank = load_file(path), int(f.metadata()['lora'])
+    numbers = {k.removeprefix(BASE): tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
+    if other := difference(model, numbers):
+        raise ValueError(f'{folder}: was made for another base model ({other}); expected the model that it '
+                         'was trained on')
+    check_finite(tensors.items(), path)
+    if rank: model.net = merged(model.net, folder, rank)
     model.quality = LinearQuality(dim).to(model.device)
-    model.quality.load_state_dict(head)
+    with guarded(path): model.quality.load_state_dict(tensors)
     return model.eval()
 
-def _has_adapter(folder: Path, said: dict[str, str]) -> bool:
-    "FileNotFoundError or ValueError where the adapter that was trained with the head is not whole."
-    rank, path = said.get('lora'), folder / 'adapter_config.json'
-    if rank is None and (old := folder / 'training.json').exists(): rank = str(read_json(old).get('lora', 0))
-    if not path.exists() and rank in (None, '0'): return False
+def merged(
+    net: Any, # the base, changed in place
+    folder: Path,
+    rank: int, # of the adapter that was trained with the head
+) -> Any: # the network
+    "The base plus its adapter. Of the adapter's configuration, names and alpha alone are used."
+    import peft
+    path, weights = folder / 'adapter_config.json', folder / 'adapter_model.safetensors'
     config = read_json(path)
-    r = check_int(f'{path}: r', config.get('r'), 1, high=4096)
-    _check_adapter(config, path)
-    if rank is not None and str(r) != rank: raise ValueError(f'{path}: r={r}: expected {rank}, as it was trained')
-    if not (weights := folder / 'adapter_model.safetensors').is_file():
-        raise FileNotFoundError(f'{weights}: not found; expected the weights of an adapter of rank {r}')
-    return True
-
-_FREE = {'r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_or_path', 'inference_mode',
-         'auto_mapping', 'task_type', 'revision', 'peft_version', 'fan_in_fan_out'}
-
-def _check_adapter(config: dict, path: Path) -> None:
-    "ValueError for an adapter of another kind than ours: it may change its base, or have patterns without bounds."
-    names, usual = config.get('target_modules'), _peft(f'{path}: an adapter').LoraConfig().to_dict()
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f'{path}: target_modules={names!r:.80}: expected a list of names')
-    for k in usual.keys() & config.keys() - _FREE:
-        if config[k] != usual[k]: raise ValueError(f'{path}: {k}={config[k]!r:.80}: expected {usual[k]!r}, as we train')
-
-def _merged(net: Any, folder: Path) -> Any: # network
-    peft = _peft(f'{folder}: an adapter')
+    if config.get('r') != rank:
+        raise ValueError(f'{path}: r={config.get("r")}: expected {rank}, as it was trained')
+    check_file(weights)
     with guarded(f'{folder}: not an adapter of this model'), warnings.catch_warnings():
         warnings.simplefilter('ignore')              # of weights that it lacks: an error here
-        both = peft.PeftModel.from_pretrained(net, str(folder))
+        both, tensors = lora(net, rank, config['lora_alpha'], list(config['target_modules'])), load_file(weights)
         want = peft.get_peft_model_state_dict(both, save_embedding_layers=False).keys()
-        with safe_open(folder / 'adapter_model.safetensors', 'pt') as f: odd = sorted(want ^ {*f.keys()})
-        if odd: raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
-        merged = both.merge_and_unload()
-    check_finite(merged.named_parameters(), folder)
-    return merged
-
-def _read_head(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
-    "The head; numbers of the base; what else was said of it."
-    if not path.is_file():
-        raise FileNotFoundError(f'{path.parent}: no quality.safetensors; expected a folder of `navira finetune --lora`')
-    try:
-        with safe_open(path, 'pt') as f: tensors, said = {k: f.get_tensor(k) for k in f.keys()}, f.metadata() or {}
-    except (SafetensorError, OSError) as e: raise ValueError(f'{path}: damaged ({e})') from e
-    numbers = {k.removeprefix(_BASE): tensors.pop(k) for k in [*tensors] if k.startswith(_BASE)}
-    return tensors, numbers, said
+        if odd := sorted(want ^ tensors.keys()):
+            raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
+        peft.set_peft_model_state_dict(both, tensors)
+        net = both.merge_and_unload()
+    check_finite(net.named_parameters(), folder)
+    return net

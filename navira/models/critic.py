@@ -6,54 +6,58 @@
 from __future__ import annotations
 import hashlib
 import json
-from collections.abc import Callable
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import nn, Tensor
+from torch import Tensor
 
 from ..base.runs import atomic_write
 from ..diffusion import Forward
-from .layers import Config, frequencies, OutputLayer
-from .dit import DiT, in_full, MaskedLM
-from .checkpoints import finite, misfits, read_config, read_json, read_safetensors
+from .layers import Config, OutputLayer
+from .dit import DiT, in_full, LanguageModel, MaskedLM
+from .checkpoints import fill, on_disk, read_config, read_json, read_safetensors
 from .sources import nearest, of_run, own
 
 # %% auto #0
-__all__ = ['Critic', 'save_critic', 'find_critic', 'load_critic']
+__all__ = ['Critic', 'find_critic']
 
 # %% ../../nbs/models/critic.ipynb #a995d127
 class CriticForward(Forward):
-    "One forward pass of a `Critic` over `x` [B, L]."
+    "One forward pass of a `Critic` over `x` `[B, L]`: it rates tokens and predicts none."
     def __init__(self, critic: Critic, x: Tensor):
         self.critic, self.x, self.seen_masked = critic, x, x == critic.mask_id
 
-    def logits(self, where: Tensor) -> Tensor:
-        raise ValueError('a critic rates tokens and predicts none: ask the denoiser')
-
     def _quality(self) -> Tensor:
         h, c = self.critic.backbone(self.x)
-        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]      # as the head of `models/dit`: no ties
+        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]
 
 class RatedForward(Forward):
     "The logits of one forward and the qualities of another: a denoiser with a critic for a head."
-    def __init__(self, p: Forward, review: Forward): self.p, self.review, self.seen_masked = p, review, p.seen_masked
+    def __init__(self, p: Forward, review: Forward):
+        self.p, self.review, self.seen_masked = p, review, p.seen_masked
+
     def logits(self, where: Tensor) -> Tensor: return self.p.logits(where)
     def _quality(self) -> Tensor: return self.review.quality()
 
-# %% ../../nbs/models/critic.ipynb #2273a1f9
-class Critic(nn.Module):
-    "A network that rates every token of a text without masks: `critic(x).quality()` [B, L], high = trust."
-    of: ClassVar[Callable[..., Critic]]          # `critic_of`, below
-    load: ClassVar[Callable[..., Critic]]        # `load_critic`
-    save: Callable[..., None]                    # `save_critic`
+# %% ../../nbs/models/critic.ipynb #bff9ae13
+def vocabulary_hash(
+    tokenizer: Tokenizer | None,
+) -> str | None: # 16 hexadecimal digits; None without a tokenizer
+    "A hash of the words and their ids."
+    if tokenizer is None: return None
+    words = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
 
+# %% ../../nbs/models/critic.ipynb #2273a1f9
+class Critic(LanguageModel):
+    "Rates every token of a text without masks: `critic(x).quality()` `[B, L]`, high = trust."
     def __init__(self,
-        config: Config, # sizes; vocabulary, mask and length are those of the denoiser it works with
+        config: Config, # sizes; vocabulary, mask and length are those of its denoiser
         words: str | None = None, # `vocabulary_hash` of that denoiser's tokenizer, if it has one
     ):
         super().__init__()
@@ -61,86 +65,68 @@ class Critic(nn.Module):
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
 
     @property
-    def mask_id(self) -> int:
-        assert self.config.mask_id is not None     # `Config` puts the last id in its place
-        return self.config.mask_id
+    def mask_id(self) -> int: return self.config.mask_id
     @property
     def length(self) -> int: return self.config.model_length
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device
-
     if TYPE_CHECKING:
-        def __call__(self, x: Tensor) -> CriticForward: ...     # runs `forward`
+        def __call__(self, x: Tensor) -> CriticForward: ...
 
     def forward(self, x: Tensor) -> CriticForward: # x [B, L] int64
-        if 0 < x.shape[1] <= self.length: return CriticForward(self.to(x.device), x)    # made before there is a device
-        raise ValueError(f'x has {x.shape[1]} positions: this critic rates 1 to {self.length}')
+        self.check_ids(x)
+        return CriticForward(self.to(x.device), x)    # it is made before there is a device
 
-# %% ../../nbs/models/critic.ipynb #bff9ae13
-def vocabulary_hash(
-    tokenizer: Tokenizer | None,
-) -> str | None: # 16 hexadecimal digits; None without a tokenizer
-    "What tells two vocabularies apart: a hash of the words and their ids."
-    if tokenizer is None: return None
-    return hashlib.blake2b(json.dumps(sorted(tokenizer.get_vocab().items())).encode(), digest_size=8).hexdigest()
+    @classmethod
+    def of(
+        cls,
+        model: MaskedLM, # the denoiser
+        n_blocks: int = 2, # the first ones, at most all
+    ) -> Critic:
+        "A new critic for a denoiser, with copies of its embedding and first blocks."
+        most, old = model.config.n_blocks, model.backbone.state_dict()
+        if not 1 <= n_blocks <= most:
+            raise ValueError(f'n_blocks={n_blocks}: the critic starts from 1 to {most} blocks of the model')
+        sizes = replace(model.config, n_blocks=n_blocks, quality_blocks=None)
+        critic = cls(sizes, vocabulary_hash(model.tokenizer))
+        new = critic.backbone.state_dict()
+        shared = {k: old[k] for k in new if not k.startswith('output_layer.')}
+        critic.backbone.load_state_dict(shared, strict=False)
+        return critic.to(model.backbone.vocab_embed.embedding)      # its device and dtype
 
-# %% ../../nbs/models/critic.ipynb #90a24572
-def critic_of(
-    model: MaskedLM, # the denoiser
-    n_blocks: int = 2, # the first ones, at most all
-) -> Critic:
-    "A new critic for a denoiser, with copies of its embedding and first blocks."
-    if not 1 <= n_blocks <= (most := model.config.n_blocks):
-        raise ValueError(f'n_blocks={n_blocks}: the critic starts from 1 to {most} blocks of the model')
-    critic = Critic(replace(model.config, n_blocks=n_blocks, quality_blocks=None), vocabulary_hash(model.tokenizer))
-    want = {k for k in critic.backbone.state_dict() if not k.startswith('output_layer.')}
-    critic.backbone.load_state_dict({k: v for k, v in model.backbone.state_dict().items() if k in want}, strict=False)
-    return critic.to(model.backbone.vocab_embed.embedding)      # its device and dtype
+    def save(
+        self,
+        folder: str | os.PathLike, # made if absent; a model in it is not touched
+        dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
+    ) -> None:
+        "Writes `critic.safetensors` and `critic.json`, each atomically."
+        config = asdict(self.config) | dict(words=self.words)
+        with atomic_write(Path(folder) / 'critic.safetensors') as f:
+            save_file(on_disk(self, dtype), f, metadata={'format': 'pt'})
+        with atomic_write(Path(folder) / 'critic.json') as f:
+            f.write_text(json.dumps(config, indent=2) + '\n')
 
-# %% ../../nbs/models/critic.ipynb #4bac9af7
-def save_critic(
-    critic: Critic,
-    folder, # made if absent; a model in it is not touched
-    dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
-) -> None:
-    "Writes `critic.safetensors` and `critic.json`, each atomically."
-    folder, config = Path(folder), asdict(critic.config) | dict(words=critic.words)
-    on_disk = lambda v: (v if dtype is None else v.to(dtype)).detach().cpu().contiguous()
-    tensors = {k: on_disk(v) for k, v in critic.named_parameters()}
-    with atomic_write(folder / 'critic.safetensors') as f: save_file(tensors, f, metadata={'format': 'pt'})
-    with atomic_write(folder / 'critic.json') as f: f.write_text(json.dumps(config, indent=2) + '\n')
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike | None = None, # as for `find_critic`
+    ) -> Critic: # in eval mode, float32
+        "`FileNotFoundError` where there is none, `ValueError` where the files are no critic."
+        folder = find_critic(source)
+        path, file = folder / 'critic.safetensors', folder / 'critic.json'
+        with torch.device('meta'): critic = cls(read_config(file), read_json(file).get('words'))
+        return fill(critic, read_safetensors(path), path)
 
 # %% ../../nbs/models/critic.ipynb #776c9920
 def find_critic(
-    source=None, # a folder; None, 'embedded' or 'sudoku': one that comes with navira
+    source: str | os.PathLike | None = None, # a folder; None, 'embedded' or 'sudoku': one of navira's
 ) -> Path: # the folder
-    "Where a critic lies. FileNotFoundError where there is none."
+    "Where a critic lies. `FileNotFoundError` where there is none."
     folder = of_run(Path(own(source)), 'critic', 'critic.safetensors')
-    if all((folder / f).exists() for f in ('critic.safetensors', 'critic.json')): return folder
+    if (folder / 'critic.safetensors').exists() and (folder / 'critic.json').exists(): return folder
+    what = nearest(folder, 'a folder with critic.safetensors')
+    if folder.is_dir(): what = 'no critic.safetensors and critic.json there'
     if source in (None, 'embedded', 'sudoku'): what = 'this installation has no embedded critic'
-    elif folder.is_dir(): what = 'no critic.safetensors and critic.json there'
-    else: what = nearest(folder, 'a folder with critic.safetensors')
-    raise FileNotFoundError(f"critic={str(source or 'embedded')!r}: {what}; "
-                            'train one with `navira critic --data CORPUS --out RUN`, then say critic=RUN/critic')
-
-def load_critic(
-    source=None, # as for `find_critic`
-) -> Critic:
-    "A critic in eval mode, fp32. FileNotFoundError where there is none, ValueError where the files are no critic."
-    folder = find_critic(source)
-    path, config = folder / 'critic.safetensors', folder / 'critic.json'
-    words = read_json(config).get('words')
-    with torch.device('meta'): critic = Critic(read_config(config), words)
-    _load_weights(critic, read_safetensors(path), path)
-    return critic.eval()
-
-def _load_weights(critic: Critic, weights: dict[str, Tensor], path: Path) -> None:
-    "ValueError, naming `path`, where they are not this critic's."
-    want = {k: tuple(p.shape) for k, p in critic.named_parameters()}
-    if bad := misfits(want, {k: tuple(w.shape) for k, w in weights.items()}):
-        raise ValueError(f'{path}: not the weights of this critic. {bad}')
-    fp32 = {k: finite(weights[k], torch.float32, k, path) for k in want}
-    critic.load_state_dict(fp32, strict=False, assign=True)
-    critic.backbone.rotary_emb.inv_freq = frequencies(critic.config.hidden_dim // critic.config.n_heads)
-
-Critic.of, Critic.save, Critic.load = staticmethod(critic_of), save_critic, staticmethod(load_critic)
+    raise FileNotFoundError(
+        f"critic={str(source or 'embedded')!r}: {what}; train one with `navira critic --data CORPUS "
+        '--out RUN`, then say critic=RUN/critic')

@@ -5,7 +5,6 @@
 # %% ../../nbs/models/families.ipynb #132f2516
 from __future__ import annotations
 import contextlib
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -21,12 +20,11 @@ from safetensors import safe_open
 from tokenizers import models, pre_tokenizers, Tokenizer
 from transformers import (
     AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig,
-    LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast,
-    Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
+    LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 from ..base.checks import check_int
 from ..base.files import check_file, first_lines, guarded
@@ -42,94 +40,97 @@ __all__ = ['pretrained']
 class Family:
     "How a kind of checkpoint becomes a network of the transformers library."
     net: Any # the class, with `from_pretrained`
-    config: Callable[[dict], PreTrainedConfig] # what its config.json says -> the network's configuration
     keys: dict[str, str] = field(default_factory=dict) # names of weights: a pattern -> what it becomes
     shift: bool = False # does position i predict the token at i + 1?
-    plain: bool = False # one that reads from left to right looks the same, but for `is_causal` or its weights' names
+    plain: bool = False # do networks that read from left to right have the same `model_type`?
     tokenizer: Any = AutoTokenizer # the class, with `from_pretrained`
+    config: Callable[[dict], dict] = dict # what config.json says, in the words of the network
 
-_ABOUT = 'model_type', 'architectures', 'auto_map', 'transformers_version', 'is_causal'    # not the network's
+ABOUT = 'model_type', 'architectures', 'auto_map', 'transformers_version', 'is_causal'
 
-def _kept(d: dict) -> dict: # without an end of texts that a class would make up: Llama's is token 2
-    given = {k: v for k, v in d.items() if k not in _ABOUT and not (k == 'rope_scaling' and v is None)}
-    return dict(eos_token_id=None) | given
-
-def _same_as(kind: Any) -> Callable[[dict], PreTrainedConfig]:
-    "Settings that have the names of a native configuration; attention both ways."
-    return lambda d: kind.config_class(**_kept(d), is_causal=False)
+def configured(
+    family: Family,
+    settings: dict, # what config.json says
+) -> PreTrainedConfig:
+    "The network's configuration."
+    given = {k: v for k, v in family.config(settings).items() if k not in ABOUT}
+    if given.get('rope_scaling', given) is None: del given['rope_scaling']
+    given = dict(eos_token_id=None) | given       # a class may have an end of its own: Llama's is 2
+    if family.net is AutoModelForMaskedLM:
+        return transformers.AutoConfig.for_model(settings['model_type'], **given)
+    return family.net.config_class(**given, is_causal=False)
 
 # %% ../../nbs/models/families.ipynb #3fc7fbf7
-_LLADA = dict(block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
-              attention_layer_norm=False, input_emb_norm=False, scale_logits=False, include_bias=False,
-              include_qkv_bias=False, bias_for_layer_norm=False)
-_IF_UNSAID = dict(block_type='sequential', layer_norm_type='default', activation_type='swiglu', rope=False)
+LLADA = dict(block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
+             attention_layer_norm=False, input_emb_norm=False, scale_logits=False, include_bias=False,
+             include_qkv_bias=False, bias_for_layer_norm=False)
+OLMO = dict(block_type='sequential', layer_norm_type='default', activation_type='swiglu', rope=False)
+SAME = 'rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype'
 
-def _llada(d: dict) -> LlamaConfig:
-    "LLaDA's configuration in Llama's words. `ValueError` for a variant of its block that is not Llama's."
-    for k, want in _LLADA.items():
-        if (d.get(k, _IF_UNSAID.get(k, want)) or False) != want:
+def llada(
+    d: dict, # LLaDA's configuration
+) -> dict: # in Llama's words
+    "`ValueError` for a variant of its block that is not Llama's."
+    for k, want in LLADA.items():
+        if (d.get(k, OLMO.get(k, want)) or False) != want:
             raise ValueError(f'{k}={d.get(k)!r}: expected {want!r}, the block that LLaDA-8B has')
-    same = {k: d[k] for k in ('rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype')
-            if k in d}
-    return LlamaConfig(
+    return dict(
         vocab_size=d.get('embedding_size') or d['vocab_size'], hidden_size=d['d_model'],
         intermediate_size=d.get('mlp_hidden_size') or d.get('mlp_ratio', 4) * d['d_model'],
         num_hidden_layers=d['n_layers'], num_attention_heads=d['n_heads'],
-        num_key_value_heads=d.get('n_kv_heads') or d['n_heads'], bos_token_id=None, is_causal=False,
-        eos_token_id=d.get('eos_token_id'), max_position_embeddings=d['max_sequence_length'],
-        tie_word_embeddings=d.get('weight_tying', False), **same)
+        num_key_value_heads=d.get('n_kv_heads') or d['n_heads'],
+        max_position_embeddings=d['max_sequence_length'], bos_token_id=None,
+        eos_token_id=d.get('eos_token_id'), tie_word_embeddings=d.get('weight_tying', False),
+        **{k: d[k] for k in SAME if k in d})
 
-_LLADA_KEYS = {
+LLADA_KEYS = {
     r'^model\.transformer\.wte': 'model.embed_tokens', r'^model\.transformer\.ln_f': 'model.norm',
     r'^model\.transformer\.ff_out': 'lm_head', r'^model\.transformer\.blocks\.': 'model.layers.',
-    r'\.attn_norm': '.input_layernorm', r'\.ff_norm': '.post_attention_layernorm', r'\.attn_out': '.self_attn.o_proj',
-    r'\.(q_proj|k_proj|v_proj)': r'.self_attn.\1', r'\.ff_proj': '.mlp.gate_proj', r'\.up_proj': '.mlp.up_proj',
-    r'\.ff_out': '.mlp.down_proj'}
+    r'\.attn_norm': '.input_layernorm', r'\.ff_norm': '.post_attention_layernorm',
+    r'\.attn_out': '.self_attn.o_proj', r'\.(q_proj|k_proj|v_proj)': r'.self_attn.\1',
+    r'\.ff_proj': '.mlp.gate_proj', r'\.up_proj': '.mlp.up_proj', r'\.ff_out': '.mlp.down_proj'}
 
 # %% ../../nbs/models/families.ipynb #86ad8e70
-_DENOISE = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transformer.'}
-_MODEL = {r'^embed_tokens': 'model.embed_tokens', r'^denoise_model\.': 'model.'}
+GPT2_KEYS = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transformer.'}
+BODY_KEYS = {r'^embed_tokens': 'model.embed_tokens', r'^denoise_model\.': 'model.'}
 
 FAMILIES = {       # by the `model_type` in config.json
-    'llada': Family(LlamaForCausalLM, _llada, _LLADA_KEYS),
-    'Dream': Family(Qwen2ForCausalLM, _same_as(Qwen2ForCausalLM), shift=True, tokenizer=Qwen2Tokenizer),
-    'a2d-llama': Family(LlamaForCausalLM, _same_as(LlamaForCausalLM)),
-    'a2d-qwen2': Family(Qwen2ForCausalLM, _same_as(Qwen2ForCausalLM)),
-    'a2d-qwen3': Family(Qwen3ForCausalLM, _same_as(Qwen3ForCausalLM)),
-    **{kind: Family(net, _same_as(net), keys, shift=True, plain=True) for kind, net, keys in (
-        ('gpt2', GPT2LMHeadModel, _DENOISE), ('llama', LlamaForCausalLM, _MODEL),
-        ('qwen2', Qwen2ForCausalLM, _MODEL), ('qwen3', Qwen3ForCausalLM, _MODEL))}}
-
-def _encoder(kind: str) -> Family:
-    "A network with a masked-LM head, as it is."
-    return Family(AutoModelForMaskedLM, lambda d: transformers.AutoConfig.for_model(kind, **_kept(d)))
+    'llada': Family(LlamaForCausalLM, LLADA_KEYS, config=llada),
+    'Dream': Family(Qwen2ForCausalLM, shift=True, tokenizer=Qwen2Tokenizer),
+    'a2d-llama': Family(LlamaForCausalLM),
+    'a2d-qwen2': Family(Qwen2ForCausalLM),
+    'a2d-qwen3': Family(Qwen3ForCausalLM),
+    'gpt2': Family(GPT2LMHeadModel, GPT2_KEYS, shift=True, plain=True),
+    'llama': Family(LlamaForCausalLM, BODY_KEYS, shift=True, plain=True),
+    'qwen2': Family(Qwen2ForCausalLM, BODY_KEYS, shift=True, plain=True),
+    'qwen3': Family(Qwen3ForCausalLM, BODY_KEYS, shift=True, plain=True)}
+ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
-_BOTH = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
+BOTH = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
+HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'
 
 def family_of(
-    config: dict, # what config.json says
-    name: str = 'config.json', # for messages
+    settings: dict, # what config.json says
+    file: str | os.PathLike = 'config.json', # for messages
 ) -> Family:
-    "The family of a checkpoint. `ValueError` for one that is not known, or cannot be a masked diffusion model."
-    kind, heads = config.get('model_type'), config.get('architectures') or []
+    "The family of a checkpoint. `ValueError` for one that cannot be a masked diffusion model here."
+    kind, heads = settings.get('model_type'), settings.get('architectures') or []
     known = ', '.join(sorted([*LAYOUTS, *FAMILIES], key=str.lower))
-    if not isinstance(kind, str): raise ValueError(f'{name}: model_type={kind!r}: expected one name, such as {known}')
-    if not (isinstance(heads, list) and all(isinstance(h, str) for h in heads)):
-        raise ValueError(f'{name}: architectures={heads!r}: expected a list of names, such as ["LlamaForCausalLM"]')
-    if config.get('is_encoder_decoder') or kind in _BOTH:
-        raise ValueError(f'{name}: {kind} is an encoder-decoder; expected an encoder, or a decoder: {known}, or a '
-                         'network with a masked-LM head, such as bert')
+    if not isinstance(kind, str):
+        raise ValueError(f'{file}: model_type={kind!r}: expected one name, such as {known}')
+    if not isinstance(heads, list):
+        raise ValueError(f'{file}: architectures={heads!r}: expected a list, such as ["LlamaForCausalLM"]')
+    if settings.get('is_encoder_decoder') or kind in BOTH:
+        raise ValueError(f'{file}: {kind} is an encoder-decoder; expected an encoder, or a decoder: {known}, '
+                         'or a network with a masked-LM head, such as bert')
     if kind in FAMILIES: return FAMILIES[kind]
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        if not heads or any(h.endswith(('ForMaskedLM', 'ForPreTraining', 'LMHeadModel')) for h in heads):
-            return _encoder(kind)
-        raise ValueError(f'{name}: {heads[0]} has no head over the vocabulary; expected '
-                         f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}; `navira adapt` makes one of it')
-    near = difflib.get_close_matches(kind, [*FAMILIES, *MODEL_FOR_MASKED_LM_MAPPING_NAMES], 1, .6)
-    meant = f'did you mean {near[0]!r}? ' if near else ''
-    raise ValueError(f'{name}: model_type {kind!r} is not known; {meant}Known are {known}, and networks with a '
-                     'masked-LM head, such as bert, roberta, distilbert and modernbert')
+    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise ValueError(f'{file}: model_type {kind!r} is not known; known are {known}, and networks with a '
+                         'masked-LM head, such as bert, roberta, distilbert and modernbert')
+    if not heads or any(str(head).endswith(HEADS) for head in heads): return ENCODER
+    raise ValueError(f'{file}: {heads[0]} has no head over the vocabulary; expected '
+                     f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}; `navira adapt` makes one of it')
 
 # %% ../../nbs/models/families.ipynb #7f7e205a
 def load_family(
@@ -140,62 +141,67 @@ def load_family(
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as the family does
 ) -> TransformersLM: # in eval mode
-    "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file. None of its code is run."
+    "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
     folder = Path(folder)
-    said, file = described(folder), folder / 'config.json'
-    family = family_of(said, f'{file}')
-    with guarded(file, said): config = family.config(said)
-    if tokenizer is None: tokenizer = _read_tokenizer(folder, family, config)
-    if tokenizer is None and mask_id is None and said.get('mask_token_id') is None:
-        raise ValueError(f'{folder}: which token is the mask? config.json names no mask_token_id, and tokenizer files '
-                         f'are missing ({_TOKENIZERS[0]} or the like); expected them, or mask_id=')
-    keys: dict[str, Any] = dict(key_mapping=family.keys) if family.keys else {}
-    net = read_net(folder, family.net, said, config=config, dtype=dtype, device_map=device_map, **keys)
-    # DiffuGPT and DiffuLLaMA were adapted: their tokenizers have a mask, and only their configurations are in full
-    adapted = getattr(tokenizer, 'mask_token_id', None) is not None and 'return_dict' in said
-    plain = family.plain and not adapted
-    net.config.is_causal = (plain or said.get('is_decoder', False)) and said.get('is_causal', True)
-    if shift is None: shift = said.get('right_shift_logits', family.shift or net.config.is_causal)
-    with guarded(folder): return wrap(net, tokenizer, mask_id, shift)
+    settings, file = described(folder), folder / 'config.json'
+    family = family_of(settings, file)
+    with guarded(file, settings): config = configured(family, settings)
+    if tokenizer is None: tokenizer = read_tokenizer(folder, family, config)
+    if tokenizer is None and mask_id is None and settings.get('mask_token_id') is None:
+        raise ValueError(f'{folder}: which token is the mask? config.json names no mask_token_id, and '
+                         f'tokenizer files are missing ({TOKENIZERS[0]} or the like); expected them, or mask_id=')
+    if isinstance(device_map, str) and device_map not in MAPS:
+        with guarded(f'{folder}: device_map={device_map!r}'): torch.device(device_map)
+    net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
+                   key_mapping=family.keys or None)
+    with guarded(folder):
+        # DiffuGPT and DiffuLLaMA were adapted: their tokenizers have a mask, their configurations are in full
+        adapted = 'return_dict' in settings and tokenizer and tokenizer.mask_token_id is not None
+        left = family.plain and not adapted or settings.get('is_decoder', False)
+        net.config.is_causal = left and settings.get('is_causal', True)
+        if shift is None: shift = settings.get('right_shift_logits', family.shift or net.config.is_causal)
+        return wrap(net, tokenizer, mask_id, shift)
 
-_MOST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels': 2**16,     # beyond what there is,
-         '(hidden|vocab|intermediate)_size|d_model|n_embd|max_position_embeddings|n_positions|'  # and made in seconds
-         'max_sequence_length': 2**24}
+MAPS = 'auto', 'balanced', 'balanced_low_0', 'sequential'     # the names of the transformers library
+LARGEST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels': 2**16,
+           '(hidden|vocab|intermediate)_size|d_model|n_embd|max_position_embeddings|n_positions|'
+           'max_sequence_length': 2**24}
 
 def described(
     folder: Path, # config.json, weights, a tokenizer
 ) -> dict: # what its config.json says
-    "ValueError for a size that is none or too large, for a mask or end that is no token, for a pipe or a device."
+    "`ValueError` for an absurd size, for a mask or end that is no token, for a pipe or a device."
     for path in folder.iterdir():
         if path.exists() and not path.is_dir(): check_file(path)
-    said = read_json(file := folder / 'config.json')
-    for k, value in said.items():
-        if value is None and k != 'vocab_size': continue        # GPT-Neo's intermediate_size: what its network takes
-        for names, most in _MOST.items():
-            if re.fullmatch(names, k): check_int(f'{file}: {k}', value, 1, high=most)
-    if (mask := said.get('mask_token_id')) is not None: check_int(f'{file}: mask_token_id', mask, 0)
-    ends = said.get('eos_token_id')
-    for i in ends if isinstance(ends, list) else [ends]:
-        if i is not None: check_int(f'{file}: eos_token_id', i, 0)
-    return said
+    file = folder / 'config.json'
+    settings = read_json(file)
+    sizes = {k: most for k in settings for names, most in LARGEST.items() if re.fullmatch(names, k)}
+    for k, most in sizes.items():
+        # GPT-Neo's intermediate_size is null
+        if settings[k] is not None or k == 'vocab_size': check_int(f'{file}: {k}', settings[k], 1, high=most)
+    for k in ('mask_token_id', 'eos_token_id'):
+        value = settings.get(k)
+        for i in value if isinstance(value, list) and k == 'eos_token_id' else [value]:
+            if i is not None: check_int(f'{file}: {k}', i, 0)
+    return settings
 
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager
 def without_bars(
-    progress: Callable[[int, int], None] | None = None, # told (tensors done, in all) while a GGUF file is unpacked
+    progress: Callable[[int, int], None] | None = None, # told (tensors done, in all) of a GGUF file
     large: bool = False, # is it worth a bar all the same?
 ) -> Iterator[None]:
-    "No progress bars of the transformers library inside, and no reports on weights: what matters in them is an error."
+    "No progress bars and no warnings of the transformers library inside."
     log = transformers.utils.logging
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     if not large: log.disable_progress_bar()
-    def told(tensors, **kw):
-        for done, t in enumerate(tensors, 1):
-            yield t
+    def counted(tensors, **kwargs):
+        for done, tensor in enumerate(tensors, 1):
+            yield tensor
             if progress: progress(done, len(tensors))
     try:
-        with mock.patch('transformers.modeling_gguf_pytorch_utils.tqdm', told, create=True): yield
+        with mock.patch('transformers.modeling_gguf_pytorch_utils.tqdm', counted, create=True): yield
     finally:
         log.set_verbosity(level)
         if bar: log.enable_progress_bar()
@@ -204,127 +210,136 @@ def without_bars(
 def read_net(
     folder: Path,
     kind: Any, # the class, with `from_pretrained`
-    said: dict, # by config.json
+    settings: dict, # what config.json says
     needed: Callable[[Any, str], bool] = lambda net, name: True, # may this weight not be missing?
     **how: Any, # for `from_pretrained`
 ) -> Any: # the network
-    "Its weights, all of them, or a ValueError or FileNotFoundError that says what is wrong with them."
+    "All its weights, or a `ValueError` or `FileNotFoundError` that says what is wrong with them."
     if not any(folder.glob('*model*.safetensors')) and not any(folder.glob('pytorch_model*.bin')):
         raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors, or shards and their index')
-    if not said.get('quantization_config'): _check_types(folder)
+    if not settings.get('quantization_config'): check_types(folder)
     large = sum(p.stat().st_size for p in folder.iterdir()) >= 2**30
-    with without_bars(large=large), guarded(folder, said): net, report = kind.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
-        **how)
-    missing = sorted(k for k in report['missing_keys'] if needed(net, k))
-    shapes = [f'{k} is {list(there)} in the file and {list(want)} by config.json'
-              for k, there, want in sorted(report['mismatched_keys'])]
-    odd = of_blocks(sorted(report['unexpected_keys']))
-    if parts := [f'{what}: {", ".join(keys[:n])}, {len(keys)} in all' for what, keys, n in (
-            ('Wrong shape', shapes, 1), ('Missing', missing, 4), ('unexpected', odd, 4)) if keys]:
-        raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
+    with without_bars(large=large), guarded(folder, settings):
+        net, report = kind.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True,
+            ignore_mismatched_sizes=True, **how)
+    shapes = [f'{k} is {list(a)} in the file and {list(b)} by config.json'
+              for k, a, b in sorted(report['mismatched_keys'])]
+    wrong = {'Wrong shape': shapes,
+             'Missing': sorted(k for k in report['missing_keys'] if needed(net, k)),
+             'unexpected': of_blocks(sorted(report['unexpected_keys']))}
+    parts = [f'{what}: {", ".join(k[:4])}, {len(k)} in all' for what, k in wrong.items() if k]
+    if parts: raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
     check_finite(net.named_parameters(), folder)
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
 
-def _files(folder: Path) -> list[Path]:
-    "The safetensors that hold its weights. ValueError for an index that is none, or leaves the folder."
-    if (one := folder / 'model.safetensors').exists(): return [one]
-    found: list[Path] = []
-    for index in sorted(folder.glob('*model*.index.json')):
-        parts = read_json(index, 2**25).get('weight_map')
-        if not isinstance(parts, dict) or not parts or not all(isinstance(p, str) for p in parts.values()):
-            raise ValueError(f'{index}: no weight_map; expected the file of each weight, by name')
-        if away := [p for p in parts.values() if p in ('', '..') or re.search(r'[/\\]', p)]:
-            raise ValueError(f'{index}: refused: {away[0]!r} is outside the folder; expected names of files in it')
-        found += [folder / p for p in sorted({*parts.values()}) if p.endswith('.safetensors')]
-    return found
-
-def _stored(folder: Path) -> dict[str, str]: # name -> type, such as 'BF16'; none of a pickle
-    out: dict[str, str] = {}
-    for file in _files(folder):
-        with guarded(file), safe_open(file, 'pt') as f: out |= {k: f.get_slice(k).get_dtype() for k in f.keys()}
-    return out
-
-def _check_types(folder: Path) -> None:
-    "ValueError for weights that are whole numbers: rounded, and config.json does not say how."
-    for k, kind in _stored(folder).items():
-        if k.endswith('.weight') and kind not in ('F64', 'F32', 'F16', 'BF16'):
-            raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no quantization_config; '
-                             'expected F32, F16 or BF16')
-
 def of_blocks(
     keys: list[str], # names of weights
 ) -> list[str]:
-    "Those that belong to a block, as of a network with more of them. Old files keep what is computed there too."
+    "Those of a block, as of a network with more of them. Old files keep computed buffers there too."
     computed = r'inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids'
     return [k for k in keys if re.search(r'\.\d+\.\w+\.', k) and not re.search(computed, k)]
 
-# %% ../../nbs/models/families.ipynb #582cb441
-_TOKENIZERS = 'tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model'
+def check_types(
+    folder: Path,
+) -> None:
+    "`ValueError` for weights that are whole numbers: quantised, and config.json does not say how."
+    for file in safetensors_of(folder):
+        with guarded(file), safe_open(file, 'pt') as f:
+            types = {k: f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
+        for k, kind in types.items():
+            if kind not in ('F64', 'F32', 'F16', 'BF16'):
+                raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no '
+                                 'quantization_config; expected F32, F16 or BF16')
 
-def _read_tokenizer(folder: Path, family: Family, config: PreTrainedConfig) -> PreTrainedTokenizerBase | None:
-    if not any((folder / name).exists() for name in _TOKENIZERS): return None
+def safetensors_of(
+    folder: Path,
+) -> list[Path]:
+    "The safetensors that hold its weights. `ValueError` for an index that is none, or leaves the folder."
+    if (folder / 'model.safetensors').exists(): return [folder / 'model.safetensors']
+    files = set[str]()
+    for index in folder.glob('*model*.index.json'):
+        parts = read_json(index, 2**25).get('weight_map')
+        if not isinstance(parts, dict):
+            raise ValueError(f'{index}: no weight_map; expected the file of each weight, by name')
+        for part in parts.values():
+            if not re.fullmatch(r'[\w.-]*\w', str(part)):
+                raise ValueError(f'{index}: refused: {part!r}; expected names of files in this folder')
+        files |= {*parts.values()}
+    return sorted(folder / f for f in files if f.endswith('.safetensors'))
+
+# %% ../../nbs/models/families.ipynb #582cb441
+TOKENIZERS = ('tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model',
+              'sentencepiece.bpe.model')
+
+def read_tokenizer(
+    folder: Path,
+    family: Family,
+    config: PreTrainedConfig,
+) -> PreTrainedTokenizerBase | None:
+    "The folder's tokenizer; None where it has none. `ValueError` for a damaged one."
+    if not any((folder / name).exists() for name in TOKENIZERS): return None
     with without_bars(), guarded(f'{folder}: not a readable tokenizer'):
         if (folder / 'tokenizer.json').exists(): return PreTrainedTokenizerFast.from_pretrained(folder)
-        if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
-        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
+        how = dict(config=config, trust_remote_code=False) if family.tokenizer is AutoTokenizer else {}
+        return family.tokenizer.from_pretrained(folder, local_files_only=True, **how)
 
 # %% ../../nbs/models/families.ipynb #ff02435b
 def from_gguf(
     path: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    "Model in float32 and tokenizer from a GGUF file. `ValueError`, or `ImportError` without the package that reads it."
+    "Model in float32 and tokenizer of a GGUF file. `ValueError`, or `ImportError` without `gguf`."
     try: import gguf
     except ImportError: raise ImportError(f'{path}: a GGUF needs the package gguf: pip install gguf') from None
-    config = getattr(transformers, 'GgufConfig', None)
-    kw: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
-    once = {f: mock.patch.object(gguf, f, lru_cache(getattr(gguf, f))) for f in ('GGUFReader', 'get_tensor_name_map')}
-    try:
-        with once['GGUFReader'], once['get_tensor_name_map']:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **kw)
-            if config: kw['quantization_config'] = config(dequantize=True)
-            return AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **kw), tokenizer
+    how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
+    def once(name): return mock.patch.object(gguf, name, lru_cache(vars(gguf)[name]))
+    try:      # the library reads the file again and again
+        with once('GGUFReader'), once('get_tensor_name_map'):
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
+            if 'GgufConfig' in dir(transformers):
+                how['quantization_config'] = transformers.GgufConfig(dequantize=True)
+            return AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how), tokenizer
     except ImportError: raise
     except Exception as e:      # its reader trusts every number in the file
         raise ValueError(f'{path}: not a readable GGUF file ({type(e).__name__}: {first_lines(e)})') from e
 
 # %% ../../nbs/models/families.ipynb #f9d212bd
-def _from_folder(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    said = described(folder)
-    kind = str(said.get('model_type'))
-    if said.get('is_encoder_decoder'):
+def from_folder(
+    folder: Path,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    "Model in float32 and tokenizer of an encoder or a decoder. `ValueError` for another."
+    settings = described(folder)
+    kind = str(settings.get('model_type'))
+    if settings.get('is_encoder_decoder'):
         raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a decoder')
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not said.get('is_decoder'): auto = AutoModelForMaskedLM
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not settings.get('is_decoder'): auto = AutoModelForMaskedLM
     elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
     else: raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the transformers library')
     with guarded(f'{folder}: not a readable tokenizer'):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    return read_net(folder, auto, said, of_body, dtype=torch.float32), tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return read_net(folder, auto, settings, of_body, dtype=torch.float32), tokenizer
 
 def of_body(net: PreTrainedModel, name: str) -> bool: return name.startswith(f'{net.base_model_prefix}.')
 
-def _opened(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    path = Path(source)
-    if path.suffix == '.gguf' and path.is_file(): return from_gguf(path)
-    if path.suffix == '.gguf': raise FileNotFoundError(f'{source}: no such file')
-    return _from_folder(fetched(source))
-
 # %% ../../nbs/models/families.ipynb #eb8e11e1
 def pretrained(
-    source: str, # a folder with config.json, weights and tokenizer; a .gguf file; or a Hub id
-    shift: bool | None = None, # is position i to predict the token at i + 1? None: where it read from left to right
+    source: str | os.PathLike, # a folder with config.json, weights and tokenizer; a .gguf file; a Hub id
+    shift: bool | None = None, # is position i to predict the token at i + 1? None: if it is a decoder
 ) -> TransformersLM: # float32, in eval mode
-    """A pretrained network as a masked diffusion model that is still to be trained. A function of the global seed:
-    a missing head is drawn, and a missing mask put nearly at the mean of all words. `ValueError`, `FileNotFoundError`
-    or `ImportError` naming the source."""
-    with without_bars(): net, tokenizer = _opened(source)
-    decoder = 'ForMaskedLM' not in type(net).__name__
+    """A pretrained network as a masked diffusion model that is still to be trained. A function of the
+    global seed: a missing head is drawn, and a missing mask put nearly at the mean of all words.
+    `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
+    path = Path(source)
+    if path.suffix == '.gguf' and not path.is_file(): raise FileNotFoundError(f'{source}: no such file')
+    with without_bars():
+        net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
+    decoder = not type(net).__name__.endswith('ForMaskedLM')
     if shift and not decoder:
         raise ValueError(f'shift=True: {type(net).__name__} predicts a token where it stands; expected a decoder')
     if tokenizer.mask_token_id is None: tokenizer.add_special_tokens({'mask_token': MASK})
     with without_bars():
-        if len(tokenizer) > net.get_input_embeddings().weight.shape[0]: net.resize_token_embeddings(len(tokenizer))
+        if len(tokenizer) > len(net.get_input_embeddings().weight): net.resize_token_embeddings(len(tokenizer))
     shift = decoder if shift is None else shift
     return probed(TransformersLM(net, tokenizer.mask_token_id, shift, tokenizer).eval())
 

@@ -5,8 +5,6 @@
 # %% ../../nbs/models/load.ipynb #fdc2ef1b
 from __future__ import annotations
 import copy
-import difflib
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any, ForwardRef, TYPE_CHECKING
@@ -15,253 +13,205 @@ import torch
 from tokenizers import Tokenizer
 
 from ..base.checks import check_choice
+from ..base.files import open_tokenizer
 from ..base.runs import atomic_folder
-from .layers import Config
-from .dit import MaskedLM
+from .dit import LanguageModel, MaskedLM
 from .checkpoints import (
-    assemble, check_tokenizer, infer_config, LAYOUTS, read_ckpt, read_config, read_json, read_safetensors,
-    read_tokenizer, save_denoiser)
+    assemble, check_tokenizer, infer_config, LAYOUTS, read_ckpt, read_config, read_json,
+    read_safetensors, read_tokenizer, save_denoiser)
 from .sources import fetch, FILES, is_repository, no_such, of_run, own
 
 # %% auto #0
-__all__ = ['load', 'save']
+__all__ = ['load', 'located', 'save', 'save_foreign']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
-if TYPE_CHECKING:
-    from navira.models.transformers import TransformersLM
-else: TransformersLM = ForwardRef('TransformersLM')     # of an extra, which is imported when it is needed
-
-# %% ../../nbs/models/load.ipynb #8aa95a5b
-def _check_none(how: dict, path: str | os.PathLike) -> None:
-    "ValueError for a setting that only the transformers library knows."
-    if given := [k for k, v in how.items() if v is not None]:
-        raise ValueError(f"{given[0]}: {path} is a model of MDLM's layout; expected it for a model of the "
-                         "transformers library only")
-
-def _load_folder(
-    folder,                  # with `config.json` and weights
-    ema: bool = True,        # for weights in a Lightning file
-    tokenizer=None,          # instead of the folder's
-    dtype: torch.dtype = torch.float32, # of the parameters
-    **how, # of no use here
-) -> MaskedLM:
-    "A model from a folder in MDLM's layout. Raises `FileNotFoundError` or `ValueError` naming the file."
-    _check_none(how, folder)
-    folder, names = Path(folder), ("model.safetensors", "pytorch_model.bin")
-    if not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder}: no config.json; "
-                                "expected a model's folder, with config.json and weights: of MDLM, or of the "
-                                "transformers library (LLaDA, Dream, BERT, ...)")
-    config = read_config(folder / "config.json")
-    path = next((folder / n for n in names if (folder / n).exists()), None)
-    if path is None: raise FileNotFoundError(f"{folder}: no weights; expected {' or '.join(names)}")
-    return assemble(config, _read_weights(path, ema), path, _tokenizer_for(tokenizer, folder, config), dtype)
+if TYPE_CHECKING: from navira.models.transformers import TransformersLM
+else: TransformersLM = ForwardRef('TransformersLM')     # importing the library takes seconds
 
 # %% ../../nbs/models/load.ipynb #97d70b48
-def _read_weights(
-    path,             # `.safetensors`, or else a file of `torch.save`
-    ema: bool = True, # take the average where there is one
-) -> dict:
-    "Name -> tensor or `Stored`."
-    return read_safetensors(path) if Path(path).suffix == ".safetensors" else read_ckpt(path, ema)
+def load_mdlm(
+    path: Path,              # a folder, or a file of weights
+    ema: bool = True,        # of a Lightning file, take the average
+    length: int | None = None, # where no config.json says it; None: MDLM's 1024
+    tokenizer: Any = None,   # instead of the folder's
+    dtype: torch.dtype | None = None, # of the parameters; None: float32
+) -> MaskedLM:
+    "`FileNotFoundError` or `ValueError` naming the file."
+    folder = path if path.is_dir() else path.parent
+    file = folder / 'config.json'
+    config = read_config(file) if file.exists() or path.is_dir() else None
+    if path.is_dir(): path = weights_in(path)
+    weights = read_safetensors(path) if path.suffix == '.safetensors' else read_ckpt(path, ema)
+    if config is None:
+        try: config = infer_config({k: w.shape for k, w in weights.items()}, length)
+        except ValueError as e:
+            raise ValueError(f'{path}: {e}; for a model of the transformers library, give the folder '
+                             'of its config.json and weights') from e
+    if tokenizer is None: tokenizer = read_tokenizer(folder / 'tokenizer.json', config)
+    else: tokenizer = check_tokenizer(tokenizer, config, 'tokenizer')
+    return assemble(config, weights, path, tokenizer, dtype or torch.float32)
 
-# %% ../../nbs/models/load.ipynb #4975f8dd
-def _tokenizer_for(
-    tokenizer,      # what the user gave, or None
-    folder: Path,   # where one may lie
-    config: Config, # of the model
-) -> Tokenizer | None:
-    "The user's tokenizer or the folder's, checked."
-    if tokenizer is None: return read_tokenizer(folder / "tokenizer.json", config)
-    return check_tokenizer(tokenizer, config, "tokenizer")
+def weights_in(
+    folder: Path,
+) -> Path:
+    "Its file of weights. `FileNotFoundError` for a folder that has none."
+    for name in ('model.safetensors', 'pytorch_model.bin'):
+        if (folder / name).exists(): return folder / name
+    raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors or pytorch_model.bin')
 
 # %% ../../nbs/models/load.ipynb #733dd75a
-def _is_foreign(folder: Path) -> bool:
-    "Is it a model of the transformers library? One in MDLM's layout is ours, and what cannot be read is refused there."
-    try: return read_json(folder / "config.json").get("model_type", "mdlm") not in LAYOUTS
+def is_foreign(
+    folder: Path,
+) -> bool:
+    "Is it a model of the transformers library? What cannot be read is refused later."
+    try: return str(read_json(folder / 'config.json').get('model_type', 'mdlm')) not in LAYOUTS
     except (OSError, ValueError): return False
 
-def need_transformers(what: str) -> None:
-    "ImportError where the extra is not installed."
-    if importlib.util.find_spec("transformers") is None:
-        raise ImportError(f"{what} needs the transformers library: pip install \".[transformers]\" in the clone")
-
-def _check_foreign(folder: Path) -> None:
-    "ValueError for a family that is not known, before its weights are fetched."
-    need_transformers(f"{folder}: a model that")
-    from navira.models.families import family_of
-    family_of(read_json(folder / "config.json"), str(folder / "config.json"))
-
-def _load_foreign(
-    folder: Path, tokenizer=None, dtype: torch.dtype | None = None, length: int | None = None, head=None, **how,
+def load_foreign(
+    folder: Path,
+    dtype: torch.dtype | None = None, # of the parameters; None: as they were saved
+    length: int | None = None, # None, or an error
+    head: str | os.PathLike | None = None, # what `navira finetune --lora` wrote
+    **how: Any, # for `load_family`
 ) -> TransformersLM:
-    need_transformers(f"{folder}: a model that")
+    "`FileNotFoundError` or `ValueError` naming the file."
     from navira.models.families import load_family
     if length is not None:
-        raise ValueError(f"length={length!r}: {folder} says its own; expected it for a file without config.json")
-    _check_map(how["device_map"])
-    model = load_family(folder, "auto" if dtype is None else dtype, tokenizer=tokenizer, **how)
-    if head is None and (folder / "quality.safetensors").exists(): head = folder
-    return model if head is None else _with_head_from(model, head)
-
-def _check_map(device_map: Any) -> None:
-    "ValueError for a name that the transformers library would take for a device, or ignore."
-    known = "auto", "balanced", "balanced_low_0", "sequential"
-    if not isinstance(device_map, str) or device_map in known: return
-    try: torch.device(device_map)
-    except RuntimeError:
-        raise ValueError(f"device_map={device_map!r}: expected {', '.join(known)}, a device, or a dict") from None
+        raise ValueError(f'{folder}: length={length!r}: the model says its own; expected it for a file of weights')
+    if head is not None and not isinstance(head, (str, os.PathLike)):
+        raise ValueError(f'{folder}: head={head!r}: expected a folder of `navira finetune --lora`')
+    model = load_family(folder, dtype or 'auto', **how)
+    if head is None and (folder / 'quality.safetensors').exists(): head = folder
+    if head is None: return model
+    from navira.models.adapter import load_adapter
+    return load_adapter(model, of_run(Path(head), 'model', 'quality.safetensors'))
 
 def mdlm_only(
-    model: Any, # from `load`
+    model: LanguageModel, # from `load`
     what: str,  # that needs it, for the message
 ) -> MaskedLM:
-    "The model, which must be of MDLM's architecture. ValueError for another."
+    "The model, which must be of MDLM's architecture. `ValueError` for another."
     if isinstance(model, MaskedLM): return model
-    kind = type(getattr(model, "net", model)).__name__
-    raise ValueError(f"{what} works on models of MDLM's architecture; this one is a {kind}")
-
-# %% ../../nbs/models/load.ipynb #352c07a0
-def _gguf(path: Path) -> ValueError:
-    return ValueError(f"{path}: a GGUF, which holds a quantised model that reads from left to right; expected "
-                      "safetensors of a masked diffusion model, or `navira adapt --model` with this file")
-
-def _check_gguf(folder: Path) -> None:
-    "ValueError for a folder whose only weights are a GGUF."
-    if (found := sorted(folder.glob("*.gguf"))) and not any(folder.glob("*model*.safetensors")): raise _gguf(found[0])
-
-def _load_one(
-    path,                      # `.safetensors`, `.ckpt`, `.pt` or `.bin`
-    ema: bool = True,          # of a Lightning file, take the average
-    length: int | None = None, # longest sequence where no config.json says it; None: MDLM's 1024
-    tokenizer=None,            # instead of one beside the file
-    dtype: torch.dtype = torch.float32, # of the parameters
-    **how, # of no use here
-) -> MaskedLM:
-    "A model from one file. Raises `ValueError` naming it."
-    _check_none(how, path)
-    if (path := Path(path)).suffix == ".gguf": raise _gguf(path)
-    if path.name == "config.json" or _is_foreign(path.parent):
-        raise ValueError(f"{path}: one file of a model; expected its folder, {str(path.parent)!r}")
-    path, weights = Path(path), _read_weights(path, ema)
-    beside, shapes = path.parent / "config.json", {k: tuple(w.shape) for k, w in weights.items()}
-    try: config = read_config(beside) if beside.exists() else infer_config(shapes, length)
-    except ValueError as e:
-        raise ValueError(f"{path}: {e}; for a model of the transformers library, give the folder of its "
-                         "config.json and weights") from e
-    return assemble(config, weights, path, _tokenizer_for(tokenizer, path.parent, config), dtype)
+    raise ValueError(f"{what} works on models of MDLM's architecture; this one is a {type(model).__name__}")
 
 # %% ../../nbs/models/load.ipynb #ef7c4e79
-def _load_hub(
-    repo: str,        # owner/name
-    ema: bool = True, # for weights in a Lightning file
-    tokenizer=None,   # None: the repository's, else GPT-2's
-    dtype: torch.dtype | None = None, # of the parameters
+def download(
+    repo: str,                   # owner/name
     revision: str | None = None, # branch, tag or commit
-    length: int | None = None, # for neither
-    head: str | os.PathLike | None = None, # of a model of the transformers library
-    **how, # for a family of the transformers library
-) -> MaskedLM | TransformersLM:
-    "A model from the Hugging Face Hub. Nothing of the repository's code is run."
-    if _is_foreign(first := fetch(repo, ["config.json"], revision)):
-        _check_foreign(first)
-        return _load_foreign(fetch(repo, FILES, revision), tokenizer, dtype, length, head, **how)
-    folder = fetch(repo, ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"], revision)
-    config = read_config(folder / "config.json")
-    if tokenizer is None and not (folder / "tokenizer.json").exists() and config.vocab_size == 50258:
-        tokenizer = read_tokenizer(fetch("openai-community/gpt2", ["tokenizer.json"]) / "tokenizer.json", config)
-    return _load_folder(folder, ema, tokenizer, dtype or torch.float32, **how)
+) -> Path:
+    "The folder of a local copy, without the repository's code. `ValueError` for a family that we do not know."
+    folder = fetch(repo, ['config.json'], revision)
+    if is_foreign(folder):
+        from navira.models.families import family_of
+        family_of(read_json(folder / 'config.json'), folder / 'config.json')
+        return fetch(repo, FILES, revision)
+    files = ['config.json', 'tokenizer.json', 'model.safetensors', 'pytorch_model.bin']
+    return fetch(repo, files, revision)
+
+def gpt2_tokenizer(
+    folder: Path, # of a repository in MDLM's layout
+) -> Tokenizer | None:
+    "GPT-2's, for a model with its vocabulary and no tokenizer."
+    size = read_config(folder / 'config.json').vocab_size
+    if size != 50258 or (folder / 'tokenizer.json').exists(): return None
+    return open_tokenizer(fetch('openai-community/gpt2', ['tokenizer.json']) / 'tokenizer.json')
 
 # %% ../../nbs/models/load.ipynb #29caed17
-DTYPES = {"float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
-          "float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
-          "float64": torch.float64, "fp64": torch.float64, "double": torch.float64}
+SHORT = dict(bf16='bfloat16', fp16='float16', fp32='float32', fp64='float64')
+DTYPES = 'float32', 'bfloat16', 'float16', 'float64', 'half', 'double'
 
 def check_dtype(
     dtype: str | torch.dtype | None, # None: float32
 ) -> torch.dtype:
     "The type of this name. `KeyError` with the nearest one, where there is none."
-    if dtype is None: return torch.float32
-    return DTYPES[check_choice("dtype", str(dtype).removeprefix("torch."), DTYPES)]
+    name = str(dtype or 'float32').removeprefix('torch.')
+    return getattr(torch, check_choice('dtype', SHORT.get(name, name), DTYPES))
 
 def has_bf16(
-    device: str | torch.device = "cpu", # or "cuda"
+    device: str | torch.device = 'cpu', # or 'cuda'
 ) -> bool:
-    "Whether it multiplies in bf16. Where it does not, PyTorch emulates it, several times slower than fp32."
-    if str(device).startswith("cuda"): return torch.cuda.is_bf16_supported(including_emulation=False)
-    units = "_is_avx512_bf16_supported", "_is_amx_tile_supported"
-    return any(getattr(torch.cpu, unit, lambda: False)() for unit in units)
+    "Whether it multiplies in bf16. If not, PyTorch emulates it, several times slower than fp32."
+    if str(device).startswith('cuda'):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 # %% ../../nbs/models/load.ipynb #29ae2871
 def check_device(
-    device: str | torch.device | None, # None: the CPU; "auto": a GPU where there is one
+    device: str | torch.device | None, # None: the CPU; 'auto': a GPU where there is one
 ) -> torch.device:
     "The device of this name. `ValueError` where there is none, with what is there."
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device in (None, "auto"): return torch.device("cuda" if gpus and device else "cpu")
-    there = f"{'cuda' if gpus == 1 else f'cuda:0 to cuda:{gpus - 1}'} and cpu are there" if gpus else "cpu is there"
-    try: found = torch.device(device)
-    except (RuntimeError, TypeError):
-        near = difflib.get_close_matches(str(device).lower().replace("gpu", "cuda"), ("auto", "cpu", "cuda"), 1, .5)
-        hint = f"did you mean {near[0]!r}? Here" if near else "expected 'auto', 'cpu' or 'cuda'; here"
-        raise ValueError(f"device={device!r}: {hint} {there}") from None
+    if device in (None, 'auto'): return torch.device('cuda' if gpus and device else 'cpu')
     try:
-        if found.type == "cuda" and not (found.index or 0) < gpus: raise RuntimeError
-        if found.type not in ("cpu", "cuda"): torch.zeros(1, device=found).item()        # "meta" has no numbers
-    except (RuntimeError, NotImplementedError, AssertionError):
-        raise ValueError(f"device={str(device)!r}: PyTorch sees no such device here; {there}") from None
-    return found
+        place = torch.device(device)
+        if place.type == 'cuda' and (place.index or 0) >= gpus: raise RuntimeError
+        if place.type not in ('cpu', 'cuda'): torch.zeros(1, device=place).item()    # "meta" has none
+        return place
+    except (RuntimeError, TypeError, NotImplementedError, AssertionError):
+        known = ["'auto'", "'cpu'", *(f"'cuda:{i}'" for i in range(gpus))]
+        raise ValueError(f'device={str(device)!r}: no such device here; expected {", ".join(known)}') from None
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
 def load(
-    source: str | os.PathLike | None = None, # None or "embedded"; "sudoku"; a folder, also of a run; a file; a Hub name
-    device: str | torch.device | None = None, # where to put it; None: the CPU; "auto": a GPU where there is one
+    source: str | os.PathLike | None = None, # None, 'embedded', 'sudoku'; a folder, also of a run; a file; a Hub name
+    device: str | torch.device | None = None, # where to put it; None: the CPU; 'auto': a GPU where there is one
     ema: bool = True,          # of a Lightning file, take the average
     length: int | None = None, # for a file without config.json: longest sequence, in tokens
-    tokenizer: Tokenizer | None = None, # instead of the one found
-    dtype: str | torch.dtype | None = None, # of the parameters: "float32", "bfloat16", "float16"; None: see below
-    device_map: Any = None,    # of the transformers library, instead of a device: "auto" spreads it over what is there
+    tokenizer: Tokenizer | None = None, # instead of the one in the folder
+    dtype: str | torch.dtype | None = None, # of the parameters: 'float32', 'bfloat16', ...; None: see below
+    device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all devices
     revision: str | None = None, # of a Hub repository: branch, tag or commit
     mask_id: int | None = None, # of a model of the transformers library that does not say it
     shift: bool | None = None, # likewise: does position i predict the token at i + 1?
-    head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote, adapter and quality head
+    head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the Hub.
 
-    Its `config.json` says what it is: MDLM's network (ProSeCo's, GIDD's), or one of the transformers library
-    (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for MDLM's, and as saved for
-    the others. Raises `FileNotFoundError`, `ValueError` or `KeyError` naming what was given, what was expected and the
-    nearest."""
-    place, kind = check_device(device), None if dtype is None else check_dtype(dtype)
+    Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the transformers
+    library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for the former,
+    and as saved for the latter. Raises `FileNotFoundError`, `ValueError` or `KeyError` naming what was given
+    and what was expected."""
+    place = check_device(device)
+    dtype = None if dtype is None else check_dtype(dtype)
     if device is not None and device_map is not None:
-        raise ValueError(f"device={device!r} and device_map={device_map!r}: expected one of them")
-    model: MaskedLM | TransformersLM
-    how: dict[str, Any] = dict(device_map=device_map, mask_id=mask_id, shift=shift)
-    if not isinstance(source, (str, os.PathLike, type(None))):
-        raise ValueError(f"source={type(source).__name__}: expected a folder, a file or the name of a Hub repository")
-    given, source = source, own(source)
-    if source is not given and not (Path(source) / "config.json").exists():
-        raise FileNotFoundError(f"{source}: the embedded model is not installed; reinstall navira, or give a folder")
-    if (path := Path(source)).exists() and revision is not None:
-        raise ValueError(f"revision={revision!r}: {path} is on this computer; expected it for a Hub repository only")
-    if path.is_dir(): _check_gguf(path)
-    if path.is_dir() and _is_foreign(folder := of_run(path)):
-        model = _load_foreign(folder, tokenizer, kind, length, head, **how)
-    elif path.is_dir(): model = _load_folder(of_run(path), ema, tokenizer, kind or torch.float32, **how)
-    elif path.exists(): model = _load_one(path, ema, length, tokenizer, kind or torch.float32, **how)
-    elif is_repository(source): model = _load_hub(str(source), ema, tokenizer, kind, revision, length, head, **how)
-    else: raise no_such(source)
-    if head is not None and isinstance(model, MaskedLM): _with_head_from(model, head)
+        raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
+    path = located(source, revision)
+    theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, head=head)
+    if path.is_dir() and is_foreign(path):
+        model = load_foreign(path, dtype, length, tokenizer=tokenizer, **theirs)
+    else:
+        for name, value in theirs.items():
+            if value is not None: raise ValueError(f"{name}={value!r}: {path} is a model of MDLM's layout; "
+                'expected it for a model of the transformers library only')
+        if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
+        model = load_mdlm(path, ema, length, tokenizer, dtype)
     return model if device_map is not None else model.to(place)
 
-def _with_head_from(model: Any, folder: str | os.PathLike) -> TransformersLM:
-    if isinstance(model, MaskedLM):
-        raise ValueError(f"head={str(folder)!r}: a model of MDLM's layout has its head in its own folder; "
-                         "expected a base model of the transformers library")
-    if not isinstance(folder, (str, os.PathLike)):
-        raise ValueError(f"head={folder!r}: expected a folder of `navira finetune --lora`")
-    from navira.models.adapter import load_adapter
-    return load_adapter(model, of_run(Path(folder), "model", "quality.safetensors"))
+def located(
+    source: str | os.PathLike | None, # as `load` takes it
+    revision: str | None, # of a repository
+) -> Path: # a folder, or a file of weights
+    "Where the model is, fetched if need be. `FileNotFoundError` or `ValueError` naming the source."
+    if not isinstance(source, (str, os.PathLike, type(None))):
+        raise ValueError(f'source={type(source).__name__}: expected a folder, a file or the name of a '
+                         'Hub repository')
+    path = Path(own(source))
+    if own(source) is not source and not (path / 'config.json').exists():
+        raise FileNotFoundError(f'{path}: the embedded model is not installed; reinstall navira, or give a folder')
+    if not path.exists():
+        if is_repository(path): return download(str(source), revision)
+        raise no_such(own(source))
+    if revision is not None:
+        raise ValueError(f'revision={revision!r}: {path} is on this computer; expected it for a Hub '
+                         'repository only')
+    if ggufs := [path] if path.suffix == '.gguf' else sorted(path.glob('*.gguf')):
+        if not any(path.glob('*model*.safetensors')):
+            raise ValueError(f'{ggufs[0]}: a GGUF, which holds a quantised model that reads from left to right; '
+                'expected safetensors of a masked diffusion model, or `navira adapt --model` with this file')
+    if path.is_dir(): return of_run(path)
+    if path.name == 'config.json' or is_foreign(path.parent):
+        raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
+    return path
 
 # %% ../../nbs/models/load.ipynb #5ae0b1c3
 def save(
@@ -269,23 +219,30 @@ def save(
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
-    """Writes configuration, weights and tokenizer: all, or nothing; of a network of the transformers library its head
-    too. `load` reads them. `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    """Writes configuration, weights and tokenizer: all, or nothing; of a network of the transformers
+    library its head too. `load` reads them. `ValueError` for a folder that cannot be written, `NoRoom`
+    on a full disk."""
     if isinstance(model, MaskedLM): save_denoiser(model, folder, dtype)
-    else: _save_other(model, Path(folder), dtype)
+    elif not isinstance(model, LanguageModel):
+        raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap gives')
+    elif model.adapter is not None:
+        raise ValueError('model: its adapter is still in training; expected '
+                         'navira.models.adapter.save_adapter for it')
+    else: save_foreign(model, Path(folder), dtype)
 
-def _save_other(model: Any, folder: Path, dtype: torch.dtype | None) -> None: # a `TransformersLM`
-    if not hasattr(model, "text_tokenizer"):
-        raise ValueError(f"model: {type(model).__name__}; expected what navira.load or navira.wrap gives")
-    if getattr(model, "adapter", None) is not None:
-        raise ValueError("model: its adapter is still in training; expected navira.models.adapter.save_adapter for it")
+def save_foreign(
+    model: TransformersLM,
+    folder: Path,
+    dtype: torch.dtype | None,
+) -> None:
+    "Network, tokenizer and head in the layout of the transformers library: all, or nothing."
     net = model.net if dtype in (None, model.net.dtype) else copy.deepcopy(model.net).to(dtype)
-    with atomic_folder(folder / ".navira-saved") as temp:
+    with atomic_folder(folder / '.navira-saved') as temp:
         net.save_pretrained(temp)
         if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
         if model.quality is not None:
             from navira.models.adapter import save_head
-            save_head(model, temp / "quality.safetensors")
-        (folder / "quality.safetensors").unlink(missing_ok=True)
+            save_head(model, temp / 'quality.safetensors')
+        (folder / 'quality.safetensors').unlink(missing_ok=True)
         for file in temp.iterdir(): os.replace(file, folder / file.name)
-    (folder / ".navira-saved").rmdir()
+    (folder / '.navira-saved').rmdir()

@@ -17,97 +17,105 @@ from .checkpoints import read_json
 __all__ = []
 
 # %% ../../nbs/models/sources.ipynb #5ce0a006
-WEIGHTS = Path(__file__).parent.parent / "weights" if "__file__" in globals() else Path("../../navira/weights")
+installed = '__file__' in globals()
+WEIGHTS = Path(__file__).parent.parent / 'weights' if installed else Path('../../navira/weights')
 
 def own(
     source: str | os.PathLike | None, # as `load` takes it
-) -> str | os.PathLike: # the folder of a model that comes with the package; else what was given
-    if source in (None, "embedded"): return WEIGHTS
-    return WEIGHTS / "sudoku" if source == "sudoku" else cast(str, source)
+) -> str | os.PathLike: # the folder of a model that comes with the package; else the source
+    if source in (None, 'embedded'): return WEIGHTS
+    return WEIGHTS / 'sudoku' if source == 'sudoku' else cast(str, source)
 
 # %% ../../nbs/models/sources.ipynb #a6a746f2
-HUB = ("kuleshov-group/mdlm-owt", "kuleshov-group/mdlm-no_flashattn-fp32-owt")
+HUB = 'kuleshov-group/mdlm-owt', 'kuleshov-group/mdlm-no_flashattn-fp32-owt'
+FILES = ['*.json', '*.txt', '*.model', '*.jinja', '*.safetensors']   # no code and no pickles
 
 def fetch(
-    repo: str,       # such as "kuleshov-group/mdlm-owt"
-    patterns: list,  # names of files, `*` allowed
+    repo: str,           # such as 'kuleshov-group/mdlm-owt'
+    patterns: list[str], # names of files, `*` allowed
     revision: str | None = None, # branch, tag or commit
 ) -> Path:
-    "The folder of the local copy. Raises `FileNotFoundError` if the Hub has no such repository or cannot be reached."
+    "The folder of the local copy. `FileNotFoundError` if the Hub does not give it."
     import huggingface_hub
-    try: return Path(huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
+    try:
+        return Path(huggingface_hub.snapshot_download(
+            repo, revision=revision, allow_patterns=patterns))
     except Exception as e:
-        near = [] if repo in HUB else difflib.get_close_matches(repo, HUB, 1, .8)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        if huggingface_hub.constants.HF_HUB_OFFLINE: hint += "HF_HUB_OFFLINE is set: unset it and, "
-        hint += f"with a network, `hf download {repo}` brings it"
+        offline = huggingface_hub.constants.HF_HUB_OFFLINE
+        how = 'HF_HUB_OFFLINE is set: unset it, then ' if offline else 'with a network, '
         raise FileNotFoundError(
-            f"{repo}: no such file or folder here, and the Hub did not give it ({type(e).__name__}); {hint}; "
-            "navira.load() is the embedded model, which needs no network") from e
-
-FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]     # no code, and nothing that is unpickled
+            f'{repo}: no such file or folder here, and the Hub did not give it ({type(e).__name__}); '
+            f'{how}`hf download {repo}` brings it; navira.load() needs no network') from e
 
 # %% ../../nbs/models/sources.ipynb #5ce0a008
-def is_repository(source: str | os.PathLike) -> bool:
-    "Could it be owner/name on the Hub? `runs/model`, where there is a folder `runs`, is a mistyped path."
-    path, weights = Path(source), (".safetensors", ".ckpt", ".pt", ".bin")
-    named = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source)) is not None
-    return named and path.suffix not in weights and not path.parent.is_dir()
+def is_repository(
+    source: str | os.PathLike,
+) -> bool:
+    "Could it be owner/name on the Hub? `runs/model`, where there is a folder `runs`, is a path."
+    path, named = Path(source), re.fullmatch(r'\w[\w.-]*/[\w.-]+', str(source))
+    weights = path.suffix in ('.safetensors', '.ckpt', '.pt', '.bin')
+    return named is not None and not weights and not path.parent.is_dir()
 
-def no_such(source: str | os.PathLike) -> FileNotFoundError:
-    if near := difflib.get_close_matches(str(source), ["embedded", "sudoku"], 1, .8):
-        return FileNotFoundError(f"{source}: not found; did you mean {near[0]!r}?")
-    if web := re.match(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", str(source)):
-        return FileNotFoundError(f"{source}: an address; expected the repository's name, {web[1]!r}")
-    otherwise = f"a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"
-    return FileNotFoundError(f"{source}: not found; " + nearest(source, otherwise))
+def no_such(
+    source: str | os.PathLike,
+) -> FileNotFoundError:
+    "The error for a source that is nothing, with what was probably meant."
+    if near := difflib.get_close_matches(str(source), ['embedded', 'sudoku'], 1, .8):
+        return FileNotFoundError(f'{source}: not found; did you mean {near[0]!r}?')
+    if url := re.match(r'https?://[\w.]+/([^/]+/[^/?#]+)', str(source)):
+        return FileNotFoundError(f"{source}: an address; expected the repository's name, {url[1]!r}")
+    return FileNotFoundError(f'{source}: not found; ' + nearest(source, 'a folder, a .safetensors or '
+        f".ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"))
 
 # %% ../../nbs/models/sources.ipynb #ca01318d
-def _check_head(*folders: Path) -> None:
-    "ValueError for what `navira finetune --lora` wrote: a head, perhaps an adapter, and no model."
-    for folder in folders:
-        if not any((folder / name).exists() for name in ("quality.safetensors", "adapter_config.json")): continue
-        base = "BASE"
-        for file, key in ((folder / "training.json", "base"),
-                          (folder / "adapter_config.json", "base_model_name_or_path"),
-                          (folder.parent / "run.json", "model")):
-            with contextlib.suppress(OSError, ValueError): base = read_json(file).get(key) or base
-        raise ValueError(f"{folder}: a quality head or adapter for {base}, and no model; expected "
-                         f"navira.load({base!r}, head={str(folder)!r}), or --model {base} --head {folder}")
-
 def of_run(
     folder: Path,          # of a model, or of a training run
-    part: str = "model",   # what a finished run has in it
-    file: str = "config.json",
+    part: str = 'model',   # what a finished run has in it
+    file: str = 'config.json',
 ) -> Path:
-    "`folder`, or the folder `part` of the run that it is. Raises `FileNotFoundError` for a run without one."
-    if (folder / file).exists(): return folder
-    if (folder / part / file).exists(): return folder / part
-    if file == "config.json": _check_head(folder, folder / part)
-    if (folder / "run.json").exists():
-        raise FileNotFoundError(f"{folder}: a training run that has no {part}/{file} yet; "
-                                "it is written when the run ends: give the command that began it again, and it goes on")
-    return folder
+    "`folder`, or the folder `part` of the run that it is. `FileNotFoundError` for a run without one."
+    for place in (folder, folder / part):
+        if (place / file).exists(): return place
+    for place in (folder, folder / part):
+        head = (place / 'quality.safetensors').exists()
+        if head and file == 'config.json': raise no_base(place)
+    if not (folder / 'run.json').exists(): return folder
+    raise FileNotFoundError(
+        f'{folder}: a training run that has no {part}/{file} yet; it is written when the run ends: '
+        'give the command that began it again, and it goes on')
+
+def no_base(
+    folder: Path, # what `navira finetune --lora` wrote: a head, perhaps an adapter
+) -> ValueError:
+    "The error for a head that was given as a model, with the base that it was trained on."
+    base = 'BASE'
+    for file, key in (('training.json', 'base'), ('adapter_config.json', 'base_model_name_or_path'),
+                      ('../run.json', 'model')):
+        with contextlib.suppress(OSError, ValueError):
+            base = read_json(folder / file).get(key) or base
+    return ValueError(f'{folder}: a quality head or adapter for {base}, and no model; expected navira.load('
+                      f'{base!r}, head={str(folder)!r}), or --model {base} --head {folder}')
 
 # %% ../../nbs/models/sources.ipynb #f360096c
 def nearest(
-    path,           # that does not exist
+    path: str | os.PathLike, # that does not exist
     otherwise: str, # what was expected, said where no name is similar
 ) -> str:
-    "The most similar name beside it, or beside the first of its parents that exists, in words."
+    "The most similar name in its folder, or in the first of its parents that exists, in words."
     path, last = Path(path), Path(path)
     while not path.parent.exists(): path = path.parent
     folder = path.parent
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     near = difflib.get_close_matches(path.name, names, 1, .5 if path == last else .8)
-    if near: return f"did you mean {str(folder / near[0])!r}?"
-    return f"{str(folder)!r} has no such entry; expected {otherwise}"
+    if near: return f'did you mean {str(folder / near[0])!r}?'
+    return f'{str(folder)!r} has no such entry; expected {otherwise}'
 
 # %% ../../nbs/models/sources.ipynb #6c208343
 def fetched(
     source: str | os.PathLike, # a folder, also of a run; or a Hub repository
 ) -> Path:
-    "The folder, or a local copy of the repository without its code. `FileNotFoundError` for what is neither."
-    if (path := Path(source)).is_dir(): return of_run(path)
+    "The folder, or a local copy of the repository. `FileNotFoundError` for anything else."
+    path = Path(source)
+    if path.is_dir(): return of_run(path)
     if is_repository(source): return fetch(str(source), FILES)
     raise no_such(source)

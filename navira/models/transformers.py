@@ -17,27 +17,27 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
 from ..diffusion import Forward
-from .dit import in_full, places, shadows_see
+from .dit import in_full, LanguageModel, places, shadows_see
 from .layers import full
 
 # %% auto #0
-__all__ = ['TransformersLM', 'wrap']
+__all__ = ['wrap', 'check_net']
 
 # %% ../../nbs/models/transformers.ipynb #66fd16c9
-class _Given(nn.Module):
-    "Stands where a body was."
-    def forward(self, *_: Any, inputs_embeds: Tensor | None = None, **__: Any):
+class Given(nn.Module):
+    "In place of a body: returns the hidden states that it is given."
+    def forward(self, *args, inputs_embeds: Tensor, **kwargs):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
 
-_HOOKED = 'forward', '_hf_hook', '_old_forward'    # of a network that Accelerate has spread over devices
+HOOKED = 'forward', '_hf_hook', '_old_forward'    # of a network that Accelerate has spread over devices
 
 def head_of(
     net: PreTrainedModel, # a body and a head
 ) -> nn.Module: # hidden states [B, L, D], as `inputs_embeds`, to `.logits` [B, L, V]
     "The head alone. It shares the network's parameters; making it costs nothing."
     head = copy.copy(net)
-    head.__dict__ = {k: v for k, v in vars(net).items() if k not in _HOOKED}
-    head._modules = net._modules | {net.base_model_prefix: _Given()}
+    head.__dict__ = {k: v for k, v in vars(net).items() if k not in HOOKED}
+    head._modules = net._modules | {net.base_model_prefix: Given()}
     return head
 
 # %% ../../nbs/models/transformers.ipynb #241cf622
@@ -47,12 +47,12 @@ def bidirectional(
     "Let every position attend to all others. A network that does so already stays as it is."
     net.config.is_causal = False
     for module in net.modules():
-        if getattr(module, 'is_causal', None) is True: module.is_causal = False
+        if vars(module).get('is_causal'): module.is_causal = False
     return net
 
 # %% ../../nbs/models/transformers.ipynb #103da610
 class HiddenForward(Forward):
-    "One forward pass of a `TransformersLM` over `x` `[B, L]`: hidden states now, logits where they are asked for."
+    "One forward pass of a `TransformersLM`: hidden states now, logits where they are asked for."
     def __init__(
         self,
         model: TransformersLM,
@@ -64,14 +64,15 @@ class HiddenForward(Forward):
         self,
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
-        "`[N, V]` logits in float32 at least, in the order of `where`; `-inf` at the mask and what is suppressed."
+        "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
         row, at = where.nonzero(as_tuple=True)
         if self.model.shift: at = (at - 1).clamp(min=0)
-        return self.words(self.h[row, at])
+        return self.project(self.h[row, at])
 
-    def words(self, h: Tensor) -> Tensor: # [N, D] -> [N, V]
+    def project(self, h: Tensor) -> Tensor:
+        "`[N, D]` to `[N, V]`; `-inf` at the mask and at suppressed tokens."
         n = len(h)
-        # oneDNN keeps a large buffer for every number of rows that it has been trained with: few numbers, then
+        # oneDNN keeps a large buffer for every number of rows that it was trained with: allow few
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
         out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
         out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
@@ -79,8 +80,8 @@ class HiddenForward(Forward):
 
     def _quality(self) -> Tensor: # [B, L]
         if self.model.quality is None:
-            raise ValueError('this model has no quality head; `navira finetune --model FOLDER --lora 16` trains one, '
-                             'navira.load(source, head=FOLDER) loads it. backbone, mdlm and others need none')
+            raise ValueError('this model has no quality head; `navira finetune --model FOLDER --lora 16` '
+                             'trains one, navira.load(source, head=FOLDER) loads it; backbone and mdlm need none')
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #2135ee6a
@@ -100,26 +101,27 @@ class ShadowedHidden(HiddenForward):
         self,
         where: Tensor, # [B, L] bool, true at N positions that have a shadow
     ) -> Tensor:
-        "`[N, V]` logits of the shadows at `where`: what the network says of a token that it does not see."
-        return self.words(self.shadows[where[self.where]])
+        "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
+        return self.project(self.shadows[where[self.where]])
 
 # %% ../../nbs/models/transformers.ipynb #6af8ff1a
 class LinearQuality(nn.Module):
-    "Hidden states `[..., D]` to quality logits `[...]`, high = trust: PRISM's head for LLaDA (arXiv 2510.01384)."
+    "Hidden states `[..., D]` to quality logits `[...]`: PRISM's head for LLaDA (arXiv 2510.01384)."
     def __init__(
         self,
         dim: int, # D
     ):
         super().__init__()
         self.linear = nn.Linear(dim, 1)
-        nn.init.zeros_(self.linear.weight); nn.init.zeros_(self.linear.bias)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
 # %% ../../nbs/models/transformers.ipynb #1846b6fc
-class TransformersLM(nn.Module):
-    "A network of the transformers library as a masked diffusion model: `model(x)` is a `Forward`. Made by `wrap`."
-    ragged = True     # does it take rows of several lengths? `probed` finds out
+class TransformersLM(LanguageModel):
+    "A network of the transformers library as a masked diffusion model. Made by `wrap`."
+    ragged = True     # `probed` finds out
 
     def __init__(
         self,
@@ -128,50 +130,32 @@ class TransformersLM(nn.Module):
         shift: bool = False,   # does position i predict the token at i + 1?
         tokenizer: PreTrainedTokenizerBase | None = None, # needed for text only
         suppress: tuple[int, ...] = (), # tokens that are never written
-        ends: tuple[int, ...] | None = None, # tokens that end a text; None: what configuration and tokenizer say
+        ends: tuple[int, ...] | None = None, # tokens that end a text; None: `ends_of`
     ):
         super().__init__()
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
-        net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it, read by `wrap`
-        self.text_tokenizer, self.suppress, self.ends = tokenizer, suppress, ends
-        if (own := self.tokenizer) is not None:  # what a sentence encoder's file says would cut our texts off
-            with guarded('tokenizer'): uncut(own)
+        net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it
+        self.text_tokenizer, self.suppress = tokenizer, suppress
+        self.eos_ids = tuple(sorted({*(ends_of(net, tokenizer) if ends is None else ends)} - {mask_id}))
         self.quality: LinearQuality | None = None
-        self.trains: set[str] | None = None          # parameters that a fine-tuning trains and saves; None: all
+        self.first = first_position(net)
+        # a sentence encoder's tokenizer would cut our texts off
+        if self.tokenizer is not None:
+            with guarded('tokenizer'): uncut(self.tokenizer)
 
     @property
     def config(self) -> Any: return self.net.config
     @property
-    def device(self) -> torch.device: # where ids go; of a network that is spread over devices, where it begins
-        embedding: Any = self.net.get_input_embeddings()
-        at = getattr(getattr(embedding, '_hf_hook', None), 'execution_device', None)
-        return embedding.weight.device if at is None else torch.device(at)
-
+    def length(self) -> int:
+        return (getattr(self.config, 'max_position_embeddings', None) or 1024) - self.first
     @property
     def tokenizer(self) -> Tokenizer | None:
-        return None if self.text_tokenizer is None else getattr(self.text_tokenizer, 'backend_tokenizer', None)
-
+        return getattr(self.text_tokenizer, 'backend_tokenizer', None)
     @property
-    def length(self) -> int: # of a text, in tokens
-        said = (getattr(self.config, name, None) for name in ('max_position_embeddings', 'n_positions'))
-        return next((n for n in said if n), 1024) - self._first
-
-    @property
-    def _first(self) -> int: # number of the first position
-        embeddings: Any = getattr(self.net.base_model, 'embeddings', None)
-        absolute = isinstance(getattr(embeddings, 'position_embeddings', None), nn.Embedding)
-        return embeddings.padding_idx + 1 if absolute and getattr(embeddings, 'padding_idx', None) is not None else 0
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        "Tokens that end a text; of a network that knows none, such as BERT, the tokenizer's separator."
-        tok, vocab = self.text_tokenizer, self.net.get_output_embeddings().weight.shape[0]
-        named = [getattr(one, 'eos_token_id', None)
-                 for one in (self.config, tok, getattr(self.net, 'generation_config', None))]
-        if not any(i is not None for i in named): named = [getattr(tok, 'sep_token_id', None)]
-        said = named if self.ends is None else self.ends
-        ids = [i for one in said for i in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(i, int)]
-        return tuple(sorted({i for i in ids if i < vocab} - {self.mask_id}))
+    def device(self) -> torch.device: # of a network that is spread over devices, where it begins
+        embedding = self.net.get_input_embeddings()
+        hook = vars(embedding).get('_hf_hook')
+        return torch.device(hook.execution_device) if hook else embedding.weight.device
 
     def suppressing(self, ids: tuple[int, ...]) -> TransformersLM:
         "The same model, which never writes these tokens."
@@ -182,144 +166,158 @@ class TransformersLM(nn.Module):
     def hidden(self, x: Tensor) -> Tensor: # [B, L] -> [B, L, D]
         seen, more = x >= 0, dict[str, Tensor]()
         if not seen.all():
-            if not self.ragged: raise ValueError(f'x has rows of several lengths: {type(self.net).__name__} mixes '
-                                                 'padding into the text; expected rows of one length')
+            if not self.ragged:
+                raise ValueError(f'x has rows of several lengths: {type(self.net).__name__} mixes padding '
+                                 'into the text; expected rows of one length')
             more['attention_mask'] = seen.long()
-        if first := self._first: more['position_ids'] = torch.arange(first, first + x.shape[1], device=x.device)[None]
-        return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
+        if self.first:
+            more['position_ids'] = torch.arange(x.shape[1], device=x.device)[None] + self.first
+        return self.body(x.clamp(min=0), **more)
 
-    def hidden_with_shadows(self, x: Tensor, where: Tensor, together: bool) -> tuple[Tensor, Tensor]:
-        "[B, L], [B, L] bool -> [B, L, D], and for each shadow in the order of `where.nonzero()` [N, D]."
+    def body(self, ids: Tensor, **more: Tensor) -> Tensor:
+        return self.net.base_model(input_ids=ids, **more).last_hidden_state.to(ids.device)
+
+    def hidden_with_shadows(
+        self,
+        x: Tensor, # [B, L]
+        where: Tensor, # [B, L] bool: which tokens get a shadow
+        together: bool, # do the shadows read each other?
+    ) -> tuple[Tensor, Tensor]:
+        "`[B, L, D]`, and for the shadows in the order of `where.nonzero()` `[N, D]`."
         (at, real), (B, L) = places(where), x.shape
-        seen = torch.ones(B, 1, L + at.shape[1], L + at.shape[1], dtype=torch.bool, device=x.device)
-        seen[:, 0, :L, L:], seen[:, 0, L:] = False, shadows_see(at, real, L, together)
+        S = L + at.shape[1]
+        seen = torch.ones(B, 1, S, S, dtype=torch.bool, device=x.device)
+        seen[:, 0, :L, L:] = False
+        seen[:, 0, L:] = shadows_see(at, real, L, together)
         seen[..., :L] &= (x >= 0)[:, None, None]
         if self.config._attn_implementation != 'sdpa':             # the others add it to the scores
             dtype = self.net.get_input_embeddings().weight.dtype
-            seen = torch.zeros(seen.shape, dtype=dtype, device=x.device).masked_fill(~seen, torch.finfo(dtype).min)
-        here = torch.cat([torch.arange(L, device=x.device).expand(B, -1), at], 1) + self._first
+            seen = torch.where(seen, 0, torch.finfo(dtype).min).to(dtype)
+        position = torch.cat([torch.arange(L, device=x.device).expand(B, -1), at], 1) + self.first
         ids = torch.cat([x.clamp(min=0), torch.full_like(at, self.mask_id)], 1)
-        net: Any = self.net.base_model
-        h = net(input_ids=ids, position_ids=here, attention_mask=seen).last_hidden_state.to(x.device)
+        h = self.body(ids, position_ids=position, attention_mask=seen)
         return h[:, :L], h[:, L:][real]
 
     def shadow(
         self,
-        x: Tensor, # [B, L] int64 token ids, as for a pass
+        x: Tensor, # [B, L] int64 token ids
         where: Tensor, # [B, L] bool: which tokens get a shadow
         together: bool = False, # do the shadows read each other?
     ) -> ShadowedHidden:
-        "A pass that also tells, by `left_out`, what it would say of tokens that it did not see."
+        "A pass whose `left_out` gives predictions for tokens that they do not see."
         if not self.shift: return ShadowedHidden(self, x, where, together)
-        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a shadow stands at the '
-                         'place that it predicts: expected a model without shift')
+        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a shadow '
+                         'stands at the place that it predicts: expected a model without shift')
 
     if TYPE_CHECKING:
-        def __call__(self, x: Tensor) -> HiddenForward: ...     # runs `forward`
+        def __call__(self, x: Tensor) -> HiddenForward: ...
 
     def forward(
         self,
         x: Tensor, # [B, L] int64 token ids, below 0 after the end of a row; L at most `model.length`
     ) -> HiddenForward:
-        "One forward pass of the body; the heads run when asked. Raises `ValueError` for another shape or type."
-        if x.dim() != 2 or x.dtype != torch.int64:
-            raise ValueError(f'x is {x.dtype} {list(x.shape)}: expected int64 [B, L]')
-        if not 0 < x.shape[1] <= self.length:
-            raise ValueError(f'x has {x.shape[1]} positions: expected 1 to {self.length}, as the network was made')
+        "One forward pass of the body; heads run when asked. `ValueError` for another shape or type."
+        self.check_ids(x)
         return HiddenForward(self, x)
 
+def ends_of(
+    net: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> list[int]:
+    "Tokens that end a text; of a network that names none, such as BERT, the tokenizer's separator."
+    named = [net.config.to_dict().get('eos_token_id')]
+    if net.can_generate(): named.append(net.generation_config.eos_token_id)
+    if tokenizer: named.append(tokenizer.eos_token_id)
+    if tokenizer and named.count(None) == len(named): named = [tokenizer.sep_token_id]
+    ids = [i for ends in named for i in (ends if isinstance(ends, list) else [ends])]
+    vocab = net.get_output_embeddings().weight.shape[0]
+    return [i for i in ids if i is not None and i < vocab]
+
+def first_position(
+    net: PreTrainedModel,
+) -> int:
+    "The number of the first position: RoBERTa's embedding of positions begins after its padding."
+    for name, module in net.named_modules():
+        if name.endswith('.position_embeddings') and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
 # %% ../../nbs/models/transformers.ipynb #ec629e1d
+BOTH_WAYS = ('does not attend both ways; expected an encoder, or a decoder that does when its '
+             'configuration says is_causal=False, such as Llama, Qwen2, Qwen3 or GPT-2')
+
 @torch.no_grad()
 def probed(
     model: TransformersLM, # in eval mode
-) -> TransformersLM: # the same, its `ragged` found out
-    "ValueError where the last token does not reach the others. Weights that are kept elsewhere are not brought in."
-    net, vocab = model.net, model.net.get_output_embeddings().weight.shape[0]
-    if any(p.is_meta for p in net.parameters()): return model
-    x, y = ((model.mask_id + torch.tensor([[0, 1, i]], device=model.device)) % vocab for i in (2, 3))
-    try: h, other, padded = map(model.hidden, (x, y, nn.functional.pad(x, (0, 1), value=-1)))
-    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as e:
-        raise ValueError(f'{type(net).__name__} {_BOTH_WAYS} ({type(e).__name__}: {e})') from e
-    if torch.equal(h[:, :2], other[:, :2]): raise ValueError(f'{type(net).__name__} {_BOTH_WAYS}')
+) -> TransformersLM: # the same, with `ragged`
+    "`ValueError` where the last token does not reach the others. Offloaded weights are not brought in."
+    kind, vocab = type(model.net).__name__, model.net.get_output_embeddings().weight.shape[0]
+    if any(p.is_meta for p in model.net.parameters()): return model
+    x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
+    try: h, other, padded = map(model.hidden, (x[:1], x[1:], nn.functional.pad(x[:1], (0, 1), value=-1)))
+    except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as e:
+        raise ValueError(f'{kind} {BOTH_WAYS} ({type(e).__name__}: {e})') from e
+    if torch.equal(h[:, :2], other[:, :2]): raise ValueError(f'{kind} {BOTH_WAYS}')
     close = torch.finfo(h.dtype).eps ** .5 * h.abs().max()
     model.ragged = bool((padded[:, :3] - h).abs().max() < close)
     return model
-
-_BOTH_WAYS = ('does not attend both ways; expected an encoder, or a decoder that does when its configuration says '
-              'is_causal=False, such as Llama, Qwen2, Qwen3 or GPT-2')
 
 # %% ../../nbs/models/transformers.ipynb #42b862da
 def wrap(
     net: PreTrainedModel, # with a head over the vocabulary; a causal one becomes bidirectional, in place
     tokenizer: PreTrainedTokenizerBase | None = None, # its tokenizer, for texts
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
-    shift: bool | None = None, # does position i predict the token at i + 1? None: what the configuration says
+    shift: bool | None = None, # does position i predict the token at i + 1? None: from the configuration
     suppress: tuple[int, ...] = (), # tokens that are never written
-    ends: tuple[int, ...] | None = None, # tokens that end a text; None: what configuration and tokenizer say
+    ends: tuple[int, ...] | None = None, # tokens that end a text; None: from configuration and tokenizer
 ) -> TransformersLM: # in eval mode
     """A network of the transformers library as a masked diffusion model, for `sample` and all policies.
 
-    A network that was trained from left to right and never adapted is wrapped with a warning; one that cannot look
-    both ways is a `ValueError`."""
-    _check_net(net)
-    _check_text(tokenizer, vocab := net.get_output_embeddings().weight.shape[0])
-    mask_id = _token('mask_id', _mask_of(net, tokenizer) if mask_id is None else mask_id, vocab)
-    suppress, causal = tuple(_token('suppress', i, vocab) for i in suppress), _is_causal(net)
+    A network that was trained from left to right and never adapted is wrapped with a warning; one
+    that cannot look both ways is a `ValueError`."""
+    check_net(net, tokenizer)
+    kind, config = type(net).__name__, net.config.to_dict()
+    if mask_id is None: mask_id = config.get('mask_token_id')
+    if mask_id is None and tokenizer is not None: mask_id = tokenizer.mask_token_id
+    if mask_id is None:
+        raise ValueError(f'{kind}: which token is the mask? Its configuration does not say, and '
+            f'{"its tokenizer has no mask token" if tokenizer else "no tokenizer was given"}; expected mask_id=')
+    last = net.get_output_embeddings().weight.shape[0] - 1
+    expected = f'expected a token of the network, 0 to {last}:'
+    mask_id = check_int('mask_id', mask_id, 0, expected, last)
+    suppress = tuple(check_int('suppress', i, 0, expected, last) for i in suppress)
     if shift not in (None, True, False): raise ValueError(f'shift={shift!r}: expected True or False')
-    if shift is None: shift = getattr(net.config, 'right_shift_logits', causal)
+    decoder = not kind.endswith('ForMaskedLM') or config.get('is_decoder', False)
+    causal = decoder and config.get('is_causal', True)
+    if shift is None: shift = config.get('right_shift_logits', causal)
     if causal: warnings.warn(
-        f'{type(net).__name__} was trained from left to right. As a masked diffusion model it writes noise until it is '
-        'adapted (`navira adapt`, DiffuLLaMA, dLLM). If it was, say so in its config.json: `"is_causal": false`',
+        f'{kind} was trained from left to right. As a masked diffusion model it writes noise until it is adapted '
+        '(`navira adapt`, DiffuLLaMA, dLLM). If it was, say so in its config.json: `"is_causal": false`',
         stacklevel=2)
     model = TransformersLM(net, mask_id, shift, tokenizer, suppress, ends)
     if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
-        raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; expected the '
-                         'tokenizer that the model was trained with, or mask_id=')
+        raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; '
+                         'expected the tokenizer that the model was trained with, or mask_id=')
     return probed(model.eval())
 
-def _token(name: str, i: Any, vocab: int) -> int:
-    return check_int(name, i, 0, f'expected a token of the network, 0 to {vocab - 1}:', vocab - 1)
-
-def _check_text(tokenizer: Any, vocab: int) -> None:
-    "ValueError for what is no tokenizer of the library, or has more tokens than the network."
+def check_net(
+    net: Any,
+    tokenizer: Any,
+) -> None:
+    "`ValueError` for what is no network with a head, or no tokenizer for it."
+    kind = type(net).__name__
+    if not isinstance(net, PreTrainedModel):
+        raise ValueError(f'net: {kind}; expected a model of the transformers library, such as LlamaForCausalLM; '
+                         'of one of peft, its `get_base_model()`')
+    if net.config.is_encoder_decoder:
+        raise ValueError(f'{kind} is an encoder-decoder; expected an encoder or a decoder with a head')
+    head, name = net.get_output_embeddings(), kind.removesuffix('Model')
+    if head is None:
+        raise ValueError(f'{kind} has no head over the vocabulary; expected {name}ForMaskedLM or {name}ForCausalLM')
     if tokenizer is None: return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError(f'tokenizer={tokenizer!r:.60}: expected a tokenizer of the transformers library, such as '
                          'AutoTokenizer.from_pretrained(FOLDER)')
-    if (last := max(tokenizer.get_vocab().values(), default=0)) >= vocab:
-        raise ValueError(f'the tokenizer has a token {last}, but the network has {vocab}')
-
-def _is_causal(net: PreTrainedModel) -> bool:
-    "Does the network look to the left only, as far as it says?"
-    decoder = 'ForMaskedLM' not in type(net).__name__ or getattr(net.config, 'is_decoder', False)
-    return decoder and getattr(net.config, 'is_causal', True)
-
-def _check_net(net: object) -> None:
-    kind = type(net).__name__
-    if not isinstance(net, PreTrainedModel):
-        hint = '; its `get_base_model()` is one' if hasattr(net, 'get_base_model') else ''
-        raise ValueError(f'net: {kind}; expected a model of the transformers library, such as LlamaForCausalLM{hint}')
-    if net.config.is_encoder_decoder:
-        raise ValueError(f'{kind} is an encoder-decoder; expected an encoder or a decoder with a head')
-    if net.get_output_embeddings() is None:
-        raise ValueError(f'{kind} has no head over the vocabulary; expected {kind.removesuffix("Model")}ForMaskedLM '
-                         f'or {kind.removesuffix("Model")}ForCausalLM')
-
-def _mask_of(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    "The mask that the configuration names, else the tokenizer's."
-    said = getattr(net.config, 'mask_token_id', None)
-    if said is None: said = getattr(tokenizer, 'mask_token_id', None)
-    if said is not None: return said
-    lacks = 'no tokenizer was given' if tokenizer is None else 'its tokenizer has no mask token'
-    raise ValueError(f'{type(net).__name__}: which token is the mask? Its configuration does not say, and {lacks}; '
-                     'expected mask_id=')
-
-# %% ../../nbs/models/transformers.ipynb #f16c41c5
-def shares(
-    config: Any, # of a Llama, Qwen2 or Qwen3 of the transformers library
-) -> dict[str, int]:
-    "Multiply-adds of a token in a forward pass, by part; attention's own products are left out."
-    D, I, n = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    d = getattr(config, 'head_dim', None) or D // config.num_attention_heads
-    q, kv = d * config.num_attention_heads, d * config.num_key_value_heads
-    return dict(body=n * (2 * D * q + 2 * D * kv + 3 * D * I), vocabulary=D * config.vocab_size)
+    last = max(tokenizer.get_vocab().values(), default=0)
+    if last >= len(head.weight):
+        raise ValueError(f'the tokenizer has a token {last}, but the network has {len(head.weight)}')

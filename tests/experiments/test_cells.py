@@ -68,14 +68,14 @@ def test_rules_version():
 
 def test_a_critic_is_in_the_key(tmp_path):
     "Trained anew in the same folder, it is another cell; moved or read again, it is not"
-    from navira.models.critic import critic_of, save_critic
+    from navira.models.critic import Critic
     model = small_lm(seed=3)
-    critic = critic_of(model, n_blocks=1); save_critic(critic, tmp_path / 'c')
+    critic = Critic.of(model, n_blocks=1); critic.save(tmp_path / 'c')
     cell = Cell('token-critic', 8, dict(critic=str(tmp_path / 'c')))
     key = cell_key(cell, 'm', 12)
     assert key == cell_key(cell, 'm', 12) and beside(Cell('prism', 8)) == ''
     with torch.no_grad(): next(iter(critic.parameters())).add_(1.)
-    save_critic(critic, tmp_path / 'c')
+    critic.save(tmp_path / 'c')
     assert cell_key(cell, 'm', 12) != key
 
 def test_what_a_policy_is_made_of(somebody):

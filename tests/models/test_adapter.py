@@ -1,8 +1,10 @@
 """Heads and adapters belong to one base, whatever it is loaded in; the trained ones are in training/test_lora."""
-import json, shutil, sys
+import json, shutil
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import navira
 from navira.models.adapter import load_adapter, save_adapter, with_adapter
@@ -11,9 +13,9 @@ from helpers.sample_api import says
 @pytest.fixture(scope='module')
 def golden(pytestconfig): return pytestconfig.rootpath / 'tests' / 'golden'
 
-def made(golden, name, rank=2):
+def trained(base, rank=2):
     torch.manual_seed(0)
-    model = with_adapter(navira.load(golden / name), rank)
+    model = with_adapter(navira.load(base), rank)
     with torch.no_grad():
         for n, p in model.named_parameters():
             if n in model.trains: p.normal_(std=.1)
@@ -21,52 +23,87 @@ def made(golden, name, rank=2):
 
 @pytest.fixture(scope='module', params=['llada', 'bert', 'diffugpt'])
 def saved(request, golden, tmp_path_factory):
-    model, folder = made(golden, request.param), tmp_path_factory.mktemp('adapters') / request.param
+    model, folder = trained(golden / request.param), tmp_path_factory.mktemp('adapters') / request.param
     save_adapter(model, folder)
     return golden / request.param, folder, model
 
-@torch.inference_mode()
+def outputs(model):
+    x = torch.randint(5, 200, (2, 9), generator=torch.Generator().manual_seed(0))
+    x[:, 3:6] = model.mask_id
+    with torch.inference_mode(): return model(x).logits(x > 0), model(x).quality()
+
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
 def test_its_base_is_known_in_any_precision(saved, dtype):
     base, folder, model = saved
-    x = torch.full((1, 8), model.mask_id)
-    q = navira.load(base, head=folder, dtype=dtype)(x).quality()
+    q = outputs(navira.load(base, head=folder, dtype=dtype))[1]
     assert q.dtype == (torch.float64 if dtype == 'float64' else torch.float32)
-    assert (q - model(x).quality()).abs().max() < (.1 if '16' in dtype else 1e-5)
+    assert (q - outputs(model)[1]).abs().max() < (.1 if '16' in dtype else 1e-5)
 
-@pytest.mark.parametrize('twice', ['bfloat16', 'float16'])
-def test_a_base_that_was_rounded_twice_is_the_same_base(saved, twice):
-    base, folder, _ = saved
-    other = navira.load(base, dtype='float16')
-    other.net.to(getattr(torch, twice)).float()
-    load_adapter(other, folder)
+def test_a_base_that_was_rounded_twice_is_the_same_base(saved):
+    other = navira.load(saved[0], dtype='float16')
+    other.net.bfloat16().float()
+    load_adapter(other, saved[1])
 
 def test_other_weights_are_another_base_though_the_words_are_the_same(saved):
-    "Each parameter of the body counts, each by itself."
+    "Each parameter counts; so does an adapter that was merged already."
     base, folder, _ = saved
     for name in (n for n, p in navira.load(base).net.named_parameters() if p.dim() > 1 and p.std() > 0):
         other = navira.load(base)
         p = other.net.get_parameter(name)
         with torch.no_grad(): p.copy_(p.flip(0, 1))
         with says(ValueError, 'another base model', name, 'there', 'here'): load_adapter(other, folder)
+    with says(ValueError, 'another base model'): load_adapter(navira.load(base, head=folder), folder)
 
-def test_an_adapter_is_merged_once(saved):
-    base, folder, _ = saved
-    model = navira.load(base, head=folder)
-    with says(ValueError, 'another base model'): load_adapter(model, folder)
+def test_saved_whole_and_loaded_it_is_the_same(saved, tmp_path):
+    base, folder, model = saved
+    whole = navira.load(base, head=folder)
+    navira.save(navira.load(base), tmp_path)
+    navira.save(whole, tmp_path)                                               # over the first
+    for a, b in zip(outputs(navira.load(tmp_path)), outputs(whole), strict=True): assert torch.equal(a, b)
+    with says(ValueError, 'adapter is still in training'): navira.save(model, tmp_path)
 
-@pytest.mark.parametrize('key, value', [
-    ('target_modules', '(a+)+$'), ('target_modules', [5]), ('rank_pattern', dict(q_proj=10**7)), ('use_dora', True),
-    ('init_lora_weights', 'pissa'), ('layer_replication', [[0, 2]] * 9)])
-def test_an_adapter_of_another_kind_is_refused(saved, tmp_path, key, value):
-    base, folder, _ = saved
-    other = shutil.copytree(folder, tmp_path / 'other')
-    config = other / 'adapter_config.json'
-    config.write_text(json.dumps(json.loads(config.read_text()) | {key: value}))
-    with says(ValueError, 'adapter_config.json', f'{key}=', 'expected'): navira.load(base, head=other)
+@pytest.mark.parametrize('settings', [
+    dict(rank_pattern=dict(q_proj=10**7)), dict(use_dora=True), dict(layer_replication=[[0, 2]] * 9)])
+def test_a_configuration_changes_nothing_but_names_and_alpha(saved, tmp_path, settings):
+    base, folder, model = saved
+    changed(shutil.copytree(folder, tmp_path / 'other') / 'adapter_config.json', **settings)
+    other = navira.load(base, head=tmp_path / 'other')
+    for a, b in zip(outputs(other), outputs(model)): assert torch.allclose(a, b, atol=1e-4)
 
-def test_without_peft(golden, saved, monkeypatch):
+def changed(file, **settings): file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+@pytest.mark.parametrize('damage, error, part', [
+    (lambda c, w: c.write_text('[]'), ValueError, 'adapter_config.json'),
+    (lambda c, w: c.write_text('{}'), ValueError, 'adapter_config.json: r=None'),
+    (lambda c, w: c.unlink(), FileNotFoundError, 'adapter_config.json'),
+    (lambda c, w: w.unlink(), FileNotFoundError, 'adapter_model.safetensors'),
+    (lambda c, w: w.write_bytes(b'x'), ValueError, 'not an adapter'),
+    (lambda c, w: changed(c, r=8), ValueError, 'r=8: expected 2'),
+    (lambda c, w: changed(c, target_modules=['nothing']), ValueError, 'not an adapter'),
+    (lambda c, w: changed(c, target_modules='(a+)+$'), ValueError, 'not an adapter'),
+    (lambda c, w: save_file({'a.b': torch.ones(2)}, w), ValueError, 'not an adapter')])
+def test_a_damaged_adapter(saved, tmp_path, damage, error, part):
     base, folder, _ = saved
-    monkeypatch.setitem(sys.modules, 'peft', None)
-    with says(ImportError, str(folder), 'peft', 'pip install'): navira.load(base, head=folder)
-    with says(ImportError, 'lora=4', 'peft', 'pip install'): with_adapter(navira.load(base), 4)
+    head = shutil.copytree(folder, tmp_path / 'head')
+    damage(head / 'adapter_config.json', head / 'adapter_model.safetensors')
+    with says(error, head, part): navira.load(base, head=head)
+
+@pytest.mark.parametrize('file', ['adapter_model.safetensors', 'quality.safetensors'])
+def test_an_adapter_and_a_head_that_are_not_finite_are_named(saved, tmp_path, file):
+    base, folder, _ = saved
+    path = shutil.copytree(folder, tmp_path / 'head') / file
+    with safe_open(path, 'pt') as f: about = f.metadata()
+    weights = {k: w if k.startswith('base.') else w + torch.nan for k, w in load_file(path).items()}
+    save_file(weights, path, metadata=about)
+    with says(ValueError, 'head', 'holds NaN; expected finite weights'): navira.load(base, head=tmp_path / 'head')
+
+def test_a_run_is_a_head_and_no_model(golden, tmp_path):
+    run, base = tmp_path / 'run', golden / 'bert'
+    run.mkdir()
+    (run / 'run.json').write_text(json.dumps(dict(model=str(base))))
+    with says(FileNotFoundError, 'quality.safetensors yet'): navira.load(base, head=run)
+    save_adapter(trained(base), run / 'model')
+    a, b = (outputs(navira.load(base, head=folder)) for folder in (run, run / 'model'))
+    assert torch.equal(a[1], b[1])
+    for source in (run, run / 'model'):
+        with says(ValueError, 'head', f'navira.load({str(base)!r}, head=', '--head'): navira.load(source)

@@ -1,5 +1,5 @@
 """Networks to start from: what they are given, what is kept of them, and what is refused."""
-import json, re
+import json
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_texts_are_not_cut_off(toys):
 @pytest.mark.parametrize('shift', [True, False])
 def test_saved_it_is_a_folder_like_any_other(toys, tmp_path, shift):
     model = pretrained(toys / 'llama', shift)
-    model.net.save_pretrained(tmp_path); model.text_tokenizer.save_pretrained(tmp_path)
+    navira.save(model, tmp_path)
     again = navira.load(tmp_path)
     x = torch.tensor([[1, model.mask_id, 2, model.mask_id]])
     with torch.inference_mode():
@@ -71,34 +71,13 @@ def test_weights_may_be_missing_in_a_head_alone(toys, tmp_path):
     w = load_file(tmp_path / 'model.safetensors')
     del w['encoder.layer.0.output.dense.weight']
     save_file(w, tmp_path / 'model.safetensors', metadata=dict(format='pt'))
-    with pytest.raises(ValueError, match=re.escape('Missing: bert.encoder.layer.0.output.dense.weight, 1 in all')):
-        pretrained(tmp_path)
+    with says(ValueError, 'Missing: bert.encoder.layer.0.output.dense.weight, 1 in all'): pretrained(tmp_path)
+    with says(ValueError, 'predicts a token where it stands'): pretrained(toys / 'bert', shift=True)
 
 def test_a_masked_language_model_is_as_it_was(pytestconfig):
     folder = pytestconfig.rootpath / 'tests' / 'golden' / 'bert'
     was, model = AutoModelForMaskedLM.from_pretrained(folder).state_dict(), pretrained(folder)
     assert all(torch.equal(w, was[k]) for k, w in model.net.state_dict().items())
-
-def test_refused(toys, tmp_path):
-    with says(FileNotFoundError, 'none: not found'): pretrained(tmp_path / 'none')
-    with says(FileNotFoundError, 'none.gguf: no such file'): pretrained(tmp_path / 'none.gguf')
-    with says(ValueError, 'predicts a token where it stands'): pretrained(toys / 'bert', shift=True)
-    for said, why in ((dict(model_type='t5', is_encoder_decoder=True), 'is an encoder-decoder'),
-                      (dict(model_type='vit'), "model_type 'vit' is no encoder or decoder")):
-        (tmp_path / 'config.json').write_text(json.dumps(said))
-        with says(ValueError, why): pretrained(tmp_path)
-
-@pytest.mark.parametrize('text, why', [
-    ('[]', 'JSON object'), ('{"model_type": ', 'not a readable JSON'), (None, 'expected a folder of a model')])
-def test_a_configuration_that_is_none_is_named(tmp_path, text, why):
-    if text is not None: (tmp_path / 'config.json').write_text(text)
-    with says(ValueError if text else FileNotFoundError, str(tmp_path), 'config.json', why): pretrained(tmp_path)
-
-def test_half_a_network_is_refused(toys, tmp_path):
-    for f in (toys / 'llama').iterdir(): (tmp_path / f.name).write_bytes(f.read_bytes())
-    said = json.loads((tmp_path / 'config.json').read_text())
-    (tmp_path / 'config.json').write_text(json.dumps(said | dict(num_hidden_layers=1)))
-    with says(ValueError, 'unexpected', 'layers.1.'): pretrained(tmp_path)
 
 def test_a_decoder_that_looks_to_the_left_only_is_refused(toys, tmp_path):
     text = PreTrainedTokenizerFast.from_pretrained(toys / 'llama')
@@ -107,7 +86,7 @@ def test_a_decoder_that_looks_to_the_left_only_is_refused(toys, tmp_path):
                                    attention_types=[[['global'], 1]])).save_pretrained(tmp_path)
     with says(ValueError, 'GPTNeoForCausalLM', 'both ways'): pretrained(tmp_path)
 
-@pytest.mark.parametrize('size', [0, 3, 8, 30, 300, -50])
+@pytest.mark.parametrize('size', [0, 3, 30, 300, -50])
 def test_a_damaged_gguf_is_named(toys, tmp_path, size):
     net, path = LlamaForCausalLM.from_pretrained(toys / 'llama'), tmp_path / 'small.gguf'
     write_gguf(pytest.importorskip('gguf'), path, net)

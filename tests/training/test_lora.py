@@ -172,11 +172,11 @@ def test_documents_end_as_the_tokenizer_says(golden, name, end):
     "Its end, else its separator; without a tokenizer the first of the ends that the model has."
     model = navira.load(golden / name)
     assert _end_of(model) == end
-    model.ends = (5, 7)
+    model.eos_ids = (5, 7)
     assert _end_of(model) == end
     model.text_tokenizer = None
     assert _end_of(model) == 5
-    model.ends = ()
+    model.eos_ids = ()
     with says(ValueError, 'names no token that ends a text'): _end_of(model)
 
 def test_a_length_that_the_network_cannot_have_is_named(corpus, golden, tmp_path):
