@@ -80,7 +80,7 @@ def answering(model: Any) -> Any:
     end = turn_end(model.text_tokenizer)
     if end in (None, *model.eos_ids): return model
     out = copy.copy(model)
-    out.ends = (*model.eos_ids, end)
+    out.eos_ids = (*model.eos_ids, end)
     return out
 
 def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length was given

@@ -133,8 +133,6 @@ def adapt(
 ) -> None:
     "Make a masked diffusion model of a BERT, a Llama or their like, or go on where a run stopped."
     from navira.training.settings import AdaptConfig
-    from navira.models.load import need_transformers
-    need_transformers('navira adapt')
     from navira.training.adapting import adapt as run
     flags = dict(data=data, out=folder, model=model, shift=shift, minutes=minutes, tokens=tokens, length=length)
     cfg = _config(AdaptConfig, config, flags | dict(batch_size=batch_size, seed=seed), hyper)
