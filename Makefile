@@ -47,8 +47,11 @@ demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text (O
 test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
 	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
-quick: $(VENV)/.test  ## check a change in under 90 s: sync, ruff, its notebooks, its tests (SINCE=commit)
-	$(OFFLINE) $(BIN)/python tools/quick.py $(if $(SINCE),--since $(SINCE))
+quick: sync lint  ## check a change in under 90 s: sync, ruff, its notebooks, the tests named after them (SINCE=commit)
+	@nbs=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- '*.ipynb'); \
+	tests=$$(for nb in $$nbs; do ls $$(sed -E 's|^nbs/(.*/)?([0-9]+_)?(.*).ipynb|tests/\1test_\3.py|' <<< $$nb) 2> /dev/null; done); \
+	if [ -n "$$nbs" ]; then $(OFFLINE) $(BIN)/python tools/run_nbs.py --check $$nbs; fi && \
+	if [ -n "$$tests" ]; then $(OFFLINE) $(BIN)/python -m pytest -q -x -m "not slow" $$tests; fi
 
 lint: $(VENV)/.test  ## ruff: 120 columns, unused names and imports, shadowing, likely mistakes
 	$(BIN)/ruff check
@@ -114,8 +117,11 @@ docs: $(VENV)/.test  ## the docs site in _docs/ (fetches KaTeX by npm, once)
 wheel: $(VENV)/.test  ## dist/: sdist and wheel, the embedded model in both
 	$(BIN)/python -m build --no-isolation
 
-constraints: $(VENV)/.test  ## constraints.txt from what is installed
-	$(BIN)/python tools/constraints.py
+constraints: $(VENV)/.lab  ## constraints.txt: the exact versions of what is installed
+	@{ echo '# The exact versions that CI installs, for Python 3.11 and 3.12. Made by `make constraints`.'; \
+	   echo '# Use: pip install -c constraints.txt ".[eval]"'; \
+	   $(BIN)/python -m pip list --format=freeze --exclude-editable --exclude pip \
+	   | sed -E 's/\+[^=]*$$//; s/^[^=]*/\L&/; :a; s/^([^=]*)[_.]/\1-/; ta' | sort; } > constraints.txt
 
 clean:  ## what runs and builds leave
 	rm -rf build dist *.egg-info _proc _docs demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What every policy samples and costs on a small random model; shared by `test_frozen.py` and `tools/freeze.py`."""
+"""What every policy samples and costs on a small random model: `python tests/frozen.py` writes tests/frozen.json."""
 import copy, hashlib, json, math
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,3 +243,5 @@ def write(frozen):
     "One line a policy"
     line = lambda name: f'{json.dumps(name)}: {json.dumps(frozen[name], separators=(",", ":"), allow_nan=False)}'
     path.write_text('{\n' + ',\n'.join(map(line, sorted(frozen))) + '\n}\n', encoding='utf-8')
+
+if __name__ == '__main__': write({name: measure(name) for name in registered()})

@@ -18,7 +18,6 @@ from navira.evaluation.perplexity import perplexities, Reference
 from navira.evaluation.diversity import distinct, entropy, grouped, pooled_entropy, repetition, self_bleu
 from navira.evaluation.mauve import features
 from navira.evaluation.trajectories import lifetime, overlap, reselected
-from navira.evaluation.same_state import by_frequency, same_state, states
 from navira.models.critic import Critic
 from navira.models.load import load
 from navira.registry import parameters, policies, policy
@@ -285,7 +284,7 @@ def measured(device):
         sample(model, name, budget=k, n=4, trace=True, on=0.0, n_remask=1)
         for name, k in (('navira-det', 8), ('prism', 4)))
     tokens, gone, others, new = (t.to(device) for t in (a.tokens, a.trace.remasked, b.trace.remasked, a.trace.unmasked))
-    life, rules = lifetime(gone, new), {k: policy(k, on=0.) for k in ('prism', 'navira')}
+    life = lifetime(gone, new)
     under = perplexities(TEXTS, reference, ['once', 'stop'])
     yield 'perplexity', [under['once'].nll, under['stop'].nll, under['once'].interval()]
     yield 'features', [features(reference, TEXTS)]
@@ -297,20 +296,6 @@ def measured(device):
         [r.interval() for how in ('both', 'either') for r in overlap(gone, others).mean(how).values()])
     yield 'reselected', [reselected(gone).interval(), reselected(gone, 1).value]
     yield 'lifetime', [life.censored.interval(), life.mean_ended.interval(), life.survival()]
-    yield (
-        'same state',
-        [
-            r.interval()
-            for o in same_state(model, states(a.trace, device=device), rules, n_remask=2).values()
-            for r in o.mean().values()],
-    )
-    yield (
-        'by frequency',
-        [
-            r.value for v in by_frequency(
-                model, rules, tokens.clamp(max=9), torch.arange(1, 12, device=device), t=0.2).values()
-            for r in v],
-    )
 
 def test_metrics_give_on_the_accelerator_what_they_give_on_the_cpu():
     pytest.importorskip('transformers')

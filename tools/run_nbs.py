@@ -5,36 +5,33 @@
     python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it runs
     python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs there
 """
-import argparse, contextlib, sys, time
+import argparse, contextlib, re, sys, time
 from pathlib import Path
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import nbdev_clean
 from nbdev.config import get_config
-from nbdev.process import NBProcessor
 
-def skipped(nb, force=()):
-    "Ids of the cells of notebook file `nb` that are not run"
-    flags = set(get_config().tst_flags.split()) - set(force)
-    def skip(cell):
-        d = getattr(cell, 'directives_', None) or {}
-        return (cell.cell_type != 'code' or 'nbdev_export(' in cell.source  # the last cell exports: not our work
-                or d.get('eval:', [''])[0].lower() == 'false' or bool(flags & d.keys()))
-    return {c.id for c in NBProcessor(nb, process=True).nb.cells if skip(c)}
+def skipped(cell, flags):
+    "Is the cell not run? The last one exports, which is not our work."
+    directives = re.findall(r'^#\|\s*(.*?)\s*$', cell.source, re.M)
+    return (cell.cell_type != 'code' or 'nbdev_export(' in cell.source
+            or any(d in flags or re.match(r'eval:\s*false', d) for d in directives))
 
 def run(path, force=(), check=False, out=None):
     "Run a notebook up to its first error. Unless `check`, write its outputs back, or to a copy in the folder `out`."
     path = Path(path).resolve()
-    skip, nb, shell = skipped(path, force), read_nb(path), CaptureShell(path)
+    nb, shell, cfg = read_nb(path), CaptureShell(path), get_config()
+    skip = {c.id for c in nb.cells if skipped(c, set(cfg.tst_flags.split()) - set(force))}
     for cell in nb.cells:      # execnb leaves the outputs of a cell that has none any more
-        if cell.cell_type == 'code' and cell.id not in skip: cell.outputs = []
-    sys.path.insert(0, str(get_config().config_path))
+        if cell.id not in skip: cell.outputs = []
+    sys.path.insert(0, str(cfg.config_path))
     try:
         with contextlib.chdir(path.parent):
             shell.run_all(nb, exc_stop=True, preproc=lambda cell: cell.id in skip)
     except Exception: sys.exit(shell.prettytb(fname=path))
     if check: return
-    if out is not None:
+    if out:
         out.mkdir(parents=True, exist_ok=True)
         path = out/path.name
     write_nb(nb, path)
