@@ -9,20 +9,22 @@ from dataclasses import replace
 from torch import Tensor
 
 from .core import Pass, Policy, Schedule, State, TopK
-from .prism import counted, low_quality, prism
+from .prism import backbone, low_quality, remask_count
 
 # %% auto #0
 __all__ = ['navira_det', 'refill_first']
 
 # %% ../nbs/04_decoupling.ipynb #6d6d6467
-@counted
 def navira_det(
-    *,
-    k: Schedule, # K_t
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "NAVIRA-det: the K lowest-quality tokens, decoupled (section 4.2)."
-    return replace(prism(top_p=top_p), remask=TopK(low_quality, k), decoupled=True)
+    remask = TopK(low_quality, remask_count(eta, on, off, n_remask))
+    return replace(backbone(top_p), remask=remask, decoupled=True)
 
 # %% ../nbs/04_decoupling.ipynb #d1f147a9
 def refill_first(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

@@ -47,6 +47,10 @@ class Forward:
         if self._cached is None: self._cached = self._quality()
         return self._cached
 
+    def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
+        "The quality of some rows; a model that can computes no others."
+        return self.quality()[rows]
+
 # %% ../nbs/01_masked_diffusion.ipynb #a92c9943
 def low_discrepancy(
     n: int, # how many levels
@@ -148,8 +152,12 @@ class drawer:
         if self.top_k is not None and not (1 <= self.top_k < 2**63 and self.top_k == int(self.top_k)):
             raise ValueError(f'top_k={self.top_k}: a whole number of at least 1')
 
-    def __call__(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # -> tokens [N], their probability [N]
-        "A token a row, from logits [N, V] and uniforms [N]."
+    def __call__(self,
+        logits: Tensor, # [N, V]
+        u: Tensor, # [N] uniforms
+        *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
+    ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
+        "A token a row."
         if self.temperature == 0 and not self.cut: return self.most_likely(logits, u)
         parts = few(logits)
         todo = zip(parts, u.split([len(x) for x in parts]))

@@ -4,20 +4,18 @@
 
 # %% ../nbs/03_prism.ipynb #2fd35c18
 from __future__ import annotations
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .diffusion import n_committed, nucleus
-from .core import evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK
+from .core import (
+    evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
 
 # %% auto #0
-__all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'window', 'prism_guard', 'n_remask', 'counted', 'prism',
-           'backbone']
+__all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'window', 'prism_guard', 'remask_count', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #03c33730
 @needs_quality
@@ -73,7 +71,7 @@ def prism_guard(k: Schedule) -> Callable[[State], Tensor]:
     return guarded
 
 # %% ../nbs/03_prism.ipynb #6bf4e82d
-def n_remask(
+def remask_count(
     eta: float = 0.01, # remask probability of `binomial`
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
@@ -82,29 +80,17 @@ def n_remask(
     "How many tokens a step remasks: a binomial number, or your own, in a window of the run."
     return window(binomial(eta) if n_remask is None else n_remask, on, off)
 
-def counted(factory: Callable[..., Policy]) -> Callable[..., Policy]:
-    "A factory of policies that takes the parameters of `n_remask` in place of a schedule `k`."
-    own, shared = (inspect.signature(f, eval_str=True).parameters for f in (factory, n_remask))
-    @wraps(factory)
-    def made(*args, **kwargs) -> Policy:
-        given = signature.bind(*args, **kwargs).arguments
-        return factory(k=n_remask(**{k: v for k, v in given.items() if k in shared}),
-                       **{k: v for k, v in given.items() if k not in shared})
-    by_name = [p.replace(kind=p.KEYWORD_ONLY) if p.name == 'n_remask' else p for p in shared.values()]
-    params = [q for p in own.values() for q in (by_name if p.name == 'k' else [p])]
-    signature = inspect.Signature(sorted(params, key=lambda p: p.kind), return_annotation=Policy)
-    vars(made).update(__signature__=signature, parts=(n_remask, factory))     # `parts`: where their comments stand
-    return made
-
 # %% ../nbs/03_prism.ipynb #f11ad085
-@counted
 def prism(
-    *,
-    k: Schedule, # K_t
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "PRISM's inference rule (Algorithm 1; defaults of its public OpenWebText script)."
-    return Policy(unmask=TopK(random_order, n_unmask), remask=TopK(low_quality, prism_guard(k)), draw=nucleus(top_p))
+    remask = TopK(low_quality, prism_guard(remask_count(eta, on, off, n_remask)))
+    return replace(backbone(top_p), remask=remask)
 
 def backbone(
     top_p: float = 0.9, # nucleus

@@ -10,13 +10,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from .base.checks import check_choice
 from .core import needs_quality, Pass, Policy, Schedule, Score, State, TopK
-from .prism import counted, low_quality, prism, prism_guard
+from .prism import backbone, low_quality, prism_guard, remask_count
 from .decoupling import navira_det
 
 # %% auto #0
-__all__ = ['pi', 'plackett_luce', 'low_probability', 'navira', 'prism_stochastic']
+__all__ = ['qualities', 'pi', 'plackett_luce', 'low_probability', 'navira', 'prism_stochastic']
 
 # %% ../nbs/05_stochastic_remasking.ipynb #e44095bf
 def pi(
@@ -46,29 +45,32 @@ def low_probability(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     return -p.quality(where).sigmoid()
 
 # %% ../nbs/05_stochastic_remasking.ipynb #1c4ddfbc
-def _score(name: str) -> Score:
-    return {'logit': low_quality, 'probability': low_probability}[check_choice('score', name, ('logit', 'probability'))]
+qualities: dict[str, Score] = dict(logit=low_quality, probability=low_probability)
 
 # %% ../nbs/05_stochastic_remasking.ipynb #73828be3
-@counted
 def navira(
-    tau: Schedule = 0.2, # temperature: a number (0 is det), a schedule of notebook 06, or a function of the state
-    *,
-    k: Schedule, # K_t
+    tau: Schedule = 0.2, # temperature: a number (0 is det) or a schedule
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
-    score: Literal['logit', 'probability'] = 'logit', # what the temperature divides: the head's logit or probability
+    score: Literal['logit', 'probability'] = 'logit', # what tau divides: the head's logit, or its probability
 ) -> Policy:
     "NAVIRA: decoupled, K positions drawn from pi(tau) (sections 4.2 and 4.3)."
-    return replace(navira_det(top_p=top_p), remask=TopK(_score(score), k, tau))
+    k = remask_count(eta, on, off, n_remask)
+    return replace(navira_det(top_p=top_p), remask=TopK(qualities[score], k, tau))
 
 # %% ../nbs/05_stochastic_remasking.ipynb #1ae80f17
-@counted
 def prism_stochastic(
-    tau: Schedule = 0.2, # temperature, a number or a schedule
-    *,
-    k: Schedule, # K_t
+    tau: Schedule = 0.2, # temperature: a number or a schedule
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
-    score: Literal['logit', 'probability'] = 'logit', # what the temperature divides: the head's logit or probability
+    score: Literal['logit', 'probability'] = 'logit', # what tau divides: the head's logit, or its probability
 ) -> Policy:
     "PRISM stochastic: the same draw in the coupled step (the paper's section 5)."
-    return replace(prism(top_p=top_p), remask=TopK(_score(score), prism_guard(k), tau))
+    k = prism_guard(remask_count(eta, on, off, n_remask))
+    return replace(backbone(top_p), remask=TopK(qualities[score], k, tau))

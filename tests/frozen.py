@@ -30,6 +30,7 @@ class Seen(Forward):
         part.x, part.seen_masked = self.x[rows], self.seen_masked[rows]
         if self._cached is not None: part._cached = self._cached[rows]
         return part
+    def rated(self, rows): return super().rated(rows) if rows.all() else self.only(rows).quality()
 
 class Shadows(Seen):
     "The same with logits of what is left out"
@@ -210,6 +211,7 @@ def measured(name, hyper, budget, prompt, seed):
     "What one case gives: `error` where it is refused"
     for m in (net, critic): m.reset()
     own = dict(critic=critic) if 'critic' in parameters(policies()[name]) else {}
+    hyper = {'top_p' if k == 'p' else k: v for k, v in hyper.items()}      # frozen.json has the names of 0.1.0
     try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own | hyper)
     except ValueError: return dict(error='ValueError')
     x, remasked, unmasked, score, tau = trace

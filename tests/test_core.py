@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.core import Pass, State, step
+from navira.core import State, step
 from navira.registry import policies, policy
 from navira.prompts import start_ids
 from navira.sampling import sample
@@ -303,7 +303,7 @@ def test_the_head_runs_where_it_is_read(name, one_thread, monkeypatch):
     x = torch.full((6, 12), lm.mask_id); x[:, 0] = torch.arange(6)
     run = lambda: sample(lm, rule, 24, 6, prompt=x, batch_size=6, trace=True)
     cut = run(); few = sum(asked); asked.clear()
-    monkeypatch.delattr(DiTForward, 'only')
+    monkeypatch.delattr(DiTForward, 'rated')
     whole = run()
     assert torch.equal(cut.tokens, whole.tokens) and torch.equal(cut.n_forward, whole.n_forward)
     assert torch.equal(cut.trace.x, whole.trace.x)
@@ -362,25 +362,7 @@ def test_nan_is_refused(name):
     with torch.no_grad(): lm.backbone.output_layer.linear.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match='NaN or infinity for the logits'): sample(lm, name, 4, 2)
 
-# ---- The draw that a pass keeps
-
-def test_each_position_is_drawn_once():
-    model, n = small_lm(), []
-    st = State.start(torch.full((2, 6), model.mask_id), model.mask_id, 3, Noise(0, torch.arange(2)))
-    def draw(logits, u):
-        n.append(len(logits))
-        return logits.argmax(-1), logits.softmax(-1).amax(-1).double()
-    p, where = Pass(model, st), st.masked
-    some = where & (torch.arange(where.shape[1]) < 3)
-    a = p.drawn(draw, some)
-    b = p.drawn(draw, where)
-    assert n == [int(some.sum()), int((where & ~some).sum())]
-    assert torch.equal(b[0][some[where]], a[0]) and torch.equal(b[1][some[where]], a[1])
-    p.drawn(draw, where)
-    assert len(n) == 2
-    p.drawn(draw, where, 'redraw')                       # another purpose, other noise
-    p.drawn(lambda *a: draw(*a), where)                  # another draw
-    assert len(n) == 4
+# ---- Large vocabularies
 
 @pytest.mark.parametrize('name', ['mdlm', 'prism', 'navira-det'])
 def test_of_a_large_vocabulary_no_pass_asks_for_much_at_once(name, one_thread):

@@ -98,20 +98,6 @@ def test_what_is_remasked_is_not_what_is_filled(score, few):
     assert abs(share - 2 / 34) < .015 if few else share > .2
 
 
-@pytest.mark.parametrize('part', ['unmask', 'remask'])
-@pytest.mark.parametrize('wrong', [(random_order, 2), None, 3], ids=['pair', 'none', 'number'])
-def test_what_is_no_policy_is_refused_when_it_is_made(part, wrong):
-    with pytest.raises(ValueError, match=f'{part}=.*expected a rule.*TopK'):
-        Policy(**dict(unmask=TopK(random_order, 1)) | {part: wrong})
-
-@pytest.mark.parametrize('part', ['unmask', 'remask'])
-def test_a_score_of_another_shape_is_an_error_that_says_so(lm, part):
-    def too_few(st, p, where): return st.x.double()[:, 1:]
-    good = Policy(unmask=TopK(random_order, 2), remask=TopK(random_order, 1), decoupled=True)
-    said = r'too_few gave a score of shape \(2, 11\); expected one number a position, a tensor \(2, 12\)'
-    with pytest.raises(ValueError, match=said): sample(lm, replace(good, **{part: TopK(too_few, 1)}), 8, 2)
-
-
 def test_every_text_has_choices():
     "that `policy` accepts, all of them, and nothing else"
     texts = [

@@ -33,7 +33,7 @@ own='''
 from dataclasses import dataclass, replace
 from torch import Tensor
 import navira
-from navira.core import Denoiser, Flip, Pass, Policy, Rule, Schedule, Score, State, TopK, draw_at, evaluate, n_unmask, needs_quality, nothing, pick, random_choice
+from navira.core import Denoiser, Flip, Pass, Policy, Rule, Schedule, Score, State, Step, TopK, draw_at, evaluate, n_unmask, needs_quality, nothing, pick, random_choice
 from navira.decoupling import navira_det, refill_first
 from navira.diffusion import drawer
 from navira.prism import binomial, window
@@ -58,9 +58,10 @@ class above:
 
 def surest(st: State, p: Pass, eligible: Tensor) -> Tensor: return eligible & (p.quality(eligible) > 0)
 
-def in_place(policy: Policy, st: State, model: Denoiser, watch: object) -> State:
-    p = Pass(model, st)
-    return draw_at(policy, st, p, pick('remask', policy.remask, st, p, st.committed)).next(p.ran)
+class InPlace(Step):
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: object) -> State:
+        p = Pass(model, st)
+        return draw_at(policy, st, p, pick(policy.remask, st, p, st.committed)).next(p.ran)
 
 def late(st: State) -> float: return max(0., st.u - .5)
 
@@ -69,7 +70,7 @@ mine = Policy(unmask=TopK(refill_first, n_unmask), remask=above(.9), decoupled=T
 reveal_type(second_thoughts)              # def (weight: float =, eta: float =, on: float =) -> navira.core.Policy
 reveal_type(mine.passes)                  # int
 reveal_type(mine.reads_quality)           # bool
-reveal_type(replace(mine, decoupled=False, remask=nothing, step=in_place)) # navira.core.Policy
+reveal_type(replace(mine, decoupled=False, remask=nothing, step=InPlace())) # navira.core.Policy
 reveal_type(navira.sample(navira.load(), mine, budget=64).texts) # list[str]
 scored: Score = random_choice
 by_rule: tuple[Rule, ...] = surest, Flip(.5), TopK(scored, late, late)

@@ -21,7 +21,7 @@ ORDER = [
         '05_stochastic_remasking', '06_schedules']),
     ('Models', ['models/layers', 'models/dit', 'models/checkpoints', 'models/sources', 'models/transformers',
         'models/families', 'models/adapter', 'models/load', 'models/critic']),
-    ('Library', ['registry', 'scores', 'replay', 'prompts', 'samples']),
+    ('Library', ['checked', 'registry', 'scores', 'replay', 'prompts', 'samples']),
     ('The paper', ['07_sampling', 'step_figure']),
     ('Library', ['exact', 'filling', 'chatting']),
     ('Beyond the paper', ['ours/one_pass', 'ours/apart']),

@@ -4,7 +4,6 @@
 
 # %% ../../nbs/ours/apart.ipynb #f57eb199
 from __future__ import annotations
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -73,16 +72,13 @@ class Penalised(drawer):
     "A draw that counts: the more often a token stands in the text, the less likely it is. It notes the model's own p."
     penalty: float = 0. # alpha
 
-    def in_text(self, x: Tensor, where: Tensor, mask_id: int) -> Callable: # x [B, L], where [B, L] bool -> a draw
-        "The draw for these positions of this text."
-        def told(logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-            token = self(self.penalised(logits, x, where, mask_id), u)[0]
-            return token, probability(logits, token)
-        return told
+    def __call__(self, logits: Tensor, u: Tensor, *text: Tensor) -> tuple[Tensor, Tensor]:
+        token = super().__call__(self.penalised(logits, *text), u)[0]
+        return token, probability(logits, token)
 
-    def penalised(self, logits: Tensor, x: Tensor, where: Tensor, mask_id: int) -> Tensor: # [N, V]
+    def penalised(self, logits: Tensor, x: Tensor, where: Tensor) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
-        real = (x != mask_id) & (x >= 0) & (x < logits.shape[1])        # in rows of several lengths, -1 is past an end
+        real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
         ids, row = x.masked_fill(~real, 0), where.nonzero()[:, 0]
         count = logits.new_zeros(len(x), logits.shape[1]).scatter_add_(1, ids, real.to(logits.dtype))
         less = self.penalty * count.gather(1, ids).log1p()       # at the tokens of the text, the only ones that change
@@ -126,4 +122,4 @@ def apart(
     if doubt > sure: raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in doubt')
     draw = Penalised(temperature, top_p, penalty=penalty)
     return Policy(unmask=Apart(draw, strands, sure), remask=TopK(low_confidence, guesses(doubt, share, sure)),
-                  decoupled=True, cost=1, draw=draw)
+                  from_clean=True, draw=draw)

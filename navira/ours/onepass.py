@@ -4,22 +4,22 @@
 
 # %% ../../nbs/ours/one_pass.ipynb #dfc82f09
 from __future__ import annotations
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice
-from ..core import needs_quality, Pass, Policy, Schedule, Score, State, TopK
-from ..prism import counted, sigma_of, window
-from ..remasking import navira
+from ..core import (
+    Denoiser, draw_at, evaluate, needs_quality, Pass, pick, Policy, Schedule, Score, State, Step, TopK)
+from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
 from ..registry import register, scheduled
 
 # %% auto #0
-__all__ = ['stored', 'low_stored_quality', 'low_stored_probability', 'low_stored_or_drawn', 'low_stored_and_drawn', 'onepass',
-           'expected_errors', 'onepass_suspects', 'text_entropy', 'usual', 'hold_entropy']
+__all__ = ['stored', 'low_stored_quality', 'low_stored_probability', 'low_stored_or_drawn', 'low_stored_and_drawn', 'RateAhead',
+           'onepass', 'expected_errors', 'onepass_suspects', 'text_entropy', 'usual', 'hold_entropy']
 
 # %% ../../nbs/ours/one_pass.ipynb #9d358d96
 @needs_quality
@@ -45,33 +45,59 @@ def low_stored_and_drawn(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     drawn = st.conf.logit().clamp(-12, 12)
     return -torch.where(st.score.isnan(), drawn, (st.score + drawn) / 2)
 
-# %% ../../nbs/ours/one_pass.ipynb #56a34d13
-stored: dict[str, Score] = {'logit': low_stored_quality, 'probability': low_stored_probability,
-                            'drawn': low_stored_or_drawn, 'both': low_stored_and_drawn}
+# %% ../../nbs/ours/one_pass.ipynb #02540c4b
+@dataclass(frozen=True)
+class RateAhead(Step):
+    "A step whose one pass, over the cleaned text, also rates the tokens that the next step may remask."
+    due: Schedule # more than 0 at the steps that remask
+    needs_quality = True
 
-_card = dict(scores='quality head, as the last pass rated the token', exact='heuristic', source='this library',
-             never='nothing (what was just written waits one step more)')
+    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+        p = Pass(model, st)
+        clean = st.store_quality(p).remask(pick(policy.remask, st, p, st.committed))
+        q = Pass(model, clean)
+        S = pick(policy.unmask, clean, q, clean.masked)
+        rated = self.rated(clean, q, S.any(1)) # before the draw: both read the pass's last block
+        after = draw_at(policy, rated, q, S)
+        watch(policy, st, p, rated, after)
+        return after.next(p.ran.long() + q.ran)
+
+    def rated(self, clean: State, q: Pass, rows: Tensor) -> State: # [B] bool: what is run in any case
+        due = rows & (evaluate(self.due, replace(clean, i=clean.i + 1)) > 0)
+        if not due.any(): return clean
+        q.run(rows)
+        q.quality(due[:, None] & ~q.masked)
+        return clean.store_quality(q)
+
+# %% ../../nbs/ours/one_pass.ipynb #56a34d13
+stored: dict[str, Score] = {
+    'logit': low_stored_quality, 'probability': low_stored_probability,
+    'drawn': low_stored_or_drawn, 'both': low_stored_and_drawn}
+
+_card = dict(scores='quality head, as the last pass rated the token', exact='heuristic',
+             source='this library', never='nothing (what was just written waits one step more)')
 
 _As = Literal['logit', 'probability', 'drawn', 'both']
 
 @register('navira-onepass', selects='the K lowest; with tau > 0, K from pi(tau)', **_card)
-@counted
 def onepass(
-    tau: Schedule = 0., # temperature: 0 remasks the K lowest; a number, a schedule, or a function of the state
-    *,
-    k: window, # K_t
+    tau: Schedule = 0., # temperature: 0 remasks the K lowest; a number or a schedule
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
     score: _As = 'logit', # 'drawn': new tokens by the probability of their draw; 'both': the mean of the two, as logits
 ) -> Policy:
     "NAVIRA in one pass: T_t is drawn by the scores of the pass before, then masked, then one pass predicts and rates."
-    remask = TopK(stored[check_choice('score', score, stored)], k, tau)
-    return replace(navira(top_p=top_p), remask=remask, cost=1, rate_next=replace(k, k=1))
+    k = remask_count(eta, on, off, n_remask)
+    return replace(backbone(top_p), from_clean=True, remask=TopK(stored[score], k, tau),
+                   step=RateAhead(replace(k, k=1)))
 
 # %% ../../nbs/ours/one_pass.ipynb #04db2c99
 for _schedule in (quadratic, sigmoid, piecewise):
     _named = register(f'navira-onepass-{_schedule.__name__}', selects='K from pi(tau), tau scheduled', **_card)
     _named(scheduled(_schedule, onepass))
-
 
 # %% ../../nbs/ours/one_pass.ipynb #dbec8ba6
 def expected_errors(
@@ -92,10 +118,10 @@ def onepass_suspects(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     top_p: float = 0.9, # nucleus
-    score: Literal['logit', 'probability', 'drawn', 'both'] = 'logit', # for which ones, as in `onepass`
+    score: _As = 'logit', # for which ones, as in `onepass`
 ) -> Policy:
     "NAVIRA in one pass, which remasks more where the head expects more errors."
-    return onepass(tau, on=on, off=off, top_p=top_p, n_remask=expected_errors(rate), score=score)
+    return onepass(tau, on=on, off=off, n_remask=expected_errors(rate), top_p=top_p, score=score)
 
 # %% ../../nbs/ours/one_pass.ipynb #6bcd17f7
 def text_entropy(

@@ -54,7 +54,7 @@ def make(power):
     score = Rated()
     score.power = power
     @register('somebodys')
-    def somebodys(eta: float = .2): return replace(navira_det(), remask=TopK(score, n_remask(eta)))
+    def somebodys(eta: float = .2): return replace(navira_det(), remask=TopK(score, remask_count(eta)))
 make({power})
 """
 

@@ -203,7 +203,7 @@ HEAD = """
 from dataclasses import replace
 from navira.decoupling import navira_det
 from navira.core import TopK
-from navira.prism import low_quality, n_remask
+from navira.prism import low_quality, remask_count
 from navira.registry import register
 """
 
@@ -224,7 +224,7 @@ class Score:
     weight = {weight}
     def __call__(self, st, p, where): return {sign}scaled(low_quality(st, p, where)) * self.weight + 0 * st.i
 @register('somebodys')
-def somebodys(eta: float = .2): return replace(navira_det(), remask=TopK(Score(), n_remask(eta)))
+def somebodys(eta: float = .2): return replace(navira_det(), remask=TopK(Score(), remask_count(eta)))
 """
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_at_most_a_share_is_taken_back_and_the_worst_first():
     conf[1] = .6
     st = state(x, 4, 1, 4, torch.zeros(2, 10).bool(), conf)
     rule = policy('apart', share=.25, sure=.5)
-    T = pick('remask', rule.remask, st, Pass(None, st), st.committed)
+    T = pick(rule.remask, st, Pass(None, st), st.committed)
     assert T[0].nonzero().flatten().tolist() == [0, 1, 2] and not T[1].any()
     assert guesses(.5, .1)(st).tolist() == [1, 0] and guesses(.5, 0.)(st).tolist() == [0, 0]
 
@@ -86,9 +86,9 @@ def test_penalty_is_a_power_of_the_count(alpha):
     where = x == 9
     logits = torch.randn(int(where.sum()), 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     c = tensor([[3, 1, 0], [0, 1, 2]])
-    got = Penalised(penalty=alpha).penalised(logits, x, where, 9).softmax(-1)
+    got = Penalised(penalty=alpha).penalised(logits, x, where)[:, :9].softmax(-1)
     for row, at in enumerate(where.nonzero()[:, 0].tolist()):
-        w = logits[row].softmax(-1).clone()
+        w = logits[row, :9].softmax(-1).clone() # 9 is the mask
         w[:3] /= (1. + c[at].double()) ** alpha
         torch.testing.assert_close(got[row], w / w.sum(), atol=1e-12, rtol=1e-12)
 
@@ -97,7 +97,7 @@ def test_the_draw_follows_the_penalised_law_and_notes_the_models_own_probability
     x = tensor([[0, 0, 1, V]]).expand(n, -1)
     where, logits = x == V, tensor([.5, .2, .2, .1, 0.]).log().expand(n, -1).double()
     u = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    token, noted = Penalised(penalty=1.).in_text(x, where, V)(logits, u)
+    token, noted = Penalised(penalty=1.)(logits, u, x, where)
     w = tensor([.5 / 3, .2 / 2, .2, .1])
     seen = token.bincount(minlength=V).double() / n
     assert (seen - w / w.sum()).abs().max() < .015
@@ -112,15 +112,15 @@ def test_it_is_sure_of_all_together_and_of_one_more():
 
 def test_rows_of_several_lengths():
     x = tensor([[1, 1, 9, -1, -1], [1, 2, 2, 9, 9]])        # -1 is past the end of a row
-    got = Penalised(penalty=1.).penalised(torch.zeros(3, 10, dtype=torch.float64), x, x == 9, 9)
+    got = Penalised(penalty=1.).penalised(torch.zeros(3, 10, dtype=torch.float64), x, x == 9)
     torch.testing.assert_close(got[0, :3].exp(), tensor([1, 1 / 3, 1]).double())
     torch.testing.assert_close(got[1, :3].exp(), tensor([1, 1 / 2, 1 / 3]).double())
 
-def test_the_penalty_sees_prompts_and_never_masks():
+def test_the_penalty_sees_prompts():
     x = tensor([[1, 9, 9]])
     logits = torch.zeros(2, 10, dtype=torch.float64)
-    got = Penalised(penalty=1.).penalised(logits, x, x == 9, 9)
-    assert (got[:, 1] < 0).all() and (got[:, 9] == 0).all()
+    got = Penalised(penalty=1.).penalised(logits, x, x == 9)
+    assert (got[:, 1] < 0).all() and (got[:, 2:9] == 0).all()
 
 # ---- where
 
@@ -149,7 +149,7 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
     st = state(x, V, i, n, torch.zeros(B, L).bool(), torch.where(back | (x != V), .7, NAN))
     rule = Apart(Penalised(penalty=0.), strands, .9)
     p = Pass(Says(table), st)
-    S = pick('unmask', rule, st, p, st.masked)
+    S = pick(rule, st, p, st.masked)
     token = torch.full((B, L), -1).masked_scatter(st.masked, p.drawn(rule.draw, st.masked)[0])
     told = table.softmax(-1).gather(2, token.clamp(min=0)[..., None])[..., 0]
     for b in range(B):

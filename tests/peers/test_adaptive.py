@@ -86,7 +86,7 @@ def test_ebs_guarantee(seed, gamma, order):
     while st.masked.any():
         steps += st.masked.any(1)
         seen = Pass(model, st)
-        where = pick('unmask', rule.unmask, st, seen, st.masked)
+        where = pick(rule.unmask, st, seen, st.masked)
         assert (where.any(1) == st.masked.any(1)).all()
         after = torch.where(where, x, st.x)
         tokens = seen.logits(where).log_softmax(-1).gather(1, x[where][:, None])[:, 0]
