@@ -22,7 +22,8 @@ from .base.checks import check_choice, check_int
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .core import _NO_HEAD, by_budget, Model, name_of, nothing, Policy, State, step
+from .core import by_budget, Model, Policy, State, step
+from .checked import checked, name_of, NO_HEAD
 from .prompts import check_memory, start
 from .registry import parameters, policies, policy as named_policy
 from .replay import Trace
@@ -38,7 +39,7 @@ def check_budget(
 ) -> int: # the budget
     "ValueError for a budget that does not pay for one step."
     passes = {1: 'one', 2: 'two', 3: 'three'}.get(policy.passes, policy.passes)
-    least = getattr(policy.step, 'least', policy.passes)
+    least = policy.step.least(policy)
     # some policies plan all their steps before the first, hence a limit
     return check_int('budget', budget, least, f'a {passes}-pass policy needs', high=10**6)
 
@@ -56,8 +57,6 @@ def n_steps(
     return check_int(f'steps: {name_of(policy.steps)} gave T', T, 1)
 
 # %% ../nbs/07_sampling.ipynb #c2c9f374
-def never_remasks(policy: Policy) -> bool: return policy.remask is nothing and policy.step is None
-
 def cut(
     st: State,
     ends: Sequence[int], # token ids that end a text
@@ -81,10 +80,10 @@ def states(
     watch: Callable = lambda *_: None, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    st = State.start(x, model.mask_id, T, noise, fixed)
+    careful, st = checked(policy), State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
-        st = step(policy, st, model, watch)
-        if ends and (st.i == T or never_remasks(policy)): st = cut(st, ends)
+        st = step(careful, st, model, watch)
+        if ends and (st.i == T or not policy.revises): st = cut(st, ends)
         yield st
 
 # %% ../nbs/07_sampling.ipynb #80175e79
@@ -103,7 +102,7 @@ def block_steps(
     check_budget(policy, budget)
     block = block_of(free, length).masked_fill(~free, -1)
     n = int(block.max()) + 1
-    least = n * getattr(policy.step, 'least', policy.passes)
+    least = n * policy.step.least(policy)
     if budget < least:
         longer = -(-int(free.sum(1).max()) // (budget * n // least))
         raise ValueError(f'budget={budget}: {n} blocks of {length} positions need at least {least} '
@@ -154,7 +153,7 @@ class _Run:
 
     def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]: # tokens, passes run
         lengths = (self.x >= 0).sum(1)
-        if getattr(self.model, 'ragged', False) and not hasattr(self.policy.step, 'fits'):
+        if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
             groups = [lengths.argsort(stable=True)]     # near ones together
         else: groups = [(lengths == n).nonzero()[:, 0] for n in lengths.unique()]
         tokens, ran, traces = zip(*self.parts(groups, batch_size))
@@ -184,7 +183,7 @@ class _Run:
             for st in states(self.policy, self.model, x, T, noise.after(made), fixed, self.ends, **watch):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
-                self.progress(Partials(st, numbers.tolist(), never_remasks(self.policy), tokenizer,
+                self.progress(Partials(st, numbers.tolist(), not self.policy.revises, tokenizer,
                                        self.special[rows]))
             check_full(self.policy, st)
             x, ran, made = st.x, ran + st.n_forward.cpu(), made + T
@@ -213,9 +212,8 @@ def check_model(model) -> None:
 
 def check_fits(model: Model, policy: Policy, length: int | None = None) -> None:
     "ValueError if the policy needs a head that the model lacks, or a network of its own does not fit."
-    fits = getattr(policy.step, 'fits', None)
-    if fits is not None: fits(model, length or model.length)
-    if policy.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(_NO_HEAD)
+    policy.step.fits(model, length or model.length)
+    if policy.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(NO_HEAD)
 
 def without_end(model: Model) -> Model:
     "The model that never writes a token that ends a text (LLaDA, appendix B.4)."

@@ -52,11 +52,7 @@ def of_ranked(
 ) -> Score:
     "`f` of the probabilities that `draw` draws with."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        def rate(logits: Tensor, at: Tensor) -> Tensor:
-            # the pass keeps the last portion only: drawn later, the others would be computed again
-            if at is not where: p.drawn(draw, at)
-            return f(draw.ranked(logits))
-        return over(p, where, rate)
+        return over(p, where, lambda logits, at: f(draw.ranked(logits)))
     return score
 
 def margin(draw: drawer) -> Score:

@@ -20,7 +20,8 @@ from torch import Tensor
 import navira.peers  # noqa: F401  registers the policies
 from ..base.runs import atomic_write
 from ..diffusion import Forward
-from ..core import name_of, Policy
+from ..core import Policy, Step
+from ..checked import name_of
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model, mdlm_only
 from ..registry import policy
@@ -50,7 +51,7 @@ _READS = dict[int, tuple]()                    # by the identity of what `rule` 
 
 def _reads(made: Policy) -> tuple: # of every mask?, of what stands?
     "Which logits a policy asks for, of a network that answers at random; of one with a step of its own, its name."
-    if made.step is not None: return name_of(type(made.step)), name_of(made.step)
+    if type(made.step) is not Step: return name_of(type(made.step)), name_of(made.step)
     model = _Asked(8, 16)
     sample(model, made, 8, 1, progress=False)
     return tuple(any(kinds) for kinds in zip(*model.asked))

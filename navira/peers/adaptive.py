@@ -15,7 +15,7 @@ from ..base.checks import check_range, check_choice, check_int
 from ..diffusion import drawer, nucleus, probability
 from navira.core import (
     Denoiser, finish, Pass, Policy, portions, random_order, ranks, reaches, Rule, Score, State,
-    TopK)
+    Step, TopK)
 from ..registry import register
 from ..scores import confidence, margin, negentropy, of_ranked
 from .blocks import block_of, check_block, Within
@@ -103,7 +103,7 @@ def compared(
     return out
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(Step):
     "The common step, which remembers how the distributions at the masks have moved."
     draw: drawer # the policy's own
     length: int | None # free positions in a block
@@ -167,7 +167,7 @@ def klass(
     one = level == 1 or kl == 0
     rule: Rule = TopK(confidence(draw), 1) if one else Stable(level, kl, history)
     return Policy(unmask=Within(length, rule), draw=draw, steps=until_done, matched=False,
-                  step=None if one else Watched(draw, length, history))
+                  step=Step() if one else Watched(draw, length, history))
 
 # %% ../../nbs/peers/adaptive.ipynb #fa65a1c6
 def excess(

@@ -15,7 +15,7 @@ from ..base.checks import check_choice, check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from ..core import (
     by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
-    Rule, Score, State, TopK, unmask_until)
+    Rule, Score, State, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
 from .orders import llada_counts
@@ -32,13 +32,13 @@ def lead(logp: Tensor, x: Tensor) -> Tensor: # [N, V], [N, 1] -> [N]
 doubts = dict(confidence=at_clean(lambda logp, x: -logp.gather(1, x)[:, 0]), margin=at_clean(lead))
 
 @dataclass(frozen=True)
-class Redraw:
+class Redraw(Step):
     "Redraws what the remask rule picks, without masking it; then a second pass predicts."
     in_place = True
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)
-        doubtful = pick('remask', policy.remask, st, p, st.committed)
+        doubtful = pick(policy.remask, st, p, st.committed)
         redrawn = draw_at(policy, st, p, doubtful, 'redraw')
         return finish(policy, st, p, redrawn, Pass(model, redrawn), watch)
 
@@ -117,7 +117,7 @@ class Before:
         return self.rule(st, p, self.among(st, eligible))
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Step):
     "LLaDA's step; one more pass without what the remask rule picks replaces the worst of it."
     k: int # tokens replaced at most; never more than the step fills
     threshold: float # probability that a replacement must have
@@ -125,7 +125,7 @@ class Checked:
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
-        C = pick('remask', policy.remask, st, p, st.committed)
+        C = pick(policy.remask, st, p, st.committed)
         q = Pass(model, st.remask(C))
         at_most = lambda st: evaluate(n_filled, st).clamp(max=self.k)
         R = TopK(brittle(self.threshold), at_most)(st, q, C)

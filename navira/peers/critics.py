@@ -18,7 +18,7 @@ from ..base.checks import check_range
 from ..diffusion import n_committed, nucleus
 from ..core import (
     Denoiser, evaluate, finish, Flip, Model, n_unmask, Pass, pick, Policy, Schedule, Score, State,
-    step, TopK, unmask_until)
+    Step, step, TopK, unmask_until)
 from ..models.critic import Critic, find_critic, vocabulary_hash
 from ..registry import register
 from .revisers import Below, level
@@ -58,10 +58,11 @@ class Reviewed(Pass):
 
 # %% ../../nbs/peers/critics.ipynb #adc9e9ee
 @dataclass(frozen=True)
-class CriticStep:
+class CriticStep(Step):
     "Predict with the denoiser, rate with a critic: for `Policy.step`."
     source: Path | Model # a critic: ids [B, L] -> a forward with `quality`; or its folder
     level: Schedule = n_clean # how many free positions are clean after the step
+    ragged = False # a critic reads whole texts
 
     @functools.cached_property
     def critic(self) -> Model: # a folder is opened when it is needed
@@ -69,7 +70,7 @@ class CriticStep:
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Reviewed(policy, st, model, self.critic, self.level)
-        T = pick('remask', policy.remask, st, p, st.committed)
+        T = pick(policy.remask, st, p, st.committed)
         after = finish(policy, st, p, st.store_quality(p).remask(T), p, watch)
         if p.review is None: return after
         return replace(after, n_forward=after.n_forward + p.review.ran)

@@ -16,7 +16,7 @@ from ..base.checks import check_choice, check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from ..core import (
     by_budget, Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, ranks, reaches,
-    rows_of, Rule, Score, State)
+    rows_of, Rule, Score, State, Step)
 from ..registry import register
 from ..scores import confidence, over
 from .blocks import block_of, check_block, check_steps
@@ -91,7 +91,7 @@ class Overruled(InBlock):
 
 # %% ../../nbs/peers/editors.ipynb #8a68259a
 @dataclass(frozen=True)
-class BlockStep:
+class BlockStep(Step):
     "One pass over the block in work: revise it, fill masks, go on to the next block if it is done."
     length: int | None # free positions in a block; None is one block
     after: int # most passes over a block that is full
@@ -101,7 +101,7 @@ class BlockStep:
         st = begun(st)
         block = in_work(st, self.length)
         p = Pass(model, st, block.any(1))
-        T = pick('remask', policy.remask, st, p, st.committed & block)
+        T = pick(policy.remask, st, p, st.committed & block)
         after = finish(policy, st, p, self.revised(policy, st, p, T), p, watch)
         after = self.recorded(st, p, after, block)
         more = rows_of(policy.remask, after, after.committed & block)
@@ -241,7 +241,7 @@ def t2m(
 likeliest = drawer(0.)
 
 @dataclass(frozen=True)
-class DraftStep:
+class DraftStep(Step):
     "An ancestral step; in every `every`-th one a draft of the whole text is corrected first."
     times: int # corrections of the draft, at most
     every: int
@@ -255,7 +255,7 @@ class DraftStep:
 
     def corrected(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)
-        new = pick('unmask', policy.unmask, st, p, st.masked)
+        new = pick(policy.unmask, st, p, st.masked)
         rows = (new | st.committed).any(1)                 # in others nothing would come of it
         draft = self.filled(st, p, st.masked & rows[:, None])
         clean, passes, ran = st, list[tuple[Pass, Tensor]](), p.ran.long()

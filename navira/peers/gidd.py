@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Denoiser, draw_at, Pass, Policy, random_order, ranks, State, TopK
+from ..core import Denoiser, draw_at, Pass, Policy, random_order, ranks, State, Step, TopK
 from ..diffusion import drawer, tolerance
 from ..registry import mdlm, register
 from ..scores import over
@@ -36,7 +36,7 @@ def at_time(model: Any, time: float) -> Any: # the model itself if it has no tim
 
 # %% ../../nbs/peers/gidd.ipynb #c552b767
 @dataclass(frozen=True)
-class Correct:
+class Correct(Step):
     "Writes the most probable draws that differ from the present tokens: for `Policy.step`."
     k: int # tokens a step
     time: float # t0

@@ -15,9 +15,9 @@ from torch import Tensor
 from ..base.checks import check_choice, check_int, check_range
 from ..diffusion import drawer, nucleus
 from navira.core import (
-    Denoiser, finish, Pass, pick, Policy, random_choice, random_order, Schedule, Score, State,
-    step, TopK)
-from ..prism import counted, low_quality, prism, prism_guard
+    Denoiser, finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step,
+    TopK)
+from ..prism import low_quality, prism
 from ..registry import register
 from .orders import llada_low_confidence
 
@@ -26,7 +26,7 @@ __all__ = ['followed', 'loop_step', 'prism_loop', 'tolerator']
 
 # %% ../../nbs/peers/loops.ipynb #a0190e90
 @dataclass(frozen=True)
-class InTurn:
+class InTurn(Step):
     "The step of `first`; in the last `loop(T)` steps that of `then`. `first` sees the shorter run."
     first: Policy
     then: Policy
@@ -36,9 +36,6 @@ class InTurn:
         T0 = st.n - self.loop(st.n)
         if st.i >= T0: return step(self.then, st, model, watch)
         return replace(step(self.first, replace(st, n=T0), model, watch), n=st.n)
-
-    @property
-    def needs_quality(self) -> bool: return self.first.reads_quality or self.then.reads_quality
 
 # %% ../../nbs/peers/loops.ipynb #15d85b7a
 def followed(
@@ -72,26 +69,27 @@ def looping(
 # %% ../../nbs/peers/loops.ipynb #99dae3a5
 def loop_step(score: str, R: int, top_p: float) -> Policy:
     "R tokens of a finished text are remasked and filled in; the learned score takes a pass more."
-    scores: dict[str, tuple[Score, int]] = dict(random=(random_choice, 1), head=(low_quality, 2))
-    rate, cost = scores[check_choice('score', score, scores)]
-    return Policy(unmask=TopK(random_order, math.inf), remask=TopK(rate, R), decoupled=True,
-                  cost=cost, draw=nucleus(top_p))
+    scores = dict(random=random_choice, head=low_quality)
+    rate = scores[check_choice('score', score, scores)]
+    return Policy(unmask=TopK(random_order, math.inf), remask=TopK(rate, R), draw=nucleus(top_p),
+                  decoupled=score == 'head', from_clean=score == 'random')
 
 @register('prism-loop', scores='as prism; in the loop nothing, or the quality', never='nothing',
           selects='as prism; in the loop R at random, or the R lowest',
           exact='heuristic; a random loop step with R = 1 is a Gibbs step',
           source='PRISM, arXiv 2510.01384, its code')
-@counted
 def prism_loop(
-    *,
     loop_steps: int | None = None, # steps after the text is finished; None: about a quarter of all
     n_remask_loop: int = 8, # tokens remasked in each
     score: Literal['random', 'head'] = 'random', # which ones, in the loop; 'head': lowest quality
-    k: Schedule, # `prism`'s K_t, before the loop
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "PRISM, then a loop over the finished text that remasks tokens and fills them in."
-    first = replace(prism(top_p=top_p), remask=TopK(low_quality, prism_guard(k)))
+    first = prism(eta, on, off, n_remask, top_p)
     then = loop_step(score, check_int('n_remask_loop', n_remask_loop, 0), top_p)
     return followed(first, then, *looping(loop_steps, then.passes))
 
@@ -116,13 +114,13 @@ def is_open(st: State, patience: int | None) -> Tensor: # [B, L] bool
 
 # %% ../../nbs/peers/loops.ipynb #7a7d776f
 @dataclass(frozen=True)
-class Redecoded:
+class Redecoded(Step):
     "A blind loop step that counts how often running each position got the same token."
     patience: int | None # of a position: it is locked after so many; None never locks
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)                                # never run: the choice is blind
-        T = pick('remask', policy.remask, st, p, is_open(st, self.patience))
+        T = pick(policy.remask, st, p, is_open(st, self.patience))
         clean = st.remask(T)
         after = finish(policy, st, p, clean, Pass(model, clean), watch)
         same = st.memory.get('same', torch.zeros_like(st.x))
@@ -154,5 +152,5 @@ def tolerator(
         n_open = is_open(st, runs).sum(1)
         return n_open - (n_open * (1 - share_of(st)) + 1e-9).floor().long()
     then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again),
-                  decoupled=True, cost=1, draw=drawer(heat, top_p), step=Redecoded(runs))
+                  from_clean=True, draw=drawer(heat, top_p), step=Redecoded(runs))
     return followed(llada_low_confidence(temperature, None, top_p), then, loop, steps)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..diffusion import drawer
-from ..core import Denoiser, Pass, Policy, random_order, State, step, TopK
+from ..core import Denoiser, Pass, Policy, random_order, State, Step, TopK
 from ..registry import register
 from ..scores import low_confidence
 from .blocks import block_of, check_block, in_blocks, per_block
@@ -38,7 +38,7 @@ def mask_predict(
 ) -> Policy:
     "Mask-Predict: write everything, then mask the least probable again, fewer each time."
     return Policy(unmask=TopK(random_order, math.inf), remask=TopK(low_confidence, worst_counts),
-                  decoupled=True, cost=1, draw=drawer(temperature, top_p))
+                  from_clean=True, draw=drawer(temperature, top_p))
 
 # %% ../../nbs/peers/mask_predict.ipynb #923161c6
 def n_kept(N: Tensor, i: int, T: int) -> Tensor:
@@ -50,17 +50,16 @@ def low_record(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     return -st.memory.get('running', st.conf)
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(Step):
     "The common step, which then records the confidences of what it has written: a `Policy.step`."
     fold: Callable[[Tensor, Tensor], Tensor] # record so far, last confidences; NaN where none
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        after = step(replace(policy, step=None), st, model, watch)
+        after = super().__call__(policy, st, model, watch)
         record = self.fold(st.memory.get('running', after.conf), after.conf)
         return after.remember(running=record)
 
-records: dict[str, Recorded | None] = dict(
-    last=None, highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
+records: dict[str, Step] = dict(last=Step(), highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
 
 # %% ../../nbs/peers/mask_predict.ipynb #cdaf1826
 @dataclass(frozen=True)
@@ -92,6 +91,6 @@ def rcr(
     count = per_block(n_kept, length)
     def n_again(st: State) -> Tensor: # [B] what is written beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
-    return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), decoupled=True, cost=1,
+    return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), from_clean=True,
                   draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length),
                   step=recorded)

@@ -15,9 +15,8 @@ from ..base.checks import check_choice, check_range
 from ..diffusion import drawer, n_committed
 from ..core import (
     Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks,
-    Schedule, Score, State, TopK, unmask_until)
-from ..prism import counted, prism, prism_guard
-from ..decoupling import navira_det
+    Schedule, Score, State, Step, TopK, unmask_until)
+from ..prism import backbone, prism_guard, remask_count
 from ..registry import register
 from ..scores import confidence, log_probability, over
 from .blocks import block_in_work, check_block, in_blocks, per_block, Within
@@ -143,13 +142,13 @@ def candidate_score(
     return score
 
 @dataclass(frozen=True)
-class Rewrite:
+class Rewrite(Step):
     "What is remasked becomes a mask, and other clean positions take a new draw: a `Policy.step`."
     in_place = 'what stays'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st, ~st.fixed.all(1))
-        T = pick('remask', policy.remask, st, p, st.committed)
+        T = pick(policy.remask, st, p, st.committed)
         redrawn = draw_at(policy, st.remask(T), p, st.committed & ~T)
         return finish(policy, st, p, redrawn, p, watch)
 
@@ -191,30 +190,32 @@ unsure = dict(entropy=at_clean(lambda logp, x: torch.special.entr(logp.exp()).su
 _first = dict(never='nothing', exact='heuristic', source='NAVIRA, first experiment')
 
 def _unsure(kind: str, k: Schedule, top_p: float, decoupled: bool) -> Policy:
-    if decoupled: return replace(navira_det(top_p=top_p), remask=TopK(unsure[kind], k))
-    return replace(prism(top_p=top_p), remask=TopK(unsure[kind], prism_guard(k)))
+    if not decoupled: k = prism_guard(k)
+    return replace(backbone(top_p), remask=TopK(unsure[kind], k), decoupled=decoupled)
 
 @register('entropy-remask', scores='entropy of the raw logits at the position',
           selects='the K highest', **_first)
-@counted
 def entropy_remask(
-    *,
-    k: Schedule, # K_t
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's distribution has the highest entropy."
-    return _unsure('entropy', k, top_p, decoupled)
+    return _unsure('entropy', remask_count(eta, on, off, n_remask), top_p, decoupled)
 
 # %% ../../nbs/peers/revisers.ipynb #30008f0f
 @register('margin-remask', scores='p1 - p2 of the raw logits at the position',
           selects='the K lowest', **_first)
-@counted
 def margin_remask(
-    *,
-    k: Schedule, # K_t
+    eta: float = 0.01, # remask probability of a token
+    on: float = 0.5, # first correcting step, as a share of T
+    off: float = 1.0, # first step after the correcting ones
+    n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's two best tokens are closest."
-    return _unsure('margin', k, top_p, decoupled)
+    return _unsure('margin', remask_count(eta, on, off, n_remask), top_p, decoupled)

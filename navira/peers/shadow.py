@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..base.checks import check_choice, check_int, check_range
 from ..diffusion import drawer, probability
-from ..core import (
-    _finite, Denoiser, draw_at, nothing, Pass, pick, Policy, portions, ranks, reaches, Score, State)
+from navira.core import (
+    Denoiser, draw_at, finite, nothing, Pass, pick, Policy, portions, ranks, reaches, Score, State,
+    Step)
 from ..registry import register
 from ..scores import confidence
 from .blocks import block_in_work, check_block, Within
@@ -63,7 +64,7 @@ class ShadowPass(Pass):
     def left_out(self, where: Tensor) -> Tensor: # [B, L] bool, N true, each with a shadow -> [N, V]
         self.run(where.any(1))
         (rows, forward), = self.parts                    # the rows with a mask, all at once
-        return _finite(forward.left_out(where[rows]))    # type: ignore[attr-defined]
+        return finite(forward.left_out(where[rows]))    # type: ignore[attr-defined]
 
 def check_shadow(model: Any) -> Callable:
     "The model's `shadow`; ValueError where it has none."
@@ -95,20 +96,21 @@ class NarrowOut:
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)
-class ShadowStep:
+class ShadowStep(Step):
     "One pass with shadows accepts, then revokes: for `Policy.step`."
     length: int | None # free positions in a block; None is one block
     together: bool # do the shadows read each other? Then each position of the block has one
+    ragged = False
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         shaded = self.shaded(st) & (policy.remask is not nothing)
         p = ShadowPass(model, st, shaded, self.together)
-        S = pick('unmask', policy.unmask, st, p, st.masked)
+        S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
         before = st.memory.get('accepted', torch.full_like(n, 30))
         several = (n > 1)[:, None]
         known = st.remember(accepted=before)
-        T = pick('remask', policy.remask, known, p, st.committed & several)
+        T = pick(policy.remask, known, p, st.committed & several)
         clean = st.remask(T).remember(accepted=n)
         after = draw_at(policy, clean, p, S)
         watch(policy, st, p, clean, after)

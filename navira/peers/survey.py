@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..diffusion import drawer
-from ..core import Nothing, Policy
+from ..core import nothing, Policy
 from ..ours.apart import Penalised
 from .loops import InTurn
 from ..registry import about, policies
@@ -23,11 +23,11 @@ def coupling(rule: Policy) -> str:
     if isinstance(rule.step, InTurn):
         phases = dict.fromkeys((coupling(rule.step.first), coupling(rule.step.then)))
         return ', then '.join(k for k in phases if k != NOTHING) or NOTHING
-    replaced = getattr(rule.step, 'in_place', False)
+    replaced = rule.step.in_place
     if replaced is True: return 'replaced in place'
-    if isinstance(rule.remask, Nothing): return NOTHING
+    if rule.remask is nothing: return NOTHING
     kinds = {False: 'coupled', True: 'decoupled', None: 'decoupled in a part of the run'}
-    kind = kinds[rule.decoupled]
+    kind = kinds[rule.from_clean or rule.decoupled]
     return f'{kind}, {replaced} is replaced in place' if replaced else kind
 
 def drawing(draw: Callable) -> str: # `Policy.draw`

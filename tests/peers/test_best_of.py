@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 from navira.base.noise import Noise
-from navira.core import n_unmask, Policy, random_order, step, TopK
+from navira.core import n_unmask, Policy, random_order, Step, step, TopK
 from navira.peers.best_of import BestOf
 from navira.registry import policy
 from navira.sampling import n_steps, sample
@@ -79,11 +79,12 @@ def test_the_trace_has_the_first_draft_and_then_the_one_that_is_kept(base, score
 def test_a_base_keeps_what_it_remembers():
     "Each draft its own"
     plain = Policy(unmask=TopK(random_order, n_unmask))
-    def counting(rule, st, model, watch):
-        had = st.memory.get('x', torch.zeros(len(st.x), 2, dtype=torch.long))       # a name that drafts have too
-        out = step(plain, st, model, watch)
-        return out.remember(x=had + torch.stack([out.x[:, 0], torch.ones_like(out.x[:, 0])], 1))
-    act = BestOf(replace(plain, step=counting), 3, False)
+    class Counting(Step):
+        def __call__(self, rule, st, model, watch):
+            had = st.memory.get('x', torch.zeros(len(st.x), 2, dtype=torch.long))       # a name that drafts have too
+            out = step(plain, st, model, watch)
+            return out.remember(x=had + torch.stack([out.x[:, 0], torch.ones_like(out.x[:, 0])], 1))
+    act = BestOf(replace(plain, step=Counting()), 3, False)
     rule = replace(plain, cost=3, steps=act.steps, step=act)
     st = run(rule, started(torch.full((2, 5), 4), 4, n_steps(rule, 12, torch.tensor([5, 5]))), Tiny(5, 4))
     drafts = st.memory['draft its x']

@@ -28,7 +28,7 @@ def test_a_later_block_waits():
     assert Within(3, rule)(st, None, st.masked).nonzero().tolist() == [[0, 2]]
 
 @pytest.mark.parametrize('name', ['dream-entropy', 'dream-maskgit-plus', 'llada-low-confidence', 'klass'])
-def test_portions_compute_no_logit_twice(name, one_thread):
+def test_a_large_vocabulary_goes_in_portions(name, one_thread):
     "A model that says it has many words is asked about each mask once a step, in parts, and samples the same"
     few, many = Tiny(12, 4), Tiny(12, 4)
     many.config.vocab_size = 2**23                       # four positions at a time
