@@ -289,13 +289,13 @@ def _first_texts(folder: Path, grid, net) -> None:
     from navira.experiments.old_sweep import cells, expand
     from navira.experiments.old_run import run
     from navira.experiments.samples import texts
-    from navira.core import Nothing
+    from navira.core import nothing
     if net.tokenizer is None: return
     if grid.prompt is None and len(net.tokenizer.encode(_PROMPT).ids) > net.length / 4: return
     # as `compare` would sample it, so that with --prompt it need not do it again
     grid = _traced(replace(grid, budgets=grid.budgets[-1:], n=1, prompt=grid.prompt or _PROMPT))
     by_label = {e.label: e for e in grid.entries}
-    corrects = lambda e: not isinstance(rule(expand(e, grid)[0]).remask, Nothing)
+    corrects = lambda e: rule(expand(e, grid)[0]).remask is not nothing
     both = _pair({k: e.policy for k, e in by_label.items()}, [k for k, e in by_label.items() if corrects(e)])
     grid = replace(grid, entries=tuple(by_label[k] for k in dict.fromkeys(both)))
     with _stoppable(): st = run(grid, _store(folder, grid, net), net)

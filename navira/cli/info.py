@@ -8,7 +8,6 @@ __all__ = []
 # %% ../../nbs/cli/info.ipynb #eece00b6
 import difflib
 import inspect
-import re
 from typing import Annotated
 
 import typer
@@ -22,17 +21,16 @@ def default_of(p: inspect.Parameter) -> str:
 
 def show_policy(name: str) -> None:
     "What a policy does, and each hyper-parameter with its default, choices and meaning."
-    from navira.registry import about, choices, comments, parameters, policies
+    from navira.registry import about, choices, meanings, parameters, policies
     factory = policies()[name]
-    meanings = comments(factory)
-    does = re.split(r'\n\n(?:Parameters|Returns)\n---', inspect.getdoc(factory) or '')[0]
+    meaning_of, does = meanings(factory), inspect.getdoc(factory) or ''
     show(f'{name}: {does}')
     for key, text in about(name).items():
         if text: show(f'{key}: {text}')
     table = new_table('--set', 'default', 'meaning')
     for k, p in parameters(factory).items():
         one_of = [f'one of {", ".join(choices(p))}'] if choices(p) else []
-        meaning = [meanings[k]] if k in meanings else []
+        meaning = [meaning_of[k]] if k in meaning_of else []
         table.add_row(k, default_of(p), '; '.join(one_of + meaning))
     show(table)
 

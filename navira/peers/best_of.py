@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base.checks import check_choice, check_int
 from ..base.noise import Noise
 from ..diffusion import tolerance
-from ..core import Denoiser, nothing, Pass, Policy, ranks, State, step
+from ..core import Denoiser, nothing, Pass, Policy, ranks, State, Step, step
 from ..registry import policy, register
 
 # %% auto #0
@@ -77,7 +77,7 @@ def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown 
 
 # %% ../../nbs/peers/best_of.ipynb #921a0104
 @dataclass(frozen=True)
-class BestOf:
+class BestOf(Step):
     "A step of several drafts by `base`; the last one keeps the best: for `Policy.step`."
     base: Policy
     n: int # drafts
@@ -125,10 +125,9 @@ class BestOf:
         watch(rule, before, p, clean, after)
 
     @property
-    def needs_quality(self) -> bool: return self.base.reads_quality or self.rated
+    def needs_quality(self) -> bool: return self.rated
 
-    @property
-    def least(self) -> int: # passes for a step of each draft
+    def least(self, policy: Policy) -> int: # a step of each draft
         return self.n * (self.base.passes + self.rated)
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
