@@ -169,6 +169,9 @@ class DiTForward(Forward):
         if 'h' in vars(self): part.h = self.h[rows]
         return part
 
+    def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
+        return super().rated(rows) if rows.all() else self.only(rows).quality()
+
     def _quality(self):
         if self.model.quality is None: raise ValueError(NO_HEAD)
         with torch.autocast(**self.autocast): return self.model.quality(self.h, self.c, self.rope)
