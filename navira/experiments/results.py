@@ -72,7 +72,7 @@ def _about(key: str, c: dict) -> dict:
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     return dict(cell=key, point=point) | kept | dict(strength=strength) | hyper
 
-# %% ../../nbs/experiments/results.ipynb #f0d73253
+# %% ../../nbs/experiments/results.ipynb #86ad68e2
 STATISTICS = dict( # name -> a column, or two whose sums are divided
     log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',), remasked=('n_remasked',),
     run=('n_forward',), solved=('solved',), recovered=('recovered',))
@@ -90,6 +90,7 @@ def points(
     for name, columns in statistics.items():
         if not {*columns} <= {*df.columns}: continue
         out[name] = pd.Series(dict(_resampled(df, columns)), dtype=object)
+    out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
 
 def _scored(groups: Any) -> pd.Series: # samples that were judged; 0 where they are too few for an interval
