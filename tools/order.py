@@ -36,7 +36,7 @@ ORDER = [
         'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state', 'evaluation/landmarks']),
     ('Tasks', ['tasks/infilling', 'tasks/task']),
     ('Experiments', ['experiments/sweep', 'experiments/store', 'experiments/run', 'experiments/results',
-        'experiments/plots', 'experiments/study', 'experiments/paper', 'experiments/verdicts',
+        'experiments/plots', 'experiments/study', 'experiments/paper', 'experiments/verdicts', 'experiments/equal',
         'experiments/cells', 'experiments/old_sweep', 'experiments/old_store', 'experiments/old_run',
         'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
         'experiments/old_results', 'experiments/style', 'experiments/figures', 'experiments/readings',
