@@ -12,15 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import (
-    EosTokenCriteria, EpsilonLogitsWarper, EtaLogitsWarper, GenerateDecoderOnlyOutput, LogitNormalization,
-    LogitsProcessorList, MaxLengthCriteria, MinPLogitsWarper, StoppingCriteriaList, SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
+    EosTokenCriteria, EpsilonLogitsWarper, EtaLogitsWarper, GenerateDecoderOnlyOutput,
+    LogitNormalization, LogitsProcessorList, MaxLengthCriteria, MinPLogitsWarper,
+    StoppingCriteriaList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper,
+    TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
 
-from ..core import Policy
+from ..core import Model, Policy
 from ..diffusion import Forward
-from ..models.transformers import HiddenForward, TransformersLM, wrap
+from ..models.transformers import wrap
 from ..samples import Partials
 from ..sampling import choose, sample
 
@@ -28,13 +30,19 @@ from ..sampling import choose, sample
 __all__ = ['generate_with']
 
 # %% ../../nbs/hf/generate.ipynb #19b0ff06
-_BY_ROW = (EpsilonLogitsWarper, EtaLogitsWarper, LogitNormalization, MinPLogitsWarper, SuppressTokensLogitsProcessor,
-           TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
-_KNOWN_ENDS = EosTokenCriteria, MaxLengthCriteria
+# processors that look at one position
+_BY_ROW = (EpsilonLogitsWarper, EtaLogitsWarper, LogitNormalization, MinPLogitsWarper,
+           SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper,
+           TopPLogitsWarper, TypicalLogitsWarper)
+_ENDS = EosTokenCriteria, MaxLengthCriteria
+# what a generation config may ask for, and the value that asks for nothing
+_NOTHING = dict(num_beams=1, num_beam_groups=1, penalty_alpha=None, output_scores=False,
+                output_logits=False, output_attentions=False, output_hidden_states=False,
+                prompt_lookup_num_tokens=None, assistant_early_exit=None, dola_layers=None)
 
 class _Processed(Forward):
     "A pass whose logits went through processors."
-    def __init__(self, inner: HiddenForward, processors: LogitsProcessorList):
+    def __init__(self, inner: Forward, processors: LogitsProcessorList):
         self.inner, self.processors, self.seen_masked = inner, processors, inner.seen_masked
     def logits(self, where: Tensor) -> Tensor:
         out = self.inner.logits(where)
@@ -42,125 +50,120 @@ class _Processed(Forward):
         return out
     def _quality(self) -> Tensor: return self.inner.quality()
 
-class _WithProcessors(TransformersLM):
+class _WithProcessors:
     "The same model; every pass goes through processors."
-    def __init__(self, inner: TransformersLM, processors: LogitsProcessorList):
-        torch.nn.Module.__init__(self)
-        self.__dict__.update({k: v for k, v in vars(inner).items() if k not in ('training',)})
-        self.processors = processors
-    def forward(self, x: Tensor): return _Processed(HiddenForward(self, x), self.processors)
+    def __init__(self, inner: Model, processors: LogitsProcessorList):
+        self.inner, self.processors = inner, processors
+    def __getattr__(self, name: str) -> Any: return getattr(self.inner, name)
+    def __call__(self, x: Tensor) -> Forward: return _Processed(self.inner(x), self.processors)
 
-def _refuse(what: str, found: list, known: tuple[type, ...]) -> None:
-    if odd := [type(f).__name__ for f in found if not isinstance(f, known)]:
+def _check_known(what: str, given: list, known: tuple[type, ...]) -> None:
+    for f in given:
+        if isinstance(f, known): continue
         names = ', '.join(sorted(k.__name__ for k in known))
-        raise ValueError(f'{what}: {odd[0]} has no meaning for a text that is not written from left to right; '
-                         f'expected none, or one of {names}')
+        raise ValueError(f'{what}: {type(f).__name__} has no meaning for a text that is not written '
+                         f'from left to right; expected none, or one of {names}')
 
 def _check_config(config: GenerationConfig) -> None:
-    for name, none in dict(num_beams=1, num_beam_groups=1, penalty_alpha=None, output_scores=False,
-                           output_logits=False, output_attentions=False, output_hidden_states=False,
-                           prompt_lookup_num_tokens=None, assistant_early_exit=None, dola_layers=None).items():
-        value = getattr(config, name, none)
-        if value not in (none, None): raise ValueError(f'{name}={value}: a policy has none; expected {none}')
+    for name, nothing in _NOTHING.items():
+        value = getattr(config, name, nothing)
+        if value not in (nothing, None):
+            raise ValueError(f'{name}={value}: a policy has none; expected {nothing}')
 
 # %% ../../nbs/hf/generate.ipynb #857a8c76
 @contextlib.contextmanager
 def both_ways(
     net: PreTrainedModel, # changed in place within the block
-) -> Iterator[PreTrainedModel]:
-    "The network attends in both directions within the block."
-    own, names = vars(net.config), ('is_causal', 'right_shift_logits', 'mask_token_id')     # what `wrap` writes
-    said = {k: own[k] for k in names if k in own}
-    causal = [m for m in net.modules() if getattr(m, 'is_causal', None) is True]
-    try: yield net
-    finally:
-        for m in causal: m.is_causal = True
-        for k in names: own.pop(k, None)
-        own.update(said)
-
-# %% ../../nbs/hf/generate.ipynb #6d0f3a11
-@contextlib.contextmanager
-def _evaluating(
-    net: torch.nn.Module, # changed in place within the block
 ) -> Iterator[None]:
-    "Every module is in eval mode within the block."
+    "The network attends in both directions, in eval mode, within the block."
+    own = vars(net.config)
+    names = 'is_causal', 'right_shift_logits', 'mask_token_id'     # what `wrap` writes
+    before = {k: own[k] for k in names if k in own}
+    causal = [m for m in net.modules() if getattr(m, 'is_causal', None) is True]
     training = [m for m in net.modules() if m.training]
     net.eval()
     try: yield
     finally:
+        for m in causal: m.is_causal = True
         for m in training: m.training = True
+        for k in names: own.pop(k, None)
+        own.update(before)
 
 # %% ../../nbs/hf/generate.ipynb #ccda8751
-def generate_with(
-    policy: str | Policy, # a registered name, or a `Policy`
-    budget: int | None = None, # forward passes; None: of a step a new token
-    block_length: int | None = None, # write so many tokens at a time, left to right
-    seed: int = 0,
-    mask_id: int | None = None, # None: what the configuration calls the mask
-    shift: bool | None = None, # does position i predict the token at i + 1? None: what the configuration says
-    quality: Any = None, # a quality head, for policies that need one
-    **hyper, # hyper-parameters of a named policy
-) -> Callable: # for `model.generate(custom_generate=...)`
-    "A loop for `generate` of the transformers library, by any policy."
-    import navira.peers     # noqa: F401  policies register themselves when imported
-    how = hyper if block_length is None else dict(block_length=block_length) | hyper
-    rule, _, block_length = choose(None, policy, how, generate_with)
-    if quality is not None and not callable(quality):
-        raise ValueError(f'quality={quality!r}: expected a head from hidden states [B, L, D] to [B, L], or None')
-
-    def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
-             stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig, streamer=None,
-             **inputs: Any):
-        streamer = _asked('streamer') if streamer is None else streamer
-        _check_config(generation_config)
-        _check_asked(model, mask_id, inputs)
-        _refuse('logits_processor', logits_processor, _BY_ROW)
-        _refuse('stopping_criteria', stopping_criteria, _KNOWN_ENDS)
-        new = generation_config.max_length - input_ids.shape[1]
-        with both_ways(model) as net, _evaluating(net), warnings.catch_warnings():
-            warnings.simplefilter('ignore')                  # whoever generates with a policy knows what it has
-            ends = generation_config._eos_token_tensor
-            lm = wrap(net, None, mask_id, shift, ends=() if ends is None else tuple(ends.flatten().tolist()))
-            lm.quality = quality
-            given = inputs.get('attention_mask')
-            kept = torch.ones_like(input_ids) if given is None else given
-            prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, kept, strict=True)]
-            out = sample(_WithProcessors(lm, logits_processor) if logits_processor else lm, rule,
-                         rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
-                         max_new_tokens=new, block_length=block_length,
-                         progress=False if streamer is None else _Stream(streamer, prompts))
-        pad = generation_config._pad_token_tensor
-        fill = 0 if pad is None else int(pad)
-        texts = torch.cat([t[:len(p) + new] for t, p in zip(out.tokens, prompts, strict=True)])
-        at, sequences = (torch.nn.functional.pad(a, (0, new), value=1) for a in (kept, input_ids))
-        sequences = sequences.masked_scatter(at.bool(), texts.masked_fill(texts < 0, fill).to(input_ids.device))
-        if streamer is not None: streamer.end()
-        if not generation_config.return_dict_in_generate: return sequences
-        return GenerateDecoderOnlyOutput(sequences=sequences)
-    return loop
-
 def _asked(name: str) -> Any:
-    "What `generate` was called with: transformers 5.23 hands a streamer or an assistant to its own loops only."
+    "What `generate` was called with: transformers 5.23 hands a streamer to its own loops only."
     frame = inspect.currentframe()
-    while frame and not (frame.f_code.co_name == 'generate' and name in frame.f_locals): frame = frame.f_back
+    while frame and not (frame.f_code.co_name == 'generate' and name in frame.f_locals):
+        frame = frame.f_back
     return frame.f_locals.get(name) if frame else None
 
 def _check_asked(model: PreTrainedModel, mask_id: int | None, inputs: dict[str, Any]) -> None:
     "ValueError for what a policy cannot work with, or lacks."
-    if (helper := _asked('assistant_model')) is not None:
+    helper = _asked('assistant_model')
+    if helper is not None:
         raise ValueError(f'assistant_model={type(helper).__name__}: a policy has none; expected None')
     if inputs.get('inputs_embeds') is not None:
         raise ValueError('inputs_embeds: a policy reads tokens; expected input_ids')
     if mask_id is None and getattr(model.config, 'mask_token_id', None) is None:
-        raise ValueError(f'{type(model).__name__}: which token is the mask? Its configuration does not say; '
-                         'expected generate_with(..., mask_id=)')
+        raise ValueError(f'{type(model).__name__}: which token is the mask? Its configuration does '
+                         'not say; expected generate_with(..., mask_id=)')
 
 class _Stream:
-    "Hands a streamer the tokens that are settled, each once, from left to right; the prompt it has from `generate`."
+    "Hands a streamer the final tokens, each once, from left to right."
     def __init__(self, streamer: Any, prompts: list[Tensor]):
         if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
-        self.streamer, self.sent = streamer, len(prompts[0])
+        self.streamer, self.sent = streamer, len(prompts[0])     # `generate` sends the prompt
     def __call__(self, texts: Partials) -> None:
         for p in texts:
             if p.final > self.sent: self.streamer.put(torch.tensor(p.ids[self.sent:p.final]))
             self.sent = max(self.sent, p.final)
+
+# %% ../../nbs/hf/generate.ipynb #ccda8752
+def generate_with(
+    policy: str | Policy, # a registered name, or a `Policy`
+    budget: int | None = None, # forward passes; None: a step for each new token
+    seed: int = 0,
+    mask_id: int | None = None, # None: what the configuration calls the mask
+    shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
+    quality: Any = None, # a quality head, for policies that need one
+    **hyper, # hyper-parameters of a named policy; and `block_length`, as in `sample`
+) -> Callable: # for `model.generate(custom_generate=...)`
+    "A loop for `generate` of the transformers library, by any policy."
+    import navira.peers     # noqa: F401  policies register themselves when imported
+    rule, _, block_length = choose(None, policy, hyper, generate_with)
+    if quality is not None and not callable(quality):
+        raise ValueError(f'quality={quality!r}: expected a head from hidden states [B, L, D] '
+                         'to [B, L], or None')
+
+    def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
+             stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
+             streamer=None, attention_mask: Tensor | None = None, **inputs: Any):
+        streamer = _asked('streamer') if streamer is None else streamer
+        _check_config(generation_config)
+        _check_asked(model, mask_id, inputs)
+        _check_known('logits_processor', logits_processor, _BY_ROW)
+        _check_known('stopping_criteria', stopping_criteria, _ENDS)
+        new, ends = generation_config.max_length - input_ids.shape[1], generation_config._eos_token_tensor
+        given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]
+        with both_ways(model), warnings.catch_warnings():
+            warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
+            lm = wrap(model, None, mask_id, shift, ends=() if ends is None else tuple(ends.flatten().tolist()))
+            lm.quality = quality
+            out = sample(_WithProcessors(lm, logits_processor), rule,
+                         rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
+                         max_new_tokens=new, block_length=block_length,
+                         progress=False if streamer is None else _Stream(streamer, prompts))
+        if streamer is not None: streamer.end()
+        sequences = _padded(out.tokens, input_ids, given, new, generation_config)
+        if not generation_config.return_dict_in_generate: return sequences
+        return GenerateDecoderOnlyOutput(sequences=sequences)
+    return loop
+
+def _padded(tokens: Tensor, ids: Tensor, given: Tensor, new: int, config: GenerationConfig) -> Tensor:
+    "The texts where `generate` has them: prompts as they were padded, then the new tokens."
+    fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    sizes = given.sum(1).tolist()
+    texts = torch.cat([t[:n + new] for t, n in zip(tokens, sizes, strict=True)])
+    at, out = (pad(a, (0, new), value=1) for a in (given, ids))
+    return out.masked_scatter(at.bool(), texts.masked_fill(texts < 0, fill).to(ids.device))

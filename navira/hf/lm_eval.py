@@ -6,71 +6,64 @@
 from __future__ import annotations
 import functools
 import warnings
+from itertools import groupby
 from typing import Any
 
 import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
-from torch import Tensor
+from torch.nn.functional import pad
 
 import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
 from ..base.files import guarded
 from ..base.noise import Noise
 from ..chatting import templated
-from ..core import portions
-from ..diffusion import Forward
+from ..core import Model, portions
 from ..models.load import load
 from ..prompts import read_prompts
 from ..sampling import choose, sample
 
 # %% auto #0
-__all__ = []
+__all__ = ['Navira', 'cut']
 
 # %% ../../nbs/hf/lm_eval.ipynb #8ccf0618
-def _of_tokens(
-    p: Forward,
-    where: Tensor, # [B, L] bool with N true
-    text: Tensor, # [B, L] token ids
-) -> Tensor: # [N] float64
-    "Log-probabilities of the tokens that a text has at `where`."
-    logits = p.logits(where)
-    return (logits.gather(1, text[where][:, None])[:, 0] - logits.logsumexp(1)).double()
-
 @torch.no_grad()
 def log_likelihood(
-    model: Any, # a denoiser: ids [B, L] to a `Forward`, with `mask_id`
+    model: Model,
     context: list[int], # token ids, or none
     continuation: list[int], # token ids
     draws: int = 128, # Monte-Carlo draws
     seed: int = 0,
-    batch_size: int = 32, # of them in one pass
+    batch_size: int = 32, # draws in one pass
 ) -> float: # nats, estimated without bias but for the bound
-    "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6). The same for equal seeds."
-    n, L, total = check_int('draws', draws, 1), len(continuation), 0.
-    text, device = torch.tensor([*context, *continuation]), getattr(model, 'device', 'cpu')
-    noise = Noise(seed, torch.arange(n))
+    "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6)."
+    n, L, total = draws, len(continuation), 0.
+    device = getattr(model, 'device', 'cpu')
+    text = torch.tensor([*context, *continuation], device=device)
     start = Noise(seed, torch.zeros(1, dtype=torch.int64)).uniform(0, 'count', 1)[0, 0] * L
-    counts = ((start + torch.arange(n) * L / n) % L).long().clamp(max=L - 1) + 1       # l, evenly spaced
-    ranks = noise.uniform(0, 'which', L).argsort(1).argsort(1)
-    for part in torch.arange(n).split(batch_size):
-        masked = torch.nn.functional.pad(ranks[part] < counts[part, None], (len(context), 0))
-        x, where, weight = (a.to(device) for a in (text.expand(len(part), -1), masked, L / counts[part].double()))
+    l = ((start + torch.arange(n) * L / n) % L).long().clamp(max=L - 1) + 1     # evenly spaced
+    ranks = Noise(seed, torch.arange(n)).uniform(0, 'which', L).argsort(1).argsort(1)
+    masked = pad(ranks < l[:, None], (len(context), 0))
+    for where, weight in zip(masked.to(device).split(batch_size), (L / l.double()).to(device).split(batch_size)):
+        x = text.expand(len(where), -1)
         p = model(x.masked_fill(where, model.mask_id))
-        for some in portions(model, where):
-            total += float((_of_tokens(p, some, x) * weight[some.nonzero()[:, 0]]).sum())
+        for part in portions(model, where):
+            logits = p.logits(part)
+            of_tokens = logits.gather(1, x[part][:, None])[:, 0] - logits.logsumexp(1)
+            total += float((of_tokens.double() * weight[part.nonzero()[:, 0]]).sum())
     return total / n
 
 # %% ../../nbs/hf/lm_eval.ipynb #899a1cca
 class Navira(LM):
-    "Any masked diffusion model under any policy, for lm-evaluation-harness: `--model_args pretrained=...,policy=...`."
+    """Any masked diffusion model under any policy, for lm-evaluation-harness:
+    `--model_args pretrained=...,policy=...`."""
     def __init__(
         self,
         pretrained: str | None = None, # as for `navira.load`; None: the embedded model
         policy: str = 'llada-low-confidence', # a registered name
-        budget: int | None = None, # forward passes a text; None: of a step a new token
+        budget: int | None = None, # forward passes a text; None: a step for each new token
         max_new_tokens: int = 256, # where a task does not say it
-        block_length: int | None = None, # write so many tokens at a time, left to right
         draws: int = 128, # Monte-Carlo draws of `loglikelihood`
         greedy: bool = False, # also say whether a continuation is what greedy decoding writes
         seed: int = 0,
@@ -78,115 +71,118 @@ class Navira(LM):
         device: str | None = None,
         dtype: str | None = None,
         max_batch_size: int | None = None, # of the harness, not used
-        **more, # `device_map`, `revision`, `head`, `mask_id`, `shift` of `load`; else hyper-parameters of the policy
+        **more, # of `load`: `device_map`, `revision`, `head`, `mask_id`, `shift`; else of `sample`
     ):
         super().__init__()
-        how = {k: more.pop(k) for k in ('device_map', 'revision', 'head', 'mask_id', 'shift') if k in more}
-        if block_length is not None: more['block_length'] = block_length
-        self.rule, _, self.block_length = choose(None, policy, more, Navira.__init__)
+        of_load = 'device_map', 'revision', 'head', 'mask_id', 'shift'
+        how = {k: more.pop(k) for k in of_load if k in more}
+        self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None    # the harness's default
         self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
+        if self.model.tokenizer is None:
+            raise ValueError('this model has no tokenizer; the harness asks with texts')
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
-        auto = str(batch_size).startswith('auto')            # 'auto:4': the harness's, that looks four times
-        self.rows = 32 if batch_size is None or auto else check_int('batch_size', int(batch_size), 1)
-        self._device, self._ignored = self.model.device, set[str]()
+        auto = batch_size is None or str(batch_size).startswith('auto')     # 'auto:4' is the harness's
+        self.rows = 32 if auto else check_int('batch_size', int(batch_size), 1)
+        self._device = self.model.device
 
     @property
-    def tokenizer_name(self) -> str: return getattr(getattr(self.model, 'text_tokenizer', None), 'name_or_path', '')
+    def tokenizer_name(self) -> str:
+        return getattr(getattr(self.model, 'text_tokenizer', None), 'name_or_path', '')
     @property
     def max_length(self) -> int: return self.model.length
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         tok = getattr(self.model, 'text_tokenizer', None)
         if not getattr(tok, 'chat_template', None):
-            raise ValueError('this model has no chat template; expected an instruct model, or no --apply_chat_template')
-        assert tok is not None
+            raise ValueError('this model has no chat template; expected an instruct model, '
+                             'or no --apply_chat_template')
         return templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
-                          continue_final_message=not add_generation_prompt)
+                         continue_final_message=not add_generation_prompt)
 
     @functools.cached_property
     def lead(self) -> list[int]:
         "Special tokens that the tokenizer puts before a text, as `sample` does."
-        if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
         return read_prompts(self.model, '', open_ended=True)[0].ids.tolist()
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
-        if self.model.tokenizer is None: raise ValueError('this model has no tokenizer; the harness asks with texts')
         with guarded('the tokenizer cannot read a request'):
             return self.model.tokenizer.encode(text, add_special_tokens=False).ids
 
     def context(self, text: str) -> list[int]:
-        "As `sample` reads a prompt: it begins with `lead`, once, as a chat template may have written it."
+        "As `sample` reads a prompt: it begins with `lead`, once; a chat template may have written it."
         ids = self.ids(text)
         return ids if ids[:len(self.lead)] == self.lead else [*self.lead, *ids]
 
     def last(self, ids: list[int], most: int) -> list[int]:
-        "The last of a context that fits, behind its leading special tokens."
+        "The last of a context that fits, after its leading special tokens."
         if len(ids) <= most: return ids
         lead = self.lead if ids[:len(self.lead)] == self.lead else []
         return [*lead[:most], *ids[len(ids) - max(0, most - len(lead)):]]
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        "Ids of both, told apart in the whole: a space between them belongs to the continuation."
+        "Ids of both, cut apart in the whole: a space between them belongs to the continuation."
         bare = context.rstrip()
         whole, start = self.ids(context + continuation), self.ids(bare)
-        if not whole[len(start):]: whole = start + self.ids(context[len(bare):] + continuation)
+        if len(whole) <= len(start): whole = start + self.ids(context[len(bare):] + continuation)
         return self.context(bare), whole[len(start):]
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         return [self.likely(*self.pair(*r.args)) for r in requests]
 
-    def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
+    def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]: # nats; is it greedy?
         if not continuation: return 0., self.greedy
         if self.model.mask_id in continuation:
             raise ValueError('a continuation with the mask token in it, which no model writes; expected text')
-        if (room := self.max_length - len(continuation)) < 0:
-            raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most {self.max_length}, '
-                             'which the model was trained for')
+        room = self.max_length - len(continuation)
+        if room < 0:
+            raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most '
+                             f'{self.max_length}, which the model was trained for')
         context = self.last(context, room)
-        told = log_likelihood(self.model, context, continuation, self.draws, self.seed, self.rows)
-        return told, self.greedy and self.written(context, len(continuation)) == continuation
+        value = log_likelihood(self.model, context, continuation, self.draws, self.seed, self.rows)
+        return value, self.greedy and self.written(context, len(continuation)) == continuation
 
     def written(self, context: list[int], n: int) -> list[int]:
         "What LLaDA's decoding writes, one token a pass, the surest first."
-        x = torch.tensor([*context, *[self.model.mask_id] * n])
+        x = [*context, *[self.model.mask_id] * n]
         out = sample(self.model, 'llada-low-confidence', n, prompt=[x], length=len(x), eos='keep', progress=False)
         return out.tokens[0, len(context):].tolist()
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
-        lead, texts = self.lead, [self.ids(r.args[0]) for r in requests]
-        L = self.max_length - len(lead)
-        return [sum((self.likely(lead, ids[a:a + L])[0] for a in range(0, len(ids), L)), 0.) for ids in texts]
+        L = self.max_length - len(self.lead)
+        parts = [torch.tensor(self.ids(r.args[0])).split(L) for r in requests]
+        return [sum((self.likely(self.lead, ids.tolist())[0] for ids in part), 0.) for part in parts]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        out = [''] * len(requests)
-        asked = [(i, self.context(r.args[0]), *self.wanted(dict(r.args[1]))) for i, r in enumerate(requests)]
-        for new, given in sorted({(n, bool(ids)) for _, ids, _, n in asked}):       # without a context: no prompt
-            these = [(i, ids, until) for i, ids, until, n in asked if (n, bool(ids)) == (new, given)]
-            prompts = [self.last(ids, self.max_length - new) for _, ids, _ in these] if given else None
-            res = sample(self.model, self.rule, self.budget or new * self.rule.passes, len(these), self.seed,
-                         prompt=prompts, max_new_tokens=new, block_length=self.block_length, batch_size=self.rows,
-                         progress=not disable_tqdm)
-            for (i, _, until), text in zip(these, res.new_texts, strict=True): out[i] = cut(text, until)
+        out, asked = [''] * len(requests), []
+        for i, r in enumerate(requests):
+            until, new = self.wanted(dict(r.args[1]))
+            asked.append((new, self.last(self.context(r.args[0]), self.max_length - new), i, until))
+        def alike(a): return a[0], not a[1]       # without a context there is no prompt
+        for (new, no_prompt), group in groupby(sorted(asked, key=alike), alike):
+            _, prompts, rows, untils = zip(*group)
+            res = sample(self.model, self.rule, self.budget or new * self.rule.passes, len(rows), self.seed,
+                         prompt=None if no_prompt else list(prompts), max_new_tokens=new,
+                         block_length=self.block_length, batch_size=self.rows, progress=not disable_tqdm)
+            for i, until, text in zip(rows, untils, res.new_texts): out[i] = cut(text, until)
         return out
 
     def wanted(self, asked: dict[str, Any]) -> tuple[list[str], int]: # strings that end a text, new tokens
-        odd = asked.keys() - {'until', 'max_gen_toks', 'max_new_tokens'} - self._ignored
-        if odd: warnings.warn(f'{", ".join(sorted(odd))}: not read from a request; the policy draws the tokens, '
+        odd = sorted(asked.keys() - {'until', 'max_gen_toks', 'max_new_tokens'})
+        if odd: warnings.warn(f'{", ".join(odd)}: not read from a request; the policy draws the tokens, '
                               'with hyper-parameters from --model_args', stacklevel=2)
-        self._ignored |= odd
-        until, new = asked.get('until') or [], asked.get('max_gen_toks') or asked.get('max_new_tokens')
+        until = asked.get('until') or []
         until = [until] if isinstance(until, str) else until
         if not isinstance(until, list | tuple) or not all(isinstance(s, str) for s in until):
             raise ValueError(f'until={until!r}: expected a text, or a list of texts')
-        new = check_int('max_gen_toks', new or self.max_new_tokens, 1)
-        return list(until), min(new, self.max_length - 1)
+        new = asked.get('max_gen_toks') or asked.get('max_new_tokens') or self.max_new_tokens
+        return list(until), min(check_int('max_gen_toks', new, 1), self.max_length - 1)
 
 def cut(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."
-    return text[:min((i for i in (text.find(s) for s in until if s) if i >= 0), default=len(text))]
+    return min((text.partition(s)[0] for s in until if s), key=len, default=text)
 
 # %% ../../nbs/hf/lm_eval.ipynb #cd185e6b
 if 'navira' not in model_registry:     # a notebook defines it again
