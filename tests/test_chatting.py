@@ -1,20 +1,27 @@
 """A conversation in the model's template."""
+
 import pytest
 
 import navira
 from navira.chatting import turn_end, chat_ids
 from helpers.sample_api import embedded, says  # noqa: F401
 
+
 @pytest.fixture(scope='module')
-def model(pytestconfig): return navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+def model(pytestconfig):
+    return navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
+
 
 def test_the_template_is_the_tokenizers_own(model):
     said = ('user', 'the house'), ('assistant', 'and'), ('user', 'then')
     talk = [dict(role=role, content=text) for role, text in said]
     text = model.tokenizer.decode(chat_ids(model, talk), skip_special_tokens=False)
-    assert text == ('<|start|>user\nthe house<|eot|><|start|>assistant\nand<|eot|><|start|>user\nthen<|eot|>'
-                    '<|start|>assistant\n')
+    assert text == (
+        '<|start|>user\nthe house<|eot|><|start|>assistant\nand<|eot|><|start|>user\nthen<|eot|>'
+        '<|start|>assistant\n'
+    )
     assert chat_ids(model, 'the house') == chat_ids(model, [dict(role='user', content='the house')])
+
 
 def test_an_answer_is_what_sample_writes_after_it(model):
     how = dict(max_new_tokens=8, seed=3)
@@ -24,49 +31,80 @@ def test_an_answer_is_what_sample_writes_after_it(model):
     blocks = navira.chat(model, 'the man', block_length=4, **how)
     assert isinstance(blocks, str) and '<|' not in blocks
 
-@pytest.mark.parametrize('template, word', [
-    ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'), ('{% if %}', 'Expected'),
-    ('{% include "x" %}', 'loader'),
-    ('{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}', 'longer than 5 s'),
-    ('{% set n = namespace(x="a") %}{% for i in range(50) %}{% set n.x = n.x + n.x %}{% endfor %}', 'it takes')])
+
+@pytest.mark.parametrize(
+    'template, word',
+    [
+        ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'),
+        ('{% if %}', 'Expected'),
+        ('{% include "x" %}', 'loader'),
+        (
+            '{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}',
+            'longer than 5 s',
+        ),
+        (
+            '{% set n = namespace(x="a") %}'
+            '{% for i in range(50) %}{% set n.x = n.x + n.x %}{% endfor %}',
+            'it takes',
+        ),
+    ],
+)
 def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch, template, word):
     monkeypatch.setattr(model.text_tokenizer, 'chat_template', template)
-    with says(ValueError, 'messages', word): navira.chat(model, 'the house', max_new_tokens=4)
+    with says(ValueError, 'messages', word):
+        navira.chat(model, 'the house', max_new_tokens=4)
+
 
 def test_an_answer_has_the_room_that_there_is(model):
     "A number that was given stands."
     seen = []
     navira.chat(model, 'hi', 'backbone', eos='keep', progress=seen.extend)
     assert len(seen[-1].ids) == model.length == 64
-    with says(ValueError, 'max_new_tokens=128', '64'): navira.chat(model, 'hi', max_new_tokens=128)
-    with says(ValueError, 'prompt 0', 'expected at most 64'): navira.chat(model, 'hi ' * 64)
+    with says(ValueError, 'max_new_tokens=128', '64'):
+        navira.chat(model, 'hi', max_new_tokens=128)
+    with says(ValueError, 'prompt 0', 'expected at most 64'):
+        navira.chat(model, 'hi ' * 64)
+
 
 def test_an_answer_ends_where_its_turn_does(model, monkeypatch):
     end = model.tokenizer.token_to_id('<|eot|>')
     assert turn_end(model.text_tokenizer) == end not in model.eos_ids
-    how = dict(policy='backbone', max_new_tokens=32, top_p=1., eos='cut')
+    how = dict(policy='backbone', max_new_tokens=32, top_p=1.0, eos='cut')
     for seed in range(20):
         seen = []
         navira.chat(model, 'the man', seed=seed, progress=seen.extend, **how)
-        said = seen[-1].ids[len(chat_ids(model, 'the man')):]
+        said = seen[-1].ids[len(chat_ids(model, 'the man')) :]
         assert not {end, *model.eos_ids} & set(said[:-1])
     assert end not in model.eos_ids
-    for odd in ("{{ raise_exception('no') }}", '{% for m in messages %}{{ m.content }}\n{% endfor %}', 'nothing'):
+    for odd in (
+        "{{ raise_exception('no') }}",
+        '{% for m in messages %}{{ m.content }}\n{% endfor %}',
+        'nothing',
+    ):
         monkeypatch.setattr(model.text_tokenizer, 'chat_template', odd)
         assert turn_end(model.text_tokenizer) is None
 
+
 def test_a_wrong_keyword_is_answered_with_what_can_be_given(model):
-    with pytest.raises(KeyError) as e: navira.chat(model, 'hi', n=5)
+    with pytest.raises(KeyError) as e:
+        navira.chat(model, 'hi', n=5)
     told = str(e.value).split('expected one of ')[1].strip('"\'').split(', ')
     assert len(told) == len(set(told)) and not {'return', 'model', 'messages', 'hyper'} & set(told)
     assert {'policy', 'budget', 'seed', 'temperature'} <= set(told)
 
+
 def test_mistakes(model, embedded, pytestconfig):
-    with says(ValueError, 'no tokenizer of the transformers library'): navira.chat(embedded, 'Hello')
+    with says(ValueError, 'no tokenizer of the transformers library'):
+        navira.chat(embedded, 'Hello')
     bert = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'bert')
-    with says(ValueError, 'no chat template', 'instruct'): navira.chat(bert, 'Hello')
+    with says(ValueError, 'no chat template', 'instruct'):
+        navira.chat(bert, 'Hello')
     for odd in ([], [dict(says='x')], 3, [['user', 'x']]):
-        with says(ValueError, 'messages=', 'role'): navira.chat(model, odd)
-    with says(ValueError, 'quality head'): navira.chat(model, 'Hello', 'navira', max_new_tokens=4)
-    with says(ValueError, 'prompt 0', 'new ones', '64'): navira.chat(model, 'Hello there', max_new_tokens=60)
-    with says(KeyError, 'policy'): navira.chat(model, 'Hello', 'remdm-konf')
+        with says(ValueError, 'messages=', 'role'):
+            navira.chat(model, odd)
+    with says(ValueError, 'quality head'):
+        navira.chat(model, 'Hello', 'navira', max_new_tokens=4)
+    with says(ValueError, 'prompt 0', 'new ones', '64'):
+        navira.chat(model, 'Hello there', max_new_tokens=60)
+    with says(KeyError, 'policy'):
+        navira.chat(model, 'Hello', 'remdm-konf')

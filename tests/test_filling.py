@@ -1,4 +1,5 @@
 """A text with blanks goes in, the whole text comes out."""
+
 import re
 
 import pytest
@@ -13,30 +14,45 @@ from navira.sampling import sample
 from navira.filling import fill
 from helpers.sample_api import embedded, says  # noqa: F401
 
-def ids_of(model, text): return read_prompts(model, text)[0].ids
+
+def ids_of(model, text):
+    return read_prompts(model, text)[0].ids
+
 
 def wordy(words, mask=None, **kw):
-    "A small model whose tokenizer splits at spaces; `mask`: how it writes the mask, as an ordinary word or not at all"
+    "A small model whose tokenizer splits at spaces; `mask` is an ordinary word of it, if any."
     vocab = {w: i for i, w in enumerate([*words, *([mask] if mask else [])])}
     tok = Tokenizer(WordLevel(vocab, unk_token=words[0]))
     tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    lm = MaskedLM(Config(len(words) + 1, 8, 16, 8, 1, 2, dropout=0., quality_blocks=1, **kw), tok).eval()
+    lm = MaskedLM(
+        Config(len(words) + 1, 8, 16, 8, 1, 2, dropout=0.0, quality_blocks=1, **kw), tok
+    ).eval()
     return lm
+
 
 def test_fill(embedded):
     text = 'The man opened ___ and walked in.'
     out = navira.fill(text, n=4, tokens=1)
     assert len(out) == 4
     assert all(
-        t.startswith('The man opened') and t.endswith(' and walked in.') and '_' not in t and '<|mask|>' not in t
+        t.startswith('The man opened')
+        and t.endswith(' and walked in.')
+        and '_' not in t
+        and '<|mask|>' not in t
         for t in out
     )
     assert out.tokens.shape == (4, len(ids_of(embedded, 'The man opened and walked in.')) + 1)
-    by = dict(n=2, model=embedded, policy='prism')      # its count of steps changes nothing in one blank
-    assert list(fill([text, '______ is here, and ___.'], tokens=1, **by))[:2] == list(fill(text, tokens=1, **by))
-    assert all(
-        t.startswith(('The man', ' and')) or ' is here, and' in t for t in fill(['______ is here, and ___.'], n=3)
+    by = dict(
+        n=2, model=embedded, policy='prism'
+    )  # its count of steps changes nothing in one blank
+    assert list(fill([text, '______ is here, and ___.'], tokens=1, **by))[:2] == list(
+        fill(text, tokens=1, **by)
     )
+    assert all(
+        t.startswith(('The man', ' and')) or ' is here, and' in t
+        for t in fill(['______ is here, and ___.'], n=3)
+    )
+
 
 def test_the_length_of_a_blank(embedded):
     masks = lambda text, **kw: (
@@ -51,14 +67,19 @@ def test_the_length_of_a_blank(embedded):
     )
     assert masks('___', tokens=3) == 3
 
-@pytest.mark.parametrize('text', ['The [MASK*3] house', 'The [MASK*2] house ___', 'The ___ house [MASK*1]'])
+
+@pytest.mark.parametrize(
+    'text', ['The [MASK*3] house', 'The [MASK*2] house ___', 'The ___ house [MASK*1]']
+)
 def test_blanks_by_their_number_are_those_of_sample(embedded, text):
     "Also beside underscores; and the budget counts them."
     written = text.replace('___', '[MASK*1]')
     out = fill(text, n=2, tokens=1, model=embedded, policy='prism')
     assert out.tokens.equal(sample(embedded, 'prism', out.budget, prompt=[written] * 2).tokens)
     assert out.budget == 2 * sum(map(int, re.findall(r'\d', written)))
-    with says(ValueError, 'MASK*', '128'): fill('The [MASK*300] house', model=embedded)
+    with says(ValueError, 'MASK*', '128'):
+        fill('The [MASK*300] house', model=embedded)
+
 
 @pytest.mark.parametrize(
     'text, tokens, policy, budget',
@@ -69,17 +90,23 @@ def test_blanks_by_their_number_are_those_of_sample(embedded, text):
         (['a ______ b ___', 'a ___'], None, 'navira-det', 12 + 16 + 20 + 3 + 4 + 5),
     ],
 )
-def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(embedded, text, tokens, policy, budget):
+def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(
+    embedded, text, tokens, policy, budget
+):
     assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
+
 
 def test_a_filling_has_at_most_128_passes_by_default(embedded, monkeypatch):
     budgets = []
+
     def few(model, rule, budget, **kw):
         budgets.append(budget)
         return sample(model, rule, 2, **kw)
+
     monkeypatch.setattr('navira.filling.sample', few)
     fill('___', tokens=100, policy='prism', model=embedded)
     assert budgets == [128]
+
 
 def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     texts, n = ['The man opened ___ and walked in.', '"Yes," she ___.'], 2
@@ -91,16 +118,19 @@ def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
         for k, other in enumerate(tries, 1):
             ids = other.tokens[i][other.tokens[i] >= 0]
             alone = ids.repeat(k, 1)
-            for j in range(k): alone[j, where + j] = embedded.mask_id
+            for j in range(k):
+                alone[j, where + j] = embedded.mask_id
             log_p = embedded(alone).logits(alone == embedded.mask_id).log_softmax(-1)
-            scores.append(log_p[range(k), ids[where:where + k]].mean().item())
+            scores.append(log_p[range(k), ids[where : where + k]].mean().item())
         assert out[i] == tries[max(range(3), key=scores.__getitem__)][i]
     assert out.n_forward.equal(sum(t.n_forward for t in tries) + 1 + 2 + 3)
+
 
 def test_a_plain_blank_has_one_token_where_longer_texts_do_not_fit_or_are_traced(embedded):
     full = ' the' * (embedded.length - 1) + ' ___'
     assert fill(full, model=embedded, budget=1).tokens.shape[1] == embedded.length
     assert fill('a ___ b', model=embedded, trace=True, budget=1).trace.n == 1
+
 
 @pytest.mark.parametrize(
     'parts, text, kw',
@@ -121,7 +151,9 @@ def test_a_plain_blank_has_one_token_where_longer_texts_do_not_fit_or_are_traced
     ],
 )
 def test_what_cannot_be_filled(parts, text, kw):
-    with says((ValueError, KeyError), *parts): fill(text, **kw)
+    with says((ValueError, KeyError), *parts):
+        fill(text, **kw)
+
 
 @pytest.mark.parametrize('mask, written', [('[MASK]', '[MASK]'), (None, '<|mask|>')])
 def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
@@ -130,10 +162,16 @@ def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
     assert ids_of(lm, f'an {written}, {written}owl').tolist()[:2] == [0, 3]
     assert ids_of(lm, f'{written} owl').tolist() == [3, 1]
     out = sample(lm, 'backbone', 4, n=3, prompt=f'an {written} hoots')
-    assert out.tokens[:, 0].tolist() == [0] * 3 and out.tokens.shape == (3, 3) and (out.tokens != 3).all()
+    assert (
+        out.tokens[:, 0].tolist() == [0] * 3
+        and out.tokens.shape == (3, 3)
+        and (out.tokens != 3).all()
+    )
     assert lm.tokenizer.to_str() == before
     assert fill('an ___ hoots', n=3, model=lm, policy='backbone', budget=4).tokens.equal(out.tokens)
 
+
 @pytest.mark.parametrize('n, text', [(10**12, '___'), (2**62, ['___', 'a ___'])])
 def test_more_fillings_than_memory_are_refused_before_there_are_prompts(n, text, embedded):
-    with says(ValueError, 'n=', 'GiB'): fill(text, n, model=embedded)
+    with says(ValueError, 'n=', 'GiB'):
+        fill(text, n, model=embedded)

@@ -1,4 +1,5 @@
 "From texts with blanks, or ids, to what a sampler starts from."
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
@@ -10,30 +11,47 @@ from helpers.sample_api import embedded, says  # noqa: F401
 from toys import Tiny
 
 MASK = 4
-rows_of_ids = hs.lists(hs.lists(hs.integers(0, MASK), min_size=1, max_size=5), min_size=1, max_size=4)
+rows_of_ids = hs.lists(
+    hs.lists(hs.integers(0, MASK), min_size=1, max_size=5), min_size=1, max_size=4
+)
+
 
 @pytest.fixture(scope='module')
 def models(pytestconfig):
-    names = 'llada', 'bert', 'roberta', 'dream', 'proseco', 'diffugpt'     # dream and diffugpt are shifted
+    names = (
+        'llada',
+        'bert',
+        'roberta',
+        'dream',
+        'proseco',
+        'diffugpt',
+    )  # dream and diffugpt are shifted
     golden = pytestconfig.rootpath / 'tests' / 'golden'
     return {None: navira.load()} | {name: navira.load(golden / name) for name in names}
 
-@pytest.fixture(scope='module', params=['bert', 'roberta'])
-def encoder(request, models): return models[request.param]
 
-def ids_of(model, text): return read_prompts(model, text)[0].ids.tolist()
+@pytest.fixture(scope='module', params=['bert', 'roberta'])
+def encoder(request, models):
+    return models[request.param]
+
+
+def ids_of(model, text):
+    return read_prompts(model, text)[0].ids.tolist()
+
 
 # ---- Ids
 
 kinds = hs.sampled_from(['list', 'tensors', 'arrays'])
 hows = hs.sampled_from([dict(), dict(length=5), dict(max_new_tokens=1)])
 
+
 @settings(max_examples=40)
 @given(rows_of_ids, kinds, hows)
 def test_given_ids_stand_first_and_masks_follow(rows, kind, how):
     model = Tiny(6, MASK)
     as_kind = dict(list=list, tensors=torch.tensor, arrays=lambda r: torch.tensor(r).numpy())[kind]
-    if how == dict(length=5): rows = [r[:4] for r in rows]
+    if how == dict(length=5):
+        rows = [r[:4] for r in rows]
     x = start_ids(model, prompt=[as_kind(r) for r in rows], **how)
     for row, r in zip(x.tolist(), rows):
         n = how.get('length', 6) if 'max_new_tokens' not in how else len(r) + 1
@@ -41,13 +59,23 @@ def test_given_ids_stand_first_and_masks_follow(rows, kind, how):
     if len({len(r) for r in rows}) == 1:
         assert start_ids(model, prompt=torch.tensor(rows), **how).equal(x)
 
+
 @settings(max_examples=60)
-@given(hs.recursive(hs.none() | hs.booleans() | hs.floats() | hs.integers() | hs.text(max_size=3) | hs.just({}),
-                    lambda parts: hs.lists(parts, max_size=3) | hs.tuples(parts, parts), max_leaves=6))
+@given(
+    hs.recursive(
+        hs.none() | hs.booleans() | hs.floats() | hs.integers() | hs.text(max_size=3) | hs.just({}),
+        lambda parts: hs.lists(parts, max_size=3) | hs.tuples(parts, parts),
+        max_leaves=6,
+    )
+)
 def test_whatever_is_given_as_a_prompt_is_read_or_refused_in_a_sentence(prompt):
-    try: x = start_ids(Tiny(6, MASK), prompt=prompt)
-    except ValueError as e: assert str(e).startswith('prompt')
-    else: assert x.dtype == torch.int64 and (x == MASK).any(1).all()
+    try:
+        x = start_ids(Tiny(6, MASK), prompt=prompt)
+    except ValueError as e:
+        assert str(e).startswith('prompt')
+    else:
+        assert x.dtype == torch.int64 and (x == MASK).any(1).all()
+
 
 def test_one_prompt_serves_all_samples_and_several_serve_one_each():
     model = Tiny(6, MASK)
@@ -55,19 +83,34 @@ def test_one_prompt_serves_all_samples_and_several_serve_one_each():
     assert start_ids(model, 3, prompt=[0, 1]).tolist() == [[0, 1, MASK, MASK, MASK, MASK]] * 3
     assert len(start_ids(model, 2, prompt=[[0], [1, 2]])) == 2
     for n in (1, 3):
-        with says(ValueError, '2 prompts', f'n={n}', 'leave n out'): start_ids(model, n, prompt=[[0], [1, 2]])
+        with says(ValueError, '2 prompts', f'n={n}', 'leave n out'):
+            start_ids(model, n, prompt=[[0], [1, 2]])
 
-@pytest.mark.parametrize('parts, kw', [
-    (['9 tokens', '6'], dict(prompt=[0] * 9)), (['0..4', '9'], dict(prompt=[9])), (['-1'], dict(prompt=[-1])),
-    (['6 given', 'nothing left'], dict(prompt=[0] * 6)), (['no tokenizer'], dict(prompt='abc')),
-    (['length=0', '6'], dict(length=0)), (['length=7', '6'], dict(length=7)), (['n=0'], dict(n=0)),
-    (['length=2', 'max_new_tokens=3', 'one of them'], dict(length=2, max_new_tokens=3)),
-    (['prompt 1', '3 tokens and 4 new'], dict(prompt=[[0], [1, 2, 3]], max_new_tokens=4)),
-    (['GiB', 'range'], dict(n=10**12)), (['GiB'], dict(n=2**62, prompt=[0, 1]))])
+
+@pytest.mark.parametrize(
+    'parts, kw',
+    [
+        (['9 tokens', '6'], dict(prompt=[0] * 9)),
+        (['0..4', '9'], dict(prompt=[9])),
+        (['-1'], dict(prompt=[-1])),
+        (['6 given', 'nothing left'], dict(prompt=[0] * 6)),
+        (['no tokenizer'], dict(prompt='abc')),
+        (['length=0', '6'], dict(length=0)),
+        (['length=7', '6'], dict(length=7)),
+        (['n=0'], dict(n=0)),
+        (['length=2', 'max_new_tokens=3', 'one of them'], dict(length=2, max_new_tokens=3)),
+        (['prompt 1', '3 tokens and 4 new'], dict(prompt=[[0], [1, 2, 3]], max_new_tokens=4)),
+        (['GiB', 'range'], dict(n=10**12)),
+        (['GiB'], dict(n=2**62, prompt=[0, 1])),
+    ],
+)
 def test_a_start_that_cannot_be_is_refused_with_what_was_expected(parts, kw):
-    with says(ValueError, *parts): start_ids(Tiny(6, MASK), **kw)
+    with says(ValueError, *parts):
+        start_ids(Tiny(6, MASK), **kw)
+
 
 # ---- Texts
+
 
 @pytest.mark.parametrize('how', [dict(length=10), {}, dict(max_new_tokens=4)])
 def test_a_beginning_loses_what_follows_a_whole_text(encoder, how):
@@ -77,65 +120,94 @@ def test_a_beginning_loses_what_follows_a_whole_text(encoder, how):
         assert whole.special_tokens_mask[0] and whole.special_tokens_mask[-1]
         assert row[(row >= 0) & (row != encoder.mask_id)].tolist() == whole.ids[:-1]
 
+
 @pytest.mark.parametrize('how', [dict(max_new_tokens=4), dict(length=5), {}])
 def test_an_empty_prompt_is_a_text_from_nothing(models, how):
     for model in models.values():
-        lead = model.tokenizer.encode('').ids[:-1]     # [CLS], without the [SEP]
+        lead = model.tokenizer.encode('').ids[:-1]  # [CLS], without the [SEP]
         for prompt in ('', ['', 'the']):
             x = start_ids(model, prompt=prompt, **how)
-            assert x[0, :len(lead)].tolist() == lead
-            assert set(x[0, len(lead):].tolist()) <= {model.mask_id, -1}
+            assert x[0, : len(lead)].tolist() == lead
+            assert set(x[0, len(lead) :].tolist()) <= {model.mask_id, -1}
+
 
 def test_a_text_with_blanks_keeps_its_end_unless_new_tokens_follow(encoder):
     last = encoder.tokenizer.encode('the').ids[-1]
-    for text in ('the [MASK*2] man', 'the man [MASK*2]'): assert ids_of(encoder, text)[-1] == last
+    for text in ('the [MASK*2] man', 'the man [MASK*2]'):
+        assert ids_of(encoder, text)[-1] == last
     x = start_ids(encoder, prompt='the man [MASK*2]', max_new_tokens=3)[0]
     assert (x[-5:] == encoder.mask_id).all() and x[-6] == encoder.tokenizer.encode('man').ids[-2]
+
 
 def test_special_tokens_around_a_prompt_are_no_part_of_the_text(encoder):
     "Those that a user typed are, and so are those that the model wrote."
     cls, sep = encoder.tokenizer.encode('').tokens
     seen, blank = [], encoder.tokenizer.id_to_token(encoder.mask_id)
-    for prompt, kw in (('the [MASK*2] man', {}), (['the [MASK*2] man', 'man [MASK*3] the'], {}),
-                       ('the', dict(max_new_tokens=2)), (f'the {blank} man {sep}', {})):
+    for prompt, kw in (
+        ('the [MASK*2] man', {}),
+        (['the [MASK*2] man', 'man [MASK*3] the'], {}),
+        ('the', dict(max_new_tokens=2)),
+        (f'the {blank} man {sep}', {}),
+    ):
         seen.clear()
         out = sample(encoder, 'backbone', 2, prompt=prompt, eos='keep', progress=seen.extend, **kw)
         assert (out.tokens[:, 0] == encoder.tokenizer.token_to_id(cls)).all()
         for text, ids in zip(out, out.tokens.tolist()):
             ids = [i for i in ids if i >= 0][1:]
-            if not kw: assert ids.pop() == encoder.tokenizer.token_to_id(sep)
+            if not kw:
+                assert ids.pop() == encoder.tokenizer.token_to_id(sep)
             assert text == encoder.tokenizer.decode(ids, skip_special_tokens=False)
         last = {p.sample: str(p) for p in seen}
         assert [last[i] for i in range(len(out))] == out.texts
     assert out[0].startswith('the') and out[0].endswith(sep) and not out[0].endswith(sep + sep)
 
+
 @settings(max_examples=20)
 @given(k=hs.integers(1, 64))
 def test_a_number_of_blanks_is_so_many_masks_for_every_model(models, k):
     for model in models.values():
-        if k > model.length: continue
+        if k > model.length:
+            continue
         a, b = (ids_of(model, f'the {blank} man') for blank in (f'[MASK*{k}]', '[MASK]' * k))
         assert a == b and a.count(model.mask_id) == k
 
-@pytest.mark.parametrize('odd', ['[MASK*-1]', '[MASK*x]', '[MASK*10000000000]', '[MASK*0]', '[MASK*65]', '[MASK*]'])
+
+@pytest.mark.parametrize(
+    'odd', ['[MASK*-1]', '[MASK*x]', '[MASK*10000000000]', '[MASK*0]', '[MASK*65]', '[MASK*]']
+)
 def test_a_malformed_blank_is_named_with_the_right_form(models, odd):
     for call in (start_ids, lambda model, prompt: navira.fill(prompt, model=model)):
-        with says(ValueError, odd, '64', '[MASK*12]'): call(models['llada'], prompt=f'the {odd} man')
+        with says(ValueError, odd, '64', '[MASK*12]'):
+            call(models['llada'], prompt=f'the {odd} man')
+
 
 def test_a_blank_takes_its_leading_space(embedded):
     M, ids = embedded.mask_id, lambda text: ids_of(embedded, text)
     space = embedded.tokenizer.encode(' ').ids[0]
-    for text in ('The man opened the <|mask|> and walked in.', 'The man opened the<|mask|> and walked in.'):
-        assert ids(text) == [*ids('The man opened the'), M, *ids(' and walked in.')] and space not in ids(text)
+    for text in (
+        'The man opened the <|mask|> and walked in.',
+        'The man opened the<|mask|> and walked in.',
+    ):
+        assert ids(text) == [
+            *ids('The man opened the'),
+            M,
+            *ids(' and walked in.'),
+        ] and space not in ids(text)
     assert ids('a <|mask|> <|mask|><|mask|>.') == [*ids('a'), M, M, M, *ids('.')]
     assert ids('<|mask|> and') == [M, *ids(' and')] and ids('a\n<|mask|>') == [*ids('a\n'), M]
+
 
 @settings(max_examples=40)
 @given(hs.text(max_size=20))
 def test_any_text_is_read_or_refused_in_a_sentence(embedded, text):
-    try: x = start_ids(embedded, prompt=text)
-    except ValueError as e: assert str(e).startswith(('prompt', '[MASK*'))
-    else: assert x.shape[0] == 1 and (x == embedded.mask_id).any()
+    try:
+        x = start_ids(embedded, prompt=text)
+    except ValueError as e:
+        assert str(e).startswith(('prompt', '[MASK*'))
+    else:
+        assert x.shape[0] == 1 and (x == embedded.mask_id).any()
+
 
 def test_half_a_character_is_no_text(embedded):
-    with says(ValueError, 'prompt', 'at character 2'): start_ids(embedded, prompt='ab\ud800')
+    with says(ValueError, 'prompt', 'at character 2'):
+        start_ids(embedded, prompt='ab\ud800')

@@ -1,4 +1,5 @@
 "The trace and its replay: the page says what the trace says, whatever the tokens hold."
+
 import base64, html, re, runpy
 from dataclasses import replace
 
@@ -9,15 +10,28 @@ from hypothesis import given, settings, strategies as st
 from navira.replay import replay, replay_html
 from helpers.replay import data_of, decode, mask_id, random_trace, rebuilt
 
-sizes = dict(T=st.integers(1, 12), n=st.integers(1, 3), L=st.integers(1, 24), seed=st.integers(0, 99),
-             odd=st.booleans())
+sizes = dict(
+    T=st.integers(1, 12),
+    n=st.integers(1, 3),
+    L=st.integers(1, 24),
+    seed=st.integers(0, 99),
+    odd=st.booleans(),
+)
+
 
 def alike(T, tr, seed, **kw):
     "A trace of T steps that begins as `tr` does."
     other = random_trace(T, tr.n, tr.L, seed, **kw)
     x = torch.where(tr.fixed, tr.x[0], torch.where(other.fixed, mask_id, other.x)).int()
     free = ~tr.fixed & ~other.fixed
-    return replace(other, x=x, remasked=other.remasked & ~tr.fixed, unmasked=other.unmasked & free, fixed=tr.fixed)
+    return replace(
+        other,
+        x=x,
+        remasked=other.remasked & ~tr.fixed,
+        unmasked=other.unmasked & free,
+        fixed=tr.fixed,
+    )
+
 
 @settings(max_examples=40, deadline=None)
 @given(U=st.integers(1, 12), **sizes)
@@ -30,17 +44,26 @@ def test_changes_rebuild_every_state_of_both_runs(U, T, n, L, seed, odd):
         rebuilt(d, [a, b], row)
         assert [p['name'] for p in d['panels']] == ['one', 'two'] and 0 <= d['start'] <= max(T, U)
 
+
 def test_it_opens_where_most_is_remasked():
     "Step i of T is over at tick ceil(i N / T), whichever of the two it is a step of."
     tr = random_trace(12, 1, 24, seed=1)
     short = alike(5, tr, 2)
+
     def busy(t, *steps):
         remasked = torch.zeros_like(t.remasked)
         remasked[list(steps)] = True
         return replace(t, remasked=remasked)
-    for a, b, want in ((busy(tr, 3), busy(short), 4), (busy(tr), busy(short, 1), 5), (busy(short, 2), busy(tr), 8),
-                       (busy(tr), busy(short), 12), (busy(tr), busy(short, 4), 12)):
+
+    for a, b, want in (
+        (busy(tr, 3), busy(short), 4),
+        (busy(tr), busy(short, 1), 5),
+        (busy(short, 2), busy(tr), 8),
+        (busy(tr), busy(short), 12),
+        (busy(tr), busy(short, 4), 12),
+    ):
         assert data_of(replay_html(a, decode, other=b))['start'] == want
+
 
 def test_hostile_tokens_never_stand_raw_in_the_page():
     tr, plain = random_trace(20, 1, 64, seed=3), random_trace(20, 1, 64, seed=3, V=1)
@@ -50,9 +73,12 @@ def test_hostile_tokens_never_stand_raw_in_the_page():
     page = replay_html(tr, decode, title=title)
     for page in (page, replay_html(tr, decode, other=alike(9, tr, 4), **both)):
         assert not set(page) - set(clean) - set(map(chr, range(128)))
-        for bad in ('<script>alert', '<img', '\u202e', '\u200f', '\u2028', '\x00'): assert bad not in page
-        for tag in ('</script', '<script', '<!--'): assert page.count(tag) == clean.count(tag)
+        for bad in ('<script>alert', '<img', '\u202e', '\u200f', '\u2028', '\x00'):
+            assert bad not in page
+        for tag in ('</script', '<script', '<!--'):
+            assert page.count(tag) == clean.count(tag)
     assert data_of(replay_html(tr, decode, title=title))['title'] == title
+
 
 def test_a_page_loads_nothing_and_runs_in_a_frame_of_its_own():
     page = replay(random_trace(3, 1, 8), decode)
@@ -61,6 +87,7 @@ def test_a_page_loads_nothing_and_runs_in_a_frame_of_its_own():
     frame = page._repr_html_()
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == page.html
     assert 'sandbox="allow-scripts"' in frame and frame.count('<') == 2
+
 
 def test_scores_take_a_byte_each_and_temperatures_four_digits():
     tr = random_trace(6, 2, 16, seed=1)
@@ -73,48 +100,66 @@ def test_scores_take_a_byte_each_and_temperatures_four_digits():
         want = tr.score[i, 1][tr.x[i, 1] != mask_id]  # a mask has no quality
         assert torch.equal(q == 255, want.isnan())
         assert ((lo + (hi - lo) * q / 254 - want).abs()[q < 255] <= (hi - lo) / 254).all()
-    assert d['tau'][:2] == [None, 'inf'] and d['tau'][2:] == pytest.approx(tr.tau[2:, 1].tolist(), rel=1e-3)
+    assert d['tau'][:2] == [None, 'inf'] and d['tau'][2:] == pytest.approx(
+        tr.tau[2:, 1].tolist(), rel=1e-3
+    )
     none = replace(tr, score=torch.full_like(tr.score, torch.nan))
     assert data_of(replay_html(none, decode))['panels'][0]['score']['rows'] == [''] * 6
 
+
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     tr = random_trace(3, 2, 8)
-    path = replay(tr, decode, tmp_path/'a'/'b'/'r.html', row=1, title='two')
+    path = replay(tr, decode, tmp_path / 'a' / 'b' / 'r.html', row=1, title='two')
     before, write = path.read_text(encoding='utf-8'), type(path).write_text
     assert before == replay_html(tr, decode, row=1, title='two')
-    for p in (path/'r.html', path/'sub'/'r.html', tmp_path):
-        with pytest.raises(OSError, match=re.escape(str(p))): replay(tr, decode, p)
+    for p in (path / 'r.html', path / 'sub' / 'r.html', tmp_path):
+        with pytest.raises(OSError, match=re.escape(str(p))):
+            replay(tr, decode, p)
+
     def full(self, text, **kw):
-        write(self, text[:len(text) // 2], **kw)
+        write(self, text[: len(text) // 2], **kw)
         raise OSError('no space left')
+
     monkeypatch.setattr(type(path), 'write_text', full)
-    with pytest.raises(OSError, match='replay'): replay(tr, decode, path)
-    assert path.read_text(encoding='utf-8') == before and [p.name for p in path.parent.iterdir()] == ['r.html']
+    with pytest.raises(OSError, match='replay'):
+        replay(tr, decode, path)
+    assert path.read_text(encoding='utf-8') == before and [
+        p.name for p in path.parent.iterdir()
+    ] == ['r.html']
+
 
 def test_runs_that_do_not_belong_together_are_refused():
     tr = random_trace(3, 2, 8)
     moved = replace(tr, x=tr.x.clone().index_fill_(2, torch.tensor(4), 3))
-    for sentence, kw in (('row=-1.*0 to 1', dict(row=-1)), ('row=2.*0 to 1', dict(row=2)),
-                         ('start=4.*0 to 3', dict(start=4)),
-                         ('other: its trace has L=9, expected 8', dict(other=random_trace(3, 2, 9))),
-                         (f'other: its trace has mask_id=99, expected {mask_id}', dict(other=replace(tr, mask_id=99))),
-                         ('row=1: the trace has rows 0 to 0', dict(row=1, other=random_trace(3, 1, 8))),
-                         ('other: position 4 begins as token 3, expected', dict(other=moved))):
-        with pytest.raises(ValueError, match=sentence): replay_html(tr, decode, **kw)
+    for sentence, kw in (
+        ('row=-1.*0 to 1', dict(row=-1)),
+        ('row=2.*0 to 1', dict(row=2)),
+        ('start=4.*0 to 3', dict(start=4)),
+        ('other: its trace has L=9, expected 8', dict(other=random_trace(3, 2, 9))),
+        (
+            f'other: its trace has mask_id=99, expected {mask_id}',
+            dict(other=replace(tr, mask_id=99)),
+        ),
+        ('row=1: the trace has rows 0 to 0', dict(row=1, other=random_trace(3, 1, 8))),
+        ('other: position 4 begins as token 3, expected', dict(other=moved)),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            replay_html(tr, decode, **kw)
 
-# --- in a browser ----------------------------------------------------------------------------------------------------
+
+# --- in a browser
 
 
 @pytest.fixture
 def visit(browser):
-    "Opens a page of a file; when the test is over, nothing was logged, nothing failed and nobody was asked anything"
+    "Opens the page of a file; in the end nothing was logged, failed or asked."
     bad, open_ = [], []
 
-    def go(path, step="", **kw):
+    def go(path, step='', **kw):
         tab = browser.new_page(**dict(viewport=dict(width=1200, height=900)) | kw)
-        for event in ("console", "pageerror", "dialog"):
+        for event in ('console', 'pageerror', 'dialog'):
             tab.on(event, lambda e: bad.append(str(e)))
-        tab.on("request", lambda r: r.url == path.as_uri() or bad.append(r.url))
+        tab.on('request', lambda r: r.url == path.as_uri() or bad.append(r.url))
         tab.goto(path.as_uri() + step)
         open_.append(tab)
         return tab
@@ -135,64 +180,76 @@ def until(tab, said):
 
 
 def steps_of(tab):
-    return tab.evaluate("replay.panels.map(p => p.step)")
+    return tab.evaluate('replay.panels.map(p => p.step)')
 
 
 def shown(tr, k):
     "Kind of every token after k steps"
-    x, out, new = tr.x[k, 0] == mask_id, tr.remasked[k - 1, 0] & (k > 0), tr.unmasked[k - 1, 0] & (k > 0)
+    x, out, new = (
+        tr.x[k, 0] == mask_id,
+        tr.remasked[k - 1, 0] & (k > 0),
+        tr.unmasked[k - 1, 0] & (k > 0),
+    )
     kind = lambda p: (
-        "prompt"
+        'prompt'
         if tr.fixed[0, p]
-        else "out"
+        else 'out'
         if out[p] and x[p]
-        else "mask"
+        else 'mask'
         if x[p]
-        else "redo"
+        else 'redo'
         if out[p] and new[p]
-        else "new"
+        else 'new'
         if new[p]
-        else "kept"
+        else 'kept'
     )
     return [kind(p) for p in range(tr.L)]
 
 
 def read(tab):
-    return [re.findall(r'class="tok (\w+)', h) for h in tab.evaluate("replay.panels.map(p => p.text.innerHTML)")]
+    return [
+        re.findall(r'class="tok (\w+)', h)
+        for h in tab.evaluate('replay.panels.map(p => p.text.innerHTML)')
+    ]
 
 
-@pytest.mark.parametrize("panels", [1, 2])
+@pytest.mark.parametrize('panels', [1, 2])
 def test_each_token_has_its_kind(panels, visit, tmp_path):
-    "At a step in the middle, and back and forth at random; hostile text as text, in token, title and name"
+    "At a step in the middle, and back and forth; hostile text stays text everywhere."
     a = random_trace(20, 1, 300, seed=3)  # more than one block
     b = alike(7, a, 5)
     traces = [a, b][:panels]
     page = replay(
         a,
         decode,
-        tmp_path / "r.html",
-        title="<b>t</b>\u202e",
-        **dict(other=b, names=("<i>a</i>", '"')) if panels == 2 else {},
+        tmp_path / 'r.html',
+        title='<b>t</b>\u202e',
+        **dict(other=b, names=('<i>a</i>', '"')) if panels == 2 else {},
     )
-    tab = visit(page, "#13")
+    tab = visit(page, '#13')
     for k in (13, 14, 2, 20, 0, 19):
         if k != 13:
-            tab.evaluate("k => { replay.go(k); for (const p of replay.panels) p.rest() }", k)
+            tab.evaluate('k => { replay.go(k); for (const p of replay.panels) p.rest() }', k)
         steps = [k * t.T // 20 for t in traces]
         assert steps_of(tab) == steps and read(tab) == [shown(t, i) for t, i in zip(traces, steps)]
         assert all(
-            tab.evaluate("([j, k]) => replay.panels[j].tokens(k)", [j, i]).count(-1) == (t.x[i, 0] == mask_id).sum()
+            tab.evaluate('([j, k]) => replay.panels[j].tokens(k)', [j, i]).count(-1)
+            == (t.x[i, 0] == mask_id).sum()
             for j, (t, i) in enumerate(zip(traces, steps))
         )
-    body = tab.inner_html("main")
-    assert "<script" not in body and "<img" not in body and not set(body) & set("\u202e\u202c\u200f\x00")
+    body = tab.inner_html('main')
     assert (
-        "</script><script>alert(1)</script>" in tab.inner_text(".text >> nth=0")
-        and tab.inner_text("#title") == "<b>t</b>[U+202E]"
+        '<script' not in body
+        and '<img' not in body
+        and not set(body) & set('\u202e\u202c\u200f\x00')
     )
     assert (
-        tab.locator(".panel").count() == panels
-        and tab.locator("h2:visible").all_inner_texts() == ["<i>a</i>", '"'][: 2 * (panels - 1)]
+        '</script><script>alert(1)</script>' in tab.inner_text('.text >> nth=0')
+        and tab.inner_text('#title') == '<b>t</b>[U+202E]'
+    )
+    assert (
+        tab.locator('.panel').count() == panels
+        and tab.locator('h2:visible').all_inner_texts() == ['<i>a</i>', '"'][: 2 * (panels - 1)]
     )
 
 
@@ -200,157 +257,175 @@ def test_controls(visit, tmp_path):
     "Slider, buttons, keys and strips move both runs, and each ends at its own T"
     a = random_trace(20, 1, 40, seed=3)
     b = alike(8, a, 5)
-    tab = visit(replay(a, decode, tmp_path / "r.html", start=5, other=b))
-    at = lambda: tab.evaluate("replay.at")
+    tab = visit(replay(a, decode, tmp_path / 'r.html', start=5, other=b))
+    at = lambda: tab.evaluate('replay.at')
     assert (at(), steps_of(tab)) == (5, [5, 2])
-    tab.click("#next")
+    tab.click('#next')
     assert steps_of(tab) == [6, 2]
-    tab.click("#prev")
-    tab.click("#prev")
+    tab.click('#prev')
+    tab.click('#prev')
     assert steps_of(tab) == [4, 1]
-    tab.keyboard.press("End")
-    assert steps_of(tab) == [20, 8] and tab.is_disabled("#next") and not tab.is_disabled("#prev")
-    tab.keyboard.press("Home")
-    assert steps_of(tab) == [0, 0] and tab.is_disabled("#prev")
+    tab.keyboard.press('End')
+    assert steps_of(tab) == [20, 8] and tab.is_disabled('#next') and not tab.is_disabled('#prev')
+    tab.keyboard.press('Home')
+    assert steps_of(tab) == [0, 0] and tab.is_disabled('#prev')
     for _ in range(3):
-        tab.keyboard.press("ArrowRight")
-    tab.keyboard.press("ArrowLeft")
+        tab.keyboard.press('ArrowRight')
+    tab.keyboard.press('ArrowLeft')
     assert steps_of(tab) == [2, 0]
-    tab.fill("#slider", "15")
+    tab.fill('#slider', '15')
     assert steps_of(tab) == [15, 6]
     assert (
-        tab.get_attribute("#slider", "aria-valuetext")
-        == f"first, step 15 of 20, {(a.x[15, 0] != mask_id).sum() - a.fixed.sum()} committed; second, step 6 of 8, {(b.x[6, 0] != mask_id).sum() - b.fixed.sum()} committed"  # noqa: E501
+        tab.get_attribute('#slider', 'aria-valuetext')
+        == f'first, step 15 of 20, {(a.x[15, 0] != mask_id).sum() - a.fixed.sum()} committed; '
+        f'second, step 6 of 8, {(b.x[6, 0] != mask_id).sum() - b.fixed.sum()} committed'
     )
-    jobs = sorted({-(-(i + 1) * 20 // t.T) for t in (a, b) for i, on in enumerate(t.remasked[:, 0].any(1)) if on})
-    tab.keyboard.press("Home")
+    jobs = sorted(
+        {
+            -(-(i + 1) * 20 // t.T)
+            for t in (a, b)
+            for i, on in enumerate(t.remasked[:, 0].any(1))
+            if on
+        }
+    )
+    tab.keyboard.press('Home')
     for k in jobs:
-        tab.keyboard.press("r")
+        tab.keyboard.press('r')
         assert at() == k
-    tab.click("#jump")
+    tab.click('#jump')
     assert at() == jobs[0]
-    for j, strip in enumerate(tab.locator(".strip").all()):
+    for j, strip in enumerate(tab.locator('.strip').all()):
         box = strip.bounding_box()
-        tab.mouse.click(box["x"] + 0.99 * box["width"], box["y"] + 20)
+        tab.mouse.click(box['x'] + 0.99 * box['width'], box['y'] + 20)
         assert steps_of(tab)[j] == (20, 8)[j]
-        tab.mouse.click(box["x"] + 0.4 * box["width"], box["y"] + 20)
+        tab.mouse.click(box['x'] + 0.4 * box['width'], box['y'] + 20)
         assert steps_of(tab) == [[9, 3], [10, 4]][j]
 
 
 def test_play(visit, tmp_path):
-    "It plays to the end and stops, pauses at a key, starts over from the end, and stops when a hand is laid on"
+    "It plays to the end, pauses at a key, starts over, and stops when the slider moves."
     a = random_trace(20, 1, 24, seed=3)
-    tab = visit(replay(a, decode, tmp_path / "r.html", start=17, other=alike(8, a, 5)))
-    tab.click("#play")
-    assert tab.inner_text("#play") == "Pause"
+    tab = visit(replay(a, decode, tmp_path / 'r.html', start=17, other=alike(8, a, 5)))
+    tab.click('#play')
+    assert tab.inner_text('#play') == 'Pause'
     until(tab, 'replay.at === 20 && document.getElementById("play").textContent === "Play"')
     assert steps_of(tab) == [20, 8]
-    tab.evaluate("document.activeElement.blur()")
-    tab.keyboard.press(" ")
-    until(tab, "replay.at === 2")
-    assert tab.inner_text("#play") == "Pause"
-    tab.keyboard.press(" ")
-    assert tab.inner_text("#play") == "Play"
-    k = tab.evaluate("replay.at")
+    tab.evaluate('document.activeElement.blur()')
+    tab.keyboard.press(' ')
+    until(tab, 'replay.at === 2')
+    assert tab.inner_text('#play') == 'Pause'
+    tab.keyboard.press(' ')
+    assert tab.inner_text('#play') == 'Play'
+    k = tab.evaluate('replay.at')
     tab.wait_for_timeout(1200)
-    assert tab.evaluate("replay.at") == k
-    tab.keyboard.press(" ")
-    tab.keyboard.press("ArrowLeft")
-    assert tab.inner_text("#play") == "Play"
+    assert tab.evaluate('replay.at') == k
+    tab.keyboard.press(' ')
+    tab.keyboard.press('ArrowLeft')
+    assert tab.inner_text('#play') == 'Play'
 
 
 def test_less_motion(visit, tmp_path):
     "A long run goes by in at most sixty pictures where less motion is asked for"
-    tab = visit(replay(random_trace(200, 1, 8), decode, tmp_path / "r.html", start=0), reduced_motion="reduce")
-    tab.click("#play")
-    until(tab, "replay.at > 0")
-    assert tab.evaluate("replay.at") % 4 == 0
+    tab = visit(
+        replay(random_trace(200, 1, 8), decode, tmp_path / 'r.html', start=0),
+        reduced_motion='reduce',
+    )
+    tab.click('#play')
+    until(tab, 'replay.at > 0')
+    assert tab.evaluate('replay.at') % 4 == 0
 
 
 def test_what_a_token_tells(visit, tmp_path):
     "Hover, tap and arrow keys: the same position in both, with its quality and the temperature"
     a = random_trace(20, 1, 24, seed=3)
     b = alike(10, a, 5)
-    words = ["w%d" % i for i in range(mask_id)]
-    tab = visit(replay(a, lambda ids: " " + words[ids[0]], tmp_path / "r.html", start=16, other=b), has_touch=True)
+    words = ['w%d' % i for i in range(mask_id)]
+    tab = visit(
+        replay(a, lambda ids: ' ' + words[ids[0]], tmp_path / 'r.html', start=16, other=b),
+        has_touch=True,
+    )
     p = next(
-        p for p in range(24) if not a.score[15, 0, p].isnan() and a.x[15, 0, p] != mask_id and a.x[16, 0, p] != mask_id
+        p
+        for p in range(24)
+        if not a.score[15, 0, p].isnan() and a.x[15, 0, p] != mask_id and a.x[16, 0, p] != mask_id
     )
 
     def said(p):
-        for line, t, i in zip(tab.locator(".detail").all_inner_texts(), (a, b), (16, 8)):
+        for line, t, i in zip(tab.locator('.detail').all_inner_texts(), (a, b), (16, 8)):
             assert (
-                line.startswith(f"position {p}: ")
-                and ("mask" if t.x[i, 0, p] == mask_id else "“ " + words[t.x[i, 0, p]] + "”") in line
-                and f"τ {t.tau[i - 1, 0]:.4g}" in line
+                line.startswith(f'position {p}: ')
+                and ('mask' if t.x[i, 0, p] == mask_id else '“ ' + words[t.x[i, 0, p]] + '”')
+                in line
+                and f'τ {t.tau[i - 1, 0]:.4g}' in line
             )
             known = t.x[i - 1, 0, p] != mask_id and not t.score[i - 1, 0, p].isnan()
             assert (
-                (m := re.search(r"before the step (-?[\d.]+) \(([\d.]+) %\)", line)) is not None
+                (m := re.search(r'before the step (-?[\d.]+) \(([\d.]+) %\)', line)) is not None
                 if known
-                else "before the step" not in line
+                else 'before the step' not in line
             )
             if known:
                 assert float(m[1]) == pytest.approx(t.score[i - 1, 0, p].item(), abs=0.1)
-            assert f"remasked {t.remasked[:i, 0, p].sum()} time" in line
+            assert f'remasked {t.remasked[:i, 0, p].sum()} time' in line
 
     tab.hover(f'[data-p="{p}"] >> nth=0')
     said(p)
     q = p - 1 if p else 1
     tab.tap(f'[data-p="{q}"] >> nth=1')
     said(q)
-    tab.focus(".text >> nth=1")
-    for key, q in (("ArrowDown", q + 1), ("ArrowDown", q + 2), ("ArrowUp", q + 1)):
+    tab.focus('.text >> nth=1')
+    for key, q in (('ArrowDown', q + 1), ('ArrowDown', q + 2), ('ArrowUp', q + 1)):
         tab.keyboard.press(key)
         said(q)
-    assert tab.locator(".tok.at").count() == 2
+    assert tab.locator('.tok.at').count() == 2
 
 
-@pytest.mark.parametrize("panels", [1, 2])
+@pytest.mark.parametrize('panels', [1, 2])
 def test_on_a_phone(panels, visit, tmp_path):
-    "Nothing to scroll sideways, with a word as long as the screen too; two panels stand below each other, and side by side where there is room"  # noqa: E501
+    "Nothing scrolls sideways; two panels stand below each other, or side by side if there is room."
     a = random_trace(20, 1, 200, seed=3)
-    long = lambda ids: "x" * 200 if ids[0] == 3 else decode(ids)
+    long = lambda ids: 'x' * 200 if ids[0] == 3 else decode(ids)
     page = replay(
         a,
         long,
-        tmp_path / "r.html",
-        title="y" * 99,
-        **dict(other=alike(9, a, 5), names=("z" * 99, "b")) if panels == 2 else {},
+        tmp_path / 'r.html',
+        title='y' * 99,
+        **dict(other=alike(9, a, 5), names=('z' * 99, 'b')) if panels == 2 else {},
     )
     for width in (390, 1200):
         tab = visit(page, viewport=dict(width=width, height=844))
-        assert tab.evaluate("document.documentElement.scrollWidth") == width
-        boxes = [p.bounding_box() for p in tab.locator(".panel").all()]
-        assert len({b["x"] for b in boxes}) == (panels if width > 700 else 1)
-        tops = [b.bounding_box()["y"] for b in tab.locator(".strip").all()]
+        assert tab.evaluate('document.documentElement.scrollWidth') == width
+        boxes = [p.bounding_box() for p in tab.locator('.panel').all()]
+        assert len({b['x'] for b in boxes}) == (panels if width > 700 else 1)
+        tops = [b.bounding_box()['y'] for b in tab.locator('.strip').all()]
         assert width < 700 or len(set(tops)) == 1
 
 
 def test_a_scroll_shows_the_step(visit, tmp_path):
     "What was out of sight while the steps went by is up to date when it is seen"
     a = random_trace(20, 1, 2000, seed=3)
-    tab = visit(replay(a, lambda ids: " word%d" % ids[0], tmp_path / "r.html", start=0))
+    tab = visit(replay(a, lambda ids: ' word%d' % ids[0], tmp_path / 'r.html', start=0))
     stale = tab.evaluate(
-        "new Promise(r => setTimeout(() => { replay.go(12); r(replay.panels[0].text.lastChild.innerHTML) }, 200))"
+        'new Promise(r => setTimeout(() => { replay.go(12); '
+        'r(replay.panels[0].text.lastChild.innerHTML) }, 200))'
     )
-    assert set(re.findall(r'class="tok (\w+)', stale)) <= {"prompt", "mask"}
-    tab.locator(".block").last.scroll_into_view_if_needed()
+    assert set(re.findall(r'class="tok (\w+)', stale)) <= {'prompt', 'mask'}
+    tab.locator('.block').last.scroll_into_view_if_needed()
     until(tab, 'document.querySelector(".block:last-child .kept")')
     until(tab, f'document.querySelectorAll(".text .mask").length === {shown(a, 12).count("mask")}')
     assert read(tab) == [shown(a, 12)]
 
 
-# --- at length -------------------------------------------------------------------------------------------------------
+# --- at length
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope='module')
 def long_run(root):
-    return runpy.run_path(str(root / "benchmarks" / "replay.py"))["runs"]()
+    return runpy.run_path(str(root / 'benchmarks' / 'replay.py'))['runs']()
 
 
 def test_size_at_length(long_run):
-    "1024 tokens x 512 steps, scores from the first step to the last, remasks in nearly every one: a file that can be mailed"  # noqa: E501
+    "1024 tokens x 512 steps, with scores and remasks in nearly all: a file that can be mailed."
     a, b = long_run
     assert a.trace.T == b.trace.T == 512 and a.trace.L == 1024 and len(a.trace.x.unique()) > 2000
     held = a.trace.x[:-1] != a.trace.mask_id
@@ -364,16 +439,22 @@ def test_a_grid_is_drawn_as_a_grid(visit, tmp_path):
     from helpers.grids import four, novice
     from navira.sampling import sample
     from navira.tasks.sudoku import contradictions
-    out = sample(novice(), 'remdm-cap', 6, n=2, seed=1, eta=.3, trace=True, progress=False)
+
+    out = sample(novice(), 'remdm-cap', 6, n=2, seed=1, eta=0.3, trace=True, progress=False)
     page = out.replay(tmp_path / 'grid.html', boxes=four.boxes)
     for width in (390, 1200):
         tab = visit(page, '#0', viewport=dict(width=width, height=900))
         boxes = [c.bounding_box() for c in tab.locator('.grid .tok').all()]
-        assert len(boxes) == 16 and len({round(b['x']) for b in boxes}) == len({round(b['y']) for b in boxes}) == 4
+        assert (
+            len(boxes) == 16
+            and len({round(b['x']) for b in boxes}) == len({round(b['y']) for b in boxes}) == 4
+        )
         assert all(abs(b['width'] - b['height']) < 3 for b in boxes)
         assert tab.evaluate('document.documentElement.scrollWidth') <= width
         assert tab.locator('#wrong').is_visible()
         for i in range(7):
             tab.evaluate('k => { replay.go(k); for (const p of replay.panels) p.rest() }', i)
-            marked = tab.evaluate("[...document.querySelectorAll('.grid .tok')].map(e => e.classList.contains('bad'))")
+            marked = tab.evaluate(
+                "[...document.querySelectorAll('.grid .tok')].map(e => e.classList.contains('bad'))"
+            )
             assert marked == contradictions(four, out.trace.x[i, :1].numpy())[0].tolist()

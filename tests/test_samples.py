@@ -1,4 +1,5 @@
 "What a sampler returns, and how it shows itself."
+
 import re
 from dataclasses import replace
 
@@ -9,9 +10,13 @@ from hypothesis import given, settings, strategies as hs
 from navira.samples import Samples
 from helpers.replay import data_of, decode, random_trace, rebuilt
 
+
 class Letters:
     "A tokenizer of characters."
-    def decode(self, ids, **_): return ''.join(map(chr, ids))
+
+    def decode(self, ids, **_):
+        return ''.join(map(chr, ids))
+
 
 def letters(*texts, **kw):
     most = max(map(len, texts))
@@ -19,40 +24,70 @@ def letters(*texts, **kw):
     given = dict(policy='navira', charged=64) | kw
     return Samples(ids, torch.arange(len(texts)) + 41, 32, 64, 1.25, Letters(), **given)
 
+
 def test_samples_are_their_texts():
     out = letters('one', 'three', 'seventeen')
-    assert len(out) == 3 and list(out) == out.texts == ['one', 'three', 'seventeen'] and out[0] == 'one'
+    assert (
+        len(out) == 3
+        and list(out) == out.texts == ['one', 'three', 'seventeen']
+        and out[0] == 'one'
+    )
     assert out[-1] == 'seventeen' and out[1:] == ['three', 'seventeen'] and 'three' in out
-    with pytest.raises(IndexError): out[3]
+    with pytest.raises(IndexError):
+        out[3]
+
 
 def test_samples_show_the_first_texts_and_their_cost():
-    assert repr(letters('one')) == '1 sample by navira: 41 forward passes run, 64 charged\n\n[0] one'
+    assert (
+        repr(letters('one')) == '1 sample by navira: 41 forward passes run, 64 charged\n\n[0] one'
+    )
     shown = repr(letters(*map(str, range(12))))
     assert shown.startswith('12 samples by navira: 41 to 52 forward passes run, 64 charged each\n')
     assert '[7] 7' in shown and '[8]' not in shown and '4 more' in shown
-    plain = Samples(torch.tensor([[3, 4]]), torch.tensor([2]), 2, 2, 0.)
+    plain = Samples(torch.tensor([[3, 4]]), torch.tensor([2]), 2, 2, 0.0)
     assert '[3, 4]' in repr(plain) and '2 forward passes run, 2 charged' in repr(plain)
-    with pytest.raises(ValueError, match='no tokenizer'): plain.new_texts
+    with pytest.raises(ValueError, match='no tokenizer'):
+        plain.new_texts
+
 
 @settings(max_examples=30)
 @given(hs.text(min_size=1, max_size=40) | hs.sampled_from(['a\x1b[2Jb', '<b>', '\u202e', '</li>']))
 def test_a_text_controls_neither_terminal_nor_page(text):
     shown = repr(letters(text))
-    assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]', shown)
+    assert not re.search(
+        '[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]', shown
+    )
     shown.encode()
     page = letters(text)._repr_html_()
     tags = r'</?(p|ol start="0"|li style="white-space: pre-wrap"|/?ol|li)>'
     assert re.sub(tags, '', page).count('<') == 0
 
+
 def test_the_same_sample_of_two_runs_is_replayed_side_by_side():
-    "By its number, whatever batch each was in; samples of another seed, or without a trace, are refused."
+    "By its number, whatever batch it was in; another seed, or no trace, is refused."
     trace = random_trace(4, 3, 8)
+
     class Hostile:
-        def decode(self, ids, **_): return decode(ids)
+        def decode(self, ids, **_):
+            return decode(ids)
+
     def made(t, **kw):
-        return Samples(t.x[-1].long(), torch.zeros(t.n), t.T, 4, 0., Hostile(), t, **dict(policy='prism', seed=1) | kw)
+        return Samples(
+            t.x[-1].long(),
+            torch.zeros(t.n),
+            t.T,
+            4,
+            0.0,
+            Hostile(),
+            t,
+            **dict(policy='prism', seed=1) | kw,
+        )
+
     by_row = {k: getattr(trace, k)[:, 1:] for k in ('x', 'remasked', 'unmasked', 'score', 'tau')}
-    a, b = made(trace, first=5), made(replace(trace, fixed=trace.fixed[1:], **by_row), first=6, policy='')
+    a, b = (
+        made(trace, first=5),
+        made(replace(trace, fixed=trace.fixed[1:], **by_row), first=6, policy=''),
+    )
     d = data_of(a.replay(row=2, other=b).html)
     rebuilt(d, [trace, trace], 2)
     assert [p['name'] for p in d['panels']] == ['prism', 'second']
@@ -60,5 +95,7 @@ def test_the_same_sample_of_two_runs_is_replayed_side_by_side():
         (0, b, 'other: it has samples 6 to 7, expected sample 5'),
         (3, b, 'row=3: the trace has rows 0 to 2'),
         (1, replace(b, seed=2), 'other: it was sampled with seed=2, expected seed=1'),
-        (1, replace(b, trace=None), 'no trace was recorded')):
-        with pytest.raises(ValueError, match=sentence): a.replay(row=row, other=other)
+        (1, replace(b, trace=None), 'no trace was recorded'),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            a.replay(row=row, other=other)

@@ -1,4 +1,5 @@
 "The loop: what every run keeps, blocks, the end of a text, and what may be asked for."
+
 import math
 from types import SimpleNamespace
 
@@ -18,9 +19,10 @@ from toys import chi2, counted, random_joint, Tiny, TinyForward
 
 MASK = 5
 NAMES = sorted(n for n, f in policies().items() if 'critic' not in parameters(f))
-OFTEN = dict(eta=.4, on=0.)
+OFTEN = dict(eta=0.4, on=0.0)
 
 # ---- A sample is its own
+
 
 def test_a_run_is_its_states():
     model, rows = Tiny(6, MASK), torch.arange(3)
@@ -30,27 +32,48 @@ def test_a_run_is_its_states():
         out = sample(model, name, 4 * policy(name).passes, 3, seed=7)
         assert torch.equal(last.x, out.tokens) and torch.equal(last.n_forward, out.n_forward)
 
+
 @settings(max_examples=12)
-@given(hs.lists(hs.lists(hs.integers(0, MASK), min_size=1, max_size=5), min_size=1, max_size=5),
-       hs.integers(0, 9), hs.sampled_from([None, 1, 2]), hs.sampled_from(['prism', 'navira-det']))
+@given(
+    hs.lists(hs.lists(hs.integers(0, MASK), min_size=1, max_size=5), min_size=1, max_size=5),
+    hs.integers(0, 9),
+    hs.sampled_from([None, 1, 2]),
+    hs.sampled_from(['prism', 'navira-det']),
+)
 def test_a_sample_is_what_it_is_alone(rows, seed, batch_size, name):
     model = Tiny(6, MASK)
     out = sample(model, name, 8, prompt=rows, seed=seed, batch_size=batch_size, **OFTEN)
     for i, r in enumerate(rows):
-        assert all(v in (MASK, w) for v, w in zip(r, out.tokens[i].tolist())) and MASK not in out.tokens[i]
+        assert (
+            all(v in (MASK, w) for v, w in zip(r, out.tokens[i].tolist()))
+            and MASK not in out.tokens[i]
+        )
         alone = sample(model, name, 8, range(i, i + 1), prompt=r, seed=seed, **OFTEN)
-        assert torch.equal(alone.tokens[0], out.tokens[i]) and alone.n_forward[0] == out.n_forward[i]
+        assert (
+            torch.equal(alone.tokens[0], out.tokens[i]) and alone.n_forward[0] == out.n_forward[i]
+        )
+
 
 def test_texts_of_several_lengths_are_what_they_are_alone(embedded):
-    texts = ['The <|mask|> and<|mask|><|mask|> went', 'A <|mask|>.', 'It was',
-             'One <|mask|><|mask|> of us <|mask|><|mask|> it.']
+    texts = [
+        'The <|mask|> and<|mask|><|mask|> went',
+        'A <|mask|>.',
+        'It was',
+        'One <|mask|><|mask|> of us <|mask|><|mask|> it.',
+    ]
     for batch_size in (None, 3):
-        out = sample(embedded, 'navira-det', 8, prompt=texts, seed=5, batch_size=batch_size, **OFTEN)
+        out = sample(
+            embedded, 'navira-det', 8, prompt=texts, seed=5, batch_size=batch_size, **OFTEN
+        )
         assert ((out.tokens < 0).sum(1) > 0).tolist() == [True, True, False, True]
         for i in (0, 1, 3):
-            alone = sample(embedded, 'navira-det', 8, range(i, i + 1), prompt=texts[i], seed=5, **OFTEN)
+            alone = sample(
+                embedded, 'navira-det', 8, range(i, i + 1), prompt=texts[i], seed=5, **OFTEN
+            )
             assert alone[0] == out[i] and alone.n_forward[0] == out.n_forward[i]
-    with says(ValueError, 'trace=True', 'one length'): sample(embedded, 'prism', 8, prompt=texts[:2], trace=True)
+    with says(ValueError, 'trace=True', 'one length'):
+        sample(embedded, 'prism', 8, prompt=texts[:2], trace=True)
+
 
 @pytest.mark.parametrize('batch_size', [1, 3, 8])
 def test_the_number_of_threads_changes_no_sample(batch_size):
@@ -59,30 +82,54 @@ def test_the_number_of_threads_changes_no_sample(batch_size):
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             seen = []
-            outs.append(sample(model, 'navira', 6, 7, batch_size=batch_size, trace=True, on=0., eta=.4,
-                               progress=lambda texts: seen.append(len(texts))))
+            outs.append(
+                sample(
+                    model,
+                    'navira',
+                    6,
+                    7,
+                    batch_size=batch_size,
+                    trace=True,
+                    on=0.0,
+                    eta=0.4,
+                    progress=lambda texts: seen.append(len(texts)),
+                )
+            )
             assert sum(seen) == 7 * outs[-1].n_steps and max(seen) <= batch_size
-    finally: torch.set_num_threads(n)
+    finally:
+        torch.set_num_threads(n)
     for o in outs[1:]:
-        for k in ('tokens', 'n_forward'): assert torch.equal(getattr(o, k), getattr(outs[0], k))
+        for k in ('tokens', 'n_forward'):
+            assert torch.equal(getattr(o, k), getattr(outs[0], k))
         assert torch.equal(o.trace.x, outs[0].trace.x)
-        assert torch.equal(o.trace.score.nan_to_num(9.), outs[0].trace.score.nan_to_num(9.))
+        assert torch.equal(o.trace.score.nan_to_num(9.0), outs[0].trace.score.nan_to_num(9.0))
+
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, torch.float64])
 def test_low_precision_stays_inside_the_network(dtype):
     class Low(TinyForward):
-        def logits(self, where): return super().logits(where).to(dtype)
-        def _quality(self): return super()._quality().to(dtype)
+        def logits(self, where):
+            return super().logits(where).to(dtype)
+
+        def _quality(self):
+            return super()._quality().to(dtype)
+
     class LowModel(Tiny):
-        def __call__(self, x): return Low(self, x)
+        def __call__(self, x):
+            return Low(self, x)
+
     for name in ('prism', 'navira-piecewise', 'navira-onepass', 'mdlm', 'remdm-conf'):
         out = sample(LowModel(6, 4), name, 8, n=3, trace=True)
-        assert (out.tokens < 4).all() and out.trace.score.dtype == out.trace.tau.dtype == torch.float32
+        assert (
+            out.tokens < 4
+        ).all() and out.trace.score.dtype == out.trace.tau.dtype == torch.float32
+
 
 def test_a_run_says_what_was_charged():
     out = sample(Tiny(6, 4), 'navira-det', 65, n=2)
     assert out.charged == 64 and out.n_forward.max() < 64 and '64 charged' in repr(out)
     assert sample(Tiny(6, 4), 'prism', 65).charged == 65
+
 
 def test_new_tokens_follow_prompts_of_any_length(embedded):
     texts = ['The man', 'It was a dark and stormy night when', 'She']
@@ -91,52 +138,83 @@ def test_new_tokens_follow_prompts_of_any_length(embedded):
     assert (lengths - out.given == 6).all() and out.tokens.shape[1] == lengths.max()
     for i, text in enumerate(texts):
         assert out[i] == text + out.new_texts[i]
-        alone = sample(embedded, 'prism', 8, range(i, i + 1), prompt=text, max_new_tokens=6, seed=3, **OFTEN)
+        alone = sample(
+            embedded, 'prism', 8, range(i, i + 1), prompt=text, max_new_tokens=6, seed=3, **OFTEN
+        )
         assert alone.new_texts[0] == out.new_texts[i]
 
+
 # ---- Blocks
+
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_policy_writes_in_blocks_from_left_to_right(name):
     model, seen = Tiny(12, MASK), []
-    hyper = dict(eta=.1) if 'eta' in parameters(policies()[name]) else {}
-    out = sample(model, policy(name, **hyper), 24, n=3, prompt=torch.tensor([1, 2]), max_new_tokens=9,
-                 block_length=4, seed=2, progress=seen.extend, batch_size=3)
-    assert out.tokens.shape == (3, 11) and (out.tokens != MASK).all() and (out.n_forward <= 24).all()
+    hyper = dict(eta=0.1) if 'eta' in parameters(policies()[name]) else {}
+    out = sample(
+        model,
+        policy(name, **hyper),
+        24,
+        n=3,
+        prompt=torch.tensor([1, 2]),
+        max_new_tokens=9,
+        block_length=4,
+        seed=2,
+        progress=seen.extend,
+        batch_size=3,
+    )
+    assert (
+        out.tokens.shape == (3, 11) and (out.tokens != MASK).all() and (out.n_forward <= 24).all()
+    )
     for p in seen:
         masks = [i for i, v in enumerate(p.ids) if v == MASK]
-        begun = [b for b in range(3) if any(v != MASK for v in p.ids[2 + 4 * b:6 + 4 * b])]
+        begun = [b for b in range(3) if any(v != MASK for v in p.ids[2 + 4 * b : 6 + 4 * b])]
         assert not masks or max(begun, default=0) <= (masks[0] - 2) // 4, p.ids
     for number in range(3):
         mine = [p for p in seen if p.sample == number]
-        for a, b in zip(mine, mine[1:]): assert a.final <= b.final and a.ids[:a.final] == b.ids[:a.final]
+        for a, b in zip(mine, mine[1:]):
+            assert a.final <= b.final and a.ids[: a.final] == b.ids[: a.final]
         assert mine[-1].final == 11 and mine[-1].ids == out.tokens[number].tolist()
+
 
 @pytest.mark.parametrize('name', ['backbone', 'prism', 'navira-piecewise', 'remdm-cap'])
 def test_one_block_is_no_block(name):
     model, how = Tiny(12, MASK), dict(n=4, length=9, seed=1)
     a, b = sample(model, name, 16, **how), sample(model, name, 16, block_length=9, **how)
-    assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward) and a.n_steps == b.n_steps
+    assert (
+        torch.equal(a.tokens, b.tokens)
+        and torch.equal(a.n_forward, b.n_forward)
+        and a.n_steps == b.n_steps
+    )
+
 
 def test_blocks_of_one_are_left_to_right_and_exact():
     "A token a pass in a fixed order, with exact conditionals: the joint."
     joint = random_joint(3, 3)
-    out = sample(joint, 'backbone', 3, n=20_000, block_length=1, top_p=1., batch_size=20_000)
+    out = sample(joint, 'backbone', 3, n=20_000, block_length=1, top_p=1.0, batch_size=20_000)
     texts = map(tuple, torch.cartesian_prod(*[torch.arange(3)] * 3).tolist())
     probs = {x: float(joint.joint[x]) for x in texts}
     assert chi2(counted(out.tokens), probs) > 1e-3
     assert chi2(counted(out.tokens), {x[::-1]: p for x, p in probs.items()}) < 1e-6
 
+
 @settings(max_examples=20)
-@given(hs.integers(1, 12), hs.integers(1, 12), hs.integers(2, 40), hs.sampled_from(['prism', 'navira-det', 'mdlm']))
+@given(
+    hs.integers(1, 12),
+    hs.integers(1, 12),
+    hs.integers(2, 40),
+    hs.sampled_from(['prism', 'navira-det', 'mdlm']),
+)
 def test_the_budget_is_shared_out_among_blocks(new, length, budget, name):
     model, blocks = Tiny(12, MASK), -(-new // length)
     how, passes = dict(max_new_tokens=new, block_length=length), policy(name).passes
     if budget < blocks * passes:
-        with pytest.raises(ValueError, match='blocks of'): sample(model, name, budget, **how)
+        with pytest.raises(ValueError, match='blocks of'):
+            sample(model, name, budget, **how)
         return
     out = sample(model, name, budget, **how)
     assert out.n_steps == budget // passes and out.n_forward.max() <= budget
+
 
 def test_a_policy_that_works_in_blocks_itself_gets_their_length():
     model = Tiny(12, MASK)
@@ -145,26 +223,42 @@ def test_a_policy_that_works_in_blocks_itself_gets_their_length():
     same = sample(model, policy('llada-low-confidence', block_length=4), 12, n=2, length=12)
     assert torch.equal(own.tokens, same.tokens)
 
+
 # ---- The end of a text
+
 
 class Ends(Tiny):
     "A small model with a token that ends a text."
+
     eos_ids = (0,)
-    def suppressing(self, ids): return Never(self, ids)
+
+    def suppressing(self, ids):
+        return Never(self, ids)
+
 
 class Never:
-    def __init__(self, inner, ids): self.inner, self.ids = inner, list(ids)
-    def __getattr__(self, k): return getattr(self.inner, k)
+    def __init__(self, inner, ids):
+        self.inner, self.ids = inner, list(ids)
+
+    def __getattr__(self, k):
+        return getattr(self.inner, k)
+
     def __call__(self, x):
         p, ids = self.inner(x), self.ids
+
         class Without(Forward):
             seen_masked = p.seen_masked
+
             def logits(self, where):
                 out = p.logits(where).clone()
                 out[:, ids] = -torch.inf
                 return out
-            def _quality(self): return p.quality()
+
+            def _quality(self):
+                return p.quality()
+
         return Without()
+
 
 def test_a_text_is_cut_at_its_end_kept_or_never_ends():
     model, how = Ends(12, MASK), dict(n=32, length=12, seed=4)
@@ -176,111 +270,221 @@ def test_a_text_is_cut_at_its_end_kept_or_never_ends():
     assert (sample(model, 'prism', 8, eos='suppress', **how).tokens > 0).all()
     between = sample(model, 'prism', 8, n=8, prompt=torch.tensor([0, 5, 5, 5, 2]), length=5)
     assert (between.tokens >= 0).all()
-    with says(ValueError, "eos='suppress'", 'names no token'): sample(Tiny(6, 4), 'prism', 8, eos='suppress')
-    with says(KeyError, 'eos', "'cut'"): sample(model, 'prism', 8, eos='cutt')
+    with says(ValueError, "eos='suppress'", 'names no token'):
+        sample(Tiny(6, 4), 'prism', 8, eos='suppress')
+    with says(KeyError, 'eos', "'cut'"):
+        sample(model, 'prism', 8, eos='cutt')
+
 
 # greedily, no text of this model ends
-LESS_GREEDY = {'llada2-edit': dict(temperature=1.), 't2m': dict(temperature=1.), 'proseco': dict(n_correct=1, every=12)}
+LESS_GREEDY = {
+    'llada2-edit': dict(temperature=1.0),
+    't2m': dict(temperature=1.0),
+    'proseco': dict(n_correct=1, every=12),
+}
+
 
 @pytest.mark.parametrize('block_length', [None, 3])
 @pytest.mark.parametrize('name', NAMES)
 def test_final_tokens_stay_and_text_and_trace_end_alike(name, block_length, one_thread):
     seen, rule = [], policy(name, **LESS_GREEDY.get(name, {}))
-    out = sample(Ends(12, MASK), rule, 24, n=12, length=12, seed=4, block_length=block_length, trace=True,
-                 progress=seen.extend)
+    out = sample(
+        Ends(12, MASK),
+        rule,
+        24,
+        n=12,
+        length=12,
+        seed=4,
+        block_length=block_length,
+        trace=True,
+        progress=seen.extend,
+    )
     assert (out.tokens == -1).any() and torch.equal(out.trace.x[-1].long(), out.tokens)
     for row, tokens in enumerate(out.tokens):
         text, mine = tokens[tokens >= 0].tolist(), [p for p in seen if p.sample == row]
-        assert all(p.ids[:p.final] == text[:p.final] for p in mine)
+        assert all(p.ids[: p.final] == text[: p.final] for p in mine)
         assert mine[-1].ids == text and mine[-1].final == len(text)
 
-@pytest.mark.parametrize('name, how', [('backbone', {}), ('remdm-conf', dict(block_length=3)), ('mdlm', {})])
+
+@pytest.mark.parametrize(
+    'name, how', [('backbone', {}), ('remdm-conf', dict(block_length=3)), ('mdlm', {})]
+)
 def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, how, one_thread):
     rows = []
+
     class Counting(Ends):
         def __call__(self, x):
             rows.append(len(x))
             return super().__call__(x)
+
     how = dict(n=24, length=12, seed=4, batch_size=24) | how
     out = sample(Counting(12, MASK), name, 12, **how)
     passes = sum(rows)
     full = sample(Ends(12, MASK), name, 12, eos='keep', **how)
     ended = (out.tokens == -1).any(1)
     assert ended.any() and passes == out.n_forward.sum()
-    assert (out.n_forward[ended] < full.n_forward[ended]).any() and (out.n_forward <= full.n_forward).all()
+    assert (out.n_forward[ended] < full.n_forward[ended]).any() and (
+        out.n_forward <= full.n_forward
+    ).all()
+
 
 # ---- What may be asked for
 
-@pytest.mark.parametrize('model, parts', [
-    ('embedded', ["'embedded'", 'navira.load()']), ('runs/mine', ["navira.load('runs/mine')"]),
-    (None, ['NoneType', 'no mask_id', 'navira.load']), (SimpleNamespace(mask_id=3, length=4), ['__call__']),
-    (Tiny, ['Tiny', 'is a class' if hasattr(Tiny, 'mask_id') else 'no mask_id']),
-    (lambda x: x, ['no mask_id and no length', 'Forward'])])
+
+@pytest.mark.parametrize(
+    'model, parts',
+    [
+        ('embedded', ["'embedded'", 'navira.load()']),
+        ('runs/mine', ["navira.load('runs/mine')"]),
+        (None, ['NoneType', 'no mask_id', 'navira.load']),
+        (SimpleNamespace(mask_id=3, length=4), ['__call__']),
+        (Tiny, ['Tiny', 'is a class' if hasattr(Tiny, 'mask_id') else 'no mask_id']),
+        (lambda x: x, ['no mask_id and no length', 'Forward']),
+    ],
+)
 def test_what_is_no_model(model, parts):
-    with says(ValueError, 'model', *parts): sample(model)
+    with says(ValueError, 'model', *parts):
+        sample(model)
+
 
 def test_a_model_of_transformers_is_refused_with_what_to_wrap_it_in():
     bert = type('Bert', (torch.nn.Linear,), dict(__module__='transformers.models.bert'))(2, 2)
-    with says(ValueError, 'Bert', 'no mask_id and no length', 'Forward', 'transformers'): sample(bert)
+    with says(ValueError, 'Bert', 'no mask_id and no length', 'Forward', 'transformers'):
+        sample(bert)
+
 
 def test_without_a_named_policy_the_model_chooses(pytestconfig, embedded):
     model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
     assert sample(model, budget=4, length=8).policy == 'llada-low-confidence'
     assert navira.fill('the ___', model=model).policy == 'llada-low-confidence'
-    assert sample(embedded, budget=4, length=8).policy == navira.fill('the ___').policy == 'remdm-cap, top_p=0.5'
-    assert 'top_p=0.9' in sample(embedded, budget=4, length=8, top_p=.9).policy
-    parts = 'navira finetune --model FOLDER --lora 16', 'load(head=) or --head', 'llada-low-confidence'
-    with says(ValueError, *parts): sample(model, 'prism', 4)
+    assert (
+        sample(embedded, budget=4, length=8).policy
+        == navira.fill('the ___').policy
+        == 'remdm-cap, top_p=0.5'
+    )
+    assert 'top_p=0.9' in sample(embedded, budget=4, length=8, top_p=0.9).policy
+    parts = (
+        'navira finetune --model FOLDER --lora 16',
+        'load(head=) or --head',
+        'llada-low-confidence',
+    )
+    with says(ValueError, *parts):
+        sample(model, 'prism', 4)
+
 
 class NoHead:
     "A model whose forwards have no qualities, or are something else."
+
     mask_id, length = 4, 6
-    def __init__(self, gives=None): self.inner, self.gives = Tiny(6, 4), gives
+
+    def __init__(self, gives=None):
+        self.inner, self.gives = Tiny(6, 4), gives
+
     def __call__(self, x):
         class Plain(Forward):
-            def __init__(self, p): self.p, self.seen_masked = p, p.seen_masked
-            def logits(self, where): return self.p.logits(where)
+            def __init__(self, p):
+                self.p, self.seen_masked = p, p.seen_masked
+
+            def logits(self, where):
+                return self.p.logits(where)
+
         return Plain(self.inner(x)) if self.gives is None else self.gives
+
 
 def test_a_handwritten_model_without_qualities():
     assert len(sample(NoHead(), 'backbone', 4)) == 1
-    with says(ValueError, 'quality head'): sample(NoHead(), 'prism', 8, **OFTEN)
+    with says(ValueError, 'quality head'):
+        sample(NoHead(), 'prism', 8, **OFTEN)
 
-BAD = [(['navria', "'navira'"], dict(policy='navria')), (['xyz', 'expected one of', 'navira-det'], dict(policy='xyz')),
-    (['tau_mi', "'tau_min'"], dict(tau_mi=.1)), (["'tau'", "'tau_min', 'tau_mid' or 'tau_max'"], dict(tau=.1)),
-    (['eta'], dict(policy='backbone', eta=.1)), (['bugdet', "'budget'"], dict(bugdet=3)),
-    (['prompts', "'prompt'"], dict(prompts='a')), (['lenght', "'length'"], dict(lenght=3)),
+
+BAD = [
+    (['navria', "'navira'"], dict(policy='navria')),
+    (['xyz', 'expected one of', 'navira-det'], dict(policy='xyz')),
+    (['tau_mi', "'tau_min'"], dict(tau_mi=0.1)),
+    (["'tau'", "'tau_min', 'tau_mid' or 'tau_max'"], dict(tau=0.1)),
+    (['eta'], dict(policy='backbone', eta=0.1)),
+    (['bugdet', "'budget'"], dict(bugdet=3)),
+    (['prompts', "'prompt'"], dict(prompts='a')),
+    (['lenght', "'length'"], dict(lenght=3)),
     (['bugdet', "'budget'"], dict(policy=prism(), bugdet=3)),
-    (['eta', 'has them already'], dict(policy=prism(), eta=.1)), (['policy=3', "'prism'"], dict(policy=3)),
+    (['eta', 'has them already'], dict(policy=prism(), eta=0.1)),
+    (['policy=3', "'prism'"], dict(policy=3)),
     (['policy=', 'would give when called'], dict(policy=policies()['prism'])),
-    (["progress='yes'"], dict(progress='yes')), (['budget=1', 'two-pass', '2'], dict(budget=1)),
-    (['budget=nan'], dict(budget=math.nan)), (['n=1.5'], dict(n=1.5)), (['n=range(3, 9, 2)'], dict(n=range(3, 9, 2))),
-    (['n=range', '2**63'], dict(n=range(2**63 - 1, 2**63 + 1))), (['n=0'], dict(n=range(5, 5))),
-    (['batch_size=0'], dict(batch_size=0)), (['block_length=0'], dict(block_length=0)),
-    (['seed=1.5'], dict(seed=1.5)), (['tau_max=inf'], dict(tau_max=math.inf)),
-    (['tau_min=0.6', 'tau_mid=0.2'], dict(tau_min=.6)), (['p1=0.8', 'p2=0.75'], dict(p1=.8)),
-    (['k=-1'], dict(policy='navira-sigmoid', k=-1.)), (['h=1'], dict(policy='navira-quadratic', h=1.)),
-    (['tau', 'nan'], dict(policy='navira', tau=math.nan)), (['eta=1.1'], dict(eta=1.1)),
-    (['on=0.9', 'off=0.5'], dict(on=.9, off=.5)), (['top_p=0'], dict(top_p=0.)),
-    (["'logit'"], dict(score='logits')), (['with a trace', 'GiB'], dict(n=10**5, trace=True, budget=10**6))]
+    (["progress='yes'"], dict(progress='yes')),
+    (['budget=1', 'two-pass', '2'], dict(budget=1)),
+    (['budget=nan'], dict(budget=math.nan)),
+    (['n=1.5'], dict(n=1.5)),
+    (['n=range(3, 9, 2)'], dict(n=range(3, 9, 2))),
+    (['n=range', '2**63'], dict(n=range(2**63 - 1, 2**63 + 1))),
+    (['n=0'], dict(n=range(5, 5))),
+    (['batch_size=0'], dict(batch_size=0)),
+    (['block_length=0'], dict(block_length=0)),
+    (['seed=1.5'], dict(seed=1.5)),
+    (['tau_max=inf'], dict(tau_max=math.inf)),
+    (['tau_min=0.6', 'tau_mid=0.2'], dict(tau_min=0.6)),
+    (['p1=0.8', 'p2=0.75'], dict(p1=0.8)),
+    (['k=-1'], dict(policy='navira-sigmoid', k=-1.0)),
+    (['h=1'], dict(policy='navira-quadratic', h=1.0)),
+    (['tau', 'nan'], dict(policy='navira', tau=math.nan)),
+    (['eta=1.1'], dict(eta=1.1)),
+    (['on=0.9', 'off=0.5'], dict(on=0.9, off=0.5)),
+    (['top_p=0'], dict(top_p=0.0)),
+    (["'logit'"], dict(score='logits')),
+    (['with a trace', 'GiB'], dict(n=10**5, trace=True, budget=10**6)),
+]
+
 
 @pytest.mark.parametrize('parts, kw', BAD, ids=[str(list(kw)) for _, kw in BAD])
 def test_bad_input_is_named_before_any_work(parts, kw):
     model = Tiny(6, 4)
-    with says((KeyError, ValueError), *parts): sample(model, **dict(policy='navira-piecewise', budget=8) | kw)
+    with says((KeyError, ValueError), *parts):
+        sample(model, **dict(policy='navira-piecewise', budget=8) | kw)
     assert not model.rows
+
 
 numbers = hs.floats() | hs.integers()
 values = hs.none() | numbers | hs.text(max_size=4) | hs.lists(hs.integers(), max_size=3)
 
+
 @settings(max_examples=150)
-@given(hs.dictionaries(hs.sampled_from(['budget', 'n', 'seed', 'length', 'batch_size', 'max_new_tokens', 'eos',
-    'block_length', 'progress', 'eta', 'on', 'top_p', 'tau_min', 'p1', 'n_remask', 'score']), values, max_size=3))
+@given(
+    hs.dictionaries(
+        hs.sampled_from(
+            [
+                'budget',
+                'n',
+                'seed',
+                'length',
+                'batch_size',
+                'max_new_tokens',
+                'eos',
+                'block_length',
+                'progress',
+                'eta',
+                'on',
+                'top_p',
+                'tau_min',
+                'p1',
+                'n_remask',
+                'score',
+            ]
+        ),
+        values,
+        max_size=3,
+    )
+)
 def test_whatever_is_asked_for_ends_in_samples_or_in_a_sentence(kw):
     kw = dict(policy='navira-piecewise', budget=4, n=1) | {k: v for k, v in kw.items()}
-    small = all(abs(v) < 50 for k in ('budget', 'n') if isinstance(v := kw[k], (int, float)) and v == v)
-    try: out = sample(Tiny(6, 4), **kw) if small else None
-    except (ValueError, KeyError) as e: assert str(e) and '\n' not in str(e)
-    else: assert out is None or (out.tokens < 4).all()
+    small = all(
+        abs(v) < 50 for k in ('budget', 'n') if isinstance(v := kw[k], (int, float)) and v == v
+    )
+    try:
+        out = sample(Tiny(6, 4), **kw) if small else None
+    except (ValueError, KeyError) as e:
+        assert str(e) and '\n' not in str(e)
+    else:
+        assert out is None or (out.tokens < 4).all()
 
-def test_these_are_all_public_names(): assert set(PUBLIC) == set(navira.__all__) - {'schedules'}
+
+def test_these_are_all_public_names():
+    assert set(PUBLIC) == set(navira.__all__) - {'schedules'}

@@ -1,4 +1,5 @@
 """What the tests of replays share: hostile tokens, random traces, and what a page says."""
+
 import json, re
 
 import pytest
@@ -7,36 +8,36 @@ import torch
 from navira.replay import Trace
 
 hostile = [
-    "</script><script>alert(1)</script>",
-    "<!--",
-    "]]>",
+    '</script><script>alert(1)</script>',
+    '<!--',
+    ']]>',
     '"',
     "'",
-    "\\",
-    "&amp;",
-    "\u202eabc\u202c",
-    "\u200f",
-    "\u2028",
-    "\x00",
-    "<img src=x onerror=alert(1)>",
-    "\ufffd",
-    "\ud800",
-    "\n",
-    " ",
-    " a",
-    "__REPLAY_DATA__",
-    "${x}",
-    "\U0001f600",
+    '\\',
+    '&amp;',
+    '\u202eabc\u202c',
+    '\u200f',
+    '\u2028',
+    '\x00',
+    '<img src=x onerror=alert(1)>',
+    '\ufffd',
+    '\ud800',
+    '\n',
+    ' ',
+    ' a',
+    '__REPLAY_DATA__',
+    '${x}',
+    '\U0001f600',
 ]
 mask_id = len(hostile)
 
 
 def decode(ids):
-    return "".join(hostile[i] for i in ids)
+    return ''.join(hostile[i] for i in ids)
 
 
 def random_trace(T, n, L, seed=0, ancestral=False, V=mask_id):
-    "Remasks and reveals at random; with `ancestral`, positions also change without a flag, which a policy of a user may do"  # noqa: E501
+    "Random remasks and writes; with `ancestral`, positions also change without a flag."
     g = torch.Generator().manual_seed(seed)
     rand = lambda *s: torch.rand(*s, generator=g)
     fixed = rand(n, L) < 0.1
@@ -48,43 +49,60 @@ def random_trace(T, n, L, seed=0, ancestral=False, V=mask_id):
         v = (z == mask_id) & (rand(n, L) < 0.2)
         z = torch.where(v, torch.randint(0, V, (n, L), generator=g).int(), z)
         if ancestral:
-            z = torch.where((rand(n, L) < 0.05) & ~fixed, torch.randint(0, V + 1, (n, L), generator=g).int(), z)
+            z = torch.where(
+                (rand(n, L) < 0.05) & ~fixed, torch.randint(0, V + 1, (n, L), generator=g).int(), z
+            )
         score.append(torch.where(rand(n, L) < 0.5, torch.randn(n, L, generator=g) * 4, torch.nan))
         x.append(z.int())
         out.append(r)
         new.append(v)
-    return Trace(torch.stack(x), torch.stack(out), torch.stack(new), torch.stack(score), rand(T, n), mask_id, fixed)
+    return Trace(
+        torch.stack(x),
+        torch.stack(out),
+        torch.stack(new),
+        torch.stack(score),
+        rand(T, n),
+        mask_id,
+        fixed,
+    )
 
 
 def data_of(page):
     "The one JSON block of the page, read as a browser would: up to the first </script"
-    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script', page, re.S).group(1))
+    return json.loads(
+        re.search(r'<script id="data" type="application/json">(.*?)</script', page, re.S).group(1)
+    )
 
 
 def states(p):
     "Replays a panel's changes, as the page's script does"
-    x = list(p["x0"])
+    x = list(p['x0'])
     yield list(x), {}
-    for s in p["steps"]:
-        for p in s.get("r", []):
+    for s in p['steps']:
+        for p in s.get('r', []):
             x[p] = -1
-        for p, t in zip(s.get("v", []), s.get("t", [])):
+        for p, t in zip(s.get('v', []), s.get('t', [])):
             x[p] = t
-        for p, t in s.get("c", []):
+        for p, t in s.get('c', []):
             x[p] = t
         yield list(x), s
+
+
 def rebuilt(d, traces, row):
     "Does each panel say what its trace says?"
     back = {v: i for i, v in enumerate(hostile)}
-    assert len(d["panels"]) == len(traces)
-    for panel, tr in zip(d["panels"], traces):
+    assert len(d['panels']) == len(traces)
+    for panel, tr in zip(d['panels'], traces):
         seen = list(states(panel))
         assert len(seen) == tr.T + 1
         for k, (x, s) in enumerate(seen):
-            assert [mask_id if i < 0 else back[d["vocab"][i]] for i in x] == tr.x[k, row].tolist()
+            assert [mask_id if i < 0 else back[d['vocab'][i]] for i in x] == tr.x[k, row].tolist()
             if k:
-                flags = lambda name: [p for p, on in enumerate(getattr(tr, name)[k - 1, row].tolist()) if on]
-                assert s.get("r", []) == flags("remasked") and s.get("v", []) == flags("unmasked")
+                flags = lambda name: [
+                    p for p, on in enumerate(getattr(tr, name)[k - 1, row].tolist()) if on
+                ]
+                assert s.get('r', []) == flags('remasked') and s.get('v', []) == flags('unmasked')
+
 
 def typed(*args):
     "Exit code"

@@ -1,17 +1,35 @@
 """What the tests of sample api share."""
+
 import re
 
 import pytest
 
 import navira
 
+
 def says(error, *parts):
     return pytest.raises(error, match='.*'.join(map(re.escape, map(str, parts))))
 
+
 @pytest.fixture(scope='module')
-def embedded(): return navira.load()
+def embedded():
+    return navira.load()
+
 
 # ---- Help
 
-PUBLIC = ['sample', 'fill', 'load', 'save', 'perplexity', 'entropy', 'register', 'wrap', 'chat', 'generate_with',
-          'policy', 'policies', 'Policy']
+PUBLIC = [
+    'sample',
+    'fill',
+    'load',
+    'save',
+    'perplexity',
+    'entropy',
+    'register',
+    'wrap',
+    'chat',
+    'generate_with',
+    'policy',
+    'policies',
+    'Policy',
+]

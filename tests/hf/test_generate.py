@@ -1,7 +1,15 @@
-"""`model.generate(custom_generate=navira.generate_with(...))` on plain models of the transformers library."""
+"`model.generate(custom_generate=navira.generate_with(...))` on models of transformers."
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LogitsProcessor, MaxTimeCriteria
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    MaxTimeCriteria,
+)
 
 import navira
 from navira.hf.generate import generate_with
@@ -9,21 +17,40 @@ from navira.models.transformers import LinearQuality, wrap
 from helpers.sample_api import says
 
 V, M = 40, 39
-X = dict(input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, 9, 8]]),
-         attention_mask=torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]))
+X = dict(
+    input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, 9, 8]]),
+    attention_mask=torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]),
+)
+
 
 @pytest.fixture(params=['llama', 'gpt2'])
 def net(request):
     torch.manual_seed(0)
     ends = dict(pad_token_id=0, bos_token_id=2, eos_token_id=1)
     if request.param == 'gpt2':
-        return GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=64, n_embd=16, n_layer=2, n_head=2, **ends)).eval()
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, **ends)).eval()
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=V, n_positions=64, n_embd=16, n_layer=2, n_head=2, **ends)
+        ).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=V,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=24,
+            **ends,
+        )
+    ).eval()
+
 
 def run(net, policy='remdm-conf', budget=8, inputs=X, new=6, given={}, **kw):
-    return net.generate(**inputs, custom_generate=generate_with(policy, budget, mask_id=M, **given), max_new_tokens=new,
-                        **kw)
+    return net.generate(
+        **inputs,
+        custom_generate=generate_with(policy, budget, mask_id=M, **given),
+        max_new_tokens=new,
+        **kw,
+    )
+
 
 @pytest.mark.parametrize('policy', ['remdm-conf', 'llada-low-confidence', 'mdlm', 'mask-predict'])
 def test_it_writes_what_sample_writes(net, policy):
@@ -31,73 +58,117 @@ def test_it_writes_what_sample_writes(net, policy):
     causal, before = net(**X).logits, dict(net.config.to_dict())
     out = run(net, policy, eos_token_id=None)
     assert torch.equal(net(**X).logits, causal) and net.config.to_dict() == before
-    assert out.shape == (2, 10) and torch.equal(out[:, :4], X['input_ids']) and (out[:, 4:] != M).all()
-    with pytest.warns(UserWarning): model = wrap(net, mask_id=M, ends=())
-    told = navira.sample(model, policy, 8, prompt=[X['input_ids'][0], X['input_ids'][1, 2:]], max_new_tokens=6)
-    assert [t[k:k + 6].tolist() for t, k in zip(told.tokens, (4, 2))] == out[:, 4:].tolist()
+    assert (
+        out.shape == (2, 10) and torch.equal(out[:, :4], X['input_ids']) and (out[:, 4:] != M).all()
+    )
+    with pytest.warns(UserWarning):
+        model = wrap(net, mask_id=M, ends=())
+    told = navira.sample(
+        model, policy, 8, prompt=[X['input_ids'][0], X['input_ids'][1, 2:]], max_new_tokens=6
+    )
+    assert [t[k : k + 6].tolist() for t, k in zip(told.tokens, (4, 2))] == out[:, 4:].tolist()
+
 
 def test_ends_and_padding(net):
     kept = run(net, 'mdlm', eos_token_id=None)[:, 4:].tolist()
     first = next(v for v in kept[0] if v)
     cut = run(net, 'mdlm', eos_token_id=first)[:, 4:].tolist()
     k = kept[0].index(first)
-    assert cut[0] == kept[0][:k + 1] + [0] * (5 - k)
+    assert cut[0] == kept[0][: k + 1] + [0] * (5 - k)
     told = run(net, return_dict_in_generate=True)
     assert torch.equal(told.sequences, run(net))
 
+
 def test_masks_in_a_prompt_are_filled(net):
-    "New tokens were written with what stands in them in view, so it comes back too, padding as it was."
+    "New tokens were written in view of what fills them, so that comes back; padding stays."
     inputs = dict(X, input_ids=torch.tensor([[5, M, 7, 8], [0, 0, M, 8]]))
     out = run(net, inputs=inputs, eos_token_id=None)
-    with pytest.warns(UserWarning): model = wrap(net, mask_id=M, ends=())
-    told = navira.sample(model, 'remdm-conf', 8, prompt=[[5, M, 7, 8], [M, 8]], max_new_tokens=6).tokens.tolist()
+    with pytest.warns(UserWarning):
+        model = wrap(net, mask_id=M, ends=())
+    told = navira.sample(
+        model, 'remdm-conf', 8, prompt=[[5, M, 7, 8], [M, 8]], max_new_tokens=6
+    ).tokens.tolist()
     assert out.tolist() == [told[0], [0, 0, *told[1][:8]]] and (out != M).all()
-    assert out[0, [0, 2, 3]].tolist() == [5, 7, 8] and out[1, :2].tolist() == [0, 0] and out[1, 3] == 8
+    assert (
+        out[0, [0, 2, 3]].tolist() == [5, 7, 8] and out[1, :2].tolist() == [0, 0] and out[1, 3] == 8
+    )
+
 
 def test_a_network_in_training_goes_on_training(net):
     "Module by module, and also after an error."
-    net.train(); net.base_model.eval()
+    net.train()
+    net.base_model.eval()
     before = {name: m.training for name, m in net.named_modules()}
     assert len(set(before.values())) == 2
     run(net)
     assert {name: m.training for name, m in net.named_modules()} == before
-    with says(ValueError, 'quality head'): run(net, 'navira-det')
+    with says(ValueError, 'quality head'):
+        run(net, 'navira-det')
     assert {name: m.training for name, m in net.named_modules()} == before
+
 
 def test_processors_that_look_at_one_position(net):
     few = list(range(3, 37))
     out = run(net, suppress_tokens=few, eos_token_id=None)[:, 4:]
     assert not set(out.flatten().tolist()) & set(few)
-    one = lambda **kw: {tuple(run(net, 'backbone', given=dict(seed=s), new=1, eos_token_id=None, **kw)[:, 4].tolist())
-                        for s in range(9)}
+    one = lambda **kw: {
+        tuple(
+            run(net, 'backbone', given=dict(seed=s), new=1, eos_token_id=None, **kw)[:, 4].tolist()
+        )
+        for s in range(9)
+    }
     assert len(one(do_sample=True, top_k=1)) == 1 < len(one())
 
-class Mine(LogitsProcessor):
-    def __call__(self, input_ids, scores): return scores
 
-@pytest.mark.parametrize('odd, name', [
-    (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'), (dict(no_repeat_ngram_size=2), 'NoRepeatNGram'),
-    (dict(logits_processor=[Mine()]), 'Mine'), (dict(stopping_criteria=[MaxTimeCriteria(9.)]), 'MaxTimeCriteria'),
-    (dict(num_beams=2), 'num_beams=2'), (dict(prompt_lookup_num_tokens=3), 'prompt_lookup_num_tokens=3'),
-    (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True')])
+class Mine(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores
+
+
+@pytest.mark.parametrize(
+    'odd, name',
+    [
+        (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'),
+        (dict(no_repeat_ngram_size=2), 'NoRepeatNGram'),
+        (dict(logits_processor=[Mine()]), 'Mine'),
+        (dict(stopping_criteria=[MaxTimeCriteria(9.0)]), 'MaxTimeCriteria'),
+        (dict(num_beams=2), 'num_beams=2'),
+        (dict(prompt_lookup_num_tokens=3), 'prompt_lookup_num_tokens=3'),
+        (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True'),
+    ],
+)
 def test_what_has_no_meaning_is_refused_by_name(net, odd, name):
-    with says(ValueError, name): run(net, **odd)
+    with says(ValueError, name):
+        run(net, **odd)
+
 
 class Collected:
-    def __init__(self): self.got, self.ended = [], False
-    def put(self, ids): self.got.append(ids.tolist())
-    def end(self): self.ended = True
+    def __init__(self):
+        self.got, self.ended = [], False
+
+    def put(self, ids):
+        self.got.append(ids.tolist())
+
+    def end(self):
+        self.ended = True
+
 
 def test_a_streamer_gets_each_token_once_from_left_to_right(net):
     one = {k: v[:1] for k, v in X.items()}
     for policy, given, parts in (
-            ('llada-random', {}, None), ('remdm-conf', dict(block_length=2), 3), ('remdm-conf', {}, 1)):
+        ('llada-random', {}, None),
+        ('remdm-conf', dict(block_length=2), 3),
+        ('remdm-conf', {}, 1),
+    ):
         s = Collected()
         out = run(net, policy, inputs=one, streamer=s, given=given, eos_token_id=None)
         assert s.ended and s.got[0] == [X['input_ids'][0].tolist()]
         assert [v for part in s.got[1:] for v in part] == out[0, 4:].tolist()
-        if parts: assert len(s.got) == 1 + parts
-    with says(ValueError, 'streamer', '2 prompts'): run(net, streamer=Collected())
+        if parts:
+            assert len(s.got) == 1 + parts
+    with says(ValueError, 'streamer', '2 prompts'):
+        run(net, streamer=Collected())
+
 
 @pytest.mark.parametrize('policy', ['remdm-conf', 'mask-predict', 'llada-random'])
 def test_a_streamer_gets_nothing_after_the_end(net, policy):
@@ -108,35 +179,48 @@ def test_a_streamer_gets_nothing_after_the_end(net, policy):
     for end in set(kept) - {0}:
         s = Collected()
         out = run(net, policy, inputs=one, streamer=s, eos_token_id=end)[0, 4:].tolist()
-        text = out[:out.index(end) + 1] if end in out else out
-        assert [v for part in s.got[1:] for v in part] == text and set(out[len(text):]) <= {0}
+        text = out[: out.index(end) + 1] if end in out else out
+        assert [v for part in s.got[1:] for v in part] == text and set(out[len(text) :]) <= {0}
         ended += len(text) < len(out)
     assert ended
 
+
 def test_a_head_comes_along(net):
     head = LinearQuality(16)
-    with says(ValueError, 'quality head'): run(net, 'navira-det')
+    with says(ValueError, 'quality head'):
+        run(net, 'navira-det')
     torch.nn.init.normal_(head.linear.weight, generator=torch.Generator().manual_seed(0))
-    assert (run(net, 'navira-det', given=dict(quality=head, eta=.4, on=0.))[:, 4:] != M).all()
+    assert (run(net, 'navira-det', given=dict(quality=head, eta=0.4, on=0.0))[:, 4:] != M).all()
+
 
 @pytest.mark.parametrize('name', ['dream', 'a2d-qwen2', 'llada', 'diffugpt'])
 def test_a_network_that_was_loaded_writes_as_its_model_does(pytestconfig, name):
     "Its configuration says by now which token is the mask, and whether it is shifted."
     model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / name)
     x, before = torch.tensor([[30, 31, 32]]), model.config.to_dict()
-    out = model.net.generate(x, custom_generate=generate_with('backbone', 8), max_new_tokens=6, eos_token_id=None)
+    out = model.net.generate(
+        x, custom_generate=generate_with('backbone', 8), max_new_tokens=6, eos_token_id=None
+    )
     told = navira.sample(model, 'backbone', 8, prompt=[x[0]], max_new_tokens=6, eos='keep')
     assert out[0].tolist() == told.tokens[0].tolist() and model.config.to_dict() == before
 
+
 def test_an_assistant_and_embeddings_are_refused_by_name(net):
-    with says(ValueError, 'assistant_model'): run(net, assistant_model=net)
+    with says(ValueError, 'assistant_model'):
+        run(net, assistant_model=net)
     with says(ValueError, 'inputs_embeds', 'input_ids'):
         run(net, inputs=dict(inputs_embeds=torch.zeros(1, 3, 16)))
 
+
 def test_mistakes(net):
-    with says(ValueError, 'quality=5', 'head'): generate_with('prism', quality=5)
-    with pytest.raises(KeyError) as e: generate_with('prism', zzzzz=1)
-    assert 'return' not in str(e.value) and 'hyper,' not in str(e.value) and 'mask_id' in str(e.value)
-    with says(KeyError, 'policy', "'remdm-conf'"): generate_with('remdm-cond')
+    with says(ValueError, 'quality=5', 'head'):
+        generate_with('prism', quality=5)
+    with pytest.raises(KeyError) as e:
+        generate_with('prism', zzzzz=1)
+    assert (
+        'return' not in str(e.value) and 'hyper,' not in str(e.value) and 'mask_id' in str(e.value)
+    )
+    with says(KeyError, 'policy', "'remdm-conf'"):
+        generate_with('remdm-cond')
     with says(ValueError, 'which token is the mask', 'generate_with(..., mask_id=)'):
         net.generate(**X, custom_generate=generate_with('mdlm', 8), max_new_tokens=6)

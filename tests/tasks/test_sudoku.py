@@ -1,15 +1,35 @@
 "Grids, puzzles and their reading, against plain transcriptions of the rules."
+
 import collections, itertools, math
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as some
 from navira.tasks.sudoku import (
-    _candidates, _looked, contradictions, drawn_grid, emptied, held_out, is_solved, left_open, random_draws,
-    random_grids, read_puzzle, search, shuffled, solutions, solvable, Sudoku, sudoku_of, tokenizer_of, unseen)
+    _candidates,
+    _looked,
+    contradictions,
+    drawn_grid,
+    emptied,
+    held_out,
+    is_solved,
+    left_open,
+    random_draws,
+    random_grids,
+    read_puzzle,
+    search,
+    shuffled,
+    solutions,
+    solvable,
+    Sudoku,
+    sudoku_of,
+    tokenizer_of,
+    unseen,
+)
 
 sizes = [Sudoku(2, 2), Sudoku(2, 3), Sudoku(3, 3)]
 name = lambda s: f'{s.n}x{s.n}'
 each_size = pytest.mark.parametrize('s', sizes, ids=name)
 seeds = some.integers(0, 2**32)
+
 
 def unit_sets(s):
     "The cells of all rows, columns and boxes, as one says it"
@@ -19,30 +39,40 @@ def unit_sets(s):
     for top, left in itertools.product(range(0, n, s.height), range(0, n, s.width)):
         yield [cell(top + i, left + j) for i in range(s.height) for j in range(s.width)]
 
-def plainly_solved(s, grid): return all({*grid[unit]} == {*range(s.n)} for unit in unit_sets(s))
+
+def plainly_solved(s, grid):
+    return all({*grid[unit]} == {*range(s.n)} for unit in unit_sets(s))
+
 
 def plainly_wrong(s, grid):
     pairs = ((a, b) for unit in unit_sets(s) for a, b in itertools.permutations(unit, 2))
     return {a for a, b in pairs if grid[a] == grid[b] < s.n}
 
+
 def plain_solutions(s, grid):
     "Cell after cell, digit after digit"
     at = next((i for i, d in enumerate(grid) if d == s.n), None)
-    if at is None: yield tuple(grid); return
+    if at is None:
+        yield tuple(grid)
+        return
     for d in range(s.n):
-        trial = [*grid[:at], d, *grid[at + 1:]]
-        if not plainly_wrong(s, np.array(trial)): yield from plain_solutions(s, trial)
+        trial = [*grid[:at], d, *grid[at + 1 :]]
+        if not plainly_wrong(s, np.array(trial)):
+            yield from plain_solutions(s, trial)
 
-# --- the rules -------------------------------------------------------------------------------------------------------
+
+# --- the rules
 @each_size
 @settings(deadline=None, max_examples=20)
 @given(seed=seeds, changed=some.integers(0, 3))
 def test_solved_and_contradicting_grids_are_what_the_rules_say(s, seed, changed):
     rng = np.random.default_rng(seed)
-    grid, = random_grids(s, 1, rng, 64)
-    for _ in range(changed): grid[rng.integers(s.cells)] = rng.integers(s.n + 1)
+    (grid,) = random_grids(s, 1, rng, 64)
+    for _ in range(changed):
+        grid[rng.integers(s.cells)] = rng.integers(s.n + 1)
     assert is_solved(s, grid[None])[0] == plainly_solved(s, grid)
     assert {*np.flatnonzero(contradictions(s, grid[None])[0])} == plainly_wrong(s, grid)
+
 
 @each_size
 def test_the_given_cells_must_stay(s):
@@ -54,17 +84,22 @@ def test_the_given_cells_must_stay(s):
     assert (is_solved(s, grids, other) == (other == puzzles).all(1)).all()
     assert not is_solved(s, puzzles).any()
 
-# --- solving ---------------------------------------------------------------------------------------------------------
+
+# --- solving
 @settings(deadline=None, max_examples=40)
 @given(seed=seeds, given=some.integers(2, 16), changed=some.booleans())
 def test_all_solutions(seed, given, changed):
     s, rng = Sudoku(2, 2), np.random.default_rng(seed)
-    puzzle, = emptied(s, random_grids(s, 1, rng, 64), given, rng)
-    if changed: puzzle[rng.integers(16)] = rng.integers(4)
+    (puzzle,) = emptied(s, random_grids(s, 1, rng, 64), given, rng)
+    if changed:
+        puzzle[rng.integers(16)] = rng.integers(4)
     plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
     found = [tuple(g) for g in solutions(s, puzzle)]
     assert len(found) == len(plain) and {*found} == plain
-    assert sorted(found) == sorted(tuple(g) for some_of in _looked(s, puzzle, 1) for g in some_of), 'in any portions'
+    assert sorted(found) == sorted(
+        tuple(g) for some_of in _looked(s, puzzle, 1) for g in some_of
+    ), 'in any portions'
+
 
 @each_size
 @settings(deadline=None, max_examples=15)
@@ -77,16 +112,19 @@ def test_no_solution_is_ruled_out(s, seed):
     assert not dead.any()
     assert (may >> grids & 1)[puzzles == s.n].all() and (n[puzzles == s.n] >= 1).all()
 
+
 def test_what_singles_leave_open():
     s, rng = Sudoku(), np.random.default_rng(1)
     grids = random_grids(s, 20, rng, 1024)
-    one = grids.copy(); one[:, ::11] = 9        # no two in one row
+    one = grids.copy()
+    one[:, ::11] = 9  # no two in one row
     assert not left_open(s, one).any() and not left_open(s, grids).any()
     assert (left_open(s, np.full_like(grids, 9)) == 81).all()
     few, many = (left_open(s, emptied(s, grids, k, rng)).mean() for k in (25, 45))
     assert few > 30 > 15 > many
 
-# --- random grids ----------------------------------------------------------------------------------------------------
+
+# --- random grids
 def test_a_draw_is_as_likely_as_its_weight_says():
     s, n = Sudoku(2, 2), 40_000
     grids, log_w = random_draws(s, n, np.random.default_rng(0))
@@ -94,7 +132,8 @@ def test_a_draw_is_as_likely_as_its_weight_says():
     expected = {bytes(g): n / math.exp(w) for g, w in zip(grids, log_w)}
     assert len(expected) == 288 and sum(expected.values()) == pytest.approx(n)
     chi2 = sum((seen[g] - e) ** 2 / e for g, e in expected.items())
-    assert abs(chi2 - 287) < 5 * (2 * 287) ** .5
+    assert abs(chi2 - 287) < 5 * (2 * 287) ** 0.5
+
 
 @each_size
 def test_draws_are_solved_and_their_weight_is_their_own(s):
@@ -102,9 +141,13 @@ def test_draws_are_solved_and_their_weight_is_their_own(s):
     grids, log_w = random_draws(s, 256, rng)
     assert len(grids) > 200 and is_solved(s, grids).all()
     for same in (grids, rng.permutation(s.n)[grids]):
-        def as_in_it(rows, at, may): return same[rows, at]
+
+        def as_in_it(rows, at, may):
+            return same[rows, at]
+
         weights = search(s, np.full_like(grids, s.n), as_in_it)[1]
         np.testing.assert_allclose(weights, log_w, rtol=1e-12)
+
 
 def test_six_by_six_is_uniform():
     "By the 39,168 grids with their first row in order, 64 of them together"
@@ -114,10 +157,11 @@ def test_six_by_six_is_uniform():
     of = {bytes(g): k for k, g in enumerate(every)}
     grids = random_grids(s, 80_000, np.random.default_rng(3))
     assert is_solved(s, grids).all()
-    named = np.take_along_axis(grids[:, :6].argsort(1), grids, 1)              # first row in order
+    named = np.take_along_axis(grids[:, :6].argsort(1), grids, 1)  # first row in order
     n = np.bincount([of[bytes(g)] for g in named], minlength=len(every)).reshape(-1, 64).sum(1)
     chi2, dof = ((n - n.mean()) ** 2 / n.mean()).sum(), len(n) - 1
-    assert abs(chi2 - dof) < 5 * (2 * dof) ** .5
+    assert abs(chi2 - dof) < 5 * (2 * dof) ** 0.5
+
 
 @each_size
 def test_equivalent_grids_keep_the_rules_and_the_empty_cells(s):
@@ -129,38 +173,59 @@ def test_equivalent_grids_keep_the_rules_and_the_empty_cells(s):
     other = shuffled(s, grids[:1].repeat(200, 0), rng)
     assert len(np.unique(other, axis=0)) > 100
 
+
 def test_what_is_held_out_depends_on_the_grid_alone():
     grids = random_grids(Sudoku(2, 3), 3000, np.random.default_rng(5))
     out = held_out(grids)
     assert 10 < out.sum() < 100
     assert (held_out(grids[::-1].astype(np.int32))[::-1] == out).all()
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+
+# --- bad input
 @pytest.mark.parametrize('size', [(4, 4), (3, 2), (0, 3), ('3', 3), (1, 1)])
 def test_other_sizes_are_refused(size):
-    with pytest.raises(ValueError, match='expected one of 2 x 2, 2 x 3, 3 x 3'): Sudoku(*size)
+    with pytest.raises(ValueError, match='expected one of 2 x 2, 2 x 3, 3 x 3'):
+        Sudoku(*size)
+
 
 good = '53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79'
 
-@pytest.mark.parametrize('text, said', [
-    ('', '0 cells; expected 81, 9 rows of 9'), (good + '1', '82 cells'), (good[:-9], '72 cells'),
-    ('a' + good[1:], "row 1, column 1: 'a'; expected a digit of 1 to 9"), (good[:80] + '²', 'row 9, column 9'),
-    (good[:80] + '٣', 'row 9, column 9'),
-    ('55' + good[2:], 'row 1, column 2: 5 stands in row 1, column 1 already; expected every digit once in a row'),
-    (good[:72] + '5' + good[73:], 'row 9, column 1: 5 stands in row 1, column 1 already; .* in a column'),
-    (good[:10] + '3' + good[11:], 'row 2, column 2: 3 stands in row 1, column 2 already')])
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('', '0 cells; expected 81, 9 rows of 9'),
+        (good + '1', '82 cells'),
+        (good[:-9], '72 cells'),
+        ('a' + good[1:], "row 1, column 1: 'a'; expected a digit of 1 to 9"),
+        (good[:80] + '²', 'row 9, column 9'),
+        (good[:80] + '٣', 'row 9, column 9'),
+        (
+            '55' + good[2:],
+            'column 2: 5 stands in row 1, column 1 already; expected every digit once in a row',
+        ),
+        (
+            good[:72] + '5' + good[73:],
+            'row 9, column 1: 5 stands in row 1, column 1 already; .* in a column',
+        ),
+        (good[:10] + '3' + good[11:], 'row 2, column 2: 3 stands in row 1, column 2 already'),
+    ],
+)
 def test_a_text_that_is_no_puzzle_is_refused_with_cell_and_rule(text, said):
-    with pytest.raises(ValueError, match=said): read_puzzle(Sudoku(), text)
+    with pytest.raises(ValueError, match=said):
+        read_puzzle(Sudoku(), text)
+
 
 @each_size
 @settings(deadline=None, max_examples=20)
 @given(seed=seeds)
 def test_what_is_drawn_is_read(s, seed):
     rng = np.random.default_rng(seed)
-    puzzle, = emptied(s, random_grids(s, 1, rng, 64), int(rng.integers(s.cells + 1)), rng)
+    (puzzle,) = emptied(s, random_grids(s, 1, rng, 64), int(rng.integers(s.cells + 1)), rng)
     assert (read_puzzle(s, drawn_grid(s, puzzle)) == puzzle).all()
     typed = ''.join('.0_'[i % 3] if d == s.n else str(d + 1) for i, d in enumerate(puzzle))
     assert (read_puzzle(s, typed) == puzzle).all()
+
 
 @given(seeds, some.integers(0, 16))
 @settings(max_examples=40, deadline=None)
@@ -172,6 +237,7 @@ def test_a_puzzle_is_solvable_if_trying_everything_says_so(seed, cells):
     assert solvable(s, puzzle) is there
     assert solvable(s, np.full(16, 4), looks=0) is None
 
+
 @each_size
 def test_a_grid_as_a_text(s):
     tok, grids = tokenizer_of(s), unseen(s, 5, np.random.default_rng(0))
@@ -179,11 +245,15 @@ def test_a_grid_as_a_text(s):
     for g in grids:
         assert tok.encode(tok.decode(g.tolist())).ids == g.tolist()
         puzzle = emptied(s, g[None], s.cells // 2, np.random.default_rng(1))[0]
-        for text in (drawn_grid(s, puzzle).replace('|', '').replace('-', '').replace('+', ''),
-                     ''.join('.' if d == s.n else str(d + 1) for d in puzzle)):
+        for text in (
+            drawn_grid(s, puzzle).replace('|', '').replace('-', '').replace('+', ''),
+            ''.join('.' if d == s.n else str(d + 1) for d in puzzle),
+        ):
             assert tok.encode(text).ids == puzzle.tolist()
+
 
 def test_names_of_corpora():
     assert sudoku_of('sudoku') == Sudoku() and sudoku_of('sudoku:2x3') == Sudoku(2, 3)
     assert sudoku_of('sudoku.txt') is None
-    with pytest.raises(KeyError, match='sudoku:2x'): sudoku_of('sudoku:4x4')
+    with pytest.raises(KeyError, match='sudoku:2x'):
+        sudoku_of('sudoku:4x4')

@@ -1,4 +1,5 @@
 "Tasks: prompts, judges, baselines."
+
 import numpy as np
 import pytest
 import torch
@@ -13,66 +14,94 @@ from navira.tasks.sudoku import contradictions, held_out, is_solved, puzzles, so
 from navira.tasks.task import task_of, until_solved
 from navira.training.data import toy_corpus
 
+
 @given(some.integers(0, 700), some.integers(1, 300), some.integers(0, 15))
 @settings(max_examples=20, deadline=None)
 def test_a_puzzle_has_a_number(first, n, cells):
     "Whatever else is asked for with it; each has the cells that were asked for."
     some_of = puzzles(four, cells, first, n)
     assert some_of.shape == (n, 16) and ((some_of < 4).sum(1) == cells).all()
-    np.testing.assert_array_equal(some_of[n // 2:], puzzles(four, cells, first + n // 2, n - n // 2))
+    np.testing.assert_array_equal(
+        some_of[n // 2 :], puzzles(four, cells, first + n // 2, n - n // 2)
+    )
+
 
 def test_puzzles_come_from_held_out_grids():
     s = Sudoku(2, 3)
     for p in puzzles(s, 30, 0, 12):
         assert any(held_out(np.array([g]))[0] for g in solutions(s, p))
 
+
 def test_a_solution_keeps_the_givens():
     task = task_of('sudoku:2x2-8', novice())
     x = task.prompts(0, 50)
     right = torch.stack([torch.from_numpy(next(solutions(four, p))) for p in x.numpy()])
     assert task.solved(right).all() and not task.solved(x).any()
-    other = (right + 1) % 4                                    # solved, and another grid
+    other = (right + 1) % 4  # solved, and another grid
     assert is_solved(four, other.numpy()).all() and not task.solved(other).any()
     assert task.solved(right[30:], 30).all()
+
 
 def test_an_exact_model_solves_every_puzzle_cell_by_cell():
     "And hardly any empty grid at once: the cells do not know of each other."
     task, model = task_of('sudoku:2x2-4', Exact()), Exact()
     x = task.prompts(0, 64)
-    assert task.solved(sample(model, 'backbone', 12, prompt=x, top_p=1., progress=False).tokens).all()
+    assert task.solved(
+        sample(model, 'backbone', 12, prompt=x, top_p=1.0, progress=False).tokens
+    ).all()
     empty = task_of('sudoku:2x2-0', Exact())
-    at_once = empty.solved(sample(model, 'backbone', 1, prompt=empty.prompts(0, 64), top_p=1., progress=False).tokens)
-    assert at_once.mean() < .05
+    at_once = empty.solved(
+        sample(model, 'backbone', 1, prompt=empty.prompts(0, 64), top_p=1.0, progress=False).tokens
+    )
+    assert at_once.mean() < 0.05
+
 
 def test_exact_model_draws_all_grids_alike():
     "Grids from nothing are uniform."
-    out = sample(Exact(), 'backbone', 16, n=1152, top_p=1., progress=False)
+    out = sample(Exact(), 'backbone', 16, n=1152, top_p=1.0, progress=False)
     assert task_of('sudoku:2x2-0', Exact()).solved(out.tokens).all()
     _, counts = np.unique(out.tokens.numpy(), axis=0, return_counts=True)
     chi2 = ((counts - 4) ** 2 / 4).sum() + 4 * (288 - len(counts))
-    assert abs(chi2 - 287) < 5 * (2 * 287) ** .5
+    assert abs(chi2 - 287) < 5 * (2 * 287) ** 0.5
+
 
 def test_until_solved_is_the_first_time():
     task = task_of('sudoku:2x2-6', Exact())
     out = sample(Exact(), 'mask-predict', 8, prompt=task.prompts(0, 64), trace=True, progress=False)
     steps, gone = until_solved(task, out.trace)
     for row in range(64):
-        right = [j for j in range(9) if task.solved(out.trace.x[j, row:row + 1].long(), row)[0]]
+        right = [j for j in range(9) if task.solved(out.trace.x[j, row : row + 1].long(), row)[0]]
         assert steps[row] == (right[0] if right else -1)
-        assert gone[row] == out.trace.remasked[:steps[row] if right else 8, row].sum()
+        assert gone[row] == out.trace.remasked[: steps[row] if right else 8, row].sum()
 
-@pytest.mark.parametrize('name, error, match', [
-    ('sudoko-35', KeyError, "did you mean 'sudoku'"), ('sudoku:3x2-9', KeyError, 'sudoku:2x'),
-    ('sudoku-81', ValueError, 'at most 80'), ('sudoku-x', ValueError, 'as in sudoku-35'),
-    ('sudoku-35', ValueError, 'grids with boxes of 2 x 2; expected one of grids with boxes of 3 x 3'),
-    ('infill', ValueError, 'needs text'), ('infill-3', ValueError, "expected 'infill'")])
+
+@pytest.mark.parametrize(
+    'name, error, match',
+    [
+        ('sudoko-35', KeyError, "did you mean 'sudoku'"),
+        ('sudoku:3x2-9', KeyError, 'sudoku:2x'),
+        ('sudoku-81', ValueError, 'at most 80'),
+        ('sudoku-x', ValueError, 'as in sudoku-35'),
+        (
+            'sudoku-35',
+            ValueError,
+            'grids with boxes of 2 x 2; expected one of grids with boxes of 3 x 3',
+        ),
+        ('infill', ValueError, 'needs text'),
+        ('infill-3', ValueError, "expected 'infill'"),
+    ],
+)
 def test_bad_tasks(name, error, match):
-    with pytest.raises(error, match=match): task_of(name, novice())
+    with pytest.raises(error, match=match):
+        task_of(name, novice())
+
 
 def test_a_text_model_is_refused(tmp_path):
     toy = toy_corpus(tmp_path)
     writer = MaskedLM(toy.config, toy.tokenizer)
-    with pytest.raises(ValueError, match='this model writes text'): task_of('sudoku-35', writer)
+    with pytest.raises(ValueError, match='this model writes text'):
+        task_of('sudoku-35', writer)
+
 
 def test_infilling(tmp_path):
     toy = toy_corpus(tmp_path)
@@ -86,20 +115,28 @@ def test_infilling(tmp_path):
     judged = task.judge(sample(model, 'backbone', 4, prompt=x, progress=False).tokens, 2)
     assert set(judged) == {'recovered', 'middle', 'middle_real'} and (judged['recovered'] < 1).all()
     assert 0 <= task.baseline(20) < 1
-    with pytest.raises(ValueError, match='expected at least 10000'): task.prompts(0, 10_000)
+    with pytest.raises(ValueError, match='expected at least 10000'):
+        task.prompts(0, 10_000)
     short = tmp_path / 'short.txt'
     short.write_text('a dog\n' * 50)
-    with pytest.raises(ValueError, match='no paragraph of 32 tokens'): task_of('infill', model, str(short))
+    with pytest.raises(ValueError, match='no paragraph of 32 tokens'):
+        task_of('infill', model, str(short))
+
 
 def test_contradictions_after_any_policy():
     "A solved grid has none, and the givens stand whatever is remasked."
     model, task = novice(), task_of('sudoku:2x2-8', novice())
     x = task.prompts(0, 16)
     for name in policies():
-        try: rule = policy(name)
-        except FileNotFoundError: continue
-        try: out = sample(model, rule, 4 * rule.passes, prompt=x, progress=False).tokens
-        except ValueError as e: assert 'vocabulary' in str(e) or 'critic' in str(e); continue
+        try:
+            rule = policy(name)
+        except FileNotFoundError:
+            continue
+        try:
+            out = sample(model, rule, 4 * rule.passes, prompt=x, progress=False).tokens
+        except ValueError as e:
+            assert 'vocabulary' in str(e) or 'critic' in str(e)
+            continue
         assert ((x == 4) | (x == out)).all(), name
         solved = task.solved(out)
         assert not contradictions(four, out.numpy())[solved].any()
