@@ -84,13 +84,17 @@ def _likeliest(model: Model, tries: list[Samples], prompts: list[list[str]]) -> 
              for name in ('n_forward', 'n_steps', 'budget', 'charged', 'seconds')}
     total['n_forward'] += compared
     for name in ('budget', 'charged'): total[name] += int(compared.max())
-    return replace(tries[0], tokens=pad_sequence(tokens, True, -1), special=pad_sequence(special, True),
+    return replace(tries[0], tokens=pad_sequence(tokens, True, -1),
+                   special=pad_sequence(special, True),
                    given=torch.stack([out.given[i] for i, out in enumerate(best)]), **total)
 
-def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int, most: int) -> list[str]:
-    "The texts, with `blank` for each token of a blank, `one` for ___. ValueError for a text without one."
+def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int,
+                 most: int) -> list[str]:
+    """The texts, with `blank` for each token of a blank, `one` for ___. ValueError for a text
+    without one."""
     texts = [text] if isinstance(text, str) else text
-    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) for t in texts):
+    several = isinstance(texts, (list, tuple)) and texts
+    if not several or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
     def blanks(m: re.Match) -> str:
         if tokens is not None: return blank * check_int('tokens', tokens, 1, high=most)
@@ -98,6 +102,6 @@ def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int
     out = [re.sub('_{3,}', blanks, expanded(t, blank, most)) for t in texts]
     for t in out:
         if blank not in t:
-            raise ValueError(f'text {t!r}: no blank in it; write ___ where something is to be written, '
-                             'as in "The man opened ___ and walked in."')
+            raise ValueError(f'text {t!r}: no blank in it; write ___ where something is '
+                             'to be written, as in "The man opened ___ and walked in."')
     return out

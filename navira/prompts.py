@@ -120,7 +120,8 @@ def check_memory(
     T: int = 0, # steps of a trace
 ) -> None:
     "ValueError for a run that needs more memory than this machine has."
-    need = n * L * (24 + 10 * T)     # ids before, during and after; a trace: ids, two marks, a score
+    # ids before, during and after; a trace: ids, two marks, a score
+    need = n * L * (24 + 10 * T)
     try: have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     except (AttributeError, OSError, ValueError): return     # this system does not tell
     if need <= have: return

@@ -51,7 +51,8 @@ class Trace:
     def row(self, i: int) -> Trace: # n = 1, on the CPU
         "One sample. ValueError for a row that does not exist."
         if not 0 <= i < self.n: raise ValueError(f'row={i}: the trace has rows 0 to {self.n - 1}')
-        return replace(self, **{k: a.narrow(dim, i, 1).cpu() for k, (a, dim) in self._by_row().items()})
+        parts = {k: a.narrow(dim, i, 1).cpu() for k, (a, dim) in self._by_row().items()}
+        return replace(self, **parts)
 
     def tilde(self, i: int) -> Tensor: # [n, L]
         "The state that the second pass of step `i` reads."
@@ -88,7 +89,8 @@ def _pack_scores(
 
 # %% ../nbs/replay.ipynb #3d59313e
 def _json(d) -> str:
-    "JSON that can stand inside a script element: nothing in it ends the element or opens a comment."
+    """JSON that can stand inside a script element: nothing in it ends the element or opens a
+    comment."""
     s = json.dumps(d, separators=(',', ':'), allow_nan=False)
     for c in '<>&': s = s.replace(c, f'\\u{ord(c):04x}')
     return s
@@ -108,7 +110,8 @@ def _panel(
     z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
     steps = zip(z[:-1], z[1:], trace.remasked[:, 0], trace.unmasked[:, 0])
     return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
-                steps=[_changes(*s) for s in steps], tau=[_num(v) for v in trace.tau[:, 0].tolist()],
+                steps=[_changes(*s) for s in steps],
+                tau=[_num(v) for v in trace.tau[:, 0].tolist()],
                 score=_pack_scores(trace.score[:, 0], z[:-1] >= 0))
 
 # %% ../nbs/replay.ipynb #ecb36dd7
@@ -123,7 +126,8 @@ def _check_pair(a: Trace, b: Trace) -> None:
     "ValueError unless both rows have the same length, vocabulary and prompt."
     for name, v, want in (('L', b.L, a.L), ('mask_id', b.mask_id, a.mask_id)):
         if v != want:
-            raise ValueError(f'other: its trace has {name}={v}, expected {want}, as in the first trace')
+            raise ValueError(f'other: its trace has {name}={v}, expected {want}, '
+                             'as in the first trace')
     for p in _where(a.x[0, 0] != b.x[0, 0])[:1]:
         raise ValueError(f'other: position {p} begins as token {b.x[0, 0, p]}, '
                          f'expected {a.x[0, 0, p]}: both must have the same prompt')
@@ -134,12 +138,13 @@ def replay_html(
     decode: Callable[[list[int]], str], # token ids -> text
     row: int = 0,            # which sample
     title: str = 'Replay',
-    start: int | None = None, # where to open, 0 to the T of the longer run; None: where most is remasked
+    start: int | None = None, # where to open, 0 to the longer run's T; None: where most is remasked
     other: Trace | None = None, # by another policy, with the same prompt and seed
     names: Sequence[str] = ('', ''), # of the two policies
     boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
 ) -> str:
-    "One self-contained HTML page. ValueError for a row or step that does not exist, or another prompt."
+    """One self-contained HTML page. ValueError for a row or step that does not exist, or another
+    prompt."""
     traces = [t.row(row) for t in (trace, other) if t is not None]
     _check_pair(traces[0], traces[-1])
     N = max(t.T for t in traces)
@@ -183,6 +188,7 @@ def replay(
     height: int = 700, # of the frame in a notebook, in CSS pixels
     **kw,         # `row`, `title`, `start`, `other`, `names`, `boxes`, as for `replay_html`
 ) -> Replay | Path:
-    "The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be written."
+    """The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be
+    written."""
     page = Replay(replay_html(trace, decode, **kw), height)
     return page if path is None else page.save(path)

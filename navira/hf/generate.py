@@ -61,8 +61,8 @@ def _check_known(what: str, given: list, known: tuple[type, ...]) -> None:
     for f in given:
         if isinstance(f, known): continue
         names = ', '.join(sorted(k.__name__ for k in known))
-        raise ValueError(f'{what}: {type(f).__name__} has no meaning for a text that is not written '
-                         f'from left to right; expected none, or one of {names}')
+        raise ValueError(f'{what}: {type(f).__name__} has no meaning for a text that is not '
+                         f'written from left to right; expected none, or one of {names}')
 
 def _check_config(config: GenerationConfig) -> None:
     for name, nothing in _NOTHING.items():
@@ -101,7 +101,8 @@ def _check_asked(model: PreTrainedModel, mask_id: int | None, inputs: dict[str, 
     "ValueError for what a policy cannot work with, or lacks."
     helper = _asked('assistant_model')
     if helper is not None:
-        raise ValueError(f'assistant_model={type(helper).__name__}: a policy has none; expected None')
+        raise ValueError(f'assistant_model={type(helper).__name__}: a policy has none; '
+                         'expected None')
     if inputs.get('inputs_embeds') is not None:
         raise ValueError('inputs_embeds: a policy reads tokens; expected input_ids')
     if mask_id is None and getattr(model.config, 'mask_token_id', None) is None:
@@ -137,18 +138,21 @@ def generate_with(
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
              stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
-             streamer=None, attention_mask: Tensor | None = None, **inputs: Any):
+             streamer=None, **inputs: Any): # a parameter named as an input would be given twice
         streamer = _asked('streamer') if streamer is None else streamer
         _check_config(generation_config)
         _check_asked(model, mask_id, inputs)
         _check_known('logits_processor', logits_processor, _BY_ROW)
         _check_known('stopping_criteria', stopping_criteria, _ENDS)
-        new, ends = generation_config.max_length - input_ids.shape[1], generation_config._eos_token_tensor
-        given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        new = generation_config.max_length - input_ids.shape[1]
+        ends = generation_config._eos_token_tensor
+        given = inputs.get('attention_mask')
+        given = torch.ones_like(input_ids) if given is None else given
         prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]
         with both_ways(model), warnings.catch_warnings():
             warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
-            lm = wrap(model, None, mask_id, shift, ends=() if ends is None else tuple(ends.flatten().tolist()))
+            lm = wrap(model, None, mask_id, shift,
+                      ends=() if ends is None else tuple(ends.flatten().tolist()))
             lm.quality = quality
             out = sample(_WithProcessors(lm, logits_processor), rule,
                          rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
@@ -160,7 +164,8 @@ def generate_with(
         return GenerateDecoderOnlyOutput(sequences=sequences)
     return loop
 
-def _padded(tokens: Tensor, ids: Tensor, given: Tensor, new: int, config: GenerationConfig) -> Tensor:
+def _padded(tokens: Tensor, ids: Tensor, given: Tensor, new: int,
+            config: GenerationConfig) -> Tensor:
     "The texts where `generate` has them: prompts as they were padded, then the new tokens."
     fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
     sizes = given.sum(1).tolist()

@@ -45,7 +45,8 @@ def log_likelihood(
     l = ((start + torch.arange(n) * L / n) % L).long().clamp(max=L - 1) + 1     # evenly spaced
     ranks = Noise(seed, torch.arange(n)).uniform(0, 'which', L).argsort(1).argsort(1)
     masked = pad(ranks < l[:, None], (len(context), 0))
-    for where, weight in zip(masked.to(device).split(batch_size), (L / l.double()).to(device).split(batch_size)):
+    for where, weight in zip(masked.to(device).split(batch_size),
+                             (L / l.double()).to(device).split(batch_size)):
         x = text.expand(len(where), -1)
         p = model(x.masked_fill(where, model.mask_id))
         for part in portions(model, where):
@@ -77,14 +78,16 @@ class Navira(LM):
         of_load = 'device_map', 'revision', 'head', 'mask_id', 'shift'
         how = {k: more.pop(k) for k in of_load if k in more}
         self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)
-        if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None    # the harness's default
+        # the harness's default
+        if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
         self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
         if self.model.tokenizer is None:
             raise ValueError('this model has no tokenizer; the harness asks with texts')
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
-        auto = batch_size is None or str(batch_size).startswith('auto')     # 'auto:4' is the harness's
+        # 'auto:4' is the harness's
+        auto = batch_size is None or str(batch_size).startswith('auto')
         self.rows = 32 if auto else check_int('batch_size', int(batch_size), 1)
         self._device = self.model.device
 
@@ -94,7 +97,8 @@ class Navira(LM):
     @property
     def max_length(self) -> int: return self.model.length
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(self, chat_history: list[dict[str, str]],
+                            add_generation_prompt: bool = True) -> str:
         tok = getattr(self.model, 'text_tokenizer', None)
         if not getattr(tok, 'chat_template', None):
             raise ValueError('this model has no chat template; expected an instruct model, '
@@ -112,7 +116,8 @@ class Navira(LM):
             return self.model.tokenizer.encode(text, add_special_tokens=False).ids
 
     def context(self, text: str) -> list[int]:
-        "As `sample` reads a prompt: it begins with `lead`, once; a chat template may have written it."
+        """As `sample` reads a prompt: it begins with `lead`, once; a chat template may have
+        written it."""
         ids = self.ids(text)
         return ids if ids[:len(self.lead)] == self.lead else [*self.lead, *ids]
 
@@ -132,10 +137,12 @@ class Navira(LM):
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         return [self.likely(*self.pair(*r.args)) for r in requests]
 
-    def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]: # nats; is it greedy?
+    def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
+        "Nats, and whether it is what greedy decoding writes."
         if not continuation: return 0., self.greedy
         if self.model.mask_id in continuation:
-            raise ValueError('a continuation with the mask token in it, which no model writes; expected text')
+            raise ValueError('a continuation with the mask token in it, which no model writes; '
+                             'expected text')
         room = self.max_length - len(continuation)
         if room < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most '
@@ -147,13 +154,15 @@ class Navira(LM):
     def written(self, context: list[int], n: int) -> list[int]:
         "What LLaDA's decoding writes, one token a pass, the surest first."
         x = [*context, *[self.model.mask_id] * n]
-        out = sample(self.model, 'llada-low-confidence', n, prompt=[x], length=len(x), eos='keep', progress=False)
+        out = sample(self.model, 'llada-low-confidence', n, prompt=[x], length=len(x), eos='keep',
+                     progress=False)
         return out.tokens[0, len(context):].tolist()
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
         L = self.max_length - len(self.lead)
         parts = [torch.tensor(self.ids(r.args[0])).split(L) for r in requests]
-        return [sum((self.likely(self.lead, ids.tolist())[0] for ids in part), 0.) for part in parts]
+        def total(part): return sum((self.likely(self.lead, ids.tolist())[0] for ids in part), 0.)
+        return [total(part) for part in parts]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         out, asked = [''] * len(requests), []
@@ -163,16 +172,19 @@ class Navira(LM):
         def alike(a): return a[0], not a[1]       # without a context there is no prompt
         for (new, no_prompt), group in groupby(sorted(asked, key=alike), alike):
             _, prompts, rows, untils = zip(*group)
-            res = sample(self.model, self.rule, self.budget or new * self.rule.passes, len(rows), self.seed,
+            budget = self.budget or new * self.rule.passes
+            res = sample(self.model, self.rule, budget, len(rows), self.seed,
                          prompt=None if no_prompt else list(prompts), max_new_tokens=new,
-                         block_length=self.block_length, batch_size=self.rows, progress=not disable_tqdm)
+                         block_length=self.block_length, batch_size=self.rows,
+                         progress=not disable_tqdm)
             for i, until, text in zip(rows, untils, res.new_texts): out[i] = cut(text, until)
         return out
 
-    def wanted(self, asked: dict[str, Any]) -> tuple[list[str], int]: # strings that end a text, new tokens
+    def wanted(self, asked: dict[str, Any]) -> tuple[list[str], int]:
+        "Strings that end a text, and how many new tokens."
         odd = sorted(asked.keys() - {'until', 'max_gen_toks', 'max_new_tokens'})
-        if odd: warnings.warn(f'{", ".join(odd)}: not read from a request; the policy draws the tokens, '
-                              'with hyper-parameters from --model_args', stacklevel=2)
+        if odd: warnings.warn(f'{", ".join(odd)}: not read from a request; the policy draws the '
+                              'tokens, with hyper-parameters from --model_args', stacklevel=2)
         until = asked.get('until') or []
         until = [until] if isinstance(until, str) else until
         if not isinstance(until, list | tuple) or not all(isinstance(s, str) for s in until):

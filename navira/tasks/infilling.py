@@ -27,7 +27,8 @@ def _paragraphs(tokenizer: Any, length: int, data: str, column: str) -> ndarray:
     lines = (line for text in read_corpus(data, column, 'validation') for line in text.splitlines())
     rows = [encode(tokenizer, line)[:length] for line in lines if len(line) > length]
     rows = [r for r in rows if len(r) == length]
-    if not rows: raise ValueError(f'data={data!r}: no paragraph of {length} tokens in it; expected longer ones')
+    if not rows: raise ValueError(f'data={data!r}: no paragraph of {length} tokens in it; '
+                                  'expected longer ones')
     return np.array(rows, dtype=np.int64)[np.random.default_rng(21).permutation(len(rows))]
 
 @dataclass(frozen=True)
@@ -40,14 +41,18 @@ class Infilling:
     goal = 'recovered'
 
     @classmethod
-    def called(cls, name: str, model: Any, data: str | None, text_column: str = 'text') -> Infilling:
+    def called(cls, name: str, model: Any, data: str | None,
+               text_column: str = 'text') -> Infilling:
         "ValueError for no text, a text without long paragraphs, or a model of something else."
         if name != 'infill': raise ValueError(f"task {name!r}: expected 'infill'")
         if data is None:
-            raise ValueError(f'task {name!r}: needs text; expected real = a file that the model has not seen')
+            raise ValueError(f'task {name!r}: needs text; expected real = a file that the model '
+                             'has not seen')
         if model.tokenizer is None or boxes_of(model):
-            raise ValueError(f'task {name!r}: this model writes no text; expected one with a tokenizer.json of words')
-        return cls(data, model.mask_id, _paragraphs(model.tokenizer, min(model.length, 512), data, text_column))
+            raise ValueError(f'task {name!r}: this model writes no text; expected one with a '
+                             'tokenizer.json of words')
+        return cls(data, model.mask_id,
+                   _paragraphs(model.tokenizer, min(model.length, 512), data, text_column))
 
     @property
     def free(self) -> ndarray: # [L] bool
@@ -63,12 +68,16 @@ class Infilling:
         return torch.from_numpy(np.where(self.free, self.mask_id, self.true(first, n)))
 
     def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]:
-        middle, real = x.cpu()[:, self.free], torch.from_numpy(self.true(first, len(x))[:, self.free])
+        middle = x.cpu()[:, self.free]
+        real = torch.from_numpy(self.true(first, len(x))[:, self.free])
         recovered = (middle == real).double().mean(1).numpy()
-        return dict(recovered=recovered, middle=entropy(middle).numpy(), middle_real=entropy(real).numpy())
+        return dict(recovered=recovered, middle=entropy(middle).numpy(),
+                    middle_real=entropy(real).numpy())
 
-    def solved(self, x: Tensor, first: int = 0) -> ndarray: return self.judge(x, first)['recovered'] == 1
+    def solved(self, x: Tensor, first: int = 0) -> ndarray:
+        return self.judge(x, first)['recovered'] == 1
 
     def baseline(self, n: int) -> float:
-        def share(row: ndarray) -> float: return (row[self.free] == np.bincount(row[~self.free]).argmax()).mean()
+        def share(row: ndarray) -> float:
+            return (row[self.free] == np.bincount(row[~self.free]).argmax()).mean()
         return float(np.mean([share(row) for row in self.true(0, n)]))

@@ -30,13 +30,15 @@ _COUNT = {(2, 2): 288, (2, 3): 28_200_960, (3, 3): 6_670_903_752_021_072_936_960
 
 @dataclass(frozen=True)
 class Sudoku:
-    "The rules for boxes of `height` rows and `width` columns. ValueError for another size than 2 x 2, 2 x 3 or 3 x 3."
+    """The rules for boxes of `height` rows and `width` columns. ValueError for another size than
+    2 x 2, 2 x 3 or 3 x 3."""
     height: int = 3
     width: int = 3
 
     def __post_init__(self):
         if self.boxes in _COUNT: return
-        raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of 2 x 2, 2 x 3, 3 x 3')
+        raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of '
+                         '2 x 2, 2 x 3, 3 x 3')
 
     @property
     def boxes(self) -> tuple[int, int]: return self.height, self.width
@@ -72,8 +74,8 @@ class Sudoku:
         return (~self._bits).argsort(1, kind='stable')
 
 # %% ../../nbs/tasks/sudoku.ipynb #3935eee7
-def _held(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray]: # [B, cells] -> sets [B, 3n], [B, 3n] bool
-    "The digits in each unit, and whether one of them stands there twice."
+def _held(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray]:
+    "[B, cells] -> the digits in each unit [B, 3n], and whether one stands there twice."
     bits = np.where(grids < s.n, 1 << np.minimum(grids, s.n - 1), 0)[:, s.units]
     held = np.bitwise_or.reduce(bits, 2)
     return held.astype(np.uint16), bits.sum(2) != held
@@ -100,12 +102,14 @@ def is_solved(
     return right if puzzles is None else right & ((puzzles == s.n) | (puzzles == grids)).all(1)
 
 # %% ../../nbs/tasks/sudoku.ipynb #bdd983c2
-def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]: # [B, cells] twice, [B] bool
-    "What an empty cell may hold, as a set (a hidden single alone); its size (n + 1 where filled); dead grids."
+def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
+    """What an empty cell may hold, as a set (a hidden single alone); its size (n + 1 where
+    filled): [B, cells]; dead grids [B]."""
     held, twice = _held(s, grids)
     row, col, box = s.units_of
     empty = grids >= s.n
-    may = np.where(empty, s.every & ~(held[:, row] | held[:, col] | held[:, box]), 0).astype(np.uint16)
+    seen = held[:, row] | held[:, col] | held[:, box]
+    may = np.where(empty, s.every & ~seen, 0).astype(np.uint16)
     once, more = np.zeros_like(held), np.zeros_like(held)
     for one in np.moveaxis(may[:, s.units], 2, 0):
         more |= once & one
@@ -162,7 +166,8 @@ def solutions(
     s: Sudoku,
     puzzle: ndarray, # [cells] ids
 ) -> Iterator[ndarray]: # [cells] each
-    "All solutions, one by one; with few cells given there is no end in sight. None at all is a proof."
+    """All solutions, one by one; with few cells given there is no end in sight. None at all is a
+    proof."""
     for grids in _looked(s, puzzle, 2**12): yield from grids
 
 def solvable(
@@ -198,9 +203,10 @@ def search(
         log_w[todo[free]] += np.log(n[free, at])
     return grids, log_w, done
 
-def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]: # [m, cells], ln W [m]
-    "The complete grids of n attempts."
-    def any_digit(rows, at, may): return s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
+def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]:
+    "The complete grids [m, cells] of n attempts, and their ln W [m]."
+    def any_digit(rows, at, may):
+        return s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
     grids, log_w, done = search(s, np.full((n, s.cells), s.n), any_digit)
     return grids[done], log_w[done]
 
@@ -212,9 +218,11 @@ def shuffled(
     grids: ndarray, # [B, cells] ids, empty ones too
     rng: Generator,
 ) -> ndarray: # [B, cells]
-    "Digits renamed, rows, columns and bands in another order, half of the square grids mirrored; the rules still hold."
+    """Digits renamed, rows, columns and bands in another order, half of the square grids
+    mirrored; the rules still hold."""
     B, square = len(grids), grids.reshape(-1, s.n, s.n)
-    if s.height == s.width: square = np.where(rng.random((B, 1, 1)) < .5, square.transpose(0, 2, 1), square)
+    if s.height == s.width:
+        square = np.where(rng.random((B, 1, 1)) < .5, square.transpose(0, 2, 1), square)
     def lines(bands: int, size: int) -> ndarray: # [B, n]
         first = rng.random((B, bands)).argsort(1)[:, :, None] * size
         return (first + rng.random((B, bands, size)).argsort(2)).reshape(B, s.n)
@@ -277,16 +285,19 @@ def read_puzzle(
     digits = ''.join(str(d) for d in range(s.n + 1))
     for i, c in enumerate(marks):
         if c not in '._' + digits:
-            raise ValueError(f'{place(i)}: {c!r}; expected a digit of 1 to {s.n}, or . 0 _ for an empty cell')
-    if len(marks) != s.cells: raise ValueError(f'{len(marks)} cells; expected {s.cells}, {s.n} rows of {s.n}')
+            raise ValueError(f'{place(i)}: {c!r}; expected a digit of 1 to {s.n}, or . 0 _ for an '
+                             'empty cell')
+    if len(marks) != s.cells:
+        raise ValueError(f'{len(marks)} cells; expected {s.cells}, {s.n} rows of {s.n}')
     grid = np.array([int(c) - 1 if c in digits[1:] else s.n for c in marks])
+    kinds = 'row', 'column', 'box'
     for u, unit in enumerate(s.units):
         cell_of = dict[int, int]()
         for cell in unit[grid[unit] < s.n].tolist():
             digit = int(grid[cell])
             if digit in cell_of:
-                raise ValueError(f'{place(cell)}: {digit + 1} stands in {place(cell_of[digit])} already; '
-                                 f'expected every digit once in a {("row", "column", "box")[u // s.n]}')
+                raise ValueError(f'{place(cell)}: {digit + 1} stands in {place(cell_of[digit])} '
+                                 f'already; expected every digit once in a {kinds[u // s.n]}')
             cell_of[digit] = cell
     return grid
 
@@ -295,8 +306,8 @@ def drawn_grid(
     grid: ndarray, # [cells] ids
 ) -> str:
     "A grid as people draw it; `read_puzzle` reads it."
-    marks = np.array([*map(str, range(1, s.n + 1)), '.'])[np.minimum(grid, s.n)].reshape(s.n, -1, s.width)
-    rows = [' | '.join(map(' '.join, row)) for row in marks]
+    marks = np.array([*map(str, range(1, s.n + 1)), '.'])[np.minimum(grid, s.n)]
+    rows = [' | '.join(map(' '.join, row)) for row in marks.reshape(s.n, -1, s.width)]
     bar = '-+-'.join(['-' * (2 * s.width - 1)] * s.height)
     return f'\n{bar}\n'.join('\n'.join(rows[b:b + s.height]) for b in range(0, s.n, s.height))
 
@@ -339,8 +350,8 @@ def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs th
     "ValueError for a model that does not write these grids."
     digits, tok = ''.join(str(d + 1) for d in range(s.n)), model.tokenizer
     if boxes_of(model) == s.boxes and tok and tok.encode(digits).ids == [*range(s.n)]: return
-    raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with boxes of '
-                     f"{s.height} x {s.width}, such as navira.load('sudoku')")
+    raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with '
+                     f"boxes of {s.height} x {s.width}, such as navira.load('sudoku')")
 
 # %% ../../nbs/tasks/sudoku.ipynb #2a8d3c50
 _CHUNK = 256 # grids made at a time
@@ -373,15 +384,19 @@ class Puzzles:
     def called(cls, name: str, model: Any) -> Puzzles: # name: 'sudoku-35', 'sudoku:2x3-12', ...
         "KeyError or ValueError for another name, or a model that does not write these grids."
         parts = re.fullmatch(r'(sudoku(?::\w+)?)(?:-(\d+))?', name)
-        if parts is None: raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35')
+        if parts is None:
+            raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35')
         s = NAMES[check_choice('task', parts[1], NAMES)]
-        given = check_int(f'task {name!r}: given cells', int(parts[2] or s.cells * 35 // 81), 0, high=s.cells - 1)
+        given = check_int(f'task {name!r}: given cells', int(parts[2] or s.cells * 35 // 81), 0,
+                          high=s.cells - 1)
         check_grids(f'task {name!r}', s, model)
         return cls(name, s, given)
 
     def ids(self, first: int, n: int) -> ndarray: return puzzles(self.sudoku, self.given, first, n)
     def prompts(self, first: int, n: int) -> Tensor: return torch.from_numpy(self.ids(first, n))
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]: return dict(solved=self.solved(x, first))
+    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]:
+        return dict(solved=self.solved(x, first))
     def solved(self, x: Tensor, first: int = 0) -> ndarray:
         return is_solved(self.sudoku, x.cpu().numpy(), self.ids(first, len(x)))
-    def baseline(self, n: int) -> float: return float((left_open(self.sudoku, self.ids(0, n)) == 0).mean())
+    def baseline(self, n: int) -> float:
+        return float((left_open(self.sudoku, self.ids(0, n)) == 0).mean())

@@ -25,8 +25,10 @@ class Task(Protocol):
     name: str
     goal: str # which of the judge's numbers counts
     def prompts(self, first: int, n: int) -> Tensor: ... # [n, L] int64 ids, the mask where free
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]: ... # ids [n, L] -> [n] numbers, by name
-    def solved(self, x: Tensor, first: int = 0) -> ndarray: ... # ids [n, L] -> [n] bool: right to the last token
+    # ids [n, L] -> [n] numbers, by name
+    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]: ...
+    # ids [n, L] -> [n] bool: right to the last token
+    def solved(self, x: Tensor, first: int = 0) -> ndarray: ...
     def baseline(self, n: int) -> float: ... # what the first n prompts give without a model
 
 # %% ../../nbs/tasks/task.ipynb #419090c7
