@@ -21,7 +21,8 @@ __all__ = ['chat']
 
 # %% ../nbs/chatting.ipynb #a5139d93
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
-    "A conversation in the tokenizer's template. ValueError, in the template's words, for what it refuses."
+    """A conversation in the tokenizer's template. ValueError, in the template's words, for what
+    it refuses."""
     try:
         with _limited(5., 2**29): return tok.apply_chat_template(talk, tokenize=False, **how)
     except Exception as e:     # of the template's language, or of what it calls
@@ -31,7 +32,8 @@ def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
 def _peak() -> int: # bytes of memory that this process has had
     try: import resource
     except ImportError: return 0     # Windows does not say
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == 'darwin' else used * 1024
 
 @contextmanager
 def _limited(seconds: float, size: int) -> Iterator[None]:
@@ -47,22 +49,26 @@ def _limited(seconds: float, size: int) -> Iterator[None]:
 
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`
-    messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
+    messages: str | list[dict[str, str]], # what the user says, or a `role` and `content` a message
 ) -> list[int]: # token ids, up to where the answer begins
-    "A conversation in the model's template. ValueError for a model without one, and for what is no conversation."
+    """A conversation in the model's template. ValueError for a model without one, and for what is
+    no conversation."""
     tok = getattr(model, 'text_tokenizer', None)
     if tok is None:
-        raise ValueError('this model has no tokenizer of the transformers library, and so no chat template; '
-                         'sample(model, prompt=...) writes on from a text')
+        raise ValueError('this model has no tokenizer of the transformers library, and so no chat '
+                         'template; sample(model, prompt=...) writes on from a text')
     if not getattr(tok, 'chat_template', None):
-        raise ValueError('the tokenizer of this model has no chat template: it was not trained on conversations. '
-                         'Expected an instruct model; sample(model, prompt=...) writes on from a text')
+        raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
+                         'conversations. Expected an instruct model; '
+                         'sample(model, prompt=...) writes on from a text')
     talk = [dict(role='user', content=messages)] if isinstance(messages, str) else messages
     ok = isinstance(talk, list) and talk
     if not ok or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys() for m in talk):
-        raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of {{"role": ..., "content": ...}}')
+        raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of '
+                         f'{{"role": ..., "content": ...}}')
     text = templated(tok, talk, add_generation_prompt=True)
-    with guarded('messages: the tokenizer cannot read them'): return tok(text, add_special_tokens=False)['input_ids']
+    with guarded('messages: the tokenizer cannot read them'):
+        return tok(text, add_special_tokens=False)['input_ids']
 
 # %% ../nbs/chatting.ipynb #aa1f5634
 def turn_end(tok: Any) -> int | None:
@@ -89,12 +95,12 @@ def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length 
 # %% ../nbs/chatting.ipynb #68e1f008
 def chat(
     model: Any, # from `navira.load` or `navira.wrap`
-    messages: str | list[dict[str, str]], # what the user says, or a conversation: `role` and `content` of each
+    messages: str | list[dict[str, str]], # what the user says, or a `role` and `content` a message
     policy: str | Policy | None = None, # None: as in `sample`
     budget: int | None = None, # forward passes; None: a step for each new token
-    max_new_tokens: int | None = None, # the longest answer; None: 128, or what the model has room for
+    max_new_tokens: int | None = None, # the longest answer; None: at most 128
     seed: int = 0,
-    **hyper, # hyper-parameters of a named policy; also `block_length`, `eos` and `progress` of `sample`
+    **hyper, # of a named policy; also `block_length`, `eos` and `progress` of `sample`
 ) -> str: # the answer
     "One answer to a conversation, in the tokenizer's own template. ValueError where there is none."
     ids = chat_ids(model, messages)
