@@ -42,7 +42,7 @@ ORDER = [
         'experiments/old_results', 'experiments/style', 'experiments/figures', 'experiments/readings',
         'experiments/claims', 'experiments/axes', 'experiments/success', 'experiments/worth',
         'experiments/infilling', 'experiments/report',
-        'experiments/judged', 'experiments/speed']),
+        'experiments/old_judged', 'experiments/judged', 'experiments/speed']),
     ('Library', ['hf/generate', 'hf/lm_eval', 'cli/app', 'cli/generate', 'cli/solve', 'cli/compare',
         'cli/experiments', 'cli/training', 'cli/info']),
     ('In practice', ['which_policy', 'when_it_helps', 'numbers', 'add_your_own', 'policy_template', 'glossary']),

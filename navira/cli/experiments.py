@@ -205,7 +205,7 @@ def report(
     import navira.experiments.report as f_report
     import navira.experiments.old_results as f_results
     from navira.experiments.old_results import Missing
-    import navira.experiments.judged     # noqa: F401  adds its table and figure
+    import navira.experiments.old_judged     # noqa: F401  adds its table and figure
     try: results = f_results.read(st, **read)
     except Missing as e: raise ValueError(e) from None
     printed = everything or not f_report.of_paper(results)
@@ -233,9 +233,9 @@ def judge(
     dry_run: Annotated[bool, typer.Option('--dry-run', help=_COUNT)] = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
-    import navira.experiments.judged as j_judged
+    import navira.experiments.old_judged as j_judged
     from navira.evaluation.judge import prompt, Server
-    from navira.experiments.judged import cases, seen_by, table3
+    from navira.experiments.old_judged import cases, seen_by, table3
     from navira.experiments.old_results import Missing, read
     from navira.base.tables import terminal
     st = _named(store, folder)

@@ -33,7 +33,7 @@ __all__ = ['RUNS', 'TABLES', 'IDENTITY', 'write_table', 'read_table', 'Store', '
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
-TABLES = ('samples', 'metrics', 'sets', 'features')
+TABLES = ('samples', 'metrics', 'sets', 'features', 'verdicts')
 
 def write_table(path: Path, table: pa.Table) -> None:
     "Write a Parquet file, whole or not at all. OSError where the disk is full or the folder cannot be written."
