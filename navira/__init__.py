@@ -8,8 +8,8 @@ _home = {'load': 'models.load', 'save': 'models.load', 'Policy': 'core', 'sample
 
 if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
     from . import schedules as schedules
-    from .models.loading import load as load
-    from .models.loading import save as save
+    from .models.load import load as load
+    from .models.load import save as save
     from .models.transformers import wrap as wrap
     from .evaluation.diversity import entropy as entropy
     from .evaluation.perplexity import perplexity as perplexity
@@ -28,7 +28,7 @@ else:
         from importlib import import_module
         if name in _home:
             if _home[name] in ('registry', 'sampling', 'filling', 'chatting'): import_module('navira.peers')     # policies register themselves
-            return import_module('navira.registry').documented(getattr(import_module(f'navira.{_home[name]}'), name))     # `help` sees its parameters
+            return getattr(import_module(f'navira.{_home[name]}'), name)
         if name == 'schedules': return import_module('navira.schedules')
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
