@@ -4,13 +4,11 @@
 
 # %% ../nbs/07_sampling.ipynb #7b1f7371
 from __future__ import annotations
-import difflib
 import inspect
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -47,12 +45,13 @@ def check_budget(
 def n_steps(
     policy: Policy,
     budget: int, # forward passes
-    n_free: Tensor | None = None, # [n] int64: free positions of each sample; some policies need them
+    n_free: Tensor | None = None, # [n] int64: free positions of each sample; some policies need it
 ) -> int: # T
     "How many steps the policy takes: for most, the largest number whose passes fit the budget."
     budget = check_budget(policy, budget)
     if n_free is None and policy.steps is not by_budget:
-        raise ValueError('n_free=None: the steps of this policy depend on how many positions are free')
+        raise ValueError('n_free=None: the steps of this policy depend on '
+                         'how many positions are free')
     T = policy.steps(policy, budget, torch.empty(0) if n_free is None else n_free)
     return check_int(f'steps: {name_of(policy.steps)} gave T', T, 1)
 
@@ -75,7 +74,7 @@ def states(
     x: Tensor, # [B, L] int64 ids, `mask_id` where free
     T: int, # steps
     noise: Noise,
-    fixed: Tensor | None = None, # [B, L] bool: positions that stay as they are; None: those without a mask
+    fixed: Tensor | None = None, # [B, L] bool: what stays as it is; None: all but masks
     ends: Sequence[int] = (), # token ids that end a text
     watch: Callable = lambda *_: None, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
@@ -106,7 +105,8 @@ def block_steps(
     if budget < least:
         longer = -(-int(free.sum(1).max()) // (budget * n // least))
         raise ValueError(f'budget={budget}: {n} blocks of {length} positions need at least {least} '
-                         f'forward passes; expected that many, or a block_length of at least {longer}')
+                         'forward passes; expected that many, '
+                         f'or a block_length of at least {longer}')
     if n == 1: return [n_steps(policy, budget, free.sum(1))]
     steps = budget // policy.passes
     shares = [steps * (b + 1) // n - steps * b // n for b in range(n)]
@@ -116,7 +116,7 @@ def block_steps(
 _R = TypeVar('_R')
 
 def _as_many_as_fit(
-    run: Callable[[Tensor], _R], # on a batch of rows; torch.OutOfMemoryError where they are too many
+    run: Callable[[Tensor], _R], # on a batch of rows; torch.OutOfMemoryError for too many
     rows: Tensor, # [n]
 ) -> list[_R]: # of what `run` returns, in order
     "`run` on all rows at once, or on batches of half of them, a quarter, ..., the first that fits."
@@ -151,14 +151,16 @@ class _Run:
     @property
     def device(self) -> torch.device: return torch.device(getattr(self.model, 'device', 'cpu'))
 
-    def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]: # tokens, passes run
+    def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
+        "Tokens [n, L], passes run [n], and the trace."
         lengths = (self.x >= 0).sum(1)
         if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
             groups = [lengths.argsort(stable=True)]     # near ones together
         else: groups = [(lengths == n).nonzero()[:, 0] for n in lengths.unique()]
         tokens, ran, traces = zip(*self.parts(groups, batch_size))
+        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
         order = torch.cat(groups).argsort()
-        return torch.cat(tokens)[order], torch.cat(ran)[order], Trace.cat(traces) if self.trace else None
+        return torch.cat(tokens)[order], torch.cat(ran)[order], trace
 
     def parts(self, groups: list[Tensor], batch_size: int | None) -> list: # what `batch` returns
         cpu = self.device.type == 'cpu'
@@ -180,38 +182,42 @@ class _Run:
         tokenizer = getattr(self.model, 'tokenizer', None)
         for b, T in enumerate(self.steps):
             fixed = ~(free & (block == b) & (x >= 0))
-            for st in states(self.policy, self.model, x, T, noise.after(made), fixed, self.ends, **watch):
+            for st in states(self.policy, self.model, x, T, noise.after(made), fixed, self.ends,
+                             **watch):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
                 self.progress(Partials(st, numbers.tolist(), not self.policy.revises, tokenizer,
                                        self.special[rows]))
             check_full(self.policy, st)
             x, ran, made = st.x, ran + st.n_forward.cpu(), made + T
-        return F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1), ran, record.trace() if self.trace else None
+        tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
+        return tokens, ran, record.trace() if self.trace else None
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
     left = int(st.masked.sum())
     if not left: return
-    raise ValueError(f'unmask: {name_of(policy.unmask)} left {left} masks in finished texts, after {st.n} '
-                     'steps; expected none, as with `TopK(random_order, n_unmask)`')
+    raise ValueError(f'unmask: {name_of(policy.unmask)} left {left} masks in finished texts, '
+                     f'after {st.n} steps; expected none, as with `TopK(random_order, n_unmask)`')
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
 def check_model(model) -> None:
     "ValueError for anything but a model of this library, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):
         name = '' if str(model) in ('embedded', '') else repr(str(model))
-        raise ValueError(f'model={str(model)!r}: expected a model, not its name; navira.load({name}) opens one')
+        raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
+                         f'navira.load({name}) opens one')
     kind = model if isinstance(model, type) else type(model)
     lacks = [a for a in ('__call__', 'mask_id', 'length') if getattr(model, a, None) is None]
     if not lacks and kind is not model: return
     wrong = f'has no {" and no ".join(lacks)}' if lacks else 'is a class, no object'
-    other = ', around a model of transformers too' if kind.__module__.startswith('transformers.') else ''
-    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} {wrong}; expected what navira.load gives, '
-                     f'or an object that maps ids [B, L] to a `Forward` and has `mask_id` and `length`{other}')
+    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} {wrong}; expected what '
+                     'navira.load gives, or an object that maps ids [B, L] to a `Forward` and '
+                     'has `mask_id` and `length`')
 
 def check_fits(model: Model, policy: Policy, length: int | None = None) -> None:
-    "ValueError if the policy needs a head that the model lacks, or a network of its own does not fit."
+    """ValueError if the policy needs a head that the model lacks, or a network of its own does
+    not fit."""
     policy.step.fits(model, length or model.length)
     if policy.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(NO_HEAD)
 
@@ -219,12 +225,13 @@ def without_end(model: Model) -> Model:
     "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
     ends = getattr(model, 'eos_ids', ())
     if not ends or not hasattr(model, 'suppressing'):
-        raise ValueError("eos='suppress': this model names no token that ends a text; expected 'cut' or 'keep'")
+        raise ValueError("eos='suppress': this model names no token that ends a text; expected "
+                         "'cut' or 'keep'")
     return model.suppressing(ends)
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
 def default_policy(model: Any) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
-    "What reads best (`which_policy`, \"The default\"), or LLaDA's policy if the model has no quality head."
+    "What reads best (`which_policy`), or LLaDA's policy if the model has no quality head."
     if getattr(model, 'quality', True) is None: return 'llada-low-confidence', {}
     return 'remdm-cap', dict(top_p=.5)
 
@@ -232,39 +239,29 @@ def choose(
     model: Model,
     policy: str | Policy | None, # None: the default
     hyper: dict[str, Any],
-    asked: Callable, # the function that a user called: one of its parameters may have been meant
+    asked: Callable, # the function that a user called: its parameters may have been meant
 ) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
-    "KeyError or ValueError for what is no policy, or for a hyper-parameter that it does not have."
+    "KeyError or ValueError for another policy or hyper-parameter, with the nearest."
     if policy is None:
         policy, usual = default_policy(model)
         hyper = usual | hyper
-    hyper = {k: v for k, v in hyper.items() if k != 'block_length' or v is not None}
-    own = [k for k, p in inspect.signature(asked).parameters.items() if p.default is not p.empty]
-    if isinstance(policy, Policy):
-        block_length = hyper.pop('block_length', None)
-        if not hyper: return policy, '', block_length
-        near = [m for k in hyper for m in difflib.get_close_matches(k, own, 1, .7)]
-        meant = f'did you mean {near[0]!r}? ' if near else ''
-        raise ValueError(f'{", ".join(hyper)}: {meant}hyper-parameters go with a name; a Policy has them already')
-    if not isinstance(policy, str):
+    named, known = isinstance(policy, str), {}
+    if named: known = parameters(policies()[check_choice('policy', policy, policies())])
+    elif not isinstance(policy, Policy):
         called = ', which this would give when called' if callable(policy) else ''
-        raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a Policy{called}")
-    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
-    known = parameters(policies()[check_choice('policy', policy, policies())])
-    block_length = None if 'block_length' in known else hyper.pop('block_length', None)
-    for k in hyper.keys() - known.keys():
-        if any(name.startswith(f'{k}_') for name in known): continue     # the registry names them all
-        check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
-    return named_policy(policy, **hyper), name, block_length
+        raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a "
+                         f"Policy{called}")
+    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())]) if named else ''
+    others = {k: v for k, v in hyper.items() if k in known or k != 'block_length'}
+    own = [k for k, p in inspect.signature(asked).parameters.items() if p.default is not p.empty]
+    if others and not named:
+        raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
+                         f'expected one of {", ".join(own)}')
+    for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
+    rule = named_policy(policy, **others) if named else policy
+    return rule, name, hyper.get('block_length') if 'block_length' not in known else None
 
 # %% ../nbs/07_sampling.ipynb #df7d0e29
-@contextmanager
-def _progress(asked: bool | Callable[[Partials], None] | None, total: int, name: str) -> Iterator[Callable]:
-    "What a run calls after each step of a batch."
-    if callable(asked): yield asked
-    else:
-        with progress_bar(total, name or 'sampling', show=asked) as bar: yield lambda texts: bar.update(len(texts))
-
 def _numbers(n: int | range | None) -> tuple[int | None, int]: # how many, the number of the first
     if not isinstance(n, range): return n, 0
     if n.step == 1 and 0 <= n.start and n.stop <= 2**63: return len(n), n.start
@@ -275,50 +272,55 @@ def _check_trace(x: Tensor, T: int) -> None:
     check_memory(len(x), x.shape[1], T)
     lengths = (x >= 0).sum(1)
     if lengths.min() == lengths.max(): return
-    raise ValueError(f'trace=True: the texts have {lengths.min()} to {lengths.max()} tokens, and a trace is of '
-                     'one length; sample them one by one, or give a length')
+    raise ValueError(f'trace=True: the texts have {lengths.min()} to {lengths.max()} tokens, and '
+                     'a trace is of one length; sample them one by one, or give a length')
 
 # %% ../nbs/07_sampling.ipynb #d7ae555e
 @torch.inference_mode()
 def sample(
-    model: Model, # from `navira.load`, or what maps ids [B, L] to a `Forward` and has `mask_id` and `length`
-    policy: str | Policy | None = None, # a name, or a `Policy`; None: what reads best, or LLaDA's without a head
+    model: Model, # from `navira.load`, or of your own: ids [B, L] -> `Forward`, `mask_id`, `length`
+    policy: str | Policy | None = None, # None: what reads best, or LLaDA's without a quality head
     budget: int = 128, # forward passes
-    n: int | range | None = None, # samples, or their numbers; None: one a prompt
+    n: int | range | None = None, # samples, or their numbers; None: one for each prompt
     seed: int = 0, # a sample's noise depends on (seed, its number), never on its batch
     length: int | None = None, # L; None: that of a text with blanks, else the model's
-    prompt: str | Sequence | Tensor | None = None, # a text or ids, or a list of one a sample; masks are blanks to fill
-    batch_size: int | None = None, # rows in work at a time; None: 32 on a CPU, elsewhere as many as fit
+    prompt: str | Sequence | Tensor | None = None, # a text or ids, or a list of one for each sample
+    batch_size: int | None = None, # rows at a time; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
-    progress: bool | Callable[[Partials], None] | None = None, # None: a bar if the run lasts; or a function
+    progress: bool | Callable[[Partials], None] | None = None, # None: a bar if the run lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
-    eos: Literal['cut', 'keep', 'suppress'] = 'cut', # of a text that has ended: drop what follows, keep it, never end
-    **hyper, # of a named policy; and `block_length`: write so many free positions at a time, left to right
+    eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
+    **hyper, # of a named policy; and `block_length`, the free positions of a block
 ) -> Samples:
-    """Sample from a masked diffusion model with any policy, within a budget of forward passes (Algorithm 2).
+    """Sample from a masked diffusion model with any policy, within a budget of forward passes
+    (Algorithm 2).
 
-    ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is the tokenizer's mask
-    token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may have any lengths. `n=range(32, 64)`
-    continues `n=32`.
+    ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is
+    the tokenizer's mask token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may
+    have any lengths. `n=range(32, 64)` continues `n=32`. Blocks are written from left to right.
 
-    A text ends with a token that the model names in `eos_ids`, if nothing was given after it. With blocks, and with
+    A text ends with a token that the model names in `eos_ids`, if nothing was given after it: 'cut'
+    drops what follows, 'keep' keeps it, 'suppress' never writes such a token. With blocks, and with
     policies that never remask, a text that has ended takes part in no further pass.
 
-    `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where several threads
-    call the model; a model without a `device` counts as on the CPU.
+    `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where
+    several threads call the model; a model without a `device` counts as on the CPU.
 
-    `progress=None` shows a bar in a terminal or a notebook once a run has lasted a second, True in any case and at
-    once. A function is called after each step of a batch, on a CPU by several threads, with its texts: `len` is their
-    number, and a loop gives a `Partial` of each: `sample`, the number of the text; `ids`, its tokens and masks;
-    `final`, how many of the first ids will not change; `str` of it is the text, masks as the tokenizer writes them."""
+    `progress=None` shows a bar once a run has lasted a second, True in any case and at once. A
+    function is called after each step of a batch, on a CPU by several threads, with its texts:
+    `len` is their number, and a loop gives a `Partial` of each: `sample`, the number of the text;
+    `ids`, its tokens and masks; `final`, how many of the first ids will not change; `str` of it is the
+    text, masks as the tokenizer writes them."""
     check_model(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of the texts of a step')
+        raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of '
+                         'the texts of a step')
     for k, v in dict(batch_size=batch_size, block_length=block_length).items():
         if v is not None: check_int(k, v, 1)
     seed, t0 = check_int('seed', seed, -2**63), time.perf_counter()
-    if check_choice('eos', eos, ('cut', 'keep', 'suppress')) == 'suppress': model = without_end(model)
+    check_choice('eos', eos, ('cut', 'keep', 'suppress'))
+    if eos == 'suppress': model = without_end(model)
     n, first = _numbers(n)
     x, special = start(model, n, length, prompt, max_new_tokens)
     check_fits(model, rule, x.shape[1])
@@ -327,9 +329,13 @@ def sample(
     T = sum(steps)
     if trace: _check_trace(x, T)
     ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
-    with _progress(progress, T * len(x), name) as tell:
-        run = _Run(model, rule, x, special, steps, block_length, seed, first, ends, trace, tell)
+    show = False if callable(progress) else progress
+    with progress_bar(T * len(x), name or 'sampling', show=show) as bar:
+        def tell(texts: Partials) -> None: bar.update(len(texts))
+        run = _Run(model, rule, x, special, steps, block_length, seed, first, ends, trace,
+                   progress if callable(progress) else tell)
         tokens, ran, traces = run(batch_size)
     charged = min(T * rule.passes, int(budget)) if rule.matched else T * rule.passes
-    return Samples(tokens, ran, T, int(budget), time.perf_counter() - t0, getattr(model, 'tokenizer', None), traces,
+    return Samples(tokens, ran, T, int(budget), time.perf_counter() - t0,
+                   getattr(model, 'tokenizer', None), traces,
                    name, seed, first, charged, given=(free.cumsum(1) == 0).sum(1), special=special)
