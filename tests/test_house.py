@@ -22,7 +22,7 @@ def cells(nb, kind=None):
 
 def source(c): return ''.join(c['source'])
 
-# --- settings, constraints --------------------------------------------------------------------------------------------
+# --- settings, constraints ---
 def test_the_version_is_one():
     import navira
     cff = yaml.safe_load((root/'CITATION.cff').read_text(encoding='utf-8'))
@@ -37,7 +37,7 @@ def test_constraints_are_exact_and_cover_what_is_required():
         for r in map(Requirement, value.split() if key.endswith('requirements') else []):
             assert r.specifier.contains(pins[canonicalize_name(r.name)]), r
 
-# --- the library ------------------------------------------------------------------------------------------------------
+# --- the library ---
 def imports(path):
     "Dotted names of what a module imports: `from ..base.files import x` as navira.base.files.x"
     package = path.relative_to(root).parent.parts
@@ -57,13 +57,15 @@ def rooms_in(path):
 def test_a_name_is_defined_once_and_no_development_tool_is_needed(name):
     body = ast.parse(modules[name].read_text(encoding='utf-8')).body
     defined = [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    assert len(defined) == len(set(defined)), 'a second one would replace the first, in every cell above it too'
+    assert len(defined) == len(set(defined)), 'the second replaces the first'
     tools = {Requirement(r).name for r in cfg['dev_requirements'].split()} - {'setuptools'}
     assert not {n.split('.')[0] for n in imports(modules[name])} & tools
 
 # Imports inside functions, or for type checkers alone, that close a circle; none may come to them.
-DEFERRED = {'training.pretraining': {'training.card'}, 'training.finetuning': {'training.card', 'training.critic'},
-            'experiments.old_store': {'experiments.old_run'}, 'experiments.old_results': {'experiments.readings'}}
+DEFERRED = {'training.pretraining': {'training.card'},
+            'training.finetuning': {'training.card', 'training.critic'},
+            'experiments.old_store': {'experiments.old_run'},
+            'experiments.old_results': {'experiments.readings'}}
 
 @pytest.mark.parametrize('name', above)
 def test_imports_point_only_to_rooms_above(name):
@@ -78,7 +80,7 @@ def test_every_module_has_a_notebook_and_every_notebook_its_place():
     chapters = [room for room in order.rooms() if room[0].isdigit()]
     assert chapters == sorted(chapters)
 
-# --- the notebooks ----------------------------------------------------------------------------------------------------
+# --- the notebooks ---
 @pytest.mark.parametrize('nb', order.notebooks(), ids=order.room_of)
 class TestNotebook:
     def test_opens_with_title_and_line_and_on_colab(self, nb):
@@ -88,7 +90,8 @@ class TestNotebook:
     def test_outputs_are_stored_no_cell_failed_and_no_path_is_of_a_machine(self, nb):
         outputs = [o for c in cells(nb, 'code') for o in c['outputs']]
         assert not [o['evalue'] for o in outputs if o['output_type'] == 'error']
-        runs = [c for c in cells(nb, 'code') if not re.search(r'^#\|\s*(eval:\s*false|hide)', source(c), re.M)]
+        runs = [c for c in cells(nb, 'code')
+                if not re.search(r'^#\|\s*(eval:\s*false|hide)', source(c), re.M)]
         assert outputs or not runs, f'run it: make notebooks NB=nbs/{order.room_of(nb)}.ipynb'
         text = '\n'.join(map(source, cells(nb))) + json.dumps(outputs)
         assert not re.findall(r'(?<![\w.])/(?:root|home|work|Users)/[\w./-]+', text)
@@ -100,11 +103,12 @@ class TestNotebook:
             kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source(c)).body}
             assert len(kinds) < 2, source(c)
 
-# --- what others read -------------------------------------------------------------------------------------------------
+# --- what others read ---
 @pytest.mark.parametrize('name', ['README.md', 'CONTRIBUTING.md'])
 def test_links_lead_somewhere_and_make_knows_its_targets(name):
     text = (root/name).read_text(encoding='utf-8')
-    assert not [l for l in re.findall(r'\]\((?![a-z]+:|#)([^)#\s]+)', text) if not (root/l).exists()]
+    assert not [l for l in re.findall(r'\]\((?![a-z]+:|#)([^)#\s]+)', text)
+                if not (root/l).exists()]
     targets = re.findall(r'^([a-z-]+):', (root/'Makefile').read_text(), re.M)
     assert set(re.findall(r'`make ([a-z-]+)', text)) <= set(targets)
     assert name != 'README.md' or len(text.split()) <= 600, 'read in one sitting'
@@ -114,7 +118,8 @@ def test_the_model_card_is_what_the_records_give(folder):
     from navira.training.card import model_card
     weights = root/'navira'/'weights'/folder
     card = (weights/'README.md').read_text(encoding='utf-8')
-    assert card == model_card(*(json.loads((weights/f).read_text()) for f in ('training.json', 'critic-training.json')))
+    assert card == model_card(*(json.loads((weights/f).read_text())
+                                for f in ('training.json', 'critic-training.json')))
     assert yaml.safe_load(card.split('---')[1])['license'] == 'apache-2.0'
 
 @pytest.mark.parametrize('folder', ['', 'sudoku'])
@@ -126,9 +131,10 @@ def test_the_embedded_heads_are_trained(folder):
     assert model.quality.output_layer.linear.weight.abs().max() > 0
     assert sum(p.numel() for p in model.parameters()) == sum(record['parameters'].values())
 
-# --- what is built ----------------------------------------------------------------------------------------------------
+# --- what is built ---
 def test_the_installed_wheel_brings_what_the_repository_has(tmp_path):
-    build = [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w', tmp_path, root]
+    build = [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w',
+             tmp_path, root]
     subprocess.run(build, check=True, capture_output=True)
     wheel = next(tmp_path.glob('*.whl'))
     with zipfile.ZipFile(wheel) as z:
@@ -137,7 +143,8 @@ def test_the_installed_wheel_brings_what_the_repository_has(tmp_path):
                 assert z.read(path.relative_to(root).as_posix()) == path.read_bytes(), path
         z.extractall(tmp_path/'site')
     code = 'import navira; print(navira.__file__, navira.load().length)'
-    python = [sys.executable, '-I', '-c', f'import sys; sys.path.insert(0, {str(tmp_path / "site")!r}); {code}']
+    python = [sys.executable, '-I', '-c',
+              f'import sys; sys.path.insert(0, {str(tmp_path / "site")!r}); {code}']
     r = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
     assert r.returncode == 0 and r.stdout.startswith(str(tmp_path)), r.stderr
 

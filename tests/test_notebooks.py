@@ -1,4 +1,5 @@
-"""Every notebook runs from a fresh process, without its `#| eval: false` and `#| slow` cells. Nothing is written."""
+"""Every notebook runs from a fresh process, without its `#| eval: false` and `#| slow` cells.
+Nothing is written."""
 import multiprocessing, os, sys
 from pathlib import Path
 import pytest
@@ -7,18 +8,22 @@ root = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(root/'tools'))
 import order
 
-# Imported once, in a process that the others are forked from: of this library nothing, so that a notebook which forgets
-# an import fails.
-OTHERS = ['torch', 'pandas', 'pyarrow.parquet', 'matplotlib.pyplot', 'seaborn', 'IPython', 'execnb.shell',
-          'nbdev.clean', 'nbdev.process', 'fastcore.test', 'transformers.modeling_utils', 'scipy.stats']
+# Imported once, in a process that the others are forked from: of this library nothing, so that a
+# notebook which forgets an import fails.
+OTHERS = ['torch', 'pandas', 'pyarrow.parquet', 'matplotlib.pyplot', 'seaborn', 'IPython',
+          'execnb.shell',
+          'nbdev.clean', 'nbdev.process', 'fastcore.test', 'transformers.modeling_utils',
+          'scipy.stats']
 
 @pytest.fixture(scope='module')
 def fresh():
-    "What starts processes that have these imported, and no backend chosen: a notebook draws inline."
+    """What starts processes that have these imported, and no backend chosen: a notebook draws
+    inline."""
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(OTHERS)
     backend = os.environ.pop('MPLBACKEND', None)
-    p = context.Process(target=os.getpid); p.start(); p.join()       # the server is there, with this environment
+    # the server is there, with this environment
+    p = context.Process(target=os.getpid); p.start(); p.join()
     yield context
     if backend is not None: os.environ['MPLBACKEND'] = backend
 

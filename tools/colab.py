@@ -2,7 +2,8 @@
 
     python tools/colab.py            # write them into notebooks that lack them
 
-Both come from settings.ini. Until the repository is public, its addresses there are placeholders and lead nowhere.
+Both come from settings.ini. Until the repository is public, its addresses there are placeholders
+and lead nowhere.
 """
 import json
 from order import nbs, notebooks
@@ -16,7 +17,8 @@ def opening(path, cfg):
     at = f"{cfg['user']}/{cfg['repo']}/blob/{cfg['branch']}/nbs/{path.relative_to(nbs).as_posix()}"
     badge = f'[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({COLAB}/github/{at})'
     return [dict(cell_type='markdown', id='colab-badge', metadata={}, source=[badge]),
-            dict(cell_type='code', execution_count=None, id='colab-install', metadata={}, outputs=[],
+            dict(cell_type='code', execution_count=None, id='colab-install', metadata={},
+                 outputs=[],
                  source=LINE.format(git_url=cfg['git_url']).splitlines(keepends=True))]
 
 if __name__ == '__main__':

@@ -2,7 +2,8 @@
 import ast, sys, tokenize
 from pathlib import Path
 
-PLAIN = tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
+PLAIN = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+         tokenize.ENDMARKER)
 COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 root = Path(__file__).resolve().parent.parent
@@ -23,16 +24,20 @@ def signs(node):
         yield from ['names in __all__'] * len(node.value.elts)
     if isinstance(node, ast.ImportFrom) and node.level:
         yield from ['private names imported' for a in node.names if a.name[0] == '_' != a.name[1]]
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ('getattr', 'hasattr'): yield 'getattr, hasattr'
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ('getattr', 'hasattr'):
+        yield 'getattr, hasattr'
     if isinstance(node, ast.NamedExpr): yield 'walruses'
-    if isinstance(node, FUNCTIONS) and node.end_lineno - node.lineno >= 40: yield 'functions over 40 lines'
+    if isinstance(node, FUNCTIONS) and node.end_lineno - node.lineno >= 40:
+        yield 'functions over 40 lines'
     if isinstance(node, COMPREHENSIONS):
         inner = sum(isinstance(n, COMPREHENSIONS) for n in ast.walk(node)) - 1
         if inner: yield 'comprehensions in others'
 
 def counts(folder):
-    names = ['tokens', 'names in __all__', 'private names imported', 'getattr, hasattr', 'lines over 100',
-             'comprehensions in others', 'walruses', 'modules over 350 lines', 'functions over 40 lines']
+    names = ['tokens', 'names in __all__', 'private names imported', 'getattr, hasattr',
+             'lines over 100',
+             'comprehensions in others', 'walruses', 'modules over 350 lines',
+             'functions over 40 lines']
     out = dict.fromkeys(names, 0)
     for path in (root/folder).rglob('*.py'):
         if path.name == '_modidx.py': continue
@@ -45,4 +50,5 @@ def counts(folder):
     return out
 
 if __name__ == '__main__':
-    for name, n in counts(sys.argv[1] if sys.argv[1:] else 'navira').items(): print(f'{n:9,}  {name}')
+    for name, n in counts(sys.argv[1] if sys.argv[1:] else 'navira').items():
+        print(f'{n:9,}  {name}')

@@ -1,4 +1,5 @@
-"""README.md from nbs/index.ipynb, its figures in docs_assets/readme. Reads stored outputs and runs nothing.
+"""README.md from nbs/index.ipynb, its figures in docs_assets/readme. Reads stored outputs and runs
+nothing.
 
     python tools/make_readme.py
 """
@@ -35,7 +36,8 @@ if __name__ == '__main__':
     cells = json.loads((nbs/'index.ipynb').read_text(encoding='utf-8'))['cells']
     parts = ['<!-- Made from nbs/index.ipynb by `make readme`: edit that, not this. -->',
              *(shown(c, pngs) for c in cells)]
-    (root/'README.md').write_text('\n\n'.join(p.strip('\n') for p in parts if p) + '\n', encoding='utf-8')
+    (root/'README.md').write_text('\n\n'.join(p.strip('\n') for p in parts if p) + '\n',
+                                  encoding='utf-8')
     shutil.rmtree(root/FIGURES, ignore_errors=True)
     (root/FIGURES).mkdir(parents=True)
     for name, png in pngs.items(): (root/FIGURES/name).write_bytes(png)

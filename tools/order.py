@@ -2,8 +2,9 @@
 
     python tools/order.py            # write nbs/sidebar.yml
 
-A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that each imports only from
-those above it (tests/test_house.py), each under the section of the sidebar that shows it. SIDEBAR orders the sections.
+A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that each
+imports only from those above it (tests/test_house.py), each under the section of the sidebar that
+shows it. SIDEBAR orders the sections.
 """
 import json, re, sys
 from pathlib import Path
@@ -11,46 +12,46 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 nbs = root/'nbs'
 
-SIDEBAR = ['The paper', 'Beyond the paper', 'In practice', 'Published policies', 'Models', 'Tasks', 'Training',
-           'Evaluation', 'Experiments', 'Library']
+SIDEBAR = ['The paper', 'Beyond the paper', 'In practice', 'Published policies',
+           'Models', 'Tasks', 'Training', 'Evaluation', 'Experiments', 'Library']
 
-ORDER = [
-    ('Library', ['base/checks', 'base/parallel', 'base/noise', 'base/files', 'base/progress', 'base/runs',
-        'base/stats', 'base/tables']),
-    ('The paper', ['01_masked_diffusion', 'joint', '02_policies', '03_prism', '04_decoupling',
-        '05_stochastic_remasking', '06_schedules']),
-    ('Models', ['models/layers', 'models/dit', 'models/checkpoints', 'models/sources', 'models/transformers',
-        'models/families', 'models/adapter', 'models/load', 'models/critic']),
-    ('Library', ['checked', 'registry', 'scores', 'replay', 'prompts', 'samples']),
-    ('The paper', ['07_sampling', 'step_figure']),
-    ('Library', ['exact', 'filling', 'chatting']),
-    ('Beyond the paper', ['ours/one_pass', 'ours/apart']),
-    ('Published policies', ['peers/blocks', 'peers/remdm', 'peers/confident', 'peers/orders', 'peers/adaptive',
-        'peers/shadow', 'peers/revisers', 'peers/editors', 'peers/mask_predict', 'peers/loops',
-        'peers/best_of', 'peers/gidd', 'peers/correctors', 'peers/critics', 'peers/survey']),
-    ('Tasks', ['tasks/sudoku']),
-    ('Training', ['training/data', 'training/grids', 'training/settings', 'training/runs', 'training/loop',
-        'training/objectives', 'training/bound', 'training/pretraining', 'training/quality',
-        'training/finetuning', 'training/card', 'training/adapting', 'training/critic']),
-    ('Evaluation', ['evaluation/references', 'evaluation/perplexity', 'evaluation/judge', 'evaluation/diversity',
-        'evaluation/mauve', 'evaluation/trajectories', 'evaluation/same_state', 'evaluation/landmarks']),
-    ('Tasks', ['tasks/infilling', 'tasks/task']),
-    ('Experiments', ['experiments/sweep', 'experiments/store', 'experiments/run', 'experiments/results',
-        'experiments/plots', 'experiments/study', 'experiments/paper', 'experiments/verdicts', 'experiments/equal',
-        'experiments/cells', 'experiments/old_sweep', 'experiments/old_store', 'experiments/old_run',
-        'experiments/samples', 'experiments/measure', 'experiments/costs', 'experiments/made_up', 'experiments/frames',
-        'experiments/old_results', 'experiments/style', 'experiments/figures', 'experiments/readings',
-        'experiments/claims', 'experiments/axes', 'experiments/success', 'experiments/worth',
-        'experiments/infilling', 'experiments/report',
-        'experiments/old_judged', 'experiments/judged', 'experiments/speed']),
-    ('Library', ['hf/generate', 'hf/lm_eval', 'cli/app', 'cli/generate', 'cli/solve', 'cli/compare',
-        'cli/experiments', 'cli/training', 'cli/info']),
-    ('In practice', ['which_policy', 'when_it_helps', 'numbers', 'add_your_own', 'policy_template', 'glossary']),
-]
+ORDER = """
+Library: base/checks base/parallel base/noise base/files base/progress base/runs base/stats
+    base/tables
+The paper: 01_masked_diffusion joint 02_policies 03_prism 04_decoupling 05_stochastic_remasking
+    06_schedules
+Models: models/layers models/dit models/checkpoints models/sources models/transformers
+    models/families models/adapter models/load models/critic
+Library: checked registry scores replay prompts samples
+The paper: 07_sampling step_figure
+Library: exact filling chatting
+Beyond the paper: ours/one_pass ours/apart
+Published policies: peers/blocks peers/remdm peers/confident peers/orders peers/adaptive
+    peers/shadow peers/revisers peers/editors peers/mask_predict peers/loops peers/best_of
+    peers/gidd peers/correctors peers/critics peers/survey
+Tasks: tasks/sudoku
+Training: training/data training/grids training/settings training/runs training/loop
+    training/objectives training/bound training/pretraining training/quality training/finetuning
+    training/card training/adapting training/critic
+Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
+    evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
+Tasks: tasks/infilling tasks/task
+Experiments: experiments/sweep experiments/store experiments/run experiments/results
+    experiments/plots experiments/study experiments/paper experiments/verdicts experiments/equal
+    experiments/cells experiments/old_sweep experiments/old_store experiments/old_run
+    experiments/samples experiments/measure experiments/costs experiments/made_up experiments/frames
+    experiments/old_results experiments/style experiments/figures experiments/readings
+    experiments/claims experiments/axes experiments/success experiments/worth experiments/infilling
+    experiments/report experiments/old_judged experiments/judged experiments/speed
+Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare cli/experiments
+    cli/training cli/info
+In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
+"""
 
 def rooms(*sections):
     "The rooms of these sections, or all; the lowest first."
-    return [room for section, listed in ORDER for room in listed if not sections or section in sections]
+    blocks = re.findall(r'^(\S[^:]*):(.*(?:\n .*)*)', ORDER, re.M)
+    return [room for name, text in blocks for room in text.split() if not sections or name in sections]
 
 def notebooks():
     "Paths of all notebooks, without hidden folders and what Jupyter leaves."

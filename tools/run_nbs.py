@@ -1,9 +1,11 @@
-"""Run notebooks as nbdev's directives say: `#| eval: false` cells never, `#| notest` and `#| slow` ones only if forced.
+"""Run notebooks as nbdev's directives say: `#| eval: false` cells never, `#| notest` and `#| slow`
+ones only if forced.
 
-    python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as readers see them
-    python tools/run_nbs.py --force slow nbs/training/pretraining.ipynb
-    python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it runs
-    python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs there
+    python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as
+    readers see them python tools/run_nbs.py --force slow nbs/training/pretraining.ipynb
+    python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it
+    runs python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs
+    there
 """
 import argparse, contextlib, re, sys, time
 from pathlib import Path
@@ -19,7 +21,8 @@ def skipped(cell, flags):
             or any(d in flags or re.match(r'eval:\s*false', d) for d in directives))
 
 def run(path, force=(), check=False, out=None):
-    "Run a notebook up to its first error. Unless `check`, write its outputs back, or to a copy in the folder `out`."
+    """Run a notebook up to its first error. Unless `check`, write its outputs back, or to a copy in
+    the folder `out`."""
     path = Path(path).resolve()
     nb, shell, cfg = read_nb(path), CaptureShell(path), get_config()
     skip = {c.id for c in nb.cells if skipped(c, set(cfg.tst_flags.split()) - set(force))}
@@ -38,9 +41,11 @@ def run(path, force=(), check=False, out=None):
     nbdev_clean.__wrapped__(fname=str(path))
 
 if __name__ == '__main__':
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('notebooks', nargs='+')
-    p.add_argument('--force', action='append', default=[], metavar='FLAG', help='run cells marked #| FLAG too')
+    p.add_argument('--force', action='append', default=[], metavar='FLAG',
+                   help='run cells marked #| FLAG too')
     p.add_argument('--check', action='store_true', help='write nothing')
     p.add_argument('--out', type=Path, metavar='FOLDER', help='write copies there')
     a = p.parse_args()

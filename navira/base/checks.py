@@ -44,7 +44,8 @@ def check_int(
     whole = isinstance(v, (int, float)) and not isinstance(v, bool) and v % 1 == 0
     most = f' and at most {high}' if whole and v > high else ''
     if not whole or not low <= v <= high:
-        raise ValueError(f'{name}={v!r}: {why or "expected"} a whole number of at least {low}{most}')
+        expected = f'{why or "expected"} a whole number of at least {low}{most}'
+        raise ValueError(f'{name}={v!r}: {expected}')
     return int(v)
 
 # %% ../../nbs/base/checks.ipynb #d5439fa1

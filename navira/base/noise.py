@@ -24,14 +24,16 @@ def philox(
     a, b, c, d = (torch.as_tensor(w, dtype=torch.int64) for w in counter)
     k, l = key
     for _ in range(10):
-        p, q = a * 0xD2511F53, c * 0xCD9E8D57          # wraps modulo 2^64: both halves are read as unsigned
+        # wraps modulo 2^64: both halves are read as unsigned
+        p, q = a * 0xD2511F53, c * 0xCD9E8D57
         a, b, c, d = (q >> 32) & _LOW ^ b ^ k, q & _LOW, (p >> 32) & _LOW ^ d ^ l, p & _LOW
         k, l = (k + 0x9E3779B9) & _LOW, (l + 0xBB67AE85) & _LOW
     return a, b, c, d
 
 # %% ../../nbs/base/noise.ipynb #d87edb3f
 class Noise:
-    "Counter-based uniforms: a function of (seed, sample, step, purpose, position), and of nothing else."
+    """Counter-based uniforms: a function of (seed, sample, step, purpose, position), and of nothing
+    else."""
     def __init__(self,
         seed: int, # any int
         samples: Tensor, # [B] int64: which samples the rows of the batch are
@@ -54,4 +56,5 @@ class Noise:
         word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), 'little')
         key = self.seed & _LOW, self.seed >> 32 & _LOW
         a, b, _, _ = philox((where[None], self.made + i, word, self.samples[:, None]), key)
-        return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52     # 52 bits: one half more still fits a float64
+        # 52 bits: one half more still fits a float64
+        return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52

@@ -22,15 +22,17 @@ def parallel_map(
     items: Iterable[_X], # what it is called with
     device: str | torch.device = 'cpu', # where `f` computes
     most: int | None = None, # at most so many at once; None: as many as PyTorch has threads
-    halt: Callable[[], None] = lambda: None, # called once no more results are wanted, so that a long `f` can stop early
+    halt: Callable[[], None] = lambda: None, # called at the end, so that a long `f` can stop early
 ) -> Iterator[_Y]: # f(item) for each, in order
-    "On a CPU `f` runs on several items at once, in threads that share PyTorch's own; elsewhere one after the other."
+    """On a CPU `f` runs on several items at once, in threads that share PyTorch's own; elsewhere
+    one after the other."""
     threads, todo = torch.get_num_threads(), list(items)
     workers = min(threads, len(todo), most or threads)
     if workers < 2 or torch.device(device).type != 'cpu': return map(f, todo)
     f = _in_modes_of_here(f)
     def results() -> Iterator[_Y]:
-        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads,
+                                  initargs=(threads // workers,))
         try: yield from pool.map(f, todo)
         finally:
             halt()
@@ -43,6 +45,6 @@ def _in_modes_of_here(f: Callable[[_X], _Y]) -> Callable[[_X], _Y]:
     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     auto, dtype = torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')
     def alike(item: _X) -> _Y:
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast('cpu', dtype, auto):
-            return f(item)
+        autocast = torch.autocast('cpu', dtype, auto)
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), autocast: return f(item)
     return alike

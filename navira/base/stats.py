@@ -24,10 +24,11 @@ def resamplings(
     n_boot: int=2000, # resamplings
     seed: int=0, # unequal seeds give independent resamplings
     paired: bool=False, # sample i has the same counts whatever n is
-) -> np.ndarray: # [1 + n_boot, n] float64, read-only: how often each sample counts; row 0 is the samples as they are
+) -> np.ndarray: # [1 + n_boot, n] float64: how often each sample counts; row 0 is all ones
     "The counts behind every bootstrap of the library."
     rng = np.random.default_rng(seed)
-    counts = rng.poisson(1., (n, n_boot)).T if paired else rng.multinomial(n, np.full(n, 1/n), size=n_boot)
+    counts = rng.poisson(1., (n, n_boot)).T if paired else rng.multinomial(n, np.full(n, 1/n),
+                                                                           size=n_boot)
     out = np.vstack([np.ones(n), counts])
     out.setflags(write=False)     # the cache shares it
     return out
@@ -40,7 +41,8 @@ def resampled(
     seed: int=0, # of the resampling
     paired: bool=True, # see `resamplings`
 ) -> np.ndarray: # [1 + n_boot]: the statistic of the samples as they are, then of each resampling
-    "A mean or a ratio of sums, resampled. With fewer than `FEW` judged samples the resamplings are NaN."
+    """A mean or a ratio of sums, resampled. With fewer than `FEW` judged samples the resamplings
+    are NaN."""
     v = np.asarray(values, dtype=np.float64)
     w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=np.float64)
     known, counts = ~np.isnan(v) & ~np.isnan(w), resamplings(len(v), n_boot, seed, paired)
@@ -56,7 +58,8 @@ def percentiles(
 ) -> tuple: # low, high; NaN for an end that the draws do not give
     "The percentile interval of resampled statistics."
     tails = (-np.inf, (1 - level)/2), (np.inf, (1 + level)/2)
-    ends = [np.quantile(np.where(np.isnan(draws), void, draws), q, method='nearest') for void, q in tails]
+    ends = [np.quantile(np.where(np.isnan(draws), void, draws), q, method='nearest') for void,
+            q in tails]
     return tuple(float(e) if np.isfinite(e) else math.nan for e in ends)
 
 # %% ../../nbs/base/stats.ipynb #70b64b15
@@ -74,14 +77,15 @@ def _studentised(v, w, level, counts):
     error, moved = np.sqrt((u*u).sum()) / w.sum(), counts @ u / total
     squares = counts @ (u*u) - 2*moved * (counts @ (u*w)) + moved**2 * (counts @ (w*w))
     t = np.where(moved == 0, 0, moved / (np.sqrt(np.maximum(squares, 0)) / total))
-    ends = np.quantile(np.where(np.isnan(t), 0, t), [(1 + level)/2, (1 - level)/2], method='nearest')
+    ends = np.quantile(np.where(np.isnan(t), 0, t), [(1 + level)/2, (1 - level)/2],
+                       method='nearest')
     n = len(v)
     last = student_t(level, n - 1) * (n/(n - 1))**.5
     return [value - error * (t if np.isfinite(t) else np.copysign(last, t)) for t in ends]
 
 def bootstrap(
     values, # [n] per-sample values, or sums if weights are given
-    weights=None, # [n] 0 where a sample does not count: sum(values) / sum(weights) is meant, else the mean
+    weights=None, # [n]: sum(values) / sum(weights) is meant; None: the mean
     f: Callable=lambda v: v, # increasing; applied to the statistic, e.g. np.exp
     level: float=.95, # probability inside
     n_boot: int=2000, # resamplings
@@ -113,7 +117,8 @@ class Ratio:
         return bootstrap(self.part, self.whole, level=level, n_boot=n_boot, seed=seed)
     def __float__(self): return self.value
     def __repr__(self):
-        return f'Ratio({self.value:.4g}{between(*self.interval(), ".4g")}, {len(self.part)} samples)'
+        interval = between(*self.interval(), '.4g')
+        return f'Ratio({self.value:.4g}{interval}, {len(self.part)} samples)'
 
 # %% ../../nbs/base/stats.ipynb #fa439126
 def wilson(

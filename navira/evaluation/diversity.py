@@ -55,12 +55,14 @@ def distinct(
     tokens, # [n, L] integer token ids, or n sequences of ids of any lengths
     n: int=2, # tokens in an n-gram
 ) -> float: # in (0, 1]
-    """Share of distinct n-grams among all n-grams of the set. Falls as the set grows: compare sets of equal size.
-    ValueError if no sample has n tokens."""
+    """Share of distinct n-grams among all n-grams of the set. Falls as the set grows: compare sets
+    of equal size. ValueError if no sample has n tokens."""
     rows, n = _rows(tokens), check_int('n', n, 1)
     seen = Counter[tuple]()
     for r in rows: seen.update(_ngrams(r.tolist(), n))
-    if not seen: raise ValueError(f'n={n}: the longest sample has {max(map(len, rows))} tokens, expected at least {n}')
+    if not seen:
+        raise ValueError(f'n={n}: the longest sample has {max(map(len, rows))} tokens, expected '
+                         f'at least {n}')
     return len(seen) / seen.total()
 
 # %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
@@ -93,16 +95,19 @@ def _brevity(lengths) -> list: # B of each sample
 
 # %% ../../nbs/evaluation/diversity.ipynb #c9e26ddb
 def self_bleu(
-    tokens, # [n, L] integer token ids, or n sequences of ids; n >= 2, each of at least `max_n` tokens
+    tokens, # [n, L] integer token ids, or n sequences of at least `max_n` ids; n >= 2
     max_n: int=4, # longest n-grams; orders 1 to max_n count alike
-    epsilon: float=.1, # matches that an order without any counts as: .1 is NLTK's method 1, 0 BLEU without smoothing
+    epsilon: float=.1, # matches of an order without any: .1 is NLTK's method 1, 0 is no smoothing
 ) -> float: # in [0, 1]
-    """Mean BLEU of each sample with all others as references: 1 if each says what another says, near 0 if they have
-    nothing in common. Rises with n: compare sets of equal size. ValueError for one sample, or one that is too short."""
+    """Mean BLEU of each sample with all others as references: 1 if each says what another says,
+    near 0 if they have nothing in common. Rises with n: compare sets of equal size. ValueError for
+    one sample, or one that is too short."""
     rows, n = [r.tolist() for r in _rows(tokens)], check_int('max_n', max_n, 1)
-    if len(rows) < 2: raise ValueError('1 sample: self-BLEU compares each with the others, expected at least 2')
+    if len(rows) < 2:
+        raise ValueError('1 sample: self-BLEU compares each with the others, expected at least 2')
     for i, r in enumerate(rows):
-        if len(r) < n: raise ValueError(f'max_n={n}: sample {i} has {len(r)} tokens, expected at least {n}')
+        if len(r) < n:
+            raise ValueError(f'max_n={n}: sample {i} has {len(r)} tokens, expected at least {n}')
     if not 0 <= epsilon < 1: raise ValueError(f'epsilon={epsilon}: expected a number in [0, 1)')
     p = np.array([_precisions(rows, k, epsilon) for k in range(1, n + 1)])
     bleu = p.prod(0)**(1/n) * _brevity([len(r) for r in rows])
@@ -123,7 +128,8 @@ def repetition(
     tokens, # [n, L] integer token ids, or n sequences of ids of any lengths
     n: int=1, # shortest n-gram that counts; a sample that repeats nothing as long has 0
 ) -> Tensor: # [n] float64, in [0, 1)
-    "Length of the longest n-gram that occurs at least twice in the sample (overlaps count), over the sample's length."
+    """Length of the longest n-gram that occurs at least twice in the sample (overlaps count), over
+    the sample's length."""
     rows, n = _rows(tokens), check_int('n', n, 1)
     longest = [_longest_repeat(r) for r in rows]
     shares = [k/len(r) if k >= n else 0. for k, r in zip(longest, rows, strict=True)]
@@ -150,19 +156,21 @@ class Grouped:
     def __float__(self): return self.value
     def __repr__(self):
         lo, hi = self.interval()
-        return f'Grouped({self.value:.4g} [{lo:.4g}, {hi:.4g}], {len(self.values)} groups of {self.size})'
+        groups = f'{len(self.values)} groups of {self.size}'
+        return f'Grouped({self.value:.4g} [{lo:.4g}, {hi:.4g}], {groups})'
 
 # %% ../../nbs/evaluation/diversity.ipynb #50a9108b
 def grouped(
     f: Callable, # a set metric: samples -> number
-    tokens, # n samples in the order of their numbers: [n, L] ids, a list of sequences, or [n, D] features for MAUVE
-    groups: int=10, # disjoint groups of n // groups samples each; the last n % groups samples are left out
+    tokens, # n samples in their order: [n, L] ids, a list of sequences, or [n, D] features
+    groups: int=10, # disjoint groups of n // groups samples; the last n % groups are left out
     level: float=.95, # probability inside the interval
 ) -> Grouped: # values, .value is their mean, .interval() Student's
     """A set metric with an interval, from disjoint groups of equal size.
     ValueError for fewer than 2 groups or fewer samples than groups."""
     groups, n = check_int('groups', groups, 2, 'an interval needs'), len(tokens)
-    if n < groups: raise ValueError(f'{n} samples in {groups} groups: expected at least one each, better ten')
+    if n < groups:
+        raise ValueError(f'{n} samples in {groups} groups: expected at least one each, better ten')
     if not 0 < level < 1: raise ValueError(f'level={level}: expected a probability in (0, 1)')
     size = n // groups
     values = [float(f(tokens[i*size:(i + 1)*size])) for i in range(groups)]

@@ -40,15 +40,18 @@ class Server:
 
     def __post_init__(self):
         if any(c in self.base_url for c in '@?#'):
-            raise ValueError('base_url holds a user, a password, a query (?...) or a fragment (#...): '
+            raise ValueError('base_url holds a user, a password, a query (?...) or a fragment (#): '
                              'expected an address without them; a key belongs in the environment')
         parts = urlsplit(self.base_url)
         if parts.scheme not in ('http', 'https') or not parts.hostname:
-            raise ValueError(f"base_url={self.base_url!r}: expected an address such as 'http://localhost:8000/v1'")
+            raise ValueError(f"base_url={self.base_url!r}: expected an address such as "
+                             "'http://localhost:8000/v1'")
         if not self.model: raise ValueError("model='': expected the name of a model on the server")
-        for name, low in dict(concurrency=1, retries=0, max_tokens=1).items(): check_int(name, getattr(self, name), low)
+        for name, low in dict(concurrency=1, retries=0, max_tokens=1).items():
+            check_int(name, getattr(self, name), low)
         if not 0 < self.timeout <= 86400:
-            raise ValueError(f'timeout={self.timeout}: expected seconds, more than 0 and at most 86400, a day')
+            raise ValueError(f'timeout={self.timeout}: expected seconds, more than 0 and at most '
+                             '86400, a day')
 
     @property
     def where(self) -> str: return f'{self.model!r} at {self.base_url}' # for messages
@@ -62,7 +65,8 @@ class Server:
                       timeout=self.timeout, max_retries=self.retries, http_client=web)
 
     def each(self, ask: Callable, items: Iterable) -> Iterator:
-        "ask(item) for each, in order, `concurrency` at a time. After an error or Ctrl-C no further one begins."
+        """ask(item) for each, in order, `concurrency` at a time. After an error or Ctrl-C no
+        further one begins."""
         with ThreadPool(self.concurrency) as pool: yield from pool.imap(ask, items)
 
 # %% ../../nbs/evaluation/judge.ipynb #15075d9a
@@ -96,7 +100,8 @@ def _explained(server: Server, error: Exception) -> Exception:
     return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: {message}')
 
 def requested(server: Server, request: Callable):
-    "What `request(client)` gives. KeyError or Refused where the server refuses, else ConnectionError."
+    """What `request(client)` gives. KeyError or Refused where the server refuses, else
+    ConnectionError."""
     client = server.client
     import openai
     try: return request(client)
@@ -113,19 +118,23 @@ def _from_echo(choice, ids):
     if len(answer['token_logprobs']) not in (n, n + 1): raise ValueError('wrong number of tokens')
     return answer['token_logprobs'][:n], answer.get('tokens', [None] * n)[:n]
 
-_forms = dict(prompt_logprobs=(dict(extra_body=dict(prompt_logprobs=1)), _from_prompt), # what to send, how to read it
+# what to send, how to read it
+_forms = dict(prompt_logprobs=(dict(extra_body=dict(prompt_logprobs=1)), _from_prompt),
               echo=(dict(echo=True, logprobs=1), _from_echo))
 
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
 def _same_words(tokenizer, ids, words):
-    "ValueError if the server reads our ids as other words, judged by those of ASCII letters or digits."
-    pairs = [(i, tokenizer.decode([i]).strip(), w.strip(' \u2581\u0120')) for i, w in zip(ids[:64], words)
-             if isinstance(w, str)]                                    # both signs stand for a space
+    """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
+    digits."""
+    signs = ' \u2581\u0120'     # both stand for a space
+    pairs = [(i, tokenizer.decode([i]).strip(), w.strip(signs))
+             for i, w in zip(ids[:64], words) if isinstance(w, str)]
     plain = [p for p in pairs if p[1].isascii() and p[1].isalnum()]
     other = [p for p in plain if p[1] != p[2]]
     if len(other) > len(plain) / 2:
         i, ours, theirs = other[0]
-        raise ValueError(f'the server has another tokenizer: token {i} is {theirs!r} there and {ours!r} here')
+        raise ValueError(f'the server has another tokenizer: token {i} is {theirs!r} there and '
+                         f'{ours!r} here')
 
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
 @dataclass(frozen=True, eq=False)
@@ -135,7 +144,7 @@ class Endpoint(Reader):
     tokenizer: Any = field(repr=False) # the model's tokenizer: ids are sent, not text
     eos: str = '<|endoftext|>' # what separates documents: one token of the vocabulary
     form: str = 'prompt_logprobs' # how to ask: 'prompt_logprobs' (vLLM) or 'echo'
-    limit: int | None = None # longest prompt in tokens: what the server takes, less the one it writes
+    limit: int | None = None # longest prompt in tokens: the server writes one more
 
     def __post_init__(self):
         super().__post_init__()
@@ -148,7 +157,7 @@ class Endpoint(Reader):
     def load(cls,
         base_url: str, # the server: 'http://localhost:8000/v1'
         model: str, # the model as the server calls it
-        tokenizer: Any = None, # its tokenizer: a folder, a Hub id or the tokenizer itself; None: the Hub id `model`
+        tokenizer: Any = None, # a folder, a Hub id or a tokenizer; None: the Hub id `model`
         eos: str | None = None, # document separator; None: as `load_reference` chooses it
         form: str = 'prompt_logprobs', # or 'echo'
         limit: int | None = None, # longest prompt
@@ -156,14 +165,16 @@ class Endpoint(Reader):
     ) -> Endpoint:
         name = model if tokenizer is None else tokenizer
         tok = from_name(str(name), tokenizer_of) if isinstance(name, (str, Path)) else name
-        return cls(Server(base_url, model, **kw), tok, separator_of(tok) if eos is None else eos, form, limit)
+        return cls(Server(base_url, model, **kw), tok, separator_of(tok) if eos is None else eos,
+                   form, limit)
 
     def nll(self, rows, where, batch_tokens=None, progress=None):
         "As `Reader` says. ValueError for an answer of another form, or from another tokenizer."
         ends = last_scored(where)
         def ask(i):
             logprobs = _logprobs(self, rows[i][:ends[i]].tolist())
-            return -torch.tensor([v for v, w in zip(logprobs, where[i].tolist()) if w], dtype=torch.float32)
+            return -torch.tensor([v for v, w in zip(logprobs, where[i].tolist()) if w],
+                                 dtype=torch.float32)
         todo, results, done = [i for i, n in enumerate(ends) if n], [torch.zeros(0)] * len(rows), 0
         for i, v in zip(todo, self.server.each(ask, todo), strict=True):
             results[i] = v
@@ -171,7 +182,7 @@ class Endpoint(Reader):
             if progress: progress(done, sum(ends))
         return results
 
-def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # a log-probability for each token but the first
+def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # one a token, None for the first
     server, (extra, read) = endpoint.server, _forms[endpoint.form]
     answer = requested(server, lambda client: client.completions.with_raw_response.create(
         model=server.model, prompt=ids, max_tokens=1, temperature=0., **extra)).http_response.text
@@ -181,12 +192,14 @@ def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # a log-probability f
     if logprobs is None:
         other = next(f for f in _forms if f != endpoint.form)
         raise ValueError(f'{server.where}: no log-probabilities of the prompt in the answer '
-                         f'{_clean(server, answer)!r}: expected {endpoint.form!r} for {len(ids)} tokens; '
+                         f'{_clean(server, answer)!r}: expected {endpoint.form!r} for '
+                         f'{len(ids)} tokens; '
                          f'does the server know form={other!r}?')
     _same_words(endpoint.tokenizer, ids, words)
     for v in logprobs[1:]:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:
-            raise ValueError(f'{server.where}: a log-probability is {v!r}: expected a number of at most 0')
+            raise ValueError(f'{server.where}: a log-probability is {v!r}: expected a number of '
+                             'at most 0')
     return logprobs
 
 # %% ../../nbs/evaluation/judge.ipynb #5c8c0d59
@@ -231,15 +244,18 @@ def marks(
 ) -> dict[str, float]: # of ASPECTS
     "The five marks of an answer. `Unreadable` or `OutOfRange` if it does not hold them."
     answer = answer or ''
-    if len(answer) > LONGEST: raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
+    if len(answer) > LONGEST:
+        raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
     fenced = re.fullmatch(r'\s*```(?:json)?\s*\n(.*)\n\s*```\s*', answer, re.S)
     try: values = json.loads(fenced[1] if fenced else answer)
     except (ValueError, RecursionError) as e: raise Unreadable(f'no JSON: {e}') from None
-    if not isinstance(values, dict) or set(values) != set(ASPECTS): raise Unreadable('not an object of the five marks')
+    if not isinstance(values, dict) or set(values) != set(ASPECTS):
+        raise Unreadable('not an object of the five marks')
     for k in ASPECTS:
         if type(values[k]) not in (int, float): raise Unreadable(f'{k} is not a number')
     for k in ASPECTS:
-        if not 1 <= values[k] <= 10: raise OutOfRange(f'{k}={str(values[k])[:20]}: a mark is between 1 and 10')
+        if not 1 <= values[k] <= 10:
+            raise OutOfRange(f'{k}={str(values[k])[:20]}: a mark is between 1 and 10')
     return {k: float(values[k]) for k in ASPECTS}
 
 # %% ../../nbs/evaluation/judge.ipynb #af74e74c
@@ -250,22 +266,24 @@ def _answer(server: Server, text: str) -> str | None:
         if i: time.sleep(min(30., .25 * 2**i))
         try:
             answer = requested(server, lambda client: client.chat.completions.create(
-                model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
+                model=server.model, messages=messages, temperature=0.,
+                max_tokens=server.max_tokens))
             content = answer.choices[0].message.content
             if content is None or isinstance(content, str): return content
             error = f'content is a {type(content).__name__}'
         except (Refused, KeyError): raise
         except (AttributeError, TypeError, IndexError, ValueError, RecursionError) as e:
             error = _clean(server, f'{type(e).__name__}: {e}')
-    raise ConnectionError(f'{server.where}: {server.retries + 1} answers that are none; the last: {error}')
+    raise ConnectionError(f'{server.where}: {server.retries + 1} answers that are none; the last: '
+                          f'{error}')
 
 # %% ../../nbs/evaluation/judge.ipynb #073a4e47
 def verdict(
     server: Server,
     text: str,
-) -> dict: # 'marks' or None; 'failed': why, or None; 'answer': its first characters; 'asked': how often
-    """Ask, and once more if the answer cannot be read. KeyError or ValueError where the server refuses for another
-    reason than this text, ConnectionError where it does not answer."""
+) -> dict: # 'marks' or None; 'failed': why, or None; 'answer', cut; 'asked': how often
+    """Ask, and once more if the answer cannot be read. KeyError or ValueError where the server
+    refuses for another reason than this text, ConnectionError where it does not answer."""
     asked = 0
     while True:
         asked += 1

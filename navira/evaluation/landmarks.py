@@ -24,7 +24,8 @@ _LANDMARKS = _here/'assets'/'landmarks.parquet'
 
 @dataclass(frozen=True, eq=False)
 class Landmark:
-    "Measurements of one kind of text that we know: windows of 128 tokens, judged by SmolLM2-135M-Instruct in float32."
+    """Measurements of one kind of text that we know: windows of 128 tokens, judged by
+    SmolLM2-135M-Instruct in float32."""
     perplexity: dict # rule for separators -> Perplexity
     entropy: np.ndarray # [n] float64 nats, of the embedded model's tokens
     repetition: np.ndarray # [n] float64
@@ -36,7 +37,8 @@ def _landmark(t, sets) -> Landmark: # from the rows of a table
     def column(c): return t[c].to_numpy().astype(float)
     def summed(c, rule): return torch.tensor(column(f'{c}_{rule}'))
     both = {r: Perplexity(summed('nll', r), summed('weight', r), 'smollm2', r) for r in eos_rules}
-    vectors = np.array(t['features'].to_pylist(), dtype=np.float16) if t['features'].null_count == 0 else None
+    vectors = np.array(t['features'].to_pylist(),
+                       dtype=np.float16) if t['features'].null_count == 0 else None
     return Landmark(both, column('entropy'), column('repetition'), vectors, sets)
 
 @lru_cache

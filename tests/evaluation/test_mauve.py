@@ -25,7 +25,8 @@ def test_mauve_is_called_with_real_text_first(monkeypatch):
     def compute(**kw):
         seen.update(kw)
         return types.SimpleNamespace(mauve=.25, mauve_star=.75)
-    monkeypatch.setitem(sys.modules, 'mauve', types.SimpleNamespace(compute_mauve=compute, __spec__=object()))
+    monkeypatch.setitem(sys.modules, 'mauve',
+                        types.SimpleNamespace(compute_mauve=compute, __spec__=object()))
     p, q = torch.zeros(4, 3), torch.ones(5, 3)
     assert mauve(p, q) == .25 and mauve(p, q, buckets=3, scaling=2., star=True, seed=7) == .75
     assert seen['p_features'].tolist() == p.tolist() and seen['q_features'].tolist() == q.tolist()
@@ -34,9 +35,12 @@ def test_mauve_is_called_with_real_text_first(monkeypatch):
 x = np.zeros((60, 3))
 
 @pytest.mark.parametrize('call, what', [
-    (lambda: mauve(x, x[:, :2]), 'features of 3 and 2'), (lambda: mauve(x, x + math.inf), 'not finite'),
-    (lambda: mauve(x, x, buckets=121), 'at most the 120'), (lambda: mauve(x, x, buckets=1), 'buckets=1'),
-    (lambda: grouped_mauve(x, x[:49]), 'at least 50'), (lambda: grouped_mauve(x[:9], x), 'at least 30')])
+    (lambda: mauve(x, x[:, :2]), 'features of 3 and 2'),
+    (lambda: mauve(x, x + math.inf), 'not finite'),
+    (lambda: mauve(x, x, buckets=121), 'at most the 120'),
+    (lambda: mauve(x, x, buckets=1), 'buckets=1'),
+    (lambda: grouped_mauve(x, x[:49]), 'at least 50'),
+    (lambda: grouped_mauve(x[:9], x), 'at least 30')])
 def test_mauve_says_what_is_wrong(call, what):
     with pytest.raises(ValueError, match=what): call()
 

