@@ -17,7 +17,9 @@ from toys import small_lm, Tiny
 
 BASES = 'backbone', 'prism', 'navira-onepass', 'mask-predict'
 
-def based(base): return policy(base, top_p=.9, **(dict(temperature=1.) if base == 'mask-predict' else {}))
+def based(base):
+    hot = dict(temperature=1.) if base == 'mask-predict' else {}
+    return policy(base, top_p=.9, **hot)
 
 class Renamed(Noise):
     "Numbers for other purposes"
@@ -25,10 +27,11 @@ class Renamed(Noise):
         super().__init__(seed, samples)
         self.draft = draft
     def uniform(self, i, purpose, length):
-        return super().uniform(i, f'{purpose}, draft {self.draft}' if self.draft else purpose, length)
+        if self.draft: purpose = f'{purpose}, draft {self.draft}'
+        return super().uniform(i, purpose, length)
 
 def one_by_one(model, base, n, rated, x, budget, seed):
-    "For each row its best drafts, several where they are tied, and all passes: written one after the other"
+    "For each row its best drafts, several if tied, and all passes: written one after the other"
     tokens, passes = [], []
     for b in range(len(x)):
         drafts, ran = [], 0
@@ -44,7 +47,8 @@ def one_by_one(model, base, n, rated, x, budget, seed):
     return tokens, passes
 
 @settings(max_examples=16)
-@given(hs.sampled_from(BASES), hs.integers(1, 4), hs.booleans(), hs.integers(0, 40), hs.integers(0, 7))
+@given(hs.sampled_from(BASES), hs.integers(1, 4), hs.booleans(), hs.integers(0, 40),
+       hs.integers(0, 7))
 def test_it_is_the_best_of_texts_written_one_by_one(base, n, rated, seed, more):
     model, x = Tiny(9, 6, seed=seed), torch.full((3, 9), 6)
     x[1, [0, 3]], x[2, 1:7] = 1, 2
@@ -58,7 +62,8 @@ def test_it_is_the_best_of_texts_written_one_by_one(base, n, rated, seed, more):
 def test_two_ratings_keep_different_texts():
     "Or the test above could not distinguish them"
     model, how = small_lm(3).double(), dict(n=40, seed=1, drafts=4)
-    kept = [sample(model, 'best-of', 4 * T, score=s, **how).tokens for T, s in ((6, 'confidence'), (7, 'quality'))]
+    kept = [sample(model, 'best-of', 24, score='confidence', **how).tokens,
+            sample(model, 'best-of', 28, score='quality', **how).tokens]
     first = sample(model, 'backbone', 6, 40, seed=1).tokens
     for a, b in itertools.combinations([*kept, first], 2): assert 8 < (a != b).any(1).sum() < 39
 
@@ -67,9 +72,10 @@ def test_two_ratings_keep_different_texts():
 def test_the_trace_has_the_first_draft_and_then_the_one_that_is_kept(base, score):
     model, x = Tiny(12, 6, seed=3), torch.full((5, 12), 6)
     x[:, [0, 7]] = 3
-    out = sample(model, 'best-of', 13, trace=True, batch_size=2, prompt=x, seed=3, base=base, drafts=3, score=score)
+    how = dict(prompt=x, seed=3, trace=True)
+    out = sample(model, 'best-of', 13, batch_size=2, base=base, drafts=3, score=score, **how)
     t, T = out.trace, out.n_steps
-    first = sample(model, based(base), T - (score == 'quality'), prompt=x, seed=3, trace=True).trace
+    first = sample(model, based(base), T - (score == 'quality'), **how).trace
     assert T == 4 and torch.equal(t.x[:T], first.x[:T]) and torch.equal(t.x[-1].long(), out.tokens)
     assert torch.equal(t.remasked[:T - 1], first.remasked[:T - 1])
     assert torch.equal(t.unmasked[:T - 1], first.unmasked[:T - 1])
@@ -81,26 +87,33 @@ def test_a_base_keeps_what_it_remembers():
     plain = Policy(unmask=TopK(random_order, n_unmask))
     class Counting(Step):
         def __call__(self, rule, st, model, watch):
-            had = st.memory.get('x', torch.zeros(len(st.x), 2, dtype=torch.long))       # a name that drafts have too
+            # a name that drafts have too
+            had = st.memory.get('x', torch.zeros(len(st.x), 2, dtype=torch.long))
             out = step(plain, st, model, watch)
-            return out.remember(x=had + torch.stack([out.x[:, 0], torch.ones_like(out.x[:, 0])], 1))
+            new = torch.stack([out.x[:, 0], torch.ones_like(out.x[:, 0])], 1)
+            return out.remember(x=had + new)
     act = BestOf(replace(plain, step=Counting()), 3, False)
     rule = replace(plain, cost=3, steps=act.steps, step=act)
-    st = run(rule, started(torch.full((2, 5), 4), 4, n_steps(rule, 12, torch.tensor([5, 5]))), Tiny(5, 4))
+    T = n_steps(rule, 12, torch.tensor([5, 5]))
+    st = run(rule, started(torch.full((2, 5), 4), 4, T), Tiny(5, 4))
     drafts = st.memory['draft its x']
-    assert drafts.shape == (2, 3, 2) and (drafts[..., 1] == 4).all() and drafts[..., 0].unique().numel() > 1
+    assert drafts.shape == (2, 3, 2) and (drafts[..., 1] == 4).all()
+    assert drafts[..., 0].unique().numel() > 1
 
 def test_blocks_keep_the_best_of_each():
-    model = Tiny(9, 5)
-    out = sample(model, 'best-of', 24, n=3, block_length=3, drafts=2, score='quality', seed=1, trace=True)
+    model, how = Tiny(9, 5), dict(block_length=3, score='quality')
+    out = sample(model, 'best-of', 24, 3, seed=1, drafts=2, trace=True, **how)
     assert out.n_steps == 12 and (out.n_forward == 24).all()
-    for b, x in enumerate(out.trace.x[4::4]): assert torch.equal(x[:, :3 * b + 3].long(), out.tokens[:, :3 * b + 3])
-    with says(ValueError, 'budget=15', '3 blocks of 3 positions need at least 18', 'block_length of at least 5'):
-        sample(model, 'best-of', 15, block_length=3, drafts=3, score='quality')
+    for b, x in enumerate(out.trace.x[4::4]):
+        end = 3 * b + 3
+        assert torch.equal(x[:, :end].long(), out.tokens[:, :end])
+    with says(ValueError, 'budget=15', '3 blocks of 3 positions need at least 18', 'at least 5'):
+        sample(model, 'best-of', 15, drafts=3, **how)
 
 def test_too_small_a_budget_is_refused_before_any_pass():
     model = Tiny(6, 4)
-    for kw, least in ((dict(), 4), (dict(score='quality'), 8), (dict(drafts=7, score='quality'), 14)):
+    rated = dict(score='quality')
+    for kw, least in (({}, 4), (rated, 8), (dict(rated, drafts=7), 14)):
         with says(ValueError, f'budget={least - 1}', f'at least {least}'):
             sample(model, 'best-of', least - 1, **kw)
         assert not model.rows

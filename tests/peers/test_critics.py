@@ -17,9 +17,10 @@ from helpers.peers import started
 from toys import critic_like, everywhere, pick, random_joint, small_lm, truncate
 
 def loop(model, critic, x, T, seed, masks_of, late=lambda i: True, P=.9):
-    "Fill everything, rate everything; before it is `late` MDLM. `masks_of(g, n, u, i)`: of n, best first, what stays"
+    "Fill and rate everything, `masks_of` says what becomes a mask; MDLM before it is `late`"
     M, (B, L) = model.mask_id, x.shape
-    free, N = [[j for j in range(L) if x[b, j] == M] for b in range(B)], Noise(seed, torch.arange(B))
+    free = [(row == M).nonzero()[:, 0].tolist() for row in x]
+    N = Noise(seed, torch.arange(B))
     for i in range(T):
         u = {k: N.uniform(i, k, L).tolist() for k in ('token', 'critic', 'flip', 'ties')}
         logits, y = everywhere(model, x)[0].double().softmax(-1), x.clone()
@@ -51,7 +52,8 @@ def test_token_critic_is_its_loop(T, noise):
     def masks_of(g, free, u, i, masked):
         if not masked: return []
         rate = {j: g[j] + noise * (1 - (i + 1) / T) * (u['critic'][j] - .5) for j in free}
-        return sorted(free, key=lambda j: (-rate[j], u['ties'][j]))[math.ceil(len(free) * (i + 1) / T):]
+        k = math.ceil(len(free) * (i + 1) / T)
+        return sorted(free, key=lambda j: (-rate[j], u['ties'][j]))[k:]
     expected = loop(lm, c, x, T, 3, masks_of)
     for batch in (1, 6):
         res = sample(lm, token_critic(c, noise), 2 * T, 6, 3, prompt=x, batch_size=batch)
@@ -74,12 +76,13 @@ def test_g_star_is_its_loop(T, t_on, tau):
         assert res.n_forward.max() <= rule.step.cost(T)
 
 def test_a_row_that_ran_ahead_is_remasked():
-    "The ancestral phase has filled all by chance; from the first late step on as many are masked as in other rows"
+    "The ancestral phase has filled all by chance; a late step masks as many as in other rows"
     lm = small_lm()
     c, full = critic_like(lm), torch.arange(24).view(2, 12) % 9
     s = replace(started(torch.full((2, 12), lm.mask_id), lm.mask_id, 8), x=full, i=5)
     after, q = step(g_star(c, 1., 0.), s, lm), c(full).quality()
-    assert (after.masked.sum(1) == 3).all() and after.n_forward.tolist() == [1, 1]       # the critic's only
+    assert (after.masked.sum(1) == 3).all()
+    assert after.n_forward.tolist() == [1, 1]              # the critic's only
     assert (q[after.masked].view(2, 3).amax(1) <= q[~after.masked].view(2, 9).amin(1)).all()
     score = lambda *_: q
     assert not Below(score, level(n_kept))(s, None, s.committed).any()
@@ -99,18 +102,22 @@ def test_a_critic_that_does_not_fit_is_refused_before_any_pass():
     lm, other, short = Seen(small_lm()), small_lm(vocab_size=13), small_lm(model_length=8)
     lm.config = lm.inner.config
     for make in (token_critic, g_star):
-        with pytest.raises(ValueError, match="vocabulary is 13, the model's 11"): sample(lm, make(Critic.of(other)), 4)
+        with pytest.raises(ValueError, match="vocabulary is 13, the model's 11"):
+            sample(lm, make(Critic.of(other)), 4)
         with pytest.raises(ValueError, match='rates 8 positions, and there are 12'):
             sample(lm, make(Critic.of(short)), 4)
     with pytest.raises(ValueError, match="mask id is 3, the model's 11"):
         CriticStep(random_joint(3, 3)).fits(random_joint(2, 11))
-    with pytest.raises(ValueError, match='budget=1'): sample(lm, token_critic(Critic.of(lm.inner)), 1)
+    with pytest.raises(ValueError, match='budget=1'):
+        sample(lm, token_critic(Critic.of(lm.inner)), 1)
     assert not lm.shown
 
 def test_a_critic_of_another_vocabulary(tmp_path):
-    "The same number of words is not the same words: the hash of the vocabulary travels with the critic"
+    "As many words need not be the same words: a critic has the hash of its vocabulary"
     from tokenizers import models, Tokenizer
-    def named(words): return Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[0]))
+    def named(words):
+        ids = {w: i for i, w in enumerate(words)}
+        return Tokenizer(models.WordLevel(ids, unk_token=words[0]))
     lm, other = small_lm(), small_lm()
     lm.tokenizer, other.tokenizer = named('abcdefghijk'), named('kjihgfedcba')
     Critic.of(lm).save(tmp_path)

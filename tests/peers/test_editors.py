@@ -9,8 +9,8 @@ from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw, run, started
 from toys import pick, truncate
 
-STRATEGIES = [(k, v) for k, vs in {'low-prob': (.1, .3, .6), 'take-over': (.5, .9), 'drop': (.02, .3)}.items()
-              for v in vs]
+STRATEGIES = [('low-prob', .1), ('low-prob', .3), ('low-prob', .6), ('take-over', .5),
+              ('take-over', .9), ('drop', .02), ('drop', .3)]
 
 # ---- block by block
 
@@ -70,7 +70,8 @@ def test_llada2_edit_is_the_public_loop(shape, length, post, theta, edit):
         tokens, passes = blockwise(model, x[b], length, theta, post, edit)
         assert torch.equal(out.tokens[b], tokens) and out.n_forward[b] == passes
 
-@given(shape, lengths, posts, thetas, hs.sampled_from(STRATEGIES), hs.integers(0, 3), hs.sampled_from([0., .25, .6]))
+@given(shape, lengths, posts, thetas, hs.sampled_from(STRATEGIES), hs.integers(0, 3),
+       hs.sampled_from([0., .25, .6]))
 def test_t2m_is_the_public_loop(shape, length, post, theta, sign, most, share):
     L, V, seed = shape
     model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
@@ -79,10 +80,12 @@ def test_t2m_is_the_public_loop(shape, length, post, theta, sign, most, share):
     out = sample(model, rule, budget, 3, seed, prompt=x)
     for b in range(3):
         tokens, passes = blockwise(model, x[b], length, theta, post, None, sign, most, share)
-        assert torch.equal(out.tokens[b], tokens) and out.n_forward[b] <= passes  # none to remask nothing
+        assert torch.equal(out.tokens[b], tokens)
+        assert out.n_forward[b] <= passes                   # none to remask nothing
 
-@given(hs.sampled_from([('llada2-edit', dict(editing_threshold=.4)), ('t2m', dict(remask_threshold=.3, ratio=1.))]),
-       shape, lengths, hs.integers(0, 12))
+rules = [('llada2-edit', dict(editing_threshold=.4)), ('t2m', dict(remask_threshold=.3, ratio=1.))]
+
+@given(hs.sampled_from(rules), shape, lengths, hs.integers(0, 12))
 def test_blocks_are_filled_in_turn_at_any_budget(rule, shape, length, more):
     (name, hyper), (L, V, seed) = rule, shape
     model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
@@ -95,7 +98,7 @@ def test_blocks_are_filled_in_turn_at_any_budget(rule, shape, length, more):
         size = length or len(free)
         for before, after in zip(out.trace.x[:-1, b], out.trace.x[1:, b]):
             blocks = {free.index(j) // size for j in (before != after).nonzero()[:, 0].tolist()}
-            assert len(blocks) <= 1                         # a step changes one block, all before it are full
+            assert len(blocks) <= 1             # a step changes one block, all before it are full
             for k in blocks:
                 assert k >= last and not (after[free[:k * size]] == V).any()
                 last = k
@@ -110,18 +113,10 @@ def test_a_short_last_block_does_not_cost_the_others_a_step(N, length):
         with pytest.raises(ValueError, match=f'{n} blocks need at least {n} steps'):
             sample(Raw(N, 4), name, n - 1, 5, block_length=length)
 
-def test_t2m_keeps_its_limits():
-    "A position is remasked at most so often, a pass remasks at most a share of the tokens, or one"
-    for most, ratio in ((1, .25), (3, .5), (2, 0.)):
-        hyper = dict(remask_threshold=.9, max_remasks=most, ratio=ratio, threshold=.3)
-        t = sample(Raw(12, 4, seed=5), 't2m', 90, 20, trace=True, **hyper).trace
-        limit = ((t.x[:-1] != 4).sum(2) * ratio).long().clamp(min=1)
-        assert t.remasked.sum(0).max() == most and (t.remasked.sum(2) <= limit).all()
-
 # ---- proseco
 
 def drafted(model, x, T, seed, times, every, P):
-    "The public loop with its argmax corrections, by positions: tokens, and passes that change something"
+    "The public loop with its argmax corrections, by positions: tokens, passes that change any"
     x, M, (B, L), N = x.clone(), model.mask_id, x.shape, Noise(seed, torch.arange(len(x)))
     free, passes = [[j for j in range(L) if x[b, j] == M] for b in range(B)], [0] * B
     for i in range(T):

@@ -14,7 +14,7 @@ from navira.sampling import sample
 from helpers.peers import Raw, state
 
 def written_out(model, st, steps, k, tau, patience):
-    "The authors' loop, a text at a time, with the draws of our noise: (texts after each step, passes)"
+    "The authors' loop, a text at a time, with our noise: (texts after each step, passes)"
     texts, passes = [], []
     for b in range(len(st.x)):
         free = ~st.fixed[b]
@@ -27,7 +27,8 @@ def written_out(model, st, steps, k, tau, patience):
                 now = replace(st[torch.arange(len(st.x)) == b], i=st.i + s)
                 new, q = drawer(temperature=tau)(logits, now.uniform('token')[where])
                 score, ties = q * (new != z[at]), now.uniform('ties')[where]
-                place = ranks(score[None], torch.ones(1, len(at), dtype=torch.bool), ties[None])[0]     # near-ties
+                every = torch.ones(1, len(at), dtype=torch.bool)
+                place = ranks(score[None], every, ties[None])[0]       # near-ties
                 y = z.clone()
                 y[at[place < k]] = new[place < k]
                 share = (y[at] == logits.argmax(-1)).double().mean().item()
@@ -43,13 +44,14 @@ def written_out(model, st, steps, k, tau, patience):
 @settings(max_examples=40)
 @given(hs.integers(0, 10**6), hs.integers(0, 3), hs.sampled_from([.1, .5, 1.]), hs.integers(0, 4))
 def test_it_is_the_authors_loop(seed, k, tau, patience):
-    "Raw logits and exact conditionals; texts with a prompt and without; the same texts and passes at every step"
+    "Raw logits and exact conditionals; texts with a prompt and without; at every step"
     for model, L in ((Raw(7, 5), 7), (random_joint(4, 3, seed % 7), 4)):
         g = torch.Generator().manual_seed(seed)
         x = torch.randint(0, model.mask_id, (3, L), generator=g)
         fixed = torch.rand(3, L, generator=g) < torch.tensor([[0.], [.4], [1.]])
         st = state(x, model.mask_id, 1, 99, seed=seed, fixed=fixed)
-        rule = policy('gidd-correct', loop_steps=98, n_replace=k, temperature=tau, patience=patience)
+        hyper = dict(n_replace=k, temperature=tau, patience=patience)
+        rule = policy('gidd-correct', loop_steps=98, **hyper)
         texts, passes = written_out(model, st, 8, k, tau, patience)
         for s in range(8):
             st = step(rule, st, model)
@@ -59,7 +61,8 @@ def test_it_is_the_authors_loop(seed, k, tau, patience):
 def test_a_network_with_time_conditioning_gets_t0_in_the_loop():
     model, seen = MaskedLM(replace(tiny_model().config, p_uniform=.2)).eval(), []
     with torch.no_grad():
-        for p in model.parameters(): p.copy_(.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+        for p in model.parameters():
+            p.normal_(std=.3, generator=torch.Generator().manual_seed(0))
     plain = model.forward
     model.forward = lambda x, time=None: seen.append((x, time)) or plain(x, time)
     sample(model, 'gidd-correct', 9, 3, length=8, loop_steps=5, t0=.05, temperature=1.)

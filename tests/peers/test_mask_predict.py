@@ -8,7 +8,7 @@ from navira.sampling import sample
 from toys import Tiny
 
 def loop(model, x, T, count, length, running, seed, temperature):
-    "Position by position: the ids and the number of passes; `count(n, S, i)` of n are masked again after step i of S"
+    "Ids and passes; `count(n, S, i)` of n are masked again after step i of S"
     x, M = x.clone(), model.mask_id
     free = [j for j in range(len(x)) if x[j] == M]
     length = length or len(free)

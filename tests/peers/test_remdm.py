@@ -1,4 +1,4 @@
-"""The ReMDM kernel family: rates by hand, legal grids, whole runs with a prompt, psi as the mixture that defines it."""
+"""The ReMDM kernel family: rates by hand, legal grids, runs with a prompt, psi as a mixture."""
 import math
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ from navira.sampling import sample
 from helpers.peers import Fixed, N, state
 from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted, random_joint
 
-KERNELS = ['mdlm', 'remdm-cap', 'remdm-rescale', 'remdm-switch', 'remdm-loop', 'forward-backward', 'dfm', 'psi']
 STRONG = {
-    'remdm-cap': dict(eta=.4), 'remdm-rescale': dict(eta=.5), 'remdm-switch': dict(eta=.4, t_switch=.7),
-    'remdm-loop': dict(eta=.1), 'dfm': dict(A=3.), 'psi': dict(kappa=.4, t_off=0.)}
+    'mdlm': {}, 'forward-backward': {}, 'remdm-cap': dict(eta=.4), 'remdm-rescale': dict(eta=.5),
+    'remdm-switch': dict(eta=.4, t_switch=.7), 'remdm-loop': dict(eta=.1), 'dfm': dict(A=3.),
+    'psi': dict(kappa=.4, t_off=0.)}
 
 # ---- Rates
 
@@ -62,11 +62,11 @@ def test_rates_are_the_papers(name, etas, steps):
         rate = policy(name, **{} if eta is None else dict(eta=eta)).steps
         for i, T in steps: assert rate.at(i, T) == pytest.approx(by_hand(name, i, T, eta), abs=1e-9)
 
-@pytest.mark.parametrize('name', KERNELS)
+@pytest.mark.parametrize('name', STRONG)
 @pytest.mark.parametrize('T', [1, 2, 5, 64])
 def test_every_step_keeps_the_share_of_clean_tokens(name, T):
-    "(1 - sigma) alpha_t + (1 - alpha_t) rho = alpha_s, with legal rates; the last step fills all, in floats too"
-    rate = kernel().steps if name == 'mdlm' else policy(name, **STRONG.get(name, {})).steps
+    "(1 - sigma) alpha_t + (1 - alpha_t) rho = alpha_s; the last step fills all, in floats too"
+    rate = kernel().steps if name == 'mdlm' else policy(name, **STRONG[name]).steps
     g = rate.grid
     assert g(0, T) == 0 and g(T, T) == 1
     for i in range(T):
@@ -84,7 +84,8 @@ def test_no_setting_is_illegal(a, b, c, T):
         top = min(1., (1 - c) / c)
         rules.append(policy('remdm-loop', eta=top, t_on=max(a, b), t_off=min(a, b), alpha_on=c))
         g = loop_grid(max(a, b), min(a, b), c)
-        assert g(0, T) == 0 and g(T, T) == 1 and all(g(i, T) <= g(i + 1, T) + 1e-15 for i in range(T))
+        assert g(0, T) == 0 and g(T, T) == 1
+        assert all(g(i, T) <= g(i + 1, T) + 1e-15 for i in range(T))
     for rule in rules: assert rule.steps(rule, T, None) == T
 
 @given(hs.floats(0, 40), hs.integers(1, 90))
@@ -96,13 +97,7 @@ def test_dfm_fits_its_budget_without_a_cap(A, n):
         assert a <= b
         if 0 < a and b < 1: assert A * (a * (1 - a)) ** .25 * (b - a) / a <= sigma_max(a, b) + 1e-9
 
-def test_switch_is_inclusive_and_counts_before_the_step():
-    for T in (10, 64, 100):
-        for k in range(1, T):
-            sigma = policy('remdm-switch', t_switch=k / T, eta=.01).steps   # 1 - .7 is above .3 in floats
-            assert [sigma.at(i, T)[0] > 0 for i in range(T - 1)] == [T - i <= k for i in range(T - 1)]
-
-@pytest.mark.parametrize('sigma, i', [(lambda a, b: .2, 8), (lambda a, b: -.1, 0), (lambda a, b: math.nan, 0)])
+@pytest.mark.parametrize('sigma, i', [(.2, 8), (-.1, 0), (math.nan, 0)])
 def test_an_illegal_sigma_is_found_before_any_pass(sigma, i):
     model = Tiny(5, 3)
     with pytest.raises(ValueError, match=rf'at step {i} of 10'): sample(model, kernel(sigma), 10, 2)
@@ -115,7 +110,8 @@ def moves(v, M, s, r, p):
     return {M: s, v: 1 - s} if v != M else {M: 1 - r, **{u: r * p[u].item() for u in range(M)}}
 
 @pytest.mark.parametrize('name, hyper', [
-    ('remdm-loop', dict(eta=.1, t_on=.7, t_off=.3)), ('forward-backward', {}), ('mdlm', dict(schedule='cosine'))])
+    ('remdm-loop', dict(eta=.1, t_on=.7, t_off=.3)), ('forward-backward', {}),
+    ('mdlm', dict(schedule='cosine'))])
 def test_a_whole_run_with_a_prompt_has_the_distribution_of_its_matrix(name, hyper):
     "L = 3, one position given: the chain over the other two, by hand from alpha's only"
     model, T = random_joint(3, 2, seed=5), 6
@@ -137,7 +133,7 @@ def test_a_whole_run_with_a_prompt_has_the_distribution_of_its_matrix(name, hype
     assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT
 
 def test_remasked_and_flipped_have_noise_of_their_own():
-    "With a second pass a remasked position is filled at once with rho; with shared noise it always would be"
+    "With a second pass a remasked position is filled at once with rho; with shared noise always"
     rule, i, T = policy('remdm-cap', eta=.4, top_p=1.), 3, 8
     s, r = rule.steps.at(i, T)
     st = state(torch.ones(200, dtype=torch.long), 2, i, T, 500)
@@ -157,7 +153,7 @@ def test_remasked_and_flipped_have_noise_of_their_own():
 
 @given(hs.floats(0, 1), hs.integers(1, 60), hs.data())
 def test_psi_is_the_mixture_that_it_is_defined_as(kappa, T, data):
-    "At a token and at a mask, from the two distributions over (0, 1, mask) with a prediction (.7, .3)"
+    "At a token and at a mask, over (0, 1, mask), with a prediction (.7, .3)"
     i = data.draw(hs.integers(0, T - 1))
     a, b = i / T, (i + 1) / T
     sigma, rho = kernel(mixture(kappa)).steps.at(i, T)
@@ -181,7 +177,8 @@ def test_psi_corrects_only_in_its_window(u, v, kappa, T):
 
 def test_a_kappa_that_is_no_share_is_refused_before_a_pass():
     model = Tiny(6, 3)
-    with pytest.raises(ValueError, match='kappa=2.0'): sample(model, 'psi', 4, 1, kappa=lambda a_t, a_s: 2.)
+    with pytest.raises(ValueError, match='kappa=2.0'):
+        sample(model, 'psi', 4, 1, kappa=lambda a_t, a_s: 2.)
     for hyper in (dict(t_on=.2, t_off=.3), dict(t_on=1.2)):
         with pytest.raises(ValueError, match='t_off='): policy('psi', **hyper)
     assert not model.rows

@@ -1,4 +1,4 @@
-"""P2, RemeDi, MGDM, entropy and margin: against loops over rows and positions; the certain mask; the flag."""
+"""P2, RemeDi, MGDM, entropy and margin: against loops over positions; a certain mask; the flag."""
 import math
 from dataclasses import replace
 
@@ -16,19 +16,21 @@ from navira.scores import log_probability, over
 from helpers.peers import everywhere, prompts, Raw, state
 
 def planned(model, x, T, seed, hyper, length=None, count=n_committed):
-    "One row of P2 and RemeDi: candidates at masks, all free positions of the block ranked, the best stay"
+    "One row of P2 and RemeDi: candidates at masks, all of the block ranked, the best stay"
     x, M, N = x.clone(), model.mask_id, Noise(seed, torch.tensor([0]))
     free, draw = [j for j in range(len(x)) if x[j] == M], drawer(hyper['temperature'])
     length = length or len(free)
     n_blocks = len(free) // length
     for i in range(T):
         u = {k: N.uniform(i, k, len(x))[0] for k in ('token', 'ties')}
-        b = next((b for b in range(n_blocks) if (x[free[b * length:(b + 1) * length]] == M).any()), None)
-        if b is None: break
-        block, own = free[b * length:(b + 1) * length], i * n_blocks // T
+        masks = [k for k, j in enumerate(free) if x[j] == M]
+        if not masks: break
+        b, own = masks[0] // length, i * n_blocks // T
+        block = free[b * length:(b + 1) * length]
         first, end = -(-own * T // n_blocks), -(-(own + 1) * T // n_blocks)
         k = own * length + int(count(torch.tensor(length), i - first, end - first)) - b * length
-        logits, g = model(x[None]).logits(torch.ones(1, len(x), dtype=torch.bool)), model(x[None]).quality()[0]
+        p = model(x[None])
+        logits, g = p.logits(torch.ones(1, len(x), dtype=torch.bool)), p.quality()[0]
         tokens, _ = draw(logits, u['token'])
         y = torch.where(x == M, tokens, x)
         logp = logits.log_softmax(-1).gather(1, y[:, None])[:, 0].tolist()
@@ -40,7 +42,8 @@ def planned(model, x, T, seed, hyper, length=None, count=n_committed):
         for j in block: x[j] = y[j] if j in stay else M
     return x
 
-how = dict(temperature=hs.sampled_from([0., .5, 1.]), score=hs.sampled_from(['probability', 'head']))
+how = dict(temperature=hs.sampled_from([0., .5, 1.]),
+           score=hs.sampled_from(['probability', 'head']))
 
 @given(hs.integers(1, 8), hs.integers(2, 5), hs.integers(0, 2**40), hs.integers(1, 12),
        hs.fixed_dictionaries(dict(how, eta=hs.sampled_from([0., .5, 1., 7., 1e9]))))
@@ -49,8 +52,8 @@ def test_p2_is_its_loop(L, V, seed, T, hyper):
     out = sample(model, 'p2', T, 1, seed, prompt=x, **hyper)
     assert torch.equal(out.tokens[0], planned(model, x[0], T, seed, hyper))
 
-@given(hs.integers(2, 5), hs.integers(0, 2**40), hs.integers(0, 6), hs.sampled_from([None, 2, 3, 6]),
-       hs.fixed_dictionaries(how))
+@given(hs.integers(2, 5), hs.integers(0, 2**40), hs.integers(0, 6),
+       hs.sampled_from([None, 2, 3, 6]), hs.fixed_dictionaries(how))
 def test_remedi_is_its_loop(V, seed, more, length, hyper):
     model, x, T = Raw(8, V, seed=seed % 97), torch.full((1, 8), V), 6 // (length or 6) + more
     x[0, [2, 5]] = 0
@@ -71,7 +74,8 @@ class Copy(Forward):
         return p.log()[where]
 
 def test_a_certain_mask_does_not_win_a_tie_at_eta_0():
-    st, rule = state([[0, 2, 2, 2]], 2, 0, 4, 200), policy('p2', eta=0.)     # one is clean, one is to be
+    # one is clean, one is to be
+    st, rule = state([[0, 2, 2, 2]], 2, 0, 4, 200), policy('p2', eta=0.)
     assert (step(rule, st, Copy()).x[:, 0] == 0).all()
     def unclamped(st, p, where):             # naive: 0 at clean positions, ln p at masks
         rate = lambda logits, at: log_probability(logits, p.drawn(rule.draw, at)[0])
@@ -83,10 +87,11 @@ def test_a_certain_mask_does_not_win_a_tie_at_eta_0():
 # ---- mgdm
 
 def transcribed(model, x, T, seed, noise):
-    "The public loop at argmax: a candidate everywhere, the floor(N t / T) lowest of score + noise are masked"
+    "The public loop at argmax: a candidate everywhere, the floor(N t / T) lowest are masked"
     x, fixed, M = x.clone(), x != model.mask_id, model.mask_id
     for i in range(T):
-        t, u = T - 1 - i, Noise(seed, torch.arange(len(x))).uniform(i, 'gumbel', x.shape[1]).tolist()
+        t, N = T - 1 - i, Noise(seed, torch.arange(len(x)))
+        u = N.uniform(i, 'gumbel', x.shape[1]).tolist()
         for b in range(len(x)):
             logp, new = everywhere(model, x[b]).log().max(-1)
             free = [j for j in range(x.shape[1]) if not fixed[b, j]]
@@ -95,11 +100,13 @@ def transcribed(model, x, T, seed, noise):
             x[b, sorted(free, key=rate.get)[:len(free) * t // T]] = M
     return x
 
-@given(hs.integers(1, 9), hs.integers(2, 5), hs.integers(1, 14), hs.integers(0, 2**40), hs.sampled_from([0., .5, 3.]))
+@given(hs.integers(1, 9), hs.integers(2, 5), hs.integers(1, 14), hs.integers(0, 2**40),
+       hs.sampled_from([0., .5, 3.]))
 def test_mgdm_is_the_public_loop(L, V, T, seed, noise):
     model, x = Raw(L, V, seed=seed % 97), prompts(L, V, seed)
     out = sample(model, 'mgdm', T, 3, seed, prompt=x, noise=noise)
-    assert torch.equal(out.tokens, transcribed(model, x, T, seed, noise)) and (out.n_forward == T).all()
+    assert torch.equal(out.tokens, transcribed(model, x, T, seed, noise))
+    assert (out.n_forward == T).all()
 
 # ---- entropy and margin at clean positions
 
@@ -112,4 +119,5 @@ def test_the_flag_is_prism_or_navira_det_with_another_score(kind):
         out = sample(model, f'{kind}-remask', budget, 30, decoupled=decoupled, trace=True, **hyper)
         assert torch.equal(out.tokens, sample(model, rule, budget, 30).tokens)
         assert out.trace.remasked.any()
-        assert (out.trace.remasked & out.trace.unmasked).any() == decoupled    # at once by a second pass only
+        at_once = out.trace.remasked & out.trace.unmasked
+        assert at_once.any() == decoupled
