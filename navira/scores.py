@@ -39,7 +39,7 @@ def confidence(
     "Probability of the token that would be drawn at each mask."
     as_drawn = under == 'draw' or draw.as_given
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        def of_drawn(logits: Tensor, at: Tensor) -> Tensor:
+        def of_drawn(logits, at):
             token, q = p.drawn(draw, at)
             return q if as_drawn else probability(logits, token)
         return over(p, where, of_drawn)
@@ -57,7 +57,7 @@ def of_ranked(
 
 def margin(draw: drawer) -> Score:
     "p1 - p2 at each mask, plus 1, so that ties are found at the precision of the probabilities."
-    def lead(q: Tensor) -> Tensor: # [N, n] -> [N]
+    def lead(q): # [N, n] -> [N]
         second = q[:, 1] if q.shape[1] > 1 else 0       # 0: each nucleus has one token
         return 1 + q[:, 0] - second
     return of_ranked(draw, lead)

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_range, check_choice, check_int
+from ..base.checks import check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from navira.core import (
     Denoiser, finish, Pass, Policy, portions, random_order, ranks, reaches, Rule, Score, State,
@@ -21,7 +21,7 @@ from ..scores import confidence, margin, negentropy, of_ranked
 from .blocks import block_of, check_block, Within
 
 # %% auto #0
-__all__ = ['until_done', 'first_hitting', 'AtLeast', 'fast_dllm', 'klass', 'eb', 'When', 'dus']
+__all__ = ['until_done', 'first_hitting', 'AtLeast', 'fast_dllm', 'klass', 'eb', 'dus']
 
 # %% ../../nbs/peers/adaptive.ipynb #1f10e15d
 def until_done(policy: Policy, budget: int, n_free: Tensor) -> int: # T
@@ -203,7 +203,7 @@ def eb(
     "Entropy-bounded unmasking."
     gamma = check_range('gamma', gamma, '[0, inf]', 'nats that a step may lose')
     draw = drawer(temperature, top_p)
-    score = excess(sureness[check_choice('order', order, sureness)](draw), draw)
+    score = excess(sureness[order](draw), draw)
     rule = TopK(score, 1) if gamma == 0 else AtLeast(score, -gamma)
     return Policy(unmask=rule, draw=draw, steps=until_done, matched=False)
 
@@ -218,7 +218,7 @@ def dilated(
     while stride:
         strides.append(stride)
         stride //= base
-    def level(j: int) -> int:
+    def level(j):
         return next((r for r, s in enumerate(strides) if j % s == 0), len(strides))
     levels = [level(j) for j in range(length)]
     last = max(levels)
@@ -227,29 +227,12 @@ def dilated(
 
 # %% ../../nbs/peers/adaptive.ipynb #4374f4ea
 @dataclass(frozen=True)
-class When:
-    "What is due and has a score that reaches `threshold`, or is at its last chance."
-    score: Score
-    due: Callable[[State], Tensor] # [B, L] first step at which a position may be filled
-    last: Callable[[State], Tensor] # [B, L] step from which it is filled whatever its score
-    threshold: float = 0.
-
-    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
-        return (eligible & (self.due(st) <= st.i)).any(1)
-
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        ok = eligible & (self.due(st) <= st.i)
-        late = self.last(st) <= st.i
-        early = ok & ~late
-        if not early.any(): return ok
-        return ok & (late | reaches(self.score(st, p, early), self.threshold))
-
-# %% ../../nbs/peers/adaptive.ipynb #d17a7ed0
-@dataclass(frozen=True)
 class Dilated:
-    "When the positions of a text are filled: block after block, each at the levels of `dilated`."
+    "Block after block, each at the levels of `dilated`; below `threshold` a position waits."
     length: int # free positions in a block
     levels: tuple[int, ...] # the level of each position of a block
+    score: Score
+    threshold: float
 
     @property
     def n(self) -> int: return max(self.levels) + 1     # levels of a block
@@ -264,6 +247,15 @@ class Dilated:
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return self.n * -(-int(n_free.max()) // self.length)
+
+    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
+        return (eligible & (self.due(st) <= st.i)).any(1)
+
+    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+        ok, late = eligible & (self.due(st) <= st.i), self.last(st) <= st.i
+        early = ok & ~late
+        if not early.any(): return ok
+        return ok & (late | reaches(self.score(st, p, early), self.threshold))
 
 # %% ../../nbs/peers/adaptive.ipynb #9d1be37d
 @register('dus', scores='nothing (position); a deferral looks at the drawn token',
@@ -285,6 +277,6 @@ def dus(
         raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; '
                          'base^skip is at most block_length')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 defers nothing')
-    levels = Dilated(length, tuple(dilated(length, base, skip)))
-    rule = When(confidence(draw), levels.due, levels.last, sure)
-    return Policy(unmask=rule, draw=draw, steps=levels.steps, matched=False)
+    levels = tuple(dilated(length, base, skip))
+    rule = Dilated(length, levels, confidence(draw), sure)
+    return Policy(unmask=rule, draw=draw, steps=rule.steps, matched=False)

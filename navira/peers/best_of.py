@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int
+from ..base.checks import check_int
 from ..base.noise import Noise
 from ..diffusion import tolerance
 from ..core import Denoiser, nothing, Pass, Policy, ranks, State, Step, step
@@ -146,10 +146,8 @@ def best_of(
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "Several texts by a rule, of which the best is kept."
-    check_choice('base', base, ('backbone', 'prism', 'navira-onepass', 'mask-predict'))
-    rated = check_choice('score', score, ('confidence', 'quality')) == 'quality'
     # mask-predict's own temperature, 0, would write one text n times
     hot = dict(temperature=1.) if base == 'mask-predict' else {}
     rule = policy(base, top_p=top_p, **hot)
-    act = BestOf(rule, check_int('drafts', drafts, 1, high=1024), rated)
+    act = BestOf(rule, check_int('drafts', drafts, 1, high=1024), score == 'quality')
     return replace(rule, cost=act.n * rule.passes, steps=act.steps, step=act)

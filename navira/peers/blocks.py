@@ -14,7 +14,7 @@ from ..base.checks import check_int
 from ..core import by_budget, Policy, rows_of, Rule, State, Pass
 
 # %% auto #0
-__all__ = ['block_of', 'block_in_work', 'Within', 'per_block', 'check_steps', 'in_blocks', 'check_division']
+__all__ = ['block_of', 'block_in_work', 'Within', 'per_block', 'in_blocks']
 
 # %% ../../nbs/peers/blocks.ipynb #07320341
 def block_of(
@@ -60,6 +60,7 @@ def per_block(
         return torch.minimum(b * length + within, N)
     return blocks
 
+# %% ../../nbs/peers/blocks.ipynb #f0157c95
 def check_steps(
     length: int | None, # free positions in a block
     n_free: Tensor, # [B]
@@ -71,15 +72,6 @@ def check_steps(
     raise ValueError(f'block_length={length}: {n} blocks need at least {n} steps, '
                      f'and the budget gives {T}')
 
-def in_blocks(
-    length: int | None, # free positions in a block
-) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
-    "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
-        if length is not None: check_division(length, n_free)
-        return check_steps(length, n_free, by_budget(policy, budget, n_free))
-    return steps
-
 def check_division(length: int, n_free: Tensor) -> None: # [B]
     "ValueError, with the nearest length that would do, unless blocks divide the free positions."
     for N in n_free.tolist():
@@ -88,6 +80,16 @@ def check_division(length: int, n_free: Tensor) -> None: # [B]
         near = min(divisors, key=lambda d: abs(d - length))
         raise ValueError(f'block_length={length}: does not divide the {N} free positions; '
                          f'the nearest that does is {near}')
+
+# %% ../../nbs/peers/blocks.ipynb #4202db76
+def in_blocks(
+    length: int | None, # free positions in a block
+) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
+    "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
+    def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
+        if length is not None: check_division(length, n_free)
+        return check_steps(length, n_free, by_budget(policy, budget, n_free))
+    return steps
 
 # %% ../../nbs/peers/blocks.ipynb #aaf1f27c
 def check_block(v: float | None) -> int | None:

@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice
 from ..diffusion import probability
 from ..core import evaluate, Pass, Policy, Schedule, Score, State
 from ..registry import grids, register
@@ -35,8 +34,7 @@ class Spread:
         if not ok.any(): return ok
         score = self.score(st, p, ok)
         ok = ok & ~score.isnan()
-        share = score.double().masked_fill(~ok, -torch.inf).softmax(1)
-        share = share.masked_fill(~ok, 0.)                 # a softmax over nothing is NaN
+        share = score.double().masked_fill(~ok, -torch.inf).softmax(1).nan_to_num(0.)   # no `ok`: NaN
         return st.uniform('remask') < evaluate(self.total, st)[:, None] * share
 
 # %% ../../nbs/peers/confident.ipynb #c2c3ba23
@@ -60,6 +58,5 @@ def remdm_conf(
 ) -> Policy:
     "ReMDM-conf: sigma spread over committed tokens by low confidence; masks filled as in MDLM."
     sigma, grid = tempered(eta, cap, t_switch), grids['linear']
-    score = confidences[check_choice('confidence', confidence, confidences)]
     total = lambda st: sigma(grid(st.i, st.n), grid(st.i + 1, st.n))
-    return replace(kernel(top_p=top_p), remask=Spread(score, total))
+    return replace(kernel(top_p=top_p), remask=Spread(confidences[confidence], total))

@@ -11,11 +11,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int, check_range
+from ..base.checks import check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from ..core import (
     by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
-    Rule, Score, State, Step, TopK, unmask_until)
+    Score, State, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
 from .orders import llada_counts
@@ -55,16 +55,14 @@ def informed_corrector(
     schedule: Literal['cosine', 'linear'] = 'cosine', # of the predictor
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
-    grid = grids[check_choice('schedule', schedule, grids)]
-    doubt = doubts[check_choice('score', score, doubts)]
+    grid = grids[schedule]
     def rate(st: State) -> float:
         T = st.n - 1                                       # predictor steps
         if st.i == T: return 1.
         return (grid(st.i + 1, T) - grid(st.i, T)) / (1 - grid(st.i, T))
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        return by_budget(policy, budget, n_free) + 1
-    return Policy(unmask=Flip(rate), remask=TopK(doubt, check_int('k', k, 0), tau), decoupled=True,
-                  draw=nucleus(top_p), steps=steps, step=Redraw())
+    return Policy(unmask=Flip(rate), remask=TopK(doubts[score], check_int('k', k, 0), tau),
+                  decoupled=True, draw=nucleus(top_p), step=Redraw(),
+                  steps=lambda *run: by_budget(*run) + 1)
 
 # %% ../../nbs/peers/correctors.ipynb #ed3015aa
 likeliest = drawer(0.)     # what a check writes, at any temperature of the draw
@@ -74,7 +72,7 @@ def brittle(
 ) -> Score: # of a pass over the text without the candidates
     "-ln p of the removed token, where another one is likeliest and likely enough; NaN elsewhere."
     def score(st: State, q: Pass, where: Tensor) -> Tensor: # [B, L]
-        def rate(logits: Tensor, at: Tensor) -> Tensor:
+        def rate(logits, at):
             new, sure = q.drawn(likeliest, at, 'check')
             kept = (new == st.x[at]) | ~reaches(sure, threshold)
             lost = -(probability(logits, st.x[at]) + 1e-10).log()      # the authors' floor
@@ -83,49 +81,33 @@ def brittle(
     return score
 
 # %% ../../nbs/peers/correctors.ipynb #747c1973
-def is_check(i: int, T: int, every: int) -> bool:
-    "Does step i of T check? (The first has nothing to check.)"
-    return every > 0 and i % every == 0 and max(T // 4, 1) <= i < 3 * T // 4
-
-def n_checks(T: int, every: int) -> int:
-    "How many of T steps do."
-    first, end = max(T // 4, 1), 3 * T // 4
-    return (end - 1) // every - (first - 1) // every if every and first < end else 0
+def checks(T: int, every: int) -> range:
+    "The steps of T that check; the first step has nothing to check."
+    if every == 0: return range(0)
+    first = max(T // 4, 1)
+    return range(-(-first // every) * every, 3 * T // 4, every)
 
 def with_checks(every: int) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
     "As many steps as the budget pays for, each check a pass."
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        return next(T for T in range(budget, 0, -1) if T + n_checks(T, every) <= budget)
+        return next(T for T in range(budget, 0, -1) if T + len(checks(T, every)) <= budget)
     return steps
 
 # %% ../../nbs/peers/correctors.ipynb #1dfbfe30
 n_filled = unmask_until(llada_counts)
 
 @dataclass(frozen=True)
-class Before:
-    "A rule, but not among the last `n` free positions."
-    n: int
-    rule: Rule
-
-    def among(self, st: State, eligible: Tensor) -> Tensor: # [B, L] bool
-        return eligible & ((~st.fixed).flip(1).cumsum(1).flip(1) > self.n)
-
-    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
-        return rows_of(self.rule, st, self.among(st, eligible))
-
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        return self.rule(st, p, self.among(st, eligible))
-
-@dataclass(frozen=True)
 class Checked(Step):
     "LLaDA's step; one more pass without what the remask rule picks replaces the worst of it."
     k: int # tokens replaced at most; never more than the step fills
     threshold: float # probability that a replacement must have
+    protect: int # last free positions, which are never checked
     in_place = True
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
-        C = pick(policy.remask, st, p, st.committed)
+        n_after = (~st.fixed).flip(1).cumsum(1).flip(1)    # free positions from here on
+        C = pick(policy.remask, st, p, st.committed & (n_after > self.protect))
         q = Pass(model, st.remask(C))
         at_most = lambda st: evaluate(n_filled, st).clamp(max=self.k)
         R = TopK(brittle(self.threshold), at_most)(st, q, C)
@@ -153,7 +135,7 @@ def core(
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
     draw = drawer(temperature, top_p)
     def candidates(st: State) -> Tensor: # [B]
-        return m * (evaluate(n_filled, st) > 0) * (k > 0 and is_check(st.i, st.n, every))
+        return m * (evaluate(n_filled, st) > 0) * (k > 0 and st.i in checks(st.n, every))
     return Policy(unmask=TopK(confidence(draw), n_filled), draw=draw, decoupled=None,
-                  remask=Before(protect, TopK(unsure['margin'], candidates)),
-                  steps=with_checks(every), step=Checked(k, sure))
+                  remask=TopK(unsure['margin'], candidates), steps=with_checks(every),
+                  step=Checked(k, sure, protect))

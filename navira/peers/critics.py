@@ -39,7 +39,7 @@ class Reviewed(Pass):
     "A pass whose qualities are a critic's, of the filled text; NaN in rows that need no ranking."
     def __init__(
         self, policy: Policy, st: State, model: Denoiser, critic: Denoiser,
-        level: Schedule = n_clean, # how many free positions are clean after the step
+        level: Schedule, # how many free positions are clean after the step
     ):
         k, has_mask = evaluate(level, st), st.masked.any(1)
         super().__init__(model, st, has_mask & (k > 0))
@@ -61,7 +61,7 @@ class Reviewed(Pass):
 class CriticStep(Step):
     "Predict with the denoiser, rate with a critic: for `Policy.step`."
     source: Path | Model # a critic: ids [B, L] -> a forward with `quality`; or its folder
-    level: Schedule = n_clean # how many free positions are clean after the step
+    level: Schedule # how many free positions are clean after the step
     ragged = False # a critic reads whole texts
 
     @functools.cached_property
@@ -121,7 +121,7 @@ def token_critic(
     "Token-Critic: fill everything, rate everything, keep the best."
     rate = trust(check_range('noise', noise, '[0, inf)', 'a width; 0 ranks by the critic only'))
     return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, n_clean), cost=2,
-                  draw=nucleus(top_p), step=CriticStep(source_of(critic)))
+                  draw=nucleus(top_p), step=CriticStep(source_of(critic), n_clean))
 
 # %% ../../nbs/peers/critics.ipynb #1ef1c906
 def n_kept(N: Tensor, i: int, T: int) -> Tensor:
@@ -147,12 +147,11 @@ def first_late(T: int, t_on: float) -> int: # the first step with t = 1 - i / T 
 @dataclass(frozen=True)
 class LateCriticStep(CriticStep):
     "The step of `early` while t is above t_on, then that of a critic."
-    early: Policy | None = None
-    t_on: float = 1.
+    early: Policy
+    t_on: float
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        if self.early is not None and st.i < first_late(st.n, self.t_on):
-            return step(self.early, st, model, watch)
+        if st.i < first_late(st.n, self.t_on): return step(self.early, st, model, watch)
         return super().__call__(policy, st, model, watch)
 
     def cost(self, T: int) -> int: # passes of a run

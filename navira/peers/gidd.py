@@ -63,9 +63,9 @@ class Correct(Step):
     def proposed(
         self, policy: Policy, st: State, p: Pass, where: Tensor
     ) -> tuple[Tensor, Tensor]: # where to write [B, L], the share of argmax tokens then [B]
-        def look(logits: Tensor, at: Tensor) -> Tensor: # 1: the draw is the argmax; 2: the token is
+        def look(logits, at): # 1: the draw is the argmax; 2: the token is
             top = logits.amax(-1) - tolerance(logits.dtype)
-            def is_top(token: Tensor) -> Tensor:
+            def is_top(token):
                 return (logits.gather(1, token[:, None])[:, 0] >= top).to(logits)
             return is_top(p.drawn(policy.draw, at)[0]) + 2 * is_top(st.x[at])
         tops = over(p, where, look).nan_to_num().long()

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int, check_range
+from ..base.checks import check_int, check_range
 from ..diffusion import drawer, nucleus
 from navira.core import (
     Denoiser, finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step,
@@ -70,8 +70,8 @@ def looping(
 def loop_step(score: str, R: int, top_p: float) -> Policy:
     "R tokens of a finished text are remasked and filled in; the learned score takes a pass more."
     scores = dict(random=random_choice, head=low_quality)
-    rate = scores[check_choice('score', score, scores)]
-    return Policy(unmask=TopK(random_order, math.inf), remask=TopK(rate, R), draw=nucleus(top_p),
+    remask = TopK(scores[score], R)
+    return Policy(unmask=TopK(random_order, math.inf), remask=remask, draw=nucleus(top_p),
                   decoupled=score == 'head', from_clean=score == 'random')
 
 @register('prism-loop', scores='as prism; in the loop nothing, or the quality', never='nothing',
@@ -142,8 +142,8 @@ def tolerator(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Tolerator: LLaDA's sampler, then as many passes that remask and rewrite a share of the text."
-    for name, share in dict(start=start, end=end).items():
-        check_range(name, share, '[0, 1]', 'a share')
+    check_range('start', start, '[0, 1]', 'a share')
+    check_range('end', end, '[0, 1]', 'a share')
     runs = None if patience is None else check_int('patience', patience, 1)
     heat = check_range('loop_temperature', loop_temperature, '[0, inf)', 'of the draw in the loop')
     loop, steps = looping(loop_steps, 1, 2)

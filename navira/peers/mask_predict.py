@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice
 from ..diffusion import drawer
 from ..core import Denoiser, Pass, Policy, random_order, State, Step, TopK
 from ..registry import register
@@ -59,7 +58,8 @@ class Recorded(Step):
         record = self.fold(st.memory.get('running', after.conf), after.conf)
         return after.remember(running=record)
 
-records: dict[str, Step] = dict(last=Step(), highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
+records: dict[str, Step] = dict(
+    last=Step(), highest=Recorded(torch.fmax), lowest=Recorded(torch.fmin))
 
 # %% ../../nbs/peers/mask_predict.ipynb #cdaf1826
 @dataclass(frozen=True)
@@ -87,10 +87,9 @@ def rcr(
 ) -> Policy:
     "Running confidence remasking: write everything, then mask the least confident again."
     length = check_block(block_length)
-    recorded = records[check_choice('running', running, records)]
     count = per_block(n_kept, length)
     def n_again(st: State) -> Tensor: # [B] what is written beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
     return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), from_clean=True,
                   draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length),
-                  step=recorded)
+                  step=records[running])

@@ -67,7 +67,7 @@ def tempered(
     check_range('eta', eta, '[0, 1]', 'a probability')
     check_range('cap', cap, '[0, 1]', 'a probability')
     check_range('t_switch', t_switch, '(0, 1]', 'a time; 1 remasks from the start')
-    def sigma(a_t: float, a_s: float) -> float:
+    def sigma(a_t, a_s):
         if 1 - a_t > t_switch + 1e-12: return 0.             # 1 - .7 is above .3 in floats
         return eta * min(cap, float(sigma_max(a_t, a_s)))
     return sigma
@@ -110,10 +110,10 @@ def remdm_switch(
 # %% ../../nbs/peers/remdm.ipynb #9fe11d4d
 def loop_grid(t_on: float, t_off: float, alpha_on: float) -> Grid:
     "Linear to alpha_on while t > t_on; there until t <= t_off; linear to 1."
-    def phases(n: int) -> tuple[int, int]: # steps before and after the loop
+    def phases(n): # steps before and after the loop
         after = max(n - math.ceil((1 - t_off) * n - 1e-9), 1)
         return min(max(math.ceil((1 - t_on) * n - 1e-9), 1), n - after), after
-    def alpha(i: int, n: int) -> float:
+    def alpha(i, n):
         before, after = phases(n)
         if i > n - after: return 1 - (1 - alpha_on) * (n - i) / after
         return alpha_on * min(i / before, 1.) if i else 0.   # exactly alpha_on all through the loop
@@ -144,7 +144,7 @@ def remdm_loop(
 # %% ../../nbs/peers/remdm.ipynb #5ed429e2
 def corrector(beta: Callable[[float], float]) -> Sigma: # alpha_t -> strength
     "beta times the forward noise that the step undoes, up to sigma_max."
-    def sigma(a_t: float, a_s: float) -> float:
+    def sigma(a_t, a_s):
         undone = beta(a_t) * (a_s - a_t) / a_t if a_t else 1.
         return min(undone, float(sigma_max(a_t, a_s)))
     return sigma
@@ -177,14 +177,12 @@ def dfm_times(
 def dfm_grid(A: float) -> Grid:
     "The longest run of at most n steps among those with nominal T in eighths; idle after it."
     @functools.cache
-    def alphas(n: int) -> list[float]:
+    def alphas(n):
         too_long = lambda k: len(dfm_times(A, k / 8, n)) > n + 1
         # a larger T takes more steps
         k = bisect.bisect_left(range(8, 8 * n + 1), True, key=too_long) + 7
         return [1 - t for t in dfm_times(A, max(k, 8) / 8, n)]
-    def alpha(i: int, n: int) -> float:
-        return alphas(n)[i] if i < len(alphas(n)) else 1.
-    return alpha
+    return lambda i, n: alphas(n)[i] if i < len(alphas(n)) else 1.
 
 # %% ../../nbs/peers/remdm.ipynb #b5580a2a
 @register('dfm', selects='each token with probability sigma', scores='nothing', never='nothing',
@@ -198,16 +196,14 @@ def dfm(
     return kernel(corrector(lambda a: A * (a * (1 - a)) ** .25), dfm_grid(A), top_p=top_p)
 
 # %% ../../nbs/peers/remdm.ipynb #0650deed
-Kappa = Callable[[float, float], float]    # alpha_t, alpha_s -> share of the posterior, in [0, 1]
-
 def mixture(
-    kappa: float | Kappa, # share of the posterior
+    kappa: float | Sigma, # share of the posterior, or a function of (alpha_t, alpha_s)
     t_on: float = 1., # the corrector takes part from t = 1 - alpha_t <= t_on on
     t_off: float = 0., # until t <= t_off
 ) -> Sigma: # of (alpha_t, alpha_s)
     "The sigma of kappa * posterior + (1 - kappa) * the prediction, noised again."
     share = kappa if callable(kappa) else lambda a_t, a_s: kappa
-    def sigma(a_t: float, a_s: float) -> float:
+    def sigma(a_t, a_s):
         if not t_off + 1e-12 < 1 - a_t <= t_on + 1e-12: return 0.
         k = check_range('kappa', share(a_t, a_s), '[0, 1]', 'a share of the posterior')
         return (1 - k) * (1 - a_s)

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_range
+from ..base.checks import check_range
 from ..diffusion import drawer, n_committed
 from ..core import (
     Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks,
@@ -22,7 +22,7 @@ from ..scores import confidence, log_probability, over
 from .blocks import block_in_work, check_block, in_blocks, per_block, Within
 
 # %% auto #0
-__all__ = ['Below', 'self_planner', 'head_planner', 'p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']
+__all__ = ['Below', 'p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']
 
 # %% ../../nbs/peers/revisers.ipynb #335eb375
 def level(
@@ -62,7 +62,7 @@ def self_planner(
 ) -> Score:
     "P2's self-planning, untempered: eta ln p of a clean token, ln p of the drawn one at a mask."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        def rate(logits: Tensor, at: Tensor) -> Tensor:
+        def rate(logits, at):
             new = p.masked[at]
             token = st.x[at].masked_scatter(new, p.drawn(draw, at & p.masked)[0])
             logp = log_probability(logits, token)
@@ -89,7 +89,7 @@ def head_planner(
 def planner(name: str, draw: drawer, eta: float = 1.) -> Score:
     "A score of clean and masked positions together, by the name that a user gives."
     planners = dict(probability=self_planner, head=head_planner)
-    return planners[check_choice('score', name, planners)](draw, eta)
+    return planners[name](draw, eta)
 
 # %% ../../nbs/peers/revisers.ipynb #db28db1c
 @register('p2', scores='ln p of the token (drawn, at a mask); eta scales it at clean positions',

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int, check_range
+from ..base.checks import check_int, check_range
 from ..diffusion import drawer, probability
 from navira.core import (
     Denoiser, draw_at, finite, nothing, Pass, pick, Policy, portions, ranks, reaches, Score, State,
@@ -163,8 +163,7 @@ def wino(
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 accepts the most')
     back = check_range('threshold_back', threshold_back, '[0, 1]', 'a probability; 0 revokes none')
     most, length = check_int('max_accept', max_accept, 1), check_block(block_length)
-    together = check_choice('shadows', shadows, ('together', 'alone')) == 'together'
     draw = drawer(temperature, top_p)
     return Policy(unmask=Within(length, WideIn(confidence(draw), level, most)), draw=draw,
                   remask=Within(length, NarrowOut(back)) if back else nothing,
-                  step=ShadowStep(length, together), steps=until_done, matched=False)
+                  step=ShadowStep(length, shadows == 'together'), steps=until_done, matched=False)

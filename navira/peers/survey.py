@@ -56,7 +56,7 @@ not_run = [
 
 def survey() -> list[dict]: # a record for each registered policy
     "What each policy scores, how it selects, what it can never revise, and what it costs."
-    def record(name: str, rule: Policy) -> dict:
+    def record(name, rule):
         return dict(about(name), policy=name, draws=drawing(rule.draw), coupling=coupling(rule),
                     passes=rule.passes,
                     matched='yes' if rule.matched else 'no: costs what it costs')

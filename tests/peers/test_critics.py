@@ -9,7 +9,8 @@ from hypothesis import given, strategies as hs
 from navira.base.noise import Noise
 from navira.core import step
 from navira.models.critic import Critic
-from navira.peers.critics import BelowAll, CriticStep, first_late, g_star, n_kept, token_critic
+from navira.peers.critics import (
+    BelowAll, CriticStep, first_late, g_star, n_clean, n_kept, token_critic)
 from navira.peers.revisers import Below, level
 from navira.sampling import sample
 from helpers.critics import Seen
@@ -107,7 +108,7 @@ def test_a_critic_that_does_not_fit_is_refused_before_any_pass():
         with pytest.raises(ValueError, match='rates 8 positions, and there are 12'):
             sample(lm, make(Critic.of(short)), 4)
     with pytest.raises(ValueError, match="mask id is 3, the model's 11"):
-        CriticStep(random_joint(3, 3)).fits(random_joint(2, 11))
+        CriticStep(random_joint(3, 3), n_clean).fits(random_joint(2, 11), 2)
     with pytest.raises(ValueError, match='budget=1'):
         sample(lm, token_critic(Critic.of(lm.inner)), 1)
     assert not lm.shown
