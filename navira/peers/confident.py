@@ -34,7 +34,8 @@ class Spread:
         if not ok.any(): return ok
         score = self.score(st, p, ok)
         ok = ok & ~score.isnan()
-        share = score.double().masked_fill(~ok, -torch.inf).softmax(1).nan_to_num(0.)   # no `ok`: NaN
+        share = score.double().masked_fill(~ok, -torch.inf).softmax(1)
+        share = share.nan_to_num(0.)                       # a softmax over nothing is NaN
         return st.uniform('remask') < evaluate(self.total, st)[:, None] * share
 
 # %% ../../nbs/peers/confident.ipynb #c2c3ba23

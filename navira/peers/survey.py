@@ -26,8 +26,7 @@ def coupling(rule: Policy) -> str:
     replaced = rule.step.in_place
     if replaced is True: return 'replaced in place'
     if rule.remask is nothing: return NOTHING
-    kinds = {False: 'coupled', True: 'decoupled', None: 'decoupled in a part of the run'}
-    kind = kinds[rule.from_clean or rule.decoupled]
+    kind = 'decoupled' if rule.cleans else 'coupled'
     return f'{kind}, {replaced} is replaced in place' if replaced else kind
 
 def drawing(draw: Callable) -> str: # `Policy.draw`
