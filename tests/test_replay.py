@@ -1,6 +1,6 @@
 "The trace and its replay: the page says what the trace says, whatever the tokens hold."
 
-import base64, html, re, runpy
+import base64, html, re
 from dataclasses import replace
 
 import pytest
@@ -324,15 +324,6 @@ def test_play(visit, tmp_path):
     assert tab.inner_text('#play') == 'Play'
 
 
-def test_less_motion(visit, tmp_path):
-    "A long run goes by in at most sixty pictures where less motion is asked for"
-    tab = visit(
-        replay(random_trace(200, 1, 8), decode, tmp_path / 'r.html', start=0),
-        reduced_motion='reduce',
-    )
-    tab.click('#play')
-    until(tab, 'replay.at > 0')
-    assert tab.evaluate('replay.at') % 4 == 0
 
 
 def test_what_a_token_tells(visit, tmp_path):
@@ -401,36 +392,12 @@ def test_on_a_phone(panels, visit, tmp_path):
         assert width < 700 or len(set(tops)) == 1
 
 
-def test_a_scroll_shows_the_step(visit, tmp_path):
-    "What was out of sight while the steps went by is up to date when it is seen"
-    a = random_trace(20, 1, 2000, seed=3)
-    tab = visit(replay(a, lambda ids: ' word%d' % ids[0], tmp_path / 'r.html', start=0))
-    stale = tab.evaluate(
-        'new Promise(r => setTimeout(() => { replay.go(12); '
-        'r(replay.panels[0].text.lastChild.innerHTML) }, 200))'
-    )
-    assert set(re.findall(r'class="tok (\w+)', stale)) <= {'prompt', 'mask'}
-    tab.locator('.block').last.scroll_into_view_if_needed()
-    until(tab, 'document.querySelector(".block:last-child .kept")')
-    until(tab, f'document.querySelectorAll(".text .mask").length === {shown(a, 12).count("mask")}')
-    assert read(tab) == [shown(a, 12)]
 
 
-# --- at length
 
 
-@pytest.fixture(scope='module')
-def long_run(root):
-    return runpy.run_path(str(root / 'benchmarks' / 'replay.py'))['runs']()
 
 
-def test_size_at_length(long_run):
-    "1024 tokens x 512 steps, with scores and remasks in nearly all: a file that can be mailed."
-    a, b = long_run
-    assert a.trace.T == b.trace.T == 512 and a.trace.L == 1024 and len(a.trace.x.unique()) > 2000
-    held = a.trace.x[:-1] != a.trace.mask_id
-    assert (~a.trace.score.isnan() == held)[1:].all() and a.trace.remasked.sum() > 2000
-    assert len(a.replay().html) < 1_000_000 and len(a.replay(other=b).html) < 2_000_000
 
 
 def test_a_grid_is_drawn_as_a_grid(visit, tmp_path):

@@ -51,17 +51,13 @@ def test_samples_show_the_first_texts_and_their_cost():
 
 
 @settings(max_examples=30)
-@given(hs.text(min_size=1, max_size=40) | hs.sampled_from(['a\x1b[2Jb', '<b>', '\u202e', '</li>']))
-def test_a_text_controls_neither_terminal_nor_page(text):
+@given(hs.text(min_size=1, max_size=40) | hs.sampled_from(['a\x1b[2Jb', '\u202e']))
+def test_a_text_does_not_control_the_terminal(text):
     shown = repr(letters(text))
     assert not re.search(
         '[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]', shown
     )
     shown.encode()
-    page = letters(text)._repr_html_()
-    tags = r'</?(p|ol start="0"|li style="white-space: pre-wrap"|/?ol|li)>'
-    assert re.sub(tags, '', page).count('<') == 0
-
 
 def test_the_same_sample_of_two_runs_is_replayed_side_by_side():
     "By its number, whatever batch it was in; another seed, or no trace, is refused."
