@@ -138,22 +138,9 @@ def check_finite(
     "`ValueError` for NaN or infinity. What is kept elsewhere, or in 8 bits, is not looked at."
     for name, w in weights:
         if w.is_meta or w.itemsize == 1 or not w.is_floating_point() or is_finite(w): continue
-        raise ValueError(f'{file}: {name} holds {"NaN" if w.isnan().any() else "infinity"}; expected '
-                         'finite weights. Its training has diverged, or the file is damaged'
-                         f'{", or float16 is too small for it" if w.dtype == torch.float16 else ""}')
-
-def finite(
-    w: Tensor,          # as the file has it
-    dtype: torch.dtype, # as it is wanted
-    name: str,          # for the message
-    file: str | os.PathLike, # likewise
-) -> Tensor:
-    "A copy of another type. `ValueError` for NaN, infinity, or a number too large for the type."
-    out = w.to(dtype, copy=True)       # in aligned memory: a file's own is not, and rounds differently
-    if is_finite(out): return out
-    check_finite([(name, w)], file)
-    raise ValueError(f'{file}: {name} has numbers as large as {w.abs().max().item():g}, too large for '
-                     f"{str(dtype)[6:]}; expected dtype='bfloat16' or 'float32'")
+        raise ValueError(f'{file}: {name} holds {"NaN" if w.isnan().any() else "infinity"}; expected finite '
+                         'weights. Its training has diverged, the file is damaged, or its numbers are too large '
+                         f'for {str(w.dtype)[6:]}')
 
 def is_finite(w: Tensor) -> bool:
     return not w.numel() or bool(torch.stack(w.aminmax()).isfinite().all())
@@ -173,7 +160,9 @@ def fill(
     have = {k: w.shape for k, w in weights.items() if k not in computed}
     if bad := misfits(want, have):
         raise ValueError(f'{file}: not the weights of this configuration. {bad}')
-    copies = {k: finite(weights[k], dtype, k, file) for k in want}
+    # copies are in aligned memory: a file's own is not, and products round differently
+    copies = {k: weights[k].to(dtype, copy=True) for k in want}
+    check_finite(copies.items(), file)
     net.load_state_dict(copies, strict=False, assign=True)
     exact = frequencies(net.config.hidden_dim // net.config.n_heads)
     net.backbone.rotary_emb.inv_freq = exact.to(torch.promote_types(dtype, torch.float32))

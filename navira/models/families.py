@@ -245,29 +245,13 @@ def check_types(
     folder: Path,
 ) -> None:
     "`ValueError` for weights that are whole numbers: quantised, and config.json does not say how."
-    for file in safetensors_of(folder):
+    for file in folder.glob('*.safetensors'):
         with guarded(file), safe_open(file, 'pt') as f:
             types = {k: f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
         for k, kind in types.items():
             if kind not in ('F64', 'F32', 'F16', 'BF16'):
                 raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no '
                                  'quantization_config; expected F32, F16 or BF16')
-
-def safetensors_of(
-    folder: Path,
-) -> list[Path]:
-    "The safetensors that hold its weights. `ValueError` for an index that is none, or leaves the folder."
-    if (folder / 'model.safetensors').exists(): return [folder / 'model.safetensors']
-    files = set[str]()
-    for index in folder.glob('*model*.index.json'):
-        parts = read_json(index, 2**25).get('weight_map')
-        if not isinstance(parts, dict):
-            raise ValueError(f'{index}: no weight_map; expected the file of each weight, by name')
-        for part in parts.values():
-            if not re.fullmatch(r'[\w.-]*\w', str(part)):
-                raise ValueError(f'{index}: refused: {part!r}; expected names of files in this folder')
-        files |= {*parts.values()}
-    return sorted(folder / f for f in files if f.endswith('.safetensors'))
 
 # %% ../../nbs/models/families.ipynb #582cb441
 TOKENIZERS = ('tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model',

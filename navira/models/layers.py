@@ -231,31 +231,18 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), GELU(), nn.Linear(4 * dim, dim))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 6 * dim))
 
-    def forward(self, x, c, rope, at=None):
-        "The new `x`, `[B, L, D]`; with positions `at` `[B, Q]`, only there, `[B, Q, D]`."
+    def forward(self, x, c, rope, at=None, seen=None):
+        """The new `x`, `[B, L, D]`; with positions `at` `[B, Q]`, only there, `[B, Q, D]`. `seen`
+        `[B, 1, L, L]`: what each position reads; None: everything."""
         m = modulation(self.adaLN_modulation, c, 6)
-        attended = self.attention(self.norm1(x, m[0], m[1]), rope, at)
-        return self.added(take(x, at), attended, m)
-
-    def shadow(self, s, x, c, rope, at, seen):
-        """The new shadows `s` `[B, S, D]` at positions `at` `[B, S]`. They read what is `seen`
-        `[B, 1, S, L + S]` of `x` and of each other; nothing reads them."""
-        m = modulation(self.adaLN_modulation, c, 6)
-        D, weight = x.shape[-1], self.attn_qkv.weight
-        q, k, v = map(self.heads, self.attn_qkv(self.norm1(s, m[0], m[1])).chunk(3, -1))
-        read = F.linear(self.norm1(x, m[0], m[1]), weight[D:])
-        kx, vx = map(self.heads, read.chunk(2, -1))
-        keys = torch.cat([turned(kx, rope), turned(k, rope, at)], 2)
-        out = attend(turned(q, rope, at), keys, torch.cat([vx, v], 2), seen)
-        return self.added(s, self.merged(out), m)
-
-    def added(self, x, attended, m):
-        x = torch.addcmul(x, m[2], self.drop(attended))
+        attended = self.attention(self.norm1(x, m[0], m[1]), rope, at, seen)
+        x = torch.addcmul(take(x, at), m[2], self.drop(attended))
         return torch.addcmul(x, m[5], self.drop(self.mlp(self.norm2(x, m[3], m[4]))))
 
-    def attention(self, x, rope, at=None):
+    def attention(self, x, rope, at=None, seen=None):
         q, k, v = map(self.heads, self.qkv(x, at))
-        return self.merged(attend(turned(q, rope, at), turned(k, rope), v))
+        out = attend(turned(q, rope, at), turned(k, rope), v, seen)
+        return self.attn_out(out.transpose(1, 2).flatten(2))
 
     def qkv(self, x, at=None):
         "Queries at `at` `[B, Q]`, keys and values everywhere: `[B, Q, D]` and twice `[B, L, D]`."
@@ -264,7 +251,6 @@ class Block(nn.Module):
         return F.linear(take(x, at), weight[:D]), *F.linear(x, weight[D:]).chunk(2, -1)
 
     def heads(self, a): return a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-    def merged(self, a): return self.attn_out(a.transpose(1, 2).flatten(2))
     def drop(self, x): return F.dropout(x, self.dropout, self.training)
 
 # %% ../../nbs/models/layers.ipynb #bc2259dd

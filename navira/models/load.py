@@ -139,7 +139,7 @@ def has_bf16(
 def check_device(
     device: str | torch.device | None, # None: the CPU; 'auto': a GPU where there is one
 ) -> torch.device:
-    "The device of this name. `ValueError` where there is none, with what is there."
+    "The device of this name. `ValueError` where there is none."
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device in (None, 'auto'): return torch.device('cuda' if gpus and device else 'cpu')
     try:
@@ -148,8 +148,8 @@ def check_device(
         if place.type not in ('cpu', 'cuda'): torch.zeros(1, device=place).item()    # "meta" has none
         return place
     except (RuntimeError, TypeError, NotImplementedError, AssertionError):
-        known = ["'auto'", "'cpu'", *(f"'cuda:{i}'" for i in range(gpus))]
-        raise ValueError(f'device={str(device)!r}: no such device here; expected {", ".join(known)}') from None
+        raise ValueError(f"device={str(device)!r}: no such device here; expected 'auto', 'cpu' or "
+                         f"'cuda', and there are {gpus} GPUs") from None
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
 def load(

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
 from ..diffusion import Forward
-from .dit import in_full, LanguageModel, places, shadows_see
+from .dit import in_full, LanguageModel, with_shadows
 from .layers import full
 
 # %% auto #0
@@ -184,19 +184,13 @@ class TransformersLM(LanguageModel):
         together: bool, # do the shadows read each other?
     ) -> tuple[Tensor, Tensor]:
         "`[B, L, D]`, and for the shadows in the order of `where.nonzero()` `[N, D]`."
-        (at, real), (B, L) = places(where), x.shape
-        S = L + at.shape[1]
-        seen = torch.ones(B, 1, S, S, dtype=torch.bool, device=x.device)
-        seen[:, 0, :L, L:] = False
-        seen[:, 0, L:] = shadows_see(at, real, L, together)
-        seen[..., :L] &= (x >= 0)[:, None, None]
+        ids, position, seen, real = with_shadows(x, where, self.mask_id, together)
+        seen[..., :x.shape[1]] &= (x >= 0)[:, None, None]
         if self.config._attn_implementation != 'sdpa':             # the others add it to the scores
             dtype = self.net.get_input_embeddings().weight.dtype
             seen = torch.where(seen, 0, torch.finfo(dtype).min).to(dtype)
-        position = torch.cat([torch.arange(L, device=x.device).expand(B, -1), at], 1) + self.first
-        ids = torch.cat([x.clamp(min=0), torch.full_like(at, self.mask_id)], 1)
-        h = self.body(ids, position_ids=position, attention_mask=seen)
-        return h[:, :L], h[:, L:][real]
+        h = self.body(ids.clamp(min=0), position_ids=position + self.first, attention_mask=seen)
+        return h[:, :x.shape[1]], h[:, x.shape[1]:][real]
 
     def shadow(
         self,

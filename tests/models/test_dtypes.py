@@ -87,7 +87,7 @@ def test_a_number_too_large_for_16_bits(lm, tmp_path):
     model = copy.deepcopy(lm)
     model.backbone.blocks[0].attn_out.weight[0, 0] = -1e5
     save(model, tmp_path / 'large')
-    with says(ValueError, 'backbone.blocks.0.attn_out.weight has numbers as large as 100000, too large for float16'):
+    with says(ValueError, 'backbone.blocks.0.attn_out.weight holds infinity', 'too large for float16'):
         load(tmp_path / 'large', dtype='half')
     assert load(tmp_path / 'large', dtype='bf16').backbone.blocks[0].attn_out.weight[0, 0] < -99_000
 
@@ -107,4 +107,4 @@ def test_a_gpu_is_taken_by_auto_and_by_number(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     devices = [str(check_device(d)) for d in ('auto', 'cuda', 'cuda:1', None)]
     assert devices == ['cuda', 'cuda', 'cuda:1', 'cpu']
-    with says(ValueError, "'cuda:0', 'cuda:1'"): check_device('cuda:2')
+    with says(ValueError, 'there are 2 GPUs'): check_device('cuda:2')
