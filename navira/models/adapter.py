@@ -116,17 +116,19 @@ def load_adapter(
     model: TransformersLM, # the base, changed in place
     folder: str | os.PathLike, # of `save_adapter`
 ) -> TransformersLM: # the same, with its head; an adapter is merged into the network
-    "The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for another base."
+    """The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for
+    another base."""
     folder, dim = Path(folder), model.net.get_input_embeddings().weight.shape[1]
     path = folder / 'quality.safetensors'
     if not path.exists():
-        raise FileNotFoundError(f'{folder}: no quality.safetensors; expected a folder of `navira finetune --lora`')
+        raise FileNotFoundError(f'{folder}: no quality.safetensors; expected a folder of `navira '
+                                'finetune --lora`')
     with guarded(path), safe_open(path, 'pt') as f:
         tensors, rank = load_file(path), int(f.metadata()['lora'])
     numbers = {k.removeprefix(BASE): tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
     if other := difference(model, numbers):
-        raise ValueError(f'{folder}: was made for another base model ({other}); expected the model that it '
-                         'was trained on')
+        raise ValueError(f'{folder}: was made for another base model ({other}); expected the model '
+                         'that it was trained on')
     check_finite(tensors.items(), path)
     if rank: model.net = merged(model.net, folder, rank)
     model.quality = LinearQuality(dim).to(model.device)

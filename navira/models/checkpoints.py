@@ -60,7 +60,8 @@ def read_json(
     "The object in a JSON file. `FileNotFoundError` or `ValueError` naming it."
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path.parent}: no {path.name}; expected a model's folder, with {path.name} and "
+        raise FileNotFoundError(f"{path.parent}: no {path.name}; expected a model's folder, with "
+                                f"{path.name} and "
             'weights: of MDLM, or of the transformers library (LLaDA, Dream, BERT, ...)')
     try: d = json.loads(check_file(path, most).read_text(encoding='utf-8'))
     except (ValueError, OSError, RecursionError) as e:
@@ -80,7 +81,8 @@ LAYOUTS = dict(mdlm=MDLM, proseco=MDLM, dit=GIDD)    # by `model_type`
 def read_config(
     path: Path, # a `config.json`
 ) -> Config:
-    "The `Config` in a file of MDLM's, GIDD's or ours. `FileNotFoundError` or `ValueError` naming it."
+    """The `Config` in a file of MDLM's, GIDD's or ours. `FileNotFoundError` or `ValueError`
+    naming it."""
     d = read_json(path)
     kind = d.get('model_type', 'mdlm')
     if kind not in LAYOUTS:
@@ -89,8 +91,10 @@ def read_config(
     needed = GIDD if names is GIDD else ('vocab_size', 'hidden_dim', 'n_blocks', 'n_heads')
     if missing := [names[k] for k in needed if names[k] not in d]:
         raise ValueError(f'{path}: no {", ".join(missing)}: expected the configuration of '
-                         f'{"a GIDD" if names is GIDD else "an MDLM"} checkpoint, with its model_type')
-    if d.get('t_eps', 1e-4) != 1e-4: raise ValueError(f'{path}: t_eps={d["t_eps"]!r}: expected 0.0001')
+                         f'{"a GIDD" if names is GIDD else "an MDLM"} checkpoint, with its '
+                         'model_type')
+    if d.get('t_eps', 1e-4) != 1e-4:
+        raise ValueError(f'{path}: t_eps={d["t_eps"]!r}: expected 0.0001')
     with guarded(path): return Config(**{k: d[name] for k, name in names.items() if name in d})
 
 # %% ../../nbs/models/checkpoints.ipynb #1bfcd2a5
@@ -102,7 +106,8 @@ def infer_config(
     def shape(name, dims):
         size = shapes.get(f'backbone.{name}', ())
         if len(size) == dims and all(size): return size
-        raise ValueError(f'no backbone.{name} of {dims} dimensions: expected the weights of an MDLM backbone')
+        raise ValueError(f'no backbone.{name} of {dims} dimensions: expected the weights of an '
+                         'MDLM backbone')
     vocab_size, hidden_dim = shape('vocab_embed.embedding', 2)
     cond_dim, = shape('sigma_map.mlp.0.bias', 1)
     frequencies, = shape('rotary_emb.inv_freq', 1)
@@ -138,9 +143,9 @@ def check_finite(
     "`ValueError` for NaN or infinity. What is kept elsewhere, or in 8 bits, is not looked at."
     for name, w in weights:
         if w.is_meta or w.itemsize == 1 or not w.is_floating_point() or is_finite(w): continue
-        raise ValueError(f'{file}: {name} holds {"NaN" if w.isnan().any() else "infinity"}; expected finite '
-                         'weights. Its training has diverged, the file is damaged, or its numbers are too large '
-                         f'for {str(w.dtype)[6:]}')
+        raise ValueError(f'{file}: {name} holds {"NaN" if w.isnan().any() else "infinity"}; '
+                         'expected finite weights. Its training has diverged, the file is '
+                         f'damaged, or its numbers are too large for {str(w.dtype)[6:]}')
 
 def is_finite(w: Tensor) -> bool:
     return not w.numel() or bool(torch.stack(w.aminmax()).isfinite().all())
@@ -218,8 +223,8 @@ def read_pickle(
 ) -> Any:
     "What it holds, with stand-ins. Runs none of its code. `ValueError` naming the file."
     if not zipfile.is_zipfile(check_file(path)):
-        raise ValueError(f'{path}: not a zip archive: damaged, cut short, or written by PyTorch before '
-                         '1.6; expected a file of torch.save, or .safetensors')
+        raise ValueError(f'{path}: not a zip archive: damaged, cut short, or written by PyTorch '
+                         'before 1.6; expected a file of torch.save, or .safetensors')
     try:
         with zipfile.ZipFile(path) as archive:
             odd = [i.filename for i in archive.infolist() if i.compress_type] or archive.testzip()
@@ -233,7 +238,8 @@ def read_pickle(
         raise ValueError(f'{path}: refused: it asks for what no checkpoint needs') from e
     except Exception as e:
         raise ValueError(f'{path}: damaged, or not as torch.save writes it ({first_lines(e)})') from e
-    if refused: raise ValueError(f'{path}: refused: it asks for {refused[0]}, which no checkpoint needs')
+    if refused:
+        raise ValueError(f'{path}: refused: it asks for {refused[0]}, which no checkpoint needs')
     raise ValueError(f'{path}: {odd} is damaged, or compressed; expected a file of torch.save')
 
 # %% ../../nbs/models/checkpoints.ipynb #1b7ecb9c
@@ -247,21 +253,23 @@ def name_average(
     have = [tuple(w.shape) for w in average]
     for names in (backbone + head, head + backbone, backbone):
         if have == [tuple(want[k]) for k in names]: return dict(zip(names, average, strict=True))
-    raise ValueError(f'ema.shadow_params has {len(have)} tensors: expected {len(backbone)} in the order '
-                     'and the shapes of the backbone')
+    raise ValueError(f'ema.shadow_params has {len(have)} tensors: expected {len(backbone)} in the '
+                     'order and the shapes of the backbone')
 
 # %% ../../nbs/models/checkpoints.ipynb #2fa409d4
 def read_ckpt(
     path: str | os.PathLike,  # `.ckpt`, `.pt`, `.bin`
     ema: bool = True, # take the average where there is one
 ) -> dict[str, Tensor]:
-    "Name -> tensor of a Lightning checkpoint, or of a bare state dict. `ValueError` naming the file."
+    """Name -> tensor of a Lightning checkpoint, or of a bare state dict. `ValueError` naming the
+    file."""
     data = read_pickle(path)
     with guarded(path):
         state = data.get('state_dict', data)
         weights = prefixed({k: w for k, w in state.items() if isinstance(w, Tensor)})
         if sum(w.nbytes for w in weights.values()) > 4 * os.path.getsize(path):
-            raise ValueError('refused: its tensors are larger than the file, they share their numbers')
+            raise ValueError('refused: its tensors are larger than the file, they share their '
+                             'numbers')
         average = data.get('ema', {}).get('shadow_params')
         if not ema or average is None: return weights
         with torch.device('meta'):
@@ -303,7 +311,8 @@ def check_tokenizer(
     read = 'not in it' if mask_id is None else f'token {mask_id}'
     here = tok.id_to_token(config.mask_id)
     raise ValueError(f"{name}: {MASK} is {read}, and the model's mask is token {config.mask_id}"
-                     f'{f", here {here!r}" if here else ""}; expected the tokenizer that the model was '
+                     f'{f", here {here!r}" if here else ""}; expected the tokenizer that the '
+                     'model was '
                      'trained with')
 
 def read_tokenizer(

@@ -86,7 +86,8 @@ class Critic(LanguageModel):
         "A new critic for a denoiser, with copies of its embedding and first blocks."
         most, old = model.config.n_blocks, model.backbone.state_dict()
         if not 1 <= n_blocks <= most:
-            raise ValueError(f'n_blocks={n_blocks}: the critic starts from 1 to {most} blocks of the model')
+            raise ValueError(f'n_blocks={n_blocks}: the critic starts from 1 to {most} blocks of '
+                             'the model')
         sizes = replace(model.config, n_blocks=n_blocks, quality_blocks=None)
         critic = cls(sizes, vocabulary_hash(model.tokenizer))
         new = critic.backbone.state_dict()
@@ -128,5 +129,6 @@ def find_critic(
     if folder.is_dir(): what = 'no critic.safetensors and critic.json there'
     if source in (None, 'embedded', 'sudoku'): what = 'this installation has no embedded critic'
     raise FileNotFoundError(
-        f"critic={str(source or 'embedded')!r}: {what}; train one with `navira critic --data CORPUS "
+        f"critic={str(source or 'embedded')!r}: {what}; train one with `navira critic --data "
+        "CORPUS "
         '--out RUN`, then say critic=RUN/critic')

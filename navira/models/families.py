@@ -120,14 +120,16 @@ def family_of(
     if not isinstance(kind, str):
         raise ValueError(f'{file}: model_type={kind!r}: expected one name, such as {known}')
     if not isinstance(heads, list):
-        raise ValueError(f'{file}: architectures={heads!r}: expected a list, such as ["LlamaForCausalLM"]')
+        raise ValueError(f'{file}: architectures={heads!r}: expected a list, such as '
+                         '["LlamaForCausalLM"]')
     if settings.get('is_encoder_decoder') or kind in BOTH:
-        raise ValueError(f'{file}: {kind} is an encoder-decoder; expected an encoder, or a decoder: {known}, '
-                         'or a network with a masked-LM head, such as bert')
+        raise ValueError(f'{file}: {kind} is an encoder-decoder; expected an encoder, or a '
+                         f'decoder: {known}, or a network with a masked-LM head, such as bert')
     if kind in FAMILIES: return FAMILIES[kind]
     if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise ValueError(f'{file}: model_type {kind!r} is not known; known are {known}, and networks with a '
-                         'masked-LM head, such as bert, roberta, distilbert and modernbert')
+        raise ValueError(f'{file}: model_type {kind!r} is not known; known are {known}, and '
+                         'networks with a masked-LM head, such as bert, roberta, distilbert and '
+                         'modernbert')
     if not heads or any(str(head).endswith(HEADS) for head in heads): return ENCODER
     raise ValueError(f'{file}: {heads[0]} has no head over the vocabulary; expected '
                      f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}; `navira adapt` makes one of it')
@@ -148,8 +150,9 @@ def load_family(
     with guarded(file, settings): config = configured(family, settings)
     if tokenizer is None: tokenizer = read_tokenizer(folder, family, config)
     if tokenizer is None and mask_id is None and settings.get('mask_token_id') is None:
-        raise ValueError(f'{folder}: which token is the mask? config.json names no mask_token_id, and '
-                         f'tokenizer files are missing ({TOKENIZERS[0]} or the like); expected them, or mask_id=')
+        raise ValueError(f'{folder}: which token is the mask? config.json names no mask_token_id, '
+                         f'and tokenizer files are missing ({TOKENIZERS[0]} or the like); expected '
+                         'them, or mask_id=')
     if isinstance(device_map, str) and device_map not in MAPS:
         with guarded(f'{folder}: device_map={device_map!r}'): torch.device(device_map)
     net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
@@ -164,8 +167,7 @@ def load_family(
 
 MAPS = 'auto', 'balanced', 'balanced_low_0', 'sequential'     # the names of the transformers library
 LARGEST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels': 2**16,
-           '(hidden|vocab|intermediate)_size|d_model|n_embd|max_position_embeddings|n_positions|'
-           'max_sequence_length': 2**24}
+           '(hidden|vocab|intermediate)_size|d_model|n_embd|max_position_embeddings|n_positions|max_sequence_length': 2**24}
 
 def described(
     folder: Path, # config.json, weights, a tokenizer
@@ -216,7 +218,8 @@ def read_net(
 ) -> Any: # the network
     "All its weights, or a `ValueError` or `FileNotFoundError` that says what is wrong with them."
     if not any(folder.glob('*model*.safetensors')) and not any(folder.glob('pytorch_model*.bin')):
-        raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors, or shards and their index')
+        raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors, or shards and '
+                                'their index')
     if not settings.get('quantization_config'): check_types(folder)
     large = sum(p.stat().st_size for p in folder.iterdir()) >= 2**30
     with without_bars(large=large), guarded(folder, settings):
@@ -229,7 +232,8 @@ def read_net(
              'Missing': sorted(k for k in report['missing_keys'] if needed(net, k)),
              'unexpected': of_blocks(sorted(report['unexpected_keys']))}
     parts = [f'{what}: {", ".join(k[:4])}, {len(k)} in all' for what, k in wrong.items() if k]
-    if parts: raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
+    if parts:
+        raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
     check_finite(net.named_parameters(), folder)
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
@@ -237,7 +241,8 @@ def read_net(
 def of_blocks(
     keys: list[str], # names of weights
 ) -> list[str]:
-    "Those of a block, as of a network with more of them. Old files keep computed buffers there too."
+    """Those of a block, as of a network with more of them. Old files keep computed buffers there
+    too."""
     computed = r'inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids'
     return [k for k in keys if re.search(r'\.\d+\.\w+\.', k) and not re.search(computed, k)]
 
@@ -275,7 +280,8 @@ def from_gguf(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of a GGUF file. `ValueError`, or `ImportError` without `gguf`."
     try: import gguf
-    except ImportError: raise ImportError(f'{path}: a GGUF needs the package gguf: pip install gguf') from None
+    except ImportError:
+        raise ImportError(f'{path}: a GGUF needs the package gguf: pip install gguf') from None
     how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
     def once(name): return mock.patch.object(gguf, name, lru_cache(vars(gguf)[name]))
     try:      # the library reads the file again and again
@@ -296,10 +302,13 @@ def from_folder(
     settings = described(folder)
     kind = str(settings.get('model_type'))
     if settings.get('is_encoder_decoder'):
-        raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a decoder')
+        raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a '
+                         'decoder')
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not settings.get('is_decoder'): auto = AutoModelForMaskedLM
     elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
-    else: raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the transformers library')
+    else:
+        raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the '
+                         'transformers library')
     with guarded(f'{folder}: not a readable tokenizer'):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     return read_net(folder, auto, settings, of_body, dtype=torch.float32), tokenizer
@@ -315,12 +324,14 @@ def pretrained(
     global seed: a missing head is drawn, and a missing mask put nearly at the mean of all words.
     `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
     path = Path(source)
-    if path.suffix == '.gguf' and not path.is_file(): raise FileNotFoundError(f'{source}: no such file')
+    if path.suffix == '.gguf' and not path.is_file():
+        raise FileNotFoundError(f'{source}: no such file')
     with without_bars():
         net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
     decoder = not type(net).__name__.endswith('ForMaskedLM')
     if shift and not decoder:
-        raise ValueError(f'shift=True: {type(net).__name__} predicts a token where it stands; expected a decoder')
+        raise ValueError(f'shift=True: {type(net).__name__} predicts a token where it stands; '
+                         'expected a decoder')
     if tokenizer.mask_token_id is None: tokenizer.add_special_tokens({'mask_token': MASK})
     with without_bars():
         if len(tokenizer) > len(net.get_input_embeddings().weight): net.resize_token_embeddings(len(tokenizer))

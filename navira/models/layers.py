@@ -18,7 +18,8 @@ from ..base.checks import check_int, check_range
 # %% ../../nbs/models/layers.ipynb #273b9fdc
 @dataclass(frozen=True)
 class Config:
-    "Sizes of the network, named as in MDLM's `config.json`. The defaults are `kuleshov-group/mdlm-owt`."
+    """Sizes of the network, named as in MDLM's `config.json`. The defaults are
+    `kuleshov-group/mdlm-owt`."""
     vocab_size: int = 50258              # symbols, the mask included
     model_length: int = 1024             # longest sequence, in tokens
     hidden_dim: int = 768                # width of the residual stream
@@ -178,7 +179,8 @@ def zero_(
     return module
 
 def modulation(layer, c, n):
-    "`n` vectors from the conditioning: `[D]` for `c` `[1, cond_dim]`, `[..., D]` for `[..., cond_dim]`."
+    """`n` vectors from the conditioning: `[D]` for `c` `[1, cond_dim]`, `[..., D]` for `[...,
+    cond_dim]`."""
     out = layer(c)
     return out[0].chunk(n) if out.shape[:-1] == (1,) else out.chunk(n, -1)
 

@@ -45,8 +45,8 @@ def load_mdlm(
     if config is None:
         try: config = infer_config({k: w.shape for k, w in weights.items()}, length)
         except ValueError as e:
-            raise ValueError(f'{path}: {e}; for a model of the transformers library, give the folder '
-                             'of its config.json and weights') from e
+            raise ValueError(f'{path}: {e}; for a model of the transformers library, give the '
+                             'folder of its config.json and weights') from e
     if tokenizer is None: tokenizer = read_tokenizer(folder / 'tokenizer.json', config)
     else: tokenizer = check_tokenizer(tokenizer, config, 'tokenizer')
     return assemble(config, weights, path, tokenizer, dtype or torch.float32)
@@ -57,7 +57,8 @@ def weights_in(
     "Its file of weights. `FileNotFoundError` for a folder that has none."
     for name in ('model.safetensors', 'pytorch_model.bin'):
         if (folder / name).exists(): return folder / name
-    raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors or pytorch_model.bin')
+    raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors or '
+                            'pytorch_model.bin')
 
 # %% ../../nbs/models/load.ipynb #733dd75a
 def is_foreign(
@@ -77,7 +78,8 @@ def load_foreign(
     "`FileNotFoundError` or `ValueError` naming the file."
     from navira.models.families import load_family
     if length is not None:
-        raise ValueError(f'{folder}: length={length!r}: the model says its own; expected it for a file of weights')
+        raise ValueError(f'{folder}: length={length!r}: the model says its own; expected it for a '
+                         'file of weights')
     if head is not None and not isinstance(head, (str, os.PathLike)):
         raise ValueError(f'{folder}: head={head!r}: expected a folder of `navira finetune --lora`')
     model = load_family(folder, dtype or 'auto', **how)
@@ -92,14 +94,16 @@ def mdlm_only(
 ) -> MaskedLM:
     "The model, which must be of MDLM's architecture. `ValueError` for another."
     if isinstance(model, MaskedLM): return model
-    raise ValueError(f"{what} works on models of MDLM's architecture; this one is a {type(model).__name__}")
+    raise ValueError(f"{what} works on models of MDLM's architecture; this one is a "
+                     f"{type(model).__name__}")
 
 # %% ../../nbs/models/load.ipynb #ef7c4e79
 def download(
     repo: str,                   # owner/name
     revision: str | None = None, # branch, tag or commit
 ) -> Path:
-    "The folder of a local copy, without the repository's code. `ValueError` for a family that we do not know."
+    """The folder of a local copy, without the repository's code. `ValueError` for a family that
+    we do not know."""
     folder = fetch(repo, ['config.json'], revision)
     if is_foreign(folder):
         from navira.models.families import family_of
@@ -181,8 +185,10 @@ def load(
         model = load_foreign(path, dtype, length, tokenizer=tokenizer, **theirs)
     else:
         for name, value in theirs.items():
-            if value is not None: raise ValueError(f"{name}={value!r}: {path} is a model of MDLM's layout; "
-                'expected it for a model of the transformers library only')
+            if value is not None:
+                raise ValueError(f"{name}={value!r}: {path} is a model of "
+                                 "MDLM's layout; "
+                                 'expected it for a model of the transformers library only')
         if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
         model = load_mdlm(path, ema, length, tokenizer, dtype)
     return model if device_map is not None else model.to(place)
@@ -193,21 +199,23 @@ def located(
 ) -> Path: # a folder, or a file of weights
     "Where the model is, fetched if need be. `FileNotFoundError` or `ValueError` naming the source."
     if not isinstance(source, (str, os.PathLike, type(None))):
-        raise ValueError(f'source={type(source).__name__}: expected a folder, a file or the name of a '
-                         'Hub repository')
+        raise ValueError(f'source={type(source).__name__}: expected a folder, a file or the name '
+                         'of a Hub repository')
     path = Path(own(source))
     if own(source) is not source and not (path / 'config.json').exists():
-        raise FileNotFoundError(f'{path}: the embedded model is not installed; reinstall navira, or give a folder')
+        raise FileNotFoundError(f'{path}: the embedded model is not installed; reinstall navira, '
+                                'or give a folder')
     if not path.exists():
         if is_repository(path): return download(str(source), revision)
         raise no_such(own(source))
     if revision is not None:
-        raise ValueError(f'revision={revision!r}: {path} is on this computer; expected it for a Hub '
-                         'repository only')
+        raise ValueError(f'revision={revision!r}: {path} is on this computer; expected it for a '
+                         'Hub repository only')
     if ggufs := [path] if path.suffix == '.gguf' else sorted(path.glob('*.gguf')):
         if not any(path.glob('*model*.safetensors')):
-            raise ValueError(f'{ggufs[0]}: a GGUF, which holds a quantised model that reads from left to right; '
-                'expected safetensors of a masked diffusion model, or `navira adapt --model` with this file')
+            raise ValueError(f'{ggufs[0]}: a GGUF, which holds a quantised model that reads from '
+                             'left to right; expected safetensors of a masked diffusion model, or '
+                             '`navira adapt --model` with this file')
     if path.is_dir(): return of_run(path)
     if path.name == 'config.json' or is_foreign(path.parent):
         raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
@@ -224,7 +232,8 @@ def save(
     on a full disk."""
     if isinstance(model, MaskedLM): save_denoiser(model, folder, dtype)
     elif not isinstance(model, LanguageModel):
-        raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap gives')
+        raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap '
+                         'gives')
     elif model.adapter is not None:
         raise ValueError('model: its adapter is still in training; expected '
                          'navira.models.adapter.save_adapter for it')

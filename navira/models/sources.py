@@ -44,8 +44,9 @@ def fetch(
         offline = huggingface_hub.constants.HF_HUB_OFFLINE
         how = 'HF_HUB_OFFLINE is set: unset it, then ' if offline else 'with a network, '
         raise FileNotFoundError(
-            f'{repo}: no such file or folder here, and the Hub did not give it ({type(e).__name__}); '
-            f'{how}`hf download {repo}` brings it; navira.load() needs no network') from e
+            f'{repo}: no such file or folder here, and the Hub did not give it '
+            f'({type(e).__name__}); {how}`hf download {repo}` brings it; navira.load() needs no '
+            'network') from e
 
 # %% ../../nbs/models/sources.ipynb #5ce0a008
 def is_repository(
@@ -63,8 +64,10 @@ def no_such(
     if near := difflib.get_close_matches(str(source), ['embedded', 'sudoku'], 1, .8):
         return FileNotFoundError(f'{source}: not found; did you mean {near[0]!r}?')
     if url := re.match(r'https?://[\w.]+/([^/]+/[^/?#]+)', str(source)):
-        return FileNotFoundError(f"{source}: an address; expected the repository's name, {url[1]!r}")
-    return FileNotFoundError(f'{source}: not found; ' + nearest(source, 'a folder, a .safetensors or '
+        return FileNotFoundError(f"{source}: an address; expected the repository's name, "
+                                 f"{url[1]!r}")
+    return FileNotFoundError(f'{source}: not found; ' + nearest(source, 'a folder, a .safetensors '
+                                                                        'or '
         f".ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"))
 
 # %% ../../nbs/models/sources.ipynb #ca01318d
@@ -73,7 +76,8 @@ def of_run(
     part: str = 'model',   # what a finished run has in it
     file: str = 'config.json',
 ) -> Path:
-    "`folder`, or the folder `part` of the run that it is. `FileNotFoundError` for a run without one."
+    """`folder`, or the folder `part` of the run that it is. `FileNotFoundError` for a run
+    without one."""
     for place in (folder, folder / part):
         if (place / file).exists(): return place
     for place in (folder, folder / part):
@@ -93,8 +97,9 @@ def no_base(
                       ('../run.json', 'model')):
         with contextlib.suppress(OSError, ValueError):
             base = read_json(folder / file).get(key) or base
-    return ValueError(f'{folder}: a quality head or adapter for {base}, and no model; expected navira.load('
-                      f'{base!r}, head={str(folder)!r}), or --model {base} --head {folder}')
+    return ValueError(f'{folder}: a quality head or adapter for {base}, and no model; expected '
+                      f'navira.load({base!r}, head={str(folder)!r}), or --model {base} --head '
+                      f'{folder}')
 
 # %% ../../nbs/models/sources.ipynb #f360096c
 def nearest(

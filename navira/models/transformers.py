@@ -80,8 +80,9 @@ class HiddenForward(Forward):
 
     def _quality(self) -> Tensor: # [B, L]
         if self.model.quality is None:
-            raise ValueError('this model has no quality head; `navira finetune --model FOLDER --lora 16` '
-                             'trains one, navira.load(source, head=FOLDER) loads it; backbone and mdlm need none')
+            raise ValueError('this model has no quality head; `navira finetune --model FOLDER '
+                             '--lora 16` trains one, navira.load(source, head=FOLDER) loads it; '
+                             'backbone and mdlm need none')
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #2135ee6a
@@ -167,8 +168,8 @@ class TransformersLM(LanguageModel):
         seen, more = x >= 0, dict[str, Tensor]()
         if not seen.all():
             if not self.ragged:
-                raise ValueError(f'x has rows of several lengths: {type(self.net).__name__} mixes padding '
-                                 'into the text; expected rows of one length')
+                raise ValueError(f'x has rows of several lengths: {type(self.net).__name__} mixes '
+                                 'padding into the text; expected rows of one length')
             more['attention_mask'] = seen.long()
         if self.first:
             more['position_ids'] = torch.arange(x.shape[1], device=x.device)[None] + self.first
@@ -200,8 +201,9 @@ class TransformersLM(LanguageModel):
     ) -> ShadowedHidden:
         "A pass whose `left_out` gives predictions for tokens that they do not see."
         if not self.shift: return ShadowedHidden(self, x, where, together)
-        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a shadow '
-                         'stands at the place that it predicts: expected a model without shift')
+        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a '
+                         'shadow stands at the place that it predicts: expected a model without '
+                         'shift')
 
     if TYPE_CHECKING:
         def __call__(self, x: Tensor) -> HiddenForward: ...
@@ -210,7 +212,8 @@ class TransformersLM(LanguageModel):
         self,
         x: Tensor, # [B, L] int64 token ids, below 0 after the end of a row; L at most `model.length`
     ) -> HiddenForward:
-        "One forward pass of the body; heads run when asked. `ValueError` for another shape or type."
+        """One forward pass of the body; heads run when asked. `ValueError` for another shape or
+        type."""
         self.check_ids(x)
         return HiddenForward(self, x)
 
@@ -244,7 +247,8 @@ BOTH_WAYS = ('does not attend both ways; expected an encoder, or a decoder that 
 def probed(
     model: TransformersLM, # in eval mode
 ) -> TransformersLM: # the same, with `ragged`
-    "`ValueError` where the last token does not reach the others. Offloaded weights are not brought in."
+    """`ValueError` where the last token does not reach the others. Offloaded weights are not
+    brought in."""
     kind, vocab = type(model.net).__name__, model.net.get_output_embeddings().weight.shape[0]
     if any(p.is_meta for p in model.net.parameters()): return model
     x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
@@ -275,18 +279,20 @@ def wrap(
     if mask_id is None and tokenizer is not None: mask_id = tokenizer.mask_token_id
     if mask_id is None:
         raise ValueError(f'{kind}: which token is the mask? Its configuration does not say, and '
-            f'{"its tokenizer has no mask token" if tokenizer else "no tokenizer was given"}; expected mask_id=')
+                         f'{"its tokenizer has no mask token" if tokenizer else "no tokenizer was given"}; expected mask_id=')
     last = net.get_output_embeddings().weight.shape[0] - 1
     expected = f'expected a token of the network, 0 to {last}:'
     mask_id = check_int('mask_id', mask_id, 0, expected, last)
     suppress = tuple(check_int('suppress', i, 0, expected, last) for i in suppress)
-    if shift not in (None, True, False): raise ValueError(f'shift={shift!r}: expected True or False')
+    if shift not in (None, True, False):
+        raise ValueError(f'shift={shift!r}: expected True or False')
     decoder = not kind.endswith('ForMaskedLM') or config.get('is_decoder', False)
     causal = decoder and config.get('is_causal', True)
     if shift is None: shift = config.get('right_shift_logits', causal)
     if causal: warnings.warn(
-        f'{kind} was trained from left to right. As a masked diffusion model it writes noise until it is adapted '
-        '(`navira adapt`, DiffuLLaMA, dLLM). If it was, say so in its config.json: `"is_causal": false`',
+        f'{kind} was trained from left to right. As a masked diffusion model it writes noise until '
+        'it is adapted (`navira adapt`, DiffuLLaMA, dLLM). If it was, say so in its config.json: '
+        '`"is_causal": false`',
         stacklevel=2)
     model = TransformersLM(net, mask_id, shift, tokenizer, suppress, ends)
     if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
@@ -301,17 +307,20 @@ def check_net(
     "`ValueError` for what is no network with a head, or no tokenizer for it."
     kind = type(net).__name__
     if not isinstance(net, PreTrainedModel):
-        raise ValueError(f'net: {kind}; expected a model of the transformers library, such as LlamaForCausalLM; '
-                         'of one of peft, its `get_base_model()`')
+        raise ValueError(f'net: {kind}; expected a model of the transformers library, such as '
+                         'LlamaForCausalLM; of one of peft, its `get_base_model()`')
     if net.config.is_encoder_decoder:
-        raise ValueError(f'{kind} is an encoder-decoder; expected an encoder or a decoder with a head')
+        raise ValueError(f'{kind} is an encoder-decoder; expected an encoder or a decoder with a '
+                         'head')
     head, name = net.get_output_embeddings(), kind.removesuffix('Model')
     if head is None:
-        raise ValueError(f'{kind} has no head over the vocabulary; expected {name}ForMaskedLM or {name}ForCausalLM')
+        raise ValueError(f'{kind} has no head over the vocabulary; expected {name}ForMaskedLM or '
+                         f'{name}ForCausalLM')
     if tokenizer is None: return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ValueError(f'tokenizer={tokenizer!r:.60}: expected a tokenizer of the transformers library, such as '
-                         'AutoTokenizer.from_pretrained(FOLDER)')
+        raise ValueError(f'tokenizer={tokenizer!r:.60}: expected a tokenizer of the transformers '
+                         'library, such as AutoTokenizer.from_pretrained(FOLDER)')
     last = max(tokenizer.get_vocab().values(), default=0)
     if last >= len(head.weight):
-        raise ValueError(f'the tokenizer has a token {last}, but the network has {len(head.weight)}')
+        raise ValueError(f'the tokenizer has a token {last}, but the network has '
+                         f'{len(head.weight)}')

@@ -1,4 +1,5 @@
-"""Heads and adapters belong to one base, whatever it is loaded in; the trained ones are in training/test_lora."""
+"""Heads and adapters belong to one base, whatever it is loaded in; the trained ones are in
+training/test_lora."""
 import json, shutil
 
 import pytest

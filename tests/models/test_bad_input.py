@@ -1,4 +1,5 @@
-"""Bad input to models of the transformers library: one sentence each, which names the file or the argument."""
+"""Bad input to models of the transformers library: one sentence each, which names the file or
+the argument."""
 import json, os, pickle, shutil
 
 import pytest
@@ -120,7 +121,8 @@ def test_a_pipe_among_the_files_is_not_waited_for(copied, name):
     ('bert', 'tokenizer.json', None, ['tokenizer files are missing', 'mask_id='], ValueError),
     ('bert', 'model.safetensors', None, ['no weights', 'safetensors'], FileNotFoundError),
     ('bert', 'tokenizer.json', ('tokenizer.json', b'{"no": "tokenizer"}'), ['tokenizer'], ValueError),
-    ('a2d-llama', '*model*.safetensors', ('m-q4.gguf', b'GGUF'), ['m-q4.gguf: a GGUF', 'navira adapt'], ValueError),
+    ('a2d-llama', '*model*.safetensors', ('m-q4.gguf', b'GGUF'), ['m-q4.gguf: a GGUF', 'navira '
+                                                                                       'adapt'], ValueError),
     ('roberta', '*', ('m-q4.gguf', b'GGUF'), ['m-q4.gguf: a GGUF', 'safetensors'], ValueError),
     ('bert', '*', None, ['config.json', 'LLaDA'], FileNotFoundError)])
 def test_files_that_are_missing_or_something_else(copied, name, drop, file, parts, error):

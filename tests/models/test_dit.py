@@ -1,4 +1,5 @@
-"""The diffusion transformer of MDLM, with a quality head, and one forward pass with heads on demand."""
+"""The diffusion transformer of MDLM, with a quality head, and one forward pass with heads on
+demand."""
 import pytest
 import torch
 import torch.nn.functional as F
@@ -68,7 +69,8 @@ def test_ids_are_checked(x, words):
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0, .5), st.integers(1, 200))
 def test_the_time_of_a_text_gives_its_share_of_masks(p, L):
-    "GIDD's schedule: a share t / (1 + B sqrt(t (1 - t))) of masks at time t; more masks, a later time."
+    """GIDD's schedule: a share t / (1 + B sqrt(t (1 - t))) of masks at time t; more masks, a
+    later time."""
     config = Config(vocab_size=11, hidden_dim=16, n_heads=2, p_uniform=p)
     x = torch.where(torch.arange(L + 1)[:, None] > torch.arange(L), 10, 0)         # 0 to L masks
     t, B = mask_time(x, config).double(), 2 * p / (1 - p)

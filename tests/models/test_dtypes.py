@@ -1,4 +1,5 @@
-"""Models in bf16 and fp16: every policy samples, scores and logits are float32; devices and types."""
+"""Models in bf16 and fp16: every policy samples, scores and logits are float32; devices and
+types."""
 import copy
 
 import pytest
@@ -87,7 +88,8 @@ def test_a_number_too_large_for_16_bits(lm, tmp_path):
     model = copy.deepcopy(lm)
     model.backbone.blocks[0].attn_out.weight[0, 0] = -1e5
     save(model, tmp_path / 'large')
-    with says(ValueError, 'backbone.blocks.0.attn_out.weight holds infinity', 'too large for float16'):
+    with says(ValueError, 'backbone.blocks.0.attn_out.weight holds infinity', 'too large for '
+                                                                              'float16'):
         load(tmp_path / 'large', dtype='half')
     assert load(tmp_path / 'large', dtype='bf16').backbone.blocks[0].attn_out.weight[0, 0] < -99_000
 

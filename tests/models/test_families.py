@@ -1,4 +1,5 @@
-"""Checkpoints in each family's own layout: the published code's logits, every policy, no remote code."""
+"""Checkpoints in each family's own layout: the published code's logits, every policy, no remote
+code."""
 import io, json, shutil, warnings
 
 import pytest

@@ -29,7 +29,8 @@ def test_places_are_rows_columns_and_boxes():
     assert torch.equal(place()[:, 0], row + 10. * col + 100. * (row // 2 * 2 + col // 3))
 
 def test_a_network_of_grids_does_not_know_the_order_of_its_cells():
-    "It knows a cell by its units alone: if two rows of a band that are alike change places, so do the outputs"
+    """It knows a cell by its units alone: if two rows of a band that are alike change places, so
+    do the outputs"""
     torch.manual_seed(0)
     config = Config(vocab_size=5, model_length=16, hidden_dim=16, cond_dim=4, n_blocks=2, n_heads=2, dropout=0.,
                     boxes=(2, 2))
@@ -45,7 +46,8 @@ def test_a_network_of_grids_does_not_know_the_order_of_its_cells():
     with pytest.raises(ValueError, match="15 positions: expected 16 to 16"): model(x[:, :15])
 
 def test_attention_written_out():
-    "Where a CPU learns in bf16 it is the same attention, with the same gradients, up to the precision of bf16"
+    """Where a CPU learns in bf16 it is the same attention, with the same gradients, up to the
+    precision of bf16"""
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, 17, 8) for _ in range(3))
     def with_gradients(dtype):

@@ -81,7 +81,8 @@ def test_a_file_that_is_none(tmp_path, name, text, words):
 GIDD = replace(TINY, p_uniform=.1, dropout=0.)
 
 def gidd_folder(folder, model, **more):
-    "As its authors' script writes it: their names, no prefix, tables of the rotation, a mask called [MASK]."
+    """As its authors' script writes it: their names, no prefix, tables of the rotation, a mask
+    called [MASK]."""
     folder.mkdir(parents=True)
     c = model.config
     settings = dict(
@@ -166,7 +167,9 @@ def marked_at(i): return words(*'abcdefghij'[:i], '<|mask|>', *'abcdefghij'[i:])
 @pytest.mark.parametrize('tok, part', [
     (marked_at(7), "<|mask|> is token 7, and the model's mask is token 10, here 'j'"),
     (words(*'abcdefghijk'), "<|mask|> is not in it, and the model's mask is token 10, here 'k'"),
-    (words(*'abcde'), '<|mask|> is not in it'), (words(*'abcdefghijklmnopqrst'), 'token 19, but the model has 11'),
+    (words(*'abcde'), '<|mask|> is not in it'), (words(*'abcdefghijklmnopqrst'), 'token 19, but '
+                                                                                 'the model has '
+                                                                                 '11'),
     (words(*'abcdefghi', **{'<|mask|>': 10, 'z': 99}), 'token 99, but the model has 11')])
 def test_a_tokenizer_of_another_model(tmp_path, tok, part):
     "From the folder, and given: the blank would stay in the text, as letters."
@@ -193,7 +196,8 @@ def test_what_is_no_tokenizer(given):
 
 @pytest.mark.parametrize('content', [
     b'', b'[]', b'\xff\xfe', b'[' * 10_000,
-    b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 1099511627776}, "unk_token": "a"}}'])
+    b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 1099511627776}, '
+    b'"unk_token": "a"}}'])
 def test_a_damaged_tokenizer_is_named(tmp_path, content):
     save(noisy(), tmp_path / 'm')
     (tmp_path / 'm' / 'tokenizer.json').write_bytes(content)
@@ -218,7 +222,8 @@ def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
 def test_tokenizers_that_fail_later_are_one_sentence(tmp_path):
     pieces = [dict(SpecialToken=dict(id='[CLS]', type_id=0)), dict(Sequence=dict(id='A', type_id=0))]
     template = dict(type='TemplateProcessing', single=pieces, pair=[*pieces, pieces[1]], special_tokens={})
-    refused(edited(tmp_path / 'a', post_processor=template), 'tokenizer.json: not a readable tokenizer: no entry')
+    refused(edited(tmp_path / 'a', post_processor=template), 'tokenizer.json: not a readable '
+                                                             'tokenizer: no entry')
     vocab = load().tokenizer.get_vocab()
     model = load(edited(tmp_path / 'b', model=dict(type='WordLevel', vocab=vocab, unk_token='?!')))
     with says(ValueError, 'prompt: the tokenizer cannot read it: ', 'Missing [UNK]'):

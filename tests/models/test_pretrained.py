@@ -98,7 +98,8 @@ TENSORS = dict(attn_norm='input_layernorm', attn_q='self_attn.q_proj', attn_k='s
                ffn_gate='mlp.gate_proj', ffn_up='mlp.up_proj', ffn_down='mlp.down_proj')
 
 def write_gguf(gguf, path, net):
-    "As llama.cpp writes a Llama: the rows of queries and keys in the order of its rotary embedding."
+    """As llama.cpp writes a Llama: the rows of queries and keys in the order of its rotary
+    embedding."""
     c, w = net.config, {k: v.numpy() for k, v in net.state_dict().items()}
     f = gguf.GGUFWriter(path, 'llama')
     f.add_block_count(c.num_hidden_layers); f.add_context_length(c.max_position_embeddings)

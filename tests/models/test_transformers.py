@@ -1,4 +1,5 @@
-"""Networks of the transformers library: heads where they are asked for, both ways, in ragged batches."""
+"""Networks of the transformers library: heads where they are asked for, both ways, in ragged
+batches."""
 import warnings
 
 import accelerate
