@@ -213,9 +213,9 @@ ITEMS = dict(defaultdict=lambda *args: {}, deque=lambda *args: [], AttributeDict
 KNOWN = tuple('''
 omegaconf. antlr4. hydra. transformers. tokenizers. datasets. huggingface_hub. pytorch_lightning.
 lightning. lightning_fabric. lightning_utilities. torchmetrics. torch.optim. numpy. typing. pathlib.
-enum. datetime. collections. argparse.Namespace copyreg._reconstructor
-builtins.dict builtins.list builtins.tuple builtins.frozenset builtins.str builtins.bytes builtins.int
-builtins.float builtins.bool builtins.object builtins.type'''.split())
+enum. datetime. collections. argparse.Namespace copyreg._reconstructor builtins.dict builtins.list
+builtins.tuple builtins.frozenset builtins.str builtins.bytes builtins.int builtins.float
+builtins.bool builtins.object builtins.type'''.split())
 
 # %% ../../nbs/models/checkpoints.ipynb #265598b5
 def read_pickle(
@@ -237,7 +237,8 @@ def read_pickle(
     except pickle.UnpicklingError as e:
         raise ValueError(f'{path}: refused: it asks for what no checkpoint needs') from e
     except Exception as e:
-        raise ValueError(f'{path}: damaged, or not as torch.save writes it ({first_lines(e)})') from e
+        why = f'damaged, or not as torch.save writes it ({first_lines(e)})'
+        raise ValueError(f'{path}: {why}') from e
     if refused:
         raise ValueError(f'{path}: refused: it asks for {refused[0]}, which no checkpoint needs')
     raise ValueError(f'{path}: {odd} is damaged, or compressed; expected a file of torch.save')

@@ -120,7 +120,7 @@ class Critic(LanguageModel):
 
 # %% ../../nbs/models/critic.ipynb #776c9920
 def find_critic(
-    source: str | os.PathLike | None = None, # a folder; None, 'embedded' or 'sudoku': one of navira's
+    source: str | os.PathLike | None = None, # a folder; None, 'embedded', 'sudoku': ours
 ) -> Path: # the folder
     "Where a critic lies. `FileNotFoundError` where there is none."
     folder = of_run(Path(own(source)), 'critic', 'critic.safetensors')

@@ -149,7 +149,7 @@ def check_device(
     try:
         place = torch.device(device)
         if place.type == 'cuda' and (place.index or 0) >= gpus: raise RuntimeError
-        if place.type not in ('cpu', 'cuda'): torch.zeros(1, device=place).item()    # "meta" has none
+        if place.type not in ('cpu', 'cuda'): torch.zeros(1, device=place).item()    # not "meta"
         return place
     except (RuntimeError, TypeError, NotImplementedError, AssertionError):
         raise ValueError(f"device={str(device)!r}: no such device here; expected 'auto', 'cpu' or "
@@ -157,24 +157,25 @@ def check_device(
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
 def load(
-    source: str | os.PathLike | None = None, # None, 'embedded', 'sudoku'; a folder, also of a run; a file; a Hub name
-    device: str | torch.device | None = None, # where to put it; None: the CPU; 'auto': a GPU where there is one
+    source: str | os.PathLike | None = None, # a folder, a run, a file, a Hub name, 'sudoku'
+    device: str | torch.device | None = None, # None: the CPU; 'auto': a GPU where there is one
     ema: bool = True,          # of a Lightning file, take the average
     length: int | None = None, # for a file without config.json: longest sequence, in tokens
     tokenizer: Tokenizer | None = None, # instead of the one in the folder
-    dtype: str | torch.dtype | None = None, # of the parameters: 'float32', 'bfloat16', ...; None: see below
-    device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all devices
+    dtype: str | torch.dtype | None = None, # of the parameters, such as 'bfloat16'; None: see below
+    device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all
     revision: str | None = None, # of a Hub repository: branch, tag or commit
     mask_id: int | None = None, # of a model of the transformers library that does not say it
     shift: bool | None = None, # likewise: does position i predict the token at i + 1?
     head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
 ) -> MaskedLM | TransformersLM:
-    """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the Hub.
+    """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
+    Hub. `None` or 'embedded' is the model that comes with navira.
 
-    Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the transformers
-    library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None` is float32 for the former,
-    and as saved for the latter. Raises `FileNotFoundError`, `ValueError` or `KeyError` naming what was given
-    and what was expected."""
+    Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the
+    transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
+    is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
+    or `KeyError` naming what was given and what was expected."""
     place = check_device(device)
     dtype = None if dtype is None else check_dtype(dtype)
     if device is not None and device_map is not None:
@@ -227,9 +228,8 @@ def save(
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
-    """Writes configuration, weights and tokenizer: all, or nothing; of a network of the transformers
-    library its head too. `load` reads them. `ValueError` for a folder that cannot be written, `NoRoom`
-    on a full disk."""
+    """Writes configuration, weights, tokenizer and head: all, or nothing. `load` reads them.
+    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
     if isinstance(model, MaskedLM): save_denoiser(model, folder, dtype)
     elif not isinstance(model, LanguageModel):
         raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap '

@@ -8,14 +8,12 @@ from transformers import (
     AutoModelForMaskedLM, GPTNeoConfig, GPTNeoForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast)
 
 import navira
-from navira.models.families import pretrained, toy_networks
+from navira.models.families import pretrained
 from helpers.sample_api import says
 
 @pytest.fixture(scope='module')
-def toys(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('toys')
-    toy_networks(folder)
-    return folder
+def toys(pytestconfig): # a decoder without a mask, an encoder without a head: random, of 2 layers
+    return pytestconfig.rootpath / 'tests' / 'pretrained'
 
 def test_a_decoder_keeps_its_weights_and_gets_one_word_more(toys):
     was, model = LlamaForCausalLM.from_pretrained(toys / 'llama'), pretrained(toys / 'llama')

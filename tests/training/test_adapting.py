@@ -1,12 +1,12 @@
 """A pretrained network becomes a masked diffusion model: what is written, resumed to the last bit, counted in bits."""
-import json, math
+import json, math, shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import navira
-from navira.models.families import toy_networks
 from navira.training.adapting import adapt
 from navira.training.runs import read_checkpoint, read_log
 from navira.training.settings import AdaptConfig, FinetuneConfig
@@ -18,7 +18,7 @@ TEXT = 'the old dog saw a house by day'
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp('home')
-    toy_networks(folder)
+    shutil.copytree(Path(__file__).parent.parent / 'pretrained', folder, dirs_exist_ok=True)
     for name, n in (('train', 200), ('validation', 40)):
         (folder / f'{name}.txt').write_text('\n\n'.join([TEXT] * n))
     return folder
