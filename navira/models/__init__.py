@@ -1,1 +1,1 @@
-"Networks: the diffusion transformer of MDLM with a quality head, the critic, and the opening of checkpoints of others."
+"Networks: the diffusion transformer of MDLM, those of the transformers library, their checkpoints."
