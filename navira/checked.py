@@ -44,10 +44,11 @@ def checked_schedule(part: str, schedule: Schedule, temperature: bool = False) -
     def checked(st: State) -> Tensor: # [B]
         try: v = evaluate(schedule, st)
         except (TypeError, RuntimeError, ValueError):
-            raise ValueError(f'{part}: {name_of(schedule)} gave {shape_of(schedule(st))}; expected a '
-                             f'number, or one for each of {len(st.x)} rows') from None
+            raise ValueError(f'{part}: {name_of(schedule)} gave {shape_of(schedule(st))}; expected '
+                             f'a number, or one for each of {len(st.x)} rows') from None
         if temperature and not (v.isfinite() & (v >= 0)).all():
-            raise ValueError(f'{part}: tau={v.tolist()}: a temperature is finite and >= 0 (0 is greedy)')
+            raise ValueError(f'{part}: tau={v.tolist()}: a temperature is finite and >= 0 '
+                             '(0 is greedy)')
         return v
     return checked if callable(schedule) else schedule
 

@@ -165,9 +165,11 @@ class drawer:
         return torch.cat(tokens), torch.cat(prob)
 
     def distribution(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]
-        "The probabilities that tokens are drawn with; at temperature 0 those before the most likely one is taken."
-        q, tokens = self.ranked(logits), self.tempered(logits).argsort(dim=-1, descending=True, stable=True)
-        return torch.zeros(logits.shape, dtype=q.dtype, device=q.device).scatter(1, tokens[:, :q.shape[1]], q)
+        "The probabilities of the draw; at temperature 0, those before the most likely is taken."
+        q = self.ranked(logits)
+        tokens = self.tempered(logits).argsort(dim=-1, descending=True, stable=True)
+        out = torch.zeros(logits.shape, dtype=q.dtype, device=q.device)
+        return out.scatter(1, tokens[:, :q.shape[1]], q)
 
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus, zeros after a shorter one
         "The probabilities that tokens are drawn with, the most likely first."
@@ -210,7 +212,8 @@ class drawer:
         best, at = logits.topk(min(2, logits.shape[1]))
         token, near = at[:, 0], best[:, :1] - tolerance(logits.dtype)
         q = self.kept(descending(logits)) if self.cut else None
-        if (tied := best[:, -1] >= near[:, 0]).any():
+        tied = best[:, -1] >= near[:, 0]
+        if tied.any():
             same = logits[tied] >= near[tied]
             n = same.sum(-1) if q is None else torch.minimum(same.sum(-1), (q[tied] > 0).sum(-1))
             place = (u[tied] * n).long()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
@@ -83,6 +83,14 @@ def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
     except (OSError, TypeError): return {}
     return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
 
+# %% ../nbs/registry.ipynb #0c4c59ad
+def check_keyword(kind: str, name: str, options: Iterable[str]) -> str:
+    "`name` if it is an option, else a KeyError with those that begin with it, or the nearest."
+    options = list(options)
+    longer = [repr(o) for o in options if o.startswith(f'{name}_')]
+    if name in options or len(longer) < 2: return check_choice(kind, name, options)
+    raise KeyError(f'{kind} {name!r}: did you mean {", ".join(longer[:-1])} or {longer[-1]}?')
+
 # %% ../nbs/registry.ipynb #24f909e2
 def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     "ValueError or KeyError for a value that the signature does not allow."
@@ -112,7 +120,7 @@ def policy(
     known = parameters(factory)
     hyper = {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items():
-        _check_hyper(name, v, known[check_choice(f'{name}: hyper-parameter', k, known)])
+        _check_hyper(name, v, known[check_keyword(f'{name}: hyper-parameter', k, known)])
     made = factory(**hyper)
     if isinstance(made, Policy): return made
     raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; '

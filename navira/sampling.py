@@ -23,7 +23,7 @@ from .base.runs import progress_bar
 from .core import by_budget, Model, Policy, State, step
 from .checked import checked, name_of, NO_HEAD
 from .prompts import check_memory, start
-from .registry import parameters, policies, policy as named_policy
+from .registry import check_keyword, parameters, policies, policy as named_policy
 from .replay import Trace
 from .samples import Partials, Recorder, Samples
 
@@ -257,7 +257,7 @@ def choose(
     if others and not named:
         raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
                          f'expected one of {", ".join(own)}')
-    for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
+    for k in others: check_keyword(f'{policy}: hyper-parameter', k, [*known, *own])
     rule = named_policy(policy, **others) if named else policy
     return rule, name, hyper.get('block_length') if 'block_length' not in known else None
 

@@ -1,14 +1,12 @@
 """On an accelerator that is pretended (pretended.py): it refuses what CUDA refuses, and what runs on it gives the CPU's
 results."""
-import copy, gc, random, subprocess, threading
+import random, subprocess
 from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import nn
 import navira.experiments.samples as ex_samples
 from navira.experiments.old_sweep import cells, read_sweep
 from navira.experiments.old_store import checked
@@ -27,7 +25,7 @@ from navira.training.settings import FinetuneConfig, TrainConfig
 from navira.training.finetuning import finetune
 from navira.training.runs import read_checkpoint, read_log
 from navira.training.pretraining import train
-from pretended import CUDA, Pretended
+from pretended import Pretended
 from helpers.metrics import llama, tokenizer as words
 from toys import small_lm
 
@@ -37,148 +35,6 @@ def alone(one_thread): pass
 @pytest.fixture
 def gpu():
     with Pretended() as p: yield p
-
-def there(*shape): return torch.ones(shape, device='cuda')
-
-# --- the pretended accelerator ----------------------------------------------------------------------------------------
-def out_of(x): return torch.add(there(3), there(3), out=x)
-
-REFUSED = dict(
-    sum=lambda: there(3) + torch.ones(3), reversed=lambda: torch.ones(3) + there(3),
-    scalar_there=lambda: torch.ones(3) + there(), product=lambda: there(2, 3) @ torch.ones(3, 2),
-    linear=lambda: F.linear(there(2, 3), torch.ones(4, 3)),
-    embedding=lambda: F.embedding(torch.zeros(2, dtype=torch.long), there(3, 2)),
-    cat=lambda: torch.cat([there(2), torch.ones(2)]), stack=lambda: torch.stack([there(), torch.ones(())]),
-    where=lambda: torch.where(torch.ones(3) > 0, there(3), there(3)),
-    gather=lambda: there(2, 3).gather(1, torch.zeros(2, 1, dtype=torch.long)),
-    scatter=lambda: there(2, 3).scatter(1, torch.zeros(2, 1, dtype=torch.long), 1.0),
-    searchsorted=lambda: torch.searchsorted(there(3), torch.ones(2)),
-    equal=lambda: torch.equal(there(3), torch.ones(3)),
-    masked_scatter=lambda: there(3).masked_scatter(there(3) > 0, torch.ones(3)),
-    masked_fill=lambda: there(3).masked_fill(torch.ones(3) > 0, 0.0), in_place=lambda: torch.ones(3).add_(there(3)),
-    in_place_scalar=lambda: torch.ones(()).add_(there()), augmented=lambda: torch.ones(3).__iadd__(there(3)),
-    out=lambda: out_of(torch.ones(3)), mask_of_a_cpu_tensor=lambda: torch.ones(3)[there(3) > 0],
-    index_of_a_cpu_tensor=lambda: torch.ones(3)[torch.zeros(2, dtype=torch.long, device='cuda')],
-    values_put=lambda: there(3).__setitem__(torch.tensor([0, 1]), torch.ones(2)),
-    values_put_on_the_cpu=lambda: torch.ones(3).__setitem__(torch.tensor([0, 1]), there(2)),
-    cross_entropy=lambda: F.cross_entropy(there(2, 3), torch.zeros(2, dtype=torch.long)),
-    view=lambda: there(4).view(2, 2)[0] + torch.ones(2),
-    lerp_all=lambda: torch._foreach_lerp_([there(2)], [torch.ones(2)], 0.5),
-    generator=lambda: torch.rand(3, device='cuda', generator=torch.Generator()),
-    generator_in_place=lambda: there(3).uniform_(generator=torch.Generator()),
-    permutation=lambda: torch.randperm(3, generator=torch.Generator(), device='cuda'),
-    gradient=lambda: setattr(there(3).requires_grad_(), 'grad', torch.ones(3)), pin=lambda: there(3).pin_memory(),
-    numpy=lambda: there(3).numpy(), asarray=lambda: np.asarray(there(3)), array_of=lambda: np.array([there(), there()]),
-    detached=lambda: there(3).requires_grad_().detach().numpy())
-
-@pytest.mark.parametrize('f', REFUSED.values(), ids=REFUSED.keys())
-def test_what_cuda_refuses_is_refused(gpu, f):
-    with pytest.raises((RuntimeError, TypeError)): f()
-
-ALLOWED = dict(  # a call, and where its result lives
-    sum=(lambda: there(3) + there(3), True),
-    number=(lambda: 2 * there(3) + 1, True),
-    scalar=(lambda: there(3) * torch.tensor(2.0), True),
-    scalar_first=(lambda: torch.tensor(2.0) * there(3), True),
-    fill=(lambda: there(3).masked_fill(there(3) > 0, torch.tensor(2.0)), True),
-    choice=(lambda: torch.where(there(3) > 0, torch.tensor(1.0), there(3)), True),
-    cpu=(lambda: there(3).cpu() + torch.ones(3), False),
-    to_cpu=(lambda: there(3).to('cpu') + torch.ones(3), False),
-    to_cpu_as=(lambda: there(3).to('cpu', torch.float64), False),
-    to=(lambda: torch.ones(3).to(CUDA) + there(3), True),
-    to_cuda=(lambda: torch.ones(3).cuda() + there(3), True),
-    to_index=(lambda: torch.ones(3).to(0) + there(3), True),
-    keyword=(lambda: torch.ones(3).to(device='cuda', dtype=torch.float64), True),
-    like_another=(lambda: torch.ones(3).to(there(1)), True),
-    like_one_here=(lambda: there(3).to(torch.ones(1)), False),
-    kind=(lambda: there(3).to(torch.float64), True),
-    type_as=(lambda: torch.ones(3).type_as(there(1)), True),
-    zeros_like=(lambda: torch.zeros_like(there(3)), True),
-    zeros_like_here=(lambda: torch.zeros_like(there(3), device='cpu'), False),
-    new=(lambda: there(3).new_zeros(2), True),
-    new_tensor=(lambda: there(3).new_tensor([1.0, 2.0]), True),
-    factory=(lambda: torch.arange(3), False),
-    tensor=(lambda: torch.tensor([1.0], device='cuda'), True),
-    as_tensor=(lambda: torch.as_tensor(torch.ones(3), device='cuda'), True),
-    from_numpy=(lambda: torch.from_numpy(np.ones(3)), False),
-    from_numpy_to=(lambda: torch.from_numpy(np.ones(3)).to('cuda'), True),
-    indices=(lambda: there(3)[torch.tensor([0, 2])], True),
-    mask=(lambda: there(3)[torch.tensor([True, False, True])], True),
-    index_there=(lambda: torch.ones(3)[torch.zeros((), dtype=torch.long, device='cuda')], False),
-    copy_back=(lambda: torch.ones(3).copy_(there(3)), False),
-    copy_there=(lambda: there(3).copy_(torch.ones(3)), True),
-    rows=(lambda: torch.stack([*there(2, 3)]), True),
-    view=(lambda: there(2, 3).T[0], True),
-    parts=(lambda: there(4).chunk(2)[1], True),
-    sorted=(lambda: there(3).sort().values, True),
-    pinned=(lambda: torch.ones(3).pin_memory(), False),
-    own_generator=(lambda: torch.rand(3, generator=torch.Generator()).to('cuda'), True),
-    product=(lambda: there(2, 3) @ there(3, 2), True),
-    copied=(lambda: copy.deepcopy(there(3)), True),
-    parameter=(lambda: nn.Parameter(there(3)), True),
-    detached=(lambda: there(3).requires_grad_().detach(), True),
-    sliced=(lambda: (lambda x: (x.__setitem__(slice(0, 2), there(2)), x)[1])(torch.zeros(3)), False),
-    put=(lambda: (lambda x: (x.__setitem__(torch.tensor([0, 1]), there(2)), x)[1])(there(3)), True),
-)
-
-@pytest.mark.parametrize('f, where', ALLOWED.values(), ids=ALLOWED.keys())
-def test_what_cuda_allows_is_allowed(gpu, f, where):
-    x = f()
-    assert (x.device.type == 'cuda', x.is_cuda, not x.is_cpu) == (where,) * 3 and (not where or x.device == CUDA)
-
-def test_what_waits_for_the_device_is_allowed(gpu):
-    x = there(2)
-    assert (
-        x.tolist() == [1.0, 1.0] and x[0].item() == 1.0 and bool(x.any()) and int(x.sum()) == 2
-        and list(range(5))[x.long()[0]] == 1 and len(x) == 2 and 'ones' not in repr(x))
-
-def test_a_transfer_is_a_copy_and_a_tensor_that_is_there_is_itself(gpu):
-    a = torch.zeros(3); b = a.to('cuda'); c = b.cpu(); d = torch.as_tensor(a, device='cuda')
-    b += 1; c += 2; d += 4
-    assert (a.tolist(), b.tolist(), c.tolist()) == ([0.] * 3, [1.] * 3, [2.] * 3) and b.to('cuda') is b and a.cpu() is a
-
-def test_where_a_tensor_lives_does_not_depend_on_names_that_are_used_again(gpu):
-    for i in range(300):
-        x = torch.ones(2, device='cuda') if i % 3 else torch.ones(2)
-        assert x.is_cuda == bool(i % 3)
-        del x
-    gc.collect()
-    assert gpu.held() == 0
-
-def test_modules_and_gradients_live_where_their_parameters_do(gpu):
-    net = nn.Linear(3, 2); w = net.weight
-    net.to('cuda')
-    # in place, so that an optimizer made before still knows them
-    assert net.weight is w and w.is_cuda and isinstance(w, nn.Parameter)
-    net(there(4, 3)).sum().backward()
-    assert w.grad.is_cuda and torch.autograd.grad(net(there(4, 3)).sum(), [w])[0].is_cuda
-    with pytest.raises(RuntimeError, match='same device'): net(torch.ones(4, 3))
-    net.cpu()
-    assert not net.weight.is_cuda and net(torch.ones(4, 3)).shape == (4, 2)
-
-def test_nothing_is_left_behind():
-    available = torch.cuda.is_available()
-    with Pretended():
-        assert torch.cuda.is_available() and torch.autocast('cuda', torch.bfloat16).fast_dtype == torch.bfloat16
-        x = there(3)
-    assert torch.cuda.is_available() == available and x.device.type == 'cpu' and torch.autocast.__name__ == 'autocast'
-
-def test_a_thread_has_modes_of_its_own(gpu):
-    x, seen = there(3), []
-    t = threading.Thread(target=lambda: seen.append(x.is_cuda)); t.start(); t.join()
-    # so nothing that uses the accelerator may run in threads: `parallel_map` does not
-    assert seen == [False] and x.is_cuda
-
-def test_memory_is_counted():
-    with Pretended(memory=4000) as gpu:
-        a = there(500)
-        assert gpu.held() == torch.cuda.memory_allocated() == 2000
-        with pytest.raises(torch.OutOfMemoryError): there(501)
-        b = a[:100]; del a
-        assert gpu.held() == 2000      # the view keeps all of it
-        del b; torch.cuda.reset_peak_memory_stats()
-        there(700)
-        assert (gpu.held(), torch.cuda.max_memory_allocated()) == (0, 2800)
 
 # --- sampling ---------------------------------------------------------------------------------------------------------
 def lm(**kw): return small_lm(3, model_length=8, **kw).double()

@@ -8,15 +8,12 @@ from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
 from navira.core import State, step
-from navira.registry import policies, policy
+from navira.registry import policy
 from navira.prompts import start_ids
 from navira.sampling import sample
 from helpers.core import (  # noqa: F401
     CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, N, by, drawn, exact_sets, joint6, picked, sets, state)
-from helpers.sample_api import embedded  # noqa: F401
 from toys import ACCEPT, REJECT, Exact, Tiny, chi2, counted, planted, random_joint, small_lm, transcribed
-
-def test_every_policy_is_here(): assert set(NAMES) <= set(policies())
 
 # ---- Distributions on a joint known exactly
 
@@ -127,27 +124,7 @@ def test_parity_on_a_small_network(name):
     assert check(10, small_lm) > 10
     assert check(0, lambda seed: small_lm(seed + 10, mask_id=0)) > 10       # the mask need not be the last id
 
-@pytest.mark.parametrize('name', FORMS)
-def test_parity_on_the_embedded_model(name, embedded):
-    assert same_as_transcribed(embedded, name, 8, 2, 24, 5, eta=.3, on=.25) > 0
-
 # ---- A sample depends on (seed, its number) only
-
-@pytest.mark.parametrize('name', NAMES)
-def test_a_sample_does_not_depend_on_its_batch(name):
-    model = small_lm(3).double()
-    M, budget = model.mask_id, 6 * policy(name).passes
-    hyper = dict(eta=.4, on=.2) if name in CORRECTING else {}
-    prompt = torch.full((8, 12), M)
-    prompt[1, :3] = torch.tensor([1, 2, 3]); prompt[4, 5:] = 4; prompt[7, ::2] = 7
-    for pr in (None, prompt):
-        a, b, c = (sample(model, name, budget, 8, 11, prompt=pr, batch_size=k, **hyper) for k in (1, 3, 8))
-        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
-        assert torch.equal(a.n_forward, b.n_forward) and torch.equal(a.n_forward, c.n_forward)
-    tail = sample(model, name, budget, range(5, 8), 11, prompt=prompt[5:], batch_size=2, **hyper)
-    assert torch.equal(tail.tokens, a.tokens[5:])
-    other = sample(model, name, budget, 8, 12, prompt=prompt, **hyper)
-    assert not torch.equal(c.tokens, other.tokens) and len({*map(tuple, c.tokens.tolist())}) > 1
 
 # ---- What every run keeps
 
@@ -224,25 +201,6 @@ def test_counts_budget_prompt_and_trace(r):
     lo, hi = (r['hyper'].get(k, 0.) * T for k in ('on', 'off'))
     assert not t.remasked[[i for i in range(T) if not lo <= i < hi]].any()
 
-def test_counts_with_rows_that_have_different_prompts():
-    "K, n and N are the row's own: the rows of a batch are what they are alone"
-    model, M = Tiny(12, 4), 4
-    prompt = torch.full((3, 12), M); prompt[1, :6] = 1; prompt[2, 1:] = 2
-    for name in NAMES:
-        out = sample(model, name, 10, 3, prompt=prompt, **(dict(eta=.5, on=0.) if name in CORRECTING else {}))
-        for b in range(3):
-            assert torch.equal(
-                sample(
-                    model,
-                    name,
-                    10,
-                    range(b, b + 1),
-                    prompt=prompt[b],
-                    **(dict(eta=0.5, on=0.0) if name in CORRECTING else {}),
-                ).tokens[0],
-                out.tokens[b],
-            )
-
 def test_a_continued_step_is_the_whole_run():
     "State in, state out: stopping between steps and going on changes nothing; a state handed in stays as it was"
     model, rule = Tiny(9, 4), policy('navira', eta=.6, on=0.)
@@ -286,11 +244,6 @@ def test_eligible_positions_with_an_infinite_score_still_count():
     st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, 200)
     for tau in (None, 0., .5): assert torch.equal(by(-s, 3, tau)(st, None, some.expand(200, -1)), some.expand(200, -1))
 
-def test_ties_are_broken_evenly():
-    st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, N)
-    got = sets(by(torch.zeros(5), 2)(st, None, torch.ones(N, 5, dtype=torch.bool)))
-    assert chi2(got, {c: .1 for c in itertools.combinations(range(5), 2)}) > ACCEPT
-
 # ---- What is asked of the model
 
 @pytest.mark.parametrize('name', ['prism', 'prism-stochastic', 'navira', 'remedi', 'p2'])
@@ -310,13 +263,6 @@ def test_the_head_runs_where_it_is_read(name, one_thread, monkeypatch):
     torch.testing.assert_close(cut.trace.score, whole.trace.score, equal_nan=True)
     assert few < sum(asked) if name.startswith('prism') else few == sum(asked)
 
-@pytest.mark.parametrize('name', CORRECTING)
-def test_nothing_committed_needs_no_scoring_pass(name):
-    "C empty: pi is undefined, K counts as 0, and stage 1 is skipped"
-    model = Tiny(6, 4)
-    after = step(policy(name, n_remask=2, on=0.), state([4] * 6, 4, 0, 3, 5), model)
-    assert model.rows == [5] and model.rated == 0 and after.n_forward.tolist() == [1] * 5
-
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('batch_size', [1, 4])
 def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
@@ -335,13 +281,6 @@ def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
     else: assert takes.any() and (~takes & opens).any()
 
 
-def test_the_output_layer_runs_at_committed_positions_only():
-    "The same on the network, where the vocabulary is the cost"
-    model, seen = small_lm(7), []
-    model.backbone.output_layer.register_forward_hook(lambda m, a, out: seen.append(out.shape))
-    out = sample(model, 'navira', 20, 3, trace=True, eta=.5, on=0.)
-    assert all(len(s) == 2 for s in seen) and sum(s[0] for s in seen) == out.trace.unmasked.sum()
-
 def test_the_trace_holds_the_scores_that_the_step_saw():
     "Quality of the committed tokens in a step that scored the row, NaN in a step that did not"
     model = Tiny(12, 4)
@@ -354,13 +293,6 @@ def test_the_trace_holds_the_scores_that_the_step_saw():
 
 def TinyQuality(model, x): return model(x).quality()
 
-
-@pytest.mark.parametrize('name', ['backbone', 'prism', 'navira-det'])
-def test_nan_is_refused(name):
-    "Weights that have diverged must not end as tokens."
-    lm = small_lm()
-    with torch.no_grad(): lm.backbone.output_layer.linear.weight.fill_(torch.nan)
-    with pytest.raises(ValueError, match='NaN or infinity for the logits'): sample(lm, name, 4, 2)
 
 # ---- Large vocabularies
 

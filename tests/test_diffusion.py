@@ -126,8 +126,6 @@ def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p,
     torch.testing.assert_close(q.gather(1, tokens[:, None])[:, 0], prob, atol=1e-12, rtol=0)
     torch.testing.assert_close(q.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12, rtol=0)
 
-def test_no_rows_to_draw(): assert len(nucleus(.9)(torch.empty(0, 5), torch.empty(0))[0]) == 0
-
 def test_a_pass_without_a_quality_says_so():
     class Plain(Forward): pass
 

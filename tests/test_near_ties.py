@@ -98,12 +98,6 @@ def test_every_kernel_gives_the_same_tokens(mode, one_thread):
     if kernels != mode.upper(): pytest.skip(f'this processor has no {mode}')
     assert {n for n in POLICIES if got[n] != here()[n]} == set()
 
-@pytest.mark.parametrize('name', POLICIES)
-def test_a_text_does_not_depend_on_its_batch(name, two_threads):
-    model, critic = nets(torch.float64)
-    whole = drawn(name, model, critic, 5)
-    for size in (1, 2): assert torch.equal(whole.tokens, drawn(name, model, critic, 5, **dict(batch_size=size)).tokens)
-
 # --- the order -------------------------------------------------------------------------------------------------------
 def by_hand(score, ok, u, tol):
     "Places in one row: a list, sorted in chains of near neighbours, then by the noise"

@@ -49,8 +49,6 @@ def test_k_is_zero_at_the_last_step_and_when_all_is_written(T, free):
         st = state(torch.where(torch.arange(free) < n, 1, 9), 9, T - 1, T, 300)
         assert binomial(1.)(st).sum() == 0
 
-def test_k_needs_something_committed(): assert binomial(1.)(state([9] * 6, 9, 0, 10, 100)).sum() == 0
-
 @given(hs.integers(1, 30), hs.integers(1, 30), hs.integers(0, 29), hs.integers(0, 35))
 def test_the_guard(N, T, i, K):
     "PRISM corrects only if R > 0, n > R and n < N - R, and never more than may stay masked"

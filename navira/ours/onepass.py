@@ -19,7 +19,7 @@ from ..registry import register, scheduled
 
 # %% auto #0
 __all__ = ['stored', 'low_stored_quality', 'low_stored_probability', 'low_stored_or_drawn', 'low_stored_and_drawn', 'RateAhead',
-           'onepass', 'expected_errors', 'onepass_suspects', 'text_entropy', 'usual', 'hold_entropy']
+           'onepass', 'expected_errors', 'onepass_suspects']
 
 # %% ../../nbs/ours/one_pass.ipynb #9d358d96
 @needs_quality
@@ -122,37 +122,3 @@ def onepass_suspects(
 ) -> Policy:
     "NAVIRA in one pass, which remasks more where the head expects more errors."
     return onepass(tau, on=on, off=off, n_remask=expected_errors(rate), top_p=top_p, score=score)
-
-# %% ../../nbs/ours/one_pass.ipynb #6bcd17f7
-def text_entropy(
-    x: Tensor, # [B, L] token ids
-    seen: Tensor, # [B, L] bool: which count
-) -> Tensor: # [B] float64 nats, 0 where none counts
-    "Entropy of the tokens of each row that count."
-    n = seen.sum(1).clamp(min=1).double()
-    c = ((x[:, :, None] == x[:, None]) & seen[:, None]).sum(2)
-    return -(c / n[:, None]).masked_fill(~seen, 1.).log().sum(1) / n
-
-# %% ../../nbs/ours/one_pass.ipynb #3ee69903
-def usual(
-    rows: Tensor, # [R, L] token ids of real text
-    generator: torch.Generator | None = None,
-) -> Tensor: # [L + 1] float64 nats
-    "Mean entropy of n random positions of real text, for n = 0..L: a landmark for `hold_entropy`."
-    order = torch.rand(rows.shape, generator=generator).argsort(1).argsort(1).to(rows.device)
-    return torch.stack([text_entropy(rows, order < n).mean() for n in range(rows.shape[1] + 1)])
-
-def hold_entropy(
-    landmark: Tensor, # [L + 1] nats: entropy that a text of n tokens should have
-    gain: float = 1.0, # temperature for a nat that is missing
-    tau_min: float = 0.0, # where nothing is missing
-    tau_max: float = 1.0, # at most
-) -> Schedule:
-    "A temperature that rises where the entropy of a row falls below the landmark. ValueError for one too short."
-    def tau(st: State) -> Tensor: # [B]
-        if (L := st.x.shape[1]) >= len(landmark):
-            raise ValueError(f'landmark: {len(landmark)} numbers; a text of {L} positions needs {L + 1}, '
-                             'for 0 tokens to all')
-        missing = landmark.to(st.x.device)[(~st.masked).sum(1)] - text_entropy(st.x, ~st.masked)
-        return (tau_min + gain * missing.clamp(min=0)).clamp(max=tau_max)
-    return tau

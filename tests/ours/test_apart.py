@@ -55,10 +55,6 @@ def test_what_was_a_guess_is_drawn_again_from_what_is_left():
         expected = chain.row(chain.redraw(sites), (0, 2, 1))
         assert expected.holds(chain.land(rule, (0, 2, 1), 1, 4, conf=conf)), sites
 
-def test_nothing_is_taken_back_where_nothing_was_a_guess():
-    chain = Chain(joint())
-    assert (chain.land(policy('apart'), (0, 2, 1), 1, 4, conf=(.95, .9, 1.)) == tensor([0, 2, 1])).all()
-
 def test_what_is_not_sure_is_in_doubt_once_all_is_written():
     k = guesses(.5, 1., .9)
     conf = [[.3, .6, .95, .9], [.3, .6, .95, NAN]]
@@ -74,11 +70,6 @@ def test_at_most_a_share_is_taken_back_and_the_worst_first():
     T = pick(rule.remask, st, Pass(None, st), st.committed)
     assert T[0].nonzero().flatten().tolist() == [0, 1, 2] and not T[1].any()
     assert guesses(.5, .1)(st).tolist() == [1, 0] and guesses(.5, 0.)(st).tolist() == [0, 0]
-
-@given(hs.integers(1, 300), hs.integers(1, 100))
-def test_a_share_is_rounded_up_and_no_further(L, per_cent):
-    st = state(torch.zeros(1, L).long(), 4, 1, 4, torch.zeros(1, L).bool(), torch.full((1, L), .1))
-    assert guesses(.5, per_cent / 100)(st).tolist() == [-(-per_cent * L // 100)]
 
 @pytest.mark.parametrize('alpha', [0., .5, 1., 3.])
 def test_penalty_is_a_power_of_the_count(alpha):
@@ -115,12 +106,6 @@ def test_rows_of_several_lengths():
     got = Penalised(penalty=1.).penalised(torch.zeros(3, 10, dtype=torch.float64), x, x == 9)
     torch.testing.assert_close(got[0, :3].exp(), tensor([1, 1 / 3, 1]).double())
     torch.testing.assert_close(got[1, :3].exp(), tensor([1, 1 / 2, 1 / 3]).double())
-
-def test_the_penalty_sees_prompts():
-    x = tensor([[1, 9, 9]])
-    logits = torch.zeros(2, 10, dtype=torch.float64)
-    got = Penalised(penalty=1.).penalised(logits, x, x == 9)
-    assert (got[:, 1] < 0).all() and (got[:, 2:9] == 0).all()
 
 # ---- where
 

@@ -4,15 +4,12 @@ from collections import Counter
 from dataclasses import replace
 import pytest, torch
 from hypothesis import example, given, strategies as hs
-import navira
 from navira.core import Pass, State, step
 from navira.base.noise import Noise
-from navira.evaluation.diversity import entropy
-from navira.ours.onepass import expected_errors, hold_entropy, onepass, text_entropy, usual
+from navira.ours.onepass import expected_errors, onepass
 from navira.prism import binomial
-from navira.registry import about, policies, policy
-from navira.sampling import check_budget, n_steps, sample
-from navira.schedules import piecewise
+from navira.registry import policy
+from navira.sampling import sample
 from toys import ACCEPT, REJECT, Exact, Tiny, binomial_dist, chi2, counted, planted, random_joint, sequential, small_lm
 
 NAMES = [
@@ -32,13 +29,6 @@ def state(x, mask_id, i, T, n=None, seed=0):
     return replace(
         State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=torch.zeros(x.shape, dtype=torch.bool), i=i
     )
-
-def test_they_are_here_with_their_budget():
-    assert set(NAMES) <= set(policies()) and set(NAMES) <= set(navira.policies())
-    for name in NAMES:
-        assert check_budget(policy(name), 1) == 1 and n_steps(policy(name), 37) == 37 and policy(name).matched
-        assert all(about(name).values()) and about(name)['source'] == 'this library'
-        with pytest.raises(ValueError, match='one-pass'): check_budget(policy(name), 0)
 
 # ---- Distributions
 
@@ -139,11 +129,6 @@ def test_by_the_qualities_of_a_pass_of_its_own_it_is_navira(tau, score):
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
     assert not torch.equal(sample(model, one, 8, 6, 1).tokens, b.tokens)
 
-def test_no_temperature_is_det():
-    model, kw = Tiny(10, 4), dict(eta=.5, on=0.)
-    a, b = (sample(model, onepass(tau, **kw), 10, 30).tokens for tau in (0., 1e-9))
-    assert torch.equal(a, b) and not torch.equal(a, sample(model, onepass(2., **kw), 10, 30).tokens)
-
 # ---- What decoupling is
 
 def test_the_pass_does_not_know_what_was_masked():
@@ -239,33 +224,7 @@ def test_counts_budget_prompt_and_stored_qualities(r):
         assert torch.allclose(t.score[i][rows], want, atol=1e-4, equal_nan=True)
         assert not (waits & t.remasked[i].any(1) & ~rows).any()
 
-@pytest.mark.parametrize('name', NAMES)
-def test_a_sample_does_not_depend_on_its_batch(name):
-    model, hyper = small_lm(3).double(), amount(name, .4) | dict(on=.2)
-    prompt = torch.full((8, 12), model.mask_id)
-    prompt[1, :3] = torch.tensor([1, 2, 3]); prompt[4, 5:] = 4; prompt[7, ::2] = 7
-    a, b, c = (sample(model, name, 9, 8, 11, prompt=prompt, batch_size=k, **hyper) for k in (1, 3, 8))
-    assert torch.equal(a.tokens, b.tokens) and torch.equal(a.tokens, c.tokens)
-    assert torch.equal(a.n_forward, b.n_forward) and torch.equal(a.n_forward, c.n_forward)
-    tail = sample(model, name, 9, range(5, 8), 11, prompt=prompt[5:], batch_size=2, **hyper)
-    assert torch.equal(tail.tokens, a.tokens[5:])
-
-def test_a_model_without_a_head_is_refused():
-    for name in NAMES:
-        with pytest.raises(ValueError, match='quality head'): sample(small_lm(quality_blocks=None), name, 8)
-
 # ---- The trace of rules that do not look at the pass
-
-def test_rules_that_read_no_quality_show_none():
-    model = Tiny(8, 4)
-    assert sample(model, 'mask-predict', 6, 3, trace=True, temperature=1.).trace.score.isnan().all()
-    t = sample(model, 'prism-loop', 16, 4, trace=True, loop_steps=6, n_remask_loop=2, eta=.5, on=0.).trace
-    assert t.remasked[10:].any() and t.score[10:].isnan().all() and not t.score[:10].isnan().all()
-
-def test_the_trace_has_the_temperature_of_a_schedule():
-    t = sample(Tiny(8, 4), 'navira-onepass-piecewise', 9, 2, trace=True, tau_max=1., on=0.).trace
-    want = torch.tensor([piecewise(tau_max=1.)(i / 8) for i in range(9)])
-    assert torch.allclose(t.tau, want[:, None].expand(9, 2))
 
 # ---- Parts
 
@@ -289,27 +248,3 @@ def test_expected_errors_have_the_mean_that_the_head_expects():
     assert abs(k.mean() - want.sum()) < 4 * ((want * (1 - want)).sum() / 5000) ** .5
     for bad in (-.1, 1.5, math.nan):
         with pytest.raises(ValueError, match="rate="): expected_errors(bad)
-
-def test_the_entropy_of_a_full_row_is_that_of_its_text():
-    x = torch.randint(0, 6, (20, 15), generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(text_entropy(x, torch.ones_like(x).bool()), entropy(x))
-    some = torch.arange(15) % 3 > 0
-    assert torch.allclose(text_entropy(x, some.expand(20, -1)), entropy(x[:, some]))
-    assert not text_entropy(x, torch.zeros_like(x).bool()).any()
-    h = usual(x, torch.Generator().manual_seed(1))
-    assert h.shape == (16,) and h[0] == h[1] == 0 and h[-1].item() == pytest.approx(entropy(x).mean().item())
-
-def test_a_held_temperature_answers_to_the_row():
-    model, h = Tiny(12, 4), torch.linspace(0, 1.2, 13).double()
-    t = sample(
-        model, onepass(hold_entropy(h, gain=2.0, tau_min=0.1, tau_max=0.6), eta=0.3, on=0.0), 12, 20, trace=True
-    ).trace
-    want = torch.stack(
-        [
-            (0.1 + 2 * (h[(x != 4).sum(1)] - text_entropy(x.long(), x != 4)).clamp(min=0)).clamp(max=0.6)
-            for x in t.x[:-1]
-        ]
-    )
-    assert torch.allclose(t.tau, want.float()) and t.tau.unique().numel() > 3
-    with pytest.raises(ValueError, match='12 positions needs 13'):
-        sample(model, onepass(hold_entropy(h[:12]), eta=0.3, on=0.0), 12, trace=True)
