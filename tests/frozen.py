@@ -211,7 +211,6 @@ def measured(name, hyper, budget, prompt, seed):
     "What one case gives: `error` where it is refused"
     for m in (net, critic): m.reset()
     own = dict(critic=critic) if 'critic' in parameters(policies()[name]) else {}
-    hyper = {'top_p' if k == 'p' else k: v for k, v in hyper.items()}      # frozen.json has the names of 0.1.0
     try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own | hyper)
     except ValueError: return dict(error='ValueError')
     x, remasked, unmasked, score, tau = trace

@@ -8,7 +8,8 @@ import frozen
 import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.core import Policy, State, TopK, random_choice, random_order, step
-from navira.diffusion import Forward, drawer
+from navira.diffusion import drawer
+from navira.exact import Coins
 from navira.registry import about, choices, parameters, policies, policy, split_typed
 from navira.sampling import n_steps, sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
@@ -75,15 +76,6 @@ def test_card(name):
 def test_a_comparison_can_give_all_the_same_nucleus(name): assert policy(name, top_p=.5).draw.top_p == .5
 
 
-class Coin(Forward):
-    def __init__(self, masked): self.seen_masked = masked
-    def logits(self, where): return torch.tensor([0., 0., -torch.inf]).expand(int(where.sum()), 3)
-
-class Coins:
-    mask_id, length = 2, 64
-    def __call__(self, x): return Coin(x == 2)
-
-
 @pytest.mark.parametrize('score, few', [(random_choice, True), (random_order, False)])
 def test_what_is_remasked_is_not_what_is_filled(score, few):
     "Random remasking with a second pass: 2 of 34 masks are filled, so 2 of 34 of what was remasked, not all of it"
@@ -91,7 +83,7 @@ def test_what_is_remasked_is_not_what_is_filled(score, few):
     x = torch.where(torch.arange(64) < 32, 1, 2).expand(4000, -1)
     st = State.start(torch.full_like(x, 2), 2, 4, Noise(0, torch.arange(4000)))
     seen = []
-    step(rule, replace(st, x=x, i=1), Coins(), lambda *s: seen.append(s))
+    step(rule, replace(st, x=x, i=1), Coins(64), lambda *s: seen.append(s))
     _, before, _, cleaned, after = seen[0]
     gone, new = before.committed & cleaned.masked, cleaned.masked & ~after.masked
     share = (gone & new).sum() / gone.sum()

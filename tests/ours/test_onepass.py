@@ -3,7 +3,6 @@ import math
 from collections import Counter
 from dataclasses import replace
 import pytest, torch
-from hypothesis import example, given, strategies as hs
 from navira.core import Pass, State, step
 from navira.base.noise import Noise
 from navira.ours.onepass import expected_errors, onepass
@@ -157,72 +156,6 @@ def test_what_has_no_score_stays():
     assert (after.committed.sum(1) == 5).all() and (after.n_forward == 1).all() and model.rows == [50]
 
 # ---- What every run keeps
-
-@pytest.fixture(scope='module', autouse=True)
-def one_thread():
-    "Passes of the head are counted: with several threads a batch is shared out among them"
-    n = torch.get_num_threads(); torch.set_num_threads(1); yield; torch.set_num_threads(n)
-
-@hs.composite
-def runs(draw):
-    L, n, V = draw(hs.integers(1, 12)), draw(hs.integers(1, 4)), draw(hs.integers(1, 4))
-    name, on = draw(hs.sampled_from(NAMES)), draw(hs.sampled_from([0., .3, .5, 1.]))
-    hyper = amount(name, draw(hs.sampled_from([0.0, 0.05, 0.5, 1.0]))) | dict(
-        on=on,
-        off=draw(hs.sampled_from([on, 1.0])),
-        top_p=draw(hs.sampled_from([0.3, 0.9, 1.0])),
-        score=draw(hs.sampled_from(['logit', 'probability', 'drawn', 'both'])),
-    )
-    if name != 'navira-onepass-suspects': hyper['n_remask'] = draw(hs.sampled_from([None, None, 1, 3, 99]))
-    given = draw(
-        hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n)
-    )
-    return dict(
-        name=name,
-        L=L,
-        n=n,
-        V=V,
-        hyper=hyper,
-        given=torch.tensor(given),
-        budget=draw(hs.integers(1, 2 * L + 5)),
-        seed=draw(hs.integers(-(2**63), 2**63 - 1)),
-    )
-
-def stored_in(t, model, M, on, off):
-    "The qualities that each step should find stored, worked out from the trace: a pass ran where something was filled"
-    r = torch.full(t.fixed.shape, math.nan, dtype=torch.float64)
-    for i in range(t.T):
-        yield r
-        clean, ran = t.tilde(i).long(), t.unmasked[i].any(1)
-        if on * t.T <= i + 1 < off * t.T: r = torch.where(ran[:, None] & (clean != M), model(clean).quality(), r)
-        r = r.masked_fill(t.unmasked[i], math.nan)
-
-@example(dict(name='navira-onepass', L=1, n=1, V=1, given=torch.tensor([[False]]), budget=2, seed=0,
-              hyper=dict(eta=0., on=0., off=1., top_p=.3, score='logit', n_remask=None)))
-@given(runs())
-def test_counts_budget_prompt_and_stored_qualities(r):
-    model, M, on, off = Tiny(r['L'], r['V']), r['V'], r['hyper']['on'], r['hyper']['off']
-    prompt = torch.where(r['given'], torch.arange(r['L']) % r['V'], M)
-    out = sample(model, r['name'], r['budget'], r['n'], r['seed'], prompt=prompt, trace=True, **r['hyper'])
-    t, fixed, T = out.trace, r['given'], r['budget']
-    assert out.n_steps == T and not (out.tokens == M).any() and (t.x[:, fixed] == prompt[fixed]).all()
-    free = (~fixed).sum(1)
-    for i in range(T): assert torch.equal(((t.x[i + 1] != M) & ~fixed).sum(1), -(-free * (i + 1) // T))
-    ran = t.unmasked.any(2)
-    assert torch.equal(out.n_forward, ran.sum(0)) and (out.n_forward <= T).all() and sum(model.rows) == ran.sum()
-    due = [on * T <= i + 1 < off * T for i in range(T)]
-    # the head runs only where the next step may ask, and there is a token to rate
-    rates = [(ran[i] & (t.tilde(i) != M).any(1)).any().item() and due[i] for i in range(T)]
-    assert model.rated == sum(rates)
-    waits = r['hyper']['score'] not in ('drawn', 'both')
-    assert not (waits & t.remasked & t.score.isnan()).any() and not (t.remasked & (fixed | (t.x[:-1] == M))).any()
-    assert t.score[1:][t.unmasked[:-1]].isnan().all()                           # what was just written has no score
-    assert not t.remasked[[i for i in range(T) if not on * T <= i < off * T]].any()
-    for i, want in enumerate(stored_in(t, Tiny(r['L'], r['V']), M, on, off)):
-        rows = ~t.score[i].isnan().all(1)
-        want = want.masked_fill((t.x[i] == M) | fixed, math.nan).float()[rows]
-        assert torch.allclose(t.score[i][rows], want, atol=1e-4, equal_nan=True)
-        assert not (waits & t.remasked[i].any(1) & ~rows).any()
 
 # ---- The trace of rules that do not look at the pass
 
