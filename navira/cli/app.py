@@ -16,6 +16,8 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +44,7 @@ def new_table(*heads, **how):
     "An empty table; rich is imported here, since `--help` needs none."
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    return Table(*heads, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), **how)
+    return Table(*heads, box=SIMPLE_HEAD, show_edge=False, padding=0, **how)
 
 def show(text) -> None: # or a table
     "Print within the width of the terminal."
@@ -177,6 +179,18 @@ def check_page(path: Path | None) -> None:
     if path.suffix != '.html':
         raise ValueError(f'--replay {path}: expected a name that ends in .html')
     writable(path.parent)
+
+# %% ../../nbs/cli/app.ipynb #0barba02
+@contextmanager
+def drawing(name: str) -> Iterator[Callable[[str, int, int], None]]:
+    "A function of what is done, how much of it, and of how much."
+    from navira.base.runs import progress_bar
+    with progress_bar(0, name) as bar:
+        def draw(what: str, done: int, total: int) -> None:
+            bar.total = total
+            bar.set_description(what, refresh=False)
+            bar.update(done - bar.n)
+        yield draw
 
 # %% ../../nbs/cli/app.ipynb #4d9667fc
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here

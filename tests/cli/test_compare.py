@@ -1,260 +1,227 @@
-"""`navira compare`: what it runs, in which order, and the files that it writes."""
-import errno, json, math
-from pathlib import Path
+"""`navira compare`: what it runs, what it says, and the files that it writes."""
 
+import json, math, re
+
+import numpy as np
 import pandas as pd
 import pytest
-import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from navira.cli.compare import _seen
-from navira.models.adapter import save_adapter
-from navira.models.load import load, save
-from navira.models.transformers import LinearQuality
-from navira.registry import policies, policy
-from helpers.cli import navira, net, run, said  # noqa: F401
-from helpers.replay import data_of, states, typed
+from helpers.cli import net, refuses, run, said  # noqa: F401
+from helpers.grids import four, grid_folder  # noqa: F401
+from helpers.replay import data_of, states
 from toys import small_lm
 
+QUICK = '-n', 8, '--reference', 'none'
 
-def test_first_texts_come_before_the_long_part(run, tmp_path, monkeypatch):
-    "Two policies on one prompt; asked twice, nothing is sampled twice"
-    import navira.experiments.old_run as ex_run
 
-    done, compute = [], ex_run.compute
-    monkeypatch.setattr(
-        "navira.experiments.old_run.compute", lambda b, *a: done.append((b.cell.policy, b.n)) or compute(b, *a)
-    )
+def cells(folder):
+    return json.loads((folder / 'compare.json').read_text())['cells']
+
+
+def test_a_comparison_shows_texts_a_table_and_two_policies_side_by_side(run, tmp_path):
     args = [
-        "compare",
-        "--policies",
-        "backbone, prism:eta=.3, navira-det:eta=.3",
-        "--budgets",
-        "4,8",
-        "-n",
-        2,
-        "--reference",
-        "none",
-        "--out",
+        'compare',
+        'backbone,prism:eta=.3',
+        'navira-det:eta=.3',
+        '--budgets',
+        '8,24',
+        *QUICK,
+        '--out',
         tmp_path,
-        "--show",
-        1,
     ]
-    first = run(*args)
-    texts, table = first.split("a cell, seed 0")[0], first.split("a cell, seed 0")[1]
-    assert [l for l in texts.splitlines() if l[:1].isalpha()] == ["prism:eta=.3", "navira-det:eta=.3"] and texts.count(
-        "· It was a dark night"
-    ) == 2
-    assert done[:2] == [("prism", 1), ("navira-det", 1)] and len(done) == 8 and "charged" in table and "run" in table
-    again = run(*args)
-    assert len(done) == 8 and again.split("passes")[0] == first.split("passes")[0]
-    cells = json.loads((tmp_path / "compare.json").read_text())["cells"]
-    assert [(c["label"], c["budget"], c["charged"], c["hyper"]) for c in cells[3:]] == [
-        ("backbone", 8, 8, {}),
-        ("prism:eta=.3", 8, 8, dict(eta=0.3)),
-        ("navira-det:eta=.3", 8, 8, dict(eta=0.3)),
+    printed = run(*args, '--show', 1)
+    first, rest = printed.split('8 texts of 128 tokens a cell, seed 0')
+    assert [l for l in first.splitlines() if l[:1].isalpha()] == [
+        'prism:eta=.3',
+        'navira-det:eta=.3',
     ]
+    assert first.count('· It was a dark night') == 2 and 'charged' in rest and rest.count('·') == 3
+    about = [
+        (c['label'], c['policy'], c['budget'], c['charged'], c['hyper'], len(c['texts']))
+        for c in cells(tmp_path)
+    ]
+    assert about[3:] == [
+        ('backbone', 'backbone', 24, 24, {}, 8),
+        ('prism:eta=.3', 'prism', 24, 24, dict(eta=0.3), 8),
+        ('navira-det:eta=.3', 'navira-det', 24, 24, dict(eta=0.3), 8),
+    ]
+    assert all(c['entropy_lo'] <= c['entropy'] <= c['entropy_hi'] for c in cells(tmp_path))
+    data = data_of((tmp_path / 'replay.html').read_text())
+    assert [p['name'] for p in data['panels']] == ['prism:eta=.3', 'navira-det:eta=.3']
+    row = int(re.search(r'24 forward passes, seed 0, sample (\d)', data['title'])[1])
+    for panel, c in zip(data['panels'], cells(tmp_path)[4:]):
+        assert ''.join(data['vocab'][i] for i in list(states(panel))[-1][0]) == c['texts'][row]
+    assert run(*args, '--show', 1) == printed  # times too: nothing is sampled again
+    run(*args[:-4], 'mdlm', *args[-4:], '--show', 0)
+    assert len(list(tmp_path.glob('store-*'))) == 1 and len(cells(tmp_path)) == 8
 
 
 @pytest.mark.parametrize(
-    "args, cells, n", [([], 10, 12), (["--full"], 20, 32), (["--full", "--budgets", "8,16", "-n", "4"], 10, 4)], ids=str
+    'policies, shown', [('backbone,mdlm', ['backbone', 'mdlm']), ('navira', [''])]
 )
-def test_how_much_is_compared(args, cells, n, run, tmp_path, monkeypatch):
-    import navira.experiments.old_sweep as ex_sweep
-
-    class Asked(ValueError):
-        pass
-
-    def asked(grid, *a):
-        raise Asked(f"{len(ex_sweep.cells(grid))} {grid.n}")
-
-    monkeypatch.setattr("navira.experiments.old_run.run", asked)
-    with pytest.raises(AssertionError, match=f"navira: {cells} {n}"):
-        run("compare", "--reference", "none", "--show", 0, "--out", tmp_path, *args)
+def test_a_replay_shows_two_policies_or_the_only_one(policies, shown, run, tmp_path):
+    run('compare', policies, '--budgets', 8, *QUICK, '--out', tmp_path, '--show', 0)
+    assert [p['name'] for p in data_of((tmp_path / 'replay.html').read_text())['panels']] == shown
 
 
-def test_files_of_a_comparison_are_whole_or_as_they_were(run, tmp_path, monkeypatch):
-    from navira.cli.app import main
+def test_all_means_all_that_the_model_can_run(tmp_path, capsys, monkeypatch):
+    import navira
 
+    model = small_lm(quality_blocks=None)
+    words = {f'w{i}': i for i in range(10)} | {'<|mask|>': 10}
+    model.tokenizer = Tokenizer(WordLevel(words, unk_token='w0'))
+    monkeypatch.setattr(navira, 'load', lambda *a, **how: model, raising=False)
     args = [
-        "compare",
-        "--policies",
-        "backbone",
-        "--budgets",
-        2,
-        "-n",
+        'compare',
+        '--budgets',
+        4,
+        '-n',
         1,
-        "--reference",
-        "none",
-        "--out",
+        '--reference',
+        'none',
+        '--out',
         tmp_path,
-        "--show",
+        '--show',
         0,
     ]
-    run(*args)
-    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.*")}
-    whole = Path.write_text
-
-    def half(path, text, *a, **kw):
-        whole(path, text[: len(text) // 2], *a, **kw)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for name, first in {
-        "compare.json": "{",
-        "replay.html": "<",
-    }.items():  # a file is written under a temporary name: known by how it begins
-        assert before[name]
-        monkeypatch.setattr(
-            Path,
-            "write_text",
-            lambda path, text, *a, **kw: (half if text.startswith(first) else whole)(path, text, *a, **kw),
-        )
-        with pytest.raises(SystemExit) as e:
-            main([str(a) for a in args])
-        assert e.value.code == 2 and {p.name: p.read_bytes() for p in tmp_path.glob("*.*")} == before
-
-
-def test_compare_without_reference(tmp_path):
-    r = navira(
-        "compare",
-        "--policies",
-        "all",
-        "--budgets",
-        "4",
-        "-n",
-        "2",
-        "--reference",
-        "none",
-        "--out",
-        str(tmp_path / "out"),
-        "--show",
-        "1",
-    )
-    assert r.returncode == 0, r.stderr
-    cells = json.loads((tmp_path / "out" / "compare.json").read_text())["cells"]
-    from navira import policies
-
-    assert [c["policy"] for c in cells] == list(policies())
-    assert all(
-        (c["n_forward"] <= c["budget"] or not c["matched"])
-        and len(c["texts"]) == 2
-        and "<|mask|>" not in "".join(c["texts"])
-        for c in cells
-    )
-    assert (tmp_path / "out" / "replay.html").exists()
-
-
-def test_all_means_all_that_the_model_can_run(tmp_path):
-    "A model without a head and with another vocabulary: no PRISM, no embedded critic"
-    lm = small_lm(quality_blocks=None)
-    lm.tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(10)} | {"<|mask|>": 10}, unk_token="w0"))
-    save(lm, tmp_path / "m")
-    args = [
-        "compare",
-        "--model",
-        str(tmp_path / "m"),
-        "--budgets",
-        "2",
-        "-n",
-        "1",
-        "--reference",
-        "none",
-        "--out",
-        str(tmp_path / "out"),
-        "--policies",
-    ]
-    r = navira(*args, "all")
-    assert r.returncode == 0, r.stderr
-    ran = {c["policy"] for c in json.loads((tmp_path / "out" / "compare.json").read_text())["cells"]}
-    assert {"backbone", "mdlm", "remdm-cap"} <= ran and not {"prism", "navira", "token-critic"} & ran
-    assert "left out: prism: " in r.stderr and "left out: token-critic: the critic's vocabulary" in r.stderr
-    r = navira(*args, "mdlm,token-critic")
-    assert r.returncode == 2 and "the critic's vocabulary" in r.stderr
-
-
-@pytest.mark.parametrize(
-    "policies, shown",
-    [("backbone,prism,navira-det", ["prism", "navira-det"]), ("backbone,mdlm", ["backbone", "mdlm"]), ("navira", [""])],
-)
-def test_compare_side_by_side(policies, shown, tmp_path):
-    "The first and the last that take tokens back; the same text in both"
+    code, printed = said(capsys, *args, 'all')
+    ran = {c['policy'] for c in cells(tmp_path)}
     assert (
-        typed(
-            "compare",
-            "--policies",
-            policies,
-            "--budgets",
-            "24",
-            "-n",
-            2,
-            "--seed",
-            1,
-            "--reference",
-            "none",
-            "--show",
-            0,
-            "--out",
-            tmp_path,
-        )
-        == 0
+        not code
+        and {'backbone', 'mdlm', 'remdm-cap'} <= ran
+        and not {'prism', 'navira', 'token-critic'} & ran
     )
-    d = data_of((tmp_path / "replay.html").read_text())
-    assert [p["name"] for p in d["panels"]] == shown and "24 forward passes, seed 1, sample " in d["title"]
-    texts = {c["label"]: c["texts"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]}
-    row = int(d["title"].split("sample ")[1].split(",")[0])
-    for p in d["panels"]:
-        assert "".join(d["vocab"][i] for i in list(states(p))[-1][0]) == texts[p["name"] or policies][row]
+    assert (
+        'left out: prism: ' in printed.err
+        and "left out: token-critic: the critic's vocabulary" in printed.err
+    )
+    code, printed = said(capsys, *args, 'mdlm', 'token-critic')
+    assert code == 2 and "the critic's vocabulary" in printed.err
 
 
-def test_other_peoples_models(tmp_path, pytestconfig, capsys):
-    "One whose texts end early: they are compared at one length. A head makes the policies run that need one."
-    model = load(base := pytestconfig.rootpath / "tests" / "golden" / "llada")
-    torch.manual_seed(0)
-    model.quality = LinearQuality(model.config.hidden_size)
-    torch.nn.init.normal_(model.quality.linear.weight)
-    save_adapter(model, tmp_path / "head")
-    for head in ([], ["--head", str(tmp_path / "head")]):
-        out = tmp_path / f"out{len(head)}"
-        code, printed = said(capsys, "compare", "--model", base, *head, "--policies", "all", "--budgets", 4, "-n", 1,
-                             "--reference", "none", "--out", out, "--show", 1)
-        assert code == 0, printed
-        cells = json.loads((out / "compare.json").read_text())["cells"]
-        ran = {c["policy"] for c in cells}
-        lacking = {k for k in policies() if policy(k).reads_quality} - (set() if not head else policies().keys())
-        assert ran == policies().keys() - lacking - {"token-critic", "g-star"}
-
-
-def test_without_named_policies_a_model_without_a_head_runs_what_needs_none(tmp_path, pytestconfig, capsys):
+def test_a_model_without_a_head_is_compared_on_what_needs_none(tmp_path, pytestconfig, capsys):
     "Told another shift, it samples anew"
-    golden = pytestconfig.rootpath / "tests" / "golden" / "dream"
-    args = ["compare", "--model", golden, "--budgets", 4, "-n", 1, "--reference", "none", "--out", tmp_path]
-    for more in ([], ["--aligned"]):
-        assert said(capsys, *args, *more)[0] == 0
-        cells = json.loads((tmp_path / "compare.json").read_text())["cells"]
-        assert [c["policy"] for c in cells] == ["backbone", "llada-low-confidence"]
-    assert len(list(tmp_path.glob("store-*"))) == 2
+    golden = pytestconfig.rootpath / 'tests' / 'golden' / 'dream'
+    for more in ([], ['--aligned']):
+        assert not said(
+            capsys,
+            'compare',
+            '--model',
+            golden,
+            '--budgets',
+            4,
+            '-n',
+            1,
+            '--reference',
+            'none',
+            '--out',
+            tmp_path,
+            *more,
+        )[0]
+        assert [c['policy'] for c in cells(tmp_path)] == ['backbone', 'llada-low-confidence']
+    assert len(list(tmp_path.glob('store-*'))) == 2
 
 
-def test_policies_may_be_separated_by_spaces(run, tmp_path):
-    how = ["--budgets", 2, "-n", 1, "--reference", "none", "--show", 0, "--out", tmp_path]
-    run("compare", "--policies", "prism", "apart", *how)
-    assert [c["label"] for c in json.loads((tmp_path / "compare.json").read_text())["cells"]] == ["prism", "apart"]
+def test_the_first_puzzle_that_tells_two_policies_apart_is_shown(grid_folder, capsys, tmp_path):  # noqa: F811
+    from navira.tasks.sudoku import is_solved, puzzles
+
+    code, printed = said(
+        capsys,
+        'compare',
+        '--task',
+        'sudoku:2x2-14',
+        '--model',
+        grid_folder,
+        '--policies',
+        'backbone:top_p=1,mask-predict',
+        '-n',
+        60,
+        '--budgets',
+        2,
+        '--out',
+        tmp_path,
+    )
+    k, worst, best = re.search(
+        r'Puzzle (\d+), the first that (\S+) gets wrong and (\S+) right', printed.out
+    ).groups()
+    asked = puzzles(four, 14, 0, 60)
+    digits = {
+        c['label']: np.array([[int(d) - 1 for d in t] for t in c['texts']]) for c in cells(tmp_path)
+    }
+    right = {label: is_solved(four, grids, asked) for label, grids in digits.items()}
+    apart = ~right[worst] & right[best]
+    assert (
+        not code
+        and apart.argmax() == int(k)
+        and apart[int(k)]
+        and right[worst].mean() < right[best].mean()
+    )
+    for c in cells(tmp_path):
+        assert (
+            c['solved'] == right[c['label']].mean()
+            and 0 <= c['solved_lo'] <= c['solved'] <= c['solved_hi'] <= 1
+        )
+    page = (tmp_path / 'replay.html').read_text()
+    assert f'sample {k}' in page and '"boxes":[2,2]' in page
+    assert (tmp_path / 'compare.png').stat().st_size > 10_000 and 'solves' in printed.out
 
 
 @pytest.mark.parametrize(
-    "goal, best, worst, said",
+    'goal, best, worst, sentence',
     [
-        ("solved", (0.9, 0.8, 0.95), (0.5, 0.4, 0.6), "b solves 90.0%, a solves 50.0%; their intervals do not"),
-        ("solved", (0.9, 0.5, 0.95), (0.5, 0.4, 0.6), "their intervals overlap."),
-        ("perplexity", (50, 40, 60), (90, 80, 99), "b has a perplexity of 50, a has a perplexity of 90"),
-        ("perplexity", (50, math.nan, math.nan), (90, 80, 99), "3 samples are too few for intervals"),
+        (
+            'solved',
+            (0.9, 0.8, 0.95),
+            (0.5, 0.4, 0.6),
+            'b solves 90.0%, a solves 50.0%; their intervals do not overlap.',
+        ),
+        ('solved', (0.9, 0.5, 0.95), (0.5, 0.4, 0.6), 'their intervals overlap.'),
+        (
+            'perplexity',
+            (50, 40, 60),
+            (90, 80, 99),
+            'b has a perplexity of 50, a has a perplexity of 90',
+        ),
+        (
+            'perplexity',
+            (50, math.nan, math.nan),
+            (90, 80, 99),
+            '3 samples are too few for intervals',
+        ),
     ],
 )
-def test_what_was_seen_is_said_of_the_best_and_the_worst(goal, best, worst, said):
+def test_what_was_seen_is_said_of_the_best_and_the_worst(goal, best, worst, sentence):
+    from navira.cli.compare import figure, seen
+
+    names = goal, f'{goal}_lo', f'{goal}_hi'
     rows = [
-        dict(label=label, budget=8, entropy=4.0) | dict(zip((goal, f"{goal}_lo", f"{goal}_hi"), numbers))
-        for label, numbers in (("a", worst), ("b", best))
+        dict(label=k, budget=8, entropy=4.0) | dict(zip(names, v))
+        for k, v in (('a', worst), ('b', best))
     ]
-    assert said in _seen(pd.DataFrame(rows), 3)
-    assert _seen(pd.DataFrame(rows[:1]), 3) == "" == _seen(pd.DataFrame(rows).drop(columns=goal), 3)
+    assert sentence in seen(pd.DataFrame(rows), 3)
+    assert seen(pd.DataFrame(rows[:1]), 3) == '' == seen(pd.DataFrame(rows).drop(columns=goal), 3)
+    assert len(figure(pd.DataFrame(rows), 'title').axes) == (1 if goal == 'solved' else 2)
+
+
+@pytest.mark.parametrize(
+    'sentence, typed',
+    [
+        ("did you mean 'sudoku'?", '--task sudoko'),
+        ("did you mean 'navira-det'?", '-p prism,navira-dett'),
+        ('budget=1', '--budgets 1 -p navira'),
+        ('16,many', '--budgets 16,many'),
+        ('n=-3', '-n -3'),
+        ('cannot write to', '--out /proc/no/demo'),
+        ("reference=''", '--reference='),
+        ('are the same cell', 'navira navira:tau=.2'),
+        ("did you mean 'both'?", 'navira-onepass:score=bth'),
+        ('name=value', 'navira:tau'),
+        ("did you mean 'smollm2'?", '--reference smolm2'),
+        ('seeds=18446744073709551616', '--seed 18446744073709551616'),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_sampled(sentence, typed, refuses, tmp_path):
+    out = [] if '--out' in typed else ['--out', tmp_path / 'out']
+    refuses(sentence, 'compare', *typed.split(), *out)

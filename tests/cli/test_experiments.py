@@ -1,78 +1,67 @@
-"""`navira sweep`, `evaluate`, `report` and `judge`: what they refuse, and how much they print."""
+"""`navira sweep`, `evaluate` and `report`, one after the other, and what they refuse."""
+
 import pytest
 
-from helpers.cli import net, run  # noqa: F401
-from toys import small_lm
+from helpers.cli import refuses, said  # noqa: F401
+
+GRID = """
+n = 8
+budgets = [4, 8]
+length = 16
+metrics = ["entropy", "repetition"]
+device = "cpu"
+[[entries]]
+policy = "backbone"
+label = "plain [/b]"
+[[entries]]
+policy = "prism"
+eta = 0.3
+"""
 
 
-def test_evaluate_without_a_reference(tmp_path, capsys):
-    "What needs a reference is left out in a sentence; asked for by name it is refused"
-    from navira.experiments.old_sweep import read_sweep
-    from navira.experiments.old_run import run
-    from navira.cli.app import main
-
-    grid = dict(
-        budgets=[4], n=2, features=4, metrics=["entropy", "perplexity"], device="cpu", entries=[dict(policy="backbone")]
-    )
-    store = run(read_sweep(grid), tmp_path / "store", small_lm(seed=3))
-    with pytest.raises(SystemExit) as e: main(["evaluate", str(store.folder), "--reference", "none"])
-    warned = "navira: warning: perplexity, features, mauve: not measured, since the reference is 'none'"
-    assert warned in capsys.readouterr().err.splitlines()
-    assert not e.value.code and [p.name.split("-")[1] for p in (store.folder / "metrics").glob("*")] == [
-        "entropy.parquet"
-    ]
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as e:
-        main(["evaluate", str(store.folder), "--reference", "none", "--metrics", "perplexity,entropy"])
-    assert e.value.code == 2 and "reference 'none': perplexity cannot be measured" in capsys.readouterr().err
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / 'grid.toml').write_text(GRID)
+    return tmp_path / 'grid.toml'
 
 
-def test_a_report_of_too_few_texts_says_so(tmp_path, capsys):
-    from navira.experiments.old_sweep import read_sweep
-    from navira.experiments.old_run import run
-    from navira.cli.app import main
+def test_a_sweep_is_listed_sampled_measured_and_reported(config, tmp_path, capsys):
+    store = tmp_path / 'run[/b]'
+    _, printed = said(capsys, 'sweep', config, '--store', store, '--dry-run')
+    assert '4 cells, 32 texts, 192 forward passes' in printed.out and 'plain [/b]' in printed.out
+    assert not store.exists()
+    for args, sentence in (
+        (['sweep', config, '--store', store], f'4 cells in {store}'),
+        (['evaluate', store], f'4 cells in {store}, measured'),
+        (['evaluate', '--store', store, '--compact', tmp_path / 'small'], 'small copy: '),
+        (['report', store], f'written: {store}/report/report.md'),
+    ):
+        code, printed = said(capsys, *args)
+        assert not code and sentence in printed.out.replace('\n', ''), printed
+    assert 'plain [/b]' in printed.out and '…' not in printed.out
+    code, printed = said(capsys, 'sweep', config, '--store', store, '--set', 'batch_size=5')
+    assert code == 2 and 'batch_size: 32 in the store, 5 now' in printed.err
 
-    store = run(
-        read_sweep(dict(budgets=[4], n=2, metrics=["entropy"], device="cpu", entries=[dict(policy="backbone")])),
-        tmp_path / "store",
-        small_lm(seed=3),
-    )
-    with pytest.raises(SystemExit) as e:
-        main(["report", str(store.folder)])
-    assert e.value.code == 2 and "at most 2 texts a point, and an interval needs 8" in capsys.readouterr().err
+
+def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
+    assert not said(capsys, 'sweep', config, '--store', tmp_path / 's', '--set', 'n=2')[0]
+    refuses('at most 2 samples a point, and an interval needs 8', 'report', tmp_path / 's')
 
 
-def test_a_report_is_short_and_its_tables_are_whole(run, tmp_path, monkeypatch):
-    import navira.experiments.old_run as ex_run
-    from navira.experiments.old_sweep import read_sweep
-    from navira.experiments.measure import evaluate_store
-    from navira.cli.compare import out
+@pytest.mark.parametrize(
+    'sentence, typed',
+    [
+        ("did you mean 'small'?", 'sweep smal'),
+        ('budgets=[]', 'sweep small --set budgets=[]'),
+        ('not found', 'evaluate no/such/store'),
+        ('expected one store', 'report a --store b'),
+        ("did you mean 'budgets'?", 'sweep small --set budget=[8]'),
+    ],
+)
+def test_a_mistake_is_named(sentence, typed, refuses):
+    refuses(sentence, *typed.split())
 
-    monkeypatch.setattr(out, "_width", 80)
-    entries = [dict(policy=p, eta=0.3, trace=True) for p in ("prism", "navira-det", "navira")] + [
-        dict(policy="backbone")
-    ]
-    store = evaluate_store(
-        ex_run.run(
-            read_sweep(
-                dict(
-                    budgets=[6, 12],
-                    n=8,
-                    batch_size=8,
-                    metrics=["entropy", "repetition", "sets"],
-                    device="cpu",
-                    entries=entries,
-                )
-            ),
-            tmp_path / "store",
-            small_lm(seed=3),
-        )
-    )
-    short, long = run("report", store.folder), run("report", store.folder, "--print")
-    assert (
-        "The claims of the paper" in short
-        and f"written: {store.folder}/report/report.md" in short
-        and len(short.splitlines()) < 100 < len(long.splitlines())
-    )
-    assert max(len(l) for l in short.splitlines() if "written" not in l) <= 80 and "…" not in short + long
-    assert "measured as" in long and "entropy" in long
+
+def test_a_configuration_nested_without_end(tmp_path, refuses):
+    (tmp_path / 'deep.toml').write_text('name = ' + '[' * 20_000)
+    refuses('maximum recursion depth', 'sweep', tmp_path / 'deep.toml')
