@@ -8,437 +8,362 @@ __all__ = []
 # %% ../../nbs/cli/compare.ipynb #1e6905e0
 import json
 import math
-from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.progress import Progress
-from rich.table import Table
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from .app import app, complete, Imports, shown, writable
+from .app import app, complete, drawing, Imports, new_table, show, shown, tell, writable
 from .generate import DType, Head, MaskId, Model, Seed, Shift, typed
 
-# %% ../../nbs/cli/compare.ipynb #0ldbar00
-out, err = Console(markup=False), Console(stderr=True, markup=False)     # until `compare` is rewritten on frames
+# %% ../../nbs/cli/compare.ipynb #f0a99a97
+def entries(labels) -> tuple: # of a sweep
+    "One for each policy as one types it."
+    from navira.experiments.sweep import Entry
+    from navira.registry import split_typed
+    return tuple(Entry(split_typed(k)[0], k, typed(k).hyper) for k in labels)
 
-def _tell(line, to=None, **style) -> None: (to or out).print(line, highlight=False, soft_wrap=True, **style)
+def imported() -> list[str]:
+    "Policies that `--import` has registered."
+    from navira.registry import policies
+    return [k for k, f in policies().items() if not f.__module__.startswith('navira.')]
 
-def _bar() -> Progress:
-    columns = (TextColumn('{task.description}', markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn('eta'), TimeRemainingColumn())
-    return Progress(*columns, console=err, transient=True)
+def runnable(net, labels: list[str], budget: int) -> list[str]:
+    "Those that a model runs within a budget; the others are named."
+    from navira.sampling import check_budget, check_fits
+    kept = []
+    for label in labels:
+        rule = typed(label).rule
+        try:
+            check_budget(rule, budget)
+            check_fits(net, rule)
+            kept.append(label)
+        except ValueError as e: tell(f'left out: {label}: {e}')
+    return kept
 
-def _numbers(value: str) -> list[int]:
-    "Comma-separated whole numbers."
-    try: return [int(v) for v in value.split(',')]
-    except ValueError: pass
-    raise ValueError(f'--budgets {value}: expected whole numbers separated by commas, such as 16,32,64')
+# %% ../../nbs/cli/compare.ipynb #39d0d683
+def pair(labels: list[str], remasking: list[str]) -> list[str]: # one or two of the labels
+    "The first and the last that remask, of all if none does; an imported policy is the last."
+    mine = [k for k in labels if typed(k).rule and k.partition(':')[0] in imported()]
+    last = (mine or remasking or labels)[-1]
+    return [k for k in [*remasking, *labels] if k != last][:1] + [last]
+
+def print_text(head: str, texts: list[str]) -> None:
+    print(f'\n{head}')
+    for text in texts: print(text if '-+-' in text else shown('· ' + ' '.join(text.split())))
+
+def first_texts(net, labels: list[str], budget: int, seed: int, prompt: str | None) -> None:
+    "One text of two policies."
+    import navira
+    from navira.core import nothing
+    prompt = prompt or 'It was a dark night'
+    if net.tokenizer is None or len(net.tokenizer.encode(prompt)) > net.length / 4: return
+    remasking = [k for k in labels if typed(k).rule.remask is not nothing]
+    print(f'{prompt!r}, continued within {budget} forward passes:')
+    for k in pair(labels, remasking):
+        res = navira.sample(net, typed(k).rule, budget, 1, seed, prompt=prompt, eos='keep')
+        print_text(k, res.texts)
+
+# %% ../../nbs/cli/compare.ipynb #ad4b990e
+MEASURED = ('entropy', 'solved', 'recovered', 'steps_to', 'remasked_to', 'middle', 'middle_real')
+
+def with_interval(name: str, cell) -> dict: # cell: samples, from `frame`
+    "`name`, `name_lo` and `name_hi`."
+    import numpy as np
+    from navira.base.stats import bootstrap, wilson
+    if name == 'perplexity':
+        value = np.exp(cell.nll.sum() / cell.weight.sum())
+        ends = bootstrap(cell.nll, cell.weight, np.exp)
+    else:
+        values = cell[name].dropna().to_numpy(float)
+        value = values.mean() if len(values) else math.nan
+        ends = wilson(value, len(values)) if name == 'solved' else bootstrap(values)
+    return {name: float(value), f'{name}_lo': ends[0], f'{name}_hi': ends[1]}
+
+def summary(st, df): # df: from `frame`
+    "A row a cell, by its key."
+    import pandas as pd
+    rows = {}
+    for key, cell in df.groupby('cell', sort=False):
+        c = st.cells[key]
+        rows[key] = {k: c[k] for k in ('policy', 'label', 'hyper', 'budget')} | dict(
+            n_steps=c['steps'], tokens_a_step=c['free'] / c['steps'], charged=c['charged'],
+            n_forward=cell.n_forward.mean(), seconds=cell.seconds.sum(), matched=c['matched'])
+        measured = [k for k in MEASURED if k in df] + ['perplexity'] * ('nll' in df)
+        for name in measured: rows[key] |= with_interval(name, cell)
+    return pd.DataFrame(rows.values(), index=list(rows))
+
+def goal_of(rows) -> str: # what counts; '': these are no answers to a task
+    return next((k for k in ('solved', 'recovered') if k in rows), '')
 
 # %% ../../nbs/cli/compare.ipynb #81df943b
-def _spread(lo: float, hi: float, digits: int) -> str:
-    return '' if math.isnan(hi - lo) else f' ±{(hi - lo) / 2:.{digits}f}'
+HEADS = {'': ['steps', 'passes\ncharged', 'passes\nrun', 'perplexity', 'entropy\n(nats)',
+              'time\n(s)'],
+         'solved': ['passes', 'solved', '', 'steps', 'remasked'],
+         'recovered': ['passes', 'recovered', '', 'entropy\n(nats)', 'of the\nreal text']}
+PASSES = 'passes: forward passes of a text; ± is half of a 95 % interval over samples'
+ASTERISK = '; * costs what it costs, whatever the budget'
 
-def table(df, title: str) -> Table:
-    "Cells as a table, by budget."
-    caption = 'passes: forward passes of a text; ± is half of a 95 % interval over samples'
-    if not df.matched.all(): caption += '; * costs what it costs, whatever the budget'
-    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=0, caption=caption)
-    t.add_column('policy', overflow='fold')
-    for head in ('budget', 'steps', 'passes\ncharged', 'passes\nrun', 'perplexity', 'entropy\n(nats)', 'time\n(s)'):
-        t.add_column(head, justify='right', no_wrap=True)
-    for k, (_, cells) in enumerate(df.groupby('budget')):
-        if k: t.add_section()
-        for c in cells.itertuples(): t.add_row(*_row(c))
-    return t
+def half(c, name: str, digits: int) -> str: # '4.43 ±0.04'
+    if name not in c: return '-'
+    width = c[f'{name}_hi'] - c[f'{name}_lo']
+    return f'{c[name]:.{digits}f}' + ('' if math.isnan(width) else f' ±{width / 2:.{digits}f}')
 
-def _row(c) -> list[str]: # of the table, for a cell
-    ppl = f'{c.perplexity:.0f}' + _spread(c.perplexity_lo, c.perplexity_hi, 0) if hasattr(c, 'perplexity') else '-'
-    nats = f'{c.entropy:.2f}' + _spread(c.entropy_lo, c.entropy_hi, 2)
-    return [c.label + '*' * (not c.matched), str(c.budget), str(c.n_steps), str(c.charged), f'{c.n_forward:.1f}', ppl,
-            nats, f'{c.seconds:.{int(c.seconds < 10)}f}']
+def cells_of(c, goal: str) -> list[str]: # of a row of the table
+    ran = f'{c.n_forward:.1f}'
+    if not goal:
+        return [str(c.n_steps), str(c.charged), ran, half(c, 'perplexity', 0),
+                half(c, 'entropy', 2), f'{c.seconds:.{int(c.seconds < 10)}f}']
+    share, low, high = (f'{100 * c[goal + end]:.1f}' for end in ('', '_lo', '_hi'))
+    two = ['steps_to', 'remasked_to'] if goal == 'solved' else ['middle', 'middle_real']
+    digits = 1 if goal == 'solved' else 2
+    rest = ['-' if math.isnan(c[k]) else f'{c[k]:.{digits}f}' for k in two]
+    return [ran, share, f'{low} to {high}', *rest]
 
-# %% ../../nbs/cli/compare.ipynb #7bccd69a
-def _task_table(df, title: str, baseline: float) -> Table:
-    "Cells as a table, by budget: how many were right, and what it took."
-    goal = _goal(df)
-    caption = f'{goal}: per cent with a 95 % interval; without a model {100 * baseline:.1f}. passes: forward passes run'
-    if goal == 'solved': caption += '; steps, remasked: of those that were solved, until they were right first'
-    if not df.matched.all(): caption += '; * costs what it costs, whatever the budget'
-    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=0, caption=caption)
-    t.add_column('policy', overflow='fold')
-    more = ('steps', 'remasked') if goal == 'solved' else ('entropy\n(nats)', 'of the\nreal text')
-    for head in ('budget', 'passes', goal, '', *more): t.add_column(head, justify='right', no_wrap=True)
-    for k, (_, cells) in enumerate(df.groupby('budget')):
-        if k: t.add_section()
-        for c in cells.itertuples():
-            lo, hi = (100 * getattr(c, f'{goal}_{end}') for end in ('lo', 'hi'))
-            held = '' if math.isnan(lo) else f'{lo:.1f} to {hi:.1f}'
-            two = (c.steps_to, c.remasked_to) if goal == 'solved' else (c.middle, c.middle_real)
-            facts = ['-' if math.isnan(v) else f'{v:.{1 + (goal != "solved")}f}' for v in two]
-            t.add_row(c.label + '*' * (not c.matched), str(c.budget), f'{c.n_forward:.1f}',
-                      f'{100 * getattr(c, goal):.1f}', held, *facts)
-    return t
-
-def _goal(df) -> str: # what counts; '': these are no answers to a task
-    return next((g for g in ('solved', 'recovered') if g in df), '')
+def table(rows, title: str, baseline: float = 0.): # rows: from `summary`
+    "Cells by budget."
+    goal = goal_of(rows)
+    note = PASSES if not goal else (
+        f'{goal}: per cent with a 95 % interval; without a model {100 * baseline:.1f}. '
+        'passes: forward passes run')
+    if goal == 'solved':
+        note += '; steps, remasked: of those that were solved, until they were right first'
+    made = new_table(title=title, title_justify='left',
+                     caption=note if rows.matched.all() else note + ASTERISK)
+    made.add_column('policy', overflow='fold')
+    for head in ['budget', *HEADS[goal]]: made.add_column(head, justify='right', no_wrap=True)
+    for _, cells in rows.groupby('budget'):
+        for _, c in cells.iterrows():
+            label = c.label if c.matched else c.label + '*'
+            made.add_row(label, str(c.budget), *cells_of(c, goal))
+        made.add_section()
+    return made
 
 # %% ../../nbs/cli/compare.ipynb #9ee443a9
-def figure(df, title: str):
-    "Perplexity against budget and against entropy, with 95 % intervals; policies look as in figures of results."
+def figure(rows, title: str, baseline: float = 0.): # rows: from `summary`
+    "Perplexity against budget and entropy, or the share that was right against the budget."
     from matplotlib.figure import Figure
-    fig = Figure(figsize=(10, 4.2), layout='constrained'); axs = fig.subplots(1, 2, sharey=True)
-    labels = list(dict.fromkeys(df.label))
-    styles, rest = _styles(labels)
-    for k, name in enumerate(sorted(labels, key=rest.__contains__)):
-        c = df[df.label == name].sort_values('budget')
-        look = dict(ms=6, lw=1.3, elinewidth=.8, capsize=2) | styles[name]
-        for ax, x, xerr in ((axs[0], c.budget * 1.03**(k - 1.5), None), (axs[1], c.entropy, _arms(c, 'entropy'))):
-            ax.errorbar(x, c.perplexity, yerr=_arms(c, 'perplexity'), xerr=xerr, **look)
-    return _framed(fig, axs, sorted(set(df.budget)), title)
-
-def _styles(labels: list[str]) -> tuple[dict[str, dict], list[str]]: # a style each; those that share one
-    "Nine policies are named, the others are grey."
-    from navira.experiments.figures import GREY, others
-    from navira.experiments.style import in_front, looks
-    styles = looks(in_front(labels))
-    rest = [n for n in labels if n not in styles]
-    return styles | {n: GREY | dict(ls='-', label=others(rest) if not k else '_') for k, n in enumerate(rest)}, rest
-
-def _arms(c, metric: str) -> list: # of the error bars
-    return [c[metric] - c[f'{metric}_lo'], c[f'{metric}_hi'] - c[metric]]
-
-def _framed(fig, axs, budgets: list[int], title: str):
-    "Axes, ticks and legend."
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-    axs[0].set(xscale='log', xlabel='budget (forward passes charged)', xticks=budgets, xticklabels=budgets)
-    axs[0].set(yscale='log', ylabel='perplexity')
-    axs[1].set(xlabel='entropy (nats a token)')
-    x, y, plain = axs[0].xaxis, axs[0].yaxis, FuncFormatter(lambda v, _: f'{v:g}')
-    x.set_minor_locator(NullLocator()); y.set_minor_locator(LogLocator(subs=(2, 3, 5)))
-    y.set_major_formatter(plain); y.set_minor_formatter(plain)
-    fig.legend(*axs[0].get_legend_handles_labels(), loc='outside lower center', ncols=4, frameon=False)
-    fig.suptitle(title, fontsize=11)
-    return fig
-
-# %% ../../nbs/cli/compare.ipynb #3bc3d30e
-def _task_figure(df, title: str, baseline: float):
-    "The share that was right against the budget, with 95 % intervals."
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
-    goal, fig = _goal(df), Figure(figsize=(7.5, 4.6), layout='constrained')
-    ax, labels, budgets = fig.subplots(), list(dict.fromkeys(df.label)), sorted(set(df.budget))
-    styles, rest = _styles(labels)
-    for k, name in enumerate(sorted(labels, key=rest.__contains__)):
-        c = df[df.label == name].sort_values('budget')
-        look = dict(ms=6, lw=1.3, elinewidth=.8, capsize=2) | styles[name]
-        x, arms = c.budget * 1.02**(k - len(labels) / 2), [100 * v for v in _arms(c, goal)]
-        ax.errorbar(x, 100 * c[goal], yerr=arms, **look)
-    ax.axhline(100 * baseline, color='.5', lw=1, ls=':', label='without a model')
-    ax.set(xscale='log', xlabel='budget (forward passes charged)', xticks=budgets, xticklabels=budgets,
-           xlim=(budgets[0] / 1.3, budgets[-1] * 1.3),     # a single budget has no width of its own
-           ylabel=f'{goal} (%)', ylim=(-2, 102) if goal == 'solved' else None)
-    ax.xaxis.set_minor_locator(NullLocator())
-    fig.legend(*ax.get_legend_handles_labels(), loc='outside lower center', ncols=3, frameon=False)
-    fig.suptitle(title, fontsize=11)
-    return fig
-
-# %% ../../nbs/cli/compare.ipynb #01c3e39c
-_POLICIES = ("Names, each also as NAME:key=value+key=value, or 'all' that the model can run; backbone, prism, "
-             'navira-det, navira-piecewise and what `generate` takes if not given, or backbone and '
-             'llada-low-confidence for a model without a quality head.')
-_REFERENCE = "Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'"
-_BUDGETS = 'Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.'
-_DEFAULT = 'backbone,prism,navira-det,navira-piecewise,remdm-cap:top_p=.5'
-_TASK = ('Something with a right answer: sudoku-35, or another number of given cells, by the Sudoku model; infill, the '
-         'middle of paragraphs of --real.')
-_N = 'Texts a cell; 12 if not given, with --full 32, or 16 for a model longer than 128 tokens.'
-
-def _tasks(incomplete: str) -> list[str]: # for the shell
-    some = 'sudoku-50', 'sudoku-35', 'sudoku-25', 'sudoku:2x2-8', 'sudoku:2x3-16', 'infill'
-    return [t for t in some if t.startswith(incomplete)]
-
-@app.command()
-def compare(
-    names: Annotated[list[str], typer.Argument(metavar='POLICY', help=_POLICIES, autocompletion=complete)] = [],
-    policies: Annotated[Optional[str], typer.Option('--policies', '-p', help='The same, separated by commas.',
-                                                    autocompletion=complete)] = None,
-    budgets: Annotated[Optional[str], typer.Option(help=_BUDGETS)] = None,
-    n: Annotated[Optional[int], typer.Option('-n', '--samples', help=_N)] = None,
-    full: Annotated[bool, typer.Option('--full', help='More budgets and more texts, in several minutes.')] = False,
-    seed: Seed = 0,
-    model: Model = None,
-    head: Head = None,
-    mask_id: MaskId = None,
-    shift: Shift = None,
-    dtype: DType = None,
-    reference: Annotated[str, typer.Option(help=_REFERENCE + '.')] = 'smollm2',
-    folder: Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
-    prompt: Annotated[Optional[str], typer.Option(help='How every text begins; nothing if not given.')] = None,
-    task: Annotated[Optional[str], typer.Option(help=_TASK, autocompletion=_tasks)] = None,
-    real: Annotated[Optional[str], typer.Option(help='Text file, folder or corpus for --task infill.')] = None,
-    show: Annotated[int, typer.Option(help='Texts to print for each policy, at the largest budget.')] = 3,
-    batch_size: Annotated[int, typer.Option(help='Texts in a forward pass.')] = 32,
-    own: Imports = [],
-) -> None:
-    "Policies side by side at equal budgets: a table, texts, a figure and a replay."
-    import navira
-    import navira.experiments.old_sweep as ex_sweep
-    from navira.base.checks import check_int
-    from navira.experiments.old_sweep import Sweep
-    from navira.experiments.old_run import prepared
-    from navira.sampling import check_budget, check_fits
-    from navira.experiments.cells import added
-    from navira.registry import policies as registered
-    mine = [p for p in registered() if added(p)]
-    if names: policies = ','.join([policies, *names] if policies else names)
-    typed = ','.join([_DEFAULT, *mine]) if policies is None else policies
-    usual = '4,8,16,27,54' if task else '16,32,64,128'
-    sizes = sorted(set(_numbers(budgets or (usual if full else '8,27' if task else '16,64'))))
-    check_int('n', 1 if n is None else n, 1, 'the number of samples is')
-    check_int('show', show, 0), check_int('seed', seed, -2**63)
-    if task is not None and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
-    metrics = ('entropy',) if reference == 'none' else ('entropy', 'perplexity')
-    grid = Sweep(_entries(typed), 'compare', model, prompt=prompt, budgets=tuple(sizes),
-                    n=n or 1, seeds=(seed,), batch_size=batch_size, reference=reference, metrics=metrics,
-                    task=task, real=real)
-    every = typed.strip() == 'all'
-    if every: grid = replace(grid, entries=_going(grid.entries, lambda rule: check_budget(rule, max(sizes)), skip=True))
-    ex_sweep.cells(grid)
-    _findable(reference)
-    writable(folder)
-    net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    if policies is None and getattr(net, 'quality', True) is None:
-        grid = replace(grid, entries=_entries(','.join(['backbone', 'llada-low-confidence', *mine])))
-    runnable = _going(grid.entries, partial(check_fits, net), skip=every)
-    grid = _traced(replace(grid, entries=runnable, n=n or _texts(full, net) * (6 if task else 1)))
-    *_, free = prepared(grid, net, net.device)
-    if show and task is None: _first_texts(folder, grid, net)
-    judge = _judge(reference)
-    st, cells = _compared(folder, grid, net, judge)
-    _report(folder, st, grid, cells, net, free, judge and judge.name, show)
-
-def _entries(policies: str) -> tuple: # of a sweep
-    from navira.experiments.old_sweep import Entry
-    from navira.registry import policies as known, split_typed
-    names = list(known()) if policies.strip() == 'all' else [p.strip() for p in policies.split(',')]
-    return tuple(Entry(split_typed(p)[0], p, typed(p).hyper) for p in names)
-
-def _texts(full: bool, net) -> int: # a cell
-    return 12 if not full else 32 if net.length <= 128 else 16
-
-def _compared(folder: Path, grid, net, judge): # the store, and key -> cell
-    "Sample and measure what the store lacks."
-    import navira.experiments.old_sweep as ex_sweep
-    from navira.experiments.cells import cell_key
-    from navira.experiments.old_run import run
-    from navira.experiments.measure import evaluate_store
-    with _stoppable(), _bar() as b: st = run(grid, _store(folder, grid, net), net, _sampling(b, 'sampling'))
-    cells = {cell_key(c, st.record['fingerprint'], net.length, st.record['prompt']): c for c in ex_sweep.cells(grid)}
-    with _stoppable(), _bar() as b: evaluate_store(st, grid.metrics, judge, progress=_measuring(b), keys=cells)
-    return st, cells
-
-# %% ../../nbs/cli/compare.ipynb #a3012851
-def _findable(reference: str) -> None:
-    from navira.evaluation.references import find_reference
-    if reference != 'none': find_reference(reference)
-
-def _judge(reference: str):
-    "The reference model, loaded before any sampling: what is missing shows at once."
-    if reference == 'none': return None
-    from navira.evaluation.perplexity import Reference
-    with err.status('loading the reference model'): return Reference.load(reference)
-
-# %% ../../nbs/cli/compare.ipynb #4a2e3435
-def _going(entries, check: Callable, skip: bool) -> tuple: # check: a policy -> ValueError if it cannot be
-    "The entries of a sweep whose policies can be; with `skip` the others are named and left out."
-    from navira.registry import policy
-    def goes(e):
-        try: check(policy(e.policy, **e.hyper)); return True
-        except ValueError as why:
-            if not skip: raise
-            _tell(f'left out: {e.label}: {why}', err)
-    return tuple(e for e in entries if goes(e))
-
-# %% ../../nbs/cli/compare.ipynb #6e058264
-def _traced(grid):
-    "The sweep, recorded at the largest budget, whichever policy will be replayed."
-    last, earlier = grid.budgets[-1:], grid.budgets[:-1]
-    return replace(grid, entries=tuple(replace(e, budgets=b, trace=b == last)
-                                       for e in grid.entries for b in (last, earlier) if b))
-
-def _store(folder: Path, grid, net) -> Path:
-    from navira.experiments.cells import RULES, digest, fingerprint
-    kind = [RULES, fingerprint(net), grid.prompt, grid.batch_size, net.device.type]
-    if hasattr(net, 'shift'): kind += [net.mask_id, net.shift]     # no part of its weights: --mask-id, --shift
-    return folder / f'store-{digest(kind, 4)}'
-
-# %% ../../nbs/cli/compare.ipynb #35b8fbf6
-_PROMPT = 'It was a dark night'
-
-def _first_texts(folder: Path, grid, net) -> None:
-    "One text of two policies, at the largest budget."
-    from navira.experiments.cells import cell_key, rule
-    from navira.experiments.old_sweep import cells, expand
-    from navira.experiments.old_run import run
-    from navira.experiments.samples import texts
-    from navira.core import nothing
-    if net.tokenizer is None: return
-    if grid.prompt is None and len(net.tokenizer.encode(_PROMPT).ids) > net.length / 4: return
-    # as `compare` would sample it, so that with --prompt it need not do it again
-    grid = _traced(replace(grid, budgets=grid.budgets[-1:], n=1, prompt=grid.prompt or _PROMPT))
-    by_label = {e.label: e for e in grid.entries}
-    corrects = lambda e: rule(expand(e, grid)[0]).remask is not nothing
-    both = _pair({k: e.policy for k, e in by_label.items()}, [k for k, e in by_label.items() if corrects(e)])
-    grid = replace(grid, entries=tuple(by_label[k] for k in dict.fromkeys(both)))
-    with _stoppable(): st = run(grid, _store(folder, grid, net), net)
-    print(f'{grid.prompt!r}, continued within {grid.budgets[-1]} forward passes:')
-    for c in cells(grid):
-        key = cell_key(c, st.record['fingerprint'], net.length, st.record['prompt'])
-        _print_text(c.label, texts(st, key)[:1])
-
-def _print_text(head: str, texts: list[str]) -> None:
-    _tell(f'\n{head}', style='bold')
-    for t in texts: _tell(t if '-+-' in t else shown('· ' + ' '.join(t.split())))     # a drawn grid, or a text
-
-# %% ../../nbs/cli/compare.ipynb #f3906d4b
-@contextmanager
-def _stoppable():
-    "Inside, a stop that was asked for becomes its message and the exit code of an interrupted program."
-    try: yield
-    except KeyboardInterrupt as e:
-        if str(e): _tell(f'navira: {e}', err, style='bold')
-        raise typer.Exit(130) from None
-
-# %% ../../nbs/cli/compare.ipynb #ee1cc316
-def _sampling(b: Progress, text: str):
-    "A progress function for `run`."
-    task = b.add_task(text, total=None)
-    def told(cell, done, total):
-        what = f'{cell.label}, budget {cell.budget}'
-        b.update(task, description=what, completed=round(done), total=round(total))
-    return told
-
-def _measuring(b: Progress):
-    "A progress function for `evaluate`."
-    task = b.add_task('measuring', total=None)
-    return lambda what, done, total: b.update(task, description=what or 'done', completed=done, total=total)
-
-# %% ../../nbs/cli/compare.ipynb #18b03448
-def _report(folder: Path, st, grid, cells: dict, net, free: int, judge: str | None, show: int) -> None:
-    import navira.experiments.samples as ex_samples
-    from navira.tasks.task import task_of
-    from navira.experiments.cells import charged
-    from navira.experiments.frames import load_samples
-    df = load_samples(st, cells, judge, limit=grid.n).set_index('key').loc[list(cells)].reset_index()
-    if judge is None: df = df.drop(columns=[c for c in df if c.startswith('perplexity')])
-    df['charged'] = [charged(cells[k], free)[1] for k in df.key]
-    texts = {k: ex_samples.texts(st, k)[:grid.n] for k in cells}
-    written = _grids(texts) if _goal(df) == 'solved' else texts
-    title = f'{grid.n} texts of {net.length} tokens a cell, seed {grid.seeds[0]}'
-    if judge: title += f'; perplexity under {judge}'
-    if grid.task is None: out.print(table(df, title))
+    from navira.experiments.plots import budgets_axis, finished, looks, perplexity_axis
+    goal = goal_of(rows)
+    y = goal or 'perplexity'
+    fig = Figure(figsize=(7.5, 4.6) if goal else (10, 4.6), layout='constrained')
+    axes = fig.subplots(1, 1 if goal else 2, sharey=True, squeeze=False)[0]
+    for i, (label, look) in enumerate(looks(rows.label.unique()).items()):
+        own = rows[rows.label == label].sort_values('budget')
+        own = own.assign(budget=own.budget * 1.02**i)     # intervals stand beside each other
+        arms = [own[y] - own[f'{y}_lo'], own[f'{y}_hi'] - own[y]]
+        for ax, x in zip(axes, ('budget', 'entropy')):
+            ax.errorbar(own[x], own[y], yerr=arms, capsize=2, **look)
+    budgets_axis(axes[0], rows.budget)
+    if goal:
+        axes[0].axhline(baseline, color='.5', lw=1, ls=':', label='without a model')
+        axes[0].set(ylabel=f'share {goal}')
     else:
-        title = f'{grid.task}, {grid.n} a cell, seed {grid.seeds[0]}'
-        df['baseline'] = task_of(grid.task, net, grid.real).baseline(grid.n)
-        out.print(_task_table(df, title, df.baseline[0]))
-    last = df[df.budget == df.budget.max()]
-    found = _telling(st, last, grid.n) if _goal(df) == 'solved' else None
-    for c in last.itertuples() if found is None else ():
-        _print_text(f'{c.label}, {c.n_forward:.0f} passes run, {c.charged} charged', written[c.key][:show])
-    if found and show: _print_telling(found, task_of(grid.task, net).prompts(found[0], 1)[0].numpy(), written)
-    if seen := _seen(last, grid.n): _tell(f'\n{seen}', style='bold')
-    files = _write(folder, df, texts, title) + [_replay(folder, st, cells, net, found)]
-    _tell('\nwritten: ' + ', '.join(map(str, files)))
-
-def _replay(folder: Path, st, cells: dict, net, found: tuple | None = None) -> Path: # found: from `_telling`
-    "Two of the recorded policies side by side, on what tells them apart, or where the second rewrote most."
-    from navira.experiments.samples import again, trajectory
-    from navira.tasks.sudoku import boxes_of
-    if found is None:
-        took = {k: trajectory(st, k) for k, c in cells.items() if c.trace}
-        shown = _pair({k: cells[k].policy for k in took}, [k for k, (gone, _) in took.items() if gone.any()])
-        gone, new = took[shown[-1]]
-        text = int((gone & new).sum((0, 2)).argmax())
-        why = ', which {} remasked most' if gone.any() else ''
-    else: text, shown, why = found[0], [c.key for c in found[1:]], ', the first that tells them apart'
-    (left, row), *right = [again(st, k, text, net) for k in shown]
-    names, cell = [cells[k].label for k in shown], cells[shown[0]]
-    title = f'{"" if right else names[0] + ", "}{cell.budget} forward passes, seed {cell.seed}, sample {text}'
-    title += why.format(names[-1])
-    other = right[0][0] if right else None
-    return left.replay(folder / 'replay.html', row=row, title=title, other=other, names=names, boxes=boxes_of(net))
+        perplexity_axis(axes[0])
+        axes[1].set(xlabel='entropy (nats a token)')
+    return finished(fig, title, 'With 95 % intervals over samples.')
 
 # %% ../../nbs/cli/compare.ipynb #d8060d3c
-def _seen(last, n: int) -> str: # the cells of the largest budget, n samples each
-    "What the table says of its best and its worst policy, in a sentence; '' where it compares nothing."
-    goal = _goal(last) or 'perplexity'
+BEST = dict(perplexity='{} has a perplexity of {:.0f}', solved='{} solves {:.1%}',
+            recovered='{} recovers {:.1%}')
+
+def seen(last, n: int) -> str: # the cells of the largest budget, n samples each
+    "What the table says of its best and its worst policy; '' where it compares nothing."
+    goal = goal_of(last) or 'perplexity'
     if goal not in last or len(last) < 2: return ''
     ordered = last.sort_values(goal, ascending=goal == 'perplexity')
     best, worst = ordered.iloc[0], ordered.iloc[-1]
-    said = dict(perplexity='{} has a perplexity of {:.0f}', solved='{} solves {:.1%}', recovered='{} recovers {:.1%}')
-    both = ', '.join(said[goal].format(c.label, c[goal]) for c in (best, worst))
-    ends = [c[f'{goal}_{end}'] for c, end in ((best, 'lo'), (best, 'hi'), (worst, 'lo'), (worst, 'hi'))]
-    if any(map(math.isnan, ends)): told = f'{n} samples are too few for intervals'
-    elif ends[1] < ends[2] or ends[3] < ends[0]: told = 'their intervals do not overlap'
-    else: told = 'their intervals overlap'
+    both = ', '.join(BEST[goal].format(c.label, c[goal]) for c in (best, worst))
+    lows, highs = ([c[goal + end] for c in (best, worst)] for end in ('_lo', '_hi'))
+    if any(map(math.isnan, lows + highs)): how = f'{n} samples are too few for intervals'
+    elif max(lows) > min(highs): how = 'their intervals do not overlap'
+    else: how = 'their intervals overlap'
     if goal == 'perplexity':
-        told += f'. Entropies: {best.entropy:.2f} and {worst.entropy:.2f} nats; perplexity falls with entropy'
-    return f'Seen at {last.budget.max()} passes: {both}; {told}.'
+        how += (f'. Entropies: {best.entropy:.2f} and {worst.entropy:.2f} nats; '
+                'perplexity falls with entropy')
+    return f'Seen at {last.budget.max()} passes: {both}; {how}.'
 
 # %% ../../nbs/cli/compare.ipynb #c7802827
-def _telling(st, last, n: int) -> tuple | None: # number of a puzzle, a row of the table for each policy
-    "The first puzzle that the policy which solves fewest gets wrong and the one which solves most gets right."
-    import numpy as np
-    from navira.experiments.frames import samples
-    worst, best = (next(last[last.index == k].itertuples()) for k in (last.solved.idxmin(), last.solved.idxmax()))
-    right = [samples(st, [c.key]).solved.to_numpy(bool)[:n] for c in (worst, best)]
-    at = np.flatnonzero(~right[0] & right[1])
-    return (int(at[0]), worst, best) if len(at) else None
+def telling(df, last) -> tuple | None: # number of the puzzle; keys of the worst and the best policy
+    worst, best = last.solved.idxmin(), last.solved.idxmax()
+    right = df.pivot(index='sample', columns='cell', values='solved')
+    apart = right.index[(right[worst] == 0) & (right[best] == 1)]
+    return (int(apart[0]), worst, best) if len(apart) else None
 
-def _print_telling(found: tuple, puzzle, written: dict[str, list[str]]) -> None:
-    from navira.tasks.sudoku import drawn_grid, of_size, side_by_side
-    k, worst, best = found
-    _tell(f'\nPuzzle {k}, the first that {worst.label} gets wrong and {best.label} right (puzzle, {worst.label}, '
-          f'{best.label}):', style='bold')
-    _tell(side_by_side(drawn_grid(of_size(len(puzzle)), puzzle), written[worst.key][k], written[best.key][k]))
+def most_remasked(df, last) -> tuple: # number of the text; one or two keys
+    "What a replay shows where no puzzle tells two policies apart."
+    remasked = df.groupby('cell').n_remasked.sum()[last.index]
+    labels = last.label.tolist()
+    keys = {c.label: key for key, c in last.iterrows()}
+    chosen = [keys[k] for k in pair(labels, [k for k in labels if remasked[keys[k]]])]
+    own = df[df.cell == chosen[-1]]
+    return int(own.loc[own.n_remasked.idxmax(), 'sample']), *chosen
+
+def write_replay(path: Path, st, net, text: int, keys: list[str], why: str) -> None:
+    "One text of one or two cells, sampled again as it was: in its batch."
+    from navira.experiments.run import resample
+    from navira.tasks.sudoku import boxes_of
+    first = text - text % st.record['batch_size']
+    abouts = [st.cells[key] for key in keys]
+    n = min(st.record['batch_size'], abouts[0]['n'] - first)
+    left, *right = (resample(c, st.record, net, first, n) for c in abouts)
+    names = [c['label'] for c in abouts]
+    title = f'{abouts[0]["budget"]} forward passes, seed {abouts[0]["seed"]}, sample {text}{why}'
+    left.replay(path, row=text - first, title=title, other=right[0] if right else None,
+                names=names, boxes=boxes_of(net))
+
+# %% ../../nbs/cli/compare.ipynb #18b03448
+def report(folder: Path, st, plan, net, title: str, show_texts: int) -> None:
+    "Print and write what was measured."
+    from navira.experiments.results import frame, texts
+    n = plan[0].n
+    df = frame(st, keys=[c.key for c in plan])
+    df = df[df['sample'] < n]
+    rows = summary(st, df).loc[[c.key for c in plan]]
+    baseline = task(st, net).baseline(n) if st.task else 0.
+    show(table(rows, title, baseline))
+    last = rows[rows.budget == rows.budget.max()]
+    solved = goal_of(rows) == 'solved'
+    found = telling(df, last) if solved else None
+    if found and show_texts: print_puzzle(st, net, last, *found)
+    for key, c in last.iterrows() if not found else ():
+        some = (grids if solved else texts)(st, key)[:show_texts]
+        print_text(f'{c.label}, {c.n_forward:.0f} passes run, {c.charged} charged', some)
+    if sentence := seen(last, n): print(f'\n{sentence}')
+    text, *keys = found or most_remasked(df, last)
+    why = ', the first that tells them apart' if found else ''
+    write_replay(folder / 'replay.html', st, net, text, keys, why)
+    written = write(folder, rows, {key: texts(st, key)[:n] for key in rows.index}, title, baseline)
+    print('\nwritten: ' + ', '.join(map(str, [*written, folder / 'replay.html'])))
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
-def _grids(texts: dict[str, list[str]]) -> dict[str, list[str]]:
-    "Grids as people draw them."
-    import numpy as np
+def task(st, net):
+    from navira.tasks.task import task_of
+    return task_of(st.task, net, st.record['real'])
+
+def grids(st, key: str) -> list[str]:
+    "Puzzles of a cell as people draw them."
+    from navira.experiments.results import tokens
     from navira.tasks.sudoku import drawn_grid, of_size
-    drawn = lambda text: drawn_grid(of_size(len(text)), np.array([int(d) - 1 for d in text]))
-    return {k: [drawn(t) for t in row] for k, row in texts.items()}
+    ids = tokens(st, key).numpy()
+    return [drawn_grid(of_size(len(grid)), grid) for grid in ids]
 
-# %% ../../nbs/cli/compare.ipynb #39d0d683
-def _pair(every: dict[str, str], correcting: list[str]) -> list[str]: # every: label -> policy; one or two labels
-    "The first and the last of those that correct, of all if none does; an imported policy is the last."
-    from navira.experiments.cells import added
-    mine = [k for k, policy in every.items() if added(policy)]
-    last = (mine or correcting or list(every))[-1]
-    return [k for k in [*correcting, *every] if k != last][:1] + [last]
+def print_puzzle(st, net, last, k: int, worst: str, best: str) -> None:
+    from navira.tasks.sudoku import drawn_grid, of_size, side_by_side
+    puzzle = task(st, net).prompts(k, 1)[0].numpy()
+    wrong, right = last.label[worst], last.label[best]
+    print(f'\nPuzzle {k}, the first that {wrong} gets wrong and {right} right '
+          f'(puzzle, {wrong}, {right}):')
+    print(side_by_side(drawn_grid(of_size(len(puzzle)), puzzle), grids(st, worst)[k],
+                 grids(st, best)[k]))
 
-# %% ../../nbs/cli/compare.ipynb #1dd0959f
-_COLUMNS = ('policy label hyper budget n_steps tokens_a_step charged n_forward seconds matched entropy entropy_lo '
-            'entropy_hi perplexity perplexity_lo perplexity_hi solved solved_lo solved_hi steps_to remasked_to '
-            'recovered recovered_lo recovered_hi middle middle_real baseline').split()
-
-def _write(folder: Path, df, texts: dict[str, list[str]], title: str) -> list[Path]: # what was written
-    "`compare.json`, and `compare.png` where there is a perplexity to draw: each whole, or as it was."
+def write(folder: Path, rows, texts: dict, title: str, baseline: float) -> list[Path]:
+    "`compare.json`, and `compare.png` where there is something to draw."
     from navira.base.runs import atomic_write
-    records = df[[c for c in _COLUMNS if c in df]].to_dict('records')
-    rows = [c | dict(texts=texts[k]) for k, c in zip(df.key, records)]
-    at = [folder / 'compare.json', folder / 'compare.png']
-    with atomic_write(at[0]) as f: f.write_text(json.dumps(dict(title=title, cells=rows), indent=1))
-    if 'perplexity' not in df and not _goal(df): return at[:1]
-    drawn = _task_figure(df, title, df.baseline[0]) if _goal(df) else figure(df, title)
-    with atomic_write(at[1]) as f: drawn.savefig(f, format='png', dpi=130)
-    return at
+    cells = [c.dropna().to_dict() | dict(texts=texts[key]) for key, c in rows.iterrows()]
+    if goal_of(rows): cells = [c | dict(baseline=baseline) for c in cells]
+    file, picture = folder / 'compare.json', folder / 'compare.png'
+    made = json.dumps(dict(title=title, cells=cells), indent=1)
+    with atomic_write(file) as temp: temp.write_text(made)
+    if not goal_of(rows) and 'perplexity' not in rows: return [file]
+    drawn = figure(rows, title, baseline)
+    with atomic_write(picture) as temp: drawn.savefig(temp, format='png', dpi=130)
+    return [file, picture]
+
+# %% ../../nbs/cli/compare.ipynb #01c3e39c
+TEXT = ['backbone', 'prism', 'navira-det', 'navira-piecewise', 'remdm-cap:top_p=.5']
+NO_HEAD = ['backbone', 'llada-low-confidence']
+
+def tasks(incomplete: str) -> list[str]: # for the shell
+    some = 'sudoku-50', 'sudoku-35', 'sudoku-25', 'sudoku:2x2-8', 'sudoku:2x3-16', 'infill'
+    return [task for task in some if task.startswith(incomplete)]
+
+Names = Annotated[list[str], typer.Argument(
+    metavar='POLICY', autocompletion=complete,
+    help="Names, each also as NAME:key=value+key=value, or 'all' that the model can run; backbone, "
+         'prism, navira-det, navira-piecewise and what `generate` takes if not given, or backbone '
+         'and llada-low-confidence for a model without a quality head.')]
+Policies = Annotated[str, typer.Option(
+    '--policies', '-p', autocompletion=complete, help='The same, separated by commas.')]
+Budgets = Annotated[str, typer.Option(
+    help='Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.')]
+Texts = Annotated[int | None, typer.Option(
+    '-n', '--samples', help='Texts a cell; 12 if not given, with --full 32, or 16 for a model longer '
+                            'than 128 tokens.')]
+Full = Annotated[bool, typer.Option(
+    '--full', help='More budgets and more texts, in several minutes.')]
+Reference = Annotated[str, typer.Option(
+    help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.")]
+Out = Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')]
+Start = Annotated[str | None, typer.Option(
+    help='How every text begins; nothing if not given.')]
+TaskName = Annotated[str | None, typer.Option(
+    autocompletion=tasks,
+    help='Something with a right answer: sudoku-35, or another number of given cells, by the Sudoku '
+         'model; infill, the middle of paragraphs of --real.')]
+Real = Annotated[str | None, typer.Option(help='Text file, folder or corpus for --task infill.')]
+Show = Annotated[int, typer.Option(
+    help='Texts to print for each policy, at the largest budget.')]
+Rows = Annotated[int, typer.Option(help='Texts in a forward pass.')]
+
+# %% ../../nbs/cli/compare.ipynb #233b0c1e
+def default_budgets(full: bool, task: str | None) -> str:
+    if task: return '4,8,16,27,54' if full else '8,27'
+    return '16,32,64,128' if full else '16,64'
+
+def numbers(text: str) -> tuple[int, ...]:
+    "Comma-separated whole numbers, in order."
+    try: return tuple(sorted({int(v) for v in text.split(',')}))
+    except ValueError:
+        raise ValueError(f'--budgets {text}: expected whole numbers separated by commas, such as '
+                         '16,32,64') from None
+
+def default_n(full: bool, task: str | None, length: int) -> int: # samples a cell
+    texts = 12 if not full else 32 if length <= 128 else 16
+    return texts * 6 if task else texts
+
+@app.command()
+def compare(
+    names: Names = [], policies: Policies = '', budgets: Budgets = '', n: Texts = None,
+    full: Full = False, seed: Seed = 0,
+    model: Model = None, head: Head = None, mask_id: MaskId = None, shift: Shift = None,
+    dtype: DType = None, reference: Reference = 'smollm2', folder: Out = Path('demo'),
+    prompt: Start = None, task: TaskName = None, real: Real = None, show: Show = 3,
+    batch_size: Rows = 32, own: Imports = [],
+) -> None:
+    "Policies side by side at equal budgets: a table, texts, a figure and a replay."
+    import navira
+    from navira.evaluation.references import find_reference
+    from navira.experiments.run import evaluate, Judge, prepared, run
+    from navira.experiments.sweep import cells, digest, Sweep
+    if task and task.startswith('sudoku'):
+        model = model or 'sudoku'
+        reference = 'none'
+    labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
+    every = labels == ['all']
+    if every: labels = list(navira.policies())
+    metrics = ['entropy'] + ['perplexity'] * (reference != 'none')
+    passes = numbers(budgets or default_budgets(full, task))
+    grid = Sweep(entries(labels or TEXT + imported()), 'compare', model, prompt=prompt, task=task,
+                 budgets=passes, n=n or 1, seeds=(seed,), batch_size=batch_size,
+                 reference=reference, metrics=metrics, real=real)
+    if not every: cells(grid)
+    if reference != 'none': find_reference(reference)
+    writable(folder)
+    net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
+    if not labels and net.quality is None: labels = NO_HEAD + imported()
+    if every: labels = runnable(net, labels, passes[-1])
+    n = default_n(full, task, net.length) if n is None else n
+    grid = replace(grid, entries=entries(labels or TEXT + imported()), n=n)
+    _, plan, identity, _ = prepared(grid, net, net.device)
+    if show and not task: first_texts(net, [e.label for e in grid.entries], passes[-1], seed, prompt)
+    judge = 'none' if reference == 'none' else Judge(reference).model
+    kind = digest([identity, mask_id, shift, navira.__version__], 4)
+    with drawing('sampling') as tell: st = run(grid, folder / f'store-{kind}', net, tell)
+    with drawing('measuring') as tell:
+        evaluate(st, None, judge, None, tell, [c.key for c in plan])
+    title = f'{task}, {n} a cell, seed {seed}'
+    if not task: title = f'{n} texts of {net.length} tokens a cell, seed {seed}'
+    if judge != 'none': title += f'; perplexity under {judge.name}'
+    report(folder, st, plan, net, title, show)

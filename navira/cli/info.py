@@ -23,15 +23,15 @@ def show_policy(name: str) -> None:
     "What a policy does, and each hyper-parameter with its default, choices and meaning."
     from navira.registry import about, choices, meanings, parameters, policies
     factory = policies()[name]
-    meaning_of, does = meanings(factory), inspect.getdoc(factory) or ''
-    show(f'{name}: {does}')
+    meaning = meanings(factory)
+    show(f'{name}: {inspect.getdoc(factory)}')
     for key, text in about(name).items():
         if text: show(f'{key}: {text}')
     table = new_table('--set', 'default', 'meaning')
     for k, p in parameters(factory).items():
         one_of = [f'one of {", ".join(choices(p))}'] if choices(p) else []
-        meaning = [meaning_of[k]] if k in meaning_of else []
-        table.add_row(k, default_of(p), '; '.join(one_of + meaning))
+        own = [meaning[k]] if k in meaning else []
+        table.add_row(k, default_of(p), '; '.join(one_of + own))
     show(table)
 
 # %% ../../nbs/cli/info.ipynb #23c0c7af

@@ -415,7 +415,7 @@ def paired(s: Study) -> Table:
         same = there[there.strength == q.strength]
         b = (same if len(same) else there).iloc[0]
         if s.of_puzzles: numbers = [interval_of(100 * (q.solved - b.solved))]
-        elif q.log_perplexity is None or b.log_perplexity is None: continue
+        elif q.get('log_perplexity') is None or b.get('log_perplexity') is None: continue
         else:
             numbers = [interval_of(q.log_perplexity - b.log_perplexity, np.exp), interval_of(q.entropy - b.entropy)]
         rows.append([q.label, q.budget, q.strength, *numbers])
