@@ -9,9 +9,8 @@ from packaging.utils import canonicalize_name
 root = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(root/'tools'))
 import colab, order
-from requirements import settings
 
-cfg = settings()
+cfg = order.settings()
 modules = {'.'.join(p.relative_to(root/'navira').with_suffix('').parts): p
            for p in sorted((root/'navira').rglob('*.py')) if p.name != '_modidx.py'}
 above = list(order.modules())      # each may import those before it

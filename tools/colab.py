@@ -6,8 +6,7 @@ Both come from settings.ini. Until the repository is public, its addresses there
 and lead nowhere.
 """
 import json
-from order import nbs, notebooks
-from requirements import settings
+from order import nbs, notebooks, settings
 
 COLAB = 'https://colab.research.google.com'
 LINE = '#| hide\n#| eval: false\n!git clone -q {git_url} /navira && make -C /navira colab'
@@ -25,7 +24,7 @@ if __name__ == '__main__':
     for path in notebooks():
         text = path.read_text(encoding='utf-8')
         nb = json.loads(text)
-        title, *rest = [c for c in nb['cells'] if c['id'] not in ('colab-badge', 'colab-install')]
+        title, *rest = [c for c in nb['cells'] if not c['id'].startswith('colab-')]
         nb['cells'] = [title, *opening(path, settings()), *rest]
         new = json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=True) + '\n'
         if new != text: path.write_text(new, encoding='utf-8')

@@ -7,6 +7,7 @@ imports only from those above it (tests/test_house.py), each under the section o
 shows it. SIDEBAR orders the sections.
 """
 import json, re, sys
+from configparser import ConfigParser
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
@@ -47,6 +48,11 @@ Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare cli/e
     cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
+
+def settings():
+    ini = ConfigParser(delimiters=['='])
+    ini.read(root/'settings.ini', encoding='utf-8')
+    return ini['DEFAULT']
 
 def rooms(*sections):
     "The rooms of these sections, or all; the lowest first."

@@ -3,20 +3,8 @@
     python tools/requirements.py eval dev
 """
 import sys
-from configparser import ConfigParser
-from pathlib import Path
+from order import settings
 
-root = Path(__file__).resolve().parent.parent
-
-def settings():
-    ini = ConfigParser(delimiters=['='])
-    ini.read(root/'settings.ini', encoding='utf-8')
-    return ini['DEFAULT']
-
-def requirements(*extras):
-    "What navira and these extras ask for, in the order of settings.ini"
-    cfg = settings()
-    keys = ['requirements', *(f'{e}_requirements' for e in extras)]
-    return ' '.join(cfg[k] for k in keys).split()
-
-if __name__ == '__main__': print('\n'.join(requirements(*sys.argv[1:])))
+if __name__ == '__main__':
+    keys = ['requirements', *(f'{extra}_requirements' for extra in sys.argv[1:])]
+    for key in keys: print(*settings()[key].split(), sep='\n')

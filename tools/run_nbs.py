@@ -7,7 +7,7 @@ ones only if forced.
     runs python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs
     there
 """
-import argparse, contextlib, re, sys, time
+import argparse, contextlib, re, sys
 from pathlib import Path
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
@@ -34,9 +34,7 @@ def run(path, force=(), check=False, out=None):
             shell.run_all(nb, exc_stop=True, preproc=lambda cell: cell.id in skip)
     except Exception: sys.exit(shell.prettytb(fname=path))
     if check: return
-    if out:
-        out.mkdir(parents=True, exist_ok=True)
-        path = out/path.name
+    if out: path = out/path.name
     write_nb(nb, path)
     nbdev_clean.__wrapped__(fname=str(path))
 
@@ -47,9 +45,6 @@ if __name__ == '__main__':
     p.add_argument('--force', action='append', default=[], metavar='FLAG',
                    help='run cells marked #| FLAG too')
     p.add_argument('--check', action='store_true', help='write nothing')
-    p.add_argument('--out', type=Path, metavar='FOLDER', help='write copies there')
+    p.add_argument('--out', type=Path, metavar='FOLDER', help='write copies into this folder')
     a = p.parse_args()
-    for f in a.notebooks:
-        start = time.time()
-        run(f, a.force, a.check, a.out)
-        print(f'{f}: {time.time() - start:.1f} s')
+    for f in a.notebooks: run(f, a.force, a.check, a.out)

@@ -119,8 +119,9 @@ def _from_echo(choice, ids):
     return answer['token_logprobs'][:n], answer.get('tokens', [None] * n)[:n]
 
 # what to send, how to read it
-_forms = dict(prompt_logprobs=(dict(extra_body=dict(prompt_logprobs=1)), _from_prompt),
-              echo=(dict(echo=True, logprobs=1), _from_echo))
+_forms: dict[str, tuple[dict, Callable]] = dict(
+    prompt_logprobs=(dict(extra_body=dict(prompt_logprobs=1)), _from_prompt),
+    echo=(dict(echo=True, logprobs=1), _from_echo))
 
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
 def _same_words(tokenizer, ids, words):

