@@ -131,31 +131,18 @@ def check_memory(
                      'sample in parts, such as n=range(0, 1000)')
 
 # %% ../nbs/prompts.ipynb #d3ec5bd1
-def _check(model: Model, ids: Tensor, L: int) -> None:
-    "ValueError for ids [l] outside the vocabulary, or more than L of them."
-    if not len(ids): return
+def _length(model: Model, i: int, p: Prompt, length: int | None, new: int | None) -> int:
+    "How long text i is to be. ValueError for what the model cannot continue."
+    n, most = len(p.ids), length or model.length
     vocab = getattr(getattr(model, 'config', None), 'vocab_size', None) or 2**63
-    low, high = int(ids.min()), int(ids.max())
+    low, high = (int(p.ids.min()), int(p.ids.max())) if n else (0, 0)
     if low < 0 or high >= vocab:
         raise ValueError(f'prompt: ids must lie in 0..{vocab - 1}, got {low} to {high}')
-    if len(ids) > L:
-        raise ValueError(f'prompt: {len(ids)} tokens are longer than the {L} of the sequence')
-
-def _lengths(model: Model, prompts: list[Prompt], length: int | None, new: int | None) -> list[int]:
-    "How long each text is to be. ValueError for more than the model has room for."
-    most, many = model.length, f'expected at most {model.length}'
-    if None not in (length, new):
-        raise ValueError(f'length={length} and max_new_tokens={new}: expected one of them')
-    if new is not None:
-        new = check_int('max_new_tokens', new, 1, high=most)
-        for i, p in enumerate(prompts):
-            if len(p.ids) + new <= most: continue
-            raise ValueError(f'prompt {i}: {len(p.ids)} tokens and {new} new ones; {many} in all, '
-                             'which the model was trained for')
-        return [len(p.ids) + new for p in prompts]
-    L = most if length is None else check_int('length', length, 1, f'{many}, and')
-    if L > most: raise ValueError(f'length={L}: {many}, which the model was trained for')
-    return [len(p.ids) if p.whole and length is None else L for p in prompts]
+    if n > most: raise ValueError(f'prompt: {n} tokens are longer than the {most} of the sequence')
+    if new is None: return n if p.whole and length is None else most
+    if n + new <= most: return n + new
+    raise ValueError(f'prompt {i}: {n} tokens and {new} new ones; expected at most {most} in all, '
+                     'which the model was trained for')
 
 # %% ../nbs/prompts.ipynb #74088b0d
 def start(
@@ -166,15 +153,18 @@ def start(
     max_new_tokens: int | None = None, # instead of `length`
 ) -> tuple[Tensor, Tensor]: # [n, L] int64 ids; [n, L] bool: the tokenizer's own tokens
     "What `start_ids` gives, and which of it is no part of a text."
-    new = max_new_tokens is not None
+    new = max_new_tokens
+    if None not in (length, new):
+        raise ValueError(f'length={length} and max_new_tokens={new}: expected one of them')
+    if length is not None: length = check_int('length', length, 1, high=model.length)
+    if new is not None: new = check_int('max_new_tokens', new, 1, high=model.length)
     prompts = [Prompt(torch.empty(0, dtype=torch.int64))]
-    if prompt is not None: prompts = read_prompts(model, prompt, open_ended=new)
+    if prompt is not None: prompts = read_prompts(model, prompt, open_ended=new is not None)
     n = len(prompts) if n is None else check_int('n', n, 1, 'the number of samples is')
     if len(prompts) not in (1, n):
         raise ValueError(f'prompt: {len(prompts)} prompts for n={n} samples; '
                          'leave n out for one sample a prompt, or give one prompt')
-    lengths = _lengths(model, prompts, length, max_new_tokens)
-    for p in prompts: _check(model, p.ids, model.length if new or p.whole else lengths[0])
+    lengths = [_length(model, i, p, length, new) for i, p in enumerate(prompts)]
     check_memory(n, max(lengths))
     padded = [F.pad(p.ids, (0, L - len(p.ids)), value=model.mask_id)
               for p, L in zip(prompts, lengths)]

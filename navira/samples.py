@@ -124,7 +124,7 @@ class Partials:
     "The texts of a batch after a step: `len` is their number, a loop gives a `Partial` of each."
     st: State
     numbers: list[int]  # of the samples
-    never_remasks: bool # does the policy?
+    revises: bool       # may the policy change what it wrote?
     tokenizer: Any
     special: Tensor     # [B, L] bool, as in `Samples`
 
@@ -132,7 +132,7 @@ class Partials:
     def __iter__(self) -> Iterator[Partial]:
         st = self.st
         written = st.x != st.mask_id
-        final = written if self.never_remasks or st.i == st.n else written & st.fixed
+        final = written & st.fixed if self.revises and st.i < st.n else written
         final = final.int().cumprod(1).sum(1).tolist()
         for b, row in enumerate(st.x.tolist()):
             ids = [i for i in row if i >= 0]
@@ -142,9 +142,9 @@ class Partials:
 # %% ../nbs/samples.ipynb #a34c64e3
 class Recorder:
     "Collects the steps of a batch: `step` calls `watch`, and `add` takes the state after it."
-    def __init__(self, st: State):
-        self.st, self.steps = st, list[list[Tensor]]()
-        self.x = [st.x.int().cpu()]
+    def __init__(self, x: Tensor, mask_id: int): # [B, L] ids at the start
+        self.x, self.mask_id = [x.int().cpu()], mask_id
+        self.steps = list[list[Tensor]]()
 
     def add(self, st: State) -> None: self.x.append(st.x.int().cpu())
 
@@ -163,5 +163,5 @@ class Recorder:
 
     def trace(self) -> Trace:
         remasked, unmasked, score, tau = map(torch.stack, zip(*self.steps))
-        fixed = self.st.fixed.cpu()
-        return Trace(torch.stack(self.x), remasked, unmasked, score, tau, self.st.mask_id, fixed)
+        x = torch.stack(self.x)
+        return Trace(x, remasked, unmasked, score, tau, self.mask_id, x[0] != self.mask_id)

@@ -209,7 +209,7 @@ def test_the_budget_is_shared_out_among_blocks(new, length, budget, name):
     model, blocks = Tiny(12, MASK), -(-new // length)
     how, passes = dict(max_new_tokens=new, block_length=length), policy(name).passes
     if budget < blocks * passes:
-        with pytest.raises(ValueError, match='blocks of'):
+        with pytest.raises(ValueError, match='blocks need'):
             sample(model, name, budget, **how)
         return
     out = sample(model, name, budget, **how)
