@@ -20,7 +20,7 @@ from .base.checks import check_choice, check_int
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .core import by_budget, Model, Policy, State, step
+from .core import by_budget, Model, Policy, State, step, unwatched
 from .checked import checked, name_of, NO_HEAD
 from .prompts import check_memory, start
 from .registry import check_keyword, parameters, policies, policy as named_policy
@@ -76,7 +76,7 @@ def states(
     noise: Noise,
     fixed: Tensor | None = None, # [B, L] bool: what stays as it is; None: all but masks
     ends: Sequence[int] = (), # token ids that end a text
-    watch: Callable = lambda *_: None, # sees each step, as in `step`
+    watch: Callable = unwatched, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
     careful, st = checked(policy), State.start(x, model.mask_id, T, noise, fixed)
@@ -86,28 +86,24 @@ def states(
         yield st
 
 # %% ../nbs/07_sampling.ipynb #80175e79
-def block_of(free: Tensor, length: int | None) -> Tensor: # [n, L] bool -> [n, L] int64
-    "Which block a free position belongs to."
+def blocks_of(free: Tensor, length: int | None) -> Tensor: # [n, L] bool -> [n, L] int64
+    "Which block a position belongs to, -1 where it is not free; one block without a length."
     rank = free.cumsum(1) - 1
-    return rank // length if length else torch.zeros_like(rank)
+    return (rank // length if length else rank * 0).masked_fill(~free, -1)
 
 def block_steps(
     policy: Policy,
-    budget: int,
-    free: Tensor, # [n, L] bool
-    length: int | None, # free positions in a block; None: one block
+    budget: int, # forward passes
+    block: Tensor, # [n, L], from `blocks_of`
 ) -> list[int]: # T of each block
     "The budget, shared out among the blocks. ValueError if it does not pay for a step in each."
     check_budget(policy, budget)
-    block = block_of(free, length).masked_fill(~free, -1)
-    n = int(block.max()) + 1
-    least = n * policy.step.least(policy)
-    if budget < least:
-        longer = -(-int(free.sum(1).max()) // (budget * n // least))
-        raise ValueError(f'budget={budget}: {n} blocks of {length} positions need at least {least} '
-                         'forward passes; expected that many, '
-                         f'or a block_length of at least {longer}')
-    if n == 1: return [n_steps(policy, budget, free.sum(1))]
+    n, least = int(block.max()) + 1, policy.step.least(policy)
+    if n == 1: return [n_steps(policy, budget, (block == 0).sum(1))]
+    if budget < n * least:
+        longer = -(-int((block >= 0).sum(1).max()) // (budget // least))
+        raise ValueError(f'budget={budget}: {n} blocks need at least {n * least} forward passes; '
+                         f'expected that many, or a block_length of at least {longer}')
     steps = budget // policy.passes
     shares = [steps * (b + 1) // n - steps * b // n for b in range(n)]
     return [n_steps(policy, k * policy.passes, (block == b).sum(1)) for b, k in enumerate(shares)]
@@ -138,18 +134,17 @@ class _Run:
     model: Model
     policy: Policy
     x: Tensor # [n, L] ids at the start, -1 after the end of a shorter text
+    block: Tensor # [n, L] of each free position, -1 elsewhere
     special: Tensor # [n, L] bool, as in `Samples`
     steps: list[int] # of each block
-    block_length: int | None
-    seed: int
-    first: int # number of the first sample
+    noise: Noise # of all samples
     ends: Sequence[int] # token ids that end a text
     trace: bool
     progress: Callable[[Partials], None]
     stop: threading.Event = field(default_factory=threading.Event) # another batch has failed
 
     @property
-    def device(self) -> torch.device: return torch.device(getattr(self.model, 'device', 'cpu'))
+    def device(self) -> torch.device: return self.noise.samples.device
 
     def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
         "Tokens [n, L], passes run [n], and the trace."
@@ -158,8 +153,8 @@ class _Run:
             groups = [lengths.argsort(stable=True)]     # near ones together
         else: groups = [(lengths == n).nonzero()[:, 0] for n in lengths.unique()]
         tokens, ran, traces = zip(*self.parts(groups, batch_size))
-        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
         order = torch.cat(groups).argsort()
+        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
         return torch.cat(tokens)[order], torch.cat(ran)[order], trace
 
     def parts(self, groups: list[Tensor], batch_size: int | None) -> list: # what `batch` returns
@@ -173,25 +168,22 @@ class _Run:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor, Trace | None]:
         L = int((self.x[rows] >= 0).sum(1).max())
-        x, numbers = self.x[rows, :L].to(self.device), self.first + rows
-        noise, free = Noise(self.seed, numbers.to(self.device)), x == self.model.mask_id
-        block = block_of(free, self.block_length)
-        record = Recorder(State.start(x, self.model.mask_id, sum(self.steps), noise))
-        watch = dict(watch=record.watch) if self.trace else {}
-        ran, made = torch.zeros_like(numbers), 0
-        tokenizer = getattr(self.model, 'tokenizer', None)
+        x, block = (a[rows, :L].to(self.device) for a in (self.x, self.block))
+        noise, tokenizer = self.noise[rows], getattr(self.model, 'tokenizer', None)
+        numbers, record = noise.samples.tolist(), Recorder(x, self.model.mask_id)
+        ran, made = torch.zeros_like(noise.samples), 0
         for b, T in enumerate(self.steps):
-            fixed = ~(free & (block == b) & (x >= 0))
+            fixed = (block != b) | (x < 0)
             for st in states(self.policy, self.model, x, T, noise.after(made), fixed, self.ends,
-                             **watch):
+                             record.watch if self.trace else unwatched):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
-                self.progress(Partials(st, numbers.tolist(), not self.policy.revises, tokenizer,
+                self.progress(Partials(st, numbers, self.policy.revises, tokenizer,
                                        self.special[rows]))
             check_full(self.policy, st)
-            x, ran, made = st.x, ran + st.n_forward.cpu(), made + T
+            x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
-        return tokens, ran, record.trace() if self.trace else None
+        return tokens, ran.cpu(), record.trace() if self.trace else None
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
@@ -308,8 +300,8 @@ def sample(
 
     `progress=None` shows a bar once a run has lasted a second, True in any case and at once. A
     function is called after each step of a batch, on a CPU by several threads, with its texts:
-    `len` is their number, and a loop gives a `Partial` of each: `sample`, the number of the text;
-    `ids`, its tokens and masks; `final`, how many of the first ids will not change; `str` of it is the
+    `len` is their number, and a loop gives a `Partial` of each: `sample`, the number of the text; `ids`,
+    its tokens and masks; `final`, how many of the first ids will not change; `str` of it is the
     text, masks as the tokenizer writes them."""
     check_model(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
@@ -325,14 +317,16 @@ def sample(
     x, special = start(model, n, length, prompt, max_new_tokens)
     check_fits(model, rule, x.shape[1])
     free = x == model.mask_id
-    steps = block_steps(rule, budget, free, block_length)
+    block = blocks_of(free, block_length)
+    steps = block_steps(rule, budget, block)
     T = sum(steps)
     if trace: _check_trace(x, T)
     ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
+    numbers = torch.arange(len(x), device=getattr(model, 'device', 'cpu')) + first
     show = False if callable(progress) else progress
     with progress_bar(T * len(x), name or 'sampling', show=show) as bar:
         def tell(texts: Partials) -> None: bar.update(len(texts))
-        run = _Run(model, rule, x, special, steps, block_length, seed, first, ends, trace,
+        run = _Run(model, rule, x, block, special, steps, Noise(seed, numbers), ends, trace,
                    progress if callable(progress) else tell)
         tokens, ran, traces = run(batch_size)
     charged = min(T * rule.passes, int(budget)) if rule.matched else T * rule.passes
