@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/survey.ipynb #3d1c3559
 from __future__ import annotations
-from collections.abc import Callable
 
 from ..diffusion import drawer
 from ..core import nothing, Policy
@@ -29,7 +28,7 @@ def coupling(rule: Policy) -> str:
     kind = 'decoupled' if rule.cleans else 'coupled'
     return f'{kind}, {replaced} is replaced in place' if replaced else kind
 
-def drawing(draw: Callable) -> str: # `Policy.draw`
+def drawing(draw) -> str: # of `Policy.draw`
     "How a token is drawn, in a few words."
     if not isinstance(draw, drawer): return getattr(draw, '__name__', type(draw).__name__)
     if draw.temperature == 0: return 'argmax'

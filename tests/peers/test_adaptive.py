@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.core import Pass, pick, step
-from navira.peers.adaptive import dilated, dus, eb, fast_dllm, klass
+from navira.peers.adaptive import dus, eb, fast_dllm, klass
 from navira.sampling import sample
 from helpers.peers import at_masks, best, prefixes, started
 from toys import Tiny, random_joint
@@ -98,15 +98,6 @@ def test_ebs_guarantee(seed, gamma, order):
         st = replace(st, x=after, i=st.i + 1)
     assert -1e-12 <= (p * lost).sum() <= gamma * (p * steps).sum() + 1e-12
     if gamma == math.inf: assert (steps == 1).all()
-
-@given(hs.integers(2, 70), hs.integers(2, 6))
-def test_levels_partition_a_block(length, base):
-    if base > length: return
-    level = dilated(length, base)
-    sizes = [level.count(r) for r in range(max(level) + 1)]
-    assert sum(sizes) == length and min(sizes) > 0 and level[0] == 0
-    assert len(sizes) == 1 or sizes[-1] >= sizes[-2]
-    if round(math.log(length, base), 9) % 1 == 0: assert len(sizes) == round(math.log(length, base))
 
 # ---- klass
 

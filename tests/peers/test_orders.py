@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.core import evaluate
-from navira.peers.adaptive import dus
 from navira.peers.orders import cosine_counts, dream_counts, dream_entropy, dream_share
 from navira.registry import policy
 from navira.remasking import plackett_luce
@@ -114,4 +113,3 @@ def test_steps_are_known_before_any_pass():
     free = torch.tensor([10, 33])
     expected = {'llada-random': 7, 'dream-entropy': 7, 'fast-dllm': 33, 'eb': 33, 'dus': 10}
     assert {n: n_steps(policy(n), 7, free) for n in expected} == expected
-    assert n_steps(dus(block_length=8), 7, free) == 15
