@@ -22,9 +22,9 @@ from navira.registry import parameters, policies, policy
 from navira.sampling import sample
 from navira.training.critic import CriticConfig, train_critic
 from navira.training.settings import FinetuneConfig, TrainConfig
-from navira.training.finetuning import finetune
-from navira.training.runs import read_checkpoint, read_log
-from navira.training.pretraining import train
+from navira.training.finetune import finetune
+from navira.training.loop import read_checkpoint, read_log
+from navira.training.pretrain import train
 from pretended import Pretended
 from helpers.metrics import llama, tokenizer as words
 from toys import small_lm

@@ -31,9 +31,8 @@ Published policies: peers/blocks peers/remdm peers/confident peers/orders peers/
     peers/shadow peers/revisers peers/editors peers/mask_predict peers/loops peers/best_of
     peers/gidd peers/correctors peers/critics peers/survey
 Tasks: tasks/sudoku
-Training: training/data training/grids training/settings training/runs training/loop
-    training/objectives training/bound training/pretraining training/quality training/finetuning
-    training/card training/adapting training/critic
+Training: training/data training/settings training/loop training/objectives training/measures
+    training/card training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
 Tasks: tasks/infilling tasks/task

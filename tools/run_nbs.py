@@ -2,7 +2,7 @@
 ones only if forced.
 
     python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as
-    readers see them python tools/run_nbs.py --force slow nbs/training/pretraining.ipynb
+    readers see them python tools/run_nbs.py --force slow nbs/training/pretrain.ipynb
     python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it
     runs python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs
     there

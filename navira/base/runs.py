@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
@@ -54,8 +55,8 @@ def _temporary(path: Path, make) -> Iterator[Path]: # `make` is Path.touch or Pa
         yield temp
     except Exception as e:
         if not disk_full(e): raise
-        raise NoRoom(f'{path}: no space left. Nothing half-written is left, and what was there before still is; '
-                     'make room, then try again') from e
+        raise NoRoom(f'{path}: no space left. Nothing half-written is left, and what was there '
+                     'before still is; make room, then try again') from e
     finally:
         _live.discard(temp.name)
         if temp.is_dir(): shutil.rmtree(temp, ignore_errors=True)
@@ -67,18 +68,21 @@ def writable(
     "Raises `ValueError` for a folder that cannot be made or written."
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK): raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as e:
         if disk_full(e): raise
-        raise ValueError(f'{folder}: cannot be written ({e.strerror}); expected a folder of yours') from e
+        raise ValueError(f'{folder}: cannot be written ({e.strerror}); '
+                         'expected a folder of yours') from e
 
 # %% ../../nbs/base/runs.ipynb #c41992c5
 @contextlib.contextmanager
 def atomic_write(
     path: str | os.PathLike, # where the finished file belongs; its folder is made if absent
 ) -> Iterator[Path]: # a temporary path to write to
-    """The file takes its place when the block ends without an error. A symbolic link stays and its target is replaced;
-    a device or pipe is written to. `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    """The file takes its place when the block ends without an error. A symbolic link stays and its
+    target is replaced; a device or pipe is written to. `ValueError` for a folder that cannot be
+    written, `NoRoom` on a full disk."""
     path = Path(path)
     if path.exists() and not path.is_file():
         with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +93,8 @@ def atomic_write(
     if path.is_symlink(): path = path.resolve()
     with _temporary(path, Path.touch) as temp:
         yield temp
-        with open(temp, 'rb+') as f: os.fsync(f.fileno())  # else a power cut could leave the new name with no bytes
+        # else a power cut could leave the new name with no bytes
+        with open(temp, 'rb+') as f: os.fsync(f.fileno())
         os.replace(temp, path)
 
 # %% ../../nbs/base/runs.ipynb #5e18736b
@@ -97,7 +102,8 @@ def atomic_write(
 def atomic_folder(
     path: str | os.PathLike, # where the finished folder belongs
 ) -> Iterator[Path]: # a temporary folder
-    "The folder takes its place when the block ends without an error. Raises as `atomic_write` does."
+    """The folder takes its place when the block ends without an error. Raises as `atomic_write`
+    does."""
     path = Path(path)
     with _temporary(path, Path.mkdir) as temp:
         yield temp
@@ -125,16 +131,18 @@ def folder_lock(
     folder: str | os.PathLike, # of a run; made if absent
     what: str = 'run', # the name of what writes to it
 ) -> Iterator[None]:
-    """Held inside; what killed runs left behind is removed first. Raises `Busy` while another process holds the lock,
-    `ValueError` for a folder that cannot be written or locked."""
+    """Held inside; what killed runs left behind is removed first. Raises `Busy` while another
+    process holds the lock, `ValueError` for a folder that cannot be written or locked."""
     folder = Path(folder)
     writable(folder)
     lock = FileLock(folder / '.navira.lock', timeout=0)
     try: lock.acquire()
     except Timeout:
-        raise Busy(f'{folder}: another {what} is writing to this folder; wait for it, or use another folder') from None
+        raise Busy(f'{folder}: another {what} is writing to this folder; wait for it, '
+                   'or use another folder') from None
     except (OSError, NotImplementedError) as e:
-        raise ValueError(f'{folder}: cannot be locked ({e}); expected a folder of yours on a disk with locks') from None
+        raise ValueError(f'{folder}: cannot be locked ({e}); '
+                         'expected a folder of yours on a disk with locks') from None
     try:
         remove_leftovers(folder)
         yield
@@ -146,18 +154,20 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def graceful_interrupt(
-    active: bool = True, # False: does nothing; of several processes none may stop at a step of its own
+    active: bool = True, # False: does nothing, since several processes must stop at the same step
     message: str = '',   # for the standard error, when a signal comes
 ) -> Iterator[threading.Event]:
-    "Inside, the first SIGINT or SIGTERM sets the event; a second one acts as it would without this context."
+    """Inside, the first SIGINT or SIGTERM sets the event; a second one acts as it would without
+    this context."""
     stop = threading.Event()
-    old = {}
+    old: dict[int, Any] = {}
     def restore():
         for k, handler in old.items(): signal.signal(k, handler)
     def note(signum, frame):
         stop.set()
         restore()
-        with contextlib.suppress(OSError): os.write(2, message.encode())     # `print` may be what was interrupted
+        # `print` may be what was interrupted
+        with contextlib.suppress(OSError): os.write(2, message.encode())
     if active and threading.current_thread() is threading.main_thread():
         for k in (signal.SIGINT, signal.SIGTERM):
             # A shell's `&` makes its jobs ignore Ctrl-C: they go on ignoring it.
@@ -176,4 +186,5 @@ def progress_bar(
     "A bar with a rate."
     terminal = sys.stderr is not None and sys.stderr.isatty()
     return tqdm(total=total, desc=name, initial=done, delay=0 if show else wait, leave=not terminal,
-                mininterval=.1 if terminal else 30, disable=None if show is None else not show, dynamic_ncols=True)
+                mininterval=.1 if terminal else 30, disable=None if show is None else not show,
+                dynamic_ncols=True)

@@ -15,144 +15,145 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import app, hypers, set_malloc, tell
+from .app import app, hypers, set_malloc
 from .generate import Model
 
-# %% ../../nbs/cli/training.ipynb #3a7f289d
-_Config = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
-_CORPUS = 'Corpus: Parquet or text files, a folder, a `datasets` name, or sudoku: random grids.'
-_Data = Annotated[Optional[str], typer.Option(help=_CORPUS)]
-_RUN = 'Run folder. A run found there goes on, with its settings; nothing else need be given.'
-_ANY = 'Any setting of the list below, as in --set lr=0.001; may be repeated.'
-_Out = Annotated[Optional[str], typer.Option('--out', help=_RUN)]
-_Fields = Annotated[list[str], typer.Option('--set', help=_ANY)]
-
 # %% ../../nbs/cli/training.ipynb #0e642bdf
-@cache
-def _sources() -> str:
-    "The text of the library's modules."
-    found = sorted(Path(str(files('navira'))).rglob('*.py'))
-    return '\n'.join(p.read_text(encoding='utf-8') for p in found)
+SOURCE = (files('navira') / 'training' / 'settings.py').read_text()
 
 @cache
-def _fields(kind: str) -> dict[str, tuple[str, str]]:
+def fields(kind: str) -> dict[str, tuple[str, str]]:
     "Settings of a training command: name -> (default, what it is)."
-    found = re.search(rf'^class {kind}(?:\((\w+)\))?:\n((?:    .*\n|\n)+)', _sources(), re.M)
-    assert found, kind
-    fields = dict(_fields(found[1])) if found[1] else {}
+    match = re.search(rf'^class {kind}(?:\((\w+)\))?:\n((?:    .*\n|\n)+)', SOURCE, re.M)
+    assert match
+    parent, body = match.groups()
+    out = dict(fields(parent)) if parent else {}
     field = r'^    (\w+): (?!ClassVar)[^=#\n]+?(?: = (.+?))?(?: # (.*))?$'
-    for name, default, about in re.findall(field, found[2], re.M):
-        default = '' if default == 'None' else re.sub(r'^\((.*)\)$', r'[\1]', default.strip("'"))
-        fields[name] = default, about or fields.get(name, ('', ''))[1]
-    return fields
+    for name, default, about in re.findall(field, body, re.M):
+        default = re.sub(r'^\((.*)\)$', r'[\1]', default.strip("'"))
+        out[name] = '' if default == 'None' else default, about
+    return out
 
-def _flag(kind: str, name: str, about: str = '') -> Any:
+def flag(kind: str, name: str, about: str = '') -> Any:
     "An option for a setting, which says its default."
-    default, words = _fields(kind)[name]
+    default, words = fields(kind)[name]
     words = about or words
     return typer.Option(help=words[0].upper() + words[1:] + '.', show_default=default or False)
 
-def _settings(kind: str) -> str:
+def listed(kind: str) -> str:
     "All settings, for the end of `--help`."
-    rows = {f'{name}{"=" * bool(default)}{default}': about for name, (default, about) in _fields(kind).items()
-            if name not in ('data', 'out')}
-    lines = [f'  {setting}'.ljust(26) + f'  {about}' for setting, about in rows.items()]
-    return '\b\n' + '\n'.join(['Settings for --set or a file, with their defaults:', *lines])
+    lines = ['\b', 'Settings for --set or a file, with their defaults:']
+    for name, (default, about) in fields(kind).items():
+        setting = f'{name}={default}' if default else name
+        if name not in ('data', 'out'): lines.append(f'  {setting:<24}  {about}')
+    return '\n'.join(lines)
 
 # %% ../../nbs/cli/training.ipynb #6c97a758
-def _config(cls, path: Path | None, flags: dict, pairs: list[str]):
-    from navira.training.settings import read_config
-    return read_config(cls, path, **hypers(pairs) | {k: v for k, v in flags.items() if v is not None})
+def settings(
+    kind: str, # `TrainConfig`, ...
+    arguments: dict, # of the command
+) -> Any:
+    from navira.training import settings
+    path, out, hyper = (arguments.pop(k) for k in ('config', 'folder', 'hyper'))
+    flags = {k: v for k, v in arguments.items() if v is not None}
+    return settings.read_config(getattr(settings, kind), path,
+                                **hypers(hyper) | dict(out=out) | flags)
 
-
+# %% ../../nbs/cli/training.ipynb #3a7f289d
+Config = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
+Data = Annotated[Optional[str], typer.Option(
+    help='Corpus: Parquet or text files, a folder, a `datasets` name, or sudoku: random grids.')]
+Out = Annotated[Optional[str], typer.Option(
+    '--out',
+    help='Run folder. A run found there goes on, with its settings; nothing else need be given.')]
+Fields = Annotated[list[str], typer.Option(
+    '--set', help='Any setting of the list below, as in --set lr=0.001; may be repeated.')]
+TOKENS = ('tokens to train on, repeats counted; if not given, 20 epochs of the text, '
+          'or what 30 minutes allow')
 
 # %% ../../nbs/cli/training.ipynb #6627f87a
-_TOKENS = 'tokens to train on, repeats counted; if not given, 20 epochs of the text, or what 30 minutes allow'
-
-@app.command(epilog=_settings('TrainConfig'))
+@app.command(epilog=listed('TrainConfig'))
 def train(
-    config: _Config = None,
-    data: _Data = None,
-    folder: _Out = None,
-    tokens: Annotated[Optional[int], _flag('TrainConfig', 'tokens', _TOKENS)] = None,
-    length: Annotated[Optional[int], _flag('TrainConfig', 'length')] = None,
-    batch_size: Annotated[Optional[int], _flag('TrainConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], _flag('TrainConfig', 'seed')] = None,
-    hyper: _Fields = [],
+    config: Config = None,
+    data: Data = None,
+    folder: Out = None,
+    tokens: Annotated[Optional[int], flag('TrainConfig', 'tokens', TOKENS)] = None,
+    length: Annotated[Optional[int], flag('TrainConfig', 'length')] = None,
+    batch_size: Annotated[Optional[int], flag('TrainConfig', 'batch_size')] = None,
+    seed: Annotated[Optional[int], flag('TrainConfig', 'seed')] = None,
+    hyper: Fields = [],
 ) -> None:
-    "Pretrain a model, or go on where a run stopped. Several processes: `accelerate launch -m navira.cli train ...`."
-    from navira.training.settings import read_pretraining
-    from navira.training.pretraining import train as run
-    flags = dict(data=data, out=folder, tokens=tokens, length=length, batch_size=batch_size, seed=seed)
-    cfg = read_pretraining(config, **hypers(hyper) | {k: v for k, v in flags.items() if v is not None})
-    print(f'model: {run(cfg, tell=tell)}')
+    """Pretrain a model, or go on where a run stopped. Several processes: `accelerate launch -m
+    navira.cli train ...`."""
+    cfg = settings('TrainConfig', locals())
+    from navira.training.pretrain import train
+    print(f'model: {train(cfg)}')
 
 # %% ../../nbs/cli/training.ipynb #7238245d
-@app.command(epilog=_settings('FinetuneConfig'))
+@app.command(epilog=listed('FinetuneConfig'))
 def finetune(
-    config: _Config = None,
-    data: _Data = None,
-    folder: _Out = None,
+    config: Config = None,
+    data: Data = None,
+    folder: Out = None,
     model: Model = None,
-    lora: Annotated[Optional[int], _flag('FinetuneConfig', 'lora')] = None,
-    head_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'head_steps')] = None,
-    joint_steps: Annotated[Optional[int], _flag('FinetuneConfig', 'joint_steps')] = None,
-    batch_size: Annotated[Optional[int], _flag('FinetuneConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], _flag('FinetuneConfig', 'seed')] = None,
-    hyper: _Fields = [],
+    lora: Annotated[Optional[int], flag('FinetuneConfig', 'lora')] = None,
+    head_steps: Annotated[Optional[int], flag('FinetuneConfig', 'head_steps')] = None,
+    joint_steps: Annotated[Optional[int], flag('FinetuneConfig', 'joint_steps')] = None,
+    batch_size: Annotated[Optional[int], flag('FinetuneConfig', 'batch_size')] = None,
+    seed: Annotated[Optional[int], flag('FinetuneConfig', 'seed')] = None,
+    hyper: Fields = [],
 ) -> None:
-    "Give a model a quality head (PRISM, BackPlay), teach it to correct itself (ProSeCo), or go on where a run stopped."
-    from navira.training.settings import FinetuneConfig
-    from navira.training.finetuning import finetune as run
-    steps = dict(lora=lora, head_steps=head_steps, joint_steps=joint_steps, batch_size=batch_size, seed=seed)
-    cfg = _config(FinetuneConfig, config, dict(data=data, out=folder, model=model) | steps, hyper)
+    """Give a model a quality head (PRISM, BackPlay), teach it to correct itself (ProSeCo), or go on
+    where a run stopped."""
+    cfg = settings('FinetuneConfig', locals())
+    from navira.training.finetune import finetune
     set_malloc(mmap_max=2**16, mmap_threshold=2**25, trim_threshold=2**28)
-    made = run(cfg, tell=tell)
-    print(f'model: {made}\nuse it: {_use(cfg.model, made)}')
+    made = finetune(cfg)
+    print(f'model: {made}\nuse it: {generate_command(cfg.model, made)}')
 
-def _use(base: str | None, folder: Path) -> str:
-    "A command that samples from what was trained: a model, or an adapter and a head beside the base."
-    beside = (folder / 'quality.safetensors').exists()
-    given = ['--model', base or 'embedded', '--head', str(folder)] if beside else ['--model', str(folder)]
+def generate_command(
+    base: str | None, # the model that was fine-tuned
+    folder: Path, # the result: a model, or an adapter and a head for the base
+) -> str:
+    given = ['--model', str(folder)]
+    if (folder / 'quality.safetensors').exists():
+        given = ['--model', base or 'embedded', '--head', str(folder)]
     return shlex.join(['navira', 'generate', *given])
 
 # %% ../../nbs/cli/training.ipynb #2aa7f271
-@app.command(epilog=_settings('AdaptConfig'))
+@app.command(epilog=listed('AdaptConfig'))
 def adapt(
-    config: _Config = None,
-    data: _Data = None,
-    folder: _Out = None,
-    model: Annotated[Optional[str], _flag('AdaptConfig', 'model')] = None,
-    shift: Annotated[Optional[bool], _flag('AdaptConfig', 'shift')] = None,
-    minutes: Annotated[Optional[float], _flag('AdaptConfig', 'minutes')] = None,
-    tokens: Annotated[Optional[int], _flag('AdaptConfig', 'tokens')] = None,
-    length: Annotated[Optional[int], _flag('AdaptConfig', 'length')] = None,
-    batch_size: Annotated[Optional[int], _flag('AdaptConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], _flag('AdaptConfig', 'seed')] = None,
-    hyper: _Fields = [],
+    config: Config = None,
+    data: Data = None,
+    folder: Out = None,
+    model: Annotated[Optional[str], flag('AdaptConfig', 'model')] = None,
+    shift: Annotated[Optional[bool], flag('AdaptConfig', 'shift')] = None,
+    minutes: Annotated[Optional[float], flag('AdaptConfig', 'minutes')] = None,
+    tokens: Annotated[Optional[int], flag('AdaptConfig', 'tokens')] = None,
+    length: Annotated[Optional[int], flag('AdaptConfig', 'length')] = None,
+    batch_size: Annotated[Optional[int], flag('AdaptConfig', 'batch_size')] = None,
+    seed: Annotated[Optional[int], flag('AdaptConfig', 'seed')] = None,
+    hyper: Fields = [],
 ) -> None:
     "Make a masked diffusion model of a BERT, a Llama or their like, or go on where a run stopped."
-    from navira.training.settings import AdaptConfig
-    from navira.training.adapting import adapt as run
-    flags = dict(data=data, out=folder, model=model, shift=shift, minutes=minutes, tokens=tokens, length=length)
-    cfg = _config(AdaptConfig, config, flags | dict(batch_size=batch_size, seed=seed), hyper)
+    cfg = settings('AdaptConfig', locals())
+    from navira.training.adapt import adapt
     set_malloc(mmap_max=2**16, mmap_threshold=2**25, trim_threshold=2**28)
-    print(f'model: {run(cfg, tell=tell)}')
+    print(f'model: {adapt(cfg)}')
 
 # %% ../../nbs/cli/training.ipynb #2e778a4a
-@app.command(epilog=_settings('CriticConfig'))
+@app.command(epilog=listed('CriticConfig'))
 def critic(
-    config: _Config = None,
-    data: _Data = None,
-    folder: _Out = None,
+    config: Config = None,
+    data: Data = None,
+    folder: Out = None,
     model: Model = None,
-    steps: Annotated[Optional[int], _flag('CriticConfig', 'steps')] = None,
-    batch_size: Annotated[Optional[int], _flag('CriticConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], _flag('CriticConfig', 'seed')] = None,
-    hyper: _Fields = [],
+    steps: Annotated[Optional[int], flag('CriticConfig', 'steps')] = None,
+    batch_size: Annotated[Optional[int], flag('CriticConfig', 'batch_size')] = None,
+    seed: Annotated[Optional[int], flag('CriticConfig', 'seed')] = None,
+    hyper: Fields = [],
 ) -> None:
     "Train a critic for a model (Token-Critic), or go on where a run stopped."
-    from navira.training.critic import CriticConfig, train_critic as run
-    flags = dict(data=data, out=folder, model=model, steps=steps, batch_size=batch_size, seed=seed)
-    cfg = _config(CriticConfig, config, flags, hyper)
-    print(f'critic: {run(cfg, tell=tell)}')
+    cfg = settings('CriticConfig', locals())
+    from navira.training.critic import train_critic
+    print(f'critic: {train_critic(cfg)}')

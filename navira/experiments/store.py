@@ -128,7 +128,7 @@ def _sizes(config: Any) -> str:
 def environment() -> dict:
     "Where and with what a run was made."
     import navira
-    from navira.training.card import device_name
+    from navira.training.recipe import device_name
     return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(),
                 navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
 

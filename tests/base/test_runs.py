@@ -75,7 +75,8 @@ with folder_lock({str(tmp_path)!r}), atomic_write({str(tmp_path / 'in' / 'x')!r}
     cwd = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, cwd=cwd) as child:
         child.stdout.readline()
-        with pytest.raises(Busy, match='another sweep is writing'), folder_lock(tmp_path, 'sweep'): pass
+        with pytest.raises(Busy, match='another sweep is writing'):
+            with folder_lock(tmp_path, 'sweep'): pass
         child.kill()
     other = ['.mine.tmp', f'.navira-{os.getppid()}-0123456789abcdef.tmp', '.navira-x-0.tmp']
     for name in other: (tmp_path / name).touch()
@@ -101,7 +102,8 @@ def shown(monkeypatch, stream, **kw):
 
 def test_the_bar_shows_in_a_terminal_or_on_request_and_leaves_a_terminal_clean(monkeypatch):
     terminal = shown(monkeypatch, Terminal())
-    assert 'backbone' in terminal and '/80' in terminal and not terminal.rstrip('\r').strip(' ').endswith('s]')
+    assert 'backbone' in terminal and '/80' in terminal
+    assert not terminal.rstrip('\r').strip(' ').endswith('s]')
     assert shown(monkeypatch, io.StringIO()) == ''
     assert shown(monkeypatch, Terminal(), progress=False) == ''
     assert '80/80' in shown(monkeypatch, io.StringIO(), progress=True)

@@ -1,20 +1,48 @@
-"""The rate of learning over a run, and the average of the weights."""
+"""One loop: rates, averages, checkpoints, and runs that are stopped, killed and refused."""
+import contextlib
+import dataclasses
 import itertools
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from navira.training.loop import Ema, cosine
-from helpers.training import one_thread  # noqa: F401
+import navira.training.loop as loop
+from navira.models.load import load
+from navira.training.finetune import finetune
+from navira.training.loop import (
+    Ema, Log, Trainer, cosine, precision, processes, read_checkpoint, read_log, save_checkpoint,
+    take_average)
+from navira.training.pretrain import train
+from navira.training.settings import FinetuneConfig, TrainConfig, read_config
+from helpers.training import (  # noqa: F401
+    home, launch, lines, losses, nano, one_thread, small, tiny_model, trained)
 
-def test_cosine():
-    assert cosine(0, 100, 10, .1) == pytest.approx(.1) and cosine(100, 100, 10, .1) == pytest.approx(.1)
-    assert cosine(0, 10, 0, 1.) == 1. == cosine(9, 10, 0, 1.)
-    rates = [cosine(s, 100, 10, .1) for s in range(101)]
-    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
+@pytest.fixture
+def begun(lines, tmp_path):
+    "A run of two steps out of four, and its settings."
+    cfg = nano(lines, tmp_path / 'run', 4)
+    assert train(cfg, progress=False, stop=2) == tmp_path / 'run'
+    return tmp_path / 'run', cfg
 
-def test_ema():
+@given(st.integers(1, 1000), st.integers(0, 1000), st.floats(0, 1))
+def test_the_rate_rises_then_falls_to_its_floor(steps, warmup, floor):
+    rates = [cosine(s, steps, warmup, floor) for s in range(steps + 1)]
+    top = max(1, min(warmup, steps // 4)) - 1
+    assert all(a >= b - 1e-12 for a, b in itertools.pairwise(rates[top:]))
+    assert 0 < rates[0] <= 1 and rates[-1] == pytest.approx(floor)
+
+def test_the_average_is_exponential_and_steps_aside():
     w = nn.Linear(3, 2)
     ema, expect = Ema(w, .5), {n: p.detach().clone() for n, p in w.named_parameters()}
     for s in range(1, 6):
@@ -25,7 +53,296 @@ def test_ema():
         expect = {n: d * expect[n] + (1 - d) * p.detach() for n, p in w.named_parameters()}
     for n in expect: torch.testing.assert_close(ema.average[n], expect[n])
     raw = w.weight.detach().clone()
-    with ema.applied() as m:
-        assert (
-            not m.training and torch.equal(w.weight, ema.module.weight) and torch.allclose(w.weight, expect['weight']))
+    with ema.applied() as m: assert not m.training and torch.allclose(w.weight, expect['weight'])
     assert torch.equal(w.weight, raw) and w.training
+
+def test_the_average_is_taken_from_a_checkpoint_of_this_network(tmp_path):
+    model = tiny_model()
+    with pytest.raises(ValueError, match='holds no checkpoint'): take_average(model, tmp_path)
+    average = {n: torch.full_like(p, .5) for n, p in model.named_parameters()}
+    save_checkpoint(tmp_path, dict(ema=average))
+    assert all((p == .5).all() for p in take_average(model, tmp_path).parameters())
+    for other in (dict(ema=average | {'quality.extra': torch.ones(1)}), dict(step=1)):
+        save_checkpoint(tmp_path, other)
+        with pytest.raises(ValueError, match='another network'): take_average(model, tmp_path)
+
+def test_precision_is_explicit_or_detected():
+    assert precision('fp32') == 'fp32' and precision('bf16') == 'bf16'
+    assert precision('auto') in ('fp32', 'bf16')
+
+def test_every_precision_after_every_other(lines, tmp_path):
+    """Accelerate keeps the first one of a process; a sweep before (PartialState) makes no
+    difference."""
+    from accelerate import PartialState
+    PartialState()
+    modes = [processes(p).mixed_precision for p in ('fp32', 'bf16', 'fp32')]
+    assert modes == ['no', 'bf16', 'no']
+    for p in ('bf16', 'fp32', 'bf16'):
+        train(nano(lines, tmp_path / p, dim=16, precision=p), progress=False)
+    assert losses(tmp_path / 'bf16') != losses(tmp_path / 'fp32')
+    assert json.loads((tmp_path / 'fp32' / 'run.json').read_text())['precision'] == 'fp32'
+
+# stopped and killed
+
+def test_kill_9_and_resume(home, tmp_path, trained):
+    """Killed wherever it happens to be, the run ends with the losses and the model of one never
+    disturbed."""
+    cfg, rng = small(home, tmp_path / 'run'), random.Random(time.time_ns())
+    log = tmp_path / 'run' / 'log.jsonl'
+    def reached(): return max([r['step'] for r in read_log(log)], default=0)
+    for kill_at in sorted(rng.sample(range(2, 29), 2)):
+        p = launch(cfg, tmp_path=tmp_path)
+        while p.poll() is None and reached() < kill_at: time.sleep(.005)
+        time.sleep(rng.random() * .05)
+        os.kill(p.pid, signal.SIGKILL)
+        p.communicate()
+        assert reached() >= 2
+    train(cfg, progress=False)
+    assert losses(tmp_path / 'run') == losses(trained) and len(losses(trained)) == 30
+    a, b = (load(run / 'model').state_dict() for run in (tmp_path / 'run', trained))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert not list((tmp_path / 'run').rglob('.navira-*.tmp'))
+
+def test_dropout_is_the_same_after_a_stop(home, tmp_path):
+    whole, parts = (small(home, tmp_path / n, steps=12, dropout=.2) for n in ('whole', 'parts'))
+    train(whole, progress=False)
+    assert train(parts, progress=False, stop=10) == tmp_path / 'parts'
+    # the global generator must not matter
+    torch.rand(7)
+    train(parts, progress=False)
+    assert losses(tmp_path / 'parts') == losses(tmp_path / 'whole')
+
+def test_two_processes(home, tmp_path, trained):
+    "Two processes on halves of each batch follow the run of one process; fine-tuning runs too."
+    cfg = small(home, tmp_path / 'two')
+    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3,
+                          batch_size=8, log_every=1, eval_sequences=16, precision='fp32')
+    port = str(random.randint(20000, 60000))
+    prefix = [sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes',
+              '2',
+              '--num_machines', '1', '--mixed_precision', 'no', '--dynamo_backend', 'no',
+              '--main_process_port', port]
+    p = launch(cfg, tune, tmp_path=tmp_path, prefix=prefix)
+    out, _ = p.communicate(timeout=240)
+    assert p.returncode == 0, out.decode()[-3000:]
+    # `--cpu` would start one, and say nothing
+    assert sorted(re.findall(r'process (\d) of (\d)', out.decode())) == [('0', '2'), ('1', '2')]
+    a, b = losses(tmp_path / 'two'), losses(trained)
+    assert len(a) == 30 and all(a[s][0] == pytest.approx(b[s][0], rel=1e-3) for s in a)
+    assert [len(losses(tmp_path / 'tuned' / s)) for s in ('head', 'joint')] == [3, 3]
+
+def test_two_trainings_in_one_folder_and_a_kill_that_frees_it(begun):
+    out, cfg = begun
+    code = f'''
+import time
+from navira.base.runs import folder_lock
+with folder_lock({str(out)!r}):
+    print('held', flush=True)
+    time.sleep(600)
+'''
+    with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE) as p:
+        p.stdout.readline()
+        with pytest.raises(ValueError, match='another training is writing to this folder'):
+            train(cfg, progress=False)
+        p.kill()
+    assert train(cfg, progress=False, stop=3) == out
+
+def test_ctrl_c_saves_and_says_how_to_go_on(lines, tmp_path, monkeypatch):
+    whole, cfg = (nano(lines, tmp_path / n, 6, checkpoint_every=1000) for n in ('whole', 'my run'))
+    train(whole, progress=False)
+    real = Trainer.train_step
+    def pressed(tr, *a):
+        # in the middle of a step
+        if tr.step == 2: signal.raise_signal(signal.SIGINT)
+        return real(tr, *a)
+    with monkeypatch.context() as m:
+        m.setattr(Trainer, 'train_step', pressed)
+        with pytest.raises(KeyboardInterrupt,
+                           match='step 3 of 6 is saved. To go on: navira train --out .*my run'):
+            train(cfg, progress=False)
+    assert read_checkpoint(tmp_path / 'my run')['step'] == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert train(read_config(TrainConfig, out=cfg.out),
+                 progress=False) == tmp_path / 'my run' / 'model'
+    assert losses(cfg.out) == losses(whole.out)
+
+def test_checkpoints_by_time(lines, tmp_path, monkeypatch):
+    cfg = nano(lines, tmp_path / 'run', 4, checkpoint_every=1000, checkpoint_minutes=1e-9)
+    steps, real = [], loop.save_checkpoint
+    def saved(folder, state):
+        steps.append(state['step'])
+        real(folder, state)
+    monkeypatch.setattr(loop, 'save_checkpoint', saved)
+    train(cfg, progress=False, stop=3)
+    train(dataclasses.replace(cfg, checkpoint_minutes=60), progress=False)
+    assert steps == [1, 2, 3, 4]
+
+def test_minutes_and_epochs_decide_how_long(lines, tmp_path, monkeypatch):
+    "A resumed run keeps its steps, whatever the machine does then."
+    monkeypatch.setattr('navira.training.pretrain.step_seconds', lambda *a: .5)
+    cfg = dataclasses.replace(nano(lines, tmp_path / 'run', epochs=2, minutes=10), tokens=None)
+    train(cfg, progress=False, stop=2)
+    def tokens(): return json.loads((tmp_path / 'run' / 'run.json').read_text())['tokens']
+    whole = tokens()
+    assert whole % (2 * 8 * 16) == 0
+    monkeypatch.setattr('navira.training.pretrain.step_seconds',
+                        lambda *a: pytest.fail('timed again'))
+    again = read_config(TrainConfig, out=tmp_path / 'run')     # all that need be given
+    assert (again.data, again.tokens, again.dim) == (str(lines), whole, 8)
+    for c in (cfg, again): assert train(c, progress=False, stop=3) == tmp_path / 'run'
+    for other, match in ((dict(epochs=50), 'epochs: 2 there, 50 now'),
+                         (dict(minutes=1), 'minutes: 10.0 there')):
+        with pytest.raises(ValueError, match=match):
+            train(read_config(TrainConfig, out=tmp_path / 'run', **other), progress=False)
+    monkeypatch.setattr('navira.training.pretrain.step_seconds', lambda *a: 100.)
+    short = dataclasses.replace(cfg, out=str(tmp_path / 'short'))
+    train(short, progress=False)
+    assert len(losses(short.out)) == 6             # ten minutes of a hundred seconds each
+
+def test_steps_are_timed_on_a_copy(lines, tmp_path):
+    open_, given = (nano(lines, tmp_path / n, 3) for n in ('open', 'given'))
+    for cfg in (given, dataclasses.replace(open_, tokens=None, epochs=1)):
+        train(cfg, progress=False, stop=1)
+    assert losses(open_.out)[1] == losses(given.out)[1]
+
+# damage
+
+@pytest.mark.parametrize('damage', [
+    lambda raw: b'', lambda raw: raw[:10], lambda raw: raw[:len(raw) // 2], lambda raw: b'hello',
+    lambda raw: b'\0' * 100 + raw[100:]])
+def test_a_damaged_checkpoint_is_an_error(begun, damage):
+    out, cfg = begun
+    (out / 'last.pt').write_bytes(damage((out / 'last.pt').read_bytes()))
+    with pytest.raises(ValueError,
+                       match='last.pt: damaged checkpoint .*delete it, and the run starts anew'):
+        train(cfg, progress=False)
+    assert read_checkpoint(out / 'none') is None
+
+def test_a_single_flipped_bit_is_found_or_harmless(begun):
+    out, _ = begun
+    whole, rng = (out / 'last.pt').read_bytes(), random.Random(0)
+    state, refused = str(read_checkpoint(out)), 0
+    for _ in range(40):
+        i, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
+        (out / 'last.pt').write_bytes(whole[:i] + bytes([whole[i] ^ bit]) + whole[i + 1:])
+        try: assert str(read_checkpoint(out)) == state                          # in the padding
+        except ValueError as e:
+            assert 'last.pt: damaged checkpoint' in str(e)
+            refused += 1
+    assert refused >= 10, refused
+
+@pytest.mark.parametrize('spoil', [
+    lambda s: {k: v for k, v in s.items() if k != 'ema'},
+    lambda s: s | dict(ema={k: v[..., :1] for k, v in s['ema'].items()}),
+    lambda s: s | dict(model={}), lambda s: s | dict(optimizer={}), lambda s: [1, 2],
+    lambda s: 'text'])
+def test_a_checkpoint_of_something_else(begun, spoil):
+    out, cfg = begun
+    torch.save(spoil(read_checkpoint(out)), out / 'last.pt')
+    with pytest.raises(ValueError, match='last.pt: not a checkpoint of this run .*delete it'):
+        train(cfg, progress=False)
+
+@contextlib.contextmanager
+def full_disk(size):
+    "No file may grow beyond `size` bytes: for the writer, that is a full disk."
+    resource = pytest.importorskip('resource')
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try: yield
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+@pytest.mark.parametrize('more, size', [(1, 2000), (1000, 2000), (50_000, 20_000)])
+def test_a_full_disk_keeps_the_last_checkpoint(begun, more, size):
+    "Noticed at the end, in between, at once."
+    out, cfg = begun
+    whole, state = (out / 'last.pt').read_bytes(), read_checkpoint(out)
+    match = 'last.pt: no space left.*what was there before still is'
+    with full_disk(size), pytest.raises(OSError, match=match):
+        save_checkpoint(out, state | dict(more=torch.zeros(more)))
+    assert (out / 'last.pt').read_bytes() == whole and not list(out.glob('.*.tmp'))
+    assert train(cfg, progress=False) == out / 'model'
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.binary(max_size=20)))
+def test_a_log_is_read_as_far_as_it_is_one(tmp_path_factory, noise):
+    path = tmp_path_factory.mktemp('log') / 'log.jsonl'
+    records = [dict(step=i, loss=1.) for i in range(4)]
+    odd = [b.replace(b'\n', b'') for b in noise] + [b'{}', b'5', b'[' * 100, b'{"st']
+    path.write_bytes(b'\n'.join(json.dumps(r).encode() for r in records) + b'\n' + b'\n'.join(odd))
+    Log(path, 2)(step=3, loss=2.)
+    assert read_log(path) == records[:3] + [dict(step=3, loss=2.)]
+
+def test_the_last_good_checkpoint_stays(begun, monkeypatch):
+    out, cfg = begun
+    real = Trainer.train_step
+    def spoilt(tr, *a):
+        result = real(tr, *a)
+        if tr.step == 4:
+            with torch.no_grad(): next(tr.objective.model.parameters()).view(-1)[0] = math.nan
+        return result
+    with monkeypatch.context() as m:
+        m.setattr(Trainer, 'train_step', spoilt)
+        match = f'step 4: NaN or infinity in the weights .*the checkpoint of step 3 stays in {out}'
+        with pytest.raises(FloatingPointError, match=match): train(cfg, progress=False)
+    assert read_checkpoint(out)['step'] == 3 and not (out / 'model').exists()
+    assert train(cfg, progress=False) == out / 'model'
+
+def test_a_rate_that_ruins_the_weights(lines, tmp_path, trained):
+    "Nothing that is not finite is saved or exported."
+    with pytest.raises(FloatingPointError, match=r'no checkpoint was written.*lr=1e\+300'):
+        train(nano(lines, tmp_path / 'a', 1, lr=1e300, warmup=0), progress=False)
+    cfg = FinetuneConfig(
+        data=str(lines), out=str(tmp_path / 'b'), model=str(trained / 'model'), head_steps=2,
+        joint_steps=0,
+        head_lr=1e300, warmup=0, batch_size=4, eval_sequences=2, precision='fp32')
+    with pytest.raises(FloatingPointError, match='step 2: .*; no checkpoint was written'):
+        finetune(cfg, progress=False)
+    assert not list(tmp_path.glob('*/**/last.pt')) and not list(tmp_path.glob('*/model'))
+
+# refused
+
+@pytest.mark.parametrize('kw, error, match', [
+    (dict(steps=.5), ValueError, 'less than one step'), (dict(dim=15), ValueError, 'hidden_dim=15'),
+    (dict(tokenizer='tok.json'), FileNotFoundError, 'tokenizer='),
+    (dict(dim=1e12), ValueError, 'dim=1000000000000'),
+    (dict(heads=1e12), ValueError, 'heads='), (dict(length=1e18), ValueError, 'length='),
+    (dict(dim=2**16, blocks=64, heads=64), ValueError, 'dim=65536.*expected a smaller network')],
+    ids=str)
+def test_bad_settings_begin_nothing(lines, tmp_path, kw, error, match):
+    with pytest.raises(error, match=match):
+        train(small(lines, tmp_path / 'r', **kw), progress=False)
+    assert not (tmp_path / 'r').exists()
+
+def test_a_bad_corpus_begins_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr('navira.training.recipe.processes',
+                        lambda *a: pytest.fail('an accelerator was touched'))
+    (tmp_path / 'empty.txt').write_text('')
+    (tmp_path / 'latin.txt').write_bytes(b'caf\xe9 ' * 50)
+    for name, error in dict(none=FileNotFoundError, empty=ValueError, latin=ValueError).items():
+        data, out = str(tmp_path / f'{name}.txt'), str(tmp_path / 'run')
+        with pytest.raises(error, match=f'{name}.txt'): train(nano(data, out), progress=False)
+        with pytest.raises(error, match=f'{name}.txt'):
+            finetune(FinetuneConfig(data=data, out=out), progress=False)
+    assert not (tmp_path / 'run').exists()
+
+def test_a_run_keeps_its_settings(home, lines, tmp_path, trained):
+    with pytest.raises(ValueError, match='lr: 0.01 there, 0.5 now'):
+        train(small(home, trained, lr=.5), progress=False)
+    with pytest.raises(ValueError, match='cannot be written'):
+        train(small(home, home / 'train.txt' / 'run'), progress=False)
+    with pytest.raises(ValueError, match='batch_size=5000'):
+        train(small(home, tmp_path / 'r', steps=1000, batch_size=5000), progress=False)
+
+@pytest.mark.parametrize('name', ['tokenizer.json', 'train.npy', 'last.pt', 'model'])
+def test_files_of_others_are_neither_used_nor_replaced(lines, tmp_path, name):
+    (tmp_path / name).write_text('mine')
+    with pytest.raises(ValueError, match=f'no run.json.*{re.escape(name)}'):
+        train(nano(lines, tmp_path), progress=False)
+    assert (tmp_path / name).read_text() == 'mine'
+
+@pytest.mark.parametrize('text', ['', '{', '5'])
+def test_a_damaged_run_file(begun, text):
+    out, cfg = begun
+    (out / 'run.json').write_text(text)
+    with pytest.raises(ValueError, match='cannot be used as a run folder: run.json'):
+        train(cfg, progress=False)

@@ -1,147 +1,119 @@
-"""What a run is asked to do, checked before it begins."""
-import dataclasses, json, random, re, sys
+"""The settings of a run: what comes through this door is a record or a sentence."""
+import dataclasses
+import json
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
-from navira.models.load import load
-from navira.training.critic import CriticConfig
 from navira.training.loop import cosine
-from navira.training.settings import FinetuneConfig, TrainConfig, precision, read_config
-from helpers.training import ROOT, home, launch, losses, one_thread, small, trained  # noqa: F401
+from navira.training.settings import (
+    AdaptConfig, CriticConfig, FinetuneConfig, SudokuConfig, TrainConfig, read_config)
+from helpers.training import ROOT, one_thread  # noqa: F401
 
-# settings
+KINDS = [TrainConfig, SudokuConfig, AdaptConfig, FinetuneConfig, CriticConfig]
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.lists(st.floats(), max_size=3),
+    st.just(10**400),
+    st.sampled_from(['.001', '1e-3', '+5', '76_000_000', ' 2 ', 'inf', 'nan', '1.5', 'true']))
 
-@pytest.mark.parametrize(
-    'text, error, match', [
-        ('{"data": "d", "out": "o", "lrr": 1}', KeyError, "setting 'lrr': did you mean 'lr'"),
-        ('{"data": "d"}', ValueError, 'out: not given'),
-        ('{"data": "d", "out": "o", "lr": "fast"}', ValueError, "lr='fast': expected float"),
-        ('{"data": "d", "out": "o", "betas": [0.9]}', ValueError, 'betas'),
-        ('{"data": "d", "out": "o", "precision": "bf6"}', KeyError, "did you mean 'bf16'"),
-        ('{"data":', ValueError, 'c.json'),
-        ('{"data": "d", "out": "o", "ema": 1.5}', ValueError, 'ema=1.5: expected 0 to 1'),
-        ('{"data": "d", "out": "o", "batch_size": 2.5}', ValueError, 'batch_size=2.5: expected int'),
-        ('{"data": "d", "out": "o", "tokens": true}', ValueError, 'tokens=True'),
-        ('{"data": "d", "out": "o", "clip": 0}', ValueError, r'clip=0\.0: expected more than 0$'),
-        ('{"data": "d", "out": "o", "betas": [true, 0.9]}', ValueError, r'betas=\[True, 0\.9\]: expected two numbers'),
-        ('{"data": "d", "out": "o", "betas": [0, 1]}', ValueError, r'betas=\[0, 1\]: expected two numbers in \[0, 1\)'),
-    ])
-def test_bad_settings(tmp_path, text, error, match):
-    (tmp_path / 'c.json').write_text(text)
-    with pytest.raises(error, match=match): read_config(TrainConfig, tmp_path / 'c.json')
+@settings(max_examples=300)
+@given(st.data())
+def test_any_setting_is_of_its_type_or_a_sentence_that_names_it(data):
+    kind = data.draw(st.sampled_from(KINDS))
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    name = data.draw(st.sampled_from(sorted(fields) + ['lrr', 'token']))
+    value = data.draw(VALUES)
+    given = dict(data='sudoku' if kind is SudokuConfig else 'd', model='m', out='no such folder')
+    given = {k: v for k, v in given.items() if k in fields} | {name: value}
+    try: cfg = read_config(kind, **given)
+    except (ValueError, KeyError) as e:
+        assert name in str(e) or 'not given' in str(e) or 'which network' in str(e)
+        return
+    if value is None: return                                     # not given
+    kept = getattr(cfg, name)
+    types = str(fields[name].type).replace('tuple[float, float]', 'tuple').split(' | ')
+    assert type(kept).__name__ in types
 
-def test_settings_file(tmp_path):
+@settings(max_examples=100)
+@given(st.text(max_size=30)
+       | st.sampled_from(['[1, 2]', '5', '"lr"', 'null', '{"data":', '{"data": "d"}']))
+def test_any_settings_file_is_settings_or_a_sentence(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp('c')
+    for name in ('c.json', 'c.toml'):
+        (path / name).write_text(text, encoding='utf-8', errors='ignore')
+        try: read_config(TrainConfig, path / name)
+        except (ValueError, KeyError): pass
+
+@pytest.mark.parametrize('kind, given, match', [
+    (TrainConfig, dict(lrr=1), "setting 'lrr': did you mean 'lr'"),
+    (TrainConfig, dict(lr='fast'), "lr='fast': expected float"),
+    (TrainConfig, dict(betas=[.9]), r'betas=\[0.9\]: expected'),
+    (TrainConfig, dict(betas=[0, 1]), r'betas=\[0, 1\]: expected two numbers in \[0, 1\)'),
+    (TrainConfig, dict(precision='bf6'), "did you mean 'bf16'"),
+    (TrainConfig, dict(ema=1.5), 'ema=1.5: expected at most 1'),
+    (TrainConfig, dict(batch_size=2.5), 'batch_size=2.5: expected int'),
+    (TrainConfig, dict(clip=0), 'clip=0: expected at least 1e-09'),
+    (SudokuConfig, dict(data='books.txt'), 'expected grids'),
+    (SudokuConfig, dict(data='sudoku:3x2'), 'sudoku:2x'),
+    (SudokuConfig, dict(length=80), "setting 'length'"), (AdaptConfig, {}, 'model: which network'),
+    (FinetuneConfig, dict(head_steps=0, joint_steps=0), 'head_steps=0 and joint_steps=0'),
+    (FinetuneConfig, dict(objective='proseco', joint_steps=0), 'joint_steps=0: nothing to train'),
+    (FinetuneConfig, dict(objective='proseco', lora=4),
+     "lora=4: objective='proseco' trains no adapter"),
+    (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'"),
+    (FinetuneConfig, dict(gradient_checkpointing='perhaps'),
+     "gradient_checkpointing='perhaps': expected bool"),
+    (CriticConfig, dict(weight='1/T'), "did you mean '1/t'")])
+def test_mistakes_are_named(kind, given, match):
+    with pytest.raises((ValueError, KeyError), match=match):
+        read_config(kind, **dict(data='d', out='o') | given)
+
+def test_flags_go_over_the_file(tmp_path):
     (tmp_path / 'run.toml').write_text('data = "d"\nout = "o"\nfill = 4')
-    assert read_config(FinetuneConfig, tmp_path / 'run.toml', drafts=3, fill=None) == FinetuneConfig(
-        data='d', out='o', fill=4, drafts=3)
+    cfg = read_config(FinetuneConfig, tmp_path / 'run.toml', drafts=3, fill=None)
+    assert cfg == FinetuneConfig(data='d', out='o', fill=4, drafts=3)
     with pytest.raises(FileNotFoundError, match='did you mean .*run.toml'):
         read_config(TrainConfig, tmp_path / 'runs.toml')
+    with pytest.raises(ValueError, match='out: not given'): read_config(TrainConfig, data='d')
 
-def test_whole_numbers_do_for_betas():
-    betas = TrainConfig(data='d', out='o', betas=[0, .9]).betas
-    assert betas == (0., .9) and all(type(b) is float for b in betas)
+@given(st.floats(1e-12, 1e12), st.sampled_from(['{!r}', '{:e}', '{:+.3f}', ' {} ']))
+def test_a_number_is_what_python_reads(x, form):
+    text = form.format(x)
+    assert TrainConfig(data='d', out='o', lr=text).lr == float(text)
 
-def test_two_processes(home, tmp_path, trained):
-    "Two processes on halves of each batch follow the run of one process; both stages of fine-tuning run too."
-    cfg = small(home, tmp_path / 'two', steps=30)
-    tune = FinetuneConfig(
-        data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3, batch_size=8, log_every=1,
-        eval_sequences=16, precision='fp32')
-    p = launch(
-        cfg,
-        tune,
-        tmp_path=tmp_path,
-        prefix=(
-            sys.executable, '-m', 'accelerate.commands.launch', '--multi_gpu', '--num_processes', '2', '--num_machines',
-            '1', '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port',
-            str(random.randint(20000, 60000))),
-    )
-    out, _ = p.communicate(timeout=240)
-    assert p.returncode == 0, out.decode()[-3000:]
-    # `--cpu` would start one, and say nothing
-    assert sorted(re.findall(r'process (\d) of (\d)', out.decode())) == [('0', '2'), ('1', '2')]
-    a, b = losses(tmp_path / 'two'), losses(trained)
-    assert len(a) == 30 and all(abs(a[s][0] - b[s][0]) < 1e-3 * b[s][0] for s in range(1, 31)), [
-        (a[s], b[s]) for s in a]
-    assert (
-        len(losses(tmp_path / 'tuned' / 'head')) == len(losses(tmp_path / 'tuned' / 'joint')) == 3
-        and load(tmp_path / 'tuned' / 'model').quality is not None)
-
-def test_precision_is_explicit_or_detected():
-    assert (
-        precision('no') == 'fp32' == precision('fp32') and precision('bf16') == 'bf16'
-        and precision('auto') in ('fp32', 'bf16'))
-
-@given(
-    st.floats(1e-12, 1e12).flatmap(
-        lambda x: st.sampled_from([repr(x), f'{x:e}', f'{x:+.3f}', f' {x} ', repr(x).removeprefix('0')]))
-)
-def test_a_number_is_what_float_reads(text):
-    if float(text) >= 0: assert TrainConfig(data='d', out='o', lr=text).lr == float(text)
-
-def test_numbers_as_text_are_checked_too():
-    c = TrainConfig(data='d', out='o', lr='.001', tokens='76_000_000', batch_size='1e2', betas=['.9', '.95'])
-    assert (c.lr, c.tokens, c.batch_size, c.betas) == (.001, 76_000_000, 100, (.9, .95)) and type(c.batch_size) is int
-    for bad in (
-        dict(lr='inf'), dict(lr='nan'), dict(tokens='1.5'), dict(batch_size='-3'), dict(lr='1e-3x'),
-        dict(tokens=10**400)):
-        with pytest.raises(ValueError, match=f'^{next(iter(bad))}='): TrainConfig(data='d', out='o', **bad)
-
-def test_fp32_is_called_so():
-    # the old word, in files of old runs
-    assert TrainConfig(data='d', out='o', precision='no') == TrainConfig(data='d', out='o', precision='fp32')
-    with pytest.raises(KeyError, match="did you mean 'fp32'"): TrainConfig(data='d', out='o', precision='fp23')
-
-@pytest.mark.parametrize('text', ['[1, 2]', '5', '"lr"', 'null'])
-def test_a_settings_file_is_a_table(tmp_path, text):
-    (tmp_path / 'c.json').write_text(text)
-    with pytest.raises(ValueError, match=r'c\.json: holds .*expected settings by name'):
-        read_config(TrainConfig, tmp_path / 'c.json')
-
-def test_nothing_to_train():
-    with pytest.raises(ValueError, match='head_steps=0 and joint_steps=0'):
-        FinetuneConfig(data='d', out='o', head_steps=0, joint_steps=0)
-
-def test_an_objective_of_one_stage():
-    kw = dict(data='d', out='o', objective='proseco')
-    cfg = FinetuneConfig(**kw)
-    assert (cfg.head_steps, cfg.joint_steps, cfg.correction_weight, cfg.t_min) == (0, 500, 1., .1)
-    assert not cfg.fill_all and not cfg.mistakes_first
-    for bad, match in (
-        (dict(joint_steps=0), "joint_steps=0: objective='proseco' has no other stage; expected at least 1"),
-        (dict(lora=4), "lora=4: objective='proseco' trains the network, and no adapter; expected 0"),
-        (dict(t_min=0), r't_min=0\.0: expected at least 0\.001|t_min=0\.0: expected 0\.001 to 0\.999'),
-        (dict(correction_weight=-1), 'correction_weight=-1'), (dict(fill_all='perhaps'), "fill_all='perhaps'")):
-        with pytest.raises(ValueError, match=match): FinetuneConfig(**kw | bad)
-    with pytest.raises(KeyError, match="objective 'prosecco': did you mean 'proseco'"):
-        FinetuneConfig(**kw | dict(objective='prosecco'))
+def test_old_and_short_spellings():
+    assert TrainConfig(data='d', out='o', precision='no').precision == 'fp32'
+    cfg = TrainConfig(data='d', out='o', tokens='76_000_000', batch_size='1e2', betas=[0, '.9'])
+    assert (cfg.tokens, cfg.batch_size, cfg.betas) == (76_000_000, 100, (0., .9))
+    one = FinetuneConfig(data='d', out='o', objective='proseco')
+    assert (one.head_steps, one.joint_steps) == (0, 500)
     assert FinetuneConfig(data='d', out='o', objective='backplay').joint_steps == 0
 
-@pytest.mark.parametrize('name, data, model', [('text', 'classics', None), ('sudoku', 'sudoku', 'sudoku')])
-def test_the_settings_for_self_correction_in_benchmarks(name, data, model):
-    cfg = read_config(FinetuneConfig, ROOT / 'benchmarks' / f'proseco-{name}.toml')
-    assert cfg.objective == 'proseco' and cfg.model == model and data in cfg.data and cfg.joint_steps
+def test_the_data_say_which_pretraining_it_is(tmp_path):
+    assert type(read_config(TrainConfig, data='sudoku.txt', out='o')) is TrainConfig
+    (tmp_path / 'c.toml').write_text('data = "sudoku:2x3"\ndim = 32')
+    cfg = read_config(TrainConfig, tmp_path / 'c.toml', out='o')
+    assert (cfg.length, cfg.vocab_size, cfg.boxes, cfg.dim) == (36, 7, (2, 3), 32)
 
-# the embedded model
+@pytest.mark.parametrize('name, model', [('text', None), ('sudoku', 'sudoku')])
+def test_the_settings_for_self_correction_in_benchmarks(name, model):
+    cfg = read_config(FinetuneConfig, ROOT / 'benchmarks' / f'proseco-{name}.toml')
+    assert cfg.objective == 'proseco' and cfg.model == model and cfg.joint_steps
 
 def test_the_recipe_of_the_embedded_model_can_be_given():
-    "What its records say, as settings, and as the commands in notebook 10 give them."
-    stages = [
-        s for name in ('training', 'critic-training')
-        for s in json.loads((ROOT / 'navira' / 'weights' / f'{name}.json').read_text())['stages']]
+    "What its records say, as settings, and as the commands in the notebook on the card give them."
     base = dict(data='classics', out='run', precision='fp32')
     said = dict(
         pretrain=TrainConfig(tokens=76_000_000, **base),
-        head=FinetuneConfig(head_steps=480, joint_steps=320, warmup=50, ema=0.99, **base),
+        head=FinetuneConfig(head_steps=480, joint_steps=320, warmup=50, ema=.99, **base),
         critic=CriticConfig(batch_size=32, **base))
-    for s in stages:
-        kind = dict(pretrain=TrainConfig, critic=CriticConfig).get(s['name'], FinetuneConfig)
-        cfg = kind(**s['recipe'] | dict(data='classics', out='run'))
-        if s['name'] in said:
-            differ = {
-                f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(said[s['name']], f.name)}
+    for name in ('training', 'critic-training'):
+        for s in json.loads((ROOT / 'navira' / 'weights' / f'{name}.json').read_text())['stages']:
+            kind = dict(pretrain=TrainConfig, critic=CriticConfig).get(s['name'], FinetuneConfig)
+            cfg = dataclasses.asdict(kind(**s['recipe'] | dict(data='classics', out='run')))
+            given = dataclasses.asdict(said[s['name']]) if s['name'] in said else cfg
             # lr: the record's is the stage's, which is `head_lr`
-            assert differ <= {'checkpoint_every', 'eval_every', 'lr'}, differ
-    assert said['pretrain'].steps == 9277 and [cosine(i, 9277, 300, 0.05) for i in (0, 299)] == pytest.approx(
-        [1 / 300, 1.0], abs=0.01)
+            assert {k for k in cfg if cfg[k] != given[k]} <= {'checkpoint_every', 'eval_every',
+                'lr'}
+    assert [cosine(i, 9277, 300, .05) for i in (0, 299)] == pytest.approx([1 / 300, 1.], abs=.01)

@@ -1,0 +1,343 @@
+"""Each kind of training: what it writes, what it changes, and that a stop changes nothing."""
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+import navira
+from navira.models.critic import Critic
+from navira.models.load import load
+from navira.models.transformers import TransformersLM
+from navira.training.adapt import adapt
+from navira.training.critic import CriticTraining, train_critic
+from navira.training.finetune import end_of, finetune
+from navira.training.loop import read_checkpoint
+from navira.training.pretrain import Pretraining, train
+from navira.training.recipe import tokens_of
+from navira.training.settings import (
+    AdaptConfig, CriticConfig, FinetuneConfig, SudokuConfig, TrainConfig, read_config)
+from helpers.sample_api import says
+from helpers.training import home, lines, losses, nano, one_thread, small, trained  # noqa: F401
+
+GRIDS = dict(data='sudoku:2x2', tokens=100 * 64 * 16, dim=32, blocks=2, heads=2, cond_dim=8,
+             batch_size=64,
+             lr=5e-3, warmup=5, log_every=1, precision='fp32', eval_every=50, eval_sequences=32,
+             checkpoint_every=20)
+FEW = dict(batch_size=8, log_every=1, checkpoint_every=2, eval_every=4, eval_sequences=16,
+           final_sequences=16, precision='fp32')
+
+@pytest.fixture(scope='module')
+def golden(pytestconfig): return pytestconfig.rootpath / 'tests' / 'golden'
+
+@pytest.fixture(scope='module')
+def networks(pytestconfig): return pytestconfig.rootpath / 'tests' / 'pretrained'
+
+@pytest.fixture(scope='module')
+def grids(tmp_path_factory):
+    "A run on 4 x 4 grids."
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp('grids') / 'run'
+    return train(SudokuConfig(out=str(out), **GRIDS), progress=False)
+
+def prism(data, model, out, **kw):
+    steps = dict(data=str(data), out=str(out), model=str(model), head_steps=4, joint_steps=4,
+                 fill=3)
+    return FinetuneConfig(**steps | FEW | kw)
+
+def record(folder): return json.loads((folder / 'training.json').read_text())
+
+def weights(folder):
+    "All tensors that a training has written."
+    return {f'{p.name}:{k}': v for p in sorted(folder.glob('*.safetensors')) for k,
+            v in load_file(p).items()}
+
+def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+# every kind
+
+@pytest.mark.parametrize('kind',
+                         ['prism', 'backplay', 'proseco', 'lora', 'critic', 'llama', 'bert'])
+def test_a_stopped_run_goes_on_to_the_same_bytes(kind, home, trained, golden, networks, tmp_path):
+    "Whatever is trained, losses and weights are those of an undisturbed run."
+    def run(name, stop=None):
+        where = dict(data=str(home), out=str(tmp_path / name))
+        if kind == 'critic':
+            cfg = CriticConfig(model=str(trained / 'model'), steps=6, blocks=1, **where | FEW)
+            return train_critic(cfg, progress=False, stop=stop)
+        if kind in ('llama', 'bert'):
+            cfg = AdaptConfig(model=str(networks / kind), length=16, tokens=8 * 16 * 6,
+                              **where | FEW)
+            return adapt(cfg, progress=False, stop=stop)
+        model = golden / 'llada' if kind == 'lora' else trained / 'model'
+        more = dict(lora=4, length=16) if kind == 'lora' else dict(objective=kind)
+        return finetune(prism(home, model, tmp_path / name, **more), progress=False, stop=stop)
+    whole = run('whole')
+    for stop in (1, 3): assert run('parts', stop) == tmp_path / 'parts'
+    again = run('parts')
+    assert weights(whole) and equal(weights(whole), weights(again))
+    logs = [p.parent.relative_to(tmp_path / 'whole')
+            for p in (tmp_path / 'whole').rglob('log.jsonl')]
+    assert logs and all(losses(tmp_path / 'whole' / p) == losses(tmp_path / 'parts' / p)
+                        for p in logs)
+    for path in whole.glob('*training.json'):
+        assert str(tmp_path) not in path.read_text() and str(home) not in path.read_text()
+
+# pretraining
+
+def test_pretraining_learns_and_can_be_exported_again(trained):
+    r = record(trained / 'model')
+    evals = [e['nelbo'] for e in r['stages'][0]['evals']]
+    assert evals[-1] < evals[0] < math.log(299) + .5
+    cfg = read_config(TrainConfig, out=trained)
+    again = Pretraining(cfg).export(trained / 'half', torch.bfloat16, 'Lines of a story')
+    assert load(trained / 'half').backbone.vocab_embed.embedding.dtype == torch.float32
+    assert abs(again['nelbo']['value'] - r['nelbo']['value']) < .05
+    assert 'Lines of a story' in (trained / 'half' / 'README.md').read_text()
+
+def test_a_tokenizer_that_cuts_texts_is_told_not_to(home, tmp_path, trained):
+    "As every tokenizer of a sentence encoder says in its file."
+    tok = Tokenizer.from_file(str(trained / 'tokenizer.json'))
+    tok.enable_truncation(6)
+    tok.save(str(tmp_path / 'tokenizer.json'))
+    cfg = small(home, tmp_path / 'r', tokenizer=str(tmp_path / 'tokenizer.json'))
+    train(cfg, progress=False, stop=1)
+    whole, here = (np.load(run / 'train.npy') for run in (trained, tmp_path / 'r'))
+    assert np.array_equal(whole, here)
+
+def test_held_out_text_is_not_trained_on(lines, tmp_path):
+    train(nano(lines, tmp_path / 'run'), progress=False)
+    ids, held = tokens_of(tmp_path / 'run', 16)
+    whole = np.load(tmp_path / 'run' / 'train.npy')
+    assert len(ids) + held.size <= len(whole) and len(held) >= 2
+    assert not (tmp_path / 'run' / 'validation.npy').exists()
+    assert (whole[len(ids):len(ids) + held.size] == held.ravel()).all()
+
+# fine-tuning
+
+def test_finetuning_moves_what_it_should_and_keeps_the_record(home, tmp_path, trained):
+    folder = finetune(prism(home, trained / 'model', tmp_path, joint_steps=2), progress=False)
+    base, model = load(trained / 'model'), load(folder)
+    head = read_checkpoint(tmp_path / 'head')
+    assert model.quality is not None and all(k.startswith('quality.') for k in head['model'])
+    assert any(not torch.equal(v, model.backbone.state_dict()[k]) for k,
+               v in base.backbone.state_dict().items())
+    r = record(folder)
+    assert [s['name'] for s in r['stages']] == ['pretrain', 'head', 'joint']
+    assert r['quality']['low'] <= r['quality']['auroc'] <= r['quality']['high']
+    assert r['before']['n'] == r['nelbo']['n'] == 16
+    assert f"{r['quality']['auroc']:.3f}" in (folder / 'README.md').read_text()
+
+def test_self_correction_leaves_a_head_behind_and_takes_a_new_one(home, tmp_path, trained):
+    one = dict(head_steps=1, joint_steps=0)
+    first = finetune(prism(home, trained / 'model', tmp_path / 'a', **one), progress=False)
+    cfg = prism(home, first, tmp_path / 'b', objective='proseco', joint_steps=4)
+    second = finetune(cfg, progress=False)
+    third = finetune(prism(home, second, tmp_path / 'c', **one), progress=False)
+    a, b = load(second), load(third)
+    assert load(first).quality is not None and a.quality is None and b.quality is not None
+    assert all(torch.equal(v, b.state_dict()[k]) for k, v in a.state_dict().items())
+    names = [(s['name'], s['recipe'].get('objective')) for s in record(third)['stages']]
+    assert names == [('pretrain', None), ('head', 'prism'), ('joint', 'proseco'), ('head', 'prism')]
+    r, card = record(second), (second / 'README.md').read_text()
+    assert {'fixed', 'kept',
+            'nelbo'} <= r['stages'][-1]['evals'][-1].keys() and 'objective proseco' in card
+    for c in (r['correction'], r['before']['correction']): assert 0 <= c['kept'] <= 1
+    assert f"{r['correction']['kept']:.3f}" in card and '## Quality head' not in card
+
+# adapters
+
+@pytest.fixture(scope='module')
+def tuned(home, golden, tmp_path_factory):
+    out = tmp_path_factory.mktemp('lora')
+    cfg = prism(home, golden / 'llada', out, lora=4, length=16, lr=1e-2, head_lr=1e-2, warmup=1)
+    return finetune(cfg, progress=False)
+
+def test_an_adapter_is_written_and_loads_on_its_base(tuned, golden):
+    assert sorted(p.name for p in tuned.iterdir()) == [
+        'README.md', 'adapter_config.json', 'adapter_model.safetensors', 'quality.safetensors',
+        'training.json']
+    r = record(tuned)
+    assert r['base'] == 'llada' and r['lora'] == 4 and [s['name'] for s in r['stages']] == ['head',
+        'joint']
+    state = read_checkpoint(tuned.parent / 'joint')['model']
+    assert r['parameters'] == sum(v.numel() for v in state.values())
+    assert all('lora_' in k or k.startswith('quality.') for k in state)
+    model, base = load(golden / 'llada', head=tuned), load(golden / 'llada')
+    assert not [n for n, _ in model.named_parameters() if 'lora' in n]                  # merged
+    x = torch.full((1, 8), model.mask_id)
+    with torch.inference_mode():
+        assert (model(x).logits(x == 277) - base(x).logits(x
+                                                           == 277)).nan_to_num().abs().max() > 1e-4
+    assert (navira.sample(model, 'navira-piecewise', 8, length=8, eta=.4,
+                          on=0.).tokens != 277).all()
+    with says(ValueError, 'another base model'): load(golden / 'a2d-llama', head=tuned)
+
+def test_peft_opens_an_adapter_too(tuned, golden):
+    from peft import PeftModel
+    base, x = load(golden / 'llada'), torch.full((1, 8), 277)
+    ours = load(golden / 'llada', head=tuned)(x).h
+    net = PeftModel.from_pretrained(base.net, str(tuned)).get_base_model()
+    torch.testing.assert_close(net.base_model(input_ids=x).last_hidden_state, ours)
+
+def test_gradient_checkpointing_changes_no_number(tuned, home, golden, tmp_path):
+    cfg = prism(home, golden / 'llada', tmp_path, lora=4, length=16, lr=1e-2, head_lr=1e-2,
+                warmup=1,
+                gradient_checkpointing=True)
+    finetune(cfg, progress=False, stop=2)
+    a, b = losses(tmp_path / 'head'), losses(tuned.parent / 'head')
+    assert [a[s][0] for s in (1, 2)] == pytest.approx([b[s][0] for s in (1, 2)], rel=1e-5)
+
+@pytest.mark.parametrize('name', ['bert', 'dream', 'modernbert', 'a2d-qwen3'])
+def test_a_head_alone_leaves_the_network_of_each_family_as_it_is(home, golden, tmp_path, name):
+    folder = finetune(prism(home, golden / name, tmp_path, length=16), progress=False)
+    assert not (folder / 'adapter_config.json').exists()
+    model, base, x = load(golden / name, head=folder), load(golden / name), torch.full((1, 8), 3)
+    with torch.inference_mode():
+        assert torch.equal(model(x).h, base(x).h) and model(x).quality().abs().max() > 0
+
+def test_mistakes_in_fine_tuning(home, golden, tmp_path, trained):
+    def tune(model, **kw): return finetune(prism(home, model, tmp_path / 'x', **kw), progress=False)
+    with says(ValueError, 'lora=4', "MDLM's"): tune(trained / 'model', lora=4)
+    with says(ValueError, 'proseco', 'transformers library'):
+        tune(golden / 'llada', objective='proseco')
+    with says(ValueError, 'length=1000: this network takes at most'):
+        tune(golden / 'llada', length=1000)
+    with says(ValueError, 'length=1000: this network takes at most'):
+        tune(trained / 'model', length=1000)
+    assert not (tmp_path / 'x').exists()
+
+# adapting
+
+def test_an_adapted_network_loads_samples_and_takes_a_head(home, networks, tmp_path):
+    given = dict(length=16, tokens=16 * 8 * 8, lr=1e-2, warmup=1)
+    cfg = AdaptConfig(data=str(home), model=str(networks / 'llama'), out=str(tmp_path / 'a'),
+                      **given | FEW)
+    folder = adapt(cfg, progress=False)
+    r, state = record(folder), read_checkpoint(tmp_path / 'a')
+    assert r['base'] == 'llama' and r['shift'] and r['nelbo']['value'] < r['before']['value']
+    assert any(not torch.equal(state['model'][k], v) for k, v in state['ema'].items())
+    average = {k.removeprefix('net.'): v for k, v in state['ema'].items()}
+    saved = load_file(folder / 'model.safetensors')
+    assert all(torch.equal(v, average[k]) for k, v in saved.items() if k in average)
+    text = (home / 'validation.txt').read_text()
+    made = json.loads((tmp_path / 'a' / 'tokens.json').read_text())
+    assert r['nelbo']['chars_per_token'] == len(text) / made['validation']
+    bits = r['nelbo']['value'] / math.log(2) / r['nelbo']['chars_per_token']
+    assert r['nelbo']['bits_per_char'] == pytest.approx(bits)
+    assert navira.sample(load(folder), 'mdlm', 4, prompt='the old', max_new_tokens=4, n=2).texts
+    head = finetune(prism(home, folder, tmp_path / 'b', lora=2, length=16), progress=False)
+    assert record(head)['nelbo']['chars_per_token'] == r['nelbo']['chars_per_token']
+    model = load(folder, head=head)
+    assert navira.sample(model, 'navira-piecewise', 8, prompt='the old', max_new_tokens=6).texts
+
+def test_mistakes_in_adapting(home, networks, tmp_path):
+    with says(ValueError, 'model: which network'): AdaptConfig(data='d', out='o')
+    def run(**kw):
+        model, out = str(networks / 'bert'), str(tmp_path / 'a')
+        return adapt(AdaptConfig(data=str(home), model=model, out=out, batch_size=8, **kw))
+    with says(ValueError, 'length=128', 'at most 64'): run(length=128)
+    with says(ValueError, 'tokens=5', 'batch_size * length = 128'): run(tokens=5, length=16)
+    assert not list(tmp_path.iterdir())
+
+# a critic
+
+def test_a_critic_is_written_next_to_its_model(home, tmp_path, trained):
+    cfg = CriticConfig(data=str(home), model=str(trained / 'model'), out=str(tmp_path), steps=4,
+                       blocks=1, **FEW)
+    train_critic(cfg, progress=False)
+    before = {p.name: p.read_bytes() for p in (trained / 'model').iterdir()}
+    r = CriticTraining(cfg).export(trained / 'model', torch.bfloat16)
+    assert r['stages'][0]['steps'] == 4 and 0 < r['quality']['right'] < 1
+    card = (trained / 'model' / 'README.md').read_text()
+    assert f"{r['quality']['auroc']:.3f}" in card.split('## Critic')[1]
+    del before['README.md']
+    assert before == {n: (trained / 'model' / n).read_bytes() for n in before}
+    lm = load(trained / 'model')
+    out = navira.sample(lm, 'token-critic', 8, n=3, critic=str(trained / 'model'))
+    assert not (out.tokens == lm.mask_id).any()
+    for n in ('critic.safetensors', 'critic.json', 'critic-training.json'):
+        (trained / 'model' / n).unlink()
+
+def test_too_many_blocks_of_a_critic(home, tmp_path, trained):
+    cfg = CriticConfig(data=str(home), model=str(trained / 'model'), out=str(tmp_path / 'r'),
+                       blocks=5, **FEW)
+    with pytest.raises(ValueError, match='n_blocks=5: .* from 1 to 1'):
+        train_critic(cfg, progress=False)
+
+# grids
+
+def test_a_network_of_grids(grids):
+    "It loads, writes digits, has learned something, and its record says where it comes from."
+    lm, run = load(grids), grids.parent
+    assert lm.config.boxes == (2,
+                               2) and lm.length == 16 and lm.tokenizer.decode([0, 1, 2,
+                                   3]) == '1234'
+    first, last = (np.mean([losses(run)[s][0] for s in steps])
+                   for steps in (range(1, 21), range(81, 101)))
+    assert last < 1.1 < math.log(4) - .2 < first
+    r = record(grids)
+    assert r['network']['boxes'] == [2, 2] and r['nelbo']['chars_per_token'] == 1
+    text = navira.sample(lm, 'backbone', 4, seed=1, progress=False)[0]
+    assert len(text) == 16 and set(text) <= set('1234')
+
+def test_a_run_on_grids_goes_on_undisturbed(grids, tmp_path):
+    train(SudokuConfig(out=str(tmp_path / 'again'), **GRIDS), progress=False, stop=45)
+    train(read_config(TrainConfig, out=tmp_path / 'again'), progress=False)
+    assert losses(tmp_path / 'again') == losses(grids.parent)
+
+def test_a_head_a_critic_and_self_correction_for_grids(grids, tmp_path):
+    def tune(name, **kw):
+        return finetune(prism('sudoku:2x2', grids, tmp_path / name, joint_steps=2, **kw),
+                        progress=False)
+    lm = load(tune('head'))
+    assert lm.quality is not None and lm.config.boxes == (2, 2)
+    cfg = CriticConfig(data='sudoku:2x2', model=str(grids), out=str(tmp_path / 'c'), steps=2,
+                       blocks=1, **FEW)
+    folder = train_critic(cfg, progress=False)
+    assert Critic.load(folder).config.boxes == (2, 2)
+    assert navira.sample(lm, 'token-critic', 4, critic=str(folder),
+                         progress=False).tokens.shape == (1, 16)
+    corrected = tune('proseco', objective='proseco')
+    assert load(corrected).quality is None
+    assert '## Self-correction' in (corrected / 'README.md').read_text()
+
+def test_data_that_a_model_does_not_write(grids, tmp_path, home):
+    "Grids for a model of texts, and text for one of grids."
+    with pytest.raises(ValueError, match="data='sudoku': the model embedded writes text"):
+        finetune(FinetuneConfig(data='sudoku', out=str(tmp_path / 'a')), progress=False)
+    with pytest.raises(ValueError, match='writes grids with boxes of 2 x 2'):
+        finetune(prism(home, grids, tmp_path / 'b'), progress=False)
+    with pytest.raises(ValueError, match='writes grids with boxes of 2 x 2'):
+        train_critic(CriticConfig(data='sudoku', out=str(tmp_path / 'c'), model=str(grids)),
+                     progress=False)
+
+@pytest.mark.parametrize('lora', [0, 4])
+def test_the_network_that_is_sampled_has_no_dropout(home, golden, tmp_path, monkeypatch, lora):
+    """BERT is configured with dropout: a frozen one has none, one that learns has it where it
+    learns."""
+    seen, hidden = set(), TransformersLM.hidden
+    def watched(model, x):
+        # the batch size holds for every pass
+        assert len(x) <= 8
+        seen.add((torch.is_grad_enabled(), any(m.training for m in model.net.modules())))
+        return hidden(model, x)
+    monkeypatch.setattr(TransformersLM, 'hidden', watched)
+    cfg = prism(home, golden / 'bert', tmp_path, lora=lora, length=16, head_steps=0 if lora else 4,
+                eval_every=2)
+    finetune(cfg, progress=False)
+    assert seen == {(False, False), (True, bool(lora))}
+
+@pytest.mark.parametrize('name, end',
+                         [('diffullama', 276), ('dream', 276), ('llada', 276), ('bert', 2)])
+def test_documents_end_as_the_tokenizer_says(golden, name, end):
+    "Its end, else its separator; without a tokenizer the first of the ends that the model has."
+    model = load(golden / name)
+    assert end_of(model) == end
+    model.text_tokenizer, model.eos_ids = None, (5, 7)
+    assert end_of(model) == 5
+    model.eos_ids = ()
+    with says(ValueError, 'names no token that ends a text'): end_of(model)
