@@ -31,15 +31,6 @@ def bleu(hyp, refs, max_n, epsilon):
     brevity = 1 if len(hyp) > r else math.exp(1 - r / len(hyp))
     return brevity * math.prod(ps)**(1 / max_n)
 
-def test_sets_with_known_answers():
-    loop, same, apart = [[1, 2] * 4], [[1, 2, 3, 4]] * 5, [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert entropy([[5], [1, 2, 3], [0, 0]]).tolist() == pytest.approx([0, math.log(3), 0])
-    assert pooled_entropy([[3] * 9] * 2) == 0
-    assert pooled_entropy(apart) == pytest.approx(math.log(8))
-    assert distinct(apart) == 1 and distinct(same) == 3 / 15 and distinct([[3] * 9] * 2) == 1 / 16
-    assert self_bleu(same) == 1 and self_bleu(apart, epsilon=0) == 0 and 0 < self_bleu(apart) < .06
-    assert repetition(loop + same[:1] + [[3] * 9] + [[3]]).tolist() == [6/8, 0, 8/9, 0]
-
 @given(ragged)
 def test_entropy_is_scipys_and_pooling_never_lowers_it(rows):
     want = [stats.entropy(list(Counter(r).values())) for r in rows]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, strategies as hs
 
 from navira.evaluation.judge import (
-    ASPECTS, Endpoint, LONGEST, marks, OutOfRange, PROMPT, prompt, Server, Unreadable, verdict)
-from navira.evaluation.mauve import features
+    ASPECTS, LONGEST, marks, OutOfRange, PROMPT, prompt, Server, Unreadable, verdict)
 from navira.evaluation.perplexity import encode, perplexity
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
@@ -28,17 +27,6 @@ def test_servers_that_cannot_be(kw, what):
     with pytest.raises(ValueError, match=what) as e:
         Server(**dict(base_url='http://h/v1', model='m') | kw)
     assert 'hush' not in str(e.value)
-
-def test_endpoints(ref, folder):
-    end = Endpoint.load('http://h/v1', 'm', folder, concurrency=2)
-    assert (end.eos, end.server.concurrency, end.name) == (EOS, 2, 'm')
-    assert encode(end, ['w1'])[0].tolist() == encode(ref, ['w1'])[0].tolist()
-    assert encode(replace(end, limit=2), ['w1 w2 w3'])[0].tolist() == [3, 4]
-    with pytest.raises(KeyError, match="did you mean 'echo'"): replace(end, form='ehco')
-    with pytest.raises(ValueError, match='no token of m'): replace(end, eos='<nope>')
-    with pytest.raises(FileNotFoundError, match='no such folder'):
-        Endpoint.load('http://h/v1', 'm', './none')
-    with pytest.raises(ValueError, match='no hidden states'): features(end, ['w1'])
 
 # --- perplexity ---
 @pytest.mark.parametrize('form', ['prompt_logprobs', 'echo'])

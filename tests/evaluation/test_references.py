@@ -120,18 +120,6 @@ def test_a_folder(folder, ref):
     for eos in '<nope>', '':
         with pytest.raises(ValueError, match=f'eos={eos!r} is no token of'): load(folder, eos=eos)
 
-def test_spread_by_accelerate(folder, ref):
-    r = load_reference(folder, dtype=torch.float32, device='auto')
-    np.testing.assert_allclose(perplexity(cases, r).nll, perplexity(cases, ref).nll, rtol=1e-3)
-
-@pytest.mark.parametrize('name, error, what', [
-    ('smolm2', KeyError, "did you mean 'smollm2'"),
-    ('./no/such', FileNotFoundError, 'no such folder'),
-    ('', ValueError, '--reference none'), (' ', ValueError, '--reference none')])
-def test_names_that_are_none(name, error, what):
-    for find in load, find_reference:
-        with pytest.raises(error, match=what): find(name)
-
 def test_other_weights_have_another_name(unshipped, monkeypatch, ref):
     """Without the package 'smollm2' is the Hub's model, which has other weights: results must not
     mix them"""

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 import navira
-from navira.evaluation.trajectories import Lifetimes, lifetime, overlap, reselected
+from navira.evaluation.trajectories import lifetime, overlap, reselected
 from toys import random_joint
 
 def sets(seed, T=5, n=3, L=4, p=.4):
@@ -35,16 +35,6 @@ def test_overlap_equals_that_of_python_s_sets(seed, p):
         means = [r.value for r in o.mean(reading).values()]
         want = np.mean(values, 0) if values else [math.nan] * 3
         np.testing.assert_allclose(means, want)
-
-@given(seeds)
-def test_overlap_is_symmetric_and_a_set_is_itself(seed):
-    a, b = sets(seed), sets(seed + 1)
-    for reading in 'both', 'either':
-        there, back = overlap(a, b).mean(reading), overlap(b, a).mean(reading)
-        for k in there: np.testing.assert_equal(there[k].value, back[k].value)
-    own = overlap(a, a)
-    assert (own.jaccard[own.either] == 1).all() and (own.both == own.either).all()
-    assert (overlap(a, ~a).intersection == 0).all()
 
 def test_trajectories_that_do_not_fit():
     a = sets(0)
@@ -77,9 +67,3 @@ def test_lifetimes_account_for_every_token_and_step(name, hyper):
     s = life.survival()
     assert len(s) == t.T + 1 and s[0] == 1 and (s.diff() <= 0).all() and (s >= 0).all()
     assert life.ended.any() == (name != 'backbone')
-
-def test_survival_of_lives_that_are_all_watched_is_the_share_that_is_left():
-    steps, sample = torch.tensor([1, 2, 2, 5]), torch.tensor([0, 0, 1, 1])
-    life = Lifetimes(steps, torch.ones(4).bool(), sample, n=2, T=6)
-    np.testing.assert_allclose(life.survival(), [1, 3/4, 1/4, 1/4, 1/4, 0, 0])
-    assert life.mean_ended.value == 2.5 and life.mean_ended.part.tolist() == [3, 7]
