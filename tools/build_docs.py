@@ -5,9 +5,9 @@ Either way a page asks nothing of another server: equations are shown by the sit
 KaTeX, in fonts that the reader has. Wide things scroll by themselves and can be reached by
 keyboard.
 
-    python tools/build_docs.py [--smalldocs]
+    python tools/build_docs.py
 """
-import posixpath, re, shutil, subprocess, sys, tarfile, tempfile
+import posixpath, re, shutil, subprocess, tarfile, tempfile
 from pathlib import Path
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx, NbdevLookup
@@ -106,9 +106,8 @@ def main():
     show_with_names_of_the_module(cfg)
     proc = proc_nbs(n_workers=0, force=True)
     rename_pages(proc)
-    quarto = shutil.which('quarto') and '--smalldocs' not in sys.argv
-    render = ['quarto', 'render', proc, '--no-execute'] if quarto else ['smalldocs', 'render', proc]
-    subprocess.run(render, check=True)
+    quarto = ['quarto', 'render', proc, '--no-execute']
+    subprocess.run(quarto if shutil.which('quarto') else ['smalldocs', 'render', proc], check=True)
     out = proc/cfg.doc_path.name
     shutil.copytree(assets/'katex', out/'site_libs'/'katex', dirs_exist_ok=True)
     finish(out, cfg)

@@ -2,9 +2,9 @@
 
     python tools/order.py            # write nbs/sidebar.yml
 
-A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that each
-imports only from those above it (tests/test_house.py), each under the section of the sidebar that
-shows it. SIDEBAR orders the sections.
+A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that
+each imports only from those above it (tests/test_house.py), each under the section of the sidebar
+that shows it. SIDEBAR orders the sections.
 """
 import json, re, sys
 from configparser import ConfigParser
@@ -48,6 +48,15 @@ Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare cli/e
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
 
+HEAD = """# Written by tools/order.py, from the list in it.
+website:
+  sidebar:
+    style: docked
+    collapse-level: 2
+    contents:
+      - text: "Home"
+        href: index.ipynb"""
+
 def settings():
     ini = ConfigParser(delimiters=['='])
     ini.read(root/'settings.ini', encoding='utf-8')
@@ -56,12 +65,14 @@ def settings():
 def rooms(*sections):
     "The rooms of these sections, or all; the lowest first."
     blocks = re.findall(r'^(\S[^:]*):(.*(?:\n .*)*)', ORDER, re.M)
-    return [room for name, text in blocks for room in text.split() if not sections or name in sections]
+    texts = [text for name, text in blocks if not sections or name in sections]
+    return ' '.join(texts).split()
 
 def notebooks():
     "Paths of all notebooks, without hidden folders and what Jupyter leaves."
     hidden = re.compile(r'(^|/)[._]')
-    return sorted(p for p in nbs.rglob('*.ipynb') if not hidden.search(p.relative_to(nbs).as_posix()))
+    return sorted(p for p in nbs.rglob('*.ipynb')
+                  if not hidden.search(p.relative_to(nbs).as_posix()))
 
 def room_of(path):
     "nbs/peers/remdm.ipynb -> peers/remdm"
@@ -79,7 +90,8 @@ def modules():
     return exported
 
 def entry(room):
-    "The sidebar's lines for a room: numbered chapters show their number, others the title of their page."
+    """The sidebar's lines for a room: numbered chapters show their number, others the title of
+    their page."""
     link, number = f'{room}.ipynb', re.match(r'\d+', room)
     if not number: return [f'          - {link}']
     first = json.loads((nbs/link).read_text(encoding='utf-8'))['cells'][0]
@@ -88,8 +100,7 @@ def entry(room):
 
 def sidebar():
     "The text of nbs/sidebar.yml."
-    lines = ['# Written by tools/order.py, from the list in it.', 'website:', '  sidebar:', '    style: docked',
-             '    collapse-level: 2', '    contents:', '      - text: "Home"', '        href: index.ipynb']
+    lines = [HEAD]
     for section in SIDEBAR:
         lines += [f'      - section: {section}', '        contents:']
         for room in rooms(section): lines += entry(room)

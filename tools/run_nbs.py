@@ -42,9 +42,8 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('notebooks', nargs='+')
-    p.add_argument('--force', action='append', default=[], metavar='FLAG',
-                   help='run cells marked #| FLAG too')
-    p.add_argument('--check', action='store_true', help='write nothing')
-    p.add_argument('--out', type=Path, metavar='FOLDER', help='write copies into this folder')
+    p.add_argument('--force', action='append', default=[])
+    p.add_argument('--check', action='store_true')
+    p.add_argument('--out', type=Path)
     a = p.parse_args()
     for f in a.notebooks: run(f, a.force, a.check, a.out)
