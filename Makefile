@@ -17,15 +17,6 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 TEST_JOBS ?= 2
 
-# All that wants a GPU, each part gone on with where it was stopped; on a small one GPU_SWEEP="--set batch_size=100". Rehearsed without one, in some minutes (tests/rehearsal.toml):
-#   make gpu GPU_DEVICE=cpu GPU_CONFIG=tests/rehearsal.toml GPU_BENCH="--policies prism --rounds 1" GPU_TESTS=tests/test_accelerator.py
-GPU_OUT    ?= runs/gpu
-GPU_DEVICE ?= cuda
-GPU_CONFIG ?= one-gpu
-GPU_BENCH  ?= --dtype bfloat16
-GPU_SWEEP  ?=
-GPU_TESTS  ?= tests
-
 # Nothing is compiled at install: each module is when first imported, and the result must be kept, or every process compiles anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -33,7 +24,7 @@ INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.p
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help house colab demo test test-slow quick lint lab gpu gpu-there notebooks sync readme sync-check docs wheel constraints clean distclean
+.PHONY: help house colab demo test test-slow quick lint lab gpu notebooks sync readme sync-check docs wheel constraints clean distclean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -66,35 +57,8 @@ colab:  ## on Colab, where the first cell of a notebook calls it: install, and p
 test-slow: $(VENV)/.test  ## the tests that take minutes
 	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
-gpu: $(GPU_OUT)/notebooks.done  ## on a GPU: tests, benchmark, the sweep one-gpu, the notebooks of results (GPU_OUT=, GPU_DEVICE=, GPU_CONFIG=, GPU_BENCH=, GPU_SWEEP=, GPU_TESTS=)
-	@echo "$(GPU_OUT): benchmark.csv, store, store/report, the notebooks of results"
-
-gpu-there: $(VENV)/.test
-	@test $(GPU_DEVICE) != cuda || $(BIN)/python -c "import torch; assert torch.cuda.is_available()" 2>/dev/null || { echo "PyTorch sees no GPU here. With one: make distclean, then make gpu TORCH_INDEX=... with the CUDA index of PyTorch's install page. A rehearsal without: see GPU_OUT in the Makefile" >&2; exit 1; }
-
-# The tests speak of the CPU, but for those that need a GPU, which are then run with it.
-$(GPU_OUT)/tests.done: $(shell find navira tests -name '*.py') | gpu-there
-	@echo "--- 1 of 4: tests"
-	CUDA_VISIBLE_DEVICES= $(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(GPU_TESTS) $(TEST_ARGS)
-	$(OFFLINE) $(BIN)/python -m pytest -k real_gpu tests/test_accelerator.py
-	@mkdir -p $(@D) && touch $@
-
-$(GPU_OUT)/benchmark.done: | $(GPU_OUT)/tests.done
-	@echo "--- 2 of 4: benchmark"
-	$(OFFLINE) $(BIN)/python benchmarks/sampling.py --device $(GPU_DEVICE) $(GPU_BENCH) --out $(GPU_OUT)/benchmark.csv
-	@touch $@
-
-$(GPU_OUT)/sweep.done: | $(GPU_OUT)/benchmark.done
-	@echo "--- 3 of 4: sweep, evaluate, report"
-	$(OFFLINE) $(BIN)/navira sweep $(GPU_CONFIG) --store $(GPU_OUT)/store --set device=$(GPU_DEVICE) $(GPU_SWEEP)
-	$(OFFLINE) $(BIN)/navira evaluate --store $(GPU_OUT)/store
-	$(OFFLINE) $(BIN)/navira report --store $(GPU_OUT)/store
-	@touch $@
-
-$(GPU_OUT)/notebooks.done: $(GPU_OUT)/benchmark.done $(GPU_OUT)/sweep.done
-	@echo "--- 4 of 4: notebooks"
-	NAVIRA_RESULTS=$(abspath $(GPU_OUT)/store) $(OFFLINE) $(BIN)/python tools/run_nbs.py --out $(GPU_OUT) nbs/experiments/results.ipynb nbs/experiments/figures.ipynb nbs/experiments/readings.ipynb nbs/experiments/claims.ipynb nbs/experiments/report.ipynb
-	@touch $@
+gpu: $(VENV)/.test  ## on a GPU: tests, benchmark, the sweep one-gpu and its report in runs/gpu (tools/gpu.sh OUT DEVICE CONFIG)
+	$(OFFLINE) tools/gpu.sh
 
 notebooks: $(VENV)/.test  ## run every notebook in place, keeping outputs (one: NB=nbs/03_prism.ipynb)
 	$(OFFLINE) $(BIN)/python tools/run_nbs.py $(or $(NB),$(shell find nbs -name '*.ipynb' -not -path '*/.*'))

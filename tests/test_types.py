@@ -85,16 +85,15 @@ reveal_type(navira.sample(orchard(), 'backbone', budget=3, n=4).n_forward) # Ten
 ''',
 sweep='''
 from pathlib import Path
-from navira.experiments.old_sweep import Entry, Sweep, cells
-from navira.experiments.measure import evaluate_store
-from navira.experiments.frames import load_samples
-from navira.experiments.old_run import run
+from navira.experiments.results import frame
+from navira.experiments.run import evaluate, run
+from navira.experiments.sweep import Entry, Sweep, cells
 grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8, reference='smollm2')
-store = run(grid, Path('runs')/'mine', progress=lambda cell, done, total: print(cell.label, done, total))
+store = run(grid, Path('runs')/'mine', progress=lambda what, done, total: print(what, done, total))
 reveal_type(store.folder)                       # Path
 reveal_type([c.policy for c in cells(grid)])    # list[str]
-reveal_type(evaluate_store(store, ['entropy']).keys)  # list[str]
-table = load_samples(store)
+reveal_type(evaluate(store, ['entropy']).cells)  # dict[str, dict[Any, Any]]
+table = frame(store)
 ''',
 )
 

@@ -102,14 +102,15 @@ class Cell:
         if self.change is None: return made
         return changes[check_choice('change', self.change, changes)](made)
 
-# %% ../../nbs/experiments/sweep.ipynb #cbdefb37
+# %% ../../nbs/experiments/sweep.ipynb #98290abe
 def _plain(v: Any) -> Any: # a default as JSON has it: a function is its name
     return getattr(v, '__qualname__', v) if callable(v) else v
 
 def _as_floats(v: Any) -> Any: # 1 and 1.0 are one number
     if isinstance(v, dict): return {k: _as_floats(x) for k, x in v.items()}
     if isinstance(v, (list, tuple)): return [_as_floats(x) for x in v]
-    return float(v) if isinstance(v, int) and not isinstance(v, bool) else v
+    whole = isinstance(v, int) and not isinstance(v, bool)
+    return float(v) if whole and float(v) == v else v     # not every int is a float
 
 def digest(
     v: Any, # numbers, texts, lists and tables of them

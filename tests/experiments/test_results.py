@@ -1,131 +1,117 @@
-"""Notebook 13 as its users treat it: on stores that are incomplete, hostile or wrong, and against answers that are
-known."""
+"Numbers with intervals: paired, as often right as they say, equal to plain transcriptions."
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
-from rich.console import Console
+from hypothesis import given, strategies as st
 
-from navira.base.stats import FEW, bootstrap, resamplings
-from navira.base.tables import Table, terminal
-from navira.experiments.old_results import mean, Missing, Number, number, read, TABLE1, TABLE2
-from helpers.figures import GRID, HOSTILE, is_png, made_up, reported, toy  # noqa: F401
+from navira.base.stats import resampled
+from navira.experiments.plots import in_markdown, LOOKS, looks, same_curve, Table
+from navira.experiments.results import at_equal, curve, ends, interval, points, reading, shown
+from navira.experiments.study import Missing
+from navira.experiments.verdicts import CLAIMS, verdict
 
-# --- numbers ----------------------------------------------------------------------------------------------------------
+def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
+    "A frame as `frame` makes it: a policy with strength e has entropy 4 - e and log-perplexity 5 - 2 e, about."
+    rows, rng = [], np.random.default_rng(0)
+    for policy in policies:
+        for e in strengths if policy != 'backbone' else (None,):
+            for seed in range(seeds):
+                noise = rng.normal(size=n) / 10
+                rows += [dict(point=f'{policy}{e}', cell=f'{policy}{e}{seed}', label=policy, policy=policy, change=None, budget=8,
+                              steps=8, top_p=.9, strength=e, seed=seed, sample=i, entropy=4 - (e or 0) + noise[i], weight=10.,
+                              nll=10 * (5 - 2 * (e or 0) + noise[i]), n_remasked=100 * (e or 0), n_forward=8) for i in range(n)]
+    return pd.DataFrame(rows)
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
-    "Means, ratios of sums and a difference, at 32 texts: percentile intervals fall a little short of 95 %"
-    rng, hit = np.random.default_rng(0), np.zeros(3)
-    for _ in range(300):
-        v, w, z = rng.standard_normal(32), rng.uniform(50, 150, 32), rng.standard_normal(32)
-        for k, d in enumerate((mean(v + 1), mean(w * (1 + .3 * v), w), mean(v) - mean(v + .5 * z))):
-            x = number(d); hit[k] += x.lo <= (1, 1, 0)[k] <= x.hi
-    assert (hit / 300 > .9).all() and (hit / 300 < .985).all()
-
-def test_agrees_with_the_bootstrap_of_notebook_11():
-    v, w = np.random.default_rng(1).uniform(1, 2, (2, 200))
-    x = number(mean(v, w), np.exp)
-    np.testing.assert_allclose((x.lo, x.hi), bootstrap(v, w, np.exp), rtol=.005)
-    assert x.value == pytest.approx(np.exp(v.sum() / w.sum()))
-
-@given(st.integers(1, 40), st.data())
-@settings(max_examples=30, deadline=None)
-def test_texts_that_were_not_judged_do_not_count(n, data):
-    judged = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
-    v = np.where(judged, 2., np.nan)
-    d = mean(v, np.where(judged, 4., np.nan))
-    if not any(judged): assert np.isnan(d[0])
-    else: assert d[0] == .5
-    assert number(d).known <= (sum(judged) >= FEW)
+def test_a_point_is_the_mean_and_its_resamplings():
+    df = samples(seeds=2)
+    p = points(df).set_index('point')
+    own = df[df.point == 'prism0.1'].sort_values(['sample', 'seed'])
+    np.testing.assert_allclose(p.entropy['prism0.1'], resampled(own.entropy), rtol=1e-12)
+    np.testing.assert_allclose(p.log_perplexity['prism0.1'], resampled(own.nll, own.weight), rtol=1e-12)
+    assert p.n['prism0.1'] == 80 and p.scored['prism0.1'] == 80
 
 def test_what_is_alike_cancels():
-    "Cells of equal size are resampled alike, so noise that they share is not in their difference"
-    z = np.random.default_rng(0).standard_normal(50)
-    x = number(mean(z + 1) - mean(z))
-    assert x.hi - x.lo < 1e-9 and x.value == pytest.approx(1)
+    df = samples()
+    shifted = df.assign(point=df.point + '+', entropy=df.entropy + .25)
+    p = points(pd.concat([df, shifted])).set_index('point')
+    np.testing.assert_allclose(p.entropy['prism0.1+'] - p.entropy['prism0.1'], .25, rtol=1e-9)
 
-@given(st.integers(1, 60), st.integers(1, 60))
-@settings(max_examples=20, deadline=None)
-def test_a_text_counts_alike_whatever_the_number_of_texts(n, m):
+@given(st.integers(8, 60), st.integers(8, 60))
+def test_a_sample_counts_alike_in_sets_of_any_size(n, m):
+    "Samples beyond the smaller set have value 0: sums agree"
+    from navira.base.stats import resamplings
     k = min(n, m)
-    paired = [resamplings(size, paired=True)[:, :k] for size in (n, m)]
-    assert (paired[0] == paired[1]).all()
+    assert (resamplings(n, paired=True)[:, :k] == resamplings(m, paired=True)[:, :k]).all()
 
-def test_what_is_alike_cancels_between_cells_of_different_size():
-    "64 of 100 texts are shared: the difference is as sharp as the rest allows, and still holds the truth"
-    rng, hit, widths = np.random.default_rng(0), 0, []
-    for _ in range(200):
-        z = rng.standard_normal(100)
-        x = number(mean(z[:64] + .1 * rng.standard_normal(64)) - mean(z))
-        hit += x.lo <= 0 <= x.hi; widths.append(x.hi - x.lo)
-    assert .9 <= hit / 200 and np.median(widths) < .8 * 2 * 1.96 * (1 / 64 + 1 / 100)**.5
+def test_too_few_have_no_interval():
+    df = samples(n=7)
+    assert points(df).entropy.isna().all() and (points(df).scored == 0).all()
 
-def test_seeds_keep_their_place_in_cells_of_different_size(tmp_path):
-    r = read(
-        made_up(
-            tmp_path / 's',
-            dict(
-                GRID, seeds=[0, 1], entries=[dict(policy='prism', eta=0.08), dict(policy='navira-det', eta=0.08, n=12)]
-            ),
-        )
-    )
-    p, q = (
-        [(i, s) for i, s in zip(r.point(n, 128).rows['sample'], r.point(n, 128).rows['seed'])]
-        for n in ('PRISM', 'NAVIRA-det')
-    )
-    assert p[:24] == q and len(p) == 48
+def test_interval_of_groups():
+    out = interval(samples(), ['label', 'budget'], 'entropy')
+    assert (out.low < out.value).all() and (out.value < out.high).all() and out.index.names == ['label', 'budget']
 
-@pytest.mark.parametrize('lost, known', [(0, True), (40, True), (80, False)])
-def test_where_too_many_resamplings_do_not_have_it_there_is_no_interval(lost, known):
-    d = np.r_[1., np.random.default_rng(0).normal(1, .1, 2000)]; d[1:1 + lost] = np.nan
-    x = number(d)
-    assert x.known == known and (not known or x.lo <= number(d[[0, *range(1 + lost, 2001)]]).lo)
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(300):
+        _, low, high = ends(resampled(rng.exponential(size=50)))
+        held.append(low < 1 < high)
+    assert .88 < np.mean(held) < .98
 
-@given(st.floats(-1e6, 1e6), st.floats(0, 1e5))
-def test_a_number_prints_its_three_parts(v, w):
-    text = str(Number(v, v - w, v + w)).replace('−', '-')
-    got = [float(t) for t in text.replace('[', '').replace(']', '').replace(',', '').split()]
-    assert len(got) == 3 and got == sorted([got[1], got[0], got[2]])[1:2] + [got[1], got[2]] and '-0 ' not in text + ' '
-    np.testing.assert_allclose(got, [v, v - w, v + w], atol=max(.101 * w, .0051 * abs(v), 1e-9) * 1.01)
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e3))
+def test_a_number_shows_its_three_parts(v, w):
+    text = shown(v, v - w, v + w).replace('−', '-')
+    value, low, high = map(float, text.replace('[', '').replace(']', '').replace(',', '').split())
+    assert low <= value <= high and abs(value - v) <= max(w, abs(v) * .01) + 1e-9
 
-@pytest.mark.parametrize('text', HOSTILE, ids=ascii)
-def test_a_label_is_only_text(text):
-    t = Table('t', ('a', 'b'), [(text, Number(1, .9, 1.1))])
-    row = t.markdown().split('\n')[4]
-    assert row.count('|') - row.count(r'\|') == 3 and '<' not in row and '](' not in row and '\x1b' not in row
-    line = t.latex().split('\n')[6]
-    assert line.endswith(r'\\')
-    assert line.startswith('{}')
-    assert not any(line.replace('\\' + c, '').count(c) for c in '$%#_')
-    assert line.count('&') - line.count(r'\&') == 1 and r'\input' not in line
-    assert '<script' not in t._repr_html_()
-    console = Console(width=60, record=True, file=open('/dev/null', 'w'))
-    console.print(terminal(t))
-    assert ' '.join(text.replace('\x1b', '').split()) in ' '.join(console.export_text().split())
+def test_no_number_is_a_dash(): assert shown(math.nan, 1, 2) == shown(1.) == '–'
 
-def test_no_cell_without_an_interval(tmp_path):
-    "Three texts are too few for an interval: there is nothing to read"
-    with pytest.raises(Missing, match='at most 3 texts a point, and an interval needs 8'):
-        read(made_up(tmp_path / 's', dict(GRID, n=3, batch_size=3)))
+def test_an_end_is_not_rounded_to_the_bound(): assert shown(1.0365, 1.0002, 1.0732, bound=1.) == '1.0365 [1.0002, 1.0732]'
 
-def test_paper_is_as_printed():
-    for row in TABLE1.values(): assert set(row) <= {64, 128, 256, 512, 1024}
-    assert 64 not in TABLE1['PRISM'] and TABLE1['NAVIRA-det'][1024] == (1.94, 2.91)
-    for _, j, o in TABLE2.values(): assert j < o / (2 - o)      # what notebook 11 remarks on
+def test_curves_are_compared_where_both_reach():
+    p = points(samples())
+    a = curve(p, 'prism', 8)
+    assert list(a.policy) == ['backbone', 'prism', 'prism']
+    assert abs(at_equal(a, a)[0]) < 1e-12
+    lower = a.assign(log_perplexity=[v - .5 for v in a.log_perplexity])
+    np.testing.assert_allclose(at_equal(a, lower)[0], -.5, rtol=1e-9)
+    with pytest.raises(ValueError, match='do not overlap'): at_equal(a, a.assign(entropy=[v + 9 for v in a.entropy]))
+    with pytest.raises(ValueError, match='0 strengths'): curve(p, 'mdlm', 8)
 
-def test_report_on_the_toy(reported):
-    files, _ = reported
-    assert files[0].name == 'report.md' and all(f.exists() for f in files)
-    figures = [f for f in files if f.suffix == '.png']
-    assert len(figures) == 5 and all(map(is_png, figures))
-    assert all(f.read_text().rstrip().endswith('</svg>') for f in files if f.suffix == '.svg')
-    text = files[0].read_text()
-    assert all(f'({f.name})' in text for f in figures) and 'no device' in text and '24 texts' in text
-    lost = text.split('## Not in this store')[1]
-    assert all(f'- {part}: ' in lost for part in ('table-2', 'ablations', 'varied')) and '- plane' not in lost
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(-6, 6))
+def test_a_reading_lies_on_the_polygon(x, at):
+    x = np.array(x)[:, None]
+    y = reading(x, 3 * x + 1, at)
+    if x.min() <= at <= x.max(): np.testing.assert_allclose(y, 3 * at + 1, atol=1e-9)
+    else: assert np.isnan(y).all()
 
-def test_seeds_of_one_cell_are_one_point(tmp_path):
-    r = read(made_up(tmp_path / 's', dict(GRID, seeds=[0, 1], entries=[dict(policy='prism', eta=.08)])))
-    assert [(p.name, p.n) for p in r.points] == [('PRISM', 48)]
+@pytest.mark.parametrize('centre, said', [(-3., 'holds'), (3., 'does not hold'), (0., 'cannot tell')])
+def test_a_verdict_follows_from_the_interval(centre, said):
+    assert verdict(np.r_[centre, np.random.default_rng(0).normal(centre, 1, 2000)], -1) == said
+    assert verdict(None, -1) == 'not tested'
 
-def test_terminal_has_the_tables(reported):
-    assert 'The claims of the paper' in reported[1] and 'not in this store' in reported[1]
+def test_claims_say_how_they_are_measured():
+    assert len({c.text for c in CLAIMS}) == len(CLAIMS) == 29
+    assert all(c.how and c.where and c.side in (-1, 1) for c in CLAIMS)
+
+def test_a_policy_has_one_colour_and_the_name_one_types():
+    assert same_curve('prism:eta=.1') == 'prism' and same_curve('navira:tau=0.2+eta=.08') == 'navira:tau=.2'
+    assert {k: (v['color'], v['marker'], v['ls']) for k, v in looks(LOOKS).items()} == LOOKS
+    assert looks(['prism:eta=.1'])['prism:eta=.1']['color'] == LOOKS['prism'][0]
+
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=9, unique=True))
+def test_no_two_of_nine_look_alike(labels):
+    made = looks(labels)
+    assert len({(v['marker'], v['ls']) for v in made.values()}) == len(labels)
+
+@given(st.text(max_size=20))
+def test_a_table_prints_any_text(text):
+    t = Table(text, pd.DataFrame({'a': [text, None], 'b': [1., 2]}), text)
+    assert in_markdown('|') in Table('', pd.DataFrame({'|': ['|']})).markdown()
+    assert t.markdown() and t.latex() and t._repr_html_()
+
+def test_missing_is_no_crash():
+    assert issubclass(Missing, LookupError)

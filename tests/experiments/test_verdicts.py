@@ -1,0 +1,38 @@
+"The committed store, whose answers the book prints; a report of a small one."
+import numpy as np
+import pytest
+
+from navira.experiments.paper import overlaps, passes, table1, table2
+from navira.experiments.run import evaluate, run
+from navira.experiments.study import study
+from navira.experiments.verdicts import claims, findings, report
+from helpers.experiments import home, judge, one_thread_each  # noqa: F401
+from test_house import root
+
+@pytest.fixture(scope='module')
+def small(): return study(root/'results'/'small')
+
+def test_the_committed_store_gives_the_numbers_of_the_book(small):
+    by = {f.claim.text: f for f in findings(small).itertuples()}
+    at = by['NAVIRA-det achieves lower perplexity than PRISM.']
+    assert (at.number, at.verdict) == ('1.27 [1.20, 1.35]', 'does not hold')
+    assert by['Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.'].verdict == 'cannot tell'
+    assert by['A judge prefers NAVIRA with a schedule.'].verdict == 'not tested'
+
+def test_tables_hold_what_the_paper_printed(small):
+    rows = table1(small).rows.set_index(['passes', 'policy'])
+    assert rows.loc[(128, 'navira-det')].iloc[-2:].tolist() == ['1.94', '2.91']
+    assert rows.loc[(16, 'remdm')].steps == 16 and len(table2(small).rows) == 6
+    assert len(passes(small).rows) == 6 and len(claims(small).rows) == 29
+
+def test_overlap_is_of_equal_steps(small):
+    T, n, means = overlaps(small)
+    assert (T, n) == (128, 100) and 0 < means[('prism', 'navira-det'), 'both']['jaccard'][0] < 1
+
+def test_a_report_says_what_the_store_lacks(home, judge, tmp_path):
+    st = evaluate(run(home.sweep, tmp_path/'store', home.model), ['entropy', 'perplexity'], judge)
+    files = report(study(st), tmp_path/'report')
+    text = files[0].read_text()
+    assert files[0].name == 'report.md' and '**Every point**' in text and 'plane.png' in text
+    assert all(f.stat().st_size > 100 for f in files)
+    assert np.isfinite([p.log_perplexity[0] for _, p in study(st).points.iterrows()]).all()
