@@ -60,14 +60,10 @@ def test_a_name_is_defined_once_and_no_development_tool_is_needed(name):
     tools = {Requirement(r).name for r in cfg['dev_requirements'].split()} - {'setuptools'}
     assert not {n.split('.')[0] for n in imports(modules[name])} & tools
 
-# Imports inside functions, or for type checkers alone, that close a circle; none may come to them.
-DEFERRED = {'experiments.old_store': {'experiments.old_run'},
-            'experiments.old_results': {'experiments.readings'}}
-
 @pytest.mark.parametrize('name', above)
 def test_imports_point_only_to_rooms_above(name):
     "The order is the list in tools/order.py"
-    assert not rooms_in(modules[name]) - set(above[:above.index(name)]) - DEFERRED.get(name, set())
+    assert not rooms_in(modules[name]) - set(above[:above.index(name)])
 
 def test_every_module_has_a_notebook_and_every_notebook_its_place():
     "`make sync` writes the sidebar from the list in tools/order.py"

@@ -18,7 +18,6 @@ SIDEBAR = ['The paper', 'Beyond the paper', 'In practice', 'Published policies',
 
 ORDER = """
 Library: base/checks base/parallel base/noise base/files base/progress base/runs base/stats
-    base/tables
 The paper: 01_masked_diffusion joint 02_policies 03_prism 04_decoupling 05_stochastic_remasking
     06_schedules
 Models: models/layers models/dit models/checkpoints models/sources models/transformers
@@ -38,11 +37,9 @@ Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluat
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/results
     experiments/plots experiments/study experiments/paper experiments/verdicts experiments/equal
-    experiments/cells experiments/old_sweep experiments/old_store experiments/old_run
-    experiments/samples experiments/measure experiments/costs experiments/made_up experiments/frames
-    experiments/old_results experiments/style experiments/figures experiments/readings
-    experiments/claims experiments/axes experiments/success experiments/worth experiments/infilling
-    experiments/report experiments/old_judged experiments/judged experiments/speed
+    experiments/axes experiments/success experiments/worth experiments/infilling
+    experiments/judged experiments/speed
+The paper: 08_experiments
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare cli/experiments
     cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
