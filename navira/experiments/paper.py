@@ -55,7 +55,8 @@ def over_budgets(
     title: str,
     note: str = '', # what else a reader should know
 ) -> Figure:
-    "Perplexity and entropy against passes. What the store lacks is named below; `Missing` if it has none."
+    """Perplexity and entropy against passes. What the store lacks is named below; `Missing` if
+    it has none."""
     curves = {k: [s.usual[k, F] for F in s.budgets(k)] for k in labels}
     drawn = [p for c in curves.values() for p in c]
     if not drawn: raise Missing(' and '.join(labels))
@@ -71,21 +72,25 @@ def over_budgets(
         for ax in (left, right): budgets_axis(ax, [p.budget for p in drawn])
         perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        return finished(fig, title, s.note(drawn) + note + lacking([k for k, c in curves.items() if not c]))
+        return finished(fig, title, s.note(drawn) + note
+                        + lacking([k for k, c in curves.items() if not c]))
 
-def lacking(names: list[str]) -> str: return '. Not in this store: ' + ', '.join(names) if names else ''
+def lacking(names: list[str]) -> str:
+    return '. Not in this store: ' + ', '.join(names) if names else ''
 
 def figure2(s: Study) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
     fixed = [k for k in LOOKS if k.startswith('navira:tau')]
     schedules = ['navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
-    return over_budgets(s, ['navira-det', *fixed, *schedules], 'Figure 2: temperature and schedules')
+    return over_budgets(s, ['navira-det', *fixed, *schedules],
+                        'Figure 2: temperature and schedules')
 
 def figure3(s: Study) -> Figure:
     "Section 5.1: PRISM and NAVIRA-det against entropy and margin remasking."
     heuristics = ['entropy-remask', 'margin-remask']
     coupled = [f'{k}:decoupled=False' for k in heuristics]
-    note = ('. decoupled=False: one pass a step, as PRISM; entropy and margin without it: two, as NAVIRA-det')
+    note = ('. decoupled=False: one pass a step, as PRISM; entropy and margin without it: two, as '
+            'NAVIRA-det')
     return over_budgets(s, ['backbone', *heuristics, *coupled, 'prism', 'navira-det'],
                         'Figure 3: learned scores against heuristics', note)
 
@@ -96,7 +101,8 @@ def figure4(s: Study) -> Figure:
 
 # %% ../../nbs/experiments/paper.ipynb #83d5de21
 def of_table1(s: Study, label: str, budget: int) -> pd.Series:
-    "A cell of Table 1: ReMDM is the cap where there are fewer steps than tokens, the loop where there are not."
+    """A cell of Table 1: ReMDM is the cap where there are fewer steps than tokens, the loop
+    where there are not."""
     if label == 'remdm': label = 'remdm-cap' if budget < s.length else 'remdm-loop'
     return s.at(label, budget)
 
@@ -110,20 +116,26 @@ def table1(s: Study) -> Table:
     for (F, k), p in have.items():
         there = F * PAPER_LENGTH / s.length
         theirs = [f'{v:.2f}' for v in TABLE1[k].get(there, ())] or [None, None]
-        rows.append([F, k, p.steps, interval_of(p.log_perplexity, np.exp), interval_of(p.entropy), int(there), *theirs])
-    head = ['passes', 'policy', 'steps', 'perplexity', 'entropy', "paper's passes", 'its perplexity', 'its entropy']
-    note = (f'{s.note(list(have.values()))}; {s.strength}. The paper: 170 M parameters, L = {PAPER_LENGTH}, '
+        rows.append([F, k, p.steps, interval_of(p.log_perplexity, np.exp), interval_of(p.entropy),
+                     int(there), *theirs])
+    head = ['passes', 'policy', 'steps', 'perplexity', 'entropy', "paper's passes",
+            'its perplexity', 'its entropy']
+    note = (f'{s.note(list(have.values()))}; {s.strength}. The paper: 170 M parameters, L = '
+            f'{PAPER_LENGTH}, '
             'Qwen2.5-72B, 1000 samples; its columns stand where a pass writes as many tokens'
             + _remdm_note(s, [p for (_, k), p in have.items() if k == 'remdm']))
-    return Table('Table 1: perplexity and entropy by passes', pd.DataFrame(rows, columns=head), note)
+    return Table('Table 1: perplexity and entropy by passes', pd.DataFrame(rows, columns=head),
+                 note)
 
 def _remdm_note(s: Study, p: list[pd.Series]) -> str:
     "With which settings ReMDM was run."
     if not p: return ''
     which = ', '.join(dict.fromkeys(f'{q.label} with eta = {q.strength:g}' for q in p))
-    if any(q.strength != usual_strength(q.policy) for q in p): return f". {which} (not its authors' settings)"
+    if any(q.strength != usual_strength(q.policy)
+           for q in p): return f". {which} (not its authors' settings)"
     less = PAPER_LENGTH / s.length
-    scale = (f', not scaled with L: a token is corrected {less:g} times less often than with the same numbers at '
+    scale = (f', not scaled with L: a token is corrected {less:g} times less often than with the '
+             f'same numbers at '
              f'L = {PAPER_LENGTH}') if less > 1 else ''
     return f". {which} (its authors' settings{scale}); the paper's row has entropies far below theirs"
 
@@ -135,13 +147,16 @@ def traced(
     s: Study,
     *labels: str,
 ) -> tuple[int, list[tuple]]: # steps, and what each remasked and wrote, [T, n, L] bool both
-    "Traces of equal steps, seed and number of samples, with the most steps there are. `Missing` where there are none."
+    """Traces of equal steps, seed and number of samples, with the most steps there are.
+    `Missing` where there are none."""
     usual = pd.DataFrame([p for (label, _), p in s.usual.items() if label in labels and p.trace])
-    if not len(usual): raise Missing(f'traces of {" and ".join(labels)}: set trace = true in their entries')
+    if not len(usual): raise Missing(f'traces of {" and ".join(labels)}: set trace = true in '
+                                     f'their entries')
     have = usual.groupby(['steps', 'seed']).label.nunique()
     common = [at for at, n in have.items() if n == len(labels)]
     if not common:
-        raise Missing(f'traces of {" and ".join(labels)} with equal numbers of steps: set trace = true in their entries '
+        raise Missing(f'traces of {" and ".join(labels)} with equal numbers of steps: set trace = '
+                      f'true in their entries '
                       '(a two-pass policy needs twice the passes)')
     T, seed = max(common, key=lambda at: (at[0], -at[1]))
     keys = usual[(usual.steps == T) & (usual.seed == seed)].set_index('label').cell
@@ -150,7 +165,8 @@ def traced(
     return T, [(remasked[:, :n], written[:, :n]) for remasked, written in did]
 
 @lru_cache(maxsize=4)
-def overlaps(s: Study) -> tuple[int, int, dict]: # steps, samples, (pair, reading) -> metric -> draws
+# steps, samples, (pair, reading) -> metric -> draws
+def overlaps(s: Study) -> tuple[int, int, dict]:
     "Section 5.4: what the runs of Table 2 have in common, under both readings."
     T, did = traced(s, *_TRACED)
     remasked = dict(zip(_TRACED, (gone for gone, _ in did), strict=True))
@@ -169,17 +185,21 @@ def table2(s: Study) -> Table:
     for (pair, how), draws in means.items():
         where = dict(both='both remask', either='either does')[how]
         rows.append([*pair, where, *(interval_of(draws[m]) for m in metrics), *TABLE2[pair]])
-    head = ['policy A', 'policy B', 'steps where', 'intersection', 'Jaccard', 'overlap', "paper's intersection",
+    head = ['policy A', 'policy B', 'steps where', 'intersection', 'Jaccard', 'overlap',
+            "paper's intersection",
             'its Jaccard', 'its overlap']
-    note = (f'{s.note()}; {n} samples, T = {T} steps, {s.strength}, same seeds. Means are over pairs of step and '
+    note = (f'{s.note()}; {n} samples, T = {T} steps, {s.strength}, same seeds. Means are over '
+            f'pairs of step and '
             'sample; the paper does not say over which.')
     return Table('Table 2: overlap of trajectories', pd.DataFrame(rows, columns=head), note)
 
 def trajectories(s: Study) -> Table:
-    "Section 5.4: how much each traced policy remasks, how often again at a position, how long tokens stand."
+    """Section 5.4: how much each traced policy remasks, how often again at a position, how long
+    tokens stand."""
     T, _ = traced(s, *_TRACED)
     cells = s.store.cells.values()
-    labels = [k for k in s.methods if any(c['label'] == k and c['trace'] and c['steps'] == T for c in cells)]
+    labels = [k for k in s.methods
+              if any(c['label'] == k and c['trace'] and c['steps'] == T for c in cells)]
     _, did = traced(s, *labels)
     rows = []
     for label, (remasked, written) in zip(labels, did, strict=True):
@@ -187,27 +207,34 @@ def trajectories(s: Study) -> Table:
         shares = [reselected(remasked), reselected(remasked, 2), life.mean_ended, life.censored]
         numbers = [resampled(remasked.sum((0, 2)).numpy()), *map(ratio_draws, shares)]
         rows.append([label, *map(interval_of, numbers)])
-    head = ['policy', 'remasked in a sample', 'where it was before', 'within 2 steps', 'steps it stood',
+    head = ['policy', 'remasked in a sample', 'where it was before', 'within 2 steps',
+            'steps it stood',
             'never remasked']
-    note = (f'{s.note()}; {did[0][0].shape[1]} samples, T = {T} steps, {s.strength}, same seeds. Shares are of what is '
+    note = (f'{s.note()}; {did[0][0].shape[1]} samples, T = {T} steps, {s.strength}, same seeds. '
+            f'Shares are of what is '
             'remasked; the last, of all tokens that were written')
     return Table('What is remasked, and how long it stood', pd.DataFrame(rows, columns=head), note)
 
 # %% ../../nbs/experiments/paper.ipynb #4f2f2494
 def mark_landmarks(ax: Any, s: Study, names: tuple[str, ...] | None = None) -> None:
-    "Real text, shuffled words, unigrams and a loop, where they are known for this model and reference."
+    """Real text, shuffled words, unigrams and a loop, where they are known for this model and
+    reference."""
     marks = {'real text': '*', 'shuffled words': 's', 'unigram': 'D', 'loop': 'o'}
     for name, m in (landmarks() if ships(s.store, s.reference) else {}).items():
         if names and name not in names: continue
         entropy, nll, real = resampled(m.entropy), m.perplexity[s.eos], name == 'real text'
         log_perplexity = resampled(nll.nll.numpy(), nll.weight.numpy())
-        ax.errorbar(**bars([entropy], [log_perplexity], np.exp), color='k', marker=marks.get(name, '*'),
-                    ms=9 if real else 6, ls='', zorder=1.8, mfc='k' if real else 'w', elinewidth=.7, capsize=1.2)
+        ax.errorbar(**bars([entropy], [log_perplexity], np.exp), color='k',
+                    marker=marks.get(name, '*'),
+                    ms=9 if real else 6, ls='', zorder=1.8, mfc='k' if real else 'w',
+                    elinewidth=.7, capsize=1.2)
         x, y = entropy[0], np.exp(log_perplexity[0])
-        ax.annotate(in_legend(name), (x, y), (-7, 0) if x > 4 else (7, 0), textcoords='offset points', va='center',
+        ax.annotate(in_legend(name), (x, y), (-7, 0) if x > 4 else (7, 0),
+                    textcoords='offset points', va='center',
                     ha='right' if x > 4 else 'left', fontsize=7, annotation_clip=True)
 
-_FIRST = ('prism', 'navira-det', 'navira-piecewise', 'navira:tau=.2', 'navira-onepass', 'navira-onepass:score=both',
+_FIRST = ('prism', 'navira-det', 'navira-piecewise', 'navira:tau=.2', 'navira-onepass',
+          'navira-onepass:score=both',
           'prism:top_p=.7', 'entropy-remask', 'remdm-cap', 'backbone')
 
 def plane(
@@ -230,7 +257,8 @@ def plane(
         left, right = fig.subplots(1, 2)
         for ax in (right, left):
             for _, p in drawn.iterrows():
-                look = styles.get(p.label) or dict(color='0.72', marker='.', ms=5, mew=0, zorder=1.5)
+                look = styles.get(p.label) or dict(color='0.72', marker='.', ms=5, mew=0,
+                                                   zorder=1.5)
                 at = bars([p.entropy], [p.log_perplexity], np.exp)
                 ax.errorbar(**at, **look | dict(ls=''), elinewidth=.7, capsize=1.2)
             perplexity_axis(ax)
@@ -255,12 +283,15 @@ def _around(draws: pd.Series, f: Callable = lambda v: v) -> tuple[float, float]:
 # %% ../../nbs/experiments/paper.ipynb #998807e9
 def curves(
     s: Study,
-    labels: list[str] | None = None, # the first nine are named; None: all but the variants of one pass
+    # the first nine are named; None: all but the variants of one pass
+    labels: list[str] | None = None,
     budget: int | None = None, # passes; None: where most policies are curves
 ) -> Figure:
-    "Every policy as a curve along its strength: perplexity against entropy, and against the tokens remasked."
+    """Every policy as a curve along its strength: perplexity against entropy, and against the
+    tokens remasked."""
     F = s.focus if budget is None else budget
-    every = [k for k in dict.fromkeys([*s.methods, *s.labels]) if labels is not None or not k.startswith('navira-onepass:')]
+    every = [k for k in dict.fromkeys([*s.methods, *s.labels]) if labels is not None
+             or not k.startswith('navira-onepass:')]
     drawn = {k: c for k in labels or every if (c := or_none(s.curve, k, F)) is not None}
     if not drawn: raise Missing(f'curves at {F} passes (`navira sweep curves`)')
     first = [k for k in (*(k for k in drawn if k not in LOOKS), *_FIRST, *drawn) if k in drawn]
@@ -269,9 +300,11 @@ def curves(
         fig = Figure(figsize=(6.3, 4.0), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True)
         for k, c in sorted(drawn.items(), key=lambda kc: kc[0] not in styles):
-            look = styles.get(k) or dict(color='0.72', marker='.', ms=5, mew=0, ls='-', lw=.8, zorder=1.5)
+            look = styles.get(k) or dict(color='0.72', marker='.', ms=5, mew=0, ls='-', lw=.8,
+                                         zorder=1.5)
             for ax, x in ((left, 'entropy'), (right, 'remasked')):
-                ax.errorbar(**bars(c[x], c.log_perplexity, np.exp), **look, elinewidth=.6, capsize=1)
+                ax.errorbar(**bars(c[x], c.log_perplexity, np.exp), **look, elinewidth=.6,
+                            capsize=1)
         mark_landmarks(left, s, ('real text',))
         perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)')

@@ -100,7 +100,8 @@ def _number(v: str) -> Any:
     except ValueError: return v
 
 _LINES = ('-', '--', '-.', ':', (0, (6, 2, 1, 2)))
-_MUTED = ('#117733', '#882255', '#999933', '#44aa99', '#aa4499', '#6699cc', '#661100')     # Paul Tol's
+# Paul Tol's
+_MUTED = ('#117733', '#882255', '#999933', '#44aa99', '#aa4499', '#6699cc', '#661100')
 _SPARE = [(colour, marker, _LINES[(i + j) % len(_LINES)])
           for j, marker in enumerate('^vPX8phd<>D') for i, colour in enumerate(_MUTED)]
 
@@ -193,11 +194,13 @@ class Table:
         return f'<p><b>{html.escape(self.title)}</b></p>{body}<p><small>{html.escape(self.note)}</small></p>'
 
     def markdown(self) -> str:
-        def line(cells: Iterable[str]) -> str: return '| ' + ' | '.join(map(in_markdown, cells)) + ' |'
+        def line(cells: Iterable[str]) -> str: return '| ' + ' | '.join(map(in_markdown,
+                                                                            cells)) + ' |'
         texts = self._texts()
         rule = '|' + ' --- |' * len(texts.columns)
         lines = [line(texts.columns), rule, *(line(row) for row in texts.itertuples(index=False))]
-        return '\n'.join([f'**{in_markdown(self.title)}**', '', *lines, '', in_markdown(self.note), ''])
+        return '\n'.join([f'**{in_markdown(self.title)}**', '', *lines, '', in_markdown(self.note),
+                          ''])
 
     def latex(self) -> str:
         rows = self._texts().style.hide().format(escape='latex')

@@ -30,7 +30,8 @@ def judges(st: Store) -> list[str]:
     "The reference models that have judged samples of a store, the sweep's own first."
     table = st.read('metrics', columns=['reference'])
     every = sorted({*table['reference'].to_pylist()} - {None}) if table else []
-    own = [r for r in (st.record['reference'], reference_name(st.record['reference'])) if r in every]
+    own = [r for r in (st.record['reference'], reference_name(st.record['reference']))
+           if r in every]
     return list(dict.fromkeys(own + every))
 
 def frame(
@@ -39,14 +40,16 @@ def frame(
     eos: str | None = None, # rule for text separators, 'once' or 'stop'; None: the sweep's
     keys: Iterable[str] | None = None, # of cells; None: all that are finished
 ) -> pd.DataFrame:
-    """One row a sample: `cell`, `point` (the cell, seeds aside), `label`, `policy`, `change`, `budget`, `steps`,
-    `charged` and `seed`, all hyper-parameters, `strength` (`eta` or `rate`), and what was measured: `n_forward`,
-    `n_remasked`, `entropy`, `repetition`, `nll` and `weight` (nats and tokens), `solved` ... NaN where it was not.
-    KeyError for a reference that has judged nothing."""
+    """One row a sample: `cell`, `point` (the cell, seeds aside), `label`, `policy`, `change`,
+    `budget`, `steps`, `charged` and `seed`, all hyper-parameters, `strength` (`eta` or
+    `rate`), and what was measured: `n_forward`, `n_remasked`, `entropy`, `repetition`, `nll`
+    and `weight` (nats and tokens), `solved` ... NaN where it was not. KeyError for a
+    reference that has judged nothing."""
     st = store if isinstance(store, Store) else open_store(store)
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
     samples = st.read('samples', keys)
-    if samples is None or not len(samples): raise ValueError(f'{st.folder}: no finished cell in it yet')
+    if samples is None or not len(samples): raise ValueError(f'{st.folder}: no finished cell in '
+                                                             f'it yet')
     df = samples.drop_columns([c for c in TRACES if c in samples.column_names]).to_pandas()
     df = df[df.groupby('cell')['sample'].transform('size') >= df.cell.map(lambda k: st.cells[k]['n'])]
     about = pd.DataFrame([_about(k, st.cells[k]) for k in st.cells])
@@ -56,10 +59,13 @@ def frame(
     own = metrics[metrics.reference.isna()].groupby(['cell', 'sample']).first()
     df = df.join(own[[c for c in ('entropy', 'repetition') if c in own]], on=['cell', 'sample'])
     names = judges(st)
-    if reference is not None and reference_name(reference) in names: reference = reference_name(reference)
-    judge = next(iter(names), None) if reference is None else check_choice('reference', reference, names)
+    if reference is not None and reference_name(reference) in names:
+        reference = reference_name(reference)
+    judge = next(iter(names), None) if reference is None else check_choice('reference', reference,
+                                                                           names)
     judged = metrics[metrics.reference == judge].groupby(['cell', 'sample']).first()
-    return df.join(judged.rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})[['nll', 'weight']],
+    return df.join(judged.rename(columns={f'nll_{rule}': 'nll',
+                                          f'weight_{rule}': 'weight'})[['nll', 'weight']],
                    on=['cell', 'sample']) if len(judged) else df
 
 # %% ../../nbs/experiments/results.ipynb #7ac51fe8
@@ -74,15 +80,17 @@ def _about(key: str, c: dict) -> dict:
 
 # %% ../../nbs/experiments/results.ipynb #86ad68e2
 STATISTICS = dict( # name -> a column, or two whose sums are divided
-    log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',), remasked=('n_remasked',),
+    log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',),
+    remasked=('n_remasked',),
     run=('n_forward',), solved=('solved',), recovered=('recovered',))
 
 def points(
     df: pd.DataFrame, # from `frame`
     statistics: dict[str, tuple[str, ...]] = STATISTICS, # name -> columns
 ) -> pd.DataFrame:
-    """One row a policy, hyper-parameters and budget: seeds are more samples. `n` samples, and each statistic as an
-    array [1 + resamplings], the value first; None where fewer than 8 samples have it."""
+    """One row a policy, hyper-parameters and budget: seeds are more samples. `n` samples, and
+    each statistic as an array [1 + resamplings], the value first; None where fewer than 8
+    samples have it."""
     df = df.sort_values(['sample', 'seed'], kind='stable')
     out = df.groupby('point', sort=False).first().drop(columns='sample')
     groups = df.groupby('point', sort=False)
@@ -93,12 +101,14 @@ def points(
     out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
 
-def _scored(groups: Any) -> pd.Series: # samples that were judged; 0 where they are too few for an interval
+# samples that were judged; 0 where they are too few for an interval
+def _scored(groups: Any) -> pd.Series:
     columns = [k for k in ('nll', 'solved') if k in groups.obj]
     counts = groups[columns[0]].count() if columns else groups.size() * 0
     return counts.where(counts >= FEW, 0)
 
-def _resampled(df: pd.DataFrame, columns: tuple[str, ...]) -> Iterable[tuple[str, np.ndarray | None]]:
+def _resampled(df: pd.DataFrame,
+               columns: tuple[str, ...]) -> Iterable[tuple[str, np.ndarray | None]]:
     "Means, or ratios of sums, of all points of one size at a time."
     groups = {k: g[list(columns)].to_numpy(float) for k, g in df.groupby('point', sort=False)}
     for n in sorted({len(v) for v in groups.values()}):
@@ -108,8 +118,10 @@ def _resampled(df: pd.DataFrame, columns: tuple[str, ...]) -> Iterable[tuple[str
         sums = [np.where(known, values[..., j], 0.) for j in range(values.shape[2])]
         over = sums[1] if len(sums) > 1 else known.astype(float)
         counts = resamplings(n, paired=True).T
-        with np.errstate(invalid='ignore', divide='ignore'): draws = (sums[0] @ counts) / (over @ counts)
-        for k, row, m in zip(of_size, draws, known.sum(1), strict=True): yield k, row if m >= FEW else None
+        with np.errstate(invalid='ignore',
+                         divide='ignore'): draws = (sums[0] @ counts) / (over @ counts)
+        for k, row, m in zip(of_size, draws, known.sum(1),
+                             strict=True): yield k, row if m >= FEW else None
 
 # %% ../../nbs/experiments/results.ipynb #ea08c5f6
 def ends(
@@ -128,7 +140,8 @@ def interval(
 ) -> pd.DataFrame: # value, low, high
     "A statistic of groups of samples, with its paired bootstrap interval."
     keys = df.groupby(by, dropna=False, sort=False).ngroup()
-    made = points(df.assign(point=keys), {statistic: STATISTICS[statistic]}).set_index('point').sort_index()
+    made = points(df.assign(point=keys),
+                  {statistic: STATISTICS[statistic]}).set_index('point').sort_index()
     made = made[made[statistic].notna()]
     values = [ends(v, f) for v in made[statistic]]
     names = pd.DataFrame(values, columns=['value', 'low', 'high'], index=made.index)
@@ -142,13 +155,15 @@ def shown(
     bound: float = math.nan, # an end is not rounded to it
     figures: int = 3, # significant
 ) -> str: # '1.27 [1.20, 1.34]'
-    "A number with its interval: as many decimals as it needs, at most two figures of the interval's width."
+    """A number with its interval: as many decimals as it needs, at most two figures of the
+    interval's width."""
     if not all(map(math.isfinite, (value, low, high))): return '–'
     largest = max(map(abs, (value, low, high)))
     decimals = min(_decimals(largest, figures), _decimals(high - low, 2) if high > low else 99)
     decimals = max(0, decimals)
     while decimals < 6 and any(round(x, decimals) == bound != x for x in (low, high)): decimals += 1
-    texts = [f'{round(x, decimals) + 0.:.{decimals}f}' for x in (value, low, high)]     # + 0.: no minus before zero
+    # + 0.: no minus before zero
+    texts = [f'{round(x, decimals) + 0.:.{decimals}f}' for x in (value, low, high)]
     return '{} [{}, {}]'.format(*texts).replace('-', '−')
 
 def _decimals(v: float, figures: int) -> int:
@@ -160,14 +175,17 @@ def curve(
     label: str,
     budget: int,
 ) -> pd.DataFrame: # by strength
-    "The points of a policy at one budget. ValueError with fewer than two strengths: a straight line is no curve."
+    """The points of a policy at one budget. ValueError with fewer than two strengths: a straight
+    line is no curve."""
     own = p[(p.label == label) & (p.budget == budget)].sort_values('strength', kind='stable')
     if len(own) < 2:
         raise ValueError(f'a curve of {label} at {budget} passes: {len(own)} strength{"s" * (len(own) != 1)} '
                          '(`navira sweep curves` makes more)')
     first = own.iloc[0]
-    if first.policy.startswith('remdm'): return own     # its eta has a scale of its own, and no backbone at 0
-    start = p[(p.policy == 'backbone') & (p.steps == first.steps) & (p.top_p == first.top_p) & p.change.isna()]
+    # its eta has a scale of its own, and no backbone at 0
+    if first.policy.startswith('remdm'): return own
+    start = p[(p.policy == 'backbone') & (p.steps == first.steps) & (p.top_p == first.top_p)
+              & p.change.isna()]
     return pd.concat([start, own])
 
 def reading(
@@ -200,7 +218,8 @@ def at_equal(
     along: str = 'entropy', # a statistic that is to be equal, or 'remasked'
     y: str = 'log_perplexity', # what is compared
 ) -> np.ndarray: # [1 + resamplings]
-    "b less a in `y` where `along` is equal. The exponential of a difference of log-perplexities is their ratio."
+    """b less a in `y` where `along` is equal. The exponential of a difference of log-
+    perplexities is their ratio."""
     low, high = common_range([a, b], along)
     where = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 9)
     (xa, ya), (xb, yb) = ((np.stack(list(c[along])), np.stack(list(c[y]))) for c in (a, b))
@@ -220,7 +239,8 @@ def texts(
     key: str, # of a cell
 ) -> list[str]:
     "The texts of a cell. ValueError where the model had no tokenizer."
-    if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json in it: read `tokens`')
+    if st.tokenizer is None:
+        raise ValueError(f'{st.folder}: no tokenizer.json in it: read `tokens`')
     return [st.tokenizer.decode(r, skip_special_tokens=False) for r in tokens(st, key).tolist()]
 
 def trajectory(
@@ -230,7 +250,8 @@ def trajectory(
     "What a cell remasked and wrote at each step. ValueError where it was sampled without `trace`."
     c, table = st.cells[key], st.read('samples', [key])
     if not c['trace']:
-        raise ValueError(f'{c["label"]} at budget {c["budget"]} was sampled without a trace; set trace = true in its '
+        raise ValueError(f'{c["label"]} at budget {c["budget"]} was sampled without a trace; set '
+                         f'trace = true in its '
                          'entry and sweep again')
     def at_steps(name: str) -> Tensor:
         out = torch.zeros(len(table), c['steps'], st.record['length'], dtype=torch.bool)

@@ -44,7 +44,8 @@ def work(
     pieces: dict[Path, Callable[[], pa.Table]], # file -> what makes its table
     done: Callable[[int], None] = lambda i: None, # called with the number of finished pieces
 ) -> None:
-    "Make every table that is not there yet. `Interrupted` after Ctrl-C, when the piece at hand is finished."
+    """Make every table that is not there yet. `Interrupted` after Ctrl-C, when the piece at hand
+    is finished."""
     stopping = '\nnavira: finishing the piece at hand, then stopping; once more stops at once, without it\n'
     with graceful_interrupt(message=stopping) as asked:
         for i, (path, make) in enumerate(pieces.items()):
@@ -88,13 +89,16 @@ def resample(
         try:
             numbers = range(first, first + n)
             # the ends are kept: texts of one length compare
-            return sample(model, cell.rule, cell.budget, numbers, cell.seed, record['length'], prompt, batch_size=n,
+            return sample(model, cell.rule, cell.budget, numbers, cell.seed, record['length'],
+                          prompt, batch_size=n,
                           trace=True, eos='keep', progress=False)
         except torch.OutOfMemoryError as e:
-            raise ValueError(f'batch_size={n}: so many texts at a time do not fit the memory of {model.device}; give '
+            raise ValueError(f'batch_size={n}: so many texts at a time do not fit the memory of '
+                             f'{model.device}; give '
                              'fewer, and another store: its batches are all of one size') from e
         except (ValueError, FloatingPointError) as e:
-            raise type(e)(f'{cell.label} at budget {cell.budget}, seed {cell.seed}: {e}. What was finished before is '
+            raise type(e)(f'{cell.label} at budget {cell.budget}, seed {cell.seed}: {e}. What was '
+                          f'finished before is '
                           'kept') from e
 
 # %% ../../nbs/experiments/run.ipynb #4044c429
@@ -116,7 +120,8 @@ def tabled(
         n_remasked=_int32(res.trace.remasked.sum((0, 2))),
         seconds=pa.array(np.full(n, res.seconds / n)))
     if task is not None: columns |= _judged(task, res, first)
-    if trace: columns |= dict(remasked=by_step(res.trace.remasked), written=by_step(res.trace.unmasked))
+    if trace: columns |= dict(remasked=by_step(res.trace.remasked),
+                              written=by_step(res.trace.unmasked))
     return pa.table(columns)
 
 def by_step(
@@ -148,11 +153,14 @@ def processes(
     "Accelerate's view of the processes there are: one, if nobody launched more."
     from accelerate import PartialState
     gpu, launched = torch.cuda.is_available(), int(os.environ.get('WORLD_SIZE', 1)) > 1
-    if device == 'cuda' and not gpu: raise ValueError("device='cuda': no CUDA device here; expected 'cpu' or 'auto'")
-    cpu = device == 'cpu' or launched and not gpu     # else Accelerate overlooks the other processes
+    if device == 'cuda' and not gpu: raise ValueError("device='cuda': no CUDA device here; "
+                                                      "expected 'cpu' or 'auto'")
+    # else Accelerate overlooks the other processes
+    cpu = device == 'cpu' or launched and not gpu
     state = PartialState(cpu=cpu, timeout=timedelta(days=1))     # they wait as long as it takes
     if device in ('auto', state.device.type): return state
-    raise ValueError(f'device={device!r}: this process has begun on {state.device.type!r} and stays there; start a '
+    raise ValueError(f'device={device!r}: this process has begun on {state.device.type!r} and '
+                     f'stays there; start a '
                      'new one')
 
 def prepared(
@@ -175,10 +183,12 @@ def run(
     s: Sweep, # from `read_sweep`
     folder: str | Path, # the store, made if need be
     model: MaskedLM | None = None, # None: load the sweep's
-    progress: Callable | None = None, # called with (what, passes done, passes in all), of this process
+    # called with (what, passes done, passes in all), of this process
+    progress: Callable | None = None,
 ) -> Store:
-    """Sample every cell of a sweep that is not in the store yet; give the same call again to go on.
-    `Interrupted` after Ctrl-C, OSError where the disk is full, ValueError for a store of another kind of sweep."""
+    """Sample every cell of a sweep that is not in the store yet; give the same call again to go
+    on. `Interrupted` after Ctrl-C, OSError where the disk is full, ValueError for a store of
+    another kind of sweep."""
     procs = processes(s.device)
     net, plan, identity, free = prepared(s, model, procs.device)
     main = procs.is_main_process
@@ -190,8 +200,10 @@ def run(
         passes = np.cumsum([st.cells[key]['charged'] * n for key, _, n in todo])
         def done(i: int) -> None:
             about = st.cells[todo[i - 1][0]]
-            if progress: progress(f'{about["label"]}, budget {about["budget"]}', passes[i - 1], passes[-1])
-        work({st.part('samples', key, first): partial(_batch, st, net, key, first, n) for key, first, n in todo}, done)
+            if progress: progress(f'{about["label"]}, budget {about["budget"]}', passes[i - 1],
+                                  passes[-1])
+        work({st.part('samples', key, first): partial(_batch, st, net, key, first, n) for key,
+              first, n in todo}, done)
         procs.wait_for_everyone()
         if main: st.join()
         procs.wait_for_everyone()
@@ -203,9 +215,10 @@ def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
     if st.task: task = task_of(st.task, net, st.record['real'])
     return tabled(resample(about, st.record, net, first, n), key, first, about['trace'], task)
 
-def _batches(st: Store, keys: list[str]) -> Iterator[tuple[str, int, int]]: # cell, first sample, samples
-    """What is missing. A batch of which a sample is missing is sampled whole: on a CPU the shape of a batch decides the
-    last bit of a sum."""
+# cell, first sample, samples
+def _batches(st: Store, keys: list[str]) -> Iterator[tuple[str, int, int]]:
+    """What is missing. A batch of which a sample is missing is sampled whole: on a CPU the shape
+    of a batch decides the last bit of a sum."""
     size, there = st.record['batch_size'], _present(st)
     for key in keys:
         about = st.cells[key]
@@ -219,7 +232,8 @@ def _present(st: Store) -> dict[tuple[str, bool], set[int]]: # (cell, only with 
     if table is None: return {}
     traced = table['remasked'].is_valid() if 'remasked' in table.column_names else [False] * len(table)
     out: dict[tuple[str, bool], set[int]] = {}
-    for key, i, t in zip(table['cell'].to_pylist(), table['sample'].to_pylist(), map(bool, traced), strict=True):
+    for key, i, t in zip(table['cell'].to_pylist(), table['sample'].to_pylist(), map(bool, traced),
+                         strict=True):
         out.setdefault((key, False), set()).add(i)
         if t: out.setdefault((key, True), set()).add(i)
     return out
@@ -239,19 +253,23 @@ class Judge:
     @cached_property
     def model(self) -> Any:
         if not isinstance(self.given, str): return self.given
-        device = 'auto' if torch.cuda.is_available() else None     # all GPUs, and main memory if need be
+        # all GPUs, and main memory if need be
+        device = 'auto' if torch.cuda.is_available() else None
         return load_reference(self.given, device=device)
 
 def likelihoods(texts: list[str], judge: Judge) -> dict[str, Tensor]:
-    "Nats and tokens of each text, under both rules for separators: nll_once, weight_once, nll_stop, weight_stop."
+    """Nats and tokens of each text, under both rules for separators: nll_once, weight_once,
+    nll_stop, weight_stop."""
     both = perplexities(texts, judge.model)
     return {f'{k}_{rule}': getattr(p, k) for rule, p in both.items() for k in ('nll', 'weight')}
 
 def _features(texts: list[str], judge: Judge) -> dict[str, list]:
-    return dict(features=list(features(judge.model, texts).numpy().astype(np.float16)))     # they only place texts in clusters
+    # they only place texts in clusters
+    return dict(features=list(features(judge.model, texts).numpy().astype(np.float16)))
 
 OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
-OF_TEXTS: dict[str, Callable[[list[str], Judge], dict]] = dict(perplexity=likelihoods, features=_features)
+OF_TEXTS: dict[str, Callable[[list[str], Judge], dict]] = dict(perplexity=likelihoods,
+                                                               features=_features)
 
 # %% ../../nbs/experiments/run.ipynb #c40fe277
 def evaluate(
@@ -262,25 +280,29 @@ def evaluate(
     progress: Callable | None = None, # called with (what, done, in all)
     keys: Iterable[str] | None = None, # of cells; None: all
 ) -> Store:
-    """Add metrics to a store, as far as they are missing. KeyError for an unknown metric, ValueError for one that needs
-    a reference where that is 'none', ImportError that names the extra a reference needs; `Interrupted` after Ctrl-C."""
+    """Add metrics to a store, as far as they are missing. KeyError for an unknown metric,
+    ValueError for one that needs a reference where that is 'none', ImportError that names the
+    extra a reference needs; `Interrupted` after Ctrl-C."""
     asked = None if metrics is None else [check_choice('metric', m, METRICS) for m in metrics]
     scored = None if scored is None else check_int('scored', scored, 1)
     judge = Judge(st.record['reference'] if reference is None else reference)
     if judge.given == 'none' and {*REFERENCED} & {*(asked or ())}:
-        raise ValueError(f"reference 'none': {', '.join(asked)} cannot all be measured without a reference; expected "
+        raise ValueError(f"reference 'none': {', '.join(asked)} cannot all be measured without a "
+                         f"reference; expected "
                          'one, or other metrics')
     with folder_lock(st.folder, 'sweep or evaluate'):
         st.join()
         for name in METRICS:     # sets and MAUVE after features, of which they are
             if judge.given == 'none' and name in REFERENCED: continue
-            wanted = [k for k in (st.cells if keys is None else keys) if name in (asked or st.cells[k]['metrics'])]
+            wanted = [k for k in (st.cells if keys is None else keys)
+                      if name in (asked or st.cells[k]['metrics'])]
             _measure(st, name, wanted, judge, scored, progress, must=asked is not None)
             st.join()
     return st
 
 # %% ../../nbs/experiments/run.ipynb #7241c240
-def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | None, progress: Any, must: bool) -> None:
+def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | None,
+             progress: Any, must: bool) -> None:
     "One metric, as far as it is missing."
     whole = name in ('sets', 'mauve')
     whose = judge.name if name in REFERENCED else None
@@ -289,11 +311,13 @@ def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | 
     for key in keys:
         n = st.cells[key]['n'] if name != 'perplexity' else scored or st.cells[key]['scored'] or st.cells[key]['n']
         rows = st.read('samples', [key], ['cell', 'sample', 'tokens']).slice(0, n)
-        if whole and (key, len(rows)) not in have: make = partial(_of_cell, st, name, key, rows, judge)
+        if whole and (key, len(rows)) not in have: make = partial(_of_cell, st, name, key, rows,
+                                                                  judge)
         elif not whole and len(new := _without(rows, have.get(key, set()))):
             make = partial(_of_samples, st, name, new, judge)
         else: continue
-        pieces[st.part('features' if name == 'features' else 'sets' if whole else 'metrics', key, name)] = make
+        pieces[st.part('features' if name == 'features' else 'sets' if whole else 'metrics', key,
+                       name)] = make
     def done(i: int) -> None:
         if progress: progress(name, i, len(pieces))
     try: work(pieces, done)
@@ -303,7 +327,8 @@ def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | 
 
 def _measured(st: Store, name: str, whose: str | None) -> Any:
     "Samples of each cell that have a metric; of whole cells, (cell, samples)."
-    table = st.read('features' if name == 'features' else 'sets' if name in ('sets', 'mauve') else 'metrics')
+    table = st.read('features' if name == 'features' else 'sets' if name in ('sets', 'mauve')
+                    else 'metrics')
     if table is None: return set() if name in ('sets', 'mauve') else {}
     df = table.to_pandas()
     df = df[df.reference.isna() if whose is None else df.reference == whose]
@@ -321,12 +346,15 @@ def _without(rows: pa.Table, have: set[int]) -> pa.Table:
 def _ids(st: Store, name: str, rows: pa.Table) -> Tensor: # [n, L]
     tokens = rows['tokens'].to_pylist()
     if None not in tokens: return torch.tensor(tokens)
-    raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that does not hold them all')
+    raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that '
+                     f'does not hold them all')
 
 def _texts(st: Store, name: str, rows: pa.Table) -> list[str]:
     if st.tokenizer is not None:
-        return [st.tokenizer.decode(r, skip_special_tokens=False) for r in _ids(st, name, rows).tolist()]
-    raise ValueError(f'{name}: {st.folder} has no tokenizer.json, and a reference model reads texts; leave it out')
+        return [st.tokenizer.decode(r, skip_special_tokens=False)
+                for r in _ids(st, name, rows).tolist()]
+    raise ValueError(f'{name}: {st.folder} has no tokenizer.json, and a reference model reads '
+                     f'texts; leave it out')
 
 def _of_samples(st: Store, name: str, rows: pa.Table, judge: Judge) -> pa.Table:
     "A metric of some samples of a cell."
@@ -344,7 +372,8 @@ def _of_cell(st: Store, name: str, key: str, rows: pa.Table, judge: Judge) -> pa
     else: groups, whose = dict(mauve=_mauve(st, key, judge)), judge.name
     def row(metric: str, g: Grouped) -> dict:
         low, high = g.interval()
-        return dict(cell=key, metric=metric, reference=whose, value=g.value, low=low, high=high, groups=len(g.values),
+        return dict(cell=key, metric=metric, reference=whose, value=g.value, low=low, high=high,
+                    groups=len(g.values),
                     samples=len(rows))
     return pa.Table.from_pylist([row(*of) for of in groups.items()], _SETS)
 
@@ -356,7 +385,8 @@ def _grouped_sets(x: Tensor) -> dict[str, Grouped]: # x: [n, L]
     "Every set metric, over groups of `SET` texts, or of fewer where there are not twice as many."
     groups = len(x) // SET if len(x) >= 2 * SET else min(10, len(x) // 2)
     if groups < 2:
-        raise ValueError(f'{len(x)} samples: set metrics need at least 4, or they have no interval; sample more, or '
+        raise ValueError(f'{len(x)} samples: set metrics need at least 4, or they have no '
+                         f'interval; sample more, or '
                          'leave out sets')
     if len(x) >= 2 * SET: x = x[:groups * SET]     # a larger group has another self-BLEU
     return {name: grouped(f, x, groups) for name, f in of_sets.items()}
@@ -371,16 +401,19 @@ def _vectors(st: Store, key: str, name: str) -> np.ndarray | None: # [n, D]
 def _mauve(st: Store, key: str, judge: Judge) -> Grouped:
     vectors = _vectors(st, key, judge.name)
     if vectors is not None: return grouped_mauve(_real(st, judge), vectors)
-    raise ValueError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics features` comes first')
+    raise ValueError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics '
+                     f'features` comes first')
 
 def _real(st: Store, judge: Judge) -> np.ndarray: # [m, D]
     "The reference's features of real text, made once a store."
     record, real = st.record, st.record['real']
     if real is None:
         if ships(st, judge.name): return landmarks()['real text'].features
-        raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text to compare with: name '
+        raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text '
+                         f'to compare with: name '
                          'a corpus, `navira sweep CONFIG --set real=FILE` once more')
-    if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json, which cuts real text into windows')
+    if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json, which cuts real '
+                                              f'text into windows')
     key = f'real {digest(real, 3)}'
     if (made := _vectors(st, key, judge.name)) is not None: return made
     n = max(c['n'] for c in st.cells.values())
@@ -388,7 +421,8 @@ def _real(st: Store, judge: Judge) -> np.ndarray: # [m, D]
     texts = [st.tokenizer.decode(r, skip_special_tokens=False) for r in windows.tolist()]
     vectors = _features(texts, judge)['features']
     who = dict(cell=[key] * len(vectors), sample=np.arange(len(vectors), dtype=np.int32))
-    write_table(st.part('features', key), pa.table(who | dict(reference=[judge.name] * len(vectors), features=vectors)))
+    write_table(st.part('features', key),
+                pa.table(who | dict(reference=[judge.name] * len(vectors), features=vectors)))
     return np.array(vectors, dtype=np.float32)
 
 # %% ../../nbs/experiments/run.ipynb #101c5798
@@ -402,8 +436,8 @@ def real_windows(
     length: int, # L
     n: int, # at most so many
 ) -> Tensor: # [n, L] tokens
-    """Windows at random places of the first 10 n L tokens of a corpus. Errors as `read_corpus`; ValueError for one
-    shorter than two windows."""
+    """Windows at random places of the first 10 n L tokens of a corpus. Errors as `read_corpus`;
+    ValueError for one shorter than two windows."""
     from navira.training.data import encode, EOS, packed, read_corpus
     eos = tokenizer.token_to_id(EOS)
     end = np.array([] if eos is None else [eos], dtype=np.int64)
@@ -412,6 +446,7 @@ def real_windows(
         ids.append(np.append(encode(tokenizer, text).astype(np.int64), end))
         if sum(map(len, ids)) >= 10 * n * length: break
     every = packed(np.concatenate(ids), length)
-    if len(every) < 2: raise ValueError(f'real={source!r}: expected at least two windows of {length} tokens')
+    if len(every) < 2: raise ValueError(f'real={source!r}: expected at least two windows of '
+                                        f'{length} tokens')
     order = np.random.default_rng(0).permutation(len(every))     # a group must not be one document
     return torch.tensor(every[order[:n]])

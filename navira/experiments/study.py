@@ -46,7 +46,8 @@ class Study:
     def methods(self) -> list[str]: return [k for k in LOOKS if k in self.labels]
     @cached_property
     def focus(self) -> int: # passes
-        "The budget at which most policies are curves; of several, one pass a token, or the largest."
+        """The budget at which most policies are curves; of several, one pass a token, or the
+        largest."""
         sizes = self.points.groupby(['budget', 'label']).size()
         count = (sizes > 2).groupby('budget').sum()
         return max(count.index, key=lambda F: (count[F], F == self.length, F))
@@ -55,7 +56,8 @@ class Study:
     def eta(self) -> float | None: # of tables
         equal = self.points[self.points.label.isin(LOOKS) & ~self.points.policy.isin(_OWN_SCALE)]
         etas = equal.strength.dropna().unique() if len(equal) else []
-        return min(etas, key=lambda e: abs(math.log(e * self.length / (.01 * PAPER_LENGTH))), default=None)
+        return min(etas, key=lambda e: abs(math.log(e * self.length / (.01 * PAPER_LENGTH))),
+                   default=None)
 
     @property
     def strength(self) -> str: return f'eta = {self.eta:g}' if self.eta else 'no correction'
@@ -82,8 +84,10 @@ class Study:
         try: return curve(self.points, label, F)
         except ValueError as e: raise Missing(str(e)) from None
 
-    def equal(self, a: str, b: str, along: str = 'entropy', y: str = 'log_perplexity') -> np.ndarray:
-        "b less a where `along` is equal: [1 + resamplings]. `Missing` without two curves that overlap."
+    def equal(self, a: str, b: str, along: str = 'entropy',
+              y: str = 'log_perplexity') -> np.ndarray:
+        """b less a where `along` is equal: [1 + resamplings]. `Missing` without two curves that
+        overlap."""
         try: return at_equal(self.curve(a), self.curve(b), along, y)
         except (KeyError, ValueError) as e: raise Missing(str(e)) from None
 
@@ -110,17 +114,20 @@ def study(
     reference: str | None = None, # whose perplexity; None: the sweep's
     eos: str | None = None, # rule for separators; None: the sweep's
 ) -> Study:
-    "Points with fewer than 8 samples are left out; `Missing` if none is left. Other errors as `frame`."
+    """Points with fewer than 8 samples are left out; `Missing` if none is left. Other errors as
+    `frame`."""
     st = store if isinstance(store, Store) else open_store(store)
     every = points(frame(st, reference, eos))
     p = every[every.n >= FEW].reset_index(drop=True)
     if not len(p):
-        raise Missing(f'{st.folder}: at most {every.n.max()} samples a point, and an interval needs {FEW}; sample more')
+        raise Missing(f'{st.folder}: at most {every.n.max()} samples a point, and an interval '
+                      f'needs {FEW}; sample more')
     whose = reference or next(iter(judges(st)), None)
     return Study(st, p, whose, eos or st.record['eos'])
 
 # %% ../../nbs/experiments/study.ipynb #f3298205
-def interval_of(draws: np.ndarray | None, f: Callable = lambda v: v, bound: float = math.nan) -> str | None:
+def interval_of(draws: np.ndarray | None, f: Callable = lambda v: v,
+                bound: float = math.nan) -> str | None:
     "A value with its interval, as a text."
     return None if draws is None else shown(*ends(draws, f), bound=bound)
 

@@ -42,8 +42,8 @@ def as_schedule(
     name: str, # of the hyper-parameter, for the message
     v: Any, # a number, a text, or a table that names a schedule
 ) -> Any:
-    """A hyper-parameter as a policy takes it. KeyError for an unknown schedule or parameter, ValueError for a table
-    without a schedule, or with something other than numbers."""
+    """A hyper-parameter as a policy takes it. KeyError for an unknown schedule or parameter,
+    ValueError for a table without a schedule, or with something other than numbers."""
     if not isinstance(v, dict): return v
     if 'schedule' not in v:
         some = ', '.join(SCHEDULES)
@@ -76,7 +76,8 @@ class Cell:
     "One policy at one budget under one seed."
     policy: str               # a registered name
     budget: int               # forward passes
-    hyper: dict = field(default_factory=dict) # hyper-parameters that differ from the policy's defaults
+    # hyper-parameters that differ from the policy's defaults
+    hyper: dict = field(default_factory=dict)
     change: str | None = None # see `changes`
     seed: int = 0
     n: int = 100              # samples
@@ -164,19 +165,24 @@ class Sweep:
     length: int | None = None         # L; None: the model's
     prompt: str | None = None         # how every text begins
     task: str | None = None           # instead of a prompt, such as 'sudoku-35'
-    budgets: tuple = (16, 32, 64, 128, 256) # forward passes; a policy starts at the first that it can do with
+    # forward passes; a policy starts at the first that it can do with
+    budgets: tuple = (16, 32, 64, 128, 256)
     hyper: dict = field(default_factory=dict) # for all policies that have them and set no other
     n: int = 100                      # samples a cell
-    seeds: tuple = (0,)               # more samples are as good as more seeds: noise is keyed on both
+    # more samples are as good as more seeds: noise is keyed on both
+    seeds: tuple = (0,)
     batch_size: int = 32              # rows in a forward pass
-    dtype: str = 'float32'            # inside the network; or 'bfloat16'. Draws are in float64 always
+    # inside the network; or 'bfloat16'. Draws are in float64 always
+    dtype: str = 'float32'
     device: str = 'auto'              # or 'cpu', 'cuda'
-    keep: int = 64                    # samples a cell whose tokens stay in a small copy of the store
+    # samples a cell whose tokens stay in a small copy of the store
+    keep: int = 64
     reference: str = 'smollm2'        # the model that judges perplexity
     metrics: tuple = ('entropy', 'repetition', 'sets', 'perplexity') # what `evaluate` computes
     scored: int | None = None         # samples a cell that the reference judges; None: all
     features: int | None = None       # the budget at which MAUVE is measured; None: at none
-    real: str | None = None           # real text, for MAUVE and the task 'infill': see `read_corpus`
+    # real text, for MAUVE and the task 'infill': see `read_corpus`
+    real: str | None = None
     eos: str = 'once'                 # rule for text separators under which perplexity is read
 
     def __post_init__(self):
@@ -192,9 +198,11 @@ class Sweep:
         check_choice('eos', self.eos, eos_rules)
         if self.task is None: return
         if self.prompt is not None:
-            raise ValueError(f'prompt={self.prompt!r} and task={self.task!r}: expected one of them; a task has its '
+            raise ValueError(f'prompt={self.prompt!r} and task={self.task!r}: expected one of '
+                             f'them; a task has its '
                              'own prompts')
-        if kind_of(self.task) == 'sudoku': object.__setattr__(self, 'metrics', ())     # right or wrong
+        # right or wrong
+        if kind_of(self.task) == 'sudoku': object.__setattr__(self, 'metrics', ())
 
 # %% ../../nbs/experiments/sweep.ipynb #ec51adbf
 _KINDS: dict[str, tuple[type | tuple, str]] = {
@@ -234,7 +242,8 @@ def typed(
 def as_entry(
     given: Entry | dict, # a table of a TOML file
 ) -> Entry:
-    "From settings and hyper-parameters side by side. KeyError with the nearest name for one that is neither."
+    """From settings and hyper-parameters side by side. KeyError with the nearest name for one
+    that is neither."""
     if isinstance(given, Entry): return given
     if not isinstance(given, dict):
         raise ValueError(f'entries: {given!r}: expected a table, such as {{policy = "prism"}}')
@@ -260,7 +269,8 @@ def read_sweep(
     source: str | Path | dict, # a name of `configs`, a path, or a table
     **flags: Any, # settings that override the file's
 ) -> Sweep:
-    "The settings of a sweep. FileNotFoundError, KeyError or ValueError with the nearest valid choice."
+    """The settings of a sweep. FileNotFoundError, KeyError or ValueError with the nearest valid
+    choice."""
     given = source if isinstance(source, dict) else _parsed(source)
     given = given | flags
     for k in given: check_choice('setting', k, [*(f.name for f in fields(Sweep)), 'others'])
@@ -269,7 +279,8 @@ def read_sweep(
     if not isinstance(others, dict): raise ValueError(f'others={others!r}: expected a table')
     entries = [as_entry(e) for e in given.get('entries', ())]
     named = {e.policy for e in entries}
-    rest = [as_entry(dict(policy=p) | others) for p in policies() if p not in named and _can_be_made(p)]
+    rest = [as_entry(dict(policy=p) | others) for p in policies() if p not in named
+            and _can_be_made(p)]
     return Sweep(**given | dict(entries=(*entries, *rest)))
 
 # %% ../../nbs/experiments/sweep.ipynb #d2e612df
@@ -285,7 +296,8 @@ def _parsed(source: str | Path) -> dict:
         raise ValueError(f'{source}: {e}') from None
 
 def _can_be_made(name: str) -> bool:
-    "False, with a warning, for a policy that needs a file which is not there (a critic that was not trained)."
+    """False, with a warning, for a policy that needs a file which is not there (a critic that
+    was not trained)."""
     try: policy(name)
     except FileNotFoundError as e:
         warnings.warn(f'{name} is left out: {e}', stacklevel=2)
@@ -305,19 +317,22 @@ def expand(
     for values in itertools.product(*e.vary.values()):
         hyper = base | dict(zip(e.vary, values, strict=True))
         for seed, budget in itertools.product(own('seeds'), own('budgets')):
-            out.append(Cell(e.policy, budget, hyper, e.change, seed, own('n'), e.label, e.trace, own('keep')))
+            out.append(Cell(e.policy, budget, hyper, e.change, seed, own('n'), e.label, e.trace,
+                            own('keep')))
     affordable = [c for c in out if c.budget >= c.rule.passes]
     return affordable if affordable and e.budgets is None else out     # `cells` refuses the others
 
 def cells(
     s: Sweep,
 ) -> list[Cell]: # by budget, then as the entries stand
-    "What is to be sampled. ValueError for a cell that stands twice, or a budget too small for its policy."
+    """What is to be sampled. ValueError for a cell that stands twice, or a budget too small for
+    its policy."""
     every: dict[str, Cell] = {}
     for c in sorted((c for e in s.entries for c in expand(e, s)), key=lambda c: c.budget):
         twin = every.setdefault(c.key, c)
         if twin is not c:
-            raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} {c.hyper}, '
+            raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} '
+                             f'{c.hyper}, '
                              f'budget {c.budget}, seed {c.seed}; expected different ones')
         check_budget(c.rule, c.budget)
     return list(every.values())

@@ -20,7 +20,8 @@ from ..base.runs import atomic_write
 from ..base.stats import resampled
 from ..evaluation.trajectories import reselected
 from .paper import (
-    curves, figure2, figure3, figure4, lacking, of_table1, ours, overlaps, passes, plane, run_as_many,
+    curves, figure2, figure3, figure4, lacking, of_table1, ours, overlaps, passes, plane,
+    run_as_many,
     table1, TABLE2, table2, traced, trajectories)
 from .plots import in_markdown, LOOKS, STYLE, Table
 from .results import ends, frame, points, texts, tokens
@@ -142,7 +143,8 @@ def collapses_faster(b: str, a: str) -> Callable[[Study, str], Measured]:
 def collapse_of_remdm(s: Study, y: str) -> Measured:
     "ReMDM, as Table 1 has it, less the backbone."
     both = {F: or_none(of_table1, s, 'remdm', F) for F in s.budgets('backbone')}
-    out = {f'{F} passes': q[y] - s.usual['backbone', F][y] for F, q in both.items() if q is not None}
+    out = {f'{F} passes': q[y] - s.usual['backbone', F][y] for F, q in both.items()
+           if q is not None}
     if not out: raise Missing('ReMDM and the backbone at one budget')
     return out
 
@@ -185,7 +187,8 @@ def schedules_to_fixed(s: Study, y: str) -> Measured:
     along = _ALONG.get(y, 'entropy')
     each = {f'{b} to {a}': or_none(s.equal, a, b, along, y) for a, b in pairs}
     each = {k: v for k, v in each.items() if v is not None}
-    if not each: raise Missing(f'curves of a schedule and of a fixed temperature at {s.focus} passes')
+    if not each: raise Missing(f'curves of a schedule and of a fixed temperature at {s.focus} '
+                               f'passes')
     return each
 
 def no_best_temperature(s: Study, y: str) -> Measured:
@@ -244,7 +247,8 @@ CLAIMS = (
           f'ratio of perplexities, PRISM to backbone, {_MEAN}',
           against('backbone', 'prism'), _PPL, -1,
           on_puzzles=(f'share solved, PRISM less backbone, {_MEAN}', 1)),
-    Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.', '5.1',
+    Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.',
+          '5.1',
           'change of entropy from the smallest to the largest budget, mean of both',
           collapses('prism', 'navira-det'), _H, -1,
           on_puzzles=('change of the share solved from the smallest to the largest budget, mean of '
@@ -270,16 +274,19 @@ CLAIMS = (
           at_equal_steps('prism', 'navira-det'), _PPL, -1,
           on_puzzles=('share solved at equal steps', 1)),
     Claim('ReMDM collapses: from 5.7 nats to between 3.7 and 1.', 'Table 1',
-          f'entropy of ReMDM less that of the backbone, {_MEAN}; "collapses" read as by a nat or more',
+          f'entropy of ReMDM less that of the backbone, {_MEAN}; "collapses" read as by a nat or '
+          f'more',
           collapse_of_remdm, _H, -1, -1.),
     Claim('Remasking by quality removes rare tokens.', '3.4',
           f'share of tokens outside the {COMMON} most frequent ones of the backbone, PRISM less '
           f'backbone, {_MEAN}', rare_tokens('backbone', 'prism'), 'rare', -1),
     Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.',
-          '5.1, Figure 3', f'difference of entropies, {_MEAN}', against(_ENTROPY, 'navira-det'), _H, 1,
+          '5.1, Figure 3', f'difference of entropies, {_MEAN}', against(_ENTROPY, 'navira-det'),
+          _H, 1,
           on_puzzles=(f'share solved, {_MEAN}', 1)),
     Claim('NAVIRA-det keeps substantially higher entropy than margin-based remasking.',
-          '5.1, Figure 3', f'difference of entropies, {_MEAN}', against(_MARGIN, 'navira-det'), _H, 1,
+          '5.1, Figure 3', f'difference of entropies, {_MEAN}', against(_MARGIN, 'navira-det'), _H,
+          1,
           on_puzzles=(f'share solved, {_MEAN}', 1)),
     Claim('Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.',
           'abstract, 5.1, 6', 'ratio of perplexities at equal entropy',
@@ -305,12 +312,15 @@ CLAIMS = (
     Claim('Stochastic remasking keeps diversity where NAVIRA-det collapses.', '5.2',
           f'difference of entropies at the largest budget, {_FIXED} less NAVIRA-det',
           against('navira-det', _DRAWN, largest=True), _H, 1),
-    Claim('Schedules differ less among themselves than stochastic from deterministic remasking.', '5.3',
-          f'log-perplexity: largest less smallest of three schedules, less |{_FIXED} - NAVIRA-det|, '
+    Claim('Schedules differ less among themselves than stochastic from deterministic remasking.',
+          '5.3',
+          f'log-perplexity: largest less smallest of three schedules, less |{_FIXED} - '
+          f'NAVIRA-det|, '
           f'{_MEAN}', spread_of_schedules, _PPL, -1,
           on_puzzles=('the same, of shares solved', -1), log=True),
     Claim('Increasing schedules beat a fixed temperature in trade-off.', '5.3',
-          'ratio of perplexities at equal entropy, schedule to fixed temperature, mean over those that '
+          'ratio of perplexities at equal entropy, schedule to fixed temperature, mean over those '
+          'that '
           'are curves', schedules_to_fixed, _PPL, -1, on_puzzles=_SAME),
     Claim('Temperatures should grow, not fall, during a run.', '4.4, 5.3',
           'ratio of perplexities at equal entropy, growing to falling schedule',
@@ -331,8 +341,10 @@ CLAIMS = (
           'overlap coefficient, steps where both remask; "relatively little" read as below one half',
           overlap_of(('prism', 'navira-det')), 'coefficient', -1, .5, on_puzzles=('the same', -1)),
     Claim('Stochastic trajectories have near-zero Jaccard similarity to deterministic ones.',
-          '5.4, Table 2', 'Jaccard, mean of both pairs, steps where both remask; "near zero" read as '
-          'below 0.1', overlap_of(*list(TABLE2)[1:]), 'jaccard', -1, .1, on_puzzles=('the same', -1)),
+          '5.4, Table 2', 'Jaccard, mean of both pairs, steps where both remask; "near zero" read '
+                          'as '
+          'below 0.1', overlap_of(*list(TABLE2)[1:]), 'jaccard', -1, .1,
+          on_puzzles=('the same', -1)),
     Claim('NAVIRA diverges substantially further from PRISM than NAVIRA-det does.', '5.4, Table 2',
           'Jaccard with PRISM, NAVIRA less NAVIRA-det, steps where both remask',
           overlap_of(('prism', _DRAWN), less=('prism', 'navira-det')), 'jaccard', -1,
@@ -374,7 +386,8 @@ def claims(
         there.index = [c.text for c in there.claim]
         rows['Sudoku'] = rows.claim.map(there.number)
         rows['verdict there'] = rows.claim.map(there.verdict)
-        note += (f'. Sudoku: {" and ".join(p.store.task for p in puzzles)}, points of the share solved, but for the '
+        note += (f'. Sudoku: {" and ".join(p.store.task for p in puzzles)}, points of the share '
+                 f'solved, but for the '
                  'last four; a verdict without a number: these stores lack what it needs')
     return Table('The claims of the paper, at this scale', rows, note)
 
@@ -386,7 +399,8 @@ def paragraph(finding: Any) -> str: # Markdown; finding: a row of `findings`
         what = f'Measured as {c.how}: {finding.number} (claimed: {claimed(c)}).'
     if len(finding.each) > 1:
         by = 'budget' if 'passes' in next(iter(finding.each)) else 'part'
-        parts = [f'{k} {interval_of(v, c.scale, c.scale(c.bound))}' for k, v in finding.each.items()]
+        parts = [f'{k} {interval_of(v, c.scale, c.scale(c.bound))}' for k,
+                 v in finding.each.items()]
         what += f' By {by}: ' + ', '.join(parts) + '.'
     said = finding.verdict[0].upper() + finding.verdict[1:]
     return f'**{in_markdown(c.text)}** ({in_markdown(c.where)}) {in_markdown(what)} **{said}.**'
@@ -394,15 +408,19 @@ def paragraph(finding: Any) -> str: # Markdown; finding: a row of `findings`
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
 def grid(s: Study) -> Table:
     "Every point of a store."
-    head = {'budget': 'passes', 'label': 'policy', 'strength': 'eta', 'steps': 'steps', 'n': 'samples'}
+    head = {'budget': 'passes', 'label': 'policy', 'strength': 'eta', 'steps': 'steps',
+            'n': 'samples'}
     rows = s.points[list(head)].rename(columns=head)
     rows['policy'] += np.where(s.points.matched, '', '*')
-    shown = dict(remasked='remasked', solved='solved (%)', log_perplexity='perplexity', entropy='entropy',
+    shown = dict(remasked='remasked', solved='solved (%)', log_perplexity='perplexity',
+                 entropy='entropy',
                  repetition='repetition')
     scales = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
     for k, name in shown.items():
-        if k in s.points: rows[name] = [interval_of(v, scales.get(k, lambda v: v)) for v in s.points[k]]
-    return Table('Every point', rows, s.note(s.points) + '. *: costs what it costs, whatever the budget.')
+        if k in s.points: rows[name] = [interval_of(v, scales.get(k, lambda v: v))
+                                        for v in s.points[k]]
+    return Table('Every point', rows, s.note(s.points)
+                 + '. *: costs what it costs, whatever the budget.')
 
 def paired(s: Study) -> Table:
     "Every policy against the first that nobody has added, at equal passes."
@@ -417,18 +435,22 @@ def paired(s: Study) -> Table:
         if s.of_puzzles: numbers = [interval_of(100 * (q.solved - b.solved))]
         elif q.get('log_perplexity') is None or b.get('log_perplexity') is None: continue
         else:
-            numbers = [interval_of(q.log_perplexity - b.log_perplexity, np.exp), interval_of(q.entropy - b.entropy)]
+            numbers = [interval_of(q.log_perplexity - b.log_perplexity, np.exp),
+                       interval_of(q.entropy - b.entropy)]
         rows.append([q.label, q.budget, q.strength, *numbers])
     if not rows: raise Missing(f'another policy with the budgets of {base}')
-    what = ['solved, difference (points)'] if s.of_puzzles else ['ratio of perplexities', 'difference of entropies']
-    return Table(f'Against {base}, at equal passes', pd.DataFrame(rows, columns=['policy', 'passes', 'eta', *what]),
+    what = ['solved, difference (points)'] if s.of_puzzles else ['ratio of perplexities',
+                                                                 'difference of entropies']
+    return Table(f'Against {base}, at equal passes',
+                 pd.DataFrame(rows, columns=['policy', 'passes', 'eta', *what]),
                  f'{s.note(p)}, paired. Below 1: less perplexity than {base}')
 
 def first_texts(s: Study) -> Table:
     "The first text of every policy, at its largest budget."
     last = s.points.groupby('label', sort=False).last()
     try: rows = [(k, p.budget, texts(s.store, p.cell)[0]) for k, p in last.iterrows()]
-    except (ValueError, IndexError): raise Missing('texts: no tokenizer, or a copy without tokens') from None
+    except (ValueError, IndexError):
+        raise Missing('texts: no tokenizer, or a copy without tokens') from None
     return Table('The first texts', pd.DataFrame(rows, columns=['policy', 'passes', 'text']))
 
 def of_paper(s: Study) -> bool:
@@ -436,8 +458,10 @@ def of_paper(s: Study) -> bool:
     return {'prism', 'navira-det'} <= set(s.labels) and all(map(ours, s.points.policy.unique()))
 
 PARTS: dict[str, Callable[[Study], Table | Figure]] = {
-    'claims': claims, 'table-1': table1, 'table-2': table2, 'figure-2': figure2, 'figure-3': figure3,
-    'figure-4': figure4, 'trajectories': trajectories, 'plane': plane, 'curves': curves, 'passes': passes, 'grid': grid}
+    'claims': claims, 'table-1': table1, 'table-2': table2, 'figure-2': figure2,
+    'figure-3': figure3,
+    'figure-4': figure4, 'trajectories': trajectories, 'plane': plane, 'curves': curves,
+    'passes': passes, 'grid': grid}
 OWN_PARTS: dict[str, Callable[[Study], Table | Figure]] = {
     'grid': grid, 'paired': paired, 'texts': first_texts, 'plane': plane}
 
@@ -467,7 +491,8 @@ def report(
         for kind in ('png', 'svg'): files.append(_drawn(out / f'{name}.{kind}', part))
     if of_paper(s):
         text += ['## Claim by claim', '', *(paragraph(f) + '\n' for f in findings(s).itertuples())]
-    if lost: text += ['## Not in this store', '', *(f'- {k}: {in_markdown(why)}' for k, why in lost.items()), '']
+    if lost: text += ['## Not in this store', '',
+                      *(f'- {k}: {in_markdown(why)}' for k, why in lost.items()), '']
     return [_put(out / 'report.md', '\n'.join(text)), *files]
 
 def _put(path: Path, text: str) -> Path:

@@ -13,15 +13,19 @@ from navira.experiments.study import Missing
 from navira.experiments.verdicts import CLAIMS, verdict
 
 def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
-    "A frame as `frame` makes it: a policy with strength e has entropy 4 - e and log-perplexity 5 - 2 e, about."
+    """A frame as `frame` makes it: a policy with strength e has entropy 4 - e and log-perplexity
+    5 - 2 e, about."""
     rows, rng = [], np.random.default_rng(0)
     for policy in policies:
         for e in strengths if policy != 'backbone' else (None,):
             for seed in range(seeds):
                 noise = rng.normal(size=n) / 10
-                rows += [dict(point=f'{policy}{e}', cell=f'{policy}{e}{seed}', label=policy, policy=policy, change=None, budget=8,
-                              steps=8, top_p=.9, strength=e, seed=seed, sample=i, entropy=4 - (e or 0) + noise[i], weight=10.,
-                              nll=10 * (5 - 2 * (e or 0) + noise[i]), n_remasked=100 * (e or 0), n_forward=8) for i in range(n)]
+                rows += [dict(point=f'{policy}{e}', cell=f'{policy}{e}{seed}', label=policy,
+                              policy=policy, change=None, budget=8,
+                              steps=8, top_p=.9, strength=e, seed=seed, sample=i, entropy=4
+                              - (e or 0) + noise[i], weight=10.,
+                              nll=10 * (5 - 2 * (e or 0) + noise[i]), n_remasked=100 * (e or 0),
+                              n_forward=8) for i in range(n)]
     return pd.DataFrame(rows)
 
 def test_a_point_is_the_mean_and_its_resamplings():
@@ -29,7 +33,8 @@ def test_a_point_is_the_mean_and_its_resamplings():
     p = points(df).set_index('point')
     own = df[df.point == 'prism0.1'].sort_values(['sample', 'seed'])
     np.testing.assert_allclose(p.entropy['prism0.1'], resampled(own.entropy), rtol=1e-12)
-    np.testing.assert_allclose(p.log_perplexity['prism0.1'], resampled(own.nll, own.weight), rtol=1e-12)
+    np.testing.assert_allclose(p.log_perplexity['prism0.1'], resampled(own.nll, own.weight),
+                               rtol=1e-12)
     assert p.n['prism0.1'] == 80 and p.scored['prism0.1'] == 80
 
 def test_what_is_alike_cancels():
@@ -51,7 +56,9 @@ def test_too_few_have_no_interval():
 
 def test_interval_of_groups():
     out = interval(samples(), ['label', 'budget'], 'entropy')
-    assert (out.low < out.value).all() and (out.value < out.high).all() and out.index.names == ['label', 'budget']
+    assert (out.low < out.value).all() and (out.value
+                                            < out.high).all() and out.index.names == ['label',
+                                                                                      'budget']
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
     rng = np.random.default_rng(0)
@@ -69,7 +76,8 @@ def test_a_number_shows_its_three_parts(v, w):
 
 def test_no_number_is_a_dash(): assert shown(math.nan, 1, 2) == shown(1.) == '–'
 
-def test_an_end_is_not_rounded_to_the_bound(): assert shown(1.0365, 1.0002, 1.0732, bound=1.) == '1.0365 [1.0002, 1.0732]'
+def test_an_end_is_not_rounded_to_the_bound(): assert shown(1.0365, 1.0002, 1.0732,
+                                                            bound=1.) == '1.0365 [1.0002, 1.0732]'
 
 def test_curves_are_compared_where_both_reach():
     p = points(samples())
@@ -78,7 +86,9 @@ def test_curves_are_compared_where_both_reach():
     assert abs(at_equal(a, a)[0]) < 1e-12
     lower = a.assign(log_perplexity=[v - .5 for v in a.log_perplexity])
     np.testing.assert_allclose(at_equal(a, lower)[0], -.5, rtol=1e-9)
-    with pytest.raises(ValueError, match='do not overlap'): at_equal(a, a.assign(entropy=[v + 9 for v in a.entropy]))
+    with pytest.raises(ValueError, match='do not overlap'): at_equal(a,
+                                                                     a.assign(entropy=[v + 9
+                                                                                       for v in a.entropy]))
     with pytest.raises(ValueError, match='0 strengths'): curve(p, 'mdlm', 8)
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(-6, 6))
@@ -88,7 +98,8 @@ def test_a_reading_lies_on_the_polygon(x, at):
     if x.min() <= at <= x.max(): np.testing.assert_allclose(y, 3 * at + 1, atol=1e-9)
     else: assert np.isnan(y).all()
 
-@pytest.mark.parametrize('centre, said', [(-3., 'holds'), (3., 'does not hold'), (0., 'cannot tell')])
+@pytest.mark.parametrize('centre, said',
+                         [(-3., 'holds'), (3., 'does not hold'), (0., 'cannot tell')])
 def test_a_verdict_follows_from_the_interval(centre, said):
     assert verdict(np.r_[centre, np.random.default_rng(0).normal(centre, 1, 2000)], -1) == said
     assert verdict(None, -1) == 'not tested'
@@ -98,7 +109,8 @@ def test_claims_say_how_they_are_measured():
     assert all(c.how and c.where and c.side in (-1, 1) for c in CLAIMS)
 
 def test_a_policy_has_one_colour_and_the_name_one_types():
-    assert same_curve('prism:eta=.1') == 'prism' and same_curve('navira:tau=0.2+eta=.08') == 'navira:tau=.2'
+    assert same_curve('prism:eta=.1') == 'prism'
+    assert same_curve('navira:tau=0.2+eta=.08') == 'navira:tau=.2'
     assert {k: (v['color'], v['marker'], v['ls']) for k, v in looks(LOOKS).items()} == LOOKS
     assert looks(['prism:eta=.1'])['prism:eta=.1']['color'] == LOOKS['prism'][0]
 

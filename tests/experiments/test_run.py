@@ -1,4 +1,5 @@
-"A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged, extended, measured."
+"""A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged,
+extended, measured."""
 import errno, json, os, random, signal, time
 from dataclasses import replace
 
@@ -13,10 +14,12 @@ from navira.experiments.store import compact, open_store
 from navira.experiments.sweep import Entry
 from helpers.experiments import cli, corpus, home, judge, one_thread_each, same  # noqa: F401
 
-# --- killed and interrupted --------------------------------------------------------------------------------------
+# --- killed and interrupted
+# --------------------------------------------------------------------------------------
 def n_parts(folder):
     "`os.walk`, as folders of parts go while we look"
-    return sum(n.endswith('.parquet') for _, _, names in os.walk(folder) for n in names if not n.startswith('.'))
+    return sum(n.endswith('.parquet') for _, _, names in os.walk(folder) for n in names
+               if not n.startswith('.'))
 
 def killed_and_resumed(home, folder, kills):
     "SIGKILL at random moments of a real process, then a run that is left alone."
@@ -52,7 +55,8 @@ def test_dies_at_any_write(home, tmp_path, monkeypatch, call, full):
         m.setattr(pq, 'write_table', dying)
         run(home.sweep, tmp_path/'store', home.model)
         raise Dead     # all was written before
-    (tmp_path/'store'/'.navira-1073741824-0123456789abcdef.tmp').write_bytes(b'PAR1')     # what a kill leaves
+    # what a kill leaves
+    (tmp_path/'store'/'.navira-1073741824-0123456789abcdef.tmp').write_bytes(b'PAR1')
     assert same(run(home.sweep, tmp_path/'store', home.model), home.store)
 
 def test_a_kill_between_table_and_parts_counts_nothing_twice(home, tmp_path, monkeypatch):
@@ -79,7 +83,8 @@ def test_ctrl_c_in_a_process(home, tmp_path):
     while p.poll() is None and not n_parts(tmp_path/'store'): time.sleep(.002)
     p.send_signal(signal.SIGINT)
     text, _ = p.communicate(timeout=300)
-    assert p.returncode == 130 and 'give the same command again to go on' in text and 'Traceback' not in text, text
+    assert p.returncode == 130 and 'Traceback' not in text, text
+    assert 'give the same command again to go on' in text
     assert same(run(home.sweep, tmp_path/'store'), home.store)
 
 def test_a_piece_is_made_once(tmp_path):
@@ -91,7 +96,8 @@ def test_a_piece_is_made_once(tmp_path):
     assert made == [0, 1, 2]
 
 def test_two_processes_make_the_same_store(home, tmp_path):
-    launch = ('-m', 'accelerate.commands.launch', '--cpu', '--num_processes', '2', '--main_process_port', '0',
+    launch = ('-m', 'accelerate.commands.launch', '--cpu', '--num_processes', '2',
+              '--main_process_port', '0',
               '-m', 'navira.cli', 'sweep', home.config, '--store', tmp_path/'store')
     import sys
     p = cli(*launch, prefix=(sys.executable,))
@@ -99,41 +105,53 @@ def test_two_processes_make_the_same_store(home, tmp_path):
     assert p.returncode == 0, text
     assert same(open_store(tmp_path/'store'), home.store)
 
-# --- another sweep in the same folder ----------------------------------------------------------------------------
+# --- another sweep in the same folder
+# ----------------------------------------------------------------------------
 def test_only_one_at_a_time(home, tmp_path):
-    with folder_lock(tmp_path/'store'), pytest.raises(ValueError, match='another sweep or evaluate is writing'):
+    with folder_lock(tmp_path/'store'), pytest.raises(ValueError,
+                                                      match='another sweep or evaluate is writing'):
         run(home.sweep, tmp_path/'store', home.model)
 
-@pytest.mark.parametrize('change', [dict(length=8), dict(batch_size=5), dict(dtype='bfloat16'), dict(prompt='we saw')], ids=str)
+@pytest.mark.parametrize('change',
+                         [dict(length=8), dict(batch_size=5), dict(dtype='bfloat16'),
+                          dict(prompt='we saw')], ids=str)
 def test_a_sweep_of_another_kind_is_refused(home, change):
-    with pytest.raises(ValueError, match=f'another kind: {next(iter(change))}: .* in the store, .* now'):
+    with pytest.raises(ValueError,
+                       match=f'another kind: {next(iter(change))}: .* in the store, .* now'):
         run(replace(home.sweep, **change), home.store.folder, home.model)
 
 @pytest.mark.parametrize('n', [12, 13, 21])
 def test_more_samples_are_those_of_a_larger_sweep(home, tmp_path, n):
     run(home.sweep, tmp_path/'grown', home.model)
     larger = replace(home.sweep, n=n)
-    assert same(run(larger, tmp_path/'grown', home.model), run(larger, tmp_path/'whole', home.model))
+    assert same(run(larger, tmp_path/'grown', home.model),
+                run(larger, tmp_path/'whole', home.model))
 
 def test_a_second_sweep_forgets_nothing(home, tmp_path):
     st = run(home.sweep, tmp_path/'store', home.model)
-    less = replace(home.sweep, entries=(Entry('prism', hyper=dict(eta=.2), n=3), Entry('mdlm', trace=True)))
+    less = replace(home.sweep,
+                   entries=(Entry('prism', hyper=dict(eta=.2), n=3), Entry('mdlm', trace=True)))
     more = run(less, tmp_path/'store', home.model)
     assert more.cells.keys() > st.cells.keys()
-    assert all(more.cells[k]['n'] == c['n'] and more.cells[k]['trace'] == c['trace'] for k, c in st.cells.items())
+    assert all(more.cells[k]['n'] == c['n'] and more.cells[k]['trace'] == c['trace'] for k,
+               c in st.cells.items())
     new = [k for k in more.cells if k not in st.cells]
     removed, written = trajectory(more, new[0])
     assert written.any(0).all() and not removed.any()
-    with pytest.raises(ValueError, match='without a trace'): trajectory(st, next(k for k, c in st.cells.items() if not c['trace']))
+    untraced = next(k for k, c in st.cells.items() if not c['trace'])
+    with pytest.raises(ValueError, match='without a trace'): trajectory(st, untraced)
 
-# --- what is in it -----------------------------------------------------------------------------------------------
+# --- what is in it
+# -----------------------------------------------------------------------------------------------
 def test_a_store_holds_what_sample_gives(home):
     for key, c in home.store.cells.items():
         res = resample(c, home.store.record, home.model, 4, 4)
         assert torch.equal(tokens(home.store, key)[4:8], res.tokens)
         if c['trace']:
             remasked, written = trajectory(home.store, key)
-            assert torch.equal(remasked[:, 4:8], res.trace.remasked) and torch.equal(written[:, 4:8], res.trace.unmasked)
+            assert torch.equal(remasked[:, 4:8],
+                               res.trace.remasked) and torch.equal(written[:, 4:8],
+                                                                   res.trace.unmasked)
 
 def test_positions_there_and_back():
     where = torch.rand(5, 3, 7, generator=torch.Generator().manual_seed(0)) < .3
@@ -147,7 +165,8 @@ def test_a_damaged_file_is_named(home, tmp_path, name):
     st = run(home.sweep, tmp_path/'store', home.model)
     path = st.folder/name
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match=name): frame(open_store(st.folder)), open_store(st.folder).tokenizer
+    with pytest.raises(ValueError,
+                       match=name): frame(open_store(st.folder)), open_store(st.folder).tokenizer
 
 def test_a_folder_that_is_no_store(tmp_path, home):
     with pytest.raises(FileNotFoundError, match='whole'): open_store(home.folder/'whol')
@@ -155,7 +174,8 @@ def test_a_folder_that_is_no_store(tmp_path, home):
     (tmp_path/'file').write_text('')
     with pytest.raises(ValueError, match='file'): run(home.sweep, tmp_path/'file', home.model)
 
-# --- measured ----------------------------------------------------------------------------------------------------
+# --- measured -------------------------------------------------------------------------------------
+# ---------------
 @pytest.fixture
 def measured(home, tmp_path):
     "A store of one's own"
@@ -172,27 +192,32 @@ def test_only_what_is_missing_is_measured(measured, judge, home, monkeypatch):
     assert sum(rows) == 28 and frame(st).entropy.notna().all()
     evaluate(st, ['perplexity'], judge, scored=8)
     df = frame(st)
-    assert judges(st) == ['random'] and df.nll.notna().sum() == 16 and (df.weight[df.nll.notna()] > 0).all()
+    assert judges(st) == ['random'] and df.nll.notna().sum() == 16 and (df.weight[df.nll.notna()]
+                                                                        > 0).all()
     with pytest.raises(KeyError, match="reference 'smollm': did you mean"): frame(st, 'smollm')
 
 def test_an_interrupted_evaluation_goes_on(measured):
     def progress(what, done, total): signal.raise_signal(signal.SIGINT)
-    with pytest.raises(Interrupted, match='1 of 2'): evaluate(measured, ['repetition'], progress=progress)
+    with pytest.raises(Interrupted, match='1 of 2'): evaluate(measured, ['repetition'],
+                                                              progress=progress)
     evaluate(measured, ['repetition'])
     assert frame(measured).repetition.notna().all() and not n_parts(measured.folder/'parts')
 
 def test_sets_and_mauve(home, judge, tmp_path):
     pytest.importorskip('mauve')
     corpus(tmp_path/'real.txt')
-    s = replace(home.sweep, entries=home.sweep.entries[:1], budgets=(4,), n=60, batch_size=60, features=4, scored=7,
+    s = replace(home.sweep, entries=home.sweep.entries[:1], budgets=(4,), n=60, batch_size=60,
+                features=4, scored=7,
                 real=str(tmp_path/'real.txt'), metrics=('entropy', 'sets'))
     st = evaluate(run(s, tmp_path/'s', home.model), reference=judge)
     sets = st.read('sets').to_pandas().set_index('metric')
-    assert {'distinct_2', 'self_bleu', 'mauve'} <= set(sets.index) and (sets.low <= sets.value).all()
+    assert {'distinct_2', 'self_bleu',
+            'mauve'} <= set(sets.index) and (sets.low <= sets.value).all()
     small = compact(st, tmp_path/'small')
     assert small.read('sets').equals(st.read('sets')) and small.record['real'] == 'real.txt'
     with pytest.raises(ValueError, match='not empty'): compact(st, tmp_path/'small')
-    with pytest.raises(ValueError, match='two windows'): real_windows(str(tmp_path/'real.txt'), st.tokenizer, 1500, 4)
+    with pytest.raises(ValueError, match='two windows'): real_windows(str(tmp_path/'real.txt'),
+                                                                      st.tokenizer, 1500, 4)
 
 def test_a_small_copy_makes_the_same_frame_and_no_more_samples(home, tmp_path, measured):
     evaluate(measured)
@@ -208,6 +233,9 @@ def test_a_small_copy_makes_the_same_frame_and_no_more_samples(home, tmp_path, m
     with pytest.raises(ValueError, match='does not hold them all'): evaluate(small, ['sets'])
 
 def test_what_needs_a_reference_says_so(measured):
-    with pytest.raises(ValueError, match="reference 'none': perplexity"): evaluate(measured, ['perplexity'], 'none')
-    with pytest.raises(KeyError, match="metric 'entropi': did you mean 'entropy'"): evaluate(measured, ['entropi'])
+    with pytest.raises(ValueError, match="reference 'none': perplexity"):
+        evaluate(measured, ['perplexity'], 'none')
+    with pytest.raises(KeyError,
+                       match="metric 'entropi': did you mean 'entropy'"): evaluate(measured,
+                                                                                   ['entropi'])
     with pytest.raises(ValueError, match='scored=0'): evaluate(measured, scored=0)

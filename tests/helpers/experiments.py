@@ -51,7 +51,8 @@ def home(tmp_path_factory):
     (home/'grid.toml').write_text(toml(CONFIG | dict(model=str(home/'model'))))
     sweep = read_sweep(home/'grid.toml')
     net = load_model(home/'model')
-    return SimpleNamespace(folder=home, config=home/'grid.toml', sweep=sweep, model=net, store=run(sweep, home/'whole'))
+    return SimpleNamespace(folder=home, config=home/'grid.toml', sweep=sweep, model=net,
+                           store=run(sweep, home/'whole'))
 
 def same(a, b):
     "Do two stores hold the same, times of the clock aside, and nothing half-done?"
@@ -60,9 +61,11 @@ def same(a, b):
     return not left and ours.equals(theirs) and a.cells == b.cells
 
 def cli(*args, **kw):
-    env = os.environ | {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '200'} | kw.pop('env', {})
+    env = os.environ | {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '',
+                        'COLUMNS': '200'} | kw.pop('env', {})
     prefix = kw.pop('prefix', (sys.executable, '-m', 'navira.cli'))
-    return subprocess.Popen([*prefix, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    return subprocess.Popen([*prefix, *map(str, args)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True,
                             env=env, **kw)
 
 @pytest.fixture(scope='module')
@@ -71,7 +74,8 @@ def judge():
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     torch.manual_seed(0)
     tok = PreTrainedTokenizerFast(tokenizer_object=words(), eos_token='<|endoftext|>')
-    size = dict(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    size = dict(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                num_attention_heads=2)
     return Reference(LlamaForCausalLM(LlamaConfig(**size)).eval(), tok, '<|endoftext|>', 'random')
 
 def corpus(path): path.write_text(' '.join(random.Random(0).choices(WORDS, k=2000)))
