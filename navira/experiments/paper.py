@@ -137,7 +137,8 @@ def _remdm_note(s: Study, p: list[pd.Series]) -> str:
     scale = (f', not scaled with L: a token is corrected {less:g} times less often than with the '
              f'same numbers at '
              f'L = {PAPER_LENGTH}') if less > 1 else ''
-    return f". {which} (its authors' settings{scale}); the paper's row has entropies far below theirs"
+    return (f". {which} (its authors' settings{scale}); the paper's row has entropies far below "
+            'theirs')
 
 # %% ../../nbs/experiments/paper.ipynb #62992acd
 _TRACED = tuple(dict.fromkeys(k for pair in TABLE2 for k in pair))
@@ -268,7 +269,8 @@ def plane(
                   title="where the paper's methods are")
         for ax in (left, right): mark_landmarks(ax, s)
         left.set_title('all, with landmarks; others grey')
-        note = f'{s.note(drawn)}; {s.strength}. Near real text is good; below it in both is on the way to a loop'
+        note = (f'{s.note(drawn)}; {s.strength}. Near real text is good; below it in both is on '
+                'the way to a loop')
         return finished(fig, f'Perplexity against entropy at {F} passes', note)
 
 def ours(policy: str) -> bool: # and not one that a reader has added
@@ -310,7 +312,8 @@ def curves(
         left.set(xlabel='entropy of a text (nats)')
         right.set(xlabel='tokens remasked in a text')
         every = pd.concat(drawn.values())
-        note = f'{s.note(every)}; eta from {every.strength.min():g} to {every.strength.max():g}, no correction at the top'
+        low, high = every.strength.min(), every.strength.max()
+        note = f'{s.note(every)}; eta from {low:g} to {high:g}, no correction at the top'
         return finished(fig, f'What is equal? {F} passes, along eta', note)
 
 def run_as_many(
@@ -331,12 +334,14 @@ def passes(s: Study, a: str = 'prism', b: str = 'navira-det') -> Table:
         p, q = s.usual[a, F], s.usual[b, F]
         charged.append(q.log_perplexity - p.log_perplexity)
         run.append(q.log_perplexity - run_as_many(s, a, q.run, 'log_perplexity'))
-        rows.append([F, f'{p.run[0]:.0f}', f'{q.run[0]:.0f}', *(interval_of(v, np.exp) for v in (charged[-1], run[-1]))])
+        ratios = [interval_of(v, np.exp) for v in (charged[-1], run[-1])]
+        rows.append([F, f'{p.run[0]:.0f}', f'{q.run[0]:.0f}', *ratios])
     if not rows: raise Missing(f'{a} and {b} at two budgets')
     known = [v for v in run if np.isfinite(v[0])]
     means = [interval_of(np.mean(v, 0), np.exp) for v in (charged, known) if v]
     head = ['passes charged', f'{a} runs', f'{b} runs', 'at equal charged', 'at equal run']
-    note = (f"{s.note([s.usual[k, F] for F in s.budgets(a, b) for k in (a, b)])}; {s.strength}. At equal passes run: "
-            f"to what {a}'s own curve over its budgets has there; a dash: it never runs as few, or as many")
+    both = [s.usual[k, F] for F in s.budgets(a, b) for k in (a, b)]
+    note = (f"{s.note(both)}; {s.strength}. At equal passes run: to what {a}'s own curve over its "
+            'budgets has there; a dash: it never runs as few, or as many')
     return Table(f'{b} to {a}: ratio of perplexities at equal passes',
                  pd.DataFrame([*rows, ['mean', None, None, *means]], columns=head), note)

@@ -36,16 +36,19 @@ RUNS = Path('runs')     # where `navira sweep` makes stores
 TABLES = ('samples', 'metrics', 'sets', 'features', 'verdicts')
 
 def write_table(path: Path, table: pa.Table) -> None:
-    "Write a Parquet file, whole or not at all. OSError where the disk is full or the folder cannot be written."
+    """Write a Parquet file, whole or not at all. OSError where the disk is full or the folder
+    cannot be written."""
     with atomic_write(path) as temp:
-        pq.write_table(table, temp, row_group_size=2**14, compression='zstd', write_page_checksum=True)
+        pq.write_table(table, temp, row_group_size=2**14, compression='zstd',
+                       write_page_checksum=True)
 
 def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.read_table`
     "Read a Parquet file. ValueError for a damaged one."
     try: return pq.read_table(path, page_checksum_verification=True, partitioning=None, **kw)
     except (OSError, pa.ArrowException) as e:
         if isinstance(e, FileNotFoundError): raise
-        raise ValueError(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]}); delete it, and what it '
+        raise ValueError(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]}); '
+                         f'delete it, and what it '
                          'held is computed again') from None
 
 # %% ../../nbs/experiments/store.ipynb #32fb7393
@@ -80,11 +83,13 @@ class Store:
         keys = None if keys is None else list(keys)
         whole = self.folder / f'{name}.parquet'
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
-        if keys is not None: files = [f for f in files if f == whole or f.stem.split('-')[0] in keys]
+        if keys is not None: files = [f for f in files if f == whole
+                                      or f.stem.split('-')[0] in keys]
         where = None if keys is None else [('cell', 'in', keys)]
         tables = [read_table(f, filters=where, columns=columns) for f in files]
         if not tables: return None
-        return latest(pa.concat_tables(tables, promote_options='permissive')) if tables[1:] else tables[0]
+        return latest(pa.concat_tables(tables,
+                                       promote_options='permissive')) if tables[1:] else tables[0]
 
     def join(self) -> None:
         "Put the parts into the tables."
@@ -103,7 +108,8 @@ _WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a r
 def latest(table: pa.Table) -> pa.Table:
     "The last of the rows that are about the same, in order."
     who = [c for c in _WHO if c in table.column_names]
-    last = table.select(who).append_column('row', pa.array(range(len(table)))).group_by(who).aggregate([('row', 'max')])
+    last = table.select(who).append_column('row',
+                                           pa.array(range(len(table)))).group_by(who).aggregate([('row', 'max')])
     return table.take(last['row_max']).sort_by([(c, 'ascending') for c in who])
 
 # %% ../../nbs/experiments/store.ipynb #ab01a7ef
@@ -112,8 +118,8 @@ IDENTITY = ('fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')
 def fingerprint(
     model: torch.nn.Module, # a `MaskedLM`
 ) -> str: # 16 hexadecimal digits
-    """A hash of the sizes and the parameters of a model. What its configuration leaves None does not count, so that a
-    store knows its model when networks learn of another part."""
+    """A hash of the sizes and the parameters of a model. What its configuration leaves None does
+    not count, so that a store knows its model when networks learn of another part."""
     h = blake2b(_sizes(model.config).encode(), digest_size=8)
     for name, p in sorted(model.named_parameters()):
         h.update(f'{name} {tuple(p.shape)} {p.dtype}'.encode())
@@ -129,18 +135,22 @@ def environment() -> dict:
     "Where and with what a run was made."
     import navira
     from navira.training.recipe import device_name
-    return dict(device_name=device_name(), threads=torch.get_num_threads(), python=platform.python_version(),
+    return dict(device_name=device_name(), threads=torch.get_num_threads(),
+                python=platform.python_version(),
                 navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
 
 # %% ../../nbs/experiments/store.ipynb #ecd82b91
 def open_store(
     folder: str | Path, # of a sweep
 ) -> Store:
-    "A store that exists. FileNotFoundError with the nearest name, ValueError for a damaged store.json."
+    """A store that exists. FileNotFoundError with the nearest name, ValueError for a damaged
+    store.json."""
     path, wanted = Path(folder), 'a folder that `navira sweep` made'
     at = path / 'store.json'
-    if not path.is_dir(): raise FileNotFoundError(f'store {str(folder)!r}: not found; {nearest(path, wanted)}')
-    if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; expected {wanted}')
+    if not path.is_dir(): raise FileNotFoundError(f'store {str(folder)!r}: not found; '
+                                                  f'{nearest(path, wanted)}')
+    if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; '
+                                                 f'expected {wanted}')
     try:
         record = json.loads(at.read_text(encoding='utf-8'))
         if {'cells', *IDENTITY} <= record.keys(): return Store(path, record)
@@ -153,7 +163,8 @@ def newest(
     "The store that was swept last. FileNotFoundError where there is none."
     every = sorted(folder.glob('*/store.json'), key=lambda p: p.stat().st_mtime)
     if every: return open_store(every[-1].parent)
-    raise FileNotFoundError(f'no store in {folder}: expected one that `navira sweep` made there, or its folder by name')
+    raise FileNotFoundError(f'no store in {folder}: expected one that `navira sweep` made there, '
+                            f'or its folder by name')
 
 def refusal(
     record: dict, # of a store
@@ -172,28 +183,34 @@ def claim(
     tokenizer: Tokenizer | None = None, # the model's
     processes: int = 1, # that sample
 ) -> Store:
-    """Make a store, or go on in one that the same kind of sweep made. ValueError with the difference for any other.
-    Nothing that was sampled is lost: a cell keeps the larger of its sizes, and its trace."""
+    """Make a store, or go on in one that the same kind of sweep made. ValueError with the
+    difference for any other. Nothing that was sampled is lost: a cell keeps the larger of its
+    sizes, and its trace."""
     path = Path(folder)
     old = open_store(path).record if (path / 'store.json').exists() else {}
     if old.get('copy'):
-        raise ValueError(f'{folder} is a small copy of a store, without all tokens: sweep into the store itself, or '
+        raise ValueError(f'{folder} is a small copy of a store, without all tokens: sweep into '
+                         f'the store itself, or '
                          'into a new folder')
     if differ := refusal(old, identity):
-        raise ValueError(f'{folder} holds a sweep of another kind: {differ}. Go on with the same settings, or name '
+        raise ValueError(f'{folder} holds a sweep of another kind: {differ}. Go on with the same '
+                         f'settings, or name '
                          'another folder')
     place = environment() | dict(processes=processes)
     places = old.get('places', [])
     settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
     record = settings | old | identity | dict(
         places=places + [place] * (place not in places),
-        cells=old.get('cells', {}) | {c.key: _described(c, s, free, old.get('cells', {}).get(c.key)) for c in plan})
+        cells=old.get('cells', {})
+        | {c.key: _described(c, s, free, old.get('cells', {}).get(c.key)) for c in plan})
     if tokenizer is not None:
-        with atomic_write(path / 'tokenizer.json') as f: f.write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
+        with atomic_write(path / 'tokenizer.json') as f:
+            f.write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
     return write_record(path, record)
 
 def write_record(path: Path, record: dict) -> Store:
-    with atomic_write(path / 'store.json') as f: f.write_text(json.dumps(record, indent=1), encoding='utf-8')
+    with atomic_write(path / 'store.json') as f: f.write_text(json.dumps(record, indent=1),
+                                                              encoding='utf-8')
     return Store(path, json.loads(json.dumps(record)))
 
 # %% ../../nbs/experiments/store.ipynb #d04755f3
@@ -206,7 +223,8 @@ def _described(
     T, passes = charged(c, free)
     made = c.rule
     metrics = [m for m in s.metrics] + ['features', 'mauve'] * (s.features == c.budget)
-    about = asdict(c) | dict(settled=c.settled, steps=T, charged=passes, passes=made.passes, matched=made.matched,
+    about = asdict(c) | dict(settled=c.settled, steps=T, charged=passes, passes=made.passes,
+                             matched=made.matched,
                              free=free, metrics=list(dict.fromkeys(metrics)), scored=s.scored)
     if old is None: return about
     scored = None if None in (s.scored, old['scored']) else max(s.scored, old['scored'])
@@ -223,7 +241,8 @@ def compact(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f'{out}: is not empty; expected a new folder')
     st.join()
-    shutil.copytree(st.folder, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns('parts', 'report', '.*'))
+    shutil.copytree(st.folder, out, dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns('parts', 'report', '.*'))
     real = st.record['real'] and Path(st.record['real']).name          # its folder is one machine's
     copy = write_record(out, st.record | dict(copy=True, real=real))
     table = st.read('samples')
