@@ -136,15 +136,17 @@ def split_typed(
     return name.strip(), [p for p in parts if p.strip()]
 
 # %% ../nbs/registry.ipynb #2d5216cd
-_revises = dict(scores='quality head', never='nothing', exact='heuristic')
 register('backbone', scores='nothing', selects='a fixed number, uniformly',
          never='what is committed', exact='exact at one token a step',
          source='MDLM, arXiv 2406.07524')(backbone)
-register('prism', selects='the K lowest', source='PRISM, arXiv 2510.01384', **_revises)(prism)
-register('prism-stochastic', selects='K from pi(tau)', source='NAVIRA, section 5',
-         **_revises)(prism_stochastic)
-register('navira-det', selects='the K lowest', source='NAVIRA, section 4.2', **_revises)(navira_det)
-register('navira', selects='K from pi(tau)', source='NAVIRA, section 4.3', **_revises)(navira)
+
+_revises = dict(scores='quality head', never='nothing', exact='heuristic')
+for _name, _factory, _selects, _source in [
+    ('prism', prism, 'the K lowest', 'PRISM, arXiv 2510.01384'),
+    ('prism-stochastic', prism_stochastic, 'K from pi(tau)', 'NAVIRA, section 5'),
+    ('navira-det', navira_det, 'the K lowest', 'NAVIRA, section 4.2'),
+    ('navira', navira, 'K from pi(tau)', 'NAVIRA, section 4.3')]:
+    register(_name, selects=_selects, source=_source, **_revises)(_factory)
 
 # %% ../nbs/registry.ipynb #6845e5f1
 def scheduled(
