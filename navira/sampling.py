@@ -231,7 +231,7 @@ def choose(
     model: Model,
     policy: str | Policy | None, # None: the default
     hyper: dict[str, Any],
-    asked: Callable, # the function that a user called: its parameters may have been meant
+    caller: Callable, # that a user called: one of its parameters may have been meant
 ) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
     "KeyError or ValueError for another policy or hyper-parameter, with the nearest."
     if policy is None:
@@ -245,7 +245,7 @@ def choose(
                          f"Policy{called}")
     name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())]) if named else ''
     others = {k: v for k, v in hyper.items() if k in known or k != 'block_length'}
-    own = [k for k, p in inspect.signature(asked).parameters.items() if p.default is not p.empty]
+    own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
     if others and not named:
         raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
                          f'expected one of {", ".join(own)}')

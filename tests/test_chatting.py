@@ -93,7 +93,7 @@ def test_a_wrong_keyword_is_answered_with_what_can_be_given(model):
     assert {'policy', 'budget', 'seed', 'temperature'} <= set(told)
 
 
-def test_mistakes(model, embedded, pytestconfig):
+def test_what_chat_lacks_is_named(model, embedded, pytestconfig):
     with says(ValueError, 'no tokenizer of the transformers library'):
         navira.chat(embedded, 'Hello')
     bert = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'bert')

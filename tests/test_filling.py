@@ -30,7 +30,7 @@ def wordy(words, mask=None, **kw):
     return lm
 
 
-def test_fill(embedded):
+def test_a_filling_keeps_the_text_around_its_blanks(embedded):
     text = 'The man opened ___ and walked in.'
     out = navira.fill(text, n=4, tokens=1)
     assert len(out) == 4

@@ -253,7 +253,7 @@ def test_each_token_has_its_kind(panels, visit, tmp_path):
     )
 
 
-def test_controls(visit, tmp_path):
+def test_every_control_moves_both_runs(visit, tmp_path):
     "Slider, buttons, keys and strips move both runs, and each ends at its own T"
     a = random_trace(20, 1, 40, seed=3)
     b = alike(8, a, 5)
@@ -302,7 +302,7 @@ def test_controls(visit, tmp_path):
         assert steps_of(tab) == [[9, 3], [10, 4]][j]
 
 
-def test_play(visit, tmp_path):
+def test_it_plays_pauses_and_starts_over(visit, tmp_path):
     "It plays to the end, pauses at a key, starts over, and stops when the slider moves."
     a = random_trace(20, 1, 24, seed=3)
     tab = visit(replay(a, decode, tmp_path / 'r.html', start=17, other=alike(8, a, 5)))
@@ -326,7 +326,7 @@ def test_play(visit, tmp_path):
 
 
 
-def test_what_a_token_tells(visit, tmp_path):
+def test_a_token_tells_its_quality_and_history(visit, tmp_path):
     "Hover, tap and arrow keys: the same position in both, with its quality and the temperature"
     a = random_trace(20, 1, 24, seed=3)
     b = alike(10, a, 5)
@@ -372,7 +372,7 @@ def test_what_a_token_tells(visit, tmp_path):
 
 
 @pytest.mark.parametrize('panels', [1, 2])
-def test_on_a_phone(panels, visit, tmp_path):
+def test_nothing_scrolls_sideways_on_a_phone(panels, visit, tmp_path):
     "Nothing scrolls sideways; two panels stand below each other, or side by side if there is room."
     a = random_trace(20, 1, 200, seed=3)
     long = lambda ids: 'x' * 200 if ids[0] == 3 else decode(ids)

@@ -90,16 +90,16 @@ def both_ways(
         own.update(before)
 
 # %% ../../nbs/hf/generate.ipynb #ccda8751
-def _asked(name: str) -> Any:
+def _argument(name: str) -> Any:
     "What `generate` was called with: transformers 5.23 hands a streamer to its own loops only."
     frame = inspect.currentframe()
     while frame and not (frame.f_code.co_name == 'generate' and name in frame.f_locals):
         frame = frame.f_back
     return frame.f_locals.get(name) if frame else None
 
-def _check_asked(model: PreTrainedModel, mask_id: int | None, inputs: dict[str, Any]) -> None:
+def _check_arguments(model: PreTrainedModel, mask_id: int | None, inputs: dict[str, Any]) -> None:
     "ValueError for what a policy cannot work with, or lacks."
-    helper = _asked('assistant_model')
+    helper = _argument('assistant_model')
     if helper is not None:
         raise ValueError(f'assistant_model={type(helper).__name__}: a policy has none; '
                          'expected None')
@@ -139,9 +139,9 @@ def generate_with(
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
              stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
              streamer=None, **inputs: Any): # a parameter named as an input would be given twice
-        streamer = _asked('streamer') if streamer is None else streamer
+        streamer = _argument('streamer') if streamer is None else streamer
         _check_config(generation_config)
-        _check_asked(model, mask_id, inputs)
+        _check_arguments(model, mask_id, inputs)
         _check_known('logits_processor', logits_processor, _BY_ROW)
         _check_known('stopping_criteria', stopping_criteria, _ENDS)
         new = generation_config.max_length - input_ids.shape[1]

@@ -165,12 +165,12 @@ class Navira(LM):
         return [total(part) for part in parts]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        out, asked = [''] * len(requests), []
+        out, todo = [''] * len(requests), []
         for i, r in enumerate(requests):
             until, new = self.wanted(dict(r.args[1]))
-            asked.append((new, self.last(self.context(r.args[0]), self.max_length - new), i, until))
+            todo.append((new, self.last(self.context(r.args[0]), self.max_length - new), i, until))
         def alike(a): return a[0], not a[1]       # without a context there is no prompt
-        for (new, no_prompt), group in groupby(sorted(asked, key=alike), alike):
+        for (new, no_prompt), group in groupby(sorted(todo, key=alike), alike):
             _, prompts, rows, untils = zip(*group)
             budget = self.budget or new * self.rule.passes
             res = sample(self.model, self.rule, budget, len(rows), self.seed,
@@ -180,16 +180,16 @@ class Navira(LM):
             for i, until, text in zip(rows, untils, res.new_texts): out[i] = cut(text, until)
         return out
 
-    def wanted(self, asked: dict[str, Any]) -> tuple[list[str], int]:
+    def wanted(self, request: dict[str, Any]) -> tuple[list[str], int]:
         "Strings that end a text, and how many new tokens."
-        odd = sorted(asked.keys() - {'until', 'max_gen_toks', 'max_new_tokens'})
+        odd = sorted(request.keys() - {'until', 'max_gen_toks', 'max_new_tokens'})
         if odd: warnings.warn(f'{", ".join(odd)}: not read from a request; the policy draws the '
                               'tokens, with hyper-parameters from --model_args', stacklevel=2)
-        until = asked.get('until') or []
+        until = request.get('until') or []
         until = [until] if isinstance(until, str) else until
         if not isinstance(until, list | tuple) or not all(isinstance(s, str) for s in until):
             raise ValueError(f'until={until!r}: expected a text, or a list of texts')
-        new = asked.get('max_gen_toks') or asked.get('max_new_tokens') or self.max_new_tokens
+        new = request.get('max_gen_toks') or request.get('max_new_tokens') or self.max_new_tokens
         return list(until), min(check_int('max_gen_toks', new, 1), self.max_length - 1)
 
 def cut(text: str, until: list[str]) -> str:

@@ -69,7 +69,7 @@ def test_it_writes_what_sample_writes(net, policy):
     assert [t[k : k + 6].tolist() for t, k in zip(told.tokens, (4, 2))] == out[:, 4:].tolist()
 
 
-def test_ends_and_padding(net):
+def test_a_text_is_padded_after_its_end(net):
     kept = run(net, 'mdlm', eos_token_id=None)[:, 4:].tolist()
     first = next(v for v in kept[0] if v)
     cut = run(net, 'mdlm', eos_token_id=first)[:, 4:].tolist()
@@ -212,7 +212,7 @@ def test_an_assistant_and_embeddings_are_refused_by_name(net):
         run(net, inputs=dict(inputs_embeds=torch.zeros(1, 3, 16)))
 
 
-def test_mistakes(net):
+def test_a_wrong_argument_is_named(net):
     with says(ValueError, 'quality=5', 'head'):
         generate_with('prism', quality=5)
     with pytest.raises(KeyError) as e:

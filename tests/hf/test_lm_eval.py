@@ -202,7 +202,7 @@ def test_greedy_is_said_when_it_is_asked_for():
     assert not Navira(policy='mdlm', budget=4, draws=4).likely(start, best)[1]
 
 
-def test_requests(lm):
+def test_texts_end_where_a_request_says(lm):
     told = lm.generate_until(
         [
             ask('generate_until', 'The captain', dict(until='.', max_gen_toks=5)),
@@ -219,7 +219,7 @@ def test_requests(lm):
     assert cut('one. two; three', [';', '.']) == 'one' and cut('one', ['.', '']) == 'one'
 
 
-def test_other_models(pytestconfig):
+def test_a_loaded_model_answers_every_kind_of_request(pytestconfig):
     golden = pytestconfig.rootpath / 'tests' / 'golden' / 'llada'
     lm = Navira(
         str(golden),
@@ -261,7 +261,7 @@ def start_ids_of(lm, text):
     return read_prompts(lm.model, text, open_ended=True)[0].ids.tolist()
 
 
-def test_mistakes():
+def test_a_wrong_argument_is_named():
     with says(KeyError, 'policy', "'prism'"):
         Navira(policy='prsim')
     with says(ValueError, 'draws=0'):

@@ -88,7 +88,7 @@ def test_the_given_cells_must_stay(s):
 # --- solving
 @settings(deadline=None, max_examples=40)
 @given(seed=seeds, given=some.integers(2, 16), changed=some.booleans())
-def test_all_solutions(seed, given, changed):
+def test_all_solutions_are_found(seed, given, changed):
     s, rng = Sudoku(2, 2), np.random.default_rng(seed)
     (puzzle,) = emptied(s, random_grids(s, 1, rng, 64), given, rng)
     if changed:
@@ -239,7 +239,7 @@ def test_a_puzzle_is_solvable_if_trying_everything_says_so(seed, cells):
 
 
 @each_size
-def test_a_grid_as_a_text(s):
+def test_a_grid_is_a_text_and_back(s):
     tok, grids = tokenizer_of(s), unseen(s, 5, np.random.default_rng(0))
     assert held_out(grids).all() and is_solved(s, grids).all()
     for g in grids:
@@ -252,7 +252,7 @@ def test_a_grid_as_a_text(s):
             assert tok.encode(text).ids == puzzle.tolist()
 
 
-def test_names_of_corpora():
+def test_corpora_have_names():
     assert sudoku_of('sudoku') == Sudoku() and sudoku_of('sudoku:2x3') == Sudoku(2, 3)
     assert sudoku_of('sudoku.txt') is None
     with pytest.raises(KeyError, match='sudoku:2x'):

@@ -91,7 +91,7 @@ def test_until_solved_is_the_first_time():
         ('infill-3', ValueError, "expected 'infill'"),
     ],
 )
-def test_bad_tasks(name, error, match):
+def test_a_wrong_task_is_named(name, error, match):
     with pytest.raises(error, match=match):
         task_of(name, novice())
 
@@ -103,7 +103,7 @@ def test_a_text_model_is_refused(tmp_path):
         task_of('sudoku-35', writer)
 
 
-def test_infilling(tmp_path):
+def test_infilling_hides_the_middle_third(tmp_path):
     toy = toy_corpus(tmp_path)
     (tmp_path / 'long.txt').write_text('\n'.join(' '.join(t.split()) for t in toy.texts))
     model = MaskedLM(toy.config, toy.tokenizer).eval()
