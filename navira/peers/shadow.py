@@ -100,11 +100,11 @@ class ShadowStep(Step):
     "One pass with shadows accepts, then revokes: for `Policy.step`."
     length: int | None # free positions in a block; None is one block
     together: bool # do the shadows read each other? Then each position of the block has one
+    revokes: bool # without shadows nothing can be revoked
     ragged = False
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        shaded = self.shaded(st) & (policy.remask is not nothing)
-        p = ShadowPass(model, st, shaded, self.together)
+        p = ShadowPass(model, st, self.shaded(st) & self.revokes, self.together)
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
         before = st.memory.get('accepted', torch.full_like(n, 30))
@@ -166,4 +166,5 @@ def wino(
     draw = drawer(temperature, top_p)
     return Policy(unmask=Within(length, WideIn(confidence(draw), level, most)), draw=draw,
                   remask=Within(length, NarrowOut(back)) if back else nothing,
-                  step=ShadowStep(length, shadows == 'together'), steps=until_done, matched=False)
+                  step=ShadowStep(length, shadows == 'together', back > 0), steps=until_done,
+                  matched=False)

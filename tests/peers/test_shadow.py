@@ -142,6 +142,8 @@ def test_shadows_run_only_where_they_decide(monkeypatch):
         if i % 4 == 0: assert not asked                    # a fresh block has nothing to revoke
         else: assert torch.equal(asked.pop(), before.committed & (torch.arange(L) // 4 == i // 4))
     assert not st.masked.any()
+    sample(model, wino(.2, 0.), 1, n=2)
+    assert len(asked) == 1                                 # the check before the run
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_a_model_in_16_bits_is_not_taken_for_a_wrong_one(dtype):
