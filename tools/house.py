@@ -1,12 +1,11 @@
 "How large and how plain the house is: `make house`, or house.py FOLDER for one folder of it."
 import ast, sys, tokenize
-from pathlib import Path
+from order import root
 
 PLAIN = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
          tokenize.ENDMARKER)
 COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
-root = Path(__file__).resolve().parent.parent
 
 def tokens(path):
     "Tokens of code: no comments, no docstrings, so that packing makes nothing smaller"

@@ -1,1 +1,1 @@
-"What everything else stands on, and no diffusion in it: valid input, noise, threads, files, intervals, tables, a progress bar."
+"Valid input, noise, threads, files, runs and intervals: what everything else stands on."

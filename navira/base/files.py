@@ -21,12 +21,14 @@ def check_file(
     path: str | os.PathLike, # that exists
     most: float = math.inf,  # bytes
 ) -> Path:
-    "The path of a regular file. Raises `ValueError` for a folder, a pipe, a device and a file that is too large."
+    """The path of a regular file. Raises `ValueError` for a folder, a pipe, a device and a file
+    that is too large."""
     path = Path(path)
     if not path.exists(): raise FileNotFoundError(f"{path}: not found")
     kind = "folder" if path.is_dir() else "pipe or a device"
     if not path.is_file(): raise ValueError(f"{path}: a {kind}; expected a file")
-    if path.stat().st_size > most: raise ValueError(f"{path}: {path.stat().st_size} bytes; expected at most {most}")
+    if path.stat().st_size > most:
+        raise ValueError(f"{path}: {path.stat().st_size} bytes; expected at most {most}")
     return path
 
 # %% ../../nbs/base/files.ipynb #99544fb0
@@ -43,12 +45,14 @@ def guarded(
         raise ValueError(f'{where}: {_cause(e, said or {})}') from e
 
 def _cause(e: BaseException, said: dict) -> str:
-    "In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`, no more."
+    """In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`,
+    no more."""
     if isinstance(e, pickle.UnpicklingError) or 'weights_only' in str(e):
         return 'pytorch_model.bin is not a file of tensors alone, and was not run; expected model.safetensors'
     words = re.findall(r"'(\w+)'", str(e)) if isinstance(e, (AttributeError, KeyError)) else []
     named = [f'{k}={v!r}' for k, v in said.items() if any(repr(w) in repr(v) for w in words)]
-    if named: return f'{", ".join(named)}: not known; expected a value that the transformers library has'
+    if named:
+        return f'{", ".join(named)}: not known; expected a value that the transformers library has'
     return f'no {e}' if isinstance(e, KeyError) else first_lines(e) or type(e).__name__
 
 def first_lines(e: BaseException, most: int = 300) -> str:
@@ -59,13 +63,16 @@ def first_lines(e: BaseException, most: int = 300) -> str:
 def open_tokenizer(
     path: str | os.PathLike, # a tokenizer.json
 ) -> Tokenizer:
-    "One that neither cuts nor fills up a text, whatever its file says. `ValueError` naming a file that is none."
-    with guarded(f'{path}: not a readable tokenizer'): return uncut(Tokenizer.from_file(str(check_file(path))))
+    """One that neither cuts nor fills up a text, whatever its file says. `ValueError` naming a file
+    that is none."""
+    with guarded(f'{path}: not a readable tokenizer'):
+        return uncut(Tokenizer.from_file(str(check_file(path))))
 
 def uncut(
     tok: Tokenizer, # changed in place
 ) -> Tokenizer: # the same
     tok.no_truncation()
     tok.no_padding()
-    tok.encode('')     # a template with a token that is not there panics now, and not at the first prompt
+    # a template with a token that is not there panics now, and not at the first prompt
+    tok.encode('')
     return tok
