@@ -48,7 +48,8 @@ def _cause(e: BaseException, said: dict) -> str:
     """In words, with the field whose value the libraries complain of: they say `KeyError: 'foo'`,
     no more."""
     if isinstance(e, pickle.UnpicklingError) or 'weights_only' in str(e):
-        return 'pytorch_model.bin is not a file of tensors alone, and was not run; expected model.safetensors'
+        return ('pytorch_model.bin is not a file of tensors alone, and was not run; '
+                'expected model.safetensors')
     words = re.findall(r"'(\w+)'", str(e)) if isinstance(e, (AttributeError, KeyError)) else []
     named = [f'{k}={v!r}' for k, v in said.items() if any(repr(w) in repr(v) for w in words)]
     if named:

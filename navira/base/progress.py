@@ -15,4 +15,5 @@ def clock(
     "`12 min 03 s`, `1 h 05 min`, or `?`."
     if math.isnan(seconds): return "?"
     minutes, s = divmod(int(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {s:02d} s"
+    if minutes < 60: return f"{minutes} min {s:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
