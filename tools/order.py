@@ -40,8 +40,8 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/res
     experiments/axes experiments/success experiments/worth experiments/infilling
     experiments/judged experiments/speed
 The paper: 08_experiments
-Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare cli/experiments
-    cli/training cli/info
+Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/tables cli/compare
+    cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
 

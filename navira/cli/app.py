@@ -24,6 +24,7 @@ from typing import Annotated, Any
 
 import typer
 import typer.core
+from typer import Argument, Option
 
 # %% ../../nbs/cli/app.ipynb #722f034d
 GROUPS = {'Write': 'generate fill solve',
@@ -55,7 +56,8 @@ class Commands(typer.core.TyperGroup):
     "The commands in groups. Words of other programs lead to ours; Ctrl-C ends with exit code 130."
     def format_commands(self, ctx, formatter) -> None:
         for title, names in GROUPS.items():
-            rows = [(k, self.commands[k].help.split('\n')[0]) for k in names.split()]
+            first = {k: self.commands[k].help.split('\n\n')[0] for k in names.split()}
+            rows = [(name, text.replace('\n', ' ')) for name, text in first.items()]
             with formatter.section(title): formatter.write_dl(rows)
 
     def resolve_command(self, ctx, args):
@@ -89,7 +91,7 @@ def show_version(show: bool) -> None:
         print(f'navira {__version__}')
         raise typer.Exit()
 
-VERSION = typer.Option('--version', callback=show_version, is_eager=True,
+VERSION = Option('--version', callback=show_version, is_eager=True,
                        help='Print the version.')
 
 @app.callback()
@@ -97,7 +99,7 @@ def root(version: Annotated[bool, VERSION] = False): pass
 
 @app.command('help')
 def show_help(
-    command: Annotated[str, typer.Argument(help='Which; all if not given.')] = '',
+    command: Annotated[str, Argument(help='Which; all if not given.')] = '',
 ) -> None:
     "Say what a command does."
     app([*command.split(), '--help'], prog_name='navira')
@@ -217,7 +219,7 @@ def imported(ctx: typer.Context, sources: list[str]) -> list[str]:
     for source in [] if ctx.resilient_parsing else sources: add_policies(source)
     return sources
 
-Imports = Annotated[list[str], typer.Option(
+Imports = Annotated[list[str], Option(
     '--import', metavar='FILE', callback=imported,
     help='A .py file, or a module, that registers policies of your own; may be repeated.')]
 

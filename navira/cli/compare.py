@@ -7,17 +7,17 @@ __all__ = []
 
 # %% ../../nbs/cli/compare.ipynb #1e6905e0
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from .app import app, complete, drawing, Imports, new_table, show, shown, tell, writable
+from .app import app, complete, drawing, Imports, show, shown, tell, writable
 from .generate import DType, Head, MaskId, Model, Seed, Shift, typed
+from .tables import figure, goal_of, seen, summary, table
 
-# %% ../../nbs/cli/compare.ipynb #f0a99a97
+# %% ../../nbs/cli/compare.ipynb #ed7844ee
 def entries(labels) -> tuple: # of a sweep
     "One for each policy as one types it."
     from navira.experiments.sweep import Entry
@@ -65,125 +65,6 @@ def first_texts(net, labels: list[str], budget: int, seed: int, prompt: str | No
         res = navira.sample(net, typed(k).rule, budget, 1, seed, prompt=prompt, eos='keep')
         print_text(k, res.texts)
 
-# %% ../../nbs/cli/compare.ipynb #ad4b990e
-MEASURED = ('entropy', 'solved', 'recovered', 'steps_to', 'remasked_to', 'middle', 'middle_real')
-
-def with_interval(name: str, cell) -> dict: # cell: samples, from `frame`
-    "`name`, `name_lo` and `name_hi`."
-    import numpy as np
-    from navira.base.stats import bootstrap, wilson
-    if name == 'perplexity':
-        value = np.exp(cell.nll.sum() / cell.weight.sum())
-        ends = bootstrap(cell.nll, cell.weight, np.exp)
-    else:
-        values = cell[name].dropna().to_numpy(float)
-        value = values.mean() if len(values) else math.nan
-        ends = wilson(value, len(values)) if name == 'solved' else bootstrap(values)
-    return {name: float(value), f'{name}_lo': ends[0], f'{name}_hi': ends[1]}
-
-def summary(st, df): # df: from `frame`
-    "A row a cell, by its key."
-    import pandas as pd
-    rows = {}
-    for key, cell in df.groupby('cell', sort=False):
-        c = st.cells[key]
-        rows[key] = {k: c[k] for k in ('policy', 'label', 'hyper', 'budget')} | dict(
-            n_steps=c['steps'], tokens_a_step=c['free'] / c['steps'], charged=c['charged'],
-            n_forward=cell.n_forward.mean(), seconds=cell.seconds.sum(), matched=c['matched'])
-        measured = [k for k in MEASURED if k in df] + ['perplexity'] * ('nll' in df)
-        for name in measured: rows[key] |= with_interval(name, cell)
-    return pd.DataFrame(rows.values(), index=list(rows))
-
-def goal_of(rows) -> str: # what counts; '': these are no answers to a task
-    return next((k for k in ('solved', 'recovered') if k in rows), '')
-
-# %% ../../nbs/cli/compare.ipynb #81df943b
-HEADS = {'': ['steps', 'passes\ncharged', 'passes\nrun', 'perplexity', 'entropy\n(nats)',
-              'time\n(s)'],
-         'solved': ['passes', 'solved', '', 'steps', 'remasked'],
-         'recovered': ['passes', 'recovered', '', 'entropy\n(nats)', 'of the\nreal text']}
-PASSES = 'passes: forward passes of a text; ± is half of a 95 % interval over samples'
-ASTERISK = '; * costs what it costs, whatever the budget'
-
-def half(c, name: str, digits: int) -> str: # '4.43 ±0.04'
-    if name not in c: return '-'
-    width = c[f'{name}_hi'] - c[f'{name}_lo']
-    return f'{c[name]:.{digits}f}' + ('' if math.isnan(width) else f' ±{width / 2:.{digits}f}')
-
-def cells_of(c, goal: str) -> list[str]: # of a row of the table
-    ran = f'{c.n_forward:.1f}'
-    if not goal:
-        return [str(c.n_steps), str(c.charged), ran, half(c, 'perplexity', 0),
-                half(c, 'entropy', 2), f'{c.seconds:.{int(c.seconds < 10)}f}']
-    share, low, high = (f'{100 * c[goal + end]:.1f}' for end in ('', '_lo', '_hi'))
-    two = ['steps_to', 'remasked_to'] if goal == 'solved' else ['middle', 'middle_real']
-    digits = 1 if goal == 'solved' else 2
-    rest = ['-' if math.isnan(c[k]) else f'{c[k]:.{digits}f}' for k in two]
-    return [ran, share, f'{low} to {high}', *rest]
-
-def table(rows, title: str, baseline: float = 0.): # rows: from `summary`
-    "Cells by budget."
-    goal = goal_of(rows)
-    note = PASSES if not goal else (
-        f'{goal}: per cent with a 95 % interval; without a model {100 * baseline:.1f}. '
-        'passes: forward passes run')
-    if goal == 'solved':
-        note += '; steps, remasked: of those that were solved, until they were right first'
-    made = new_table(title=title, title_justify='left',
-                     caption=note if rows.matched.all() else note + ASTERISK)
-    made.add_column('policy', overflow='fold')
-    for head in ['budget', *HEADS[goal]]: made.add_column(head, justify='right', no_wrap=True)
-    for _, cells in rows.groupby('budget'):
-        for _, c in cells.iterrows():
-            label = c.label if c.matched else c.label + '*'
-            made.add_row(label, str(c.budget), *cells_of(c, goal))
-        made.add_section()
-    return made
-
-# %% ../../nbs/cli/compare.ipynb #9ee443a9
-def figure(rows, title: str, baseline: float = 0.): # rows: from `summary`
-    "Perplexity against budget and entropy, or the share that was right against the budget."
-    from matplotlib.figure import Figure
-    from navira.experiments.plots import budgets_axis, finished, looks, perplexity_axis
-    goal = goal_of(rows)
-    y = goal or 'perplexity'
-    fig = Figure(figsize=(7.5, 4.6) if goal else (10, 4.6), layout='constrained')
-    axes = fig.subplots(1, 1 if goal else 2, sharey=True, squeeze=False)[0]
-    for i, (label, look) in enumerate(looks(rows.label.unique()).items()):
-        own = rows[rows.label == label].sort_values('budget')
-        own = own.assign(budget=own.budget * 1.02**i)     # intervals stand beside each other
-        arms = [own[y] - own[f'{y}_lo'], own[f'{y}_hi'] - own[y]]
-        for ax, x in zip(axes, ('budget', 'entropy')):
-            ax.errorbar(own[x], own[y], yerr=arms, capsize=2, **look)
-    budgets_axis(axes[0], rows.budget)
-    if goal:
-        axes[0].axhline(baseline, color='.5', lw=1, ls=':', label='without a model')
-        axes[0].set(ylabel=f'share {goal}')
-    else:
-        perplexity_axis(axes[0])
-        axes[1].set(xlabel='entropy (nats a token)')
-    return finished(fig, title, 'With 95 % intervals over samples.')
-
-# %% ../../nbs/cli/compare.ipynb #d8060d3c
-BEST = dict(perplexity='{} has a perplexity of {:.0f}', solved='{} solves {:.1%}',
-            recovered='{} recovers {:.1%}')
-
-def seen(last, n: int) -> str: # the cells of the largest budget, n samples each
-    "What the table says of its best and its worst policy; '' where it compares nothing."
-    goal = goal_of(last) or 'perplexity'
-    if goal not in last or len(last) < 2: return ''
-    ordered = last.sort_values(goal, ascending=goal == 'perplexity')
-    best, worst = ordered.iloc[0], ordered.iloc[-1]
-    both = ', '.join(BEST[goal].format(c.label, c[goal]) for c in (best, worst))
-    lows, highs = ([c[goal + end] for c in (best, worst)] for end in ('_lo', '_hi'))
-    if any(map(math.isnan, lows + highs)): how = f'{n} samples are too few for intervals'
-    elif max(lows) > min(highs): how = 'their intervals do not overlap'
-    else: how = 'their intervals overlap'
-    if goal == 'perplexity':
-        how += (f'. Entropies: {best.entropy:.2f} and {worst.entropy:.2f} nats; '
-                'perplexity falls with entropy')
-    return f'Seen at {last.budget.max()} passes: {both}; {how}.'
-
 # %% ../../nbs/cli/compare.ipynb #c7802827
 def telling(df, last) -> tuple | None: # number of the puzzle; keys of the worst and the best policy
     worst, best = last.solved.idxmin(), last.solved.idxmax()
@@ -214,10 +95,13 @@ def write_replay(path: Path, st, net, text: int, keys: list[str], why: str) -> N
                 names=names, boxes=boxes_of(net))
 
 # %% ../../nbs/cli/compare.ipynb #18b03448
-def report(folder: Path, st, plan, net, title: str, show_texts: int) -> None:
+def report(folder: Path, st, plan, net, judge: str, show_texts: int) -> None:
     "Print and write what was measured."
     from navira.experiments.results import frame, texts
     n = plan[0].n
+    asked = f'{st.task}, {n}' if st.task else f'{n} texts of {net.length} tokens'
+    title = f'{asked} a cell, seed {plan[0].seed}'
+    if judge: title += f'; perplexity under {judge}'
     df = frame(st, keys=[c.key for c in plan])
     df = df[df['sample'] < n]
     rows = summary(st, df).loc[[c.key for c in plan]]
@@ -275,39 +159,36 @@ def write(folder: Path, rows, texts: dict, title: str, baseline: float) -> list[
 TEXT = ['backbone', 'prism', 'navira-det', 'navira-piecewise', 'remdm-cap:top_p=.5']
 NO_HEAD = ['backbone', 'llada-low-confidence']
 
-def tasks(incomplete: str) -> list[str]: # for the shell
-    some = 'sudoku-50', 'sudoku-35', 'sudoku-25', 'sudoku:2x2-8', 'sudoku:2x3-16', 'infill'
-    return [task for task in some if task.startswith(incomplete)]
-
-Names = Annotated[list[str], typer.Argument(
+Names = Annotated[list[str], Argument(
     metavar='POLICY', autocompletion=complete,
     help="Names, each also as NAME:key=value+key=value, or 'all' that the model can run; backbone, "
          'prism, navira-det, navira-piecewise and what `generate` takes if not given, or backbone '
          'and llada-low-confidence for a model without a quality head.')]
-Policies = Annotated[str, typer.Option(
+Policies = Annotated[str, Option(
     '--policies', '-p', autocompletion=complete, help='The same, separated by commas.')]
-Budgets = Annotated[str, typer.Option(
-    help='Comma-separated numbers of forward passes; 16,64 if not given, with --full 16,32,64,128.')]
-Texts = Annotated[int | None, typer.Option(
-    '-n', '--samples', help='Texts a cell; 12 if not given, with --full 32, or 16 for a model longer '
-                            'than 128 tokens.')]
-Full = Annotated[bool, typer.Option(
+Budgets = Annotated[str, Option(
+    help='Comma-separated numbers of forward passes; 16,64 if not given, with --full '
+         '16,32,64,128.')]
+Texts = Annotated[int | None, Option(
+    '-n', '--samples',
+    help='Texts a cell; 12 if not given, with --full 32, or 16 for a model longer than 128 '
+         'tokens.')]
+Full = Annotated[bool, Option(
     '--full', help='More budgets and more texts, in several minutes.')]
-Reference = Annotated[str, typer.Option(
+Reference = Annotated[str, Option(
     help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.")]
-Out = Annotated[Path, typer.Option('--out', help='Folder for figure, replay and numbers.')]
-Start = Annotated[str | None, typer.Option(
+Out = Annotated[Path, Option('--out', help='Folder for figure, replay and numbers.')]
+Start = Annotated[str | None, Option(
     help='How every text begins; nothing if not given.')]
-TaskName = Annotated[str | None, typer.Option(
-    autocompletion=tasks,
-    help='Something with a right answer: sudoku-35, or another number of given cells, by the Sudoku '
-         'model; infill, the middle of paragraphs of --real.')]
-Real = Annotated[str | None, typer.Option(help='Text file, folder or corpus for --task infill.')]
-Show = Annotated[int, typer.Option(
+TaskName = Annotated[str | None, Option(
+    help='Something with a right answer: sudoku-35, or another number of given cells, by the '
+         'Sudoku model; infill, the middle of paragraphs of --real.')]
+Real = Annotated[str | None, Option(help='Text file, folder or corpus for --task infill.')]
+Show = Annotated[int, Option(
     help='Texts to print for each policy, at the largest budget.')]
-Rows = Annotated[int, typer.Option(help='Texts in a forward pass.')]
+Rows = Annotated[int, Option(help='Texts in a forward pass.')]
 
-# %% ../../nbs/cli/compare.ipynb #233b0c1e
+# %% ../../nbs/cli/compare.ipynb #31a3b977
 def default_budgets(full: bool, task: str | None) -> str:
     if task: return '4,8,16,27,54' if full else '8,27'
     return '16,32,64,128' if full else '16,64'
@@ -343,7 +224,7 @@ def compare(
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
     every = labels == ['all']
     if every: labels = list(navira.policies())
-    metrics = ['entropy'] + ['perplexity'] * (reference != 'none')
+    metrics = ['entropy'] if reference == 'none' else ['entropy', 'perplexity']
     passes = numbers(budgets or default_budgets(full, task))
     grid = Sweep(entries(labels or TEXT + imported()), 'compare', model, prompt=prompt, task=task,
                  budgets=passes, n=n or 1, seeds=(seed,), batch_size=batch_size,
@@ -357,13 +238,11 @@ def compare(
     n = default_n(full, task, net.length) if n is None else n
     grid = replace(grid, entries=entries(labels or TEXT + imported()), n=n)
     _, plan, identity, _ = prepared(grid, net, net.device)
-    if show and not task: first_texts(net, [e.label for e in grid.entries], passes[-1], seed, prompt)
+    if show and not task:
+        first_texts(net, [e.label for e in grid.entries], passes[-1], seed, prompt)
     judge = 'none' if reference == 'none' else Judge(reference).model
     kind = digest([identity, mask_id, shift, navira.__version__], 4)
     with drawing('sampling') as tell: st = run(grid, folder / f'store-{kind}', net, tell)
     with drawing('measuring') as tell:
         evaluate(st, None, judge, None, tell, [c.key for c in plan])
-    title = f'{task}, {n} a cell, seed {seed}'
-    if not task: title = f'{n} texts of {net.length} tokens a cell, seed {seed}'
-    if judge != 'none': title += f'; perplexity under {judge.name}'
-    report(folder, st, plan, net, title, show)
+    report(folder, st, plan, net, '' if judge == 'none' else judge.name, show)

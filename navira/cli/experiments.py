@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from .app import app, drawing, hypers, Imports, new_table, show, writable
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
-Config = Annotated[str, typer.Argument(
+Config = Annotated[str, Argument(
     help='small, curves, ablations, sudoku, infill, one-gpu, paper, or a TOML file.')]
-Folder = Annotated[Path | None, typer.Option(
+Folder = Annotated[Path | None, Option(
     help='Folder for the results, gone on with if it is there; runs/CONFIG if not given.')]
-DryRun = Annotated[bool, typer.Option(
+DryRun = Annotated[bool, Option(
     '--dry-run', help='List what it would sample, and do nothing.')]
-Settings = Annotated[list[str], typer.Option(
+Settings = Annotated[list[str], Option(
     '--set', help='A setting of the file, as in --set n=64; may be repeated.')]
-Store = Annotated[Path | None, typer.Argument(
+Store = Annotated[Path | None, Argument(
     help='A store that `navira sweep` made; the newest in runs/ if not given.')]
-StoreOption = Annotated[Path | None, typer.Option('--store', help='The same, as an option.')]
+StoreOption = Annotated[Path | None, Option('--store', help='The same, as an option.')]
 
 SEVERAL = ('Several processes: '
            '`accelerate launch --multi_gpu --num_processes 2 -m navira.cli sweep ...`.')
@@ -70,17 +71,17 @@ def named(store: Path | None, option: Path | None):
         raise ValueError(f'{store} and --store {option}: expected one store')
     return open_store(store or option) if store or option else newest()
 
-Metrics = Annotated[str | None, typer.Option(
+Metrics = Annotated[str | None, Option(
     help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
          "configuration's if not given.")]
-Reference = Annotated[str | None, typer.Option(
+Reference = Annotated[str | None, Option(
     help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the "
          "configuration's if not given.")]
-Server = Annotated[str | None, typer.Option(
+Server = Annotated[str | None, Option(
     help="A server that runs this model and speaks OpenAI's protocol, as vLLM does: "
          'http://HOST:PORT/v1.')]
-Scored = Annotated[int | None, typer.Option(help='Texts of each cell that it judges.')]
-Compact = Annotated[Path | None, typer.Option(
+Scored = Annotated[int | None, Option(help='Texts of each cell that it judges.')]
+Compact = Annotated[Path | None, Option(
     '--compact', help='Also write a small copy of the store to this new folder, to commit.')]
 
 @app.command()
@@ -123,14 +124,14 @@ def show_claims(s) -> None: # s: a `Study`
     if left: table.add_row('not tested', f'{left} others; the report says what they lack')
     show(table)
 
-Report = Annotated[Path | None, typer.Option(
+Report = Annotated[Path | None, Option(
     '--out', help='Folder for tables and figures; STORE/report if not given, or '
                   'runs/STORE/report for a small copy.')]
-Whose = Annotated[str | None, typer.Option(
+Whose = Annotated[str | None, Option(
     help="Whose perplexity, where several models have judged; the configuration's if not given.")]
-Eos = Annotated[str | None, typer.Option(
+Eos = Annotated[str | None, Option(
     help="Rule for text separators, 'once' or 'stop'; the configuration's if not given.")]
-Everything = Annotated[bool, typer.Option(
+Everything = Annotated[bool, Option(
     '--print', help='Print every table, not the claims alone.')]
 
 @app.command()
@@ -154,16 +155,16 @@ def report(
     print(f'written: {first}' + (f', and {len(more)} tables and figures' if more else ''))
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9
-Url = Annotated[str, typer.Option(help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")]
-Judge = Annotated[str, typer.Option(help='The judge, as the server calls it.')]
-Limit = Annotated[int | None, typer.Option(help='Texts of each cell; all if not given.')]
-Concurrency = Annotated[int, typer.Option(help='Requests under way at once.')]
-Retries = Annotated[int, typer.Option(help='Further tries of a request that failed.')]
-Timeout = Annotated[float, typer.Option(help='Seconds for a try, as a whole.')]
-Key = Annotated[str, typer.Option(help='Environment variable that holds the key.')]
-Again = Annotated[bool, typer.Option(
+Url = Annotated[str, Option(help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")]
+Judge = Annotated[str, Option(help='The judge, as the server calls it.')]
+Limit = Annotated[int | None, Option(help='Texts of each cell; all if not given.')]
+Concurrency = Annotated[int, Option(help='Requests under way at once.')]
+Retries = Annotated[int, Option(help='Further tries of a request that failed.')]
+Timeout = Annotated[float, Option(help='Seconds for a try, as a whole.')]
+Key = Annotated[str, Option(help='Environment variable that holds the key.')]
+Again = Annotated[bool, Option(
     '--retry-failed', help='Ask again where the answer was no five marks.')]
-Count = Annotated[bool, typer.Option(
+Count = Annotated[bool, Option(
     '--dry-run', help='Say how many texts it would judge, and ask nobody.')]
 
 @app.command()

@@ -12,33 +12,33 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Option
 
 from .app import app, check_page, complete, hypers, Imports, shown, tell
 
 # %% ../../nbs/cli/generate.ipynb #b6c4b2fe
-Model = Annotated[str | None, typer.Option(
+Model = Annotated[str | None, Option(
     help="Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given.")]
-Head = Annotated[Path | None, typer.Option(
+Head = Annotated[Path | None, Option(
     help="Folder of `navira finetune --lora`: the model's quality head.")]
-MaskId = Annotated[int | None, typer.Option(
+MaskId = Annotated[int | None, Option(
     help='Token id of the mask; what a model of the transformers library says itself if not '
          'given.')]
-Shift = Annotated[bool | None, typer.Option(
+Shift = Annotated[bool | None, Option(
     '--shift/--aligned',
     help='Such a model predicts, at each position, the next token or the one there; as its family '
          'does if not given.')]
-Device = Annotated[str, typer.Option(help='cpu, cuda, or auto.')]
-DType = Annotated[str | None, typer.Option(
+Device = Annotated[str, Option(help='cpu, cuda, or auto.')]
+DType = Annotated[str | None, Option(
     help="Precision of the network: fp32, bf16 or fp16; the model's if not given.")]
-PolicyName = Annotated[str | None, typer.Option(
+PolicyName = Annotated[str | None, Option(
     '--policy', '-p', autocompletion=complete,
     help='Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, '
          'what reads best, or llada-low-confidence for a model without a quality head.')]
-Sets = Annotated[list[str], typer.Option(
+Sets = Annotated[list[str], Option(
     '--set', help='A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.')]
-Seed = Annotated[int, typer.Option(help='Same seed, same texts.')]
-AsJson = Annotated[bool, typer.Option('--json', help='One JSON object a line instead of text.')]
+Seed = Annotated[int, Option(help='Same seed, same texts.')]
+AsJson = Annotated[bool, Option('--json', help='One JSON object a line instead of text.')]
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
 class Choice(NamedTuple):
@@ -144,32 +144,32 @@ def in_batches(
             raise KeyboardInterrupt(f'stopped with {first} of {n} texts') from None
 
 # %% ../../nbs/cli/generate.ipynb #4f952247
-Text = Annotated[str | None, typer.Argument(
+Text = Annotated[str | None, Argument(
     help='How the text begins; <|mask|> in it is a blank to fill.')]
-Prompt = Annotated[list[str], typer.Option(
+Prompt = Annotated[list[str], Option(
     help='The same, and may be repeated: -n texts of each.')]
-Prompts = Annotated[Path | None, typer.Option(
+Prompts = Annotated[Path | None, Option(
     exists=True, dir_okay=False,
     help='File with a prompt a line, or .jsonl with a "prompt" in each object.')]
-Infill = Annotated[list[str], typer.Option(
+Infill = Annotated[list[str], Option(
     help='A whole text with blanks, [MASK*12] for twelve tokens; may be repeated.')]
-Chat = Annotated[bool, typer.Option(
+Chat = Annotated[bool, Option(
     '--chat', help="Prompts are what a user says; the model's chat template is put round them, "
                    'and its answers are printed.')]
-Budget = Annotated[int, typer.Option(help='Forward passes.')]
-Number = Annotated[int, typer.Option(
+Budget = Annotated[int, Option(help='Forward passes.')]
+Number = Annotated[int, Option(
     '-n', '--samples', help='Number of texts, of each prompt.')]
-Length = Annotated[int | None, typer.Option(
+Length = Annotated[int | None, Option(
     help="Tokens in a text; the model's length if not given.")]
-NewTokens = Annotated[int | None, typer.Option(
+NewTokens = Annotated[int | None, Option(
     help='Instead: tokens to write after each prompt.')]
-BlockLength = Annotated[int | None, typer.Option(
+BlockLength = Annotated[int | None, Option(
     help='Write so many tokens at a time, left to right.')]
-Eos = Annotated[str, typer.Option(
+Eos = Annotated[str, Option(
     help='After a token that ends a text: cut, keep, or suppress it.')]
-Replay = Annotated[Path | None, typer.Option(
+Replay = Annotated[Path | None, Option(
     help='Also write an HTML replay of the first text here.')]
-Beside = Annotated[str | None, typer.Option(
+Beside = Annotated[str | None, Option(
     help='Another policy, or NAME:key=value, shown beside it in the replay: same prompt, seed, '
          'budget; its own defaults.')]
 
@@ -194,7 +194,6 @@ def generate(
     "Write texts."
     import navira
     from navira.prompts import check_memory
-    from navira.tasks.sudoku import boxes_of
     choice = typed(policy, hyper) if policy else None
     other = typed(beside) if beside else None
     check_page(replay)
@@ -216,18 +215,22 @@ def generate(
     size = 32 if net.device.type == 'cpu' else 256
     for res in in_batches(sample, choice.rule, asked, len(each) or n, size, bool(replay)):
         print_samples(res, choice, each, as_json, chat)
-        if not replay or res.first: continue
-        right = other and sample(other.rule, n=1, prompt=asked[:1] or None, trace=True)
-        res.replay(replay, title=f'budget {budget}, seed {seed}', other=right,
-                   names=(choice.label, beside or ''), boxes=boxes_of(net))
-        tell(f'replay: {replay}')
+        if replay and not res.first:
+            right = other and sample(other.rule, n=1, prompt=asked[:1] or None, trace=True)
+            write_replay(replay, net, res, [choice.label, beside or ''], right)
+
+def write_replay(path: Path, net, res, names: list[str], right) -> None: # right: another policy's
+    from navira.tasks.sudoku import boxes_of
+    res.replay(path, title=f'budget {res.budget}, seed {res.seed}', other=right, names=names,
+               boxes=boxes_of(net))
+    tell(f'replay: {path}')
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b
-Blanks = Annotated[str, typer.Argument(help='A text with blanks, each written ___.')]
-Fillings = Annotated[int, typer.Option('-n', '--samples', help='Number of texts.')]
-Tokens = Annotated[int | None, typer.Option(
+Blanks = Annotated[str, Argument(help='A text with blanks, each written ___.')]
+Fillings = Annotated[int, Option('-n', '--samples', help='Number of texts.')]
+Tokens = Annotated[int | None, Option(
     help='Tokens a blank; if not given, one to three for ___.')]
-Passes = Annotated[int | None, typer.Option(
+Passes = Annotated[int | None, Option(
     help='Forward passes; `navira.fill` chooses if not given.')]
 
 @app.command()

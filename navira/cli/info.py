@@ -10,7 +10,7 @@ import difflib
 import inspect
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from .app import app, Imports, new_table, show
 from .generate import MaskId
@@ -90,7 +90,7 @@ def show_policies(net) -> None:
          'sets them.')
 
 # %% ../../nbs/cli/info.ipynb #a8450db4
-Subject = Annotated[str | None, typer.Argument(
+Subject = Annotated[str | None, Argument(
     metavar='POLICY|MODEL',
     help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')]
 

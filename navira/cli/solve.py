@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from .app import app, check_page, complete, Imports
 from .generate import AsJson, Choice, Device, Seed, Sets, typed
@@ -97,26 +98,26 @@ def report(rules, grid, choice: Choice, res, k, counts, as_json):
     print((often + took + '\n{policy}, seed {seed}, sample {sample}').format(**about))
 
 # %% ../../nbs/cli/solve.ipynb #63e48cf9
-Puzzles = Annotated[list[str], typer.Argument(
+Puzzles = Annotated[list[str], Argument(
     metavar='PUZZLE',
     help='Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, '
          'one a line, or - for the standard input. Several may be given.')]
-Solver = Annotated[str, typer.Option(
+Solver = Annotated[str, Option(
     '--policy', '-p', autocompletion=complete,
     help='Sampling policy, or NAME:key=value+key=value; p2 if not given.')]
-Tries = Annotated[int | None, typer.Option(
+Tries = Annotated[int | None, Option(
     '-n', '--tries',
     help='Tries, side by side; if not given, one after another until the puzzle is solved, at '
          f'most {sum(BATCHES)}.')]
-Replay = Annotated[Path | None, typer.Option(
+Replay = Annotated[Path | None, Option(
     help='Also write an HTML replay of the last grid here.')]
 
 @app.command()
 def solve(
     puzzle: Puzzles, policy: Solver = 'p2',
-    budget: Annotated[int, typer.Option(help='Forward passes of a try.')] = 54,
+    budget: Annotated[int, Option(help='Forward passes of a try.')] = 54,
     n: Tries = None, seed: Seed = 0,
-    model: Annotated[str, typer.Option(
+    model: Annotated[str, Option(
         help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
     device: Device = 'auto',
     hyper: Sets = [], as_json: AsJson = False, replay: Replay = None, own: Imports = [],

@@ -262,7 +262,7 @@ def test_version_and_help(run):
     commands = typer.main.get_command(__import__('navira.cli.app').cli.app.app).commands
     shown = ' '.join(run('--help').split())
     for name, command in commands.items():
-        assert f'{name} ' + ' '.join(command.help.split('\n')[0].split()) in shown
+        assert f'{name} ' + ' '.join(command.help.split('\n\n')[0].split()) in shown
 
 
 def in_bash(*words):

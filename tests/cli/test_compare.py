@@ -193,7 +193,7 @@ def test_the_first_puzzle_that_tells_two_policies_apart_is_shown(grid_folder, ca
     ],
 )
 def test_what_was_seen_is_said_of_the_best_and_the_worst(goal, best, worst, sentence):
-    from navira.cli.compare import figure, seen
+    from navira.cli.tables import figure, seen
 
     names = goal, f'{goal}_lo', f'{goal}_hi'
     rows = [
