@@ -281,7 +281,7 @@ def wrap(
     if mask_id is None: mask_id = config.get('mask_token_id')
     if mask_id is None and tokenizer is not None: mask_id = tokenizer.mask_token_id
     if mask_id is None:
-        lacks = 'its tokenizer has no mask token' if tokenizer else 'no tokenizer was given'
+        lacks = 'its tokenizer has no mask token' if tokenizer else 'it has no tokenizer'
         raise ValueError(f'{kind}: which token is the mask? Its configuration does not say, and '
                          f'{lacks}; expected mask_id=')
     last = net.get_output_embeddings().weight.shape[0] - 1

@@ -41,7 +41,9 @@ def no_grad():
     with torch.no_grad(): yield
 
 def words(*names, **more):
-    tok = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)} | more, unk_token=names[0]))
+    tok = Tokenizer(
+        models.WordLevel({w: i for i, w in enumerate(names)} | more, unk_token=names[0])
+    )
     tok.pre_tokenizer = pre_tokenizers.Whitespace()
     return tok
 
@@ -86,7 +88,9 @@ def plain_forward(w, x, n_blocks, n_heads, time=0.):
     c = F.silu(linear(F.silu(linear(c, 'sigma_map.mlp.0')), 'sigma_map.mlp.2'))
     for i in range(n_blocks):
         b = f'blocks.{i}.'
-        shift1, scale1, gate1, shift2, scale2, gate2 = linear(c, b + 'adaLN_modulation').chunk(6, -1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = linear(c, b + 'adaLN_modulation').chunk(
+            6, -1
+        )
         y = norm(h, w[b + 'norm1.weight']) * (1 + scale1) + shift1
         y = linear(y, b + 'attn_qkv').view(B, L, 3, n_heads, -1)
         q, k, v = turn(y[:, :, 0]), turn(y[:, :, 1]), y[:, :, 2]

@@ -24,7 +24,10 @@ def trained(base, rank=2):
 
 @pytest.fixture(scope='module', params=['llada', 'bert', 'diffugpt'])
 def saved(request, golden, tmp_path_factory):
-    model, folder = trained(golden / request.param), tmp_path_factory.mktemp('adapters') / request.param
+    model, folder = (
+        trained(golden / request.param),
+        tmp_path_factory.mktemp('adapters') / request.param,
+    )
     save_adapter(model, folder)
     return golden / request.param, folder, model
 
@@ -48,23 +51,35 @@ def test_a_base_that_was_rounded_twice_is_the_same_base(saved):
 def test_other_weights_are_another_base_though_the_words_are_the_same(saved):
     "Each parameter counts; so does an adapter that was merged already."
     base, folder, _ = saved
-    for name in (n for n, p in navira.load(base).net.named_parameters() if p.dim() > 1 and p.std() > 0):
+    for name in (
+        n for n, p in navira.load(base).net.named_parameters() if p.dim() > 1 and p.std() > 0
+    ):
         other = navira.load(base)
         p = other.net.get_parameter(name)
         with torch.no_grad(): p.copy_(p.flip(0, 1))
-        with says(ValueError, 'another base model', name, 'there', 'here'): load_adapter(other, folder)
-    with says(ValueError, 'another base model'): load_adapter(navira.load(base, head=folder), folder)
+        with says(ValueError, 'another base model', name, 'there', 'here'):
+            load_adapter(other, folder)
+    with says(ValueError, 'another base model'):
+        load_adapter(navira.load(base, head=folder), folder)
+
 
 def test_saved_whole_and_loaded_it_is_the_same(saved, tmp_path):
     base, folder, model = saved
     whole = navira.load(base, head=folder)
     navira.save(navira.load(base), tmp_path)
-    navira.save(whole, tmp_path)                                               # over the first
-    for a, b in zip(outputs(navira.load(tmp_path)), outputs(whole), strict=True): assert torch.equal(a, b)
+    navira.save(whole, tmp_path)  # over the first
+    for a, b in zip(outputs(navira.load(tmp_path)), outputs(whole), strict=True):
+        assert torch.equal(a, b)
     with says(ValueError, 'adapter is still in training'): navira.save(model, tmp_path)
 
-@pytest.mark.parametrize('settings', [
-    dict(rank_pattern=dict(q_proj=10**7)), dict(use_dora=True), dict(layer_replication=[[0, 2]] * 9)])
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(rank_pattern=dict(q_proj=10**7)),
+        dict(use_dora=True),
+        dict(layer_replication=[[0, 2]] * 9),
+    ],
+)
 def test_a_configuration_changes_nothing_but_names_and_alpha(saved, tmp_path, settings):
     base, folder, model = saved
     changed(shutil.copytree(folder, tmp_path / 'other') / 'adapter_config.json', **settings)
@@ -96,7 +111,9 @@ def test_an_adapter_and_a_head_that_are_not_finite_are_named(saved, tmp_path, fi
     with safe_open(path, 'pt') as f: about = f.metadata()
     weights = {k: w if k.startswith('base.') else w + torch.nan for k, w in load_file(path).items()}
     save_file(weights, path, metadata=about)
-    with says(ValueError, 'head', 'holds NaN; expected finite weights'): navira.load(base, head=tmp_path / 'head')
+    with says(ValueError, 'head', 'holds NaN; expected finite weights'):
+        navira.load(base, head=tmp_path / 'head')
+
 
 def test_a_run_is_a_head_and_no_model(golden, tmp_path):
     run, base = tmp_path / 'run', golden / 'bert'
@@ -107,4 +124,5 @@ def test_a_run_is_a_head_and_no_model(golden, tmp_path):
     a, b = (outputs(navira.load(base, head=folder)) for folder in (run, run / 'model'))
     assert torch.equal(a[1], b[1])
     for source in (run, run / 'model'):
-        with says(ValueError, 'head', f'navira.load({str(base)!r}, head=', '--head'): navira.load(source)
+        with says(ValueError, 'head', f'navira.load({str(base)!r}, head=', '--head'):
+            navira.load(source)

@@ -39,7 +39,8 @@ def test_save_on_a_full_disk_says_so_and_leaves_the_old_model_whole(tmp_path, di
 
 def test_save_where_it_cannot(tmp_path):
     (tmp_path / 'file').write_text('')
-    with pytest.raises(ValueError, match='cannot be written'): save(noisy(), tmp_path / 'file' / 'm')
+    with pytest.raises(ValueError, match='cannot be written'):
+        save(noisy(), tmp_path / 'file' / 'm')
     with pytest.raises(ValueError, match='model: int'): save(5, tmp_path / 'm')
 
 # --- weights that cannot be -------------------------------------------------------------------
@@ -72,7 +73,9 @@ def test_a_file_of_mdlms_training_opens_without_its_packages():
     code = ('import sys, navira; from navira.models.load import load; load(sys.argv[1]); '
             'navira.sample(navira.load(), "navira-det", 4, length=8); '
             'sys.exit(bool({"omegaconf", "transformers"} & {*sys.modules}))')
-    assert same(load(REAL, length=12), noisy(TINY, 2)) and same(load(REAL, ema=False), noisy(TINY, 1))
+    assert same(load(REAL, length=12), noisy(TINY, 2)) and same(
+        load(REAL, ema=False), noisy(TINY, 1)
+    )
     assert load(REAL).config == replace(TINY, model_length=1024)
     assert subprocess.run([sys.executable, '-c', code, str(REAL)]).returncode == 0
     config = read_pickle(REAL)['hyper_parameters']['config']
@@ -108,11 +111,20 @@ class Calls:
 def attacks(marker):
     touch, code = f'touch {marker}', f"open({str(marker)!r}, 'w').write('x')"
     return [
-        Calls(os.system, touch), Calls(eval, code), Calls(exec, code), Calls(open, str(marker), 'w'),
-        Calls(getattr, Path('x'), 'unlink'), Calls(subprocess.Popen, ['touch', str(marker)]),
-        Calls(__import__, 'antigravity'), Calls(torch.load, str(marker)), Calls(torch.hub.load, 'x', 'y'),
-        Calls(torch.save, {}, str(marker)), Calls(functools.partial, os.system, touch),
-        Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))), Calls(load, str(marker))]
+        Calls(os.system, touch),
+        Calls(eval, code),
+        Calls(exec, code),
+        Calls(open, str(marker), 'w'),
+        Calls(getattr, Path('x'), 'unlink'),
+        Calls(subprocess.Popen, ['touch', str(marker)]),
+        Calls(__import__, 'antigravity'),
+        Calls(torch.load, str(marker)),
+        Calls(torch.hub.load, 'x', 'y'),
+        Calls(torch.save, {}, str(marker)),
+        Calls(functools.partial, os.system, touch),
+        Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))),
+        Calls(load, str(marker)),
+    ]
 
 @pytest.mark.parametrize('place', ['state_dict', 'average', 'configuration'])
 def test_a_malicious_checkpoint_is_refused_and_does_nothing(tmp_path, place):
@@ -121,27 +133,57 @@ def test_a_malicious_checkpoint_is_refused_and_does_nothing(tmp_path, place):
         state = noisy(TINY).state_dict() | ({'x': bad} if place == 'state_dict' else {})
         average = [*params, bad] if place == 'average' else params
         config = {'config': [{'b': bad}]} if place == 'configuration' else {}
-        torch.save(dict(state_dict=state, ema=dict(shadow_params=average), **config), tmp_path / 'evil.ckpt')
+        torch.save(
+            dict(state_dict=state, ema=dict(shadow_params=average), **config),
+            tmp_path / 'evil.ckpt',
+        )
         refused(tmp_path / 'evil.ckpt', 'refused: it asks for', 'which no checkpoint needs')
         assert not marker.exists()
 
 def by_hand(path, code):
     "A zip in the layout of torch.save around a pickle written opcode by opcode."
     with zipfile.ZipFile(path, 'w') as z:
-        for name, data in {'data.pkl': code, 'data/0': bytes(64), 'version': b'3\n', 'byteorder': b'little'}.items():
+        for name, data in {
+            'data.pkl': code,
+            'data/0': bytes(64),
+            'version': b'3\n',
+            'byteorder': b'little',
+        }.items():
             z.writestr(f'a/{name}', data)
     return path
 
-STORAGE = b'(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00%sX\x03\x00\x00\x00cpuK\x10tQ'
-TENSOR = b'ctorch._utils\n_rebuild_tensor_v2\n(' + STORAGE % b'0' + b'%s(%st(%stI00\nccollections\nOrderedDict\n)RtR'
+STORAGE = (
+    b'(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00%sX\x03\x00\x00\x00cpuK\x10tQ'
+)
+TENSOR = (
+    b'ctorch._utils\n_rebuild_tensor_v2\n('
+    + STORAGE % b'0'
+    + b'%s(%st(%stI00\nccollections\nOrderedDict\n)RtR'
+)
 
-@pytest.mark.parametrize('code', [
-    b'cposix\nsystem\n(X\x05\x00\x00\x00touchtR.', b'(X\x05\x00\x00\x00touchios\nsystem\n.',
-    b'\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x01x\x85R.', b'\x80\x02\x82\x01.',
-    b'c__builtin__\ngetattr\n(comegaconf\nX\nX\x0c\x00\x00\x00__subclasses__tR.',
-    b'ccopyreg\n__newobj__\n(comegaconf\nX\ntR.', b'(X\x04\x00\x00\x00evilX\x01\x00\x00\x000tQ.',
-    STORAGE % b'/', TENSOR % (b'K\x00', b'M\xff\xff', b'K\x01'), TENSOR % (b'M\xff\xff', b'K\x01', b'K\x01'),
-    b'', b'.', b'\x80\x02}q\x00', b'garbage', b'}' * 10_000, b'N.', b']q\x00.'])
+
+@pytest.mark.parametrize(
+    'code',
+    [
+        b'cposix\nsystem\n(X\x05\x00\x00\x00touchtR.',
+        b'(X\x05\x00\x00\x00touchios\nsystem\n.',
+        b'\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x01x\x85R.',
+        b'\x80\x02\x82\x01.',
+        b'c__builtin__\ngetattr\n(comegaconf\nX\nX\x0c\x00\x00\x00__subclasses__tR.',
+        b'ccopyreg\n__newobj__\n(comegaconf\nX\ntR.',
+        b'(X\x04\x00\x00\x00evilX\x01\x00\x00\x000tQ.',
+        STORAGE % b'/',
+        TENSOR % (b'K\x00', b'M\xff\xff', b'K\x01'),
+        TENSOR % (b'M\xff\xff', b'K\x01', b'K\x01'),
+        b'',
+        b'.',
+        b'\x80\x02}q\x00',
+        b'garbage',
+        b'}' * 10_000,
+        b'N.',
+        b']q\x00.',
+    ],
+)
 def test_opcodes(tmp_path, code): refused(by_hand(tmp_path / 'evil.ckpt', code))
 
 def test_a_small_file_does_not_become_a_large_model(tmp_path):
@@ -173,7 +215,9 @@ def files(tmp_path_factory):
     lightning(folder / 'm.ckpt', model, list(model.parameters()))
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(name=st.sampled_from(['config.json', 'model.safetensors', 'tokenizer.json', 'm.ckpt']),
        place=st.floats(0, 1), byte=st.integers(0, 255), cut=st.booleans())
 def test_a_damaged_file_is_a_model_or_one_sentence(files, tmp_path, name, place, byte, cut):

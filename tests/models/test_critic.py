@@ -40,11 +40,14 @@ def test_files_that_are_no_critic(tmp_path):
     with says(ValueError, 'critic.safetensors: not a readable'): Critic.load(tmp_path)
     critic_like(lm, n_blocks=1).save(tmp_path)
     (tmp_path / 'critic.json').write_text(config)
-    with says(ValueError, 'critic.safetensors: not the weights of this configuration. missing'): Critic.load(tmp_path)
+    with says(ValueError, 'critic.safetensors: not the weights of this configuration. missing'):
+        Critic.load(tmp_path)
     c = Critic.of(lm, 1)
     c.backbone.output_layer.linear.bias[0] = math.nan
     c.save(tmp_path)
-    with says(ValueError, 'critic.safetensors: backbone.output_layer.linear.bias holds NaN'): Critic.load(tmp_path)
+    with says(ValueError, 'critic.safetensors: backbone.output_layer.linear.bias holds NaN'):
+        Critic.load(tmp_path)
+
 
 def test_where_a_critic_is_found(tmp_path, monkeypatch):
     run = tmp_path / 'critics'

@@ -7,13 +7,16 @@ from hypothesis import given, settings, strategies as st
 
 from navira.models.dit import DiT, QualityHead, mask_time, n_params, with_head, without_head
 from navira.models.layers import Config
-from helpers.checkpoints import HEAD, TIMED, TINY, X, bare, no_grad, noisy, plain_forward  # noqa: F401
+from helpers.checkpoints import (  # noqa: F401
+    HEAD, TIMED, TINY, X, bare, no_grad, noisy, plain_forward)
 
 EVERY = torch.ones_like(X, dtype=torch.bool)
 FREQUENCIES = 10000. ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
 
 @pytest.mark.parametrize('dtype, tol', [(torch.float64, 1e-6), (torch.float32, 1e-4)])
-@pytest.mark.parametrize('config, time', [(HEAD, None), (TIMED, None), (TIMED, torch.tensor([.01, .7]))])
+@pytest.mark.parametrize(
+    'config, time', [(HEAD, None), (TIMED, None), (TIMED, torch.tensor([0.01, 0.7]))]
+)
 def test_same_as_a_plain_transcription(dtype, tol, config, time):
     "GIDD's network has another time for each row."
     model = noisy(config).to(dtype)
@@ -24,7 +27,11 @@ def test_same_as_a_plain_transcription(dtype, tol, config, time):
     for row in range(2):
         ref = plain_forward(bare(model), X[row:row + 1], 2, 2, 0. if t is None else t[row].item())
         assert (got[row] - ref[0])[..., :10].abs().max() < tol
-    if t is not None: assert (model(X, 1 - t).logits(EVERY) - model(X, t).logits(EVERY))[:, :10].abs().max() > .01
+    if t is not None:
+        assert (model(X, 1 - t).logits(EVERY) - model(X, t).logits(EVERY))[
+            :, :10
+        ].abs().max() > 0.01
+
 
 @pytest.mark.parametrize('config', [HEAD, TIMED])
 @pytest.mark.parametrize('where', [X == 10, X == 7, X < 99, X < 0])
@@ -48,7 +55,11 @@ def test_the_head_runs_once_and_may_be_absent():
 
 def test_parameter_counts_of_the_published_sizes():
     with torch.device('meta'):
-        assert (n_params(DiT(Config())), n_params(QualityHead(Config()))) == (169_627_218, 7_877_377)
+        assert (n_params(DiT(Config())), n_params(QualityHead(Config()))) == (
+            169_627_218,
+            7_877_377,
+        )
+
 
 def test_dropout_is_for_training_and_everything_learns():
     model = noisy()
@@ -57,12 +68,20 @@ def test_dropout_is_for_training_and_everything_learns():
     assert not torch.equal(model(X).h, model(X).h)
     with torch.enable_grad():
         p = model(X)
-        (F.cross_entropy(p.logits(X == 10), torch.ones(5, dtype=torch.long)) + p.quality().sum()).backward()
+        (
+            F.cross_entropy(p.logits(X == 10), torch.ones(5, dtype=torch.long)) + p.quality().sum()
+        ).backward()
     assert all(q.grad is not None and q.grad.isfinite().all() for q in model.parameters())
 
-@pytest.mark.parametrize('x, words', [
-    (torch.zeros(1, 13, dtype=torch.long), '13 positions: expected 1 to 12'), (torch.zeros(1, 5), 'float32'),
-    (torch.zeros(1, 0, dtype=torch.long), '0 positions'), (torch.zeros(5, dtype=torch.long), r'\[5\]')])
+@pytest.mark.parametrize(
+    'x, words',
+    [
+        (torch.zeros(1, 13, dtype=torch.long), '13 positions: expected 1 to 12'),
+        (torch.zeros(1, 5), 'float32'),
+        (torch.zeros(1, 0, dtype=torch.long), '0 positions'),
+        (torch.zeros(5, dtype=torch.long), r'\[5\]'),
+    ],
+)
 def test_ids_are_checked(x, words):
     with pytest.raises(ValueError, match=words): noisy()(x)
 
@@ -75,7 +94,9 @@ def test_the_time_of_a_text_gives_its_share_of_masks(p, L):
     x = torch.where(torch.arange(L + 1)[:, None] > torch.arange(L), 10, 0)         # 0 to L masks
     t, B = mask_time(x, config).double(), 2 * p / (1 - p)
     m = t / (1 + B * (t * (1 - t)).sqrt())
-    assert (t.diff() >= 0).all() and t[0] == pytest.approx(1e-4) and t[-1] == pytest.approx(1 - 1e-4)
+    assert (
+        (t.diff() >= 0).all() and t[0] == pytest.approx(1e-4) and t[-1] == pytest.approx(1 - 1e-4)
+    )
     inside = (t > 1.1e-4) & (t < 1 - 1.1e-4)
     assert (t[inside].diff() > 0).all() and (inside.sum() > L / 4 or L < 5)
     assert ((m - torch.arange(L + 1) / L)[inside].abs() < 1e-4).all()

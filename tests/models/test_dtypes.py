@@ -48,14 +48,23 @@ def test_qualities_do_not_tie(low):
     "In bf16 most of 768 numbers would: the last layer works in fp32."
     x = torch.randint(0, 8, (64, 12), generator=torch.Generator().manual_seed(0))
     assert low(x).quality().unique().numel() > 700
-    critic = critic_like(low, n_blocks=1).to(next(low.parameters()).dtype)     # 240 if they were rounded
+    critic = critic_like(low, n_blocks=1).to(
+        next(low.parameters()).dtype
+    )  # 240 if they were rounded
     assert critic(x).quality().unique().numel() > 400
     assert not (sample(low, 'token-critic', 8, 2, critic=critic).tokens == low.mask_id).any()
 
-@pytest.mark.parametrize('change', [
-    lambda m: m.bfloat16(), lambda m: m.half().float(), lambda m: copy.deepcopy(m).to(torch.bfloat16)])
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda m: m.bfloat16(),
+        lambda m: m.half().float(),
+        lambda m: copy.deepcopy(m).to(torch.bfloat16),
+    ],
+)
 def test_frequencies_are_not_rounded(change):
-    for got, want in zip(change(Rotary(64))(1024), Rotary(64)(1024), strict=True): assert torch.equal(got, want)
+    for got, want in zip(change(Rotary(64))(1024), Rotary(64)(1024), strict=True):
+        assert torch.equal(got, want)
     assert Rotary(64).double().inv_freq.dtype == torch.float64
 
 def test_a_model_in_16_bits_can_be_trained(low):
@@ -67,19 +76,33 @@ def test_a_model_in_16_bits_can_be_trained(low):
 
 # --- loading ----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize('names, want', [
-    (('bfloat16', 'bf16', torch.bfloat16), torch.bfloat16), (('fp16', 'half', 'torch.float16'), torch.float16),
-    ((None, 'float32', 'fp32'), torch.float32)])
+@pytest.mark.parametrize(
+    'names, want',
+    [
+        (('bfloat16', 'bf16', torch.bfloat16), torch.bfloat16),
+        (('fp16', 'half', 'torch.float16'), torch.float16),
+        ((None, 'float32', 'fp32'), torch.float32),
+    ],
+)
 def test_a_model_is_loaded_in_the_type_asked_for(lm, tmp_path, names, want):
     save(lm, tmp_path / 'm')
     torch.save(load_file(tmp_path / 'm' / 'model.safetensors'), tmp_path / 'm.pt')
-    for source, name in zip((tmp_path / 'm', tmp_path / 'm' / 'model.safetensors', tmp_path / 'm.pt'), names):
+    for source, name in zip(
+        (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors', tmp_path / 'm.pt'), names
+    ):
         model = load(source, dtype=name)
-        for a, b in zip(model.parameters(), lm.parameters(), strict=True): assert torch.equal(a, b.to(want))
+        for a, b in zip(model.parameters(), lm.parameters(), strict=True):
+            assert torch.equal(a, b.to(want))
         assert model.backbone.rotary_emb.inv_freq.dtype == torch.float32
 
-@pytest.mark.parametrize('name, words', [
-    ('bfloat61', "did you mean 'bfloat16'"), ('int8', 'expected one of float32'), (torch.int64, 'int64')])
+@pytest.mark.parametrize(
+    'name, words',
+    [
+        ('bfloat61', "did you mean 'bfloat16'"),
+        ('int8', 'expected one of float32'),
+        (torch.int64, 'int64'),
+    ],
+)
 def test_a_type_that_is_none(name, words):
     with pytest.raises(KeyError) as e: load(dtype=name)
     assert words in e.value.args[0]
@@ -98,9 +121,12 @@ def test_a_number_too_large_for_16_bits(lm, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
 def test_devices(capsys):
     from navira.cli.app import main
-    for name in (None, 'cpu', 'auto', torch.device('cpu')): assert load(device=name).device.type == 'cpu'
+
+    for name in (None, 'cpu', 'auto', torch.device('cpu')):
+        assert load(device=name).device.type == 'cpu'
     for name in ('gpu', 1.5, 'cuda', torch.device('cuda', 1), 'mps'):
-        with says(ValueError, f'device={str(name)!r}', "expected 'auto', 'cpu'") as e: load(device=name)
+        with says(ValueError, f'device={str(name)!r}', "expected 'auto', 'cpu'") as e:
+            load(device=name)
         with pytest.raises(SystemExit): main(['generate', '--device', str(name)])
         assert capsys.readouterr().err.strip() == f'navira: {e.value}'
 

@@ -14,8 +14,21 @@ from navira.models.transformers import LinearQuality, TransformersLM
 from navira.registry import parameters, policies, policy
 from helpers.sample_api import says
 
-FOLDERS = ('a2d-llama', 'a2d-qwen2', 'a2d-qwen3', 'bert', 'diffugpt', 'diffullama', 'distilbert', 'dream', 'gidd',
-           'llada', 'modernbert', 'proseco', 'roberta')
+FOLDERS = (
+    'a2d-llama',
+    'a2d-qwen2',
+    'a2d-qwen3',
+    'bert',
+    'diffugpt',
+    'diffullama',
+    'distilbert',
+    'dream',
+    'gidd',
+    'llada',
+    'modernbert',
+    'proseco',
+    'roberta',
+)
 MDLMS = 'gidd', 'proseco'          # with MDLM's layers, and no network of the transformers library
 SHIFTED = 'diffugpt', 'diffullama', 'dream'
 
@@ -35,12 +48,16 @@ def test_every_family_is_here(golden): assert {p.name for p in golden.iterdir()}
 @torch.inference_mode()
 def test_logits_are_those_of_the_published_code(folder):
     model, told = loaded(folder, dtype='float32'), load_file(folder / 'golden.safetensors')
-    with safe_open(folder / 'golden.safetensors', 'pt') as f: assert {'code', 'commit'} <= f.metadata().keys()
+    with safe_open(folder / 'golden.safetensors', 'pt') as f:
+        assert {'code', 'commit'} <= f.metadata().keys()
     x, keep = told['ids'], torch.arange(told['logits'].shape[-1]) != model.mask_id
     got = model(x).logits(torch.ones_like(x, dtype=torch.bool)).view(told['logits'].shape)
     torch.testing.assert_close(got[..., keep], told['logits'][..., keep], rtol=0, atol=1e-5)
     assert told['logits'].std() > .05 and (x == model.mask_id).any()
-    assert model.shift == (folder.name in SHIFTED) and isinstance(model, MaskedLM) == (folder.name in MDLMS)
+    assert model.shift == (folder.name in SHIFTED) and isinstance(model, MaskedLM) == (
+        folder.name in MDLMS
+    )
+
 
 def test_every_policy_runs_with_a_head_and_without(folder):
     model = loaded(folder)
@@ -48,10 +65,18 @@ def test_every_policy_runs_with_a_head_and_without(folder):
     def run(name):
         hyper = dict(eta=.1) if 'eta' in parameters(policies()[name]) else {}
         out = navira.sample(model, name, 8, n=2, prompt=free, length=8, eos='keep', **hyper)
-        assert out.tokens.shape == (2, 8) and (out.tokens != model.mask_id).all() and (out.tokens >= 0).all()
-    names = set(policies()) - {'token-critic', 'g-star'}     # they bring a network for one model
-    if folder.name in SHIFTED or folder.name == 'modernbert':     # which looks no farther than a window
-        with says(ValueError, 'is off by' if folder.name == 'modernbert' else 'without shift'): run('wino')
+        assert (
+            out.tokens.shape == (2, 8)
+            and (out.tokens != model.mask_id).all()
+            and (out.tokens >= 0).all()
+        )
+
+    names = set(policies()) - {'token-critic', 'g-star'}  # they bring a network for one model
+    if (
+        folder.name in SHIFTED or folder.name == 'modernbert'
+    ):  # which looks no farther than a window
+        with says(ValueError, 'is off by' if folder.name == 'modernbert' else 'without shift'):
+            run('wino')
         names.remove('wino')
     plain = {n for n in names if not policy(n).reads_quality}
     assert len(plain) > 20
@@ -62,7 +87,8 @@ def test_every_policy_runs_with_a_head_and_without(folder):
         model = with_head(model) if isinstance(model, MaskedLM) else model
         if model.quality is None: model.quality = LinearQuality(16)
         for p in model.quality.parameters():
-            if p.dim() > 1: torch.nn.init.normal_(p, std=.1, generator=torch.Generator().manual_seed(0))
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(0))
     for name in names - plain: run(name)
 
 def test_texts_go_in_and_come_out(folder):
@@ -82,7 +108,11 @@ def test_texts_go_in_and_come_out(folder):
     (dict(dtype='bfloat16'), .1), (dict(dtype='float64'), 1e-5), (dict(device_map='auto'), 1e-5),
     (dict(device_map={'': 'cpu'}), 1e-5), (dict(device='cpu'), 1e-5)])
 def test_shards_precision_and_places(golden, how, off):
-    one, model, x = loaded(golden / 'llada'), loaded(golden / 'llada', **how), torch.full((1, 5), 277)
+    one, model, x = (
+        loaded(golden / 'llada'),
+        loaded(golden / 'llada', **how),
+        torch.full((1, 5), 277),
+    )
     assert len(list((golden / 'llada').glob('model-0*.safetensors'))) == 3
     a, b = (m(x).logits(x == 277).float() for m in (model, one))
     torch.testing.assert_close(a, b, rtol=off, atol=off)
@@ -103,20 +133,31 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     model = loaded(folder)
     navira.save(model, tmp_path)
     again = loaded(tmp_path)
-    assert (again.mask_id, again.shift, again.eos_ids) == (model.mask_id, model.shift, model.eos_ids)
+    assert (again.mask_id, again.shift, again.eos_ids) == (
+        model.mask_id,
+        model.shift,
+        model.eos_ids,
+    )
     x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
     x[:, 3:6] = model.mask_id
     assert torch.equal(again(x).logits(x > 0), model(x).logits(x > 0))
     navira.save(model, tmp_path / 'half', torch.bfloat16)
     assert loaded(tmp_path / 'half', dtype='bf16').tokenizer is not None
     if isinstance(model, TransformersLM):
-        names = load_file(tmp_path / 'model.safetensors').keys() | set(again.net.all_tied_weights_keys)
-        assert dict(model.net.named_parameters()).keys() <= names and model.net.dtype == torch.float32
+        names = load_file(tmp_path / 'model.safetensors').keys() | set(
+            again.net.all_tied_weights_keys
+        )
+        assert (
+            dict(model.net.named_parameters()).keys() <= names and model.net.dtype == torch.float32
+        )
+
 
 def changed(golden, tmp_path, name, **fields):
     folder = shutil.copytree(golden / name, tmp_path / name)
     config = json.loads((folder / 'config.json').read_text()) | fields
-    (folder / 'config.json').write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    (folder / 'config.json').write_text(
+        json.dumps({k: v for k, v in config.items() if v is not None})
+    )
     return folder
 
 def without(folder, *names): # in the files of its tokenizer
@@ -129,7 +170,8 @@ def test_a_network_that_was_never_adapted(golden, tmp_path):
     "A Llama's tokenizer has no mask, or one that was added; a BERT may read from left to right."
     plain = without(changed(golden, tmp_path, 'diffullama'), 'mask_token')
     with says(ValueError, 'which token is the mask?'): navira.load(plain)
-    with pytest.warns(UserWarning, match='left to right.*noise.*adapted'): navira.load(plain, mask_id=277)
+    with pytest.warns(UserWarning, match='left to right.*noise.*adapted'):
+        navira.load(plain, mask_id=277)
     masked = changed(golden, tmp_path / 'masked', 'diffullama', return_dict=None)
     with pytest.warns(UserWarning, match='left to right.*noise.*adapted'): navira.load(masked)
     bert = changed(golden, tmp_path, 'bert', is_decoder=True, architectures=['BertLMHeadModel'])
@@ -142,7 +184,10 @@ def test_without_a_tokenizer_it_works_on_ids(golden, tmp_path):
     folder = changed(golden, tmp_path, 'bert')
     (folder / 'tokenizer.json').unlink()
     model = navira.load(folder, mask_id=277)
-    assert model.tokenizer is None and (navira.sample(model, 'mdlm', 4, n=1, length=6).tokens != 277).all()
+    assert (
+        model.tokenizer is None
+        and (navira.sample(model, 'mdlm', 4, n=1, length=6).tokens != 277).all()
+    )
     with says(ValueError, 'no tokenizer'): navira.sample(model, 'mdlm', 4, prompt='a text')
 
 # --- the end of a text ------------------------------------------------------------------------
@@ -152,13 +197,17 @@ def test_a_text_of_an_encoder_ends_with_its_separator(golden, name):
     model = loaded(golden / name)
     assert model.eos_ids == (model.text_tokenizer.sep_token_id,)
 
-@pytest.mark.parametrize('name', ['llada', 'a2d-llama', 'dream', 'diffugpt', 'roberta', 'modernbert'])
+@pytest.mark.parametrize(
+    'name', ['llada', 'a2d-llama', 'dream', 'diffugpt', 'roberta', 'modernbert']
+)
 def test_an_end_that_nobody_has_named_is_none(golden, tmp_path, name):
     "A class of the transformers library has one all the same: Llama's is token 2."
     folder = without(changed(golden, tmp_path, name, eos_token_id=None), 'eos_token', 'sep_token')
     (folder / 'generation_config.json').unlink(missing_ok=True)
     model = navira.load(folder)
-    assert model.eos_ids == () or model.text_tokenizer.eos_token_id is not None      # Qwen2's brings its own
+    assert (
+        model.eos_ids == () or model.text_tokenizer.eos_token_id is not None
+    )  # Qwen2's brings its own
     assert 2 not in model.eos_ids
 
 def test_an_end_outside_the_vocabulary_ends_nothing(golden, tmp_path):

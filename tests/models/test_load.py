@@ -13,7 +13,8 @@ from navira.models.layers import Config
 from navira.models.load import load, save
 from navira.sampling import sample
 from helpers.checkpoints import (  # noqa: F401
-    HEAD, TINY, X, bare, hub_folder, no_grad, noisy, plain_forward, refused, same, small_tokenizer, words)
+    HEAD, TINY, X, bare, hub_folder, no_grad, noisy, plain_forward, refused, same, small_tokenizer,
+    words)
 from helpers.sample_api import says
 
 # --- folders ----------------------------------------------------------------------------------
@@ -27,9 +28,19 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, config, kept):
     again = load(str(folder))
     want = model if kept is None else noisy(config).to(kept).float()
     assert same(again, want) and again.config == config and not again.training
-    assert torch.equal(again.backbone.rotary_emb.inv_freq, model.backbone.rotary_emb.inv_freq)  # not rounded
-    assert again.tokenizer.encode('c d').ids == [2, 3] and again.tokenizer.token_to_id('<|mask|>') == 10
-    assert sorted(p.name for p in folder.iterdir()) == ['config.json', 'model.safetensors', 'tokenizer.json']
+    assert torch.equal(
+        again.backbone.rotary_emb.inv_freq, model.backbone.rotary_emb.inv_freq
+    )  # not rounded
+    assert (
+        again.tokenizer.encode('c d').ids == [2, 3]
+        and again.tokenizer.token_to_id('<|mask|>') == 10
+    )
+    assert sorted(p.name for p in folder.iterdir()) == [
+        'config.json',
+        'model.safetensors',
+        'tokenizer.json',
+    ]
+
 
 @pytest.mark.parametrize('prefix', [True, False])
 def test_a_folder_of_mdlm(tmp_path, prefix):
@@ -43,33 +54,60 @@ def test_the_published_size_is_mdlms_network(tmp_path):
     "Random weights in bf16: 339 MB."
     g = torch.Generator().manual_seed(0)
     with torch.device('meta'): state = MaskedLM(Config()).state_dict()
-    state = {k: torch.empty(v.shape, dtype=torch.bfloat16).normal_(0, .05, generator=g) for k, v in state.items()}
+    state = {
+        k: torch.empty(v.shape, dtype=torch.bfloat16).normal_(0, 0.05, generator=g)
+        for k, v in state.items()
+    }
     state['backbone.rotary_emb.inv_freq'] = 10000 ** (-torch.arange(0, 64, 2) / 64)
     hub_folder(tmp_path / 'hf', types.SimpleNamespace(config=Config(), state_dict=lambda: state))
     model = load(tmp_path / 'hf')
     shutil.rmtree(tmp_path / 'hf')
-    assert n_params(model) == 169_627_218 and (model.length, model.mask_id, model.quality) == (1024, 50257, None)
-    logits, ref = model(FULL).logits(FULL == 50257), plain_forward(bare(model), FULL, 12, 12)[FULL == 50257]
-    assert logits.shape == (3, 50258) and (logits - ref)[:, :-1].abs().max() < 1e-3 * ref.abs().max()
+    assert n_params(model) == 169_627_218 and (model.length, model.mask_id, model.quality) == (
+        1024,
+        50257,
+        None,
+    )
+    logits, ref = (
+        model(FULL).logits(FULL == 50257),
+        plain_forward(bare(model), FULL, 12, 12)[FULL == 50257],
+    )
+    assert (
+        logits.shape == (3, 50258) and (logits - ref)[:, :-1].abs().max() < 1e-3 * ref.abs().max()
+    )
+
 
 SIZES = 'vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads', 'model_length'
 
-@pytest.mark.parametrize('settings, words', [
-    *((({k: v}), (f'config.json: {k}={v!r}: expected',)) for k in SIZES for v in (10**12, -1)),
-    (dict(vocab_size='11'), ("vocab_size='11'",)), (dict(mask_id=True), ('mask_id=True',)),
-    (dict(n_blocks=3), ('missing: backbone.blocks.2',)), (dict(hidden_dim=32), ('wrong shape', 'and ')),
-    (dict(quality_blocks=None), ('unexpected: quality.',)), (dict(model_type='mamba'), ("'mamba'", 'mdlm')),
-    (dict(time_conditioning=True), ('config.json', 'time_conditioning=True'))])
+@pytest.mark.parametrize(
+    'settings, words',
+    [
+        *((({k: v}), (f'config.json: {k}={v!r}: expected',)) for k in SIZES for v in (10**12, -1)),
+        (dict(vocab_size='11'), ("vocab_size='11'",)),
+        (dict(mask_id=True), ('mask_id=True',)),
+        (dict(n_blocks=3), ('missing: backbone.blocks.2',)),
+        (dict(hidden_dim=32), ('wrong shape', 'and ')),
+        (dict(quality_blocks=None), ('unexpected: quality.',)),
+        (dict(model_type='mamba'), ("'mamba'", 'mdlm')),
+        (dict(time_conditioning=True), ('config.json', 'time_conditioning=True')),
+    ],
+)
 def test_a_configuration_that_does_not_fit(tmp_path, settings, words):
     save(noisy(), tmp_path / 'm')
     file = tmp_path / 'm' / 'config.json'
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     refused(tmp_path / 'm', *words)
 
-@pytest.mark.parametrize('name, text, words', [
-    ('config.json', '{', 'JSON'), ('config.json', '[]', 'JSON object'),
-    ('config.json', '[' * 100_000, 'not a readable JSON'), ('config.json', ' ' * 2**20 + '{}', 'at most 1048576'),
-    ('config.json', None, 'no config.json'), ('model.safetensors', None, 'no weights')])
+@pytest.mark.parametrize(
+    'name, text, words',
+    [
+        ('config.json', '{', 'JSON'),
+        ('config.json', '[]', 'JSON object'),
+        ('config.json', '[' * 100_000, 'not a readable JSON'),
+        ('config.json', ' ' * 2**20 + '{}', 'at most 1048576'),
+        ('config.json', None, 'no config.json'),
+        ('model.safetensors', None, 'no weights'),
+    ],
+)
 def test_a_file_that_is_none(tmp_path, name, text, words):
     save(noisy(), tmp_path / 'm')
     (tmp_path / 'm' / name).unlink()
@@ -85,12 +123,26 @@ def gidd_folder(folder, model, **more):
     called [MASK]."""
     folder.mkdir(parents=True)
     c = model.config
-    settings = dict(
-        model_type='dit', architectures=['DIT'], auto_map={'AutoModelForMaskedLM': 'modeling_dit.DIT'},
-        vocab_size=c.vocab_size, max_seq_len=c.model_length, hidden_size=c.hidden_dim,
-        timestep_cond_dim=c.cond_dim, num_hidden_layers=c.n_blocks, num_attention_heads=c.n_heads,
-        attention_dropout=c.dropout, p_uniform=c.p_uniform, t_eps=1e-4) | more
-    (folder / 'config.json').write_text(json.dumps({k: v for k, v in settings.items() if v != 'absent'}))
+    settings = (
+        dict(
+            model_type='dit',
+            architectures=['DIT'],
+            auto_map={'AutoModelForMaskedLM': 'modeling_dit.DIT'},
+            vocab_size=c.vocab_size,
+            max_seq_len=c.model_length,
+            hidden_size=c.hidden_dim,
+            timestep_cond_dim=c.cond_dim,
+            num_hidden_layers=c.n_blocks,
+            num_attention_heads=c.n_heads,
+            attention_dropout=c.dropout,
+            p_uniform=c.p_uniform,
+            t_eps=1e-4,
+        )
+        | more
+    )
+    (folder / 'config.json').write_text(
+        json.dumps({k: v for k, v in settings.items() if v != 'absent'})
+    )
     state = {k: v for k, v in bare(model).items() if 'inv_freq' not in k}
     table = torch.ones(1, c.model_length, 3, 1, c.hidden_dim // c.n_heads)
     save_file(state | {f'rotary_emb.{k}_cached': table.clone() for k in ('cos', 'sin')},
@@ -110,11 +162,18 @@ def test_a_folder_of_gidd(tmp_path):
         assert torch.equal(lm(X).logits(X == 10), model(X).logits(X == 10))
     assert (sample(first, 'backbone', 4, length=8, n=2, seed=0, progress=False).tokens < 10).all()
 
-@pytest.mark.parametrize('more, words', [
-    (dict(timestep_cond_dim='absent'), ('no timestep_cond_dim', 'GIDD')), (dict(t_eps=.01), ('t_eps=0.01',)),
-    (dict(p_uniform='absent'), ('no p_uniform',)), (dict(p_uniform=1.), ('p_uniform=1.0',)),
-    (dict(num_hidden_layers=3), ('not the weights', 'missing')), (dict(num_attention_heads=3), ('hidden_dim=16',)),
-    (dict(vocab_size=128), ('mask is token 127',))])
+@pytest.mark.parametrize(
+    'more, words',
+    [
+        (dict(timestep_cond_dim='absent'), ('no timestep_cond_dim', 'GIDD')),
+        (dict(t_eps=0.01), ('t_eps=0.01',)),
+        (dict(p_uniform='absent'), ('no p_uniform',)),
+        (dict(p_uniform=1.0), ('p_uniform=1.0',)),
+        (dict(num_hidden_layers=3), ('not the weights', 'missing')),
+        (dict(num_attention_heads=3), ('hidden_dim=16',)),
+        (dict(vocab_size=128), ('mask is token 127',)),
+    ],
+)
 def test_what_is_no_folder_of_gidd(tmp_path, more, words):
     refused(gidd_folder(tmp_path / 'hub', noisy(GIDD), **more), *words)
 
@@ -158,7 +217,10 @@ def test_what_the_hub_does_not_have(tmp_path, hub, monkeypatch):
     assert len(asked) == 1                                      # not its weights
     refused('kuleshov-group/mdlm-own', 'ConnectionError', 'navira.load()', error=FileNotFoundError)
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
-    refused('GSAI-ML/LLaDA', 'HF_HUB_OFFLINE', '`hf download GSAI-ML/LLaDA`', error=FileNotFoundError)
+    refused(
+        'GSAI-ML/LLaDA', 'HF_HUB_OFFLINE', '`hf download GSAI-ML/LLaDA`', error=FileNotFoundError
+    )
+
 
 # --- tokenizers -------------------------------------------------------------------------------
 
@@ -215,13 +277,23 @@ def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
         direction='Right', max_length=4, strategy='LongestFirst', stride=0)
     filled = dict(strategy=dict(Fixed=40), direction='Right', pad_to_multiple_of=None, pad_id=0,
                   pad_type_id=0, pad_token='a')
-    folder, want = edited(tmp_path, truncation=cut, padding=filled), load().tokenizer.encode(text).ids
+    folder, want = (
+        edited(tmp_path, truncation=cut, padding=filled),
+        load().tokenizer.encode(text).ids,
+    )
     given = Tokenizer.from_file(str(folder / 'tokenizer.json'))
-    for model in (load(folder), load(tokenizer=given)): assert model.tokenizer.encode(text).ids == want
+    for model in (load(folder), load(tokenizer=given)):
+        assert model.tokenizer.encode(text).ids == want
+
 
 def test_tokenizers_that_fail_later_are_one_sentence(tmp_path):
-    pieces = [dict(SpecialToken=dict(id='[CLS]', type_id=0)), dict(Sequence=dict(id='A', type_id=0))]
-    template = dict(type='TemplateProcessing', single=pieces, pair=[*pieces, pieces[1]], special_tokens={})
+    pieces = [
+        dict(SpecialToken=dict(id='[CLS]', type_id=0)),
+        dict(Sequence=dict(id='A', type_id=0)),
+    ]
+    template = dict(
+        type='TemplateProcessing', single=pieces, pair=[*pieces, pieces[1]], special_tokens={}
+    )
     refused(edited(tmp_path / 'a', post_processor=template), 'tokenizer.json: not a readable '
                                                              'tokenizer: no entry')
     vocab = load().tokenizer.get_vocab()
@@ -237,12 +309,16 @@ def test_sources_that_do_not_exist(tmp_path, monkeypatch):
     refused(tmp_path / 'nothing.ckpt', 'expected', error=FileNotFoundError)
     refused('nowhere', 'kuleshov-group/mdlm-owt', error=FileNotFoundError)
     refused('embeded', "'embedded'", error=FileNotFoundError)
-    refused('https://huggingface.co/GSAI-ML/LLaDA', "name, 'GSAI-ML/LLaDA'", error=FileNotFoundError)
+    refused(
+        'https://huggingface.co/GSAI-ML/LLaDA', "name, 'GSAI-ML/LLaDA'", error=FileNotFoundError
+    )
     refused('/nope/x', 'expected', error=FileNotFoundError)
     monkeypatch.chdir(tmp_path)
     refused('model/best.ckpt', 'not found', error=FileNotFoundError)
     for source in (3, b'x', ['a']):
-        with says(ValueError, f'source={type(source).__name__}: expected a folder, a file'): load(source)
+        with says(ValueError, f'source={type(source).__name__}: expected a folder, a file'):
+            load(source)
+
 
 def test_the_embedded_model_has_a_name(monkeypatch, tmp_path):
     monkeypatch.setattr('navira.models.sources.WEIGHTS', tmp_path / 'weights')
