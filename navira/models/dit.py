@@ -215,8 +215,9 @@ class ShadowedForward(DiTForward):
         ids, at, seen, real = with_shadows(x, where, model.mask_id, together)
         time = None if model.config.p_uniform is None else mask_time(x, model.config)
         super().__init__(model, ids, time, at, seen)
-        self.seen_masked, self.where, h = x == model.mask_id, where, self.last_block()
-        self.h, self.shadows = h[:, :x.shape[1]], h[:, x.shape[1]:][real]
+        self.seen_masked, self.where, h, L = x == model.mask_id, where, self.last_block(), x.shape[1]
+        self.h, self.shadows = h[:, :L], h[:, L:][real]
+        if self.rope: self.rope = [a[:, :, :L] for a in self.rope]           # what the head reads
 
     def left_out(
         self,

@@ -166,7 +166,7 @@ def one_by_one(model, policy, prompts, **how):
     how |= dict(budget=8, max_new_tokens=7, seed=3, eos='keep')
     out = navira.sample(model, policy, prompt=prompts, batch_size=4, **how)
     for i, p in enumerate(prompts):
-        alone = navira.sample(model, policy, prompt=[p], first=i, **how)
+        alone = navira.sample(model, policy, prompt=[p], n=range(i, i + 1), **how)
         assert out.tokens[i, :len(p) + 7].tolist() == alone.tokens[0].tolist()
         assert (
             out.tokens[i, : len(p)].tolist() == p.tolist()
