@@ -91,8 +91,8 @@ def checked_draw(draw: Draw) -> Draw:
         N, V = logits.shape
         out = draw(logits, u, x, where)
         several = out if isinstance(out, tuple) else (out,)
-        right = len(several) == 2 and all(isinstance(v, Tensor) and v.shape == (N,) for v in several)
-        if not right or several[0].is_floating_point():
+        tensors = all(isinstance(v, Tensor) and v.shape == (N,) for v in several)
+        if len(several) != 2 or not tensors or several[0].is_floating_point():
             raise ValueError(f'draw: {name_of(draw)} gave {", ".join(map(shape_of, several))}; '
                              f'expected token ids [{N}] and the probability of each [{N}]')
         tokens, conf = several

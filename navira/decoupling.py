@@ -28,5 +28,5 @@ def navira_det(
 
 # %% ../nbs/04_decoupling.ipynb #d1f147a9
 def refill_first(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "A score for unmasking: remasked positions first (masks that have a stored quality), then random order."
+    "A score for unmasking: remasked positions first (masks with a stored quality), then random."
     return st.uniform('order') + (st.masked & ~st.score.isnan())

@@ -30,12 +30,12 @@ def corrupt(
 
 # %% ../nbs/01_masked_diffusion.ipynb #9429b45a
 class Forward:
-    "What a model returns for a batch: one forward pass. Subclasses set `seen_masked`, `logits` and `_quality`."
+    "One forward pass over a batch. Subclasses set `seen_masked`, `logits` and `_quality`."
     seen_masked: Tensor # [B, L] bool: what this forward saw as masked
     _cached: Tensor | None = None
 
     def logits(self, where: Tensor) -> Tensor:
-        "`where` [B, L] bool with N true, row by row -> [N, V] unnormalised log-probabilities; the mask id is at -inf."
+        "`where` [B, L] bool -> [N, V] unnormalised log-probabilities; the mask id is at -inf."
         raise NotImplementedError
 
     def _quality(self) -> Tensor:
@@ -57,7 +57,7 @@ def low_discrepancy(
     generator: torch.Generator | None = None,
     eps: float = 1e-3, # levels below it are raised to it, so that 1/t is bounded
 ) -> Tensor: # [n] in [eps, 1), one in each cell of width 1/n
-    "Noise levels that cover (0, 1) evenly: one uniform shift of a regular grid (MDLM's antithetic sampling)."
+    "Noise levels that cover (0, 1) evenly: a shifted grid (MDLM's antithetic sampling)."
     u = torch.rand(1, generator=generator) + torch.arange(n) / n
     return (u % 1).clamp(min=eps)
 
@@ -69,13 +69,14 @@ def nelbo(
     mask_id: int,
     generator: torch.Generator | None = None,
 ) -> Tensor: # [B] nats per token; its mean over uniform t is the bound
-    "One-sample estimate of MDLM's negative evidence lower bound, differentiable in the model's weights."
+    "One-sample estimate of MDLM's negative evidence lower bound, differentiable."
     z = corrupt(x, t, mask_id, generator)
     masked = z == mask_id
     logp = model(z).logits(masked).log_softmax(-1)
     ce = -logp.gather(1, x[masked][:, None])[:, 0]
     row = masked.nonzero()[:, 0]
-    return torch.zeros(len(x), device=x.device, dtype=ce.dtype).index_add(0, row, ce) / t.to(ce.dtype) / x.shape[1]
+    total = torch.zeros(len(x), device=x.device, dtype=ce.dtype).index_add(0, row, ce)
+    return total / t.to(ce.dtype) / x.shape[1]
 
 # %% ../nbs/01_masked_diffusion.ipynb #a99b1908
 def categorical(
@@ -92,7 +93,7 @@ def categorical(
 def tolerance(
     dtype: torch.dtype, # of probabilities or scores, or of the logits that they come from
 ) -> float: # relative
-    "Numbers that differ by less are tied: 1e-9 in float64, else 1e-5, about ten times the rounding of a probability."
+    "Numbers that differ by less are tied: 1e-9 in float64, else 1e-5, ten times the rounding."
     return 1e-5 if dtype in (torch.float32, torch.bfloat16, torch.float16) else 1e-9
 
 def descending(
@@ -102,7 +103,7 @@ def descending(
     if x.device.type != 'cpu' or x.dtype not in (torch.float32, torch.float64):
         return x.sort(dim=-1, descending=True).values
     low = x.detach().neg()
-    low.numpy().sort(axis=-1)   # numpy sorts values alone, with vector instructions; torch carries the indices along
+    low.numpy().sort(axis=-1) # faster: numpy sorts values alone, torch carries indices along
     return low.neg_()
 
 def few(x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers at a time
@@ -115,7 +116,8 @@ def probability(
 ) -> Tensor: # [N] float64
     "The probability of a token of each row at temperature 1, before any truncation."
     out, parts = [], few(logits)
-    weight = torch.empty(parts[0].shape, dtype=torch.float64, device=logits.device) # one for all: fresh memory is slow
+    # one for all parts: fresh memory is slow
+    weight = torch.empty(parts[0].shape, dtype=torch.float64, device=logits.device)
     for x, at in zip(parts, tokens[:, None].split([len(x) for x in parts]), strict=True):
         w = weight[:len(x)].copy_(x).sub_(x.amax(-1, keepdim=True)).exp_()
         out.append(w.gather(1, at)[:, 0] / w.sum(-1))
@@ -124,7 +126,7 @@ def probability(
 def at_rank(
     x: Tensor, # [N, V]
     v: Tensor, # [N, V] the same, `descending`
-    i: Tensor, # [N] int64: rank, 0 for the highest; of tied values the first in the row ranks higher
+    i: Tensor, # [N] int64: rank, 0 for the highest; tied values rank in their order
 ) -> Tensor: # [N] int64
     "The index of the i-th highest value of each row."
     v = v.gather(1, i[:, None])
@@ -139,17 +141,19 @@ def at_rank(
 @dataclass(frozen=True)
 class drawer:
     "A token draw from the tempered, truncated, renormalised distribution, in float64."
-    temperature: float = 1.0 # the logits are divided by it; 0 takes the most likely token (of tied ones, by noise)
+    temperature: float = 1.0 # of the logits; 0 takes the most likely token (of tied ones, by noise)
     top_p: float = 1.0 # nucleus: probability mass to keep; 1 keeps all
     top_k: int | None = None # tokens to keep; None keeps all
-    keep_crossing: bool = False # also keep the token that crosses `top_p` (Hugging Face, Dream); MDLM, PRISM do not
+    keep_crossing: bool = False # also keep the token that crosses `top_p`: Hugging Face, Dream
 
     def __post_init__(self):
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f'temperature={self.temperature}: finite and at least 0 (0 takes the most likely token)')
+            raise ValueError(f'temperature={self.temperature}: finite and at least 0 '
+                             '(0 takes the most likely token)')
         if not 0 < self.top_p <= 1:
             raise ValueError(f'top_p={self.top_p}: the nucleus keeps a probability mass in (0, 1]')
-        if self.top_k is not None and not (1 <= self.top_k < 2**63 and self.top_k == int(self.top_k)):
+        k = 1 if self.top_k is None else self.top_k
+        if not (1 <= k < 2**63 and k == int(k)):
             raise ValueError(f'top_k={self.top_k}: a whole number of at least 1')
 
     def __call__(self,
@@ -171,8 +175,8 @@ class drawer:
         out = torch.zeros(logits.shape, dtype=q.dtype, device=q.device)
         return out.scatter(1, tokens[:, :q.shape[1]], q)
 
-    def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus, zeros after a shorter one
-        "The probabilities that tokens are drawn with, the most likely first."
+    def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus
+        "The probabilities that tokens are drawn with, the most likely first, then zeros."
         cut = lambda x: self.kept(self.tempered(descending(x)))
         parts = list(parallel_map(cut, few(logits), logits.device))
         n = max(q.shape[1] for q in parts)
@@ -188,7 +192,8 @@ class drawer:
         n = torch.full((len(q), 1), q.shape[-1], device=q.device)
         if self.top_p < 1:
             mass = q.new_full((len(q), 1), self.top_p * (1 + 1e-7))
-            n = (torch.searchsorted(q.cumsum(-1), mass, right=True) + self.keep_crossing).clamp(min=1)
+            n = torch.searchsorted(q.cumsum(-1), mass, right=True) + self.keep_crossing
+            n = n.clamp(min=1)
         if self.top_k is not None: n = n.clamp(max=int(self.top_k))
         q = q[:, :n.max() if len(n) else 1]
         q = q * (torch.arange(q.shape[-1], device=q.device) < n)
@@ -208,7 +213,7 @@ class drawer:
         i = categorical(q, u)
         return at_rank(logits, v, i) if self.cut else i, q.gather(1, i[:, None])[:, 0]
 
-    def most_likely(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call, at temperature 0
+    def most_likely(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call
         best, at = logits.topk(min(2, logits.shape[1]))
         token, near = at[:, 0], best[:, :1] - tolerance(logits.dtype)
         q = self.kept(descending(logits)) if self.cut else None

@@ -28,7 +28,7 @@ def sigma_max(
     a_t: Tensor | float, # alpha_t, the share of clean tokens before the step
     a_s: Tensor | float, # alpha_s, after it
 ) -> Tensor: # float64
-    "The largest remask probability with which a mask still stays masked with a probability >= 0 (ReMDM, Eq. 7)."
+    "The largest remask probability that leaves masks a probability >= 0 (ReMDM, Eq. 7)."
     a_t, a_s = torch.as_tensor(a_t, dtype=torch.float64), torch.as_tensor(a_s, dtype=torch.float64)
     return ((1 - a_s.clamp(max=1)) / a_t.clamp(min=1e-12)).clamp(max=1)
 
@@ -43,7 +43,10 @@ def binomial(
 ) -> Schedule:
     "PRISM's K ~ Binomial(n, min(eta, (1 - alpha_s) / alpha_t)), one draw a row."
     if not 0 <= eta <= 1: raise ValueError(f'eta={eta}: a probability in [0, 1]')
-    return lambda st: (st.committed & (st.uniform('count') < sigma_of(st).clamp(max=eta)[:, None])).sum(1)
+    def k(st: State) -> Tensor: # [B]
+        sigma = sigma_of(st).clamp(max=eta)[:, None]
+        return (st.committed & (st.uniform('count') < sigma)).sum(1)
+    return k
 
 # %% ../nbs/03_prism.ipynb #aca8cbf5
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class window:
 
 # %% ../nbs/03_prism.ipynb #aee20765
 def prism_guard(k: Schedule) -> Callable[[State], Tensor]:
-    "PRISM's guard: K if 0 < K < n and K < N - n, at most what may stay masked after the step; else 0."
+    "PRISM's guard: K if 0 < K < n and K < N - n, at most what may stay masked; else 0."
     def guarded(st: State) -> Tensor: # [B]
         r, n, N = evaluate(k, st), st.committed.sum(1), st.n_free
         return torch.minimum(r, N - n_committed(N, st.i, st.n)) * ((0 < r) & (r < n) & (n < N - r))

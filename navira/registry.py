@@ -40,8 +40,8 @@ def register(
         raise ValueError(f'register({name!r}): expected a name first, as in @register("mine")')
     def enter(factory: _F) -> _F:
         if not callable(factory):
-            raise ValueError(f'register({name!r}): got {type(factory).__name__}; expected a factory, '
-                             'a function that returns a Policy')
+            raise ValueError(f'register({name!r}): got {type(factory).__name__}; expected a '
+                             'factory, a function that returns a Policy')
         _registry[name] = factory
         _about[name] = dict(
             scores=scores, selects=selects, never=never, exact=exact, source=source)
@@ -180,7 +180,7 @@ def mdlm(
     top_p: float = 0.9, # nucleus
     schedule: Literal['linear', 'cosine'] = 'linear', # MDLM's, or MD4's
 ) -> Policy:
-    "MDLM's ancestral sampler; a row in which nothing is unmasked skips the pass (its cached variant)."
+    "MDLM's ancestral sampler; rows without anything to unmask skip the pass (its cached variant)."
     grid = grids[schedule]
     def rate(st) -> float:
         alpha = grid(st.i, st.n)

@@ -30,7 +30,7 @@ def plackett_luce(
     weights: Tensor, # [n] positive
     subset: tuple[int, ...], # which elements
 ) -> float:
-    "Probability that a draw of len(subset) without replacement gives exactly this set; exact, for small sets."
+    "Probability that a draw without replacement gives exactly this set; for small sets."
     total, p = weights.double() / weights.double().sum(), 0.
     for order in permutations(subset):
         left, q = 1., 1.
@@ -55,7 +55,7 @@ def navira(
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
-    score: Literal['logit', 'probability'] = 'logit', # what tau divides: the head's logit, or its probability
+    score: Literal['logit', 'probability'] = 'logit', # of the head: what tau divides
 ) -> Policy:
     "NAVIRA: decoupled, K positions drawn from pi(tau) (sections 4.2 and 4.3)."
     k = remask_count(eta, on, off, n_remask)
@@ -69,7 +69,7 @@ def prism_stochastic(
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
-    score: Literal['logit', 'probability'] = 'logit', # what tau divides: the head's logit, or its probability
+    score: Literal['logit', 'probability'] = 'logit', # of the head: what tau divides
 ) -> Policy:
     "PRISM stochastic: the same draw in the coupled step (the paper's section 5)."
     k = prism_guard(remask_count(eta, on, off, n_remask))

@@ -31,26 +31,28 @@ def depth(
 # %% ../../nbs/ours/apart.ipynb #aab39b60
 @dataclass(frozen=True)
 class Apart:
-    "The shallowest masks of all strands, or the surest, each token once a step if it can be; and all that are sure."
+    "The shallowest masks of all strands, or the surest, each token once; and all that are sure."
     draw: Penalised
     strands: int # 0: the surest come first
     sure: float # probability that what need not wait is right, all of it together
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
-        told, tied = confidence(self.draw)(st, p, eligible), st.uniform('ties')
-        first = told if self.strands == 0 else -depth(st, self.strands).double()
-        L, place = st.x.shape[1], ranks(first, eligible, tied)
+        sureness, u = confidence(self.draw)(st, p, eligible), st.uniform('ties')
+        first = sureness if self.strands == 0 else -depth(st, self.strands).double()
+        L, place = st.x.shape[1], ranks(first, eligible, u)
         late = self.again(st, p, eligible, place)        # after all others
         place = (place + L * late).masked_fill(~eligible, 2 * L).argsort(1).argsort(1)
-        return eligible & (self.together(told, ranks(told, eligible, tied)) | (place < self.due(st)[:, None]))
+        sure = self.together(sureness, ranks(sureness, eligible, u))
+        return eligible & (sure | (place < self.due(st)[:, None]))
 
-    def together(self, told: Tensor, place: Tensor) -> Tensor: # [B, L] bool
+    def together(self, sureness: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Are all of a better place right with more than `sure`?"
         order = place.argsort(1)
-        before = told.gather(1, order).nan_to_num(1.).cumprod(1).roll(1, 1)
+        before = sureness.gather(1, order).nan_to_num(1.).cumprod(1).roll(1, 1)
         before[:, 0] = 1.
-        return torch.zeros_like(told, dtype=torch.bool).scatter(1, order, ~reaches(-before, -self.sure))
+        sure = ~reaches(-before, -self.sure)
+        return torch.zeros_like(sure).scatter(1, order, sure)
 
     def due(self, st: State) -> Tensor: # [B] n_t
         "What was taken back, and an equal share of what was never written."
@@ -59,9 +61,11 @@ class Apart:
 
     def again(self, st: State, p: Pass, where: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Would the same token be written at a position of a better place?"
-        token = torch.full(st.x.shape, -1, device=st.x.device).masked_scatter(where, p.drawn(self.draw, where)[0])
+        token = torch.full(st.x.shape, -1, device=st.x.device)
+        token = token.masked_scatter(where, p.drawn(self.draw, where)[0])
         order = place.masked_fill(~where, where.shape[1]).argsort(1)
-        sorted_, back = token.gather(1, order).sort(dim=1, stable=True)     # equal tokens side by side, best first
+        # equal tokens next to each other, best first
+        sorted_, back = token.gather(1, order).sort(dim=1, stable=True)
         same = torch.zeros_like(where)
         same[:, 1:] = sorted_[:, 1:] == sorted_[:, :-1]
         return where & torch.zeros_like(where).scatter(1, order.gather(1, back), same)
@@ -69,7 +73,7 @@ class Apart:
 # %% ../../nbs/ours/apart.ipynb #ad658aab
 @dataclass(frozen=True)
 class Penalised(drawer):
-    "A draw that counts: the more often a token stands in the text, the less likely it is. It notes the model's own p."
+    "A draw that makes tokens of the text less likely, and gives the model's own probability."
     penalty: float = 0. # alpha
 
     def __call__(self, logits: Tensor, u: Tensor, *text: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,8 +84,9 @@ class Penalised(drawer):
         if self.penalty == 0: return logits
         real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
         ids, row = x.masked_fill(~real, 0), where.nonzero()[:, 0]
-        count = logits.new_zeros(len(x), logits.shape[1]).scatter_add_(1, ids, real.to(logits.dtype))
-        less = self.penalty * count.gather(1, ids).log1p()       # at the tokens of the text, the only ones that change
+        count = logits.new_zeros(len(x), logits.shape[1])
+        count.scatter_add_(1, ids, real.to(logits.dtype))
+        less = self.penalty * count.gather(1, ids).log1p() # the other tokens stay
         return logits.scatter(1, ids[row], logits.gather(1, ids[row]) - less[row])
 
     @property
@@ -93,7 +98,7 @@ def guesses(
     share: float, # of the free positions, at most, in a step
     sure: float = 0., # where nothing is masked, below this one too
 ) -> Schedule:
-    "How many tokens were drawn against the odds; at most a share of the free positions, rounded up."
+    "How many tokens were drawn against the odds; at most a share of the free positions."
     def k(st: State) -> Tensor: # [B]
         done = ~st.masked.any(1, keepdim=True)
         doubtful = ~reaches(st.conf, doubt) | done & ~reaches(st.conf, sure)
@@ -102,24 +107,26 @@ def guesses(
     return k
 
 # %% ../../nbs/ours/apart.ipynb #c32276d9
-@register('apart', scores='probability the token had when it was drawn', never='what was drawn with at least `sure`',
-          selects='the lowest, at most a share',
-          exact='exact at one token a step of strands, share=0, penalty=0, sure=1, top_p=1', source='this library')
+@register('apart', scores='probability the token had when it was drawn',
+          never='what was drawn with at least `sure`', selects='the lowest, at most a share',
+          exact='exact at one token a step of strands, share=0, penalty=0, sure=1, top_p=1',
+          source='this library')
 def apart(
-    strands: int = 8, # S, in which the text is written side by side; 0: what it is surest of comes first
+    strands: int = 8, # S, in which the text is written side by side; 0: the surest come first
     penalty: float = 1., # alpha: a token that stands c times is (1 + c) ** alpha times less likely
     doubt: float = .5, # what was drawn with less than this probability is taken back
     share: float = .05, # of the free positions, the most that a step takes back
-    sure: float = .9, # what is right with this probability, all together, need not wait; and it is never in doubt
+    sure: float = .9, # what is right with this probability, all together, need not wait
     temperature: float = 1., # of the draw; 0 takes the most likely token
     top_p: float = .3, # nucleus
 ) -> Policy:
-    "Write apart what is written at once, do not repeat words without need, and take back what was a guess."
+    "Write at once what lies apart, avoid repetition, and remask what was a guess."
     check_int('strands', strands, 0, high=2**16)
     check_range('penalty', penalty, '[0, inf)', 'a power of how often a token stands; 0 is none')
     for name, v in dict(doubt=doubt, share=share, sure=sure).items():
         check_range(name, v, '[0, 1]', 'a share' if name == 'share' else 'a probability')
-    if doubt > sure: raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in doubt')
+    if doubt > sure:
+        raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in doubt')
     draw = Penalised(temperature, top_p, penalty=penalty)
-    return Policy(unmask=Apart(draw, strands, sure), remask=TopK(low_confidence, guesses(doubt, share, sure)),
-                  from_clean=True, draw=draw)
+    remask = TopK(low_confidence, guesses(doubt, share, sure))
+    return Policy(unmask=Apart(draw, strands, sure), remask=remask, from_clean=True, draw=draw)

@@ -11,8 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core import (
-    Denoiser, draw_at, evaluate, needs_quality, Pass, pick, Policy, Schedule, Score, State, Step, TopK)
+from navira.core import (
+    Denoiser, draw_at, evaluate, needs_quality, Pass, pick, Policy, Schedule, Score, State, Step,
+    TopK)
 from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
 from ..registry import register, scheduled
@@ -24,7 +25,7 @@ __all__ = ['stored', 'low_stored_quality', 'low_stored_probability', 'low_stored
 # %% ../../nbs/ours/one_pass.ipynb #9d358d96
 @needs_quality
 def low_stored_quality(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "Minus the quality logit of the last pass that saw the token; NaN, hence not eligible, where none has."
+    "Minus the quality logit of the last pass that saw the token; NaN, not eligible, where none."
     return -st.score
 
 @needs_quality
@@ -35,20 +36,20 @@ def low_stored_probability(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L
 # %% ../../nbs/ours/one_pass.ipynb #3753bd3c
 @needs_quality
 def low_stored_or_drawn(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "As `low_stored_quality`; a token that no pass has seen counts with the probability that it was drawn with."
+    "As `low_stored_quality`; a token that no pass has seen has the probability of its draw."
     return -torch.where(st.score.isnan(), st.conf.logit(), st.score)
 
 # %% ../../nbs/ours/one_pass.ipynb #0ca03305
 @needs_quality
 def low_stored_and_drawn(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "Minus the mean of two logits, the quality and the probability of the draw; the latter alone before any pass."
+    "Minus the mean of two logits, of quality and of the draw; before any pass the latter."
     drawn = st.conf.logit().clamp(-12, 12)
     return -torch.where(st.score.isnan(), drawn, (st.score + drawn) / 2)
 
 # %% ../../nbs/ours/one_pass.ipynb #02540c4b
 @dataclass(frozen=True)
 class RateAhead(Step):
-    "A step whose one pass, over the cleaned text, also rates the tokens that the next step may remask."
+    "A step whose one pass, over the cleaned text, also rates what the next step may remask."
     due: Schedule # more than 0 at the steps that remask
     needs_quality = True
 
@@ -62,7 +63,7 @@ class RateAhead(Step):
         watch(policy, st, p, rated, after)
         return after.next(p.ran.long() + q.ran)
 
-    def rated(self, clean: State, q: Pass, rows: Tensor) -> State: # [B] bool: what is run in any case
+    def rated(self, clean: State, q: Pass, rows: Tensor) -> State: # [B] bool: rows that are run
         due = rows & (evaluate(self.due, replace(clean, i=clean.i + 1)) > 0)
         if not due.any(): return clean
         q.run(rows)
@@ -87,31 +88,33 @@ def onepass(
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
     top_p: float = 0.9, # nucleus
-    score: _As = 'logit', # 'drawn': new tokens by the probability of their draw; 'both': the mean of the two, as logits
+    score: _As = 'logit', # 'drawn': of new tokens, the probability of the draw; 'both': the mean
 ) -> Policy:
-    "NAVIRA in one pass: T_t is drawn by the scores of the pass before, then masked, then one pass predicts and rates."
+    "NAVIRA in one pass: remask by the scores of the last pass; then one pass predicts and rates."
     k = remask_count(eta, on, off, n_remask)
     return replace(backbone(top_p), from_clean=True, remask=TopK(stored[score], k, tau),
                    step=RateAhead(replace(k, k=1)))
 
 # %% ../../nbs/ours/one_pass.ipynb #04db2c99
 for _schedule in (quadratic, sigmoid, piecewise):
-    _named = register(f'navira-onepass-{_schedule.__name__}', selects='K from pi(tau), tau scheduled', **_card)
-    _named(scheduled(_schedule, onepass))
+    register(f'navira-onepass-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
+             **_card)(scheduled(_schedule, onepass))
 
 # %% ../../nbs/ours/one_pass.ipynb #dbec8ba6
 def expected_errors(
     rate: float = 0.02, # rho: share of the errors expected that is remasked in a step
 ) -> Schedule:
-    "K from the head's estimate of how many are wrong: a coin a token, rate * (1 - sigmoid(s_i)), capped as `binomial`."
+    "K by the head: a coin a token, of probability rate * (1 - sigmoid(s_i)), capped."
     if not 0 <= rate <= 1: raise ValueError(f'rate={rate}: a share in [0, 1]')
     def k(st: State) -> Tensor: # [B]
-        wrong = (rate * (-st.score).sigmoid()).nan_to_num(0.)     # a token without a score is not suspected
-        return (st.committed & (st.uniform('count') < torch.minimum(wrong, sigma_of(st)[:, None]))).sum(1)
+        wrong = (rate * (-st.score).sigmoid()).nan_to_num(0.) # without a score: not suspected
+        sigma = torch.minimum(wrong, sigma_of(st)[:, None])
+        return (st.committed & (st.uniform('count') < sigma)).sum(1)
     return k
 
 # %% ../../nbs/ours/one_pass.ipynb #d1a27b88
-@register('navira-onepass-suspects', selects='the K lowest; K from the qualities themselves', **_card)
+@register('navira-onepass-suspects', selects='the K lowest; K from the qualities themselves',
+          **_card)
 def onepass_suspects(
     rate: float = 0.02, # share of the errors expected that is remasked in a step
     tau: Schedule = 0., # temperature: 0 remasks the K lowest
