@@ -13,7 +13,7 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 nbs = root/'nbs'
 
-SIDEBAR = ['The paper', 'Beyond the paper', 'In practice', 'Published policies',
+SIDEBAR = ['Start here', 'The paper', 'Beyond the paper', 'In practice', 'Published policies',
            'Models', 'Tasks', 'Training', 'Evaluation', 'Experiments', 'Library']
 
 ORDER = """
@@ -40,6 +40,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/res
     experiments/axes experiments/success experiments/worth experiments/infilling
     experiments/judged experiments/speed
 The paper: 08_experiments
+Start here: ten_minutes
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/tables cli/compare
     cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
