@@ -300,9 +300,9 @@ def sample(
 
     `progress=None` shows a bar once a run has lasted a second, True in any case and at once. A
     function is called after each step of a batch, on a CPU by several threads, with its texts:
-    `len` is their number, and a loop gives a `Partial` of each: `sample`, the number of the text; `ids`,
-    its tokens and masks; `final`, how many of the first ids will not change; `str` of it is the
-    text, masks as the tokenizer writes them."""
+    `len` is their number, and a loop gives a `Partial` of each: `sample`, the number of the text;
+    `ids`, its tokens and masks; `final`, how many of the first ids will not change; `str` of it
+    is the text, masks as the tokenizer writes them."""
     check_model(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     if not (progress is None or isinstance(progress, bool) or callable(progress)):

@@ -84,19 +84,13 @@ def peers_of(s: Sudoku) -> ndarray: # [cells, cells] bool
     "The peers of each cell: the others in its row, its column and its box."
     return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
 
-def contradictions(
-    s: Sudoku,
-    grids: ndarray, # [B, cells] ids
-) -> ndarray: # [B, cells] bool
+def contradictions(s: Sudoku, grids: ndarray) -> ndarray: # [B, cells] ids -> [B, cells] bool
     "Cells whose digit stands in one of their units again."
     same = (grids[:, :, None] == grids[:, None, :]) & (grids < s.n)[:, None, :]
     return (same & peers_of(s)).any(2)
 
-def is_solved(
-    s: Sudoku,
-    grids: ndarray, # [B, cells] ids
-    puzzles: ndarray | None = None, # [B, cells]: their digits must stay
-) -> ndarray: # [B] bool
+# grids: [B, cells] ids; puzzles: [B, cells]: their digits must stay -> [B] bool
+def is_solved(s: Sudoku, grids: ndarray, puzzles: ndarray | None = None) -> ndarray:
     "Is each digit in every unit? A puzzle may have several solutions, and each of them counts."
     right = (_held(s, grids)[0] == s.every).all(1) & (grids < s.n).all(1)
     return right if puzzles is None else right & ((puzzles == s.n) | (puzzles == grids)).all(1)
@@ -121,10 +115,7 @@ def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     n = np.where(empty, s.size[may], s.n + 1)
     return may, n, twice.any(1) | homeless.any(1) | (n == 0).any(1) | (s.size[hidden] > 1).any(1)
 
-def left_open(
-    s: Sudoku,
-    puzzles: ndarray, # [B, cells] ids
-) -> ndarray: # [B] cells; how difficult a puzzle is
+def left_open(s: Sudoku, puzzles: ndarray) -> ndarray: # [B, cells] ids -> [B] cells
     "The cells that naked and hidden singles leave open, applied as long as there are any."
     grids = puzzles
     while True:
@@ -134,11 +125,8 @@ def left_open(
         grids = np.where(forced, s.digits[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
-def _looked(
-    s: Sudoku,
-    puzzle: ndarray, # [cells] ids
-    most: int, # grids looked at together
-) -> Iterator[ndarray]: # [k, cells]: the solutions among those looked at
+def _looked(s: Sudoku, puzzle: ndarray, most: int) -> Iterator[ndarray]: # [k, cells]
+    "The solutions among `most` grids looked at together, and so on."
     stack = [puzzle[None]]
     while stack:
         grids = stack.pop()
@@ -162,19 +150,13 @@ def _tried(s: Sudoku, grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a 
     out[np.arange(len(row)), at[row]] = s.digits[may[row, at[row]], k]
     return out
 
-def solutions(
-    s: Sudoku,
-    puzzle: ndarray, # [cells] ids
-) -> Iterator[ndarray]: # [cells] each
+def solutions(s: Sudoku, puzzle: ndarray) -> Iterator[ndarray]: # [cells] ids -> [cells] each
     """All solutions, one by one; with few cells given there is no end in sight. None at all is a
     proof."""
     for grids in _looked(s, puzzle, 2**12): yield from grids
 
-def solvable(
-    s: Sudoku,
-    puzzle: ndarray, # [cells] ids
-    looks: int = 2000, # at 64 grids each, before the search gives up
-) -> bool | None: # None: it gave up
+# puzzle: [cells] ids; looks: at 64 grids each -> None: the search gave up
+def solvable(s: Sudoku, puzzle: ndarray, looks: int = 2000) -> bool | None:
     "Is there a solution?"
     for k, grids in enumerate(_looked(s, puzzle, 64)):
         if len(grids): return True
@@ -182,12 +164,9 @@ def solvable(
     return False
 
 # %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
-def search(
-    s: Sudoku,
-    grids: ndarray, # [B, cells] ids to start from
-    choose: Callable, # rows [b], cells [b], sets [b] -> digits [b]
-) -> tuple[ndarray, ndarray, ndarray]: # grids [B, cells], ln W [B], [B] bool: complete
-    "One path through the tree for each grid."
+def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarray, ndarray]:
+    """One path through the tree from each grid [B, cells], where `choose` maps rows, cells and sets
+    [b] to digits [b]. The grids, ln W [B], and which are complete [B]."""
     grids, log_w, done = grids.copy(), np.zeros(len(grids)), np.zeros(len(grids), dtype=bool)
     todo = np.arange(len(grids))
     while len(todo):
@@ -213,11 +192,8 @@ def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]:
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
 BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
 
-def shuffled(
-    s: Sudoku,
-    grids: ndarray, # [B, cells] ids, empty ones too
-    rng: Generator,
-) -> ndarray: # [B, cells]
+# [B, cells] ids, empty ones too -> [B, cells]
+def shuffled(s: Sudoku, grids: ndarray, rng: Generator) -> ndarray:
     """Digits renamed, rows, columns and bands in another order, half of the square grids
     mirrored; the rules still hold."""
     B, square = len(grids), grids.reshape(-1, s.n, s.n)
@@ -232,13 +208,8 @@ def shuffled(
     names = np.concatenate([rng.random((B, s.n)).argsort(1), np.full((B, 1), s.n)], 1)
     return np.take_along_axis(names, moved, 1)
 
-def random_grids(
-    s: Sudoku,
-    n: int,
-    rng: Generator,
-    batch_size: int = 2**11, # attempts at a time
-) -> ndarray: # [n, cells] solved
-    "Uniformly random: exactly for 4 x 4 and 6 x 6, within 2 % in total variation for 9 x 9."
+def random_grids(s: Sudoku, n: int, rng: Generator, batch_size: int = 2**11) -> ndarray:
+    "[n, cells], uniform: exactly for 4 x 4 and 6 x 6, within 2 % in total variation for 9 x 9."
     kept = np.empty((0, s.cells), dtype=np.int64)
     while len(kept) < n:
         grids, log_w = random_draws(s, batch_size, rng)
@@ -246,39 +217,26 @@ def random_grids(
     return shuffled(s, kept[:n], rng)
 
 # %% ../../nbs/tasks/sudoku.ipynb #24946f65
-def held_out(
-    grids: ndarray, # [B, cells] solved, ids
-) -> ndarray: # [B] bool
+def held_out(grids: ndarray) -> ndarray: # [B, cells] solved, ids -> [B] bool
     "Is a grid one of the 64th that no model of ours is trained on?"
     digests = (hashlib.blake2b(bytes(g), digest_size=1).digest() for g in grids.astype(np.uint8))
     return np.array([d[0] < 4 for d in digests], dtype=bool)
 
-def unseen(
-    s: Sudoku,
-    n: int,
-    rng: Generator,
-) -> ndarray: # [n, cells] solved, held out
+def unseen(s: Sudoku, n: int, rng: Generator) -> ndarray: # [n, cells] solved, held out
     "Random grids, each shuffled until it is held out."
     grids = random_grids(s, n, rng)
     while not (out := held_out(grids)).all(): grids[~out] = shuffled(s, grids[~out], rng)
     return grids
 
 # %% ../../nbs/tasks/sudoku.ipynb #3c0a66c8
-def emptied(
-    s: Sudoku,
-    grids: ndarray, # [B, cells] solved
-    given: int, # cells that stay
-    rng: Generator,
-) -> ndarray: # [B, cells] puzzles
+# grids: [B, cells] solved; given: cells that stay -> [B, cells] puzzles
+def emptied(s: Sudoku, grids: ndarray, given: int, rng: Generator) -> ndarray:
     "Puzzles, each with `given` random cells of its grid."
     stays = rng.random(grids.shape).argsort(1).argsort(1) < given
     return np.where(stays, grids, s.n)
 
 # %% ../../nbs/tasks/sudoku.ipynb #48458cad
-def read_puzzle(
-    s: Sudoku,
-    text: str,
-) -> ndarray: # [cells] ids
+def read_puzzle(s: Sudoku, text: str) -> ndarray: # [cells] ids
     "A puzzle as people type it. ValueError that names the cell and the rule."
     def place(cell: int) -> str: return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
     marks = [c for c in text if not (c.isspace() or c in '|+-')]
@@ -301,10 +259,7 @@ def read_puzzle(
             cell_of[digit] = cell
     return grid
 
-def drawn_grid(
-    s: Sudoku,
-    grid: ndarray, # [cells] ids
-) -> str:
+def drawn_grid(s: Sudoku, grid: ndarray) -> str: # [cells] ids
     "A grid as people draw it; `read_puzzle` reads it."
     marks = np.array([*map(str, range(1, s.n + 1)), '.'])[np.minimum(grid, s.n)]
     rows = [' | '.join(map(' '.join, row)) for row in marks.reshape(s.n, -1, s.width)]
@@ -318,9 +273,7 @@ def side_by_side(*drawn: str) -> str: # of `drawn_grid`, of one size
 # %% ../../nbs/tasks/sudoku.ipynb #e76ee6f2
 NAMES = {'sudoku': Sudoku(), 'sudoku:2x3': Sudoku(2, 3), 'sudoku:2x2': Sudoku(2, 2)}
 
-def sudoku_of(
-    data: str, # name of a corpus
-) -> Sudoku | None: # None: no grids
+def sudoku_of(data: str) -> Sudoku | None: # of a corpus; None: no grids
     "KeyError with the nearest choice for boxes of another size."
     return NAMES[check_choice('data', data, NAMES)] if data.split(':')[0] == 'sudoku' else None
 
@@ -361,13 +314,8 @@ def _puzzles(s: Sudoku, given: int, chunk: int) -> ndarray: # [_CHUNK, cells]
     if given == s.cells: return unseen(s, _CHUNK, default_rng((21, chunk)))
     return emptied(s, _puzzles(s, s.cells, chunk), given, default_rng((21, chunk, given)))
 
-def puzzles(
-    s: Sudoku,
-    given: int, # cells; all of them: the grids that the puzzles were made from
-    first: int, # number of the first
-    n: int,
-) -> ndarray: # [n, cells] ids
-    "Random puzzles from held-out grids; number i is of the same grid for any number of givens."
+def puzzles(s: Sudoku, given: int, first: int, n: int) -> ndarray: # [n, cells] ids
+    "Random puzzles from held-out grids: number i is of one grid, or is it where all is given."
     chunks = range(first // _CHUNK, -(-(first + n) // _CHUNK))
     return np.concatenate([_puzzles(s, given, c) for c in chunks])[first % _CHUNK:][:n]
 

@@ -97,16 +97,16 @@ def test_a_wrong_task_is_named(name, error, match):
 
 
 def test_a_text_model_is_refused(tmp_path):
-    toy = toy_corpus(tmp_path)
-    writer = MaskedLM(toy.config, toy.tokenizer)
+    _, _, tok, _, config = toy_corpus(tmp_path)
+    writer = MaskedLM(config, tok)
     with pytest.raises(ValueError, match='this model writes text'):
         task_of('sudoku-35', writer)
 
 
 def test_infilling_hides_the_middle_third(tmp_path):
-    toy = toy_corpus(tmp_path)
-    (tmp_path / 'long.txt').write_text('\n'.join(' '.join(t.split()) for t in toy.texts))
-    model = MaskedLM(toy.config, toy.tokenizer).eval()
+    _, texts, tok, _, config = toy_corpus(tmp_path)
+    (tmp_path / 'long.txt').write_text('\n'.join(' '.join(t.split()) for t in texts))
+    model = MaskedLM(config, tok).eval()
     task = task_of('infill', model, str(tmp_path / 'long.txt'))
     x = task.prompts(2, 5)
     free = x == model.mask_id
