@@ -228,7 +228,9 @@ def complete(incomplete: str) -> list[str]:
     "For the shell: names of policies that go on from the last comma."
     modules = Path(str(files('navira'))).rglob('*.py')
     source = '\n'.join(p.read_text(encoding='utf-8') for p in modules)
-    names = re.findall(r"(?<![\w.])register\(\s*f?'([^']+)'", source)
+    # a call of `register`, or a row of the registry's table of the paper's policies
+    calls = r"(?:(?<![\w.])register\(\s*f?|^    \((?='[\w-]+', \w+, '))'([^']+)'"
+    names = re.findall(calls, source, re.M)
     curves = 'quadratic', 'sigmoid', 'piecewise'     # what a name in braces stands for
     names = sorted({re.sub(r'{.*?}', curve, name) for name in names for curve in curves})
     done, comma, last = incomplete.rpartition(',')
