@@ -107,7 +107,7 @@ def test_blocks_keep_the_best_of_each():
     for b, x in enumerate(out.trace.x[4::4]):
         end = 3 * b + 3
         assert torch.equal(x[:, :end].long(), out.tokens[:, :end])
-    with says(ValueError, 'budget=15', '3 blocks of 3 positions need at least 18', 'at least 5'):
+    with says(ValueError, 'budget=15', '3 blocks need at least 18', 'at least 5'):
         sample(model, 'best-of', 15, drafts=3, **how)
 
 def test_too_small_a_budget_is_refused_before_any_pass():
