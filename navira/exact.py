@@ -26,18 +26,22 @@ __all__ = ['Text', 'Distribution', 'counts', 'Chain', 'state_at', 'Coins']
 Text = tuple[int, ...]
 
 class Distribution(dict[Text, float]):
-    """A distribution over texts: {text: probability}, a text being a tuple of tokens (it may hold masks).
+    """A distribution over texts: {text: probability}, a text being a tuple of tokens or masks.
 
-    Made by `Distribution.of`, `.after` and `.unmasking`; compared by `distance`, tested against samples by `p_value`
-    and `holds`."""
+    Made by `Distribution.of`, `.after` and `.unmasking`; compared by `distance`, tested against
+    samples by `p_value` and `holds`."""
     @classmethod
     def of(cls, probs: Tensor, texts: Tensor) -> Distribution: # [S], [S, L]
         "What has a probability at all."
         return cls({tuple(x): q for x, q in zip(texts.tolist(), probs.tolist()) if q > 1e-15})
 
     @classmethod
-    def after(cls, n: int, one: Callable[[Text, int], Mapping[Text, float]], start: Text) -> Distribution:
-        "After n steps from `start`; `one(state, i)` is the distribution of step i from a state."
+    def after(cls,
+        n: int, # steps
+        one: Callable[[Text, int], Mapping[Text, float]], # (state, i) -> distribution of step i
+        start: Text,
+    ) -> Distribution:
+        "After n steps from `start`."
         now = cls({start: 1.})
         for i in range(n): now = now._moved(one, i)
         return now
@@ -46,8 +50,8 @@ class Distribution(dict[Text, float]):
     def unmasking(cls, model: JointDenoiser, choose: Callable) -> Distribution:
         """Of a rule that draws a token for every mask and keeps some, until no mask is left.
 
-        `choose(q, drawn, i)` gives {positions kept at step i: probability}, for q: {mask: its distribution, a list}
-        and drawn: {mask: token}."""
+        `choose(q, drawn, i)` gives {positions kept at step i: probability}, for q: {mask: its
+        distribution, a list} and drawn: {mask: token}."""
         M = model.mask_id
         def one(x: Text, i: int) -> Mapping[Text, float]:
             q = {j: row[:M] for j, row in enumerate(model.given(x)) if x[j] == M}
@@ -77,22 +81,26 @@ class Distribution(dict[Text, float]):
         return -sum(q * math.log(q) for q in self.values() if q > 0)
 
     def planted(self) -> Distribution:
-        "With an error: every second text, from the likeliest, gives a tenth of its probability to the others."
+        "With an error: every second text, from the likeliest, gives a tenth of its p to the others."
         lose, gain = (sorted(self, key=self.__getitem__, reverse=True)[k::2] for k in (0, 1))
         more = .1 * sum(self[x] for x in lose) / sum(self[x] for x in gain)
         return type(self)({x: .9 * self[x] for x in lose} | {x: (1 + more) * self[x] for x in gain})
 
     def p_value(self, got: Tensor | Mapping[Text, int]) -> float: # texts [N, L], or their counts
-        "Of a chi-square test. The rarest texts share a cell, so that each expects 5; one that cannot be is an error."
+        "Of a chi-square test; rare texts share a cell. ValueError for a text without probability."
         seen = got if isinstance(got, Mapping) else collections.Counter(map(tuple, got.tolist()))
-        if strange := set(seen) - set(self): raise ValueError(f'{min(strange)}: this text has no probability')
+        strange = set(seen) - set(self)
+        if strange: raise ValueError(f'{min(strange)}: this text has no probability')
         texts = sorted(self, key=self.__getitem__)
-        n, q = (torch.tensor([float(d.get(x, 0)) for x in texts], dtype=torch.float64) for d in (seen, self))
+        n = torch.tensor([float(seen.get(x, 0)) for x in texts], dtype=torch.float64)
+        q = torch.tensor([self[x] for x in texts], dtype=torch.float64)
         expected = q * n.sum() / q.sum()
         rare = max(1 + int(torch.searchsorted(expected.cumsum(0), 5.)), int((expected < 5).sum()))
-        n, expected = (torch.cat([v[rare:], v[:rare].sum()[None]]) for v in (n, expected))
+        n = torch.cat([n[rare:], n[:rare].sum()[None]])
+        expected = torch.cat([expected[rare:], expected[:rare].sum()[None]])
         chi2 = ((n - expected) ** 2 / expected).sum()
-        return torch.special.gammaincc(torch.tensor((len(n) - 1) / 2, dtype=torch.float64), chi2 / 2).item()
+        half = torch.tensor((len(n) - 1) / 2, dtype=torch.float64) # of the degrees of freedom
+        return torch.special.gammaincc(half, chi2 / 2).item()
 
     def holds(self, got: Tensor | Mapping[Text, int]) -> bool:
         "Do the samples follow this distribution, and are they enough to see the planted error?"
@@ -107,7 +115,8 @@ def counts(
     **kw # as `sample` takes them
 ) -> collections.Counter:
     "How often each text was sampled: {text: number}."
-    return collections.Counter(map(tuple, sample(model, policy, budget, n=n, batch_size=n, **kw).tokens.tolist()))
+    out = sample(model, policy, budget, n=n, batch_size=n, **kw)
+    return collections.Counter(map(tuple, out.tokens.tolist()))
 
 # %% ../nbs/exact.ipynb #80b70a24
 class Chain:
@@ -119,28 +128,37 @@ class Chain:
         one_hot = torch.eye(V + 1, dtype=torch.float64)
         self.still, self.gone = one_hot[self.states], one_hot[V]        # [S, L, V + 1] and [V + 1]
 
-    def product(self, site: Tensor) -> Tensor: # [R, L, V + 1], a distribution for each site -> [R, S]
+    def product(self, site: Tensor) -> Tensor: # [R, L, V + 1] of each site -> [R, S]
         out = site[:, 0]
         for j in range(1, site.shape[1]): out = (out[..., None] * site[:, j, None]).flatten(1)
         return out
 
-    def matrix(self, sigma: float | Tensor, rho: float | Tensor) -> Tensor: # numbers or [S, L] -> [S, S]
-        "One step that remasks each token with probability sigma and unmasks each mask with probability rho."
+    def matrix(self,
+        sigma: float | Tensor, # probability that a token is remasked, or [S, L]
+        rho: float | Tensor, # that a mask is filled
+    ) -> Tensor: # [S, S]
+        "One step that remasks and unmasks each position independently."
         shape = self.states.shape
-        s, r = (torch.as_tensor(v, dtype=torch.float64).expand(shape)[..., None] for v in (sigma, rho))
-        masked, committed = r * self.model.table + (1 - r) * self.gone, (1 - s) * self.still + s * self.gone
-        return self.product(torch.where((self.states == self.model.mask_id)[..., None], masked, committed))
+        s = torch.as_tensor(sigma, dtype=torch.float64).expand(shape)[..., None]
+        r = torch.as_tensor(rho, dtype=torch.float64).expand(shape)[..., None]
+        masked = r * self.model.table + (1 - r) * self.gone
+        committed = (1 - s) * self.still + s * self.gone
+        is_mask = (self.states == self.model.mask_id)[..., None]
+        return self.product(torch.where(is_mask, masked, committed))
 
     def redraw(self, sites: Iterable[int]) -> Tensor: # -> [S, S]
         "One step that masks these sites and draws each anew, none seeing the others."
-        where = torch.zeros(self.model.length, dtype=torch.bool).index_fill(0, torch.tensor([*sites]), True)
+        where = torch.zeros(self.model.length, dtype=torch.bool)
+        where[[*sites]] = True
         unseen = self.states.masked_fill(where, self.model.mask_id)
-        return self.product(torch.where(where[:, None], self.model.table[self.model.state(unseen)], self.still))
+        anew = self.model.table[self.model.state(unseen)]
+        return self.product(torch.where(where[:, None], anew, self.still))
 
     def noised(self, alpha: float) -> Tensor: # -> [S]
         "The joint with every token masked with probability 1 - alpha: the forward process."
         full = alpha * self.still + (1 - alpha) * self.gone
-        return self.model.joint.flatten() @ self.product(full[(self.states != self.model.mask_id).all(1)])
+        unmasked = (self.states != self.model.mask_id).all(1)
+        return self.model.joint.flatten() @ self.product(full[unmasked])
 
     def row(self, table: Tensor, x: Iterable[int]) -> Distribution: # [S, S]
         "The distribution of a step from state x."
@@ -167,14 +185,15 @@ class Chain:
         starts: Iterable[Iterable[int]],
         **kw # as `land` takes them
     ) -> tuple[float, float]:
-        "Over the starts from which there are several ways to go: the smallest, and the largest with a planted error."
-        expected = {x: q for x in map(tuple, starts) if len(q := self.row(table, x)) > 1}
-        landed = [(q, self.land(policy, x, i, n, **kw)) for x, q in expected.items()]
+        "Over starts with several ways to go: the smallest, and the largest with a planted error."
+        expected = {tuple(x): self.row(table, x) for x in starts}
+        landed = [(q, self.land(policy, x, i, n, **kw)) for x, q in expected.items() if len(q) > 1]
         return min(q.p_value(y) for q, y in landed), max(q.planted().p_value(y) for q, y in landed)
 
 def state_at(model: Model, x: Tensor, i: int = 0, n: int = 3, seed: int = 0) -> State: # x [B, L]
     "The state in which the sampler has written `x` (no prompt), before step i of n."
-    st = State.start(torch.full_like(x, model.mask_id), model.mask_id, n, Noise(seed, torch.arange(len(x))))
+    noise = Noise(seed, torch.arange(len(x)))
+    st = State.start(torch.full_like(x, model.mask_id), model.mask_id, n, noise)
     return replace(st, x=x, i=i)
 
 # %% ../nbs/exact.ipynb #5b939044
@@ -185,4 +204,5 @@ class Coins:
     def __call__(self, x: Tensor) -> Forward: return _Toss()
 
 class _Toss(Forward):
-    def logits(self, where: Tensor) -> Tensor: return torch.tensor([0., 0., -torch.inf]).expand(int(where.sum()), 3)
+    def logits(self, where: Tensor) -> Tensor:
+        return torch.tensor([0., 0., -torch.inf]).expand(int(where.sum()), 3)
