@@ -215,7 +215,8 @@ class ShadowedForward(DiTForward):
         ids, at, seen, real = with_shadows(x, where, model.mask_id, together)
         time = None if model.config.p_uniform is None else mask_time(x, model.config)
         super().__init__(model, ids, time, at, seen)
-        self.seen_masked, self.where, h, L = x == model.mask_id, where, self.last_block(), x.shape[1]
+        self.seen_masked, self.where = x == model.mask_id, where
+        h, L = self.last_block(), x.shape[1]
         self.h, self.shadows = h[:, :L], h[:, L:][real]
         if self.rope: self.rope = [a[:, :, :L] for a in self.rope]           # what the head reads
 
