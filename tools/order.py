@@ -17,7 +17,7 @@ SIDEBAR = ['Start here', 'The paper', 'Beyond the paper', 'In practice', 'Publis
            'Models', 'Tasks', 'Training', 'Evaluation', 'Experiments', 'Library']
 
 ORDER = """
-Library: base/checks base/parallel base/noise base/files base/progress base/runs base/stats
+Library: base/checks base/parallel base/noise base/files base/runs base/stats
 The paper: 01_masked_diffusion joint 02_policies 03_prism 04_decoupling 05_stochastic_remasking
     06_schedules
 Models: models/layers models/dit models/checkpoints models/sources models/transformers
