@@ -17,7 +17,7 @@ from .app import app, complete, drawing, Imports, show, shown, tell, writable
 from .generate import DType, Head, MaskId, Model, Seed, Shift, typed
 from .tables import figure, goal_of, seen, summary, table
 
-# %% ../../nbs/cli/compare.ipynb #ed7844ee
+# %% ../../nbs/cli/compare.ipynb #7815cc3a
 def entries(labels) -> tuple: # of a sweep
     "One for each policy as one types it."
     from navira.experiments.sweep import Entry
@@ -188,7 +188,7 @@ Show = Annotated[int, Option(
     help='Texts to print for each policy, at the largest budget.')]
 Rows = Annotated[int, Option(help='Texts in a forward pass.')]
 
-# %% ../../nbs/cli/compare.ipynb #31a3b977
+# %% ../../nbs/cli/compare.ipynb #21d32f96
 def default_budgets(full: bool, task: str | None) -> str:
     if task: return '4,8,16,27,54' if full else '8,27'
     return '16,32,64,128' if full else '16,64'
@@ -218,9 +218,7 @@ def compare(
     from navira.evaluation.references import find_reference
     from navira.experiments.run import evaluate, Judge, prepared, run
     from navira.experiments.sweep import cells, digest, Sweep
-    if task and task.startswith('sudoku'):
-        model = model or 'sudoku'
-        reference = 'none'
+    if task and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
     every = labels == ['all']
     if every: labels = list(navira.policies())
@@ -242,7 +240,7 @@ def compare(
         first_texts(net, [e.label for e in grid.entries], passes[-1], seed, prompt)
     judge = 'none' if reference == 'none' else Judge(reference).model
     kind = digest([identity, mask_id, shift, navira.__version__], 4)
-    with drawing('sampling') as tell: st = run(grid, folder / f'store-{kind}', net, tell)
-    with drawing('measuring') as tell:
-        evaluate(st, None, judge, None, tell, [c.key for c in plan])
+    with drawing('sampling') as draw: st = run(grid, folder / f'store-{kind}', net, draw)
+    keys = [c.key for c in plan]
+    with drawing('measuring') as draw: evaluate(st, None, judge, progress=draw, keys=keys)
     report(folder, st, plan, net, '' if judge == 'none' else judge.name, show)

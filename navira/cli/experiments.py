@@ -210,11 +210,13 @@ def install_reference() -> None:
 @app.command('lm-eval', add_help_option=False,
              context_settings=dict(allow_extra_args=True, ignore_unknown_options=True))
 def lm_eval(ctx: typer.Context) -> None:
-    "EleutherAI's harness on this library's models: navira lm-eval --model_args pretrained=...,policy=... --tasks ..."
+    """EleutherAI's harness on this library's models: navira lm-eval --model_args
+    pretrained=...,policy=... --tasks ..."""
     try:
         import navira.hf.lm_eval     # noqa: F401  registers the model
         from lm_eval.__main__ import cli_evaluate
     except ImportError as e:
-        raise ImportError(f"navira lm-eval needs the harness ({e}): pip install '.[lm-eval]' in the clone") from e
+        raise ImportError(f"navira lm-eval needs the harness ({e}): pip install '.[lm-eval]' in "
+                          'the clone') from e
     sys.argv = ['lm_eval', 'run', '--model', 'navira', *ctx.args]
     cli_evaluate()
