@@ -160,7 +160,7 @@ Judge = Annotated[str, Option(help='The judge, as the server calls it.')]
 Limit = Annotated[int | None, Option(help='Texts of each cell; all if not given.')]
 Concurrency = Annotated[int, Option(help='Requests under way at once.')]
 Retries = Annotated[int, Option(help='Further tries of a request that failed.')]
-Timeout = Annotated[float, Option(help='Seconds for a try, as a whole.')]
+Timeout = Annotated[float, Option(help='Seconds to wait for the server.')]
 Key = Annotated[str, Option(help='Environment variable that holds the key.')]
 Again = Annotated[bool, Option(
     '--retry-failed', help='Ask again where the answer was no five marks.')]
