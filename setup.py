@@ -9,12 +9,14 @@ ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 lib = cfg['lib_path']
 licenses = {'apache2': 'Apache-2.0'}
-statuses = ['1 - Planning', '2 - Pre-Alpha', '3 - Alpha', '4 - Beta', '5 - Production/Stable', '6 - Mature',
+statuses = ['1 - Planning', '2 - Pre-Alpha', '3 - Alpha', '4 - Beta', '5 - Production/Stable',
+            '6 - Mature',
             '7 - Inactive']
 pythons = ['3', '3 :: Only', '3.11', '3.12']
 
 # `eval_requirements = ...` becomes the extra [eval]: one extra for each such line.
-extras = {k.removesuffix('_requirements'): v.split() for k, v in cfg.items() if k.endswith('_requirements')}
+extras = {k.removesuffix('_requirements'): v.split() for k, v in cfg.items()
+          if k.endswith('_requirements')}
 apart = 'dev', 'lab', 'mauve'       # mauve-text is under the GPL: only for those who ask for it
 extras['all'] = sorted({r for name, rs in extras.items() if name not in apart for r in rs})
 
@@ -43,5 +45,6 @@ setuptools.setup(
     long_description=(root/'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     zip_safe=False,
-    entry_points={'console_scripts': cfg['console_scripts'].split(), 'nbdev': [f'{lib}={lib}._modidx:d']},
+    entry_points={'console_scripts': cfg['console_scripts'].split(),
+                  'nbdev': [f'{lib}={lib}._modidx:d']},
 )

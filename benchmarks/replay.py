@@ -1,10 +1,8 @@
-"""The replay of a long run: size of the file, time to load, time of a step in Chromium. 1024 tokens, 512 steps, one policy and two side by side.
-
-    python benchmarks/replay.py
-    python benchmarks/replay.py --length 2048 --steps 1024 --out pages      # keep the pages
-
-A step is timed from one animation frame to the next after it, so it holds the script, style, layout and paint. Needs `playwright` and a Chromium.
-"""  # noqa: E501
+"""The replay of a long run: size of the file, time to load, time of a step in Chromium. 1024
+tokens, 512 steps, one policy and two side by side. python benchmarks/replay.py python
+benchmarks/replay.py --length 2048 --steps 1024 --out pages # keep the pages A step is timed
+from one animation frame to the next after it, so it holds the script, style, layout and
+paint. Needs `playwright` and a Chromium. """ # noqa: E"""
 
 import platform, shutil, statistics, tempfile
 from pathlib import Path
@@ -16,12 +14,16 @@ from navira.cli.app import main, show
 from navira.sampling import Samples
 from navira.replay import Trace
 
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()  # noqa: E501
+# noqa: E501
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-def run(length: int, steps: int, passes: int, words: int = 3000, eta: float = 0.01, seed: int = 0) -> Samples:
-    "A run without a network, for the page as good as one with: PRISM's counts from the first step to the last, qualities at random, words of the embedded tokenizer."  # noqa: E501
+def run(length: int, steps: int, passes: int, words: int = 3000, eta: float = 0.01,
+        seed: int = 0) -> Samples:
+    # noqa: E501
+    """A run without a network, for the page as good as one with: PRISM's counts from the first step
+    to the last, qualities at random, words of the embedded tokenizer."""
     g, model = torch.Generator().manual_seed(seed), navira.load()
     known = torch.randperm(model.mask_id, generator=g)[:words].int()
     x, did = [torch.full((length,), model.mask_id, dtype=torch.int32)], []
@@ -31,21 +33,25 @@ def run(length: int, steps: int, passes: int, words: int = 3000, eta: float = 0.
         k = int((held & (torch.rand(length, generator=g) < eta)).sum())
         if passes == 1:
             k = min(k, length - goal)  # the coupled step writes only where it saw a mask
-        gone = torch.zeros_like(held).index_fill_(0, score.nan_to_num(torch.inf).argsort()[:k], True)
+        gone = torch.zeros_like(held).index_fill_(0, score.nan_to_num(torch.inf).argsort()[:k],
+                                                  True)
         room = (~held | gone if passes == 2 else ~held).nonzero()[:, 0]
         new = torch.zeros_like(held).index_fill_(
             0, room[torch.randperm(len(room), generator=g)[: goal - int(held.sum()) + k]], True
         )
         x.append(
             torch.where(
-                new, known[torch.randint(words, (length,), generator=g)], torch.where(gone, model.mask_id, x[-1])
+                new, known[torch.randint(words, (length,), generator=g)],
+                torch.where(gone, model.mask_id, x[-1])
             )
         )
         did.append((gone, new, score))
     gone, new, score = (torch.stack(a)[:, None] for a in zip(*did))
-    tau = torch.linspace(0.05, 0.5, steps)[:, None] if passes == 2 else torch.full((steps, 1), torch.nan)
+    tau = torch.linspace(0.05, 0.5, steps)[:, None] if passes == 2 else torch.full((steps, 1),
+                                                                                   torch.nan)
     trace = Trace(
-        torch.stack(x)[:, None], gone, new, score, tau, model.mask_id, torch.zeros(1, length, dtype=torch.bool)
+        torch.stack(x)[:, None], gone, new, score, tau, model.mask_id,
+        torch.zeros(1, length, dtype=torch.bool)
     )
     return Samples(
         trace.x[-1].long(),
@@ -82,7 +88,8 @@ def timed(browser, page: Path, steps: int) -> dict[str, list[float]]:  # ms
         tab = browser.new_page(viewport=dict(width=1400, height=900))
         tab.goto(page.as_uri(), wait_until="load")
         found["load"].append(
-            tab.evaluate("new Promise(r => requestAnimationFrame(() => setTimeout(() => r(performance.now()))))")
+            tab.evaluate("new Promise(r => requestAnimationFrame(() => setTimeout(() => "
+                         "r(performance.now()))))")
         )
         if len(found["load"]) < 5:
             tab.close()
@@ -97,13 +104,16 @@ def timed(browser, page: Path, steps: int) -> dict[str, list[float]]:  # ms
 def measure(
     length: Annotated[int, typer.Option(min=1, help="Tokens.")] = 1024,
     steps: Annotated[int, typer.Option(min=1, help="Steps of either policy.")] = 512,
-    folder: Annotated[Optional[Path], typer.Option("--out", help="Keep the pages in this folder.")] = None,
+    folder: Annotated[Optional[Path],
+                      typer.Option("--out", help="Keep the pages in this folder.")] = None,
 ) -> None:
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+                None)
     if path is None:
-        raise FileNotFoundError("no Chromium here: expected chromium, chromium-browser or google-chrome on the PATH")
+        raise FileNotFoundError("no Chromium here: expected chromium, chromium-browser or "
+                                "google-chrome on the PATH")
     one, two = runs(length, steps)
     with tempfile.TemporaryDirectory() as tmp, sync_playwright() as p:
         browser, folder = p.chromium.launch(executable_path=path, args=FLAGS), folder or Path(tmp)

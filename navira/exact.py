@@ -81,7 +81,8 @@ class Distribution(dict[Text, float]):
         return -sum(q * math.log(q) for q in self.values() if q > 0)
 
     def planted(self) -> Distribution:
-        "With an error: every second text, from the likeliest, gives a tenth of its p to the others."
+        """With an error: every second text, from the likeliest, gives a tenth of its p to the
+        others."""
         lose, gain = (sorted(self, key=self.__getitem__, reverse=True)[k::2] for k in (0, 1))
         more = .1 * sum(self[x] for x in lose) / sum(self[x] for x in gain)
         return type(self)({x: .9 * self[x] for x in lose} | {x: (1 + more) * self[x] for x in gain})

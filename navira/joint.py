@@ -16,27 +16,32 @@ __all__ = ['JointDenoiser', 'random_joint', 'Words', 'orchard']
 
 # %% ../nbs/joint.ipynb #5a084dbd
 class JointDenoiser:
-    """The exact denoiser of an enumerated joint p(x_1..x_L) over V symbols; the mask is symbol V.
-
-    `model(x)` for x [B, L] int64 is a `Forward` whose logits are exact log-probabilities (float64). At a visible
-    position they are those of y with that position masked, as in Eq. 2."""
-    def __init__(self, joint: Tensor): # [V]*L probabilities, all positive: then every context has a conditional
+    """The exact denoiser of an enumerated joint p(x_1..x_L) over V symbols; the mask is symbol
+    V. `model(x)` for x [B, L] int64 is a `Forward` whose logits are exact log-probabilities
+    (float64). At a visible position they are those of y with that position masked, as in Eq.
+    2."""
+    # [V]*L probabilities, all positive: then every context has a conditional
+    def __init__(self, joint: Tensor):
         if not (joint > 0).all():
-            raise ValueError(f'joint: every entry must be positive, got a minimum of {joint.min().item():g}; '
+            raise ValueError(f'joint: every entry must be positive, got a minimum of '
+                             f'{joint.min().item():g}; '
                              'mix in a little of the uniform')
         self.joint = joint.double() / joint.double().sum()
         self.length, self.mask_id = joint.ndim, joint.shape[0]
-        self.outcomes = torch.cartesian_prod(*[torch.arange(self.mask_id)] * self.length).view(-1, self.length)
+        self.outcomes = torch.cartesian_prod(*[torch.arange(self.mask_id)] * self.length).view(-1,
+                                                                                               self.length)
         self.table = self._tabulate()
 
     def _tabulate(self) -> Tensor: # [(V+1)^L, L, V+1] p(x_i = v | the other visible tokens)
         V, L = self.mask_id, self.length
         states = torch.cartesian_prod(*[torch.arange(V + 1)] * L).view(-1, L)
         fits = (states[:, None] == V) | (states[:, None] == self.outcomes)     # [S, outcomes, L]
-        others = torch.stack([fits[..., [j for j in range(L) if j != i]].all(-1) for i in range(L)], -1)
+        others = torch.stack([fits[..., [j for j in range(L) if j != i]].all(-1)
+                              for i in range(L)], -1)
         w = others.double() * self.joint.flatten()[None, :, None]
         p = torch.stack([(w * (self.outcomes == v)).sum(1) for v in range(V)], -1)
-        return torch.cat([p / p.sum(-1, keepdim=True), torch.zeros(len(p), L, 1, dtype=p.dtype)], -1)
+        return torch.cat([p / p.sum(-1, keepdim=True), torch.zeros(len(p), L, 1, dtype=p.dtype)],
+                         -1)
 
     def state(self, x: Tensor) -> Tensor: # [B, L] -> [B] row of the table
         return (x * (self.mask_id + 1) ** torch.arange(self.length - 1, -1, -1)).sum(1)
@@ -47,8 +52,10 @@ class JointDenoiser:
 
     def __call__(self, x: Tensor) -> JointForward: return JointForward(self, x)
 
-    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward: # [B, L], [B, L] bool
-        "A pass whose `left_out` gives the logits of tokens that it does not see: here, those of any pass."
+    # [B, L], [B, L] bool
+    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward:
+        """A pass whose `left_out` gives the logits of tokens that it does not see: here, those
+        of any pass."""
         return JointForward(self, x)
 
 # %% ../nbs/joint.ipynb #2da891af
@@ -58,10 +65,13 @@ class JointForward(Forward):
         self.p = model.table[model.state(x)]
 
     def logits(self, where: Tensor) -> Tensor: return self.p[where].log()
-    def left_out(self, where: Tensor) -> Tensor: return self.logits(where)     # at a token, it is left out anyway
+    # at a token, it is left out anyway
+    def left_out(self, where: Tensor) -> Tensor: return self.logits(where)
 
     def _quality(self) -> Tensor:
-        return torch.logit(self.p.gather(2, self.x[..., None])[..., 0]).masked_fill(self.seen_masked, torch.nan)
+        return torch.logit(self.p.gather(2, self.x[..., None])[...,
+                                                               0]).masked_fill(self.seen_masked,
+                                                                               torch.nan)
 
 # %% ../nbs/joint.ipynb #4a7c21d1
 def random_joint(L: int, V: int, seed: int = 0, floor: float = .05) -> JointDenoiser:
@@ -71,7 +81,8 @@ def random_joint(L: int, V: int, seed: int = 0, floor: float = .05) -> JointDeno
 
 # %% ../nbs/joint.ipynb #42ad87f1
 class Words(JointDenoiser):
-    "A `JointDenoiser` over words, made by `from_sentences`; `encode('saw _ apple')` reads `_` as the mask."
+    """A `JointDenoiser` over words, made by `from_sentences`; `encode('saw _ apple')` reads `_`
+    as the mask."""
     words: list[str]
 
     @classmethod
@@ -83,20 +94,25 @@ class Words(JointDenoiser):
         words = sorted({w for s in sents for w in s})
         L, V = len(next(iter(sents))), len(words)
         joint = torch.full((V,) * L, smooth / V**L, dtype=torch.float64)
-        for s, w in sents.items(): joint[tuple(map(words.index, s))] += (1 - smooth) * w / sum(sents.values())
+        for s, w in sents.items(): joint[tuple(map(words.index, s))] += (1
+                                                                         - smooth) * w / sum(sents.values())
         self = cls(joint)
         self.words = words
         return self
 
     def encode(self, *texts: str) -> Tensor: # -> [B, L]
-        return torch.tensor([[self.mask_id if w == '_' else self.words.index(w) for w in t.split()] for t in texts])
+        return torch.tensor([[self.mask_id if w == '_' else self.words.index(w)
+                              for w in t.split()] for t in texts])
 
     def decode(self, x: Tensor) -> list[str]: # [B, L] -> B texts
-        return [' '.join('_' if i == self.mask_id else self.words[i] for i in row) for row in x.tolist()]
+        return [' '.join('_' if i == self.mask_id else self.words[i] for i in row)
+                for row in x.tolist()]
 
 # %% ../nbs/joint.ipynb #92684792
 def orchard() -> Words:
-    "The paper's Figure 1 as a joint over article, noun and verb: `an apple ripen`, `a dog bark`, ..."
+    """The paper's Figure 1 as a joint over article, noun and verb: `an apple ripen`, `a dog
+    bark`, ..."""
     return Words.from_sentences({
-        'an apple ripen': 6, 'a apple ripen': .3, 'a pear ripen': 2, 'the apple ripen': 1, 'the pear ripen': 1,
+        'an apple ripen': 6, 'a apple ripen': .3, 'a pear ripen': 2, 'the apple ripen': 1,
+        'the pear ripen': 1,
         'a dog bark': 6, 'an owl hoot': 3, 'the dog bark': 2, 'the owl hoot': 1})

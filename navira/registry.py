@@ -35,7 +35,8 @@ def register(
     exact: str = '', # 'exact', 'ancestral' or 'heuristic', and when
     source: str = '', # system and paper
 ) -> Callable[[_F], _F]: # a decorator for the factory
-    "Register a policy factory under `name`, in place of one that had it. ValueError for no factory."
+    """Register a policy factory under `name`, in place of one that had it. ValueError for no
+    factory."""
     if not isinstance(name, str) or not name:
         raise ValueError(f'register({name!r}): expected a name first, as in @register("mine")')
     def enter(factory: _F) -> _F:

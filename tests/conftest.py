@@ -1,4 +1,5 @@
-"""Before anything is imported: no network, no window, and the same Hypothesis cases on every machine."""
+"""Before anything is imported: no network, no window, and the same Hypothesis cases on every
+machine."""
 import os, shutil, signal
 from pathlib import Path
 
@@ -9,7 +10,8 @@ os.environ |= dict(MPLBACKEND='Agg', TOKENIZERS_PARALLELISM='false')
 if 'PYTEST_XDIST_WORKER' in os.environ: os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 # Started with `&`, Ctrl-C is tested all the same, here and in processes that tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT,
+                                                                    signal.default_int_handler)
 
 import pytest
 import torch
@@ -18,7 +20,8 @@ from hypothesis import HealthCheck, settings
 # Two shared cores: a deadline would only measure the neighbours.
 slow_is_fine = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile('navira', derandomize=True, max_examples=50, **slow_is_fine)
-settings.register_profile('more', parent=settings.get_profile('navira'), derandomize=False, max_examples=1000)
+settings.register_profile('more', parent=settings.get_profile('navira'), derandomize=False,
+                          max_examples=1000)
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'navira'))
 
 @pytest.fixture(scope='session')
@@ -39,14 +42,16 @@ def two_threads():
     n = torch.get_num_threads(); torch.set_num_threads(2); yield; torch.set_num_threads(n)
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))),
+                None)
 FLAGS = ['--no-sandbox', '--no-first-run', *(f'--disable-{k}' for k in
          ('gpu', 'quic', 'background-networking', 'component-update', 'sync'))]
 
 @pytest.fixture(scope='session')
 def browser():
     "The distribution's Chromium; without it, or without Playwright, its tests are skipped"
-    if not CHROMIUM and os.environ.get('CI') != 'true': pytest.skip('no Chromium here')      # .ci/run installs it
+    # .ci/run installs it
+    if not CHROMIUM and os.environ.get('CI') != 'true': pytest.skip('no Chromium here')
     if os.environ.get('CI') == 'true': import playwright.sync_api as api
     else: api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
     with api.sync_playwright() as p:
@@ -56,9 +61,12 @@ def browser():
 
 
 def pytest_terminal_summary(terminalreporter):
-    "One line for what was left out of the docs site's tests: a run without it looks like one with it"
+    """One line for what was left out of the docs site's tests: a run without it looks like one
+    with it"""
     skipped = [r for r in terminalreporter.stats.get('skipped', []) if 'test_site.py' in r.nodeid]
-    reasons = [str(r.longrepr[2]).removeprefix('Skipped: ') for r in skipped if 'parameter set' not in str(r.longrepr)]
+    reasons = [str(r.longrepr[2]).removeprefix('Skipped: ') for r in skipped
+               if 'parameter set' not in str(r.longrepr)]
     why = '; '.join(dict.fromkeys(reasons))
     line = f'The docs site was not tested, {len(skipped)} tests skipped ({why}).'
-    if skipped: terminalreporter.write_line(f'{line} `make docs`, and then `make test` again, tests it.', yellow=True)
+    if skipped: terminalreporter.write_line(f'{line} `make docs`, and then `make test` again, '
+                                            f'tests it.', yellow=True)

@@ -1,22 +1,26 @@
-"""What every policy samples and costs on a small random model: `python tests/frozen.py` writes tests/frozen.json."""
+"""What every policy samples and costs on a small random model: `python tests/frozen.py` writes
+tests/frozen.json."""
 import copy, hashlib, json, math
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 import torch
 
-# --- navira: all that depends on its names stands in this block -------------------------------------------------------
+# --- navira: all that depends on its names stands in this block
+# -------------------------------------------------------
 import navira.peers  # noqa: F401  registers the policies
 from navira.diffusion import Forward
 from navira.registry import parameters, policies
 from navira.sampling import sample as _sample
 
-def registered(): return sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
+# `peers/survey` registers one of its own
+def registered(): return sorted(set(policies()) - {'second-thoughts'})
 
 def sampled(model, name, budget, prompt, seed, hyper):
     "tokens [n, L], passes [n], steps; of the trace: x, remasked, unmasked, score, tau"
     out = _sample(model, name, budget, n=ROWS, seed=seed, length=model.length, prompt=prompt,
-                  trace=True, progress=False, **{'top_p' if k == 'p' else k: v for k, v in hyper.items()})
+                  trace=True, progress=False,
+                  **{'top_p' if k == 'p' else k: v for k, v in hyper.items()})
     t = out.trace
     return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.unmasked, t.score, t.tau)
 
@@ -39,14 +43,16 @@ class Shadows(Seen):
 def climbing(st): return .6 * st.u         # schedules: functions of a sampler's state
 def in_turn(st): return 1 + st.i % 3
 def by_row(st): return .1 + .2 * st.n_free.double() / st.x.shape[1]
-# --- the end of it ----------------------------------------------------------------------------------------------------
+# --- the end of it --------------------------------------------------------------------------------
+# --------------------
 
 L, V, ROWS, TOLERANCE = 12, 15, 5, 1e-6     # V: the mask is the last id
 M = V - 1
 path = Path(__file__).with_name('frozen.json')
 
 class Net:
-    "A random float64 network in which every token changes every logit and quality. Counts what it computes."
+    """A random float64 network in which every token changes every logit and quality. Counts what
+    it computes."""
     def __init__(self, seed, width=8):
         g = torch.Generator().manual_seed(seed)
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
@@ -56,7 +62,8 @@ class Net:
         self.out, self.head = 1.5 * rand(width, V), rand(width)
         self.reset()
 
-    def reset(self): self.calls, self.rows, self.at, self.rated = [], [], [], []     # lists: threads may append to them
+    # lists: threads may append to them
+    def reset(self): self.calls, self.rows, self.at, self.rated = [], [], [], []
     def cost(self): return [len(self.calls), sum(self.rows), sum(self.at), sum(self.rated)]
 
     def __call__(self, x):
@@ -86,7 +93,8 @@ class Net:
         self.rated.append(x.numel())
         return self.hidden(x) @ self.head
 
-# --- cases ------------------------------------------------------------------------------------------------------------
+# --- cases ----------------------------------------------------------------------------------------
+# --------------------
 def given(text): return [M if c == '_' else int(c) for c in text.split()]
 
 prompts = dict(
@@ -105,12 +113,16 @@ drawn = [dict(n_remask=2, on=0., tau=0.), dict(eta=.4, tau=1., on=.2, off=.8, p=
          dict(n_remask=3, tau=by_row, on=.25, score='probability')]
 onepass = [*drawn, *(dict(n_remask=2, tau=t, on=.1, score=s)
            for s in ('logit', 'drawn', 'both', 'probability') for t in (0., .5))]
-curve = lambda **kw: [dict(n_remask=2, on=0.), dict(eta=.4, on=.2, off=.8, p=1., score='probability'),
+curve = lambda **kw: [dict(n_remask=2, on=0.),
+                      dict(eta=.4, on=.2, off=.8, p=1., score='probability'),
                       dict(n_remask=in_turn, on=.1, **kw)]
-curves = dict(quadratic=dict(tau_min=0., tau_max=1.5, h=.2), sigmoid=dict(tau_min=.1, tau_max=1., k=5., c=.4),
+curves = dict(quadratic=dict(tau_min=0., tau_max=1.5, h=.2),
+              sigmoid=dict(tau_min=.1, tau_max=1., k=5., c=.4),
               piecewise=dict(tau_min=0., tau_mid=.4, tau_max=1.2, p1=.2, p2=.6))
-dream = [dict(temperature=0.), dict(temperature=1., p=1., top_k=4, alg_temp=.5, eps=.1), dict(alg_temp=climbing)]
-blocks = [dict(block_length=4), dict(temperature=1., p=.9), dict(block_length=2, temperature=.7, p=.8)]
+dream = [dict(temperature=0.), dict(temperature=1., p=1., top_k=4, alg_temp=.5, eps=.1),
+         dict(alg_temp=climbing)]
+blocks = [dict(block_length=4), dict(temperature=1., p=.9),
+          dict(block_length=2, temperature=.7, p=.8)]
 
 variants = {     # besides the defaults
     'backbone': [dict(p=1.), dict(p=.5)],
@@ -119,11 +131,14 @@ variants = {     # besides the defaults
     'prism-stochastic': drawn,
     'navira': drawn,
     **{f'navira-{k}': curve(**kw) for k, kw in curves.items()},
-    **{f'navira-onepass-{k}': [*curve(**kw), dict(n_remask=2, on=.1, score='both')] for k, kw in curves.items()},
+    **{f'navira-onepass-{k}': [*curve(**kw), dict(n_remask=2, on=.1, score='both')] for k,
+       kw in curves.items()},
     'navira-onepass': onepass,
     'navira-onepass-suspects': [dict(rate=.5, on=0.), dict(rate=1., tau=.5, score='both', p=1.),
-                                dict(rate=.8, score='drawn', off=.9), dict(rate=.8, score='probability')],
-    'apart': [dict(strands=3, share=.4, p=.9), dict(strands=0, penalty=0., doubt=.7, share=1., temperature=0., p=1.),
+                                dict(rate=.8, score='drawn', off=.9),
+                                dict(rate=.8, score='probability')],
+    'apart': [dict(strands=3, share=.4, p=.9),
+              dict(strands=0, penalty=0., doubt=.7, share=1., temperature=0., p=1.),
               dict(strands=2, penalty=3., doubt=.9, share=.2, sure=.95)],
     'mdlm': [dict(schedule='cosine'), dict(p=1.)],
     'remdm-cap': [dict(eta=.3), dict(eta=1., p=1.)],
@@ -145,7 +160,8 @@ variants = {     # besides the defaults
            dict(gamma=2., temperature=.5), dict(gamma=math.inf)],
     'dus': [dict(block_length=4), dict(block_length=6, base=3, threshold=0.),
             dict(block_length=8, skip=2, threshold=.6, temperature=1., p=.9)],
-    'p2': [dict(eta=2.), dict(eta=0.), dict(score='head'), dict(score='head', eta=1.5, temperature=.5, p=.9),
+    'p2': [dict(eta=2.), dict(eta=0.), dict(score='head'),
+           dict(score='head', eta=1.5, temperature=.5, p=.9),
            dict(temperature=0.)],
     'remedi': [dict(score='probability'), dict(block_length=4),
                dict(block_length=4, score='probability', temperature=1., p=.9)],
@@ -160,26 +176,33 @@ variants = {     # besides the defaults
     'g-star': [dict(t_on=1., tau=0.), dict(t_on=.6, tau=2., p=1.)],
     'rcr': [dict(temperature=1., running='lowest'), dict(block_length=4, running='highest')],
     'klass': [dict(threshold=.3, kl=.5), dict(threshold=.2, kl=1., history=1, block_length=4)],
-    'core': [dict(every=2, protect=0, threshold=0.), dict(every=2, protect=2, m=4, k=2, threshold=.1, temperature=.7)],
-    'tolerator': [dict(patience=2, loop_steps=3), dict(loop_steps=2, start=1., end=0., temperature=0.)],
-    'llada2-edit': [dict(threshold=.3, editing_threshold=.2), dict(block_length=4, editing_threshold=None),
+    'core': [dict(every=2, protect=0, threshold=0.),
+             dict(every=2, protect=2, m=4, k=2, threshold=.1, temperature=.7)],
+    'tolerator': [dict(patience=2, loop_steps=3),
+                  dict(loop_steps=2, start=1., end=0., temperature=0.)],
+    'llada2-edit': [dict(threshold=.3, editing_threshold=.2),
+                    dict(block_length=4, editing_threshold=None),
                     dict(editing_threshold=.1, temperature=1., p=.9)],
-    't2m': [dict(strategy='take-over', remask_threshold=.2), dict(strategy='drop', remask_threshold=.05),
+    't2m': [dict(strategy='take-over', remask_threshold=.2),
+            dict(strategy='drop', remask_threshold=.05),
             dict(block_length=4, remask_threshold=.3, ratio=1.)],
     'proseco': [dict(n_correct=0), dict(n_correct=2, every=1, p=1.)],
     'psi': [dict(kappa=.5), dict(kappa=.8, t_on=.9, t_off=0., p=1.)],
     'mgdm': [dict(noise=0.), dict(temperature=1., p=.9)],
     'gidd-correct': [dict(loop_steps=3, n_replace=2, temperature=1.), dict(patience=1)],
-    'wino': [dict(threshold=.2, threshold_back=.3), dict(block_length=4, threshold=.1, threshold_back=.5, max_accept=3),
+    'wino': [dict(threshold=.2, threshold_back=.3),
+             dict(block_length=4, threshold=.1, threshold_back=.5, max_accept=3),
              dict(threshold=.2, shadows='alone', temperature=1., p=.9)],
     'best-of': [dict(base='prism', drafts=2, score='quality'), dict(base='mask-predict', drafts=3)],
 }
 
 def grid(i, hyper):
-    "Budgets, prompts and seeds of a policy's i-th choice: the defaults in full, each other choice on a part"
+    """Budgets, prompts and seeds of a policy's i-th choice: the defaults in full, each other
+    choice on a part"""
     full = (5, 'shared'), (8, 'ragged'), (16, 'none'), (21, 'ragged')
     if not i: return [(b, p, s) for b, p in full for s in (0, 1)]
-    if hyper.get('block_length') is not None: return [(8, 'even', 0), (16, 'even', 1), (5, 'ragged', 1)]
+    if hyper.get('block_length') is not None: return [(8, 'even', 0), (16, 'even', 1),
+                                                      (5, 'ragged', 1)]
     return [(5, 'none', 0), (8, 'shared', 1), (16, 'ragged', 0)]
 
 def shown(v): return v.__name__ if callable(v) else str(v)
@@ -188,15 +211,19 @@ def cases(name):
     "key -> hyper-parameters, budget, prompt, seed"
     for i, hyper in enumerate([{}, *variants.get(name, [])]):
         label = name + ':' * bool(hyper) + ';'.join(f'{k}={shown(v)}' for k, v in hyper.items())
-        for b, p, s in grid(i, hyper): yield f'{label}|budget={b}|prompt={p}|seed={s}', hyper, b, p, s
+        for b, p, s in grid(i,
+                            hyper): yield f'{label}|budget={b}|prompt={p}|seed={s}', hyper, b, p, s
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
+# --------------------
 def digest(*tensors):
-    return hashlib.sha256(b''.join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()[:16]
+    return hashlib.sha256(b''.join(t.contiguous().numpy().tobytes()
+                                   for t in tensors)).hexdigest()[:16]
 
 def summed(a):     # [T, n, ...] -> [[sum of the finite values, how many are not] for each row]
     a = a.double().movedim(1, 0).flatten(1)
-    return [[round(v, 9), k] for v, k in zip(a.where(a.isfinite(), 0).sum(1).tolist(), (~a.isfinite()).sum(1).tolist())]
+    return [[round(v, 9), k] for v,
+            k in zip(a.where(a.isfinite(), 0).sum(1).tolist(), (~a.isfinite()).sum(1).tolist())]
 
 @contextmanager
 def one_thread():
@@ -211,11 +238,14 @@ def measured(name, hyper, budget, prompt, seed):
     "What one case gives: `error` where it is refused"
     for m in (net, critic): m.reset()
     own = dict(critic=critic) if 'critic' in parameters(policies()[name]) else {}
-    try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own | hyper)
+    try: tokens, passes, steps, trace = sampled(net, name, budget, prompts[prompt], seed, own
+                                                | hyper)
     except ValueError: return dict(error='ValueError')
     x, remasked, unmasked, score, tau = trace
-    # tokens; tokens after each step, what was taken back and written; the qualities it chose by and its temperatures
-    out = dict(tokens=digest(tokens.long()), run=digest(x.long(), remasked, unmasked), passes=passes.tolist(),
+    # tokens; tokens after each step, what was taken back and written; the qualities it chose by and
+    # its temperatures
+    out = dict(tokens=digest(tokens.long()), run=digest(x.long(), remasked, unmasked),
+               passes=passes.tolist(),
                steps=steps, score=summed(score), tau=summed(tau))
     return out | dict(cost=net.cost() + (critic.cost() if own else []))
 
@@ -224,7 +254,8 @@ def measure(name):
     with one_thread(): return {key: measured(name, *case) for key, *case in cases(name)}
 
 def close(a, b):
-    if isinstance(a, list) and isinstance(b, list): return len(a) == len(b) and all(map(close, a, b))
+    if isinstance(a, list) and isinstance(b,
+                                          list): return len(a) == len(b) and all(map(close, a, b))
     if isinstance(a, float) or isinstance(b, float): return abs(a - b) <= TOLERANCE
     return a == b
 
@@ -234,7 +265,8 @@ def differences(was, now, cost):
     lines += [f'{k}: no longer run' for k in was if k not in now]
     for key in was.keys() & now.keys():
         a, b = was[key], now[key]
-        parts = [k for k in sorted(a.keys() | b.keys()) if (k == 'cost') == cost and not close(a.get(k), b.get(k))]
+        parts = [k for k in sorted(a.keys() | b.keys()) if (k == 'cost') == cost
+                 and not close(a.get(k), b.get(k))]
         lines += [f'{key}: {k} was {a.get(k)}, is {b.get(k)}' for k in parts]
     return sorted(lines)
 

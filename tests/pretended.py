@@ -1,8 +1,10 @@
-"""A pretended accelerator: within `Pretended()` tensors live on the CPU or on `cuda:0`, and what CUDA refuses is refused. No GPU is needed.
-
-Where a tensor lives is a mark on its storage, as in PyTorch, so views, parameters and gradients have it too. The numbers are computed by the CPU's kernels:
-what is tested is that code asks for the right device, not that CUDA computes well. A mode belongs to its thread: another thread sees all tensors on the CPU.
-`torch.cuda` answers as far as this project asks, bytes included: with `memory=` what does not fit is a `torch.OutOfMemoryError`."""  # noqa: E501
+"""A pretended accelerator: within `Pretended()` tensors live on the CPU or on `cuda:0`, and what
+CUDA refuses is refused. No GPU is needed. Where a tensor lives is a mark on its storage, as
+in PyTorch, so views, parameters and gradients have it too. The numbers are computed by the
+CPU's kernels: what is tested is that code asks for the right device, not that CUDA computes
+well. A mode belongs to its thread: another thread sees all tensors on the CPU. `torch.cuda`
+answers as far as this project asks, bytes included: with `memory=` what does not fit is a
+`torch.OutOfMemoryError`.""" # noqa: E"""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,10 +16,12 @@ from torch.overrides import TorchFunctionMode
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 
-# Functions of tensors element by element. CUDA takes a CPU tensor without dimensions in these, and in no others.
+# Functions of tensors element by element. CUDA takes a CPU tensor without dimensions in these, and
+# in no others.
 POINTWISE = {
     f"{side}{name}{end}"
-    for name in "add sub mul div truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split()
+    for name in "add sub mul div truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt "
+                "ge".split()
     for side, end in (("__", "__"), ("__r", "__"), ("__i", "__"))
 } | {
     name + end
@@ -25,7 +29,8 @@ POINTWISE = {
     for name in """add sub subtract rsub mul multiply div divide true_divide floor_divide remainder fmod pow eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or
     bitwise_xor maximum minimum fmax fmin where clamp clip clamp_min clamp_max lerp addcmul addcdiv masked_fill fill copysign atan2 hypot xlogy logaddexp""".split()  # noqa: E501
 }
-INDEXING = {"__getitem__", "__setitem__", "index_put", "index_put_"}  # the indices may be of the CPU
+# the indices may be of the CPU
+INDEXING = {"__getitem__", "__setitem__", "index_put", "index_put_"}
 ACROSS = {"copy_", "set_", "load_state_dict", "_has_compatible_shallow_copy_type", "type_as"}
 
 
@@ -56,7 +61,8 @@ class Pretended(TorchFunctionMode):
         if self._bound > min(self.peak, self.memory):
             if self.held() > self.memory:
                 del self._there[storage._cdata]
-                raise torch.OutOfMemoryError(f"CUDA out of memory: {self._bound} of {self.memory} bytes (pretended)")
+                raise torch.OutOfMemoryError(f"CUDA out of memory: {self._bound} of {self.memory} "
+                                             f"bytes (pretended)")
             self.peak = max(self.peak, self._bound)
         return t
 
@@ -80,13 +86,15 @@ class Pretended(TorchFunctionMode):
         there = [self.on(t) for t in tensors]
         if name in ("numpy", "__array__", "__dlpack__") and there and there[0]:
             raise TypeError(
-                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."  # noqa: E501
+                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
+                "tensor to host memory first."  # noqa: E501
             )
         if func is Tensor.cuda:
             return self.place(args[0], True)
         if name == "pin_memory":
             if self.on(args[0]):
-                raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+                raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors "
+                                   "can be pinned")
             return args[0].clone()
         want, args, kwargs = self.asked(func, name, args, kwargs)
         if want is None and any(there):
@@ -97,7 +105,8 @@ class Pretended(TorchFunctionMode):
         g = kwargs.get("generator")
         if g is not None and goes != (g.device.type == "cuda"):
             raise RuntimeError(
-                f"Expected a '{'cuda' if goes else 'cpu'}' device type for generator but found '{g.device.type}'"
+                f"Expected a '{'cuda' if goes else 'cpu'}' device type for generator but found "
+                f"'{g.device.type}'"
             )
         out, known = func(*args, **kwargs), {_key(t) for t in tensors}
         if want is not None and isinstance(out, Tensor) and _key(out) in known:
@@ -108,16 +117,20 @@ class Pretended(TorchFunctionMode):
         return out
 
     def asked(self, func, name: str, args: tuple, kwargs: dict) -> tuple:
-        "The device that a call asks for (True: the accelerator, None: it does not say), and the call without it."
+        """The device that a call asks for (True: the accelerator, None: it does not say), and
+        the call without it."""
         if name == "cpu":
             return False, args, kwargs
         if func is Tensor.type_as:
             return self.on(args[1]), args, kwargs
         if func is Tensor.to:
-            other = next((a for a in (*args[1:2], kwargs.get("other")) if isinstance(a, Tensor)), None)
+            other = next((a for a in (*args[1:2], kwargs.get("other")) if isinstance(a, Tensor)),
+                         None)
             if other is not None:
                 return self.on(other), args, kwargs
-            if len(args) > 1 and isinstance(args[1], (str, torch.device, int)) and not isinstance(args[1], bool):
+            if len(args) > 1 and isinstance(args[1],
+                                            (str, torch.device, int)) and not isinstance(args[1],
+                                                                                         bool):
                 if (want := _there(args[1])) is not None:
                     return want, (args[0], CPU, *args[2:]), kwargs
         if kwargs.get("device") is not None and (want := _there(kwargs["device"])) is not None:
@@ -131,7 +144,8 @@ class Pretended(TorchFunctionMode):
             return
         if name in INDEXING:
             if self.on(args[0]):
-                wrong = [v for v in _written(args) if not self.on(v) and v.dim() and not _basic(args)]
+                wrong = [v for v in _written(args) if not self.on(v) and v.dim()
+                         and not _basic(args)]
             elif all(
                 t.dim() == 0 and not t.is_floating_point() and t.dtype != torch.bool
                 for t in _indices(args)
@@ -139,7 +153,8 @@ class Pretended(TorchFunctionMode):
             ):
                 wrong = [v for v in _written(args) if self.on(v) and v.dim() and not _basic(args)]
             else:
-                raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+                raise RuntimeError("indices should be either on cpu or on the same device as the "
+                                   "indexed tensor (cpu)")
         elif func == Tensor.grad.__set__:
             wrong = here
         else:
@@ -155,10 +170,13 @@ class Pretended(TorchFunctionMode):
                 )
             )
             out = [t for t in _tensors(kwargs.get("out")) if not self.on(t)]
-            wrong = here if inplace or out or name not in POINTWISE else [t for t in here if t.dim()]
+            wrong = here if inplace or out or name not in POINTWISE else [t for t in here
+                                                                          if t.dim()]
         if wrong:
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name}; of the CPU: {[tuple(t.shape) for t in wrong]})"  # noqa: E501
+                f"Expected all tensors to be on the same device, but found at least two devices, "
+                # noqa: E501
+                f"cuda:0 and cpu! ({name}; of the CPU: {[tuple(t.shape) for t in wrong]})"
             )
 
     # --- torch.cuda
@@ -222,7 +240,9 @@ class Pretended(TorchFunctionMode):
                 for (device, kind), v in group(lists, with_indices).items()
             }
 
-        self._patches.enter_context(mock.patch.object(torch._C, "_group_tensors_by_device_and_dtype", grouped))
+        self._patches.enter_context(mock.patch.object(torch._C,
+                                                      "_group_tensors_by_device_and_dtype",
+                                                      grouped))
         return super().__enter__()
 
     def __exit__(self, *args):
@@ -230,7 +250,8 @@ class Pretended(TorchFunctionMode):
         self._patches.close()
 
 
-def _key(t: Tensor) -> int:  # 0: no storage, as of a sparse tensor, or not of this computer's memory
+# 0: no storage, as of a sparse tensor, or not of this computer's memory
+def _key(t: Tensor) -> int:
     try:
         with torch._C.DisableTorchFunction():
             return t.untyped_storage()._cdata if t.device.type == "cpu" else 0
@@ -256,7 +277,8 @@ def _tensors(found) -> Iterator[Tensor]:
 
 
 # What a tensor on the accelerator says of itself.
-ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True, Tensor.is_cpu.__get__: False}
+ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True,
+              Tensor.is_cpu.__get__: False}
 
 
 def _indices(args: tuple) -> list[Tensor]:

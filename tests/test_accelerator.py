@@ -1,5 +1,5 @@
-"""On an accelerator that is pretended (pretended.py): it refuses what CUDA refuses, and what runs on it gives the CPU's
-results."""
+"""On an accelerator that is pretended (pretended.py): it refuses what CUDA refuses, and what
+runs on it gives the CPU's results."""
 import random
 from dataclasses import replace
 import numpy as np
@@ -33,7 +33,8 @@ def alone(one_thread): pass
 def gpu():
     with Pretended() as p: yield p
 
-# --- sampling ---------------------------------------------------------------------------------------------------------
+# --- sampling -------------------------------------------------------------------------------------
+# --------------------
 def lm(**kw): return small_lm(3, model_length=8, **kw).double()
 
 def rule(name, model):
@@ -48,7 +49,8 @@ def test_a_policy_gives_on_the_accelerator_what_it_gives_on_the_cpu(name, trace)
     a = sample(model, rule(name, model), **given)
     with Pretended() as gpu: b = sample(model.to('cuda'), rule(name, model), **given)
     assert gpu.peak > 0 and not b.tokens.is_cuda
-    assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward) and a.n_steps == b.n_steps
+    assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward,
+                                                           b.n_forward) and a.n_steps == b.n_steps
     for k in ('x', 'remasked', 'unmasked', 'score', 'tau', 'fixed') if trace else ():
         np.testing.assert_allclose(getattr(a.trace, k), getattr(b.trace, k), atol=1e-6)
 
@@ -71,7 +73,8 @@ def test_batches_that_do_not_fit_are_halved_and_give_the_same_texts():
             out = sample(model, 'navira', progress=lambda texts: moved.append(len(texts)), **given)
         assert torch.equal(out.tokens, whole.tokens) and torch.equal(out.n_forward, whole.n_forward)
         assert sum(moved) == 6 * out.n_steps and gpu.peak <= gpu.memory; moved.clear()
-    with Pretended(held + 100), pytest.raises(torch.OutOfMemoryError): sample(model.cpu().to('cuda'), 'navira', **given)
+    with Pretended(held + 100), pytest.raises(torch.OutOfMemoryError):
+        sample(model.cpu().to('cuda'), 'navira', **given)
 
 @pytest.mark.parametrize('name', ['prism', 'navira-piecewise', 'navira-onepass', 'dream-entropy'])
 def test_bfloat16_of_the_accelerator_is_asked_for_where_the_tensors_are(name):
@@ -83,11 +86,13 @@ def test_bfloat16_of_the_accelerator_is_asked_for_where_the_tensors_are(name):
         x = torch.full((1, 4), model.mask_id, device='cuda')
         assert (
             model.to('cuda')(x).before.dtype == torch.float32
-            and model.backbone.blocks[0].attn_qkv(torch.ones(2, 16, device='cuda')).dtype == torch.bfloat16)
+            and model.backbone.blocks[0].attn_qkv(torch.ones(2, 16,
+                                                             device='cuda')).dtype == torch.bfloat16)
         b = sample(model, name, **given)
     assert torch.equal(a.tokens, b.tokens)
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU here; `make gpu` runs it where there is one')
+@pytest.mark.skipif(not torch.cuda.is_available(),
+                    reason='no GPU here; `make gpu` runs it where there is one')
 def test_every_policy_on_a_real_gpu():
     for name in sorted(policies()):
         model = lm()
@@ -96,16 +101,20 @@ def test_every_policy_on_a_real_gpu():
         b = sample(model.to('cuda'), rule(name, model), **given)
         assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward), name
         with torch.autocast('cuda', torch.bfloat16):
-            assert (sample(model.float(), rule(name, model), **given).tokens != model.mask_id).all(), name
+            assert (sample(model.float(), rule(name, model),
+                           **given).tokens != model.mask_id).all(), name
 
-# --- a sweep, metrics -------------------------------------------------------------------------------------------------
+# --- a sweep, metrics
+# -------------------------------------------------------------------------------------------------
 def test_a_sweep_gives_on_the_accelerator_what_it_gives_on_the_cpu(tmp_path, anew):
     model = small_lm(3).double()
     def swept(device):
         (tmp_path / 'grid.toml').write_text(
             'n = 6\nbatch_size = 4\nbudgets = [4, 8]\nmetrics = ["entropy"]\n'
-            '[[entries]]\npolicy = "navira-piecewise"\ntrace = true\n[[entries]]\npolicy = "remdm-cap"\n')
-        st = run(replace(read_sweep(tmp_path / 'grid.toml'), device=device), tmp_path / device, model)
+            '[[entries]]\npolicy = "navira-piecewise"\ntrace = true\n[[entries]]\npolicy = '
+            '"remdm-cap"\n')
+        st = run(replace(read_sweep(tmp_path / 'grid.toml'), device=device), tmp_path / device,
+                 model)
         return st, st.read('samples').drop_columns('seconds')
     here, a = swept('cpu')
     AcceleratorState._reset_state(True)
@@ -116,7 +125,8 @@ def test_a_sweep_gives_on_the_accelerator_what_it_gives_on_the_cpu(tmp_path, ane
 def test_a_sweep_whose_batches_do_not_fit_says_which_setting_to_change(tmp_path, anew):
     model = small_lm(3)
     (tmp_path / 'grid.toml').write_text(
-        'n = 4\nbatch_size = 4\nbudgets = [4]\nmetrics = ["entropy"]\n[[entries]]\npolicy = "prism"\n')
+        'n = 4\nbatch_size = 4\nbudgets = [4]\nmetrics = ["entropy"]\n[[entries]]\npolicy = '
+        '"prism"\n')
     s = replace(read_sweep(tmp_path / 'grid.toml'), device='cuda')
     with Pretended() as gpu: model.to('cuda'); held = gpu.held()
     with (
@@ -132,7 +142,9 @@ def measured(device):
     a, b = (
         sample(model, name, budget=k, n=4, trace=True, on=0.0, n_remask=1)
         for name, k in (('navira-det', 8), ('prism', 4)))
-    tokens, gone, others, new = (t.to(device) for t in (a.tokens, a.trace.remasked, b.trace.remasked, a.trace.unmasked))
+    tokens, gone, others, new = (t.to(device)
+                                 for t in (a.tokens, a.trace.remasked, b.trace.remasked,
+                                           a.trace.unmasked))
     life = lifetime(gone, new)
     under = perplexities(TEXTS, reference, ['once', 'stop'])
     yield 'perplexity', [under['once'].nll, under['stop'].nll, under['once'].interval()]
@@ -142,7 +154,8 @@ def measured(device):
     yield 'groups', [grouped(pooled_entropy, tokens, 2).interval()]
     yield (
         'overlap',
-        [r.interval() for how in ('both', 'either') for r in overlap(gone, others).mean(how).values()])
+        [r.interval() for how in ('both', 'either')
+         for r in overlap(gone, others).mean(how).values()])
     yield 'reselected', [reselected(gone).interval(), reselected(gone, 1).value]
     yield 'lifetime', [life.censored.interval(), life.mean_ended.interval(), life.survival()]
 
@@ -155,7 +168,8 @@ def test_metrics_give_on_the_accelerator_what_they_give_on_the_cpu():
                 np.testing.assert_allclose(x, y, rtol=1e-4, err_msg=name)
     assert not here
 
-# --- `make gpu` -------------------------------------------------------------------------------------------
+# --- `make gpu`
+# -------------------------------------------------------------------------------------------
 def test_the_rehearsal_of_make_gpu_is_small_and_has_what_the_notebooks_read(root):
     s, big = read_sweep(root / 'tests' / 'rehearsal.toml'), read_sweep('one-gpu')
     plan = cells(s)
@@ -164,14 +178,16 @@ def test_the_rehearsal_of_make_gpu_is_small_and_has_what_the_notebooks_read(root
         and s.metrics == big.metrics and s.reference == big.reference)
     assert {'backbone', 'prism', 'navira-det'} == {c.policy for c in plan}
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
+# --------------------
 WORDS = ('the dog sees', 'the cat hears', 'an owl', 'a man', 'and then', 'the cow sleeps')
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp('corpus'), random.Random(0)
     for name, n in (('train', 300), ('validation', 60)):
-        (folder / f'{name}.txt').write_text('\n'.join(' '.join(rng.choices(WORDS, k=4)) for _ in range(n)))
+        (folder / f'{name}.txt').write_text('\n'.join(' '.join(rng.choices(WORDS, k=4))
+                                                      for _ in range(n)))
     return folder
 
 @pytest.fixture
@@ -179,12 +195,14 @@ def anew():
     "Accelerate picks a device once in a process: here it forgets it, before and after"
     AcceleratorState._reset_state(True); yield; AcceleratorState._reset_state(True)
 
-LOOP = dict(batch_size=4, log_every=1, checkpoint_every=1, eval_every=2, eval_sequences=8, warmup=1, precision='no')
+LOOP = dict(batch_size=4, log_every=1, checkpoint_every=1, eval_every=2, eval_sequences=8,
+            warmup=1, precision='no')
 SMALL = LOOP | dict(length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=280)
 
 def numbers(*logs):
     return [
-        [{k: r.get(k, 0) for k in ('step', 'loss', 'grad_norm', 'nelbo', 'bce')} for r in read_log(log / 'log.jsonl')]
+        [{k: r.get(k, 0) for k in ('step', 'loss', 'grad_norm', 'nelbo', 'bce')}
+         for r in read_log(log / 'log.jsonl')]
         for log in logs]
 
 def trained(corpus, out, stop=None):
@@ -192,15 +210,19 @@ def trained(corpus, out, stop=None):
     cfg = TrainConfig(data=str(corpus), out=str(out / 'lm'), tokens=4 * 4 * 16, **SMALL)
     if stop: train(cfg, progress=False, stop=stop)
     given = dict(data=str(corpus), model=str(train(cfg, progress=False)), **LOOP)
-    head = finetune(FinetuneConfig(out=str(out / 'head'), head_steps=2, joint_steps=2, **given), progress=False)
-    critic = train_critic(CriticConfig(out=str(out / 'critic'), steps=2, blocks=1, **given), progress=False)
+    head = finetune(FinetuneConfig(out=str(out / 'head'), head_steps=2, joint_steps=2, **given),
+                    progress=False)
+    critic = train_critic(CriticConfig(out=str(out / 'critic'), steps=2, blocks=1, **given),
+                          progress=False)
     weights = [dict(load(head).named_parameters()), dict(Critic.load(critic).named_parameters())]
-    return numbers(out / 'lm', out / 'head' / 'head', out / 'head' / 'joint', out / 'critic'), weights
+    return numbers(out / 'lm', out / 'head' / 'head', out / 'head' / 'joint',
+                   out / 'critic'), weights
 
-@pytest.mark.filterwarnings('ignore:All-NaN slice')     # a head of two steps has no right token to rank
+# a head of two steps has no right token to rank
+@pytest.mark.filterwarnings('ignore:All-NaN slice')
 def test_training_gives_on_the_accelerator_what_it_gives_on_the_cpu(corpus, tmp_path, anew):
-    """Pretraining, stopped and gone on with, fine-tuning and a critic: losses, gradients, clipping, averages,
-    evaluations, checkpoints and exports"""
+    """Pretraining, stopped and gone on with, fine-tuning and a critic: losses, gradients,
+    clipping, averages, evaluations, checkpoints and exports"""
     a, weights = trained(corpus, tmp_path / 'cpu')
     AcceleratorState._reset_state(True)
     with Pretended() as gpu:
@@ -221,4 +243,5 @@ def test_a_checkpoint_of_the_accelerator_goes_on_elsewhere(corpus, tmp_path, ane
             t.is_cuda for s in there['optimizer']['state'].values() for t in s.values())
     AcceleratorState._reset_state(True)
     train(cfg, progress=False)
-    assert [r['step'] for r in read_log(tmp_path / 'lm' / 'log.jsonl') if 'loss' in r] == [1, 2, 3, 4]
+    assert [r['step'] for r in read_log(tmp_path / 'lm' / 'log.jsonl') if 'loss' in r] == [1, 2, 3,
+                                                                                           4]

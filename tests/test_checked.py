@@ -1,5 +1,5 @@
-"""A policy, a score or a model of one's own: what it may ask for, and that the part that breaks what every policy keeps
-is named before anything is lost."""
+"""A policy, a score or a model of one's own: what it may ask for, and that the part that breaks
+what every policy keeps is named before anything is lost."""
 from dataclasses import replace
 import pytest, torch
 from hypothesis import given, settings, strategies as hs
@@ -26,7 +26,8 @@ def refused(policy, *words, model=None):
 
 WANTS = dict(     # where a score asks for logits, [B, L]
     everywhere=lambda st, where: torch.ones_like(where), committed=lambda st, where: st.committed,
-    prompt=lambda st, where: st.fixed, other_rows=lambda st, where: ~where.any(1, keepdim=True) & st.masked)
+    prompt=lambda st, where: st.fixed, other_rows=lambda st, where: ~where.any(1, keepdim=True)
+    & st.masked)
 
 def curious(score, wants, seen):
     "`score`, after it has asked for logits elsewhere and for qualities everywhere"
@@ -37,12 +38,14 @@ def curious(score, wants, seen):
     return asks
 
 BASES = dict(backbone=backbone(), prism=prism(eta=.3, on=0.), navira_det=navira_det(eta=.3, on=0.))
-PARTS = [(base, part) for base in BASES for part in ('unmask', 'remask') if (base, part) != ('backbone', 'remask')]
+PARTS = [(base, part) for base in BASES for part in ('unmask', 'remask')
+         if (base, part) != ('backbone', 'remask')]
 
 @pytest.mark.parametrize('wants', WANTS)
 @pytest.mark.parametrize('base, part', PARTS)
 def test_a_score_may_ask_for_any_logits_of_any_row(base, part, wants, one_thread):
-    "It gets the right numbers, the texts are those of the score that does not ask, and it is never cheaper"
+    """It gets the right numbers, the texts are those of the score that does not ask, and it is
+    never cheaper"""
     rule, seen, plain, model = BASES[base], [], Tiny(L, 5), Tiny(L, 5)
     inner = dict(unmask=rule.unmask, remask=rule.remask)[part]
     own = replace(rule, **{part: replace(inner, score=curious(inner.score, WANTS[wants], seen))})
@@ -56,7 +59,8 @@ def test_a_score_may_ask_for_any_logits_of_any_row(base, part, wants, one_thread
         torch.testing.assert_close(quality, p.quality())
 
 def test_what_a_question_costs():
-    "Two rows have something to fill; a score that looks at the whole batch has the third run, and charged"
+    """Two rows have something to fill; a score that looks at the whole batch has the third run,
+    and charged"""
     model, x = Tiny(6, 4), torch.tensor([[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 0, 4], [4, 1, 2, 3, 0, 1]])
     st = replace(State.start(torch.full((3, 6), 4), 4, 6, Noise(0, torch.arange(3))), x=x, i=5)
     looks = lambda st, p, where: p.logits(torch.ones_like(where)).amax(-1).view(where.shape)
@@ -67,9 +71,11 @@ def test_what_a_question_costs():
 
 @pytest.mark.parametrize('decorated', [False, True])
 def test_a_score_need_not_say_that_it_reads_qualities(decorated):
-    "The decorator only has a model without a head refused before any work; without it the first question is refused"
+    """The decorator only has a model without a head refused before any work; without it the
+    first question is refused"""
     def mine(st, p, where): return -p.quality(where)
-    own = replace(navira_det(n_remask=1, on=0.), remask=TopK(needs_quality(mine) if decorated else mine, 1))
+    own = replace(navira_det(n_remask=1, on=0.),
+                  remask=TopK(needs_quality(mine) if decorated else mine, 1))
     assert own.reads_quality == decorated and not backbone().reads_quality and prism().reads_quality
     det = replace(own, remask=TopK(low_quality, 1))
     assert torch.equal(text(small_lm(), own).tokens, text(small_lm(), det).tokens)
@@ -83,13 +89,15 @@ def test_a_rule_is_any_function():
         return eligible & (v == v.amax(1, keepdim=True)) & (n_unmask(st) > 0)[:, None]
     out = text(small_lm(), Policy(unmask=surest, steps=lambda policy, budget, n_free: 12))
     assert (out.tokens != MASK).all() and (out.tokens[:, :3] == torch.tensor(PROMPT)).all()
-    assert (out.n_forward >= 9).all()     # such a rule may pick in any row with a mask, so all of these run
+    # such a rule may pick in any row with a mask, so all of these run
+    assert (out.n_forward >= 9).all()
 
 # ---- what parts return
 
 def takes_all(st, p, eligible): return torch.ones_like(eligible)
 def takes_fixed(st, p, eligible): return eligible | st.fixed
-def takes_committed(st, p, eligible): return TopK(random_order, n_unmask)(st, p, eligible) | st.committed
+def takes_committed(st, p, eligible): return TopK(random_order, n_unmask)(st, p,
+                                                                          eligible) | st.committed
 def as_numbers(st, p, eligible): return eligible.float()
 def fewer(st): return (n_unmask(st) - 1).clamp(min=0)
 
@@ -107,9 +115,11 @@ class Stays(Step):
 WRONG = {     # part -> what is wrong with it, and words of the sentence
     'remask': [(takes_all, 'takes_all', 'prompt'), (takes_fixed, 'prompt', '`eligible`'),
                (as_numbers, 'as_numbers', 'bool tensor'), (3, 'expected a rule')],
-    'unmask': [(takes_all, 'eligible'), (takes_committed, 'may not be picked'), (as_numbers, 'bool tensor'),
+    'unmask': [(takes_all, 'eligible'), (takes_committed, 'may not be picked'),
+               (as_numbers, 'bool tensor'),
                (nothing, 'masks'), (TopK(random_order, fewer), 'masks'), (Flip(0.), 'masks'),
-               (TopK(lambda st, p, where: torch.zeros(3, 12, 1), n_unmask), 'one number a position'),
+               (TopK(lambda st, p, where: torch.zeros(3, 12, 1), n_unmask),
+                'one number a position'),
                (TopK(lambda st, p, where: None, n_unmask), 'one number a position'),
                (TopK(random_order, lambda st: 'many'), 'many', 'expected a number'),
                (TopK(random_order, lambda st: torch.ones(7)), '(7,)', 'expected a number')],
@@ -119,7 +129,8 @@ WRONG = {     # part -> what is wrong with it, and words of the sentence
              (lambda logits, u, *_: (torch.full((len(u),), logits.shape[1]), u), 'expected ids'),
              (lambda logits, u, *_: (torch.full((len(u),), MASK), u), 'but for the mask'),
              (lambda logits, u, *_: (logits.argmax(-1), u * torch.nan), 'no probability')],
-    'step': [(Erases(), 'Erases', 'prompt'), (NoState(), 'NoState', 'expected a State'), (Stays(), 'Stays', 'step')],
+    'step': [(Erases(), 'Erases', 'prompt'), (NoState(), 'NoState', 'expected a State'),
+             (Stays(), 'Stays', 'step')],
     'steps': [(lambda *_: 2.5, 'steps'), (lambda *_: 0, 'steps'), (lambda *_: None, 'steps')],
 }
 CASES = [(part, *case) for part, cases in WRONG.items() for case in cases]
@@ -129,10 +140,12 @@ def test_the_part_that_is_wrong_is_named(part, wrong, words):
     refused(replace(prism(), **{part: wrong}), part, *words)
 
 def test_a_temperature_that_is_none_is_named():
-    refused(replace(navira_det(n_remask=1, on=0.), remask=TopK(low_quality, 1, lambda st: -1.)), 'tau', '>= 0')
+    refused(replace(navira_det(n_remask=1, on=0.), remask=TopK(low_quality, 1, lambda st: -1.)),
+            'tau', '>= 0')
 
 garbage = hs.sampled_from([
-    None, 3, 'x', torch.zeros(3), torch.zeros(3, 12), torch.zeros(3, 12).bool(), torch.ones(3, 12).bool(),
+    None, 3, 'x', torch.zeros(3), torch.zeros(3, 12), torch.zeros(3, 12).bool(),
+    torch.ones(3, 12).bool(),
     torch.full((3, 12), torch.nan), (torch.zeros(3), torch.zeros(3)), torch.tensor(1), [0, 2]])
 
 @given(hs.sampled_from(['unmask', 'remask', 'draw', 'score', 'k', 'step']), garbage)
@@ -142,7 +155,8 @@ def test_whatever_a_part_returns_ends_in_a_result_or_a_sentence(part, value):
     class Gives(Step):
         def __call__(self, *_): return value
     rule = navira_det(n_remask=1, on=0.)
-    own = (replace(rule, remask=TopK(**{'score': low_quality, 'k': 1, part: gives})) if part in ('score', 'k')
+    own = (replace(rule, remask=TopK(**{'score': low_quality, 'k': 1, part: gives}))
+           if part in ('score', 'k')
            else replace(rule, **{part: Gives() if part == 'step' else gives}))
     try: out = navira.sample(Tiny(L, 5), own, 8, 3, 0, L, PROMPT)
     except ValueError: return
@@ -172,7 +186,8 @@ def test_checks_let_what_is_right_pass():
 @pytest.mark.parametrize('T', [2.5, 0, -1, None, 'many'])
 def test_steps_are_a_whole_number(T):
     rule = replace(prism(), steps=lambda policy, budget, n_free: T)
-    with pytest.raises(ValueError, match='steps: .*lambda.* gave T='): n_steps(rule, 8, torch.tensor([9]))
+    with pytest.raises(ValueError, match='steps: .*lambda.* gave T='): n_steps(rule, 8,
+                                                                               torch.tensor([9]))
 
 # ---- numbers that are none
 
@@ -191,7 +206,8 @@ def test_logits_that_are_no_numbers_end_the_run(name):
 @pytest.mark.parametrize('name', ['prism', 'navira', 'navira-onepass', 'remedi'])
 def test_a_quality_that_is_no_number_ends_the_run(name):
     model = spoilt(float('nan'), 'quality')
-    with pytest.raises(ValueError, match='quality.*diverged'): navira.sample(model, name, 24, 16, 0, L, PROMPT)
+    with pytest.raises(ValueError, match='quality.*diverged'): navira.sample(model, name, 24, 16,
+                                                                             0, L, PROMPT)
 
 def test_a_critic_that_gives_no_numbers_ends_the_run():
     critic = Critic.of(small_lm(), 1)

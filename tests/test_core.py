@@ -1,5 +1,5 @@
-"""Samplers: their distributions on joints known exactly, parity with the paper's algorithms written a second time, and
-what every run keeps."""
+"""Samplers: their distributions on joints known exactly, parity with the paper's algorithms
+written a second time, and what every run keeps."""
 import itertools, math
 
 import pytest
@@ -12,13 +12,15 @@ from navira.registry import policy
 from navira.prompts import start_ids
 from navira.sampling import sample
 from helpers.core import (  # noqa: F401
-    CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, N, by, drawn, exact_sets, joint6, picked, sets, state)
+    CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, N, by, drawn, exact_sets, joint6, picked,
+    sets, state)
 from toys import ACCEPT, REJECT, Exact, Tiny, chi2, counted, planted, random_joint, small_lm, transcribed
 
 # ---- Distributions on a joint known exactly
 
 CHAIN = dict(T=3, eta=.6, on=.3)
-TAU = {'prism': lambda u: 0., 'navira-det': lambda u: 0., 'prism-stochastic': lambda u: .7, 'navira': lambda u: .7,
+TAU = {'prism': lambda u: 0., 'navira-det': lambda u: 0., 'prism-stochastic': lambda u: .7,
+       'navira': lambda u: .7,
        'navira-quadratic': lambda u: .3 + 1.7 * max(0, (u - .25) / .75) ** 2}
 HYPER = {
     'prism': {},
@@ -33,7 +35,8 @@ def joint5(): return random_joint(5, 2, seed=3, floor=.02)
 
 @pytest.fixture(scope='module')
 def dists5(joint5):
-    "Distribution of a whole run, from all masks, by enumeration of Algorithms 1 and 2 with PRISM's binomial K"
+    """Distribution of a whole run, from all masks, by enumeration of Algorithms 1 and 2 with
+    PRISM's binomial K"""
     exact, x0 = Exact(joint5), [joint5.mask_id] * 5
     return {n: exact.chain(x0, coupled=n in COUPLED, tau=TAU[n], **CHAIN) for n in TAU}
 
@@ -55,8 +58,10 @@ def test_a_whole_run_with_nucleus_and_prompt():
     model = random_joint(4, 3, seed=6, floor=.3)
     M, hyper = model.mask_id, dict(eta=.7, on=0.)
     dist = {P: Exact(model, P).chain([M, 1, M, M], 3, tau=lambda u: 1., **hyper) for P in (.8, 1.)}
-    got = counted(drawn(model, 'navira', 6, top_p=.8, tau=1., prompt=torch.tensor([M, 1, M, M]), **hyper).tokens)
-    assert chi2(got, dist[.8]) > ACCEPT and chi2(got, planted(dist[.8])) < REJECT and chi2(got, dist[1.]) < REJECT
+    got = counted(drawn(model, 'navira', 6, top_p=.8, tau=1., prompt=torch.tensor([M, 1, M, M]),
+                        **hyper).tokens)
+    assert chi2(got, dist[.8]) > ACCEPT and chi2(got, planted(dist[.8])) < REJECT and chi2(got,
+                                                                                           dist[1.]) < REJECT
 
 STEPS = {
     'prism': (0.0, {}),
@@ -67,7 +72,8 @@ STEPS = {
 
 @pytest.mark.parametrize('name', STEPS)
 def test_one_step_with_two_remasks(name, joint6):
-    "From (0, 1, 0, m, m, m), K = 2: sets by quality (Plackett-Luce at a temperature), uniform order, the right pass"
+    """From (0, 1, 0, m, m, m), K = 2: sets by quality (Plackett-Luce at a temperature), uniform
+    order, the right pass"""
     M = joint6.mask_id
     x, (tau, hyper) = (0, 1, 0, M, M, M), STEPS[name]
     dists = {c: Exact(joint6).step(x, range(6), 3, 6, {2: 1.}, c, tau) for c in (True, False)}
@@ -109,9 +115,11 @@ def same_as_transcribed(model, name, T, n, length, seed, prompt=None, P=.9, **hy
 
 @pytest.mark.parametrize('name', FORMS)
 def test_parity_on_a_small_network(name):
-    "Lazy logits and idle rows change nothing: tokens and numbers of remasks are those of the plain loops, in float32"
+    """Lazy logits and idle rows change nothing: tokens and numbers of remasks are those of the
+    plain loops, in float32"""
     def check(M, model_of):
-        prompt = torch.tensor([[1, M, M, M, 3, M, M, M, M, M, 2, M], [M] * 12, [M, 5, 5, M, M, M, M, M, 2, M, M, M]])
+        prompt = torch.tensor([[1, M, M, M, 3, M, M, M, M, M, 2, M], [M] * 12,
+                               [M, 5, 5, M, M, M, M, M, 2, M, M, M]])
         cases = (
             (12, None, dict(eta=0.3, on=0.0)),
             (7, prompt, dict(eta=0.9, on=0.25, off=0.9)),
@@ -119,10 +127,12 @@ def test_parity_on_a_small_network(name):
             (16, prompt, dict(eta=0.2)),
         )
         return sum(
-            same_as_transcribed(model_of(s), name, T, 3, 12, s, pr, **hyper) for s, (T, pr, hyper) in enumerate(cases)
+            same_as_transcribed(model_of(s), name, T, 3, 12, s, pr, **hyper) for s,
+            (T, pr, hyper) in enumerate(cases)
         )
     assert check(10, small_lm) > 10
-    assert check(0, lambda seed: small_lm(seed + 10, mask_id=0)) > 10       # the mask need not be the last id
+    # the mask need not be the last id
+    assert check(0, lambda seed: small_lm(seed + 10, mask_id=0)) > 10
 
 # ---- A sample depends on (seed, its number) only
 
@@ -133,7 +143,8 @@ def runs(draw):
     name, L, n = draw(hs.sampled_from(NAMES)), draw(hs.integers(1, 14)), draw(hs.integers(1, 4))
     passes = 2 if name in DECOUPLED else 1
     budget = draw(
-        hs.one_of(hs.just(passes), hs.integers(passes, 2 * L + 5), hs.sampled_from([passes * L, passes * L + 1, 40]))
+        hs.one_of(hs.just(passes), hs.integers(passes, 2 * L + 5),
+                  hs.sampled_from([passes * L, passes * L + 1, 40]))
     )
     on = draw(hs.sampled_from([0., .3, .5, 1.]))
     hyper = dict(top_p=draw(hs.sampled_from([.3, .9, 1.])))
@@ -145,7 +156,8 @@ def runs(draw):
             n_remask=draw(hs.sampled_from([None, None, 1, 3, 99])),
         )
     given = draw(
-        hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)), min_size=n, max_size=n)
+        hs.lists(hs.lists(hs.booleans(), min_size=L, max_size=L).filter(lambda r: not all(r)),
+                 min_size=n, max_size=n)
     )
     V = draw(hs.integers(1, 5))
     return dict(
@@ -179,30 +191,37 @@ def test_counts_budget_prompt_and_trace(r):
     )
     T, t, fixed = r['budget'] // (2 if r['name'] in DECOUPLED else 1), out.trace, r['given']
     assert out.n_steps == t.T == T and len(t.x) == T + 1
-    assert torch.equal(t.x[0], prompt.int()) and torch.equal(t.x[-1], out.tokens.int()) and torch.equal(t.fixed, fixed)
-    assert set(out.tokens.unique().tolist()) <= set(tokens)                    # no mask is left, and none is emitted
+    assert torch.equal(t.x[0], prompt.int()) and torch.equal(t.x[-1],
+                                                             out.tokens.int()) and torch.equal(t.fixed, fixed)
+    # no mask is left, and none is emitted
+    assert set(out.tokens.unique().tolist()) <= set(tokens)
     assert (t.x[:, fixed] == prompt[fixed]).all()
     assert (out.n_forward >= 1).all() and (out.n_forward <= r['budget']).all()
     assert out.n_forward.sum() == sum(model.rows)
     masked = t.x == M
-    assert not (t.remasked & (masked[:-1] | fixed)).any()                      # only what was committed is taken back
+    # only what was committed is taken back
+    assert not (t.remasked & (masked[:-1] | fixed)).any()
     tilde = torch.where(t.remasked, M, t.x[:-1])
     assert not (t.unmasked & (tilde != M)).any() and not (t.unmasked & masked[1:]).any()
-    assert torch.equal(t.x[1:][~t.unmasked], tilde[~t.unmasked])               # nothing changes that no flag explains
+    # nothing changes that no flag explains
+    assert torch.equal(t.x[1:][~t.unmasked], tilde[~t.unmasked])
     free = (~fixed).sum(1)
     if r['name'] != 'mdlm':
         for i in range(T):
             assert torch.equal(
-                (~masked[i + 1] & ~fixed).sum(1), torch.tensor([math.ceil(N * (i + 1) / T) for N in free.tolist()])
+                (~masked[i + 1] & ~fixed).sum(1),
+                torch.tensor([math.ceil(N * (i + 1) / T) for N in free.tolist()])
             )
     if r['name'] in ('backbone', 'mdlm'): assert not t.remasked.any() and model.rated == 0
-    if r['hyper'].get('n_remask') is None: assert not t.remasked[-1].any()     # binomial: nothing at the last step
+    # binomial: nothing at the last step
+    if r['hyper'].get('n_remask') is None: assert not t.remasked[-1].any()
     if r['name'] in COUPLED: assert not (t.remasked & t.unmasked).any()
     lo, hi = (r['hyper'].get(k, 0.) * T for k in ('on', 'off'))
     assert not t.remasked[[i for i in range(T) if not lo <= i < hi]].any()
 
 def test_a_continued_step_is_the_whole_run():
-    "State in, state out: stopping between steps and going on changes nothing; a state handed in stays as it was"
+    """State in, state out: stopping between steps and going on changes nothing; a state handed
+    in stays as it was"""
     model, rule = Tiny(9, 4), policy('navira', eta=.6, on=0.)
     st = State.start(torch.full((5, 9), 4), 4, 6, Noise(3, torch.arange(5)))
     for _ in range(6):
@@ -215,12 +234,14 @@ def test_a_continued_step_is_the_whole_run():
 # ---- The draw at a temperature
 
 @pytest.mark.parametrize('tau, scale', [
-    *itertools.product([0., 5e-324, 1e-300, 1e-8], [1e-3, 1., 50., 700.]), *((1e-3, s) for s in (1., 50., 700.))])
+    *itertools.product([0., 5e-324, 1e-300, 1e-8], [1e-3, 1., 50., 700.]),
+    *((1e-3, s) for s in (1., 50., 700.))])
 def test_tiny_temperatures_are_greedy(tau, scale):
     "No overflow, no NaN: the K lowest, in every row"
     got = picked(2, tau, S5 * scale, n=2000)
     assert torch.equal(got, torch.tensor([1, 1, 0, 0, 0]).bool().expand(2000, -1))
-    assert torch.equal(got, picked(2, tau, (S5 * scale).float(), n=2000))      # a float32 score is fine
+    # a float32 score is fine
+    assert torch.equal(got, picked(2, tau, (S5 * scale).float(), n=2000))
 
 def test_a_temperature_per_row():
     tau = lambda st: torch.where(torch.arange(len(st.x)) % 2 == 0, 0., 1.).double()
@@ -238,11 +259,13 @@ def test_more_than_there_are_and_none_at_all():
     assert not picked(1, .5, n=500, eligible=some)[:, ~some].any()
 
 def test_eligible_positions_with_an_infinite_score_still_count():
-    "A certain token has quality +inf; it is the last to go, but K = 3 of 3 eligible ones are all of them"
+    """A certain token has quality +inf; it is the last to go, but K = 3 of 3 eligible ones are
+    all of them"""
     s = torch.tensor([math.inf, 0., math.inf, 0., 0.], dtype=torch.float64)
     some = torch.tensor([1, 1, 1, 0, 0]).bool()
     st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, 200)
-    for tau in (None, 0., .5): assert torch.equal(by(-s, 3, tau)(st, None, some.expand(200, -1)), some.expand(200, -1))
+    for tau in (None, 0., .5): assert torch.equal(by(-s, 3, tau)(st, None, some.expand(200, -1)),
+                                                  some.expand(200, -1))
 
 # ---- What is asked of the model
 
@@ -252,7 +275,8 @@ def test_the_head_runs_where_it_is_read(name, one_thread, monkeypatch):
     import navira.peers  # noqa: F401  registers the policies
     from navira.models.dit import DiTForward, QualityHead
     lm, rule, asked, forward = small_lm(seed=3).double(), policy(name), [], QualityHead.forward
-    monkeypatch.setattr(QualityHead, 'forward', lambda self, h, *a: asked.append(len(h)) or forward(self, h, *a))
+    monkeypatch.setattr(QualityHead, 'forward', lambda self, h, *a: asked.append(len(h))
+                        or forward(self, h, *a))
     x = torch.full((6, 12), lm.mask_id); x[:, 0] = torch.arange(6)
     run = lambda: sample(lm, rule, 24, 6, prompt=x, batch_size=6, trace=True)
     cut = run(); few = sum(asked); asked.clear()
@@ -266,7 +290,8 @@ def test_the_head_runs_where_it_is_read(name, one_thread, monkeypatch):
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('batch_size', [1, 4])
 def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
-    "Logits where tokens are written only, quality only in steps that remask, passes over rows with work; all counted"
+    """Logits where tokens are written only, quality only in steps that remask, passes over rows
+    with work; all counted"""
     model, hyper = Tiny(12, 4), dict(eta=.1, on=.5) if name in CORRECTING else {}
     out = sample(model, name, 48, 4, trace=True, batch_size=batch_size, **hyper)
     t = out.trace
@@ -274,7 +299,8 @@ def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
     assert sum(model.rows) == out.n_forward.sum() and (out.n_forward < 48).all()
     opens, takes = t.unmasked.any(2), t.remasked.any(2)                        # [T, n]
     two = name in DECOUPLED
-    assert torch.equal(out.n_forward, (opens.long() + takes if two else (opens | takes).long()).sum(0))
+    assert torch.equal(out.n_forward,
+                       (opens.long() + takes if two else (opens | takes).long()).sum(0))
     groups = takes.split(batch_size, 1)
     assert model.rated == sum(int(g.any(1).sum()) for g in groups)
     if name in ('backbone', 'mdlm'): assert model.rated == 0
@@ -298,7 +324,8 @@ def TinyQuality(model, x): return model(x).quality()
 
 @pytest.mark.parametrize('name', ['mdlm', 'prism', 'navira-det'])
 def test_of_a_large_vocabulary_no_pass_asks_for_much_at_once(name, one_thread):
-    "A budget of one step wants a token everywhere; a model that says it has many words is asked portion by portion."
+    """A budget of one step wants a token everywhere; a model that says it has many words is
+    asked portion by portion."""
     few, many = Tiny(12, 4), Tiny(12, 4)
     many.config.vocab_size = 2**23                       # four positions at a time
     budget = 2 if name in DECOUPLED else 1

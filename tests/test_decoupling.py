@@ -15,31 +15,37 @@ from toys import ACCEPT, REJECT, Tiny, chi2, counted, small_lm
 
 def test_one_gibbs_step_leaves_the_joint_alone(joint3):
     "tau to infinity, K = 1, refilled at once; with K = 2 the joint moves"
-    x0 = joint3.outcomes[torch.multinomial(joint3.joint.flatten(), N, True, generator=torch.Generator().manual_seed(0))]
+    x0 = joint3.outcomes[torch.multinomial(joint3.joint.flatten(), N, True,
+                                           generator=torch.Generator().manual_seed(0))]
     def after(k):
         st = state(x0, joint3.mask_id, 0, 1000, seed=2)
         rule = replace(
-            navira.policy('navira', top_p=1.0), remask=TopK(low_quality, k, 1e12), unmask=TopK(refill_first, k)
+            navira.policy('navira', top_p=1.0), remask=TopK(low_quality, k, 1e12),
+            unmask=TopK(refill_first, k)
         )
         for _ in range(3): st = step(rule, st, joint3)
         return counted(st.x)
     assert chi2(after(1), dist_of(joint3)) > ACCEPT and chi2(after(2), dist_of(joint3)) < REJECT
 
 @pytest.mark.parametrize(
-    'names', [('prism', 'navira-det'), ('prism-stochastic', 'navira'), ('backbone', 'navira-piecewise')]
+    'names', [('prism', 'navira-det'), ('prism-stochastic', 'navira'),
+              ('backbone', 'navira-piecewise')]
 )
 @pytest.mark.parametrize('off', [dict(n_remask=0), dict(eta=0.), dict(on=1.)])
 def test_without_remasks_one_pass_and_two_agree(names, off):
     model, T = small_lm(4), 6
     kw = {n: {} if n == 'backbone' else off for n in names}
-    one, two = sample(model, names[0], T, 4, 3, **kw[names[0]]), sample(model, names[1], 2 * T, 4, 3, **kw[names[1]])
+    one, two = sample(model, names[0], T, 4, 3, **kw[names[0]]), sample(model, names[1], 2 * T, 4,
+                                                                        3, **kw[names[1]])
     assert torch.equal(one.tokens, two.tokens) and torch.equal(one.n_forward, two.n_forward)
     assert one.n_steps == two.n_steps == T
 
 def twins(model, name, seed=0):
-    "Predictions at the masks of two states that differ only at positions 0 and 2, which the step remasks"
+    """Predictions at the masks of two states that differ only at positions 0 and 2, which the
+    step remasks"""
     M = model.mask_id
-    first = lambda st, p, where: torch.tensor([9., 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0]).expand(st.x.shape)
+    first = lambda st, p, where: torch.tensor([9., 0, 9, 0, 0, 0, 0, 0, 0, 0, 0,
+                                               0]).expand(st.x.shape)
     rule = replace(policy(name, n_remask=2, on=0., top_p=1.), remask=TopK(first, 2))
     out = []
     for a, b in ((1, 2), (7, 5)):

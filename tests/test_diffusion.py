@@ -31,11 +31,13 @@ def test_the_nucleus_excludes_or_includes_the_crossing_token():
     ):
         dist = {v: PROBS[v] / sum(PROBS[w] for w in kept) for v in kept}
         tokens, prob = draws(p, **kw)
-        assert set(tokens.tolist()) == set(kept)                               # the mask id, 4, never
+        # the mask id, 4, never
+        assert set(tokens.tolist()) == set(kept)
         assert prob.tolist() == pytest.approx([dist[v] for v in tokens.tolist()])
         if len(kept) > 1:
             assert (
-                chi2(Counter(tokens.tolist()), dist) > ACCEPT and chi2(Counter(tokens.tolist()), planted(dist)) < REJECT
+                chi2(Counter(tokens.tolist()), dist) > ACCEPT
+                and chi2(Counter(tokens.tolist()), planted(dist)) < REJECT
             )
 
 @given(
@@ -59,8 +61,10 @@ def test_the_nucleus_is_the_plain_loop(logits, p, us):
 
 def test_draws_are_float64():
     "A tail of 1e-9 is reached by a uniform, which float32 would round away"
-    assert categorical(torch.tensor([[1., 1e-9]]), torch.tensor([1 - 5e-10], dtype=torch.float64)).item() == 1
-    assert categorical(torch.tensor([[1., 1e-9]]), torch.tensor([1 - 2e-9], dtype=torch.float64)).item() == 0
+    assert categorical(torch.tensor([[1., 1e-9]]),
+                       torch.tensor([1 - 5e-10], dtype=torch.float64)).item() == 1
+    assert categorical(torch.tensor([[1., 1e-9]]),
+                       torch.tensor([1 - 2e-9], dtype=torch.float64)).item() == 0
     lg = torch.tensor([[0., -20., -math.inf]])
     tail = math.exp(-20) / (1 + math.exp(-20))
     for f, want in ((0.9, 1), (1.1, 0)):
@@ -113,7 +117,8 @@ def by_sorting(lg, u, temperature, p, top_k, crossing):
     hs.booleans(),
     hs.sampled_from([torch.float32, torch.float64]),
 )
-def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p, top_k, crossing, dtype):
+def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p, top_k, crossing,
+                                                     dtype):
     lg = torch.tensor(rows, dtype=dtype) * .7
     lg[:, -1] = -torch.inf
     u = torch.rand(len(lg), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -121,14 +126,17 @@ def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p,
     tokens, prob = d(lg, u)
     want = by_sorting(lg, u, temperature, p, top_k, crossing)
     assert tokens.tolist() == [t for t, _ in want]
-    torch.testing.assert_close(prob, torch.tensor([q for _, q in want], dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(prob, torch.tensor([q for _, q in want], dtype=torch.float64),
+                               atol=1e-12, rtol=0)
     q = d.distribution(lg)
     torch.testing.assert_close(q.gather(1, tokens[:, None])[:, 0], prob, atol=1e-12, rtol=0)
-    torch.testing.assert_close(q.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(q.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12,
+                               rtol=0)
 
 def test_a_pass_without_a_quality_says_so():
     class Plain(Forward): pass
 
     with pytest.raises(
-        ValueError, match="Plain gives no quality: this model has no quality head; backbone and mdlm need none"):
+        ValueError, match="Plain gives no quality: this model has no quality head; backbone and "
+                          "mdlm need none"):
         Plain().quality()

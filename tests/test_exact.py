@@ -1,4 +1,5 @@
-"""Exact distributions: the test is scipy's, probabilities add up, what was enumerated two ways is the same."""
+"""Exact distributions: the test is scipy's, probabilities add up, what was enumerated two ways
+is the same."""
 import itertools
 import math
 
@@ -13,7 +14,8 @@ from navira.registry import policy
 from toys import ACCEPT, REJECT, random_joint
 
 seeds, shares = hs.integers(0, 2**32 - 1), hs.floats(0, 1)
-small = hs.builds(random_joint, hs.integers(1, 3), hs.integers(2, 3), seed=seeds)        # at most 64 states
+# at most 64 states
+small = hs.builds(random_joint, hs.integers(1, 3), hs.integers(2, 3), seed=seeds)
 
 def dist_of(model): return Distribution.of(model.joint.flatten(), model.outcomes)
 
@@ -29,8 +31,10 @@ def close(a, b, eps=1e-12): return torch.allclose(a, b, rtol=0, atol=eps)
 @given(seeds, hs.integers(2, 30), hs.integers(200, 100_000))
 def test_the_p_value_is_scipys(seed, k, n):
     g = np.random.default_rng(seed)
-    probs = .8 * g.dirichlet(np.ones(k)) + .2 / k                           # each of at most 30 expects more than 1
-    n = max(n, math.ceil(5 / probs.min()))                                  # ... and now 5: no cells are shared
+    # each of at most 30 expects more than 1
+    probs = .8 * g.dirichlet(np.ones(k)) + .2 / k
+    # ... and now 5: no cells are shared
+    n = max(n, math.ceil(5 / probs.min()))
     seen = g.multinomial(n, g.dirichlet(100 * probs))
     dist = Distribution({(i,): q for i, q in enumerate(probs.tolist())})
     got = dist.p_value({(i,): v for i, v in enumerate(seen.tolist())})
@@ -38,10 +42,12 @@ def test_the_p_value_is_scipys(seed, k, n):
 
 def test_rare_texts_share_a_cell_and_every_cell_expects_five():
     dist = Distribution({(i,): q for i, q in enumerate((.02, .02, .02, .04, .4, .5))})
-    seen = dict(zip(dist, (1, 4, 0, 2, 43, 50)))                             # of 100; 2 + 2 + 2 + 4 are expected
+    # of 100; 2 + 2 + 2 + 4 are expected
+    seen = dict(zip(dist, (1, 4, 0, 2, 43, 50)))
     assert dist.p_value(seen) == pytest.approx(stats.chisquare([7, 43, 50], [10, 40, 50]).pvalue)
     dist = Distribution({(i,): q for i, q in enumerate((.012, .012, .012, .012, .012, .04, .9))})
-    seen = dict(zip(dist, (1, 1, 1, 2, 3, 6, 86)))                           # five of 1.2 would do, but 4 would not
+    # five of 1.2 would do, but 4 would not
+    seen = dict(zip(dist, (1, 1, 1, 2, 3, 6, 86)))
     assert dist.p_value(seen) == pytest.approx(stats.chisquare([14, 86], [10, 90]).pvalue)
 
 @given(seeds)
@@ -57,7 +63,8 @@ def test_a_distribution_holds_for_its_own_texts_and_not_for_anothers(seed):
 def test_the_distance_is_total_variation(a, b):
     p, q = dist_of(a), dist_of(b)
     assert p.distance(p) == 0 and p.distance(q) == pytest.approx(q.distance(p))
-    if a.joint.shape == b.joint.shape: assert p.distance(q) == pytest.approx((a.joint - b.joint).abs().sum().item() / 2)
+    if a.joint.shape == b.joint.shape: assert p.distance(q) == pytest.approx((a.joint
+                                                                              - b.joint).abs().sum().item() / 2)
     assert p.distance({(9,): 1.}) == pytest.approx(1)
 
 @given(small, shares, shares, hs.integers(0, 4))
@@ -91,14 +98,16 @@ def test_all_sites_at_once_are_the_product_of_the_marginals(model):
         assert at_once[x] == pytest.approx(math.prod(alone[j][v].item() for j, v in enumerate(x)))
 
 def test_a_rule_sees_the_tokens_and_the_step():
-    "Zeros are kept; after the first step everything is: of fair coins any text is as likely, and the steps are two."
+    """Zeros are kept; after the first step everything is: of fair coins any text is as likely,
+    and the steps are two."""
     model, steps = random_joint(2, 2, floor=1e6), []
     def choose(q, drawn, i):
         steps.append(i)
         return {tuple(j for j in q if drawn[j] == 0 or i): 1.}
     dist = Distribution.unmasking(model, choose)
     assert set(steps) == {0, 1} and sum(dist.values()) == pytest.approx(1)
-    assert dist[0, 0] == pytest.approx(9 / 16, abs=1e-5) and dist[1, 1] == pytest.approx(1 / 16, abs=1e-5)
+    assert dist[0, 0] == pytest.approx(9 / 16, abs=1e-5) and dist[1, 1] == pytest.approx(1 / 16,
+                                                                                         abs=1e-5)
 
 # ---- Chains
 
@@ -115,8 +124,10 @@ def test_rows_of_a_matrix_sum_to_one(model, data):
 def test_the_forward_process(model, alpha):
     chain = Chain(model)
     full = (chain.states != model.mask_id).all(1)
-    assert close(chain.noised(1.)[full], model.joint.flatten()) and not chain.noised(1.)[~full].any()
-    assert Distribution.of(chain.noised(0.), chain.states) == {(model.mask_id,) * model.length: pytest.approx(1)}
+    assert close(chain.noised(1.)[full],
+                 model.joint.flatten()) and not chain.noised(1.)[~full].any()
+    assert Distribution.of(chain.noised(0.), chain.states) == {(model.mask_id,)
+                                                               * model.length: pytest.approx(1)}
     q = chain.noised(alpha)
     assert q.sum().item() == pytest.approx(1)
     masks = (chain.states == model.mask_id).sum(1).double()
@@ -137,17 +148,20 @@ def test_redrawing_one_site_keeps_the_joint(model, data):
     j = data.draw(hs.integers(0, model.length - 1))
     pi = chain.noised(1.)
     assert close(pi @ chain.redraw([j]), pi)
-    afresh = chain.noised(0.) @ chain.matrix(0., 1.)                        # all at once: from any state as from masks
+    # all at once: from any state as from masks
+    afresh = chain.noised(0.) @ chain.matrix(0., 1.)
     assert close(chain.redraw(range(model.length)), afresh.expand(len(afresh), -1))
 
 def test_a_step_of_the_sampler_against_its_row():
     chain, i, n = Chain(random_joint(3, 3)), 1, 4
     M, mdlm = chain.model.mask_id, policy('mdlm', top_p=1.)
-    starts = (M, M, M), (M, 1, 0), (0, 1, 2)                                # from the last one only one way leads
+    # from the last one only one way leads
+    starts = (M, M, M), (M, 1, 0), (0, 1, 2)
     right, wrong = chain.p_values(mdlm, chain.matrix(0., 1 / (n - i)), i, n, starts, texts=20_000)
     assert right > ACCEPT and wrong < REJECT
     assert chain.p_values(mdlm, chain.matrix(0., .5), i, n, starts, texts=20_000)[0] < REJECT
-    with pytest.raises(ValueError, match='this text has no probability'):   # this matrix leaves no mask
+    # this matrix leaves no mask
+    with pytest.raises(ValueError, match='this text has no probability'):
         chain.p_values(mdlm, chain.matrix(0., 1.), i, n, starts, texts=200)
 
 # ---- The sampler's side

@@ -1,4 +1,5 @@
-"""A joint that is known exactly: what one token a step, a prompt, and several tokens a step must give."""
+"""A joint that is known exactly: what one token a step, a prompt, and several tokens a step must
+give."""
 import torch
 
 from navira.joint import JointDenoiser
@@ -17,7 +18,8 @@ def test_a_prompt_gives_the_conditional(joint3):
     M = joint3.mask_id
     for prompt, seed in (([M, 2, M], 0), ([1, M, M], 1)):
         dist = dist_of(joint3, lambda y: all(a in (b, M) for a, b in zip(prompt, y)))
-        got = counted(drawn(joint3, 'backbone', 2, top_p=1., seed=seed, prompt=torch.tensor(prompt)).tokens)
+        got = counted(drawn(joint3, 'backbone', 2, top_p=1., seed=seed,
+                            prompt=torch.tensor(prompt)).tokens)
         assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
         assert set(got) <= set(dist)
 

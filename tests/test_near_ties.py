@@ -1,8 +1,7 @@
-"""Another machine, made of noise: what a sum's last bits are decides nothing.
-
-From an empty start every position of a text looks the same to a network, so the scores of all of them are equal but for
-rounding, which differs with processor, kernel, thread count and batch shape. A model whose numbers are wrong in the
-last digits must give the same tokens."""
+"""Another machine, made of noise: what a sum's last bits are decides nothing. From an empty
+start every position of a text looks the same to a network, so the scores of all of them are
+equal but for rounding, which differs with processor, kernel, thread count and batch shape. A
+model whose numbers are wrong in the last digits must give the same tokens."""
 import functools, json, os, subprocess, sys, signal
 from pathlib import Path
 import pytest, torch
@@ -21,8 +20,11 @@ L, BUDGET = 12, 8
 
 class Jittered(Forward):
     "A forward whose numbers are multiplied by 1 + eps or 1 - eps, at random"
-    def __init__(self, inner, eps, g): self.inner, self.eps, self.g, self.seen_masked = inner, eps, g, inner.seen_masked
-    def off(self, v): return v * (1 + self.eps * (2 * torch.randint(2, v.shape, generator=self.g) - 1).to(v.dtype))
+    def __init__(self, inner, eps,
+                 g): self.inner, self.eps, self.g, self.seen_masked = inner, eps, g, inner.seen_masked
+    def off(self, v): return v * (1 + self.eps
+                                  * (2 * torch.randint(2, v.shape, generator=self.g)
+                                     - 1).to(v.dtype))
     def logits(self, where): return self.off(self.inner.logits(where))
     def _quality(self): return self.off(self.inner.quality())
 
@@ -47,12 +49,16 @@ def drawn(name, model, critic, n, seed=0, **kw):
 def different(a, b): # how many texts
     return ((a.tokens != b.tokens).any(1) | (a.n_forward != b.n_forward)).sum().item()
 
-# --- tokens ----------------------------------------------------------------------------------------------------------
-# In float32 an error of 1e-6 moves the boundary between two tokens by about 1e-5, and of some 1000 uniforms one may
-# lie there: a text or two of 64 differ by an honest draw. Where rounding breaks ties, nearly all of them differ. So
+# --- tokens ---------------------------------------------------------------------------------------
+# -------------------
+# In float32 an error of 1e-6 moves the boundary between two tokens by about 1e-5, and of some 1000
+# uniforms one may
+# lie there: a text or two of 64 differ by an honest draw. Where rounding breaks ties, nearly all of
+# them differ. So
 # a few may, on any processor.
 FEW = 8
-@pytest.mark.parametrize('dtype, eps', [(torch.float64, 1e-13), (torch.float32, 1e-6)], ids=['float64', 'float32'])
+@pytest.mark.parametrize('dtype, eps', [(torch.float64, 1e-13), (torch.float32, 1e-6)],
+                         ids=['float64', 'float32'])
 @pytest.mark.parametrize('name', POLICIES)
 def test_the_last_digits_decide_nothing(name, dtype, eps, one_thread):
     model, critic = nets(dtype)
@@ -64,7 +70,8 @@ def test_the_last_digits_decide_nothing(name, dtype, eps, one_thread):
 
 @pytest.mark.parametrize('name', POLICIES)
 def test_float32_gives_the_tokens_of_float64(name, one_thread):
-    assert different(*(drawn(name, *nets(dtype), 64) for dtype in (torch.float32, torch.float64))) <= FEW
+    assert different(*(drawn(name, *nets(dtype), 64)
+                       for dtype in (torch.float32, torch.float64))) <= FEW
 
 HERE = torch.backends.cpu.get_cpu_capability()
 MODES = [
@@ -76,7 +83,8 @@ def digest():
     "The float64 tokens of every policy, from empty starts and from prompts"
     model, critic = nets(torch.float64)
     prompt = torch.full((5, L), model.mask_id); prompt[:, :3] = torch.arange(15).view(5, 3)
-    runs = lambda name: (drawn(name, model, critic, 5, 1), drawn(name, model, critic, 5, 2, prompt=prompt))
+    runs = lambda name: (drawn(name, model, critic, 5, 1),
+                         drawn(name, model, critic, 5, 2, prompt=prompt))
     return {name: [out.tokens.tolist() for out in runs(name)] for name in POLICIES}
 
 @functools.cache
@@ -84,21 +92,25 @@ def here(): return digest()
 
 @pytest.mark.parametrize('mode', MODES)
 def test_every_kernel_gives_the_same_tokens(mode, one_thread):
-    env = os.environ | dict(ATEN_CPU_CAPABILITY=mode, PYTHONPATH=os.pathsep.join(sys.path), OMP_NUM_THREADS='1')
+    env = os.environ | dict(ATEN_CPU_CAPABILITY=mode, PYTHONPATH=os.pathsep.join(sys.path),
+                            OMP_NUM_THREADS='1')
     out = subprocess.run(
-        [sys.executable, '-c', 'import json, test_near_ties as t; print(json.dumps([t.HERE, t.digest()]))'],
+        [sys.executable, '-c',
+         'import json, test_near_ties as t; print(json.dumps([t.HERE, t.digest()]))'],
         env=env,
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
     )
-    if out.returncode == -signal.SIGILL: pytest.skip(f'this processor has no {mode}, and PyTorch tried')
+    if out.returncode == -signal.SIGILL: pytest.skip(f'this processor has no {mode}, and PyTorch '
+                                                     f'tried')
     assert out.returncode == 0, out.stderr
     kernels, got = json.loads(out.stdout)
     if kernels != mode.upper(): pytest.skip(f'this processor has no {mode}')
     assert {n for n in POLICIES if got[n] != here()[n]} == set()
 
-# --- the order -------------------------------------------------------------------------------------------------------
+# --- the order ------------------------------------------------------------------------------------
+# -------------------
 def by_hand(score, ok, u, tol):
     "Places in one row: a list, sorted in chains of near neighbours, then by the noise"
     free = [j for j in range(len(score)) if ok[j] and score[j] == score[j]]
@@ -106,7 +118,8 @@ def by_hand(score, ok, u, tol):
     chain, size = [], lambda v: 0. if abs(v) == float('inf') else abs(v)
     for j in sorted(free, key=lambda j: -score[j]):
         a = score[chain[-1][-1]] if chain else None
-        if chain and (a == score[j] or a - score[j] <= tol * (max(size(a), size(score[j])) + 0.1 * top)):
+        if chain and (a == score[j] or a - score[j] <= tol
+                      * (max(size(a), size(score[j])) + 0.1 * top)):
             chain[-1].append(j)
         else: chain.append([j])
     order = [j for c in chain for j in sorted(c, key=lambda j: u[j])]
@@ -114,7 +127,8 @@ def by_hand(score, ok, u, tol):
 
 numbers = hs.one_of(
     hs.sampled_from(
-        [0.0, 0.5, 0.5 + 1e-12, 0.5 - 1e-12, -1.0, -1.0 - 1e-11, float('inf'), float('-inf'), float('nan')]
+        [0.0, 0.5, 0.5 + 1e-12, 0.5 - 1e-12, -1.0, -1.0 - 1e-11, float('inf'), float('-inf'),
+         float('nan')]
     ),
     hs.floats(-3, 3),
 )
@@ -125,7 +139,8 @@ numbers = hs.one_of(
     hs.sampled_from([torch.float64, torch.float32]),
 )
 def test_ranks_are_those_of_a_list_in_chains_of_near_neighbours(row, seed, dtype):
-    score, ok = torch.tensor([[v for v, _ in row]], dtype=dtype), torch.tensor([[b for _, b in row]])
+    score, ok = torch.tensor([[v for v, _ in row]],
+                             dtype=dtype), torch.tensor([[b for _, b in row]])
     u = torch.rand(1, len(row), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     got, want = (
         ranks(score, ok, u)[0].tolist(),
@@ -133,12 +148,15 @@ def test_ranks_are_those_of_a_list_in_chains_of_near_neighbours(row, seed, dtype
     )
     assert sorted(got) == list(range(len(row))) and all(got[j] == k for j, k in want.items())
 
-@given(hs.integers(2, 40), hs.integers(0, 99), hs.sampled_from([(torch.float64, 1e-13), (torch.float32, 1e-7)]))
+@given(hs.integers(2, 40), hs.integers(0, 99),
+       hs.sampled_from([(torch.float64, 1e-13), (torch.float32, 1e-7)]))
 def test_tied_positions_are_ranked_by_the_noise_alone(n, seed, how):
     dtype, eps = how
     g = torch.Generator().manual_seed(seed)
     u = torch.rand(3, n, generator=g, dtype=torch.float64)
-    score = torch.rand(3, 1, generator=g, dtype=dtype) * (1 + eps * torch.randn(3, n, generator=g, dtype=dtype))
+    score = torch.rand(3, 1, generator=g, dtype=dtype) * (1 + eps
+                                                          * torch.randn(3, n, generator=g,
+                                                                        dtype=dtype))
     assert torch.equal(ranks(score, torch.ones(3, n, dtype=torch.bool), u), u.argsort(1).argsort(1))
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
@@ -147,9 +165,11 @@ def test_a_threshold_is_reached_up_to_rounding(dtype):
     assert reaches(third, 1 / 3) and reaches(-third, -1 / 3) and reaches(1 - third - third, 1 / 3)
     assert reaches(third, float('-inf'))
     assert not reaches(third, 1 / 3 + 1e-4) and not reaches(-third, 1e-4 - 1 / 3)
-    assert not reaches(torch.tensor([torch.nan], dtype=dtype), 0.) and not reaches(third, float('inf'))
+    assert not reaches(torch.tensor([torch.nan], dtype=dtype), 0.) and not reaches(third,
+                                                                                   float('inf'))
 
-# --- tokens that are equally likely ----------------------------------------------------------------------------------
+# --- tokens that are equally likely
+# ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     'd',
     [
@@ -164,7 +184,8 @@ def test_a_threshold_is_reached_up_to_rounding(dtype):
     ids=str,
 )
 def test_of_tokens_that_are_equally_likely_rounding_takes_none(d):
-    "Six tokens, four of them with probability 1/5, so that a nucleus of .5 or .75 and a top 2 or 3 cut among equals"
+    """Six tokens, four of them with probability 1/5, so that a nucleus of .5 or .75 and a top 2
+    or 3 cut among equals"""
     g, u = torch.Generator().manual_seed(0), (torch.arange(600, dtype=torch.float64) + .5) / 600
     logits = torch.tensor([.1, .2, .2, .1, .2, .2], dtype=torch.float64).log().repeat(600, 1)
     off = lambda: logits * (1 + 1e-13 * (2 * torch.randint(2, logits.shape, generator=g) - 1))

@@ -20,7 +20,8 @@ def test_a_coupled_step_draws_from_what_it_saw_and_never_reopens(joint6):
     M = joint6.mask_id
     x = (0, 1, 0, M, M, M)
     seen = []
-    step(prism(n_remask=2, on=0., top_p=1.), state(x, M, 3, 6, 500), joint6, lambda *s: seen.append(s))
+    step(prism(n_remask=2, on=0., top_p=1.), state(x, M, 3, 6, 500), joint6, lambda
+         *s: seen.append(s))
     _, before, _, cleaned, after = seen[0]
     gone = before.committed & cleaned.masked
     assert (gone.sum(1) == 2).all() and (after.masked & gone).eq(gone).all()
@@ -40,7 +41,8 @@ def test_k_is_binomial_in_each_row(eta, i, T):
     for row, total in ((0, 20), (1, 8)):
         dist, got = k_dist(n[row].item(), total, T, eta), Counter(k[row::2].tolist())
         assert chi2(got, dist) > ACCEPT
-        if row: assert chi2(got, k_dist(n[row].item() + 12, 20, T, eta)) < REJECT      # alpha must not count the prompt
+        # alpha must not count the prompt
+        if row: assert chi2(got, k_dist(n[row].item() + 12, 20, T, eta)) < REJECT
 
 @pytest.mark.parametrize('T', [1, 3, 7, 10, 64, 100])
 @pytest.mark.parametrize('free', [1, 5, 7, 64, 100])
@@ -64,7 +66,8 @@ def test_prism_skips_where_its_guard_fails_and_navira_does_not(n, K):
     x, model = torch.where(torch.arange(10) < n, 1, 4), Tiny(10, 4)
     took = {}
     for name in CORRECTING:
-        def watch(_, before, p, cleaned, after): took[name] = (before.committed & cleaned.masked).sum().item()
+        def watch(_, before, p, cleaned, after): took[name] = (before.committed
+                                                               & cleaned.masked).sum().item()
         after = step(policy(name, n_remask=K, on=0.), state(x, 4, n, 10, 1), model, watch)
         assert after.committed.sum() == n + 1
     assert {took[c] for c in COUPLED} == {0} and {took[d] for d in DECOUPLED} == {K}

@@ -25,12 +25,14 @@ def lm(): return small_lm(seed=3).double()
 
 def made(name, lm):
     "The policy; one that brings a network of its own gets one for this model"
-    own = dict(critic=critic_like(lm, n_blocks=1)) if 'critic' in parameters(policies()[name]) else {}
+    own = dict(critic=critic_like(lm,
+                                  n_blocks=1)) if 'critic' in parameters(policies()[name]) else {}
     return policy(name, **own)
 
 
 def prompts(lm):
-    "Three rows with 0, 3 and 7 given tokens, some in the middle, so that free positions are 12, 9 and 5."
+    """Three rows with 0, 3 and 7 given tokens, some in the middle, so that free positions are
+    12, 9 and 5."""
     x = torch.full((3, 12), lm.mask_id)
     x[1, [0, 4, 5]] = torch.tensor([1, 2, 3])
     x[2, [0, 1, 2, 6, 7, 10, 11]] = torch.tensor([4, 5, 6, 7, 8, 9, 1])
@@ -45,21 +47,25 @@ def test_promises(lm, name, budget):
     out = sample(lm, rule, budget, 3, seed=5, prompt=x, trace=True)
     assert not (out.tokens == lm.mask_id).any() and torch.equal(out.tokens[fixed], x[fixed])
     assert not out.trace.remasked[:, fixed].any() and not out.trace.unmasked[:, fixed].any()
-    if rule.matched: assert out.n_forward.max() <= budget and out.n_steps * rule.passes >= budget - rule.passes
+    if rule.matched:
+        assert out.n_forward.max() <= budget and out.n_steps * rule.passes >= budget - rule.passes
     else: assert (out.n_forward <= (~fixed).sum(1)).all()
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_a_row_is_what_it_is_alone(lm, name):
     x, rule = prompts(lm), made(name, lm)
-    # without any token all positions are alike to a rotary network, and the last bit decides a greedy order
+    # without any token all positions are alike to a rotary network, and the last bit decides a
+    # greedy order
     x[0, 6] = 3
     T = n_steps(rule, 8, (x == lm.mask_id).sum(1))
     together = sample(lm, rule, 8, 3, seed=2, prompt=x)
-    for b in range(3):                 # the same number of steps: a bound may depend on the longest row
+    # the same number of steps: a bound may depend on the longest row
+    for b in range(3):
         alone = State.start(x[b:b + 1], lm.mask_id, T, Noise(2, torch.tensor([b])))
         for _ in range(T): alone = step(rule, alone, lm)
-        assert torch.equal(alone.x[0], together.tokens[b]) and alone.n_forward[0] == together.n_forward[b]
+        assert torch.equal(alone.x[0],
+                           together.tokens[b]) and alone.n_forward[0] == together.n_forward[b]
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -69,17 +75,23 @@ def test_card(name):
     assert set(card) == {'scores', 'selects', 'never', 'exact', 'source'}
     assert all(card.values()) or name not in frozen.read(), card
     assert not card['exact'] or card['exact'].split()[0].strip(':;,') in KINDS
-    assert not card['never'] or card['never'].split()[0].strip('(') in ('nothing', 'what', 'finished')
+    assert not card['never'] or card['never'].split()[0].strip('(') in ('nothing', 'what',
+                                                                        'finished')
 
 
-@pytest.mark.parametrize('name', [n for n in NAMES if n in frozen.read() or 'top_p' in parameters(policies()[n])])
-def test_a_comparison_can_give_all_the_same_nucleus(name): assert policy(name, top_p=.5).draw.top_p == .5
+@pytest.mark.parametrize('name',
+                         [n for n in NAMES if n in frozen.read()
+                          or 'top_p' in parameters(policies()[n])])
+def test_a_comparison_can_give_all_the_same_nucleus(name): assert policy(name,
+                                                                         top_p=.5).draw.top_p == .5
 
 
 @pytest.mark.parametrize('score, few', [(random_choice, True), (random_order, False)])
 def test_what_is_remasked_is_not_what_is_filled(score, few):
-    "Random remasking with a second pass: 2 of 34 masks are filled, so 2 of 34 of what was remasked, not all of it"
-    rule = Policy(remask=TopK(score, 2), unmask=TopK(random_order, 2), decoupled=True, draw=drawer())
+    """Random remasking with a second pass: 2 of 34 masks are filled, so 2 of 34 of what was
+    remasked, not all of it"""
+    rule = Policy(remask=TopK(score, 2), unmask=TopK(random_order, 2), decoupled=True,
+                  draw=drawer())
     x = torch.where(torch.arange(64) < 32, 1, 2).expand(4000, -1)
     st = State.start(torch.full_like(x, 2), 2, 4, Noise(0, torch.arange(4000)))
     seen = []
@@ -103,7 +115,8 @@ def test_every_text_has_choices():
         offered = choices(p)
         assert p.default in offered and len(offered) > 1
         for v in offered: policy(name, **{k: v})
-        with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"): policy(name, **{k: offered[-1][:-1]})
+        with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"): policy(name,
+                                                                                    **{k: offered[-1][:-1]})
 
 
 # ---- mdlm
@@ -112,23 +125,28 @@ def test_every_text_has_choices():
 def tv(a, b): return sum(abs(a.get(k, 0) - b.get(k, 0)) for k in {*a, *b}) / 2
 
 def test_mdlm_has_its_own_distribution_and_comes_to_the_joint(joint3):
-    "Two masks flip in one step with probability 1/T, and are then independent: at T = 3 far from the joint"
+    """Two masks flip in one step with probability 1/T, and are then independent: at T = 3 far
+    from the joint"""
     exact, x0 = Exact(joint3), [joint3.mask_id] * 3
     dist = exact.ancestral(x0, 3)
     got = counted(drawn(joint3, 'mdlm', 3, top_p=1.).tokens)
-    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got, dist_of(joint3)) < REJECT
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got,
+                                                                                   dist_of(joint3)) < REJECT
     far = [tv(exact.ancestral(x0, T), dist_of(joint3)) for T in (3, 30, 300)]
-    assert far[0] > 10 * far[2] and far[2] < 1e-3 and far[1] / far[2] == pytest.approx(10, rel=.1)     # of order 1/T
+    # of order 1/T
+    assert far[0] > 10 * far[2] and far[2] < 1e-3 and far[1] / far[2] == pytest.approx(10, rel=.1)
 
 def test_mdlm_with_a_prompt_and_more_steps_than_tokens():
     model = random_joint(3, 3, seed=2)
     x0 = [model.mask_id, 1, model.mask_id]
     dist = Exact(model).ancestral(x0, 20)
-    assert tv(dist, Exact(model).chain(x0, 2)) < .02                            # nearly one token at a time
+    # nearly one token at a time
+    assert tv(dist, Exact(model).chain(x0, 2)) < .02
     got = counted(drawn(model, 'mdlm', 20, top_p=1., prompt=torch.tensor(x0)).tokens)
     assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
 
 @pytest.mark.parametrize('text, pairs', [
-    ('x', []), ('x:', []), ('x: a=1e+5 + b=+2;c_d=.5 ', [' a=1e+5 ', ' b=+2', 'c_d=.5 ']), ('x:a=b+c', ['a=b+c'])])
+    ('x', []), ('x:', []), ('x: a=1e+5 + b=+2;c_d=.5 ', [' a=1e+5 ', ' b=+2', 'c_d=.5 ']),
+    ('x:a=b+c', ['a=b+c'])])
 def test_a_plus_sign_separates_hyper_parameters_but_no_number(text, pairs):
     assert split_typed(text) == ('x', pairs)

@@ -22,7 +22,8 @@ def test_two_of_five_follow_plackett_luce(tau):
     with_replacement = {(i, j): w[i] * w[j] for i, j in dist}
     assert chi2(got, {c: q / sum(with_replacement.values()) for c, q in with_replacement.items()}) < REJECT
 
-def test_three_of_five_over_some(): assert chi2(sets(picked(3, .8, seed=4)), exact_sets(S5, .8, 3)) > ACCEPT
+def test_three_of_five_over_some(): assert chi2(sets(picked(3, .8, seed=4)),
+                                                exact_sets(S5, .8, 3)) > ACCEPT
 
 def test_infinite_temperature_is_uniform():
     got = sets(picked(2, 1e9))
@@ -32,7 +33,8 @@ def test_infinite_temperature_is_uniform():
 
 @pytest.mark.parametrize('name', ['prism', 'navira-det'])
 def test_a_small_temperature_is_det_in_a_run(name):
-    stochastic, kw = {'prism': 'prism-stochastic', 'navira-det': 'navira'}[name], dict(eta=.5, on=0.)
+    stochastic, kw = {'prism': 'prism-stochastic', 'navira-det': 'navira'}[name], dict(eta=.5,
+                                                                                       on=0.)
     a = sample(small_lm(6), name, 14, 6, **kw)
     for tau in (0.0, 1e-300, 1e-8):
         assert torch.equal(sample(small_lm(6), stochastic, 14, 6, tau=tau, **kw).tokens, a.tokens)
@@ -43,4 +45,5 @@ def test_the_score_as_probability_draws_by_probabilities():
         def quality(self, where): return S5.expand(N, -1)
     st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, N)
     got = sets(TopK(low_probability, 2, .3)(st, Fixed(), torch.ones(N, 5, dtype=torch.bool)))
-    assert chi2(got, exact_sets(S5.sigmoid(), .3, 2)) > ACCEPT and chi2(got, exact_sets(S5, .3, 2)) < REJECT
+    assert chi2(got, exact_sets(S5.sigmoid(), .3, 2)) > ACCEPT and chi2(got,
+                                                                        exact_sets(S5, .3, 2)) < REJECT

@@ -6,7 +6,8 @@ from mypy import api
 
 root = Path(__file__).resolve().parent.parent
 strict = ('# mypy: disallow-untyped-defs, disallow-incomplete-defs, disallow-untyped-calls, '
-          'disallow-untyped-decorators, disallow-any-generics, check-untyped-defs, warn-return-any, strict-equality\n')
+          'disallow-untyped-decorators, disallow-any-generics, check-untyped-defs, '
+          'warn-return-any, strict-equality\n')
 
 snippets = dict(
 use='''
@@ -126,7 +127,9 @@ def mine(top_p: float = .9) -> str: return 'prism'
 def found(tmp_path_factory):
     "{file: [(line, kind, text)]}: one run over the package and all snippets"
     folder = tmp_path_factory.mktemp('user')
-    for name, code in dict(snippets, wrong=wrong).items(): (folder/f'{name}.py').write_text(strict + code.lstrip())
+    for name, code in dict(snippets,
+                           wrong=wrong).items(): (folder/f'{name}.py').write_text(strict
+                                                                                  + code.lstrip())
     options = ['--config-file', str(root/'pyproject.toml'), '--cache-dir', str(root/'.mypy_cache'),
                '--no-error-summary', '--show-error-codes', '--no-pretty']
     out, err, _ = api.run([*options, str(root/'navira'), *map(str, sorted(folder.glob('*.py')))])
@@ -142,19 +145,23 @@ def found(tmp_path_factory):
 def comments(code):
     "{line: what the comment at its end says}, lines as in the file"
     lines = (strict + code.lstrip()).splitlines()
-    return {i: m[1] for i, line in enumerate(lines, 1) if i > 1 and (m := re.search(r'# (.+)$', line))}
+    return {i: m[1] for i, line in enumerate(lines, 1) if i > 1
+            and (m := re.search(r'# (.+)$', line))}
 
 def test_the_package_passes(found):
-    assert not {f: e for f, v in found['package'].items() if (e := [x for x in v if x[1] == 'error'])}
+    assert not {f: e for f, v in found['package'].items()
+                if (e := [x for x in v if x[1] == 'error'])}
 
 @pytest.mark.parametrize('name', snippets)
 def test_a_user_sees_concrete_types(found, name):
     seen = found.get(name, [])
-    got = {i: re.search('"(.*)"', text)[1] for i, kind, text in seen if kind == 'note' and 'Revealed type' in text}
+    got = {i: re.search('"(.*)"', text)[1] for i, kind, text in seen if kind == 'note'
+           and 'Revealed type' in text}
     assert not [x for x in seen if x[1] == 'error']
     short = lambda t: re.sub(r'\b(builtins|torch\._tensor|torch|pathlib)\.(?=[A-Za-z])', '', t)
     assert {i: short(t) for i, t in got.items()} == comments(snippets[name])
 
 def test_a_wrong_use_is_an_error(found):
-    got = {i: re.search(r'\[([\w-]+)\]$', text)[1] for i, kind, text in found['wrong'] if kind == 'error'}
+    got = {i: re.search(r'\[([\w-]+)\]$', text)[1] for i, kind, text in found['wrong']
+           if kind == 'error'}
     assert got == comments(wrong)

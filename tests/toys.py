@@ -1,7 +1,7 @@
-"""Small things that tests share: chi-square, small models, and the paper's algorithms written a second time, slowly.
-
-Nothing here calls the library's samplers: `Exact` enumerates one step of Algorithm 1 or 2 on a joint, and
-`transcribed` runs them on a network as loops over rows and positions with full logits everywhere."""
+"""Small things that tests share: chi-square, small models, and the paper's algorithms written a
+second time, slowly. Nothing here calls the library's samplers: `Exact` enumerates one step of
+Algorithm 1 or 2 on a joint, and `transcribed` runs them on a network as loops over rows and
+positions with full logits everywhere."""
 import itertools, math
 from collections import Counter
 from types import SimpleNamespace
@@ -18,21 +18,24 @@ from navira.base.noise import Noise
 REJECT, ACCEPT = 1e-6, 1e-3
 
 def chi2(counts, probs):
-    "p-value of outcome counts under outcome probabilities; cells below 5 are pooled, an impossible one gives 0"
+    """p-value of outcome counts under outcome probabilities; cells below 5 are pooled, an
+    impossible one gives 0"""
     n, keys = sum(counts.values()), sorted(set(counts) | set(probs), key=str)
     e, o = (np.array([d.get(k, 0) for k in keys], dtype=float) for d in (probs, counts))
     assert abs(e.sum() - 1) < 1e-9, e.sum()
     if o[e < 1e-14].sum(): return 0.
     e, few = e * n, e * n < 5
     if few.any(): e, o = np.append(e[~few], e[few].sum()), np.append(o[~few], o[few].sum())
-    if few.any() and e[-1] < 5: e, o = np.append(e[:-2], e[-2:].sum()), np.append(o[:-2], o[-2:].sum())
+    if few.any() and e[-1] < 5: e, o = np.append(e[:-2], e[-2:].sum()), np.append(o[:-2],
+                                                                                  o[-2:].sum())
     assert len(e) > 1 and e.min() >= 5
     return stats.chisquare(o, e * (o.sum() / e.sum())).pvalue
 
 def counted(x): return Counter(map(tuple, x.tolist()))
 
 def planted(dist, share=.05):
-    "The distribution with a share of its mass moved: the first half of the outcomes loses what the second half gains"
+    """The distribution with a share of its mass moved: the first half of the outcomes loses what
+    the second half gains"""
     keys = sorted(dist); half = len(keys) // 2
     a, b = sum(dist[k] for k in keys[:half]), sum(dist[k] for k in keys[half:])
     return {k: dist[k] * (1 - share / a if i < half else 1 + share / b) for i, k in enumerate(keys)}
@@ -48,7 +51,8 @@ def sequential(w, K):
 
 class Exact:
     "One step of PRISM or NAVIRA on an enumerated joint, as a distribution over next states."
-    def __init__(self, model, P=1.): self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
+    def __init__(self, model,
+                 P=1.): self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
 
     def given(self, x, i):
         "p(x_i = . | the other visible tokens), summed from the joint itself"
@@ -71,11 +75,13 @@ class Exact:
         s = {j: self.quality(x, j) for j in C}
         if tau == 0: return {tuple(sorted(sorted(C, key=s.get)[:K])): 1.}
         out = Counter()
-        for seq, q in sequential({j: math.exp(-s[j] / tau) for j in C}, K).items(): out[tuple(sorted(seq))] += q
+        for seq, q in sequential({j: math.exp(-s[j] / tau) for j in C},
+                                 K).items(): out[tuple(sorted(seq))] += q
         return out
 
     def filled(self, x, seen, eligible, m):
-        "{next state: probability}: `m` of `eligible` filled uniformly, tokens drawn independently given `seen`"
+        """{next state: probability}: `m` of `eligible` filled uniformly, tokens drawn
+        independently given `seen`"""
         out = Counter()
         subsets = list(itertools.combinations(eligible, m))
         for S in subsets:
@@ -93,7 +99,8 @@ class Exact:
             for R, q in self.remasked(x, free, K, tau).items():
                 clean = tuple(self.M if j in R else v for j, v in enumerate(x))
                 masks = [j for j in free if (x if coupled else clean)[j] == self.M]
-                for y, r in self.filled(clean, x if coupled else clean, masks, k - n + len(R)).items():
+                for y, r in self.filled(clean, x if coupled else clean, masks, k - n
+                                        + len(R)).items():
                     out[y] += w * q * r
         return out
 
@@ -105,13 +112,15 @@ class Exact:
             for x, w in dist.items():
                 n = sum(x[j] != self.M for j in free)
                 K = binomial_dist(n, len(free), T, eta) if on * T <= i < off * T else {0: 1.}
-                for y, q in self.step(x, free, i, T, K, coupled, tau(i / (T - 1) if T > 1 else 0.0)).items():
+                for y, q in self.step(x, free, i, T, K, coupled,
+                                      tau(i / (T - 1) if T > 1 else 0.0)).items():
                     nxt[y] += w * q
             dist = nxt
         return dist
 
     def ancestral(self, x0, T):
-        "The distribution of MDLM's sampler: each mask is filled at step i with probability 1 / (T - i)"
+        """The distribution of MDLM's sampler: each mask is filled at step i with probability 1 /
+        (T - i)"""
         dist, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
         for i in range(T):
             nxt, r = Counter(), 1 / (T - i)
@@ -130,7 +139,8 @@ def binomial_dist(n, N, T, eta):
     return {K: math.comb(n, K) * sigma ** K * (1 - sigma) ** (n - K) for K in range(n + 1)}
 
 def truncate(q, P):
-    "{token: probability} of MDLM's nucleus: in falling order while the sum with it is within P; the first always"
+    """{token: probability} of MDLM's nucleus: in falling order while the sum with it is within
+    P; the first always"""
     if P >= 1: return {v: a for v, a in enumerate(q) if a > 0}
     kept, total = {}, 0.
     for v in sorted(range(len(q)), key=lambda v: -q[v]):
@@ -176,20 +186,23 @@ def small_lm(seed=0, **kw):
     return model.eval().requires_grad_(False)
 
 def everywhere(model, x):
-    "Full logits [B, L, V] and quality [B, L] of one forward, the output layer run at every position"
+    """Full logits [B, L, V] and quality [B, L] of one forward, the output layer run at every
+    position"""
     h, c = model.backbone(x)
     logits = model.backbone.output_layer(h, c)
     logits[..., model.mask_id] = -math.inf
     return logits, model.quality(h, c, model.backbone.rotary_emb(x.shape[1]))
 
 def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, off=1., P=.9):
-    "Algorithms 1 (as in PRISM's public script) and 2, by loops; `x` [B, L]: the prompt and masks. Also returns K's."
+    """Algorithms 1 (as in PRISM's public script) and 2, by loops; `x` [B, L]: the prompt and
+    masks. Also returns K's."""
     M, (B, L) = model.mask_id, x.shape
     free = [[j for j in range(L) if x[b, j] == M] for b in range(B)]
     noise, taken = Noise(seed, torch.arange(B)), []
     def draw(logits, u): return pick(truncate(logits.double().softmax(-1).tolist(), P), u)
     for i in range(T):
-        u = {k: noise.uniform(i, k, L).tolist() for k in ('count', 'gumbel', 'order', 'ties', 'token')}
+        u = {k: noise.uniform(i, k, L).tolist()
+             for k in ('count', 'gumbel', 'order', 'ties', 'token')}
         logits, g = everywhere(model, x)
         y, plan, t = x.clone(), [], tau(i / (T - 1) if T > 1 else 0.)
         for b in range(B):
@@ -200,9 +213,11 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             R = sum(u['count'][b][j] < sigma for j in C) if on * T <= i < off * T else 0
             if coupled and not (R > 0 and n > R and n < N - R): R = 0
             s = {j: g[b, j].item() for j in C}
-            key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j])) for j in C}
+            key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j]))
+                   for j in C}
             Q = sorted(C, key=lambda j: (-key[j], u['ties'][b][j]))[:R]
-            if coupled and t > 0: Q = Q[:N - k]  # what may stay masked; PRISM's script does it by its scores, next line
+            # what may stay masked; PRISM's script does it by its scores, next line
+            if coupled and t > 0: Q = Q[:N - k]
             score = {
                 j: math.inf
                 if j in C and j not in Q
@@ -222,13 +237,15 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             k, clean = plan[b]
             masks = [j for j in free[b] if y[b, j] == M]
             if coupled: S = [j for j in clean if x[b, j] == M]
-            else: S = sorted(masks, key=lambda j: -u['order'][b][j])[:k - (len(free[b]) - len(masks))]
+            else: S = sorted(masks, key=lambda j: -u['order'][b][j])[:k
+                                                                     - (len(free[b]) - len(masks))]
             for j in S: z[b, j] = draw(logits[b, j], u['token'][b][j])
         x = z
     return x, taken
 
 class Tiny:
-    "A cheap denoiser for any length, whose logits and quality depend on every token. Counts what it is asked for."
+    """A cheap denoiser for any length, whose logits and quality depend on every token. Counts
+    what it is asked for."""
     def __init__(self, L, V, mask_id=None, seed=0):
         g = torch.Generator().manual_seed(seed)
         self.length, self.mask_id, self.config, D = (
@@ -238,9 +255,11 @@ class Tiny:
             4,
         )
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
-        self.E, self.P, self.W, self.w = rand(L, V + 1, D) / math.sqrt(L), rand(L, D), 2 * rand(D, V + 1), 3 * rand(D)
+        self.E, self.P, self.W, self.w = rand(L, V + 1, D) / math.sqrt(L), rand(L, D), 2 * rand(D,
+                                                                                                V + 1), 3 * rand(D)
         self.rows, self.asked, self.seen, self.rated = [], [], [], 0
-        # rows of each call; positions asked for logits, and how many of them are no masks; calls for quality
+        # rows of each call; positions asked for logits, and how many of them are no masks; calls
+        # for quality
 
     def __call__(self, x):
         self.rows.append(len(x))

@@ -126,7 +126,8 @@ def apart(
     for name, v in dict(doubt=doubt, share=share, sure=sure).items():
         check_range(name, v, '[0, 1]', 'a share' if name == 'share' else 'a probability')
     if doubt > sure:
-        raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in doubt')
+        raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in '
+                         f'doubt')
     draw = Penalised(temperature, top_p, penalty=penalty)
     remask = TopK(low_confidence, guesses(doubt, share, sure))
     return Policy(unmask=Apart(draw, strands, sure), remask=remask, from_clean=True, draw=draw)

@@ -108,7 +108,8 @@ def test_the_bar_shows_in_a_terminal_or_on_request_and_leaves_a_terminal_clean(m
     assert shown(monkeypatch, Terminal(), progress=False) == ''
     assert '80/80' in shown(monkeypatch, io.StringIO(), progress=True)
     steps = []
-    assert shown(monkeypatch, Terminal(), progress=lambda texts: steps.append(len(texts))) == '' and sum(steps) == 80
+    assert shown(monkeypatch, Terminal(),
+                 progress=lambda texts: steps.append(len(texts))) == '' and sum(steps) == 80
 
 def test_nothing_is_shown_where_there_is_no_standard_error(monkeypatch):
     monkeypatch.setattr(sys, 'stderr', None)

@@ -53,7 +53,8 @@ def swept(tmp_path_factory):
     words = {f'w{i}': i for i in range(model.config.vocab_size - 1)}
     model.tokenizer = Tokenizer(models.WordLevel(words, unk_token='w0'))
     entries = dict(policy='prism', eta=.3), dict(policy='navira-det', eta=.3)
-    return run(Sweep(entries, budgets=(4, 8), n=10), tmp_path_factory.mktemp('judge')/'store', model)
+    return run(Sweep(entries, budgets=(4, 8), n=10), tmp_path_factory.mktemp('judge')/'store',
+               model)
 
 @pytest.fixture
 def store(swept, tmp_path):

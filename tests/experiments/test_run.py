@@ -194,7 +194,8 @@ def test_only_what_is_missing_is_measured(measured, judge, home, monkeypatch):
     df = frame(st)
     assert judges(st) == ['random'] and df.nll.notna().sum() == 16 and (df.weight[df.nll.notna()]
                                                                         > 0).all()
-    with pytest.raises(KeyError, match="reference 'smollm': expected one of random"): frame(st, 'smollm')
+    with pytest.raises(KeyError, match="reference 'smollm': expected one of random"): frame(st,
+                                                                                            'smollm')
 
 def test_an_interrupted_evaluation_goes_on(measured):
     def progress(what, done, total): signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,5 @@
-"""What the tests of the core share: the policies of the paper, states, draws of a rule by a fixed score."""
+"""What the tests of the core share: the policies of the paper, states, draws of a rule by a
+fixed score."""
 import math
 from collections import Counter
 from dataclasses import replace
@@ -29,13 +30,15 @@ NAMES = [
 COUPLED, DECOUPLED = ['prism', 'prism-stochastic'], [n for n in NAMES if n.startswith('navira')]
 CORRECTING = COUPLED + DECOUPLED
 
-def drawn(model, name, budget, n=N, seed=0, **kw): return sample(model, name, budget, n, seed, batch_size=n, **kw)
+def drawn(model, name, budget, n=N, seed=0, **kw): return sample(model, name, budget, n, seed,
+                                                                 batch_size=n, **kw)
 
 def state(x, mask_id, i, T, n=None, seed=0, free=None):
     "n rows that stand at `x` [L] before step i; everything is free but what `free` leaves out"
     x = torch.as_tensor(x)
     x = x.expand(n, -1) if n else x
-    fixed = torch.zeros(x.shape, dtype=torch.bool) if free is None else ~torch.as_tensor(free).expand(x.shape)
+    fixed = torch.zeros(x.shape,
+                        dtype=torch.bool) if free is None else ~torch.as_tensor(free).expand(x.shape)
     return replace(State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=fixed, i=i)
 
 # ---- Joints
@@ -44,7 +47,8 @@ def state(x, mask_id, i, T, n=None, seed=0, free=None):
 def joint3(): return random_joint(3, 3, seed=1)
 
 def dist_of(model, given=lambda y: True):
-    dist = {tuple(y): p for y, p in zip(model.outcomes.tolist(), model.joint.flatten().tolist()) if given(y)}
+    dist = {tuple(y): p for y, p in zip(model.outcomes.tolist(), model.joint.flatten().tolist())
+            if given(y)}
     return {y: p / sum(dist.values()) for y, p in dist.items()}
 
 @pytest.fixture(scope='module')
@@ -66,7 +70,8 @@ FORMS = {
     'navira-piecewise': (
         dict(tau_min=0.1, tau_mid=0.3, tau_max=0.9, p1=0.3, p2=0.7),
         lambda u: (
-            0.1 if u <= 0.3 else 0.1 + 0.2 * (u - 0.3) / 0.4 if u <= 0.7 else 0.3 + 0.6 * ((u - 0.7) / 0.3) ** 1.5
+            0.1 if u <= 0.3 else 0.1 + 0.2 * (u - 0.3) / 0.4 if u <= 0.7 else 0.3 + 0.6
+            * ((u - 0.7) / 0.3) ** 1.5
         ),
     ),
 }

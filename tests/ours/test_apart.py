@@ -32,7 +32,8 @@ class Says:
 
 def state(x, mask_id, i=0, n=4, fixed=None, conf=None, seed=0):
     x = torch.as_tensor(x)
-    st = State.start(torch.full_like(x, mask_id), mask_id, n, Noise(seed, torch.arange(len(x))), fixed=fixed)
+    st = State.start(torch.full_like(x, mask_id), mask_id, n, Noise(seed, torch.arange(len(x))),
+                     fixed=fixed)
     st = replace(st, x=x, i=i)
     return st if conf is None else replace(st, conf=torch.as_tensor(conf, dtype=torch.float64))
 
@@ -42,7 +43,8 @@ def state(x, mask_id, i=0, n=4, fixed=None, conf=None, seed=0):
 def test_a_token_a_step_without_penalty_is_the_joint(strands):
     model = joint()
     expected = Distribution.of(model.joint.flatten(), torch.cartesian_prod(*[torch.arange(3)] * 3))
-    if strands == 0:     # the surest of three has been looked at: that bends the law, as in every such rule
+    # the surest of three has been looked at: that bends the law, as in every such rule
+    if strands == 0:
         assert not expected.holds(counts(model, 'apart', 3, strands=0, **plain))
     else: assert expected.holds(counts(model, 'apart', 3, strands=strands, **plain))
 
@@ -75,7 +77,8 @@ def test_at_most_a_share_is_taken_back_and_the_worst_first():
 def test_penalty_is_a_power_of_the_count(alpha):
     x = tensor([[0, 0, 0, 1, 9, 9], [2, 2, 9, 9, 9, 1]])
     where = x == 9
-    logits = torch.randn(int(where.sum()), 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits = torch.randn(int(where.sum()), 10, generator=torch.Generator().manual_seed(0),
+                         dtype=torch.float64)
     c = tensor([[3, 1, 0], [0, 1, 2]])
     got = Penalised(penalty=alpha).penalised(logits, x, where)[:, :9].softmax(-1)
     for row, at in enumerate(where.nonzero()[:, 0].tolist()):
@@ -95,9 +98,11 @@ def test_the_draw_follows_the_penalised_law_and_notes_the_models_own_probability
     torch.testing.assert_close(noted, logits.softmax(-1)[0][token])
 
 def test_it_is_sure_of_all_together_and_of_one_more():
-    rule, told = Apart(Penalised(), 0, .9), tensor([[.97, NAN, .999, .92, .5], [.3, .2, NAN, .1, .05]])
+    rule, told = Apart(Penalised(), 0,
+                       .9), tensor([[.97, NAN, .999, .92, .5], [.3, .2, NAN, .1, .05]])
     place = tensor([[1, 5, 0, 2, 3], [0, 1, 4, 2, 3]])
-    assert rule.together(told, place).tolist() == [[True, False, True, True, False], [True, False, False, False, False]]
+    assert rule.together(told, place).tolist() == [[True, False, True, True, False],
+                                                   [True, False, False, False, False]]
     assert not replace(rule, sure=1.).together(told, place).any()
     assert replace(rule, sure=0.).together(told, place)[~told.isnan()].all()
 
@@ -150,11 +155,13 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
         if i == n - 1: assert wrote == free
         distinct = len({int(token[b, j]) for j in free})
         unsure = [int(token[b, j]) for j in wrote - sure]
-        if due <= distinct: assert len(unsure) == len(set(unsure))      # there were enough different tokens
+        # there were enough different tokens
+        if due <= distinct: assert len(unsure) == len(set(unsure))
 
 def test_it_ends_by_itself_and_keeps_the_prompt():
     model = joint(L=4)
-    out = sample(model, 'apart', 12, n=200, prompt=tensor([[2, 3, 3, 3]]).expand(200, -1), strands=2, doubt=.3, sure=.3)
+    out = sample(model, 'apart', 12, n=200, prompt=tensor([[2, 3, 3, 3]]).expand(200, -1),
+                 strands=2, doubt=.3, sure=.3)
     assert (out.tokens[:, 0] == 2).all() and (out.tokens != model.mask_id).all()
     assert (out.n_forward <= 12).all() and out.n_forward.double().mean() < 11
     assert not policy('apart').reads_quality and policy('apart').passes == 1

@@ -1,4 +1,5 @@
-"""One pass: the distribution of whole runs with stored qualities, what is stored, and what every run keeps."""
+"""One pass: the distribution of whole runs with stored qualities, what is stored, and what every
+run keeps."""
 import math
 from collections import Counter
 from dataclasses import replace
@@ -26,13 +27,15 @@ def state(x, mask_id, i, T, n=None, seed=0):
     x = torch.as_tensor(x)
     x = x.expand(n, -1) if n else x
     return replace(
-        State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=torch.zeros(x.shape, dtype=torch.bool), i=i
+        State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))),
+        fixed=torch.zeros(x.shape, dtype=torch.bool), i=i
     )
 
 # ---- Distributions
 
 class Memory(Exact):
-    "Whole runs: a state is a text and the quality stored of each token; a new one has none, or that of its draw"
+    """Whole runs: a state is a text and the quality stored of each token; a new one has none, or
+    that of its draw"""
     drawn = False
 
     def first(self, clean, j, token):
@@ -45,7 +48,8 @@ class Memory(Exact):
         if not K: return {(): 1.}
         if tau == 0: return {tuple(sorted(sorted(s, key=s.get)[:K])): 1.}
         out = Counter()
-        for seq, q in sequential({j: math.exp(-v / tau) for j, v in s.items()}, K).items(): out[tuple(sorted(seq))] += q
+        for seq, q in sequential({j: math.exp(-v / tau) for j, v in s.items()},
+                                 K).items(): out[tuple(sorted(seq))] += q
         return out
 
     def after(self, x, r, free, i, T, K, tau, due):
@@ -61,21 +65,26 @@ class Memory(Exact):
                 None if v == self.M or j not in free else self.quality(clean, j) if due else r[j]
                 for j, v in enumerate(clean)
             )
-            for y, q in self.filled(clean, clean, [j for j in free if clean[j] == self.M], m).items():
+            for y, q in self.filled(clean, clean, [j for j in free if clean[j] == self.M],
+                                    m).items():
                 out[
                     y,
-                    tuple(k if a == c else self.first(clean, j, a) for j, (k, a, c) in enumerate(zip(kept, y, clean))),
+                    tuple(k if a == c else self.first(clean, j, a) for j,
+                          (k, a, c) in enumerate(zip(kept, y, clean))),
                 ] += b * q
         return out
 
     def chain(self, x0, T, eta, on=0., tau=0.):
-        dist, free = {(tuple(x0), (None,) * len(x0)): 1.}, [j for j, v in enumerate(x0) if v == self.M]
+        dist, free = {(tuple(x0), (None,) * len(x0)): 1.}, [j for j, v in enumerate(x0)
+                                                            if v == self.M]
         for i in range(T):
             new = Counter()
             for (x, r), w in dist.items():
                 n = sum(x[j] != self.M for j in free)
-                for K, a in (binomial_dist(n, len(free), T, eta) if on * T <= i else {0: 1.}).items():
-                    for s, q in self.after(x, r, free, i, T, K, tau, on * T <= i + 1 < T).items(): new[s] += w * a * q
+                for K, a in (binomial_dist(n, len(free), T, eta) if on * T <= i
+                             else {0: 1.}).items():
+                    for s, q in self.after(x, r, free, i, T, K, tau, on * T <= i + 1
+                                           < T).items(): new[s] += w * a * q
             dist = new
         out = Counter()
         for (x, _), w in dist.items(): out[x] += w
@@ -94,20 +103,24 @@ def test_a_whole_run_has_its_distribution(T, x0, hyper):
     dist = Memory(model).chain(x0, T, **hyper)
     got = counted(
         sample(
-            model, 'navira-onepass', T, N, batch_size=N, top_p=1.0, prompt=torch.tensor(x0), **dict(on=0.0) | hyper
+            model, 'navira-onepass', T, N, batch_size=N, top_p=1.0, prompt=torch.tensor(x0),
+            **dict(on=0.0) | hyper
         ).tokens
     )
     assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
     # NAVIRA with as many steps
-    fresh = Exact(model).chain(x0, T, **dict(on=0.) | hyper | dict(tau=lambda u: hyper.get('tau', 0.)))
+    fresh = Exact(model).chain(x0, T, **dict(on=0.) | hyper
+                               | dict(tau=lambda u: hyper.get('tau', 0.)))
     assert chi2(got, fresh) < REJECT
 
 def test_with_the_probability_when_drawn_nothing_waits():
     model = random_joint(4, 2, seed=3, floor=.02)
     dists = [Memory(model) for _ in range(2)]; dists[1].drawn = True
     waits, dist = (m.chain([2] * 4, 5, eta=.8) for m in dists)
-    got = counted(sample(model, 'navira-onepass', 5, N, batch_size=N, top_p=1., eta=.8, on=0., score='drawn').tokens)
-    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got, waits) < REJECT
+    got = counted(sample(model, 'navira-onepass', 5, N, batch_size=N, top_p=1., eta=.8, on=0.,
+                         score='drawn').tokens)
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got,
+                                                                                   waits) < REJECT
 
 # ---- Reductions
 
@@ -116,7 +129,8 @@ def test_without_remasks_it_is_the_backbone(name):
     model = small_lm(4)
     for off in (amount(name, 0.), dict(on=1.)):
         a, b = sample(model, name, 6, 4, 3, **off), sample(model, 'backbone', 6, 4, 3)
-        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward) and a.n_steps == b.n_steps == 6
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward,
+                                                               b.n_forward) and a.n_steps == b.n_steps == 6
 
 @pytest.mark.parametrize('score', ['logit', 'probability'])
 @pytest.mark.parametrize('tau', [0., .6])
@@ -143,7 +157,8 @@ def test_the_pass_does_not_know_what_was_masked():
         assert cleaned.masked[0].nonzero()[:, 0].tolist() == [0, 2, *range(5, 12)]
         after.append((Pass(model, cleaned).logits(cleaned.masked), cleaned.score, out.x))
     (l, s, x), (m, t, y) = after
-    assert torch.equal(l, m) and torch.equal(x, y) and torch.equal(s.nan_to_num(9e9), t.nan_to_num(9e9))
+    assert torch.equal(l, m) and torch.equal(x, y) and torch.equal(s.nan_to_num(9e9),
+                                                                   t.nan_to_num(9e9))
 
 def test_what_has_no_score_stays():
     "Five committed tokens, two of them rated: K = 4 takes two, and the counts hold"
@@ -152,7 +167,8 @@ def test_what_has_no_score_stays():
     st = replace(st, score=torch.full((50, 10), math.nan).double().index_fill(1, torch.tensor([1, 3]), 7.))
     seen = []
     after = step(onepass(n_remask=4, on=0.), st, model, lambda *s: seen.append(s))
-    assert torch.equal(seen[0][3].masked[:, :5], torch.tensor([False, True, False, True, False]).expand(50, -1))
+    assert torch.equal(seen[0][3].masked[:, :5],
+                       torch.tensor([False, True, False, True, False]).expand(50, -1))
     assert (after.committed.sum(1) == 5).all() and (after.n_forward == 1).all() and model.rows == [50]
 
 # ---- What every run keeps
@@ -172,7 +188,8 @@ def test_expected_errors_are_the_coins_of_binomial_if_all_is_wrong(rate):
     assert not expected_errors(rate)(rated(torch.full((100,), math.nan))).any()
     assert not expected_errors(rate)(rated(torch.full((100,), 1e9))).any()
     full = replace(st, x=torch.ones_like(st.x), i=99)
-    assert not expected_errors(rate)(full).any()                                       # nothing at the last step
+    # nothing at the last step
+    assert not expected_errors(rate)(full).any()
 
 def test_expected_errors_have_the_mean_that_the_head_expects():
     s = torch.linspace(-3, 3, 100)
