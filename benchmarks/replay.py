@@ -15,7 +15,8 @@ from navira.sampling import Samples
 from navira.replay import Trace
 
 # noqa: E501
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()
+FLAGS = ('--no-sandbox --disable-gpu --disable-quic --no-first-run '
+         '--disable-background-networking --disable-component-update --disable-sync').split()
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 

@@ -28,8 +28,8 @@ class JointDenoiser:
                              'mix in a little of the uniform')
         self.joint = joint.double() / joint.double().sum()
         self.length, self.mask_id = joint.ndim, joint.shape[0]
-        self.outcomes = torch.cartesian_prod(*[torch.arange(self.mask_id)] * self.length).view(-1,
-                                                                                               self.length)
+        outcomes = torch.cartesian_prod(*[torch.arange(self.mask_id)] * self.length)
+        self.outcomes = outcomes.view(-1, self.length)
         self.table = self._tabulate()
 
     def _tabulate(self) -> Tensor: # [(V+1)^L, L, V+1] p(x_i = v | the other visible tokens)
@@ -94,8 +94,8 @@ class Words(JointDenoiser):
         words = sorted({w for s in sents for w in s})
         L, V = len(next(iter(sents))), len(words)
         joint = torch.full((V,) * L, smooth / V**L, dtype=torch.float64)
-        for s, w in sents.items(): joint[tuple(map(words.index, s))] += (1
-                                                                         - smooth) * w / sum(sents.values())
+        for s, w in sents.items():
+            joint[tuple(map(words.index, s))] += (1 - smooth) * w / sum(sents.values())
         self = cls(joint)
         self.words = words
         return self

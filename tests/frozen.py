@@ -56,7 +56,8 @@ class Net:
     def __init__(self, seed, width=8):
         g = torch.Generator().manual_seed(seed)
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
-        self.length, self.mask_id, self.config, self.device = L, M, SimpleNamespace(vocab_size=V), 'cpu'
+        self.length, self.mask_id, self.device = L, M, 'cpu'
+        self.config = SimpleNamespace(vocab_size=V)
         self.emb, self.mix = rand(L, V, width), rand(L, L, width) / math.sqrt(L)
         self.w = rand(width, width) / math.sqrt(width)
         self.out, self.head = 1.5 * rand(width, V), rand(width)
@@ -274,7 +275,9 @@ def read(): return json.loads(path.read_text(encoding='utf-8'))
 
 def write(frozen):
     "One line a policy"
-    line = lambda name: f'{json.dumps(name)}: {json.dumps(frozen[name], separators=(",", ":"), allow_nan=False)}'
+    def line(name):
+        costs = json.dumps(frozen[name], separators=(',', ':'), allow_nan=False)
+        return f'{json.dumps(name)}: {costs}'
     path.write_text('{\n' + ',\n'.join(map(line, sorted(frozen))) + '\n}\n', encoding='utf-8')
 
 if __name__ == '__main__': write({name: measure(name) for name in registered()})

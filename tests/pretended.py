@@ -208,7 +208,8 @@ class Pretended(TorchFunctionMode):
         )
         for name, f in cuda.items():
             self._patches.enter_context(mock.patch.object(torch.cuda, name, f))
-        autocast, enabled, dtype, load = torch.autocast, torch.is_autocast_enabled, torch.get_autocast_dtype, torch.load
+        autocast, enabled = torch.autocast, torch.is_autocast_enabled
+        dtype, load = torch.get_autocast_dtype, torch.load
 
         class alike(autocast):  # the kernels are the CPU's, and its autocast is theirs
             def __init__(self, device_type, *args, **kwargs):

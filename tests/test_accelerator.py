@@ -10,7 +10,8 @@ from accelerate.state import AcceleratorState
 from navira.experiments.run import run
 from navira.experiments.sweep import cells, read_sweep
 from navira.evaluation.perplexity import perplexities, Reference
-from navira.evaluation.diversity import distinct, entropy, grouped, pooled_entropy, repetition, self_bleu
+from navira.evaluation.diversity import (
+    distinct, entropy, grouped, pooled_entropy, repetition, self_bleu)
 from navira.evaluation.mauve import features
 from navira.evaluation.trajectories import lifetime, overlap, reselected
 from navira.models.critic import Critic
@@ -84,10 +85,9 @@ def test_bfloat16_of_the_accelerator_is_asked_for_where_the_tensors_are(name):
     with torch.autocast('cpu', torch.bfloat16): a = sample(model, name, **given)
     with Pretended(), torch.autocast('cuda', torch.bfloat16):
         x = torch.full((1, 4), model.mask_id, device='cuda')
-        assert (
-            model.to('cuda')(x).before.dtype == torch.float32
-            and model.backbone.blocks[0].attn_qkv(torch.ones(2, 16,
-                                                             device='cuda')).dtype == torch.bfloat16)
+        assert model.to('cuda')(x).before.dtype == torch.float32
+        inside = model.backbone.blocks[0].attn_qkv(torch.ones(2, 16, device='cuda'))
+        assert inside.dtype == torch.bfloat16
         b = sample(model, name, **given)
     assert torch.equal(a.tokens, b.tokens)
 

@@ -5,7 +5,8 @@ import pytest, torch
 from hypothesis import given, settings, strategies as hs
 import navira
 from navira.base.noise import Noise
-from navira.core import Flip, needs_quality, n_unmask, nothing, Policy, random_order, State, Step, step, TopK
+from navira.core import (
+    Flip, needs_quality, n_unmask, nothing, Policy, random_order, State, Step, step, TopK)
 from navira.checked import checked
 from navira.decoupling import navira_det
 from navira.diffusion import Forward
@@ -61,7 +62,8 @@ def test_a_score_may_ask_for_any_logits_of_any_row(base, part, wants, one_thread
 def test_what_a_question_costs():
     """Two rows have something to fill; a score that looks at the whole batch has the third run,
     and charged"""
-    model, x = Tiny(6, 4), torch.tensor([[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 0, 4], [4, 1, 2, 3, 0, 1]])
+    model, x = Tiny(6,
+                    4), torch.tensor([[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 0, 4], [4, 1, 2, 3, 0, 1]])
     st = replace(State.start(torch.full((3, 6), 4), 4, 6, Noise(0, torch.arange(3))), x=x, i=5)
     looks = lambda st, p, where: p.logits(torch.ones_like(where)).amax(-1).view(where.shape)
     for score, rows, n_forward in ((random_order, 2, [0, 1, 1]), (looks, 3, [1, 1, 1])):
@@ -200,7 +202,8 @@ def spoilt(value, where='logits'):
 
 @pytest.mark.parametrize('name', sorted(policies()))
 def test_logits_that_are_no_numbers_end_the_run(name):
-    rule = policy(name, critic=Critic.of(small_lm(), 1)) if 'critic' in parameters(policies()[name]) else name
+    rule = policy(name, critic=Critic.of(small_lm(),
+                                         1)) if 'critic' in parameters(policies()[name]) else name
     refused(rule, 'logits', 'diverged', model=spoilt(float('nan')))
 
 @pytest.mark.parametrize('name', ['prism', 'navira', 'navira-onepass', 'remedi'])

@@ -14,7 +14,8 @@ from navira.sampling import sample
 from helpers.core import (  # noqa: F401
     CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, N, by, drawn, exact_sets, joint6, picked,
     sets, state)
-from toys import ACCEPT, REJECT, Exact, Tiny, chi2, counted, planted, random_joint, small_lm, transcribed
+from toys import (
+    ACCEPT, REJECT, Exact, Tiny, chi2, counted, planted, random_joint, small_lm, transcribed)
 
 # ---- Distributions on a joint known exactly
 
@@ -60,8 +61,8 @@ def test_a_whole_run_with_nucleus_and_prompt():
     dist = {P: Exact(model, P).chain([M, 1, M, M], 3, tau=lambda u: 1., **hyper) for P in (.8, 1.)}
     got = counted(drawn(model, 'navira', 6, top_p=.8, tau=1., prompt=torch.tensor([M, 1, M, M]),
                         **hyper).tokens)
-    assert chi2(got, dist[.8]) > ACCEPT and chi2(got, planted(dist[.8])) < REJECT and chi2(got,
-                                                                                           dist[1.]) < REJECT
+    assert chi2(got, dist[.8]) > ACCEPT and chi2(got, planted(dist[.8])) < REJECT
+    assert chi2(got, dist[1.]) < REJECT
 
 STEPS = {
     'prism': (0.0, {}),
@@ -191,8 +192,8 @@ def test_counts_budget_prompt_and_trace(r):
     )
     T, t, fixed = r['budget'] // (2 if r['name'] in DECOUPLED else 1), out.trace, r['given']
     assert out.n_steps == t.T == T and len(t.x) == T + 1
-    assert torch.equal(t.x[0], prompt.int()) and torch.equal(t.x[-1],
-                                                             out.tokens.int()) and torch.equal(t.fixed, fixed)
+    assert torch.equal(t.x[0], prompt.int()) and torch.equal(t.x[-1], out.tokens.int())
+    assert torch.equal(t.fixed, fixed)
     # no mask is left, and none is emitted
     assert set(out.tokens.unique().tolist()) <= set(tokens)
     assert (t.x[:, fixed] == prompt[fixed]).all()

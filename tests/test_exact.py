@@ -63,8 +63,8 @@ def test_a_distribution_holds_for_its_own_texts_and_not_for_anothers(seed):
 def test_the_distance_is_total_variation(a, b):
     p, q = dist_of(a), dist_of(b)
     assert p.distance(p) == 0 and p.distance(q) == pytest.approx(q.distance(p))
-    if a.joint.shape == b.joint.shape: assert p.distance(q) == pytest.approx((a.joint
-                                                                              - b.joint).abs().sum().item() / 2)
+    if a.joint.shape == b.joint.shape:
+        assert p.distance(q) == pytest.approx((a.joint - b.joint).abs().sum().item() / 2)
     assert p.distance({(9,): 1.}) == pytest.approx(1)
 
 @given(small, shares, shares, hs.integers(0, 4))

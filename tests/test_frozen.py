@@ -12,7 +12,8 @@ def was(): return frozen.read()
 
 
 def told(lines, what): return f'{len(lines)} {what}\n' + '\n'.join(lines[:20]) + ('\n...'
-                                                                                  if lines[20:] else '')
+                                                                                  if lines[20:]
+                                                                                  else '')
 
 
 def test_no_policy_is_lost(): assert set(NAMES) <= set(frozen.registered())

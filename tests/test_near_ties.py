@@ -20,8 +20,8 @@ L, BUDGET = 12, 8
 
 class Jittered(Forward):
     "A forward whose numbers are multiplied by 1 + eps or 1 - eps, at random"
-    def __init__(self, inner, eps,
-                 g): self.inner, self.eps, self.g, self.seen_masked = inner, eps, g, inner.seen_masked
+    def __init__(self, inner, eps, g):
+        self.inner, self.eps, self.g, self.seen_masked = inner, eps, g, inner.seen_masked
     def off(self, v): return v * (1 + self.eps
                                   * (2 * torch.randint(2, v.shape, generator=self.g)
                                      - 1).to(v.dtype))
@@ -32,7 +32,8 @@ class Elsewhere:
     "The same model on another machine; `calls` counts what it was asked"
 
     def __init__(self, model, eps, seed=0):
-        self.model, self.eps, self.g, self.calls = model, eps, torch.Generator().manual_seed(seed), 0
+        self.model, self.eps, self.calls = model, eps, 0
+        self.g = torch.Generator().manual_seed(seed)
     def __getattr__(self, name): return getattr(self.model, name)
     def __call__(self, x): self.calls += 1; return Jittered(self.model(x), self.eps, self.g)
 

@@ -115,8 +115,8 @@ def test_every_text_has_choices():
         offered = choices(p)
         assert p.default in offered and len(offered) > 1
         for v in offered: policy(name, **{k: v})
-        with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"): policy(name,
-                                                                                    **{k: offered[-1][:-1]})
+        with pytest.raises(KeyError, match=f"did you mean '{offered[-1]}'"):
+            policy(name, **{k: offered[-1][:-1]})
 
 
 # ---- mdlm
@@ -130,8 +130,8 @@ def test_mdlm_has_its_own_distribution_and_comes_to_the_joint(joint3):
     exact, x0 = Exact(joint3), [joint3.mask_id] * 3
     dist = exact.ancestral(x0, 3)
     got = counted(drawn(joint3, 'mdlm', 3, top_p=1.).tokens)
-    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT and chi2(got,
-                                                                                   dist_of(joint3)) < REJECT
+    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
+    assert chi2(got, dist_of(joint3)) < REJECT
     far = [tv(exact.ancestral(x0, T), dist_of(joint3)) for T in (3, 30, 300)]
     # of order 1/T
     assert far[0] > 10 * far[2] and far[2] < 1e-3 and far[1] / far[2] == pytest.approx(10, rel=.1)

@@ -20,7 +20,8 @@ def test_two_of_five_follow_plackett_luce(tau):
     assert chi2(got, exact_sets(-S5, tau, 2)) < REJECT
     w = pi(S5, tau).tolist()
     with_replacement = {(i, j): w[i] * w[j] for i, j in dist}
-    assert chi2(got, {c: q / sum(with_replacement.values()) for c, q in with_replacement.items()}) < REJECT
+    assert chi2(got, {c: q / sum(with_replacement.values()) for c,
+                      q in with_replacement.items()}) < REJECT
 
 def test_three_of_five_over_some(): assert chi2(sets(picked(3, .8, seed=4)),
                                                 exact_sets(S5, .8, 3)) > ACCEPT
@@ -46,4 +47,5 @@ def test_the_score_as_probability_draws_by_probabilities():
     st = state(torch.zeros(5, dtype=torch.long), 9, 0, 10, N)
     got = sets(TopK(low_probability, 2, .3)(st, Fixed(), torch.ones(N, 5, dtype=torch.bool)))
     assert chi2(got, exact_sets(S5.sigmoid(), .3, 2)) > ACCEPT and chi2(got,
-                                                                        exact_sets(S5, .3, 2)) < REJECT
+                                                                        exact_sets(S5, .3,
+                                                                                   2)) < REJECT

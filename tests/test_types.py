@@ -13,8 +13,8 @@ snippets = dict(
 use='''
 import navira
 model = navira.load()
-res = navira.sample(model, 'navira-piecewise', budget=64, n=2, seed=0, prompt='The old house', trace=True)
-reveal_type(model)            # navira.models.dit.MaskedLM | navira.models.transformers.TransformersLM
+res = navira.sample(model, 'navira-piecewise', budget=64, n=2, seed=0, prompt='The old', trace=True)
+reveal_type(model)      # navira.models.dit.MaskedLM | navira.models.transformers.TransformersLM
 reveal_type(model.mask_id)    # int
 reveal_type(res)              # navira.sampling.Samples
 reveal_type(res.texts)        # list[str]
@@ -89,7 +89,7 @@ from pathlib import Path
 from navira.experiments.results import frame
 from navira.experiments.run import evaluate, run
 from navira.experiments.sweep import Entry, Sweep, cells
-grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8, reference='smollm2')
+grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8)
 store = run(grid, Path('runs')/'mine', progress=lambda what, done, total: print(what, done, total))
 reveal_type(store.folder)                       # Path
 reveal_type([c.policy for c in cells(grid)])    # list[str]

@@ -51,8 +51,8 @@ def sequential(w, K):
 
 class Exact:
     "One step of PRISM or NAVIRA on an enumerated joint, as a distribution over next states."
-    def __init__(self, model,
-                 P=1.): self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
+    def __init__(self, model, P=1.):
+        self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
 
     def given(self, x, i):
         "p(x_i = . | the other visible tokens), summed from the joint itself"
@@ -182,7 +182,8 @@ def small_lm(seed=0, **kw):
                     / math.sqrt(p.shape[-1])
                 )
             else: p.copy_(('norm' in name) + .3 * torch.randn(p.shape, generator=g))
-        model.backbone.vocab_embed.embedding.copy_(torch.randn(model.backbone.vocab_embed.embedding.shape, generator=g))
+        table = model.backbone.vocab_embed.embedding
+        table.copy_(torch.randn(table.shape, generator=g))
     return model.eval().requires_grad_(False)
 
 def everywhere(model, x):
@@ -255,8 +256,8 @@ class Tiny:
             4,
         )
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
-        self.E, self.P, self.W, self.w = rand(L, V + 1, D) / math.sqrt(L), rand(L, D), 2 * rand(D,
-                                                                                                V + 1), 3 * rand(D)
+        self.E, self.P = rand(L, V + 1, D) / math.sqrt(L), rand(L, D)
+        self.W, self.w = 2 * rand(D, V + 1), 3 * rand(D)
         self.rows, self.asked, self.seen, self.rated = [], [], [], 0
         # rows of each call; positions asked for logits, and how many of them are no masks; calls
         # for quality

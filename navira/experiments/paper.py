@@ -25,8 +25,8 @@ from .study import (
 from ..registry import policies
 
 # %% auto #0
-__all__ = ['TABLE1', 'TABLE2', 'over_budgets', 'lacking', 'figure2', 'figure3', 'figure4', 'of_table1', 'table1', 'traced',
-           'overlaps', 'table2', 'trajectories', 'mark_landmarks', 'plane', 'ours', 'curves', 'run_as_many', 'passes']
+__all__ = ['TABLE1', 'TABLE2', 'over_budgets', 'lacking', 'figure2', 'figure3', 'figure4', 'traced', 'overlaps', 'table2',
+           'trajectories', 'curves', 'run_as_many', 'passes']
 
 # %% ../../nbs/experiments/paper.ipynb #e9bc7358
 # Section 5.3, Table 1: passes -> (perplexity under Qwen2.5-72B, entropy in nats). 170 M parameters,

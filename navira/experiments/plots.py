@@ -22,9 +22,7 @@ from .store import Store
 from .sweep import typed
 
 # %% auto #0
-__all__ = ['BLUE', 'SKY', 'GREEN', 'ORANGE', 'RED', 'PINK', 'PURPLE', 'GREY', 'LOOKS', 'STYLE', 'same_curve', 'looks',
-           'in_legend', 'bars', 'perplexity_axis', 'budgets_axis', 'finished', 'made_with', 'Table', 'as_text',
-           'in_markdown']
+__all__ = ['same_curve', 'looks', 'in_legend', 'made_with', 'Table', 'as_text', 'in_markdown']
 
 # %% ../../nbs/experiments/plots.ipynb #54e252c7
 BLUE, SKY, GREEN, ORANGE, RED = '#0072B2', '#56B4E9', '#009E73', '#E69F00', '#D55E00'
@@ -175,7 +173,8 @@ def made_with(
     out = [' and '.join(devices), f'{model}, {st.record["dtype"]}, L = {st.record["length"]}']
     if len(p):
         kind = 'puzzles' if (st.task or '').startswith('sudoku') else 'texts'
-        judged = f', {span(p.scored)} of them judged by {reference} (separators: {eos or st.record["eos"]})'
+        rule = eos or st.record['eos']
+        judged = f', {span(p.scored)} of them judged by {reference} (separators: {rule})'
         out.append(f'{span(p.n)} {kind} a point' + (judged if reference else ''))
     return '; '.join([*out, '95 % percentile bootstrap intervals'])
 
@@ -191,7 +190,8 @@ class Table:
 
     def _repr_html_(self) -> str:
         body = self._texts().to_html(index=False, border=0)
-        return f'<p><b>{html.escape(self.title)}</b></p>{body}<p><small>{html.escape(self.note)}</small></p>'
+        title, note = map(html.escape, (self.title, self.note))
+        return f'<p><b>{title}</b></p>{body}<p><small>{note}</small></p>'
 
     def markdown(self) -> str:
         def line(cells: Iterable[str]) -> str: return '| ' + ' | '.join(map(in_markdown,

@@ -51,7 +51,8 @@ def frame(
     if samples is None or not len(samples): raise ValueError(f'{st.folder}: no finished cell in '
                                                              f'it yet')
     df = samples.drop_columns([c for c in TRACES if c in samples.column_names]).to_pandas()
-    df = df[df.groupby('cell')['sample'].transform('size') >= df.cell.map(lambda k: st.cells[k]['n'])]
+    sizes = df.groupby('cell')['sample'].transform('size')
+    df = df[sizes >= df.cell.map({k: c['n'] for k, c in st.cells.items()})]
     about = pd.DataFrame([_about(k, st.cells[k]) for k in st.cells])
     df = about.merge(df, on='cell')
     if st.read('metrics', columns=['cell']) is None: return df
@@ -74,7 +75,8 @@ TRACES = 'tokens', 'remasked', 'written'     # columns of samples that `frame` l
 def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
-    kept = {k: c[k] for k in ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched', 'trace', 'seed')}
+    kept = {k: c[k] for k in ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched',
+                              'trace', 'seed')}
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     return dict(cell=key, point=point) | kept | dict(strength=strength) | hyper
 
@@ -179,7 +181,8 @@ def curve(
     line is no curve."""
     own = p[(p.label == label) & (p.budget == budget)].sort_values('strength', kind='stable')
     if len(own) < 2:
-        raise ValueError(f'a curve of {label} at {budget} passes: {len(own)} strength{"s" * (len(own) != 1)} '
+        raise ValueError(f'a curve of {label} at {budget} passes: {len(own)} '
+                         f'strength{"s" * (len(own) != 1)} '
                          '(`navira sweep curves` makes more)')
     first = own.iloc[0]
     # its eta has a scale of its own, and no backbone at 0

@@ -36,8 +36,7 @@ from .store import claim, fingerprint, open_store, Store, write_table
 from .sweep import Cell, cells, digest, METRICS, REFERENCED, Sweep
 
 # %% auto #0
-__all__ = ['SET', 'OF_TOKENS', 'OF_TEXTS', 'work', 'start_of', 'prompts_at', 'resample', 'tabled', 'by_step', 'processes',
-           'prepared', 'run', 'Judge', 'likelihoods', 'evaluate', 'ships', 'real_windows']
+__all__ = ['run', 'evaluate']
 
 # %% ../../nbs/experiments/run.ipynb #e312d18a
 def work(
@@ -46,13 +45,15 @@ def work(
 ) -> None:
     """Make every table that is not there yet. `Interrupted` after Ctrl-C, when the piece at hand
     is finished."""
-    stopping = '\nnavira: finishing the piece at hand, then stopping; once more stops at once, without it\n'
+    stopping = ('\nnavira: finishing the piece at hand, then stopping; once more stops at once, '
+                'without it\n')
     with graceful_interrupt(message=stopping) as asked:
         for i, (path, make) in enumerate(pieces.items()):
             if not path.exists(): write_table(path, make())
             done(i + 1)
             if asked.is_set() and i + 1 < len(pieces):
-                raise Interrupted(f'stopped after {i + 1} of {len(pieces)}, all of them kept; give the same command '
+                raise Interrupted(f'stopped after {i + 1} of {len(pieces)}, all of them kept; '
+                                  'give the same command '
                                   'again to go on')
 
 # %% ../../nbs/experiments/run.ipynb #ab87410f
@@ -230,7 +231,8 @@ def _batches(st: Store, keys: list[str]) -> Iterator[tuple[str, int, int]]:
 def _present(st: Store) -> dict[tuple[str, bool], set[int]]: # (cell, only with a trace) -> samples
     table = st.read('samples')
     if table is None: return {}
-    traced = table['remasked'].is_valid() if 'remasked' in table.column_names else [False] * len(table)
+    traced = [False] * len(table)
+    if 'remasked' in table.column_names: traced = table['remasked'].is_valid()
     out: dict[tuple[str, bool], set[int]] = {}
     for key, i, t in zip(table['cell'].to_pylist(), table['sample'].to_pylist(), map(bool, traced),
                          strict=True):
@@ -309,7 +311,8 @@ def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | 
     have = _measured(st, name, whose)
     pieces: dict[Path, Callable[[], pa.Table]] = {}
     for key in keys:
-        n = st.cells[key]['n'] if name != 'perplexity' else scored or st.cells[key]['scored'] or st.cells[key]['n']
+        n = st.cells[key]['n']
+        if name == 'perplexity': n = scored or st.cells[key]['scored'] or n
         rows = st.read('samples', [key], ['cell', 'sample', 'tokens']).slice(0, n)
         if whole and (key, len(rows)) not in have: make = partial(_of_cell, st, name, key, rows,
                                                                   judge)
@@ -361,7 +364,8 @@ def _of_samples(st: Store, name: str, rows: pa.Table, judge: Judge) -> pa.Table:
     who = dict(cell=rows['cell'], sample=rows['sample'])
     if name in OF_TOKENS:
         own = pa.nulls(len(rows), pa.string())
-        return pa.table(who | {'reference': own, name: OF_TOKENS[name](_ids(st, name, rows)).numpy()})
+        return pa.table(who
+                        | {'reference': own, name: OF_TOKENS[name](_ids(st, name, rows)).numpy()})
     values = OF_TEXTS[name](_texts(st, name, rows), judge)
     columns = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
     return pa.table(who | dict(reference=[judge.name] * len(rows)) | columns)

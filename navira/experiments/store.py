@@ -28,8 +28,7 @@ from ..models.sources import nearest
 from .sweep import Cell, charged, Sweep
 
 # %% auto #0
-__all__ = ['RUNS', 'TABLES', 'IDENTITY', 'write_table', 'read_table', 'Store', 'fingerprint', 'environment', 'open_store',
-           'newest', 'refusal', 'claim', 'write_record', 'compact']
+__all__ = ['Store', 'open_store', 'newest', 'refusal', 'claim', 'write_record', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
@@ -108,8 +107,8 @@ _WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a r
 def latest(table: pa.Table) -> pa.Table:
     "The last of the rows that are about the same, in order."
     who = [c for c in _WHO if c in table.column_names]
-    last = table.select(who).append_column('row',
-                                           pa.array(range(len(table)))).group_by(who).aggregate([('row', 'max')])
+    numbered = table.select(who).append_column('row', pa.array(range(len(table))))
+    last = numbered.group_by(who).aggregate([('row', 'max')])
     return table.take(last['row_max']).sort_by([(c, 'ascending') for c in who])
 
 # %% ../../nbs/experiments/store.ipynb #ab01a7ef
@@ -129,7 +128,8 @@ def fingerprint(
 def _sizes(config: Any) -> str:
     if not is_dataclass(config): return repr(config)
     sizes = {f.name: getattr(config, f.name) for f in fields(config) if f.repr}
-    return f'{type(config).__name__}({", ".join(f"{k}={v!r}" for k, v in sizes.items() if v is not None)})'
+    there = ', '.join(f'{k}={v!r}' for k, v in sizes.items() if v is not None)
+    return f'{type(config).__name__}({there})'
 
 def environment() -> dict:
     "Where and with what a run was made."

@@ -20,7 +20,7 @@ from .results import at_equal, curve, ends, frame, judges, points, shown
 from .store import open_store, Store
 
 # %% auto #0
-__all__ = ['PAPER_LENGTH', 'Missing', 'Study', 'usual_strength', 'study', 'interval_of', 'or_none', 'ratio_draws']
+__all__ = ['PAPER_LENGTH', 'Missing', 'Study', 'usual_strength', 'study']
 
 # %% ../../nbs/experiments/study.ipynb #1f9458fd
 PAPER_LENGTH = 1024     # L of the paper's model: its budgets compare at equal tokens a pass, F / L

@@ -32,8 +32,7 @@ from ..registry import parameters, policies, policy
 from ..sampling import check_budget, n_steps
 
 # %% auto #0
-__all__ = ['SCHEDULES', 'changes', 'STRENGTHS', 'METRICS', 'REFERENCED', 'CONFIGS', 'as_schedule', 'Cell', 'charged', 'Entry',
-           'Sweep', 'typed', 'as_entry', 'configs', 'read_sweep', 'expand', 'cells']
+__all__ = ['STRENGTHS', 'METRICS', 'REFERENCED', 'Cell', 'charged', 'Entry', 'Sweep', 'typed', 'as_entry', 'expand', 'cells']
 
 # %% ../../nbs/experiments/sweep.ipynb #60cfa621
 SCHEDULES = {f.__name__: f for f in (schedules.quadratic, schedules.sigmoid, schedules.piecewise)}
@@ -259,7 +258,8 @@ def as_entry(
     return Entry(**{k: v for k, v in given.items() if k in own} | dict(hyper=hyper))
 
 # %% ../../nbs/experiments/sweep.ipynb #28f9b9bc
-CONFIGS = Path(__file__).parent.parent / 'configs' if '__file__' in globals() else Path('../../navira/configs')
+HERE = Path(__file__).parent.parent if '__file__' in globals() else Path('../../navira')
+CONFIGS = HERE / 'configs'
 
 def configs() -> dict[str, Path]: # name -> file
     "The configurations that ship."

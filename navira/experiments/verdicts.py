@@ -28,11 +28,8 @@ from .results import ends, frame, points, texts, tokens
 from .study import interval_of, Missing, or_none, ratio_draws, Study
 
 # %% auto #0
-__all__ = ['Measured', 'VERDICTS', 'COMMON', 'TEMPERATURES', 'SCHEDULES', 'CLAIMS', 'PARTS', 'OWN_PARTS', 'Claim', 'verdict',
-           'measured', 'against', 'at_passes_run', 'at_equal_steps', 'along_curves', 'change', 'collapses',
-           'collapses_faster', 'collapse_of_remdm', 'rare_tokens', 'spread_of_schedules', 'schedules_to_fixed',
-           'no_best_temperature', 'overlap_of', 'comes_back_more', 'untested', 'findings', 'claimed', 'claims',
-           'paragraph', 'grid', 'paired', 'first_texts', 'of_paper', 'report']
+__all__ = ['Measured', 'VERDICTS', 'CLAIMS', 'Claim', 'verdict', 'measured', 'findings', 'claimed', 'claims', 'paragraph',
+           'report']
 
 # %% ../../nbs/experiments/verdicts.ipynb #098c96cb
 Measured = dict[str, np.ndarray]     # where (a budget, a pair) -> draws
@@ -338,7 +335,8 @@ CLAIMS = (
           '4.3, 6', 'share of remasks of a position remasked before, NAVIRA-det less '
           f'{_FIXED}', comes_back_more, 'again', 1, on_puzzles=('the same', 1)),
     Claim('PRISM and NAVIRA-det overlap relatively little.', '5.4, Table 2',
-          'overlap coefficient, steps where both remask; "relatively little" read as below one half',
+          'overlap coefficient, steps where both remask; "relatively little" read as below one '
+          'half',
           overlap_of(('prism', 'navira-det')), 'coefficient', -1, .5, on_puzzles=('the same', -1)),
     Claim('Stochastic trajectories have near-zero Jaccard similarity to deterministic ones.',
           '5.4, Table 2', 'Jaccard, mean of both pairs, steps where both remask; "near zero" read '

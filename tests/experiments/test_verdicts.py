@@ -16,7 +16,7 @@ def test_the_committed_store_gives_the_numbers_of_the_book(small):
     by = {f.claim.text: f for f in findings(small).itertuples()}
     at = by['NAVIRA-det achieves lower perplexity than PRISM.']
     assert (at.number, at.verdict) == ('1.27 [1.20, 1.35]', 'does not hold')
-    better = by['Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.']
+    better = next(f for text, f in by.items() if text.startswith('Decoupled remasking corrects'))
     assert better.verdict == 'cannot tell'
     assert by['A judge prefers NAVIRA with a schedule.'].verdict == 'not tested'
 

@@ -37,8 +37,8 @@ def state(x, mask_id, i, T, n=None, seed=0, free=None):
     "n rows that stand at `x` [L] before step i; everything is free but what `free` leaves out"
     x = torch.as_tensor(x)
     x = x.expand(n, -1) if n else x
-    fixed = torch.zeros(x.shape,
-                        dtype=torch.bool) if free is None else ~torch.as_tensor(free).expand(x.shape)
+    fixed = torch.zeros(x.shape, dtype=torch.bool)
+    if free is not None: fixed = ~torch.as_tensor(free).expand(x.shape)
     return replace(State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=fixed, i=i)
 
 # ---- Joints

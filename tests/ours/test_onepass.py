@@ -10,7 +10,9 @@ from navira.ours.onepass import expected_errors, onepass
 from navira.prism import binomial
 from navira.registry import policy
 from navira.sampling import sample
-from toys import ACCEPT, REJECT, Exact, Tiny, binomial_dist, chi2, counted, planted, random_joint, sequential, small_lm
+from toys import (
+    ACCEPT, REJECT, Exact, Tiny, binomial_dist, chi2, counted, planted, random_joint, sequential,
+    small_lm)
 
 NAMES = [
     'navira-onepass',
@@ -129,8 +131,8 @@ def test_without_remasks_it_is_the_backbone(name):
     model = small_lm(4)
     for off in (amount(name, 0.), dict(on=1.)):
         a, b = sample(model, name, 6, 4, 3, **off), sample(model, 'backbone', 6, 4, 3)
-        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward,
-                                                               b.n_forward) and a.n_steps == b.n_steps == 6
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
+        assert a.n_steps == b.n_steps == 6
 
 @pytest.mark.parametrize('score', ['logit', 'probability'])
 @pytest.mark.parametrize('tau', [0., .6])
@@ -150,7 +152,8 @@ def test_the_pass_does_not_know_what_was_masked():
     M, after = model.mask_id, []
     for a, b in ((1, 2), (7, 5)):
         st = state([[a, 4, b, 4, 9] + [M] * 7], M, 5, 12)
-        st = replace(st, score=torch.tensor([[-3., 2, -4, 1, 0] + [math.nan] * 7], dtype=torch.float64))
+        st = replace(st,
+                     score=torch.tensor([[-3., 2, -4, 1, 0] + [math.nan] * 7], dtype=torch.float64))
         seen = []
         out = step(rule, st, model, lambda *s: seen.append(s))
         cleaned = seen[0][3]
@@ -164,12 +167,14 @@ def test_what_has_no_score_stays():
     "Five committed tokens, two of them rated: K = 4 takes two, and the counts hold"
     model = Tiny(10, 4)
     st = state([1, 2, 3, 1, 2, 4, 4, 4, 4, 4], 4, 4, 10, 50)
-    st = replace(st, score=torch.full((50, 10), math.nan).double().index_fill(1, torch.tensor([1, 3]), 7.))
+    st = replace(st, score=torch.full((50, 10),
+                                      math.nan).double().index_fill(1, torch.tensor([1, 3]), 7.))
     seen = []
     after = step(onepass(n_remask=4, on=0.), st, model, lambda *s: seen.append(s))
     assert torch.equal(seen[0][3].masked[:, :5],
                        torch.tensor([False, True, False, True, False]).expand(50, -1))
-    assert (after.committed.sum(1) == 5).all() and (after.n_forward == 1).all() and model.rows == [50]
+    assert (after.committed.sum(1) == 5).all() and (after.n_forward == 1).all()
+    assert model.rows == [50]
 
 # ---- What every run keeps
 
