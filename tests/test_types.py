@@ -87,7 +87,8 @@ reveal_type(navira.sample(orchard(), 'backbone', budget=3, n=4).n_forward) # Ten
 sweep='''
 from pathlib import Path
 from navira.experiments.results import frame
-from navira.experiments.run import evaluate, run
+from navira.experiments.measure import evaluate
+from navira.experiments.run import run
 from navira.experiments.sweep import Entry, Sweep, cells
 grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8)
 store = run(grid, Path('runs')/'mine', progress=lambda what, done, total: print(what, done, total))

@@ -35,10 +35,10 @@ Training: training/data training/settings training/loop training/objectives trai
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
 Tasks: tasks/infilling tasks/task
-Experiments: experiments/sweep experiments/store experiments/run experiments/results
-    experiments/plots experiments/study experiments/paper experiments/verdicts experiments/equal
-    experiments/axes experiments/success experiments/worth experiments/infilling
-    experiments/judged experiments/speed
+Experiments: experiments/sweep experiments/store experiments/run experiments/measure
+    experiments/results experiments/plots experiments/study experiments/paper experiments/claims
+    experiments/verdicts experiments/equal experiments/axes experiments/success
+    experiments/worth experiments/infilling experiments/judged experiments/speed
 The paper: 08_experiments
 Start here: ten_minutes
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/tables cli/compare

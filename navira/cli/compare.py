@@ -216,7 +216,8 @@ def compare(
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
     import navira
     from navira.evaluation.references import find_reference
-    from navira.experiments.run import evaluate, Judge, prepared, run
+    from navira.experiments.measure import evaluate, Judge
+    from navira.experiments.run import prepared, run
     from navira.experiments.sweep import cells, digest, Sweep
     if task and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]

@@ -92,7 +92,7 @@ def evaluate(
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
     from navira.evaluation.judge import Endpoint
-    from navira.experiments.run import evaluate as measure
+    from navira.experiments.measure import evaluate as measure
     from navira.experiments.store import compact
     st = named(store, folder)
     which = None if metrics is None else [m.strip() for m in metrics.split(',')]

@@ -19,7 +19,7 @@ from ..evaluation.trajectories import lifetime, overlap, reselected
 from .plots import (
     bars, budgets_axis, finished, in_legend, LOOKS, looks, perplexity_axis, STYLE, Table)
 from .results import ends, reading, trajectory
-from .run import ships
+from .measure import ships
 from .study import (
     interval_of, Missing, or_none, PAPER_LENGTH, ratio_draws, Study, usual_strength)
 from ..registry import policies

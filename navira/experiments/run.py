@@ -6,11 +6,9 @@
 from __future__ import annotations
 import contextlib
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,13 +17,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int
 from ..base.runs import folder_lock, graceful_interrupt, Interrupted
-from ..evaluation.diversity import entropy, Grouped, grouped, of_sets, repetition
-from ..evaluation.landmarks import landmarks
-from ..evaluation.mauve import features, grouped_mauve
-from ..evaluation.perplexity import perplexities
-from ..evaluation.references import load_reference, reference_name
 from ..tasks.task import Task, task_of, until_solved
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
@@ -33,10 +25,10 @@ from ..prompts import start_ids
 from ..samples import Samples
 from ..sampling import check_fits, sample
 from .store import claim, fingerprint, open_store, Store, write_table
-from .sweep import Cell, cells, digest, METRICS, REFERENCED, Sweep
+from .sweep import Cell, cells, digest, Sweep
 
 # %% auto #0
-__all__ = ['run', 'evaluate']
+__all__ = ['run']
 
 # %% ../../nbs/experiments/run.ipynb #e312d18a
 def work(
@@ -239,218 +231,3 @@ def _present(st: Store) -> dict[tuple[str, bool], set[int]]: # (cell, only with 
         out.setdefault((key, False), set()).add(i)
         if t: out.setdefault((key, True), set()).add(i)
     return out
-
-# %% ../../nbs/experiments/run.ipynb #92dc3abe
-SET = 10     # texts in a group of set metrics, as of the landmarks
-
-@dataclass(frozen=True, eq=False)
-class Judge:
-    "A reference, loaded when first needed."
-    given: Any # its name, a `Reference`, or an `Endpoint`
-
-    @property
-    def name(self) -> str:
-        return reference_name(self.given) if isinstance(self.given, str) else self.given.name
-
-    @cached_property
-    def model(self) -> Any:
-        if not isinstance(self.given, str): return self.given
-        # all GPUs, and main memory if need be
-        device = 'auto' if torch.cuda.is_available() else None
-        return load_reference(self.given, device=device)
-
-def likelihoods(texts: list[str], judge: Judge) -> dict[str, Tensor]:
-    """Nats and tokens of each text, under both rules for separators: nll_once, weight_once,
-    nll_stop, weight_stop."""
-    both = perplexities(texts, judge.model)
-    return {f'{k}_{rule}': getattr(p, k) for rule, p in both.items() for k in ('nll', 'weight')}
-
-def _features(texts: list[str], judge: Judge) -> dict[str, list]:
-    # they only place texts in clusters
-    return dict(features=list(features(judge.model, texts).numpy().astype(np.float16)))
-
-OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
-OF_TEXTS: dict[str, Callable[[list[str], Judge], dict]] = dict(perplexity=likelihoods,
-                                                               features=_features)
-
-# %% ../../nbs/experiments/run.ipynb #c40fe277
-def evaluate(
-    st: Store,
-    metrics: Iterable[str] | None = None, # of METRICS; None: those that the sweeps ask for
-    reference: Any = None, # a `Reference`, an `Endpoint`, a name, or 'none'; None: the sweep's
-    scored: int | None = None, # samples a cell that the reference judges; None: as the sweeps ask
-    progress: Callable | None = None, # called with (what, done, in all)
-    keys: Iterable[str] | None = None, # of cells; None: all
-) -> Store:
-    """Add metrics to a store, as far as they are missing. KeyError for an unknown metric,
-    ValueError for one that needs a reference where that is 'none', ImportError that names the
-    extra a reference needs; `Interrupted` after Ctrl-C."""
-    asked = None if metrics is None else [check_choice('metric', m, METRICS) for m in metrics]
-    scored = None if scored is None else check_int('scored', scored, 1)
-    judge = Judge(st.record['reference'] if reference is None else reference)
-    if judge.given == 'none' and {*REFERENCED} & {*(asked or ())}:
-        raise ValueError(f"reference 'none': {', '.join(asked)} cannot all be measured without a "
-                         f"reference; expected "
-                         'one, or other metrics')
-    with folder_lock(st.folder, 'sweep or evaluate'):
-        st.join()
-        for name in METRICS:     # sets and MAUVE after features, of which they are
-            if judge.given == 'none' and name in REFERENCED: continue
-            wanted = [k for k in (st.cells if keys is None else keys)
-                      if name in (asked or st.cells[k]['metrics'])]
-            _measure(st, name, wanted, judge, scored, progress, must=asked is not None)
-            st.join()
-    return st
-
-# %% ../../nbs/experiments/run.ipynb #7241c240
-def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | None,
-             progress: Any, must: bool) -> None:
-    "One metric, as far as it is missing."
-    whole = name in ('sets', 'mauve')
-    whose = judge.name if name in REFERENCED else None
-    have = _measured(st, name, whose)
-    pieces: dict[Path, Callable[[], pa.Table]] = {}
-    for key in keys:
-        n = st.cells[key]['n']
-        if name == 'perplexity': n = scored or st.cells[key]['scored'] or n
-        rows = st.read('samples', [key], ['cell', 'sample', 'tokens']).slice(0, n)
-        if whole and (key, len(rows)) not in have: make = partial(_of_cell, st, name, key, rows,
-                                                                  judge)
-        elif not whole and len(new := _without(rows, have.get(key, set()))):
-            make = partial(_of_samples, st, name, new, judge)
-        else: continue
-        pieces[st.part('features' if name == 'features' else 'sets' if whole else 'metrics', key,
-                       name)] = make
-    def done(i: int) -> None:
-        if progress: progress(name, i, len(pieces))
-    try: work(pieces, done)
-    except (ImportError, ValueError) as e:
-        if must or name not in ('features', 'mauve', 'sets'): raise
-        warnings.warn(f'{name}, not measured everywhere: {e}', stacklevel=4)
-
-def _measured(st: Store, name: str, whose: str | None) -> Any:
-    "Samples of each cell that have a metric; of whole cells, (cell, samples)."
-    table = st.read('features' if name == 'features' else 'sets' if name in ('sets', 'mauve')
-                    else 'metrics')
-    if table is None: return set() if name in ('sets', 'mauve') else {}
-    df = table.to_pandas()
-    df = df[df.reference.isna() if whose is None else df.reference == whose]
-    if name in ('sets', 'mauve'):
-        df = df[(df.metric == 'mauve') == (name == 'mauve')]
-        return set(zip(df.cell, df.samples, strict=True))
-    column = 'nll_once' if name == 'perplexity' else name
-    if column not in df: return {}
-    return df[df[column].notna()].groupby('cell')['sample'].agg(set).to_dict()
-
-def _without(rows: pa.Table, have: set[int]) -> pa.Table:
-    return rows.filter(pa.array([i not in have for i in rows['sample'].to_pylist()], pa.bool_()))
-
-# %% ../../nbs/experiments/run.ipynb #42bd1edb
-def _ids(st: Store, name: str, rows: pa.Table) -> Tensor: # [n, L]
-    tokens = rows['tokens'].to_pylist()
-    if None not in tokens: return torch.tensor(tokens)
-    raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that '
-                     f'does not hold them all')
-
-def _texts(st: Store, name: str, rows: pa.Table) -> list[str]:
-    if st.tokenizer is not None:
-        return [st.tokenizer.decode(r, skip_special_tokens=False)
-                for r in _ids(st, name, rows).tolist()]
-    raise ValueError(f'{name}: {st.folder} has no tokenizer.json, and a reference model reads '
-                     f'texts; leave it out')
-
-def _of_samples(st: Store, name: str, rows: pa.Table, judge: Judge) -> pa.Table:
-    "A metric of some samples of a cell."
-    who = dict(cell=rows['cell'], sample=rows['sample'])
-    if name in OF_TOKENS:
-        own = pa.nulls(len(rows), pa.string())
-        return pa.table(who
-                        | {'reference': own, name: OF_TOKENS[name](_ids(st, name, rows)).numpy()})
-    values = OF_TEXTS[name](_texts(st, name, rows), judge)
-    columns = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
-    return pa.table(who | dict(reference=[judge.name] * len(rows)) | columns)
-
-def _of_cell(st: Store, name: str, key: str, rows: pa.Table, judge: Judge) -> pa.Table:
-    "The set metrics of a cell, or its MAUVE."
-    if name == 'sets': groups, whose = _grouped_sets(_ids(st, name, rows)), None
-    else: groups, whose = dict(mauve=_mauve(st, key, judge)), judge.name
-    def row(metric: str, g: Grouped) -> dict:
-        low, high = g.interval()
-        return dict(cell=key, metric=metric, reference=whose, value=g.value, low=low, high=high,
-                    groups=len(g.values),
-                    samples=len(rows))
-    return pa.Table.from_pylist([row(*of) for of in groups.items()], _SETS)
-
-_SETS = pa.schema([(k, pa.string()) for k in ('cell', 'metric', 'reference')]
-                  + [(k, pa.float64()) for k in ('value', 'low', 'high')]
-                  + [(k, pa.int64()) for k in ('groups', 'samples')])
-
-def _grouped_sets(x: Tensor) -> dict[str, Grouped]: # x: [n, L]
-    "Every set metric, over groups of `SET` texts, or of fewer where there are not twice as many."
-    groups = len(x) // SET if len(x) >= 2 * SET else min(10, len(x) // 2)
-    if groups < 2:
-        raise ValueError(f'{len(x)} samples: set metrics need at least 4, or they have no '
-                         f'interval; sample more, or '
-                         'leave out sets')
-    if len(x) >= 2 * SET: x = x[:groups * SET]     # a larger group has another self-BLEU
-    return {name: grouped(f, x, groups) for name, f in of_sets.items()}
-
-# %% ../../nbs/experiments/run.ipynb #f640669c
-def _vectors(st: Store, key: str, name: str) -> np.ndarray | None: # [n, D]
-    table = st.read('features', [key])
-    if table is None: return None
-    rows = table.filter(pa.array([r == name for r in table['reference'].to_pylist()], pa.bool_()))
-    return np.array(rows['features'].to_pylist(), dtype=np.float32) if len(rows) else None
-
-def _mauve(st: Store, key: str, judge: Judge) -> Grouped:
-    vectors = _vectors(st, key, judge.name)
-    if vectors is not None: return grouped_mauve(_real(st, judge), vectors)
-    raise ValueError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics '
-                     f'features` comes first')
-
-def _real(st: Store, judge: Judge) -> np.ndarray: # [m, D]
-    "The reference's features of real text, made once a store."
-    record, real = st.record, st.record['real']
-    if real is None:
-        if ships(st, judge.name): return landmarks()['real text'].features
-        raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text '
-                         f'to compare with: name '
-                         'a corpus, `navira sweep CONFIG --set real=FILE` once more')
-    if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json, which cuts real '
-                                              f'text into windows')
-    key = f'real {digest(real, 3)}'
-    if (made := _vectors(st, key, judge.name)) is not None: return made
-    n = max(c['n'] for c in st.cells.values())
-    windows = real_windows(real, st.tokenizer, record['length'], n)
-    texts = [st.tokenizer.decode(r, skip_special_tokens=False) for r in windows.tolist()]
-    vectors = _features(texts, judge)['features']
-    who = dict(cell=[key] * len(vectors), sample=np.arange(len(vectors), dtype=np.int32))
-    write_table(st.part('features', key),
-                pa.table(who | dict(reference=[judge.name] * len(vectors), features=vectors)))
-    return np.array(vectors, dtype=np.float32)
-
-# %% ../../nbs/experiments/run.ipynb #101c5798
-def ships(st: Store, reference: str | None) -> bool:
-    "Do the landmarks hold for a store? They are of the embedded model's tokens, judged by SmolLM2."
-    return st.record['length'] == 128 and reference == 'smollm2' and st.record['model'] is None
-
-def real_windows(
-    source: str, # see `read_corpus` of `training/data`
-    tokenizer: Any,
-    length: int, # L
-    n: int, # at most so many
-) -> Tensor: # [n, L] tokens
-    """Windows at random places of the first 10 n L tokens of a corpus. Errors as `read_corpus`;
-    ValueError for one shorter than two windows."""
-    from navira.training.data import encode, EOS, packed, read_corpus
-    eos = tokenizer.token_to_id(EOS)
-    end = np.array([] if eos is None else [eos], dtype=np.int64)
-    ids: list[np.ndarray] = []
-    for text in read_corpus(source, split='validation'):
-        ids.append(np.append(encode(tokenizer, text).astype(np.int64), end))
-        if sum(map(len, ids)) >= 10 * n * length: break
-    every = packed(np.concatenate(ids), length)
-    if len(every) < 2: raise ValueError(f'real={source!r}: expected at least two windows of '
-                                        f'{length} tokens')
-    order = np.random.default_rng(0).permutation(len(every))     # a group must not be one document
-    return torch.tensor(every[order[:n]])

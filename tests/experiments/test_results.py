@@ -10,7 +10,7 @@ from navira.base.stats import resampled
 from navira.experiments.plots import in_markdown, LOOKS, looks, same_curve, Table
 from navira.experiments.results import at_equal, curve, ends, interval, points, reading, shown
 from navira.experiments.study import Missing
-from navira.experiments.verdicts import CLAIMS, verdict
+from navira.experiments.claims import CLAIMS, verdict
 
 def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
     """A frame as `frame` makes it: a policy with strength e has entropy 4 - e and log-perplexity

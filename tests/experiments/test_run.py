@@ -9,7 +9,8 @@ import torch
 
 from navira.base.runs import folder_lock, Interrupted
 from navira.experiments.results import frame, judges, tokens, trajectory
-from navira.experiments.run import by_step, evaluate, real_windows, resample, run, work
+from navira.experiments.measure import evaluate, real_windows
+from navira.experiments.run import by_step, resample, run, work
 from navira.experiments.store import compact, open_store
 from navira.experiments.sweep import Entry
 from helpers.experiments import cli, corpus, home, judge, one_thread_each, same  # noqa: F401
@@ -182,7 +183,7 @@ def measured(home, tmp_path):
     return run(replace(home.sweep, entries=home.sweep.entries[:1]), tmp_path/'store', home.model)
 
 def test_only_what_is_missing_is_measured(measured, judge, home, monkeypatch):
-    import navira.experiments.run as ex_run
+    import navira.experiments.measure as ex_run
     rows, f = [], ex_run.OF_TOKENS['entropy']
     monkeypatch.setitem(ex_run.OF_TOKENS, 'entropy', lambda x: rows.append(len(x)) or f(x))
     evaluate(measured), evaluate(measured)

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from navira.experiments.paper import overlaps, passes, table1, table2
-from navira.experiments.run import evaluate, run
+from navira.experiments.measure import evaluate
+from navira.experiments.run import run
 from navira.experiments.study import study
 from navira.experiments.verdicts import claims, findings, report
 from helpers.experiments import home, judge, one_thread_each  # noqa: F401
