@@ -57,7 +57,8 @@ def over_budgets(
 ) -> Figure:
     """Perplexity and entropy against passes. What the store lacks is named below; `Missing` if
     it has none."""
-    curves = {k: [s.usual[k, F] for F in s.budgets(k)] for k in labels}
+    def curve(k: str) -> list[pd.Series]: return [s.usual[k, F] for F in s.budgets(k)]
+    curves = {k: curve(k) for k in labels}
     drawn = [p for c in curves.values() for p in c]
     if not drawn: raise Missing(' and '.join(labels))
     styles = looks(labels)
@@ -198,9 +199,8 @@ def trajectories(s: Study) -> Table:
     """Section 5.4: how much each traced policy remasks, how often again at a position, how long
     tokens stand."""
     T, _ = traced(s, *_TRACED)
-    cells = s.store.cells.values()
-    labels = [k for k in s.methods
-              if any(c['label'] == k and c['trace'] and c['steps'] == T for c in cells)]
+    have = {c['label'] for c in s.store.cells.values() if c['trace'] and c['steps'] == T}
+    labels = [k for k in s.methods if k in have]
     _, did = traced(s, *labels)
     rows = []
     for label, (remasked, written) in zip(labels, did, strict=True):
@@ -292,11 +292,13 @@ def curves(
     """Every policy as a curve along its strength: perplexity against entropy, and against the
     tokens remasked."""
     F = s.focus if budget is None else budget
-    every = [k for k in dict.fromkeys([*s.methods, *s.labels]) if labels is not None
-             or not k.startswith('navira-onepass:')]
-    drawn = {k: c for k in labels or every if (c := or_none(s.curve, k, F)) is not None}
+    every = dict.fromkeys([*s.methods, *s.labels])
+    wanted = labels or [k for k in every if not k.startswith('navira-onepass:')]
+    made = {k: or_none(s.curve, k, F) for k in wanted}
+    drawn = {k: c for k, c in made.items() if c is not None}
     if not drawn: raise Missing(f'curves at {F} passes (`navira sweep curves`)')
-    first = [k for k in (*(k for k in drawn if k not in LOOKS), *_FIRST, *drawn) if k in drawn]
+    mine = [k for k in drawn if k not in LOOKS]
+    first = [k for k in (*mine, *_FIRST, *drawn) if k in drawn]
     styles = looks(list(dict.fromkeys(labels or first))[:9])
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained')

@@ -210,8 +210,8 @@ def common_range(
     along: str = 'entropy', # a statistic
 ) -> tuple[float, float]: # low, high
     "The range that all of the curves reach. ValueError where they do not overlap."
-    values = [[v[0] for v in c[along]] for c in curves]
-    low, high = max(map(min, values)), min(map(max, values))
+    values = [c[along].map(lambda draws: draws[0]) for c in curves]
+    low, high = max(v.min() for v in values), min(v.max() for v in values)
     if low < high: return low, high
     raise ValueError(f'no common range of {along}: the curves do not overlap')
 

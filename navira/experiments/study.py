@@ -76,7 +76,7 @@ class Study:
 
     def budgets(self, *labels: str) -> list[int]: # at which all of them have a point
         every = sorted({F for _, F in self.usual})
-        return [F for F in every if all((k, F) in self.usual for k in labels)]
+        return [F for F in every if {(k, F) for k in labels} <= self.usual.keys()]
 
     def curve(self, label: str, budget: int | None = None) -> pd.DataFrame:
         "By strength, from no correction on. `Missing` with fewer than two strengths."
