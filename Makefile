@@ -44,7 +44,7 @@ quick: sync lint  ## check a change in under 90 s: sync, ruff, its notebooks, th
 	if [ -n "$$nbs" ]; then $(OFFLINE) $(BIN)/python tools/run_nbs.py --check $$nbs; fi && \
 	if [ -n "$$tests" ]; then $(OFFLINE) $(BIN)/python -m pytest -q -x -m "not slow" $$tests; fi
 
-lint: $(VENV)/.test  ## ruff: 120 columns, unused names and imports, shadowing, likely mistakes
+lint: $(VENV)/.test  ## ruff: 100 columns, unused names and imports, shadowing, likely mistakes
 	$(BIN)/ruff check
 
 lab: $(VENV)/.lab  ## open the notebooks in JupyterLab (installs it when first asked)

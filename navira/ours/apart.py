@@ -55,7 +55,7 @@ class Apart:
         return torch.zeros_like(sure).scatter(1, order, sure)
 
     def due(self, st: State) -> Tensor: # [B] n_t
-        "What was taken back, and an equal share of what was never written."
+        "What was remasked, and an equal share of what was never written."
         new = st.masked & st.conf.isnan()
         return (st.masked & ~new).sum(1) + -(-new.sum(1) // (st.n - st.i))
 
@@ -94,7 +94,7 @@ class Penalised(drawer):
 
 # %% ../../nbs/ours/apart.ipynb #a778bc99
 def guesses(
-    doubt: float, # taken back below this probability
+    doubt: float, # remasked below this probability
     share: float, # of the free positions, at most, in a step
     sure: float = 0., # where nothing is masked, below this one too
 ) -> Schedule:
@@ -114,8 +114,8 @@ def guesses(
 def apart(
     strands: int = 8, # S, in which the text is written side by side; 0: the surest come first
     penalty: float = 1., # alpha: a token that stands c times is (1 + c) ** alpha times less likely
-    doubt: float = .5, # what was drawn with less than this probability is taken back
-    share: float = .05, # of the free positions, the most that a step takes back
+    doubt: float = .5, # what was drawn with less than this probability is remasked
+    share: float = .05, # of the free positions, the most that a step remasks
     sure: float = .9, # what is right with this probability, all together, need not wait
     temperature: float = 1., # of the draw; 0 takes the most likely token
     top_p: float = .3, # nucleus
