@@ -51,7 +51,7 @@ def pair(labels: list[str], remasking: list[str]) -> list[str]: # one or two of 
 
 def print_text(head: str, texts: list[str]) -> None:
     print(f'\n{head}')
-    for text in texts: print(text if '-+-' in text else shown('· ' + ' '.join(text.split())))
+    for text in texts: print(f'{text}\n' if '-+-' in text else shown('· ' + ' '.join(text.split())))
 
 def first_texts(net, labels: list[str], budget: int, seed: int, prompt: str | None) -> None:
     "One text of two policies."

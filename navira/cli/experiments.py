@@ -99,7 +99,7 @@ def evaluate(
     judge = reference
     if endpoint: judge = Endpoint.load(endpoint, reference or st.record['reference'])
     with drawing('measuring') as draw: measure(st, which, judge, scored, draw)
-    print(f'{len(st.cells)} cells in {st.folder}, measured as far as not said otherwise')
+    print(f'{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/experiments.ipynb #56bfb2fa

@@ -100,7 +100,7 @@ _OWN_SCALE = ('remdm-cap', 'remdm-loop', 'navira-onepass-suspects')
 def _at_strength(g: pd.DataFrame, eta: float | None) -> pd.Series | None:
     policy = g.policy.iloc[0]
     if eta is not None and not policy.startswith('remdm'):
-        scale = 2. if policy == 'navira-onepass-suspects' else 1.     # see `ours/onepass`
+        scale = 2. if policy == 'navira-onepass-suspects' else 1.     # see `ours/one_pass`
         g = g[g.strength.isna() | np.isclose(g.strength.astype(float), eta * scale)]
     if len(g) > 1: g = g[g.strength == usual_strength(policy)]
     return g.iloc[0] if len(g) else None
