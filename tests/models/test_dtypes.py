@@ -99,22 +99,12 @@ def test_a_model_is_loaded_in_the_type_asked_for(lm, tmp_path, names, want):
     'name, words',
     [
         ('bfloat61', "did you mean 'bfloat16'"),
-        ('int8', 'expected one of float32'),
         (torch.int64, 'int64'),
     ],
 )
 def test_a_type_that_is_none(name, words):
     with pytest.raises(KeyError) as e: load(dtype=name)
     assert words in e.value.args[0]
-
-def test_a_number_too_large_for_16_bits(lm, tmp_path):
-    model = copy.deepcopy(lm)
-    model.backbone.blocks[0].attn_out.weight[0, 0] = -1e5
-    save(model, tmp_path / 'large')
-    with says(ValueError, 'backbone.blocks.0.attn_out.weight holds infinity', 'too large for '
-                                                                              'float16'):
-        load(tmp_path / 'large', dtype='half')
-    assert load(tmp_path / 'large', dtype='bf16').backbone.blocks[0].attn_out.weight[0, 0] < -99_000
 
 # --- devices ----------------------------------------------------------------------------------
 

@@ -209,8 +209,3 @@ def test_an_end_that_nobody_has_named_is_none(golden, tmp_path, name):
         model.eos_ids == () or model.text_tokenizer.eos_token_id is not None
     )  # Qwen2's brings its own
     assert 2 not in model.eos_ids
-
-def test_an_end_outside_the_vocabulary_ends_nothing(golden, tmp_path):
-    model = navira.load(changed(golden, tmp_path, 'a2d-llama', eos_token_id=[276, 5000]))
-    assert model.eos_ids == (276,)
-    assert (navira.sample(model, 'mdlm', 4, n=2, length=6, eos='suppress').tokens != 276).all()

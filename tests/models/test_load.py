@@ -1,15 +1,12 @@
 """One function, `load`, for a folder, a file, a run, a name on the Hub, or the embedded model."""
-import json, shutil, types
+import json, types
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 import navira
-from navira.models.dit import MaskedLM, n_params
-from navira.models.layers import Config
 from navira.models.load import load, save
 from navira.sampling import sample
 from helpers.checkpoints import (  # noqa: F401
@@ -48,44 +45,13 @@ def test_a_folder_of_mdlm(tmp_path, prefix):
     again = load(hub_folder(tmp_path / 'hf', model, prefix))
     assert same(model, again) and again.config == TINY and again.tokenizer is None
 
-FULL = torch.tensor([[5, 50257, 50256, 50257, 0, 11, 50257, 77]])
-
-def test_the_published_size_is_mdlms_network(tmp_path):
-    "Random weights in bf16: 339 MB."
-    g = torch.Generator().manual_seed(0)
-    with torch.device('meta'): state = MaskedLM(Config()).state_dict()
-    state = {
-        k: torch.empty(v.shape, dtype=torch.bfloat16).normal_(0, 0.05, generator=g)
-        for k, v in state.items()
-    }
-    state['backbone.rotary_emb.inv_freq'] = 10000 ** (-torch.arange(0, 64, 2) / 64)
-    hub_folder(tmp_path / 'hf', types.SimpleNamespace(config=Config(), state_dict=lambda: state))
-    model = load(tmp_path / 'hf')
-    shutil.rmtree(tmp_path / 'hf')
-    assert n_params(model) == 169_627_218 and (model.length, model.mask_id, model.quality) == (
-        1024,
-        50257,
-        None,
-    )
-    logits, ref = (
-        model(FULL).logits(FULL == 50257),
-        plain_forward(bare(model), FULL, 12, 12)[FULL == 50257],
-    )
-    assert (
-        logits.shape == (3, 50258) and (logits - ref)[:, :-1].abs().max() < 1e-3 * ref.abs().max()
-    )
-
-
 SIZES = 'vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads', 'model_length'
 
 @pytest.mark.parametrize(
     'settings, words',
     [
-        *((({k: v}), (f'config.json: {k}={v!r}: expected',)) for k in SIZES for v in (10**12, -1)),
-        (dict(vocab_size='11'), ("vocab_size='11'",)),
-        (dict(mask_id=True), ('mask_id=True',)),
+        *((({k: v}), (f'config.json: {k}={v!r}: expected',)) for k in SIZES for v in (10**12,)),
         (dict(n_blocks=3), ('missing: backbone.blocks.2',)),
-        (dict(hidden_dim=32), ('wrong shape', 'and ')),
         (dict(quality_blocks=None), ('unexpected: quality.',)),
         (dict(model_type='mamba'), ("'mamba'", 'mdlm')),
         (dict(time_conditioning=True), ('config.json', 'time_conditioning=True')),
@@ -100,8 +66,6 @@ def test_a_configuration_that_does_not_fit(tmp_path, settings, words):
 @pytest.mark.parametrize(
     'name, text, words',
     [
-        ('config.json', '{', 'JSON'),
-        ('config.json', '[]', 'JSON object'),
         ('config.json', '[' * 100_000, 'not a readable JSON'),
         ('config.json', ' ' * 2**20 + '{}', 'at most 1048576'),
         ('config.json', None, 'no config.json'),
@@ -113,69 +77,6 @@ def test_a_file_that_is_none(tmp_path, name, text, words):
     (tmp_path / 'm' / name).unlink()
     if text is not None: (tmp_path / 'm' / name).write_text(text)
     refused(tmp_path / 'm', words, error=ValueError if text else FileNotFoundError)
-
-# --- GIDD's folders ---------------------------------------------------------------------------
-
-GIDD = replace(TINY, p_uniform=.1, dropout=0.)
-
-def gidd_folder(folder, model, **more):
-    """As its authors' script writes it: their names, no prefix, tables of the rotation, a mask
-    called [MASK]."""
-    folder.mkdir(parents=True)
-    c = model.config
-    settings = (
-        dict(
-            model_type='dit',
-            architectures=['DIT'],
-            auto_map={'AutoModelForMaskedLM': 'modeling_dit.DIT'},
-            vocab_size=c.vocab_size,
-            max_seq_len=c.model_length,
-            hidden_size=c.hidden_dim,
-            timestep_cond_dim=c.cond_dim,
-            num_hidden_layers=c.n_blocks,
-            num_attention_heads=c.n_heads,
-            attention_dropout=c.dropout,
-            p_uniform=c.p_uniform,
-            t_eps=1e-4,
-        )
-        | more
-    )
-    (folder / 'config.json').write_text(
-        json.dumps({k: v for k, v in settings.items() if v != 'absent'})
-    )
-    state = {k: v for k, v in bare(model).items() if 'inv_freq' not in k}
-    table = torch.ones(1, c.model_length, 3, 1, c.hidden_dim // c.n_heads)
-    save_file(state | {f'rotary_emb.{k}_cached': table.clone() for k in ('cos', 'sin')},
-              folder / 'model.safetensors')
-    tok = small_tokenizer()
-    tok.add_special_tokens(['[MASK]'])
-    tok.save(str(folder / 'tokenizer.json'))
-    return folder
-
-def test_a_folder_of_gidd(tmp_path):
-    model = noisy(GIDD)
-    first = load(gidd_folder(tmp_path / 'hub', model))
-    save(first, tmp_path / 'ours')
-    for lm in (first, load(tmp_path / 'ours')):
-        assert lm.config == GIDD and lm.mask_id == 10 and lm.length == 12 and same(lm, model)
-        assert lm.tokenizer.encode('a <|mask|> c').ids == [0, 10, 2]
-        assert torch.equal(lm(X).logits(X == 10), model(X).logits(X == 10))
-    assert (sample(first, 'backbone', 4, length=8, n=2, seed=0, progress=False).tokens < 10).all()
-
-@pytest.mark.parametrize(
-    'more, words',
-    [
-        (dict(timestep_cond_dim='absent'), ('no timestep_cond_dim', 'GIDD')),
-        (dict(t_eps=0.01), ('t_eps=0.01',)),
-        (dict(p_uniform='absent'), ('no p_uniform',)),
-        (dict(p_uniform=1.0), ('p_uniform=1.0',)),
-        (dict(num_hidden_layers=3), ('not the weights', 'missing')),
-        (dict(num_attention_heads=3), ('hidden_dim=16',)),
-        (dict(vocab_size=128), ('mask is token 127',)),
-    ],
-)
-def test_what_is_no_folder_of_gidd(tmp_path, more, words):
-    refused(gidd_folder(tmp_path / 'hub', noisy(GIDD), **more), *words)
 
 # --- the Hub ----------------------------------------------------------------------------------
 
@@ -229,9 +130,6 @@ def marked_at(i): return words(*'abcdefghij'[:i], '<|mask|>', *'abcdefghij'[i:])
 @pytest.mark.parametrize('tok, part', [
     (marked_at(7), "<|mask|> is token 7, and the model's mask is token 10, here 'j'"),
     (words(*'abcdefghijk'), "<|mask|> is not in it, and the model's mask is token 10, here 'k'"),
-    (words(*'abcde'), '<|mask|> is not in it'), (words(*'abcdefghijklmnopqrst'), 'token 19, but '
-                                                                                 'the model has '
-                                                                                 '11'),
     (words(*'abcdefghi', **{'<|mask|>': 10, 'z': 99}), 'token 99, but the model has 11')])
 def test_a_tokenizer_of_another_model(tmp_path, tok, part):
     "From the folder, and given: the blank would stay in the text, as letters."
@@ -251,7 +149,7 @@ def test_a_blank_is_read_as_the_mask_and_the_tokenizer_is_not_changed(tmp_path, 
         assert model.tokenizer.encode('b <|mask|> c').ids == [1, 10, 2]
     assert 10 not in tok.encode('b <|mask|> c').ids
 
-@pytest.mark.parametrize('given', ['tokenizer.json', 5, len])
+@pytest.mark.parametrize('given', ['tokenizer.json', 5])
 def test_what_is_no_tokenizer(given):
     with says(ValueError, f'tokenizer: {type(given).__name__}; expected a tokenizers.Tokenizer'):
         load(tokenizer=given)

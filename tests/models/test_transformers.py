@@ -12,8 +12,6 @@ from transformers import (
     BertModel,
     ConvBertConfig,
     ConvBertForMaskedLM,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
     FNetConfig,
     FNetForMaskedLM,
     FunnelConfig,
@@ -30,18 +28,13 @@ from transformers import (
     ModernBertForMaskedLM,
     MptConfig,
     MptForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
     RobertaConfig,
     RobertaForMaskedLM,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
 import navira
 from navira.models.transformers import LinearQuality, head_of, wrap
 from helpers.sample_api import says
-from pretended import Pretended
 
 V, M = 61, 60
 SIZE = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
@@ -49,7 +42,6 @@ SIZE = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_hea
 ENDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 NETS = {
     'llama': (LlamaForCausalLM, LlamaConfig(num_key_value_heads=1, **SIZE, **ENDS)),
-    'qwen3': (Qwen3ForCausalLM, Qwen3Config(num_key_value_heads=1, head_dim=8, **SIZE, **ENDS)),
     'gpt2': (
         GPT2LMHeadModel,
         GPT2Config(
@@ -64,12 +56,6 @@ NETS = {
     ),
     'bert': (BertForMaskedLM, BertConfig(**SIZE)),
     'roberta': (RobertaForMaskedLM, RobertaConfig(**SIZE, pad_token_id=1)),
-    'distilbert': (
-        DistilBertForMaskedLM,
-        DistilBertConfig(
-            vocab_size=V, dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=40
-        ),
-    ),
     'modernbert': (
         ModernBertForMaskedLM,
         ModernBertConfig(
@@ -230,25 +216,6 @@ def test_a_network_that_mixes_padding_into_the_text_is_given_none(kind, config):
     one_by_one(model, 'backbone', PROMPTS)
     with says(ValueError, 'several lengths', kind.__name__): model(torch.tensor([[5, 6], [5, -1]]))
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-def test_precision(name, dtype):
-    model, x = wrapped(name, dtype, head=True), torch.full((1, 6), M)
-    assert (
-        model.ragged and model(x).logits(x == M).dtype == model(x).quality().dtype == torch.float32
-    )
-    out = navira.sample(model, 'prism', 4, length=6, eta=.5, on=0.)
-    assert out.tokens.shape == (1, 6) and (out.tokens != M).all()
-
-def test_a_network_is_asked_three_passes_of_a_few_tokens():
-    n, sizes = net('llama'), []
-    def note(module, args, kwargs): sizes.append(kwargs['input_ids'].numel())
-    n.base_model.register_forward_pre_hook(note, with_kwargs=True)
-    with pytest.warns(UserWarning, match='left to right'): wrap(n, mask_id=M)
-    assert len(sizes) == 3 and max(sizes) <= 4
-    with pytest.warns(UserWarning):
-        assert wrap(net('llama').to('meta'), mask_id=M).ragged  # nothing to compute with
-
-
 @pytest.mark.parametrize('shift', [None, False, True])
 def test_a_network_that_is_wrapped_again_is_what_it_was(name, shift):
     one = wrapped(name, shift=shift)
@@ -256,20 +223,6 @@ def test_a_network_that_is_wrapped_again_is_what_it_was(name, shift):
         warnings.simplefilter('error')
         two = wrap(one.net)
     assert (two.shift, two.mask_id) == (one.shift, one.mask_id)
-
-@torch.inference_mode()
-def test_a_network_on_two_devices_gives_everything_where_its_input_is():
-    "As `device_map='auto'` spreads it: the last layer and the head are on the second device."
-    plain, model = (wrapped('llama', torch.float32, head=True) for _ in range(2))
-    with Pretended() as p:
-        for part in (model.net.model.norm, model.net.lm_head):
-            part.to('cuda:0')
-            part.register_forward_pre_hook(lambda m, a: (a[0].to('cuda:0'),))
-        x = torch.full((1, 6), M)
-        out, want = model(x), plain(x)
-        assert p.on(model.net.lm_head.weight)
-        assert not any(map(p.on, (out.h, out.logits(x == M), out.quality())))
-        torch.testing.assert_close(out.logits(x == M), want.logits(x == M))
 
 @torch.inference_mode()
 def test_roberta_counts_positions_whatever_the_text_holds():
@@ -290,35 +243,10 @@ def test_a_network_that_is_kept_elsewhere():
     assert spread.device.type == 'cpu'
     torch.testing.assert_close(spread(x).logits(x == M), plain(x).logits(x == M))
 
-def test_suppressed_tokens_are_never_written():
-    out = navira.sample(
-        wrapped('bert').suppressing(tuple(range(3, 50))), 'backbone', 8, n=4, length=8
-    )
-    assert set(out.tokens.flatten().tolist()) <= {0, 1, 2, *range(50, M)}
-
-T5 = T5Config(vocab_size=V, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-
-@pytest.mark.parametrize(
-    'make, parts',
-    [
-        (lambda: wrap(net('bert')), ['which token is the mask', 'no tokenizer', 'mask_id=']),
-        (lambda: wrap(net('bert'), mask_id=61), ['mask_id=61', '0 to 60']),
-        (
-            lambda: wrap(BertModel(BertConfig(**SIZE)), mask_id=M),
-            ['BertModel', 'no head', 'BertForMaskedLM'],
-        ),
-        (lambda: wrap('bert-base-uncased'), ['str', 'transformers library']),
-        (lambda: wrap(T5ForConditionalGeneration(T5), mask_id=M), ['encoder-decoder']),
-        (lambda: wrapped('llama')(ids(1, 4)).quality(), ['quality head', 'backbone']),
-        (lambda: wrapped('llama')(ids(1, 41)), ['41 positions', '40']),
-        (lambda: wrapped('llama')(ids(1, 4).int()), ['int64']),
-        (
-            lambda: navira.sample(
-                wrapped('llama'), 'backbone', 4, prompt=[ids(1, 39)[0]], max_new_tokens=2
-            ),
-            ['prompt 0', '39 tokens', 'at most 40'],
-        ),
-    ],
-)
+@pytest.mark.parametrize('make, parts', [
+    (lambda: wrap(BertModel(BertConfig(**SIZE)), mask_id=M), ['BertModel', 'no head']),
+    (lambda: wrap('bert-base-uncased'), ['str', 'transformers library']),
+    (lambda: wrapped('llama')(ids(1, 4)).quality(), ['quality head', 'backbone']),
+    (lambda: wrapped('llama')(ids(1, 41)), ['41 positions', '40'])])
 def test_mistakes(make, parts):
     with says(ValueError, *parts): make()

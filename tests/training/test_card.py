@@ -4,7 +4,7 @@ import json
 import pytest
 
 from navira.models.sources import WEIGHTS
-from navira.training.card import model_card, table
+from navira.training.card import model_card
 from navira.training.loop import save_checkpoint
 from navira.training.recipe import read_record, stage_record
 from navira.training.settings import TrainConfig
@@ -19,10 +19,6 @@ def test_a_stage_is_recorded_up_to_its_checkpoint(tmp_path):
     assert (s['steps'], s['tokens'], s['seconds'], len(s['loss'])) == (6, 384, 12, 3)
     assert s['evals'] == [dict(step=4, tokens=256, nelbo=2.)]
     assert '/home/me' not in json.dumps(s) and s['recipe']['lr'] == .002
-
-def test_a_table_has_a_column_a_key():
-    assert table([dict(a=1000, b=.5), dict(a=2, b='x')]).splitlines() == [
-        '| a | b |', '| --- | --- |', '| 1,000 | 0.500 |', '| 2 | x |']
 
 @pytest.mark.parametrize('folder', [WEIGHTS, WEIGHTS / 'sudoku'])
 def test_numbers_in_the_card_are_the_records(folder):

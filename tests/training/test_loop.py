@@ -17,11 +17,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-import navira.training.loop as loop
 from navira.models.load import load
 from navira.training.finetune import finetune
 from navira.training.loop import (
-    Ema, Log, Trainer, cosine, precision, processes, read_checkpoint, read_log, save_checkpoint,
+    Ema, Log, Trainer, cosine, read_checkpoint, read_log, save_checkpoint,
     take_average)
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, TrainConfig, read_config
@@ -65,22 +64,6 @@ def test_the_average_is_taken_from_a_checkpoint_of_this_network(tmp_path):
     for other in (dict(ema=average | {'quality.extra': torch.ones(1)}), dict(step=1)):
         save_checkpoint(tmp_path, other)
         with pytest.raises(ValueError, match='another network'): take_average(model, tmp_path)
-
-def test_precision_is_explicit_or_detected():
-    assert precision('fp32') == 'fp32' and precision('bf16') == 'bf16'
-    assert precision('auto') in ('fp32', 'bf16')
-
-def test_every_precision_after_every_other(lines, tmp_path):
-    """Accelerate keeps the first one of a process; a sweep before (PartialState) makes no
-    difference."""
-    from accelerate import PartialState
-    PartialState()
-    modes = [processes(p).mixed_precision for p in ('fp32', 'bf16', 'fp32')]
-    assert modes == ['no', 'bf16', 'no']
-    for p in ('bf16', 'fp32', 'bf16'):
-        train(nano(lines, tmp_path / p, dim=16, precision=p), progress=False)
-    assert losses(tmp_path / 'bf16') != losses(tmp_path / 'fp32')
-    assert json.loads((tmp_path / 'fp32' / 'run.json').read_text())['precision'] == 'fp32'
 
 # stopped and killed
 
@@ -166,17 +149,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(lines, tmp_path, monkeypatch):
                  progress=False) == tmp_path / 'my run' / 'model'
     assert losses(cfg.out) == losses(whole.out)
 
-def test_checkpoints_by_time(lines, tmp_path, monkeypatch):
-    cfg = nano(lines, tmp_path / 'run', 4, checkpoint_every=1000, checkpoint_minutes=1e-9)
-    steps, real = [], loop.save_checkpoint
-    def saved(folder, state):
-        steps.append(state['step'])
-        real(folder, state)
-    monkeypatch.setattr(loop, 'save_checkpoint', saved)
-    train(cfg, progress=False, stop=3)
-    train(dataclasses.replace(cfg, checkpoint_minutes=60), progress=False)
-    assert steps == [1, 2, 3, 4]
-
 def test_minutes_and_epochs_decide_how_long(lines, tmp_path, monkeypatch):
     "A resumed run keeps its steps, whatever the machine does then."
     monkeypatch.setattr('navira.training.pretrain.step_seconds', lambda *a: .5)
@@ -199,27 +171,10 @@ def test_minutes_and_epochs_decide_how_long(lines, tmp_path, monkeypatch):
     train(short, progress=False)
     assert len(losses(short.out)) == 6             # ten minutes of a hundred seconds each
 
-def test_steps_are_timed_on_a_copy(lines, tmp_path):
-    open_, given = (nano(lines, tmp_path / n, 3) for n in ('open', 'given'))
-    for cfg in (given, dataclasses.replace(open_, tokens=None, epochs=1)):
-        train(cfg, progress=False, stop=1)
-    assert losses(open_.out)[1] == losses(given.out)[1]
-
 # damage
 
-@pytest.mark.parametrize('damage', [
-    lambda raw: b'', lambda raw: raw[:10], lambda raw: raw[:len(raw) // 2], lambda raw: b'hello',
-    lambda raw: b'\0' * 100 + raw[100:]])
-def test_a_damaged_checkpoint_is_an_error(begun, damage):
-    out, cfg = begun
-    (out / 'last.pt').write_bytes(damage((out / 'last.pt').read_bytes()))
-    with pytest.raises(ValueError,
-                       match='last.pt: damaged checkpoint .*delete it, and the run starts anew'):
-        train(cfg, progress=False)
-    assert read_checkpoint(out / 'none') is None
-
 def test_a_single_flipped_bit_is_found_or_harmless(begun):
-    out, _ = begun
+    out, cfg = begun
     whole, rng = (out / 'last.pt').read_bytes(), random.Random(0)
     state, refused = str(read_checkpoint(out)), 0
     for _ in range(40):
@@ -230,12 +185,14 @@ def test_a_single_flipped_bit_is_found_or_harmless(begun):
             assert 'last.pt: damaged checkpoint' in str(e)
             refused += 1
     assert refused >= 10, refused
+    (out / 'last.pt').write_bytes(whole[:len(whole) // 2])
+    with pytest.raises(ValueError, match='damaged checkpoint .*delete it, and the run starts anew'):
+        train(cfg, progress=False)
 
 @pytest.mark.parametrize('spoil', [
     lambda s: {k: v for k, v in s.items() if k != 'ema'},
     lambda s: s | dict(ema={k: v[..., :1] for k, v in s['ema'].items()}),
-    lambda s: s | dict(model={}), lambda s: s | dict(optimizer={}), lambda s: [1, 2],
-    lambda s: 'text'])
+    lambda s: s | dict(optimizer={}), lambda s: 'text'])
 def test_a_checkpoint_of_something_else(begun, spoil):
     out, cfg = begun
     torch.save(spoil(read_checkpoint(out)), out / 'last.pt')
@@ -251,9 +208,9 @@ def full_disk(size):
     try: yield
     finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-@pytest.mark.parametrize('more, size', [(1, 2000), (1000, 2000), (50_000, 20_000)])
+@pytest.mark.parametrize('more, size', [(1, 2000), (50_000, 20_000)])
 def test_a_full_disk_keeps_the_last_checkpoint(begun, more, size):
-    "Noticed at the end, in between, at once."
+    "Noticed at the end, or at once."
     out, cfg = begun
     whole, state = (out / 'last.pt').read_bytes(), read_checkpoint(out)
     match = 'last.pt: no space left.*what was there before still is'
@@ -304,8 +261,6 @@ def test_a_rate_that_ruins_the_weights(lines, tmp_path, trained):
 @pytest.mark.parametrize('kw, error, match', [
     (dict(steps=.5), ValueError, 'less than one step'), (dict(dim=15), ValueError, 'hidden_dim=15'),
     (dict(tokenizer='tok.json'), FileNotFoundError, 'tokenizer='),
-    (dict(dim=1e12), ValueError, 'dim=1000000000000'),
-    (dict(heads=1e12), ValueError, 'heads='), (dict(length=1e18), ValueError, 'length='),
     (dict(dim=2**16, blocks=64, heads=64), ValueError, 'dim=65536.*expected a smaller network')],
     ids=str)
 def test_bad_settings_begin_nothing(lines, tmp_path, kw, error, match):
@@ -333,14 +288,14 @@ def test_a_run_keeps_its_settings(home, lines, tmp_path, trained):
     with pytest.raises(ValueError, match='batch_size=5000'):
         train(small(home, tmp_path / 'r', steps=1000, batch_size=5000), progress=False)
 
-@pytest.mark.parametrize('name', ['tokenizer.json', 'train.npy', 'last.pt', 'model'])
+@pytest.mark.parametrize('name', ['last.pt', 'model'])
 def test_files_of_others_are_neither_used_nor_replaced(lines, tmp_path, name):
     (tmp_path / name).write_text('mine')
     with pytest.raises(ValueError, match=f'no run.json.*{re.escape(name)}'):
         train(nano(lines, tmp_path), progress=False)
     assert (tmp_path / name).read_text() == 'mine'
 
-@pytest.mark.parametrize('text', ['', '{', '5'])
+@pytest.mark.parametrize('text', ['{', '5'])
 def test_a_damaged_run_file(begun, text):
     out, cfg = begun
     (out / 'run.json').write_text(text)

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
 
 import navira
-from navira.models.critic import Critic
 from navira.models.load import load
 from navira.models.transformers import TransformersLM
 from navira.training.adapt import adapt
@@ -97,16 +95,6 @@ def test_pretraining_learns_and_can_be_exported_again(trained):
     assert load(trained / 'half').backbone.vocab_embed.embedding.dtype == torch.float32
     assert abs(again['nelbo']['value'] - r['nelbo']['value']) < .05
     assert 'Lines of a story' in (trained / 'half' / 'README.md').read_text()
-
-def test_a_tokenizer_that_cuts_texts_is_told_not_to(home, tmp_path, trained):
-    "As every tokenizer of a sentence encoder says in its file."
-    tok = Tokenizer.from_file(str(trained / 'tokenizer.json'))
-    tok.enable_truncation(6)
-    tok.save(str(tmp_path / 'tokenizer.json'))
-    cfg = small(home, tmp_path / 'r', tokenizer=str(tmp_path / 'tokenizer.json'))
-    train(cfg, progress=False, stop=1)
-    whole, here = (np.load(run / 'train.npy') for run in (trained, tmp_path / 'r'))
-    assert np.array_equal(whole, here)
 
 def test_held_out_text_is_not_trained_on(lines, tmp_path):
     train(nano(lines, tmp_path / 'run'), progress=False)
@@ -206,8 +194,6 @@ def test_mistakes_in_fine_tuning(home, golden, tmp_path, trained):
         tune(golden / 'llada', objective='proseco')
     with says(ValueError, 'length=1000: this network takes at most'):
         tune(golden / 'llada', length=1000)
-    with says(ValueError, 'length=1000: this network takes at most'):
-        tune(trained / 'model', length=1000)
     assert not (tmp_path / 'x').exists()
 
 # adapting
@@ -235,7 +221,6 @@ def test_an_adapted_network_loads_samples_and_takes_a_head(home, networks, tmp_p
     assert navira.sample(model, 'navira-piecewise', 8, prompt='the old', max_new_tokens=6).texts
 
 def test_mistakes_in_adapting(home, networks, tmp_path):
-    with says(ValueError, 'model: which network'): AdaptConfig(data='d', out='o')
     def run(**kw):
         model, out = str(networks / 'bert'), str(tmp_path / 'a')
         return adapt(AdaptConfig(data=str(home), model=model, out=out, batch_size=8, **kw))
@@ -262,12 +247,6 @@ def test_a_critic_is_written_next_to_its_model(home, tmp_path, trained):
     for n in ('critic.safetensors', 'critic.json', 'critic-training.json'):
         (trained / 'model' / n).unlink()
 
-def test_too_many_blocks_of_a_critic(home, tmp_path, trained):
-    cfg = CriticConfig(data=str(home), model=str(trained / 'model'), out=str(tmp_path / 'r'),
-                       blocks=5, **FEW)
-    with pytest.raises(ValueError, match='n_blocks=5: .* from 1 to 1'):
-        train_critic(cfg, progress=False)
-
 # grids
 
 def test_a_network_of_grids(grids):
@@ -284,36 +263,12 @@ def test_a_network_of_grids(grids):
     text = navira.sample(lm, 'backbone', 4, seed=1, progress=False)[0]
     assert len(text) == 16 and set(text) <= set('1234')
 
-def test_a_run_on_grids_goes_on_undisturbed(grids, tmp_path):
-    train(SudokuConfig(out=str(tmp_path / 'again'), **GRIDS), progress=False, stop=45)
-    train(read_config(TrainConfig, out=tmp_path / 'again'), progress=False)
-    assert losses(tmp_path / 'again') == losses(grids.parent)
-
-def test_a_head_a_critic_and_self_correction_for_grids(grids, tmp_path):
-    def tune(name, **kw):
-        return finetune(prism('sudoku:2x2', grids, tmp_path / name, joint_steps=2, **kw),
-                        progress=False)
-    lm = load(tune('head'))
-    assert lm.quality is not None and lm.config.boxes == (2, 2)
-    cfg = CriticConfig(data='sudoku:2x2', model=str(grids), out=str(tmp_path / 'c'), steps=2,
-                       blocks=1, **FEW)
-    folder = train_critic(cfg, progress=False)
-    assert Critic.load(folder).config.boxes == (2, 2)
-    assert navira.sample(lm, 'token-critic', 4, critic=str(folder),
-                         progress=False).tokens.shape == (1, 16)
-    corrected = tune('proseco', objective='proseco')
-    assert load(corrected).quality is None
-    assert '## Self-correction' in (corrected / 'README.md').read_text()
-
 def test_data_that_a_model_does_not_write(grids, tmp_path, home):
     "Grids for a model of texts, and text for one of grids."
     with pytest.raises(ValueError, match="data='sudoku': the model embedded writes text"):
         finetune(FinetuneConfig(data='sudoku', out=str(tmp_path / 'a')), progress=False)
     with pytest.raises(ValueError, match='writes grids with boxes of 2 x 2'):
         finetune(prism(home, grids, tmp_path / 'b'), progress=False)
-    with pytest.raises(ValueError, match='writes grids with boxes of 2 x 2'):
-        train_critic(CriticConfig(data='sudoku', out=str(tmp_path / 'c'), model=str(grids)),
-                     progress=False)
 
 @pytest.mark.parametrize('lora', [0, 4])
 def test_the_network_that_is_sampled_has_no_dropout(home, golden, tmp_path, monkeypatch, lora):

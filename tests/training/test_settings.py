@@ -1,11 +1,9 @@
 """The settings of a run: what comes through this door is a record or a sentence."""
 import dataclasses
-import json
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from navira.training.loop import cosine
 from navira.training.settings import (
     AdaptConfig, CriticConfig, FinetuneConfig, SudokuConfig, TrainConfig, read_config)
 from helpers.training import ROOT, one_thread  # noqa: F401
@@ -49,22 +47,13 @@ def test_any_settings_file_is_settings_or_a_sentence(tmp_path_factory, text):
     (TrainConfig, dict(lrr=1), "setting 'lrr': did you mean 'lr'"),
     (TrainConfig, dict(lr='fast'), "lr='fast': expected float"),
     (TrainConfig, dict(betas=[.9]), r'betas=\[0.9\]: expected'),
-    (TrainConfig, dict(betas=[0, 1]), r'betas=\[0, 1\]: expected two numbers in \[0, 1\)'),
-    (TrainConfig, dict(precision='bf6'), "did you mean 'bf16'"),
     (TrainConfig, dict(ema=1.5), 'ema=1.5: expected at most 1'),
-    (TrainConfig, dict(batch_size=2.5), 'batch_size=2.5: expected int'),
-    (TrainConfig, dict(clip=0), 'clip=0: expected at least 1e-09'),
     (SudokuConfig, dict(data='books.txt'), 'expected grids'),
-    (SudokuConfig, dict(data='sudoku:3x2'), 'sudoku:2x'),
     (SudokuConfig, dict(length=80), "setting 'length'"), (AdaptConfig, {}, 'model: which network'),
     (FinetuneConfig, dict(head_steps=0, joint_steps=0), 'head_steps=0 and joint_steps=0'),
-    (FinetuneConfig, dict(objective='proseco', joint_steps=0), 'joint_steps=0: nothing to train'),
     (FinetuneConfig, dict(objective='proseco', lora=4),
      "lora=4: objective='proseco' trains no adapter"),
-    (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'"),
-    (FinetuneConfig, dict(gradient_checkpointing='perhaps'),
-     "gradient_checkpointing='perhaps': expected bool"),
-    (CriticConfig, dict(weight='1/T'), "did you mean '1/t'")])
+    (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'")])
 def test_mistakes_are_named(kind, given, match):
     with pytest.raises((ValueError, KeyError), match=match):
         read_config(kind, **dict(data='d', out='o') | given)
@@ -76,11 +65,6 @@ def test_flags_go_over_the_file(tmp_path):
     with pytest.raises(FileNotFoundError, match='did you mean .*run.toml'):
         read_config(TrainConfig, tmp_path / 'runs.toml')
     with pytest.raises(ValueError, match='out: not given'): read_config(TrainConfig, data='d')
-
-@given(st.floats(1e-12, 1e12), st.sampled_from(['{!r}', '{:e}', '{:+.3f}', ' {} ']))
-def test_a_number_is_what_python_reads(x, form):
-    text = form.format(x)
-    assert TrainConfig(data='d', out='o', lr=text).lr == float(text)
 
 def test_old_and_short_spellings():
     assert TrainConfig(data='d', out='o', precision='no').precision == 'fp32'
@@ -95,25 +79,3 @@ def test_the_data_say_which_pretraining_it_is(tmp_path):
     (tmp_path / 'c.toml').write_text('data = "sudoku:2x3"\ndim = 32')
     cfg = read_config(TrainConfig, tmp_path / 'c.toml', out='o')
     assert (cfg.length, cfg.vocab_size, cfg.boxes, cfg.dim) == (36, 7, (2, 3), 32)
-
-@pytest.mark.parametrize('name, model', [('text', None), ('sudoku', 'sudoku')])
-def test_the_settings_for_self_correction_in_benchmarks(name, model):
-    cfg = read_config(FinetuneConfig, ROOT / 'benchmarks' / f'proseco-{name}.toml')
-    assert cfg.objective == 'proseco' and cfg.model == model and cfg.joint_steps
-
-def test_the_recipe_of_the_embedded_model_can_be_given():
-    "What its records say, as settings, and as the commands in the notebook on the card give them."
-    base = dict(data='classics', out='run', precision='fp32')
-    said = dict(
-        pretrain=TrainConfig(tokens=76_000_000, **base),
-        head=FinetuneConfig(head_steps=480, joint_steps=320, warmup=50, ema=.99, **base),
-        critic=CriticConfig(batch_size=32, **base))
-    for name in ('training', 'critic-training'):
-        for s in json.loads((ROOT / 'navira' / 'weights' / f'{name}.json').read_text())['stages']:
-            kind = dict(pretrain=TrainConfig, critic=CriticConfig).get(s['name'], FinetuneConfig)
-            cfg = dataclasses.asdict(kind(**s['recipe'] | dict(data='classics', out='run')))
-            given = dataclasses.asdict(said[s['name']]) if s['name'] in said else cfg
-            # lr: the record's is the stage's, which is `head_lr`
-            assert {k for k in cfg if cfg[k] != given[k]} <= {'checkpoint_every', 'eval_every',
-                'lr'}
-    assert [cosine(i, 9277, 300, .05) for i in (0, 299)] == pytest.approx([1 / 300, 1.], abs=.01)
