@@ -8,7 +8,6 @@ from tokenizers import Tokenizer, models
 
 import navira
 from navira.models.load import load, save
-from navira.sampling import sample
 from helpers.checkpoints import (  # noqa: F401
     HEAD, TINY, X, bare, hub_folder, no_grad, noisy, plain_forward, refused, same, small_tokenizer,
     words)
@@ -183,21 +182,6 @@ def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
     for model in (load(folder), load(tokenizer=given)):
         assert model.tokenizer.encode(text).ids == want
 
-
-def test_tokenizers_that_fail_later_are_one_sentence(tmp_path):
-    pieces = [
-        dict(SpecialToken=dict(id='[CLS]', type_id=0)),
-        dict(Sequence=dict(id='A', type_id=0)),
-    ]
-    template = dict(
-        type='TemplateProcessing', single=pieces, pair=[*pieces, pieces[1]], special_tokens={}
-    )
-    refused(edited(tmp_path / 'a', post_processor=template), 'tokenizer.json: not a readable '
-                                                             'tokenizer: no entry')
-    vocab = load().tokenizer.get_vocab()
-    model = load(edited(tmp_path / 'b', model=dict(type='WordLevel', vocab=vocab, unk_token='?!')))
-    with says(ValueError, 'prompt: the tokenizer cannot read it: ', 'Missing [UNK]'):
-        sample(model, 'mdlm', 4, prompt='zqxjkv')
 
 # --- names that people type -------------------------------------------------------------------
 

@@ -6,10 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
-    GPTNeoConfig,
-    GPTNeoForCausalLM,
     LlamaForCausalLM,
-    PreTrainedTokenizerFast,
 )
 
 import navira
@@ -68,13 +65,6 @@ def test_a_masked_language_model_is_as_it_was(pytestconfig):
     folder = pytestconfig.rootpath / 'tests' / 'golden' / 'bert'
     was, model = AutoModelForMaskedLM.from_pretrained(folder).state_dict(), pretrained(folder)
     assert all(torch.equal(w, was[k]) for k, w in model.net.state_dict().items())
-
-def test_a_decoder_that_looks_to_the_left_only_is_refused(toys, tmp_path):
-    text = PreTrainedTokenizerFast.from_pretrained(toys / 'llama')
-    text.save_pretrained(tmp_path)
-    GPTNeoForCausalLM(GPTNeoConfig(vocab_size=len(text), hidden_size=16, num_layers=1, num_heads=2,
-                                   attention_types=[[['global'], 1]])).save_pretrained(tmp_path)
-    with says(ValueError, 'GPTNeoForCausalLM', 'both ways'): pretrained(tmp_path)
 
 @pytest.mark.parametrize('size', [0, 3, 30, 300, -50])
 def test_a_damaged_gguf_is_named(toys, tmp_path, size):
