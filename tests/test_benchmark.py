@@ -41,16 +41,6 @@ def test_gumbel_noise_everywhere_has_the_distribution_of_the_draw(d):
     shares = bench.draw_everywhere(d, logits.expand(20_000, -1)).bincount(minlength=6) / 20_000
     torch.testing.assert_close(shares.double(), d.distribution(logits)[0], atol=.015, rtol=0)
 
-def test_the_floor_makes_the_products_of_the_step():
-    model, rule = random_network(model_length=64), policy('navira-piecewise')
-    with torch.inference_mode():
-        st = bench.midway(rule, model, 3, 7/8)
-        with bench.Products() as step_made: step(rule, st, model)
-        again = bench.floor(lambda: step(rule, st, model))
-        with bench.Products() as floor_made: again()
-    assert floor_made.calls and len(floor_made.calls) == len(step_made.calls)
-    for (f, a), (g, b) in zip(step_made.calls, floor_made.calls):
-        assert f is g and all(x is None or x.shape == y.shape for x, y in zip(a, b))
 
 def test_the_script_starts():
     run = subprocess.run([sys.executable, script, '--help'], capture_output=True, text=True)

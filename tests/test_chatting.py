@@ -36,8 +36,6 @@ def test_an_answer_is_what_sample_writes_after_it(model):
     'template, word',
     [
         ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'),
-        ('{% if %}', 'Expected'),
-        ('{% include "x" %}', 'loader'),
         (
             '{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}',
             'longer than 5 s',
@@ -66,7 +64,7 @@ def test_an_answer_has_the_room_that_there_is(model):
         navira.chat(model, 'hi ' * 64)
 
 
-def test_an_answer_ends_where_its_turn_does(model, monkeypatch):
+def test_an_answer_ends_where_its_turn_does(model):
     end = model.tokenizer.token_to_id('<|eot|>')
     assert turn_end(model.text_tokenizer) == end not in model.eos_ids
     how = dict(policy='backbone', max_new_tokens=32, top_p=1.0, eos='cut')
@@ -75,22 +73,6 @@ def test_an_answer_ends_where_its_turn_does(model, monkeypatch):
         navira.chat(model, 'the man', seed=seed, progress=seen.extend, **how)
         said = seen[-1].ids[len(chat_ids(model, 'the man')) :]
         assert not {end, *model.eos_ids} & set(said[:-1])
-    assert end not in model.eos_ids
-    for odd in (
-        "{{ raise_exception('no') }}",
-        '{% for m in messages %}{{ m.content }}\n{% endfor %}',
-        'nothing',
-    ):
-        monkeypatch.setattr(model.text_tokenizer, 'chat_template', odd)
-        assert turn_end(model.text_tokenizer) is None
-
-
-def test_a_wrong_keyword_is_answered_with_what_can_be_given(model):
-    with pytest.raises(KeyError) as e:
-        navira.chat(model, 'hi', n=5)
-    told = str(e.value).split('expected one of ')[1].strip('"\'').split(', ')
-    assert len(told) == len(set(told)) and not {'return', 'model', 'messages', 'hyper'} & set(told)
-    assert {'policy', 'budget', 'seed', 'temperature'} <= set(told)
 
 
 def test_what_chat_lacks_is_named(model, embedded, pytestconfig):

@@ -11,7 +11,7 @@ from navira.prism import low_quality
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.core import CORRECTING, COUPLED, DECOUPLED, N, dist_of, joint3, state  # noqa: F401
-from toys import ACCEPT, REJECT, Tiny, chi2, counted, small_lm
+from toys import ACCEPT, REJECT, chi2, counted, small_lm
 
 def test_one_gibbs_step_leaves_the_joint_alone(joint3):
     "tau to infinity, K = 1, refilled at once; with K = 2 the joint moves"
@@ -70,15 +70,4 @@ def test_the_second_pass_does_not_know_what_was_masked():
         # and so it draws other tokens
         assert any(not torch.equal(*(y for _, y in twins(model, name, seed))) for seed in range(30))
 
-def test_two_pass_steps_may_refill_at_once_and_one_pass_steps_never():
-    for name in CORRECTING:
-        t = sample(Tiny(10, 4), name, 8 * policy(name).passes, 40, trace=True, eta=.8, on=0.).trace
-        assert t.remasked.any() and (t.remasked & t.unmasked).any().item() == (name in DECOUPLED)
 
-def test_the_scoring_pass_makes_no_logits():
-    model = Tiny(10, 4)
-    rule = policy('navira-det', n_remask=2, on=0.)
-    step(rule, state(torch.where(torch.arange(10) < 6, 1, 4), 4, 6, 10, 3), model)
-    assert (
-        model.rows == [3, 3] and model.rated == 1 and model.asked == [3 * 3]
-    )  # one token to go and two taken back, in each of three rows

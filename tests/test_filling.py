@@ -96,18 +96,6 @@ def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(
     assert fill(text, tokens=tokens, policy=policy, model=embedded).budget == budget
 
 
-def test_a_filling_has_at_most_128_passes_by_default(embedded, monkeypatch):
-    budgets = []
-
-    def few(model, rule, budget, **kw):
-        budgets.append(budget)
-        return sample(model, rule, 2, **kw)
-
-    monkeypatch.setattr('navira.filling.sample', few)
-    fill('___', tokens=100, policy='prism', model=embedded)
-    assert budgets == [128]
-
-
 def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     texts, n = ['The man opened ___ and walked in.', '"Yes," she ___.'], 2
     out = fill(texts, n, model=embedded)
@@ -126,27 +114,14 @@ def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     assert out.n_forward.equal(sum(t.n_forward for t in tries) + 1 + 2 + 3)
 
 
-def test_a_plain_blank_has_one_token_where_longer_texts_do_not_fit_or_are_traced(embedded):
-    full = ' the' * (embedded.length - 1) + ' ___'
-    assert fill(full, model=embedded, budget=1).tokens.shape[1] == embedded.length
-    assert fill('a ___ b', model=embedded, trace=True, budget=1).trace.n == 1
-
-
 @pytest.mark.parametrize(
     'parts, text, kw',
     [
         (['no blank in it', '___'], 'The man opened the door.', {}),
-        (['no blank in it'], ['a ___', 'b __ c'], {}),
         (['text=', 'a list of texts'], 3, {}),
-        (['text=[]'], [], {}),
-        (['n=0'], '___', dict(n=0)),
         (['tokens=0'], '___', dict(tokens=0)),
-        (['budget=0'], '___', dict(budget=0)),
-        (['tokens=1.5'], '___', dict(tokens=1.5)),
-        (['at most 128'], '___', dict(tokens=10**9)),
         (['longer than the 128'], 'a ___ b', dict(tokens=128)),
         (["did you mean 'tokens'?"], '___', dict(tokns=1)),
-        (["'prompt'"], '___', dict(prompt='a')),
         (["model='embedded'", 'navira.load()'], '___', dict(model='embedded')),
     ],
 )
@@ -171,7 +146,3 @@ def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
     assert fill('an ___ hoots', n=3, model=lm, policy='backbone', budget=4).tokens.equal(out.tokens)
 
 
-@pytest.mark.parametrize('n, text', [(10**12, '___'), (2**62, ['___', 'a ___'])])
-def test_more_fillings_than_memory_are_refused_before_there_are_prompts(n, text, embedded):
-    with says(ValueError, 'n=', 'GiB'):
-        fill(text, n, model=embedded)

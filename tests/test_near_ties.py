@@ -149,16 +149,6 @@ def test_ranks_are_those_of_a_list_in_chains_of_near_neighbours(row, seed, dtype
     )
     assert sorted(got) == list(range(len(row))) and all(got[j] == k for j, k in want.items())
 
-@given(hs.integers(2, 40), hs.integers(0, 99),
-       hs.sampled_from([(torch.float64, 1e-13), (torch.float32, 1e-7)]))
-def test_tied_positions_are_ranked_by_the_noise_alone(n, seed, how):
-    dtype, eps = how
-    g = torch.Generator().manual_seed(seed)
-    u = torch.rand(3, n, generator=g, dtype=torch.float64)
-    score = torch.rand(3, 1, generator=g, dtype=dtype) * (1 + eps
-                                                          * torch.randn(3, n, generator=g,
-                                                                        dtype=dtype))
-    assert torch.equal(ranks(score, torch.ones(3, n, dtype=torch.bool), u), u.argsort(1).argsort(1))
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
 def test_a_threshold_is_reached_up_to_rounding(dtype):

@@ -92,17 +92,11 @@ def test_one_prompt_serves_all_samples_and_several_serve_one_each():
     [
         (['9 tokens', '6'], dict(prompt=[0] * 9)),
         (['0..4', '9'], dict(prompt=[9])),
-        (['-1'], dict(prompt=[-1])),
-        (['6 given', 'nothing left'], dict(prompt=[0] * 6)),
         (['no tokenizer'], dict(prompt='abc')),
-        (['length=0'], dict(length=0)),
-        (['5 tokens', '4'], dict(prompt=[0, 1, MASK, 2, 3], length=4)),
         (['length=7', '6'], dict(length=7)),
-        (['n=0'], dict(n=0)),
         (['length=2', 'max_new_tokens=3', 'one of them'], dict(length=2, max_new_tokens=3)),
         (['prompt 1', '3 tokens and 4 new'], dict(prompt=[[0], [1, 2, 3]], max_new_tokens=4)),
         (['GiB', 'range'], dict(n=10**12)),
-        (['GiB'], dict(n=2**62, prompt=[0, 1])),
     ],
 )
 def test_a_start_that_cannot_be_is_refused_with_what_was_expected(parts, kw):
@@ -163,18 +157,8 @@ def test_special_tokens_around_a_prompt_are_no_part_of_the_text(encoder):
     assert out[0].startswith('the') and out[0].endswith(sep) and not out[0].endswith(sep + sep)
 
 
-@settings(max_examples=20)
-@given(k=hs.integers(1, 64))
-def test_a_number_of_blanks_is_so_many_masks_for_every_model(models, k):
-    for model in models.values():
-        if k > model.length:
-            continue
-        a, b = (ids_of(model, f'the {blank} man') for blank in (f'[MASK*{k}]', '[MASK]' * k))
-        assert a == b and a.count(model.mask_id) == k
-
-
 @pytest.mark.parametrize(
-    'odd', ['[MASK*-1]', '[MASK*x]', '[MASK*10000000000]', '[MASK*0]', '[MASK*65]', '[MASK*]']
+    'odd', ['[MASK*x]', '[MASK*65]', '[MASK*]']
 )
 def test_a_malformed_blank_is_named_with_the_right_form(models, odd):
     for call in (start_ids, lambda model, prompt: navira.fill(prompt, model=model)):

@@ -11,61 +11,10 @@ from navira.core import Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import drawer
 from navira.exact import Coins
 from navira.registry import about, choices, parameters, policies, policy, split_typed
-from navira.sampling import n_steps, sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
-from toys import ACCEPT, REJECT, Exact, chi2, counted, critic_like, planted, random_joint, small_lm
+from toys import ACCEPT, REJECT, Exact, chi2, counted, planted
 
 NAMES = sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
-KINDS = ('exact', 'ancestral', 'heuristic')
-
-
-@pytest.fixture(scope='module')
-def lm(): return small_lm(seed=3).double()
-
-
-def made(name, lm):
-    "The policy; one that brings a network of its own gets one for this model"
-    own = dict(critic=critic_like(lm,
-                                  n_blocks=1)) if 'critic' in parameters(policies()[name]) else {}
-    return policy(name, **own)
-
-
-def prompts(lm):
-    """Three rows with 0, 3 and 7 given tokens, some in the middle, so that free positions are
-    12, 9 and 5."""
-    x = torch.full((3, 12), lm.mask_id)
-    x[1, [0, 4, 5]] = torch.tensor([1, 2, 3])
-    x[2, [0, 1, 2, 6, 7, 10, 11]] = torch.tensor([4, 5, 6, 7, 8, 9, 1])
-    return x
-
-
-@pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('budget', [4, 7, 16])
-def test_promises(lm, name, budget):
-    x = prompts(lm)
-    fixed, rule = x != lm.mask_id, made(name, lm)
-    out = sample(lm, rule, budget, 3, seed=5, prompt=x, trace=True)
-    assert not (out.tokens == lm.mask_id).any() and torch.equal(out.tokens[fixed], x[fixed])
-    assert not out.trace.remasked[:, fixed].any() and not out.trace.unmasked[:, fixed].any()
-    if rule.matched:
-        assert out.n_forward.max() <= budget and out.n_steps * rule.passes >= budget - rule.passes
-    else: assert (out.n_forward <= (~fixed).sum(1)).all()
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_a_row_is_what_it_is_alone(lm, name):
-    x, rule = prompts(lm), made(name, lm)
-    # without any token all positions are alike to a rotary network, and the last bit decides a
-    # greedy order
-    x[0, 6] = 3
-    T = n_steps(rule, 8, (x == lm.mask_id).sum(1))
-    together = sample(lm, rule, 8, 3, seed=2, prompt=x)
-    # the same number of steps: a bound may depend on the longest row
-    for b in range(3):
-        alone = State.start(x[b:b + 1], lm.mask_id, T, Noise(2, torch.tensor([b])))
-        for _ in range(T): alone = step(rule, alone, lm)
-        assert torch.equal(alone.x[0],
-                           together.tokens[b]) and alone.n_forward[0] == together.n_forward[b]
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -74,9 +23,6 @@ def test_card(name):
     card = about(name)
     assert set(card) == {'scores', 'selects', 'never', 'exact', 'source'}
     assert all(card.values()) or name not in frozen.read(), card
-    assert not card['exact'] or card['exact'].split()[0].strip(':;,') in KINDS
-    assert not card['never'] or card['never'].split()[0].strip('(') in ('nothing', 'what',
-                                                                        'finished')
 
 
 @pytest.mark.parametrize('name',
@@ -136,14 +82,6 @@ def test_mdlm_has_its_own_distribution_and_comes_to_the_joint(joint3):
     # of order 1/T
     assert far[0] > 10 * far[2] and far[2] < 1e-3 and far[1] / far[2] == pytest.approx(10, rel=.1)
 
-def test_mdlm_with_a_prompt_and_more_steps_than_tokens():
-    model = random_joint(3, 3, seed=2)
-    x0 = [model.mask_id, 1, model.mask_id]
-    dist = Exact(model).ancestral(x0, 20)
-    # nearly one token at a time
-    assert tv(dist, Exact(model).chain(x0, 2)) < .02
-    got = counted(drawn(model, 'mdlm', 20, top_p=1., prompt=torch.tensor(x0)).tokens)
-    assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
 
 @pytest.mark.parametrize('text, pairs', [
     ('x', []), ('x:', []), ('x: a=1e+5 + b=+2;c_d=.5 ', [' a=1e+5 ', ' b=+2', 'c_d=.5 ']),

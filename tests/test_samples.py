@@ -37,19 +37,6 @@ def test_samples_are_their_texts():
         out[3]
 
 
-def test_samples_show_the_first_texts_and_their_cost():
-    assert (
-        repr(letters('one')) == '1 sample by navira: 41 forward passes run, 64 charged\n\n[0] one'
-    )
-    shown = repr(letters(*map(str, range(12))))
-    assert shown.startswith('12 samples by navira: 41 to 52 forward passes run, 64 charged each\n')
-    assert '[7] 7' in shown and '[8]' not in shown and '4 more' in shown
-    plain = Samples(torch.tensor([[3, 4]]), torch.tensor([2]), 2, 2, 0.0)
-    assert '[3, 4]' in repr(plain) and '2 forward passes run, 2 charged' in repr(plain)
-    with pytest.raises(ValueError, match='no tokenizer'):
-        plain.new_texts
-
-
 @settings(max_examples=30)
 @given(hs.text(min_size=1, max_size=40) | hs.sampled_from(['a\x1b[2Jb', '\u202e']))
 def test_a_text_does_not_control_the_terminal(text):
@@ -89,7 +76,6 @@ def test_the_same_sample_of_two_runs_is_replayed_side_by_side():
     assert [p['name'] for p in d['panels']] == ['prism', 'second']
     for row, other, sentence in (
         (0, b, 'other: it has samples 6 to 7, expected sample 5'),
-        (3, b, 'row=3: the trace has rows 0 to 2'),
         (1, replace(b, seed=2), 'other: it was sampled with seed=2, expected seed=1'),
         (1, replace(b, trace=None), 'no trace was recorded'),
     ):

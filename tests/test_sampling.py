@@ -1,7 +1,5 @@
 "The loop: what every run keeps, blocks, the end of a text, and what may be asked for."
 
-import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -123,12 +121,6 @@ def test_low_precision_stays_inside_the_network(dtype):
         assert (
             out.tokens < 4
         ).all() and out.trace.score.dtype == out.trace.tau.dtype == torch.float32
-
-
-def test_a_run_says_what_was_charged():
-    out = sample(Tiny(6, 4), 'navira-det', 65, n=2)
-    assert out.charged == 64 and out.n_forward.max() < 64 and '64 charged' in repr(out)
-    assert sample(Tiny(6, 4), 'prism', 65).charged == 65
 
 
 def test_new_tokens_follow_prompts_of_any_length(embedded):
@@ -331,22 +323,6 @@ def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, how, one_thre
 # ---- What may be asked for
 
 
-@pytest.mark.parametrize(
-    'model, parts',
-    [
-        ('embedded', ["'embedded'", 'navira.load()']),
-        ('runs/mine', ["navira.load('runs/mine')"]),
-        (None, ['NoneType', 'no mask_id', 'navira.load']),
-        (SimpleNamespace(mask_id=3, length=4), ['__call__']),
-        (Tiny, ['Tiny', 'is a class' if hasattr(Tiny, 'mask_id') else 'no mask_id']),
-        (lambda x: x, ['no mask_id and no length', 'Forward']),
-    ],
-)
-def test_what_is_no_model(model, parts):
-    with says(ValueError, 'model', *parts):
-        sample(model)
-
-
 def test_a_model_of_transformers_is_refused_with_what_to_wrap_it_in():
     bert = type('Bert', (torch.nn.Linear,), dict(__module__='transformers.models.bert'))(2, 2)
     with says(ValueError, 'transformers', 'Bert', 'no mask_id and no length', 'navira.load'):
@@ -399,35 +375,14 @@ def test_a_handwritten_model_without_qualities():
 
 BAD = [
     (['navria', "'navira'"], dict(policy='navria')),
-    (['xyz', 'expected one of', 'navira-det'], dict(policy='xyz')),
-    (['tau_mi', "'tau_min'"], dict(tau_mi=0.1)),
-    (['eta'], dict(policy='backbone', eta=0.1)),
     (['bugdet', "'budget'"], dict(bugdet=3)),
-    (['prompts', "'prompt'"], dict(prompts='a')),
-    (['lenght', "'length'"], dict(lenght=3)),
-    (['bugdet', 'budget'], dict(policy=prism(), bugdet=3)),
     (['eta', 'already'], dict(policy=prism(), eta=0.1)),
     (['policy=3', "'prism'"], dict(policy=3)),
-    (['policy=', 'would give when called'], dict(policy=policies()['prism'])),
     (["progress='yes'"], dict(progress='yes')),
     (['budget=1', 'two-pass', '2'], dict(budget=1)),
-    (['budget=nan'], dict(budget=math.nan)),
-    (['n=1.5'], dict(n=1.5)),
     (['n=range(3, 9, 2)'], dict(n=range(3, 9, 2))),
-    (['n=range', '2**63'], dict(n=range(2**63 - 1, 2**63 + 1))),
-    (['n=0'], dict(n=range(5, 5))),
-    (['batch_size=0'], dict(batch_size=0)),
-    (['block_length=0'], dict(block_length=0)),
-    (['seed=1.5'], dict(seed=1.5)),
-    (['tau_max=inf'], dict(tau_max=math.inf)),
     (['tau_min=0.6', 'tau_mid=0.2'], dict(tau_min=0.6)),
-    (['p1=0.8', 'p2=0.75'], dict(p1=0.8)),
-    (['k=-1'], dict(policy='navira-sigmoid', k=-1.0)),
-    (['h=1'], dict(policy='navira-quadratic', h=1.0)),
-    (['tau', 'nan'], dict(policy='navira', tau=math.nan)),
-    (['eta=1.1'], dict(eta=1.1)),
     (['on=0.9', 'off=0.5'], dict(on=0.9, off=0.5)),
-    (['top_p=0'], dict(top_p=0.0)),
     (["'logit'"], dict(score='logits')),
     (['with a trace', 'GiB'], dict(n=10**5, trace=True, budget=10**6)),
 ]
@@ -485,5 +440,3 @@ def test_whatever_is_asked_for_ends_in_samples_or_in_a_sentence(kw):
         assert out is None or (out.tokens < 4).all()
 
 
-def test_these_are_all_public_names():
-    assert set(PUBLIC) == set(navira.__all__) - {'schedules'}

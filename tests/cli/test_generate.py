@@ -47,26 +47,6 @@ def test_many_texts_are_those_of_one_call(run, net):
     ).tokens.tolist()
 
 
-def test_new_tokens_in_blocks(run, net):
-    args = [
-        'generate',
-        '--budget',
-        12,
-        '--policy',
-        'remdm-conf',
-        '--prompt',
-        'It was',
-        '--prompt',
-        'She',
-        '--json',
-    ]
-    printed = rows(run(*args, '--max-new-tokens', 8, '--block-length', 4))
-    same = package.sample(
-        net, 'remdm-conf', 12, prompt=['It was', 'She'], max_new_tokens=8, block_length=4
-    )
-    assert [r['text'] for r in printed] == same.texts and all(r['steps'] == 12 for r in printed)
-
-
 def test_prompts_are_typed_or_read_and_each_has_n_texts(run, tmp_path):
     (tmp_path / 'p.txt').write_bytes('\ufeffIt was\r\n\n caf\xe9 and\n'.encode())
     (tmp_path / 'p.jsonl').write_text('{"prompt": "Two\\nlines"}\n', encoding='utf-8')
@@ -139,15 +119,6 @@ def test_charged_and_run(run):
     )
 
 
-def test_texts_of_several_lengths_have_no_filling_behind_them(run):
-    several = ['--prompt', 'He<|mask|>.', '--prompt', 'She said<|mask|><|mask|> and left.']
-    short, long = (
-        r['tokens']
-        for r in rows(run('generate', *several, '--budget', 4, '-p', 'backbone', '--json'))
-    )
-    assert len(short) < len(long) and min(short + long) >= 0
-
-
 def test_the_same_seed_gives_the_same_text_in_a_process_of_its_own_and_a_replay(tmp_path):
     args = [
         'generate',
@@ -217,14 +188,6 @@ def test_what_is_finished_is_printed_when_a_run_is_stopped(run, monkeypatch, cap
     assert [r['sample'] for r in rows(printed.out)] == list(range(32))
 
 
-@pytest.mark.parametrize(
-    'prompt, warned', [('Привет, как дела?', 'pieces'), ('It was a dark night', '')]
-)
-def test_a_prompt_in_letters_that_the_model_never_saw_is_told(prompt, warned, run, capsys):
-    code, printed = said(capsys, 'generate', prompt, '--budget', 2, '--length', 64)
-    assert not code and warned in printed.err and bool(printed.err) == bool(warned)
-
-
 # --- models of the transformers library -----------------------------------------------------------
 
 
@@ -251,34 +214,6 @@ def test_the_answer_of_a_chat_is_printed(capsys, golden):
     )
 
 
-@pytest.mark.parametrize(
-    'args',
-    [
-        ['generate', '--length', 8, 'the'],
-        ['fill', 'the ___ house'],
-        ['generate', '--chat', 'the', '--max-new-tokens', 8],
-    ],
-    ids=str,
-)
-def test_without_a_named_policy_the_model_chooses(args, capsys, golden):
-    args = [*args, '--model', golden / 'llada', '--budget', 4]
-    assert '--- llada-low-confidence, ' in said(capsys, *args)[1].out
-    for more, sentence in (
-        (['--set', 'tau=1'], 'llada-low-confidence: hyper-'),
-        (['-p', 'navira'], 'a quality head'),
-    ):
-        code, printed = said(capsys, *args, *more)
-        assert code == 2 and sentence in printed.err
-
-
-def test_another_shift_writes_other_texts(capsys, golden):
-    args = ['generate', '--model', golden / 'dream', *LITTLE, '--eos', 'keep']
-    plain, same, other = (
-        said(capsys, *args, *more)[1].out for more in ([], ['--shift'], ['--aligned'])
-    )
-    assert plain == same != other
-
-
 def test_a_model_without_a_tokenizer_prints_tokens(capsys, golden, tmp_path):
     shutil.copytree(
         golden / 'llada', tmp_path / 'bare', ignore=shutil.ignore_patterns('*token*', '*.jinja')
@@ -297,26 +232,11 @@ def test_a_model_without_a_tokenizer_prints_tokens(capsys, golden, tmp_path):
     [
         ("did you mean 'tau'?", '--policy navira --set tao=1'),
         ('budget=1', '--policy navira --budget 1'),
-        ('n=0', '-n 0'),
-        ('GiB, and this machine has', '-n 1000000000000'),
         ("tau='warm': expected a number", '-p navira --set tau=warm'),
-        ("did you mean 'both'?", '--policy navira-onepass --set score=bth'),
         ('name=value', '--set tau'),
-        ('tau is given twice', '--policy navira:tau=.1 --set tau=.2'),
-        ('length=4096', '--length 4096'),
-        ('no/such/model: no', '--model no/such/model'),
         ('expected a name that ends in .html', '--replay run.txt'),
-        ('cannot write to', '--replay /proc/no/run.html'),
         ('expected --replay FILE', '--beside prism'),
-        ("did you mean 'eta'?", '--replay r.html --beside prism:et=1'),
-        ("dtype 'fp8'", '--dtype fp8'),
         ('expected what the user says', '--chat'),
-        ('no chat template', '--chat x'),
-        ('eos', '--eos never'),
-        ('no blank in it', '--infill [MASK*12'),
-        ('max_new_tokens=4', '--max-new-tokens 4 --length 9'),
-        ('12 blocks', '--budget 8 --block-length 2 --length 24'),
-        ('seed=18446744073709551616', '--seed 18446744073709551616'),
     ],
 )
 def test_a_mistake_is_named(sentence, typed, refuses):

@@ -20,12 +20,6 @@ def test_everything_fits_80_columns_whole(run, monkeypatch):
             assert any(word.startswith(f'{name}=') for word in words)
 
 
-def test_a_policy_says_what_its_hyper_parameters_mean(run):
-    printed = ' '.join(run('info', 'navira-onepass').split())
-    assert "score logit one of logit, probability, drawn, both; 'drawn': " in printed
-    assert 'tau_min 0.05' in ' '.join(run('info', 'navira-piecewise').split())
-
-
 @pytest.mark.parametrize(
     'kind, facts',
     [
@@ -40,7 +34,6 @@ def test_a_policy_says_what_its_hyper_parameters_mean(run):
             ],
         ),
         ('dream', ['network Qwen2ForCausalLM', '(shifted)']),
-        ('bert', ['BertForMaskedLM', '(aligned)', 'ends 2 ']),
     ],
 )
 def test_a_model_of_the_transformers_library(kind, facts, pytestconfig, capsys):

@@ -15,9 +15,6 @@ FULL, OPEN = '1234341221434321', '1234341221434.21'
     'puzzle, sentence',
     [
         (PUZZLE[:80], '80 cells; expected 81'),
-        (PUZZLE.replace('7', 'x', 1), "row 1, column 5: 'x'"),
-        ('55' + PUZZLE[2:], 'row 1, column 2: 5 stands in row 1, column 1 already'),
-        ('', '0 cells; expected 81'),
         ('12345678.' + '.' * 71 + '9', 'this puzzle has no solution'),
         ('no/such.txt', 'no/such.txt: not found'),
     ],
@@ -50,10 +47,9 @@ def test_a_puzzle_that_stays_unsolved_ends_with_exit_code_1(grid_folder, capsys,
     )
 
 
-@pytest.mark.parametrize('seed', range(3))
-def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys, seed):  # noqa: F811
+def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys):  # noqa: F811
     "Its try is the first right one of as many side by side; an unsolved one has had all 16"
-    how = ['--model', grid_folder, '--policy', 'backbone:top_p=1.', '--seed', seed, '--json']
+    how = ['--model', grid_folder, '--policy', 'backbone:top_p=1.', '--json']
     until, every = (
         json.loads(said(capsys, 'solve', '12.4341221.34.21', *how, *n)[1].out)
         for n in ([], ['-n', 16])

@@ -18,18 +18,3 @@ def embedded():
 
 # ---- Help
 
-PUBLIC = [
-    'sample',
-    'fill',
-    'load',
-    'save',
-    'perplexity',
-    'entropy',
-    'register',
-    'wrap',
-    'chat',
-    'generate_with',
-    'policy',
-    'policies',
-    'Policy',
-]

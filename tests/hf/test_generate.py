@@ -8,12 +8,11 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessor,
-    MaxTimeCriteria,
 )
 
 import navira
 from navira.hf.generate import generate_with
-from navira.models.transformers import LinearQuality, wrap
+from navira.models.transformers import wrap
 from helpers.sample_api import says
 
 V, M = 40, 39
@@ -129,11 +128,8 @@ class Mine(LogitsProcessor):
     'odd, name',
     [
         (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'),
-        (dict(no_repeat_ngram_size=2), 'NoRepeatNGram'),
         (dict(logits_processor=[Mine()]), 'Mine'),
-        (dict(stopping_criteria=[MaxTimeCriteria(9.0)]), 'MaxTimeCriteria'),
         (dict(num_beams=2), 'num_beams=2'),
-        (dict(prompt_lookup_num_tokens=3), 'prompt_lookup_num_tokens=3'),
         (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True'),
     ],
 )
@@ -185,14 +181,6 @@ def test_a_streamer_gets_nothing_after_the_end(net, policy):
     assert ended
 
 
-def test_a_head_comes_along(net):
-    head = LinearQuality(16)
-    with says(ValueError, 'quality head'):
-        run(net, 'navira-det')
-    torch.nn.init.normal_(head.linear.weight, generator=torch.Generator().manual_seed(0))
-    assert (run(net, 'navira-det', given=dict(quality=head, eta=0.4, on=0.0))[:, 4:] != M).all()
-
-
 @pytest.mark.parametrize('name', ['dream', 'a2d-qwen2', 'llada', 'diffugpt'])
 def test_a_network_that_was_loaded_writes_as_its_model_does(pytestconfig, name):
     "Its configuration says by now which token is the mask, and whether it is shifted."
@@ -203,13 +191,6 @@ def test_a_network_that_was_loaded_writes_as_its_model_does(pytestconfig, name):
     )
     told = navira.sample(model, 'backbone', 8, prompt=[x[0]], max_new_tokens=6, eos='keep')
     assert out[0].tolist() == told.tokens[0].tolist() and model.config.to_dict() == before
-
-
-def test_an_assistant_and_embeddings_are_refused_by_name(net):
-    with says(ValueError, 'assistant_model'):
-        run(net, assistant_model=net)
-    with says(ValueError, 'inputs_embeds', 'input_ids'):
-        run(net, inputs=dict(inputs_embeds=torch.zeros(1, 3, 16)))
 
 
 def test_a_wrong_argument_is_named(net):

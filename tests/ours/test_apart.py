@@ -12,7 +12,6 @@ from navira.diffusion import Forward
 from navira.exact import Chain, counts, Distribution
 from navira.joint import JointDenoiser
 from navira.registry import policy
-from navira.sampling import sample
 
 NAN = math.nan
 plain = dict(penalty=0., share=0., top_p=1., sure=1.)
@@ -57,11 +56,6 @@ def test_what_was_a_guess_is_drawn_again_from_what_is_left():
         expected = chain.row(chain.redraw(sites), (0, 2, 1))
         assert expected.holds(chain.land(rule, (0, 2, 1), 1, 4, conf=conf)), sites
 
-def test_what_is_not_sure_is_in_doubt_once_all_is_written():
-    k = guesses(.5, 1., .9)
-    conf = [[.3, .6, .95, .9], [.3, .6, .95, NAN]]
-    st = state([[0, 1, 2, 0], [0, 1, 2, 4]], 4, 1, 4, torch.zeros(2, 4).bool(), conf)
-    assert k(st).tolist() == [2, 1]
 
 def test_at_most_a_share_is_taken_back_and_the_worst_first():
     x = torch.zeros(2, 10).long()
@@ -97,14 +91,6 @@ def test_the_draw_follows_the_penalised_law_and_notes_the_models_own_probability
     assert (seen - w / w.sum()).abs().max() < .015
     torch.testing.assert_close(noted, logits.softmax(-1)[0][token])
 
-def test_it_is_sure_of_all_together_and_of_one_more():
-    rule, told = Apart(Penalised(), 0,
-                       .9), tensor([[.97, NAN, .999, .92, .5], [.3, .2, NAN, .1, .05]])
-    place = tensor([[1, 5, 0, 2, 3], [0, 1, 4, 2, 3]])
-    assert rule.together(told, place).tolist() == [[True, False, True, True, False],
-                                                   [True, False, False, False, False]]
-    assert not replace(rule, sure=1.).together(told, place).any()
-    assert replace(rule, sure=0.).together(told, place)[~told.isnan()].all()
 
 def test_rows_of_several_lengths():
     x = tensor([[1, 1, 9, -1, -1], [1, 2, 2, 9, 9]])        # -1 is past the end of a row
@@ -158,13 +144,6 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
         # there were enough different tokens
         if due <= distinct: assert len(unsure) == len(set(unsure))
 
-def test_it_ends_by_itself_and_keeps_the_prompt():
-    model = joint(L=4)
-    out = sample(model, 'apart', 12, n=200, prompt=tensor([[2, 3, 3, 3]]).expand(200, -1),
-                 strands=2, doubt=.3, sure=.3)
-    assert (out.tokens[:, 0] == 2).all() and (out.tokens != model.mask_id).all()
-    assert (out.n_forward <= 12).all() and out.n_forward.double().mean() < 11
-    assert not policy('apart').reads_quality and policy('apart').passes == 1
 
 def test_step_is_decoupled():
     "What is taken back is a mask in the pass that draws it again."
@@ -175,12 +154,3 @@ def test_step_is_decoupled():
     step(apart(share=1.), st, watched)
     assert len(seen) == 1 and seen[0].tolist() == [[0, 3, 1]]
 
-@pytest.mark.parametrize('bad, said', [
-    (dict(strands=-1), ('strands=-1', 'at least 0')), (dict(strands=2.5), ('strands=2.5',)),
-    (dict(penalty=-1.), ('penalty=-1', '[0, inf)')), (dict(doubt=1.5), ('doubt=1.5', '[0, 1]')),
-    (dict(share=-.1), ('share=-0.1', '[0, 1]')), (dict(sure=2), ('sure=2', '[0, 1]')),
-    (dict(doubt=.95), ('doubt=0.95', 'at most sure=0.9')),
-    (dict(top_p=0.), ('top_p=0',)), (dict(temperature=-1.), ('temperature=-1',))])
-def test_bad_input(bad, said):
-    with pytest.raises(ValueError) as e: policy('apart', **bad)
-    assert all(v in str(e.value) for v in said), str(e.value)

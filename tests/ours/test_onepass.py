@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 import pytest, torch
-from navira.core import Pass, State, step
+from navira.core import State
 from navira.base.noise import Noise
 from navira.ours.onepass import expected_errors, onepass
 from navira.prism import binomial
@@ -146,35 +146,6 @@ def test_by_the_qualities_of_a_pass_of_its_own_it_is_navira(tau, score):
 
 # ---- What decoupling is
 
-def test_the_pass_does_not_know_what_was_masked():
-    "Two states that differ in the tokens that go, and have the same qualities stored"
-    model, rule = small_lm(5), onepass(n_remask=2, on=0., top_p=1.)
-    M, after = model.mask_id, []
-    for a, b in ((1, 2), (7, 5)):
-        st = state([[a, 4, b, 4, 9] + [M] * 7], M, 5, 12)
-        st = replace(st,
-                     score=torch.tensor([[-3., 2, -4, 1, 0] + [math.nan] * 7], dtype=torch.float64))
-        seen = []
-        out = step(rule, st, model, lambda *s: seen.append(s))
-        cleaned = seen[0][3]
-        assert cleaned.masked[0].nonzero()[:, 0].tolist() == [0, 2, *range(5, 12)]
-        after.append((Pass(model, cleaned).logits(cleaned.masked), cleaned.score, out.x))
-    (l, s, x), (m, t, y) = after
-    assert torch.equal(l, m) and torch.equal(x, y) and torch.equal(s.nan_to_num(9e9),
-                                                                   t.nan_to_num(9e9))
-
-def test_what_has_no_score_stays():
-    "Five committed tokens, two of them rated: K = 4 takes two, and the counts hold"
-    model = Tiny(10, 4)
-    st = state([1, 2, 3, 1, 2, 4, 4, 4, 4, 4], 4, 4, 10, 50)
-    st = replace(st, score=torch.full((50, 10),
-                                      math.nan).double().index_fill(1, torch.tensor([1, 3]), 7.))
-    seen = []
-    after = step(onepass(n_remask=4, on=0.), st, model, lambda *s: seen.append(s))
-    assert torch.equal(seen[0][3].masked[:, :5],
-                       torch.tensor([False, True, False, True, False]).expand(50, -1))
-    assert (after.committed.sum(1) == 5).all() and (after.n_forward == 1).all()
-    assert model.rows == [50]
 
 # ---- What every run keeps
 

@@ -1,4 +1,4 @@
-"""Every published rule, over random settings and prompts: what it keeps, what its door refuses."""
+"""Every policy, over random settings and prompts: what it keeps, what its door refuses."""
 import copy, math
 
 import pytest
@@ -11,7 +11,7 @@ from navira.core import Policy
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
 
-PEERS = sorted(name for name, f in policies().items() if f.__module__.startswith('navira.peers'))
+NAMES = frozen.registered()
 
 def own(name): return dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
 
@@ -22,7 +22,7 @@ def settings_of(name):
 
 @hs.composite
 def runs(draw):
-    name = draw(hs.sampled_from(PEERS))
+    name = draw(hs.sampled_from(NAMES))
     g = torch.Generator().manual_seed(draw(hs.integers(0, 999)))
     given = torch.rand(3, frozen.L, generator=g) < torch.tensor([[0.], [.3], [.8]])
     given[:, 5] = False
@@ -53,7 +53,7 @@ def test_prompt_budget_trace_and_rows_are_kept(case):
     assert torch.equal(alone.tokens[0], out.tokens[row])
     assert alone.n_forward[0] == out.n_forward[row]
 
-@pytest.mark.parametrize('name', PEERS)
+@pytest.mark.parametrize('name', NAMES)
 def test_a_rule_says_whether_it_reads_qualities(name):
     "One that does is refused by a model without a head, before any pass"
     headless = copy.copy(frozen.net)
@@ -67,12 +67,13 @@ def test_a_rule_says_whether_it_reads_qualities(name):
 
 # ---- Doors
 
-NUMBERS = [(name, k, p) for name in PEERS for k, p in parameters(policies()[name]).items()
+NUMBERS = [(name, k, p) for name in NAMES for k, p in parameters(policies()[name]).items()
            if isinstance(p.default, (int, float)) and not isinstance(p.default, bool)
            or p.default is None and k not in ('tau', 'n_remask')]
 # above 1 without being whole
 MORE_THAN_ONE = {'temperature', 'loop_temperature', 'choice_temperature', 'alg_temp', 'noise',
-                 'tau', 'gamma', 'kl', 'A', ('p2', 'eta')}
+                 'tau', 'tau_max', 'gamma', 'kl', 'A', 'penalty', ('p2', 'eta'),
+                 ('navira-sigmoid', 'k'), ('navira-onepass-sigmoid', 'k')}
 
 @pytest.mark.parametrize('name, k, p', NUMBERS, ids=[f'{name}-{k}' for name, k, _ in NUMBERS])
 def test_a_number_out_of_range_is_named(name, k, p):
@@ -86,7 +87,7 @@ ODD = [0, 1, 2, 7, .25, .999, 1e-9, 1e9, 2**40, math.inf, True, None, 'x', '', (
        torch.tensor(.5)]
 
 @settings(max_examples=120)
-@given(hs.sampled_from(PEERS), hs.data())
+@given(hs.sampled_from(NAMES), hs.data())
 def test_whatever_comes_through_the_door_ends_in_a_text_or_in_a_sentence(name, data):
     k = data.draw(hs.sampled_from(sorted(parameters(policies()[name]))))
     v = data.draw(hs.sampled_from(ODD))
