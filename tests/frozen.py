@@ -260,14 +260,13 @@ def close(a, b):
     if isinstance(a, float) or isinstance(b, float): return abs(a - b) <= TOLERANCE
     return a == b
 
-def differences(was, now, cost):
-    "A line for each case that differs: in its costs, or in anything else"
+def differences(was, now):
+    "A line for each case that differs"
     lines = [f'{k}: not in frozen.json' for k in now if k not in was]
     lines += [f'{k}: no longer run' for k in was if k not in now]
     for key in was.keys() & now.keys():
         a, b = was[key], now[key]
-        parts = [k for k in sorted(a.keys() | b.keys()) if (k == 'cost') == cost
-                 and not close(a.get(k), b.get(k))]
+        parts = [k for k in sorted(a.keys() | b.keys()) if not close(a.get(k), b.get(k))]
         lines += [f'{key}: {k} was {a.get(k)}, is {b.get(k)}' for k in parts]
     return sorted(lines)
 

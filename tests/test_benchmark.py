@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, strategies as hs
 
 from helpers.networks import random_network
 from navira.base.noise import Noise
 from navira.core import State, step
-from navira.diffusion import drawer
 from navira.registry import policies, policy
 
 script = Path(__file__).parents[1]/'benchmarks'/'sampling.py'
@@ -33,13 +31,6 @@ def test_logits_on_demand_give_the_tokens_that_all_logits_give(name):
             b = step(rule, b, lambda x: bench.Literal(model(x), rule))
             assert torch.equal(a.x, b.x) and torch.equal(a.n_forward, b.n_forward)
             torch.testing.assert_close(a.conf, b.conf, equal_nan=True, check_dtype=False)
-
-@given(hs.sampled_from([drawer(), drawer(top_p=.8), drawer(.5, .9), drawer(2., 1.)]))
-def test_gumbel_noise_everywhere_has_the_distribution_of_the_draw(d):
-    torch.manual_seed(0)
-    logits = torch.tensor([[2., 0., -1., 1.5, .5, -torch.inf]])
-    shares = bench.draw_everywhere(d, logits.expand(20_000, -1)).bincount(minlength=6) / 20_000
-    torch.testing.assert_close(shares.double(), d.distribution(logits)[0], atol=.015, rtol=0)
 
 
 def test_the_script_starts():

@@ -60,7 +60,7 @@ def test_an_answer_has_the_room_that_there_is(model):
     assert len(seen[-1].ids) == model.length == 64
     with says(ValueError, 'max_new_tokens=128', '64'):
         navira.chat(model, 'hi', max_new_tokens=128)
-    with says(ValueError, 'prompt 0', 'expected at most 64'):
+    with says(ValueError, 'prompt', 'longer than the 64'):
         navira.chat(model, 'hi ' * 64)
 
 
@@ -84,9 +84,3 @@ def test_what_chat_lacks_is_named(model, embedded, pytestconfig):
     for odd in ([], [dict(says='x')], 3, [['user', 'x']]):
         with says(ValueError, 'messages=', 'role'):
             navira.chat(model, odd)
-    with says(ValueError, 'quality head'):
-        navira.chat(model, 'Hello', 'navira', max_new_tokens=4)
-    with says(ValueError, 'prompt 0', 'new ones', '64'):
-        navira.chat(model, 'Hello there', max_new_tokens=60)
-    with says(KeyError, 'policy'):
-        navira.chat(model, 'Hello', 'remdm-konf')

@@ -1,38 +1,11 @@
 """How a token is drawn: nucleus, temperature and ties, against plain loops."""
 import math
-from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.base.noise import Noise
 from navira.diffusion import Forward, categorical, drawer, nucleus
-from helpers.core import N
-from toys import ACCEPT, REJECT, chi2, planted
-
-PROBS = [.05, .5, .15, .3]       # the third of the order .5, .3, .15, .05 crosses .9
-def draws(p=.9, probs=PROBS, n=N, **kw):
-    u = Noise(0, torch.arange(n)).uniform(0, 'token', 1)[:, 0]
-    return nucleus(p, **kw)(torch.tensor(probs + [0.]).double().log().expand(n, -1), u)
-
-def test_the_nucleus_excludes_or_includes_the_crossing_token():
-    for p, kw, kept in (
-        (0.9, {}, [1, 3]),
-        (0.9, dict(keep_crossing=True), [1, 3, 2]),
-        (1.0, {}, [0, 1, 2, 3]),
-        (1e-9, {}, [1]),
-    ):
-        dist = {v: PROBS[v] / sum(PROBS[w] for w in kept) for v in kept}
-        tokens, prob = draws(p, **kw)
-        # the mask id, 4, never
-        assert set(tokens.tolist()) == set(kept)
-        assert prob.tolist() == pytest.approx([dist[v] for v in tokens.tolist()])
-        if len(kept) > 1:
-            assert (
-                chi2(Counter(tokens.tolist()), dist) > ACCEPT
-                and chi2(Counter(tokens.tolist()), planted(dist)) < REJECT
-            )
 
 
 def test_draws_are_float64():

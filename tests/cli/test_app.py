@@ -120,11 +120,8 @@ def test_whatever_is_typed_ends_in_a_result_or_in_a_sentence(
 
 def test_a_mistake_in_a_process_of_its_own():
     r = navira('generate', '--policy', 'navria')
-    assert (r.returncode, r.stdout, r.stderr) == (
-        2,
-        '',
-        "navira: policy 'navria': did you mean 'navira'?\n",
-    )
+    assert r.returncode == 2 and not r.stdout
+    assert r.stderr == "navira: policy 'navria': did you mean 'navira'?\n"
 
 
 @pytest.mark.parametrize(
@@ -146,16 +143,8 @@ def test_a_number_may_be_spelled_as_python_does(x, i, text):
     same = lambda s, v: value(s) == v and type(value(s)) is type(v)
     assert same(repr(x), x) and same(f'{abs(x):+.4e}', float(f'{abs(x):.4e}')) and same(f'{i:_}', i)
     assert hypers([f'a={x!r}', f' b = {i} ']) == dict(a=x, b=i)
-    if text[:1].isalpha() and text.strip().lower() not in (
-        'inf',
-        'infinity',
-        'nan',
-        'true',
-        'false',
-        'none',
-        'null',
-    ):
-        assert value(text) == text
+    words = 'inf', 'infinity', 'nan', 'true', 'false', 'none', 'null'
+    if text[:1].isalpha() and text.strip().lower() not in words: assert value(text) == text
 
 
 @given(st.text())
@@ -172,10 +161,7 @@ def test_a_text_cannot_control_the_terminal(text):
 def test_memory_that_runs_out_is_a_sentence_and_a_bug_is_a_traceback(monkeypatch, capsys):
     import navira as package
 
-    for error, sentence in (
-        (MemoryError(), 'not enough memory'),
-        (RuntimeError('cannot allocate'), 'not enough memory'),
-    ):
+    for error in (MemoryError(), RuntimeError('cannot allocate')):
         monkeypatch.setattr(
             package,
             'load',
@@ -183,7 +169,7 @@ def test_memory_that_runs_out_is_a_sentence_and_a_bug_is_a_traceback(monkeypatch
             raising=False,
         )
         code, printed = said(capsys, 'generate')
-        assert code == 2 and sentence in printed.err
+        assert code == 2 and 'not enough memory' in printed.err
     monkeypatch.setattr(package, 'load', lambda *_, **how: 1 / 0, raising=False)
     with pytest.raises(ZeroDivisionError):
         said(capsys, 'generate')

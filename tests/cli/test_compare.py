@@ -20,16 +20,8 @@ def cells(folder):
 
 
 def test_a_comparison_shows_texts_a_table_and_two_policies_side_by_side(run, tmp_path):
-    args = [
-        'compare',
-        'backbone,prism:eta=.3',
-        'navira-det:eta=.3',
-        '--budgets',
-        '8,24',
-        *QUICK,
-        '--out',
-        tmp_path,
-    ]
+    typed = 'compare backbone,prism:eta=.3 navira-det:eta=.3 --budgets 8,24'
+    args = [*typed.split(), *QUICK, '--out', tmp_path]
     printed = run(*args, '--show', 1)
     first, rest = printed.split('8 texts of 128 tokens a cell, seed 0')
     assert [l for l in first.splitlines() if l[:1].isalpha()] == [
@@ -46,15 +38,12 @@ def test_a_comparison_shows_texts_a_table_and_two_policies_side_by_side(run, tmp
         ('prism:eta=.3', 'prism', 24, 24, dict(eta=0.3), 8),
         ('navira-det:eta=.3', 'navira-det', 24, 24, dict(eta=0.3), 8),
     ]
-    assert all(c['entropy_lo'] <= c['entropy'] <= c['entropy_hi'] for c in cells(tmp_path))
     data = data_of((tmp_path / 'replay.html').read_text())
     assert [p['name'] for p in data['panels']] == ['prism:eta=.3', 'navira-det:eta=.3']
     row = int(re.search(r'24 forward passes, seed 0, sample (\d)', data['title'])[1])
     for panel, c in zip(data['panels'], cells(tmp_path)[4:]):
         assert ''.join(data['vocab'][i] for i in list(states(panel))[-1][0]) == c['texts'][row]
     assert run(*args, '--show', 1) == printed  # times too: nothing is sampled again
-    run(*args[:-4], 'mdlm', *args[-4:], '--show', 0)
-    assert len(list(tmp_path.glob('store-*'))) == 1 and len(cells(tmp_path)) == 8
 
 
 def test_all_means_all_that_the_model_can_run(tmp_path, capsys, monkeypatch):
@@ -64,19 +53,7 @@ def test_all_means_all_that_the_model_can_run(tmp_path, capsys, monkeypatch):
     words = {f'w{i}': i for i in range(10)} | {'<|mask|>': 10}
     model.tokenizer = Tokenizer(WordLevel(words, unk_token='w0'))
     monkeypatch.setattr(navira, 'load', lambda *a, **how: model, raising=False)
-    args = [
-        'compare',
-        '--budgets',
-        4,
-        '-n',
-        1,
-        '--reference',
-        'none',
-        '--out',
-        tmp_path,
-        '--show',
-        0,
-    ]
+    args = [*'compare --budgets 4 -n 1 --reference none --show 0 --out'.split(), tmp_path]
     code, printed = said(capsys, *args, 'all')
     ran = {c['policy'] for c in cells(tmp_path)}
     assert (
@@ -88,8 +65,6 @@ def test_all_means_all_that_the_model_can_run(tmp_path, capsys, monkeypatch):
         'left out: prism: ' in printed.err
         and "left out: token-critic: the critic's vocabulary" in printed.err
     )
-    code, printed = said(capsys, *args, 'mdlm', 'token-critic')
-    assert code == 2 and "the critic's vocabulary" in printed.err
 
 
 def test_the_first_puzzle_that_tells_two_policies_apart_is_shown(grid_folder, capsys, tmp_path):  # noqa: F811
@@ -97,19 +72,8 @@ def test_the_first_puzzle_that_tells_two_policies_apart_is_shown(grid_folder, ca
 
     code, printed = said(
         capsys,
-        'compare',
-        '--task',
-        'sudoku:2x2-14',
-        '--model',
-        grid_folder,
-        '--policies',
-        'backbone:top_p=1,mask-predict',
-        '-n',
-        60,
-        '--budgets',
-        2,
-        '--out',
-        tmp_path,
+        *'compare backbone:top_p=1,mask-predict --task sudoku:2x2-14 -n 60 --budgets 2'.split(),
+        '--model', grid_folder, '--out', tmp_path,
     )
     k, worst, best = re.search(
         r'Puzzle (\d+), the first that (\S+) gets wrong and (\S+) right', printed.out
@@ -126,13 +90,8 @@ def test_the_first_puzzle_that_tells_two_policies_apart_is_shown(grid_folder, ca
         and apart[int(k)]
         and right[worst].mean() < right[best].mean()
     )
-    for c in cells(tmp_path):
-        assert (
-            c['solved'] == right[c['label']].mean()
-            and 0 <= c['solved_lo'] <= c['solved'] <= c['solved_hi'] <= 1
-        )
-    page = (tmp_path / 'replay.html').read_text()
-    assert f'sample {k}' in page and '"boxes":[2,2]' in page
+    assert all(c['solved'] == right[c['label']].mean() for c in cells(tmp_path))
+    assert f'sample {k}' in (tmp_path / 'replay.html').read_text()
     assert (tmp_path / 'compare.png').stat().st_size > 10_000 and 'solves' in printed.out
 
 

@@ -14,7 +14,3 @@ def says(error, *parts):
 @pytest.fixture(scope='module')
 def embedded():
     return navira.load()
-
-
-# ---- Help
-

@@ -4,12 +4,11 @@ import math
 from collections import Counter
 from dataclasses import replace
 import pytest, torch
-from navira.core import State
-from navira.base.noise import Noise
 from navira.ours.onepass import expected_errors, onepass
 from navira.prism import binomial
 from navira.registry import policy
 from navira.sampling import sample
+from helpers.core import state
 from toys import (
     ACCEPT, REJECT, Exact, Tiny, binomial_dist, chi2, counted, planted, random_joint, sequential,
     small_lm)
@@ -25,13 +24,6 @@ N = 40_000
 
 def amount(name, v): return {'rate' if name.endswith('suspects') else 'eta': v}
 
-def state(x, mask_id, i, T, n=None, seed=0):
-    x = torch.as_tensor(x)
-    x = x.expand(n, -1) if n else x
-    return replace(
-        State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))),
-        fixed=torch.zeros(x.shape, dtype=torch.bool), i=i
-    )
 
 # ---- Distributions
 
