@@ -16,7 +16,7 @@ model = navira.load()
 res = navira.sample(model, 'navira-piecewise', budget=64, n=2, seed=0, prompt='The old', trace=True)
 reveal_type(model)      # navira.models.dit.MaskedLM | navira.models.transformers.TransformersLM
 reveal_type(model.mask_id)    # int
-reveal_type(res)              # navira.sampling.Samples
+reveal_type(res)              # navira.samples.Samples
 reveal_type(res.texts)        # list[str]
 reveal_type(res.tokens)       # Tensor
 reveal_type(res.n_steps)      # int
