@@ -226,7 +226,9 @@ def check_sizes(
     code: bytes, # a pickle
 ) -> None:
     "`UnpicklingError` for a value that would take too long to hash: tuples that share tuples."
-    stack, marks, memo = [], [], {}
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[int, int] = {}
     for op, arg, _ in pickletools.genops(code):
         if 'PUT' in op.name: memo[arg] = stack[-1]
         elif op.name == 'MARK': marks.append(len(stack))
