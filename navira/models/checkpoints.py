@@ -228,7 +228,7 @@ def check_sizes(
     "`UnpicklingError` for a value that would take too long to hash: tuples that share tuples."
     stack: list[int] = []
     marks: list[int] = []
-    memo: dict[int, int] = {}
+    memo: dict[Any, int] = {}
     for op, arg, _ in pickletools.genops(code):
         if 'PUT' in op.name: memo[arg] = stack[-1]
         elif op.name == 'MARK': marks.append(len(stack))
