@@ -44,7 +44,7 @@ def checked_schedule(part: str, schedule: Schedule, temperature: bool = False) -
     def checked(st: State) -> Tensor: # [B]
         try: v = evaluate(schedule, st)
         except (TypeError, RuntimeError, ValueError):
-            raise ValueError(f'{part}: {name_of(schedule)} gave {shape_of(schedule(st))}; expected '
+            raise ValueError(f'{part}: {name_of(schedule)} gave {shape_of(schedule(st))}; expected '  # type: ignore[operator]
                              f'a number, or one for each of {len(st.x)} rows') from None
         if temperature and not (v.isfinite() & (v >= 0)).all():
             raise ValueError(f'{part}: tau={v.tolist()}: a temperature is finite and >= 0 '

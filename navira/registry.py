@@ -99,12 +99,12 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     takes_callables = any(Callable in (k, get_origin(k)) for k in kinds)
     if v is None and NoneType in kinds or callable(v) and takes_callables: return
     wanted, types = 'a number', (int, float)
-    if bool in kinds: wanted, types = 'true or false', bool
-    if texts or str in kinds: wanted, types = 'text', str
+    if bool in kinds: wanted, types = 'true or false', bool  # type: ignore[assignment]
+    if texts or str in kinds: wanted, types = 'text', str  # type: ignore[assignment]
     if not isinstance(v, types) or isinstance(v, bool) and types is not bool:
         example = 1 if p.default is None else p.default
         raise ValueError(f'{what}={v!r}: expected {wanted}, such as {example!r}')
-    if texts: check_choice(what, v, texts)
+    if texts: check_choice(what, v, texts)  # type: ignore[arg-type]
     if wanted != 'a number': return
     whole = int in kinds and float not in kinds
     if whole and isinstance(v, float) and not v.is_integer():
@@ -147,7 +147,7 @@ for _name, _factory, _selects, _source in [
     ('prism-stochastic', prism_stochastic, 'K from pi(tau)', 'NAVIRA, section 5'),
     ('navira-det', navira_det, 'the K lowest', 'NAVIRA, section 4.2'),
     ('navira', navira, 'K from pi(tau)', 'NAVIRA, section 4.3')]:
-    register(_name, selects=_selects, source=_source, **_revises)(_factory)
+    register(_name, selects=_selects, source=_source, **_revises)(_factory)  # type: ignore[type-var]
 
 # %% ../nbs/registry.ipynb #6845e5f1
 def scheduled(

@@ -52,7 +52,7 @@ class Trace:
         "One sample. ValueError for a row that does not exist."
         if not 0 <= i < self.n: raise ValueError(f'row={i}: the trace has rows 0 to {self.n - 1}')
         parts = {k: a.narrow(dim, i, 1).cpu() for k, (a, dim) in self._by_row().items()}
-        return replace(self, **parts)
+        return replace(self, **parts)  # type: ignore[arg-type]
 
     def tilde(self, i: int) -> Tensor: # [n, L]
         "The state that the second pass of step `i` reads."

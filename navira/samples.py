@@ -102,7 +102,7 @@ class Samples(Sequence[str]):
             raise ValueError(f'other: it has samples {other.first} to {last}, '
                              f'expected sample {number}')
         kw = dict(other=other._traced(number - other.first), names=(self.policy, other.policy)) | kw
-        return replay(a, self.decode, path, **kw)
+        return replay(a, self.decode, path, **kw)  # type: ignore[arg-type]
 
 # %% ../nbs/samples.ipynb #1a66ebee
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ class Partials:
         st = self.st
         written = st.x != st.mask_id
         final = written & st.fixed if self.revises and st.i < st.n else written
-        final = final.int().cumprod(1).sum(1).tolist()
+        final = final.int().cumprod(1).sum(1).tolist()  # type: ignore[assignment]
         for b, row in enumerate(st.x.tolist()):
             ids = [i for i in row if i >= 0]
             special = self.special[b, :len(ids)].tolist()
-            yield Partial(self.numbers[b], ids, min(final[b], len(ids)), self.tokenizer, special)
+            yield Partial(self.numbers[b], ids, min(final[b], len(ids)), self.tokenizer, special)  # type: ignore[arg-type]
 
 # %% ../nbs/samples.ipynb #a34c64e3
 class Recorder:

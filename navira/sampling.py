@@ -238,20 +238,20 @@ def choose(
         policy, usual = default_policy(model)
         hyper = usual | hyper
     named, known = isinstance(policy, str), {}
-    if named: known = parameters(policies()[check_choice('policy', policy, policies())])
+    if named: known = parameters(policies()[check_choice('policy', policy, policies())])  # type: ignore[arg-type]
     elif not isinstance(policy, Policy):
         called = ', which this would give when called' if callable(policy) else ''
         raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a "
                          f"Policy{called}")
-    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())]) if named else ''
+    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())]) if named else ''  # type: ignore[list-item]
     others = {k: v for k, v in hyper.items() if k in known or k != 'block_length'}
     own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
     if others and not named:
         raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
                          f'expected one of {", ".join(own)}')
     for k in others: check_keyword(f'{policy}: hyper-parameter', k, [*known, *own])
-    rule = named_policy(policy, **others) if named else policy
-    return rule, name, hyper.get('block_length') if 'block_length' not in known else None
+    rule = named_policy(policy, **others) if named else policy  # type: ignore[arg-type]
+    return rule, name, hyper.get('block_length') if 'block_length' not in known else None  # type: ignore[return-value]
 
 # %% ../nbs/07_sampling.ipynb #df7d0e29
 def _numbers(n: int | range | None) -> tuple[int | None, int]: # how many, the number of the first

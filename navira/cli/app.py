@@ -56,7 +56,7 @@ class Commands(typer.core.TyperGroup):
     "The commands in groups. Words of other programs lead to ours; Ctrl-C ends with exit code 130."
     def format_commands(self, ctx, formatter) -> None:
         for title, names in GROUPS.items():
-            first = {k: self.commands[k].help.split('\n\n')[0] for k in names.split()}
+            first = {k: self.commands[k].help.split('\n\n')[0] for k in names.split()}  # type: ignore[union-attr]
             rows = [(name, text.replace('\n', ' ')) for name, text in first.items()]
             with formatter.section(title): formatter.write_dl(rows)
 

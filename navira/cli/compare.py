@@ -227,7 +227,7 @@ def compare(
     passes = numbers(budgets or default_budgets(full, task))
     grid = Sweep(entries(labels or TEXT + imported()), 'compare', model, prompt=prompt, task=task,
                  budgets=passes, n=n or 1, seeds=(seed,), batch_size=batch_size,
-                 reference=reference, metrics=metrics, real=real)
+                 reference=reference, metrics=metrics, real=real)  # type: ignore[arg-type]
     if not every: cells(grid)
     if reference != 'none': find_reference(reference)
     writable(folder)
@@ -236,12 +236,12 @@ def compare(
     if every: labels = runnable(net, labels, passes[-1])
     n = default_n(full, task, net.length) if n is None else n
     grid = replace(grid, entries=entries(labels or TEXT + imported()), n=n)
-    _, plan, identity, _ = prepared(grid, net, net.device)
+    _, plan, identity, _ = prepared(grid, net, net.device)  # type: ignore[arg-type]
     if show and not task:
         first_texts(net, [e.label for e in grid.entries], passes[-1], seed, prompt)
     judge = 'none' if reference == 'none' else Judge(reference).model
     kind = digest([identity, mask_id, shift, navira.__version__], 4)
-    with drawing('sampling') as draw: st = run(grid, folder / f'store-{kind}', net, draw)
+    with drawing('sampling') as draw: st = run(grid, folder / f'store-{kind}', net, draw)  # type: ignore[arg-type]
     keys = [c.key for c in plan]
     with drawing('measuring') as draw: evaluate(st, None, judge, progress=draw, keys=keys)
-    report(folder, st, plan, net, '' if judge == 'none' else judge.name, show)
+    report(folder, st, plan, net, '' if judge == 'none' else judge.name, show)  # type: ignore[union-attr]

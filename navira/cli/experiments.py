@@ -69,7 +69,7 @@ def named(store: Path | None, option: Path | None):
     from navira.experiments.store import newest, open_store
     if store and option:
         raise ValueError(f'{store} and --store {option}: expected one store')
-    return open_store(store or option) if store or option else newest()
+    return open_store(store or option) if store or option else newest()  # type: ignore[arg-type]
 
 Metrics = Annotated[str | None, Option(
     help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
@@ -97,7 +97,7 @@ def evaluate(
     st = named(store, folder)
     which = None if metrics is None else [m.strip() for m in metrics.split(',')]
     judge = reference
-    if endpoint: judge = Endpoint.load(endpoint, reference or st.record['reference'])
+    if endpoint: judge = Endpoint.load(endpoint, reference or st.record['reference'])  # type: ignore[assignment]
     with drawing('measuring') as draw: measure(st, which, judge, scored, draw)
     print(f'{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')

@@ -210,7 +210,7 @@ def generate(
     each = [start for start in starts for _ in range(n)]
     asked: list = each
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
-    sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,
+    sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,  # type: ignore[arg-type]
                      max_new_tokens=max_new_tokens, block_length=block_length)
     size = 32 if net.device.type == 'cpu' else 256
     for res in in_batches(sample, choice.rule, asked, len(each) or n, size, bool(replay)):

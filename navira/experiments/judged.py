@@ -92,7 +92,7 @@ def _ask(st: Store, server: Server, todo: pd.DataFrame, first: int, counts: dict
         counts['asked'] += v['asked']
     if rows: write_table(st.part('verdicts', first), pa.Table.from_pylist(rows, schema=_SCHEMA))
     if errors: raise errors[0]
-    refused = [v['failed'] for v in answers if (v['failed'] or '').startswith('refused')]
+    refused = [v['failed'] for v in answers if (v['failed'] or '').startswith('refused')]  # type: ignore[index]
     if not counts['judged'] and len(refused) == len(answers) >= 3:
         raise ValueError(f'{server.where}: the first {len(refused)} texts were {refused[0]}')
 

@@ -79,8 +79,8 @@ def evaluate(
     scored = None if scored is None else check_int('scored', scored, 1)
     judge = Judge(st.record['reference'] if reference is None else reference)
     if judge.given == 'none' and {*REFERENCED} & {*(asked or ())}:
-        raise ValueError(f"reference 'none': {', '.join(asked)} cannot all be measured without a "
-                         f"reference; expected "
+        raise ValueError(f"reference 'none': {', '.join(asked or ())} cannot all be measured "
+                         "without a reference; expected "
                          'one, or other metrics')
     with folder_lock(st.folder, 'sweep or evaluate'):
         st.join()

@@ -109,14 +109,14 @@ def of_table1(s: Study, label: str, budget: int) -> pd.Series:
 
 def table1(s: Study) -> Table:
     "Section 5.3: perplexity and entropy by passes, ours and the paper's."
-    have = {}
+    have: dict[tuple[int, str], pd.Series] = {}
     for F in sorted(set(s.points.budget)):
         have |= {(F, k): p for k in TABLE1 if (p := or_none(of_table1, s, k, F)) is not None}
     if not have: raise Missing('every method of Table 1')
     rows = []
     for (F, k), p in have.items():
         there = F * PAPER_LENGTH / s.length
-        theirs = [f'{v:.2f}' for v in TABLE1[k].get(there, ())] or [None, None]
+        theirs = [f'{v:.2f}' for v in TABLE1[k].get(there, ())] or ['–', '–']
         rows.append([F, k, p.steps, interval_of(p.log_perplexity, np.exp), interval_of(p.entropy),
                      int(there), *theirs])
     head = ['passes', 'policy', 'steps', 'perplexity', 'entropy', "paper's passes",

@@ -74,12 +74,13 @@ def looks(
     their name, no two with the same marker and line."""
     labels = list(labels)
     known = {k: LOOKS.get(k) or LOOKS.get(same_curve(k)) for k in labels}
-    out: dict[str, tuple] = {}
+    out: dict[str, Any] = {}
     for k in sorted(labels, key=lambda k: (k not in LOOKS, known[k] is None)):
         at = zlib.crc32(k.encode()) % len(_SPARE)
         used = list(out.values())
         taken = {v[1:] for v in used}
-        own = [known[k]] if known[k] and known[k][1:] not in taken else []
+        look: Any = known[k]
+        own: list[Any] = [look] if look and look[1:] not in taken else []
         spare = [*_SPARE[at:], *_SPARE[:at]]
         colours, markers = {v[0] for v in used}, {v[1] for v in used}
         apart = [v for v in spare if v[0] not in colours and v[1] not in markers]

@@ -132,7 +132,8 @@ def ends(
     level: float = .95,
 ) -> tuple[float, float, float]: # value, low, high
     "An estimate and its percentile interval."
-    return float(f(draws[0])), *(float(f(end)) for end in percentiles(draws[1:], level))
+    low, high = percentiles(draws[1:], level)
+    return float(f(draws[0])), float(f(low)), float(f(high))
 
 def interval(
     df: pd.DataFrame, # from `frame`

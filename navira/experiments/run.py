@@ -103,6 +103,7 @@ def tabled(
     task: Task | None = None, # that was asked
 ) -> pa.Table: # one row a sample
     "Samples as a table."
+    assert res.trace is not None
     n, highest = len(res.tokens), int(res.tokens.max())
     ids = pa.uint16() if highest < 2**16 else pa.int32()
     columns = dict(
@@ -135,6 +136,7 @@ def _judged(task: Task, res: Samples, first: int) -> dict[str, pa.Array]:
     "What a task says of samples, and when they were right first."
     out = {k: pa.array(v) for k, v in task.judge(res.tokens, first).items()}
     if task.goal != 'solved': return out
+    assert res.trace is not None
     steps, remasked = until_solved(task, res.trace, first)
     def where_solved(v: np.ndarray) -> pa.Array: return pa.array(v.astype(np.int32), mask=steps < 0)
     return out | dict(steps_to=where_solved(steps), remasked_to=where_solved(remasked))

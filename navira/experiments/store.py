@@ -77,7 +77,7 @@ class Store:
         name: str, # of TABLES
         keys: Iterable[str] | None = None, # of cells; None: all
         columns: list[str] | None = None,
-    ) -> pa.Table | None: # None: there is nothing yet
+    ) -> Any: # a table; None: there is nothing yet
         "A table, parts included. ValueError for a damaged file."
         keys = None if keys is None else list(keys)
         whole = self.folder / f'{name}.parquet'

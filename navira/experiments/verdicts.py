@@ -61,7 +61,8 @@ def claims(
         there.index = [c.text for c in there.claim]
         rows['Sudoku'] = rows.claim.map(there.number)
         rows['verdict there'] = rows.claim.map(there.verdict)
-        note += (f'. Sudoku: {" and ".join(p.store.task for p in puzzles)}, points of the share '
+        tasks = ' and '.join(str(p.store.task) for p in puzzles)
+        note += (f'. Sudoku: {tasks}, points of the share '
                  f'solved, but for the '
                  'last four; a verdict without a number: these stores lack what it needs')
     return Table('The claims of the paper, at this scale', rows, note)
@@ -90,7 +91,7 @@ def grid(s: Study) -> Table:
     shown = dict(remasked='remasked', solved='solved (%)', log_perplexity='perplexity',
                  entropy='entropy',
                  repetition='repetition')
-    scales = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
+    scales: dict[str, Callable] = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
     for k, name in shown.items():
         if k in s.points: rows[name] = [interval_of(v, scales.get(k, lambda v: v))
                                         for v in s.points[k]]

@@ -131,7 +131,7 @@ def generate_with(
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
     import navira.peers     # noqa: F401  policies register themselves when imported
-    rule, _, block_length = choose(None, policy, hyper, generate_with)
+    rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
     if quality is not None and not callable(quality):
         raise ValueError(f'quality={quality!r}: expected a head from hidden states [B, L, D] '
                          'to [B, L], or None')

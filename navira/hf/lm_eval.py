@@ -77,7 +77,7 @@ class Navira(LM):
         super().__init__()
         of_load = 'device_map', 'revision', 'head', 'mask_id', 'shift'
         how = {k: more.pop(k) for k in of_load if k in more}
-        self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)
+        self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)  # type: ignore[arg-type]
         # the harness's default
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
         self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
@@ -113,7 +113,7 @@ class Navira(LM):
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
         with guarded('the tokenizer cannot read a request'):
-            return self.model.tokenizer.encode(text, add_special_tokens=False).ids
+            return self.model.tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[union-attr]
 
     def context(self, text: str) -> list[int]:
         """As `sample` reads a prompt: it begins with `lead`, once; a chat template may have

@@ -108,7 +108,7 @@ def save_head(
     path: Path,
 ) -> None:
     "The head, with what tells its base, and the rank of its adapter."
-    tensors = {k: v.detach().float().cpu() for k, v in model.quality.state_dict().items()}
+    tensors = {k: v.detach().float().cpu() for k, v in model.quality.state_dict().items()}  # type: ignore[union-attr]
     tensors |= {BASE + k: v for k, v in numbers_of(model).items()}
     rank = 0 if model.adapter is None else model.adapter.peft_config['default'].r
     save_file(tensors, path, metadata=dict(format='pt', lora=str(rank)))

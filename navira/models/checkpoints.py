@@ -164,7 +164,7 @@ def fill(
     computed = {*dict(net.named_buffers()), *TABLES}
     want = {k: p.shape for k, p in net.named_parameters()}
     have = {k: w.shape for k, w in weights.items() if k not in computed}
-    if bad := misfits(want, have):
+    if bad := misfits(want, have):  # type: ignore[arg-type]
         raise ValueError(f'{file}: not the weights of this configuration. {bad}')
     # copies are in aligned memory: a file's own is not, and products round differently
     copies = {k: weights[k].to(dtype, copy=True) for k in want}
@@ -259,7 +259,7 @@ def read_pickle(
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         refused = [name for name in names if not name.startswith(KNOWN)]
         stand_ins = [(ITEMS.get(name.split('.')[-1], StandIn), name) for name in names]
-        with torch.serialization.safe_globals(stand_ins):
+        with torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
             if not odd and not refused:
                 return torch.load(path, map_location='cpu', weights_only=True, mmap=True)
     except pickle.UnpicklingError as e:

@@ -65,11 +65,11 @@ class Critic(LanguageModel):
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
 
     @property
-    def mask_id(self) -> int: return self.config.mask_id
+    def mask_id(self) -> int: return self.config.mask_id  # type: ignore[override]
     @property
-    def length(self) -> int: return self.config.model_length
+    def length(self) -> int: return self.config.model_length  # type: ignore[override]
     @property
-    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device
+    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
     if TYPE_CHECKING:
         def __call__(self, x: Tensor) -> CriticForward: ...
 

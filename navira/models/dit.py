@@ -28,7 +28,7 @@ def mask_time(
 ) -> Tensor: # [B] times in (0, 1)
     "The time at which the expected share of masks is that of the text."
     m = x.eq(config.mask_id).float().mean(-1)
-    mB = m * 2 * config.p_uniform / (1 - config.p_uniform)
+    mB = m * 2 * config.p_uniform / (1 - config.p_uniform)  # type: ignore[operator]
     t = 2 * m + mB**2 + mB * (4 * m * (1 - m) + mB**2).clamp(min=0).sqrt()
     return (t / (2 + 2 * mB**2)).clamp(1e-4, 1 - 1e-4)
 
@@ -264,11 +264,11 @@ class MaskedLM(LanguageModel):
         self.quality = QualityHead(config) if config.quality_blocks else None
 
     @property
-    def length(self) -> int: return self.config.model_length
+    def length(self) -> int: return self.config.model_length  # type: ignore[override]
     @property
-    def mask_id(self) -> int: return self.config.mask_id
+    def mask_id(self) -> int: return self.config.mask_id  # type: ignore[override]
     @property
-    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device
+    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
     if TYPE_CHECKING:
         def __call__(self, x: Tensor, time: Tensor | None = None) -> DiTForward: ...
 

@@ -191,7 +191,7 @@ def load(
                                  "MDLM's layout; "
                                  'expected it for a model of the transformers library only')
         if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
-        model = load_mdlm(path, ema, length, tokenizer, dtype)
+        model = load_mdlm(path, ema, length, tokenizer, dtype)  # type: ignore[assignment]
     return model if device_map is not None else model.to(place)
 
 def located(

@@ -137,8 +137,8 @@ class TransformersLM(LanguageModel):
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
         net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it
         self.text_tokenizer, self.suppress = tokenizer, suppress
-        ends = ends_of(net, tokenizer) if ends is None else ends
-        self.eos_ids = tuple(sorted({*ends} - {mask_id}))
+        ends = ends_of(net, tokenizer) if ends is None else ends  # type: ignore[assignment]
+        self.eos_ids = tuple(sorted({*ends} - {mask_id}))  # type: ignore[misc]
         self.quality: LinearQuality | None = None
         self.first = first_position(net)
         # a sentence encoder's tokenizer would cut our texts off
@@ -148,13 +148,13 @@ class TransformersLM(LanguageModel):
     @property
     def config(self) -> Any: return self.net.config
     @property
-    def length(self) -> int:
+    def length(self) -> int:  # type: ignore[override]
         return (getattr(self.config, 'max_position_embeddings', None) or 1024) - self.first
     @property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> Tokenizer | None:  # type: ignore[override]
         return getattr(self.text_tokenizer, 'backend_tokenizer', None)
     @property
-    def device(self) -> torch.device: # of a network that is spread over devices, where it begins
+    def device(self) -> torch.device:  # type: ignore[override]  # of a network that is spread over devices, where it begins
         embedding = self.net.get_input_embeddings()
         hook = vars(embedding).get('_hf_hook')
         return torch.device(hook.execution_device) if hook else embedding.weight.device

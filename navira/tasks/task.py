@@ -43,8 +43,8 @@ def task_of(
     text_column: str = 'text', # of its Parquet files
 ) -> Task:
     "KeyError with the nearest name, ValueError for a model that does not know the task's words."
-    if kind_of(name) == 'sudoku': return Puzzles.called(name, model)
-    return Infilling.called(name, model, data, text_column)
+    if kind_of(name) == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
+    return Infilling.called(name, model, data, text_column)  # type: ignore[return-value]
 
 # %% ../../nbs/tasks/task.ipynb #def2f8c8
 def until_solved(

@@ -83,7 +83,7 @@ class SudokuConfig(TrainConfig):
     vocab_size: int = field(init=False, default=258) # digits and the mask
 
     def __post_init__(self):
-        self.grid = sudoku_of(self.data)
+        self.grid = sudoku_of(self.data) if isinstance(self.data, str) else None
         if self.grid is None:
             raise ValueError(f'data={self.data!r}: expected grids, one of {", ".join(NAMES)}')
         super().__post_init__()
