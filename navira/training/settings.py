@@ -206,10 +206,10 @@ def typed(
         if kind == 'bool': return dict(true=True, false=False)[str(value).lower()]
         if kind == 'str' and isinstance(value, str | Path) and str(value): return str(value)
         if kind in ('int', 'float'): return ranged(name, value, kind)
-        if kind.startswith('tuple') and len(value) == 2:
-            low, high = (float(v) for v in value)
-            if 0 <= low < 1 and 0 <= high < 1: return low, high
+        if kind.startswith('tuple'):
             kind = 'two numbers in [0, 1)'
+            numbers = isinstance(value, list | tuple) and len(value) == 2
+            if numbers and all(0 <= v < 1 for v in value): return tuple(map(float, value))
     except (KeyError, TypeError, OverflowError): pass
     raise ValueError(f'{name}={value!r}: expected {kind}')
 
