@@ -208,8 +208,9 @@ def typed(
         if kind in ('int', 'float'): return ranged(name, value, kind)
         if kind.startswith('tuple'):
             kind = 'two numbers in [0, 1)'
-            numbers = isinstance(value, list | tuple) and len(value) == 2
-            if numbers and all(0 <= v < 1 for v in value): return tuple(map(float, value))
+            try: pair = tuple(map(float, value))
+            except ValueError: pair = ()
+            if len(pair) == 2 and all(0 <= v < 1 for v in pair): return pair
     except (KeyError, TypeError, OverflowError): pass
     raise ValueError(f'{name}={value!r}: expected {kind}')
 
