@@ -118,9 +118,9 @@ $(VENV)/.eval: $(VENV)/.torch $(INI)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch $(INI)
-	$(call install,eval mauve train transformers lm_eval dev)
+	$(call install,eval mauve train lm_eval dev)
 	touch $(VENV)/.eval $@
 
 $(VENV)/.lab: $(VENV)/.test
-	$(call install,eval mauve train transformers lm_eval dev lab)
+	$(call install,eval mauve train lm_eval dev lab)
 	touch $@
