@@ -93,8 +93,9 @@ def finish(out, cfg):
     for p, text in texts.items(): p.write_text(finished(text, pages[p], ids, cfg), encoding='utf-8')
     for p in out.rglob('*.css'):        # themes fetch fonts
         text = p.read_text(encoding='utf-8')
-        p.write_text(re.sub(r'@import\s*(?:url\(\s*)?["\']?https?:[^;]*;', '', text),
-                     encoding='utf-8')
+        # an address may hold semicolons
+        fonts = r'@import\s*(?:url\(\s*)?["\']?https?:[^"\')]*["\']?\s*\)?[^;]*;'
+        p.write_text(re.sub(fonts, '', text), encoding='utf-8')
 
 def main():
     cfg = get_config()
