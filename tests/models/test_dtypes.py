@@ -9,11 +9,25 @@ from safetensors.torch import load_file
 import navira.peers  # noqa: F401  registers the policies
 from navira.models.layers import Rotary
 from navira.models.load import check_device, load, save
+from navira.registry import parameters, policies, policy
 from navira.sampling import sample
 from helpers.checkpoints import no_grad  # noqa: F401
 from helpers.sample_api import says
-from test_registry import NAMES, made, prompts
+from test_registry import NAMES
 from toys import critic_like, small_lm
+
+def made(name, lm):
+    "The policy; one that brings a network of its own gets one for this model"
+    own = {}
+    if 'critic' in parameters(policies()[name]): own = dict(critic=critic_like(lm, n_blocks=1))
+    return policy(name, **own)
+
+def prompts(lm):
+    "Three rows with 0, 3 and 7 given tokens, some in the middle"
+    x = torch.full((3, 12), lm.mask_id)
+    x[1, [0, 4, 5]] = torch.tensor([1, 2, 3])
+    x[2, [0, 1, 2, 6, 7, 10, 11]] = torch.tensor([4, 5, 6, 7, 8, 9, 1])
+    return x
 
 # and by how much their logits may be off, which are as large as 4
 LOW = {torch.bfloat16: .06, torch.float16: .008}
