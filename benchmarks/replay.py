@@ -126,7 +126,7 @@ def measure(
             t.add_column(head, justify="left" if head in ("page", "what") else "right")
         for name, page in (
             ("one", one.replay(folder / "one.html")),
-            ("two", one.replay(folder / "two.html", beside=two)),
+            ("two", one.replay(folder / "two.html", other=two)),
         ):
             found = timed(browser, page, steps)
             load = statistics.median(found.pop("load"))

@@ -5,10 +5,6 @@
 # %% ../nbs/chatting.ipynb #3b63d7e9
 from __future__ import annotations
 import copy
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from .base.checks import check_int
@@ -23,29 +19,10 @@ __all__ = ['chat']
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
     it refuses."""
-    try:
-        with _limited(5., 2**29): return tok.apply_chat_template(talk, tokenize=False, **how)
+    try: return tok.apply_chat_template(talk, tokenize=False, **how)
     except Exception as e:     # of the template's language, or of what it calls
         raise ValueError(f"messages: the model's chat template refuses them ({e}); "
                          'expected roles, in an order, that it has') from None
-
-def _peak() -> int: # bytes of memory that this process has had
-    try: import resource
-    except ImportError: return 0     # Windows does not say
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used if sys.platform == 'darwin' else used * 1024
-
-@contextmanager
-def _limited(seconds: float, size: int) -> Iterator[None]:
-    "TimeoutError where Python inside takes longer, or more memory: a template may loop forever."
-    end, most, before = time.monotonic() + seconds, _peak() + size, sys.gettrace()
-    def look(*_):
-        if time.monotonic() > end: raise TimeoutError(f'it takes longer than {seconds:g} s')
-        if _peak() > most: raise TimeoutError(f'it takes more than {size >> 20} MB')
-        return look
-    sys.settrace(look)
-    try: yield
-    finally: sys.settrace(before)
 
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`

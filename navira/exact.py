@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
+from scipy.stats import chisquare
 from torch import Tensor
 
 from .base.noise import Noise
@@ -93,15 +95,11 @@ class Distribution(dict[Text, float]):
         strange = set(seen) - set(self)
         if strange: raise ValueError(f'{min(strange)}: this text has no probability')
         texts = sorted(self, key=self.__getitem__)
-        n = torch.tensor([float(seen.get(x, 0)) for x in texts], dtype=torch.float64)
-        q = torch.tensor([self[x] for x in texts], dtype=torch.float64)
-        expected = q * n.sum() / q.sum()
-        rare = max(1 + int(torch.searchsorted(expected.cumsum(0), 5.)), int((expected < 5).sum()))
-        n = torch.cat([n[rare:], n[:rare].sum()[None]])
-        expected = torch.cat([expected[rare:], expected[:rare].sum()[None]])
-        chi2 = ((n - expected) ** 2 / expected).sum()
-        half = torch.tensor((len(n) - 1) / 2, dtype=torch.float64) # of the degrees of freedom
-        return torch.special.gammaincc(half, chi2 / 2).item()
+        n = np.array([seen.get(x, 0) for x in texts])
+        expected = np.array([self[x] for x in texts]) * n.sum() / sum(self.values())
+        rare = max(1 + int(expected.cumsum().searchsorted(5)), int((expected < 5).sum()))
+        n, expected = (np.append(a[rare:], a[:rare].sum()) for a in (n, expected))
+        return float(chisquare(n, expected).pvalue)
 
     def holds(self, got: Tensor | Mapping[Text, int]) -> bool:
         "Do the samples follow this distribution, and are they enough to see the planted error?"

@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
 from .core import Model, Policy
 from .models.load import load
-from .prompts import blank_reader, check_memory, expanded, read_prompts, start
+from .prompts import blank_reader, expanded, start
 from .samples import Partials, Samples
 from .sampling import check_model, choose, sample
 
@@ -33,7 +32,7 @@ def fill(
     tokens: int | None = None, # in each blank; None: k for 3k underscores, and for ___ one to three
     model: Model | None = None, # from `navira.load`; None: the embedded one
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
-    budget: int | None = None, # passes of a try; None: two steps for each blank token, at most 128
+    budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
     progress: bool | Callable[[Partials], None] | None = None, # as in `sample`
     **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` of `sample`
@@ -42,22 +41,34 @@ def fill(
     n = check_int('n', n, 1, 'the number of fillings is')
     model = _embedded() if model is None else model
     check_model(model)
+    if tokens is not None: check_int('tokens', tokens, 1, high=model.length)
+    texts = [text] if isinstance(text, str) else text
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
+        raise ValueError(f'text={text!r}: expected a text, or a list of texts')
     how = {k: hyper.pop(k) for k in ('length', 'trace', 'batch_size') if k in hyper}
     rule, name, block_length = choose(model, policy, hyper, fill)
     blank = blank_reader(model)[1]
-    tries = [_with_blanks(text, blank, tokens, k, model.length) for k in (1, 2, 3)]
-    if tries[0] == tries[1] or how.get('length') or how.get('trace'): tries = tries[:1]
-    check_memory(n * len(tries[0]), model.length)     # before there are as many prompts
-    filled, prompts = list[Samples](), list[list[str]]()
-    for texts in tries:
-        if filled and max(len(p.ids) for p in read_prompts(model, texts)) > model.length: break
-        most = max(t.count(blank) for t in texts)
-        passes = min(128, 2 * rule.passes * most) if budget is None else budget
-        prompts.append([t for t in texts for _ in range(n)])
-        filled.append(sample(model, rule, passes, seed=seed, prompt=prompts[-1], progress=progress,
-                             block_length=block_length, **how))
-    out = _likeliest(model, filled, prompts) if len(filled) > 1 else filled[0]
+    def prompts_of(k: int) -> list[str]: # with k tokens in a plain blank
+        filled = [_with_blanks(t, blank, tokens, k, model.length) for t in texts]
+        return [t for t in filled for _ in range(n)]
+    prompts, tries = prompts_of(1), 1
+    if prompts != prompts_of(2) and not how.get('length') and not how.get('trace'):
+        prompts, tries = prompts + prompts_of(2) + prompts_of(3), 3
+    if budget is None: budget = min(128, 2 * rule.passes * max(t.count(blank) for t in prompts))
+    out = sample(model, rule, budget, seed=seed, prompt=prompts, progress=progress,
+                 block_length=block_length, **how)
+    if tries > 1: out = _likeliest(model, out, start(model, prompt=prompts)[0] == model.mask_id)
     return replace(out, policy=name)
+
+def _with_blanks(text: str, blank: str, tokens: int | None, one: int, most: int) -> str:
+    "`blank` for each token of a blank, `one` for ___. ValueError for a text without one."
+    def blanks(m: re.Match) -> str:
+        k = one if len(m[0]) < 6 else len(m[0]) // 3
+        return blank * (k if tokens is None else tokens)
+    out = re.sub('_{3,}', blanks, expanded(text, blank, most))
+    if blank in out: return out
+    raise ValueError(f'text {text!r}: no blank in it; write ___ where something is '
+                     'to be written, as in "The man opened ___ and walked in."')
 
 @torch.inference_mode()
 def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids, [L] bool -> nats
@@ -67,41 +78,17 @@ def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids,
     log_p = model(x).logits(x == model.mask_id).float().log_softmax(-1)
     return log_p.cpu().gather(1, ids[at]).mean().item()
 
-def _likeliest(model: Model, tries: list[Samples], prompts: list[list[str]]) -> Samples:
-    "Of each filling the try whose tokens are the likeliest."
-    n = len(tries[0])
-    scores, compared = torch.empty(len(tries), n), torch.zeros(n, dtype=torch.int64)
-    for k, (out, texts) in enumerate(zip(tries, prompts)):
-        blanks = start(model, prompt=texts)[0] == model.mask_id
-        for i, (ids, written) in enumerate(zip(out.tokens, blanks)):
-            scores[k, i] = _likelihood(model, ids[ids >= 0], written[ids >= 0])
-        compared += blanks.sum(1)     # a pass for each token
-    best = [tries[k] for k in scores.argmax(0)]
-    whole = [out.tokens[i] >= 0 for i, out in enumerate(best)]
-    tokens, special = ([getattr(out, name)[i][whole[i]] for i, out in enumerate(best)]
-                       for name in ('tokens', 'special'))
-    total = {name: sum(getattr(out, name) for out in tries)
-             for name in ('n_forward', 'n_steps', 'budget', 'charged', 'seconds')}
-    total['n_forward'] += compared
-    for name in ('budget', 'charged'): total[name] += int(compared.max())
-    return replace(tries[0], tokens=pad_sequence(tokens, True, -1),
-                   special=pad_sequence(special, True),
-                   given=torch.stack([out.given[i] for i, out in enumerate(best)]), **total)
-
-def _with_blanks(text: str | list[str], blank: str, tokens: int | None, one: int,
-                 most: int) -> list[str]:
-    """The texts, with `blank` for each token of a blank, `one` for ___. ValueError for a text
-    without one."""
-    texts = [text] if isinstance(text, str) else text
-    several = isinstance(texts, (list, tuple)) and texts
-    if not several or not all(isinstance(t, str) for t in texts):
-        raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    def blanks(m: re.Match) -> str:
-        if tokens is not None: return blank * check_int('tokens', tokens, 1, high=most)
-        return blank * (one if len(m[0]) < 6 else len(m[0]) // 3)
-    out = [re.sub('_{3,}', blanks, expanded(t, blank, most)) for t in texts]
-    for t in out:
-        if blank not in t:
-            raise ValueError(f'text {t!r}: no blank in it; write ___ where something is '
-                             'to be written, as in "The man opened ___ and walked in."')
-    return out
+def _likeliest(model: Model, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
+    "Of three tries of each filling the one whose tokens are the likeliest."
+    whole = [ids >= 0 for ids in out.tokens]
+    scores = [_likelihood(model, ids[w], written[w])
+              for ids, written, w in zip(out.tokens, blanks, whole)]
+    best = torch.tensor(scores).view(3, -1).argmax(0)
+    rows = best * len(best) + torch.arange(len(best))
+    compared = blanks.sum(1) # a pass for each token
+    n_forward = (out.n_forward + compared).view(3, -1).sum(0)
+    more = int(compared.view(3, -1).sum(0).max())
+    L = int((out.tokens[rows] >= 0).sum(1).max())
+    return replace(out, tokens=out.tokens[rows, :L], special=out.special[rows, :L],
+                   given=out.given[rows], n_forward=n_forward, budget=3 * out.budget + more,
+                   charged=3 * out.charged + more)

@@ -33,15 +33,14 @@ class JointDenoiser:
         self.table = self._tabulate()
 
     def _tabulate(self) -> Tensor: # [(V+1)^L, L, V+1] p(x_i = v | the other visible tokens)
-        V, L = self.mask_id, self.length
-        states = torch.cartesian_prod(*[torch.arange(V + 1)] * L).view(-1, L)
-        fits = (states[:, None] == V) | (states[:, None] == self.outcomes)     # [S, outcomes, L]
-        others = torch.stack([fits[..., [j for j in range(L) if j != i]].all(-1)
-                              for i in range(L)], -1)
-        w = others.double() * self.joint.flatten()[None, :, None]
-        p = torch.stack([(w * (self.outcomes == v)).sum(1) for v in range(V)], -1)
-        return torch.cat([p / p.sum(-1, keepdim=True), torch.zeros(len(p), L, 1, dtype=p.dtype)],
-                         -1)
+        V, L, full = self.mask_id, self.length, self.joint
+        # with the sum over a position at index V of its dimension
+        for i in range(L): full = torch.cat([full, full.sum(i, keepdim=True)], i)
+        table = torch.zeros(*full.shape, L, V + 1, dtype=full.dtype)
+        for i in range(L):
+            p = (full.narrow(i, 0, V) / full.narrow(i, V, 1)).movedim(i, -1)
+            table[..., i, :V] = p.unsqueeze(i)
+        return table.view(-1, L, V + 1)
 
     def state(self, x: Tensor) -> Tensor: # [B, L] -> [B] row of the table
         return (x * (self.mask_id + 1) ** torch.arange(self.length - 1, -1, -1)).sum(1)
@@ -69,9 +68,8 @@ class JointForward(Forward):
     def left_out(self, where: Tensor) -> Tensor: return self.logits(where)
 
     def _quality(self) -> Tensor:
-        return torch.logit(self.p.gather(2, self.x[..., None])[...,
-                                                               0]).masked_fill(self.seen_masked,
-                                                                               torch.nan)
+        p = self.p.gather(2, self.x[..., None])[..., 0]
+        return p.logit().masked_fill(self.seen_masked, torch.nan)
 
 # %% ../nbs/joint.ipynb #4a7c21d1
 def random_joint(L: int, V: int, seed: int = 0, floor: float = .05) -> JointDenoiser:

@@ -4,7 +4,6 @@
 
 # %% ../nbs/prompts.ipynb #310ffeef
 from __future__ import annotations
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,23 +112,6 @@ def read_prompts(
         return _texts(model, texts, open_ended)
     return _ids(prompt)
 
-# %% ../nbs/prompts.ipynb #314a40e9
-def check_memory(
-    n: int, # samples
-    L: int, # tokens in each
-    T: int = 0, # steps of a trace
-) -> None:
-    "ValueError for a run that needs more memory than this machine has."
-    # ids before, during and after; a trace: ids, two marks, a score
-    need = n * L * (24 + 10 * T)
-    try: have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    except (AttributeError, OSError, ValueError): return     # this system does not tell
-    if need <= have: return
-    traced = ' with a trace' if T else ''
-    raise ValueError(f'n={n}: {n:,} samples of {L} tokens{traced} take {need / 2**30:,.0f} GiB, '
-                     f'and this machine has {have / 2**30:,.0f}; '
-                     'sample in parts, such as n=range(0, 1000)')
-
 # %% ../nbs/prompts.ipynb #d3ec5bd1
 def _length(model: Model, i: int, p: Prompt, length: int | None, new: int | None) -> int:
     "How long text i is to be. ValueError for what the model cannot continue."
@@ -160,12 +142,12 @@ def start(
     if new is not None: new = check_int('max_new_tokens', new, 1, high=model.length)
     prompts = [Prompt(torch.empty(0, dtype=torch.int64))]
     if prompt is not None: prompts = read_prompts(model, prompt, open_ended=new is not None)
-    n = len(prompts) if n is None else check_int('n', n, 1, 'the number of samples is')
+    n = len(prompts) if n is None else check_int(
+        'n', n, 1, 'n=range(0, 1000) is a part of many; expected', high=2**20)
     if len(prompts) not in (1, n):
         raise ValueError(f'prompt: {len(prompts)} prompts for n={n} samples; '
                          'leave n out for one sample a prompt, or give one prompt')
     lengths = [_length(model, i, p, length, new) for i, p in enumerate(prompts)]
-    check_memory(n, max(lengths))
     padded = [F.pad(p.ids, (0, L - len(p.ids)), value=model.mask_id)
               for p, L in zip(prompts, lengths)]
     x = pad_sequence(padded, True, -1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
@@ -84,33 +84,24 @@ def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
     except (OSError, TypeError): return {}
     return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
 
-# %% ../nbs/registry.ipynb #0c4c59ad
-def check_keyword(kind: str, name: str, options: Iterable[str]) -> str:
-    "`name` if it is an option, else a KeyError with those that begin with it, or the nearest."
-    options = list(options)
-    longer = [repr(o) for o in options if o.startswith(f'{name}_')]
-    if name in options or len(longer) < 2: return check_choice(kind, name, options)
-    raise KeyError(f'{kind} {name!r}: did you mean {", ".join(longer[:-1])} or {longer[-1]}?')
-
 # %% ../nbs/registry.ipynb #24f909e2
 def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     "ValueError or KeyError for a value that the signature does not allow."
-    kinds, texts, what = _kinds(p), choices(p), f'{name}: {p.name}'
+    kinds, what = _kinds(p), f'{name}: {p.name}'
     takes_callables = any(Callable in (k, get_origin(k)) for k in kinds)
     if v is None and NoneType in kinds or callable(v) and takes_callables: return
-    wanted, types = 'a number', (int, float)
-    if bool in kinds: wanted, types = 'true or false', bool  # type: ignore[assignment]
-    if texts or str in kinds: wanted, types = 'text', str  # type: ignore[assignment]
-    if not isinstance(v, types) or isinstance(v, bool) and types is not bool:
-        example = 1 if p.default is None else p.default
-        raise ValueError(f'{what}={v!r}: expected {wanted}, such as {example!r}')
-    if texts: check_choice(what, v, texts)  # type: ignore[arg-type]
-    if wanted != 'a number': return
+    if choices(p):
+        check_choice(what, v, choices(p))
+        return
+    types = bool if bool in kinds else str if str in kinds else (int, float)
+    right = isinstance(v, types) and isinstance(v, bool) == (types is bool)
     whole = int in kinds and float not in kinds
-    if whole and isinstance(v, float) and not v.is_integer():
-        raise ValueError(f'{what}={v}: expected a whole number')
-    if (whole or isinstance(v, int)) and abs(v) >= 2**63:
-        raise ValueError(f'{what}={v}: expected a number of at most 64 bits')
+    if right and isinstance(v, int): right = abs(v) < 2**63
+    elif right and whole: right = v % 1 == 0
+    if right: return
+    example = 1 if p.default is None else p.default
+    raise ValueError(f'{what}={v!r}: expected {"a whole number" if whole else "a value"}, such as '
+                     f'{example!r}')
 
 def policy(
     name: str, # a registered name
@@ -121,7 +112,7 @@ def policy(
     known = parameters(factory)
     hyper = {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items():
-        _check_hyper(name, v, known[check_keyword(f'{name}: hyper-parameter', k, known)])
+        _check_hyper(name, v, known[check_choice(f'{name}: hyper-parameter', k, known)])
     made = factory(**hyper)
     if isinstance(made, Policy): return made
     raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; '

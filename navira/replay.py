@@ -4,10 +4,8 @@
 
 # %% ../nbs/replay.ipynb #09b82dca
 from __future__ import annotations
-import base64
 import html
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
@@ -16,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .base.checks import check_int
 from .base.runs import atomic_write
 
 # %% auto #0
@@ -61,43 +60,22 @@ class Trace:
 # %% ../nbs/replay.ipynb #ed9d656b
 def _where(ok: Tensor) -> list[int]: return ok.nonzero().flatten().tolist()
 
-def _changes(
-    a: Tensor,    # [L] indices before the step, -1 is a mask
-    b: Tensor,    # [L] indices after it
-    out: Tensor,  # [L] bool, remasked
-    new: Tensor,  # [L] bool, unmasked
+def _step(
+    before: Tensor, # [L] indices before the step, -1 is a mask
+    after: Tensor,  # [L] indices after it
+    out: Tensor,    # [L] bool, remasked
+    new: Tensor,    # [L] bool, unmasked
+    score: Tensor,  # [L], NaN where none
 ) -> dict:
-    "What turns `a` into `b`; empty parts are left out."
-    guess = torch.where(new, b, torch.where(out, -1, a))
-    other = [[p, int(b[p])] for p in _where(guess != b)]
-    d = dict(r=_where(out), v=_where(new), t=b[new].tolist(), c=other)
-    return {k: v for k, v in d.items() if v}
-
-# %% ../nbs/replay.ipynb #bfcc6f0f
-def _pack_scores(
-    s: Tensor,     # [T, L] quality logits, NaN where none
-    held: Tensor,  # [T, L] bool: positions that held a token before the step
-) -> dict:
-    "`lo`, `hi` and a base64 string a step: q is lo + (hi - lo) byte / 254, or 255 for no score."
-    s = torch.where(held, s.float().clamp(-30, 30), torch.nan)
-    ok = ~s.isnan()
-    lo, hi = (s[ok].min().item(), s[ok].max().item()) if ok.any() else (0., 0.)
-    q = torch.where(ok, ((s - lo) / max(hi - lo, 1e-6) * 254).round(), 255.).to(torch.uint8)
-    rows = [base64.b64encode(bytes(r[h].tolist())).decode() if k.any() else ''
-            for r, h, k in zip(q, held, ok)]
-    return dict(lo=round(lo, 4), hi=round(hi, 4), rows=rows)
+    "What a step did."
+    changes = [[p, int(after[p])] for p in _where(before != after)]
+    scores = [None if s != s else round(s, 1) for s in score.tolist()]
+    return dict(r=_where(out), v=_where(new), x=changes, s=scores if any(scores) else [])
 
 # %% ../nbs/replay.ipynb #3d59313e
 def _json(d) -> str:
-    """JSON that can stand inside a script element: nothing in it ends the element or opens a
-    comment."""
-    s = json.dumps(d, separators=(',', ':'), allow_nan=False)
-    for c in '<>&': s = s.replace(c, f'\\u{ord(c):04x}')
-    return s
-
-def _num(v: float): # four digits; JSON has neither NaN nor infinity
-    if math.isnan(v): return None
-    return str(v) if math.isinf(v) else float(f'{v:.4g}')
+    "JSON that can stand inside a script element: nothing in it ends the element."
+    return json.dumps(d, separators=(',', ':'), allow_nan=False).replace('<', r'\u003c')
 
 # %% ../nbs/replay.ipynb #82b5cb0e
 def _panel(
@@ -108,19 +86,15 @@ def _panel(
     "A run as the page reads it: the first state, and what each step changed."
     x = trace.x[:, 0].long()
     z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
-    steps = zip(z[:-1], z[1:], trace.remasked[:, 0], trace.unmasked[:, 0])
+    steps = zip(z[:-1], z[1:], trace.remasked[:, 0], trace.unmasked[:, 0], trace.score[:, 0])
     return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
-                steps=[_changes(*s) for s in steps],
-                tau=[_num(v) for v in trace.tau[:, 0].tolist()],
-                score=_pack_scores(trace.score[:, 0], z[:-1] >= 0))
+                steps=[_step(*s) for s in steps],
+                tau=[None if v != v else round(v, 3) for v in trace.tau[:, 0].tolist()])
 
 # %% ../nbs/replay.ipynb #ecb36dd7
-def _busiest(traces: list[Trace], N: int) -> int: # 0 to N
-    busy = [(0, N)]
-    for t in traces:
-        ticks = [-(-i * N // t.T) for i in range(1, t.T + 1)]
-        busy += [(k, at) for k, at in zip(t.remasked.sum((1, 2)).tolist(), ticks) if k]
-    return max(busy)[1]
+def _busiest(trace: Trace, N: int) -> int: # 0 to N
+    remasks = trace.remasked.sum((1, 2))
+    return -(-(int(remasks.argmax()) + 1) * N // trace.T) if remasks.any() else N
 
 def _check_pair(a: Trace, b: Trace) -> None:
     "ValueError unless both rows have the same length, vocabulary and prompt."
@@ -148,12 +122,10 @@ def replay_html(
     traces = [t.row(row) for t in (trace, other) if t is not None]
     _check_pair(traces[0], traces[-1])
     N = max(t.T for t in traces)
-    if start is not None and not 0 <= start <= N:
-        raise ValueError(f'start={start}: expected a step from 0 to {N}')
+    start = _busiest(traces[0], N) if start is None else check_int('start', start, 0, high=N)
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
     shown = [''] if other is None else [a or b for a, b in zip(names, ('first', 'second'))]
-    d = dict(title=title, start=_busiest(traces, N) if start is None else start,
-             vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
+    d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
              panels=[_panel(t, used, name) for t, name in zip(traces, shown)])
     page = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
     return page.replace('__REPLAY_DATA__', _json(d))

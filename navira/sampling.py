@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -22,8 +22,8 @@ from .base.parallel import parallel_map
 from .base.runs import progress_bar
 from .core import by_budget, Model, Policy, State, step, unwatched
 from .checked import checked, name_of, NO_HEAD
-from .prompts import check_memory, start
-from .registry import check_keyword, parameters, policies, policy as named_policy
+from .prompts import start
+from .registry import parameters, policies, policy as named_policy
 from .replay import Trace
 from .samples import Partials, Recorder, Samples
 
@@ -89,7 +89,8 @@ def states(
 def blocks_of(free: Tensor, length: int | None) -> Tensor: # [n, L] bool -> [n, L] int64
     "Which block a position belongs to, -1 where it is not free; one block without a length."
     rank = free.cumsum(1) - 1
-    return (rank // length if length else rank * 0).masked_fill(~free, -1)
+    length = free.shape[1] if length is None else check_int('block_length', length, 1)
+    return (rank // length).masked_fill(~free, -1)
 
 def block_steps(
     policy: Policy,
@@ -97,13 +98,11 @@ def block_steps(
     block: Tensor, # [n, L], from `blocks_of`
 ) -> list[int]: # T of each block
     "The budget, shared out among the blocks. ValueError if it does not pay for a step in each."
-    check_budget(policy, budget)
     n, least = int(block.max()) + 1, policy.step.least(policy)
     if n == 1: return [n_steps(policy, budget, (block == 0).sum(1))]
     if budget < n * least:
-        longer = -(-int((block >= 0).sum(1).max()) // (budget // least))
         raise ValueError(f'budget={budget}: {n} blocks need at least {n * least} forward passes; '
-                         f'expected that many, or a block_length of at least {longer}')
+                         'expected that many, or a longer block_length')
     steps = budget // policy.passes
     shares = [steps * (b + 1) // n - steps * b // n for b in range(n)]
     return [n_steps(policy, k * policy.passes, (block == b).sum(1)) for b, k in enumerate(shares)]
@@ -134,43 +133,51 @@ class _Run:
     model: Model
     policy: Policy
     x: Tensor # [n, L] ids at the start, -1 after the end of a shorter text
-    block: Tensor # [n, L] of each free position, -1 elsewhere
     special: Tensor # [n, L] bool, as in `Samples`
-    steps: list[int] # of each block
     noise: Noise # of all samples
+    budget: int
+    block_length: int | None
     ends: Sequence[int] # token ids that end a text
     trace: bool
-    progress: Callable[[Partials], None]
-    stop: threading.Event = field(default_factory=threading.Event) # another batch has failed
+    watch: Callable[[Partials], None] | None # `progress`, where it is a function
 
-    @property
-    def device(self) -> torch.device: return self.noise.samples.device
+    def __post_init__(self):
+        free = self.x == self.model.mask_id
+        self.given = (free.cumsum(1) == 0).sum(1)
+        self.block = blocks_of(free, self.block_length)
+        self.steps = block_steps(self.policy, self.budget, self.block)
+        self.T = sum(self.steps)
+        self.lengths = (self.x >= 0).sum(1)
+        self.stop = threading.Event() # another batch has failed
+        if not self.trace or self.lengths.min() == self.lengths.max(): return
+        raise ValueError(f'trace=True: the texts have {self.lengths.min()} to '
+                         f'{self.lengths.max()} tokens, and a trace is of one length; '
+                         'sample them one by one, or give a length')
 
     def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
         "Tokens [n, L], passes run [n], and the trace."
-        lengths = (self.x >= 0).sum(1)
         if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
-            groups = [lengths.argsort(stable=True)]     # near ones together
-        else: groups = [(lengths == n).nonzero()[:, 0] for n in lengths.unique()]
+            groups = [self.lengths.argsort(stable=True)]     # near ones together
+        else: groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
         tokens, ran, traces = zip(*self.parts(groups, batch_size))
         order = torch.cat(groups).argsort()
         trace = Trace.cat(traces) if self.trace else None     # its rows have one length
         return torch.cat(tokens)[order], torch.cat(ran)[order], trace
 
     def parts(self, groups: list[Tensor], batch_size: int | None) -> list: # what `batch` returns
-        cpu = self.device.type == 'cpu'
+        device = self.noise.samples.device
+        cpu = device.type == 'cpu'
         if batch_size is None and not cpu:
             return [part for rows in groups for part in _as_many_as_fit(self.batch, rows)]
         most = batch_size or 32
         size = -(-min(most, len(self.x)) // torch.get_num_threads()) if cpu else most
         batches = [b for rows in groups for b in rows.split(size)]
-        return list(parallel_map(self.batch, batches, self.device, most // size, self.stop.set))
+        return list(parallel_map(self.batch, batches, device, most // size, self.stop.set))
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor, Trace | None]:
-        L = int((self.x[rows] >= 0).sum(1).max())
-        x, block = (a[rows, :L].to(self.device) for a in (self.x, self.block))
-        noise, tokenizer = self.noise[rows], getattr(self.model, 'tokenizer', None)
-        numbers, record = noise.samples.tolist(), Recorder(x, self.model.mask_id)
+        L, noise = int(self.lengths[rows].max()), self.noise[rows]
+        x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
+        record, show = Recorder(x, self.model.mask_id), self.shown(rows)
         ran, made = torch.zeros_like(noise.samples), 0
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
@@ -178,12 +185,29 @@ class _Run:
                              record.watch if self.trace else unwatched):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
-                self.progress(Partials(st, numbers, self.policy.revises, tokenizer,
-                                       self.special[rows]))
+                show(st)
             check_full(self.policy, st)
             x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
         return tokens, ran.cpu(), record.trace() if self.trace else None
+
+    def shown(self, rows: Tensor) -> Callable[[State], None]:
+        "What is done with each state of a batch."
+        if self.watch is None: return lambda st: self.bar.update(len(rows))
+        numbers = self.noise.samples[rows].tolist()
+        tokenizer = getattr(self.model, 'tokenizer', None)
+        return lambda st: self.watch(
+            Partials(st, numbers, self.policy.revises, tokenizer, self.special[rows]))
+
+    def samples(self, batch_size: int | None, name: str, show: bool | None) -> Samples:
+        begun = time.perf_counter()
+        with progress_bar(self.T * len(self.x), name or 'sampling', show=show) as self.bar:
+            tokens, ran, trace = self(batch_size)
+        charged = self.T * self.policy.passes
+        if self.policy.matched: charged = min(charged, self.budget)
+        return Samples(tokens, ran, self.T, self.budget, time.perf_counter() - begun,
+                       getattr(self.model, 'tokenizer', None), trace, name, self.noise.seed,
+                       int(self.noise.samples[0]), charged, self.given, self.special)
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
@@ -199,11 +223,11 @@ def check_model(model) -> None:
         name = '' if str(model) in ('embedded', '') else repr(str(model))
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
-    kind = model if isinstance(model, type) else type(model)
     lacks = [a for a in ('__call__', 'mask_id', 'length') if getattr(model, a, None) is None]
-    if not lacks and kind is not model: return
-    wrong = f'has no {" and no ".join(lacks)}' if lacks else 'is a class, no object'
-    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} {wrong}; expected what '
+    if not lacks: return
+    kind = type(model)
+    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} has no '
+                     f'{" and no ".join(lacks)}; expected what '
                      'navira.load gives, or an object that maps ids [B, L] to a `Forward` and '
                      'has `mask_id` and `length`')
 
@@ -237,35 +261,28 @@ def choose(
     if policy is None:
         policy, usual = default_policy(model)
         hyper = usual | hyper
-    named, known = isinstance(policy, str), {}
-    if named: known = parameters(policies()[check_choice('policy', policy, policies())])  # type: ignore[arg-type]
-    elif not isinstance(policy, Policy):
+    own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
+    block_length = hyper.get('block_length')
+    others = {k: v for k, v in hyper.items() if k != 'block_length'}
+    if isinstance(policy, Policy):
+        if not others: return policy, '', block_length
+        raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
+                         f'expected one of {", ".join(own)}')
+    if not isinstance(policy, str):
         called = ', which this would give when called' if callable(policy) else ''
         raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a "
                          f"Policy{called}")
-    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())]) if named else ''  # type: ignore[list-item]
-    others = {k: v for k, v in hyper.items() if k in known or k != 'block_length'}
-    own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
-    if others and not named:
-        raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
-                         f'expected one of {", ".join(own)}')
-    for k in others: check_keyword(f'{policy}: hyper-parameter', k, [*known, *own])
-    rule = named_policy(policy, **others) if named else policy  # type: ignore[arg-type]
-    return rule, name, hyper.get('block_length') if 'block_length' not in known else None  # type: ignore[return-value]
+    known = parameters(policies()[check_choice('policy', policy, policies())])
+    if 'block_length' in known: block_length, others = None, hyper
+    for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
+    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
+    return named_policy(policy, **others), name, block_length
 
 # %% ../nbs/07_sampling.ipynb #df7d0e29
 def _numbers(n: int | range | None) -> tuple[int | None, int]: # how many, the number of the first
     if not isinstance(n, range): return n, 0
-    if n.step == 1 and 0 <= n.start and n.stop <= 2**63: return len(n), n.start
-    raise ValueError(f'n={n}: expected numbers of samples from 0 to 2**63 - 1, one after the other')
-
-def _check_trace(x: Tensor, T: int) -> None:
-    "ValueError where a trace does not fit into memory, or the texts have several lengths."
-    check_memory(len(x), x.shape[1], T)
-    lengths = (x >= 0).sum(1)
-    if lengths.min() == lengths.max(): return
-    raise ValueError(f'trace=True: the texts have {lengths.min()} to {lengths.max()} tokens, and '
-                     'a trace is of one length; sample them one by one, or give a length')
+    if n.step == 1 and n.start >= 0: return len(n), n.start
+    raise ValueError(f'n={n}: expected numbers of samples from 0 on, one after the other')
 
 # %% ../nbs/07_sampling.ipynb #d7ae555e
 @torch.inference_mode()
@@ -285,51 +302,24 @@ def sample(
     **hyper, # of a named policy; and `block_length`, the free positions of a block
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes
-    (Algorithm 2).
+    (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
 
-    ValueError or KeyError for invalid input, with the nearest valid choice. A blank in a text is
-    the tokenizer's mask token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is twelve. Prompts may
-    have any lengths. `n=range(32, 64)` continues `n=32`. Blocks are written from left to right.
-
-    A text ends with a token that the model names in `eos_ids`, if nothing was given after it: 'cut'
-    drops what follows, 'keep' keeps it, 'suppress' never writes such a token. With blocks, and with
-    policies that never remask, a text that has ended takes part in no further pass.
-
-    `batch_size` rows go through one forward pass, or are shared out among the cores of a CPU, where
-    several threads call the model; a model without a `device` counts as on the CPU.
-
-    `progress=None` shows a bar once a run has lasted a second, True in any case and at once. A
-    function is called after each step of a batch, on a CPU by several threads, with its texts:
-    `len` is their number, and a loop gives a `Partial` of each: `sample`, the number of the text;
-    `ids`, its tokens and masks; `final`, how many of the first ids will not change; `str` of it
-    is the text, masks as the tokenizer writes them."""
+    A blank in a text is the tokenizer's mask token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is
+    twelve. `n=range(32, 64)` continues `n=32`. A text ends with a token that the model names in
+    `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token. A
+    `progress` function is called after each step of a batch, by several threads on a CPU, with
+    its texts, a `Partial` each."""
     check_model(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
-    if not (progress is None or isinstance(progress, bool) or callable(progress)):
-        raise ValueError(f'progress={progress!r}: expected None, True, False, or a function of '
-                         'the texts of a step')
-    for k, v in dict(batch_size=batch_size, block_length=block_length).items():
-        if v is not None: check_int(k, v, 1)
-    seed, t0 = check_int('seed', seed, -2**63), time.perf_counter()
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
+    if batch_size is not None: check_int('batch_size', batch_size, 1)
     if eos == 'suppress': model = without_end(model)
     n, first = _numbers(n)
     x, special = start(model, n, length, prompt, max_new_tokens)
     check_fits(model, rule, x.shape[1])
-    free = x == model.mask_id
-    block = blocks_of(free, block_length)
-    steps = block_steps(rule, budget, block)
-    T = sum(steps)
-    if trace: _check_trace(x, T)
-    ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
     numbers = torch.arange(len(x), device=getattr(model, 'device', 'cpu')) + first
-    show = False if callable(progress) else progress
-    with progress_bar(T * len(x), name or 'sampling', show=show) as bar:
-        def tell(texts: Partials) -> None: bar.update(len(texts))
-        run = _Run(model, rule, x, block, special, steps, Noise(seed, numbers), ends, trace,
-                   progress if callable(progress) else tell)
-        tokens, ran, traces = run(batch_size)
-    charged = min(T * rule.passes, int(budget)) if rule.matched else T * rule.passes
-    return Samples(tokens, ran, T, int(budget), time.perf_counter() - t0,
-                   getattr(model, 'tokenizer', None), traces,
-                   name, seed, first, charged, given=(free.cumsum(1) == 0).sum(1), special=special)
+    ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
+    run = _Run(model, rule, x, special, Noise(check_int('seed', seed, -2**63), numbers),
+               check_budget(rule, budget), block_length, ends, trace,
+               progress if callable(progress) else None)
+    return run.samples(batch_size, name, False if callable(progress) else progress)

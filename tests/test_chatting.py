@@ -32,24 +32,10 @@ def test_an_answer_is_what_sample_writes_after_it(model):
     assert isinstance(blocks, str) and '<|' not in blocks
 
 
-@pytest.mark.parametrize(
-    'template, word',
-    [
-        ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'),
-        (
-            '{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}',
-            'longer than 5 s',
-        ),
-        (
-            '{% set n = namespace(x="a") %}'
-            '{% for i in range(50) %}{% set n.x = n.x + n.x %}{% endfor %}',
-            'it takes',
-        ),
-    ],
-)
-def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch, template, word):
+def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch):
+    template = "{{ raise_exception('roles must alternate') }}"
     monkeypatch.setattr(model.text_tokenizer, 'chat_template', template)
-    with says(ValueError, 'messages', word):
+    with says(ValueError, 'messages', 'roles must alternate'):
         navira.chat(model, 'the house', max_new_tokens=4)
 
 

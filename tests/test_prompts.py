@@ -96,7 +96,7 @@ def test_one_prompt_serves_all_samples_and_several_serve_one_each():
         (['length=7', '6'], dict(length=7)),
         (['length=2', 'max_new_tokens=3', 'one of them'], dict(length=2, max_new_tokens=3)),
         (['prompt 1', '3 tokens and 4 new'], dict(prompt=[[0], [1, 2, 3]], max_new_tokens=4)),
-        (['GiB', 'range'], dict(n=10**12)),
+        (['n=1000000000000', 'range'], dict(n=10**12)),
     ],
 )
 def test_a_start_that_cannot_be_is_refused_with_what_was_expected(parts, kw):

@@ -350,13 +350,11 @@ BAD = [
     (['bugdet', "'budget'"], dict(bugdet=3)),
     (['eta', 'already'], dict(policy=prism(), eta=0.1)),
     (['policy=3', "'prism'"], dict(policy=3)),
-    (["progress='yes'"], dict(progress='yes')),
     (['budget=1', 'two-pass', '2'], dict(budget=1)),
     (['n=range(3, 9, 2)'], dict(n=range(3, 9, 2))),
     (['tau_min=0.6', 'tau_mid=0.2'], dict(tau_min=0.6)),
     (['on=0.9', 'off=0.5'], dict(on=0.9, off=0.5)),
     (["'logit'"], dict(score='logits')),
-    (['with a trace', 'GiB'], dict(n=10**5, trace=True, budget=10**6)),
 ]
 
 

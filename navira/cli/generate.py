@@ -193,7 +193,7 @@ def generate(
 ) -> None:
     "Write texts."
     import navira
-    from navira.prompts import check_memory
+    from navira.base.checks import check_int
     choice = typed(policy, hyper) if policy else None
     other = typed(beside) if beside else None
     check_page(replay)
@@ -206,7 +206,7 @@ def generate(
     check_blanks(net, infill)
     warn_unread(net, starts)
     choice = choice or default(net, hyper)
-    check_memory(n * max(len(starts), 1), length or net.length)
+    n = check_int('-n', n, 1, high=2**20)
     each = [start for start in starts for _ in range(n)]
     asked: list = each
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)

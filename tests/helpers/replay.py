@@ -77,14 +77,10 @@ def data_of(page):
 def states(p):
     "Replays a panel's changes, as the page's script does"
     x = list(p['x0'])
-    yield list(x), {}
+    yield list(x), None
     for s in p['steps']:
-        for p in s.get('r', []):
-            x[p] = -1
-        for p, t in zip(s.get('v', []), s.get('t', [])):
-            x[p] = t
-        for p, t in s.get('c', []):
-            x[p] = t
+        for place, token in s['x']:
+            x[place] = token
         yield list(x), s
 
 
@@ -101,7 +97,7 @@ def rebuilt(d, traces, row):
                 flags = lambda name: [
                     p for p, on in enumerate(getattr(tr, name)[k - 1, row].tolist()) if on
                 ]
-                assert s.get('r', []) == flags('remasked') and s.get('v', []) == flags('unmasked')
+                assert s['r'] == flags('remasked') and s['v'] == flags('unmasked')
 
 
 def typed(*args):
