@@ -89,6 +89,7 @@ def _likeliest(model: Model, out: Samples, blanks: Tensor) -> Samples: # [3n, L]
     n_forward = (out.n_forward + compared).view(3, -1).sum(0)
     more = int(compared.view(3, -1).sum(0).max())
     L = int((out.tokens[rows] >= 0).sum(1).max())
-    return replace(out, tokens=out.tokens[rows, :L], special=out.special[rows, :L],
-                   given=out.given[rows], n_forward=n_forward, budget=3 * out.budget + more,
-                   charged=3 * out.charged + more)
+    return replace(
+        out, tokens=out.tokens[rows, :L], special=out.special[rows, :L],  # type: ignore[index]
+        given=out.given[rows], n_forward=n_forward,  # type: ignore[index]
+        budget=3 * out.budget + more, charged=3 * out.charged + more)  # type: ignore[operator]

@@ -193,10 +193,11 @@ class _Run:
 
     def shown(self, rows: Tensor) -> Callable[[State], None]:
         "What is done with each state of a batch."
-        if self.watch is None: return lambda st: self.bar.update(len(rows))
+        watch = self.watch
+        if watch is None: return lambda st: self.bar.update(len(rows))
         numbers = self.noise.samples[rows].tolist()
         tokenizer = getattr(self.model, 'tokenizer', None)
-        return lambda st: self.watch(
+        return lambda st: watch(
             Partials(st, numbers, self.policy.revises, tokenizer, self.special[rows]))
 
     def samples(self, batch_size: int | None, name: str, show: bool | None) -> Samples:
