@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from ..base.stats import resampled
 from ..evaluation.trajectories import reselected
@@ -32,7 +33,8 @@ class Claim:
     text: str
     where: str                  # in the paper
     how: str                    # what the number is
-    measure: Callable[[Study, str], Measured] # of a statistic
+    measure: Callable[..., Measured] # of a study, a statistic, and
+    names: tuple                # what it compares
     y: str                      # the statistic
     side: int                   # -1: the claim says that the number is below the bound, 1: above
     bound: float = 0.
@@ -66,92 +68,75 @@ def measured(
     studies: list[Study], # one, or several of one kind, whose mean is meant
 ) -> tuple[np.ndarray | None, Measured, str]: # the mean, what it is the mean of, what is missing
     each: Measured = {}
-    lack = ''
+    lack = claim.how
     for s in studies:
         prefix = f'{s.store.task}, ' if len(studies) > 1 else ''
-        try: each |= {prefix + k: v for k, v in claim.measure(s, claim.y).items()}
-        except Missing as e: lack = str(e)
+        try: each |= {prefix + k: v for k, v in claim.measure(s, claim.y, *claim.names).items()}
+        except LookupError as e: lack = str(e)     # or a statistic that was not measured
     return (np.mean(list(each.values()), 0), each, '') if each else (None, {}, lack)
 
 # %% ../../nbs/experiments/claims.ipynb #e5f6b930
 def against(
+    s: Study,
+    y: str, # a statistic
     a: str, # a label: compared with
     b: str, # another
     largest: bool = False, # at the largest budget only
-) -> Callable[[Study, str], Measured]:
+) -> Measured:
     "b less a, at every budget that has both."
-    def measure(s: Study, y: str) -> Measured:
-        budgets = s.budgets(a, b)[-1:] if largest else s.budgets(a, b)
-        if not budgets: raise Missing(f'{a} and {b} at one budget')
-        return {f'{F} passes': s.usual[b, F][y] - s.usual[a, F][y] for F in budgets}
-    return measure
+    budgets = s.budgets(a, b)[-1:] if largest else s.budgets(a, b)
+    return {f'{F} passes': s.at(b, F)[y] - s.at(a, F)[y] for F in budgets}
 
-def at_passes_run(a: str, b: str) -> Callable[[Study, str], Measured]:
+def at_passes_run(s: Study, y: str, a: str, b: str) -> Measured:
     "b less a, at each budget of b whose passes run lie within a's."
-    def measure(s: Study, y: str) -> Measured:
-        out = {}
-        for F in s.budgets(b):
-            q = s.usual[b, F]
-            draws = q[y] - run_as_many(s, a, q.run, y)
-            if np.isfinite(draws[0]): out[f'{F} passes, {q.run[0]:.0f} run'] = draws
-        if not out: raise Missing(f'{a} and {b} with equal numbers of passes run')
-        return out
-    return measure
+    each = {}
+    for F in s.budgets(b):
+        q = s.at(b, F)
+        each[f'{F} passes, {q.run[0]:.0f} run'] = q[y] - run_as_many(s, a, q.run, y)
+    return {k: v for k, v in each.items() if np.isfinite(v[0])}
 
-def at_equal_steps(a: str, b: str) -> Callable[[Study, str], Measured]:
+def at_equal_steps(s: Study, y: str, a: str, b: str) -> Measured:
     "b less a, wherever both take as many steps."
-    def measure(s: Study, y: str) -> Measured:
-        of_a = {s.usual[a, F].steps: s.usual[a, F] for F in s.budgets(a)}
-        of_b = {s.usual[b, F].steps: s.usual[b, F] for F in s.budgets(b)}
-        both = sorted(of_a.keys() & of_b)
-        if not both: raise Missing(f'{a} and {b} with equal numbers of steps')
-        return {f'{T} steps': of_b[T][y] - of_a[T][y] for T in both}
-    return measure
+    of_a, of_b = ({p.steps: p[y] for (k, _), p in s.usual.items() if k == label}
+                  for label in (a, b))
+    return {f'{T} steps': of_b[T] - of_a[T] for T in sorted(of_a.keys() & of_b)}
 
-def along_curves(a: str, b: str) -> Callable[[Study, str], Measured]:
+def along_curves(s: Study, y: str, a: str, b: str) -> Measured:
     "b less a at equal entropy; on puzzles, at equal remasks."
-    return lambda s, y: {f'{s.focus} passes': s.equal(a, b, _ALONG.get(y, 'entropy'), y)}
+    return {f'{s.focus} passes': s.equal(a, b, 'remasked' if y == 'solved' else 'entropy', y)}
 
-_ALONG = dict(solved='remasked')
-
-def change(s: Study, label: str, budgets: list[int], y: str) -> np.ndarray:
+def change(s: Study, y: str, label: str, budgets: list[int]) -> np.ndarray:
     "From the smallest to the largest budget."
     if len(budgets) < 2: raise Missing(f'{label} at two budgets')
-    return s.usual[label, budgets[-1]][y] - s.usual[label, budgets[0]][y]
+    return s.at(label, budgets[-1])[y] - s.at(label, budgets[0])[y]
 
-def collapses(*labels: str) -> Callable[[Study, str], Measured]:
-    return lambda s, y: {k: change(s, k, s.budgets(k), y) for k in labels}
+def collapses(s: Study, y: str, *labels: str) -> Measured:
+    return {k: change(s, y, k, s.budgets(k)) for k in labels}
 
-def collapses_faster(b: str, a: str) -> Callable[[Study, str], Measured]:
-    def measure(s: Study, y: str) -> Measured:
-        F = s.budgets(a, b)
-        return {f'{b} to {a}': change(s, b, F, y) - change(s, a, F, y)}
-    return measure
+def collapses_faster(s: Study, y: str, a: str, b: str) -> Measured:
+    F = s.budgets(a, b)
+    return {f'{b} to {a}': change(s, y, b, F) - change(s, y, a, F)}
 
 def collapse_of_remdm(s: Study, y: str) -> Measured:
     "ReMDM, as Table 1 has it, less the backbone."
     both = {F: or_none(of_table1, s, 'remdm', F) for F in s.budgets('backbone')}
-    out = {f'{F} passes': q[y] - s.usual['backbone', F][y] for F, q in both.items()
-           if q is not None}
-    if not out: raise Missing('ReMDM and the backbone at one budget')
-    return out
+    return {f'{F} passes': q[y] - s.at('backbone', F)[y] for F, q in both.items()
+            if q is not None}
 
 COMMON = 1000     # tokens that are not rare: the most frequent ones of the backbone's texts
 
-def rare_tokens(a: str, b: str) -> Callable[[Study, str], Measured]:
+def rare_tokens(s: Study, y: str, a: str, b: str) -> Measured:
     "Share of rare tokens in b's texts less that in a's, at every budget that has both."
-    def measure(s: Study, y: str) -> Measured:
-        budgets = s.budgets(a, b)
-        if not budgets: raise Missing(f'{a} and {b} at one budget')
-        def written(label: str, F: int) -> torch.Tensor: # as many texts as a small copy has
-            key = s.usual[label, F].cell
-            return tokens(s.store, key)[:s.store.cells[key]['keep']]
-        every = torch.cat([written('backbone', F).flatten() for F in budgets])
-        rare = every.bincount(minlength=int(every.max()) + 1).argsort(descending=True)[COMMON:]
-        def share(label: str, F: int) -> np.ndarray:
-            return resampled(torch.isin(written(label, F), rare).double().mean(1).numpy())
-        return {f'{F} passes': share(b, F) - share(a, F) for F in budgets}
-    return measure
+    budgets = s.budgets('backbone', a, b)
+    if not budgets: return {}
+    def written(label: str, F: int) -> Tensor: # as many texts as a small copy has
+        key = s.at(label, F).cell
+        return tokens(s.store, key)[:s.store.cells[key]['keep']]
+    every = torch.cat([written('backbone', F).flatten() for F in budgets])
+    common = every.bincount().argsort(descending=True)[:COMMON]
+    def share(label: str, F: int) -> np.ndarray:
+        return resampled((~torch.isin(written(label, F), common)).double().mean(1).numpy())
+    return {f'{F} passes': share(b, F) - share(a, F) for F in budgets}
 
 # %% ../../nbs/experiments/claims.ipynb #2f7e92d3
 TEMPERATURES = [k for k in LOOKS if k.startswith('navira:tau')]
@@ -161,23 +146,17 @@ def spread_of_schedules(s: Study, y: str) -> Measured:
     """How far schedules are apart, less how far stochastic is from deterministic. (Noise makes both
     larger: a largest less a smallest of three by 1.69 of its standard deviation if nothing differs,
     an absolute difference of two by 1.13. So it speaks against the claim, by the rest.)"""
-    budgets = s.budgets(*SCHEDULES, 'navira-det', 'navira:tau=.2')
-    if not budgets: raise Missing('three schedules, navira-det and navira:tau=.2 at one budget')
     out = {}
-    for F in budgets:
-        drawn, det, *three = (s.usual[k, F][y] for k in ('navira:tau=.2', 'navira-det', *SCHEDULES))
+    for F in s.budgets(*SCHEDULES, 'navira-det', 'navira:tau=.2'):
+        drawn, det, *three = (s.at(k, F)[y] for k in ('navira:tau=.2', 'navira-det', *SCHEDULES))
         out[f'{F} passes'] = np.ptp(three, 0) - abs(drawn - det)
     return out
 
 def schedules_to_fixed(s: Study, y: str) -> Measured:
     "Every schedule to every fixed temperature, of those that are curves."
     pairs = [(a, b) for b in SCHEDULES for a in TEMPERATURES]
-    along = _ALONG.get(y, 'entropy')
-    each = {f'{b} to {a}': or_none(s.equal, a, b, along, y) for a, b in pairs}
-    each = {k: v for k, v in each.items() if v is not None}
-    if not each: raise Missing(f'curves of a schedule and of a fixed temperature at {s.focus} '
-                               f'passes')
-    return each
+    each = {f'{b} to {a}': or_none(along_curves, s, y, a, b) for a, b in pairs}
+    return {k: next(iter(v.values())) for k, v in each.items() if v}
 
 def no_best_temperature(s: Study, y: str) -> Measured:
     """Entropy of the temperature with the highest less that of the one with the lowest perplexity:
@@ -185,12 +164,11 @@ def no_best_temperature(s: Study, y: str) -> Measured:
     out = {}
     even, odd = _half(s, 0), _half(s, 1)
     for F in s.budgets():
-        there = [k for k in TEMPERATURES if (k, F) in even]
-        if len(there) < 2: continue
-        widest = max(there, key=lambda k: even[k, F].entropy[0])
-        best = min(there, key=lambda k: even[k, F].log_perplexity[0])
+        fixed = [k for k in TEMPERATURES if (k, F) in even]
+        if len(fixed) < 2: continue
+        widest = max(fixed, key=lambda k: even[k, F].entropy[0])
+        best = min(fixed, key=lambda k: even[k, F].log_perplexity[0])
         out[f'{F} passes'] = odd[widest, F].entropy - odd[best, F].entropy
-    if not out: raise Missing('two fixed temperatures at one budget')
     return out
 
 def _half(s: Study, odd: int) -> dict[tuple[str, int], pd.Series]:
@@ -198,20 +176,18 @@ def _half(s: Study, odd: int) -> dict[tuple[str, int], pd.Series]:
     usual = [p.point for (k, _), p in s.usual.items() if k in TEMPERATURES]
     df = frame(s.store, s.reference, s.eos)
     df = df[df.point.isin(usual)]
-    columns = [c for c in ('entropy', 'nll') if c in df]
-    halved = df.assign(**df[columns].where(df['sample'] % 2 == odd))
-    return {(p.label, p.budget): p for _, p in points(halved).iterrows()}
+    values = df[['entropy', 'nll']].where(df['sample'] % 2 == odd)
+    return {(p.label, p.budget): p for _, p in points(df.assign(**values)).iterrows()}
 
-def overlap_of(
-    *pairs: tuple[str, str],
-    less: tuple[str, str] | None = None, # a pair whose value is subtracted
-) -> Callable[[Study, str], Measured]:
+def overlap_of(s: Study, y: str, *pairs: tuple[str, str]) -> Measured:
     "Overlap of what pairs of policies remask, at steps where both do."
-    def measure(s: Study, y: str) -> Measured:
-        T, _, means = overlaps(s)
-        base = means[less, 'both'][y] if less else 0.
-        return {f'{a} and {b}, T = {T}': means[(a, b), 'both'][y] - base for a, b in pairs}
-    return measure
+    T, _, means = overlaps(s)
+    return {f'{a} and {b}, T = {T}': means[(a, b), 'both'][y] for a, b in pairs}
+
+def less_overlap(s: Study, y: str, *pairs: tuple[str, str]) -> Measured:
+    "The overlap of a pair less that of another."
+    (name, a), (_, b) = overlap_of(s, y, *pairs).items()
+    return {name: a - b}
 
 def comes_back_more(s: Study, y: str) -> Measured:
     "Share of remasks that hit a position again: NAVIRA-det less NAVIRA, at equal steps."
@@ -219,10 +195,9 @@ def comes_back_more(s: Study, y: str) -> Measured:
     det, drawn = (ratio_draws(reselected(remasked)) for remasked, _ in did)
     return {f'T = {T}': det - drawn}
 
-def untested(why: str) -> Callable[[Study, str], Measured]:
+def untested(s: Study, y: str, why: str) -> Measured:
     "A claim that nothing here can measure."
-    def measure(s: Study, y: str) -> Measured: raise Missing(why)
-    return measure
+    raise Missing(why)
 
 # %% ../../nbs/experiments/claims.ipynb #538c201d
 _PPL, _H, _MEAN = 'log_perplexity', 'entropy', 'mean over budgets'
@@ -233,108 +208,111 @@ _SAME = 'share solved at equal remasks', 1
 CLAIMS = (
     Claim('Remasking by learned quality lowers the perplexity of the backbone.', 'Table 1',
           f'ratio of perplexities, PRISM to backbone, {_MEAN}',
-          against('backbone', 'prism'), _PPL, -1,
+          against, ('backbone', 'prism'), _PPL, -1,
           on_puzzles=(f'share solved, PRISM less backbone, {_MEAN}', 1)),
     Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.',
           '5.1',
           'change of entropy from the smallest to the largest budget, mean of both',
-          collapses('prism', 'navira-det'), _H, -1,
+          collapses, ('prism', 'navira-det'), _H, -1,
           on_puzzles=('change of the share solved from the smallest to the largest budget, mean of '
                       'both', -1)),
     Claim('Entropy-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3',
           'that change (entropy in one pass a step, as PRISM), less that of PRISM',
-          collapses_faster(f'{_ENTROPY}:decoupled=False', 'prism'), _H, -1,
+          collapses_faster, ('prism', f'{_ENTROPY}:decoupled=False'), _H, -1,
           on_puzzles=('that change, less that of PRISM', -1)),
     Claim('Margin-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3',
           'that change (margin in one pass a step, as PRISM), less that of PRISM',
-          collapses_faster(f'{_MARGIN}:decoupled=False', 'prism'), _H, -1,
+          collapses_faster, ('prism', f'{_MARGIN}:decoupled=False'), _H, -1,
           on_puzzles=('that change, less that of PRISM', -1)),
     Claim('NAVIRA-det achieves lower perplexity than PRISM.', '5.1, Table 1',
           f'ratio of perplexities at equal passes charged, {_MEAN}',
-          against('prism', 'navira-det'), _PPL, -1,
+          against, ('prism', 'navira-det'), _PPL, -1,
           on_puzzles=('share solved at equal passes charged', 1)),
     Claim('NAVIRA-det achieves lower perplexity than PRISM, with passes counted as they ran.',
           '5.1, Table 1', f'ratio of perplexities at equal passes run, {_MEAN} of NAVIRA-det',
-          at_passes_run('prism', 'navira-det'), _PPL, -1,
+          at_passes_run, ('prism', 'navira-det'), _PPL, -1,
           on_puzzles=('share solved at equal passes run', 1)),
     Claim('NAVIRA-det beats PRISM in perplexity at equal steps.', '5.1, Table 1',
           'ratio of perplexities at equal steps, mean over step counts',
-          at_equal_steps('prism', 'navira-det'), _PPL, -1,
+          at_equal_steps, ('prism', 'navira-det'), _PPL, -1,
           on_puzzles=('share solved at equal steps', 1)),
     Claim('ReMDM collapses: from 5.7 nats to between 3.7 and 1.', 'Table 1',
           f'entropy of ReMDM less that of the backbone, {_MEAN}; "collapses" read as by a nat or '
           f'more',
-          collapse_of_remdm, _H, -1, -1.),
+          collapse_of_remdm, (), _H, -1, -1.),
     Claim('Remasking by quality removes rare tokens.', '3.4',
           f'share of tokens outside the {COMMON} most frequent ones of the backbone, PRISM less '
-          f'backbone, {_MEAN}', rare_tokens('backbone', 'prism'), 'rare', -1),
+          f'backbone, {_MEAN}', rare_tokens, ('backbone', 'prism'), 'rare', -1),
     Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.',
-          '5.1, Figure 3', f'difference of entropies, {_MEAN}', against(_ENTROPY, 'navira-det'),
-          _H, 1,
+          '5.1, Figure 3', f'difference of entropies, {_MEAN}',
+          against, (_ENTROPY, 'navira-det'), _H, 1,
           on_puzzles=(f'share solved, {_MEAN}', 1)),
     Claim('NAVIRA-det keeps substantially higher entropy than margin-based remasking.',
-          '5.1, Figure 3', f'difference of entropies, {_MEAN}', against(_MARGIN, 'navira-det'), _H,
-          1,
+          '5.1, Figure 3', f'difference of entropies, {_MEAN}',
+          against, (_MARGIN, 'navira-det'), _H, 1,
           on_puzzles=(f'share solved, {_MEAN}', 1)),
     Claim('Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.',
           'abstract, 5.1, 6', 'ratio of perplexities at equal entropy',
-          along_curves('prism', 'navira-det'), _PPL, -1, on_puzzles=_SAME),
+          along_curves, ('prism', 'navira-det'), _PPL, -1, on_puzzles=_SAME),
     Claim('Stochastic selection increases the entropy of PRISM.', '5.2, Figure 4',
-          f'difference of entropies, {_MEAN}', against('prism', 'prism-stochastic:tau=.2'), _H, 1),
+          f'difference of entropies, {_MEAN}',
+          against, ('prism', 'prism-stochastic:tau=.2'), _H, 1),
     Claim('Stochastic selection increases the entropy of NAVIRA-det.', '5.2, Figure 4',
-          f'difference of entropies, tau = 0.2, {_MEAN}', against('navira-det', _DRAWN), _H, 1),
+          f'difference of entropies, tau = 0.2, {_MEAN}',
+          against, ('navira-det', _DRAWN), _H, 1),
     Claim('That comes at the cost of higher perplexity.', '5.2, Figure 4',
           f'ratio of perplexities, {_FIXED} to NAVIRA-det, {_MEAN}',
-          against('navira-det', _DRAWN), _PPL, 1,
+          against, ('navira-det', _DRAWN), _PPL, 1,
           on_puzzles=(f'share solved, {_FIXED} less NAVIRA-det', -1)),
     Claim('Higher temperatures give higher perplexity.', '5.3, Figure 2',
           f'ratio of perplexities, tau = 1 to tau = 0.05, {_MEAN}',
-          against('navira:tau=.05', 'navira:tau=1'), _PPL, 1,
+          against, ('navira:tau=.05', 'navira:tau=1'), _PPL, 1,
           on_puzzles=('share solved, tau = 1 less tau = 0.05', -1)),
     Claim('Higher temperatures keep higher entropy.', '5.3, Figure 2',
           f'difference of entropies, tau = 1 less tau = 0.05, {_MEAN}',
-          against('navira:tau=.05', 'navira:tau=1'), _H, 1),
+          against, ('navira:tau=.05', 'navira:tau=1'), _H, 1),
     Claim('No single fixed temperature is best in both.', '5.3, Figure 2',
           'entropy of the temperature with the highest, less that of the one with the lowest '
-          f'perplexity, {_MEAN}', no_best_temperature, _H, 1),
+          f'perplexity, {_MEAN}', no_best_temperature, (), _H, 1),
     Claim('Stochastic remasking keeps diversity where NAVIRA-det collapses.', '5.2',
           f'difference of entropies at the largest budget, {_FIXED} less NAVIRA-det',
-          against('navira-det', _DRAWN, largest=True), _H, 1),
+          against, ('navira-det', _DRAWN, True), _H, 1),
     Claim('Schedules differ less among themselves than stochastic from deterministic remasking.',
           '5.3',
           f'log-perplexity: largest less smallest of three schedules, less |{_FIXED} - '
           f'NAVIRA-det|, '
-          f'{_MEAN}', spread_of_schedules, _PPL, -1,
+          f'{_MEAN}', spread_of_schedules, (), _PPL, -1,
           on_puzzles=('the same, of shares solved', -1), log=True),
     Claim('Increasing schedules beat a fixed temperature in trade-off.', '5.3',
           'ratio of perplexities at equal entropy, schedule to fixed temperature, mean over those '
           'that '
-          'are curves', schedules_to_fixed, _PPL, -1, on_puzzles=_SAME),
+          'are curves', schedules_to_fixed, (), _PPL, -1, on_puzzles=_SAME),
     Claim('Temperatures should grow, not fall, during a run.', '4.4, 5.3',
           'ratio of perplexities at equal entropy, growing to falling schedule',
-          untested('a schedule that falls'), _PPL, -1),
+          untested, ('a schedule that falls',), _PPL, -1),
     Claim('A judge prefers NAVIRA with a schedule.', 'abstract, 5.5, Table 3',
           'mean mark of NAVIRA + sigmoid less that of PRISM',
-          untested('a judge of size (`navira judge`)'), 'mark', 1),
+          untested, ('a judge of size (`navira judge`)',), 'mark', 1),
     Claim('NAVIRA + piecewise has a better trade-off than PRISM.', 'Table 1',
           'ratio of perplexities at equal entropy',
-          along_curves('prism', 'navira-piecewise'), _PPL, -1, on_puzzles=_SAME),
+          along_curves, ('prism', 'navira-piecewise'), _PPL, -1, on_puzzles=_SAME),
     Claim('NAVIRA + piecewise has a better trade-off than NAVIRA-det.', 'Table 1',
           'ratio of perplexities at equal entropy',
-          along_curves('navira-det', 'navira-piecewise'), _PPL, -1, on_puzzles=_SAME),
+          along_curves, ('navira-det', 'navira-piecewise'), _PPL, -1, on_puzzles=_SAME),
     Claim('Greedy remasking comes back to the same positions; stochastic remasking less often.',
           '4.3, 6', 'share of remasks of a position remasked before, NAVIRA-det less '
-          f'{_FIXED}', comes_back_more, 'again', 1, on_puzzles=('the same', 1)),
+          f'{_FIXED}', comes_back_more, (), 'again', 1, on_puzzles=('the same', 1)),
     Claim('PRISM and NAVIRA-det overlap relatively little.', '5.4, Table 2',
           'overlap coefficient, steps where both remask; "relatively little" read as below one '
           'half',
-          overlap_of(('prism', 'navira-det')), 'coefficient', -1, .5, on_puzzles=('the same', -1)),
+          overlap_of, (('prism', 'navira-det'),), 'coefficient', -1, .5,
+          on_puzzles=('the same', -1)),
     Claim('Stochastic trajectories have near-zero Jaccard similarity to deterministic ones.',
           '5.4, Table 2', 'Jaccard, mean of both pairs, steps where both remask; "near zero" read '
                           'as '
-          'below 0.1', overlap_of(*list(TABLE2)[1:]), 'jaccard', -1, .1,
+          'below 0.1', overlap_of, tuple(TABLE2)[1:], 'jaccard', -1, .1,
           on_puzzles=('the same', -1)),
     Claim('NAVIRA diverges substantially further from PRISM than NAVIRA-det does.', '5.4, Table 2',
           'Jaccard with PRISM, NAVIRA less NAVIRA-det, steps where both remask',
-          overlap_of(('prism', _DRAWN), less=('prism', 'navira-det')), 'jaccard', -1,
+          less_overlap, (('prism', _DRAWN), ('prism', 'navira-det')), 'jaccard', -1,
           on_puzzles=('the same', -1)))

@@ -7,12 +7,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -24,8 +26,8 @@ from ..evaluation.mauve import features, grouped_mauve
 from ..evaluation.perplexity import perplexities
 from ..evaluation.references import load_reference, reference_name
 from .run import work
-from .store import Store, write_table
-from .sweep import digest, METRICS, REFERENCED
+from .store import Store
+from .sweep import METRICS, REFERENCED
 
 # %% auto #0
 __all__ = ['evaluate']
@@ -49,19 +51,22 @@ class Judge:
         device = 'auto' if torch.cuda.is_available() else None
         return load_reference(self.given, device=device)
 
-def likelihoods(texts: list[str], judge: Judge) -> dict[str, Tensor]:
+def likelihoods(texts: list[str], judge: Judge) -> dict[str, Any]: # name -> [n]
     """Nats and tokens of each text, under both rules for separators: nll_once, weight_once,
     nll_stop, weight_stop."""
     both = perplexities(texts, judge.model)
-    return {f'{k}_{rule}': getattr(p, k) for rule, p in both.items() for k in ('nll', 'weight')}
+    return {f'{k}_{rule}': getattr(p, k).numpy() for rule, p in both.items()
+            for k in ('nll', 'weight')}
 
-def _features(texts: list[str], judge: Judge) -> dict[str, list]:
-    # they only place texts in clusters
+def vectors(texts: list[str], judge: Judge) -> dict[str, Any]: # name -> [n]
+    # half precision: they only place texts in clusters
     return dict(features=list(features(judge.model, texts).numpy().astype(np.float16)))
 
 OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
 OF_TEXTS: dict[str, Callable[[list[str], Judge], dict]] = dict(perplexity=likelihoods,
-                                                               features=_features)
+                                                               features=vectors)
+OF_CELLS = ('sets', 'mauve')
+COLUMN = dict(perplexity='nll_once')     # of a table, where it has another name
 
 # %% ../../nbs/experiments/measure.ipynb #c40fe277
 def evaluate(
@@ -96,79 +101,58 @@ def evaluate(
 def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | None,
              progress: Any, must: bool) -> None:
     "One metric, as far as it is missing."
-    whole = name in ('sets', 'mauve')
-    whose = judge.name if name in REFERENCED else None
-    have = _measured(st, name, whose)
+    table = 'sets' if name in OF_CELLS else 'features' if name == 'features' else 'metrics'
+    have = _measured(st, table, name, judge)
     pieces: dict[Path, Callable[[], pa.Table]] = {}
     for key in keys:
         n = st.cells[key]['n']
         if name == 'perplexity': n = scored or st.cells[key]['scored'] or n
-        rows = st.read('samples', [key], ['cell', 'sample', 'tokens']).slice(0, n)
-        if whole and (key, len(rows)) not in have: make = partial(_of_cell, st, name, key, rows,
-                                                                  judge)
-        elif not whole and len(new := _without(rows, have.get(key, set()))):
-            make = partial(_of_samples, st, name, new, judge)
-        else: continue
-        pieces[st.part('features' if name == 'features' else 'sets' if whole else 'metrics', key,
-                       name)] = make
+        rows = st.read('samples', [key], ['cell', 'sample', 'tokens'])[:n].to_pandas()
+        if name in OF_CELLS: new = [(key, n) not in have] * len(rows)
+        else: new = [i not in have for i in zip(rows.cell, rows['sample'], strict=True)]
+        make = _of_cell if name in OF_CELLS else _of_samples
+        if any(new): pieces[st.part(table, key, name)] = partial(make, st, name, rows[new], judge)
     def done(i: int) -> None:
         if progress: progress(name, i, len(pieces))
     try: work(pieces, done)
     except (ImportError, ValueError) as e:
-        if must or name not in ('features', 'mauve', 'sets'): raise
+        if must or name not in (*OF_CELLS, 'features'): raise
         warnings.warn(f'{name}, not measured everywhere: {e}', stacklevel=4)
 
-def _measured(st: Store, name: str, whose: str | None) -> Any:
-    "Samples of each cell that have a metric; of whole cells, (cell, samples)."
-    table = st.read('features' if name == 'features' else 'sets' if name in ('sets', 'mauve')
-                    else 'metrics')
-    if table is None: return set() if name in ('sets', 'mauve') else {}
-    df = table.to_pandas()
-    df = df[df.reference.isna() if whose is None else df.reference == whose]
-    if name in ('sets', 'mauve'):
-        df = df[(df.metric == 'mauve') == (name == 'mauve')]
-        return set(zip(df.cell, df.samples, strict=True))
-    column = 'nll_once' if name == 'perplexity' else name
-    if column not in df: return {}
-    return df[df[column].notna()].groupby('cell')['sample'].agg(set).to_dict()
-
-def _without(rows: pa.Table, have: set[int]) -> pa.Table:
-    return rows.filter(pa.array([i not in have for i in rows['sample'].to_pylist()], pa.bool_()))
+def _measured(st: Store, table: str, name: str, judge: Judge) -> set[tuple[str, int]]:
+    "Cell and sample, or cell and number of samples, of what has a metric."
+    old = st.read(table)
+    if old is None: return set()
+    df = old.to_pandas()
+    df = df[df.reference == judge.name if name in REFERENCED else df.reference.isna()]
+    if name in OF_CELLS: return {*zip(df.cell, df.samples, strict=True)}
+    df = df[df.get(COLUMN.get(name, name), pd.Series(index=df.index)).notna()]
+    return {*zip(df.cell, df['sample'], strict=True)}
 
 # %% ../../nbs/experiments/measure.ipynb #42bd1edb
-def _ids(st: Store, name: str, rows: pa.Table) -> Tensor: # [n, L]
-    tokens = rows['tokens'].to_pylist()
-    if None not in tokens: return torch.tensor(tokens)
+def _ids(st: Store, name: str, rows: pd.DataFrame) -> Tensor: # [n, L]
+    if rows.tokens.notna().all(): return torch.tensor(np.stack(list(rows.tokens)).astype(int))
     raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that '
                      f'does not hold them all')
 
-def _texts(st: Store, name: str, rows: pa.Table) -> list[str]:
-    if st.tokenizer is not None:
-        return [st.tokenizer.decode(r, skip_special_tokens=False)
-                for r in _ids(st, name, rows).tolist()]
-    raise ValueError(f'{name}: {st.folder} has no tokenizer.json, and a reference model reads '
-                     f'texts; leave it out')
-
-def _of_samples(st: Store, name: str, rows: pa.Table, judge: Judge) -> pa.Table:
+def _of_samples(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table:
     "A metric of some samples of a cell."
-    who = dict(cell=rows['cell'], sample=rows['sample'])
-    if name in OF_TOKENS:
-        own = pa.nulls(len(rows), pa.string())
-        return pa.table(who
-                        | {'reference': own, name: OF_TOKENS[name](_ids(st, name, rows)).numpy()})
-    values = OF_TEXTS[name](_texts(st, name, rows), judge)
-    columns = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
-    return pa.table(who | dict(reference=[judge.name] * len(rows)) | columns)
+    x, whose = _ids(st, name, rows), None
+    if name in OF_TOKENS: values: dict[str, Any] = {name: OF_TOKENS[name](x).numpy()}
+    else: values, whose = OF_TEXTS[name](st.decode(x), judge), judge.name
+    who = dict(cell=rows.cell, sample=rows['sample'].astype(np.int32),
+               reference=pa.array([whose] * len(rows), pa.string()))
+    return pa.table(who | values)
 
-def _of_cell(st: Store, name: str, key: str, rows: pa.Table, judge: Judge) -> pa.Table:
+def _of_cell(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table:
     "The set metrics of a cell, or its MAUVE."
-    if name == 'sets': groups, whose = _grouped_sets(_ids(st, name, rows)), None
+    key, whose = rows.cell.iloc[0], None
+    if name == 'sets': groups = _grouped_sets(_ids(st, name, rows))
     else: groups, whose = dict(mauve=_mauve(st, key, judge)), judge.name
     def row(metric: str, g: Grouped) -> dict:
         low, high = g.interval()
         return dict(cell=key, metric=metric, reference=whose, value=g.value, low=low, high=high,
-                    groups=len(g.values),
-                    samples=len(rows))
+                    groups=len(g.values), samples=len(rows))
     return pa.Table.from_pylist([row(*of) for of in groups.items()], _SETS)
 
 _SETS = pa.schema([(k, pa.string()) for k in ('cell', 'metric', 'reference')]
@@ -186,38 +170,25 @@ def _grouped_sets(x: Tensor) -> dict[str, Grouped]: # x: [n, L]
     return {name: grouped(f, x, groups) for name, f in of_sets.items()}
 
 # %% ../../nbs/experiments/measure.ipynb #f640669c
-def _vectors(st: Store, key: str, name: str) -> np.ndarray | None: # [n, D]
-    table = st.read('features', [key])
-    if table is None: return None
-    rows = table.filter(pa.array([r == name for r in table['reference'].to_pylist()], pa.bool_()))
-    return np.array(rows['features'].to_pylist(), dtype=np.float32) if len(rows) else None
-
 def _mauve(st: Store, key: str, judge: Judge) -> Grouped:
-    vectors = _vectors(st, key, judge.name)
-    if vectors is not None: return grouped_mauve(_real(st, judge), vectors)
+    table = st.read('features', [key])
+    own = table and table.filter(pc.equal(table['reference'], judge.name))
+    if own:
+        own_features = np.array(own['features'].to_pylist(), np.float32)
+        return grouped_mauve(_real(st, judge), own_features)
     raise ValueError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics '
                      f'features` comes first')
 
+@lru_cache(maxsize=1)
 def _real(st: Store, judge: Judge) -> np.ndarray: # [m, D]
-    "The reference's features of real text, made once a store."
-    record, real = st.record, st.record['real']
-    if real is None:
-        if ships(st, judge.name): return landmarks()['real text'].features
-        raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text '
-                         f'to compare with: name '
-                         'a corpus, `navira sweep CONFIG --set real=FILE` once more')
-    if st.tokenizer is None: raise ValueError(f'{st.folder}: no tokenizer.json, which cuts real '
-                                              f'text into windows')
-    key = f'real {digest(real, 3)}'
-    if (made := _vectors(st, key, judge.name)) is not None: return made
-    n = max(c['n'] for c in st.cells.values())
-    windows = real_windows(real, st.tokenizer, record['length'], n)
-    texts = [st.tokenizer.decode(r, skip_special_tokens=False) for r in windows.tolist()]
-    vectors = _features(texts, judge)['features']
-    who = dict(cell=[key] * len(vectors), sample=np.arange(len(vectors), dtype=np.int32))
-    write_table(st.part('features', key),
-                pa.table(who | dict(reference=[judge.name] * len(vectors), features=vectors)))
-    return np.array(vectors, dtype=np.float32)
+    "The reference's features of real text."
+    record = st.record
+    if record['real'] is not None:
+        windows = real_windows(st, max(c['n'] for c in st.cells.values()))
+        return np.array(vectors(st.decode(windows), judge)['features'], np.float32)
+    if ships(st, judge.name): return landmarks()['real text'].features
+    raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text to '
+                     'compare with: name a corpus, `navira sweep CONFIG --set real=FILE` once more')
 
 # %% ../../nbs/experiments/measure.ipynb #101c5798
 def ships(st: Store, reference: str | None) -> bool:
@@ -225,22 +196,20 @@ def ships(st: Store, reference: str | None) -> bool:
     return st.record['length'] == 128 and reference == 'smollm2' and st.record['model'] is None
 
 def real_windows(
-    source: str, # see `read_corpus` of `training/data`
-    tokenizer: Any,
-    length: int, # L
+    st: Store, # that names a corpus
     n: int, # at most so many
 ) -> Tensor: # [n, L] tokens
     """Windows at random places of the first 10 n L tokens of a corpus. Errors as `read_corpus`;
     ValueError for one shorter than two windows."""
-    from navira.training.data import encode, EOS, packed, read_corpus
-    eos = tokenizer.token_to_id(EOS)
-    end = np.array([] if eos is None else [eos], dtype=np.int64)
-    ids: list[np.ndarray] = []
+    from navira.training.data import EOS, read_corpus
+    assert st.tokenizer
+    source, length = st.record['real'], st.record['length']
+    ids: list[int] = []
     for text in read_corpus(source, split='validation'):
-        ids.append(np.append(encode(tokenizer, text).astype(np.int64), end))
-        if sum(map(len, ids)) >= 10 * n * length: break
-    every = packed(np.concatenate(ids), length)
-    if len(every) < 2: raise ValueError(f'real={source!r}: expected at least two windows of '
-                                        f'{length} tokens')
-    order = np.random.default_rng(0).permutation(len(every))     # a group must not be one document
-    return torch.tensor(every[order[:n]])
+        ids += st.tokenizer.encode(text + EOS, add_special_tokens=False).ids
+        if len(ids) >= 10 * n * length: break
+    windows = torch.tensor(ids[:len(ids) // length * length]).view(-1, length)
+    if len(windows) < 2:
+        raise ValueError(f'real={source!r}: expected at least two windows of {length} tokens')
+    # a group must not be one document
+    return windows[np.random.default_rng(0).permutation(len(windows))[:n]]

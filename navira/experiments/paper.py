@@ -4,7 +4,8 @@
 
 # %% ../../nbs/experiments/paper.ipynb #9178bc67
 from __future__ import annotations
-from collections.abc import Callable
+import io
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -15,32 +16,48 @@ from matplotlib.figure import Figure
 
 from ..base.stats import resampled
 from ..evaluation.landmarks import landmarks
-from ..evaluation.trajectories import lifetime, overlap, reselected
+from ..evaluation.trajectories import overlap
 from .plots import (
-    bars, budgets_axis, finished, in_legend, LOOKS, looks, perplexity_axis, STYLE, Table)
-from .results import ends, reading, trajectory
+    bars, budgets_axis, finished, LOOKS, looks, perplexity_axis, STYLE, Table)
+from .results import reading, trajectory
 from .measure import ships
-from .study import (
-    interval_of, Missing, or_none, PAPER_LENGTH, ratio_draws, Study, usual_strength)
+from .study import interval_of, Missing, or_none, PAPER_LENGTH, ratio_draws, Study
 from ..registry import policies
 
 # %% auto #0
 __all__ = ['TABLE1', 'TABLE2', 'over_budgets', 'lacking', 'figure2', 'figure3', 'figure4', 'traced', 'overlaps', 'table2',
-           'trajectories', 'curves', 'run_as_many', 'passes']
+           'curves', 'run_as_many', 'passes']
 
 # %% ../../nbs/experiments/paper.ipynb #e9bc7358
 # Section 5.3, Table 1: passes -> (perplexity under Qwen2.5-72B, entropy in nats). 170 M parameters,
 # L = 1024, 1000 samples, no intervals given. PRISM is blank at 64.
-TABLE1: dict[str, dict[float, tuple[float, float]]] = {
-    'remdm': {64: (72.51, 3.72), 128: (16.69, 1.80), 256: (9.71, 1.10), 512: (16.74, 1.04),
-              1024: (24.44, 1.68)},
-    'backbone': {64: (89.57, 5.69), 128: (76.30, 5.66), 256: (72.17, 5.65), 512: (69.97, 5.62),
-                 1024: (67.01, 5.62)},
-    'prism': {128: (25.75, 5.17), 256: (15.85, 5.17), 512: (11.17, 4.97), 1024: (7.59, 4.75)},
-    'navira-det': {64: (23.95, 5.25), 128: (12.22, 4.93), 256: (6.42, 4.49), 512: (3.09, 3.74),
-                   1024: (1.94, 2.91)},
-    'navira-piecewise': {64: (32.43, 5.38), 128: (19.34, 5.20), 256: (12.94, 4.96),
-                         512: (6.17, 4.19), 1024: (2.69, 3.30)}}
+TABLE1 = pd.read_csv(io.StringIO('''
+policy,passes,perplexity,entropy
+remdm,64,72.51,3.72
+remdm,128,16.69,1.80
+remdm,256,9.71,1.10
+remdm,512,16.74,1.04
+remdm,1024,24.44,1.68
+backbone,64,89.57,5.69
+backbone,128,76.30,5.66
+backbone,256,72.17,5.65
+backbone,512,69.97,5.62
+backbone,1024,67.01,5.62
+prism,128,25.75,5.17
+prism,256,15.85,5.17
+prism,512,11.17,4.97
+prism,1024,7.59,4.75
+navira-det,64,23.95,5.25
+navira-det,128,12.22,4.93
+navira-det,256,6.42,4.49
+navira-det,512,3.09,3.74
+navira-det,1024,1.94,2.91
+navira-piecewise,64,32.43,5.38
+navira-piecewise,128,19.34,5.20
+navira-piecewise,256,12.94,4.96
+navira-piecewise,512,6.17,4.19
+navira-piecewise,1024,2.69,3.30
+'''), index_col=['policy', 'passes'])
 
 # Section 5.4, Table 2: mean intersection (tokens), Jaccard, overlap coefficient
 TABLE2 = {
@@ -57,27 +74,23 @@ def over_budgets(
 ) -> Figure:
     """Perplexity and entropy against passes. What the store lacks is named below; `Missing` if
     it has none."""
-    def curve(k: str) -> list[pd.Series]: return [s.usual[k, F] for F in s.budgets(k)]
-    curves = {k: curve(k) for k in labels}
-    drawn = [p for c in curves.values() for p in c]
-    if not drawn: raise Missing(' and '.join(labels))
-    styles = looks(labels)
+    drawn = pd.DataFrame([p for (k, _), p in s.usual.items() if k in labels])
+    if not len(drawn): raise Missing(' and '.join(labels))
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained')
         left, right = fig.subplots(1, 2)
-        for k, (label, c) in enumerate(curves.items()):
-            x = [p.budget * 1.025**(k - len(labels) / 2) for p in c]
-            for ax, y, f in ((left, 'log_perplexity', np.exp), (right, 'entropy', None)):
-                at = bars(x, [p[y] for p in c], f or (lambda v: v)) | dict(xerr=None)
-                if c: ax.errorbar(**at, **styles[label], elinewidth=.8, capsize=1.5)
-        for ax in (left, right): budgets_axis(ax, [p.budget for p in drawn])
+        for i, (label, look) in enumerate(looks(labels).items()):
+            own = drawn[drawn.label == label]
+            x = own.budget * 1.025**(i - len(labels) / 2)     # so that intervals do not cover
+            left.errorbar(**bars(x, own.log_perplexity, np.exp), **look, elinewidth=.8)
+            right.errorbar(**bars(x, own.entropy), **look, elinewidth=.8)
+        for ax in (left, right): budgets_axis(ax, drawn.budget)
         perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        return finished(fig, title, s.note(drawn) + note
-                        + lacking([k for k, c in curves.items() if not c]))
+        return finished(fig, title, s.note(drawn) + note + lacking(set(labels) - set(drawn.label)))
 
-def lacking(names: list[str]) -> str:
-    return '. Not in this store: ' + ', '.join(names) if names else ''
+def lacking(names: Iterable[str]) -> str:
+    return '. Not in this store: ' + ', '.join(sorted(names)) if names else ''
 
 def figure2(s: Study) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
@@ -109,37 +122,24 @@ def of_table1(s: Study, label: str, budget: int) -> pd.Series:
 
 def table1(s: Study) -> Table:
     "Section 5.3: perplexity and entropy by passes, ours and the paper's."
-    have: dict[tuple[int, str], pd.Series] = {}
+    rows, used = [], []
     for F in sorted(set(s.points.budget)):
-        have |= {(F, k): p for k in TABLE1 if (p := or_none(of_table1, s, k, F)) is not None}
-    if not have: raise Missing('every method of Table 1')
-    rows = []
-    for (F, k), p in have.items():
-        there = F * PAPER_LENGTH / s.length
-        theirs = [f'{v:.2f}' for v in TABLE1[k].get(there, ())] or ['–', '–']
-        rows.append([F, k, p.steps, interval_of(p.log_perplexity, np.exp), interval_of(p.entropy),
-                     int(there), *theirs])
+        theirs = F * PAPER_LENGTH / s.length     # passes that write as many tokens each
+        for k in dict.fromkeys(TABLE1.index.get_level_values('policy')):
+            p = or_none(of_table1, s, k, F)
+            if p is None: continue
+            used.append(p)
+            printed = TABLE1.reindex([(k, theirs)]).iloc[0].map('{:.2f}'.format, na_action='ignore')
+            rows.append([F, k, p.steps, interval_of(p.log_perplexity, np.exp),
+                         interval_of(p.entropy), int(theirs), *printed])
+    if not rows: raise Missing('every method of Table 1')
     head = ['passes', 'policy', 'steps', 'perplexity', 'entropy', "paper's passes",
             'its perplexity', 'its entropy']
-    note = (f'{s.note(list(have.values()))}; {s.strength}. The paper: 170 M parameters, L = '
-            f'{PAPER_LENGTH}, '
-            'Qwen2.5-72B, 1000 samples; its columns stand where a pass writes as many tokens'
-            + _remdm_note(s, [p for (_, k), p in have.items() if k == 'remdm']))
+    note = (f'{s.note(used)}; {s.strength}, of remdm its authors\'. The paper: 170 M parameters, '
+            f'L = {PAPER_LENGTH}, Qwen2.5-72B, 1000 samples; its columns stand where a pass writes '
+            'as many tokens')
     return Table('Table 1: perplexity and entropy by passes', pd.DataFrame(rows, columns=head),
                  note)
-
-def _remdm_note(s: Study, p: list[pd.Series]) -> str:
-    "With which settings ReMDM was run."
-    if not p: return ''
-    which = ', '.join(dict.fromkeys(f'{q.label} with eta = {q.strength:g}' for q in p))
-    if any(q.strength != usual_strength(q.policy)
-           for q in p): return f". {which} (not its authors' settings)"
-    less = PAPER_LENGTH / s.length
-    scale = (f', not scaled with L: a token is corrected {less:g} times less often than with the '
-             f'same numbers at '
-             f'L = {PAPER_LENGTH}') if less > 1 else ''
-    return (f". {which} (its authors' settings{scale}); the paper's row has entropies far below "
-            'theirs')
 
 # %% ../../nbs/experiments/paper.ipynb #62992acd
 _TRACED = tuple(dict.fromkeys(k for pair in TABLE2 for k in pair))
@@ -151,20 +151,17 @@ def traced(
 ) -> tuple[int, list[tuple]]: # steps, and what each remasked and wrote, [T, n, L] bool both
     """Traces of equal steps, seed and number of samples, with the most steps there are.
     `Missing` where there are none."""
-    usual = pd.DataFrame([p for (label, _), p in s.usual.items() if label in labels and p.trace])
-    if not len(usual): raise Missing(f'traces of {" and ".join(labels)}: set trace = true in '
-                                     f'their entries')
-    have = usual.groupby(['steps', 'seed']).label.nunique()
-    common = [at for at, n in have.items() if n == len(labels)]
+    at: dict[tuple[int, int], dict[str, str]] = {}
+    for (label, _), p in s.usual.items():
+        if p.trace: at.setdefault((p.steps, -p.seed), {})[label] = p.cell
+    common = [k for k, cells in at.items() if {*labels} <= cells.keys()]
     if not common:
         raise Missing(f'traces of {" and ".join(labels)} with equal numbers of steps: set trace = '
-                      f'true in their entries '
-                      '(a two-pass policy needs twice the passes)')
-    T, seed = max(common, key=lambda at: (at[0], -at[1]))
-    keys = usual[(usual.steps == T) & (usual.seed == seed)].set_index('label').cell
-    did = [trajectory(s.store, keys[k]) for k in labels]
+                      'true in their entries (a two-pass policy needs twice the passes)')
+    most = max(common)
+    did = [trajectory(s.store, at[most][k]) for k in labels]
     n = min(remasked.shape[1] for remasked, _ in did)
-    return T, [(remasked[:, :n], written[:, :n]) for remasked, written in did]
+    return most[0], [(remasked[:, :n], written[:, :n]) for remasked, written in did]
 
 @lru_cache(maxsize=4)
 # steps, samples, (pair, reading) -> metric -> draws
@@ -195,48 +192,32 @@ def table2(s: Study) -> Table:
             'sample; the paper does not say over which.')
     return Table('Table 2: overlap of trajectories', pd.DataFrame(rows, columns=head), note)
 
-def trajectories(s: Study) -> Table:
-    """Section 5.4: how much each traced policy remasks, how often again at a position, how long
-    tokens stand."""
-    T, _ = traced(s, *_TRACED)
-    have = {c['label'] for c in s.store.cells.values() if c['trace'] and c['steps'] == T}
-    labels = [k for k in s.methods if k in have]
-    _, did = traced(s, *labels)
-    rows = []
-    for label, (remasked, written) in zip(labels, did, strict=True):
-        life = lifetime(remasked, written)
-        shares = [reselected(remasked), reselected(remasked, 2), life.mean_ended, life.censored]
-        numbers = [resampled(remasked.sum((0, 2)).numpy()), *map(ratio_draws, shares)]
-        rows.append([label, *map(interval_of, numbers)])
-    head = ['policy', 'remasked in a sample', 'where it was before', 'within 2 steps',
-            'steps it stood',
-            'never remasked']
-    note = (f'{s.note()}; {did[0][0].shape[1]} samples, T = {T} steps, {s.strength}, same seeds. '
-            f'Shares are of what is '
-            'remasked; the last, of all tokens that were written')
-    return Table('What is remasked, and how long it stood', pd.DataFrame(rows, columns=head), note)
-
 # %% ../../nbs/experiments/paper.ipynb #4f2f2494
-def mark_landmarks(ax: Any, s: Study, names: tuple[str, ...] | None = None) -> None:
-    """Real text, shuffled words, unigrams and a loop, where they are known for this model and
-    reference."""
-    marks = {'real text': '*', 'shuffled words': 's', 'unigram': 'D', 'loop': 'o'}
-    for name, m in (landmarks() if ships(s.store, s.reference) else {}).items():
-        if names and name not in names: continue
-        entropy, nll, real = resampled(m.entropy), m.perplexity[s.eos], name == 'real text'
-        log_perplexity = resampled(nll.nll.numpy(), nll.weight.numpy())
-        ax.errorbar(**bars([entropy], [log_perplexity], np.exp), color='k',
-                    marker=marks.get(name, '*'),
-                    ms=9 if real else 6, ls='', zorder=1.8, mfc='k' if real else 'w',
-                    elinewidth=.7, capsize=1.2)
-        x, y = entropy[0], np.exp(log_perplexity[0])
-        ax.annotate(in_legend(name), (x, y), (-7, 0) if x > 4 else (7, 0),
-                    textcoords='offset points', va='center',
-                    ha='right' if x > 4 else 'left', fontsize=7, annotation_clip=True)
+def mark_landmarks(ax: Any, s: Study, **markers: str) -> None: # markers: of landmarks
+    "Landmarks, where they are known for this model and reference."
+    if not ships(s.store, s.reference): return
+    for name, marker in markers.items():
+        known = landmarks()[name.replace('_', ' ')]
+        nll = known.perplexity[s.eos]
+        y = resampled(nll.nll.numpy(), nll.weight.numpy())
+        ax.errorbar(**bars([resampled(known.entropy)], [y], np.exp), color='k', marker=marker,
+                    ms=7, mfc='w', ls='', label=name.replace('_', ' '))
 
-_FIRST = ('prism', 'navira-det', 'navira-piecewise', 'navira:tau=.2', 'navira-onepass',
-          'navira-onepass:score=both',
-          'prism:top_p=.7', 'entropy-remask', 'remdm-cap', 'backbone')
+FIRST = ('prism', 'navira-det', 'navira-piecewise', 'navira:tau=.2', 'navira-onepass',
+         'navira-onepass:score=both', 'prism:top_p=.7', 'entropy-remask', 'remdm-cap', 'backbone')
+
+def named(
+    p: pd.DataFrame, # points
+) -> dict[str, dict]: # label -> what `errorbar` takes
+    "Looks of the nine policies that a figure names: a reader's own first."
+    mine = p.label[~p.policy.map(ours)]
+    first = [*mine, *(k for k in FIRST if k in set(p.label)), *p.label]
+    return looks(list(dict.fromkeys(first))[:9])
+
+def ours(policy: str) -> bool: # and not one that a reader has added
+    return policy in policies() and policies()[policy].__module__.startswith('navira.')
+
+OTHERS: dict[str, Any] = dict(color='0.72', marker='.', ms=5, mew=0, lw=.8, zorder=1.5)
 
 def plane(
     s: Study,
@@ -245,71 +226,47 @@ def plane(
     "Perplexity against entropy at equal passes, all policies, with intervals; nine of them named."
     judged = s.points[s.points.scored > 0]
     if not len(judged): raise Missing('perplexity')
-    count = judged.groupby('budget').label.nunique()
-    F = max(count.index, key=lambda F: (count[F], F)) if budget is None else budget
-    chosen = [p for (k, at), p in s.usual.items() if at == F and p.scored]
-    rest = judged[(judged.budget == F) & ~judged.label.isin(LOOKS)]
-    drawn = pd.concat([pd.DataFrame(chosen), rest])
-    mine = [k for k in drawn.label if not ours(drawn[drawn.label == k].policy.iloc[0])]
-    order = [*mine, *(k for k in _FIRST if k in set(drawn.label)), *drawn.label]
-    styles = looks(list(dict.fromkeys(order))[:9])
+    F = budget or judged.groupby('budget').label.nunique().sort_index(ascending=False).idxmax()
+    usual = pd.DataFrame([p for (_, at), p in s.usual.items() if at == F and p.scored])
+    drawn = pd.concat([usual, judged[(judged.budget == F) & ~judged.label.isin(LOOKS)]])
+    styles = named(drawn)
     with rc_context(STYLE):
-        fig = Figure(figsize=(6.3, 4.2), layout='constrained')
-        left, right = fig.subplots(1, 2)
-        for ax in (right, left):
-            for _, p in drawn.iterrows():
-                look = styles.get(p.label) or dict(color='0.72', marker='.', ms=5, mew=0,
-                                                   zorder=1.5)
-                at = bars([p.entropy], [p.log_perplexity], np.exp)
-                ax.errorbar(**at, **look | dict(ls=''), elinewidth=.7, capsize=1.2)
-            perplexity_axis(ax)
-            ax.set(xlabel='entropy of a text (nats)')
-        near = pd.DataFrame(chosen) if chosen else drawn
-        right.set(xlim=_around(near.entropy), ylim=_around(near.log_perplexity, np.exp), ylabel='',
-                  title="where the paper's methods are")
-        for ax in (left, right): mark_landmarks(ax, s)
-        left.set_title('all, with landmarks; others grey')
+        fig = Figure(figsize=(6.3, 4.4), layout='constrained')
+        ax = fig.subplots()
+        for p in drawn.itertuples():
+            look = styles.get(p.label, OTHERS) | dict(ls='')
+            ax.errorbar(**bars([p.entropy], [p.log_perplexity], np.exp), **look, elinewidth=.7)
+        mark_landmarks(ax, s, real_text='*', loop='o', shuffled_words='s', unigram='D')
+        perplexity_axis(ax)
+        ax.set(xlabel='entropy of a text (nats)')
         note = (f'{s.note(drawn)}; {s.strength}. Near real text is good; below it in both is on '
-                'the way to a loop')
+                'the way to a loop. Grey: other policies')
         return finished(fig, f'Perplexity against entropy at {F} passes', note)
-
-def ours(policy: str) -> bool: # and not one that a reader has added
-    return policy in policies() and policies()[policy].__module__.startswith('navira.')
-
-def _around(draws: pd.Series, f: Callable = lambda v: v) -> tuple[float, float]:
-    "From below the lowest interval to above the highest."
-    every = [e for d in draws for e in ends(d)[1:]]
-    margin = .12 * (max(every) - min(every) + .1)
-    return float(f(min(every) - margin)), float(f(max(every) + margin))
 
 # %% ../../nbs/experiments/paper.ipynb #998807e9
 def curves(
     s: Study,
-    # the first nine are named; None: all but the variants of one pass
-    labels: list[str] | None = None,
+    labels: list[str] | None = None, # None: all but the variants of one pass
     budget: int | None = None, # passes; None: where most policies are curves
 ) -> Figure:
     """Every policy as a curve along its strength: perplexity against entropy, and against the
-    tokens remasked."""
-    F = s.focus if budget is None else budget
-    every = dict.fromkeys([*s.methods, *s.labels])
-    wanted = labels or [k for k in every if not k.startswith('navira-onepass:')]
+    tokens remasked. Nine are named."""
+    F = budget or s.focus
+    wanted = labels or [k for k in dict.fromkeys([*s.methods, *s.points.label])
+                        if not k.startswith('navira-onepass:')]
     made = {k: or_none(s.curve, k, F) for k in wanted}
     drawn = {k: c for k, c in made.items() if c is not None}
     if not drawn: raise Missing(f'curves at {F} passes (`navira sweep curves`)')
-    mine = [k for k in drawn if k not in LOOKS]
-    first = [k for k in (*mine, *_FIRST, *drawn) if k in drawn]
-    styles = looks(list(dict.fromkeys(labels or first))[:9])
+    last = pd.DataFrame([c.iloc[-1] for c in drawn.values()])
+    styles = looks(labels) if labels else named(last)
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True)
-        for k, c in sorted(drawn.items(), key=lambda kc: kc[0] not in styles):
-            look = styles.get(k) or dict(color='0.72', marker='.', ms=5, mew=0, ls='-', lw=.8,
-                                         zorder=1.5)
+        for k, c in drawn.items():
             for ax, x in ((left, 'entropy'), (right, 'remasked')):
-                ax.errorbar(**bars(c[x], c.log_perplexity, np.exp), **look, elinewidth=.6,
-                            capsize=1)
-        mark_landmarks(left, s, ('real text',))
+                ax.errorbar(**bars(c[x], c.log_perplexity, np.exp), **styles.get(k, OTHERS),
+                            elinewidth=.6)
+        mark_landmarks(left, s, real_text='*')
         perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)')
         right.set(xlabel='tokens remasked in a text')
@@ -331,19 +288,22 @@ def run_as_many(
 
 def passes(s: Study, a: str = 'prism', b: str = 'navira-det') -> Table:
     "Ratios of perplexities at equal passes charged, and at equal passes run, by budget."
-    rows, charged, run = [], [], []
+    rows: list[list] = []
+    ratios = []
     for F in s.budgets(a, b):
-        p, q = s.usual[a, F], s.usual[b, F]
-        charged.append(q.log_perplexity - p.log_perplexity)
-        run.append(q.log_perplexity - run_as_many(s, a, q.run, 'log_perplexity'))
-        ratios = [interval_of(v, np.exp) for v in (charged[-1], run[-1])]
-        rows.append([F, f'{p.run[0]:.0f}', f'{q.run[0]:.0f}', *ratios])
+        p, q = s.at(a, F), s.at(b, F)
+        at_run = run_as_many(s, a, q.run, 'log_perplexity')
+        ratios.append([q.log_perplexity - v for v in (p.log_perplexity, at_run)])
+        rows.append([F, f'{p.run[0]:.0f}', f'{q.run[0]:.0f}'])
     if not rows: raise Missing(f'{a} and {b} at two budgets')
-    known = [v for v in run if np.isfinite(v[0])]
-    means = [interval_of(np.mean(v, 0), np.exp) for v in (charged, known) if v]
+    draws = np.array(ratios)                              # [budgets, 2, 1 + resamplings]
+    known = np.isfinite(draws[..., :1])
+    mean = np.where(known, draws, 0).sum(0) / known.sum(0)
+    shown = [[interval_of(v, np.exp) for v in two] for two in [*draws, mean]]
     head = ['passes charged', f'{a} runs', f'{b} runs', 'at equal charged', 'at equal run']
-    both = [s.usual[k, F] for F in s.budgets(a, b) for k in (a, b)]
-    note = (f"{s.note(both)}; {s.strength}. At equal passes run: to what {a}'s own curve over its "
-            'budgets has there; a dash: it never runs as few, or as many')
+    table = [[*row, *two] for row, two in zip([*rows, ['mean', None, None]], shown, strict=True)]
+    note = (f"{s.note([s.at(k, F) for F in s.budgets(a, b) for k in (a, b)])}; {s.strength}. At "
+            f"equal passes run: to what {a}'s own curve over its budgets has there; a dash: it "
+            'never runs as few, or as many')
     return Table(f'{b} to {a}: ratio of perplexities at equal passes',
-                 pd.DataFrame([*rows, ['mean', None, None, *means]], columns=head), note)
+                 pd.DataFrame(table, columns=head), note)

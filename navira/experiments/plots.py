@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from ..registry import split_typed
 from .results import ends
-from .store import Store
 from .sweep import typed
 
 # %% auto #0
-__all__ = ['same_curve', 'looks', 'in_legend', 'made_with', 'Table', 'as_text', 'in_markdown']
+__all__ = ['same_curve', 'looks', 'in_legend', 'Table', 'as_text', 'in_markdown']
 
 # %% ../../nbs/experiments/plots.ipynb #54e252c7
 BLUE, SKY, GREEN, ORANGE, RED = '#0072B2', '#56B4E9', '#009E73', '#E69F00', '#D55E00'
@@ -70,23 +69,17 @@ def same_curve(
 def looks(
     labels: Iterable[str],
 ) -> dict[str, dict]: # label -> what `errorbar` and `plot` take
-    """How each is drawn: the policies of the paper as in every figure, others by a look drawn from
-    their name, no two with the same marker and line."""
-    labels = list(labels)
-    known = {k: LOOKS.get(k) or LOOKS.get(same_curve(k)) for k in labels}
-    out: dict[str, Any] = {}
-    for k in sorted(labels, key=lambda k: (k not in LOOKS, known[k] is None)):
+    """The policies of the paper as in every figure, others by a look drawn from their name. No two
+    have the same marker and line."""
+    styles: dict[str, Any] = dict.fromkeys(labels)
+    for k in sorted(styles, key=lambda k: k not in LOOKS):
         at = zlib.crc32(k.encode()) % len(_SPARE)
-        used = list(out.values())
-        taken = {v[1:] for v in used}
-        look: Any = known[k]
-        own: list[Any] = [look] if look and look[1:] not in taken else []
-        spare = [*_SPARE[at:], *_SPARE[:at]]
-        colours, markers = {v[0] for v in used}, {v[1] for v in used}
-        apart = [v for v in spare if v[0] not in colours and v[1] not in markers]
-        out[k] = (own + apart + [v for v in spare if v[1:] not in taken] + spare)[0]
-    styles = {k: dict(zip(('color', 'marker', 'ls'), out[k], strict=True)) for k in labels}
-    return {k: style | dict(label=in_legend(k)) for k, style in styles.items()}
+        known = [v for v in (LOOKS.get(k), LOOKS.get(same_curve(k))) if v]
+        used = {(v['marker'], v['ls']) for v in styles.values() if v}
+        free = (v for v in [*known, *_SPARE[at:], *_SPARE] if v[1:] not in used)
+        look = next(free, _SPARE[at])
+        styles[k] = dict(zip(('color', 'marker', 'ls'), look, strict=True), label=in_legend(k))
+    return styles
 
 def in_legend(text: str) -> str:
     "A legend reads $ as mathematics, and skips what begins with an underscore."
@@ -118,24 +111,21 @@ def bars(
     f: Callable = lambda v: v, # increasing; of y
 ) -> dict: # what `errorbar` takes
     "Positions and intervals. No interval, no mark."
-    def three(v: Any, f: Callable = lambda v: v) -> tuple:
-        if v is None: return (np.nan,) * 3
-        return ends(v, f) if isinstance(v, np.ndarray) else (v, v, v)
-    across = np.array([three(v) for v in x], float).reshape(-1, 3)
-    up = np.array([three(v, f) for v in y], float).reshape(-1, 3)
-    known = np.isfinite(across).all(1) & np.isfinite(up).all(1)
-    def error(v: np.ndarray) -> np.ndarray: return np.abs(v[:, 1:] - v[:, :1]).T
-    across, up = across[known], up[known]
-    return dict(x=across[:, 0], y=up[:, 0], xerr=error(across), yerr=error(up))
+    def three(v: Any, f: Callable) -> tuple: return ends(v, f) if np.ndim(v) else (v, v, v)
+    known = [(three(a, lambda v: v), three(b, f)) for a, b in zip(x, y, strict=True)
+             if b is not None and a is not None]
+    value, low, high = np.array(known, float).reshape(-1, 2, 3).transpose(2, 1, 0)
+    arms = np.abs([value - low, high - value])     # [2, (x, y), n]
+    return dict(x=value[0], y=value[1], xerr=arms[:, 0], yerr=arms[:, 1])
 
 def perplexity_axis(ax: Any) -> None:
     "Perplexities are compared by ratios."
     ax.set(yscale='log', ylabel='perplexity')
     low, high = ax.get_ylim()
-    subs = (1, 1.5, 2, 3, 5, 7) if high / low < 12 else (1, 2, 5) if high / low < 200 else (1,)
+    subs = (1, 1.5, 2, 3, 5, 7) if high / low < 12 else (1, 2, 5)
     ax.yaxis.set_major_locator(LogLocator(subs=subs))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f'{v:g}'))
-    ax.yaxis.set_minor_formatter(FuncFormatter(lambda v, _: ''))
+    ax.yaxis.set_major_formatter('{x:g}')
+    ax.yaxis.set_minor_formatter('')
 
 def budgets_axis(ax: Any, budgets: Iterable[int]) -> None:
     "The budgets that there are, and no others."
@@ -159,26 +149,6 @@ def finished(fig: Figure, title: str, note: str) -> Figure:
     fig.suptitle(title, fontsize=9, fontweight='bold')
     return fig
 
-# %% ../../nbs/experiments/plots.ipynb #7f4ad594
-def made_with(
-    st: Store,
-    p: pd.DataFrame, # the points shown, from `points`
-    reference: str | None = None, # whose perplexity, where there is one
-    eos: str | None = None, # under which rule for separators; None: the sweep's
-) -> str:
-    "Device, model, length, number of texts or puzzles, and who judged them."
-    def span(v: Any) -> str: return f'{min(v)}' if min(v) == max(v) else f'{min(v)} to {max(v)}'
-    places = st.record.get('places') or [{}]
-    devices = dict.fromkeys(str(v.get('device_name', st.record['device'])) for v in places)
-    model = f'{st.record["model"] or "embedded model"} ({st.record["fingerprint"][:8]})'
-    out = [' and '.join(devices), f'{model}, {st.record["dtype"]}, L = {st.record["length"]}']
-    if len(p):
-        kind = 'puzzles' if (st.task or '').startswith('sudoku') else 'texts'
-        rule = eos or st.record['eos']
-        judged = f', {span(p.scored)} of them judged by {reference} (separators: {rule})'
-        out.append(f'{span(p.n)} {kind} a point' + (judged if reference else ''))
-    return '; '.join([*out, '95 % percentile bootstrap intervals'])
-
 # %% ../../nbs/experiments/plots.ipynb #4a35f6ba
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -195,13 +165,11 @@ class Table:
         return f'<p><b>{title}</b></p>{body}<p><small>{note}</small></p>'
 
     def markdown(self) -> str:
-        def line(cells: Iterable[str]) -> str: return '| ' + ' | '.join(map(in_markdown,
-                                                                            cells)) + ' |'
         texts = self._texts()
-        rule = '|' + ' --- |' * len(texts.columns)
-        lines = [line(texts.columns), rule, *(line(row) for row in texts.itertuples(index=False))]
-        return '\n'.join([f'**{in_markdown(self.title)}**', '', *lines, '', in_markdown(self.note),
-                          ''])
+        lines = [texts.columns, ['---'] * len(texts.columns), *texts.itertuples(index=False)]
+        rows = ['| ' + ' | '.join(map(in_markdown, line)) + ' |' for line in lines]
+        head, note = in_markdown(self.title), in_markdown(self.note)
+        return '\n'.join([f'**{head}**', '', *rows, '', note, ''])
 
     def latex(self) -> str:
         rows = self._texts().style.hide().format(escape='latex')
@@ -216,5 +184,5 @@ def as_text(v: Any) -> str:
 def in_markdown(text: str) -> str:
     "A text that Markdown prints as it stands, in a table too."
     out = html.escape(str(text), quote=False)
-    for c in '\\`*_~$|': out = out.replace(c, '\\' + c)
-    return out.replace('](', ']&#40;').replace('://', ':&#8203;//')
+    for c in '\\`*_~$|[': out = out.replace(c, '\\' + c)
+    return out

@@ -243,9 +243,7 @@ def texts(
     key: str, # of a cell
 ) -> list[str]:
     "The texts of a cell. ValueError where the model had no tokenizer."
-    if st.tokenizer is None:
-        raise ValueError(f'{st.folder}: no tokenizer.json in it: read `tokens`')
-    return [st.tokenizer.decode(r, skip_special_tokens=False) for r in tokens(st, key).tolist()]
+    return st.decode(tokens(st, key))
 
 def trajectory(
     st: Store,

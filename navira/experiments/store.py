@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from ..base.files import open_tokenizer
 from ..base.runs import atomic_write
@@ -70,8 +71,14 @@ class Store:
         path = self.folder / 'tokenizer.json'
         return open_tokenizer(path) if path.exists() else None
 
-    def part(self, name: str, *of: Any) -> Path: # of: what tells this part from others
-        return self.folder / 'parts' / name / ('-'.join(map(str, of)) + '.parquet')
+    def decode(self, x: Tensor) -> list[str]: # x: [n, L] tokens
+        "Texts, separators included. ValueError where the model has no tokenizer."
+        if self.tokenizer is not None:
+            return [self.tokenizer.decode(row, skip_special_tokens=False) for row in x.tolist()]
+        raise ValueError(f'{self.folder}: no tokenizer.json in it, and texts are wanted')
+
+    def part(self, name: str, *which: Any) -> Path: # which: what tells this part from others
+        return self.folder / 'parts' / name / ('-'.join(map(str, which)) + '.parquet')
 
     def read(self,
         name: str, # of TABLES
@@ -79,16 +86,12 @@ class Store:
         columns: list[str] | None = None,
     ) -> Any: # a table; None: there is nothing yet
         "A table, parts included. ValueError for a damaged file."
-        keys = None if keys is None else list(keys)
         whole = self.folder / f'{name}.parquet'
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
-        if keys is not None: files = [f for f in files if f == whole
-                                      or f.stem.split('-')[0] in keys]
-        where = None if keys is None else [('cell', 'in', keys)]
+        where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
-        if not tables: return None
-        return latest(pa.concat_tables(tables,
-                                       promote_options='permissive')) if tables[1:] else tables[0]
+        if len(tables) < 2: return tables[0] if tables else None
+        return merged(name, pa.concat_tables(tables, promote_options='permissive'))
 
     def join(self) -> None:
         "Put the parts into the tables."
@@ -102,14 +105,14 @@ class Store:
         write_table(self.folder / f'{name}.parquet', table)
 
 # %% ../../nbs/experiments/store.ipynb #1c36798e
-_WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a row is about
+WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a row is about
 
-def latest(table: pa.Table) -> pa.Table:
-    "The last of the rows that are about the same, in order."
-    who = [c for c in _WHO if c in table.column_names]
-    numbered = table.select(who).append_column('row', pa.array(range(len(table))))
-    last = numbered.group_by(who).aggregate([('row', 'max')])
-    return table.take(last['row_max']).sort_by([(c, 'ascending') for c in who])
+def merged(name: str, table: pa.Table) -> pa.Table: # name: of TABLES
+    "The last of the rows that are about the same; of metrics, the last known value of each."
+    df, who = table.to_pandas(), [c for c in WHO if c in table.column_names]
+    if name == 'metrics': df = df.groupby(who, dropna=False).last().reset_index()
+    else: df = df.drop_duplicates(who, keep='last').sort_values(who)
+    return pa.Table.from_pandas(df, table.schema, preserve_index=False)
 
 # %% ../../nbs/experiments/store.ipynb #ab01a7ef
 IDENTITY = ('fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')

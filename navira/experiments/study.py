@@ -15,15 +15,18 @@ import numpy as np
 import pandas as pd
 
 from ..base.stats import FEW, resampled
-from .plots import LOOKS, made_with
+from .plots import LOOKS
 from .results import at_equal, curve, ends, frame, judges, points, shown
 from .store import open_store, Store
 
 # %% auto #0
-__all__ = ['PAPER_LENGTH', 'Missing', 'Study', 'usual_strength', 'study']
+__all__ = ['PAPER_LENGTH', 'OWN_SCALE', 'Missing', 'Study', 'study']
 
 # %% ../../nbs/experiments/study.ipynb #1f9458fd
 PAPER_LENGTH = 1024     # L of the paper's model: its budgets compare at equal tokens a pass, F / L
+
+# policies whose strength means something else: two have a default, one rate is twice an eta
+OWN_SCALE = ('remdm-cap', 'remdm-loop', 'navira-onepass-suspects')
 
 class Missing(LookupError):
     "Something that a table or figure needs and the store does not hold."
@@ -40,10 +43,9 @@ class Study:
     def length(self) -> int: return self.store.record['length']
     @property
     def of_puzzles(self) -> bool: return (self.store.task or '').startswith('sudoku')
-    @cached_property
-    def labels(self) -> list[str]: return list(dict.fromkeys(self.points.label))
-    @cached_property
-    def methods(self) -> list[str]: return [k for k in LOOKS if k in self.labels]
+    @property
+    def methods(self) -> list[str]: return [k for k in LOOKS if k in set(self.points.label)]
+
     @cached_property
     def focus(self) -> int: # passes
         """The budget at which most policies are curves; of several, one pass a token, or the
@@ -53,21 +55,25 @@ class Study:
         return max(count.index, key=lambda F: (count[F], F == self.length, F))
 
     @cached_property
-    def eta(self) -> float | None: # of tables
-        equal = self.points[self.points.label.isin(LOOKS) & ~self.points.policy.isin(_OWN_SCALE)]
-        etas = equal.strength.dropna().unique() if len(equal) else []
-        return min(etas, key=lambda e: abs(math.log(e * self.length / (.01 * PAPER_LENGTH))),
-                   default=None)
-
-    @property
-    def strength(self) -> str: return f'eta = {self.eta:g}' if self.eta else 'no correction'
+    def eta(self) -> float: # of tables, NaN where nothing is corrected
+        papers = self.points[self.points.label.isin(self.methods)]
+        etas = papers.strength[~papers.policy.isin(OWN_SCALE)].dropna().astype(float)
+        distance = np.abs(np.log(etas * self.length / (.01 * PAPER_LENGTH)))
+        return etas[distance.idxmin()] if len(etas) else math.nan
 
     @cached_property
     def usual(self) -> dict[tuple[str, int], pd.Series]: # (label, budget) -> point
         "Each policy of the paper with the `eta` of tables, or what corresponds to it."
-        groups = self.points[self.points.label.isin(LOOKS)].groupby(['label', 'budget'])
-        chosen = {k: _at_strength(g, self.eta) for k, g in groups}
-        return {k: p for k, p in chosen.items() if p is not None}
+        p = self.points[self.points.label.isin(LOOKS)]
+        strength = p.strength.astype(float)
+        at = p.policy.map(dict(zip(OWN_SCALE, (.04, .02, 2 * self.eta)))).fillna(self.eta)
+        alone = p.groupby(['label', 'budget']).point.transform('size') == 1
+        chosen = p[strength.isna() | np.isclose(strength, at) | alone & p.policy.isin(OWN_SCALE)]
+        return {(q.label, q.budget): q for _, q in chosen.iterrows()}
+
+    @property
+    def strength(self) -> str:
+        return 'no correction' if math.isnan(self.eta) else f'eta = {self.eta:g}'
 
     def at(self, label: str, budget: int) -> pd.Series:
         "A point. `Missing` where there is none."
@@ -80,8 +86,7 @@ class Study:
 
     def curve(self, label: str, budget: int | None = None) -> pd.DataFrame:
         "By strength, from no correction on. `Missing` with fewer than two strengths."
-        F = self.focus if budget is None else budget
-        try: return curve(self.points, label, F)
+        try: return curve(self.points, label, budget or self.focus)
         except ValueError as e: raise Missing(str(e)) from None
 
     def equal(self, a: str, b: str, along: str = 'entropy',
@@ -91,22 +96,21 @@ class Study:
         try: return at_equal(self.curve(a), self.curve(b), along, y)
         except (KeyError, ValueError) as e: raise Missing(str(e)) from None
 
-    def note(self, p: pd.DataFrame | list = ()) -> str:
-        shown = pd.DataFrame(list(p)) if isinstance(p, list) else p
-        return made_with(self.store, shown, self.reference, self.eos)
+    def note(self, p: pd.DataFrame | list[pd.Series] = ()) -> str: # p: the points shown
+        "Device, model, length, number of texts or puzzles, and who judged them."
+        p, record = pd.DataFrame(p), self.store.record
+        devices = {v['device_name']: None for v in record['places']}
+        model = f'{record["model"] or "embedded model"} ({record["fingerprint"][:8]})'
+        out = [' and '.join(devices), f'{model}, {record["dtype"]}, L = {self.length}']
+        if len(p):
+            by = f'{self.reference} (separators: {self.eos})'
+            judged = f', {_span(p.scored)} of them judged by {by}'
+            kind = 'puzzles' if self.of_puzzles else 'texts'
+            out.append(f'{_span(p.n)} {kind} a point' + (judged if self.reference else ''))
+        return '; '.join([*out, '95 % percentile bootstrap intervals'])
 
-_OWN_SCALE = ('remdm-cap', 'remdm-loop', 'navira-onepass-suspects')
-
-def _at_strength(g: pd.DataFrame, eta: float | None) -> pd.Series | None:
-    policy = g.policy.iloc[0]
-    if eta is not None and not policy.startswith('remdm'):
-        scale = 2. if policy == 'navira-onepass-suspects' else 1.     # see `ours/one_pass`
-        g = g[g.strength.isna() | np.isclose(g.strength.astype(float), eta * scale)]
-    if len(g) > 1: g = g[g.strength == usual_strength(policy)]
-    return g.iloc[0] if len(g) else None
-
-def usual_strength(policy: str) -> float: # how much a policy corrects by default
-    return {'remdm-loop': .02, 'remdm-cap': .04}.get(policy, math.nan)
+def _span(v: pd.Series) -> str:
+    return f'{v.min()}' if v.min() == v.max() else f'{v.min()} to {v.max()}'
 
 # %% ../../nbs/experiments/study.ipynb #c6d123a7
 def study(

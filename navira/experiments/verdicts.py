@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +16,13 @@ from matplotlib.figure import Figure
 from ..base.runs import atomic_write
 from .claims import Claim, CLAIMS, measured, verdict
 from .paper import (
-    curves, figure2, figure3, figure4, lacking, ours, passes, plane, table1, table2, trajectories)
+    curves, figure2, figure3, figure4, lacking, ours, passes, plane, table1, table2)
 from .plots import in_markdown, LOOKS, STYLE, Table
 from .results import texts
 from .study import interval_of, Missing, Study
 
 # %% auto #0
-__all__ = ['findings', 'claimed', 'claims', 'paragraph', 'report']
+__all__ = ['findings', 'claimed', 'claims', 'report']
 
 # %% ../../nbs/experiments/verdicts.ipynb #d3480651
 @lru_cache(maxsize=4)
@@ -31,16 +30,14 @@ def findings(
     *studies: Study, # one of text, or some of puzzles
 ) -> pd.DataFrame: # claim, draws, each, lack, number, verdict
     "Every claim of the paper, measured."
-    puzzles = studies[0].of_puzzles
     rows = []
     for claim in CLAIMS:
-        c = claim.for_puzzles() if puzzles else claim
+        c = claim.for_puzzles() if studies[0].of_puzzles else claim
         if c is None: continue
         draws, each, lack = measured(c, list(studies))
         number = interval_of(draws, c.scale, c.scale(c.bound))
-        said = verdict(draws, c.side, c.bound)
-        rows.append(dict(claim=c, draws=draws, each=each, lack=lack, number=number, verdict=said))
-    return pd.DataFrame(rows)
+        rows.append([c, draws, each, lack, number, verdict(draws, c.side, c.bound)])
+    return pd.DataFrame(rows, columns=['claim', 'draws', 'each', 'lack', 'number', 'verdict'])
 
 def claimed(c: Claim) -> str: return f'{"<" if c.side < 0 else ">"} {float(c.scale(c.bound)):g}'
 
@@ -67,79 +64,62 @@ def claims(
                  'last four; a verdict without a number: these stores lack what it needs')
     return Table('The claims of the paper, at this scale', rows, note)
 
-def paragraph(finding: Any) -> str: # Markdown; finding: a row of `findings`
-    "A finding in words."
-    c = finding.claim
-    what = f'Not measured; the store lacks {finding.lack}.'
-    if finding.draws is not None:
-        what = f'Measured as {c.how}: {finding.number} (claimed: {claimed(c)}).'
-    if len(finding.each) > 1:
-        by = 'budget' if 'passes' in next(iter(finding.each)) else 'part'
-        parts = [f'{k} {interval_of(v, c.scale, c.scale(c.bound))}' for k,
-                 v in finding.each.items()]
-        what += f' By {by}: ' + ', '.join(parts) + '.'
-    said = finding.verdict[0].upper() + finding.verdict[1:]
-    return f'**{in_markdown(c.text)}** ({in_markdown(c.where)}) {in_markdown(what)} **{said}.**'
-
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
 def grid(s: Study) -> Table:
     "Every point of a store."
-    head = {'budget': 'passes', 'label': 'policy', 'strength': 'eta', 'steps': 'steps',
-            'n': 'samples'}
-    rows = s.points[list(head)].rename(columns=head)
+    rows = s.points[['budget', 'label', 'strength', 'steps', 'n']]
+    rows = rows.set_axis(['passes', 'policy', 'eta', 'steps', 'samples'], axis=1)
     rows['policy'] += np.where(s.points.matched, '', '*')
-    shown = dict(remasked='remasked', solved='solved (%)', log_perplexity='perplexity',
-                 entropy='entropy',
-                 repetition='repetition')
     scales: dict[str, Callable] = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
-    for k, name in shown.items():
-        if k in s.points: rows[name] = [interval_of(v, scales.get(k, lambda v: v))
-                                        for v in s.points[k]]
+    names = dict(log_perplexity='perplexity', solved='solved (%)')
+    for k in ('remasked', 'solved', 'log_perplexity', 'entropy', 'repetition'):
+        if k not in s.points: continue
+        rows[names.get(k, k)] = [interval_of(v, scales.get(k, float)) for v in s.points[k]]
     return Table('Every point', rows, s.note(s.points)
                  + '. *: costs what it costs, whatever the budget.')
 
 def paired(s: Study) -> Table:
     "Every policy against the first that nobody has added, at equal passes."
-    p, rows = s.points, []
-    labels = [c['label'] for c in s.store.cells.values()]
-    base = next((k for k in labels if ours(p[p.label == k].policy.iloc[0])), labels[0])
-    for _, q in p[p.label != base].iterrows():
-        there = p[(p.label == base) & (p.budget == q.budget)]
-        if not len(there): continue
-        same = there[there.strength == q.strength]
-        b = (same if len(same) else there).iloc[0]
-        if s.of_puzzles: numbers = [interval_of(100 * (q.solved - b.solved))]
-        elif q.get('log_perplexity') is None or b.get('log_perplexity') is None: continue
-        else:
-            numbers = [interval_of(q.log_perplexity - b.log_perplexity, np.exp),
-                       interval_of(q.entropy - b.entropy)]
-        rows.append([q.label, q.budget, q.strength, *numbers])
-    if not rows: raise Missing(f'another policy with the budgets of {base}')
-    what = ['solved, difference (points)'] if s.of_puzzles else ['ratio of perplexities',
-                                                                 'difference of entropies']
-    return Table(f'Against {base}, at equal passes',
-                 pd.DataFrame(rows, columns=['policy', 'passes', 'eta', *what]),
-                 f'{s.note(p)}, paired. Below 1: less perplexity than {base}')
+    base = min(s.store.cells.values(), key=lambda c: not ours(c['policy']))['label']
+    y = 'solved' if s.of_puzzles else 'log_perplexity'
+    p = s.points.dropna(subset=[k for k in (y, 'entropy') if k in s.points])
+    first = p[p.label == base].drop_duplicates('budget')
+    both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
+    if not len(both): raise Missing(f'another policy with the budgets of {base}')
+    rows = pd.DataFrame(dict(policy=both.label, passes=both.budget, eta=both.strength))
+    def less(k: str, f: Callable = float) -> list: # than the base
+        return [interval_of(v, f) for v in both[k] - both[f'{k}_base']]
+    if s.of_puzzles: rows['more solved (points)'] = less('solved', lambda v: 100 * v)
+    else:
+        rows['ratio of perplexities'] = less('log_perplexity', np.exp)
+        rows['difference of entropies'] = less('entropy')
+    return Table(f'Against {base}, at equal passes', rows, f'{s.note(p)}, paired')
 
 def first_texts(s: Study) -> Table:
     "The first text of every policy, at its largest budget."
-    last = s.points.groupby('label', sort=False).last()
-    try: rows = [(k, p.budget, texts(s.store, p.cell)[0]) for k, p in last.iterrows()]
+    last = s.points.groupby('label', sort=False).last().reset_index()
+    try: first = [texts(s.store, key)[0] for key in last.cell]
     except (ValueError, IndexError):
         raise Missing('texts: no tokenizer, or a copy without tokens') from None
-    return Table('The first texts', pd.DataFrame(rows, columns=['policy', 'passes', 'text']))
+    return Table('The first texts', last[['label', 'budget']].assign(text=first))
 
 def of_paper(s: Study) -> bool:
     "Can the paper's claims be checked on a store?"
-    return {'prism', 'navira-det'} <= set(s.labels) and all(map(ours, s.points.policy.unique()))
+    return {'prism', 'navira-det'} <= {*s.points.label} and all(map(ours, s.points.policy))
 
-PARTS: dict[str, Callable[[Study], Table | Figure]] = {
-    'claims': claims, 'table-1': table1, 'table-2': table2, 'figure-2': figure2,
-    'figure-3': figure3,
-    'figure-4': figure4, 'trajectories': trajectories, 'plane': plane, 'curves': curves,
-    'passes': passes, 'grid': grid}
-OWN_PARTS: dict[str, Callable[[Study], Table | Figure]] = {
-    'grid': grid, 'paired': paired, 'texts': first_texts, 'plane': plane}
+Part = Callable[[Study], Table | Figure]
+OF_PAPER: dict[str, Part] = {'claims': claims, 'table-2': table2, 'grid': grid}
+OF_OTHERS: dict[str, Part] = {'grid': grid, 'paired': paired, 'texts': first_texts}
+OF_TEXT: dict[str, Part] = {'plane': plane, 'curves': curves}
+TEXT_OF_PAPER: dict[str, Part] = {
+    'table-1': table1, 'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4,
+    'passes': passes}
+
+def parts(s: Study) -> dict[str, Part]:
+    "The tables and figures that a store can have."
+    chosen = OF_PAPER if of_paper(s) else OF_OTHERS
+    if 'log_perplexity' not in s.points: return chosen
+    return chosen | OF_TEXT | (TEXT_OF_PAPER if of_paper(s) else {})
 
 # %% ../../nbs/experiments/verdicts.ipynb #aa60e7c8
 def report(
@@ -152,21 +132,18 @@ def report(
     out.mkdir(parents=True, exist_ok=True)
     text, files = ['# Results', '', in_markdown(s.note(s.points)), ''], []
     lost = {}
-    for name, make in (PARTS if of_paper(s) else OWN_PARTS).items():
+    for name, make in parts(s).items():
         try: part = make(s)
         except Missing as e:
             lost[name] = str(e)
             continue
         if isinstance(part, Table):
             text.append(part.markdown())
-            files.append(_put(out / f'{name}.md', part.markdown()))
             files.append(_put(out / f'{name}.tex', part.latex()))
             if show: show(part)
             continue
         text.append(f'![{part.get_suptitle()}]({name}.png)\n')
         for kind in ('png', 'svg'): files.append(_drawn(out / f'{name}.{kind}', part))
-    if of_paper(s):
-        text += ['## Claim by claim', '', *(paragraph(f) + '\n' for f in findings(s).itertuples())]
     if lost: text += ['## Not in this store', '',
                       *(f'- {k}: {in_markdown(why)}' for k, why in lost.items()), '']
     return [_put(out / 'report.md', '\n'.join(text)), *files]

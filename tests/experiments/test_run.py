@@ -218,8 +218,14 @@ def test_sets_and_mauve(home, judge, tmp_path):
     small = compact(st, tmp_path/'small')
     assert small.read('sets').equals(st.read('sets')) and small.record['real'] == 'real.txt'
     with pytest.raises(ValueError, match='not empty'): compact(st, tmp_path/'small')
-    with pytest.raises(ValueError, match='two windows'): real_windows(str(tmp_path/'real.txt'),
-                                                                      st.tokenizer, 1500, 4)
+    st.record['length'] = 1500
+    with pytest.raises(ValueError, match='two windows'): real_windows(st, 4)
+
+def test_a_metric_leaves_the_others_where_they_are(measured, judge):
+    for metrics in (['entropy'], ['repetition'], ['perplexity'], ['entropy', 'repetition']):
+        evaluate(measured, metrics, judge)
+    df = frame(measured)
+    assert df[['entropy', 'repetition', 'nll']].notna().all().all() and len(df) == 20
 
 def test_a_small_copy_makes_the_same_frame_and_no_more_samples(home, tmp_path, measured):
     evaluate(measured)
