@@ -17,7 +17,7 @@ from ..registry import register
 from ..scores import low_confidence
 
 # %% auto #0
-__all__ = ['depth', 'Apart', 'Penalised', 'guesses', 'apart']
+__all__ = ['Penalised', 'apart']
 
 # %% ../../nbs/ours/apart.ipynb #5b2ff877
 def depth(

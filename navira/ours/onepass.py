@@ -19,8 +19,7 @@ from ..schedules import piecewise, quadratic, sigmoid
 from ..registry import register, scheduled
 
 # %% auto #0
-__all__ = ['stored', 'low_stored_quality', 'low_stored_probability', 'low_stored_or_drawn', 'low_stored_and_drawn', 'RateAhead',
-           'onepass', 'expected_errors', 'onepass_suspects']
+__all__ = ['onepass', 'expected_errors', 'onepass_suspects']
 
 # %% ../../nbs/ours/one_pass.ipynb #9d358d96
 @needs_quality
@@ -75,6 +74,7 @@ stored: dict[str, Score] = {
     'logit': low_stored_quality, 'probability': low_stored_probability,
     'drawn': low_stored_or_drawn, 'both': low_stored_and_drawn}
 
+# %% ../../nbs/ours/one_pass.ipynb #c01d88a5
 _card = dict(scores='quality head, as the last pass rated the token', exact='heuristic',
              source='this library', never='nothing (what was just written waits one step more)')
 

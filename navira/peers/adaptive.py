@@ -12,22 +12,23 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, nucleus, probability
+from ..diffusion import drawer, nucleus
 from navira.core import (
-    Denoiser, finish, Pass, Policy, portions, random_order, ranks, reaches, Rule, Score, State,
+    Denoiser, finish, Pass, Policy, random_order, ranks, reaches, Rule, Score, State,
     Step, TopK)
 from ..registry import register
-from ..scores import confidence, margin, negentropy, of_ranked
+from ..scores import confidence, margin, negentropy, of_ranked, over
 from .blocks import block_of, check_block, Within
 
 # %% auto #0
-__all__ = ['until_done', 'first_hitting', 'AtLeast', 'fast_dllm', 'klass', 'eb', 'dus']
+__all__ = ['first_hitting', 'fast_dllm', 'klass', 'eb', 'dus']
 
 # %% ../../nbs/peers/adaptive.ipynb #1f10e15d
 def until_done(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "A step for each free position; the budget is not used, and rows that are done cost nothing."
     return int(n_free.max())
 
+# %% ../../nbs/peers/adaptive.ipynb #c01d88a1
 @register('first-hitting', scores='nothing', selects='one random mask', never='what is committed',
           exact='exact at top_p=1', source='Zheng et al., arXiv 2409.02908')
 def first_hitting(
@@ -48,8 +49,11 @@ class AtLeast:
         if not eligible.any(): return eligible
         score = self.score(st, p, eligible)
         ok = eligible & ~score.isnan()
-        best = ranks(score, ok, st.uniform('ties')) == 0
-        return ok & (reaches(score, self.level) | best)
+        place, n = ranks(score, ok, st.uniform('ties')), self.most(ok.sum(1))
+        return ok & (reaches(score, self.level) | (place == 0)) & (place < n[:, None])
+
+    def most(self, n: Tensor) -> Tensor: # [B] how many of n eligible positions a step may pick
+        return n
 
 # %% ../../nbs/peers/adaptive.ipynb #6f8da7c3
 @register('fast-dllm', scores='probability of the drawn token', never='what is committed',
@@ -78,30 +82,6 @@ def divergence(
     return (p * ((p + eps).log() - (q + eps).log())).sum(-1)
 
 # %% ../../nbs/peers/adaptive.ipynb #d70e7e83
-def compared(
-    draw: drawer, st: State, p: Pass,
-    where: Tensor, # [B, L] bool: masks to look at, at most W in a row
-    place: Tensor, # [B, L] int64: which of them a mask is, -1 elsewhere
-) -> dict[str, Tensor]: # logits [B, W, V], sure [B, L], moved [B, L]
-    "The predictions of the pass, their probability, the KL from the last pass; infinite where new."
-    old, was, out = st.memory.get('logits'), st.memory.get('place'), dict[str, Tensor]()
-    for part in portions(p.model, where):
-        now, row = p.logits(part), part.nonzero()[:, 0]
-        if not out:
-            width = int(where.sum(1).max())
-            out = dict(logits=now.new_zeros(len(where), width, now.shape[1]),
-                       sure=now.new_full(where.shape, torch.nan),
-                       moved=now.new_full(where.shape, torch.inf))
-        token, q = p.drawn(draw, part)
-        out['logits'][row, place[part]] = now
-        out['sure'][part] = (q if draw.as_given else probability(now, token)).to(now)
-        if old is not None and was is not None:
-            known = was[part] >= 0
-            kl = divergence(now[known], old[row[known], was[part][known]])
-            out['moved'][part & (was >= 0)] = kl.to(now)
-        del now                            # freed before the pass computes the next portion
-    return out
-
 @dataclass(frozen=True)
 class Watched(Step):
     "The common step, which remembers how the distributions at the masks have moved."
@@ -115,19 +95,31 @@ class Watched(Step):
         return finish(policy, known, p, known, p, watch)
 
     def observed(self, st: State, p: Pass) -> dict[str, Tensor]:
-        """Of this pass, at the masks of the block in work and of the next one: `logits` [B, W, V],
-        their `place` [B, L] in it, `sure` [B, L], the last `kl` [B, L, H]; `block`, `age` [B]."""
+        """Of this pass, at the W masks of the block in work and of the next one: `logits`
+        [B, W, V], their `place` [B, L] in it, `sure` [B, L], the last `kl` [B, L, H]; `block`,
+        `age` [B]."""
         blocks = block_of(st, self.length)
-        block = blocks.masked_fill(~st.masked, torch.iinfo(torch.int64).max).amin(1)
+        block = blocks.masked_fill(~st.masked, st.x.shape[1]).amin(1)
         where = st.masked & (blocks - block[:, None] <= 1)
         if not where.any(): return {}
         place = where.cumsum(1).sub(1).masked_fill(~where, -1)
-        new = compared(self.draw, st, p, where, place)
-        last = new.pop('moved')[..., None]
+        moved = over(p, where, lambda logits, at: self.moved(st, logits, at))
+        last = moved.masked_fill(~where, torch.inf)[..., None]
         kl = st.memory.get('kl', last.expand(*where.shape, self.history))
         same = block == st.memory.get('block', torch.full_like(block, -1))
         age = torch.where(same, st.memory.get('age', block) + 1, 0)
-        return dict(new, place=place, kl=torch.cat([kl[..., 1:], last], -1), block=block, age=age)
+        now, sure = p.logits(where), confidence(self.draw)(st, p, where)
+        logits = now.new_zeros(len(where), int(where.sum(1).max()), now.shape[1])
+        logits[where.nonzero()[:, 0], place[where]] = now
+        return dict(logits=logits, place=place, sure=sure, kl=torch.cat([kl[..., 1:], last], -1),
+                    block=block, age=age)
+
+    def moved(self, st: State, logits: Tensor, at: Tensor) -> Tensor: # [N, V], [B, L] bool -> [N]
+        "The KL from the last pass, infinite in the first pass over a mask."
+        if 'logits' not in st.memory: return logits.new_full((len(logits),), torch.inf)
+        place = st.memory['place'][at]
+        before = st.memory['logits'][at.nonzero()[:, 0], place]
+        return divergence(logits, before).masked_fill(place < 0, torch.inf)
 
 # %% ../../nbs/peers/adaptive.ipynb #1329dce6
 @dataclass(frozen=True)
@@ -214,10 +206,7 @@ def dilated(
     skip: int = 1, # k of the first stride
 ) -> list[int]: # [B] the level of each position
     "In which of its block's passes each position is filled."
-    strides, stride = list[int](), length // base ** skip
-    while stride:
-        strides.append(stride)
-        stride //= base
+    strides = [length // base ** k for k in range(skip, length.bit_length()) if base ** k <= length]
     def level(j):
         return next((r for r, s in enumerate(strides) if j % s == 0), len(strides))
     levels = [level(j) for j in range(length)]
@@ -242,9 +231,6 @@ class Dilated:
         level = torch.tensor(self.levels, device=st.x.device)[rank % self.length]
         return rank // self.length * self.n + level
 
-    def last(self, st: State) -> Tensor: # [B, L] the last step of its block
-        return self.due(st) // self.n * self.n + self.n - 1
-
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return self.n * -(-int(n_free.max()) // self.length)
 
@@ -252,7 +238,9 @@ class Dilated:
         return (eligible & (self.due(st) <= st.i)).any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        ok, late = eligible & (self.due(st) <= st.i), self.last(st) <= st.i
+        due = self.due(st)
+        ok = eligible & (due <= st.i)
+        late = due // self.n < (st.i + 1) // self.n # in the last step of the block nothing waits
         early = ok & ~late
         if not early.any(): return ok
         return ok & (late | reaches(self.score(st, p, early), self.threshold))

@@ -37,9 +37,6 @@ class DraftNoise(Noise):
     def __getitem__(self, rows) -> DraftNoise:
         return DraftNoise(self.seed, self.samples[rows], self.made, self.draft[rows], self.n)
 
-    def after(self, steps: int) -> DraftNoise:
-        return DraftNoise(self.seed, self.samples, self.made + steps, self.draft, self.n)
-
     def uniform(self, i: int, purpose: str, length: int) -> Tensor: # [R, L]
         out = super().uniform(i, purpose, length)
         for j in range(1, self.n):
@@ -50,28 +47,23 @@ class DraftNoise(Noise):
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2
 def own(st: State) -> dict[str, Tensor]:
-    "What each draft has for itself, besides its memory."
+    "What each draft has for itself."
     return dict(x=st.x, conf=st.conf, score=st.score, n_forward=st.n_forward)
 
 def spread(st: State, n: int, T: int) -> State:
     "The drafts of every row, n rows for one, in a run of T steps."
-    each = lambda v: v.repeat_interleave(n, 0)
-    kept = {k.removeprefix('draft '): v.flatten(0, 1)
-            for k, v in st.memory.items() if k.startswith('draft ')}
-    fields: dict[str, Any] = {
-        k: kept.pop(k) if k in kept else each(v) for k, v in own(st).items()}
+    def each(v): return v.repeat_interleave(n, 0)
+    fields: dict[str, Any] = {k: v.flatten(0, 1) for k, v in st.memory.items()}
+    if not fields: fields = {k: each(v) for k, v in own(st).items()}
     draft = torch.arange(n, device=st.x.device).repeat(len(st.x))
     noise = DraftNoise(st.noise.seed, each(st.noise.samples), st.noise.made, draft, n)
-    memory = {k.removeprefix('its '): v for k, v in kept.items()}
-    return replace(st, fixed=each(st.fixed), noise=noise, n=T, memory=memory, **fields)
+    return replace(st, fixed=each(st.fixed), noise=noise, n=T, memory={}, **fields)
 
 def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown [B]: one of each row
     "The state after a step of the drafts; its text is the draft that is shown."
     at = torch.arange(len(st.x), device=st.x.device) * n + shown
-    parts = own(drafts) | {f'its {k}': v for k, v in drafts.memory.items()}
-    kept = {f'draft {k}': v.unflatten(0, (-1, n)) for k, v in parts.items()}
-    before = st.memory.get('draft n_forward', n * st.n_forward[:, None])
-    ran = kept['draft n_forward'].sum(1) - before.sum(1)
+    kept = {k: v.unflatten(0, (-1, n)) for k, v in own(drafts).items()}
+    ran = kept['n_forward'].sum(1) - st.n_forward
     shown_now = replace(st, x=drafts.x[at], conf=drafts.conf[at], score=drafts.score[at])
     return shown_now.remember(**kept).next(ran)
 
@@ -104,9 +96,7 @@ class BestOf(Step):
     def best(self, st: State, drafts: State) -> Tensor: # [B] which one
         given = drafts.score if self.rated else drafts.conf
         score = given.double().sigmoid() if self.rated else given.double()
-        free = ~drafts.fixed
-        mean = score.masked_fill(~free, 0.).sum(1) / free.sum(1).clamp(min=1)
-        mean = mean.unflatten(0, (-1, self.n))
+        mean = score.masked_fill(drafts.fixed, torch.nan).nanmean(1).unflatten(0, (-1, self.n))
         u, every = st.noise.uniform(st.i, 'draft', self.n), torch.ones_like(mean, dtype=torch.bool)
         return ranks(mean, every, u, tolerance(given.dtype)).argmin(1)
 
@@ -149,5 +139,5 @@ def best_of(
     # mask-predict's own temperature, 0, would write one text n times
     hot = dict(temperature=1.) if base == 'mask-predict' else {}
     rule = policy(base, top_p=top_p, **hot)
-    act = BestOf(rule, check_int('drafts', drafts, 1, high=1024), score == 'quality')
+    act = BestOf(rule, check_int('drafts', drafts, 1), score == 'quality')
     return replace(rule, cost=act.n * rule.passes, steps=act.steps, step=act)

@@ -14,7 +14,7 @@ from ..base.checks import check_int
 from ..core import by_budget, Policy, rows_of, Rule, State, Pass
 
 # %% auto #0
-__all__ = ['block_of', 'block_in_work', 'Within', 'per_block', 'in_blocks']
+__all__ = ['Within']
 
 # %% ../../nbs/peers/blocks.ipynb #07320341
 def block_of(
@@ -28,10 +28,10 @@ def block_of(
 def block_in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
     "The free positions of the leftmost block that still has a mask."
     block = block_of(st, length)
-    none = torch.iinfo(block.dtype).max
-    first = block.masked_fill(~st.masked, none).amin(1, keepdim=True)
+    first = block.masked_fill(~st.masked, st.x.shape[1]).amin(1, keepdim=True)
     return ~st.fixed & (block == first)
 
+# %% ../../nbs/peers/blocks.ipynb #7a10f3c2
 @dataclass(frozen=True)
 class Within:
     "A rule, but among the free positions of the leftmost block that still has a mask."
@@ -67,27 +67,32 @@ def check_steps(
     T: int, # steps that the budget pays for
 ) -> int: # T
     "ValueError if there are fewer steps than blocks."
-    n = 1 if length is None else -(-int(n_free.max()) // length)
-    if n <= T or length is None: return T
+    if length is None: return T
+    n = -(-int(n_free.max()) // length)
+    if n <= T: return T
     raise ValueError(f'block_length={length}: {n} blocks need at least {n} steps, '
                      f'and the budget gives {T}')
 
-def check_division(length: int, n_free: Tensor) -> None: # [B]
-    "ValueError, with the nearest length that would do, unless blocks divide the free positions."
-    for N in n_free.tolist():
-        if N % length == 0: continue
-        divisors = [d for d in range(1, N + 1) if N % d == 0]
-        near = min(divisors, key=lambda d: abs(d - length))
-        raise ValueError(f'block_length={length}: does not divide the {N} free positions; '
-                         f'the nearest that does is {near}')
-
 # %% ../../nbs/peers/blocks.ipynb #4202db76
+def within_budget(
+    cost: Callable[[int], int], # T -> forward passes of a run, at most
+) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
+    "As many steps as the budget pays for, where steps differ in their cost."
+    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
+        return max((T for T in range(budget + 1) if cost(T) <= budget), default=0)
+    return steps
+
 def in_blocks(
     length: int | None, # free positions in a block
 ) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
     "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
-        if length is not None: check_division(length, n_free)
+        for N in n_free.tolist():
+            if length is None or N % length == 0: continue
+            divisors = [d for d in range(1, N + 1) if N % d == 0]
+            near = min(divisors, key=lambda d: abs(d - length))
+            raise ValueError(f'block_length={length}: does not divide the {N} free positions; '
+                             f'the nearest that does is {near}')
         return check_steps(length, n_free, by_budget(policy, budget, n_free))
     return steps
 

@@ -17,7 +17,7 @@ from ..scores import low_confidence, over
 from .remdm import kernel, tempered
 
 # %% auto #0
-__all__ = ['Spread', 'low_confidence_now', 'remdm_conf']
+__all__ = ['remdm_conf']
 
 # %% ../../nbs/peers/confident.ipynb #8cdb14dd
 @dataclass(frozen=True)

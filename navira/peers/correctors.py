@@ -18,6 +18,7 @@ from ..core import (
     Score, State, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
+from .blocks import within_budget
 from .orders import llada_counts
 from .revisers import at_clean, unsure
 
@@ -89,9 +90,7 @@ def checks(T: int, every: int) -> range:
 
 def with_checks(every: int) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
     "As many steps as the budget pays for, each check a pass."
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        return next(T for T in range(budget, 0, -1) if T + len(checks(T, every)) <= budget)
-    return steps
+    return within_budget(lambda T: T + len(checks(T, every)))
 
 # %% ../../nbs/peers/correctors.ipynb #1dfbfe30
 n_filled = unmask_until(llada_counts)

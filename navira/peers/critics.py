@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/critics.ipynb #9cbb2c3d
 from __future__ import annotations
-import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -21,10 +20,11 @@ from ..core import (
     Step, step, TopK, unmask_until)
 from ..models.critic import Critic, find_critic, vocabulary_hash
 from ..registry import register
+from .blocks import within_budget
 from .revisers import Below, level
 
 # %% auto #0
-__all__ = ['CriticStep', 'token_critic', 'g_star']
+__all__ = ['token_critic', 'g_star']
 
 # %% ../../nbs/peers/critics.ipynb #fdc28e82
 n_clean = level(n_committed)      # k_i: how many free positions are clean after the step
@@ -77,11 +77,9 @@ class CriticStep(Step):
 
     def fits(self, model: Any, length: int = 1) -> None:
         "ValueError if the two differ in their tokens, or the text is too long for the critic."
-        size = lambda m: getattr(getattr(m, 'config', None), 'vocab_size', None)
         words = vocabulary_hash(getattr(model, 'tokenizer', None))
-        pairs = dict(vocabulary=(size(self.critic), size(model)),
-                     tokenizer=(getattr(self.critic, 'words', None), words))
-        pairs['mask id'] = self.critic.mask_id, model.mask_id
+        pairs = {'mask id': (self.critic.mask_id, model.mask_id),
+                 'tokenizer': (getattr(self.critic, 'words', None), words)}
         for what, (own, its) in pairs.items():
             if own is None or its is None or own == its: continue
             raise ValueError(f"the critic's {what} is {own}, the model's {its}: "
@@ -91,17 +89,14 @@ class CriticStep(Step):
                              f'and there are {length}')
 
 # %% ../../nbs/peers/critics.ipynb #7521333f
-def rated(q: Tensor) -> Tensor: # [B, L] -> the same
-    "0 in a row without any quality, in which nothing is ranked."
-    return q.masked_fill(q.isnan().all(1, keepdim=True), 0.)
-
 def trust(
-    noise: float = 0., # width of uniform noise at the start of the run; it falls to 0
+    noise: Callable[[State, Tensor], Tensor], # state, uniforms [B, L] -> what is added
 ) -> Score:
-    "The quality, with noise that fades."
+    "The quality, with noise; 0 in a row without any quality, in which nothing is ranked."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         q = p.quality(where)
-        return rated(q + noise * st.s * (st.uniform('critic') - .5).to(q.dtype))
+        q = q + noise(st, st.uniform('critic')).to(q.dtype)
+        return q.masked_fill(q.isnan().all(1, keepdim=True), 0.)
     return score
 
 def source_of(critic: str | Denoiser) -> Path | Model:
@@ -119,7 +114,8 @@ def token_critic(
     top_p: float = .9, # nucleus
 ) -> Policy:
     "Token-Critic: fill everything, rate everything, keep the best."
-    rate = trust(check_range('noise', noise, '[0, inf)', 'a width; 0 ranks by the critic only'))
+    check_range('noise', noise, '[0, inf)', 'a width; 0 ranks by the critic only')
+    rate = trust(lambda st, u: noise * st.s * (u - .5))
     return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, n_clean), cost=2,
                   draw=nucleus(top_p), step=CriticStep(source_of(critic), n_clean))
 
@@ -127,13 +123,6 @@ def token_critic(
 def n_kept(N: Tensor, i: int, T: int) -> Tensor:
     "How many of N positions stay where a share 1 - (i + 1) / T of them, rounded up, is masked."
     return N * (i + 1) // T
-
-def drawn_trust(tau: float) -> Score:
-    "The quality minus tau times Gumbel noise: the lowest are drawn from softmax(-quality / tau)."
-    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        q = p.quality(where)
-        return rated(q + tau * (-st.uniform('critic').log()).log().to(q.dtype))
-    return score
 
 @dataclass(frozen=True)
 class BelowAll(Below):
@@ -158,10 +147,6 @@ class LateCriticStep(CriticStep):
         "One a step, and one of the critic in each late step but the last, with nothing to rate."
         return T + max(T - first_late(T, self.t_on) - 1, 0)
 
-    def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        # a longer run costs more
-        return bisect.bisect_right(range(1, budget + 1), budget, key=self.cost)
-
 # %% ../../nbs/peers/critics.ipynb #5be8a9a2
 @register('g-star', selects='N s_i from softmax(-quality / tau), late; before t_on nothing',
           source='G-Star, arXiv 2510.08369', **_critic)
@@ -174,8 +159,10 @@ def g_star(
     "G-Star: MDLM's sampler; late in the run fill and rate everything, remask by a Gumbel top-k."
     check_range('t_on', t_on, '[0, 1]', 'a time; 0 never uses the critic')
     check_range('tau', tau, '[0, inf)', 'a temperature; 0 remasks the worst')
-    rate, draw, keep = drawn_trust(tau), nucleus(top_p), level(n_kept)
+    # minus tau times Gumbel noise: the lowest are drawn from softmax(-quality / tau)
+    rate = trust(lambda st, u: tau * (-u.log()).log())
+    draw, keep = nucleus(top_p), level(n_kept)
     early = Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), draw=draw)
     act = LateCriticStep(source_of(critic), keep, early, t_on)
     return Policy(unmask=TopK(rate, unmask_until(n_kept)), remask=BelowAll(rate, keep), cost=2,
-                  draw=draw, steps=act.steps, step=act)
+                  draw=draw, steps=within_budget(act.cost), step=act)

@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/editors.ipynb #9ce8aaec
 from __future__ import annotations
-import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,16 +18,19 @@ from ..core import (
     rows_of, Rule, Score, State, Step)
 from ..registry import register
 from ..scores import confidence, over
-from .blocks import block_of, check_block, check_steps
+from .blocks import block_of, check_block, check_steps, within_budget
 
 # %% auto #0
-__all__ = ['filling', 'llada2_edit', 't2m', 'proseco']
+__all__ = ['llada2_edit', 't2m', 'proseco']
 
 # %% ../../nbs/peers/editors.ipynb #872433c0
 def begun(st: State) -> State:
-    "With the block in work and the passes over it since it was full in memory, [B] each."
+    """With the block in work and the passes over it since it was full in memory, [B] each; how
+    often a position was remasked and the probability of its token after the last pass, [B, L]."""
+    if 'block' in st.memory: return st
     zero = torch.zeros_like(st.n_forward)
-    return st if 'block' in st.memory else st.remember(block=zero, full=zero)
+    return st.remember(block=zero, full=zero, remasked=torch.zeros_like(st.x),
+                       trust=torch.full_like(st.conf, torch.nan))
 
 def in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
     "The free positions of the block in work, which may be full; none in a row that is done."
@@ -131,6 +133,7 @@ def filling(draw: drawer, length: int | None, threshold: float) -> Surest:
     level = check_range('threshold', threshold, '(0, 1]', 'a probability; 1 fills the surest one')
     return Surest(length, confidence(draw, 'draw'), level)
 
+# %% ../../nbs/peers/editors.ipynb #c01d88a2
 @register('llada2-edit', scores='probability of the drawn token, at masks and at other tokens',
           selects='all masks above a threshold and all tokens above another, in the leftmost block',
           never='finished blocks', exact='heuristic: tokens are replaced all at once',
@@ -150,7 +153,7 @@ def llada2_edit(
         level = check_range('editing_threshold', editing_threshold, '[0, 1]',
                             'a probability, or None; 0 replaces all but the argmax')
         remask = Overruled(length, draw, level)
-    act = BlockStep(length, check_int('max_post_steps', max_post_steps, 0, high=2**31))
+    act = BlockStep(length, check_int('max_post_steps', max_post_steps, 0))
     return Policy(unmask=filling(draw, length, threshold), remask=remask, draw=draw,
                   steps=act.steps, step=act)
 
@@ -172,7 +175,7 @@ class Suspect(InBlock):
     ratio: float # share of the block's tokens that one pass may remask, at least one token
 
     def open(self, st: State, eligible: Tensor) -> Tensor: # [B, L] bool
-        often = st.memory.get('remasked', torch.zeros_like(st.x))
+        often = begun(st).memory['remasked']
         fillable = spare(st, self.length) > 0              # or no step is left to fill it
         return super().open(st, eligible) & (often < self.most) & fillable[:, None]
 
@@ -191,12 +194,6 @@ class BackToMask(BlockStep):
     "The same, but what is revised becomes a mask; the state counts remasks and probabilities."
     recalls: bool = False # keep the probability of the token after the step, for `fallen`
     in_place = False
-
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        if 'remasked' not in st.memory:
-            never, unknown = torch.zeros_like(st.x), torch.full_like(st.conf, torch.nan)
-            st = st.remember(remasked=never, trust=unknown)
-        return super().__call__(policy, st, model, watch)
 
     def revised(self, policy: Policy, st: State, p: Pass, T: Tensor) -> State:
         return st.remask(T).remember(remasked=st.memory['remasked'] + T)
@@ -232,7 +229,7 @@ def t2m(
     back = Suspect(length, score, 1 - level if strategy == 'low-prob' else level,
                    check_int('max_remasks', max_remasks, 0),
                    check_range('ratio', ratio, '[0, 1]', 'a share of a block'))
-    post = check_int('max_post_steps', max_post_steps, 0, high=2**31)
+    post = check_int('max_post_steps', max_post_steps, 0)
     act = BackToMask(length, post, recalls=strategy == 'drop')
     return Policy(unmask=filling(draw, length, threshold), remask=back, draw=draw,
                   steps=act.steps, step=act)
@@ -257,16 +254,18 @@ class DraftStep(Step):
         p = Pass(model, st)
         new = pick(policy.unmask, st, p, st.masked)
         rows = (new | st.committed).any(1)                 # in others nothing would come of it
-        draft = self.filled(st, p, st.masked & rows[:, None])
-        clean, passes, ran = st, list[tuple[Pass, Tensor]](), p.ran.long()
-        for last, q, y in self.drafts(draft, rows, model):
-            changed = st.committed & last[:, None] & (y.x != st.x)
-            clean = clean.write(changed, *q.drawn(likeliest, changed, 'likeliest'))
-            passes.append((q, new & last[:, None]))
-            ran = ran + q.ran
-        after = clean
-        for q, where in passes: after = draw_at(policy, after, q, where)
-        watch(policy, st, p, clean, after)
+        draft, after, ran = self.filled(st, p, st.masked & rows[:, None]), st, p.ran.long()
+        for s in range(self.times):
+            if not rows.any(): break
+            q = Pass(model, draft, rows)
+            text = self.filled(draft, q, ~st.fixed & rows[:, None])
+            moving = (text.x != draft.x).any(1) & (s + 1 < self.times)
+            done = (rows & ~moving)[:, None]
+            changed = st.committed & done & (text.x != st.x)
+            after = after.write(changed, *q.drawn(likeliest, changed, 'likeliest'))
+            after, ran = draw_at(policy, after, q, new & done), ran + q.ran
+            draft, rows = text, moving
+        watch(policy, st, p, after.remask(new), after)
         return after.next(ran)
 
     def filled(self, st: State, p: Pass, where: Tensor) -> State:
@@ -274,20 +273,7 @@ class DraftStep(Step):
         tokens, _ = p.drawn(likeliest, where, 'likeliest')
         return replace(st, x=st.x.masked_scatter(where, tokens))
 
-    def drafts(self, st: State, rows: Tensor, model: Denoiser):
-        "Rows that are done [B], the pass, the new draft: for each pass, until no token moves."
-        for s in range(self.times):
-            if not rows.any(): return
-            p = Pass(model, st, rows)
-            new = self.filled(st, p, ~st.fixed & rows[:, None])
-            moving = (new.x != st.x).any(1) & (s + 1 < self.times)
-            yield rows & ~moving, p, new
-            st, rows = new, moving
-
     def cost(self, T: int) -> int: return T + self.times * (T // self.every)     # passes, at most
-
-    def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        return bisect.bisect_right(range(1, budget + 1), budget, key=self.cost)
 
 # %% ../../nbs/peers/editors.ipynb #063859de
 @register('proseco', scores='the argmax, at every position of an argmax fill', never='nothing',
@@ -299,7 +285,7 @@ def proseco(
     top_p: float = .9, # nucleus of the draws at masks; corrections take the most likely token
 ) -> Policy:
     "ProSeCo's sampler: MDLM's, but tokens are corrected in place, in a draft of the whole text."
-    times, every = check_int('n_correct', n_correct, 0, high=2**16), check_int('every', every, 1)
+    times, every = check_int('n_correct', n_correct, 0), check_int('every', every, 1)
     act = DraftStep(times, every)
     return Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), draw=nucleus(top_p),
-                  cost=1 + -(-times // every), steps=act.steps, step=act)
+                  cost=1 + -(-times // every), steps=within_budget(act.cost), step=act)

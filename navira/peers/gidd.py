@@ -25,8 +25,8 @@ __all__ = ['gidd_correct']
 # %% ../../nbs/peers/gidd.ipynb #fb9a2ff1
 class At:
     "A network with time conditioning, at the same time for every text."
-    def __init__(self, model: Any, time: float): self.model, self.time = model, time
-    def __getattr__(self, name: str) -> Any: return getattr(self.model, name)
+    def __init__(self, model: Any, time: float):
+        self.model, self.time, self.config = model, time, model.config
     def __call__(self, x: Tensor): # [B, L]
         return self.model(x, torch.full((len(x),), self.time, device=x.device))
 
@@ -45,15 +45,14 @@ class Correct(Step):
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
-        best, waited = st.memory.get('best', zero), st.memory.get('waited', zero.long())
-        done = st.memory.get('done', zero.bool())
+        kept = dict(best=zero, waited=zero.long(), done=zero.bool()) | st.memory
+        best, waited, done = kept['best'], kept['waited'], kept['done']
         where, p, after = st.committed & ~done[:, None], Pass(at_time(model, self.time), st), st
         rows = where.any(1)
         if rows.any():
             change, share = self.proposed(policy, st, p, where)
-            better = rows & (share > best)
-            best = torch.where(better, share, best)
-            waited = torch.where(rows, torch.where(better, 0, waited + 1), waited)
+            waited = torch.where(share > best, 0, waited + rows)
+            best = torch.maximum(best, share)
             stop = rows & (waited > self.patience)
             done = done | stop | (rows & ~change.any(1))
             after = draw_at(policy, st, p, change & ~stop[:, None])
@@ -63,18 +62,17 @@ class Correct(Step):
     def proposed(
         self, policy: Policy, st: State, p: Pass, where: Tensor
     ) -> tuple[Tensor, Tensor]: # where to write [B, L], the share of argmax tokens then [B]
-        def look(logits, at): # 1: the draw is the argmax; 2: the token is
-            top = logits.amax(-1) - tolerance(logits.dtype)
-            def is_top(token):
-                return (logits.gather(1, token[:, None])[:, 0] >= top).to(logits)
-            return is_top(p.drawn(policy.draw, at)[0]) + 2 * is_top(st.x[at])
-        tops = over(p, where, look).nan_to_num().long()
         tokens, q = p.drawn(policy.draw, where)
         prob = torch.zeros(where.shape, dtype=q.dtype, device=q.device).masked_scatter(where, q)
-        other = where & (st.x.masked_scatter(where, tokens) != st.x)
+        new = st.x.masked_scatter(where, tokens)
+        other = where & (new != st.x)
         change = other & (ranks(prob, other, st.uniform('ties')) < self.k)
-        right = torch.where(change, tops % 2 == 1, tops >= 2) & where
-        return change, right.sum(1).double() / where.sum(1).clamp(min=1)
+        text = torch.where(change, new, st.x)
+        def is_top(logits, at):
+            top = logits.amax(-1) - tolerance(logits.dtype)
+            return logits.gather(1, text[at][:, None])[:, 0] >= top
+        right = over(p, where, is_top).nansum(1).double()
+        return change, right / where.sum(1).clamp(min=1)
 
 # %% ../../nbs/peers/gidd.ipynb #d346d7d5
 @register('gidd-correct', scores='whether another token is drawn, and how probable it is',

@@ -19,10 +19,11 @@ from navira.core import (
     TopK)
 from ..prism import low_quality, prism
 from ..registry import register
+from .blocks import within_budget
 from .orders import llada_low_confidence
 
 # %% auto #0
-__all__ = ['followed', 'loop_step', 'prism_loop', 'tolerator']
+__all__ = ['prism_loop', 'tolerator']
 
 # %% ../../nbs/peers/loops.ipynb #a0190e90
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ def looping(
     share = part - 1 if cost == 2 else part
     def loop(T: int) -> int: return T // share if given is None else given
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
-        paid = (T for T in range(budget + 1) if T + (cost - 1) * loop(T) <= budget)
-        T = max(paid, default=0)
+        T = within_budget(lambda T: T + (cost - 1) * loop(T))(policy, budget, n_free)
         if loop(T) < T: return T
         raise ValueError(f'loop_steps={loop_steps}: at {cost} each they leave no step to write the '
                          f'text in; a budget of {budget} pays for at most {(budget - 1) // cost}')
@@ -74,6 +74,7 @@ def loop_step(score: str, R: int, top_p: float) -> Policy:
     return Policy(unmask=TopK(random_order, math.inf), remask=remask, draw=nucleus(top_p),
                   decoupled=score == 'head', from_clean=score == 'random')
 
+# %% ../../nbs/peers/loops.ipynb #c01d88a3
 @register('prism-loop', scores='as prism; in the loop nothing, or the quality', never='nothing',
           selects='as prism; in the loop R at random, or the R lowest',
           exact='heuristic; a random loop step with R = 1 is a Gibbs step',

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..diffusion import drawer
+from ..diffusion import drawer, n_committed
 from ..core import Denoiser, Pass, Policy, random_order, State, Step, TopK
 from ..registry import register
 from ..scores import low_confidence
@@ -40,10 +40,6 @@ def mask_predict(
                   from_clean=True, draw=drawer(temperature, top_p))
 
 # %% ../../nbs/peers/mask_predict.ipynb #923161c6
-def n_kept(N: Tensor, i: int, T: int) -> Tensor:
-    "N - m_i in whole numbers: how many tokens are not masked again after step i."
-    return N - N * (T - i - 1) // T
-
 def low_record(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Minus the running confidence; without a record, minus that of the last draw."
     return -st.memory.get('running', st.conf)
@@ -87,7 +83,7 @@ def rcr(
 ) -> Policy:
     "Running confidence remasking: write everything, then mask the least confident again."
     length = check_block(block_length)
-    count = per_block(n_kept, length)
+    count = per_block(n_committed, length)
     def n_again(st: State) -> Tensor: # [B] what is written beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
     return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), from_clean=True,

@@ -135,9 +135,8 @@ def remdm_loop(
                          'after it begins, 0 <= t_off < t_on <= 1')
     check_range('alpha_on', alpha_on, '(0, 1)', 'a share of clean tokens')
     top = float(sigma_max(alpha_on, alpha_on))
-    if not 0 <= eta <= top + 1e-12:
-        raise ValueError(f'eta={eta}: in [0, {top:g}]: at most (1 - alpha_on) / alpha_on, '
-                         'or a mask would stay with a negative probability')
+    # above it a mask would stay with a negative probability
+    check_range('eta', eta, f'[0, {top}]', 'at most (1 - alpha_on) / alpha_on')
     sigma = lambda a_t, a_s: eta * (a_t == a_s < 1)
     return kernel(sigma, loop_grid(t_on, t_off, alpha_on), top_p=top_p)
 
@@ -205,8 +204,7 @@ def mixture(
     share = kappa if callable(kappa) else lambda a_t, a_s: kappa
     def sigma(a_t, a_s):
         if not t_off + 1e-12 < 1 - a_t <= t_on + 1e-12: return 0.
-        k = check_range('kappa', share(a_t, a_s), '[0, 1]', 'a share of the posterior')
-        return (1 - k) * (1 - a_s)
+        return (1 - share(a_t, a_s)) * (1 - a_s)
     return sigma
 
 # %% ../../nbs/peers/remdm.ipynb #d4d86cdc

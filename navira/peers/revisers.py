@@ -22,7 +22,7 @@ from ..scores import confidence, log_probability, over
 from .blocks import block_in_work, check_block, in_blocks, per_block, Within
 
 # %% auto #0
-__all__ = ['Below', 'p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']
+__all__ = ['p2', 'remedi', 'mgdm', 'entropy_remask', 'margin_remask']
 
 # %% ../../nbs/peers/revisers.ipynb #335eb375
 def level(
@@ -86,10 +86,8 @@ def head_planner(
     return score
 
 # %% ../../nbs/peers/revisers.ipynb #616ef0c1
-def planner(name: str, draw: drawer, eta: float = 1.) -> Score:
-    "A score of clean and masked positions together, by the name that a user gives."
-    planners = dict(probability=self_planner, head=head_planner)
-    return planners[name](draw, eta)
+# scores of clean and masked positions together, by the names that a user gives
+planners = dict(probability=self_planner, head=head_planner)
 
 # %% ../../nbs/peers/revisers.ipynb #db28db1c
 @register('p2', scores='ln p of the token (drawn, at a mask); eta scales it at clean positions',
@@ -105,7 +103,7 @@ def p2(
     "P2, path planning with the model as its own planner."
     check_range('eta', eta, '[0, inf)', '0 remasks nothing, larger remasks more')
     draw = drawer(temperature, top_p)
-    rate = planner(score, draw, eta)
+    rate = planners[score](draw, eta)
     return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=draw)
 
 # %% ../../nbs/peers/revisers.ipynb #fb45950e
@@ -125,7 +123,7 @@ def remedi(
 ) -> Policy:
     "RemeDi's inference: one ranking by a per-token score, block by block."
     draw, length = drawer(temperature, top_p), check_block(block_length)
-    rate, count = planner(score, draw), per_block(remainder_last, length)
+    rate, count = planners[score](draw), per_block(remainder_last, length)
     return Policy(unmask=Within(length, TopK(rate, unmask_until(count))),
                   remask=Below(rate, level(count), length), draw=draw, steps=in_blocks(length))
 
@@ -136,8 +134,7 @@ def candidate_score(
 ) -> Score:
     "ln p of the token that would be drawn, at clean positions too; temperature 1."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        rate = lambda logits, at: log_probability(logits, p.drawn(draw, at)[0])
-        logp = over(p, where, rate)
+        logp = over(p, where, lambda logits, at: log_probability(logits, p.drawn(draw, at)[0]))
         return logp - noise * st.s * (-st.uniform('gumbel').log()).log().to(logp.dtype)
     return score
 

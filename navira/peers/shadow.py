@@ -6,6 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -13,74 +14,45 @@ from torch import Tensor
 
 from ..base.checks import check_int, check_range
 from ..diffusion import drawer, probability
-from navira.core import (
-    Denoiser, draw_at, finite, nothing, Pass, pick, Policy, portions, ranks, reaches, Score, State,
-    Step)
+from ..core import (
+    Denoiser, draw_at, finite, nothing, Pass, pick, Policy, ranks, reaches, State, Step)
 from ..registry import register
-from ..scores import confidence
+from ..scores import confidence, over
 from .blocks import block_in_work, check_block, Within
-from .adaptive import until_done
+from .adaptive import AtLeast, until_done
 
 # %% auto #0
 __all__ = ['wino']
 
 # %% ../../nbs/peers/shadow.ipynb #4399e7e4
 @dataclass(frozen=True)
-class WideIn:
+class WideIn(AtLeast):
     "Eligible positions whose score reaches `level`, best first, and always the best one."
-    score: Score
-    level: float
-    most: int # picks of a step, at most; besides, no more than 5 or 7 of 10
+    limit: int # picks of a step, at most; besides, no more than 5 or 7 of 10
 
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        if not eligible.any(): return eligible
-        score = self.score(st, p, eligible)
-        ok = eligible & ~score.isnan()
-        place = ranks(score, ok, st.uniform('ties'))
-        most = (ok.sum(1) * 7 // 10).clamp(min=5).clamp(max=self.most)
-        return ok & (reaches(score, self.level) | (place == 0)) & (place < most[:, None])
+    def most(self, n: Tensor) -> Tensor: return (n * 7 // 10).clamp(min=5, max=self.limit)
 
 # %% ../../nbs/peers/shadow.ipynb #bf876951
-class ShadowPass(Pass):
-    "A pass with shadows of the tokens at `where`."
-    def __init__(
-        self,
-        model: Any, # a denoiser with a `shadow`
-        st: State,
-        where: Tensor, # [B, L] bool
-        together: bool, # do the shadows read each other?
-    ):
-        super().__init__(model, st, st.masked.any(1))
-        self.where, self.mutual = where, together
+def shadowed(
+    model: Any, # a denoiser with a `shadow`
+    st: State,
+    where: Tensor, # [B, L] bool
+    together: bool, # do the shadows read each other?
+) -> Pass:
+    "A pass over all rows that have a mask, with shadows of the tokens at `where`."
+    p, rows = Pass(model, st), (st.masked | where).any(1)
+    if not rows.any(): return p
+    x, some = st.x[rows], where[rows]
+    p.parts.append((rows, model.shadow(x, some, together) if some.any() else model(x)))
+    p.ran = rows
+    return p
 
-    def run(self, rows: Tensor) -> None: # [B] bool
-        new = (rows | self._together) & ~self.ran
-        if not (rows & ~self.ran).any(): return
-        if not self.where[new].any(): return super().run(rows)
-        shadow = check_shadow(self.model)
-        self.parts.append((new, shadow(self.x[new], self.where[new], self.mutual)))
-        self.ran = self.ran | new
-
-    def left_out(self, where: Tensor) -> Tensor: # [B, L] bool, N true, each with a shadow -> [N, V]
-        self.run(where.any(1))
-        (rows, forward), = self.parts                    # the rows with a mask, all at once
-        return finite(forward.left_out(where[rows]))    # type: ignore[attr-defined]
-
-def check_shadow(model: Any) -> Callable:
-    "The model's `shadow`; ValueError where it has none."
-    if shadow := getattr(model, 'shadow', None): return shadow
-    raise ValueError(f'{type(model).__name__} has no `shadow`: it cannot say what it would predict '
-                     'for a token that it does not see; expected what navira.load gives, '
-                     'or a policy that needs none, such as fast-dllm')
-
-def unseen(st: State, p: ShadowPass, where: Tensor) -> Tensor: # [B, L], NaN outside
-    "Probability of the committed token, by its shadow, at temperature 1."
-    out = torch.full(where.shape, torch.nan, device=where.device)
-    for part in portions(p.model, where):
-        logits = p.left_out(part)
-        q = probability(logits, st.x[part]).to(logits.dtype)
-        out = out.to(q.dtype).masked_scatter(part, q)
-    return out
+def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
+    "Probability of the committed token, by its shadow, at temperature 1; `p` as from `shadowed`."
+    (rows, forward), = p.parts
+    def left_out(at): return finite(forward.left_out(at[rows]))
+    shadows: Any = SimpleNamespace(model=p.model, logits=left_out)
+    return over(shadows, where, lambda logits, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/shadow.ipynb #1511aa67
 @dataclass(frozen=True)
@@ -104,7 +76,7 @@ class ShadowStep(Step):
     ragged = False
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = ShadowPass(model, st, self.shaded(st) & self.revokes, self.together)
+        p = shadowed(model, st, self.shaded(st) & self.revokes, self.together)
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
         before = st.memory.get('accepted', torch.full_like(n, 30))
@@ -124,13 +96,14 @@ class ShadowStep(Step):
 
     def fits(self, model: Any, length: int | None = None) -> None:
         "ValueError unless, in a made-up text, the shadows of masks predict what the masks predict."
-        shadow, L, M = check_shadow(model), length or model.length, model.mask_id
-        i = torch.arange(L, device=getattr(model, 'device', 'cpu'))[None]
-        V = getattr(getattr(model, 'config', None), 'vocab_size', M or 1)
-        x = torch.where(i % 2 == 0, M, i * 7 % V)
-        masked = x == M
+        shadow, L, M = getattr(model, 'shadow', None), length or model.length, model.mask_id
+        if shadow is None:
+            raise ValueError(f'{type(model).__name__} has no `shadow`: it cannot say what it would '
+                             'predict for a token that it does not see; expected what navira.load '
+                             'gives, or a policy that needs none, such as fast-dllm')
+        masked = torch.arange(L, device=getattr(model, 'device', 'cpu'))[None] % 2 == 0
+        x = torch.where(masked, M, M // 2 or M + 1)
         try: a, b = shadow(x, masked).left_out(masked), model(x).logits(masked)
-        except torch.OutOfMemoryError: raise
         except Exception as e:
             name = type(model).__name__
             raise ValueError(f'{name} gives no shadows for {L} positions: {e}') from e

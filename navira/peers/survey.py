@@ -12,7 +12,7 @@ from .loops import InTurn
 from ..registry import about, policies
 
 # %% auto #0
-__all__ = ['not_run', 'survey']
+__all__ = ['survey']
 
 # %% ../../nbs/peers/survey.ipynb #14fbf9b1
 NOTHING = 'nothing remasked'
@@ -39,23 +39,11 @@ def drawing(draw) -> str: # of `Policy.draw`
     if isinstance(draw, Penalised) and draw.penalty: parts.append(f'penalty {draw.penalty:g}')
     return ', '.join(parts) or 'the whole distribution'
 
-# %% ../../nbs/peers/survey.ipynb #8f1b75f3
-not_run = [
-    dict(policy='gidd', scores='nothing', selects='each position, from the posterior of its noise',
-         draws='the whole distribution, or a random token', passes=1, matched='-',
-         coupling='coupled, and replaced in place', never='nothing',
-         exact='not run: needs a network that was trained on random tokens',
-         source='GIDD, arXiv 2503.04482'),
-    dict(policy='remedi-two-stream', scores='a confidence from a second stack of blocks',
-         selects='the best k of the free positions of the block stay', draws='argmax', passes=1,
-         coupling='coupled', never='finished blocks', matched='-',
-         source='RemeDi, arXiv 2509.23653',
-         exact='not run: needs its own network of 9 B parameters')]
-
+# %% ../../nbs/peers/survey.ipynb #c01d88a4
 def survey() -> list[dict]: # a record for each registered policy
     "What each policy scores, how it selects, what it can never revise, and what it costs."
     def record(name, rule):
         return dict(about(name), policy=name, draws=drawing(rule.draw), coupling=coupling(rule),
                     passes=rule.passes,
                     matched='yes' if rule.matched else 'no: costs what it costs')
-    return [record(name, factory()) for name, factory in policies().items()] + not_run
+    return [record(name, factory()) for name, factory in policies().items()]

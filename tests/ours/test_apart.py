@@ -1,45 +1,37 @@
-"Apart: whole runs and single steps against their laws, and what every step keeps, for any state."
+"Apart: whole runs and single steps against their distributions; what every step keeps."
 import math
-from dataclasses import replace
 import pytest, torch
 from hypothesis import given, settings, strategies as hs
 from torch import tensor
 import navira.peers  # noqa: F401
-from navira.ours.apart import Apart, Penalised, apart, depth, guesses
-from navira.base.noise import Noise
-from navira.core import Pass, State, pick, step
+from navira.ours.apart import Apart, Penalised, depth, guesses
+from navira.core import Pass, pick
 from navira.diffusion import Forward
 from navira.exact import Chain, counts, Distribution
 from navira.joint import random_joint
 from navira.registry import policy
+from helpers.peers import state
 
 NAN = math.nan
 plain = dict(penalty=0., share=0., top_p=1., sure=1.)
 
 
-class Told(Forward):
+class Given(Forward):
     "A pass whose logits are given: [B, L, V]"
     def __init__(self, table): self.table = table
     def logits(self, where): return self.table[where]
 
 class Says:
     def __init__(self, table): self.table, self.config = table, None
-    def __call__(self, x): return Told(self.table[:len(x)])
+    def __call__(self, x): return Given(self.table[:len(x)])
 
-def state(x, mask_id, i=0, n=4, fixed=None, conf=None, seed=0):
-    x = torch.as_tensor(x)
-    st = State.start(torch.full_like(x, mask_id), mask_id, n, Noise(seed, torch.arange(len(x))),
-                     fixed=fixed)
-    st = replace(st, x=x, i=i)
-    return st if conf is None else replace(st, conf=torch.as_tensor(conf, dtype=torch.float64))
-
-# ---- laws
+# ---- distributions
 
 @pytest.mark.parametrize('strands', [1, 2, 3, 0])
 def test_a_token_a_step_without_penalty_is_the_joint(strands):
     model = random_joint(3, 3)
     expected = Distribution.of(model.joint.flatten(), torch.cartesian_prod(*[torch.arange(3)] * 3))
-    # the surest of three has been looked at: that bends the law, as in every such rule
+    # choosing the surest of three depends on the drawn token, so the distribution changes
     if strands == 0:
         assert not expected.holds(counts(model, 'apart', 3, strands=0, **plain))
     else: assert expected.holds(counts(model, 'apart', 3, strands=strands, **plain))
@@ -54,11 +46,11 @@ def test_what_was_a_guess_is_drawn_again_from_what_is_left():
         assert expected.holds(chain.land(rule, (0, 2, 1), 1, 4, conf=conf)), sites
 
 
-def test_at_most_a_share_is_taken_back_and_the_worst_first():
+def test_at_most_a_share_is_remasked_and_the_worst_first():
     x = torch.zeros(2, 10).long()
     conf = torch.linspace(.05, .45, 10).double().expand(2, -1).clone()
     conf[1] = .6
-    st = state(x, 4, 1, 4, torch.zeros(2, 10).bool(), conf)
+    st = state(x, 4, 1, 4, conf=conf)
     rule = policy('apart', share=.25, sure=.5)
     T = pick(rule.remask, st, Pass(None, st), st.committed)
     assert T[0].nonzero().flatten().tolist() == [0, 1, 2] and not T[1].any()
@@ -89,7 +81,7 @@ def test_rows_of_several_lengths():
 @given(hs.integers(1, 30), hs.integers(1, 12), hs.integers(0, 10**6))
 def test_strands_lie_apart(L, strands, seed):
     fixed = torch.rand(2, L, generator=torch.Generator().manual_seed(seed)) < .3
-    st = state(torch.where(fixed, 0, 9), 9, fixed=fixed)
+    st = state(torch.where(fixed, 0, 9), 9, 0, 4, fixed=fixed)
     d = depth(st, strands)
     for row in range(2):
         free = (~fixed[row]).nonzero().flatten()
@@ -107,21 +99,21 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
     table = torch.randn(B, L, V + 1, generator=g, dtype=torch.float64) * (6 if sharp else .1)
     table[..., V] = -1e9
     x = torch.where(torch.rand(B, L, generator=g) < .6, V, torch.randint(V, (B, L), generator=g))
-    back = torch.rand(B, L, generator=g) < .2           # stood once, and was taken back
-    st = state(x, V, i, n, torch.zeros(B, L).bool(), torch.where(back | (x != V), .7, NAN))
+    back = torch.rand(B, L, generator=g) < .2           # had a token, and was remasked
+    st = state(x, V, i, n, conf=torch.where(back | (x != V), .7, NAN))
     rule = Apart(Penalised(penalty=0.), strands, .9)
     p = Pass(Says(table), st)
     S = pick(rule, st, p, st.masked)
     token = torch.full((B, L), -1).masked_scatter(st.masked, p.drawn(rule.draw, st.masked)[0])
-    told = table.softmax(-1).gather(2, token.clamp(min=0)[..., None])[..., 0]
+    given_p = table.softmax(-1).gather(2, token.clamp(min=0)[..., None])[..., 0]
     for b in range(B):
         free = set(st.masked[b].nonzero().flatten().tolist())
         new = {j for j in free if math.isnan(st.conf[b, j])}
         due = len(free - new) + -(-len(new) // (n - i))
         before, sure = 1., set()
-        for j in sorted(free, key=lambda j: -told[b, j]):   # random numbers: no two are tied
+        for j in sorted(free, key=lambda j: -given_p[b, j]):   # random numbers: no two are tied
             if before > .9: sure.add(j)
-            before *= told[b, j]
+            before *= given_p[b, j]
         wrote = set(S[b].nonzero().flatten().tolist())
         assert sure <= wrote and len(wrote) >= min(due, len(free)) and len(wrote - sure) <= due
         if i == n - 1: assert wrote == free
@@ -129,14 +121,3 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
         unsure = [int(token[b, j]) for j in wrote - sure]
         # there were enough different tokens
         if due <= distinct: assert len(unsure) == len(set(unsure))
-
-
-def test_step_is_decoupled():
-    "What is taken back is a mask in the pass that draws it again."
-    seen = []
-    model = random_joint(3, 3)
-    def watched(x): seen.append(x.clone()); return model(x)
-    st = state([[0, 2, 1]], 3, 1, 4, torch.zeros(1, 3).bool(), [[.9, .1, .9]])
-    step(apart(share=1.), st, watched)
-    assert len(seen) == 1 and seen[0].tolist() == [[0, 3, 1]]
-

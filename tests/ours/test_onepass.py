@@ -136,13 +136,6 @@ def test_by_the_qualities_of_a_pass_of_its_own_it_is_navira(tau, score):
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
     assert not torch.equal(sample(model, one, 8, 6, 1).tokens, b.tokens)
 
-# ---- What decoupling is
-
-
-# ---- What every run keeps
-
-# ---- The trace of rules that do not look at the pass
-
 # ---- Parts
 
 def rated(s, T=100, i=20, n=5000):
@@ -158,11 +151,3 @@ def test_expected_errors_are_the_coins_of_binomial_if_all_is_wrong(rate):
     full = replace(st, x=torch.ones_like(st.x), i=99)
     # nothing at the last step
     assert not expected_errors(rate)(full).any()
-
-def test_expected_errors_have_the_mean_that_the_head_expects():
-    s = torch.linspace(-3, 3, 100)
-    k = expected_errors(.1)(rated(s)).double()
-    want = .1 * (1 - s[:20].sigmoid())
-    assert abs(k.mean() - want.sum()) < 4 * ((want * (1 - want)).sum() / 5000) ** .5
-    for bad in (-.1, 1.5, math.nan):
-        with pytest.raises(ValueError, match="rate="): expected_errors(bad)

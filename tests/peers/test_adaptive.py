@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.core import Pass, pick, step
+from navira.core import Pass, pick
 from navira.peers.adaptive import dus, eb, fast_dllm, klass
 from navira.sampling import sample
 from helpers.peers import at_masks, best, prefixes, started
@@ -134,21 +134,3 @@ def test_klass_is_its_loop(seed, shape, tau, near, H):
     out = sample(model, klass(tau, near, H, length), 1, prompt=x)
     want, n = klass_loop(model, x[0], length, tau, near, H)
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
-
-def test_klass_in_that_loop_takes_several_at_once():
-    "The test above would say little if every step were the fallback's"
-    x = prefixes(11, 5, 0)[0]
-    cases = itertools.product(range(20), (1, 2))
-    passes = [klass_loop(sharp(seed), x, 11, .4, .1, H)[1] for seed, H in cases]
-    assert sum(n < 11 for n in passes) > 15 and len(set(passes)) > 4
-
-def test_no_more_than_two_blocks_are_asked_or_remembered():
-    "or a text of 1024 positions and 126,000 words would keep half a gigabyte"
-    model = Tiny(24, 5, seed=1)
-    st, rule = started(prefixes(24, 5, 0, 2, 5), 5, 24), klass(.4, .1, 2, 4)
-    for _ in range(24):
-        model.asked = []
-        st = step(rule, st, model)
-        assert st.memory['logits'].shape[1] <= 8 and max(model.asked, default=0) <= 3 * 8
-    some = st[torch.tensor([True, False, True])]
-    assert torch.equal(some.memory['kl'], st.memory['kl'][[0, 2]]) and not st.masked.any()

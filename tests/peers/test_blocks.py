@@ -19,8 +19,7 @@ def test_llada_counts_and_blocks_in_closed_form():
         got = [int(count(N, i, T)) for i in range(T)]
         assert got == sorted(got) and {b * length for b in range(1, n + 1)} <= set(got)
 
-@pytest.mark.parametrize(
-    'name', ['dream-entropy', 'dream-maskgit-plus', 'llada-low-confidence', 'klass'])
+@pytest.mark.parametrize('name', ['dream-entropy', 'dream-maskgit-plus', 'llada-low-confidence'])
 def test_a_large_vocabulary_goes_in_portions(name, one_thread):
     "Each mask is computed in parts, and the texts are the same"
     few, many = Tiny(12, 4), Tiny(12, 4)

@@ -80,10 +80,6 @@ def test_core_is_its_loop(seed, T, hyper):
     want, n, _ = core_loop(model, x[0], T, **hyper)
     assert torch.equal(st.x[0], want) and st.n_forward[0] == n
 
-def test_that_loop_does_replace():
-    x, hyper = torch.full((14,), 5), (12, 6, 1, 2, .3, 0)
-    assert sum(core_loop(Raw(14, 5, seed=s), x, *hyper)[2] for s in range(10)) > 5
-
 @given(hs.integers(1, 300), hs.integers(0, 12))
 def test_the_budget_pays_for_steps_and_checks(budget, every):
     T = with_checks(every)(None, budget, None)

@@ -1,5 +1,4 @@
 """LLaDA2.1, T2M and ProSeCo: against plain loops, within budgets, block by block."""
-import pytest
 import torch
 from hypothesis import given, strategies as hs
 
@@ -103,16 +102,6 @@ def test_blocks_are_filled_in_turn_at_any_budget(rule, shape, length, more):
                 assert k >= last and not (after[free[:k * size]] == V).any()
                 last = k
 
-@pytest.mark.parametrize('N, length', [(5, 4), (6, 5), (9, 4), (9, 8)])
-def test_a_short_last_block_does_not_cost_the_others_a_step(N, length):
-    "Where each block has one step, an even share of the masks would leave some of a long block"
-    n = -(-N // length)
-    for name in ('llada2-edit', 't2m'):
-        out = sample(Raw(N, 4), name, n, 5, block_length=length, threshold=1.)
-        assert not (out.tokens == 4).any() and (out.n_forward <= n).all()
-        with pytest.raises(ValueError, match=f'{n} blocks need at least {n} steps'):
-            sample(Raw(N, 4), name, n - 1, 5, block_length=length)
-
 # ---- proseco
 
 def drafted(model, x, T, seed, times, every, P):
@@ -147,11 +136,3 @@ def test_proseco_is_the_public_loop(shape, T, times, every, P):
     tokens, passes = drafted(model, x, T, seed, times, every, P)
     assert torch.equal(st.x, tokens) and st.n_forward.tolist() == passes
     assert st.n_forward.max() <= rule.step.cost(T)
-
-@given(hs.integers(1, 300), hs.integers(0, 5), hs.integers(1, 4))
-def test_proseco_takes_all_the_steps_that_the_budget_pays_for(budget, times, every):
-    rule = proseco(times, every)
-    T = rule.steps(rule, budget, None)
-    paid = lambda T: T + sum(times for i in range(T) if (i + 1) % every == 0)
-    assert paid(T) == rule.step.cost(T) and paid(T + 1) > budget
-    assert paid(T) <= budget or budget < rule.passes

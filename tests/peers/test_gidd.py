@@ -4,11 +4,10 @@ from dataclasses import replace
 import torch
 from hypothesis import given, settings, strategies as hs
 
-from navira.core import Pass, ranks, step
+from navira.core import ranks, step
 from navira.diffusion import drawer
 from navira.joint import random_joint
 from navira.models.dit import MaskedLM, tiny_model
-from navira.peers.gidd import At, at_time
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.peers import Raw, state
@@ -69,9 +68,3 @@ def test_a_network_with_time_conditioning_gets_t0_in_the_loop():
     masked = [bool((x == model.mask_id).any()) for x, _ in seen]
     assert [t is None for _, t in seen] == masked and set(masked) == {True, False}
     assert all((t == .05).all() and t.shape == x.shape[:1] for x, t in seen if t is not None)
-    st = state(torch.zeros(2, 8, dtype=torch.long), model.mask_id, 1, 9)
-    every = ~st.fixed | True
-    expected = plain(st.x, torch.full((2,), .3)).logits(every)
-    assert torch.equal(Pass(at_time(model, .3), st).logits(every), expected)
-    bare = tiny_model()
-    assert at_time(bare, .3) is bare and At(model, .3).length == model.length

@@ -1,18 +1,15 @@
 """Orders of unmasking: the authors' loops, counts, blocks."""
 import itertools, math
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, strategies as hs
 
 from navira.core import evaluate
-from navira.peers.orders import cosine_counts, dream_counts, dream_entropy, dream_share
-from navira.registry import policy
-from navira.remasking import plackett_luce
-from navira.sampling import n_steps, sample
-from helpers.peers import at_masks, best, N, prefixes, state
-from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted
+from navira.peers.orders import cosine_counts, dream_counts, dream_share
+from navira.sampling import sample
+from helpers.peers import at_masks, best, prefixes, state
+from toys import Tiny
 
 # ---- The authors' loops, on one row and at temperature 0
 
@@ -99,17 +96,3 @@ def test_dream_and_maskgit_fill_their_counts_and_leave_none(n, T, eps):
         assert m - k == want or m == 1 and k == 0
         left['maskgit'] -= k
     assert left == dict(dream=0, maskgit=0)
-
-@pytest.mark.parametrize('a', [.2, 7.])
-def test_two_positions_at_alg_temp_are_plackett_luce(a):
-    rate = torch.tensor([-.1, -.9, -1.2, -.4], dtype=torch.float64)
-    st = state(torch.full((4,), 9), 9, 0, 4, N)
-    rule = replace(dream_entropy(alg_temp=a).unmask, score=lambda *_: rate.expand(N, 4), k=2)
-    got = counted(rule(st, None, st.masked).nonzero()[:, 1].view(N, 2))
-    expected = {s: plackett_luce((rate / a).exp(), s) for s in itertools.combinations(range(4), 2)}
-    assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT
-
-def test_steps_are_known_before_any_pass():
-    free = torch.tensor([10, 33])
-    expected = {'llada-random': 7, 'dream-entropy': 7, 'fast-dllm': 33, 'eb': 33, 'dus': 10}
-    assert {n: n_steps(policy(n), 7, free) for n in expected} == expected

@@ -1,18 +1,15 @@
 """The ReMDM kernel family: rates by hand, legal grids, runs with a prompt, psi as a mixture."""
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, strategies as hs
-from scipy import stats
 
-from navira.core import Flip, step
-from navira.peers.remdm import dfm_grid, kernel, loop_grid, mixture, psi
+from navira.peers.remdm import dfm_grid, kernel, loop_grid, mixture
 from navira.prism import sigma_max
 from navira.registry import grids, policy
 from navira.sampling import sample
-from helpers.peers import Fixed, N, state
+from helpers.peers import N
 from toys import ACCEPT, REJECT, Tiny, chi2, counted, planted, random_joint
 
 STRONG = {
@@ -132,23 +129,6 @@ def test_a_whole_run_with_a_prompt_has_the_distribution_of_its_matrix(name, hype
     got = counted(sample(model, rule, T, N, batch_size=N, prompt=torch.tensor(x0)).tokens)
     assert chi2(got, expected) > ACCEPT and chi2(got, planted(expected)) < REJECT
 
-def test_remasked_and_flipped_have_noise_of_their_own():
-    "With a second pass a remasked position is filled at once with rho; with shared noise always"
-    rule, i, T = policy('remdm-cap', eta=.4, top_p=1.), 3, 8
-    s, r = rule.steps.at(i, T)
-    st = state(torch.ones(200, dtype=torch.long), 2, i, T, 500)
-    def remasked_and_filled(rule):
-        seen = []
-        step(rule, st, Fixed(200), lambda *event: seen.extend(event[3:]))
-        return seen[0].masked, seen[0].masked & ~seen[1].masked
-    T_t, filled = remasked_and_filled(replace(rule, decoupled=True))
-    n = int(T_t.sum())
-    assert stats.binomtest(n, T_t.numel(), s).pvalue > ACCEPT
-    assert stats.binomtest(int(filled.sum()), n, r).pvalue > ACCEPT
-    shared = replace(rule, decoupled=True, remask=Flip(lambda st: s, 'flip'))
-    assert torch.equal(*remasked_and_filled(shared))                  # the naive form
-    assert not remasked_and_filled(rule)[1].any()                     # coupled: it stays a mask
-
 # ---- psi
 
 @given(hs.floats(0, 1), hs.integers(1, 60), hs.data())
@@ -164,21 +144,3 @@ def test_psi_is_the_mixture_that_it_is_defined_as(kappa, T, data):
         again = [b * v for v in x0] + [1 - b]
         mixed = [kappa * p + (1 - kappa) * q for p, q in zip(posterior, again)]
         assert mixed == pytest.approx(now, abs=1e-12)
-
-@given(hs.floats(0, 1), hs.floats(0, 1), hs.floats(0, 1), hs.integers(1, 40))
-def test_psi_corrects_only_in_its_window(u, v, kappa, T):
-    t_off, t_on = sorted((u, v))
-    at = psi(kappa, t_on, t_off).steps.at
-    for i in range(T):
-        t = 1 - i / T
-        if min(abs(t - t_on), abs(t - t_off)) < 1e-9: continue
-        expected = (1 - kappa) * (1 - (i + 1) / T) if t_off < t < t_on else 0.
-        assert at(i, T)[0] == pytest.approx(expected, abs=1e-12)
-
-def test_a_kappa_that_is_no_share_is_refused_before_a_pass():
-    model = Tiny(6, 3)
-    with pytest.raises(ValueError, match='kappa=2.0'):
-        sample(model, 'psi', 4, 1, kappa=lambda a_t, a_s: 2.)
-    for hyper in (dict(t_on=.2, t_off=.3), dict(t_on=1.2)):
-        with pytest.raises(ValueError, match='t_off='): policy('psi', **hyper)
-    assert not model.rows

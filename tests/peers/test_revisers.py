@@ -7,13 +7,11 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.core import n_unmask, step, TopK
-from navira.diffusion import drawer, Forward, n_committed
-from navira.peers.revisers import Below, remainder_last, unsure
+from navira.diffusion import drawer, n_committed
+from navira.peers.revisers import remainder_last, unsure
 from navira.registry import policy
 from navira.sampling import sample
-from navira.scores import log_probability, over
-from helpers.peers import everywhere, prompts, Raw, state
+from helpers.peers import everywhere, prompts, Raw
 
 def planned(model, x, T, seed, hyper, length=None, count=n_committed):
     "One row of P2 and RemeDi: candidates at masks, all of the block ranked, the best stay"
@@ -60,29 +58,6 @@ def test_remedi_is_its_loop(V, seed, more, length, hyper):
     out = sample(model, 'remedi', T, 1, seed, prompt=x, block_length=length, **hyper)
     want = planned(model, x[0], T, seed, dict(hyper, eta=1.), length, remainder_last)
     assert torch.equal(out.tokens[0], want)
-
-class Copy(Forward):
-    "The second token is a copy of the first, so that ln p is exactly 0 at a mask; the rest is fair"
-    mask_id, length = 2, 4
-    def __call__(self, x):
-        self.x = x
-        return self
-    def logits(self, where):
-        p = torch.zeros(*self.x.shape, 3, dtype=torch.float64)
-        p[..., :2] = .5
-        p[:, 1, :2] = torch.tensor([1., 0.])
-        return p.log()[where]
-
-def test_a_certain_mask_does_not_win_a_tie_at_eta_0():
-    # one is clean, one is to be
-    st, rule = state([[0, 2, 2, 2]], 2, 0, 4, 200), policy('p2', eta=0.)
-    assert (step(rule, st, Copy()).x[:, 0] == 0).all()
-    def unclamped(st, p, where):             # naive: 0 at clean positions, ln p at masks
-        rate = lambda logits, at: log_probability(logits, p.drawn(rule.draw, at)[0])
-        return over(p, where & p.masked, rate).masked_fill(~p.masked, 0.)
-    remask = Below(unclamped, rule.remask.level)
-    naive = replace(rule, unmask=TopK(unclamped, n_unmask), remask=remask)
-    assert (step(naive, st, Copy()).x[:, 0] == 2).any()
 
 # ---- mgdm
 

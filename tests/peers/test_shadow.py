@@ -1,16 +1,13 @@
 """WINO against its loop written out, with a network whose shadows are computed by hand."""
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira.core import step
 from navira.models.layers import rotate
 from navira.peers.shadow import wino
 from navira.sampling import sample
-from helpers.peers import started
 from helpers.sample_api import says
 from toys import small_lm
 
@@ -77,15 +74,6 @@ def test_it_is_the_loop_of_its_authors(seed, T1, T2, length, together, given_, m
         want, passes = by_hand(model, row, T1, T2, length, together, most)
         assert got.tolist() == want.tolist() and n == passes
 
-def test_the_loop_revokes_in_these_cases():
-    "Or the test above would see half of the rule"
-    back, full = 0, 0
-    for seed in range(8):
-        out = sample(lm(seed), 'wino', 1, n=2, seed=seed, prompt=[1, 2], threshold=.3, trace=True)
-        gone, new = out.trace.remasked.sum(2), out.trace.unmasked.sum(2)
-        back, full = back + gone.sum(), full + (gone[1:] == new[:-1] - 1)[gone[1:] > 0].sum()
-    assert back > 20 and full > 3                                          # and meets its bound
-
 # ---- Shadows
 
 def masked_in_turn(model, x, where):
@@ -128,23 +116,6 @@ def test_networks_of_the_transformers_library_have_them(pytestconfig, name):
 
 # ---- Runs
 
-def test_shadows_run_only_where_they_decide(monkeypatch):
-    model, asked = lm(2), []
-    whole = type(model).shadow
-    def noted(self, x, where, *a):
-        asked.append(where)
-        return whole(self, x, where, *a)
-    monkeypatch.setattr(type(model), 'shadow', noted)
-    rule = wino(threshold=1., shadows='alone', block_length=4)
-    st = started(torch.full((2, L), M), M, L)
-    for i in range(L):
-        before, st = st, step(rule, st, model)
-        if i % 4 == 0: assert not asked                    # a fresh block has nothing to revoke
-        else: assert torch.equal(asked.pop(), before.committed & (torch.arange(L) // 4 == i // 4))
-    assert not st.masked.any()
-    sample(model, wino(.2, 0.), 1, n=2)
-    assert len(asked) == 1                                 # the check before the run
-
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_a_model_in_16_bits_is_not_taken_for_a_wrong_one(dtype):
     model = lm(3).to(dtype)
@@ -172,6 +143,3 @@ def test_a_model_without_shadows_is_refused_before_any_pass(pytestconfig):
         sample(navira.load(golden / 'dream'), 'wino', 4, length=8)
     with says(ValueError, 'for a text of 12 positions', 'is off by'):
         sample(navira.load(golden / 'modernbert'), 'wino', 4, length=12)
-    st = started(torch.tensor([[M, 1, M]]), M, 3)
-    st = replace(st, fixed=torch.zeros_like(st.fixed))
-    with says(ValueError, 'function has no `shadow`'): step(wino(), st, lambda x: lm(1)(x))

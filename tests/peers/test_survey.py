@@ -4,7 +4,7 @@ import torch
 
 import frozen
 from navira.core import step
-from navira.peers.survey import coupling, not_run, survey
+from navira.peers.survey import coupling, survey
 from navira.registry import parameters, policies, policy
 from navira.sampling import n_steps
 from helpers.peers import started
@@ -14,13 +14,9 @@ def test_the_survey_has_them_all_and_what_is_not_run():
     draws = {'llada-low-confidence': 'argmax', 'dream-entropy': 'temperature 0.2, nucleus 0.95',
              'prism': 'nucleus 0.9', 'eb': 'the whole distribution'}
     assert {k: rows[k]['draws'] for k in draws} == draws
-    assert set(rows) == set(policies()) | {'gidd', 'remedi-two-stream'}
+    assert set(rows) == set(policies())
     for r in rows.values():
         if r['never'] == 'what is committed': assert r['coupling'] == 'nothing remasked'
-
-def test_what_is_not_run_says_so_and_has_the_same_columns():
-    for r in not_run: assert r['exact'].startswith('not run: ') and r.keys() == survey()[0].keys()
-    assert not {r['policy'] for r in not_run} & set(policies())
 
 def seen(rule, F=16):
     "Does a run of it replace tokens that stand? Does it mask any, for the pass that predicts?"
