@@ -33,17 +33,17 @@ def begun(st: State) -> State:
                        trust=torch.full_like(st.conf, torch.nan))
 
 def in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
-    "The free positions of the block in work, which may be full; none in a row that is done."
+    "The free positions of the block in work, which may be full; none in a finished row."
     return ~st.fixed & (block_of(st, length) == begun(st).memory['block'][:, None])
 
 def spare(st: State, length: int | None) -> Tensor: # [B]
-    "How many steps there are from this one on, beyond one for each block that is not finished."
+    "The number of steps from this one on, beyond one for each unfinished block."
     n_blocks = (st.n_free > 0).long() if length is None else -(-st.n_free // length)
     return st.n - st.i - (n_blocks - begun(st).memory['block'])
 
 @dataclass(frozen=True)
 class InBlock:
-    "A rule among the positions of the block in work."
+    "A rule restricted to the positions of the block in work."
     length: int | None # free positions in a block; None is one block
 
     def open(self, st: State, eligible: Tensor) -> Tensor: # [B, L] bool
@@ -94,10 +94,10 @@ class Overruled(InBlock):
 # %% ../../nbs/peers/editors.ipynb #8a68259a
 @dataclass(frozen=True)
 class BlockStep(Step):
-    "One pass over the block in work: revise it, fill masks, go on to the next block if it is done."
+    "One pass over the block in work: revise, fill masks, move to the next block if it is finished."
     length: int | None # free positions in a block; None is one block
     after: int # most passes over a block that is full
-    in_place = True # what is revised is replaced, without a mask in between
+    in_place = True # tokens are replaced without a mask in between
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         st = begun(st)
@@ -115,7 +115,7 @@ class BlockStep(Step):
     def recorded(self, st: State, p: Pass, after: State, block: Tensor) -> State: return after
 
     def moved_on(self, st: State, after: State, block: Tensor, T: Tensor, more: Tensor) -> State:
-        "To the next block if this one is full and nothing was or may be revised, or out of passes."
+        "To the next block if this one is full and nothing was or may be revised, or passes run out."
         full = block.any(1) & ~(after.masked & block).any(1)
         was_full = block.any(1) & ~(st.masked & block).any(1)
         passes = st.memory['full'] + was_full
@@ -129,7 +129,7 @@ class BlockStep(Step):
 
 # %% ../../nbs/peers/editors.ipynb #929cc214
 def filling(draw: drawer, length: int | None, threshold: float) -> Surest:
-    "What both rules unmask."
+    "The unmask rule of both policies."
     level = check_range('threshold', threshold, '(0, 1]', 'a probability; 1 fills the surest one')
     return Surest(length, confidence(draw, 'draw'), level)
 
@@ -139,8 +139,8 @@ def filling(draw: drawer, length: int | None, threshold: float) -> Surest:
           never='finished blocks', exact='heuristic: tokens are replaced all at once',
           source='LLaDA2.1, arXiv 2602.08676')
 def llada2_edit(
-    threshold: float = .7, # fill what the model is this sure of
-    editing_threshold: float | None = .5, # replace a token where it is this sure of another
+    threshold: float = .7, # fill tokens above this probability
+    editing_threshold: float | None = .5, # replace a token by another above this probability
     max_post_steps: int = 16, # most passes over a block that is full
     block_length: int | None = 32, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
@@ -163,7 +163,7 @@ def unlikely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     return 1 - over(p, where, lambda logits, at: probability(logits, st.x[at]))
 
 def fallen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "How far the probability of the token fell since the last pass; NaN where there was none."
+    "How far the probability of the token fell since the last pass; NaN without a last pass."
     return st.memory['trust'] - 1 + unlikely(st, p, where)
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Suspect(InBlock):
 # %% ../../nbs/peers/editors.ipynb #00bc607b
 @dataclass(frozen=True)
 class BackToMask(BlockStep):
-    "The same, but what is revised becomes a mask; the state counts remasks and probabilities."
+    "The same, but picked tokens become masks; the state stores remask counts and probabilities."
     recalls: bool = False # keep the probability of the token after the step, for `fallen`
     in_place = False
 
@@ -210,11 +210,11 @@ class BackToMask(BlockStep):
           selects='all beyond a threshold, at most a share of the block and a few times a position',
           never='finished blocks', exact='heuristic', source='T2M, arXiv 2604.18738')
 def t2m(
-    strategy: Literal['low-prob', 'take-over', 'drop'] = 'low-prob', # how a doubtful token is found
+    strategy: Literal['low-prob', 'take-over', 'drop'] = 'low-prob', # criterion of a doubtful token
     remask_threshold: float | None = None, # None: .1, .9 and .3
     max_remasks: int = 3, # of a position
     ratio: float = .25, # share of the block's tokens that a pass may remask, but at least one
-    threshold: float = .7, # fill what the model is this sure of
+    threshold: float = .7, # fill tokens above this probability
     max_post_steps: int = 16, # most passes over a block that is full
     block_length: int | None = 32, # free positions in a block; None is one block
     temperature: float = 0., # of the draw; 0 takes the most likely token
@@ -239,7 +239,7 @@ likeliest = drawer(0.)
 
 @dataclass(frozen=True)
 class DraftStep(Step):
-    "An ancestral step; in every `every`-th one a draft of the whole text is corrected first."
+    "An ancestral step; every `every`-th step first corrects a draft of the whole text."
     times: int # corrections of the draft, at most
     every: int
     in_place = True
@@ -253,7 +253,7 @@ class DraftStep(Step):
     def corrected(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)
         new = pick(policy.unmask, st, p, st.masked)
-        rows = (new | st.committed).any(1)                 # in others nothing would come of it
+        rows = (new | st.committed).any(1)                 # in other rows a correction has no effect
         draft, after, ran = self.filled(st, p, st.masked & rows[:, None]), st, p.ran.long()
         for s in range(self.times):
             if not rows.any(): break
