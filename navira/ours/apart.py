@@ -112,7 +112,7 @@ def guesses(
           exact='exact at one token a step of strands, share=0, penalty=0, sure=1, top_p=1',
           source='this library')
 def apart(
-    strands: int = 8, # S, stretches of the text that are written in parallel; 0: the surest come first
+    strands: int = 8, # S, stretches of text written in parallel; 0: the surest tokens come first
     penalty: float = 1., # alpha: a token that occurs c times is (1 + c) ** alpha times less likely
     doubt: float = .5, # tokens drawn with less than this probability are remasked
     share: float = .05, # largest share of the free positions that a step remasks

@@ -35,13 +35,13 @@ def low_stored_probability(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L
 # %% ../../nbs/ours/one_pass.ipynb #3753bd3c
 @needs_quality
 def low_stored_or_drawn(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "As `low_stored_quality`; a token that no pass has seen is scored by the probability of its draw."
+    "As `low_stored_quality`; a token that no pass has seen has the probability of its draw."
     return -torch.where(st.score.isnan(), st.conf.logit(), st.score)
 
 # %% ../../nbs/ours/one_pass.ipynb #0ca03305
 @needs_quality
 def low_stored_and_drawn(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "Minus the mean of two logits, of the quality and of the draw; before any pass, of the draw alone."
+    "Minus the mean of the logits of quality and draw; before any pass, of the draw alone."
     drawn = st.conf.logit().clamp(-12, 12)
     return -torch.where(st.score.isnan(), drawn, (st.score + drawn) / 2)
 

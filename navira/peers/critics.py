@@ -76,7 +76,7 @@ class CriticStep(Step):
         return replace(after, n_forward=after.n_forward + p.review.ran)
 
     def fits(self, model: Any, length: int = 1) -> None:
-        "ValueError if critic and model differ in their tokens, or the text is too long for the critic."
+        "ValueError if critic and model differ in tokens, or the text is too long for the critic."
         words = vocabulary_hash(getattr(model, 'tokenizer', None))
         pairs = {'mask id': (self.critic.mask_id, model.mask_id),
                  'tokenizer': (getattr(self.critic, 'words', None), words)}
@@ -144,7 +144,7 @@ class LateCriticStep(CriticStep):
         return super().__call__(policy, st, model, watch)
 
     def cost(self, T: int) -> int: # passes of a run
-        "One a step, and one of the critic in each late step but the last, which has nothing to rate."
+        "One a step, and one of the critic in each late step but the last, with nothing to rate."
         return T + max(T - first_late(T, self.t_on) - 1, 0)
 
 # %% ../../nbs/peers/critics.ipynb #5be8a9a2

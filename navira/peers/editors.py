@@ -115,7 +115,7 @@ class BlockStep(Step):
     def recorded(self, st: State, p: Pass, after: State, block: Tensor) -> State: return after
 
     def moved_on(self, st: State, after: State, block: Tensor, T: Tensor, more: Tensor) -> State:
-        "To the next block if this one is full and nothing was or may be revised, or passes run out."
+        "Moves on if the block is full and nothing was or may be revised, or passes run out."
         full = block.any(1) & ~(after.masked & block).any(1)
         was_full = block.any(1) & ~(st.masked & block).any(1)
         passes = st.memory['full'] + was_full
@@ -253,7 +253,7 @@ class DraftStep(Step):
     def corrected(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)
         new = pick(policy.unmask, st, p, st.masked)
-        rows = (new | st.committed).any(1)                 # in other rows a correction has no effect
+        rows = (new | st.committed).any(1) # in other rows a correction has no effect
         draft, after, ran = self.filled(st, p, st.masked & rows[:, None]), st, p.ran.long()
         for s in range(self.times):
             if not rows.any(): break

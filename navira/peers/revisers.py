@@ -34,7 +34,7 @@ def level(
 # %% ../../nbs/peers/revisers.ipynb #9b6275ce
 @dataclass(frozen=True)
 class Below:
-    "Committed positions outside the `level` best of all free ones, clean and masked in one ranking."
+    "Committed positions outside the `level` best free ones, clean and masked ranked together."
     score: Score
     level: Schedule # how many of the row's free positions are clean after the step
     length: int | None = None # block length, if only the block in work is ranked
