@@ -22,9 +22,8 @@ def opening(path, cfg):
 
 if __name__ == '__main__':
     for path in notebooks():
-        text = path.read_text(encoding='utf-8')
-        nb = json.loads(text)
+        nb = json.loads(path.read_text(encoding='utf-8'))
         title, *rest = [c for c in nb['cells'] if not c['id'].startswith('colab-')]
         nb['cells'] = [title, *opening(path, settings()), *rest]
-        new = json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=True) + '\n'
-        if new != text: path.write_text(new, encoding='utf-8')
+        text = json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=True)
+        path.write_text(text + '\n', encoding='utf-8')

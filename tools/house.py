@@ -1,5 +1,6 @@
 "How large and how plain the house is: `make house`, or house.py FOLDER for one folder of it."
 import ast, sys, tokenize
+from collections import Counter
 from order import root
 
 PLAIN = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
@@ -33,19 +34,14 @@ def signs(node):
         if inner: yield 'comprehensions in others'
 
 def counts(folder):
-    names = ['tokens', 'names in __all__', 'private names imported', 'getattr, hasattr',
-             'lines over 100',
-             'comprehensions in others', 'walruses', 'modules over 350 lines',
-             'functions over 40 lines']
-    out = dict.fromkeys(names, 0)
+    out = Counter()
     for path in (root/folder).rglob('*.py'):
         if path.name == '_modidx.py': continue
         text = path.read_text(encoding='utf-8')
         out['tokens'] += tokens(path)
         out['lines over 100'] += sum(len(line) > 100 for line in text.splitlines())
         out['modules over 350 lines'] += len(text.splitlines()) > 350
-        for node in ast.walk(ast.parse(text)):
-            for sign in signs(node): out[sign] += 1
+        for node in ast.walk(ast.parse(text)): out.update(signs(node))
     return out
 
 if __name__ == '__main__':

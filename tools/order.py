@@ -67,10 +67,8 @@ def rooms(*sections):
     return ' '.join(texts).split()
 
 def notebooks():
-    "Paths of all notebooks, without hidden folders and what Jupyter leaves."
-    hidden = re.compile(r'(^|/)[._]')
-    return sorted(p for p in nbs.rglob('*.ipynb')
-                  if not hidden.search(p.relative_to(nbs).as_posix()))
+    "Paths of all notebooks, without Jupyter's copies."
+    return sorted(p for p in nbs.rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
 
 def room_of(path):
     "nbs/peers/remdm.ipynb -> peers/remdm"

@@ -1,11 +1,11 @@
 """Run notebooks as nbdev's directives say: `#| eval: false` cells never, `#| notest` and `#| slow`
-ones only if forced.
+ones only if forced. Without an option outputs are kept in place, as readers see them; --check
+writes nothing and only says whether a notebook runs; --out writes a copy with outputs.
 
-    python tools/run_nbs.py nbs/03_prism.ipynb               # in place: outputs are kept, as
-    readers see them python tools/run_nbs.py --force slow nbs/training/pretrain.ipynb
-    python tools/run_nbs.py --check nbs/03_prism.ipynb       # writes nothing: only says whether it
-    runs python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb    # a copy with outputs
-    there
+    python tools/run_nbs.py nbs/03_prism.ipynb
+    python tools/run_nbs.py --force slow nbs/training/pretrain.ipynb
+    python tools/run_nbs.py --check nbs/03_prism.ipynb
+    python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb
 """
 import argparse, contextlib, re, sys
 from pathlib import Path
@@ -39,8 +39,7 @@ def run(path, force=(), check=False, out=None):
     nbdev_clean.__wrapped__(fname=str(path))
 
 if __name__ == '__main__':
-    p = argparse.ArgumentParser(description=__doc__,
-                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser()
     p.add_argument('notebooks', nargs='+')
     p.add_argument('--force', action='append', default=[])
     p.add_argument('--check', action='store_true')
