@@ -19,7 +19,7 @@ def test_k_is_binomial_in_each_row(eta, i, T):
     free = torch.stack([torch.ones(20), (torch.arange(20) >= 12).float()]).bool().repeat(N // 4, 1)
     n = torch.tensor([math.ceil(20 * i / T), math.ceil(8 * i / T)]).repeat(N // 4)
     x = torch.where(free & (free.cumsum(1) > n[:, None]), 9, 1)
-    k = binomial(eta)(state(x, 9, i, T, free=free))
+    k = binomial(eta)(state(x, 9, i, T, fixed=~free))
     for row, total in ((0, 20), (1, 8)):
         dist, got = binomial_dist(n[row].item(), total, T, eta), Counter(k[row::2].tolist())
         assert chi2(got, dist) > ACCEPT

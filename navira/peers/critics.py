@@ -77,9 +77,11 @@ class CriticStep(Step):
 
     def fits(self, model: Any, length: int = 1) -> None:
         "ValueError if critic and model differ in tokens, or the text is too long for the critic."
+        def size(m): return getattr(getattr(m, 'config', None), 'vocab_size', None)
         words = vocabulary_hash(getattr(model, 'tokenizer', None))
-        pairs = {'mask id': (self.critic.mask_id, model.mask_id),
-                 'tokenizer': (getattr(self.critic, 'words', None), words)}
+        pairs = {'vocabulary': (size(self.critic), size(model)),
+                 'tokenizer': (getattr(self.critic, 'words', None), words),
+                 'mask id': (self.critic.mask_id, model.mask_id)}
         for what, (own, its) in pairs.items():
             if own is None or its is None or own == its: continue
             raise ValueError(f"the critic's {what} is {own}, the model's {its}: "

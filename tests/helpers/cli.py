@@ -69,32 +69,13 @@ def refuses(capsys, monkeypatch):
     return refuses
 
 
-def refused(case, foreign, capsys, monkeypatch):
-    "One line that names the value, exit code 2, no traceback."
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-    args, sentence = case
-    code, printed = said(capsys, *[a.format(bad=foreign) for a in args])
-    assert code == 2 and sentence in printed.err, printed
-    assert len(printed.err.strip().splitlines()) == 1, printed
-
-
 @pytest.fixture(scope='module')
 def foreign(tmp_path_factory):
     d = tmp_path_factory.mktemp('bad')
-    (d / 'broken.safetensors').write_bytes(b'\x10\0\0\0\0\0\0\0{"not": "really')
-    (d / 'deep.jsonl').write_text('{"prompt": ' + '[' * 20_000)
-    (d / 'deep.toml').write_text('name = ' + '[' * 20_000)
-    (d / 'foreign.ckpt').write_bytes(b'this is no checkpoint')
-    (d / 'empty').mkdir()
     (d / 'nothing.txt').write_text('')
     (d / 'words.txt').write_text('the dog sees the cat, and the owl sleeps.\n' * 40)
     (d / 'list.json').write_text('[1, 2]')
     (d / 'others').mkdir()
     (d / 'others' / 'tokenizer.json').write_text('{}')
-    (d / 'odd.jsonl').write_text('{"prompt": "fine"}\n{"text": "not"}\n')
-    (d / 'syntax.py').write_text('import navira\ndef f(:\n')
-    (d / 'fails.py').write_text('import navira\n\n1 / 0\n')
-    (d / 'stops.py').write_text('import sys\nsys.exit(3)\n')
-    (d / 'none.py').write_text('import navira\n')
     (d / 'latin.txt').write_bytes('caf\xe9 '.encode('latin-1') * 50)
     return d

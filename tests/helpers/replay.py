@@ -2,7 +2,6 @@
 
 import json, re
 
-import pytest
 import torch
 
 from navira.replay import Trace
@@ -39,32 +38,20 @@ def decode(ids):
 def random_trace(T, n, L, seed=0, ancestral=False, V=mask_id):
     "Random remasks and writes; with `ancestral`, positions also change without a flag."
     g = torch.Generator().manual_seed(seed)
-    rand = lambda *s: torch.rand(*s, generator=g)
-    fixed = rand(n, L) < 0.1
-    x = [torch.where(fixed, torch.randint(0, V, (n, L), generator=g), mask_id).int()]
-    out, new, score = [], [], []
-    for _ in range(T):
-        r = (x[-1] != mask_id) & ~fixed & (rand(n, L) < 0.1)
-        z = torch.where(r, mask_id, x[-1])
-        v = (z == mask_id) & (rand(n, L) < 0.2)
-        z = torch.where(v, torch.randint(0, V, (n, L), generator=g).int(), z)
-        if ancestral:
-            z = torch.where(
-                (rand(n, L) < 0.05) & ~fixed, torch.randint(0, V + 1, (n, L), generator=g).int(), z
-            )
-        score.append(torch.where(rand(n, L) < 0.5, torch.randn(n, L, generator=g) * 4, torch.nan))
-        x.append(z.int())
-        out.append(r)
-        new.append(v)
-    return Trace(
-        torch.stack(x),
-        torch.stack(out),
-        torch.stack(new),
-        torch.stack(score),
-        rand(T, n),
-        mask_id,
-        fixed,
-    )
+    def coin(p, *shape): return torch.rand(*shape, generator=g) < p
+    def tokens(n_ids=V): return torch.randint(n_ids, (n, L), generator=g).int()
+    fixed = coin(.1, n, L)
+    x = [torch.where(fixed, tokens(), mask_id)]
+    gone, new = coin(.1, T, n, L), coin(.2, T, n, L)
+    for i in range(T):
+        gone[i] &= (x[i] != mask_id) & ~fixed
+        z = torch.where(gone[i], mask_id, x[i])
+        new[i] &= z == mask_id
+        z = torch.where(new[i], tokens(), z)
+        x.append(torch.where(coin(.05 * ancestral, n, L) & ~fixed, tokens(V + 1), z))
+    score = 4 * torch.randn(T, n, L, generator=g)
+    score[coin(.5, T, n, L)] = torch.nan
+    return Trace(torch.stack(x), gone, new, score, torch.rand(T, n, generator=g), mask_id, fixed)
 
 
 def data_of(page):
@@ -98,12 +85,3 @@ def rebuilt(d, traces, row):
                     p for p, on in enumerate(getattr(tr, name)[k - 1, row].tolist()) if on
                 ]
                 assert s['r'] == flags('remasked') and s['v'] == flags('unmasked')
-
-
-def typed(*args):
-    "Exit code"
-    from navira.cli.app import main
-
-    with pytest.raises(SystemExit) as e:
-        main(list(map(str, args)))
-    return e.value.code or 0
