@@ -8,9 +8,10 @@ import platform, shutil, statistics, tempfile
 from pathlib import Path
 from typing import Annotated, Optional
 import torch, typer
+from rich.console import Console
 from rich.table import Table
 import navira
-from navira.cli.app import main, show
+from navira.cli.app import main
 from navira.sampling import Samples
 from navira.replay import Trace
 
@@ -140,7 +141,7 @@ def measure(
                     f"{statistics.quantiles(ms, n=20)[-1]:.1f}",
                     f"{max(ms):.1f}",
                 )
-        show(t)
+        Console().print(t)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/worth experiments/infilling experiments/judged experiments/speed
 The paper: 08_experiments
 Start here: ten_minutes
-Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/tables cli/compare
+Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare
     cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """

@@ -7,18 +7,17 @@ __all__ = []
 
 # %% ../../nbs/cli/app.ipynb #3cfed91e
 import ctypes
-import importlib.util
+import importlib
 import json
 import os
 import platform
 import re
+import runpy
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,51 +30,30 @@ GROUPS = {'Write': 'generate fill solve',
           'Compare': 'compare sweep evaluate report judge lm-eval',
           'Train': 'train finetune adapt critic',
           'Look up': 'info reference help'}
-SYNONYMS = {'sample': 'generate', 'infill': 'fill', 'eval': 'evaluate'}
 HINTS = {'--steps': '--budget counts forward passes, as in --budget 16',
          '--temperature': 'hyper-parameters are given by --set, as in --set temperature=.5, '
                           '--set tau=.1 (how random remasking is) or --set top_p=.7; '
                           '`navira info POLICY` lists those of a policy'}
 
-def tell(line: str, **style) -> None:
+def warn(line: str) -> None:
     "Print a line to the standard error."
-    typer.secho(line, err=True, **style)
-
-def new_table(*heads, **how):
-    "An empty table; rich is imported here, since `--help` needs none."
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    return Table(*heads, box=SIMPLE_HEAD, show_edge=False, padding=0, **how)
-
-def show(text) -> None: # or a table
-    "Print within the width of the terminal."
-    from rich.console import Console
-    Console(markup=False, highlight=False).print(text)
+    typer.secho(f'navira: {line}', err=True, fg='red')
 
 class Commands(typer.core.TyperGroup):
-    "The commands in groups. Words of other programs lead to ours; Ctrl-C ends with exit code 130."
+    "The commands in groups. Options of other programs lead to ours; Ctrl-C gives exit code 130."
     def format_commands(self, ctx, formatter) -> None:
         for title, names in GROUPS.items():
-            first = {k: self.commands[k].help.split('\n\n')[0] for k in names.split()}  # type: ignore[union-attr]
-            rows = [(name, text.replace('\n', ' ')) for name, text in first.items()]
+            rows = [(k, self.commands[k].get_short_help_str(200)) for k in names.split()]
             with formatter.section(title): formatter.write_dl(rows)
-
-    def resolve_command(self, ctx, args):
-        name = args[0]
-        if name in SYNONYMS:
-            ctx.fail(f'No such command {name!r}. Did you mean {SYNONYMS[name]!r}?')
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx):
         try: return super().invoke(ctx)
         except KeyboardInterrupt as e:
-            tell(f'navira: {str(e) or "interrupted"}', fg='red', bold=True)
+            warn(str(e) or 'interrupted')
             raise typer.Exit(130) from None
         except Exception as e:
             hint = HINTS.get(getattr(e, 'option_name', ''))     # of an option that no command has
-            if hint:
-                e.message += f'; {hint}'
-                e.possibilities = None
+            if hint: e.message += f'; {hint}'
             raise
 
 # %% ../../nbs/cli/app.ipynb #a526ecc4
@@ -104,6 +82,36 @@ def show_help(
     "Say what a command does."
     app([*command.split(), '--help'], prog_name='navira')
 
+# %% ../../nbs/cli/app.ipynb #app-command
+SHARED = '''
+model         Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given.
+head          Folder of `navira finetune --lora`: the model's quality head.
+mask_id       Token id of the mask; if not given, as the configuration of a transformers model says.
+shift --shift/--aligned  Whether a transformers model predicts, at each position, the next token or
+              the token there; as its family does if not given.
+device        cpu, cuda, or auto.
+dtype         Precision of the network: fp32, bf16 or fp16; the model's if not given.
+policy --policy -p  Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not
+              given, what reads best, or llada-low-confidence for a model without a quality head.
+hyper --set   A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.
+n -n --samples  Number of texts, of each prompt.
+seed          Same seed, same texts.
+as_json --json  One JSON object a line instead of text.
+'''
+
+ROW = re.compile(r'^(\w+)((?: -\S+)*) +(.+(?:\n .*)*)', re.M)
+
+def command(options: str = '', **how) -> Callable:
+    "Registers a function as a command with options from `SHARED` and a table of its own."
+    def enter(f: Callable) -> Callable:
+        hints = f.__annotations__
+        table = {name: row for name, *row in ROW.findall(SHARED + options)}
+        for name, (flags, text) in table.items():
+            option = Option(*flags.split(), help=' '.join(text.split()))
+            if name in hints: hints[name] = Annotated[hints[name], option]
+        return app.command(**how)(f)
+    return enter
+
 # %% ../../nbs/cli/app.ipynb #7b86eb74
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError, SyntaxError)
 own_files: list[str | None] = []     # of --import: an error in one of them is named with its line
@@ -125,26 +133,26 @@ def shown(text: str) -> str:
     return printable(text).encode(code, 'backslashreplace').decode(code)
 
 # %% ../../nbs/cli/app.ipynb #a3f0077a
-MALLOC_H = dict(trim_threshold=-1, top_pad=-2, mmap_threshold=-3, mmap_max=-4, arena_max=-8)
-
-def set_malloc(**options: int) -> None:
-    "What becomes of memory that tensors free, in the whole process; only glibc knows these."
+def keep_memory() -> None:
+    "What tensors free stays with the process: options of malloc.h, which only glibc knows."
     if platform.libc_ver()[0] != 'glibc': return
-    for name, value in options.items(): ctypes.CDLL(None).mallopt(MALLOC_H[name], value)
+    # M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+    for option, value in {-8: 1, -4: 0, -1: -1, -2: 2**28}.items():
+        ctypes.CDLL(None).mallopt(option, value)
 
 def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
     "The console script: a user's mistake becomes one line and exit code 2."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')     # PyTorch: large tensors on huge pages
-    set_malloc(arena_max=1, mmap_max=0, trim_threshold=-1, top_pad=2**28)
+    if not {'adapt', 'finetune'} & {*sys.argv}: keep_memory()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*gradient_checkpointing', FutureWarning)
-            warnings.showwarning = lambda message, *_: tell(f'navira: warning: {message}')
+            warnings.showwarning = lambda message, *_: warn(f'warning: {message}')
             program(args, prog_name='navira')
     except Exception as e:
         why = mistake(e)
         if why is None: raise
-        tell(f'navira: {why}', fg='red', bold=True)
+        warn(why)
         sys.exit(2)
 
 # %% ../../nbs/cli/app.ipynb #a4c9fbc4
@@ -156,31 +164,25 @@ def value(text: str) -> Any:
     return {'True': True, 'False': False, 'None': None}.get(text, text)
 
 def hypers(pairs: list[str]) -> dict[str, Any]: # pairs: as in ['tau=.1', 'score=probability']
-    "Names and values. ValueError for one that is no `name=value`, or a name that is given twice."
-    given: dict[str, Any] = {}
+    "Names and values, the last of a name. ValueError for one that is no `name=value`."
+    given = {}
     for pair in pairs:
-        name, equals, text = (part.strip() for part in pair.partition('='))
+        name, equals, text = map(str.strip, pair.partition('='))
         if not name or not equals:
             raise ValueError(f'{pair!r}: expected name=value, such as tau=0.1')
-        if name in given: raise ValueError(f'{name} is given twice; expected it once')
         given[name] = value(text)
     return given
 
 # %% ../../nbs/cli/app.ipynb #b80543a7
-def writable(folder: Path) -> Path:
-    "The folder, made if need be. OSError naming it where nothing can be written."
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder): return folder
-    except OSError as e:
-        raise OSError(f'cannot write to {folder}: {e.strerror or e}') from None
-
-def check_page(path: Path | None) -> None:
-    "ValueError for a replay that is no .html file, OSError where it cannot be written."
-    if path is None: return
-    if path.suffix != '.html':
-        raise ValueError(f'--replay {path}: expected a name that ends in .html')
-    writable(path.parent)
+def show(rows, title: str = '', note: str = '') -> None: # rows: a data frame
+    "Print a table, long cells on several lines."
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+    columns = [Column(name, overflow='fold') for name in rows.columns]
+    table = Table(*columns, title=title, caption=note, box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for row in rows.itertuples(index=False): table.add_row(*map(str, row))
+    Console(markup=False, highlight=False).print(table)
 
 # %% ../../nbs/cli/app.ipynb #0barba02
 @contextmanager
@@ -196,42 +198,22 @@ def drawing(name: str) -> Iterator[Callable[[str, int, int], None]]:
 
 # %% ../../nbs/cli/app.ipynb #4d9667fc
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here
-    "Run what registers policies. ImportError if it is not there, ValueError if it has none."
+    "Run what registers policies. Errors as of an import, ValueError if nothing does."
     import navira.peers     # noqa: F401  own policies may replace these
     from navira.registry import policies
-    before, file = policies(), Path(source).resolve()
-    is_file = file.suffix == '.py'
-    folder = file.parent if is_file else Path.cwd()
-    sys.path.append(str(folder))     # last, so that no file in it hides a library
-    name = f'own_{file.stem}'        # the file may be called as a library is
-    spec = (importlib.util.spec_from_file_location(name, file) if is_file
-            else importlib.util.find_spec(source))
-    if spec is None or spec.loader is None or is_file and not file.is_file():
-        raise ImportError(f'--import {source}: not found; expected a .py file or a module')
-    own_files.append(spec.origin)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    before, file = policies(), str(Path(source).resolve())
+    sys.path.append(os.path.dirname(file))     # last, so that no file in it hides a library
+    own_files.append(file)
+    if file.endswith('.py'): runpy.run_path(file)
+    else: own_files.append(importlib.import_module(source).__file__)
     if policies() != before: return
     raise ValueError(f'--import {source}: it registers no policy; expected '
                      '@navira.register(name) before a function that returns a `Policy`')
 
-def imported(ctx: typer.Context, sources: list[str]) -> list[str]:
-    for source in [] if ctx.resilient_parsing else sources: add_policies(source)
+def imported(sources: list[str]) -> list[str]:
+    for source in sources: add_policies(source)
     return sources
 
 Imports = Annotated[list[str], Option(
     '--import', metavar='FILE', callback=imported,
     help='A .py file, or a module, that registers policies of your own; may be repeated.')]
-
-# %% ../../nbs/cli/app.ipynb #6262dfeb
-def complete(incomplete: str) -> list[str]:
-    "For the shell: names of policies that go on from the last comma."
-    modules = Path(str(files('navira'))).rglob('*.py')
-    source = '\n'.join(p.read_text(encoding='utf-8') for p in modules)
-    # a call of `register`, or a row of the registry's table of the paper's policies
-    calls = r"(?:(?<![\w.])register\(\s*f?|^    \((?='[\w-]+', \w+, '))'([^']+)'"
-    names = re.findall(calls, source, re.M)
-    curves = 'quadratic', 'sigmoid', 'piecewise'     # what a name in braces stands for
-    names = sorted({re.sub(r'{.*?}', curve, name) for name in names for curve in curves})
-    done, comma, last = incomplete.rpartition(',')
-    return [done + comma + name for name in names if name.startswith(last)]

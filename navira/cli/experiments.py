@@ -9,40 +9,36 @@ __all__ = []
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from .app import app, drawing, hypers, Imports, new_table, show, writable
+from .app import app, command, drawing, hypers, Imports, show
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 Config = Annotated[str, Argument(
     help='small, curves, ablations, sudoku, infill, one-gpu, paper, or a TOML file.')]
-Folder = Annotated[Path | None, Option(
-    help='Folder for the results, gone on with if it is there; runs/CONFIG if not given.')]
-DryRun = Annotated[bool, Option(
-    '--dry-run', help='List what it would sample, and do nothing.')]
-Settings = Annotated[list[str], Option(
-    '--set', help='A setting of the file, as in --set n=64; may be repeated.')]
 Store = Annotated[Path | None, Argument(
     help='A store that `navira sweep` made; the newest in runs/ if not given.')]
-StoreOption = Annotated[Path | None, Option('--store', help='The same, as an option.')]
 
 SEVERAL = ('Several processes: '
            '`accelerate launch --multi_gpu --num_processes 2 -m navira.cli sweep ...`.')
 
-@app.command(epilog=SEVERAL)
+@command('''
+store         Folder for the results, resumed if it is there; runs/CONFIG if not given.
+dry_run --dry-run  List what it would sample, and do nothing.
+hyper --set   A setting of the file, as in --set n=64; may be repeated.
+''', epilog=SEVERAL)
 def sweep(
-    config: Config, store: Folder = None, dry_run: DryRun = False, hyper: Settings = [],
+    config: Config, store: Path | None = None, dry_run: bool = False, hyper: list[str] = [],
     own: Imports = [],
 ) -> None:
-    "Sample policies x budgets x seeds into a store, or go on where that stopped."
+    "Sample policies x budgets x seeds into a store, or resume a sweep."
     from navira.experiments.run import run
     from navira.experiments.store import RUNS
-    from navira.experiments.sweep import cells, read_sweep
+    from navira.experiments.sweep import read_sweep
     grid = read_sweep(config, **hypers(hyper))
-    cells(grid)
     if dry_run: return plan(grid)
     with drawing('sampling') as draw: st = run(grid, store or RUNS / grid.name, progress=draw)
     if os.environ.get('RANK', '0') == '0': print(f'{len(st.cells)} cells in {st.folder}')
@@ -50,138 +46,103 @@ def sweep(
 def plan(grid) -> None:
     "What a sweep would sample, a row a policy."
     import pandas as pd
-    from navira.experiments.run import prepared
-    from navira.experiments.sweep import charged
-    _, cells, _, free = prepared(grid)
-    df = pd.DataFrame([dict(label=c.label, budgets=str(c.budget), cells=1, texts=c.n,
-                            forwards=c.n * charged(c, free)[1]) for c in cells])
-    df['budgets'] = df.groupby('label').budgets.transform(lambda v: ','.join(dict.fromkeys(v)))
-    rows = df.groupby(['label', 'budgets'], sort=False).sum()
-    table = new_table('label', 'budgets', *rows.columns, title=grid.name)
-    for who, row in rows.iterrows(): table.add_row(*who, *(f'{v:,}' for v in row))
-    show(table)
-    cells, texts, forwards = rows.sum()
-    print(f'{cells} cells, {texts:,} texts, {forwards:,} forward passes of a text')
+    from navira.experiments.sweep import cells
+    df = pd.DataFrame([dict(label=c.label, cells=1, texts=c.n, passes=c.n * c.budget)
+                       for c in cells(grid)])
+    show(df.groupby('label', sort=False, as_index=False).sum(), grid.name)
+    print('{cells} cells, {texts:,} texts, at most {passes:,} forward passes of a text'.format(
+        **df.sum(numeric_only=True)))
 
 # %% ../../nbs/cli/experiments.ipynb #3da1d3a8
-def named(store: Path | None, option: Path | None):
+def opened(store: Path | None, option: Path | None):
     "The store that a command is given, in either way."
     from navira.experiments.store import newest, open_store
-    if store and option:
-        raise ValueError(f'{store} and --store {option}: expected one store')
-    return open_store(store or option) if store or option else newest()  # type: ignore[arg-type]
+    path = store or option
+    return open_store(path) if path else newest()
 
-Metrics = Annotated[str | None, Option(
-    help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
-         "configuration's if not given.")]
-Reference = Annotated[str | None, Option(
-    help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the "
-         "configuration's if not given.")]
-Server = Annotated[str | None, Option(
-    help="A server that runs this model and speaks OpenAI's protocol, as vLLM does: "
-         'http://HOST:PORT/v1.')]
-Scored = Annotated[int | None, Option(help='Texts of each cell that it judges.')]
-Compact = Annotated[Path | None, Option(
-    '--compact', help='Also write a small copy of the store to this new folder, to commit.')]
-
-@app.command()
+@command('''
+option --store  The same, as an option.
+metrics       Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the
+              configuration's if not given.
+reference     Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the
+              configuration's if not given.
+endpoint      A server that runs this model and speaks OpenAI's protocol, as vLLM does:
+              http://HOST:PORT/v1.
+scored        Texts of each cell that it judges.
+small --compact  Also write a small copy of the store to this new folder, to commit.
+''')
 def evaluate(
-    store: Store = None, folder: StoreOption = None, metrics: Metrics = None,
-    reference: Reference = None, endpoint: Server = None, scored: Scored = None,
-    small: Compact = None, own: Imports = [],
+    store: Store = None, option: Path | None = None, metrics: str | None = None,
+    reference: str | None = None, endpoint: str | None = None, scored: int | None = None,
+    small: Path | None = None, own: Imports = [],
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
-    from navira.evaluation.judge import Endpoint
+    from navira.evaluation import judge
     from navira.experiments.measure import evaluate as measure
     from navira.experiments.store import compact
-    st = named(store, folder)
-    which = None if metrics is None else [m.strip() for m in metrics.split(',')]
-    judge = reference
-    if endpoint: judge = Endpoint.load(endpoint, reference or st.record['reference'])  # type: ignore[assignment]
-    with drawing('measuring') as draw: measure(st, which, judge, scored, draw)
+    st = opened(store, option)
+    whose: Any = reference
+    if endpoint: whose = judge.Endpoint.load(endpoint, reference or st.record['reference'])
+    names = [m.strip() for m in metrics.split(',')] if metrics else None
+    with drawing('measuring') as draw: measure(st, names, whose, scored, draw)
     print(f'{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/experiments.ipynb #56bfb2fa
 def show_table(made) -> None: # made: a `Table` of plots
-    "A table as wide as its words need."
     from navira.experiments.plots import as_text
-    table = new_table(*made.rows.columns, title=made.title, title_justify='left', caption=made.note)
-    for row in made.rows.itertuples(index=False): table.add_row(*map(as_text, row))
-    show(table)
+    show(made.rows.map(as_text), made.title, made.note)
 
-def show_claims(s) -> None: # s: a `Study`
-    from navira.experiments.verdicts import claimed, findings
-    table = new_table(show_header=False, title='The claims of the paper', title_justify='left',
-                      caption=s.note(s.points))
-    every = findings(s)
-    tested = every[every.number.notna()]
-    for f in tested.itertuples():
-        c = f.claim
-        number = f'{c.how}: {f.number}, claimed {claimed(c)}'
-        table.add_row(f.verdict, f'{c.text} ({c.where})\n{number}')
-    left = len(every) - len(tested)
-    if left: table.add_row('not tested', f'{left} others; the report says what they lack')
-    show(table)
-
-Report = Annotated[Path | None, Option(
-    '--out', help='Folder for tables and figures; STORE/report if not given, or '
-                  'runs/STORE/report for a small copy.')]
-Whose = Annotated[str | None, Option(
-    help="Whose perplexity, where several models have judged; the configuration's if not given.")]
-Eos = Annotated[str | None, Option(
-    help="Rule for text separators, 'once' or 'stop'; the configuration's if not given.")]
-Everything = Annotated[bool, Option(
-    '--print', help='Print every table, not the claims alone.')]
-
-@app.command()
+@command('''
+option --store  The same, as an option.
+folder --out  Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a
+              small copy.
+reference     Whose perplexity, where several models have judged; the configuration's if not given.
+eos           Rule for text separators, 'once' or 'stop'; the configuration's if not given.
+everything --print  Print every table, not only the first.
+''')
 def report(
-    store: Store = None, at: StoreOption = None, folder: Report = None, reference: Whose = None,
-    eos: Eos = None, everything: Everything = False, own: Imports = [],
+    store: Store = None, option: Path | None = None, folder: Path | None = None,
+    reference: str | None = None, eos: str | None = None, everything: bool = False,
+    own: Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
     from navira.experiments.study import Missing, study
-    from navira.experiments.verdicts import of_paper, report as write
-    st = named(store, at)
+    from navira.experiments.verdicts import report as write
+    st, tables = opened(store, option), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
     home = RUNS / st.folder.name if copied else st.folder
-    folder = writable(folder or home / 'report')
-    try: s = study(st, reference, eos)
+    try: files = write(study(st, reference, eos), folder or home / 'report', tables.append)
     except Missing as e: raise ValueError(str(e)) from None
-    short = of_paper(s) and not everything
-    first, *more = write(s, folder, None if short else show_table)
-    if short: show_claims(s)
-    print(f'written: {first}' + (f', and {len(more)} tables and figures' if more else ''))
+    for made in tables if everything else tables[:1]: show_table(made)
+    print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9
-Url = Annotated[str, Option(help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")]
-Judge = Annotated[str, Option(help='The judge, as the server calls it.')]
-Limit = Annotated[int | None, Option(help='Texts of each cell; all if not given.')]
-Concurrency = Annotated[int, Option(help='Requests under way at once.')]
-Retries = Annotated[int, Option(help='Further tries of a request that failed.')]
-Timeout = Annotated[float, Option(help='Seconds to wait for the server.')]
-Key = Annotated[str, Option(help='Environment variable that holds the key.')]
-Again = Annotated[bool, Option(
-    '--retry-failed', help='Ask again where the answer was no five marks.')]
-Count = Annotated[bool, Option(
-    '--dry-run', help='Say how many texts it would judge, and ask nobody.')]
-
-@app.command()
+@command('''
+option --store  The same, as an option.
+base_url      A server that speaks OpenAI's protocol: http://HOST:PORT/v1.
+model         The judge, as the server calls it.
+limit         Texts of each cell; all if not given.
+concurrency   Requests under way at once.
+retries       Further tries of a request that failed.
+timeout       Seconds to wait for the server.
+key           Environment variable that holds the key.
+retry_failed --retry-failed  Ask again where the answer was not five marks.
+dry_run --dry-run  Say how many texts it would judge, and ask nobody.
+''')
 def judge(
-    store: Store = None, folder: StoreOption = None, own: Imports = [],
-    base_url: Url = '', model: Judge = 'Qwen3-235B-A22B-Instruct-2507', limit: Limit = None,
-    concurrency: Concurrency = 8, retries: Retries = 5, timeout: Timeout = 120.,
-    key: Key = 'OPENAI_API_KEY', retry_failed: Again = False, dry_run: Count = False,
+    store: Store = None, option: Path | None = None, own: Imports = [],
+    base_url: str = '', model: str = 'Qwen3-235B-A22B-Instruct-2507', limit: int | None = None,
+    concurrency: int = 8, retries: int = 5, timeout: float = 120., key: str = 'OPENAI_API_KEY',
+    retry_failed: bool = False, dry_run: bool = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
     import navira.experiments.judged as judged
-    from navira.evaluation.judge import prompt, Server
-    st = named(store, folder)
+    from navira.evaluation.judge import Server
+    st = opened(store, option)
     todo = judged.unjudged(st, model, limit, retry_failed)
-    if dry_run:
-        size = sum(len(prompt(text)) for text in todo.text)
-        return print(f'{len(todo)} texts to judge, {size:,} characters of prompts')
+    if dry_run: return print(f'{len(todo)} texts to judge')
     if not base_url:
         raise ValueError('--base-url: not given; expected the address of a server, such as '
                          'http://localhost:8000/v1')
@@ -207,16 +168,14 @@ def install_reference() -> None:
     print(f"reference 'smollm2': {where}")
 
 # %% ../../nbs/cli/experiments.ipynb #b2ce3eca
-@app.command('lm-eval', add_help_option=False,
-             context_settings=dict(allow_extra_args=True, ignore_unknown_options=True))
+@command(name='lm-eval', add_help_option=False,
+         context_settings=dict(allow_extra_args=True, ignore_unknown_options=True))
 def lm_eval(ctx: typer.Context) -> None:
     """EleutherAI's harness on this library's models: navira lm-eval --model_args
-    pretrained=...,policy=... --tasks ..."""
-    try:
-        import navira.hf.lm_eval     # noqa: F401  registers the model
-        from lm_eval.__main__ import cli_evaluate
-    except ImportError as e:
-        raise ImportError(f"navira lm-eval needs the harness ({e}): pip install '.[lm-eval]' in "
-                          'the clone') from e
+    pretrained=...,policy=... --tasks ...
+
+    It needs the harness: pip install '.[lm-eval]' in the clone."""
+    import navira.hf.lm_eval     # noqa: F401  registers the model
+    from lm_eval.__main__ import cli_evaluate
     sys.argv = ['lm_eval', 'run', '--model', 'navira', *ctx.args]
     cli_evaluate()

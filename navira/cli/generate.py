@@ -7,97 +7,59 @@ __all__ = []
 
 # %% ../../nbs/cli/generate.ipynb #4cb61dbe
 import json
+from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from typer import Argument, Option
+from typer import Argument
 
-from .app import app, check_page, complete, hypers, Imports, shown, tell
-
-# %% ../../nbs/cli/generate.ipynb #b6c4b2fe
-Model = Annotated[str | None, Option(
-    help="Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given.")]
-Head = Annotated[Path | None, Option(
-    help="Folder of `navira finetune --lora`: the model's quality head.")]
-MaskId = Annotated[int | None, Option(
-    help='Token id of the mask; what a model of the transformers library says itself if not '
-         'given.')]
-Shift = Annotated[bool | None, Option(
-    '--shift/--aligned',
-    help='Such a model predicts, at each position, the next token or the one there; as its family '
-         'does if not given.')]
-Device = Annotated[str, Option(help='cpu, cuda, or auto.')]
-DType = Annotated[str | None, Option(
-    help="Precision of the network: fp32, bf16 or fp16; the model's if not given.")]
-PolicyName = Annotated[str | None, Option(
-    '--policy', '-p', autocompletion=complete,
-    help='Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, '
-         'what reads best, or llada-low-confidence for a model without a quality head.')]
-Sets = Annotated[list[str], Option(
-    '--set', help='A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.')]
-Seed = Annotated[int, Option(help='Same seed, same texts.')]
-AsJson = Annotated[bool, Option('--json', help='One JSON object a line instead of text.')]
+from .app import command, hypers, Imports, shown
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
+# as `navira.sampling.default_policy` has them
+USUAL = 'remdm-cap:top_p=.5'
+NO_HEAD = 'llada-low-confidence'
+
 class Choice(NamedTuple):
     "A policy as one types it."
     label: str
     rule: Any                # its `Policy`
     hyper: dict[str, Any]    # what was given
 
-def typed(label: str, sets: list[str] = []) -> Choice: # sets: of --set
-    "ValueError or KeyError for a policy, a hyper-parameter or a value that is none."
-    import navira.peers     # noqa: F401  policies register themselves when imported
-    from navira.registry import policy, split_typed
+def typed(label: str | None, sets: list[str] = [], net=None) -> Choice: # None: the usual of `net`
+    "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
+    import navira
+    from navira.registry import split_typed
+    if label is None: label = NO_HEAD if net.quality is None else USUAL
     name, pairs = split_typed(label)
     hyper = hypers([*pairs, *sets])
-    return Choice(label, policy(name, **hyper), hyper)
+    return Choice(label, navira.policy(name, **hyper), hyper)
 
-def default(net, sets: list[str]) -> Choice:
-    "What the model takes if no policy is named; --set replaces its hyper-parameters."
-    from navira.sampling import default_policy
-    name, usual = default_policy(net)
-    given = hypers(sets)
-    own = [f'{k}={v}'.replace('=0.', '=.') for k, v in usual.items() if k not in given]
-    return typed(f'{name}:{"+".join(own)}'.rstrip(':'), sets)
+def why_not(net, name: str) -> str: # '' if the model runs the policy
+    import navira
+    from navira.sampling import check_fits
+    try: check_fits(net, navira.policy(name))
+    except (ValueError, OSError) as e: return str(e)
+    return ''
 
 # %% ../../nbs/cli/generate.ipynb #3e6ea96f
-def prompts_in(file: Path | None) -> list[str]:
-    "Those of a file; ValueError where it has none."
-    if file is None: return []
-    try:
+def prompts_in(file: Path) -> list[str]:
+    "The prompts of a file. ValueError where it has none."
+    from navira.base.files import guarded
+    with guarded(f'--prompts {file}'):
         lines = file.read_text(encoding='utf-8-sig').split('\n')
         prompts = [line for line in lines if line.strip()]
         if file.suffix == '.jsonl': prompts = [json.loads(line)['prompt'] for line in prompts]
-        if not prompts: raise ValueError('no prompt in it')
-    except (ValueError, LookupError, TypeError, RecursionError) as e:
-        raise ValueError(f'--prompts {file}: {e}; expected UTF-8, a prompt a line, or in .jsonl '
-                         'an object with a "prompt"') from None
-    return prompts
+        if prompts: return prompts
+        raise ValueError('no prompt in it')
 
 # %% ../../nbs/cli/generate.ipynb #282775c7
-def check_blanks(net, texts: list[str]) -> None:
-    "ValueError for a text without a blank."
-    from navira.prompts import read_prompts
-    for text in texts:
-        ids = read_prompts(net, text)[0].ids
-        if net.mask_id not in ids:
-            raise ValueError(f'--infill {text!r}: no blank in it; expected one, as in '
-                             "'The [MASK*12] of the house'")
-
-def warn_unread(net, texts: list[str]) -> None:
-    "A warning for a text that falls into more pieces than it has letters."
-    for text in texts if net.tokenizer else ():
-        pieces = net.tokenizer.encode(text, add_special_tokens=False)
-        if len(pieces) > len(text):
-            tell(f'navira: warning: the model read {shown(text)!r:.60} as {len(pieces)} pieces, '
-                 'more than it has letters: it was hardly trained on such a text')
-
 def as_chat(net, prompts: list[str], new: int | None) -> tuple:
     "For answers: the model, what its template makes of the prompts, tokens to write."
     from navira.chatting import answer_length, answering, chat_ids
+    if not prompts: raise ValueError('--chat: expected what the user says, as in '
+                                     '--chat "Why is the sky blue?"')
     ids = [chat_ids(net, prompt) for prompt in prompts]
     return answering(net), ids, new or min(answer_length(net, row) for row in ids)
 
@@ -105,146 +67,99 @@ def as_chat(net, prompts: list[str], new: int | None) -> tuple:
 def print_samples(
     res, # of `sample`
     choice: Choice,
-    prompts, # of each text, or none
-    as_json,
-    answers=False, # without the prompts
-):
+    prompts: list[str], # of each text, or none
+    as_json: bool,
+    answers: bool = False, # without the prompts
+) -> None:
     "Texts for a reader, or as JSON lines."
-    texts = [None] * len(res)
-    if res.tokenizer: texts = res.new_texts if answers else res.texts
-    free = '' if choice.rule.matched else ' (this policy keeps to no budget)'
+    texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
     for i, text in enumerate(texts):
-        ran, number = int(res.n_forward[i]), res.first + i
         tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text
-        if as_json:
-            start = dict(prompt=prompts[number]) if prompts else {}
-            print(json.dumps(dict(text=text) | start | dict(
-                policy=choice.label, hyper=choice.hyper, budget=res.budget, steps=res.n_steps,
-                seed=res.seed, sample=number, n_forward=ran, charged=res.charged, tokens=tokens)))
+        row = dict(text=text, policy=choice.label, hyper=choice.hyper, budget=res.budget,
+                   steps=res.n_steps, seed=res.seed, sample=res.first + i,
+                   n_forward=int(res.n_forward[i]), charged=res.charged, tokens=tokens)
+        if prompts: row['prompt'] = prompts[res.first + i]
+        if as_json: print(json.dumps(row))
         else:
-            print(f'--- {choice.label}, {ran} forward passes run, {res.charged} charged{free}, '
-                  f'seed {res.seed}, sample {number}')
+            print('--- {policy}, {n_forward} forward passes run, {charged} charged, seed {seed}, '
+                  'sample {sample}'.format(**row))
             print(shown(f'{tokens if text is None else text}\n'))
 
 # %% ../../nbs/cli/generate.ipynb #5c4f62d8
-def in_batches(
-    sample, # `navira.sample` of a model, a budget and a seed
-    rule, # a `Policy`
-    prompts, # of each text, as `sample` takes them, or none
-    n, # texts
-    size, # of a batch
-    traced, # the first text, which is then alone
-):
+def in_batches(sample, prompts: list, total: int, size: int = 32) -> Iterator:
     "`Samples`, one after the other. KeyboardInterrupt says how many texts there are."
-    edges = [0, *range(1 if traced else size, n, size), n]
-    for first, end in pairwise(edges):
-        some = prompts[first:end] or None
-        try: yield sample(rule, n=range(first, end), prompt=some, trace=traced and not first)
+    for first in range(0, total, size):
+        rows = range(first, min(first + size, total))
+        try: yield sample(n=rows, prompt=prompts[first:rows.stop] or None)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f'stopped with {first} of {n} texts') from None
-
-# %% ../../nbs/cli/generate.ipynb #4f952247
-Text = Annotated[str | None, Argument(
-    help='How the text begins; <|mask|> in it is a blank to fill.')]
-Prompt = Annotated[list[str], Option(
-    help='The same, and may be repeated: -n texts of each.')]
-Prompts = Annotated[Path | None, Option(
-    exists=True, dir_okay=False,
-    help='File with a prompt a line, or .jsonl with a "prompt" in each object.')]
-Infill = Annotated[list[str], Option(
-    help='A whole text with blanks, [MASK*12] for twelve tokens; may be repeated.')]
-Chat = Annotated[bool, Option(
-    '--chat', help="Prompts are what a user says; the model's chat template is put round them, "
-                   'and its answers are printed.')]
-Budget = Annotated[int, Option(help='Forward passes.')]
-Number = Annotated[int, Option(
-    '-n', '--samples', help='Number of texts, of each prompt.')]
-Length = Annotated[int | None, Option(
-    help="Tokens in a text; the model's length if not given.")]
-NewTokens = Annotated[int | None, Option(
-    help='Instead: tokens to write after each prompt.')]
-BlockLength = Annotated[int | None, Option(
-    help='Write so many tokens at a time, left to right.')]
-Eos = Annotated[str, Option(
-    help='After a token that ends a text: cut, keep, or suppress it.')]
-Replay = Annotated[Path | None, Option(
-    help='Also write an HTML replay of the first text here.')]
-Beside = Annotated[str | None, Option(
-    help='Another policy, or NAME:key=value, shown beside it in the replay: same prompt, seed, '
-         'budget; its own defaults.')]
+            raise KeyboardInterrupt(f'stopped with {first} of {total} texts') from None
 
 # %% ../../nbs/cli/generate.ipynb #9530b909
-NO_CHAT = ('--chat: expected what the user says, as in --chat "Why is the sky blue?", and no '
-           '--infill')
-
-@app.command()
+@command('''
+prompt        The same, and may be repeated: -n texts of each.
+prompts       File with a prompt a line, or .jsonl with a "prompt" in each object.
+infill        A whole text with blanks, [MASK*12] for twelve tokens; may be repeated.
+chat --chat   Prompts are what a user says; the model's chat template is put round them, and its
+              answers are printed.
+budget        Forward passes.
+length        Tokens in a text; the model's length if not given.
+max_new_tokens  Instead: tokens to write after each prompt.
+block_length  Write so many tokens at a time, left to right.
+eos           After a token that ends a text: cut, keep, or suppress it.
+replay        Also write an HTML replay of the first text here.
+beside        Another policy, or NAME:key=value, shown next to it in the replay: same prompt, seed,
+              budget; its own defaults.
+''')
 def generate(
-    text: Text = None, prompt: Prompt = [], prompts: Prompts = None, infill: Infill = [],
-    chat: Chat = False,
-    policy: PolicyName = None, budget: Budget = 128,
-    n: Number = 1, seed: Seed = 0,
-    length: Length = None, max_new_tokens: NewTokens = None, block_length: BlockLength = None,
-    eos: Eos = 'cut',
-    model: Model = None, head: Head = None, mask_id: MaskId = None, shift: Shift = None,
-    device: Device = 'auto', dtype: DType = None,
-    hyper: Sets = [], as_json: AsJson = False,
-    replay: Replay = None, beside: Beside = None,
-    own: Imports = [],
+    text: Annotated[str | None, Argument(
+        help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
+    prompt: list[str] = [], prompts: Path | None = None, infill: list[str] = [],
+    chat: bool = False, policy: str | None = None, budget: int = 128, n: int = 1, seed: int = 0,
+    length: int | None = None, max_new_tokens: int | None = None, block_length: int | None = None,
+    eos: str = 'cut',
+    model: str | None = None, head: Path | None = None, mask_id: int | None = None,
+    shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
+    hyper: list[str] = [], as_json: bool = False, replay: Path | None = None,
+    beside: str | None = None, own: Imports = [],
 ) -> None:
     "Write texts."
     import navira
     from navira.base.checks import check_int
-    choice = typed(policy, hyper) if policy else None
-    other = typed(beside) if beside else None
-    check_page(replay)
-    if beside and not replay:
-        raise ValueError(f'--beside {beside}: expected --replay FILE with it, the page that '
-                         'shows both')
-    starts = [*filter(None, [text]), *prompt, *prompts_in(prompts), *infill]
-    if chat and (infill or not starts): raise ValueError(NO_CHAT)
+    from navira.tasks.sudoku import boxes_of
+    check_int('-n', n, 1, high=2**20)
+    if beside and not replay: raise ValueError(f'--beside {beside}: expected --replay FILE with it')
+    starts = [*filter(None, [text]), *prompt, *infill, *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    check_blanks(net, infill)
-    warn_unread(net, starts)
-    choice = choice or default(net, hyper)
-    n = check_int('-n', n, 1, high=2**20)
+    choices = [typed(policy, hyper, net)] + ([typed(beside)] if beside else [])
     each = [start for start in starts for _ in range(n)]
     asked: list = each
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
     sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,  # type: ignore[arg-type]
                      max_new_tokens=max_new_tokens, block_length=block_length)
-    size = 32 if net.device.type == 'cpu' else 256
-    for res in in_batches(sample, choice.rule, asked, len(each) or n, size, bool(replay)):
-        print_samples(res, choice, each, as_json, chat)
-        if replay and not res.first:
-            right = other and sample(other.rule, n=1, prompt=asked[:1] or None, trace=True)
-            write_replay(replay, net, res, [choice.label, beside or ''], right)
-
-def write_replay(path: Path, net, res, names: list[str], right) -> None: # right: another policy's
-    from navira.tasks.sudoku import boxes_of
-    res.replay(path, title=f'budget {res.budget}, seed {res.seed}', other=right, names=names,
-               boxes=boxes_of(net))
-    tell(f'replay: {path}')
+    for res in in_batches(partial(sample, choices[0].rule), asked, len(each) or n):
+        print_samples(res, choices[0], each, as_json, chat)
+    if replay:
+        first, *others = [sample(c.rule, n=1, prompt=asked[:1] or None, trace=True)
+                          for c in choices]
+        first.replay(replay, title=f'budget {budget}, seed {seed}', boxes=boxes_of(net),
+                     other=others[0] if others else None, names=[c.label for c in choices])
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b
-Blanks = Annotated[str, Argument(help='A text with blanks, each written ___.')]
-Fillings = Annotated[int, Option('-n', '--samples', help='Number of texts.')]
-Tokens = Annotated[int | None, Option(
-    help='Tokens a blank; if not given, one to three for ___.')]
-Passes = Annotated[int | None, Option(
-    help='Forward passes; `navira.fill` chooses if not given.')]
-
-@app.command()
+@command('''
+tokens        Tokens a blank; if not given, one to three for ___.
+budget        Forward passes; `navira.fill` chooses if not given.
+''')
 def fill(
-    text: Blanks, n: Fillings = 1, tokens: Tokens = None,
-    policy: PolicyName = None, budget: Passes = None, seed: Seed = 0,
-    model: Model = None, head: Head = None, mask_id: MaskId = None, shift: Shift = None,
-    device: Device = 'auto', dtype: DType = None,
-    hyper: Sets = [], as_json: AsJson = False, own: Imports = [],
+    text: Annotated[str, Argument(help='A text with blanks, each written ___.')],
+    n: int = 1, tokens: int | None = None, policy: str | None = None,
+    budget: int | None = None, seed: int = 0,
+    model: str | None = None, head: Path | None = None, mask_id: int | None = None,
+    shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
+    hyper: list[str] = [], as_json: bool = False, own: Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
-    choice = typed(policy, hyper) if policy else None
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = choice or default(net, hyper)
+    choice = typed(policy, hyper, net)
     res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
     print_samples(res, choice, [text] * n, as_json)

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from .app import app, Imports, new_table, show
-from .generate import MaskId
+from .app import command, Imports, show
+from .generate import why_not
 
 # %% ../../nbs/cli/info.ipynb #001060ad
 def default_of(p: inspect.Parameter) -> str:
@@ -21,18 +21,15 @@ def default_of(p: inspect.Parameter) -> str:
 
 def show_policy(name: str) -> None:
     "What a policy does, and each hyper-parameter with its default, choices and meaning."
+    import pandas as pd
     from navira.registry import about, choices, meanings, parameters, policies
     factory = policies()[name]
+    print(f'{name}: {inspect.getdoc(factory)}')
+    for key, text in about(name).items(): print(f'{key}: {text or "-"}')
     meaning = meanings(factory)
-    show(f'{name}: {inspect.getdoc(factory)}')
-    for key, text in about(name).items():
-        if text: show(f'{key}: {text}')
-    table = new_table('--set', 'default', 'meaning')
-    for k, p in parameters(factory).items():
-        one_of = [f'one of {", ".join(choices(p))}'] if choices(p) else []
-        own = [meaning[k]] if k in meaning else []
-        table.add_row(k, default_of(p), '; '.join(one_of + own))
-    show(table)
+    rows = [(k, default_of(p), ', '.join(choices(p)), meaning.get(k, ''))
+            for k, p in parameters(factory).items()]
+    show(pd.DataFrame(rows, columns=['--set', 'default', 'choices', 'meaning']))
 
 # %% ../../nbs/cli/info.ipynb #23c0c7af
 def facts(net) -> dict:
@@ -40,62 +37,41 @@ def facts(net) -> dict:
     from navira.models.dit import MaskedLM, n_params
     head = 'none (see `navira finetune`)'
     if net.quality is not None: head = f'{n_params(net.quality):,} parameters'
-    if isinstance(net, MaskedLM):
-        size = f'{n_params(net.backbone):,} parameters'
-        return {'backbone': size, 'quality head': head} | vars(net.config)
-    tok = net.tokenizer
-    mask, *ends = [f'{i} {tok.id_to_token(i)!r}' if tok else f'{i}'
-                   for i in (net.mask_id, *net.eos_ids)]
-    predicts = 'the token after each position (shifted)' if net.shift else (
-               'the token at each position (aligned)')
-    return {'network': f'{type(net.net).__name__}, {n_params(net.net):,} parameters',
-            'quality head': head, 'words': f'{net.config.vocab_size:,}', 'mask': mask,
-            'predicts': predicts, 'length': f'{net.length} tokens',
-            'ends': ', '.join(ends) or 'no token ends a text',
-            'tokenizer': type(net.text_tokenizer).__name__ if tok else 'none'}
+    shared = {'parameters': f'{n_params(net):,}', 'quality head': head}
+    if isinstance(net, MaskedLM): return shared | vars(net.config)
+    return shared | {'network': type(net.net).__name__, 'length': net.length, 'mask': net.mask_id,
+                     'predicts': 'the next token' if net.shift else 'the token at each position',
+                     'ends': net.eos_ids}
 
 def show_model(source: str, net) -> None:
-    table = new_table('checkpoint', '', show_header=False)
-    for key, fact in {'source': source, **facts(net)}.items(): table.add_row(key, str(fact))
-    show(table)
+    import pandas as pd
+    show(pd.DataFrame(facts(net).items(), columns=['model', source]))
 
 # %% ../../nbs/cli/info.ipynb #a7e415e1
-def why_not(net, name: str) -> str: # '' if the model runs the policy
-    from navira.registry import policy
-    from navira.sampling import check_fits
-    try: check_fits(net, policy(name))
-    except (ValueError, OSError) as e: return str(e)
-    return ''
+NOTE = ('navira info POLICY says what each hyper-parameter means, and NAME:key=value, as in '
+        '--policy navira-onepass:score=both, sets them.')
 
 def show_policies(net) -> None:
-    "The policies that a model runs, the default first; then those that it does not, and why."
+    "The policies that a model runs, and why it does not run the others."
+    import pandas as pd
     from navira.registry import choices, parameters, policies
-    from navira.sampling import default_policy
-    table = new_table('policy', 'what it is, and its hyper-parameters (--set)')
-    usual, _ = default_policy(net)
-    lacking = dict[str, list[str]]()     # by reason
-    for name in sorted(policies(), key=lambda k: k != usual):
-        if why := why_not(net, name):
-            lacking.setdefault(why, []).append(name)
-            continue
-        factory = policies()[name]
-        does = (factory.__doc__ or '').split('\n')[0]
-        hypers = ' '.join(f'{k}={"|".join(choices(p)) or default_of(p)}'
-                          for k, p in parameters(factory).items())
-        table.add_row(name, '\n'.join(filter(None, [does, hypers])), end_section=name == usual)
-    show(table)
-    for why, names in lacking.items(): show(f'not with this model: {", ".join(names)}: {why}\n')
-    show('The first policy is the default for this model. navira info POLICY says what each '
-         'hyper-parameter means, and NAME:key=value, as in --policy navira-onepass:score=both, '
-         'sets them.')
+    rows = []
+    for name, factory in sorted(policies().items()):
+        why = why_not(net, name)
+        does = f'not with this model: {why}' if why else (factory.__doc__ or '').split('\n')[0]
+        hypers = [f'{k}={"|".join(choices(p)) or default_of(p)}'
+                  for k, p in parameters(factory).items()]
+        rows.append((name, f'{does}\n{" ".join(hypers)}'))
+    show(pd.DataFrame(rows, columns=['policy', 'what it is, and its hyper-parameters (--set)']),
+         note=NOTE)
 
 # %% ../../nbs/cli/info.ipynb #a8450db4
 Subject = Annotated[str | None, Argument(
     metavar='POLICY|MODEL',
     help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')]
 
-@app.command()
-def info(subject: Subject = None, mask_id: MaskId = None, own: Imports = []) -> None:
+@command()
+def info(subject: Subject = None, mask_id: int | None = None, own: Imports = []) -> None:
     "What a policy is, or a checkpoint and every policy that it runs."
     import navira
     known = navira.policies()

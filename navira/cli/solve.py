@@ -8,47 +8,35 @@ __all__ = []
 # %% ../../nbs/cli/solve.ipynb #4d449b07
 import json
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from .app import app, check_page, complete, Imports
-from .generate import AsJson, Choice, Device, Seed, Sets, typed
+from .app import command, Imports
+from .generate import typed
 
 # %% ../../nbs/cli/solve.ipynb #d580f700
-def rules_for(text):
-    "Those of the size that fits the text, else of a 9 x 9."
-    from navira.tasks.sudoku import of_size
-    return of_size(sum(not (c.isspace() or c in '|+-') for c in text))
-
-def read_texts(given: str) -> list[str]: # a puzzle, a file, or - for the standard input
-    "The puzzles in it: a file has one a line, or one that is drawn in short lines."
-    if given == '-': text = sys.stdin.read()
-    elif os.path.isfile(given): text = Path(given).read_text(encoding='utf-8')
-    elif given[-1:].isalpha():
-        raise FileNotFoundError(f'{given}: not found; expected a puzzle or a file of puzzles')
-    else: return [given]
-    lines = [line for line in text.splitlines() if line.strip()]
-    drawn = max(map(len, lines), default=0) < 16     # a whole 4 x 4 has as many cells
-    return [text] if drawn else lines
-
 def read_grid(text: str) -> tuple: # the rules, and [cells] ids
-    "ValueError for what is no puzzle, and for one that has no solution."
-    from navira.tasks.sudoku import read_puzzle, solvable
-    rules = rules_for(text)
+    "ValueError for what is no puzzle, and for a puzzle without a solution."
+    from navira.tasks.sudoku import of_size, read_puzzle, solvable
+    rules = of_size(len(re.sub(r'[\s|+-]', '', text)))
     grid = read_puzzle(rules, text)
     if solvable(rules, grid) is not False: return rules, grid
     raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
 
-def read_grids(given: list[str]) -> list[tuple]:
+def read_grids(given: list[str]) -> list[tuple]: # puzzles, files, or - for the standard input
     "All puzzles. ValueError says which is wrong."
-    texts = [text for one in given for text in read_texts(one)]
-    grids = []
-    for i, text in enumerate(texts, 1):
+    texts, grids = list[str](), []
+    for text in given:
+        is_file = text[-1:].isalpha() or os.path.isfile(text)
+        if text == '-': texts += sys.stdin.read().splitlines()
+        else: texts += Path(text).read_text().splitlines() if is_file else [text]
+    for i, text in enumerate(filter(str.strip, texts), 1):
         try: grids.append(read_grid(text))
         except ValueError as e: raise ValueError(f'puzzle {i}: {e}') from None
     return grids
@@ -56,94 +44,62 @@ def read_grids(given: list[str]) -> list[tuple]:
 # %% ../../nbs/cli/solve.ipynb #6d80808f
 BATCHES = 1, 3, 12     # tries if -n is not given: side by side a try takes a fraction of the time
 
-def attempt(
-    sample, # n tries, from number `first` on
-    rules, grid, # of the puzzle
-    n, # tries; None: until one is right
-):
-    "The samples, the row of the best, and what was counted."
-    from navira.tasks.sudoku import contradictions, is_solved
+def attempt(sample, rules, grid, n: int | None) -> tuple: # n: tries; None: until one is right
+    "`Samples`, and which of them are right."
+    from navira.tasks.sudoku import is_solved
     first = 0
-    for size in BATCHES if n is None else [n]:
+    for size in [n] if n else BATCHES:
         res = sample(n=range(first, first + size))
-        grids = res.tokens.cpu().numpy()
-        right = is_solved(rules, grids, grid[None])
+        right = is_solved(rules, res.tokens.numpy(), grid[None])
         if right.any(): break
         first += size
-    wrong = contradictions(rules, grids).sum(1)
-    k = int(wrong.argmin())     # without a contradiction it is solved
-    return res, k, dict(
-        n_forward=int(res.n_forward[k]), remasked=int(res.trace.remasked[:, k].sum()),
-        contradictions=int(wrong[k]), tries=n or res.first + (k + 1 if right[k] else size),
-        tries_solved=int(right.sum() if n else right[k]))
-
-def line(rules, grid): return ''.join('.' if d >= rules.n else str(d + 1) for d in grid)
-
-def report(rules, grid, choice: Choice, res, k, counts, as_json):
-    "The grid in row k, and what it took."
-    from navira.tasks.sudoku import drawn_grid, side_by_side
-    end, solved = res.tokens[k].cpu().numpy(), counts['tries_solved'] > 0
-    about = counts | dict(policy=choice.label, hyper=choice.hyper, budget=res.budget,
-                          seed=res.seed, sample=res.first + k)
-    if as_json:
-        grids = dict(solved=solved, grid=line(rules, end), puzzle=line(rules, grid))
-        return print(json.dumps(grids | about))
-    print(side_by_side(drawn_grid(rules, grid), drawn_grid(rules, end)))
-    often = 'solved' if solved else 'not solved'
-    if counts['tries'] > 1 and solved: often += ' in {tries_solved} of {tries} tries'
-    elif counts['tries'] > 1: often += ' in {tries} tries, each'
-    took = ': {n_forward} forward passes, {remasked} tokens remasked' if solved else (
-           ' in {n_forward} forward passes: {contradictions} cells contradict others; more passes '
-           f'may help: --budget {4 * res.budget} -n {sum(BATCHES)}')
-    print((often + took + '\n{policy}, seed {seed}, sample {sample}').format(**about))
+    return res, right
 
 # %% ../../nbs/cli/solve.ipynb #63e48cf9
 Puzzles = Annotated[list[str], Argument(
     metavar='PUZZLE',
     help='Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, '
          'one a line, or - for the standard input. Several may be given.')]
-Solver = Annotated[str, Option(
-    '--policy', '-p', autocompletion=complete,
-    help='Sampling policy, or NAME:key=value+key=value; p2 if not given.')]
-Tries = Annotated[int | None, Option(
-    '-n', '--tries',
-    help='Tries, side by side; if not given, one after another until the puzzle is solved, at '
-         f'most {sum(BATCHES)}.')]
-Replay = Annotated[Path | None, Option(
-    help='Also write an HTML replay of the last grid here.')]
+SOLVED = '''solved: {n_forward} forward passes, {remasked} tokens remasked
+{policy}, seed {seed}, sample {sample}'''
+UNSOLVED = 'not solved in {tries} tries of {budget} forward passes; a larger --budget may help'
 
-@app.command()
+@command('''
+policy --policy -p  Sampling policy, or NAME:key=value+key=value.
+budget        Forward passes of a try.
+n -n --tries  Tries, side by side; if not given, one after another until the puzzle is solved, at
+              most 16.
+model         A model of such grids: a folder, or the one of this package.
+replay        Also write an HTML replay of the last grid here.
+''')
 def solve(
-    puzzle: Puzzles, policy: Solver = 'p2',
-    budget: Annotated[int, Option(help='Forward passes of a try.')] = 54,
-    n: Tries = None, seed: Seed = 0,
-    model: Annotated[str, Option(
-        help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
-    device: Device = 'auto',
-    hyper: Sets = [], as_json: AsJson = False, replay: Replay = None, own: Imports = [],
+    puzzle: Puzzles, policy: str = 'p2', budget: int = 54, n: int | None = None, seed: int = 0,
+    model: str = 'sudoku', device: str = 'auto', hyper: list[str] = [], as_json: bool = False,
+    replay: Path | None = None, own: Imports = [],
 ) -> None:
     """Solve a Sudoku, typed or in a file.
 
     navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     """
     import navira
-    from navira.tasks.sudoku import check_grids
+    from navira.tasks.sudoku import check_grids, drawn_grid, side_by_side
     puzzles = read_grids(puzzle)
     choice = typed(policy, hyper)
-    check_page(replay)
+    unsolved = 0
     net = navira.load(model, device)
     for rules, _ in puzzles: check_grids('solve', rules, net)
-    sample, done = partial(navira.sample, net, choice.rule, budget, seed=seed, trace=True), 0
+    sample = partial(navira.sample, net, choice.rule, budget, seed=seed, trace=True)
     for rules, grid in puzzles:
-        if (grid < rules.n).all():
-            print('every cell is given, and the rules hold: nothing is left to solve')
-            done += 1
-            continue
-        res, k, counts = attempt(partial(sample, prompt=grid), rules, grid, n)
-        report(rules, grid, choice, res, k, counts, as_json)
-        done += counts['tries_solved'] > 0
-        if replay:
-            about = f'budget {budget}, seed {seed}, sample {res.first + k}'
-            res.replay(replay, row=k, title=f'{choice.label}, {about}', boxes=rules.boxes)
-    if len(puzzles) > 1 and not as_json: print(f'{done} of {len(puzzles)} puzzles solved')
-    if done < len(puzzles): raise typer.Exit(1)
+        res, right = attempt(partial(sample, prompt=grid), rules, grid, n)
+        k = int(right.argmax())
+        row = dict(solved=bool(right[k]), grid=res[k], tries=res.first + len(res),
+                   n_forward=int(res.n_forward[k]), policy=choice.label, hyper=choice.hyper,
+                   remasked=int(res.trace.remasked[:, k].sum()), budget=budget, seed=seed,
+                   sample=res.first + k)
+        unsolved += not right[k]
+        if as_json: print(json.dumps(row))
+        else:
+            print(side_by_side(drawn_grid(rules, grid), drawn_grid(rules, res.tokens[k].numpy())))
+            print((SOLVED if right[k] else UNSOLVED).format(**row))
+        if replay: res.replay(replay, k, title=f'{choice.label}, seed {seed}', boxes=rules.boxes)
+    if unsolved: raise typer.Exit(1)

@@ -8,108 +8,73 @@ __all__ = []
 # %% ../../nbs/cli/training.ipynb #7a49dd46
 import re
 import shlex
-from functools import cache
+from collections.abc import Callable
 from importlib.resources import files
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated
 
 import typer
 
-from .app import app, hypers, set_malloc
-from .generate import Model
+from .app import app, hypers, value
 
 # %% ../../nbs/cli/training.ipynb #0e642bdf
-SOURCE = (files('navira') / 'training' / 'settings.py').read_text()
+SOURCE = (files('navira') / 'training' / 'settings.py').read_text(encoding='utf-8')
 
-@cache
-def fields(kind: str) -> dict[str, tuple[str, str]]:
-    "Settings of a training command: name -> (default, what it is)."
+def fields(kind: str) -> dict[str, list[str]]:
+    "Settings of a class: name -> its type, its default, what it is."
     match = re.search(rf'^class {kind}(?:\((\w+)\))?:\n((?:    .*\n|\n)+)', SOURCE, re.M)
     assert match
     parent, body = match.groups()
-    out = dict(fields(parent)) if parent else {}
-    field = r'^    (\w+): (?!ClassVar)[^=#\n]+?(?: = (.+?))?(?: # (.*))?$'
-    for name, default, about in re.findall(field, body, re.M):
-        default = re.sub(r'^\((.*)\)$', r'[\1]', default.strip("'"))
-        out[name] = '' if default == 'None' else default, about
+    field = r'^    (\w+): (?!ClassVar)([^=#\n]+?)(?: = (.+?))?(?: # (.*))?$'
+    own = {name: about for name, *about in re.findall(field, body, re.M)}
+    return (fields(parent) if parent else {}) | own
+
+def options(kind: str) -> list[Parameter]:
+    "An option for each setting."
+    out = []
+    for name, (hint, default, about) in fields(kind).items():
+        hint = hint.removesuffix(' | None')
+        text = f'{about[:1].upper()}{about[1:]}.' + (f'  [default: {default}]' if default else '')
+        option = typer.Option(None, help=text, metavar=None if hint == 'bool' else f'<{hint}>',
+                              parser=None if hint in ('str', 'bool') else value)
+        out.append(Parameter(name, Parameter.KEYWORD_ONLY, default=option,
+                             annotation=bool if hint == 'bool' else str))
     return out
 
-def flag(kind: str, name: str, about: str = '') -> Any:
-    "An option for a setting, which says its default."
-    default, words = fields(kind)[name]
-    words = about or words
-    return typer.Option(help=words[0].upper() + words[1:] + '.', show_default=default or False)
-
-def listed(kind: str) -> str:
-    "All settings, for the end of `--help`."
-    lines = ['\b', 'Settings for --set or a file, with their defaults:']
-    for name, (default, about) in fields(kind).items():
-        setting = f'{name}={default}' if default else name
-        if name not in ('data', 'out'): lines.append(f'  {setting:<24}  {about}')
-    return '\n'.join(lines)
-
 # %% ../../nbs/cli/training.ipynb #6c97a758
-def settings(
-    kind: str, # `TrainConfig`, ...
-    arguments: dict, # of the command
-) -> Any:
-    from navira.training import settings
-    path, out, hyper = (arguments.pop(k) for k in ('config', 'folder', 'hyper'))
-    flags = {k: v for k, v in arguments.items() if v is not None}
-    return settings.read_config(getattr(settings, kind), path,
-                                **hypers(hyper) | dict(out=out) | flags)
-
-# %% ../../nbs/cli/training.ipynb #3a7f289d
-Config = Annotated[Optional[Path], typer.Argument(help='TOML or JSON file with settings.')]
-Data = Annotated[Optional[str], typer.Option(
-    help='Corpus: Parquet or text files, a folder, a `datasets` name, or sudoku: random grids.')]
-Out = Annotated[Optional[str], typer.Option(
-    '--out',
-    help='Run folder. A run found there goes on, with its settings; nothing else need be given.')]
+File = Annotated[Path | None, typer.Argument(help='TOML or JSON file with settings.')]
 Fields = Annotated[list[str], typer.Option(
-    '--set', help='Any setting of the list below, as in --set lr=0.001; may be repeated.')]
-TOKENS = ('tokens to train on, repeats counted; if not given, 20 epochs of the text, '
-          'or what 30 minutes allow')
+    '--set', help='Any setting, as in --set lr=0.001; may be repeated.')]
+
+def trains(kind: str) -> Callable: # `TrainConfig`, ...
+    "Makes a command of a function of settings; each of them is an option."
+    def enter(train: Callable) -> Callable:
+        def run(config: File = None, hyper: Fields = [], **flags):
+            from navira.training import settings
+            train(settings.read_config(getattr(settings, kind), config, **flags | hypers(hyper)))
+        run.__doc__ = train.__doc__
+        shared = list(signature(run).parameters.values())[:2]
+        vars(run)['__signature__'] = Signature([*shared, *options(kind)])
+        app.command(train.__name__)(run)
+        return train
+    return enter
 
 # %% ../../nbs/cli/training.ipynb #6627f87a
-@app.command(epilog=listed('TrainConfig'))
-def train(
-    config: Config = None,
-    data: Data = None,
-    folder: Out = None,
-    tokens: Annotated[Optional[int], flag('TrainConfig', 'tokens', TOKENS)] = None,
-    length: Annotated[Optional[int], flag('TrainConfig', 'length')] = None,
-    batch_size: Annotated[Optional[int], flag('TrainConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], flag('TrainConfig', 'seed')] = None,
-    hyper: Fields = [],
-) -> None:
-    """Pretrain a model, or go on where a run stopped. Several processes: `accelerate launch -m
-    navira.cli train ...`."""
-    cfg = settings('TrainConfig', locals())
+@trains('TrainConfig')
+def train(config) -> None:
+    """Pretrain a model, or resume a run. Several processes: `accelerate launch -m navira.cli train
+    ...`."""
     from navira.training.pretrain import train
-    print(f'model: {train(cfg)}')
+    print(f'model: {train(config)}')
 
 # %% ../../nbs/cli/training.ipynb #7238245d
-@app.command(epilog=listed('FinetuneConfig'))
-def finetune(
-    config: Config = None,
-    data: Data = None,
-    folder: Out = None,
-    model: Model = None,
-    lora: Annotated[Optional[int], flag('FinetuneConfig', 'lora')] = None,
-    head_steps: Annotated[Optional[int], flag('FinetuneConfig', 'head_steps')] = None,
-    joint_steps: Annotated[Optional[int], flag('FinetuneConfig', 'joint_steps')] = None,
-    batch_size: Annotated[Optional[int], flag('FinetuneConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], flag('FinetuneConfig', 'seed')] = None,
-    hyper: Fields = [],
-) -> None:
-    """Give a model a quality head (PRISM, BackPlay), teach it to correct itself (ProSeCo), or go on
-    where a run stopped."""
-    cfg = settings('FinetuneConfig', locals())
+@trains('FinetuneConfig')
+def finetune(config) -> None:
+    "Give a model a quality head (PRISM, BackPlay), or teach it to correct itself (ProSeCo)."
     from navira.training.finetune import finetune
-    set_malloc(mmap_max=2**16, mmap_threshold=2**25, trim_threshold=2**28)
-    made = finetune(cfg)
-    print(f'model: {made}\nuse it: {generate_command(cfg.model, made)}')
+    made = finetune(config)
+    print(f'model: {made}\nuse it: {generate_command(config.model, made)}')
 
 def generate_command(
     base: str | None, # the model that was fine-tuned
@@ -121,39 +86,15 @@ def generate_command(
     return shlex.join(['navira', 'generate', *given])
 
 # %% ../../nbs/cli/training.ipynb #2aa7f271
-@app.command(epilog=listed('AdaptConfig'))
-def adapt(
-    config: Config = None,
-    data: Data = None,
-    folder: Out = None,
-    model: Annotated[Optional[str], flag('AdaptConfig', 'model')] = None,
-    shift: Annotated[Optional[bool], flag('AdaptConfig', 'shift')] = None,
-    minutes: Annotated[Optional[float], flag('AdaptConfig', 'minutes')] = None,
-    tokens: Annotated[Optional[int], flag('AdaptConfig', 'tokens')] = None,
-    length: Annotated[Optional[int], flag('AdaptConfig', 'length')] = None,
-    batch_size: Annotated[Optional[int], flag('AdaptConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], flag('AdaptConfig', 'seed')] = None,
-    hyper: Fields = [],
-) -> None:
-    "Make a masked diffusion model of a BERT, a Llama or their like, or go on where a run stopped."
-    cfg = settings('AdaptConfig', locals())
+@trains('AdaptConfig')
+def adapt(config) -> None:
+    "Make a masked diffusion model of a BERT, a Llama or their like."
     from navira.training.adapt import adapt
-    set_malloc(mmap_max=2**16, mmap_threshold=2**25, trim_threshold=2**28)
-    print(f'model: {adapt(cfg)}')
+    print(f'model: {adapt(config)}')
 
 # %% ../../nbs/cli/training.ipynb #2e778a4a
-@app.command(epilog=listed('CriticConfig'))
-def critic(
-    config: Config = None,
-    data: Data = None,
-    folder: Out = None,
-    model: Model = None,
-    steps: Annotated[Optional[int], flag('CriticConfig', 'steps')] = None,
-    batch_size: Annotated[Optional[int], flag('CriticConfig', 'batch_size')] = None,
-    seed: Annotated[Optional[int], flag('CriticConfig', 'seed')] = None,
-    hyper: Fields = [],
-) -> None:
-    "Train a critic for a model (Token-Critic), or go on where a run stopped."
-    cfg = settings('CriticConfig', locals())
+@trains('CriticConfig')
+def critic(config) -> None:
+    "Train a critic for a model (Token-Critic)."
     from navira.training.critic import train_critic
-    print(f'critic: {train_critic(cfg)}')
+    print(f'critic: {train_critic(config)}')

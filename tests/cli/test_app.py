@@ -1,6 +1,7 @@
-"""The program as a user meets it: exit codes, own policies, completion, and whatever is typed."""
+"""The program as a user meets it: exit codes, own policies, help, and whatever is typed."""
 
 import os, subprocess, sys, unicodedata
+from dataclasses import fields
 
 import pytest
 import typer
@@ -213,7 +214,7 @@ def test_an_error_in_an_own_score_names_file_and_line(own, error, refuses):
     refuses(f'{own}: line 8: ', *'generate -p mine --budget 4 --length 8 --import'.split(), own)
 
 
-# --- help and completion --------------------------------------------------------------------------
+# --- help --------------------------------------------------------------------------
 
 
 def test_version_and_help(run):
@@ -224,42 +225,45 @@ def test_version_and_help(run):
         assert run('help', *words) == run(*words, '-h') == run(*words, '--help')
     commands = typer.main.get_command(__import__('navira.cli.app').cli.app.app).commands
     shown = ' '.join(run('--help').split())
-    for name, command in commands.items():
-        assert f'{name} ' + ' '.join(command.help.split('\n\n')[0].split()) in shown
-
-
-def in_bash(*words):
-    "What a shell completes the last word with"
-    code = "import sys; sys.argv = ['navira']; from navira.cli import main; main()"
-    asked = dict(
-        _NAVIRA_COMPLETE='complete_bash',
-        COMP_WORDS=' '.join(['navira', *words]),
-        COMP_CWORD=str(len(words)),
-    )
-    return subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, env=os.environ | asked
-    ).stdout
+    assert all(f'{k} {v.get_short_help_str(200)}' in shown for k, v in commands.items())
 
 
 @pytest.mark.parametrize(
-    'words, found',
+    'command, kind',
     [
-        (['ge'], {'generate'}),
-        (['generate', '--pol'], {'--policy'}),
-        (['compare', '--policies', 'prism,remdm-s'], {'prism,remdm-switch'}),
+        ('train', 'TrainConfig'),
+        ('finetune', 'FinetuneConfig'),
+        ('adapt', 'AdaptConfig'),
+        ('critic', 'CriticConfig'),
     ],
-    ids=' '.join,
 )
-def test_a_shell_completes(words, found):
-    assert set(in_bash(*words).split()) == found
+def test_every_setting_of_a_training_run_is_an_option(run, command, kind):
+    from navira.training import settings
+
+    shown = run(command, '--help')
+    for f in fields(getattr(settings, kind)):
+        assert f'--{f.name.replace("_", "-")} ' in shown
 
 
-def test_help_version_and_completion_need_no_torch():
+def test_a_shell_completes_commands_and_options():
+    for words, found in (['ge'], 'generate'), (['generate', '--pol'], '--policy'):
+        asked = dict(
+            _NAVIRA_COMPLETE='complete_bash',
+            COMP_WORDS=' '.join(['navira', *words]),
+            COMP_CWORD=str(len(words)),
+        )
+        code = "import sys; sys.argv = ['navira']; from navira.cli import main; main()"
+        r = subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, text=True, env=os.environ | asked
+        )
+        assert r.stdout.split() == [found]
+
+
+def test_help_and_version_need_no_torch():
     code = (
-        "import sys; from navira.cli.app import complete, main; found = complete('')\n"
-        "try: main(['--version'])\nexcept SystemExit: pass\n"
-        "assert 'torch' not in sys.modules\nimport navira\n"
-        'assert sorted(navira.policies()) == found, found'
+        'import sys; from navira.cli import main\n'
+        "try: main(['train', '--help'])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
     )
     r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert r.returncode == 0, r.stderr

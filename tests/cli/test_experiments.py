@@ -28,7 +28,8 @@ def config(tmp_path):
 def test_a_sweep_is_listed_sampled_measured_and_reported(config, tmp_path, capsys):
     store = tmp_path / 'run[/b]'
     _, printed = said(capsys, 'sweep', config, '--store', store, '--dry-run')
-    assert '4 cells, 32 texts, 192 forward passes' in printed.out and 'plain [/b]' in printed.out
+    assert '4 cells, 32 texts, at most 192 forward passes' in printed.out
+    assert 'plain [/b]' in printed.out
     assert not store.exists()
     for args, sentence in (
         (['sweep', config, '--store', store], f'4 cells in {store}'),
@@ -54,7 +55,6 @@ def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
         ("did you mean 'small'?", 'sweep smal'),
         ('budgets=[]', 'sweep small --set budgets=[]'),
         ('not found', 'evaluate no/such/store'),
-        ('expected one store', 'report a --store b'),
         ("did you mean 'budgets'?", 'sweep small --set budget=[8]'),
     ],
 )
