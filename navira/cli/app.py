@@ -201,10 +201,10 @@ def add_policies(source: str) -> None: # a .py file, or a module that Python fin
     "Run what registers policies. Errors as of an import, ValueError if nothing does."
     import navira.peers     # noqa: F401  own policies may replace these
     from navira.registry import policies
-    before, file = policies(), str(Path(source).resolve())
-    sys.path.append(os.path.dirname(file))     # last, so that no file in it hides a library
-    own_files.append(file)
-    if file.endswith('.py'): runpy.run_path(file)
+    before = policies()
+    sys.path.append(str(Path(source).resolve().parent))     # last: no file in it hides a library
+    own_files.append(source)
+    if source.endswith('.py'): runpy.run_path(source)
     else: own_files.append(importlib.import_module(source).__file__)
     if policies() != before: return
     raise ValueError(f'--import {source}: it registers no policy; expected '

@@ -25,17 +25,26 @@ def entry(label: str) -> dict: # of a sweep
 # %% ../../nbs/cli/compare.ipynb #18b03448
 def percent(share: float) -> float: return 100 * share
 
-# a statistic of `results.points` -> its head in the table, its scale
-MEASURED = dict(solved=('solved (%)', percent), recovered=('recovered (%)', percent),
-                log_perplexity=('perplexity', math.exp), entropy=('entropy', float))
+# a statistic of `results.points` -> its head in the table, its scale, its form with an interval
+MEASURED = dict(solved=('solved (%)', percent, '{:.1f} [{:.1f}, {:.1f}]'),
+                recovered=('recovered (%)', percent, '{:.1f} [{:.1f}, {:.1f}]'),
+                log_perplexity=('perplexity', math.exp, '{:.0f} [{:.0f}, {:.0f}]'),
+                entropy=('entropy', float, '{:.2f} [{:.2f}, {:.2f}]'))
 
 def measured(p): # from `points`
     "A row a policy and budget, with the value and the ends of the interval of each measure."
     from navira.experiments.results import ends
     rows = p[['label', 'budget']].rename(columns=dict(label='policy'))
     for head in ('run', 'remasked'): rows[head] = [round(float(v[0]), 1) for v in p[head]]
-    for name, (head, scale) in MEASURED.items():
+    for name, (head, scale, _) in MEASURED.items():
         if name in p: rows[head] = [v if v is None else ends(v, scale) for v in p[name]]
+    return rows
+
+def in_words(rows): # from `measured`
+    "The same with intervals as texts."
+    rows = rows.copy()
+    for head, _, form in MEASURED.values():
+        if head in rows: rows[head] = [form.format(*v) if v else '-' for v in rows[head]]
     return rows
 
 def figure(p, note: str): # from `points`
@@ -43,7 +52,7 @@ def figure(p, note: str): # from `points`
     from matplotlib.figure import Figure
     from navira.experiments.plots import bars, finished, looks
     y = next(k for k in MEASURED if k in p)
-    head, scale = MEASURED[y]
+    head, scale, _ = MEASURED[y]
     x = 'entropy' if y == 'log_perplexity' else 'budget'
     fig = Figure(figsize=(7.5, 4.6), layout='constrained')
     ax = fig.subplots()
@@ -120,12 +129,12 @@ def compare(
 def report(folder: Path, st, net, p, reference: str, texts: int) -> None: # p: from `points`
     "Print and write what was measured."
     from navira.experiments.plots import made_with
-    from navira.experiments.results import shown as interval, texts as texts_of
+    from navira.experiments.results import texts as texts_of
     from navira.experiments.run import resample
     from navira.tasks.sudoku import boxes_of
     note = made_with(st, p, None if reference == 'none' else reference)
     rows = measured(p)
-    show(rows.map(lambda v: interval(*v) if isinstance(v, tuple) else v), note=note)
+    show(in_words(rows), note=note)
     last = p[p.budget == p.budget.max()]
     for _, c in last.iterrows():
         print(f'\n{c.label}')

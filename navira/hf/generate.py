@@ -36,9 +36,8 @@ _BY_ROW = (EpsilonLogitsWarper, EtaLogitsWarper, LogitNormalization, MinPLogitsW
            TopPLogitsWarper, TypicalLogitsWarper)
 _ENDS = EosTokenCriteria, MaxLengthCriteria
 # what a generation config may ask for, and the value that asks for nothing
-_NOTHING = dict(num_beams=1, num_beam_groups=1, penalty_alpha=None, output_scores=False,
-                output_logits=False, output_attentions=False, output_hidden_states=False,
-                prompt_lookup_num_tokens=None, assistant_early_exit=None, dola_layers=None)
+_NOTHING = dict(num_beams=1, output_scores=False, output_logits=False, output_attentions=False,
+                output_hidden_states=False)
 
 class _Processed(Forward):
     "A pass whose logits went through processors."
@@ -76,9 +75,7 @@ def both_ways(
     net: PreTrainedModel, # changed in place within the block
 ) -> Iterator[None]:
     "The network attends in both directions, in eval mode, within the block."
-    own = vars(net.config)
-    names = 'is_causal', 'right_shift_logits', 'mask_token_id'     # what `wrap` writes
-    before = {k: own[k] for k in names if k in own}
+    before = dict(vars(net.config))     # `wrap` writes to it
     causal = [m for m in net.modules() if getattr(m, 'is_causal', None) is True]
     training = [m for m in net.modules() if m.training]
     net.eval()
@@ -86,28 +83,16 @@ def both_ways(
     finally:
         for m in causal: m.is_causal = True
         for m in training: m.training = True
-        for k in names: own.pop(k, None)
-        own.update(before)
+        vars(net.config).clear()
+        vars(net.config).update(before)
 
 # %% ../../nbs/hf/generate.ipynb #ccda8751
-def _argument(name: str) -> Any:
-    "What `generate` was called with: transformers 5.23 hands a streamer to its own loops only."
+def _streamer() -> Any:
+    "The streamer of `generate`: transformers 5.23 hands it to its own loops only."
     frame = inspect.currentframe()
-    while frame and not (frame.f_code.co_name == 'generate' and name in frame.f_locals):
+    while frame and not (frame.f_code.co_name == 'generate' and 'streamer' in frame.f_locals):
         frame = frame.f_back
-    return frame.f_locals.get(name) if frame else None
-
-def _check_arguments(model: PreTrainedModel, mask_id: int | None, inputs: dict[str, Any]) -> None:
-    "ValueError for what a policy cannot work with, or lacks."
-    helper = _argument('assistant_model')
-    if helper is not None:
-        raise ValueError(f'assistant_model={type(helper).__name__}: a policy has none; '
-                         'expected None')
-    if inputs.get('inputs_embeds') is not None:
-        raise ValueError('inputs_embeds: a policy reads tokens; expected input_ids')
-    if mask_id is None and getattr(model.config, 'mask_token_id', None) is None:
-        raise ValueError(f'{type(model).__name__}: which token is the mask? Its configuration does '
-                         'not say; expected generate_with(..., mask_id=)')
+    return frame.f_locals.get('streamer') if frame else None
 
 class _Stream:
     "Hands a streamer the final tokens, each once, from left to right."
@@ -132,16 +117,12 @@ def generate_with(
     "A loop for `generate` of the transformers library, by any policy."
     import navira.peers     # noqa: F401  policies register themselves when imported
     rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
-    if quality is not None and not callable(quality):
-        raise ValueError(f'quality={quality!r}: expected a head from hidden states [B, L, D] '
-                         'to [B, L], or None')
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
              stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
              streamer=None, **inputs: Any): # a parameter named as an input would be given twice
-        streamer = _argument('streamer') if streamer is None else streamer
+        streamer = _streamer() if streamer is None else streamer
         _check_config(generation_config)
-        _check_arguments(model, mask_id, inputs)
         _check_known('logits_processor', logits_processor, _BY_ROW)
         _check_known('stopping_criteria', stopping_criteria, _ENDS)
         new = generation_config.max_length - input_ids.shape[1]

@@ -5,7 +5,6 @@
 # %% ../../nbs/hf/lm_eval.ipynb #c36b7c62
 from __future__ import annotations
 import functools
-import warnings
 from itertools import groupby
 from typing import Any
 
@@ -100,9 +99,6 @@ class Navira(LM):
     def apply_chat_template(self, chat_history: list[dict[str, str]],
                             add_generation_prompt: bool = True) -> str:
         tok = getattr(self.model, 'text_tokenizer', None)
-        if not getattr(tok, 'chat_template', None):
-            raise ValueError('this model has no chat template; expected an instruct model, '
-                             'or no --apply_chat_template')
         return templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
                          continue_final_message=not add_generation_prompt)
 
@@ -182,19 +178,15 @@ class Navira(LM):
 
     def wanted(self, request: dict[str, Any]) -> tuple[list[str], int]:
         "Strings that end a text, and how many new tokens."
-        odd = sorted(request.keys() - {'until', 'max_gen_toks', 'max_new_tokens'})
-        if odd: warnings.warn(f'{", ".join(odd)}: not read from a request; the policy draws the '
-                              'tokens, with hyper-parameters from --model_args', stacklevel=2)
         until = request.get('until') or []
-        until = [until] if isinstance(until, str) else until
-        if not isinstance(until, list | tuple) or not all(isinstance(s, str) for s in until):
-            raise ValueError(f'until={until!r}: expected a text, or a list of texts')
         new = request.get('max_gen_toks') or request.get('max_new_tokens') or self.max_new_tokens
-        return list(until), min(check_int('max_gen_toks', new, 1), self.max_length - 1)
+        new = min(check_int('max_gen_toks', new, 1), self.max_length - 1)
+        return [until] if isinstance(until, str) else list(until), new
 
 def cut(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."
-    return min((text.partition(s)[0] for s in until if s), key=len, default=text)
+    for end in filter(None, until): text = text.partition(end)[0]
+    return text
 
 # %% ../../nbs/hf/lm_eval.ipynb #cd185e6b
 if 'navira' not in model_registry:     # a notebook defines it again
