@@ -103,6 +103,7 @@ def compare(
     from navira.experiments.measure import evaluate
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
+    from navira.experiments.study import Study
     from navira.experiments.sweep import cells, digest, read_sweep
     if task and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
@@ -122,17 +123,17 @@ def compare(
     with drawing('sampling') as draw:
         st = run(grid, folder / f'store-{kind}', net, draw)  # type: ignore[arg-type]
     with drawing('measuring') as draw: evaluate(st, None, reference, progress=draw, keys=keys)
-    df = frame(st, None if reference == 'none' else reference, keys=keys)
-    report(folder, st, net, points(df[df['sample'] < n]), reference, texts)
+    judge = None if reference == 'none' else reference
+    df = frame(st, judge, keys=keys)
+    report(folder, Study(st, points(df[df['sample'] < n]), judge, st.record['eos']), net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
-def report(folder: Path, st, net, p, reference: str, texts: int) -> None: # p: from `points`
+def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     "Print and write what was measured."
-    from navira.experiments.plots import made_with
     from navira.experiments.results import texts as texts_of
     from navira.experiments.run import resample
     from navira.tasks.sudoku import boxes_of
-    note = made_with(st, p, None if reference == 'none' else reference)
+    st, p, note = s.store, s.points, s.note(s.points)
     rows = measured(p)
     show(in_words(rows), note=note)
     last = p[p.budget == p.budget.max()]
