@@ -82,6 +82,7 @@ def paired(s: Study) -> Table:
     "Every policy against the first that nobody has added, at equal passes."
     base = min(s.store.cells.values(), key=lambda c: not ours(c['policy']))['label']
     y = 'solved' if s.of_puzzles else 'log_perplexity'
+    if y not in s.points: raise Missing('perplexities')
     p = s.points.dropna(subset=[k for k in (y, 'entropy') if k in s.points])
     first = p[p.label == base].drop_duplicates('budget')
     both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
