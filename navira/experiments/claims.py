@@ -4,8 +4,10 @@
 
 # %% ../../nbs/experiments/claims.ipynb #13f8f697
 from __future__ import annotations
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,13 @@ from torch import Tensor
 
 from ..base.stats import resampled
 from ..evaluation.trajectories import reselected
-from .paper import of_table1, overlaps, run_as_many, TABLE2, traced
+from .paper import of_table1, overlaps, run_as_many, traced
 from .plots import LOOKS
 from .results import ends, frame, points, tokens
 from .study import Missing, or_none, ratio_draws, Study
 
 # %% auto #0
-__all__ = ['Measured', 'VERDICTS', 'CLAIMS', 'Claim', 'verdict', 'measured']
+__all__ = ['Measured', 'VERDICTS', 'OF_TRACES', 'MEASURES', 'CLAIMS', 'Claim', 'verdict', 'measured', 'read_claims']
 
 # %% ../../nbs/experiments/claims.ipynb #098c96cb
 Measured = dict[str, np.ndarray]     # where (a budget, a pair) -> draws
@@ -34,11 +36,11 @@ class Claim:
     where: str                  # in the paper
     how: str                    # what the number is
     measure: Callable[..., Measured] # of a study, a statistic, and
-    names: tuple                # what it compares
+    names: list                 # what it compares
     y: str                      # the statistic
     side: int                   # -1: the claim says that the number is below the bound, 1: above
     bound: float = 0.
-    on_puzzles: tuple[str, int] | None = None # what the number is there, and the side
+    on_puzzles: list | None = None # what the number is there, and the side
     log: bool = False           # a log-perplexity is printed as it is
 
     def scale(self, v: Any) -> Any:
@@ -49,9 +51,9 @@ class Claim:
     def for_puzzles(self) -> Claim | None:
         if self.on_puzzles is None: return None
         how, side = self.on_puzzles
-        return replace(self, how=how, side=side, y=self.y if self.y in _TRACED_BY else 'solved')
+        return replace(self, how=how, side=side, y=self.y if self.y in OF_TRACES else 'solved')
 
-_TRACED_BY = ('coefficient', 'jaccard', 'again')     # statistics of what is remasked
+OF_TRACES = ('coefficient', 'jaccard', 'again')     # statistics of what is remasked
 
 def verdict(
     draws: np.ndarray | None, # None: not tested
@@ -200,119 +202,14 @@ def untested(s: Study, y: str, why: str) -> Measured:
     raise Missing(why)
 
 # %% ../../nbs/experiments/claims.ipynb #538c201d
-_PPL, _H, _MEAN = 'log_perplexity', 'entropy', 'mean over budgets'
-_DRAWN, _FIXED = 'navira:tau=.2', 'NAVIRA tau = 0.2'
-_ENTROPY, _MARGIN = 'entropy-remask', 'margin-remask'
-_SAME = 'share solved at equal remasks', 1
+MEASURES = {f.__name__: f for f in (
+    against, at_passes_run, at_equal_steps, along_curves, collapses, collapses_faster,
+    collapse_of_remdm, rare_tokens, spread_of_schedules, schedules_to_fixed, no_best_temperature,
+    overlap_of, less_overlap, comes_back_more, untested)}
 
-CLAIMS = (
-    Claim('Remasking by learned quality lowers the perplexity of the backbone.', 'Table 1',
-          f'ratio of perplexities, PRISM to backbone, {_MEAN}',
-          against, ('backbone', 'prism'), _PPL, -1,
-          on_puzzles=(f'share solved, PRISM less backbone, {_MEAN}', 1)),
-    Claim('All methods eventually collapse as forwards increase, PRISM and NAVIRA-det included.',
-          '5.1',
-          'change of entropy from the smallest to the largest budget, mean of both',
-          collapses, ('prism', 'navira-det'), _H, -1,
-          on_puzzles=('change of the share solved from the smallest to the largest budget, mean of '
-                      'both', -1)),
-    Claim('Entropy-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3',
-          'that change (entropy in one pass a step, as PRISM), less that of PRISM',
-          collapses_faster, ('prism', f'{_ENTROPY}:decoupled=False'), _H, -1,
-          on_puzzles=('that change, less that of PRISM', -1)),
-    Claim('Margin-based remasking collapses substantially faster than PRISM.', '5.1, Figure 3',
-          'that change (margin in one pass a step, as PRISM), less that of PRISM',
-          collapses_faster, ('prism', f'{_MARGIN}:decoupled=False'), _H, -1,
-          on_puzzles=('that change, less that of PRISM', -1)),
-    Claim('NAVIRA-det achieves lower perplexity than PRISM.', '5.1, Table 1',
-          f'ratio of perplexities at equal passes charged, {_MEAN}',
-          against, ('prism', 'navira-det'), _PPL, -1,
-          on_puzzles=('share solved at equal passes charged', 1)),
-    Claim('NAVIRA-det achieves lower perplexity than PRISM, with passes counted as they ran.',
-          '5.1, Table 1', f'ratio of perplexities at equal passes run, {_MEAN} of NAVIRA-det',
-          at_passes_run, ('prism', 'navira-det'), _PPL, -1,
-          on_puzzles=('share solved at equal passes run', 1)),
-    Claim('NAVIRA-det beats PRISM in perplexity at equal steps.', '5.1, Table 1',
-          'ratio of perplexities at equal steps, mean over step counts',
-          at_equal_steps, ('prism', 'navira-det'), _PPL, -1,
-          on_puzzles=('share solved at equal steps', 1)),
-    Claim('ReMDM collapses: from 5.7 nats to between 3.7 and 1.', 'Table 1',
-          f'entropy of ReMDM less that of the backbone, {_MEAN}; "collapses" read as by a nat or '
-          f'more',
-          collapse_of_remdm, (), _H, -1, -1.),
-    Claim('Remasking by quality removes rare tokens.', '3.4',
-          f'share of tokens outside the {COMMON} most frequent ones of the backbone, PRISM less '
-          f'backbone, {_MEAN}', rare_tokens, ('backbone', 'prism'), 'rare', -1),
-    Claim('NAVIRA-det keeps substantially higher entropy than entropy-based remasking.',
-          '5.1, Figure 3', f'difference of entropies, {_MEAN}',
-          against, (_ENTROPY, 'navira-det'), _H, 1,
-          on_puzzles=(f'share solved, {_MEAN}', 1)),
-    Claim('NAVIRA-det keeps substantially higher entropy than margin-based remasking.',
-          '5.1, Figure 3', f'difference of entropies, {_MEAN}',
-          against, (_MARGIN, 'navira-det'), _H, 1,
-          on_puzzles=(f'share solved, {_MEAN}', 1)),
-    Claim('Decoupled remasking corrects better: NAVIRA-det has a better trade-off than PRISM.',
-          'abstract, 5.1, 6', 'ratio of perplexities at equal entropy',
-          along_curves, ('prism', 'navira-det'), _PPL, -1, on_puzzles=_SAME),
-    Claim('Stochastic selection increases the entropy of PRISM.', '5.2, Figure 4',
-          f'difference of entropies, {_MEAN}',
-          against, ('prism', 'prism-stochastic:tau=.2'), _H, 1),
-    Claim('Stochastic selection increases the entropy of NAVIRA-det.', '5.2, Figure 4',
-          f'difference of entropies, tau = 0.2, {_MEAN}',
-          against, ('navira-det', _DRAWN), _H, 1),
-    Claim('That comes at the cost of higher perplexity.', '5.2, Figure 4',
-          f'ratio of perplexities, {_FIXED} to NAVIRA-det, {_MEAN}',
-          against, ('navira-det', _DRAWN), _PPL, 1,
-          on_puzzles=(f'share solved, {_FIXED} less NAVIRA-det', -1)),
-    Claim('Higher temperatures give higher perplexity.', '5.3, Figure 2',
-          f'ratio of perplexities, tau = 1 to tau = 0.05, {_MEAN}',
-          against, ('navira:tau=.05', 'navira:tau=1'), _PPL, 1,
-          on_puzzles=('share solved, tau = 1 less tau = 0.05', -1)),
-    Claim('Higher temperatures keep higher entropy.', '5.3, Figure 2',
-          f'difference of entropies, tau = 1 less tau = 0.05, {_MEAN}',
-          against, ('navira:tau=.05', 'navira:tau=1'), _H, 1),
-    Claim('No single fixed temperature is best in both.', '5.3, Figure 2',
-          'entropy of the temperature with the highest, less that of the one with the lowest '
-          f'perplexity, {_MEAN}', no_best_temperature, (), _H, 1),
-    Claim('Stochastic remasking keeps diversity where NAVIRA-det collapses.', '5.2',
-          f'difference of entropies at the largest budget, {_FIXED} less NAVIRA-det',
-          against, ('navira-det', _DRAWN, True), _H, 1),
-    Claim('Schedules differ less among themselves than stochastic from deterministic remasking.',
-          '5.3',
-          f'log-perplexity: largest less smallest of three schedules, less |{_FIXED} - '
-          f'NAVIRA-det|, '
-          f'{_MEAN}', spread_of_schedules, (), _PPL, -1,
-          on_puzzles=('the same, of shares solved', -1), log=True),
-    Claim('Increasing schedules beat a fixed temperature in trade-off.', '5.3',
-          'ratio of perplexities at equal entropy, schedule to fixed temperature, mean over those '
-          'that '
-          'are curves', schedules_to_fixed, (), _PPL, -1, on_puzzles=_SAME),
-    Claim('Temperatures should grow, not fall, during a run.', '4.4, 5.3',
-          'ratio of perplexities at equal entropy, growing to falling schedule',
-          untested, ('a schedule that falls',), _PPL, -1),
-    Claim('A judge prefers NAVIRA with a schedule.', 'abstract, 5.5, Table 3',
-          'mean mark of NAVIRA + sigmoid less that of PRISM',
-          untested, ('a judge of size (`navira judge`)',), 'mark', 1),
-    Claim('NAVIRA + piecewise has a better trade-off than PRISM.', 'Table 1',
-          'ratio of perplexities at equal entropy',
-          along_curves, ('prism', 'navira-piecewise'), _PPL, -1, on_puzzles=_SAME),
-    Claim('NAVIRA + piecewise has a better trade-off than NAVIRA-det.', 'Table 1',
-          'ratio of perplexities at equal entropy',
-          along_curves, ('navira-det', 'navira-piecewise'), _PPL, -1, on_puzzles=_SAME),
-    Claim('Greedy remasking comes back to the same positions; stochastic remasking less often.',
-          '4.3, 6', 'share of remasks of a position remasked before, NAVIRA-det less '
-          f'{_FIXED}', comes_back_more, (), 'again', 1, on_puzzles=('the same', 1)),
-    Claim('PRISM and NAVIRA-det overlap relatively little.', '5.4, Table 2',
-          'overlap coefficient, steps where both remask; "relatively little" read as below one '
-          'half',
-          overlap_of, (('prism', 'navira-det'),), 'coefficient', -1, .5,
-          on_puzzles=('the same', -1)),
-    Claim('Stochastic trajectories have near-zero Jaccard similarity to deterministic ones.',
-          '5.4, Table 2', 'Jaccard, mean of both pairs, steps where both remask; "near zero" read '
-                          'as '
-          'below 0.1', overlap_of, tuple(TABLE2)[1:], 'jaccard', -1, .1,
-          on_puzzles=('the same', -1)),
-    Claim('NAVIRA diverges substantially further from PRISM than NAVIRA-det does.', '5.4, Table 2',
-          'Jaccard with PRISM, NAVIRA less NAVIRA-det, steps where both remask',
-          less_overlap, (('prism', _DRAWN), ('prism', 'navira-det')), 'jaccard', -1,
-          on_puzzles=('the same', -1)))
+def read_claims() -> list[Claim]:
+    text = (files('navira') / 'assets/claims.toml').read_text(encoding='utf-8')
+    rows = tomllib.loads(text)['claims']
+    return [Claim(**row | dict(measure=MEASURES[row['measure']])) for row in rows]
+
+CLAIMS = read_claims()

@@ -6,16 +6,19 @@
 from __future__ import annotations
 import io
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.pool import ThreadPool
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from ..base.checks import check_choice, check_int, need
-from ..base.runs import folder_lock, graceful_interrupt, Interrupted
+from ..base.runs import folder_lock
 from ..evaluation.judge import ASPECTS, Server, verdict
 from .plots import Table
 from .results import ends, frame, points, shown
+from .run import work
 from .store import Store, write_table
 
 # %% auto #0
@@ -29,19 +32,15 @@ def unjudged(
     retry_failed: bool = False, # also those whose answers were not five marks
 ) -> pd.DataFrame: # cell, sample, text
     "What this judge has not judged yet. ValueError for a store without a tokenizer."
-    if st.tokenizer is None:
-        raise ValueError(f'{st.folder}: no tokenizer.json in it, and a judge reads texts')
-    limit = None if limit is None else check_int('limit', limit, 1)
     todo = st.read('samples', columns=['cell', 'sample', 'tokens']).to_pandas().dropna()
-    if limit: todo = todo[todo['sample'] < limit]
+    if limit is not None: todo = todo[todo['sample'] < check_int('limit', limit, 1)]
     done = st.read('verdicts')
     if done is not None:
         done = done.to_pandas()
-        done = done[(done.reference == judge) & ~(done.failed.notna() & retry_failed)]
-        seen = pd.MultiIndex.from_frame(done[['cell', 'sample']])
-        todo = todo[~pd.MultiIndex.from_frame(todo[['cell', 'sample']]).isin(seen)]
-    texts = [st.tokenizer.decode(ids, skip_special_tokens=False) for ids in todo.tokens]
-    todo = todo.assign(text=texts).drop(columns='tokens')
+        done = done[(done.reference == judge) & (done.failed.isna() | (not retry_failed))]
+        todo = todo.merge(done[['cell', 'sample']], how='left', indicator='seen')
+        todo = todo[todo.seen == 'left_only']
+    todo = todo[['cell', 'sample']].assign(text=st.decode(np.array(list(todo.tokens))))
     return todo.sort_values(['sample', 'cell'], ignore_index=True)
 
 # %% ../../nbs/experiments/judged.ipynb #d5f8c4c7
@@ -56,52 +55,41 @@ def judge(
     KeyError or ConnectionError where the server does not judge. What was answered is kept."""
     need('openai', f'judge {server.where}')
     counts = dict(judged=0, failed=0, asked=0)
-    stopping = '\nnavira: waiting for the answers under way, then stopping\n'
     with folder_lock(st.folder, 'sweep, evaluate or judge'):
         st.join()
         todo = unjudged(st, server.model, limit, retry_failed)
         size = 4 * server.concurrency
         try:
-            with graceful_interrupt(message=stopping) as stop:
-                for first in range(0, len(todo), size):
-                    _ask(st, server, todo.iloc[first:first + size], first, counts)
-                    progress(counts['judged'] + counts['failed'], counts['failed'])
-                    left = len(todo) - first - size
-                    if stop.is_set() and left > 0:
-                        raise Interrupted(f'stopped with {left} of {len(todo)} texts left; the '
-                                          'others are kept: give the same command again to go on')
+            work({st.part('verdicts', first): partial(_ask, st, server, todo[first:first + size],
+                                                      counts)
+                  for first in range(0, len(todo), size)},
+                 lambda i: progress(counts['judged'] + counts['failed'], counts['failed']))
         finally: st.join()
     return counts
 
 # %% ../../nbs/experiments/judged.ipynb #672c59c2
-def _ask(st: Store, server: Server, todo: pd.DataFrame, first: int, counts: dict) -> None:
-    "Judge some texts and keep the verdicts; then raise what went wrong, if anything did."
-    def asked(text: str) -> dict | Exception:
+def _ask(st: Store, server: Server, todo: pd.DataFrame, counts: dict) -> pa.Table:
+    "Verdicts on some texts. Where the server failed, what was answered is written first."
+    def ask(text: str) -> dict | Exception:
         try: return verdict(server, text)
         except Exception as e: return e
-    with ThreadPool(server.concurrency) as pool: answers = pool.map(asked, todo.text)
-    errors = [v for v in answers if isinstance(v, Exception)]
-    rows = []
+    with ThreadPool(server.concurrency) as pool: answers = pool.map(ask, todo.text)
+    rows, errors = [], []
     for (_, row), v in zip(todo.iterrows(), answers, strict=True):
-        if isinstance(v, Exception): continue
+        if isinstance(v, Exception):
+            errors.append(v)
+            continue
         marks = v['marks'] or dict.fromkeys(ASPECTS)
-        rows.append(dict(cell=row.cell, sample=row['sample'], reference=server.model, **marks,
-                         failed=_storable(v['failed']), answer=_storable(v['answer']),
-                         asked=v['asked']))
         counts['judged' if v['marks'] else 'failed'] += 1
         counts['asked'] += v['asked']
-    if rows: write_table(st.part('verdicts', first), pa.Table.from_pylist(rows, schema=_SCHEMA))
-    if errors: raise errors[0]
-    refused = [v['failed'] for v in answers if (v['failed'] or '').startswith('refused')]  # type: ignore[index]
-    if not counts['judged'] and len(refused) == len(answers) >= 3:
-        raise ValueError(f'{server.where}: the first {len(refused)} texts were {refused[0]}')
-
-def _storable(text: str | None) -> str | None: # a judge may well answer half a character
-    return text and text.encode('utf-8', 'replace').decode()
-
-_SCHEMA = pa.schema([('cell', pa.string()), ('sample', pa.int32()), ('reference', pa.string()),
-                     *((k, pa.float64()) for k in ASPECTS),
-                     ('failed', pa.string()), ('answer', pa.string()), ('asked', pa.int32())])
+        # a judge may well answer half a character
+        texts = {k: v[k] and v[k].encode('utf-8', 'replace').decode() for k in ('failed', 'answer')}
+        rows.append(dict(cell=row.cell, sample=row['sample'], reference=server.model,
+                         asked=v['asked']) | texts | marks)
+    table = pa.Table.from_pylist(rows)
+    if not errors: return table
+    if rows: write_table(st.part('verdicts', 'stopped'), table)
+    raise errors[0]
 
 # %% ../../nbs/experiments/judged.ipynb #8df8586d
 MARKS = ('overall', *ASPECTS)
@@ -115,13 +103,12 @@ def marks(
     table = st.read('verdicts')
     if table is None:
         raise LookupError('no judge has seen these texts: `navira judge STORE --base-url ...`')
-    table = table.to_pandas()
-    judges = sorted(table.reference.unique())
+    df = table.to_pandas()
+    judges = sorted(df.reference.unique())
     if judge is None and len(judges) > 1:
         raise LookupError(f'{", ".join(judges)} have judged these texts: name one')
-    own = table[table.reference == check_choice('judge', judge or judges[0], judges)]
-    overall = own[list(ASPECTS)].mean(axis=1, skipna=False)
-    own = own.assign(failed=own.failed.notna(), overall=overall).drop(columns=['answer', 'asked'])
+    own = df[df.reference == check_choice('judge', judge or judges[0], judges)]
+    own = own.assign(failed=own.failed.notna(), overall=own[[*ASPECTS]].mean(axis=1, skipna=False))
     return frame(st).merge(own, on=['cell', 'sample'])
 
 def table3(

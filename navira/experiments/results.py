@@ -30,9 +30,8 @@ def judges(st: Store) -> list[str]:
     "The reference models that have judged samples of a store, the sweep's own first."
     table = st.read('metrics', columns=['reference'])
     every = sorted({*table['reference'].to_pylist()} - {None}) if table else []
-    own = [r for r in (st.record['reference'], reference_name(st.record['reference']))
-           if r in every]
-    return list(dict.fromkeys(own + every))
+    own = st.record['reference']
+    return sorted(every, key=lambda r: r not in (own, reference_name(own)))
 
 def frame(
     store: Store | str | Path, # or its folder
@@ -48,29 +47,25 @@ def frame(
     st = store if isinstance(store, Store) else open_store(store)
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
     samples = st.read('samples', keys)
-    if samples is None or not len(samples): raise ValueError(f'{st.folder}: no finished cell in '
-                                                             f'it yet')
+    if not samples: raise ValueError(f'{st.folder}: no finished cell in it yet')
     df = samples.drop_columns([c for c in TRACES if c in samples.column_names]).to_pandas()
     sizes = df.groupby('cell')['sample'].transform('size')
     df = df[sizes >= df.cell.map({k: c['n'] for k, c in st.cells.items()})]
-    about = pd.DataFrame([_about(k, st.cells[k]) for k in st.cells])
-    df = about.merge(df, on='cell')
-    if st.read('metrics', columns=['cell']) is None: return df
-    metrics = st.read('metrics', keys).to_pandas()
-    own = metrics[metrics.reference.isna()].groupby(['cell', 'sample']).first()
-    df = df.join(own[[c for c in ('entropy', 'repetition') if c in own]], on=['cell', 'sample'])
+    df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
+    metrics = st.read('metrics', keys)
+    if metrics is None: return df
     names = judges(st)
-    if reference is not None and reference_name(reference) in names:
-        reference = reference_name(reference)
-    judge = next(iter(names), None) if reference is None else check_choice('reference', reference,
-                                                                           names)
-    judged = metrics[metrics.reference == judge].groupby(['cell', 'sample']).first()
-    return df.join(judged.rename(columns={f'nll_{rule}': 'nll',
-                                          f'weight_{rule}': 'weight'})[['nll', 'weight']],
-                   on=['cell', 'sample']) if len(judged) else df
+    judge = next(iter(names), None)
+    if reference is not None and reference not in names: reference = reference_name(reference)
+    if reference is not None: judge = check_choice('reference', reference, names)
+    rows = metrics.to_pandas().rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
+    own = rows[rows.reference.isna() | (rows.reference == judge)]
+    values = own.groupby(['cell', 'sample']).first()
+    return df.join(values[[c for c in MEASURED if c in rows]], on=['cell', 'sample'])
 
 # %% ../../nbs/experiments/results.ipynb #7ac51fe8
-TRACES = 'tokens', 'remasked', 'written'     # columns of samples that `frame` leaves out
+TRACES = ('tokens', 'remasked', 'written')     # columns of samples that `frame` leaves out
+MEASURED = ('entropy', 'repetition', 'nll', 'weight')     # and those of metrics that it has
 
 def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
@@ -94,36 +89,27 @@ def points(
     each statistic as an array [1 + resamplings], the value first; None where fewer than 8
     samples have it."""
     df = df.sort_values(['sample', 'seed'], kind='stable')
-    out = df.groupby('point', sort=False).first().drop(columns='sample')
     groups = df.groupby('point', sort=False)
-    out = out.assign(n=groups.size(), scored=_scored(groups))
+    out = groups.first().drop(columns='sample').assign(n=groups.size(), scored=0)
+    row, column = groups.ngroup(), groups.cumcount()
+    counts = resamplings(out.n.max(), paired=True).T     # sample i counts alike in every point
+    def summed(v: np.ndarray) -> np.ndarray: # [samples] -> [points, 1 + resamplings]
+        wide = np.zeros((len(out), len(counts)))
+        wide[row, column] = v
+        return wide @ counts
     for name, columns in statistics.items():
         if not {*columns} <= {*df.columns}: continue
-        out[name] = pd.Series(dict(_resampled(df, columns)), dtype=object)
+        values = df[[*columns]].to_numpy(float)
+        known = ~np.isnan(values).any(1)
+        values = np.where(known[:, None], values, 0.)
+        judged = summed(known)
+        over = summed(values[:, 1]) if len(columns) > 1 else judged
+        with np.errstate(invalid='ignore'): draws = summed(values[:, 0]) / over
+        enough = judged[:, 0] >= FEW
+        out[name] = [v if e else None for v, e in zip(draws, enough, strict=True)]
+        if columns[0] in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
     out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
-
-# samples that were judged; 0 where they are too few for an interval
-def _scored(groups: Any) -> pd.Series:
-    columns = [k for k in ('nll', 'solved') if k in groups.obj]
-    counts = groups[columns[0]].count() if columns else groups.size() * 0
-    return counts.where(counts >= FEW, 0)
-
-def _resampled(df: pd.DataFrame,
-               columns: tuple[str, ...]) -> Iterable[tuple[str, np.ndarray | None]]:
-    "Means, or ratios of sums, of all points of one size at a time."
-    groups = {k: g[list(columns)].to_numpy(float) for k, g in df.groupby('point', sort=False)}
-    for n in sorted({len(v) for v in groups.values()}):
-        of_size = {k: v for k, v in groups.items() if len(v) == n}
-        values = np.stack(list(of_size.values()))                     # [points, n, 1 or 2]
-        known = ~np.isnan(values).any(2)
-        sums = [np.where(known, values[..., j], 0.) for j in range(values.shape[2])]
-        over = sums[1] if len(sums) > 1 else known.astype(float)
-        counts = resamplings(n, paired=True).T
-        with np.errstate(invalid='ignore',
-                         divide='ignore'): draws = (sums[0] @ counts) / (over @ counts)
-        for k, row, m in zip(of_size, draws, known.sum(1),
-                             strict=True): yield k, row if m >= FEW else None
 
 # %% ../../nbs/experiments/results.ipynb #ea08c5f6
 def ends(
@@ -182,8 +168,7 @@ def curve(
     line is no curve."""
     own = p[(p.label == label) & (p.budget == budget)].sort_values('strength', kind='stable')
     if len(own) < 2:
-        raise ValueError(f'a curve of {label} at {budget} passes: {len(own)} '
-                         f'strength{"s" * (len(own) != 1)} '
+        raise ValueError(f'a curve of {label} at {budget} passes: {len(own)} of two strengths '
                          '(`navira sweep curves` makes more)')
     first = own.iloc[0]
     # its eta has a scale of its own, and no backbone at 0

@@ -5,7 +5,6 @@
 # %% ../../nbs/experiments/run.ipynb #977e9274
 from __future__ import annotations
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -75,24 +75,18 @@ def resample(
     first: int,
     n: int,
 ) -> Samples: # with a trace
-    "Some samples of a cell. ValueError where they do not fit the memory of a GPU."
+    "Some samples of a cell. ValueError that names the cell where they cannot be made."
     cell = Cell(**{k: about[k] for k in Cell.__dataclass_fields__})
     prompt = prompts_at(record['prompt'], model, record['real'], first, n)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=record['dtype'] == 'bfloat16'):
         try:
-            numbers = range(first, first + n)
             # the ends are kept: texts of one length compare
-            return sample(model, cell.rule, cell.budget, numbers, cell.seed, record['length'],
-                          prompt, batch_size=n,
-                          trace=True, eos='keep', progress=False)
-        except torch.OutOfMemoryError as e:
-            raise ValueError(f'batch_size={n}: so many texts at a time do not fit the memory of '
-                             f'{model.device}; give '
-                             'fewer, and another store: its batches are all of one size') from e
-        except (ValueError, FloatingPointError) as e:
-            raise type(e)(f'{cell.label} at budget {cell.budget}, seed {cell.seed}: {e}. What was '
-                          f'finished before is '
-                          'kept') from e
+            return sample(model, cell.rule, cell.budget, range(first, first + n), cell.seed,
+                          record['length'], prompt, batch_size=n, trace=True, eos='keep',
+                          progress=False)
+        except (ValueError, FloatingPointError, torch.OutOfMemoryError) as e:
+            raise ValueError(f'{cell.label} at budget {cell.budget}, seed {cell.seed}: {e}. What '
+                             'was finished before is kept') from e
 
 # %% ../../nbs/experiments/run.ipynb #4044c429
 def tabled(
@@ -104,15 +98,13 @@ def tabled(
 ) -> pa.Table: # one row a sample
     "Samples as a table."
     assert res.trace is not None
-    n, highest = len(res.tokens), int(res.tokens.max())
-    ids = pa.uint16() if highest < 2**16 else pa.int32()
-    columns = dict(
-        cell=pa.array([key] * n),
-        sample=pa.array(np.arange(first, first + n, dtype=np.int32)),
-        tokens=pa.array(res.tokens.tolist(), pa.list_(ids)),
-        n_forward=_int32(res.n_forward),
-        n_remasked=_int32(res.trace.remasked.sum((0, 2))),
-        seconds=pa.array(np.full(n, res.seconds / n)))
+    n = len(res.tokens)
+    ids = pa.uint16() if res.tokens.max() < 2**16 else pa.int32()
+    columns = dict(cell=[key] * n, sample=np.arange(first, first + n, dtype=np.int32),
+                   tokens=pa.array(res.tokens.tolist(), pa.list_(ids)),
+                   n_forward=res.n_forward.int().numpy(),
+                   n_remasked=res.trace.remasked.sum((0, 2)).int().numpy(),
+                   seconds=np.full(n, res.seconds / n))
     if task is not None: columns |= _judged(task, res, first)
     if trace: columns |= dict(remasked=by_step(res.trace.remasked),
                               written=by_step(res.trace.unmasked))
@@ -122,24 +114,19 @@ def by_step(
     where: Tensor, # [T, n, L] bool
 ) -> pa.Array: # n lists of T lists of positions
     "Positions, as lists of lists."
-    rows = where.permute(1, 0, 2).cpu().numpy()
-    n, T, L = rows.shape
-    at = pa.array(np.nonzero(rows)[2].astype(np.int16 if L < 2**15 else np.int32))
-    ends = np.r_[0, rows.sum(2).ravel().cumsum()].astype(np.int32)
-    steps = pa.ListArray.from_arrays(pa.array(ends), at)
-    return pa.ListArray.from_arrays(pa.array(np.arange(n + 1, dtype=np.int32) * T), steps)
+    steps = [list(map(np.flatnonzero, sample)) for sample in where.permute(1, 0, 2).cpu().numpy()]
+    return pa.array(steps, pa.list_(pa.list_(pa.int32())))
 
 # %% ../../nbs/experiments/run.ipynb #77b753c5
-def _int32(v: Tensor) -> pa.Array: return pa.array(v.numpy().astype(np.int32))
-
-def _judged(task: Task, res: Samples, first: int) -> dict[str, pa.Array]:
+def _judged(task: Task, res: Samples, first: int) -> dict[str, Any]:
     "What a task says of samples, and when they were right first."
-    out = {k: pa.array(v) for k, v in task.judge(res.tokens, first).items()}
+    out: dict[str, Any] = dict(task.judge(res.tokens, first))
     if task.goal != 'solved': return out
-    assert res.trace is not None
+    assert res.trace
     steps, remasked = until_solved(task, res.trace, first)
-    def where_solved(v: np.ndarray) -> pa.Array: return pa.array(v.astype(np.int32), mask=steps < 0)
-    return out | dict(steps_to=where_solved(steps), remasked_to=where_solved(remasked))
+    never = steps < 0
+    return out | dict(steps_to=pa.array(steps, pa.int32(), never),
+                      remasked_to=pa.array(remasked, pa.int32(), never))
 
 # %% ../../nbs/experiments/run.ipynb #8be78fa5
 def processes(
@@ -147,16 +134,11 @@ def processes(
 ) -> Any:
     "Accelerate's view of the processes there are: one, if nobody launched more."
     from accelerate import PartialState
-    gpu, launched = torch.cuda.is_available(), int(os.environ.get('WORLD_SIZE', 1)) > 1
-    if device == 'cuda' and not gpu: raise ValueError("device='cuda': no CUDA device here; "
-                                                      "expected 'cpu' or 'auto'")
-    # else Accelerate overlooks the other processes
-    cpu = device == 'cpu' or launched and not gpu
-    state = PartialState(cpu=cpu, timeout=timedelta(days=1))     # they wait as long as it takes
-    if device in ('auto', state.device.type): return state
-    raise ValueError(f'device={device!r}: this process has begun on {state.device.type!r} and '
-                     f'stays there; start a '
-                     'new one')
+    gpu = torch.cuda.is_available()
+    if device == 'cuda' and not gpu:
+        raise ValueError("device='cuda': no CUDA device here; expected 'cpu' or 'auto'")
+    # they wait as long as it takes
+    return PartialState(cpu=device == 'cpu' or not gpu, timeout=timedelta(days=1))
 
 def prepared(
     s: Sweep,
@@ -210,26 +192,16 @@ def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
     if st.task: task = task_of(st.task, net, st.record['real'])
     return tabled(resample(about, st.record, net, first, n), key, first, about['trace'], task)
 
-# cell, first sample, samples
 def _batches(st: Store, keys: list[str]) -> Iterator[tuple[str, int, int]]:
-    """What is missing. A batch of which a sample is missing is sampled whole: on a CPU the shape
-    of a batch decides the last bit of a sum."""
-    size, there = st.record['batch_size'], _present(st)
+    """What is missing: cell, first sample, number of samples. A batch of which a sample is missing
+    is sampled whole: on a CPU the shape of a batch decides the last bit of a sum."""
+    size, table = st.record['batch_size'], st.read('samples')
     for key in keys:
-        about = st.cells[key]
-        have = there.get((key, about['trace']), set())
+        about, have = st.cells[key], set()
+        needed = ['cell', 'sample'] + ['remasked'] * about['trace']
+        if table and {*needed} <= {*table.column_names}:
+            own = table.select(needed).filter(pc.field('cell') == key).drop_null()
+            have = {*own['sample'].to_pylist()}
         for first in range(0, about['n'], size):
             n = min(size, about['n'] - first)
             if not have.issuperset(range(first, first + n)): yield key, first, n
-
-def _present(st: Store) -> dict[tuple[str, bool], set[int]]: # (cell, only with a trace) -> samples
-    table = st.read('samples')
-    if table is None: return {}
-    traced = [False] * len(table)
-    if 'remasked' in table.column_names: traced = table['remasked'].is_valid()
-    out: dict[tuple[str, bool], set[int]] = {}
-    for key, i, t in zip(table['cell'].to_pylist(), table['sample'].to_pylist(), map(bool, traced),
-                         strict=True):
-        out.setdefault((key, False), set()).add(i)
-        if t: out.setdefault((key, True), set()).add(i)
-    return out

@@ -8,20 +8,18 @@ import json
 import platform
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, is_dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from ..base.files import open_tokenizer
 from ..base.runs import atomic_write
@@ -29,7 +27,7 @@ from ..models.sources import nearest
 from .sweep import Cell, charged, Sweep
 
 # %% auto #0
-__all__ = ['Store', 'open_store', 'newest', 'refusal', 'claim', 'write_record', 'compact']
+__all__ = ['Store', 'open_store', 'newest', 'claim', 'write_record', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
@@ -71,7 +69,7 @@ class Store:
         path = self.folder / 'tokenizer.json'
         return open_tokenizer(path) if path.exists() else None
 
-    def decode(self, x: Tensor) -> list[str]: # x: [n, L] tokens
+    def decode(self, x: Any) -> list[str]: # x: [n, L] tokens, of torch or numpy
         "Texts, separators included. ValueError where the model has no tokenizer."
         if self.tokenizer is not None:
             return [self.tokenizer.decode(row, skip_special_tokens=False) for row in x.tolist()]
@@ -120,19 +118,12 @@ IDENTITY = ('fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')
 def fingerprint(
     model: torch.nn.Module, # a `MaskedLM`
 ) -> str: # 16 hexadecimal digits
-    """A hash of the sizes and the parameters of a model. What its configuration leaves None does
-    not count, so that a store knows its model when networks learn of another part."""
-    h = blake2b(_sizes(model.config).encode(), digest_size=8)
+    "A hash of the parameters of a model."
+    h = blake2b(digest_size=8)
     for name, p in sorted(model.named_parameters()):
         h.update(f'{name} {tuple(p.shape)} {p.dtype}'.encode())
         h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
-
-def _sizes(config: Any) -> str:
-    if not is_dataclass(config): return repr(config)
-    sizes = {f.name: getattr(config, f.name) for f in fields(config) if f.repr}
-    there = ', '.join(f'{k}={v!r}' for k, v in sizes.items() if v is not None)
-    return f'{type(config).__name__}({there})'
 
 def environment() -> dict:
     "Where and with what a run was made."
@@ -169,13 +160,6 @@ def newest(
     raise FileNotFoundError(f'no store in {folder}: expected one that `navira sweep` made there, '
                             f'or its folder by name')
 
-def refusal(
-    record: dict, # of a store
-    identity: dict, # of the sweep that is to go on in it
-) -> str: # the difference in words, '' for none
-    differ = [k for k in IDENTITY if k in record and record[k] != identity[k]]
-    return '; '.join(f'{k}: {record[k]!r} in the store, {identity[k]!r} now' for k in differ)
-
 # %% ../../nbs/experiments/store.ipynb #bdef4282
 def claim(
     folder: str | Path, # made if need be
@@ -192,20 +176,19 @@ def claim(
     path = Path(folder)
     old = open_store(path).record if (path / 'store.json').exists() else {}
     if old.get('copy'):
-        raise ValueError(f'{folder} is a small copy of a store, without all tokens: sweep into '
-                         f'the store itself, or '
-                         'into a new folder')
-    if differ := refusal(old, identity):
-        raise ValueError(f'{folder} holds a sweep of another kind: {differ}. Go on with the same '
-                         f'settings, or name '
-                         'another folder')
-    place = environment() | dict(processes=processes)
-    places = old.get('places', [])
+        raise ValueError(f'{folder} is a small copy of a store, without all tokens: sweep into the '
+                         'store itself, or into a new folder')
+    differ = [f'{k}: {old[k]!r} in the store, {identity[k]!r} now' for k in IDENTITY
+              if k in old and old[k] != identity[k]]
+    if differ:
+        raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
+                         'the same settings, or name another folder')
+    here = environment() | dict(processes=processes)
+    places, cells = old.get('places', []), old.get('cells', {})
     settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
     record = settings | old | identity | dict(
-        places=places + [place] * (place not in places),
-        cells=old.get('cells', {})
-        | {c.key: _described(c, s, free, old.get('cells', {}).get(c.key)) for c in plan})
+        places=places + [here] * (here not in places),
+        cells=cells | {c.key: _described(c, s, free, cells.get(c.key)) for c in plan})
     if tokenizer is not None:
         with atomic_write(path / 'tokenizer.json') as f:
             f.write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
@@ -224,15 +207,13 @@ def _described(
     old: dict | None, # as the store has it
 ) -> dict:
     T, passes = charged(c, free)
-    made = c.rule
-    metrics = [m for m in s.metrics] + ['features', 'mauve'] * (s.features == c.budget)
-    about = asdict(c) | dict(settled=c.settled, steps=T, charged=passes, passes=made.passes,
-                             matched=made.matched,
-                             free=free, metrics=list(dict.fromkeys(metrics)), scored=s.scored)
-    if old is None: return about
-    scored = None if None in (s.scored, old['scored']) else max(s.scored, old['scored'])
-    return about | dict(n=max(c.n, old['n']), trace=c.trace or old['trace'], scored=scored,
-                        metrics=list(dict.fromkeys(old['metrics'] + about['metrics'])))
+    old = old or dict(n=0, trace=False, metrics=[], scored=0)
+    metrics = [*old['metrics'], *s.metrics, *['features', 'mauve'] * (s.features == c.budget)]
+    every = None in (s.scored, old['scored'])
+    return asdict(c) | dict(
+        settled=c.settled, steps=T, charged=passes, passes=c.rule.passes, matched=c.rule.matched,
+        free=free, metrics=list(dict.fromkeys(metrics)), n=max(c.n, old['n']),
+        trace=c.trace or old['trace'], scored=None if every else max(s.scored, old['scored']))
 
 # %% ../../nbs/experiments/store.ipynb #8c55be74
 def compact(
@@ -249,9 +230,9 @@ def compact(
     real = st.record['real'] and Path(st.record['real']).name          # its folder is one machine's
     copy = write_record(out, st.record | dict(copy=True, real=real))
     table = st.read('samples')
-    keep = np.array([st.cells[k]['keep'] for k in table['cell'].to_pylist()])
-    dropped = pa.array(table['sample'].to_numpy() >= keep)
+    kept = [i < st.cells[k]['keep'] for k, i in zip(table['cell'].to_pylist(),
+                                                    table['sample'].to_pylist(), strict=True)]
+    tokens = pc.if_else(pa.array(kept), table['tokens'], None)
     at = table.column_names.index('tokens')
-    tokens = pc.if_else(dropped, pa.scalar(None, table['tokens'].type), table['tokens'])
     copy.write('samples', table.set_column(at, 'tokens', tokens))
     return copy

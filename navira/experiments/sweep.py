@@ -5,29 +5,27 @@
 # %% ../../nbs/experiments/sweep.ipynb #ee6e7ac4
 from __future__ import annotations
 import hashlib
-import inspect
 import itertools
 import json
-import os
 import tomllib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import torch
 
 import navira.peers  # noqa: F401  registers the policies
-from .. import schedules
+from ..schedules import piecewise, quadratic, sigmoid
 from ..base.checks import check_choice, check_int
 from ..core import Policy, TopK
 from ..decoupling import refill_first
 from ..diffusion import drawer, nucleus
 from ..evaluation.perplexity import eos_rules
 from ..tasks.task import kind_of
-from ..models.sources import nearest
 from ..registry import parameters, policies, policy
 from ..sampling import check_budget, n_steps
 
@@ -35,25 +33,19 @@ from ..sampling import check_budget, n_steps
 __all__ = ['STRENGTHS', 'METRICS', 'REFERENCED', 'Cell', 'charged', 'Entry', 'Sweep', 'typed', 'as_entry', 'expand', 'cells']
 
 # %% ../../nbs/experiments/sweep.ipynb #60cfa621
-SCHEDULES = {f.__name__: f for f in (schedules.quadratic, schedules.sigmoid, schedules.piecewise)}
+SCHEDULES: dict[str, Callable[..., Any]] = dict(
+    quadratic=quadratic, sigmoid=sigmoid, piecewise=piecewise)
 
 def as_schedule(
     name: str, # of the hyper-parameter, for the message
     v: Any, # a number, a text, or a table that names a schedule
 ) -> Any:
-    """A hyper-parameter as a policy takes it. KeyError for an unknown schedule or parameter,
-    ValueError for a table without a schedule, or with something other than numbers."""
+    """A hyper-parameter as a policy takes it. KeyError for an unknown schedule, ValueError for a
+    table that makes none."""
     if not isinstance(v, dict): return v
-    if 'schedule' not in v:
-        some = ', '.join(SCHEDULES)
-        raise ValueError(f'{name}={v}: expected a number, or a table with schedule = one of {some}')
-    given = dict(v)
-    make = SCHEDULES[check_choice(f'{name}: schedule', given.pop('schedule'), SCHEDULES)]
-    for k, x in given.items():
-        check_choice(f'{name}: parameter of {make.__name__}', k, inspect.signature(make).parameters)
-        if isinstance(x, bool) or not isinstance(x, (int, float)):
-            raise ValueError(f'{name}: {k}={x!r}: expected a number, such as 0.2')
-    return make(**given)
+    made = SCHEDULES[check_choice(f'{name}: schedule', v.get('schedule', ''), SCHEDULES)]
+    try: return made(**{k: x for k, x in v.items() if k != 'schedule'})
+    except (TypeError, ValueError) as e: raise ValueError(f'{name}={v}: {e}') from None
 
 # %% ../../nbs/experiments/sweep.ipynb #30f44b20
 def _refilled_first(p: Policy) -> Policy:
@@ -106,18 +98,15 @@ class Cell:
 def _plain(v: Any) -> Any: # a default as JSON has it: a function is its name
     return getattr(v, '__qualname__', v) if callable(v) else v
 
-def _as_floats(v: Any) -> Any: # 1 and 1.0 are one number
-    if isinstance(v, dict): return {k: _as_floats(x) for k, x in v.items()}
-    if isinstance(v, (list, tuple)): return [_as_floats(x) for x in v]
-    whole = isinstance(v, int) and not isinstance(v, bool)
-    return float(v) if whole and float(v) == v else v     # not every int is a float
-
 def digest(
     v: Any, # numbers, texts, lists and tables of them
     size: int = 6, # bytes
 ) -> str: # twice as many hexadecimal digits
-    text = json.dumps(_as_floats(v), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+    "A hash for which 1 and 1.0 are one number."
+    def number(digits: str) -> float: # not every int is a float
+        return float(digits) if float(digits) == int(digits) else int(digits)
+    same = json.loads(json.dumps(v), parse_int=number)
+    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=size).hexdigest()
 
 # %% ../../nbs/experiments/sweep.ipynb #db5d4153
 def charged(
@@ -150,8 +139,8 @@ class Entry:
     def __post_init__(self):
         _check_kinds(self, f'{self.label or self.policy}: ')
         for k, v in self.vary.items():
-            if not isinstance(v, (list, tuple)) or not v:
-                raise ValueError(f'{self.policy}: vary {k}={v!r}: expected a list of values')
+            if isinstance(v, list) and v: continue
+            raise ValueError(f'{self.policy}: vary {k}={v!r}: expected a list of values')
         auto = typed(self.policy, self.hyper) + (f', {self.change}' if self.change else '')
         object.__setattr__(self, 'label', self.label or auto)
 
@@ -185,11 +174,10 @@ class Sweep:
     eos: str = 'once'                 # rule for text separators under which perplexity is read
 
     def __post_init__(self):
-        if not isinstance(self.entries, (list, tuple)) or not self.entries:
-            raise ValueError(f'entries={self.entries!r}: expected a list of at least one policy')
-        object.__setattr__(self, 'entries', tuple(map(as_entry, self.entries)))
         _check_kinds(self)
-        known = {k: None for e in self.entries for k in parameters(policies()[e.policy])}
+        if not self.entries: raise ValueError('entries: expected a list of at least one policy')
+        object.__setattr__(self, 'entries', tuple(map(as_entry, self.entries)))
+        known = {k for e in self.entries for k in parameters(policies()[e.policy])}
         for k in self.hyper: check_choice('hyper: hyper-parameter', k, known)
         for m in self.metrics: check_choice('metric', m, METRICS)
         check_choice('dtype', self.dtype, ('float32', 'bfloat16'))
@@ -198,33 +186,27 @@ class Sweep:
         if self.task is None: return
         if self.prompt is not None:
             raise ValueError(f'prompt={self.prompt!r} and task={self.task!r}: expected one of '
-                             f'them; a task has its '
-                             'own prompts')
+                             'them; a task has its own prompts')
         # right or wrong
         if kind_of(self.task) == 'sudoku': object.__setattr__(self, 'metrics', ())
 
 # %% ../../nbs/experiments/sweep.ipynb #ec51adbf
-_KINDS: dict[str, tuple[type | tuple, str]] = {
-    'str': (str, 'a text'), 'int': (int, 'a whole number'), 'bool': (bool, 'true or false'),
-    'dict': (dict, 'a table'), 'tuple': ((list, tuple), 'a list'), 'None': (type(None), 'nothing')}
-_LOWEST = dict(seeds=-2**63, keep=0)     # all other numbers are at least 1
+_LOWEST = dict(seeds=0, keep=0)     # all other numbers are at least 1
 
 def _check_kinds(settings: Any, whose: str = '') -> None:
     "ValueError for the first field that holds something else than its annotation says."
+    kinds = get_type_hints(type(settings))
     for f in fields(settings):
-        kinds = f.type.split(' | ')
-        value, name = getattr(settings, f.name), f'{whose}{f.name}'
-        if f.name in ('budgets', 'seeds') and isinstance(value, (int, float)): value = [value]
-        if 'int' in kinds and isinstance(value, (int, float)):
-            value = check_int(name, value, _LOWEST.get(f.name, 1))
-        if not any(isinstance(value, _KINDS[k][0]) for k in kinds) or value == '' and f.default:
-            expected = ' or '.join(_KINDS[k][1] for k in kinds)
-            raise ValueError(f'{name}={value!r}: expected {expected}')
-        if f.name in ('budgets', 'seeds') and value is not None:
-            value = [check_int(name, v, _LOWEST.get(f.name, 1)) for v in value]
-            if not value or len(set(value)) < len(value):
-                raise ValueError(f'{name}={value}: expected different whole numbers, at least one')
-        if 'tuple' in kinds and value is not None: value = tuple(value)
+        value, name = getattr(settings, f.name), whose + f.name
+        if isinstance(value, list): value = tuple(value)
+        if not isinstance(value, kinds[f.name]) or value == '' != f.default:
+            raise ValueError(f'{name}={value!r}: expected {f.type.replace("tuple", "list")}')
+        numbers = value if f.name in ('budgets', 'seeds') and value is not None else [value]
+        for v in numbers:
+            if type(v) is not bool and (isinstance(v, int) or numbers is value):
+                check_int(name, v, _LOWEST.get(f.name, 1))
+        if not numbers or numbers is value and len(set(value)) < len(value):
+            raise ValueError(f'{name}={value}: expected different whole numbers, at least one')
         object.__setattr__(settings, f.name, value)
 
 # %% ../../nbs/experiments/sweep.ipynb #c4a648ca
@@ -241,29 +223,22 @@ def typed(
 def as_entry(
     given: Entry | dict, # a table of a TOML file
 ) -> Entry:
-    """From settings and hyper-parameters side by side. KeyError with the nearest name for one
-    that is neither."""
+    """From settings and hyper-parameters, mixed. KeyError with the nearest name for one that is
+    neither."""
     if isinstance(given, Entry): return given
-    if not isinstance(given, dict):
-        raise ValueError(f'entries: {given!r}: expected a table, such as {{policy = "prism"}}')
-    if 'policy' not in given:
-        raise ValueError(f'entry {given}: expected a policy = one of {", ".join(policies())}')
+    if not isinstance(given, dict) or 'policy' not in given:
+        raise ValueError(f'entry {given!r}: expected a policy = one of {", ".join(policies())}')
     name = check_choice('policy', given['policy'], policies())
     own, known = [f.name for f in fields(Entry)], parameters(policies()[name])
-    for k in ('vary', 'hyper'):
-        if not isinstance(given.get(k, {}), dict):
-            raise ValueError(f'{name}: {k}={given[k]!r}: expected a table of hyper-parameters')
     for k in (*given, *given.get('vary', ())): check_choice(f'{name}: setting', k, [*own, *known])
-    hyper = given.get('hyper', {}) | {k: v for k, v in given.items() if k not in own}
-    return Entry(**{k: v for k, v in given.items() if k in own} | dict(hyper=hyper))
+    hyper = {k: v for k, v in given.items() if k not in own}
+    return Entry(**{'hyper': hyper} | {k: v for k, v in given.items() if k in own})
 
 # %% ../../nbs/experiments/sweep.ipynb #28f9b9bc
-HERE = Path(__file__).parent.parent if '__file__' in globals() else Path('../../navira')
-CONFIGS = HERE / 'configs'
-
 def configs() -> dict[str, Path]: # name -> file
     "The configurations that ship."
-    return {p.stem: p for p in sorted(CONFIGS.glob('*.toml'))}
+    folder = Path(str(files('navira'))) / 'configs'
+    return {p.stem: p for p in sorted(folder.glob('*.toml'))}
 
 def read_sweep(
     source: str | Path | dict, # a name of `configs`, a path, or a table
@@ -271,29 +246,26 @@ def read_sweep(
 ) -> Sweep:
     """The settings of a sweep. FileNotFoundError, KeyError or ValueError with the nearest valid
     choice."""
-    given = source if isinstance(source, dict) else _parsed(source)
-    given = given | flags
+    given = (source if isinstance(source, dict) else _parsed(source)) | flags
     for k in given: check_choice('setting', k, [*(f.name for f in fields(Sweep)), 'others'])
     others = given.pop('others', None)
-    if others is None: return Sweep(**{'entries': ()} | given)
-    if not isinstance(others, dict): raise ValueError(f'others={others!r}: expected a table')
-    entries = [as_entry(e) for e in given.get('entries', ())]
-    named = {e.policy for e in entries}
-    rest = [as_entry(dict(policy=p) | others) for p in policies() if p not in named
-            and _can_be_made(p)]
-    return Sweep(**given | dict(entries=(*entries, *rest)))
+    entries = given.pop('entries', ())
+    if isinstance(others, dict):     # settings of all policies that have no entry
+        named = {as_entry(e).policy for e in entries}
+        rest = [p for p in policies() if p not in named and _can_be_made(p)]
+        entries = [*entries, *(dict(policy=p) | others for p in rest)]
+    elif others is not None: raise ValueError(f'others={others!r}: expected a table')
+    return Sweep(entries, **given)
 
 # %% ../../nbs/experiments/sweep.ipynb #d2e612df
 def _parsed(source: str | Path) -> dict:
     path = configs().get(str(source), Path(source))
     if not path.is_file():
-        if path.suffix != '.toml' and os.sep not in str(source):
-            check_choice('configuration', str(source), configs())
-        near = nearest(path, f'a .toml file, or one of {", ".join(configs())}')
-        raise FileNotFoundError(f'configuration {str(source)!r}: not found; {near}')
+        if not path.suffix: check_choice('configuration', str(source), configs())
+        raise FileNotFoundError(f'configuration {str(source)!r}: not found; expected a .toml '
+                                f'file, or one of {", ".join(configs())}')
     try: return {'name': path.stem} | tomllib.loads(path.read_text(encoding='utf-8'))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as e:
-        raise ValueError(f'{source}: {e}') from None
+    except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 
 def _can_be_made(name: str) -> bool:
     """False, with a warning, for a policy that needs a file which is not there (a critic that
@@ -313,12 +285,9 @@ def expand(
     def own(k: str) -> Any: return getattr(s if getattr(e, k) is None else e, k)
     known = parameters(policies()[e.policy])
     base = {k: v for k, v in s.hyper.items() if k in known} | e.hyper
-    out = []
-    for values in itertools.product(*e.vary.values()):
-        hyper = base | dict(zip(e.vary, values, strict=True))
-        for seed, budget in itertools.product(own('seeds'), own('budgets')):
-            out.append(Cell(e.policy, budget, hyper, e.change, seed, own('n'), e.label, e.trace,
-                            own('keep')))
+    grid = itertools.product(itertools.product(*e.vary.values()), own('seeds'), own('budgets'))
+    out = [Cell(e.policy, budget, base | dict(zip(e.vary, values, strict=True)), e.change, seed,
+                own('n'), e.label, e.trace, own('keep')) for values, seed, budget in grid]
     affordable = [c for c in out if c.budget >= c.rule.passes]
     return affordable if affordable and e.budgets is None else out     # `cells` refuses the others
 

@@ -88,7 +88,7 @@ def test_curves_are_compared_where_both_reach():
     np.testing.assert_allclose(at_equal(a, lower)[0], -.5, rtol=1e-9)
     far = a.assign(entropy=[v + 9 for v in a.entropy])
     with pytest.raises(ValueError, match='do not overlap'): at_equal(a, far)
-    with pytest.raises(ValueError, match='0 strengths'): curve(p, 'mdlm', 8)
+    with pytest.raises(ValueError, match='0 of two strengths'): curve(p, 'mdlm', 8)
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(-6, 6))
 def test_a_reading_lies_on_the_polygon(x, at):
