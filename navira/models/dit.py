@@ -4,9 +4,7 @@
 
 # %% ../../nbs/models/dit.ipynb #19b8f180
 from __future__ import annotations
-import copy
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, TYPE_CHECKING
 
 import torch
@@ -16,7 +14,7 @@ from torch import nn, Tensor
 
 from ..diffusion import Forward
 from .layers import (
-    Block, Config, Embedding, full, OutputLayer, Place, Rotary, SigmaMap)
+    Block, Config, Embedding, full, OutputLayer, Place, rotary, SigmaMap)
 
 # %% auto #0
 __all__ = ['DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
@@ -24,50 +22,40 @@ __all__ = ['DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
 # %% ../../nbs/models/dit.ipynb #909029d3
 def mask_time(
     x: Tensor, # [B, L] ids
-    config: Config, # of GIDD's network
-) -> Tensor: # [B] times in (0, 1)
+    config: Config,
+) -> Tensor: # [B] times in (0, 1); [1], and 0, for a network that uses no time
     "The time at which the expected share of masks is that of the text."
+    if config.p_uniform is None: return torch.zeros(1, device=x.device)
     m = x.eq(config.mask_id).float().mean(-1)
-    mB = m * 2 * config.p_uniform / (1 - config.p_uniform)  # type: ignore[operator]
+    mB = m * 2 * config.p_uniform / (1 - config.p_uniform)
     t = 2 * m + mB**2 + mB * (4 * m * (1 - m) + mB**2).clamp(min=0).sqrt()
     return (t / (2 + 2 * mB**2)).clamp(1e-4, 1 - 1e-4)
 
 # %% ../../nbs/models/dit.ipynb #071ddd05
 class DiT(nn.Module):
-    """MDLM's backbone: ids `[B, L]` to the last residual stream `[B, L, D]` and the conditioning
-    vector, `[1, cond_dim]`, or `[B, 1, cond_dim]` where the network uses the time."""
+    """MDLM's backbone: ids `[B, L]` to the last residual stream `[B, L, D]`, the conditioning
+    vector, `[1, 1, cond_dim]`, or `[B, 1, cond_dim]` where the network uses the time, and the
+    rotation, None on grids."""
     def __init__(self, config):
         super().__init__()
         self.config = c = config
         self.vocab_embed = Embedding(c.vocab_size, c.hidden_dim)
         self.place = Place(c.boxes, c.hidden_dim) if c.boxes else None
         self.sigma_map = SigmaMap(c.cond_dim)
-        self.rotary_emb = Rotary(c.hidden_dim // c.n_heads)
         self.blocks = nn.ModuleList(
             Block(c.hidden_dim, c.n_heads, c.cond_dim, c.dropout) for _ in range(c.n_blocks))
         self.output_layer = OutputLayer(c.hidden_dim, c.vocab_size, c.cond_dim)
         if self.place: start_on_grids(self)
 
-    def condition(self, x, time=None):
-        "The conditioning vector; `time` `[B]` as for `MaskedLM.forward`."
-        if self.config.p_uniform is None:
-            return F.silu(self.sigma_map(torch.zeros(1, device=x.device)))
-        time = mask_time(x, self.config) if time is None else time
-        return F.silu(self.sigma_map(time))[:, None]
-
-    def stem(self, x, time=None, at=None, seen=None):
-        """Everything before the last block: `h`, the conditioning and the rotation. `at` `[B, L]`:
-        positions, where they are not in order; `seen`: what each reads."""
-        c, h, rope = self.condition(x, time), full(self.vocab_embed(x)), None
-        if self.place: h = h + (full(self.place()) if at is None else full(self.place())[at])
-        else: rope = self.rotary_emb(x.shape[1])            # the cells of a grid have no order
-        if rope and at is not None: rope = [a[at][:, None] for a in rope]
-        for block in self.blocks[:-1]: h = block(h, c, rope, seen=seen)
+    def forward(self, x, time=None, at=slice(None), seen=None):
+        """`time` `[B]` as for `MaskedLM.forward`. `at` `[L]`: positions, where they are not in
+        order; `seen` `[B, 1, L, L]`: what each reads, None for everything."""
+        if time is None: time = mask_time(x, self.config)
+        c, h, rope = F.silu(self.sigma_map(time))[:, None], full(self.vocab_embed(x)), None
+        if self.place: h = h + full(self.place())[at]       # the cells of a grid have no order
+        else: rope = [a[at] for a in rotary(x.shape[1], h.shape[-1] // self.config.n_heads, h)]
+        for block in self.blocks: h = block(h, c, rope, seen)
         return h, c, rope
-
-    def forward(self, x):
-        h, c, rope = self.stem(x)
-        return self.blocks[-1](h, c, rope), c
 
 # %% ../../nbs/models/dit.ipynb #849b2475
 def start_on_grids(
@@ -82,7 +70,7 @@ def start_on_grids(
 def n_params(
     module: nn.Module, # any module, also one on the meta device
 ) -> int:
-    "Number of parameters; buffers such as the rotary frequencies are not counted."
+    "Number of parameters."
     return sum(p.numel() for p in module.parameters())
 
 # %% ../../nbs/models/dit.ipynb #ebf187cc
@@ -110,8 +98,8 @@ class QualityHead(nn.Module):
         return in_full(self.output_layer, self.block(h, c, rope), c)[..., 0]
 
 # %% ../../nbs/models/dit.ipynb #e5bc8f39
-NO_HEAD = ('this model has no quality head; `navira finetune` trains one, and the embedded model '
-           '(navira.load()) has one')
+NO_HEAD = ('this model has no quality head; `navira finetune` trains one (of a model of the '
+           'transformers library with --lora); backbone and mdlm need none')
 
 class DiTForward(Forward):
     "One forward pass of a `MaskedLM` over `x` `[B, L]`."
@@ -119,89 +107,53 @@ class DiTForward(Forward):
         self,
         model: MaskedLM,
         x: Tensor, # [B, L] int64 token ids
-        time: Tensor | None = None, # [B], see `MaskedLM.forward`
-        at: Tensor | None = None, # [B, L] positions
-        seen: Tensor | None = None, # [B, 1, L, L] bool: what each position reads; None: everything
+        *how: Any, # time, positions and what they read, for `DiT.forward`
     ):
         self.model, self.seen_masked, kind = model, x == model.mask_id, x.device.type
-        self.autocast: dict[str, Any] = dict(
-            device_type=kind, dtype=torch.get_autocast_dtype(kind),
-            enabled=torch.is_autocast_enabled(kind))
-        self.before, self.c, self.rope = model.backbone.stem(x, time, at, seen)
-        self.seen = seen
-
-    def last_block(self, at=None):
-        with torch.autocast(**self.autocast):
-            return self.model.backbone.blocks[-1](self.before, self.c, self.rope, at, self.seen)
-
-    @cached_property
-    def h(self):
-        "The last residual stream, `[B, L, D]`."
-        return self.last_block()
-
-    def stream(self, where):
-        "`h[where]`, `[N, D]`, from the last block at few positions if it has not run everywhere."
-        if 'h' in vars(self) or torch.is_grad_enabled(): return self.h[where]
-        at, real = places(where)
-        return self.h[where] if 2 * at.shape[1] > where.shape[1] else self.last_block(at)[real]
+        self.autocast = torch.autocast(
+            kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        self.h, self.c, self.rope = model.backbone(x, *how)
 
     def logits(
         self,
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
         "`[N, V]` logits in fp32 (fp64 for a float64 model), in the order of `where.nonzero()`."
-        return self.project(self.stream(where), where)
+        return self.project(self.h[where], where)
 
     def project(self, h, where):
         "`[N, D]` at the positions `where` to `[N, V]`, in full; the mask at `-inf`."
-        c = self.c if self.c.dim() == 2 else self.c[where.nonzero()[:, 0], 0]
-        with torch.autocast(**self.autocast): out = full(self.model.backbone.output_layer(h, c))
+        c = self.c.expand(len(where), -1, -1)[where.nonzero()[:, 0], 0]
+        with self.autocast: out = full(self.model.backbone.output_layer(h, c))
         out[:, self.model.mask_id] = -torch.inf
         return out
 
-    def only(
-        self,
-        rows: Tensor, # [B] bool, n true
-    ) -> DiTForward:
-        "The pass over those n rows alone. It shares what ran before, and nothing that runs later."
-        part = copy.copy(self)
-        part.seen_masked, part.before = self.seen_masked[rows], self.before[rows]
-        if self.c.dim() == 3: part.c = self.c[rows]
-        part._cached = None if self._cached is None else self._cached[rows]
-        if 'h' in vars(self): part.h = self.h[rows]
-        return part
-
     def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
-        return super().rated(rows) if rows.all() else self.only(rows).quality()
-
-    def _quality(self):
+        if self._cached is not None: return self._cached[rows]
         if self.model.quality is None: raise ValueError(NO_HEAD)
-        with torch.autocast(**self.autocast): return self.model.quality(self.h, self.c, self.rope)
+        c = self.c.expand(len(rows), -1, -1)[rows]
+        with self.autocast: return self.model.quality(self.h[rows], c, self.rope)
+
+    def _quality(self): return self.rated(torch.ones(len(self.h), dtype=torch.bool))
 
 # %% ../../nbs/models/dit.ipynb #59199961
-def places(
-    where: Tensor, # [B, L] bool
-) -> tuple[Tensor, Tensor]: # [B, S] positions; [B, S] bool: real, or padding?
-    "Where `where` is true, in order, in rows padded to one length."
-    most = int(where.sum(1).max())
-    at = where.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-    return at, where.gather(1, at)
-
 def with_shadows(
     x: Tensor, # [B, L]
     where: Tensor, # [B, L] bool: which tokens get a shadow
     mask_id: int,
     together: bool, # do shadows read each other?
-) -> tuple[Tensor, Tensor, Tensor, Tensor]: # ids, positions, what each reads; real shadows?
-    """One text of tokens and shadows: ids and positions `[B, L + S]`, what each position reads
-    `[B, 1, L + S, L + S]`, and which shadows are real, not padding, `[B, S]`."""
-    (at, real), (B, L) = places(where), x.shape
-    i = torch.arange(L + at.shape[1], device=x.device)
-    position, text = torch.cat([i[:L].expand(B, -1), at], 1), i < L
-    own = ~text[:, None] & (position[..., None] == i)
-    seen = text & ~own | (i[:, None] == i)
-    if together: seen |= ~text[:, None] & torch.cat([torch.zeros_like(where), real], 1)[:, None]
-    return torch.cat([x, torch.full_like(at, mask_id)], 1), position, seen[:, None], real
+) -> tuple[Tensor, Tensor, Tensor]: # ids, positions, what each reads
+    """One text of tokens and shadows, which all rows have at the same S positions: ids
+    `[B, L + S]`, positions `[L + S]`, what each reads `[B, 1, L + S, L + S]`."""
+    columns = where.any(0).nonzero()[:, 0]
+    at = torch.cat([torch.arange(x.shape[1], device=x.device), columns])
+    i = torch.arange(len(at), device=x.device)
+    text = i < x.shape[1]
+    seen = (text & (at[:, None] != at) | (i[:, None] == i)).repeat(len(x), 1, 1)
+    real = torch.cat([torch.zeros_like(where), where[:, columns]], 1)
+    if together: seen |= ~text[:, None] & real[:, None]
+    shadows = torch.full_like(x, mask_id)[:, columns]
+    return torch.cat([x, shadows], 1), at, seen[:, None]
 
 class ShadowedForward(DiTForward):
     "One forward pass, and shadows of the tokens at `where`."
@@ -212,20 +164,19 @@ class ShadowedForward(DiTForward):
         where: Tensor, # [B, L] bool
         together: bool, # do shadows read each other?
     ):
-        ids, at, seen, real = with_shadows(x, where, model.mask_id, together)
-        time = None if model.config.p_uniform is None else mask_time(x, model.config)
-        super().__init__(model, ids, time, at, seen)
-        self.seen_masked, self.where = x == model.mask_id, where
-        h, L = self.last_block(), x.shape[1]
-        self.h, self.shadows = h[:, :L], h[:, L:][real]
-        if self.rope: self.rope = [a[:, :, :L] for a in self.rope]           # what the head reads
+        ids, at, seen = with_shadows(x, where, model.mask_id, together)
+        super().__init__(model, ids, mask_time(x, model.config), at, seen)
+        L = x.shape[1]
+        self.seen_masked, self.columns = x == model.mask_id, at[L:]
+        self.h, self.shadows = self.h[:, :L], self.h[:, L:]
+        if self.rope: self.rope = [a[:L] for a in self.rope]                 # what the head reads
 
     def left_out(
         self,
         where: Tensor, # [B, L] bool, true at N positions that have a shadow
     ) -> Tensor:
         "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
-        return self.project(self.shadows[where[self.where]], where)
+        return self.project(self.shadows[where[:, self.columns]], where)
 
 # %% ../../nbs/models/dit.ipynb #d17a0001
 class LanguageModel(nn.Module):
@@ -240,7 +191,6 @@ class LanguageModel(nn.Module):
     eos_ids: tuple[int, ...] = ()              # tokens that end a text
     ragged = False                             # does it take rows of several lengths?
     shift = False                              # does position i predict the token at i + 1?
-    trains: set[str] | None = None             # parameters to train and save; None: all
     adapter: Any = None                        # in training, of the library peft
 
     def check_ids(self, x: Tensor, low: int = 1) -> None:
@@ -260,13 +210,10 @@ class MaskedLM(LanguageModel):
     ):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
+        self.length, self.mask_id = config.model_length, config.mask_id
         self.backbone = DiT(config)
         self.quality = QualityHead(config) if config.quality_blocks else None
 
-    @property
-    def length(self) -> int: return self.config.model_length  # type: ignore[override]
-    @property
-    def mask_id(self) -> int: return self.config.mask_id  # type: ignore[override]
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
     if TYPE_CHECKING:

@@ -16,20 +16,17 @@ from unittest import mock
 
 import torch
 import transformers
-from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel,
     LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase,
     PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from ..base.checks import check_int
-from ..base.files import check_file, first_lines, guarded
+from ..base.checks import check_int, need
+from ..base.files import check_file, guarded
 from .checkpoints import check_finite, LAYOUTS, MASK, read_json
 from .sources import fetched
-from .transformers import probed, TransformersLM, wrap
+from .transformers import check_net, probed, TransformersLM, wrap
 
 # %% auto #0
 __all__ = ['pretrained']
@@ -52,8 +49,8 @@ def configured(
     settings: dict, # what config.json says
 ) -> PreTrainedConfig:
     "The network's configuration."
-    given = {k: v for k, v in family.config(settings).items() if k not in ABOUT}
-    if given.get('rope_scaling', given) is None: del given['rope_scaling']
+    given = {k: v for k, v in family.config(settings).items()
+             if k not in ABOUT and (k, v) != ('rope_scaling', None)}
     given = dict(eos_token_id=None) | given       # a class may have an end of its own: Llama's is 2
     if family.net is AutoModelForMaskedLM:
         return transformers.AutoConfig.for_model(settings['model_type'], **given)
@@ -62,10 +59,7 @@ def configured(
 # %% ../../nbs/models/families.ipynb #3fc7fbf7
 LLADA = dict(
     block_type='llama', layer_norm_type='rms', activation_type='silu', rope=True, alibi=False,
-    attention_layer_norm=False, input_emb_norm=False, scale_logits=False, include_bias=False,
-    include_qkv_bias=False, bias_for_layer_norm=False)
-OLMO = dict(
-    block_type='sequential', layer_norm_type='default', activation_type='swiglu', rope=False)
+    input_emb_norm=False, scale_logits=False)       # what the weights do not show
 SAME = 'rms_norm_eps', 'rope_theta', 'mask_token_id', 'pad_token_id', 'dtype', 'torch_dtype'
 
 def llada(
@@ -73,8 +67,8 @@ def llada(
 ) -> dict: # in Llama's words
     "`ValueError` for a variant of its block that is not Llama's."
     for k, want in LLADA.items():
-        if (d.get(k, OLMO.get(k, want)) or False) != want:
-            raise ValueError(f'{k}={d.get(k)!r}: expected {want!r}, the block that LLaDA-8B has')
+        if d.get(k, want) != want:
+            raise ValueError(f'{k}={d[k]!r}: expected {want!r}, the block that LLaDA-8B has')
     return dict(
         vocab_size=d.get('embedding_size') or d['vocab_size'], hidden_size=d['d_model'],
         intermediate_size=d.get('mlp_hidden_size') or d.get('mlp_ratio', 4) * d['d_model'],
@@ -108,7 +102,6 @@ FAMILIES = {       # by the `model_type` in config.json
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
-BOTH = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
 HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'
 
 def family_of(
@@ -116,20 +109,13 @@ def family_of(
     file: str | os.PathLike = 'config.json', # for messages
 ) -> Family:
     "The family of a checkpoint. `ValueError` for one that cannot be a masked diffusion model here."
-    kind, heads = settings.get('model_type'), settings.get('architectures') or []
-    known = ', '.join(sorted([*LAYOUTS, *FAMILIES], key=str.lower))
-    if not isinstance(kind, str):
-        raise ValueError(f'{file}: model_type={kind!r}: expected one name, such as {known}')
-    if not isinstance(heads, list):
-        raise ValueError(f'{file}: architectures={heads!r}: expected a list of names')
-    if settings.get('is_encoder_decoder') or kind in BOTH:
-        raise ValueError(f'{file}: {kind} is an encoder-decoder; expected an encoder, or a '
-                         f'decoder: {known}, or a network with a masked-LM head, such as bert')
+    kind, heads = str(settings.get('model_type')), settings.get('architectures') or [HEADS[0]]
     if kind in FAMILIES: return FAMILIES[kind]
     if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        known = ', '.join(sorted([*LAYOUTS, *FAMILIES], key=str.lower))
         raise ValueError(f'{file}: model_type {kind!r} is not known; known are {known}, and '
-                         'networks with a masked-LM head, such as bert and modernbert')
-    if not heads or any(str(head).endswith(HEADS) for head in heads): return ENCODER
+                         'encoders with a masked-LM head, such as bert and modernbert')
+    if any(str(head).endswith(HEADS) for head in heads): return ENCODER
     raise ValueError(f'{file}: {heads[0]} has no head over the vocabulary; expected '
                      f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}; `navira adapt` makes one of it')
 
@@ -144,13 +130,11 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
     folder = Path(folder)
-    settings, file = described(folder), folder / 'config.json'
+    settings, file = read_json(folder / 'config.json'), folder / 'config.json'
     family = family_of(settings, file)
+    check_int(f'{file}: num_hidden_layers', settings.get('num_hidden_layers', 1), 1, high=1024)
     with guarded(file, settings): config = configured(family, settings)
-    if tokenizer is None: tokenizer = read_tokenizer(folder, family, config)
-    # Accelerate's names: 'auto', 'balanced', 'balanced_low_0', 'sequential'
-    if isinstance(device_map, str) and not re.match('auto|balanced|sequential', device_map):
-        with guarded(f'{folder}: device_map={device_map!r}'): torch.device(device_map)
+    if tokenizer is None: tokenizer = read_tokenizer(folder, family)
     net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
                    key_mapping=family.keys)
     with guarded(folder):
@@ -162,170 +146,90 @@ def load_family(
         if shift is None: shift = settings.get('right_shift_logits', usual)
         return wrap(net, tokenizer, mask_id, shift)
 
-LARGEST = {'(num|n)_(hidden_)?(layers?|heads?|attention_heads)': 1024, 'num_labels': 2**16,
-           '(hidden|vocab|intermediate)_size|d_model|n_embd|n_positions': 2**24,
-           'max_position_embeddings|max_sequence_length': 2**24}
-
-def described(
-    folder: Path, # config.json, weights, a tokenizer
-) -> dict: # what its config.json says
-    "`ValueError` for an absurd size, for a mask or end that is no token, for a pipe or a device."
-    for path in folder.iterdir():
-        if path.exists() and not path.is_dir(): check_file(path)
-    file = folder / 'config.json'
-    settings = read_json(file)
-    sizes = {k: most for k in settings for names, most in LARGEST.items() if re.fullmatch(names, k)}
-    for k, most in sizes.items():
-        optional = settings[k] is None and k != 'vocab_size'         # GPT-Neo's intermediate_size
-        if not optional: check_int(f'{file}: {k}', settings[k], 1, high=most)
-    for k in ('mask_token_id', 'eos_token_id'):
-        value = settings.get(k)
-        for i in value if isinstance(value, list) and k == 'eos_token_id' else [value]:
-            if i is not None: check_int(f'{file}: {k}', i, 0)
-    return settings
-
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager
-def without_bars(
-    progress: Callable[[int, int], None] | None = None, # told (tensors done, in all) of a GGUF file
-    large: bool = False, # is it worth a bar all the same?
-) -> Iterator[None]:
+def without_bars() -> Iterator[None]:
     "No progress bars and no warnings of the transformers library inside."
     log = transformers.utils.logging
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
-    if not large: log.disable_progress_bar()
-    def counted(tensors, **kwargs):
-        for done, tensor in enumerate(tensors, 1):
-            yield tensor
-            if progress: progress(done, len(tensors))
-    reader = 'transformers.modeling_gguf_pytorch_utils.tqdm'
-    try:
-        with mock.patch(reader, counted, create=True): yield
+    log.disable_progress_bar()
+    try: yield
     finally:
         log.set_verbosity(level)
         if bar: log.enable_progress_bar()
 
 # %% ../../nbs/models/families.ipynb #23da28d3
+# weights of a block, as of a deeper network, but for computed buffers of old files
+OF_A_BLOCK = (r'(?!.*(inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids))'
+              r'.*\.\d+\.\w+\.')
+
 def read_net(
     folder: Path,
     kind: Any, # the class, with `from_pretrained`
     settings: dict, # what config.json says
-    needed: Callable[[Any, str], bool] = lambda net, name: True, # may this weight not be missing?
+    head: bool = True, # must the weights of the head be in the file?
     **how: Any, # for `from_pretrained`
 ) -> Any: # the network
-    "All its weights, or a `ValueError` or `FileNotFoundError` that says what is wrong with them."
-    if not any(folder.glob('*model*.safetensors')) and not any(folder.glob('pytorch_model*.bin')):
-        raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors, or shards and '
-                                'their index')
-    for index in folder.glob('*.index.json'): check_index(index)
-    if not settings.get('quantization_config'): check_types(folder)
-    large = sum(p.stat().st_size for p in folder.iterdir()) >= 2**30
-    with without_bars(large=large), guarded(folder, settings):
+    "All its weights, or a `ValueError` that says what is wrong with them."
+    with without_bars(), guarded(folder, settings):
         net, report = kind.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, output_loading_info=True,
             ignore_mismatched_sizes=True, **how)
-    shapes = [f'{k} is {list(a)} in the file and {list(b)} by config.json'
-              for k, a, b in sorted(report['mismatched_keys'])]
-    wrong = {'Wrong shape': shapes,
-             'Missing': sorted(k for k in report['missing_keys'] if needed(net, k)),
-             'unexpected': of_blocks(sorted(report['unexpected_keys']))}
-    parts = [f'{what}: {", ".join(k[:4])}, {len(k)} in all' for what, k in wrong.items() if k]
-    if parts:
-        raise ValueError(f'{folder}: not the weights of this configuration. {"; ".join(parts)}')
+    wrong = [f'{k} is {list(a)} in the file and {list(b)} by config.json'
+             for k, a, b in report['mismatched_keys']]
+    wrong += [f'Missing: {k}' for k in report['missing_keys']
+              if head or k.startswith(f'{net.base_model_prefix}.')]
+    wrong += [f'unexpected: {k}' for k in report['unexpected_keys'] if re.match(OF_A_BLOCK, k)]
+    if wrong:
+        raise ValueError(f'{folder}: not the weights of this configuration, {len(wrong)} in all. '
+                         f'{", ".join(sorted(wrong)[:4])}')
     check_finite(net.named_parameters(), folder)
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
 
-def of_blocks(
-    keys: list[str], # names of weights
-) -> list[str]:
-    "Those of a block, as of a deeper network; old files keep computed buffers there too."
-    computed = r'inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids'
-    return [k for k in keys if re.search(r'\.\d+\.\w+\.', k) and not re.search(computed, k)]
-
-def check_index(path: Path) -> None:
-    "`ValueError` for an index of weights that is none, or leaves the folder."
-    files = read_json(path, 2**25).get('weight_map')
-    if not isinstance(files, dict):
-        raise ValueError(f'{path}: no weight_map; expected the file of each weight, by name')
-    for file in files.values():
-        if Path(str(file)).name != file:
-            raise ValueError(f'{path}: refused: {file!r}; expected names of files in this folder')
-
-def check_types(folder: Path) -> None:
-    "`ValueError` for weights that are whole numbers: quantised, and config.json does not say how."
-    for file in folder.glob('*.safetensors'):
-        with guarded(file), safe_open(file, 'pt') as f:
-            types = {k: f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
-        for k, kind in types.items():
-            if kind not in ('F64', 'F32', 'F16', 'BF16'):
-                raise ValueError(f'{folder}: {k} is of type {kind}, and config.json names no '
-                                 'quantization_config; expected F32, F16 or BF16')
-
 # %% ../../nbs/models/families.ipynb #582cb441
-TOKENIZERS = ('tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model',
-              'sentencepiece.bpe.model')
-
 def read_tokenizer(
     folder: Path,
     family: Family,
-    config: PreTrainedConfig,
 ) -> PreTrainedTokenizerBase | None:
     "The folder's tokenizer; None where it has none. `ValueError` for a damaged one."
-    if not any((folder / name).exists() for name in TOKENIZERS): return None
+    if not re.search(r'\b(tokenizer|vocab)\.|\.model\b', ' '.join(os.listdir(folder))): return None
+    fast = (folder / 'tokenizer.json').exists()
     with without_bars(), guarded(f'{folder}: not a readable tokenizer'):
-        if (folder / 'tokenizer.json').exists():
-            return PreTrainedTokenizerFast.from_pretrained(folder)
-        if family.tokenizer is not AutoTokenizer: return family.tokenizer.from_pretrained(folder)
-        return AutoTokenizer.from_pretrained(
-            folder, config=config, trust_remote_code=False, local_files_only=True)
+        return (PreTrainedTokenizerFast if fast else family.tokenizer).from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True)
 
 # %% ../../nbs/models/families.ipynb #ff02435b
 def from_gguf(
     path: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of a GGUF file. `ValueError`, or `ImportError` without `gguf`."
-    try: import gguf
-    except ImportError:
-        raise ImportError(f'{path}: a GGUF needs the package gguf: pip install gguf') from None
+    need('gguf', str(path))
+    import gguf
     check_file(path)
     how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
-    def once(name): return mock.patch.object(gguf, name, lru_cache(vars(gguf)[name]))
-    try:      # the library reads the file again and again
-        with once('GGUFReader'), once('get_tensor_name_map'):
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
-            if 'GgufConfig' in dir(transformers):
-                how['quantization_config'] = transformers.GgufConfig(dequantize=True)
-            net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
-            return net, tokenizer
-    except ImportError: raise
-    except Exception as e:      # its reader trusts every number in the file
-        why = f'{type(e).__name__}: {first_lines(e)}'
-        raise ValueError(f'{path}: not a readable GGUF file ({why})') from e
+    reader = lru_cache(gguf.GGUFReader)          # the library reads the file again and again
+    with (mock.patch.object(gguf, 'GGUFReader', reader), without_bars(),
+          guarded(f'{path}: not a readable GGUF file')):
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
+        net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
+        return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #f9d212bd
 def from_folder(
     folder: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of an encoder or a decoder. `ValueError` for another."
-    settings = described(folder)
-    kind = str(settings.get('model_type'))
-    if settings.get('is_encoder_decoder'):
-        raise ValueError(f'{folder}: {kind} is an encoder-decoder; expected an encoder or a '
-                         'decoder')
-    masked = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not settings.get('is_decoder')
-    if masked: auto = AutoModelForMaskedLM
-    elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES: auto = AutoModelForCausalLM
-    else:
-        raise ValueError(f'{folder}: model_type {kind!r} is no encoder or decoder of the '
-                         'transformers library')
+    settings = read_json(folder / 'config.json')
+    masked = str(settings.get('model_type')) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    decoder = settings.get('is_decoder') or not masked
+    auto = AutoModelForCausalLM if decoder else AutoModelForMaskedLM
+    net = read_net(folder, auto, settings, head=False, dtype=torch.float32)
     with guarded(f'{folder}: not a readable tokenizer'):
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True)
-    def of_body(net, name): return name.startswith(f'{net.base_model_prefix}.')
-    return read_net(folder, auto, settings, of_body, dtype=torch.float32), tokenizer
-
+    return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #eb8e11e1
 def pretrained(
@@ -336,15 +240,15 @@ def pretrained(
     the global seed: a missing head is drawn, a missing mask put nearly at the mean of all words.
     `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
     path = Path(source)
-    with without_bars():
-        net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
+    net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
+    check_net(net, None)
     decoder = not type(net).__name__.endswith('ForMaskedLM')
     if shift and not decoder:
         raise ValueError(f'shift=True: {type(net).__name__} predicts a token where it stands; '
                          'expected a decoder')
     if tokenizer.mask_token_id is None: tokenizer.add_special_tokens({'mask_token': MASK})
+    n = len(tokenizer)
     with without_bars():
-        n = len(tokenizer)
         if n > len(net.get_input_embeddings().weight): net.resize_token_embeddings(n)
     shift = decoder if shift is None else shift
     return probed(TransformersLM(net, tokenizer.mask_token_id, shift, tokenizer).eval())

@@ -27,7 +27,6 @@ class Config:
     n_blocks: int = 12                   # transformer blocks
     n_heads: int = 12                    # attention heads
     dropout: float = 0.1                 # after attention and after the MLP, in training only
-    time_conditioning: bool = False      # no MDLM checkpoint uses the time, and neither do we
     mask_id: int = None                  # type: ignore[assignment]  # None: the last id
     quality_blocks: int | None = None    # 1: a PRISM head of one block; None: no head
     boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
@@ -35,37 +34,30 @@ class Config:
 
     def __post_init__(self):
         if isinstance(self.boxes, list): object.__setattr__(self, 'boxes', tuple(self.boxes))
-        for name, most in SIZES.items(): check_int(name, vars(self)[name], 1, high=most)
+        for name in SIZES: check_int(name, vars(self)[name], 1, high=2**24)
         if self.mask_id is None: object.__setattr__(self, 'mask_id', self.vocab_size - 1)
         check_config(self)
 
 # %% ../../nbs/models/layers.ipynb #e04cd9af
-SIZES = dict(vocab_size=2**24, model_length=2**24, hidden_dim=2**20, cond_dim=2**20,
-             n_blocks=1000, n_heads=2**20)      # the largest that we accept
+SIZES = 'vocab_size', 'model_length', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads'
 
 def check_config(
     c: Config, # its sizes are whole numbers
 ) -> None:
     "Raises `ValueError` naming the first field that cannot work."
-    def expect(name, ok, expected):
-        if not ok: raise ValueError(f'{name}={vars(c)[name]!r}: expected {expected}')
+    check_int('n_blocks', c.n_blocks, 1, high=1000)
     check_int('mask_id', c.mask_id, 0, high=c.vocab_size - 1)
     check_range('dropout', c.dropout, '[0, 1)', 'the share of activations to drop')
-    expect('hidden_dim', c.hidden_dim % (2 * c.n_heads) == 0,
-           f'a multiple of 2 * n_heads = {2 * c.n_heads} (rotary needs heads of even size)')
-    expect('time_conditioning', not c.time_conditioning, 'False: the network ignores the time')
-    expect('quality_blocks', c.quality_blocks in (None, 1), '1, or None for no head')
+    if c.hidden_dim % (2 * c.n_heads):
+        raise ValueError(f'hidden_dim={c.hidden_dim}: expected a multiple of 2 * n_heads = '
+                         f'{2 * c.n_heads} (rotary needs heads of even size)')
+    if c.quality_blocks not in (None, 1):
+        raise ValueError(f'quality_blocks={c.quality_blocks}: expected 1, or None for no head')
     if c.p_uniform is not None:
         check_range('p_uniform', c.p_uniform, '[0, 1)', "GIDD's share of random tokens")
-        expect('p_uniform', c.boxes is None, 'None on a grid')
-    if c.boxes is not None: expect('model_length', c.model_length == n_cells(c.boxes),
-        f'{n_cells(c.boxes)}, the cells of a grid with boxes={c.boxes}')
-
-def n_cells(
-    boxes: tuple[int, int], # rows and columns of a box
-) -> int: # of the grid
-    if len(boxes) != 2: raise ValueError(f'boxes={boxes!r}: expected two numbers, such as (3, 3)')
-    return math.prod(check_int('boxes', n, 1) for n in boxes) ** 2
+    if c.boxes is not None and c.model_length != math.prod(c.boxes) ** 2:
+        raise ValueError(f'model_length={c.model_length}: expected {math.prod(c.boxes) ** 2}, the '
+                         f'cells of a grid with boxes={c.boxes}')
 
 # %% ../../nbs/models/layers.ipynb #8da60360
 def full(
@@ -86,21 +78,25 @@ class Embedding(nn.Module):
 
 class Norm(nn.Module):
     """adaLN over the last dimension, `(1 + scale) N(x) + shift`, in fp32 at least.
-    `N` has a weight, no bias. Shift and scale are `[D]`, or another for each row, `[B, 1, D]`."""
+    `N` has a weight, no bias. Shift and scale broadcast to `x`."""
     def __init__(self, dim):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x, shift, scale):
-        x = full(x)
         with torch.autocast(x.device.type, enabled=False):
-            # as the layer norm's own affine map: x is read once
-            weight, shift = (full(self.weight) * (1 + full(scale))).to(x), shift.to(x)
-            if weight.dim() == 1: x = F.layer_norm(x, weight.shape, weight, shift)
-            else: x = torch.addcmul(shift, F.layer_norm(x, weight.shape[-1:]), weight)
+            x = F.layer_norm(full(x), x.shape[-1:])
+            x = torch.addcmul(shift.to(x), x, (full(self.weight) * (1 + full(scale))).to(x))
             return x.to(self.weight.dtype)
 
 # %% ../../nbs/models/layers.ipynb #3789d453
+def frequencies(
+    dim: int, # even
+    like: Tensor, # its device and type
+) -> Tensor: # [dim / 2]
+    "10000 to the powers 0 to -1: sinusoids from fast to slow."
+    return 10000 ** (-torch.arange(0, dim, 2, device=like.device).to(like) / dim)
+
 class SigmaMap(nn.Module):
     "Noise levels `[N]` to conditioning vectors `[N, cond_dim]`, before the SiLU."
     def __init__(self, cond_dim, n_freq=256):
@@ -109,44 +105,28 @@ class SigmaMap(nn.Module):
             nn.Linear(n_freq, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
     def forward(self, sigma):
-        half, weight = self.mlp[0].in_features // 2, self.mlp[0].weight
-        rate = torch.exp(-math.log(10000) * torch.arange(half, device=sigma.device) / half)
-        angle = sigma[:, None] * rate
-        return self.mlp(torch.cat([angle.cos(), angle.sin()], -1).to(weight.dtype))
+        angle = sigma[:, None] * frequencies(self.mlp[0].in_features, sigma)
+        return self.mlp(torch.cat([angle.cos(), angle.sin()], -1).to(self.mlp[0].weight.dtype))
 
 # %% ../../nbs/models/layers.ipynb #3a08610e
-class Rotary(nn.Module):
-    "Length `L` to the cosines and sines of the rotation, `[L, head_dim / 2]` each."
-    def __init__(self, head_dim):
-        super().__init__()
-        self.register_buffer('inv_freq', frequencies(head_dim))
-
-    def _apply(self, fn, recurse=True):      # what `.to`, `.half()` and their like call
-        exact = self.inv_freq
-        super()._apply(fn, recurse)
-        if self.inv_freq.itemsize == 2: self.inv_freq = exact.to(self.inv_freq.device)
-        return self
-
-    def forward(self, L):
-        position = torch.arange(L, device=self.inv_freq.device).to(self.inv_freq)
-        angle = torch.outer(position, self.inv_freq)
-        return angle.cos(), angle.sin()
-
-def frequencies(
+def rotary(
+    L: int, # positions
     head_dim: int,
-) -> Tensor: # [head_dim / 2], radians a position
-    "The angle by which each pair turns from one position to the next."
-    if torch.empty(0).is_meta: return torch.empty(head_dim // 2)     # arithmetic imports sympy
-    return 10000 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+    like: Tensor, # its device and type
+) -> tuple[Tensor, Tensor]: # [L, head_dim / 2] each
+    "Cosines and sines of the rotation."
+    angle = torch.outer(torch.arange(L, device=like.device).to(like), frequencies(head_dim, like))
+    return angle.cos(), angle.sin()
 
 def rotate(
     x: Tensor, # [..., L, head_dim]
     cos: Tensor, # [..., L, head_dim / 2]
     sin: Tensor, # likewise
-) -> Tensor:
+) -> Tensor: # of the type of `x`
     "`x`, turned by the angles of its positions."
     a, b = x.chunk(2, -1)
-    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
+    turned = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+    return torch.cat(turned, -1).to(x.dtype)
 
 # %% ../../nbs/models/layers.ipynb #p1ace001
 def units_of(
@@ -178,39 +158,13 @@ def zero_(
     for p in module.parameters(): nn.init.zeros_(p)
     return module
 
-def modulation(layer, c, n):
-    """`n` vectors from the conditioning: `[D]` for `c` `[1, cond_dim]`, `[..., D]` for `[...,
-    cond_dim]`."""
-    out = layer(c)
-    return out[0].chunk(n) if out.shape[:-1] == (1,) else out.chunk(n, -1)
-
-def take(x, at):
-    "Positions `at` `[B, Q]` of `x` `[B, L, D]`, or all of it."
-    return x if at is None else x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
-
-def turned(x, rope, at=None):
-    "`x` `[B, H, Q, head_dim]`, rotated as its positions `at` `[B, Q]` demand, in its own type."
-    if rope is None: return x
-    if at is not None: rope = [a[at][:, None] for a in rope]
-    return rotate(x, *rope).to(x.dtype)
-
-# %% ../../nbs/models/layers.ipynb #6b46714d
-class GELU(nn.Module):
-    "The tanh-GELU, `x sigmoid(2 sqrt(2 / pi) (x + .044715 x^3))`."
-    def forward(self, x):
-        slow = torch.is_grad_enabled() or x.device.type != 'cpu' or x.itemsize < 4
-        if slow: return F.gelu(x, approximate='tanh')
-        k = 2 * math.sqrt(2 / math.pi)
-        y = torch.addcmul(x.new_tensor(k), x, x, value=.044715 * k)
-        return y.mul_(x).sigmoid_().mul_(x)
-
 # %% ../../nbs/models/layers.ipynb #a77e4d01
 def attend(
-    q: Tensor, # [B, H, Q, head_dim]
+    q: Tensor, # [B, H, L, head_dim]
     k: Tensor, # [B, H, L, head_dim]
     v: Tensor, # [B, H, L, head_dim]
-    seen: Tensor | None = None, # [B, 1, Q, L] bool: what each query reads; None: everything
-) -> Tensor: # [B, H, Q, head_dim]
+    seen: Tensor | None = None, # [B, 1, L, L] bool: what each query reads; None: everything
+) -> Tensor: # [B, H, L, head_dim]
     "Softmax attention."
     # on a CPU, torch's fused attention trains in bf16 many times more slowly than plain products
     fused = v.device.type != 'cpu' or v.dtype != torch.bfloat16 or not torch.is_grad_enabled()
@@ -221,39 +175,30 @@ def attend(
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
-    """On `x` `[B, L, D]`, conditioned on `c` `[1, cond_dim]` or `[B, 1, cond_dim]`. `rope` turns
-    queries and keys; None: it does not."""
+    """`x` `[B, L, D]` to the new `x`, conditioned on `c`, `[1, 1, cond_dim]` or
+    `[B, 1, cond_dim]`. `rope` turns queries and keys; None: it does not. `seen` `[B, 1, L, L]`:
+    what each position reads; None: everything."""
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
         super().__init__()
-        self.n_heads, self.dropout = n_heads, dropout
+        self.n_heads, self.drop = n_heads, nn.Dropout(dropout)
         self.norm1 = Norm(dim)
         self.attn_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.attn_out = nn.Linear(dim, dim, bias=False)
         self.norm2 = Norm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), GELU(), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, 4 * dim), nn.GELU('tanh'), nn.Linear(4 * dim, dim))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 6 * dim))
 
-    def forward(self, x, c, rope, at=None, seen=None):
-        """The new `x`, `[B, L, D]`; with positions `at` `[B, Q]`, only there, `[B, Q, D]`. `seen`
-        `[B, 1, L, L]`: what each position reads; None: everything."""
-        m = modulation(self.adaLN_modulation, c, 6)
-        attended = self.attention(self.norm1(x, m[0], m[1]), rope, at, seen)
-        x = torch.addcmul(take(x, at), m[2], self.drop(attended))
+    def forward(self, x, c, rope, seen=None):
+        m = self.adaLN_modulation(c).chunk(6, -1)
+        x = torch.addcmul(x, m[2], self.drop(self.attention(self.norm1(x, m[0], m[1]), rope, seen)))
         return torch.addcmul(x, m[5], self.drop(self.mlp(self.norm2(x, m[3], m[4]))))
 
-    def attention(self, x, rope, at=None, seen=None):
-        q, k, v = map(self.heads, self.qkv(x, at))
-        out = attend(turned(q, rope, at), turned(k, rope), v, seen)
-        return self.attn_out(out.transpose(1, 2).flatten(2))
-
-    def qkv(self, x, at=None):
-        "Queries at `at` `[B, Q]`, keys and values everywhere: `[B, Q, D]` and twice `[B, L, D]`."
-        if at is None: return self.attn_qkv(x).chunk(3, -1)
-        D, weight = x.shape[-1], self.attn_qkv.weight
-        return F.linear(take(x, at), weight[:D]), *F.linear(x, weight[D:]).chunk(2, -1)
-
-    def heads(self, a): return a.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-    def drop(self, x): return F.dropout(x, self.dropout, self.training)
+    def attention(self, x, rope, seen=None):
+        heads = self.attn_qkv(x).unflatten(-1, (3, self.n_heads, -1))
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        if rope: q, k = rotate(q, *rope), rotate(k, *rope)
+        return self.attn_out(attend(q, k, v, seen).transpose(1, 2).flatten(2))
 
 # %% ../../nbs/models/layers.ipynb #bc2259dd
 class OutputLayer(nn.Module):
@@ -265,4 +210,4 @@ class OutputLayer(nn.Module):
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 2 * dim))
 
     def forward(self, x, c):
-        return self.linear(self.norm_final(x, *modulation(self.adaLN_modulation, c, 2)))
+        return self.linear(self.norm_final(x, *self.adaLN_modulation(c).chunk(2, -1)))

@@ -13,16 +13,15 @@ import torch
 from tokenizers import Tokenizer
 
 from ..base.checks import check_choice
-from ..base.files import open_tokenizer
-from ..base.runs import atomic_folder
+from ..base.files import guarded, open_tokenizer
 from .dit import LanguageModel, MaskedLM
 from .checkpoints import (
-    assemble, check_tokenizer, infer_config, LAYOUTS, read_ckpt, read_config, read_json,
-    read_safetensors, read_tokenizer, save_denoiser)
+    check_tokenizer, fill, infer_config, LAYOUTS, read_ckpt, read_config, read_json,
+    read_safetensors, save_denoiser)
 from .sources import fetch, FILES, is_repository, no_such, of_run, own
 
 # %% auto #0
-__all__ = ['load', 'located', 'save', 'save_foreign']
+__all__ = ['load', 'located', 'save']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
 if TYPE_CHECKING: from navira.models.transformers import TransformersLM
@@ -37,19 +36,21 @@ def load_mdlm(
     dtype: torch.dtype | None = None, # of the parameters; None: float32
 ) -> MaskedLM:
     "`FileNotFoundError` or `ValueError` naming the file."
-    folder = path if path.is_dir() else path.parent
-    file = folder / 'config.json'
-    config = read_config(file) if file.exists() or path.is_dir() else None
-    if path.is_dir(): path = weights_in(path)
+    whole, config, name = path.is_dir(), None, Path('tokenizer')
+    folder = path if whole else path.parent
+    if whole or (folder / 'config.json').exists(): config = read_config(folder / 'config.json')
+    if whole: path = weights_in(path)
     weights = read_safetensors(path) if path.suffix == '.safetensors' else read_ckpt(path, ema)
     if config is None:
-        try: config = infer_config({k: w.shape for k, w in weights.items()}, length)
-        except ValueError as e:
-            raise ValueError(f'{path}: {e}; for a model of the transformers library, give the '
-                             'folder of its config.json and weights') from e
-    if tokenizer is None: tokenizer = read_tokenizer(folder / 'tokenizer.json', config)
-    else: tokenizer = check_tokenizer(tokenizer, config, 'tokenizer')
-    return assemble(config, weights, path, tokenizer, dtype or torch.float32)
+        with guarded(f'{path}: not the weights of an MDLM backbone; for a model of the '
+                     'transformers library, give the folder of its config.json and weights'):
+            config = infer_config(weights, length)
+    if tokenizer is None and (folder / 'tokenizer.json').exists():
+        name = folder / 'tokenizer.json'
+        tokenizer = open_tokenizer(name)
+    if tokenizer is not None: tokenizer = check_tokenizer(tokenizer, config, name)
+    with torch.device('meta'): model = MaskedLM(config, tokenizer)
+    return fill(model, weights, path, dtype or torch.float32)
 
 def weights_in(
     folder: Path,
@@ -70,23 +71,17 @@ def is_foreign(
 
 def load_foreign(
     folder: Path,
-    dtype: torch.dtype | None = None, # of the parameters; None: as they were saved
-    length: int | None = None, # None, or an error
     head: str | os.PathLike | None = None, # what `navira finetune --lora` wrote
     **how: Any, # for `load_family`
 ) -> TransformersLM:
     "`FileNotFoundError` or `ValueError` naming the file."
     from navira.models.families import load_family
-    if length is not None:
-        raise ValueError(f'{folder}: length={length!r}: the model says its own; expected it for a '
-                         'file of weights')
-    if head is not None and not isinstance(head, (str, os.PathLike)):
-        raise ValueError(f'{folder}: head={head!r}: expected a folder of `navira finetune --lora`')
-    model = load_family(folder, dtype or 'auto', **how)
+    model = load_family(folder, **how)
     if head is None and (folder / 'quality.safetensors').exists(): head = folder
     if head is None: return model
     from navira.models.adapter import load_adapter
-    return load_adapter(model, of_run(Path(head), 'model', 'quality.safetensors'))
+    with guarded(f'{folder}: head={head!r}'): head = Path(head)
+    return load_adapter(model, of_run(head, 'model', 'quality.safetensors'))
 
 def mdlm_only(
     model: LanguageModel, # from `load`
@@ -105,12 +100,10 @@ def download(
     """The folder of a local copy, without the repository's code. `ValueError` for a family that
     we do not know."""
     folder = fetch(repo, ['config.json'], revision)
-    if is_foreign(folder):
-        from navira.models.families import family_of
-        family_of(read_json(folder / 'config.json'), folder / 'config.json')
-        return fetch(repo, FILES, revision)
-    files = ['config.json', 'tokenizer.json', 'model.safetensors', 'pytorch_model.bin']
-    return fetch(repo, files, revision)
+    if not is_foreign(folder): return fetch(repo, [*FILES, 'pytorch_model.bin'], revision)
+    from navira.models.families import family_of
+    family_of(read_json(folder / 'config.json'), folder / 'config.json')
+    return fetch(repo, FILES, revision)
 
 def gpt2_tokenizer(
     folder: Path, # of a repository in MDLM's layout
@@ -144,16 +137,13 @@ def check_device(
     device: str | torch.device | None, # None: the CPU; 'auto': a GPU where there is one
 ) -> torch.device:
     "The device of this name. `ValueError` where there is none."
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device in (None, 'auto'): return torch.device('cuda' if gpus and device else 'cpu')
+    if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try:
-        place = torch.device(device)
-        if place.type == 'cuda' and (place.index or 0) >= gpus: raise RuntimeError
-        if place.type not in ('cpu', 'cuda'): torch.zeros(1, device=place).item()    # not "meta"
-        return place
-    except (RuntimeError, TypeError, NotImplementedError, AssertionError):
+        torch.zeros(1, device=device or 'cpu').item()           # "meta" holds no numbers
+        return torch.device(device or 'cpu')
+    except (RuntimeError, TypeError, AssertionError):
         raise ValueError(f"device={str(device)!r}: no such device here; expected 'auto', 'cpu' or "
-                         f"'cuda', and there are {gpus} GPUs") from None
+                         f"'cuda', and there are {torch.cuda.device_count()} GPUs") from None
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
 def load(
@@ -182,16 +172,16 @@ def load(
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
     path = located(source, revision)
     theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, head=head)
-    if path.is_dir() and is_foreign(path):
-        model = load_foreign(path, dtype, length, tokenizer=tokenizer, **theirs)
+    foreign = path.is_dir() and is_foreign(path)
+    for name, value in (dict(length=length) if foreign else theirs).items():
+        if value is not None:
+            kind = 'the transformers library' if foreign else "MDLM's architecture"
+            raise ValueError(f'{path}: {name}={value!r}: not for a model of {kind}')
+    if foreign:
+        model: Any = load_foreign(path, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
     else:
-        for name, value in theirs.items():
-            if value is not None:
-                raise ValueError(f"{name}={value!r}: {path} is a model of "
-                                 "MDLM's layout; "
-                                 'expected it for a model of the transformers library only')
         if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
-        model = load_mdlm(path, ema, length, tokenizer, dtype)  # type: ignore[assignment]
+        model = load_mdlm(path, ema, length, tokenizer, dtype)
     return model if device_map is not None else model.to(place)
 
 def located(
@@ -203,21 +193,16 @@ def located(
         raise ValueError(f'source={type(source).__name__}: expected a folder, a file or the name '
                          'of a Hub repository')
     path = Path(own(source))
-    if own(source) is not source and not (path / 'config.json').exists():
-        raise FileNotFoundError(f'{path}: the embedded model is not installed; reinstall navira, '
-                                'or give a folder')
     if not path.exists():
         if is_repository(path): return download(str(source), revision)
-        raise no_such(own(source))
+        raise no_such(path)
     if revision is not None:
         raise ValueError(f'revision={revision!r}: {path} is on this computer; expected it for a '
                          'Hub repository only')
-    if ggufs := [path] if path.suffix == '.gguf' else sorted(path.glob('*.gguf')):
-        if not any(path.glob('*model*.safetensors')):
-            raise ValueError(f'{ggufs[0]}: a GGUF, which holds a quantised model that reads from '
-                             'left to right; expected safetensors of a masked diffusion model, or '
-                             '`navira adapt --model` with this file')
     if path.is_dir(): return of_run(path)
+    if path.suffix == '.gguf':
+        raise ValueError(f'{path}: a GGUF, which reads from left to right; expected safetensors of '
+                         'a masked diffusion model, or `navira adapt --model` with this file')
     if path.name == 'config.json' or is_foreign(path.parent):
         raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
     return path
@@ -228,30 +213,19 @@ def save(
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
-    """Writes configuration, weights, tokenizer and head: all, or nothing. `load` reads them.
-    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
-    if isinstance(model, MaskedLM): save_denoiser(model, folder, dtype)
-    elif not isinstance(model, LanguageModel):
+    """Writes configuration, weights, tokenizer and head, which `load` reads. `ValueError` for what
+    is no such model or a folder that cannot be written, `NoRoom` on a full disk."""
+    if isinstance(model, MaskedLM): return save_denoiser(model, folder, dtype)
+    if not isinstance(model, LanguageModel):
         raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap '
                          'gives')
-    elif model.adapter is not None:
+    if model.adapter is not None:
         raise ValueError('model: its adapter is still in training; expected '
                          'navira.models.adapter.save_adapter for it')
-    else: save_foreign(model, Path(folder), dtype)
-
-def save_foreign(
-    model: TransformersLM,
-    folder: Path,
-    dtype: torch.dtype | None,
-) -> None:
-    "Network, tokenizer and head in the layout of the transformers library: all, or nothing."
-    net = model.net if dtype in (None, model.net.dtype) else copy.deepcopy(model.net).to(dtype)
-    with atomic_folder(folder / '.navira-saved') as temp:
-        net.save_pretrained(temp)
-        if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
-        if model.quality is not None:
-            from navira.models.adapter import save_head
-            save_head(model, temp / 'quality.safetensors')
-        (folder / 'quality.safetensors').unlink(missing_ok=True)
-        for file in temp.iterdir(): os.replace(file, folder / file.name)
-    (folder / '.navira-saved').rmdir()
+    from navira.models.adapter import save_head
+    net, head = model.net, Path(folder) / 'quality.safetensors'
+    if dtype is not None: net = copy.deepcopy(net).to(dtype)
+    net.save_pretrained(folder)
+    if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(folder)
+    head.unlink(missing_ok=True)
+    if model.quality is not None: save_head(model, head)

@@ -4,21 +4,18 @@
 
 # %% ../../nbs/models/sources.ipynb #5ce0a003
 from __future__ import annotations
-import contextlib
 import difflib
 import os
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import cast
-
-from .checkpoints import read_json
 
 # %% auto #0
 __all__ = []
 
 # %% ../../nbs/models/sources.ipynb #5ce0a006
-installed = '__file__' in globals()
-WEIGHTS = Path(__file__).parent.parent / 'weights' if installed else Path('../../navira/weights')
+WEIGHTS = Path(str(files('navira'))) / 'weights'
 
 def own(
     source: str | os.PathLike | None, # as `load` takes it
@@ -27,7 +24,6 @@ def own(
     return WEIGHTS / 'sudoku' if source == 'sudoku' else cast(str, source)
 
 # %% ../../nbs/models/sources.ipynb #a6a746f2
-HUB = 'kuleshov-group/mdlm-owt', 'kuleshov-group/mdlm-no_flashattn-fp32-owt'
 FILES = ['*.json', '*.txt', '*.model', '*.jinja', '*.safetensors']   # no code and no pickles
 
 def fetch(
@@ -36,17 +32,13 @@ def fetch(
     revision: str | None = None, # branch, tag or commit
 ) -> Path:
     "The folder of the local copy. `FileNotFoundError` if the Hub does not give it."
-    import huggingface_hub
-    try:
-        return Path(huggingface_hub.snapshot_download(
-            repo, revision=revision, allow_patterns=patterns))
+    from huggingface_hub import snapshot_download
+    try: return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
     except Exception as e:
-        offline = huggingface_hub.constants.HF_HUB_OFFLINE
-        how = 'HF_HUB_OFFLINE is set: unset it, then ' if offline else 'with a network, '
         raise FileNotFoundError(
             f'{repo}: no such file or folder here, and the Hub did not give it '
-            f'({type(e).__name__}); {how}`hf download {repo}` brings it; navira.load() needs no '
-            'network') from e
+            f'({type(e).__name__}). With a network, and without HF_HUB_OFFLINE, '
+            f'`hf download {repo}` brings it; navira.load() needs no network') from e
 
 # %% ../../nbs/models/sources.ipynb #5ce0a008
 def is_repository(
@@ -57,19 +49,6 @@ def is_repository(
     weights = path.suffix in ('.safetensors', '.ckpt', '.pt', '.bin')
     return named is not None and not weights and not path.parent.is_dir()
 
-def no_such(
-    source: str | os.PathLike,
-) -> FileNotFoundError:
-    "The error for a source that is nothing, with what was probably meant."
-    if near := difflib.get_close_matches(str(source), ['embedded', 'sudoku'], 1, .8):
-        return FileNotFoundError(f'{source}: not found; did you mean {near[0]!r}?')
-    if url := re.match(r'https?://[\w.]+/([^/]+/[^/?#]+)', str(source)):
-        return FileNotFoundError(f"{source}: an address; expected the repository's name, "
-                                 f"{url[1]!r}")
-    return FileNotFoundError(f'{source}: not found; ' + nearest(source, 'a folder, a .safetensors '
-                                                                        'or '
-        f".ckpt file, 'embedded', or a Hub repository such as {HUB[0]!r}"))
-
 # %% ../../nbs/models/sources.ipynb #ca01318d
 def of_run(
     folder: Path,          # of a model, or of a training run
@@ -77,45 +56,41 @@ def of_run(
     file: str = 'config.json',
 ) -> Path:
     """`folder`, or the folder `part` of the run that it is. `FileNotFoundError` for a run
-    without one."""
+    without one, `ValueError` for a quality head alone."""
     for place in (folder, folder / part):
         if (place / file).exists(): return place
-    for place in (folder, folder / part):
-        head = (place / 'quality.safetensors').exists()
-        if head and file == 'config.json': raise no_base(place)
+        if (place / 'quality.safetensors').exists() and part == 'model':
+            raise ValueError(f'{place}: a quality head or adapter, and no model; expected the base '
+                             f'that it was trained on, as in navira.load(BASE, head={str(place)!r})'
+                             f' or --model BASE --head {place}')
     if not (folder / 'run.json').exists(): return folder
     raise FileNotFoundError(
         f'{folder}: a training run that has no {part}/{file} yet; it is written when the run ends: '
         'give the command that began it again, and it goes on')
 
-def no_base(
-    folder: Path, # what `navira finetune --lora` wrote: a head, perhaps an adapter
-) -> ValueError:
-    "The error for a head that was given as a model, with the base that it was trained on."
-    base = 'BASE'
-    for file, key in (('training.json', 'base'), ('adapter_config.json', 'base_model_name_or_path'),
-                      ('../run.json', 'model')):
-        with contextlib.suppress(OSError, ValueError):
-            base = read_json(folder / file).get(key) or base
-    return ValueError(f'{folder}: a quality head or adapter for {base}, and no model; expected '
-                      f'navira.load({base!r}, head={str(folder)!r}), or --model {base} --head '
-                      f'{folder}')
-
 # %% ../../nbs/models/sources.ipynb #f360096c
 def nearest(
     path: str | os.PathLike, # that does not exist
-    otherwise: str, # what was expected, said where no name is similar
+    otherwise: str, # what was expected, where no name is similar
+    also: tuple[str, ...] = (), # names that are not in its folder
 ) -> str:
-    "The most similar name in its folder, or in the first of its parents that exists, in words."
-    path, last = Path(path), Path(path)
-    while not path.parent.exists(): path = path.parent
-    folder = path.parent
-    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, 1, .5 if path == last else .8)
-    if near: return f'did you mean {str(folder / near[0])!r}?'
-    return f'{str(folder)!r} has no such entry; expected {otherwise}'
+    "The most similar name in its folder, in words."
+    folder = Path(path).parent
+    names = os.listdir(folder) if folder.is_dir() else []
+    near = difflib.get_close_matches(Path(path).name, [*names, *also], 1, .5)
+    if not near: return f'expected {otherwise}'
+    return f'did you mean {near[0] if near[0] in also else str(folder / near[0])!r}?'
 
 # %% ../../nbs/models/sources.ipynb #6c208343
+def no_such(
+    source: str | os.PathLike,
+) -> FileNotFoundError:
+    "The error for a source that is nothing, with what was probably meant."
+    expected = ("a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as "
+                "'kuleshov-group/mdlm-owt'")
+    near = nearest(source, expected, ('embedded', 'sudoku'))
+    return FileNotFoundError(f'{source}: not found; {near}')
+
 def fetched(
     source: str | os.PathLike, # a folder, also of a run; or a Hub repository
 ) -> Path:

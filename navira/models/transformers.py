@@ -17,8 +17,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
 from ..diffusion import Forward
-from .dit import in_full, LanguageModel, with_shadows
-from .layers import full
+from .dit import in_full, LanguageModel, NO_HEAD, with_shadows
+from .layers import full, zero_
 
 # %% auto #0
 __all__ = ['wrap', 'check_net']
@@ -79,10 +79,7 @@ class HiddenForward(Forward):
         return out
 
     def _quality(self) -> Tensor: # [B, L]
-        if self.model.quality is None:
-            raise ValueError('this model has no quality head; `navira finetune --model FOLDER '
-                             '--lora 16` trains one, navira.load(source, head=FOLDER) loads it; '
-                             'backbone and mdlm need none')
+        if self.model.quality is None: raise ValueError(NO_HEAD)
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #2135ee6a
@@ -95,15 +92,20 @@ class ShadowedHidden(HiddenForward):
         where: Tensor, # [B, L] bool
         together: bool, # do shadows read each other?
     ):
-        self.model, self.seen_masked, self.where = model, x == model.mask_id, where
-        self.h, self.shadows = model.hidden_with_shadows(x, where, together)
+        ids, at, seen = with_shadows(x, where, model.mask_id, together)
+        L, dtype = x.shape[1], model.net.get_input_embeddings().weight.dtype
+        seen[..., :L] &= (x >= 0)[:, None, None]
+        added = torch.where(seen, 0, torch.finfo(dtype).min).to(dtype)       # to the scores
+        h = model.body(ids, position_ids=at[None] + model.first, attention_mask=added)
+        self.model, self.seen_masked, self.columns = model, x == model.mask_id, at[L:]
+        self.h, self.shadows = h[:, :L], h[:, L:]
 
     def left_out(
         self,
         where: Tensor, # [B, L] bool, true at N positions that have a shadow
     ) -> Tensor:
         "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
-        return self.project(self.shadows[where[self.where]])
+        return self.project(self.shadows[where[:, self.columns]])
 
 # %% ../../nbs/models/transformers.ipynb #6af8ff1a
 class LinearQuality(nn.Module):
@@ -113,16 +115,15 @@ class LinearQuality(nn.Module):
         dim: int, # D
     ):
         super().__init__()
-        self.linear = nn.Linear(dim, 1)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        self.linear = zero_(nn.Linear(dim, 1))
 
     def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
 # %% ../../nbs/models/transformers.ipynb #1846b6fc
 class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
-    ragged = True     # `probed` finds out
+    ragged = True                    # `probed` finds out
+    suppress: tuple[int, ...] = ()   # tokens that are never written
 
     def __init__(
         self,
@@ -130,20 +131,15 @@ class TransformersLM(LanguageModel):
         mask_id: int,
         shift: bool = False,   # does position i predict the token at i + 1?
         tokenizer: PreTrainedTokenizerBase | None = None, # needed for text only
-        suppress: tuple[int, ...] = (), # tokens that are never written
-        ends: tuple[int, ...] | None = None, # tokens that end a text; None: `ends_of`
     ):
         super().__init__()
         self.net, self.mask_id, self.shift = bidirectional(net), mask_id, shift
         net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it
-        self.text_tokenizer, self.suppress = tokenizer, suppress
-        ends = ends_of(net, tokenizer) if ends is None else ends  # type: ignore[assignment]
-        self.eos_ids = tuple(sorted({*ends} - {mask_id}))  # type: ignore[misc]
+        self.text_tokenizer, self.first = tokenizer, first_position(net)
+        self.eos_ids = tuple(sorted(ends_of(net, tokenizer) - {mask_id}))
         self.quality: LinearQuality | None = None
-        self.first = first_position(net)
         # a sentence encoder's tokenizer would cut our texts off
-        if self.tokenizer is not None:
-            with guarded('tokenizer'): uncut(self.tokenizer)
+        if self.tokenizer is not None: uncut(self.tokenizer)
 
     @property
     def config(self) -> Any: return self.net.config
@@ -174,25 +170,10 @@ class TransformersLM(LanguageModel):
             more['attention_mask'] = seen.long()
         if self.first:
             more['position_ids'] = torch.arange(x.shape[1], device=x.device)[None] + self.first
-        return self.body(x.clamp(min=0), **more)
+        return self.body(x, **more)
 
-    def body(self, ids: Tensor, **more: Tensor) -> Tensor:
-        return self.net.base_model(input_ids=ids, **more).last_hidden_state.to(ids.device)
-
-    def hidden_with_shadows(
-        self,
-        x: Tensor, # [B, L]
-        where: Tensor, # [B, L] bool: which tokens get a shadow
-        together: bool, # do the shadows read each other?
-    ) -> tuple[Tensor, Tensor]:
-        "`[B, L, D]`, and for the shadows in the order of `where.nonzero()` `[N, D]`."
-        ids, position, seen, real = with_shadows(x, where, self.mask_id, together)
-        seen[..., :x.shape[1]] &= (x >= 0)[:, None, None]
-        if self.config._attn_implementation != 'sdpa':             # the others add it to the scores
-            dtype = self.net.get_input_embeddings().weight.dtype
-            seen = torch.where(seen, 0, torch.finfo(dtype).min).to(dtype)
-        h = self.body(ids.clamp(min=0), position_ids=position + self.first, attention_mask=seen)
-        return h[:, :x.shape[1]], h[:, x.shape[1]:][real]
+    def body(self, x: Tensor, **more: Tensor) -> Tensor:
+        return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
 
     def shadow(
         self,
@@ -221,15 +202,14 @@ class TransformersLM(LanguageModel):
 def ends_of(
     net: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
-) -> list[int]:
+) -> set[int]:
     "Tokens that end a text; of a network that names none, such as BERT, the tokenizer's separator."
     named = [net.config.to_dict().get('eos_token_id')]
     if net.can_generate(): named.append(net.generation_config.eos_token_id)
     if tokenizer: named.append(tokenizer.eos_token_id)
     if tokenizer and named.count(None) == len(named): named = [tokenizer.sep_token_id]
-    ids = [i for ends in named for i in (ends if isinstance(ends, list) else [ends])]
-    vocab = net.get_output_embeddings().weight.shape[0]
-    return [i for i in ids if i is not None and i < vocab]
+    ids = {i for ends in named for i in (ends if isinstance(ends, list) else [ends])}
+    return ids & {*range(net.get_output_embeddings().weight.shape[0])}
 
 def first_position(
     net: PreTrainedModel,
@@ -254,9 +234,7 @@ def probed(
     if any(p.is_meta for p in model.net.parameters()): return model
     x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
     texts = x[:1], x[1:], nn.functional.pad(x[:1], (0, 1), value=-1)
-    try: h, other, padded = map(model.hidden, texts)
-    except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as e:
-        raise ValueError(f'{kind} {BOTH_WAYS} ({type(e).__name__}: {e})') from e
+    with guarded(f'{kind} {BOTH_WAYS}'): h, other, padded = map(model.hidden, texts)
     if torch.equal(h[:, :2], other[:, :2]): raise ValueError(f'{kind} {BOTH_WAYS}')
     close = torch.finfo(h.dtype).eps ** .5 * h.abs().max()
     model.ragged = bool((padded[:, :3] - h).abs().max() < close)
@@ -268,8 +246,6 @@ def wrap(
     tokenizer: PreTrainedTokenizerBase | None = None, # its tokenizer, for texts
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as configured
-    suppress: tuple[int, ...] = (), # tokens that are never written
-    ends: tuple[int, ...] | None = None, # tokens that end a text; None: as configured
 ) -> TransformersLM: # in eval mode
     """A network of the transformers library as a masked diffusion model, for `sample` and all
     policies.
@@ -281,13 +257,11 @@ def wrap(
     if mask_id is None: mask_id = config.get('mask_token_id')
     if mask_id is None and tokenizer is not None: mask_id = tokenizer.mask_token_id
     if mask_id is None:
-        lacks = 'its tokenizer has no mask token' if tokenizer else 'it has no tokenizer'
-        raise ValueError(f'{kind}: which token is the mask? Its configuration does not say, and '
-                         f'{lacks}; expected mask_id=')
+        raise ValueError(f'{kind}: which token is the mask? Neither its configuration nor a '
+                         'tokenizer says; expected mask_id=')
     last = net.get_output_embeddings().weight.shape[0] - 1
     expected = f'expected a token of the network, 0 to {last}:'
     mask_id = check_int('mask_id', mask_id, 0, expected, last)
-    suppress = tuple(check_int('suppress', i, 0, expected, last) for i in suppress)
     if shift not in (None, True, False):
         raise ValueError(f'shift={shift!r}: expected True or False')
     decoder = not kind.endswith('ForMaskedLM') or config.get('is_decoder', False)
@@ -298,7 +272,7 @@ def wrap(
         'it is adapted (`navira adapt`, DiffuLLaMA, dLLM). If it was, say so in its config.json: '
         '`"is_causal": false`',
         stacklevel=2)
-    model = TransformersLM(net, mask_id, shift, tokenizer, suppress, ends)
+    model = TransformersLM(net, mask_id, shift, tokenizer)
     if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
         raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; '
                          'expected the tokenizer that the model was trained with, or mask_id=')
@@ -313,13 +287,10 @@ def check_net(
     if not isinstance(net, PreTrainedModel):
         raise ValueError(f'net: {kind}; expected a model of the transformers library, such as '
                          'LlamaForCausalLM; of one of peft, its `get_base_model()`')
-    if net.config.is_encoder_decoder:
-        raise ValueError(f'{kind} is an encoder-decoder; expected an encoder or a decoder with a '
-                         'head')
     head, name = net.get_output_embeddings(), kind.removesuffix('Model')
-    if head is None:
-        raise ValueError(f'{kind} has no head over the vocabulary; expected {name}ForMaskedLM or '
-                         f'{name}ForCausalLM')
+    if head is None or net.config.is_encoder_decoder:
+        raise ValueError(f'{kind} is an encoder-decoder or has no head over the vocabulary; '
+                         f'expected a network such as {name}ForMaskedLM or {name}ForCausalLM')
     if tokenizer is None: return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError(f'tokenizer={tokenizer!r:.60}: expected a tokenizer of the transformers '

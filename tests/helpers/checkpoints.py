@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from navira.models.checkpoints import on_disk
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.models.load import load
@@ -51,17 +52,18 @@ def small_tokenizer(): return words(*'abcdefghij')
 
 def lightning(path, raw, average, **more):
     ema = dict(decay=.9999, num_updates=3, shadow_params=average)
-    torch.save(dict(state_dict=raw.state_dict(), ema=ema, epoch=0, global_step=7, **more), path)
+    torch.save(dict(state_dict=on_disk(raw), ema=ema, epoch=0, global_step=7, **more), path)
     return path
 
 def hub_folder(folder, model, prefix=True, **more):
     "As the repositories of MDLM have it."
     folder.mkdir(parents=True)
-    names = 'vocab_size model_length hidden_dim cond_dim n_blocks n_heads dropout time_conditioning'
+    names = 'vocab_size model_length hidden_dim cond_dim n_blocks n_heads dropout'
     config = {k: vars(model.config)[k] for k in names.split()} | dict(
-        model_type='mdlm', architectures=['MDLM'], auto_map={'AutoModelForMaskedLM': 'x--y.z'})
+        model_type='mdlm', time_conditioning=False, architectures=['MDLM'],
+        auto_map={'AutoModelForMaskedLM': 'x--y.z'})
     (folder / 'config.json').write_text(json.dumps(config | more))
-    state = {k if prefix else k.removeprefix('backbone.'): v for k, v in model.state_dict().items()}
+    state = {k if prefix else k.removeprefix('backbone.'): v for k, v in on_disk(model).items()}
     save_file(state, folder / 'model.safetensors', metadata={'format': 'pt'})
     return folder
 

@@ -61,7 +61,8 @@ def test_it_writes_what_sample_writes(net, policy):
         out.shape == (2, 10) and torch.equal(out[:, :4], X['input_ids']) and (out[:, 4:] != M).all()
     )
     with pytest.warns(UserWarning):
-        model = wrap(net, mask_id=M, ends=())
+        model = wrap(net, mask_id=M)
+        model.eos_ids = ()
     told = navira.sample(
         model, policy, 8, prompt=[X['input_ids'][0], X['input_ids'][1, 2:]], max_new_tokens=6
     )
@@ -83,7 +84,8 @@ def test_masks_in_a_prompt_are_filled(net):
     inputs = dict(X, input_ids=torch.tensor([[5, M, 7, 8], [0, 0, M, 8]]))
     out = run(net, inputs=inputs, eos_token_id=None)
     with pytest.warns(UserWarning):
-        model = wrap(net, mask_id=M, ends=())
+        model = wrap(net, mask_id=M)
+        model.eos_ids = ()
     told = navira.sample(
         model, 'remdm-conf', 8, prompt=[[5, M, 7, 8], [M, 8]], max_new_tokens=6
     ).tokens.tolist()

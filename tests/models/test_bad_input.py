@@ -1,6 +1,6 @@
 """Bad input to models of the transformers library: one sentence each, which names the file or
 the argument."""
-import json, os, pickle, shutil
+import json, pickle, shutil
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 
 import navira
-from navira.evaluation.references import load_reference
 from navira.models.families import pretrained
 from navira.models.transformers import wrap
 from helpers.checkpoints import refused
@@ -31,62 +30,27 @@ def copied(golden, tmp_path):
 
 # --- configurations ---------------------------------------------------------------------------
 
-@pytest.mark.parametrize(
-    'fields, parts',
-    [
-        (dict(hidden_size=32), ['[288, 16] in the file', '[288, 32] by config.json']),
-        (dict(hidden_size='big'), ["config.json: hidden_size='big'"]),
-        (dict(hidden_act='foo'), ["hidden_act='foo'"]),
-        (dict(model_type='whisper'), ['whisper is an encoder-dec']),
-        (
-            dict(model_type='lada'),
-            ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert'],
-        ),
-        (dict(is_encoder_decoder=True), ['encoder-decoder']),
-        (dict(num_hidden_layers=10**5), ['num_hidden_layers=', 'at most']),
-        (dict(vocab_size=2**40), ['at most']),
-        *(
-            (dict(mask_token_id=m), [f'mask_token_id={m!r}'])
-            for m in ('<mask>', True)
-        ),
-        (dict(eos_token_id=[2, 'x']), ["eos_token_id='x'"]),
-        (dict(mask_token_id=4000), ['mask_id=4000', '287']),
-        (dict(mask_token_id=280), ['280', 'tokenizer']),
-        (dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
-    ],
-)
-def test_a_configuration_that_cannot_be(copied, fields, parts):
-    refused(copied(**fields), 'a2d-llama', *parts)
-
-@pytest.mark.parametrize(
-    'fields, parts',
-    [
-        (dict(alibi=True), ['alibi=True']),
-        (dict(d_model='absent'), ['d_model']),
-    ],
-)
-def test_a_configuration_of_llada_that_cannot_be(copied, fields, parts):
-    refused(copied('llada', **fields), 'llada', *parts)
-
-@pytest.mark.parametrize('fields, part', [
-    (dict(t_eps=.01), 't_eps=0.01'), (dict(timestep_cond_dim='absent'), 'no timestep_cond_dim')])
-def test_a_configuration_of_gidd_that_cannot_be(copied, fields, part):
-    refused(copied('gidd', **fields), part)
-
-def test_a_headless_bert_and_a_configuration_of_nothing(copied, tmp_path):
-    refused(copied('bert', architectures=['BertModel']), 'BertModel', 'BertForMaskedLM')
-    (tmp_path / 'config.json').write_text('{}')
-    refused(tmp_path, 'config.json', 'model_type')
+@pytest.mark.parametrize('name, fields, parts', [
+    ('a2d-llama', dict(hidden_size=32), ['[288, 16] in the file', '[288, 32] by config.json']),
+    ('a2d-llama', dict(hidden_size='big'), ["config.json: ", "'hidden_size'", "'big'"]),
+    ('a2d-llama', dict(hidden_act='foo'), ["hidden_act='foo'"]),
+    ('a2d-llama', dict(model_type='lada'),
+     ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert']),
+    ('a2d-llama', dict(is_encoder_decoder=True), ['encoder-decoder']),
+    ('a2d-llama', dict(num_hidden_layers=10**5), ['num_hidden_layers=', 'at most']),
+    ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
+    ('a2d-llama', dict(mask_token_id='<mask>'), ["mask_id='<mask>'"]),
+    ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),
+    ('a2d-llama', dict(mask_token_id=280), ['280', 'tokenizer']),
+    ('a2d-llama', dict(eos_token_id=[2, 'x']), ["'eos_token_id'", "'x'"]),
+    ('llada', dict(alibi=True), ['alibi=True']), ('llada', dict(d_model='absent'), ['d_model']),
+    ('gidd', dict(t_eps=.01), ['t_eps=0.01']),
+    ('gidd', dict(timestep_cond_dim='absent'), ["no 'timestep_cond_dim'"]),
+    ('bert', dict(architectures=['BertModel']), ['BertModel', 'BertForMaskedLM'])])
+def test_a_configuration_that_cannot_be(copied, name, fields, parts):
+    refused(copied(name, **fields), name, *parts)
 
 # --- weights ----------------------------------------------------------------------------------
-
-@pytest.mark.parametrize('text, part', [
-    ('[]', 'JSON object'), ('{}', 'no weight_map'), ('{oops', 'not a readable JSON'),
-    ('{"weight_map": {"a": "../../etc/passwd"}}', "refused: '../../etc/passwd'")])
-def test_an_index_that_is_none(copied, text, part):
-    folder = copied('llada')
-    (folder / 'model.safetensors.index.json').write_text(text)
-    refused(folder, 'index.json', part)
 
 class Hostile:
     def __reduce__(self): return eval, ("open('ran', 'w').close()",)
@@ -101,9 +65,8 @@ def test_a_pickle_is_not_run(copied, content, tmp_path, monkeypatch):
     assert not (tmp_path / 'ran').exists()
 
 @pytest.mark.parametrize('change, part', [
-    (lambda w: w.index_fill(0, torch.tensor(0), torch.nan), 'holds NaN; expected finite weights'),
-    (lambda w: w.index_fill(0, torch.tensor(0), -torch.inf), 'holds infinity; expected finite'),
-    (lambda w: w.to(torch.int8), 'is of type I8'), (lambda w: None, 'Missing')])
+    (lambda w: w.index_fill(0, torch.tensor(0), torch.nan), 'holds NaN or infinity; expected'),
+    (lambda w: None, 'Missing')])
 def test_weights_that_cannot_be_are_named(copied, change, part):
     folder = copied()
     weights = load_file(folder / 'model.safetensors')
@@ -113,13 +76,8 @@ def test_weights_that_cannot_be_are_named(copied, change, part):
     save_file(changed, folder / 'model.safetensors', metadata=dict(format='pt'))
     refused(folder, key, part)
 
-@pytest.mark.parametrize(
-    'key, fits',
-    [
-        ('model.layers.1.self_attn.rotary_emb.inv_freq', True),
-        ('model.blocks_upm.0.attn_norm.weight', False),
-    ],
-)
+@pytest.mark.parametrize('key, fits', [('model.layers.1.self_attn.rotary_emb.inv_freq', True),
+                                       ('model.blocks_upm.0.attn_norm.weight', False)])
 def test_computed_buffers_of_old_files_are_ignored_and_a_second_stream_is_not(copied, key, fits):
     "RemeDi's config.json says `llada`, but its second stream changes the first."
     folder = copied()
@@ -130,47 +88,25 @@ def test_computed_buffers_of_old_files_are_ignored_and_a_second_stream_is_not(co
 
 # --- files ------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize('name', ['model.safetensors', 'tokenizer.json'])
-def test_a_pipe_among_the_files_is_not_waited_for(copied, name):
-    folder = copied(drop=[name])
-    os.mkfifo(folder / name)
-    refused(folder, f'{name}: a pipe or a device; expected a file')
-    with says(ValueError, 'a pipe or a device'): load_reference(str(folder))
-
-@pytest.mark.parametrize(
-    'name, drop, file, parts, error',
-    [
-        ('bert', 'tokenizer.json', None, ['which token is the mask', 'mask_id='], ValueError),
-        ('bert', 'model.safetensors', None, ['no weights', 'safetensors'], FileNotFoundError),
-        (
-            'bert',
-            'tokenizer.json',
-            ('tokenizer.json', b'{"no": "tokenizer"}'),
-            ['tokenizer'],
-            ValueError,
-        ),
-        (
-            'a2d-llama',
-            '*model*.safetensors',
-            ('m-q4.gguf', b'GGUF'),
-            ['m-q4.gguf: a GGUF', 'navira adapt'],
-            ValueError,
-        ),
-        ('roberta', '*', ('m-q4.gguf', b'GGUF'), ['m-q4.gguf: a GGUF', 'safetensors'], ValueError),
-        ('bert', '*', None, ['config.json', 'LLaDA'], FileNotFoundError),
-    ],
-)
-def test_files_that_are_missing_or_something_else(copied, name, drop, file, parts, error):
-    folder = copied(name)
-    for f in folder.glob(drop): f.unlink()
-    if file: (folder / file[0]).write_bytes(file[1])
-    refused(folder, *parts, error=error)
+@pytest.mark.parametrize('name, drop, file, parts', [
+    ('bert', 'tokenizer.json', None, ['which token is the mask', 'mask_id=']),
+    ('bert', 'model.safetensors', None, ['no file named model.safetensors']),
+    ('bert', 'tokenizer.json', ('tokenizer.json', '{"no": "tokenizer"}'), ['tokenizer']),
+    ('llada', 'model-*', None, ['llada', 'safetensors']),
+    ('llada', 'x', ('model.safetensors.index.json', '{oops'), ['llada'])])
+def test_files_that_are_missing_or_something_else(copied, name, drop, file, parts):
+    folder = copied(name, [drop])
+    if file: (folder / file[0]).write_text(file[1])
+    refused(folder, *parts)
 
 def test_one_file_of_a_folder(golden, tmp_path):
     for file in ('config.json', 'model-00001-of-00003.safetensors'):
         refused(golden / 'llada' / file, f"its folder, {str(golden / 'llada')!r}")
     shutil.copy(golden / 'a2d-llama' / 'model.safetensors', tmp_path / 'x.safetensors')
     refused(tmp_path / 'x.safetensors', 'give the folder')
+    (tmp_path / 'm-q4.gguf').write_bytes(b'GGUF')
+    refused(tmp_path / 'm-q4.gguf', 'm-q4.gguf: a GGUF', 'safetensors', 'navira adapt')
+    with says(FileNotFoundError, 'no config.json', 'LLaDA'): navira.load(tmp_path)
 
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -189,40 +125,29 @@ def test_a_damaged_file_is_a_model_or_one_sentence(golden, tmp_path, name, place
 
 # --- arguments --------------------------------------------------------------------------------
 
-@pytest.mark.parametrize('how', [
-    dict(length=10), dict(tokenizer='foo'), dict(shift='yes'), dict(head=5),
-    dict(device_map='foo'), dict(mask_id='x')])
+@pytest.mark.parametrize('how', [dict(length=10), dict(tokenizer='foo'), dict(shift='yes'),
+                                 dict(head=5), dict(mask_id='x')])
 def test_no_argument_is_ignored(golden, how):
     (name, value), = how.items()
     refused(golden / 'llada', f'{name}={value!r}', **how)
     with says(ValueError, 'device=', 'device_map='): navira.load(device='cpu', device_map='auto')
+    with says(ValueError, 'device_map', 'foo'): navira.load(golden / 'llada', device_map='foo')
 
-@pytest.mark.parametrize(
-    'how, part',
-    [
-        (dict(mask_id='<mask>'), "mask_id='<mask>'"),
-        (dict(mask_id=5, suppress=(99999,)), 'suppress=99999'),
-    ],
-)
-def test_wrap(golden, how, part):
-    net = navira.load(golden / 'bert').net
-    with says(ValueError, part): wrap(net, **how)
-    assert wrap(net, mask_id=3.).mask_id == 3
-
-def test_wrap_with_more_tokens_than_the_network_has(golden):
+def test_wrap(golden):
     model = navira.load(golden / 'bert')
+    with says(ValueError, "mask_id='<mask>'"): wrap(model.net, mask_id='<mask>')
+    assert wrap(model.net, mask_id=3.).mask_id == 3
     model.text_tokenizer.add_tokens([f'new{i}' for i in range(9)])
     with says(ValueError, 'has a token', 'the network has 288'):
         wrap(model.net, model.text_tokenizer, mask_id=5)
-
 
 # --- networks to start from -------------------------------------------------------------------
 
 @pytest.mark.parametrize('text, error, why', [
     ('[]', ValueError, 'JSON object'), ('{"model_type": ', ValueError, 'not a readable JSON'),
     (None, FileNotFoundError, 'config.json'),
-    ('{"model_type": "t5", "is_encoder_decoder": true}', ValueError, 'is an encoder-decoder'),
-    ('{"model_type": "vit"}', ValueError, "model_type 'vit' is no encoder or decoder")])
+    ('{"model_type": "vit"}', ValueError, 'ViTConfig'),
+    ('{"model_type": "t5", "is_encoder_decoder": true}', ValueError, 'T5Config')])
 def test_a_network_to_start_from_that_is_none(tmp_path, text, error, why):
     if text is not None: (tmp_path / 'config.json').write_text(text)
     with says(error, str(tmp_path), why): pretrained(tmp_path)

@@ -19,7 +19,7 @@ def test_a_critic_starts_from_the_model():
     old = dict(lm.backbone.named_parameters())
     for k, p in c.backbone.named_parameters():
         if not k.startswith('output_layer.'): assert torch.equal(p, old[k]) and p is not old[k]
-    with says(ValueError, 'n_blocks=3', 'from 1 to 2'): Critic.of(lm, 3)
+    with says(ValueError, 'n_blocks=3', 'at least 1 and at most 2'): Critic.of(lm, 3)
     with says(ValueError, '13 positions'): c(torch.zeros(1, 13, dtype=torch.long))
 
 def test_saved_and_loaded(tmp_path):
@@ -40,7 +40,7 @@ def test_files_that_are_no_critic(tmp_path):
     with says(ValueError, 'critic.safetensors: not a readable'): Critic.load(tmp_path)
     critic_like(lm, n_blocks=1).save(tmp_path)
     (tmp_path / 'critic.json').write_text(config)
-    with says(ValueError, 'critic.safetensors: not the weights of this configuration. missing'):
+    with says(ValueError, 'critic.safetensors: not the weights of this configuration', 'Missing'):
         Critic.load(tmp_path)
     c = Critic.of(lm, 1)
     c.backbone.output_layer.linear.bias[0] = math.nan
@@ -61,7 +61,7 @@ def test_where_a_critic_is_found(tmp_path, monkeypatch):
     with says(FileNotFoundError, 'did you mean', 'critics'): token_critic(str(tmp_path / 'critcs'))
     monkeypatch.setattr('navira.models.sources.WEIGHTS', tmp_path)
     for make in (Critic.load, token_critic):
-        with says(FileNotFoundError, 'no embedded critic; train one with `navira critic'): make()
+        with says(FileNotFoundError, 'train one with `navira critic'): make()
 
 def test_the_embedded_critic_is_trained_and_goes_with_the_embedded_model():
     lm, record = navira.load(), json.loads((WEIGHTS / 'critic-training.json').read_text())

@@ -12,10 +12,8 @@ GRID = dict(vocab_size=10, model_length=81, hidden_dim=8, n_heads=2)
     [
         dict(vocab_size=0),
         dict(n_heads=5),
-        dict(time_conditioning=True),
         dict(mask_id=50258),
         dict(p_uniform=float('nan')),
-        GRID | dict(boxes=(3, 3), p_uniform=0.1),
         GRID | dict(boxes=(3, 3), model_length=80),
     ],
 )

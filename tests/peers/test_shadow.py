@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira.models.layers import rotate
+from navira.models.layers import rotary, rotate
 from navira.peers.shadow import wino
 from navira.sampling import sample
 from helpers.sample_api import says
@@ -29,7 +29,7 @@ def long_pass(model, x, block, together):
     sees[n:, n:] = torch.ones(S, S) if together else torch.eye(S)
     for k, j in enumerate(block): sees[n + k, j] = False
     h, rope = net.vocab_embed(ids[None]), None
-    if net.place is None: rope = [a[where] for a in net.rotary_emb(n)]
+    if net.place is None: rope = [a[where] for a in rotary(n, h.shape[-1] // net.config.n_heads, h)]
     else: h = h + net.place()[where]
     c = torch.nn.functional.silu(net.sigma_map(torch.zeros(1)))
     for b in net.blocks:
