@@ -123,7 +123,7 @@ class DiTForward(Forward):
 
     def project(self, h, where):
         "`[N, D]` at the positions `where` to `[N, V]`, in full; the mask at `-inf`."
-        c = self.c.expand(len(where), -1, -1)[where.nonzero()[:, 0], 0]
+        c = self.c[0] if len(self.c) == 1 else self.c[where.nonzero()[:, 0], 0]
         with self.autocast: out = full(self.model.backbone.output_layer(h, c))
         out[:, self.model.mask_id] = -torch.inf
         return out

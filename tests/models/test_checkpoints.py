@@ -1,5 +1,5 @@
 """Checkpoints in MDLM's layout: whole, damaged, foreign and malicious."""
-import contextlib, math, os, pickle, subprocess, sys
+import math, os, pickle, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,24 +17,12 @@ REAL = Path(__file__).parent / 'lightning.ckpt'      # with a configuration of O
 
 # --- saving -----------------------------------------------------------------------------------
 
-@contextlib.contextmanager
-def full_disk(size):
-    "No file may grow beyond `size` bytes: the error of a full disk, with another number."
-    resource = pytest.importorskip('resource')
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    try: yield
-    finally: resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-@pytest.mark.parametrize('dim, n', [(64, 0), (16, 1000)])      # weights, tokenizer
-def test_save_on_a_full_disk_says_so_and_leaves_the_old_model_whole(tmp_path, dim, n):
-    old, new, folder = noisy(seed=1), noisy(replace(HEAD, hidden_dim=dim), seed=2), tmp_path / 'm'
-    old.tokenizer, new.tokenizer = small_tokenizer(), small_tokenizer()
-    new.tokenizer.add_tokens([f'word {i}' for i in range(n)])
-    save(old, folder)
+def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch):
+    folder = tmp_path / 'm'
+    save(noisy(seed=1), folder)
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
-    with full_disk(30_000), pytest.raises(OSError) as e: save(new, folder)
-    assert str(folder) in str(e.value) and 'no space left' in str(e.value)
+    monkeypatch.setattr('navira.models.checkpoints.save_file', None)
+    with pytest.raises(TypeError): save(noisy(seed=2), folder)
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 # --- weights that cannot be -------------------------------------------------------------------

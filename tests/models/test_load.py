@@ -29,12 +29,6 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, config, kept):
     files = sorted(p.name for p in folder.iterdir())
     assert files == ['config.json', 'model.safetensors', 'tokenizer.json']
 
-@pytest.mark.parametrize('prefix', [True, False])
-def test_a_folder_of_mdlm(tmp_path, prefix):
-    model = noisy(TINY)
-    again = load(hub_folder(tmp_path / 'hf', model, prefix))
-    assert same(model, again) and again.config == TINY and again.tokenizer is None
-
 SIZES = 'vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads', 'model_length'
 
 @pytest.mark.parametrize(
@@ -52,21 +46,6 @@ def test_a_configuration_that_does_not_fit(tmp_path, settings, words):
     file = tmp_path / 'm' / 'config.json'
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     refused(tmp_path / 'm', *words)
-
-@pytest.mark.parametrize(
-    'name, text, words',
-    [
-        ('config.json', '[' * 100_000, 'not a readable JSON'),
-        ('config.json', ' ' * 2**20 + '{}', 'at most 1048576'),
-        ('config.json', None, 'no config.json'),
-        ('model.safetensors', None, 'no weights'),
-    ],
-)
-def test_a_file_that_is_none(tmp_path, name, text, words):
-    save(noisy(), tmp_path / 'm')
-    (tmp_path / 'm' / name).unlink()
-    if text is not None: (tmp_path / 'm' / name).write_text(text)
-    refused(tmp_path / 'm', words, error=ValueError if text else FileNotFoundError)
 
 # --- the Hub ----------------------------------------------------------------------------------
 
@@ -140,15 +119,6 @@ def test_what_is_no_tokenizer(given):
     with says(ValueError, f'tokenizer: {type(given).__name__}; expected a tokenizers.Tokenizer'):
         load(tokenizer=given)
 
-@pytest.mark.parametrize('content', [
-    b'', b'[]', b'\xff\xfe', b'[' * 10_000,
-    b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 1099511627776}, '
-    b'"unk_token": "a"}}'])
-def test_a_damaged_tokenizer_is_named(tmp_path, content):
-    save(noisy(), tmp_path / 'm')
-    (tmp_path / 'm' / 'tokenizer.json').write_bytes(content)
-    refused(tmp_path / 'm', 'tokenizer.json: not a readable tokenizer')
-
 def edited(tmp_path, **settings):
     "The embedded model, its tokenizer.json changed."
     save(load(), tmp_path / 'm')
@@ -185,12 +155,6 @@ def test_sources_that_do_not_exist(tmp_path, monkeypatch):
         with says(ValueError, f'source={type(source).__name__}: expected a folder, a file'):
             load(source)
 
-
-def test_the_embedded_model_has_a_name(monkeypatch, tmp_path):
-    monkeypatch.setattr('navira.models.sources.WEIGHTS', tmp_path / 'weights')
-    with says(FileNotFoundError, 'weights: not found'): load()
-    save(noisy(), tmp_path / 'weights')
-    assert same(load('embedded'), load()) and same(load(), noisy())
 
 def test_a_training_run_is_its_model(tmp_path):
     (tmp_path / 'run').mkdir()
