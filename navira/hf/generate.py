@@ -132,8 +132,8 @@ def generate_with(
         prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]
         with both_ways(model), warnings.catch_warnings():
             warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
-            lm = wrap(model, None, mask_id, shift,
-                      ends=() if ends is None else tuple(ends.flatten().tolist()))
+            lm = wrap(model, None, mask_id, shift)
+            lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
             lm.quality = quality
             out = sample(_WithProcessors(lm, logits_processor), rule,
                          rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
