@@ -126,12 +126,6 @@ def mistake(e: Exception) -> str | None: # None: a bug of ours
             return f'{frame.filename}: line {frame.lineno}: {type(e).__name__}: {text}'
     return str(text) if isinstance(e, USER_ERRORS) else None
 
-def shown(text: str) -> str:
-    "A text of a model for a terminal, which it cannot control: `\\x1b` is spelled out."
-    from navira.samples import printable
-    code = sys.stdout.encoding or 'utf-8'
-    return printable(text).encode(code, 'backslashreplace').decode(code)
-
 # %% ../../nbs/cli/app.ipynb #a3f0077a
 def keep_memory() -> None:
     "What tensors free stays with the process: options of malloc.h, which only glibc knows."

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from .app import command, drawing, hypers, Imports, show, shown, value
+from .app import command, drawing, hypers, Imports, show, value
 from .generate import NO_HEAD, USUAL, why_not
 
 # %% ../../nbs/cli/compare.ipynb #7815cc3a
@@ -132,6 +132,7 @@ def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     "Print and write what was measured."
     from navira.experiments.results import texts as texts_of
     from navira.experiments.run import resample
+    from navira.samples import printable
     from navira.tasks.sudoku import boxes_of
     st, p, note = s.store, s.points, s.note(s.points)
     rows = measured(p)
@@ -139,7 +140,7 @@ def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     last = p[p.budget == p.budget.max()]
     for _, c in last.iterrows():
         print(f'\n{c.label}')
-        for text in texts_of(st, c.cell)[:texts]: print(shown('· ' + ' '.join(text.split())))
+        for text in texts_of(st, c.cell)[:texts]: print('·', printable(' '.join(text.split())))
     ends = [st.cells[last.cell.iloc[k]] for k in (0, -1)]
     left, right = (resample(c, st.record, net, 0, 1) for c in ends)
     left.replay(folder / 'replay.html', title='Sample 0', other=right,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 from typer import Argument
 
-from .app import command, hypers, Imports, shown
+from .app import command, hypers, Imports
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
 # as `navira.sampling.default_policy` has them
@@ -72,6 +72,7 @@ def print_samples(
     answers: bool = False, # without the prompts
 ) -> None:
     "Texts for a reader, or as JSON lines."
+    from navira.samples import printable
     texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
     for i, text in enumerate(texts):
         tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text
@@ -83,7 +84,7 @@ def print_samples(
         else:
             print('--- {policy}, {n_forward} forward passes run, {charged} charged, seed {seed}, '
                   'sample {sample}'.format(**row))
-            print(shown(f'{tokens if text is None else text}\n'))
+            print(printable(f'{tokens if text is None else text}\n'))
 
 # %% ../../nbs/cli/generate.ipynb #5c4f62d8
 def in_batches(sample, prompts: list, total: int, size: int = 32) -> Iterator:
