@@ -66,7 +66,7 @@ def test_puzzles_are_right_or_wrong(grid_folder, capsys, tmp_path):  # noqa: F81
         ("did you mean 'sudoku'?", '--task sudoko'),
         ("did you mean 'navira-det'?", '-p prism,navira-dett'),
         ('budget=1', '--budgets 1 -p navira'),
-        ("budgets='[16,x]': expected a list", '--budgets 16,x'),
+        ("budgets='[16,x]': expected", '--budgets 16,x'),
         ('at least 8 texts', '-n 3'),
         ('cannot be written', '--out /proc/no/demo'),
         ('are the same cell', 'navira navira:tau=.2'),
