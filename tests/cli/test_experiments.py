@@ -53,7 +53,7 @@ def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
     'sentence, typed',
     [
         ("did you mean 'small'?", 'sweep smal'),
-        ('budgets=[]', 'sweep small --set budgets=[]'),
+        ('budgets=()', 'sweep small --set budgets=[]'),
         ('not found', 'evaluate no/such/store'),
         ("did you mean 'budgets'?", 'sweep small --set budget=[8]'),
     ],
