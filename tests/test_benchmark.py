@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.networks import random_network
+from toys import small_lm
 from navira.base.noise import Noise
 from navira.core import State, step
 from navira.registry import policies, policy
@@ -22,7 +22,7 @@ APART = {'token-critic', 'g-star', 'wino', 'apart'}
 
 @pytest.mark.parametrize('name', sorted(set(policies()) - APART))
 def test_logits_on_demand_give_the_tokens_that_all_logits_give(name):
-    model, rule = random_network(seed=3).double(), policy(name)
+    model, rule = small_lm(seed=3, vocab_size=40).double(), policy(name)
     x = torch.full((5, 12), model.mask_id)
     a = b = State.start(x, model.mask_id, 6, Noise(4, torch.arange(5)))
     with torch.inference_mode():

@@ -5,6 +5,5 @@
 import sys
 from order import settings
 
-if __name__ == '__main__':
-    keys = ['requirements', *(f'{extra}_requirements' for extra in sys.argv[1:])]
-    for key in keys: print(*settings()[key].split(), sep='\n')
+for key in ['requirements', *(f'{extra}_requirements' for extra in sys.argv[1:])]:
+    print(*settings()[key].split(), sep='\n')

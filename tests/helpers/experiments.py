@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from navira.evaluation.references import Reference
 from navira.experiments.run import run
 from navira.experiments.sweep import read_sweep
 from navira.models.load import load as load_model, save
+from helpers.checkpoints import words
+from helpers.metrics import llama
 from toys import small_lm
 
 ENTRIES = [dict(policy='prism', trace=True, eta=.2),
@@ -17,11 +18,6 @@ ENTRIES = [dict(policy='prism', trace=True, eta=.2),
            dict(policy='backbone')]
 CONFIG = dict(n=10, batch_size=4, budgets=[4, 8], metrics=['entropy'], entries=ENTRIES)
 WORDS = '. we saw a red fox and it ran away'.split()
-
-def words():
-    tok = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token='.'))
-    tok.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tok
 
 def toml(config):
     "Enough of TOML for a configuration; JSON's lists, texts and numbers are TOML's"
@@ -46,7 +42,7 @@ def home(tmp_path_factory):
     "A model on disk, a configuration that names it, and the store of an undisturbed sweep."
     home = tmp_path_factory.mktemp('grid')
     model = small_lm(seed=3)
-    model.tokenizer = words()
+    model.tokenizer = words(*WORDS)
     save(model, home/'model')
     (home/'grid.toml').write_text(toml(CONFIG | dict(model=str(home/'model'))))
     sweep = read_sweep(home/'grid.toml')
@@ -71,11 +67,8 @@ def cli(*args, **kw):
 @pytest.fixture(scope='module')
 def judge():
     "A causal model of random numbers that knows the words and a separator"
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    torch.manual_seed(0)
-    tok = PreTrainedTokenizerFast(tokenizer_object=words(), eos_token='<|endoftext|>')
-    size = dict(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-                num_attention_heads=2)
-    return Reference(LlamaForCausalLM(LlamaConfig(**size)).eval(), tok, '<|endoftext|>', 'random')
+    from transformers import PreTrainedTokenizerFast
+    tok = PreTrainedTokenizerFast(tokenizer_object=words(*WORDS), eos_token='<|endoftext|>')
+    return Reference(llama(16), tok, '<|endoftext|>', 'random')
 
 def corpus(path): path.write_text(' '.join(random.Random(0).choices(WORDS, k=2000)))

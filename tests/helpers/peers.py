@@ -1,12 +1,10 @@
 """What the tests of peers share: models, states, prompts, and steps by hand."""
-import math
 from dataclasses import replace
 
 import torch
 
 from navira.base.noise import Noise
 from navira.core import State, step
-from navira.diffusion import Forward
 from toys import Tiny, TinyForward
 
 N = 50_000
@@ -28,18 +26,6 @@ def run(rule, st, model):
     "The state after the last step, without `sample`"
     while st.i < st.n: st = step(rule, st, model)
     return st
-
-class Fixed:
-    "A model that says token 0 with probability .7, 1 with .3, whatever it sees; mask 2"
-    mask_id = 2
-    def __init__(self, L=1): self.length = L
-    def __call__(self, x): return FixedForward(x == 2)
-
-class FixedForward(Forward):
-    def __init__(self, masked): self.seen_masked = masked
-    def logits(self, where):
-        p = torch.tensor([math.log(.7), math.log(.3), -math.inf])
-        return p.expand(int(where.sum()), 3)
 
 class Raw(Tiny):
     "As `Tiny`, with logits at clean positions too; `sharp` makes it surer"

@@ -6,8 +6,8 @@ from scipy import stats
 
 from navira.core import step
 from navira.registry import policy
-from helpers.peers import Fixed, N, state
-from toys import ACCEPT, REJECT
+from helpers.peers import N, state
+from toys import ACCEPT, REJECT, random_joint
 
 PSI = [.9, .5, .1, .7, .3]
 
@@ -20,7 +20,7 @@ def test_conf_spreads_sigma_by_the_closed_softmax(i, T, kw):
         total = sum(math.exp(-PSI[k]) for k in among)
         return {j: sigma * math.exp(-PSI[j]) / total for j in (1, 2, 4)}
     st = state(x, 2, i, T, N, conf=conf, fixed=fixed)
-    after = step(policy('remdm-conf', top_p=1., **kw), st, Fixed(5)).x
+    after = step(policy('remdm-conf', top_p=1., **kw), st, random_joint(5, 2)).x
     p = lambda j, q: stats.binomtest(int((after[:, j] == 2).sum()), N, q).pvalue
     assert (after[:, 0] == 0).all()
     assert min(p(j, q) for j, q in share((1, 2, 4)).items()) > ACCEPT
