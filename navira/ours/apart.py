@@ -38,9 +38,11 @@ class Apart:
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
-        sureness, u = confidence(self.draw)(st, p, eligible), st.uniform('ties')
+        sureness = confidence(self.draw)(st, p, eligible)
+        u = st.uniform('ties')
         first = sureness if self.strands == 0 else -depth(st, self.strands).double()
-        L, place = st.x.shape[1], ranks(first, eligible, u)
+        L = st.x.shape[1]
+        place = ranks(first, eligible, u)
         late = self.again(st, p, eligible, place)        # after all others
         place = (place + L * late).masked_fill(~eligible, 2 * L).argsort(1).argsort(1)
         sure = self.together(sureness, ranks(sureness, eligible, u))
@@ -83,7 +85,8 @@ class Penalised(drawer):
     def penalised(self, logits: Tensor, x: Tensor, where: Tensor) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
         real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
-        ids, row = x.masked_fill(~real, 0), where.nonzero()[:, 0]
+        ids = x.masked_fill(~real, 0)
+        row = where.nonzero()[:, 0]
         count = logits.new_zeros(len(x), logits.shape[1])
         count.scatter_add_(1, ids, real.to(logits.dtype))
         less = self.penalty * count.gather(1, ids).log1p() # the other tokens stay

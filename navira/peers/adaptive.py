@@ -49,7 +49,8 @@ class AtLeast:
         if not eligible.any(): return eligible
         score = self.score(st, p, eligible)
         ok = eligible & ~score.isnan()
-        place, n = ranks(score, ok, st.uniform('ties')), self.most(ok.sum(1))
+        place = ranks(score, ok, st.uniform('ties'))
+        n = self.most(ok.sum(1))
         return ok & (reaches(score, self.level) | (place == 0)) & (place < n[:, None])
 
     def most(self, n: Tensor) -> Tensor: # [B] how many of n eligible positions a step may pick
@@ -67,7 +68,8 @@ def fast_dllm(
 ) -> Policy:
     "Fast-dLLM's confidence-aware parallel decoding."
     level = check_range('threshold', threshold, '(0, 1]', 'a probability; 1 is one token a step')
-    length, draw = check_block(block_length), drawer(temperature, top_p)
+    length = check_block(block_length)
+    draw = drawer(temperature, top_p)
     rule = TopK(confidence(draw), 1) if level == 1 else AtLeast(confidence(draw), level)
     return Policy(unmask=Within(length, rule), draw=draw, steps=until_done, matched=False)
 
@@ -78,7 +80,8 @@ def divergence(
     eps: float = 1e-12, # added to both probabilities in the logarithms, as in the public code
 ) -> Tensor: # [N] float64
     "KL(now || before) in nats."
-    p, q = now.double().softmax(-1), before.double().softmax(-1)
+    p = now.double().softmax(-1)
+    q = before.double().softmax(-1)
     return (p * ((p + eps).log() - (q + eps).log())).sum(-1)
 
 # %% ../../nbs/peers/adaptive.ipynb #d70e7e83
@@ -108,7 +111,8 @@ class Watched(Step):
         kl = st.memory.get('kl', last.expand(*where.shape, self.history))
         same = block == st.memory.get('block', torch.full_like(block, -1))
         age = torch.where(same, st.memory.get('age', block) + 1, 0)
-        now, sure = p.logits(where), confidence(self.draw)(st, p, where)
+        now = p.logits(where)
+        sure = confidence(self.draw)(st, p, where)
         logits = now.new_zeros(len(where), int(where.sum(1).max()), now.shape[1])
         logits[where.nonzero()[:, 0], place[where]] = now
         return dict(logits=logits, place=place, sure=sure, kl=torch.cat([kl[..., 1:], last], -1),
@@ -154,7 +158,8 @@ def klass(
     "KLASS: unmask tokens that are probable and stable."
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 1 is one token a step')
     kl = check_range('kl', kl, '[0, inf]', 'nats; 0 is one token a step')
-    history, length = check_int('history', history, 1, high=64), check_block(block_length)
+    history = check_int('history', history, 1, high=64)
+    length = check_block(block_length)
     draw = drawer(temperature, top_p)
     one = level == 1 or kl == 0
     rule: Rule = TopK(confidence(draw), 1) if one else Stable(level, kl, history)
@@ -241,7 +246,8 @@ class Dilated:
         return (eligible & (self.due(st) <= st.i)).any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        ok, late = eligible & (self.due(st) <= st.i), self.late(st)
+        ok = eligible & (self.due(st) <= st.i)
+        late = self.late(st)
         early = ok & ~late
         if not early.any(): return ok
         return ok & (late | reaches(self.score(st, p, early), self.threshold))
@@ -259,7 +265,8 @@ def dus(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Dilated unmasking, with deferral."
-    base, skip = check_int('base', base, 2), check_int('skip', skip, 1, high=16)
+    base = check_int('base', base, 2)
+    skip = check_int('skip', skip, 1, high=16)
     length = check_int('block_length', block_length, 1, high=2**16)
     draw = drawer(temperature, top_p)
     if base ** skip > length:

@@ -32,7 +32,8 @@ class DraftNoise(Noise):
         n: int, # drafts of a sample
     ):
         super().__init__(seed, samples, made)
-        self.draft, self.n = draft, n
+        self.draft = draft
+        self.n = n
 
     def __getitem__(self, rows) -> DraftNoise:
         return DraftNoise(self.seed, self.samples[rows], self.made, self.draft[rows], self.n)
@@ -76,7 +77,8 @@ class BestOf(Step):
     rated: bool # by the head, in a step of its own, or else by the probabilities of the draws
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        T, seen = st.n - self.rated, list[tuple]()
+        T = st.n - self.rated
+        seen = list[tuple]()
         drafts = spread(st, self.n, T)
         if st.i < T: after = step(self.base, drafts, model, lambda *event: seen.append(event))
         else: after = self.review(drafts, model, seen)
@@ -97,7 +99,8 @@ class BestOf(Step):
         given = drafts.score if self.rated else drafts.conf
         score = given.double().sigmoid() if self.rated else given.double()
         mean = score.masked_fill(drafts.fixed, torch.nan).nanmean(1).unflatten(0, (-1, self.n))
-        u, every = st.noise.uniform(st.i, 'draft', self.n), torch.ones_like(mean, dtype=torch.bool)
+        u = st.noise.uniform(st.i, 'draft', self.n)
+        every = torch.ones_like(mean, dtype=torch.bool)
         return ranks(mean, every, u, tolerance(given.dtype)).argmin(1)
 
     def show(self, st: State, event: tuple, kept: State | None, watch: Callable) -> None:
@@ -105,9 +108,12 @@ class BestOf(Step):
         rule, before, p, clean, after = event
         first = torch.arange(len(before.x), device=st.x.device) % self.n == 0
         p = copy.copy(p)
-        p.x, p.masked = p.x[first], p.masked[first]
+        p.x = p.x[first]
+        p.masked = p.masked[first]
         p.scored = None if p.scored is None else p.scored[first]
-        before, clean, after = before[first], clean[first], after[first]
+        before = before[first]
+        clean = clean[first]
+        after = after[first]
         if kept is not None:
             other = (kept.x != after.x) & before.committed
             clean = replace(clean, x=torch.where(other, kept.x, clean.x))

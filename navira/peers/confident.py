@@ -58,6 +58,7 @@ def remdm_conf(
     top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-conf: sigma spread over committed tokens by low confidence; masks filled as in MDLM."
-    sigma, grid = tempered(eta, cap, t_switch), grids['linear']
-    total = lambda st: sigma(grid(st.i, st.n), grid(st.i + 1, st.n))
+    sigma = tempered(eta, cap, t_switch)
+    grid = grids['linear']
+    def total(st): return sigma(grid(st.i, st.n), grid(st.i + 1, st.n))
     return replace(kernel(top_p=top_p), remask=Spread(confidences[confidence], total))

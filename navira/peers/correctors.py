@@ -108,7 +108,7 @@ class Checked(Step):
         n_after = (~st.fixed).flip(1).cumsum(1).flip(1)    # free positions from here on
         C = pick(policy.remask, st, p, st.committed & (n_after > self.protect))
         q = Pass(model, st.remask(C))
-        at_most = lambda st: evaluate(n_filled, st).clamp(max=self.k)
+        def at_most(st): return evaluate(n_filled, st).clamp(max=self.k)
         R = TopK(brittle(self.threshold), at_most)(st, q, C)
         better = st.write(R, *q.drawn(likeliest, R, 'check')) if R.any() else st
         after = finish(policy, st, p, better, p, watch)
@@ -129,7 +129,9 @@ def core(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "CORE: LLaDA's sampler, with occasional passes without the doubtful tokens that replace one."
-    m, k, protect = check_int('m', m, 0), check_int('k', k, 0), check_int('protect', protect, 0)
+    m = check_int('m', m, 0)
+    k = check_int('k', k, 0)
+    protect = check_int('protect', protect, 0)
     every = check_int('every', every, 0, 'steps from one check to the next, 0 for none:')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
     draw = drawer(temperature, top_p)

@@ -41,11 +41,15 @@ class Reviewed(Pass):
         self, policy: Policy, st: State, model: Denoiser, critic: Denoiser,
         level: Schedule, # how many free positions are clean after the step
     ):
-        k, has_mask = evaluate(level, st), st.masked.any(1)
+        k = evaluate(level, st)
+        has_mask = st.masked.any(1)
         super().__init__(model, st, has_mask & (k > 0))
-        self.policy, self.st, self.critic = policy, st, critic
+        self.policy = policy
+        self.st = st
+        self.critic = critic
         ahead = k < st.committed.sum(1)          # more tokens than due, after a rule with coins
-        self.has_mask, self.undecided = has_mask, (has_mask | ahead) & (0 < k) & (k < st.n_free)
+        self.has_mask = has_mask
+        self.undecided = (has_mask | ahead) & (0 < k) & (k < st.n_free)
         self.review: Pass | None = None
 
     def quality(self, where: Tensor) -> Tensor:
@@ -163,7 +167,8 @@ def g_star(
     check_range('tau', tau, '[0, inf)', 'a temperature; 0 remasks the worst')
     # minus tau times Gumbel noise: the lowest are drawn from softmax(-quality / tau)
     rate = trust(lambda st, u: tau * (-u.log()).log())
-    draw, keep = nucleus(top_p), level(n_kept)
+    draw = nucleus(top_p)
+    keep = level(n_kept)
     early = Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), draw=draw)
     act = LateCriticStep(source_of(critic), keep, early, t_on)
     return Policy(unmask=TopK(rate, unmask_until(n_kept)), remask=BelowAll(rate, keep), cost=2,

@@ -147,7 +147,8 @@ def llada2_edit(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA2.1: fill by confidence, block by block, and replace tokens that the model overrules."
-    length, draw = check_block(block_length), drawer(temperature, top_p)
+    length = check_block(block_length)
+    draw = drawer(temperature, top_p)
     remask: Rule = nothing
     if editing_threshold is not None:
         level = check_range('editing_threshold', editing_threshold, '[0, 1]',
@@ -221,7 +222,8 @@ def t2m(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "T2M: LLaDA2.1's sampler, but a doubtful token becomes a mask instead of being replaced."
-    length, draw = check_block(block_length), drawer(temperature, top_p)
+    length = check_block(block_length)
+    draw = drawer(temperature, top_p)
     signs = {'low-prob': (unlikely, .1), 'take-over': (rival(draw), .9), 'drop': (fallen, .3)}
     score, usual = signs[strategy]
     level = check_range('remask_threshold', usual if remask_threshold is None else remask_threshold,
@@ -254,7 +256,9 @@ class DraftStep(Step):
         p = Pass(model, st)
         new = pick(policy.unmask, st, p, st.masked)
         rows = (new | st.committed).any(1) # in other rows a correction has no effect
-        draft, after, ran = self.filled(st, p, st.masked & rows[:, None]), st, p.ran.long()
+        draft = self.filled(st, p, st.masked & rows[:, None])
+        after = st
+        ran = p.ran.long()
         for s in range(self.times):
             if not rows.any(): break
             q = Pass(model, draft, rows)
@@ -263,8 +267,10 @@ class DraftStep(Step):
             done = (rows & ~moving)[:, None]
             changed = st.committed & done & (text.x != st.x)
             after = after.write(changed, *q.drawn(likeliest, changed, 'likeliest'))
-            after, ran = draw_at(policy, after, q, new & done), ran + q.ran
-            draft, rows = text, moving
+            after = draw_at(policy, after, q, new & done)
+            ran = ran + q.ran
+            draft = text
+            rows = moving
         watch(policy, st, p, after.remask(new), after)
         return after.next(ran)
 
@@ -285,7 +291,8 @@ def proseco(
     top_p: float = .9, # nucleus of the draws at masks; corrections take the most likely token
 ) -> Policy:
     "ProSeCo's sampler: MDLM's, but tokens are corrected in place, in a draft of the whole text."
-    times, every = check_int('n_correct', n_correct, 0), check_int('every', every, 1)
+    times = check_int('n_correct', n_correct, 0)
+    every = check_int('every', every, 1)
     act = DraftStep(times, every)
     return Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), draw=nucleus(top_p),
                   cost=1 + -(-times // every), steps=within_budget(act.cost), step=act)

@@ -26,7 +26,9 @@ __all__ = ['gidd_correct']
 class At:
     "A network with time conditioning, evaluated at one given time."
     def __init__(self, model: Any, time: float):
-        self.model, self.time, self.config = model, time, model.config
+        self.model = model
+        self.time = time
+        self.config = model.config
     def __call__(self, x: Tensor): # [B, L]
         return self.model(x, torch.full((len(x),), self.time, device=x.device))
 
@@ -46,8 +48,12 @@ class Correct(Step):
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
         kept = dict(best=zero, waited=zero.long(), done=zero.bool()) | st.memory
-        best, waited, done = kept['best'], kept['waited'], kept['done']
-        where, p, after = st.committed & ~done[:, None], Pass(at_time(model, self.time), st), st
+        best = kept['best']
+        waited = kept['waited']
+        done = kept['done']
+        where = st.committed & ~done[:, None]
+        p = Pass(at_time(model, self.time), st)
+        after = st
         rows = where.any(1)
         if rows.any():
             change, share = self.proposed(policy, st, p, where)
@@ -89,7 +95,8 @@ def gidd_correct(
 ) -> Policy:
     "Ancestral unmasking, then a loop that replaces tokens in place where the model draws others."
     time = check_range('t0', t0, '(0, 1)', 'a time such as 0.01')
-    k, patience = check_int('n_replace', n_replace, 0), check_int('patience', patience, 0)
+    k = check_int('n_replace', n_replace, 0)
+    patience = check_int('patience', patience, 0)
     then = Policy(unmask=TopK(random_order, math.inf), draw=drawer(temperature),
                   step=Correct(k, time, patience))
     return followed(mdlm(top_p=top_p), then, *looping(loop_steps, 1))

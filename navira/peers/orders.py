@@ -155,6 +155,6 @@ def maskgit(
                       'the temperature of the order, 0 is greedy')
     draw = drawer(top_p=top_p)
     sure = confidence(draw)
-    log_confidence = lambda st, p, where: sure(st, p, where).log()
-    falling = lambda st: tau * (1 - (st.i + 1) / st.n)
+    def log_confidence(st, p, where): return sure(st, p, where).log()
+    def falling(st): return tau * (1 - (st.i + 1) / st.n)
     return Policy(unmask=TopK(log_confidence, cosine_counts, falling), draw=draw)

@@ -32,8 +32,10 @@ class rates:
     grid: Grid
 
     def at(self, i: int, n: int) -> tuple[float, float]: # sigma, rho of step i of n
-        a_t, a_s = self.grid(i, n), self.grid(i + 1, n)
-        sigma, top = self.sigma(a_t, a_s), float(sigma_max(a_t, a_s))
+        a_t = self.grid(i, n)
+        a_s = self.grid(i + 1, n)
+        sigma = self.sigma(a_t, a_s)
+        top = float(sigma_max(a_t, a_s))
         if not -1e-12 <= sigma <= top + 1e-12:
             raise ValueError(f'sigma={sigma:g} at step {i} of {n}: at least 0 and at most '
                              f'min(1, (1 - alpha_s) / alpha_t) = {top:g}, '
@@ -137,7 +139,7 @@ def remdm_loop(
     top = float(sigma_max(alpha_on, alpha_on))
     # above it a mask would stay with a negative probability
     check_range('eta', eta, f'[0, {top}]', 'at most (1 - alpha_on) / alpha_on')
-    sigma = lambda a_t, a_s: eta * (a_t == a_s < 1)
+    def sigma(a_t, a_s): return eta * (a_t == a_s < 1)
     return kernel(sigma, loop_grid(t_on, t_off, alpha_on), top_p=top_p)
 
 # %% ../../nbs/peers/remdm.ipynb #5ed429e2
@@ -165,7 +167,8 @@ def dfm_times(
     most: int, # stop after so many
 ) -> list[float]: # times, from 1
     "DFM's adaptive steps until t <= 1/T, and one to 0."
-    times, t = [1.], 1.
+    times = [1.]
+    t = 1.
     while t > (1 - 1e-5) / T and len(times) <= most:
         b = A * (t * (1 - t)) ** .25
         t -= min(1 / T, 1 / ((1 + b) / t + b / (1 - t))) if t < 1 else 1 / T
@@ -177,7 +180,7 @@ def dfm_grid(A: float) -> Grid:
     "The longest run of at most n steps with nominal T in eighths; the remaining steps are idle."
     @functools.cache
     def alphas(n):
-        too_long = lambda k: len(dfm_times(A, k / 8, n)) > n + 1
+        def too_long(k): return len(dfm_times(A, k / 8, n)) > n + 1
         # a larger T takes more steps
         k = bisect.bisect_left(range(8, 8 * n + 1), True, key=too_long) + 7
         return [1 - t for t in dfm_times(A, max(k, 8) / 8, n)]

@@ -79,7 +79,8 @@ def head_planner(
     drawn_p = confidence(draw)
     @needs_quality
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        new, old = where & p.masked, where & ~p.masked
+        new = where & p.masked
+        old = where & ~p.masked
         trust = torch.nn.functional.logsigmoid(p.quality(old))
         trust = eta * trust if eta else trust.masked_fill(~trust.isnan(), torch.inf)
         return torch.where(new, drawn_p(st, p, new).log(), trust)
@@ -122,8 +123,10 @@ def remedi(
     top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "RemeDi's inference: one ranking by a per-token score, block by block."
-    draw, length = drawer(temperature, top_p), check_block(block_length)
-    rate, count = planners[score](draw), per_block(remainder_last, length)
+    draw = drawer(temperature, top_p)
+    length = check_block(block_length)
+    rate = planners[score](draw)
+    count = per_block(remainder_last, length)
     return Policy(unmask=Within(length, TopK(rate, unmask_until(count))),
                   remask=Below(rate, level(count), length), draw=draw, steps=in_blocks(length))
 
@@ -171,7 +174,7 @@ def at_clean(
 ) -> Score:
     "A score of committed tokens from the raw logits at their own positions."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        of_token = lambda logits, at: rate(logits.double().log_softmax(-1), st.x[at][:, None])
+        def of_token(logits, at): return rate(logits.double().log_softmax(-1), st.x[at][:, None])
         return over(p, where, of_token)
     return score
 

@@ -40,9 +40,11 @@ def shadowed(
     together: bool, # do the shadows read each other?
 ) -> Pass:
     "A pass over all rows that have a mask, with shadows of the tokens at `where`."
-    p, rows = Pass(model, st), (st.masked | where).any(1)
+    p = Pass(model, st)
+    rows = (st.masked | where).any(1)
     if not rows.any(): return p
-    x, some = st.x[rows], where[rows]
+    x = st.x[rows]
+    some = where[rows]
     p.parts.append((rows, model.shadow(x, some, together) if some.any() else model(x)))
     p.ran = rows
     return p
@@ -62,7 +64,8 @@ class NarrowOut:
 
     def __call__(self, st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
-        q, fewer = unseen(st, p, eligible), st.memory['accepted'] - 1
+        q = unseen(st, p, eligible)
+        fewer = st.memory['accepted'] - 1
         low = eligible & ~reaches(q, self.level)
         return low & (ranks(-q, low, st.uniform('ties')) < fewer[:, None])
 
@@ -96,7 +99,9 @@ class ShadowStep(Step):
 
     def fits(self, model: Any, length: int | None = None) -> None:
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
-        shadow, L, M = getattr(model, 'shadow', None), length or model.length, model.mask_id
+        shadow = getattr(model, 'shadow', None)
+        L = length or model.length
+        M = model.mask_id
         if shadow is None:
             raise ValueError(f'{type(model).__name__} has no `shadow`: it cannot say what it would '
                              'predict for a token that it does not see; expected what navira.load '
@@ -135,7 +140,8 @@ def wino(
     "WINO: accept above one threshold; revoke by the model's prediction without the token."
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 accepts the most')
     back = check_range('threshold_back', threshold_back, '[0, 1]', 'a probability; 0 revokes none')
-    most, length = check_int('max_accept', max_accept, 1), check_block(block_length)
+    most = check_int('max_accept', max_accept, 1)
+    length = check_block(block_length)
     draw = drawer(temperature, top_p)
     return Policy(unmask=Within(length, WideIn(confidence(draw), level, most)), draw=draw,
                   remask=Within(length, NarrowOut(back)) if back else nothing,

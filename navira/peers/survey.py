@@ -45,5 +45,5 @@ def survey() -> list[dict]: # a record for each registered policy
     def record(name, rule):
         return dict(about(name), policy=name, draws=drawing(rule.draw), coupling=coupling(rule),
                     passes=rule.passes,
-                    matched='yes' if rule.matched else 'no: its cost is its own')
+                    matched='yes' if rule.matched else 'no: has a cost of its own')
     return [record(name, factory()) for name, factory in policies().items()]
