@@ -71,7 +71,7 @@ def hub_folder(folder, model, prefix=True, **more):
 
 def plain_forward(w, x, n_blocks, n_heads, time=0.):
     """MDLM's forward, from its description (samplers.md 7), full logits; `w`: names (no prefix) ->
-    tensors of one type. GIDD's is told a time."""
+    tensors of one type. GIDD's takes a time."""
     def norm(x, weight):
         centred = x - x.mean(-1, keepdim=True)
         return centred / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt() * weight

@@ -108,8 +108,8 @@ class Server(ThreadingHTTPServer):
         each = [None] + [lp[t, i].item() for t, i in enumerate(ids[1:])]
         word = self.ref.tokenizer.convert_ids_to_tokens
         if self.form == 'echo':
-            told = dict(token_logprobs=each + [-1.0], tokens=[word(i) for i in ids] + ['x'])
-            return dict(choices=[dict(logprobs=told)])
+            scores = dict(token_logprobs=each + [-1.0], tokens=[word(i) for i in ids] + ['x'])
+            return dict(choices=[dict(logprobs=scores)])
         def entry(i, v):
             if i == 29: return {'29': dict(logprob=v)}
             return {str(i): dict(logprob=v, rank=2, decoded_token=word(i)),

@@ -119,5 +119,5 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
         if i == n - 1: assert wrote == free
         distinct = len({int(token[b, j]) for j in free})
         unsure = [int(token[b, j]) for j in wrote - sure]
-        # there were enough different tokens
+        # there are as many different tokens
         if due <= distinct: assert len(unsure) == len(set(unsure))

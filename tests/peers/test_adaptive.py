@@ -1,4 +1,4 @@
-"""As many as the model is sure of: Fast-dLLM, KLASS, EB and DUS against loops and bounds."""
+"""Fast-dLLM, KLASS, EB and DUS against their loops and bounds."""
 import itertools, math
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The best of several texts: against texts written one by one; trace, memory, blocks, budgets."""
+"""The best of several texts: against texts written one by one; trace, blocks, budgets."""
 from dataclasses import replace
 
 import pytest
@@ -78,5 +78,5 @@ def test_blocks_keep_the_best_of_each():
     for b, x in enumerate(out.trace.x[4::4]):
         end = 3 * b + 3
         assert torch.equal(x[:, :end].long(), out.tokens[:, :end])
-    with says(ValueError, 'budget=15', '3 blocks need at least 18', 'at least 5'):
+    with says(ValueError, 'budget=15', '3 blocks need at least 18'):
         sample(model, 'best-of', 15, drafts=3, **how)

@@ -17,10 +17,10 @@ def written_out(model, st, steps, k, tau, patience):
     texts, passes = [], []
     for b in range(len(st.x)):
         free = ~st.fixed[b]
-        z, best, waited, ran, going = st.x[b].clone(), 0., 0, 0, bool(free.any())
+        z, best, waited, ran, active = st.x[b].clone(), 0., 0, 0, bool(free.any())
         at, where, after = free.nonzero()[:, 0], free[None], []
         for s in range(steps):
-            if going:
+            if active:
                 ran += 1
                 logits = model(z[None]).logits(where)
                 now = replace(st[torch.arange(len(st.x)) == b], i=st.i + s)
@@ -33,8 +33,8 @@ def written_out(model, st, steps, k, tau, patience):
                 share = (y[at] == logits.argmax(-1)).double().mean().item()
                 waited = 0 if share > best else waited + 1
                 best = max(best, share)
-                going = waited <= patience and not (y == z).all()
-                if going: z = y
+                active = waited <= patience and not (y == z).all()
+                if active: z = y
             after.append(z.clone())
         texts.append(torch.stack(after))
         passes.append(ran)

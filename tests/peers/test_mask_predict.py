@@ -46,7 +46,7 @@ def test_rcr_is_its_loop(run, shape, per_block, running):
 
 @given(hs.fixed_dictionaries(runs), hs.integers(1, 8), hs.integers(1, 14))
 def test_mask_predict_is_its_loop(run, G, T):
-    "It goes on with one token where RCR stops"
+    "It continues with one token where RCR stops"
     seed, P = run['seed'], run['P']
     model, x = Tiny(P + G, 5, seed=seed % 97), torch.full((1, P + G), 5)
     x[0, :P] = torch.arange(P)

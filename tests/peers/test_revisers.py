@@ -1,4 +1,4 @@
-"""P2, RemeDi, MGDM, entropy and margin: against loops over positions; a certain mask; the flag."""
+"""P2, RemeDi, MGDM, entropy and margin: against loops over positions; the flag."""
 import math
 from dataclasses import replace
 

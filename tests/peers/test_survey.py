@@ -1,4 +1,4 @@
-"""The table of every policy, and of two that are not run."""
+"""The table of every policy."""
 import pytest
 import torch
 
@@ -9,7 +9,7 @@ from navira.registry import parameters, policies, policy
 from navira.sampling import n_steps
 from helpers.peers import started
 
-def test_the_survey_has_them_all_and_what_is_not_run():
+def test_the_survey_has_every_policy():
     rows = {r['policy']: r for r in survey()}
     draws = {'llada-low-confidence': 'argmax', 'dream-entropy': 'temperature 0.2, nucleus 0.95',
              'prism': 'nucleus 0.9', 'eb': 'the whole distribution'}
