@@ -213,8 +213,8 @@ def save(
     folder: str | os.PathLike,        # made if absent
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
-    """Writes configuration, weights, tokenizer and head, which `load` reads. `ValueError` for what
-    is no such model or a folder that cannot be written, `NoRoom` on a full disk."""
+    """Writes configuration, weights, tokenizer and head, which `load` reads; of MDLM's architecture
+    all, or nothing. `ValueError` for what is no such model."""
     if isinstance(model, MaskedLM): return save_denoiser(model, folder, dtype)
     if not isinstance(model, LanguageModel):
         raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap '

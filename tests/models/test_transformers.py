@@ -189,14 +189,6 @@ def test_a_network_that_mixes_padding_into_the_text_is_given_none(kind, config):
     one_by_one(model, 'backbone', PROMPTS)
     with says(ValueError, 'several lengths', kind.__name__): model(torch.tensor([[5, 6], [5, -1]]))
 
-@pytest.mark.parametrize('shift', [None, False, True])
-def test_a_network_that_is_wrapped_again_is_what_it_was(name, shift):
-    one = wrapped(name, shift=shift)
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        two = wrap(one.net)
-    assert (two.shift, two.mask_id) == (one.shift, one.mask_id)
-
 @torch.inference_mode()
 def test_roberta_counts_positions_whatever_the_text_holds():
     "Its own rule takes a padding token in the text for no position."
