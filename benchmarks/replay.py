@@ -11,7 +11,6 @@ import torch, typer
 from rich.console import Console
 from rich.table import Table
 import navira
-from navira.cli.app import main
 from navira.sampling import Samples
 from navira.replay import Trace
 
@@ -145,4 +144,4 @@ def measure(
 
 
 if __name__ == "__main__":
-    main(program=app)
+    app()

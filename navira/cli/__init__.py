@@ -1,3 +1,4 @@
-"The command line: `navira`, or `python -m navira.cli`. The modules imported here register their commands with `navira.cli.app`."
+"""The command line: `navira`, or `python -m navira.cli`. The modules imported here register their
+commands with `navira.cli.app`."""
 from navira.cli import compare, experiments, generate, info, solve, training  # noqa: F401
 from navira.cli.app import main as main

@@ -134,7 +134,7 @@ def keep_memory() -> None:
     for option, value in {-8: 1, -4: 0, -1: -1, -2: 2**28}.items():
         ctypes.CDLL(None).mallopt(option, value)
 
-def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
+def main(args: list[str] | None = None) -> None:
     "The console script: a user's mistake becomes one line and exit code 2."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')     # PyTorch: large tensors on huge pages
     if not {'adapt', 'finetune'} & {*sys.argv}: keep_memory()
@@ -142,7 +142,7 @@ def main(args: list[str] | None = None, program: typer.Typer = app) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*gradient_checkpointing', FutureWarning)
             warnings.showwarning = lambda message, *_: warn(f'warning: {message}')
-            program(args, prog_name='navira')
+            app(args, prog_name='navira')
     except Exception as e:
         why = mistake(e)
         if why is None: raise

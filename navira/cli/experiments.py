@@ -83,7 +83,7 @@ def evaluate(
     st = opened(store, option)
     whose: Any = reference
     if endpoint: whose = judge.Endpoint.load(endpoint, reference or st.record['reference'])
-    names = [m.strip() for m in metrics.split(',')] if metrics else None
+    names = metrics.split(',') if metrics else None
     with drawing('measuring') as draw: measure(st, names, whose, scored, draw)
     print(f'{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')

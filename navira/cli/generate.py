@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from typer import Argument
 
@@ -106,7 +106,7 @@ budget        Forward passes.
 length        Tokens in a text; the model's length if not given.
 max_new_tokens  Instead: tokens to write after each prompt.
 block_length  Write so many tokens at a time, left to right.
-eos           After a token that ends a text: cut, keep, or suppress it.
+eos           What follows a token that ends a text: cut it, keep it, or suppress such tokens.
 replay        Also write an HTML replay of the first text here.
 beside        Another policy, or NAME:key=value, shown next to it in the replay: same prompt, seed,
               budget; its own defaults.
@@ -117,7 +117,7 @@ def generate(
     prompt: list[str] = [], prompts: Path | None = None, infill: list[str] = [],
     chat: bool = False, policy: str | None = None, budget: int = 128, n: int = 1, seed: int = 0,
     length: int | None = None, max_new_tokens: int | None = None, block_length: int | None = None,
-    eos: str = 'cut',
+    eos: Literal['cut', 'keep', 'suppress'] = 'cut',
     model: str | None = None, head: Path | None = None, mask_id: int | None = None,
     shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
     hyper: list[str] = [], as_json: bool = False, replay: Path | None = None,
@@ -135,7 +135,7 @@ def generate(
     each = [start for start in starts for _ in range(n)]
     asked: list = each
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
-    sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,  # type: ignore[arg-type]
+    sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,
                      max_new_tokens=max_new_tokens, block_length=block_length)
     for res in in_batches(partial(sample, choices[0].rule), asked, len(each) or n):
         print_samples(res, choices[0], each, as_json, chat)
