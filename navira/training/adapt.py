@@ -4,23 +4,16 @@
 
 # %% ../../nbs/training/adapt.ipynb #4cd0f9bf
 from __future__ import annotations
-import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 
-from ..base.runs import atomic_folder
-from ..models.families import pretrained, without_bars
-from .data import Corpus
-from .finetune import end_of, length_of, tokenizer_of
-from .loop import Run, seeded, Stage, take_average
-from .measures import bits, evaluate_nelbo
+from ..models.dit import n_params
+from ..models.families import pretrained
+from .finetune import end_of, length_of
+from .loop import Stage
 from .pretrain import Likelihood
-from .recipe import characters, reopened, write_json
-from .settings import AdaptConfig, read_run
+from .settings import AdaptConfig
 
 # %% auto #0
 __all__ = ['adapt']
@@ -29,39 +22,21 @@ __all__ = ['adapt']
 class Adaptation(Likelihood):
     "A masked diffusion model from a network that was trained for something else."
     def __init__(self, cfg: AdaptConfig):
-        with seeded(cfg.seed, 0): self.model = pretrained(str(cfg.model), cfg.shift)
-        super().__init__(dataclasses.replace(cfg, length=length_of(cfg, self.model, 512)))
-        self.own, self.eos = tokenizer_of(self.model, cfg), end_of(self.model)
+        super().__init__(cfg)
+        torch.manual_seed(cfg.seed)
+        self.model = pretrained(cfg.model, cfg.shift)
+        self.length, self.eos = length_of(cfg, self.model, 512), end_of(self.model)
         if cfg.gradient_checkpointing:
-            once = dict(use_reentrant=False)
-            self.model.net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=once)
+            self.model.net.gradient_checkpointing_enable(dict(use_reentrant=False))
 
-    def tokenizer(self, corpus: Corpus) -> Tokenizer: return self.own
+    def stages(self):
+        self.model.to(self.acc.device).requires_grad_(True)
+        yield from super().stages()
 
-    def stages(self, run: Run) -> Iterator[Stage]:
-        cfg, model = self.cfg, self.model.to(run.acc.device).requires_grad_(True).eval()
-        path = self.out / 'before.json'
-        if run.acc.is_main_process and not path.exists():
-            e = evaluate_nelbo(model, self.held, cfg.eval_sequences, cfg.batch_size)
-            bpc = bits(e.value, characters(self.out))
-            write_json(path, dict(value=e.value, se=e.se, bits_per_char=bpc))
-        yield self.stage(run, model)
-
-    def finished(self) -> list:
-        tokens = read_run(self.out)['tokens']
-        return [(self.out, dataclasses.replace(self.cfg, tokens=tokens), 'adapt')]
-
-    def about(self, model: Any) -> dict:
-        return dict(base=Path(str(self.cfg.model)).name, network=type(model.net).__name__,
-                    shift=model.shift,
-                    mask_id=model.mask_id, parameters=sum(p.numel() for p in model.parameters()))
-
-    def save(self, folder: Path, dtype: torch.dtype | None) -> Any:
-        model = take_average(self.model, self.out)
-        with atomic_folder(folder) as temp, without_bars():
-            model.net.save_pretrained(temp)
-            if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(temp)
-        return reopened(folder)
+    def about(self) -> dict:
+        model = self.model
+        return dict(base=Path(self.cfg.model).name, network=type(model.net).__name__,
+                    shift=model.shift, mask_id=model.mask_id, parameters=n_params(model))
 
 # %% ../../nbs/training/adapt.ipynb #137891fe
 def adapt(

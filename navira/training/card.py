@@ -4,9 +4,7 @@
 
 # %% ../../nbs/training/card.ipynb #9a33a9bb
 from __future__ import annotations
-import math
-
-from ..tasks.sudoku import Sudoku
+import contextlib
 
 # %% auto #0
 __all__ = ['model_card']
@@ -22,14 +20,20 @@ print(task.solved(grids))"""
 LIMITS_TEXT = """\
 - Size: {size:.1f} M parameters that have seen {seen:.0f} M tokens. Below 50 M parameters, models
   write words and phrases, and lose the thread within a sentence or two.
-- Length: at most {model_length} tokens, about {chars:.0f} characters.
-- Corpus: {name}, and nothing else. The model writes as its corpus does, so its language and views
-  may be dated, and views of people, sexes and nations offensive; nothing filters what it writes.
+- Length: at most {network[model_length]} tokens of {nelbo[chars_per_token]:.1f} characters.
+- Corpus: {data[name]}, and nothing else. The model writes as its corpus does, so its language and
+  views may be dated, and views of people, sexes and nations offensive; nothing filters what it
+  writes.
 - A quality head estimates whether a token is the one of the text, not whether a text is true."""
-LIMITS_GRIDS = """- Grids with boxes of {boxes[0]} x {boxes[1]}, and nothing else.
+LIMITS_GRIDS = """\
+- Grids with boxes of {network[boxes][0]} x {network[boxes][1]}, and nothing else.
 - It draws: a puzzle may come out wrong, and nothing in it proves that one has no solution.
 - A quality head estimates whether a digit is the one of the grid that the puzzle was made from. A
   puzzle with several solutions has several right ones."""
+TEXT = dict(kind='language-model', title='A masked diffusion language model', load=LOAD_TEXT,
+            limits=LIMITS_TEXT, meta='language: en\npipeline_tag: text-generation\n')
+GRIDS = dict(kind='sudoku', title='A masked diffusion model of Sudoku grids', load=LOAD_GRIDS,
+             limits=LIMITS_GRIDS, meta='')
 CARD = """---
 license: apache-2.0
 library_name: navira
@@ -38,8 +42,8 @@ library_name: navira
 
 # {title}
 
-{size:.1f} M parameters ({parts}): a DiT of {n_blocks} blocks, width {hidden_dim}, {n_heads} heads,
-{model_length} positions, {vocab_size} entries.
+{size:.1f} M parameters: a DiT of {network[n_blocks]} blocks, width {network[hidden_dim]},
+{network[n_heads]} heads, {network[model_length]} positions, {network[vocab_size]} entries.
 
 ## How to load
 
@@ -68,91 +72,46 @@ fine-tuning are those of PRISM (arXiv 2510.01384), BackPlay (arXiv 2601.06428) a
 
 ## Data
 
-{name}. {train_tokens:,} training tokens, {validation_tokens:,} of validation,
-{chars_per_token:.2f} characters a token."""
-EVALUATION = """## Evaluation
-
-The NELBO over the validation text, nats a token, with its 95 % interval (low, high), its standard
-error and the number of sequences:"""
-QUALITY = """Validation texts were masked, t uniform, and masked positions (8 for a head, all for a
-critic) filled by the model's own draws (nucleus 0.9). AUROC of the network's verdict on these
-tokens, with its 95 % interval over sequences; the share that is right; predictions and what became
-of them:"""
-DRAWN = 'AUROC of a score that costs nothing, the probability that a token was drawn with:'
-NOISE = 'By noise level, the share of the text that was masked:'
-CORRECTION = """## Self-correction
-
-Validation texts were masked, t uniform, all masks filled with the model's argmax, and the result
-read again. Shares of wrong tokens fixed and right ones kept; of tokens right before and after:"""
-CRITIC = 'For the policy `token-critic`, in `critic.safetensors`.'
+{data[name]}. {data[train_tokens]:,} training tokens, {data[validation_tokens]:,} of validation."""
 SHORT = """# A model made from {base}
 
-{parameters:,} parameters, trained on {data[name]}. To load it: `{load}`."""
+{parameters:,} parameters, trained on {data[name]}. To load it: `navira.load(FOLDER)`, or for a head
+`navira.load({base!r}, head=FOLDER)`."""
+EVALUATION = """## Evaluation
 
-# %% ../../nbs/training/card.ipynb #be6f7c40
-def table(rows: list[dict]) -> str: # markdown
-    def cell(v):
-        if isinstance(v, float): return f'{v:.3f}'
-        return f'{v:,}' if isinstance(v, int) else str(v)
-    rows = [{k: v for k, v in r.items() if not isinstance(v, dict | list)} for r in rows]
-    lines = [list(rows[0]), ['---'] * len(rows[0])] + [[cell(v) for v in r.values()] for r in rows]
-    return '\n'.join(f"| {' | '.join(line)} |" for line in lines)
-
-def tables(
-    about: str, # in front
-    r: dict, # numbers, and lists or dicts of numbers
-) -> list[str]: # paragraphs of markdown
-    parts = [about, table([r])]
-    for name, v in r.items():
-        if v and isinstance(v, dict | list):
-            parts += [f'{name}:', table(v if isinstance(v, list) else [v])]
-    return parts
+On validation text, with 95 % intervals. NELBO: nats a token. AUROC: does a score rank the right
+tokens above the wrong ones? Texts were masked, t uniform, masked positions (8 for a head, all for a
+critic) filled by the model's own draws (nucleus 0.9), and each drawn token scored. Fixed and kept:
+all masks filled with the model's argmax, and the result read again."""
+STAGE = """\
+- `{name}`: {steps:,} steps, {tokens:,} tokens, {seconds:,} seconds on {device}. Settings: `{recipe}`
+"""
+NUMBERS = [
+    '- NELBO: {nelbo[value]:.3f} [{nelbo[low]:.3f}, {nelbo[high]:.3f}]',
+    '- before training: {before[value]:.3f}',
+    '- before training: {before[nelbo][value]:.3f}',
+    '- bits a character: {nelbo[bits_per_char]:.3f}',
+    '- AUROC of the head: {quality[auroc]:.3f} [{quality[low]:.3f}, {quality[high]:.3f}]',
+    '- AUROC of the probability at the draw: {drawn_probability[auroc]:.3f} '
+    '[{drawn_probability[low]:.3f}, {drawn_probability[high]:.3f}]',
+    '- wrong tokens fixed: {correction[fixed][value]:.3f}',
+    '- right tokens kept: {correction[kept][value]:.3f}']
 
 # %% ../../nbs/training/card.ipynb #7ef0c92e
 def model_card(
     r: dict, # what `training.json` holds
-    critic: dict | None = None, # what `critic-training.json` holds
 ) -> str: # markdown
     "The model card. Its numbers are the record's."
-    base, net = r.get('base'), r.get('network', {})
-    if base: head = SHORT.format(**r | dict(load='navira.load(FOLDER)' if 'network' in r else
-                                            f'navira.load({base!r}, head=FOLDER)'))
-    else: head = CARD.format(**described(r))
-    parts = [head, '## Training', *trained(r['stages'])]
-    curve = [e for s in r['stages'] if s['name'] == 'pretrain' for e in s['evals']]
-    parts += tables(EVALUATION, r['nelbo'])
-    if not base and net.get('boxes'):
-        s = Sudoku(*net['boxes'])
-        best = math.log(s.count) / s.cells
-        parts.append(f'Uniformly random grids have {best:.3f}: no model can do better.')
-    if r.get('before'): parts += tables('Before fine-tuning, with the same noise:', r['before'])
-    if curve:
-        parts += ['While pretraining, the averaged weights:',
-                  table(curve[::max(1, len(curve) // 12)])]
-    if 'quality' in r: parts += judged('## Quality head', r)
-    if 'correction' in r: parts += tables(CORRECTION, r['correction'])
-    if critic: parts += ['## Critic', *trained(critic['stages']), *judged(CRITIC, critic)]
-    return '\n\n'.join(parts) + '\n'
+    lines = []
+    for line in NUMBERS:
+        with contextlib.suppress(KeyError): lines.append(line.format(**r))     # not measured
+    return '\n\n'.join([head(r), '## Training', ''.join(STAGE.format(**s) for s in r['stages']),
+                        EVALUATION, '\n'.join(lines)]) + '\n'
 
 # %% ../../nbs/training/card.ipynb #35d20bfd
-def described(r: dict) -> dict: # what the template asks for
-    net, boxes = r['network'], r['network'].get('boxes')
+def head(r: dict) -> str:
+    if r.get('base'): return SHORT.format(**r)
+    about = GRIDS if r['network'].get('boxes') else TEXT
     size, seen = sum(r['parameters'].values()) / 1e6, sum(s['tokens'] for s in r['stages']) / 1e6
-    parts = ', '.join(f'{n} {v / 1e6:.2f} M' for n, v in r['parameters'].items())
-    about = r['nelbo'] | r['data'] | net | dict(size=size, seen=seen, parts=parts)
-    about['chars'] = about['chars_per_token'] * net['model_length']
-    text = dict(kind='language-model', title='A masked diffusion language model', load=LOAD_TEXT,
-                limits=LIMITS_TEXT, meta='language: en\npipeline_tag: text-generation\n')
-    grids = dict(kind='sudoku', title='A masked diffusion model of Sudoku grids', load=LOAD_GRIDS,
-                 limits=LIMITS_GRIDS, meta='')
-    about |= grids if boxes else text
-    return about | dict(limits=about['limits'].format(**about))
-
-def trained(stages: list[dict]) -> list[str]:
-    recipes = [f"Recipe of `{s['name']}`: "
-               + ', '.join(f'{k} {v}' for k, v in s['recipe'].items()) for s in stages]
-    return [table(stages), *recipes]
-
-def judged(about: str, r: dict) -> list[str]:
-    parts = tables(f'{about}\n\n{QUALITY}', r['quality']) + tables(DRAWN, r['drawn_probability'])
-    return parts + ([NOISE, table(r['by_noise'])] if r.get('by_noise') else [])
+    limits = about['limits'].format(size=size, seen=seen, **r)
+    return CARD.format(size=size, **r | about | dict(limits=limits))

@@ -5,124 +5,69 @@
 # %% ../../nbs/training/critic.ipynb #a3c61517
 from __future__ import annotations
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
-from torch import nn, Tensor
 
-from ..diffusion import corrupt, Forward, low_discrepancy, nucleus
-from ..models.critic import Critic, RatedForward
-from ..models.dit import MaskedLM, n_params
+from ..diffusion import corrupt, low_discrepancy, nucleus
+from ..models.critic import Critic
+from ..models.dit import n_params
 from ..models.load import load, mdlm_only
-from .data import Corpus
-from .finetune import tokenizer_of
-from .loop import Run, Stage, take_average
-from .measures import auroc, judge_draws, judged_record
-from .recipe import (
-    Recipe, sample_of, stage_record, tokens_of, write_card, write_json)
+from .loop import Stage
+from .measures import judge_draws, judged_record
+from .objectives import head_bce, Objective
+from .recipe import Recipe
 from .settings import CriticConfig
 
 # %% auto #0
-__all__ = ['CriticObjective', 'train_critic']
+__all__ = ['critic_objective', 'train_critic']
 
 # %% ../../nbs/training/critic.ipynb #52db11b6
-class CriticObjective(nn.Module):
-    "Token-Critic's objective: which of the denoiser's fills are the true tokens?"
-    denoiser: MaskedLM
-    def __init__(self,
-        critic: Critic, # what is trained
-        denoiser: MaskedLM, # in eval mode, on the same device
-        p: float = 0.9, # nucleus
-        weight: str = 'mean', # or '1/t'
-    ):
-        super().__init__()
-        self.model, self.draw, self.weight = critic, nucleus(p), weight
-        # past nn.Module, which would make it a part of this one
-        self.__dict__['denoiser'] = denoiser
+def critic_objective(
+    critic: Critic, # what is trained
+    denoiser, # in eval mode, on the same device
+    p: float = 0.9, # nucleus
+) -> Objective:
+    """Token-Critic's objective: which of the denoiser's fills are the true tokens? Draws z [B, L]
+    and uniforms [B, L]."""
+    draw = nucleus(p)
+    def noise(x, generator):
+        z = corrupt(x, low_discrepancy(len(x), generator), critic.mask_id, generator)
+        return z, torch.rand(x.shape, generator=generator, dtype=torch.float64)
 
-    def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        "z [B, L], t [B], uniforms [B, L]."
-        t = low_discrepancy(len(x), generator)
-        z = corrupt(x, t, self.model.mask_id, generator)
-        return z, t, torch.rand(x.shape, generator=generator, dtype=torch.float64)
-
-    def forward(self, x: Tensor, z: Tensor, t: Tensor, u: Tensor) -> dict[str, Tensor]:
-        "'loss', 'bce' a filled position, and the share that is 'right'."
-        masked = z == self.model.mask_id
+    def loss(x, z, u):
+        masked = z == critic.mask_id
         with torch.no_grad():
-            y = z.masked_scatter(masked, self.draw(self.denoiser(z).logits(masked), u[masked])[0])
-        right = (x == y)[masked].float()
-        bce = F.binary_cross_entropy_with_logits(self.model(y).quality()[masked], right,
-                                                 reduction='none')
-        n = max(1, len(bce))
-        mean = bce.sum() / n
-        loss = mean if self.weight == 'mean' else (bce / t.to(bce)[masked.nonzero()[:,
-            0]]).sum() / x.numel()
-        return dict(loss=loss, bce=mean.detach(), right=right.sum() / n)
-
-# %% ../../nbs/training/critic.ipynb #92dc7d8b
-@dataclass(frozen=True)
-class Pair:
-    "A denoiser with a critic, as if it were a model with a head."
-    denoiser: MaskedLM
-    critic: Critic
-
-    @property
-    def mask_id(self) -> int: return self.denoiser.mask_id
-    @property
-    def device(self) -> torch.device: return self.denoiser.device
-    def __call__(self, x: Tensor) -> Forward: return RatedForward(self.denoiser(x), self.critic(x))
+            y = z.masked_scatter(masked, draw(denoiser(z).logits(masked), u[masked])[0])
+        return dict(loss=head_bce(critic, y, x, masked))
+    return Objective(critic, noise, loss)
 
 # %% ../../nbs/training/critic.ipynb #17a9f4a0
 class CriticTraining(Recipe):
     "A critic for a denoiser."
-    result = 'critic'
+    result, file = 'critic', 'critic-training.json'
     def __init__(self, cfg: CriticConfig):
         super().__init__(cfg)
-        self.denoiser = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
-        self.length, self.own = self.denoiser.length, tokenizer_of(self.denoiser, cfg)
+        self.model = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
+        self.length, self.critic = self.model.length, Critic.of(self.model, cfg.blocks)
 
-    def tokenizer(self, corpus: Corpus) -> Tokenizer: return self.own
+    def stages(self):
+        cfg, model = self.cfg, self.model.to(self.acc.device)
+        objective = critic_objective(self.critic.to(self.acc.device), model, cfg.nucleus)
+        yield Stage('critic', objective, cfg.steps, cfg, self.out, self.evaluate)
 
-    def judged(self, critic: Critic, held: np.ndarray):
+    def measure(self, held: np.ndarray) -> dict:
         """The critic's verdicts on texts whose masks, a share t of them uniform, are all filled by
         the denoiser."""
         cfg = self.cfg
-        some = sample_of(held, cfg.eval_sequences)
-        return judge_draws(Pair(self.denoiser, critic), some, self.length, cfg.nucleus,
-                           cfg.batch_size)
+        return judged_record(judge_draws(self.model, held[:2750], self.length, cfg.nucleus,
+                                         cfg.batch_size, critic=self.critic))
 
-    def stages(self, run: Run) -> Iterator[Stage]:
-        cfg = self.cfg
-        self.denoiser.to(run.acc.device)
-        objective = CriticObjective(Critic.of(self.denoiser, cfg.blocks), self.denoiser,
-                                    cfg.nucleus, cfg.weight)
-        def evaluate(critic):
-            q = self.judged(critic, self.held)
-            return dict(auroc=auroc(q.score, q.right))
-        yield Stage(objective, cfg.steps, cfg, self.out, evaluate)
-
-    def export(self, # type: ignore[override]
-        folder: Path, # becomes a critic for `Critic.load`; of a model in it only the card changes
-        dtype: torch.dtype | None = None, # of the weights on disk, such as torch.bfloat16
-    ) -> dict: # the record
-        """Writes the averaged critic and `critic-training.json`, after measuring the critic as it
-        was written."""
-        take_average(Critic.of(self.denoiser, self.cfg.blocks), self.out).save(folder, dtype)
-        critic, (_, held) = Critic.load(folder).to(self.denoiser.device), tokens_of(self.out,
-            self.length)
-        stages = [stage_record(self.out, self.cfg, 'critic')]
-        record = dict(format=1, network=dataclasses.asdict(critic.config),
-                      parameters=n_params(critic),
-                      stages=stages, **judged_record(self.judged(critic, held), 200))
-        write_json(folder / 'critic-training.json', record)
-        write_card(folder)
-        return record
+    def save(self, folder: Path) -> None: self.critic.save(folder)
+    def about(self) -> dict:
+        return dict(network=dataclasses.asdict(self.critic.config),
+                    parameters=n_params(self.critic))
 
 # %% ../../nbs/training/critic.ipynb #8cfe2d0b
 def train_critic(

@@ -4,29 +4,24 @@
 
 # %% ../../nbs/training/data.ipynb #d3d2b9f1
 from __future__ import annotations
-import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import torch
 from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
 from torch import Tensor
 
-from ..base.checks import check_choice
 from ..base.files import guarded
-from ..base.runs import atomic_write
-from ..models.layers import Config
 from ..models.checkpoints import MASK
-from ..models.sources import nearest
+from ..models.sources import is_repository, nearest
 from ..tasks.sudoku import (
     held_out, random_grids, shuffled, Sudoku, sudoku_of, tokenizer_of, unseen)
 
 # %% auto #0
-__all__ = ['train_tokenizer', 'encode_corpus', 'Corpus', 'read_corpus', 'Epochs']
+__all__ = ['train_tokenizer', 'read_corpus', 'epochs']
 
 # %% ../../nbs/training/data.ipynb #3c586b1c
 EOS = '<|endoftext|>'
@@ -34,13 +29,10 @@ EOS = '<|endoftext|>'
 # %% ../../nbs/training/data.ipynb #b88e0a6e
 def train_tokenizer(
     texts: Iterable[str], # documents
-    vocab_size: int = 4096, # entries at most, specials included
+    vocab_size: int = 4096, # entries at most, specials included; at least 258
 ) -> Tokenizer:
     """A byte-level BPE with `<|endoftext|>` = 0 and `<|mask|>` last. A small text gives fewer
     entries."""
-    if vocab_size < 258:
-        raise ValueError(f'vocab_size={vocab_size}: expected at least 258, the 256 bytes and two '
-                         'special tokens')
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.ByteLevel()
@@ -56,220 +48,103 @@ def train_tokenizer(
 def encode(
     tokenizer: Tokenizer,
     text: str,
-) -> np.ndarray: # [n] uint16 or uint32 token ids
+) -> np.ndarray: # [n] uint32 token ids
     """The ids of a text, paragraph by paragraph on all cores. Special tokens spelled out in it are
     ordinary text."""
     special = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = True
     try:
-        with guarded('data: the tokenizer cannot read it'):
-            paragraphs = text.splitlines(keepends=True)
-            encoded = tokenizer.encode_batch_fast(paragraphs, add_special_tokens=False)
+        paragraphs = text.splitlines(keepends=True)
+        encoded = tokenizer.encode_batch_fast(paragraphs, add_special_tokens=False)
     finally: tokenizer.encode_special_tokens = special
-    return np.array([i for e in encoded for i in e.ids], id_type(tokenizer))
-
-# %% ../../nbs/training/data.ipynb #01ab97cc
-def id_type(tokenizer: Tokenizer) -> np.dtype: # the smallest unsigned integer for every id
-    return np.dtype('<u2' if tokenizer.get_vocab_size() <= 2**16 else '<u4')
+    return np.array([i for e in encoded for i in e.ids], np.uint32)
 
 # %% ../../nbs/training/data.ipynb #c6c552eb
 def encode_corpus(
     tokenizer: Tokenizer,
     corpus: Iterable[str], # documents
-    path: Path, # of the cache, a `.npy` file; used as it is if it exists
+    path: Path, # of the file, which holds nothing but the ids, 4 bytes each
     eos: int | None = None, # id of the token after each; None: that of `<|endoftext|>`
 ) -> np.ndarray: # [n] token ids, read from the disk as needed
-    """Token ids of all documents with an end-of-text after each. Raises `ValueError` for a damaged
-    cache."""
-    if path.exists(): return read_tokens(path)
-    eos = tokenizer.token_to_id(EOS) if eos is None else eos
-    kind = id_type(tokenizer)
-    end = np.array([] if eos is None else [eos], kind)
-    header = dict(descr=kind.str, fortran_order=False, shape=(0,))
-    with atomic_write(path) as temp, open(temp, 'w+b') as f:
-        np.lib.format.write_array_header_1_0(f, header)
-        start, n = f.tell(), 0
-        for text in corpus:
-            ids = np.concatenate([encode(tokenizer, text), end])
-            f.write(ids.tobytes())
-            n += len(ids)
-        f.seek(0)
-        np.lib.format.write_array_header_1_0(f, header | dict(shape=(n,)))
-        assert f.tell() == start       # numpy leaves room for a longer shape
+    "Token ids of all documents with an end-of-text after each."
+    if eos is None: eos = tokenizer.token_to_id(EOS)
+    end = np.array([] if eos is None else [eos], np.uint32)
+    with open(path, 'wb') as f:
+        for text in corpus: np.append(encode(tokenizer, text), end).tofile(f)
     return read_tokens(path)
 
-# %% ../../nbs/training/data.ipynb #08e0f792
-def read_tokens(path: Path) -> np.ndarray: # [n] unsigned ids
-    "A file that `encode_corpus` has written. Raises `ValueError` if it is damaged."
-    try: ids = np.load(path, mmap_mode='r')
-    except (ValueError, EOFError) as e:
-        raise ValueError(f'{path}: damaged ({e}); delete the folder, and start anew') from None
-    return ids
-
-# %% ../../nbs/training/data.ipynb #3e4c2dfd
-def toy_corpus(
-    folder: str | Path, # an empty one; gets train.txt and validation.txt
-) -> tuple[Path, list[str], Tokenizer, np.ndarray, Config]: # folder, texts, tokenizer, ids, network
-    "A corpus of invented sentences, and what is trained on it."
-    folder = Path(folder)
-    who = ['the dog', 'the cat', 'an owl', 'the old man', 'a small child']
-    what, then = ['sees', 'follows', 'hears', 'paints', 'dreams of'], ['sleeps', 'laughs', 'waits']
-    words = itertools.product(who, what, who, who, then)
-    lines = [f'{a} {b} {c}, and {d} {e}.'.capitalize() for a, b, c, d, e in words]
-    groups = np.random.default_rng(0).permutation(lines * 2).reshape(-1, 15)
-    texts = ['\n'.join(group) for group in groups]
-    (folder / 'train.txt').write_text('\n'.join(texts[:-10]))
-    (folder / 'validation.txt').write_text('\n'.join(texts[-10:]))
-    tok = train_tokenizer(texts, 320)
-    config = Config(vocab_size=tok.get_vocab_size(), model_length=32, hidden_dim=32, cond_dim=16,
-                    n_blocks=1, n_heads=2, dropout=0.)
-    return folder, texts, tok, encode_corpus(tok, texts, folder / 'ids.npy'), config
-
-# %% ../../nbs/training/data.ipynb #6ceac9a7
-@dataclass(frozen=True)
-class Corpus:
-    "Documents; iterating it again reads them again."
-    name: str # as the user wrote it
-    documents: Callable[[], Iterator[str]] # opens it
-
-    def __iter__(self) -> Iterator[str]: return self.documents()
+def read_tokens(path: Path) -> np.ndarray: return np.memmap(path, np.uint32, 'r')
 
 # %% ../../nbs/training/data.ipynb #ffbb286b
 TEXT, PARQUET = ('.txt', '.md', '.text'), ('.parquet', '.pq')
 
-def text_file(
-    path: Path, # one document
-) -> str:
-    "The text. Raises `ValueError` with the file and the byte offset if it is not UTF-8."
-    raw = path.read_bytes()
-    try: return raw.decode('utf-8')
-    except UnicodeDecodeError as e:
-        raise ValueError(f'{path}: not UTF-8 at byte {e.start} (0x{raw[e.start]:02x}); '
-                         'expected UTF-8 text, e.g. from `iconv -t utf-8`') from None
-
-# %% ../../nbs/training/data.ipynb #d56d84fb
-def parquet_file(
-    path: Path, # one document a row
-    column: str, # with the text
+def documents(
+    path: Path, # a text, which is one document, or a Parquet file with one a row
+    column: str, # with the text, of a Parquet file
 ) -> Iterator[str]:
-    """The rows of a column. `ValueError` for a damaged file or one without text, `KeyError` for an
-    unknown column."""
-    try: file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as e:
-        raise ValueError(f'{path}: not a readable Parquet file ({e})') from None
-    check_choice(f'{path}: column', column, file.schema_arrow.names)
-    for batch in file.iter_batches(columns=[column], batch_size=64):
-        try: texts = batch.column(0).to_pylist()
-        except UnicodeDecodeError as e:
-            at = f'column {column!r}: not UTF-8 at byte {e.start} of a row'
-            raise ValueError(f'{path}: {at}') from None
-        if not all(isinstance(text, str | None) for text in texts):
-            kind = batch.column(0).type
-            raise ValueError(f'{path}: column {column!r} holds {kind}, expected strings')
-        yield from (text or '' for text in texts)
+    "`ValueError` for a file that cannot be read or has no such column."
+    with guarded(path):
+        if path.suffix.lower() not in PARQUET: yield path.read_bytes().decode()
+        else: yield from pd.read_parquet(path, columns=[column])[column].dropna()
 
 # %% ../../nbs/training/data.ipynb #231c9c47
 def files_of(
-    folder: Path,
+    path: Path, # a file or a folder
     split: str = 'train', # also 'validation', 'test'
-) -> tuple[list[Path], bool]: # its files, and whether they are named after the split
+) -> list[Path]:
     "The text and Parquet files of a split."
-    files = sorted(f for f in folder.iterdir() if f.is_file() and f.suffix.lower() in TEXT
-                   + PARQUET)
-    named = [f for f in files if f.name.lower().startswith(split)]
-    return (named, True) if named else (files, False)
+    if path.is_file(): return [path]
+    if not path.is_dir():
+        expected = 'a Parquet or text file, a folder, or a data set such as Skylion007/openwebtext'
+        raise FileNotFoundError(f'data={str(path)!r}: not found; {nearest(path, expected)}')
+    files = sorted(f for f in path.iterdir() if f.suffix.lower() in TEXT + PARQUET)
+    return [f for f in files if f.name.startswith(split)] or files
 
 # %% ../../nbs/training/data.ipynb #9cd41dbf
 def dataset_documents(
-    name: str, # of a data set on the Hub, or a folder that `datasets` has saved or can load
+    name: str, # of a data set on the Hub
     split: str,
     column: str,
-) -> Iterator[str]:
-    """Documents by way of the `datasets` library. `FileNotFoundError`, `KeyError` (column) or
-    `ImportError`."""
-    try: import datasets
+) -> Iterable[str]:
+    "Documents by way of the `datasets` library. `ValueError` or `ImportError`."
+    try: from datasets import load_dataset
     except ImportError:
         raise ImportError(f'data={name!r} looks like a data set of the Hub; '
                           'reading one needs `pip install ".[train]"` in the clone') from None
-    read = datasets.load_from_disk if saved_dataset(Path(name)) else datasets.load_dataset
-    try: data = read(name)
-    except Exception as e:
-        raise FileNotFoundError(f'data={name!r}: no such file or folder here, '
-                                f'and as a data set: {e}') from None
-    if isinstance(data, dict): data = data[split if split in data else next(iter(data))]
-    check_choice(f'{name}: column', column, data.column_names)
-    return (row[column] or '' for row in data)
-
-def saved_dataset(path: Path) -> bool: # by `save_to_disk`?
-    return any((path / f).exists() for f in ('dataset_info.json', 'dataset_dict.json'))
+    with guarded(f'data={name!r}: no such file or folder here, and as a data set'):
+        splits = load_dataset(name)
+        rows = splits[split if split in splits else next(iter(splits))].select_columns(column)
+    return (row[column] or '' for row in rows)
 
 # %% ../../nbs/training/data.ipynb #f2614898
-def grid_corpus(
+def grid_documents(
     s: Sudoku,
-    name: str, # as the user wrote it
-    split: str = 'train', # or 'validation', of held-out grids
-) -> Corpus:
+    split: str, # 'train', or 'validation' for held-out grids
+) -> Iterator[str]:
     """20,000 random grids, or 2,000 for validation, a document each; the same ones whenever it is
     read."""
-    def documents() -> Iterator[str]:
-        train = split == 'train'
-        rng = np.random.default_rng(0 if train else 1)
-        decode = tokenizer_of(s).decode
-        for _ in range(40 if train else 4):
-            grids = random_grids(s, 500, rng) if train else unseen(s, 500, rng)
-            for g in grids.tolist(): yield decode(g)
-    return Corpus(name, documents)
+    train, decode = split == 'train', tokenizer_of(s).decode
+    rng, make = np.random.default_rng(0 if train else 1), random_grids if train else unseen
+    for _ in range(40 if train else 4): yield from map(decode, make(s, 500, rng).tolist())
 
 # %% ../../nbs/training/data.ipynb #24c3d5f2
 def read_corpus(
-    data: str | Path, # a file, a folder, a pattern, 'sudoku', or a data set ('datasets:NAME')
+    data: str | Path, # a file, a folder, 'sudoku', or a data set
     text_column: str = 'text', # with the text, for Parquet and data sets
     split: str = 'train', # of a folder or data set that has splits
-) -> Corpus:
-    """Raises `FileNotFoundError`, `ValueError` (empty, not UTF-8, damaged), `KeyError` (column),
-    each with the nearest valid choice."""
-    name, path = str(data), Path(data)
+) -> Iterator[str]: # documents, blank ones left out
+    """Raises `FileNotFoundError` with the nearest name, or `ValueError` (empty, damaged, no such
+    column), when the first document is asked for."""
+    name, path, n = str(data), Path(data), 0
     grids = sudoku_of(name)
-    if grids is not None: return grid_corpus(grids, name, split)
-    owned = name.count('/') == 1 and name[0].isalnum() and not name.endswith(TEXT + PARQUET)
-    on_hub = owned and not path.exists() and not path.parent.exists()
-    if name.startswith('datasets:') or saved_dataset(path) or on_hub:
-        source = name.removeprefix('datasets:')
-        corpus = Corpus(name, lambda: dataset_documents(source, split, text_column))
-    else:
-        files = corpus_files(name, split)
-        corpus = Corpus(name, lambda: file_documents(files, text_column))
-    if any(text.strip() for text in corpus): return corpus
-    raise ValueError(f'data={name!r}: the corpus is empty; '
-                     f'expected text in {", ".join(TEXT + PARQUET)} files')
-
-# %% ../../nbs/training/data.ipynb #55f9da7a
-def corpus_files(name: str, split: str) -> list[Path]:
-    path = Path(name)
-    if path.is_file(): return [path]
-    if path.is_dir(): return files_of(path, split)[0]
-    matches = sorted(Path().glob(name)) if '*' in name and not path.is_absolute() else []
-    if matches: return matches
-    expected = 'a Parquet or text file, a folder, or a data set such as Skylion007/openwebtext'
-    raise FileNotFoundError(f'data={name!r}: not found; ' + nearest(path, expected))
-
-def file_documents(files: list[Path], column: str) -> Iterator[str]:
-    for f in files:
-        if f.suffix.lower() in PARQUET: yield from parquet_file(f, column)
-        else: yield text_file(f)
-
-def validation_corpus(
-    data: str, # as for `read_corpus`
-    validation: str | None, # likewise
-    text_column: str,
-) -> Corpus | None: # None: hold out the end of the training text
-    """The validation corpus that is named, or the `validation*` files of a folder, or held-out
-    grids."""
-    folder = Path(data)
-    if validation is None and sudoku_of(data) is None:
-        if not folder.is_dir() or saved_dataset(folder) or not files_of(folder,
-            'validation')[1]: return None
-    return read_corpus(validation or data, text_column, 'validation')
+    texts: Iterable[str]
+    if grids: texts = grid_documents(grids, split)
+    elif not path.exists() and is_repository(name):
+        texts = dataset_documents(name, split, text_column)
+    else: texts = (text for f in files_of(path, split) for text in documents(f, text_column))
+    for n, text in enumerate(filter(str.strip, texts), 1): yield text
+    if not n: raise ValueError(f'data={name!r}: the corpus is empty; '
+                               f'expected text in {", ".join(TEXT + PARQUET)} files')
 
 # %% ../../nbs/training/data.ipynb #8ee9c031
 def packed(
@@ -290,52 +165,41 @@ def keyed(
     return torch.Generator().manual_seed(seed * 1_000_003 + stream * 10_000_019 + i)
 
 # %% ../../nbs/training/data.ipynb #071a9d9f
-class Epochs:
-    "Batches [B, L] of packed sequences; batch `step` is a function of (seed, step) only."
-    def __init__(self,
-        ids: np.ndarray, # [n] token ids
-        length: int, # L
-        batch_size: int, # B, over all processes together
-        seed: int = 0,
-    ):
-        self.ids, self.length, self.batch_size, self.seed = ids, length, batch_size, seed
-        self.epoch = -1
-        # as many as every offset has
-        sequences = (len(ids) - length + 1) // length
-        self.per_epoch = sequences // batch_size
-        if self.per_epoch < 1:
-            raise ValueError(f'batch_size={batch_size}: the corpus has {len(ids)} tokens, too few '
-                             f'for a batch; expected at most {max(0, sequences)}')
+def epochs(
+    ids: np.ndarray, # [n] token ids
+    length: int, # L
+    batch_size: int, # B, over all processes together
+    seed: int = 0,
+) -> tuple[Callable[[int], Tensor], int]: # step -> [B, L] int64; steps of an epoch
+    "Batches of packed sequences: a function of (seed, step) only."
+    sequences = (len(ids) - length + 1) // length         # as many as every offset has
+    per_epoch = sequences // batch_size
+    if not per_epoch:
+        raise ValueError(f'batch_size={batch_size}: the corpus has {sequences} sequences '
+                         f'of {length} tokens; expected at most as many')
+    @lru_cache(1)
+    def order(n, epoch): return torch.randperm(n, generator=keyed(seed, epoch)).numpy()
 
-    def start(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.sequences = packed(self.ids, self.length, epoch * 37 % self.length)
-        self.order = torch.randperm(len(self.sequences), generator=keyed(self.seed, epoch)).numpy()
-
-    def batch(self, step: int) -> Tensor: # [B, L] int64
-        epoch, i = divmod(step, self.per_epoch)
-        if self.epoch != epoch: self.start(epoch)
-        rows = self.order[i * self.batch_size:(i + 1) * self.batch_size]
-        return torch.from_numpy(self.sequences[rows].astype(np.int64))
+    def batch(step):
+        epoch, i = divmod(step, per_epoch)
+        rows = packed(ids, length, epoch * 37 % length)
+        some = rows[order(len(rows), epoch)[i * batch_size:][:batch_size]]
+        return torch.from_numpy(some.astype(np.int64))
+    return batch, per_epoch
 
 # %% ../../nbs/training/data.ipynb #dce26d25
-class Grids:
-    "Batches [B, cells] of grids, none held out; batch `step` is a function of (seed, step) only."
-    def __init__(self,
-        s: Sudoku,
-        ids: np.ndarray, # [n] of solved grids, one after another
-        batch_size: int, # B, over all processes together
-        seed: int = 0,
-    ):
-        self.s, self.length, self.batch_size, self.seed = s, s.cells, batch_size, seed
-        self.base = packed(ids, s.cells)
-        self.per_epoch = -(-len(self.base) // batch_size)
-
-    def batch(self, step: int) -> Tensor: # [B, cells] int64
-        rng = np.random.default_rng((self.seed, step))
-        out = np.empty((0, self.s.cells), np.int64)
-        while len(out) < self.batch_size:
-            some = self.base[rng.integers(len(self.base), size=self.batch_size)]
-            grids = shuffled(self.s, some.astype(np.int64), rng)
-            out = np.concatenate([out, grids[~held_out(grids)]])
-        return torch.from_numpy(out[:self.batch_size])
+def grid_epochs(
+    s: Sudoku,
+    ids: np.ndarray, # [n] of solved grids, one after another
+    batch_size: int, # B, over all processes together
+    seed: int = 0,
+) -> tuple[Callable[[int], Tensor], int]: # step -> [B, cells] int64; steps of an epoch
+    "Batches of grids, none held out: a function of (seed, step) only."
+    base = packed(ids, s.cells)
+    def batch(step):
+        rng = np.random.default_rng((seed, step))
+        # more than are wanted, since one in 64 is held out
+        some = base[rng.integers(len(base), size=2 * batch_size + 64)]
+        grids = shuffled(s, some.astype(np.int64), rng)
+        return torch.from_numpy(grids[~held_out(grids)][:batch_size])
+    return batch, len(base) // batch_size + 1

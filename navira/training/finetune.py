@@ -4,66 +4,35 @@
 
 # %% ../../nbs/training/finetune.ipynb #a30306f4
 from __future__ import annotations
-import dataclasses
-from collections.abc import Iterator
-from functools import partial
+import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from ..models.dit import MaskedLM, with_head, without_head
-from ..models.load import load, save
+from ..models.load import load
 from ..models.sources import of_run, own
-from ..tasks.sudoku import boxes_of, sudoku_of, written_by
-from .data import Corpus
-from .loop import learning, read_checkpoint, Run, seeded, Stage, take_average
-from .measures import (
-    auroc, correct_fills, corrected_record, evaluate_nelbo, judge_draws, shares)
-from .objectives import BackPlay, Prism, ProSeCo
+from .loop import learning, Stage
+from .measures import correct_fills
+from .objectives import backplay, Objective, prism, proseco
 from .pretrain import denoiser_of
-from .recipe import read_record, Recipe, reopened, sample_of, tokens_of, write_json
+from .recipe import Recipe
 from .settings import FinetuneConfig
 
 # %% auto #0
 __all__ = ['finetune']
 
-# %% ../../nbs/training/finetune.ipynb #d3534275
-def stages_of(
-    cfg: FinetuneConfig,
-) -> list[tuple[str, int, FinetuneConfig]]: # name, steps, settings of the loop
-    "The head alone, then jointly on other batches; a stage of no steps is left out."
-    head = 'head', cfg.head_steps, dataclasses.replace(cfg, lr=cfg.head_lr)
-    joint = 'joint', cfg.joint_steps, dataclasses.replace(cfg, seed=cfg.seed + 1)
-    return [s for s in (head, joint) if s[1]]
-
-def objective_of(cfg: FinetuneConfig, model: Any, joint: bool) -> Prism | BackPlay | ProSeCo:
-    if cfg.objective == 'prism':
-        return Prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
-    if cfg.objective == 'proseco':
-        return ProSeCo(model, cfg.correction_weight, cfg.t_min, cfg.fill_all, cfg.mistakes_first)
-    return BackPlay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
-
 # %% ../../nbs/training/finetune.ipynb #f0d53517
-def tokenizer_of(model: Any, cfg: Any) -> Tokenizer:
-    "The model's own. `ValueError` if it has none, or if the data are not what the model writes."
-    s = sudoku_of(cfg.data)
-    if model.tokenizer is None:
-        raise ValueError(f'model={cfg.model!r}: has no tokenizer.json; expected one in its folder')
-    if (s and s.boxes) != boxes_of(model):
-        raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
-                         f'{written_by(model)}; expected such data')
-    return model.tokenizer
-
-def length_of(cfg: Any, model: Any, most: int) -> int: # L, tokens a sequence
+def length_of(cfg, model, most: int) -> int: # L, tokens a sequence
     length = cfg.length or min(most, model.length)
     if length <= model.length: return length
     raise ValueError(f'length={length}: this network takes at most {model.length} tokens')
 
-def end_of(model: Any) -> int: # id of the token between two documents, of a `TransformersLM`
+def end_of(model) -> int: # id of the token between two documents, of a `TransformersLM`
     tok = model.text_tokenizer
-    named = [] if tok is None else [tok.eos_token_id, tok.sep_token_id]
+    named = [tok.eos_token_id, tok.sep_token_id] if tok else []
     for end in (*named, *model.eos_ids):
         if end not in (None, model.mask_id): return end
     raise ValueError('model: its tokenizer names no token that ends a text; '
@@ -72,95 +41,65 @@ def end_of(model: Any) -> int: # id of the token between two documents, of a `Tr
 # %% ../../nbs/training/finetune.ipynb #0ed94419
 class Finetuning(Recipe):
     "A quality head or self-correction for a denoiser of MDLM's architecture."
-    def __init__(self, cfg: FinetuneConfig, base: MaskedLM):
+    def __init__(self, cfg: FinetuneConfig, base):
         super().__init__(cfg)
         if cfg.lora:
             raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns "
                              'as a whole; expected 0, or a model of the transformers library')
-        # a new head is a function of the seed
-        with seeded(cfg.seed, 0):
-            self.model: Any = without_head(base) if cfg.objective == 'proseco' else with_head(base)
+        torch.manual_seed(cfg.seed)      # of a new head
+        self.model = without_head(base) if cfg.objective == 'proseco' else with_head(base)
         self.length = length_of(cfg, base, base.length)
-        self.own = tokenizer_of(base, cfg)
-        self.past = read_record(of_run(Path(own(cfg.model))) / 'training.json') or {}
+        path = of_run(Path(own(cfg.model))) / 'training.json'
+        if path.exists(): self.past = json.loads(path.read_text())
 
-    def tokenizer(self, corpus: Corpus) -> Tokenizer: return self.own
+    def stages(self):
+        "The head alone, then jointly on other batches; a stage of no steps is left out."
+        cfg, model = self.cfg, self.model.to(self.acc.device)
+        head, joint = replace(cfg, lr=cfg.head_lr), replace(cfg, seed=cfg.seed + 1)
+        for name, steps, c in (('head', cfg.head_steps, head), ('joint', cfg.joint_steps, joint)):
+            if not steps: continue
+            for n, p in model.named_parameters():
+                learns = name == 'joint' and (model.trains is None or n in model.trains)
+                p.requires_grad_(learns or n.startswith('quality.'))
+            objective = self.objective(name == 'joint')
+            yield Stage(name, objective, steps, c, self.out / name, self.evaluate)
 
-    def let_learn(self, joint: bool) -> None:
-        self.model.requires_grad_(True)
-        self.model.backbone.requires_grad_(joint)
-
-    def stages(self, run: Run) -> Iterator[Stage]:
-        cfg, model = self.cfg, self.model.to(run.acc.device).eval()
-        path = self.out / 'before.json'
-        if run.acc.is_main_process and not path.exists():
-            e = evaluate_nelbo(model, self.held, cfg.final_sequences, cfg.batch_size)
-            write_json(path, dataclasses.asdict(e) | self.corrections(model))
-        for name, steps, c in stages_of(cfg):
-            (self.out / name).mkdir(exist_ok=True)
-            joint = name == 'joint'
-            self.let_learn(joint)
-            evaluate = partial(self.evaluate, joint=joint)
-            yield Stage(objective_of(cfg, model, joint), steps, c, self.out / name, evaluate)
-            take_average(model, self.out / name)
-
-    def corrections(self, model: Any) -> dict: # 'correction', if it learns that
-        if self.cfg.objective != 'proseco': return {}
-        some = sample_of(tokens_of(self.out, self.length)[1], self.cfg.final_sequences)
-        return corrected_record(correct_fills(model, some, self.cfg.batch_size))
-
-    def evaluate(self, model: Any, joint: bool) -> dict: # for the log
-        cfg, some, out = self.cfg, sample_of(self.held, self.cfg.eval_sequences), {}
-        if joint:
-            e = evaluate_nelbo(model, self.held, cfg.eval_sequences, cfg.batch_size)
-            out = dict(nelbo=e.value, nelbo_se=e.se)
+    def objective(self, joint: bool) -> Objective:
+        cfg, model = self.cfg, self.model
+        if cfg.objective == 'prism':
+            return prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
         if cfg.objective == 'proseco':
-            c = shares(correct_fills(model, some, cfg.batch_size))
-            return dict(fixed=c['fixed'], kept=c['kept']) | out
-        q = judge_draws(model, some, cfg.fill, cfg.nucleus, cfg.batch_size)
-        return dict(auroc=auroc(q.score, q.right)) | out
+            return proseco(model, cfg.correction_weight, cfg.t_min, cfg.fill_all,
+                           cfg.mistakes_first)
+        return backplay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
 
-    def finished(self) -> list:
-        begun = [(self.out / name, c, name) for name, _, c in stages_of(self.cfg)]
-        return [stage for stage in begun if read_checkpoint(stage[0]) is not None]
+    def measure(self, held: np.ndarray) -> dict:
+        out = super().measure(held)
+        if self.cfg.objective != 'proseco': return out
+        return out | dict(correction=correct_fills(self.model, held, self.cfg.batch_size))
 
-    def about(self, model: MaskedLM) -> dict: return denoiser_of(model) | self.corrections(model)
-
-    def save(self, folder: Path, dtype: torch.dtype | None) -> MaskedLM:
-        for out, *_ in self.finished(): take_average(self.model, out)
-        save(self.model, folder, dtype)
-        return reopened(folder)
+    def about(self) -> dict: return denoiser_of(self.model)
 
 # %% ../../nbs/training/finetune.ipynb #e22c033e
 class AdapterFinetuning(Finetuning):
     "A quality head, and with `lora` an adapter, for a model of the transformers library."
-    def __init__(self, cfg: FinetuneConfig, base: Any):
+    def __init__(self, cfg: FinetuneConfig, base):
         from navira.models.adapter import with_adapter
-        Recipe.__init__(self, cfg)
         if cfg.objective == 'proseco':
             raise ValueError("objective='proseco': it trains a whole network, and this one is of "
                              "the transformers library; expected objective='prism' or 'backplay'")
-        if not cfg.lora: self.cfg = dataclasses.replace(cfg, joint_steps=0)
-        with seeded(cfg.seed, 0):
-            self.model = with_adapter(base, cfg.lora,
-                                      gradient_checkpointing=cfg.gradient_checkpointing)
-        self.length = length_of(cfg, base, 512)
-        self.own, self.eos = tokenizer_of(base, cfg), end_of(base)
+        Recipe.__init__(self, cfg if cfg.lora else replace(cfg, joint_steps=0))
+        torch.manual_seed(cfg.seed)
+        self.model = with_adapter(base, cfg.lora, gradient_checkpointing=cfg.gradient_checkpointing)
+        self.length, self.eos = length_of(cfg, base, 512), end_of(base)
 
-    def let_learn(self, joint: bool) -> None:
-        from navira.models.adapter import train_parts
-        train_parts(self.model, joint)
-
-    def about(self, model: Any) -> dict:
-        n = sum(p.numel() for p in learning(model).values())
+    def about(self) -> dict:
+        n = sum(p.numel() for p in learning(self.model).values())
         return dict(base=Path(str(self.cfg.model)).name, lora=self.cfg.lora, parameters=n)
 
-    def save(self, folder: Path, dtype: torch.dtype | None) -> Any:
+    def save(self, folder: Path) -> None:
         from navira.models.adapter import save_adapter
-        for out, *_ in self.finished(): take_average(self.model, out)
-        self.let_learn(bool(self.cfg.lora))
-        save_adapter(self.model.eval(), folder)
-        return self.model
+        save_adapter(self.model, folder)
 
 # %% ../../nbs/training/finetune.ipynb #4dc211e7
 def finetune(
@@ -171,5 +110,5 @@ def finetune(
     """Gives a denoiser a quality head, or teaches it to correct itself; goes on where the run in
     `cfg.out` stopped."""
     base = load(cfg.model)
-    recipe = Finetuning(cfg, base) if isinstance(base, MaskedLM) else AdapterFinetuning(cfg, base)
-    return recipe.run(progress, stop)
+    kind = Finetuning if isinstance(base, MaskedLM) else AdapterFinetuning
+    return kind(cfg, base).run(progress, stop)

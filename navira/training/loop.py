@@ -10,7 +10,6 @@ import math
 import os
 import shlex
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,14 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn, Tensor
 
-from ..base.files import first_lines
+from ..base.files import guarded
 from ..base.runs import atomic_write, graceful_interrupt, Interrupted, progress_bar
 from ..models.load import has_bf16
-from .data import Epochs, Grids, keyed
+from .data import keyed
 from .settings import LoopConfig
 
 # %% auto #0
-__all__ = ['Ema', 'Trainer', 'fit']
+__all__ = ['fit']
 
 # %% ../../nbs/training/loop.ipynb #7d6fc46f
 def learning(
@@ -51,35 +50,6 @@ def evaluating(module: nn.Module) -> Iterator[nn.Module]:
     finally:
         for m in training: m.training = True
 
-# %% ../../nbs/training/loop.ipynb #d04f1841
-class Ema:
-    "Exponential average of the parameters that learn."
-    def __init__(self, module: nn.Module, decay: float):
-        self.module, self.decay = module, decay
-        self.average = {n: p.detach().clone() for n, p in learning(module).items()}
-
-    @torch.no_grad()
-    def update(self, step: int): # steps done
-        d = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.average.values()), list(learning(self.module).values()),
-                             1 - d)
-
-    @torch.no_grad()
-    def swap(self):
-        "Exchange the module's weights and the average."
-        for n, p in learning(self.module).items():
-            raw = p.detach().clone()
-            p.copy_(self.average[n])
-            self.average[n] = raw
-
-    @contextlib.contextmanager
-    def applied(self):
-        "Within it the module has the averaged weights and is in eval mode."
-        self.swap()
-        try:
-            with evaluating(self.module): yield self.module
-        finally: self.swap()
-
 # %% ../../nbs/training/loop.ipynb #b4f81695
 def cosine(
     step: int, # 0 is the first
@@ -89,19 +59,7 @@ def cosine(
 ) -> float: # share of the peak rate
     "Linear warm-up times a cosine from 1 to `floor`."
     warm = min(1, (step + 1) / max(1, min(warmup, steps // 4)))
-    return warm * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1, step / steps))))
-
-# %% ../../nbs/training/loop.ipynb #69d496d3
-@contextlib.contextmanager
-def seeded(
-    seed: int,
-    i: int, # a step
-    rank: int = 0, # of the process
-):
-    "Global random numbers that depend on the arguments; the state outside is left as it was."
-    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
-        torch.manual_seed(keyed(seed, i, 3).initial_seed() + (rank << 48))
-        yield
+    return warm * (floor + (1 - floor) * (1 + math.cos(math.pi * step / steps)) / 2)
 
 # %% ../../nbs/training/loop.ipynb #1c76b256
 def precision(
@@ -112,227 +70,173 @@ def precision(
     return 'bf16' if has_bf16('cuda' if torch.cuda.is_available() else 'cpu') else 'fp32'
 
 def processes(
-    name: str = 'auto', # precision
-    cpu: bool = False, # stay on the CPU
+    name: str, # precision: 'fp32' or 'bf16'
 ) -> Accelerator:
     "This process among those that `accelerate launch` or `torchrun` started."
-    cpu = cpu or int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available()
+    cpu = int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available()
     # of an earlier run in this process
     AcceleratorState._reset_state(reset_partial_state=True)
-    return Accelerator(mixed_precision=precision(name).replace('fp32', 'no'), cpu=cpu)
+    return Accelerator(mixed_precision=name.replace('fp32', 'no'), cpu=cpu)
+
+# %% ../../nbs/training/loop.ipynb #81d20a9e
+@dataclass
+class Stage:
+    "One objective, trained for a number of steps."
+    name: str
+    objective: Any # as for `Trainer`
+    steps: int # at most
+    cfg: LoopConfig # its rates, seed and intervals
+    out: Path # where its log and checkpoints go
+    evaluate: Callable[[], dict] # measures the model of the objective, for the log
+    minutes: float = math.inf # fewer steps, if so many take longer
 
 # %% ../../nbs/training/loop.ipynb #1e0925e7
 class Trainer:
     "The state of a stage between two steps."
     def __init__(self,
-        objective: Any, # a module, such as `Mdlm`: has `model`, `noise`, `forward`
-        cfg: LoopConfig,
+        stage: Stage,
         acc: Accelerator,
     ):
+        "Where the checkpoint in `stage.out` says, or before the first step."
+        objective, cfg = stage.objective, stage.cfg
         train_mode(objective.model)
-        params = [p for p in objective.parameters() if p.requires_grad]       # backbone, then head
-        optimizer = torch.optim.AdamW(
-            params, cfg.lr, betas=cfg.betas, weight_decay=cfg.weight_decay, fused=True)
-        self.objective, self.cfg, self.acc, self.params = objective, cfg, acc, params
+        self.objective, self.cfg, self.acc = objective, cfg, acc
+        self.weights = learning(objective.model)
+        optimizer = torch.optim.AdamW(self.weights.values(), cfg.lr, betas=cfg.betas,
+                                      weight_decay=cfg.weight_decay, fused=True)
         self.wrapped, self.optimizer = acc.prepare(objective, optimizer)
-        self.ema = Ema(objective.model, cfg.ema)
-        self.step, self.seconds = 0, 0.      # done, and spent on them, restarts included
+        self.average = {n: p.detach().clone() for n, p in self.weights.items()}
+        self.step, self.steps = 0, stage.steps                    # done, in all
+        self.seconds, self.minutes = 0., stage.minutes            # spent, at most
+        self.path = stage.out / 'last.pt'
+        if self.path.exists(): self.restore()
 
     def train_step(self,
         x: Tensor, # [B, L] the batch of all processes
         rate: float, # learning rate
     ) -> dict[str, Tensor]: # losses of this process, and 'grad_norm'
-        "One step of AdamW on (seed, step)."
+        "One step of AdamW on (seed, step), and of the average."
         cfg, acc = self.cfg, self.acc
         whole = x, *self.objective.noise(x, keyed(cfg.seed, self.step, 1))
         batch = [a[acc.process_index::acc.num_processes].to(acc.device) for a in whole]
-        for group in self.optimizer.param_groups: group['lr'] = rate
-        with seeded(cfg.seed, self.step, acc.process_index): losses = self.wrapped(*batch)
+        self.optimizer.param_groups[0]['lr'] = rate
+        # dropout draws from the global generator
+        torch.manual_seed(keyed(cfg.seed, self.step, 3).initial_seed() + (acc.process_index << 48))
+        losses = self.wrapped(*batch)
         acc.backward(losses['loss'])
-        norm = acc.clip_grad_norm_(self.params, cfg.clip)
+        norm = acc.clip_grad_norm_(self.weights.values(), cfg.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        self.ema.update(self.step)
-        return {k: v.detach() for k, v in losses.items()} | dict(grad_norm=norm.detach())
+        decay = min(cfg.ema, (1 + self.step) / (10 + self.step))
+        for n, p in self.weights.items(): self.average[n].lerp_(p.detach(), 1 - decay)
+        return losses | dict(grad_norm=norm)
 
-    def state(self) -> dict:
-        model = {n: p.detach() for n, p in learning(self.objective.model).items()}
-        return dict(model=model, optimizer=self.optimizer.state_dict(), ema=self.ema.average,
-                    step=self.step, seconds=self.seconds)
+    def swap(self) -> None:
+        "Exchange the weights and their average."
+        for n, p in self.weights.items(): p.data, self.average[n] = self.average[n], p.data
 
-    def restore(self, state: dict) -> None:
-        "Raises `ValueError` or `RuntimeError` for the state of another network."
-        for part in (state['model'], state['ema']):
-            if part.keys() != self.ema.average.keys(): raise ValueError('it is of another network')
-            self.objective.model.load_state_dict(part, strict=False)
-            self.ema.swap()       # first the weights, then the average, which stays in `ema`
-        self.optimizer.load_state_dict(state['optimizer'])
-        self.step, self.seconds = state['step'], state['seconds']
+    def save(self):
+        "Writes `last.pt`, or leaves the one before. `NoRoom` on a full disk."
+        state = dict(model=self.weights, ema=self.average, optimizer=self.optimizer.state_dict(),
+                     progress=[self.step, self.steps, self.seconds, self.minutes])
+        with atomic_write(self.path) as temp, open(temp, 'wb') as f: torch.save(state, f)
 
-    def broken(self) -> str | None: # a tensor with NaN or infinity
-        named = [*learning(self.objective.model).items(), *self.ema.average.items()]
-        return next((n for n, p in named if not p.isfinite().all()), None)
+    def restore(self):
+        "`ValueError` naming the file if it is damaged."
+        with guarded(f'{self.path}: damaged; delete it, and the run starts anew'):
+            state = torch.load(self.path, map_location=self.acc.device, weights_only=True)
+            self.objective.model.load_state_dict(state['model'], strict=False)
+            self.average = state['ema']
+            self.optimizer.load_state_dict(state['optimizer'])
+            self.step, self.steps, self.seconds, self.minutes = state['progress']
 
-# %% ../../nbs/training/loop.ipynb #5fd876e2
-def save_checkpoint(
-    folder: Path,
-    state: dict, # tensors and numbers
-) -> None:
-    "Writes `last.pt`, or leaves the one before. `NoRoom` on a full disk."
-    with atomic_write(folder / 'last.pt') as temp, open(temp, 'wb') as f: torch.save(state, f)
+    def settle(self, seconds: float) -> None: # spent
+        "How many steps there will be follows from the first hundredth of the minutes."
+        self.seconds = seconds
+        if seconds < .6 * self.minutes: return
+        steps = int(60 * self.minutes * self.step / seconds)
+        self.steps, self.minutes = max(self.step + 1, min(self.steps, steps)), math.inf
 
-def read_checkpoint(
-    folder: Path,
-    device: str | torch.device = 'cpu',
-) -> dict | None: # None if there is none
-    "The newest checkpoint. Raises `ValueError` naming the file if it is damaged."
-    path = folder / 'last.pt'
-    if not path.exists(): return None
-    try:
-        with zipfile.ZipFile(path) as z: broken = z.testzip()
-        if broken is not None: raise ValueError(f'checksum of {broken}')
-        return torch.load(path, map_location=device, weights_only=True)
-    except OSError: raise
-    except Exception as e: raise unusable(folder,
-                                          f'damaged checkpoint ({first_lines(e)})') from None
-
-def unusable(folder: Path, why: str) -> ValueError: # of its checkpoint, with the way out
-    return ValueError(f"{folder / 'last.pt'}: {why}; delete it, and the run starts anew")
+    def check(self, numbers: dict) -> None: # losses
+        "`FloatingPointError` for a NaN or infinite loss or weight."
+        odd = [k for k, v in numbers.items() if not math.isfinite(v)]
+        odd += [n for n, p in self.weights.items() if not p.isfinite().all()]
+        if odd: raise FloatingPointError(
+            f'step {self.step}: NaN or infinity in {odd[0]}, not saved. Expected a lower learning '
+            f'rate (lr={self.cfg.lr}), in another folder')
 
 # %% ../../nbs/training/loop.ipynb #6531c740
-class Log:
-    "Appends records to a JSONL file, after dropping those later than `step`."
-    def __init__(self, path: Path, step: int):
-        lines = [json.dumps(r) + '\n' for r in read_log(path) if r['step'] <= step]
-        with atomic_write(path) as temp: temp.write_text(''.join(lines))
-        self.file = open(path, 'a', buffering=1)
-
-    def __call__(self, **record): self.file.write(json.dumps(record) + '\n')
-
 def read_log(
     path: Path, # need not exist
-) -> list[dict]: # the complete records
-    records = []
-    for line in path.read_text(errors='replace').splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError): records.append(json.loads(line))
-    return [r for r in records if isinstance(r, dict) and 'step' in r]
+) -> list[dict]: # the complete lines
+    lines = path.read_text().split('\n')[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
 
-# %% ../../nbs/training/loop.ipynb #81d20a9e
-@dataclass(frozen=True)
-class Stage:
-    "One objective, trained for a number of steps."
-    objective: Any # as for `Trainer`
-    steps: int
-    cfg: LoopConfig # its rates, seed and intervals
-    out: Path # where its log and checkpoints go
-    evaluate: Callable[[Any], dict] | None = None # averaged model -> numbers for the log
-
-@dataclass(frozen=True)
-class Run:
-    "What the stages of a training run share."
-    acc: Accelerator
-    batches: Callable[[int], Epochs | Grids] # called with the seed of a stage
-    progress: bool = True # show bars
-    stop: int | None = None # interrupt each stage after this many steps, with a checkpoint
+def cut_log(
+    path: Path,
+    step: int, # of a checkpoint: what is later will be written again
+) -> None:
+    lines = [json.dumps(r) + '\n' for r in read_log(path) if r['step'] <= step]
+    with atomic_write(path) as temp: temp.write_text(''.join(lines))
 
 # %% ../../nbs/training/loop.ipynb #35509552
-class Recorder:
-    "Log, evaluations and checkpoints of a stage, at their intervals."
-    def __init__(self, tr: Trainer, stage: Stage, run: Run, tokens: int): # tokens a step
-        self.tr, self.stage, self.cfg, self.run, self.tokens = tr, stage, stage.cfg, run, tokens
-        self.end = min(stage.steps, run.stop or stage.steps)         # where everything is due
-        self.main = run.acc.is_main_process
-        self.log: Any = Log(stage.out / 'log.jsonl', tr.step) if self.main else None
-        self.began = time.monotonic() - tr.seconds
-        self.saved, self.kept = time.monotonic(), tr.step
-
-    def due(self, every: int) -> bool:
-        return self.tr.step % every == 0 or self.tr.step == self.end
-
-    def __call__(self, losses: dict[str, Tensor], rate: float) -> str: # a note for the bar, or ''
-        cfg, acc, tr = self.cfg, self.run.acc, self.tr
-        # Several processes could not agree on the time: they keep to steps.
-        minutes = (time.monotonic() - self.saved) / 60
-        late = acc.num_processes == 1 and minutes > cfg.checkpoint_minutes
-        save = late or self.due(cfg.checkpoint_every)
-        if not save and not self.due(cfg.log_every) and not self.due(cfg.eval_every): return ''
-        numbers = {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
-        odd = [f'{k}={v}' for k, v in numbers.items() if not math.isfinite(v)]
-        if odd: self.abort(', '.join(odd))
-        tr.seconds = time.monotonic() - self.began
-        if self.log: self.write(numbers | dict(lr=rate, seconds=tr.seconds))
-        if save: self.save()
-        acc.wait_for_everyone()
-        return f"loss {numbers['loss']:.3f}"
-
-    def write(self, numbers: dict) -> None:
-        at = dict(step=self.tr.step, tokens=self.tr.step * self.tokens)
-        self.log(**at, **numbers)
-        if self.stage.evaluate and self.due(self.cfg.eval_every):
-            with self.tr.ema.applied() as model, self.run.acc.autocast():
-                self.log(**at, **self.stage.evaluate(model))
-
-    def save(self) -> None:
-        if self.tr.step == self.kept: return
-        broken = self.tr.broken()
-        if broken: self.abort(f'NaN or infinity in the weights {broken}')
-        if self.main: save_checkpoint(self.stage.out, self.tr.state())
-        self.saved, self.kept = time.monotonic(), self.tr.step
-
-    def abort(self, what: str) -> None:
-        kept = f'the checkpoint of step {self.kept} stays in {self.stage.out}'
-        raise FloatingPointError(
-            f"step {self.tr.step}: {what}; {kept if self.kept else 'no checkpoint was written'}. "
-            f'Expected a lower learning rate (lr={self.cfg.lr}) or a longer warmup '
-            f'({self.cfg.warmup}), in another folder')
+def record(
+    tr: Trainer,
+    stage: Stage,
+    tokens: int, # trained on
+    losses: dict | None = None,
+    look: bool = True, # evaluate the averaged weights
+) -> None:
+    "Adds lines to the log."
+    lines = [losses] if losses else []
+    if look:
+        tr.swap()
+        with evaluating(tr.objective.model), tr.acc.autocast(): lines.append(stage.evaluate())
+        tr.swap()
+    with open(stage.out / 'log.jsonl', 'a') as f:
+        for line in lines: f.write(json.dumps(dict(step=tr.step, tokens=tokens) | line) + '\n')
 
 # %% ../../nbs/training/loop.ipynb #4dc778a5
 def fit(
     stage: Stage,
-    run: Run,
+    batch: Callable[[int], Tensor], # step -> [B, L]
+    acc: Accelerator,
+    progress: bool = True, # show a bar
+    stop: int | None = None, # interrupt after this many steps, with a checkpoint
 ) -> Trainer:
-    """Trains, or goes on from the checkpoint in `stage.out`. Raises `FloatingPointError` for a NaN
-    or infinite loss or weight, `ValueError` for an unusable checkpoint, `Interrupted` for Ctrl-C,
-    when the step at hand is saved."""
-    cfg, steps, acc = stage.cfg, stage.steps, run.acc
-    tr, state = Trainer(stage.objective, cfg, acc), read_checkpoint(stage.out, acc.device)
-    if state is not None:
-        try: tr.restore(state)
-        except (ValueError, KeyError, RuntimeError, TypeError, AttributeError) as e:
-            raise unusable(stage.out, f'not a checkpoint of this run ({first_lines(e)})') from None
-    batches = run.batches(cfg.seed)
-    record = Recorder(tr, stage, run, cfg.batch_size * batches.length)
-    show = None if run.progress and record.main else False
-    bar = progress_bar(steps, stage.out.name, show=show, done=tr.step)
-    with bar, graceful_interrupt(acc.num_processes == 1) as stop:
-        while tr.step < record.end and not stop.is_set():
-            rate = cfg.lr * cosine(tr.step, steps, cfg.warmup, cfg.min_lr_ratio)
-            note = record(tr.train_step(batches.batch(tr.step), rate), rate)
-            if note: bar.set_postfix_str(note)
+    """Trains, or goes on from the checkpoint in `stage.out`; at the end of the stage the model has
+    the averaged weights. Raises `FloatingPointError` for a NaN or infinite loss or weight,
+    `ValueError` for a damaged checkpoint, `Interrupted` for Ctrl-C, when the step at hand is
+    saved."""
+    cfg, main = stage.cfg, acc.is_main_process
+    tr = Trainer(stage, acc)
+    if main: cut_log(stage.out / 'log.jsonl', tr.step)
+    if main and not tr.step: record(tr, stage, 0)
+    began = time.monotonic() - tr.seconds
+    bar = progress_bar(tr.steps, stage.name, show=None if progress and main else False, done=tr.step)
+    with bar, graceful_interrupt(acc.num_processes == 1) as halt:
+        while tr.step < min(tr.steps, stop or tr.steps):
+            rate = cfg.lr * cosine(tr.step, tr.steps, cfg.warmup, cfg.min_lr_ratio)
+            x = batch(tr.step)
+            losses = tr.train_step(x, rate)
             bar.update(1)
-        if stop.is_set():
-            record.save()
-            raise Interrupted(f'stopped; step {tr.step} of {steps} is saved. '
-                              f'To go on: {resume_command(cfg)}')
+            last = tr.step in (tr.steps, stop)
+            look = last or tr.step % cfg.eval_every == 0
+            save = last or tr.step % cfg.checkpoint_every == 0 or halt.is_set()
+            if not (look or save or tr.step % cfg.log_every == 0): continue
+            losses |= dict(seconds=torch.tensor(time.monotonic() - began, device=acc.device))
+            numbers = {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
+            tr.check(numbers)
+            tr.settle(numbers['seconds'])
+            bar.total = tr.steps
+            if main: record(tr, stage, tr.step * x.numel(), numbers | dict(lr=rate), look)
+            if main and save: tr.save()
+            acc.wait_for_everyone()
+            if halt.is_set(): raise Interrupted(
+                f'stopped; step {tr.step} of {tr.steps} is saved. To go on: navira {cfg.command} '
+                '--out ' + shlex.quote(cfg.out))
+    if tr.step == tr.steps: tr.swap()
+    stage.objective.model.eval()
     acc.free_memory()                                  # a stage that follows wraps the model anew
     return tr
-
-# %% ../../nbs/training/loop.ipynb #5d641b01
-def resume_command(cfg: LoopConfig) -> str: # the settings are in the folder
-    return f'navira {cfg.command} --out {shlex.quote(cfg.out)}'
-
-# %% ../../nbs/training/loop.ipynb #05ce8459
-def take_average(
-    model: Any, # changed in place
-    folder: Path, # with a checkpoint
-) -> Any: # the same
-    """The averaged weights of the newest checkpoint. `ValueError` if there is none, or one of
-    another network."""
-    state = read_checkpoint(folder)
-    if state is None:
-        raise ValueError(f'{folder}: holds no checkpoint; expected a run that was begun')
-    odd = set(state.get('ema', ['no average'])) - dict(model.named_parameters()).keys()
-    if odd: raise unusable(folder, f'is of another network ({odd.pop()})')
-    model.load_state_dict(state['ema'], strict=False)
-    return model

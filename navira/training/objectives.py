@@ -4,7 +4,7 @@
 
 # %% ../../nbs/training/objectives.ipynb #696a3cb9
 from __future__ import annotations
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -12,39 +12,48 @@ from torch import nn, Tensor
 
 from ..diffusion import corrupt, low_discrepancy, nucleus, tolerance
 from ..core import ranks
-from ..models.dit import MaskedLM
 from .loop import evaluating
 
 # %% auto #0
-__all__ = ['Mdlm', 'Prism', 'BackPlay', 'ProSeCo']
+__all__ = ['mdlm', 'prism', 'backplay', 'proseco']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(
-    logits: Tensor, # [N, V] at the masked positions
+    logits: Tensor, # [N, V] at these positions
     x: Tensor, # [B, L] the clean tokens
-    masked: Tensor, # [B, L] bool with N true
+    where: Tensor, # [B, L] bool with N true
     t: Tensor, # [B] noise levels
+    read: Tensor | None = None, # [B, L]: where it is right, 1 - p leaves a likely token alone
 ) -> Tensor: # scalar, nats a token
-    "Cross-entropy at masked positions with weight 1/t, over all B L tokens."
-    ce = F.cross_entropy(logits, x[masked], reduction='none')
-    return (ce / t.to(ce)[masked.nonzero()[:, 0]]).sum() / x.numel()
+    "Cross-entropy with weight 1/t, over all B L tokens."
+    ce = F.cross_entropy(logits, x[where], reduction='none')
+    if read is not None: ce = torch.where((read == x)[where], -torch.expm1(-ce), ce)
+    return (ce / t.to(ce)[where.nonzero()[:, 0]]).sum() / x.numel()
+
+# %% ../../nbs/training/objectives.ipynb #objectivemod
+class Objective(nn.Module):
+    "A loss with what it draws, as a module: autocast and several processes wrap its `forward`."
+    def __init__(self,
+        model, # what is trained
+        noise: Callable[..., tuple], # (x, generator) -> what is drawn for the whole batch
+        loss: Callable[..., dict], # (x, *noise) -> 'loss', and whatever else to log
+    ):
+        super().__init__()
+        self.model, self.noise, self.loss = model, noise, loss
+
+    def forward(self, *batch: Tensor) -> dict[str, Tensor]: return self.loss(*batch)
 
 # %% ../../nbs/training/objectives.ipynb #02d6d16e
-class Mdlm(nn.Module):
-    "The pretraining objective (section 3.1)."
-    def __init__(self, model: MaskedLM):
-        super().__init__()
-        self.model = model
-
-    def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        "Corrupted tokens [B, L], levels [B]."
+def mdlm(model) -> Objective:
+    "The pretraining objective (section 3.1). Draws corrupted tokens [B, L] and levels [B]."
+    def noise(x, generator):
         t = low_discrepancy(len(x), generator)
-        return corrupt(x, t, self.model.mask_id, generator), t
+        return corrupt(x, t, model.mask_id, generator), t
 
-    def forward(self, x: Tensor, z: Tensor, t: Tensor) -> dict[str, Tensor]:
-        "'loss', and whatever else to log."
-        masked = z == self.model.mask_id
-        return dict(loss=masked_ce(self.model(z).logits(masked), x, masked, t))
+    def loss(x, z, t):
+        masked = z == model.mask_id
+        return dict(loss=masked_ce(model(z).logits(masked), x, masked, t))
+    return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #394aa7d3
 def random_fill(
@@ -61,7 +70,7 @@ def random_fill(
 # %% ../../nbs/training/objectives.ipynb #d7a3710c
 @torch.no_grad()
 def sampled_logits(
-    model: Any,
+    model,
     z: Tensor, # [B, L]
     where: Tensor, # [B, L] bool, true at N masks
 ) -> Tensor: # [N, V]
@@ -73,7 +82,7 @@ def sampled_logits(
 
 # %% ../../nbs/training/objectives.ipynb #aa9cf26c
 def head_bce(
-    model: Any, # with a quality head
+    model, # with a quality head
     y: Tensor, # [n, L] what the head sees
     x: Tensor, # [n, L] the clean tokens
     where: Tensor, # [n, L] bool: what it is asked about
@@ -84,135 +93,84 @@ def head_bce(
     return bce / max(1, len(right))
 
 # %% ../../nbs/training/objectives.ipynb #5e3e050e
-class Prism(nn.Module):
-    "PRISM's fine-tuning objective (section 3.2). The defaults are those of the authors' code."
-    def __init__(self,
-        model: MaskedLM, # with a quality head
-        fill: int = 8, # k
-        drafts: int = 4, # n_y
-        p: float = 0.9, # nucleus
-        weight: float = 0.5, # lambda
-        joint: bool = True, # train the backbone too
-    ):
-        super().__init__()
-        self.model, self.fill, self.drafts = model, fill, drafts
-        self.draw, self.weight, self.joint = nucleus(p), weight, joint
-
-    def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        "z [B, L], t [B], keys [B, n_y, L], uniforms [B, L]."
+def prism(
+    model, # with a quality head
+    fill: int = 8, # k
+    drafts: int = 4, # n_y
+    p: float = 0.9, # nucleus
+    weight: float = 0.5, # lambda
+    joint: bool = True, # train the backbone too
+) -> Objective:
+    """PRISM's fine-tuning objective (section 3.2). The defaults are those of the authors' code.
+    Draws z [B, L], t [B], keys [B, n_y, L], uniforms [B, L]."""
+    draw = nucleus(p)
+    def noise(x, generator):
         t = low_discrepancy(len(x), generator)
-        z = corrupt(x, t * (1 - 1e-3), self.model.mask_id, generator)
-        keys = torch.rand(len(x), self.drafts, x.shape[1], generator=generator)
+        z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator)
+        keys = torch.rand(len(x), drafts, x.shape[1], generator=generator)
         return z, t, keys, torch.rand(x.shape, generator=generator, dtype=torch.float64)
 
-    def forward(self, x: Tensor, z: Tensor, t: Tensor, keys: Tensor, u: Tensor) -> dict[str,
-        Tensor]:
-        "'loss', 'bce' of the head, and 'nelbo' where the backbone learns too."
-        masked = z == self.model.mask_id
-        new = random_fill(keys, masked[:, None], self.fill)                    # [B, n_y, L]
+    def loss(x, z, t, keys, u):
+        masked = z == model.mask_id
+        new = random_fill(keys, masked[:, None], fill)                         # [B, n_y, L]
         need = new.any(1)
-        filled = z.masked_scatter(need, self.draw(sampled_logits(self.model, z, need), u[need])[0])
+        filled = z.masked_scatter(need, draw(sampled_logits(model, z, need), u[need])[0])
         y = torch.where(new, filled[:, None], z[:, None]).flatten(0, 1)
-        bce = self.judge(y, x.repeat_interleave(self.drafts, 0), new.flatten(0, 1))
-        if not self.joint: return dict(loss=bce, bce=bce)
-        nelbo = masked_ce(self.model(z).logits(masked), x, masked, t)
-        return dict(loss=bce + self.weight * nelbo, bce=bce, nelbo=nelbo)
-
-    def judge(self, y: Tensor, x: Tensor, new: Tensor) -> Tensor: return head_bce(self.model, y, x,
-        new)
-
-# %% ../../nbs/training/objectives.ipynb #22773979
-def looked_back(
-    x: Tensor, # [B, L] clean
-    mask_id: int,
-    fill: int, # k: the least share of masks that the earlier text has more is k / L
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]: # [B, L] each: a text, and an earlier state of it
-    """The later text is masked with a uniform t; of its visible tokens the earlier one hides a
-    share t'/(1 - t)."""
-    t, least = low_discrepancy(len(x), generator) * (1 - 1e-3), fill / x.shape[1]
-    more = least + (1 - t - least).clamp(min=0) * torch.rand(len(x), generator=generator)
-    z = corrupt(x, t, mask_id, generator)
-    return z, corrupt(z, (more / (1 - t)).clamp(max=1), mask_id, generator)
-
-def surest(
-    prob: Tensor, # [N] of the draws, at the masks
-    masked: Tensor, # [B, L] bool with N true
-    k: int,
-    u: Tensor, # [B, L] uniforms that break ties: in a text of masks all are alike
-) -> Tensor: # [B, L] bool: min(k, number masked) a row
-    "Where the most probable draws of each row are."
-    score = torch.zeros(masked.shape, dtype=prob.dtype, device=prob.device).masked_scatter(masked,
-        prob)
-    return masked & (ranks(score, masked, u, tolerance(torch.float32)) < k)
+        bce = head_bce(model, y, x.repeat_interleave(drafts, 0), new.flatten(0, 1))
+        if not joint: return dict(loss=bce, bce=bce)
+        nelbo = masked_ce(model(z).logits(masked), x, masked, t)
+        return dict(loss=bce + weight * nelbo, bce=bce, nelbo=nelbo)
+    return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #1dcb9cf4
-class BackPlay(nn.Module):
+def backplay(
+    model, # with a quality head, the only part that learns
+    fill: int = 8, # k, of its tokens in a text
+    p: float = 0.9, # nucleus
+    own: bool = False, # ask about these tokens alone, and not about the true ones
+) -> Objective:
     """BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged
-    in a later text."""
-    def __init__(self,
-        model: MaskedLM, # with a quality head, the only part that learns
-        fill: int = 8, # k, of its tokens in a text
-        p: float = 0.9, # nucleus
-        own: bool = False, # ask about these tokens alone, and not about the true ones
-    ):
-        super().__init__()
-        self.model, self.fill, self.draw, self.own = model, fill, nucleus(p), own
-
-    def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        "A text [B, L], an earlier one [B, L], uniforms of draws [B, L] and of ties [B, L]."
+    in a later text. Draws a text [B, L], an earlier one, uniforms of draws and of ties."""
+    draw = nucleus(p)
+    def noise(x, generator):
         u, ties = torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
-        return *looked_back(x, self.model.mask_id, self.fill, generator), u, ties
+        t, least = low_discrepancy(len(x), generator) * (1 - 1e-3), fill / x.shape[1]
+        more = least + (1 - t - least).clamp(min=0) * torch.rand(len(x), generator=generator)
+        z = corrupt(x, t, model.mask_id, generator)
+        early = corrupt(z, (more / (1 - t)).clamp(max=1), model.mask_id, generator)
+        return z, early, u, ties
 
-    def forward(self, x: Tensor, z: Tensor, early: Tensor, u: Tensor, ties: Tensor) -> dict[str,
-        Tensor]:
-        "'loss' and 'bce', which are equal."
-        masked = early == self.model.mask_id
-        tokens, prob = self.draw(sampled_logits(self.model, early, masked), u[masked])
-        new = surest(prob, masked, self.fill, ties)
+    def loss(x, z, early, u, ties):
+        masked = early == model.mask_id
+        tokens, prob = draw(sampled_logits(model, early, masked), u[masked])
+        score = torch.zeros_like(masked, dtype=prob.dtype).masked_scatter(masked, prob)
+        new = masked & (ranks(score, masked, ties, tolerance(torch.float32)) < fill)
         y = torch.where(new, early.masked_scatter(masked, tokens), z)
-        bce = head_bce(self.model, y, x, new if self.own else y != self.model.mask_id)
+        bce = head_bce(model, y, x, new if own else y != model.mask_id)
         return dict(loss=bce, bce=bce)
-
-# %% ../../nbs/training/objectives.ipynb #87120491
-def correction_ce(
-    logits: Tensor, # [B L, V] at all positions of y
-    x: Tensor, # [B, L] the clean tokens
-    y: Tensor, # [B, L] what the model read
-    t: Tensor, # [B] noise levels
-    mistakes_first: bool = False, # where y is right: 1 - p, which leaves a likely token alone
-) -> Tensor: # scalar, nats a token
-    "Cross-entropy at all positions with weight 1/t, over all B L tokens."
-    ce = F.cross_entropy(logits, x.flatten(), reduction='none').view(x.shape)
-    if mistakes_first: ce = torch.where(y == x, -torch.expm1(-ce), ce)
-    return (ce / t.to(ce)[:, None]).mean()
+    return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #4822162f
-class ProSeCo(nn.Module):
+def proseco(
+    model, # with no head: all of it learns
+    weight: float = 1.0, # lambda, of the correction beside the unmasking
+    t_min: float = 0.1, # least noise level
+    fill_all: bool = False, # the argmax stands in for the visible tokens too
+    mistakes_first: bool = False, # a right token of y costs 1 - p and not -log p
+) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
-    argmax makes of it."""
-    def __init__(self,
-        model: MaskedLM, # with no head: all of it learns
-        weight: float = 1.0, # lambda, of the correction beside the unmasking
-        t_min: float = 0.1, # least noise level
-        fill_all: bool = False, # the argmax stands in for the visible tokens too
-        mistakes_first: bool = False, # a right token of y costs 1 - p and not -log p
-    ):
-        super().__init__()
-        self.model, self.weight, self.t_min = model, weight, t_min
-        self.fill_all, self.mistakes_first = fill_all, mistakes_first
+    argmax makes of it. Draws corrupted tokens [B, L] and levels [B]."""
+    def noise(x, generator):
+        t = t_min + (1 - t_min) * low_discrepancy(len(x), generator)
+        return corrupt(x, t * (1 - 1e-3), model.mask_id, generator), t
 
-    def noise(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        "Corrupted tokens [B, L], levels [B]."
-        t = self.t_min + (1 - self.t_min) * low_discrepancy(len(x), generator)
-        return corrupt(x, t * (1 - 1e-3), self.model.mask_id, generator), t
-
-    def forward(self, x: Tensor, z: Tensor, t: Tensor) -> dict[str, Tensor]:
-        "'loss', 'nelbo' of the unmasking and 'correction'."
-        masked, everywhere = z == self.model.mask_id, torch.ones_like(z, dtype=torch.bool)
-        filled = everywhere if self.fill_all else masked
-        logits = self.model(z).logits(filled)
+    def loss(x, z, t):
+        masked, everywhere = z == model.mask_id, torch.ones_like(z, dtype=torch.bool)
+        filled = everywhere if fill_all else masked
+        logits = model(z).logits(filled)
         y = z.masked_scatter(filled, logits.detach().argmax(-1))
         nelbo = masked_ce(logits[masked[filled]], x, masked, t)
-        correction = correction_ce(self.model(y).logits(everywhere), x, y, t, self.mistakes_first)
-        return dict(loss=nelbo + self.weight * correction, nelbo=nelbo, correction=correction)
+        correction = masked_ce(model(y).logits(everywhere), x, everywhere, t,
+                               y if mistakes_first else None)
+        return dict(loss=nelbo + weight * correction, nelbo=nelbo, correction=correction)
+    return Objective(model, noise, loss)

@@ -4,34 +4,23 @@
 
 # %% ../../nbs/training/pretrain.ipynb #250d5de3
 from __future__ import annotations
-import copy
 import dataclasses
-import statistics
-import sys
-import time
-from collections.abc import Iterator
+import math
 from pathlib import Path
-from typing import Any
 
-import psutil
 import torch
-from accelerate import Accelerator
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from ..base.files import open_tokenizer
 from ..models.checkpoints import MASK
 from ..models.dit import MaskedLM, n_params
 from ..models.layers import Config
-from ..models.load import save
-from ..models.sources import nearest
-from ..tasks.sudoku import tokenizer_of
-from .data import Corpus, EOS, train_tokenizer
-from .loop import Run, seeded, Stage, take_average, Trainer
-from .measures import bits, evaluate_nelbo
-from .objectives import Mdlm
-from .recipe import characters, Recipe, reopened, write_run
-from .settings import read_run, SudokuConfig, TrainConfig
+from ..tasks.sudoku import sudoku_of, tokenizer_of
+from .data import EOS, read_corpus, train_tokenizer
+from .loop import Stage
+from .objectives import mdlm
+from .recipe import Recipe
+from .settings import TrainConfig
 
 # %% auto #0
 __all__ = ['train']
@@ -39,107 +28,42 @@ __all__ = ['train']
 # %% ../../nbs/training/pretrain.ipynb #867d4adf
 class Likelihood(Recipe):
     "Minimises the NELBO, over `tokens` or as many as `epochs` and `minutes` allow."
-    def __init__(self, cfg: Any): # `TrainConfig` or `AdaptConfig`
-        super().__init__(cfg)
-        self.length = cfg.length
-        least = cfg.batch_size * cfg.length
-        if cfg.tokens is not None and cfg.tokens < least:
-            raise ValueError(f'tokens={cfg.tokens}: less than one step; expected at least '
-                             f'batch_size * length = {least}')
-
-    def stage(self, run: Run, model: Any) -> Stage:
-        self.cfg = cfg = self.settle(run, model)
-        chars = characters(self.out)
-        def evaluate(model):
-            e = evaluate_nelbo(model, self.held, cfg.eval_sequences, cfg.batch_size)
-            return dict(nelbo=e.value, nelbo_se=e.se, bits_per_char=bits(e.value, chars))
-        steps = cfg.tokens // (cfg.batch_size * cfg.length)
-        return Stage(Mdlm(model), steps, cfg, self.out, evaluate)
-
-    def settle(self, run: Run, model: Any) -> Any: # the settings, with `tokens`
-        cfg, acc = self.cfg, run.acc
-        tokens = read_run(self.out).get('tokens') or cfg.tokens
-        if tokens is None:
-            batches = self.batches(cfg.seed)
-            whole = cfg.epochs * batches.per_epoch
-            steps = min(whole,
-                        max(1, int(60 * cfg.minutes / step_seconds(cfg, acc, model, batches))))
-            if run.progress and acc.is_main_process:
-                text = (f'{steps:,} steps, {steps / batches.per_epoch:.3g} times the text; '
-                        f'at most epochs={cfg.epochs}, minutes={cfg.minutes:g}')
-                tqdm.write(text, file=sys.stderr)
-            tokens = steps * cfg.batch_size * self.length
-        acc.wait_for_everyone()                # until all have read that it is open
-        cfg = dataclasses.replace(cfg, tokens=tokens)
-        if acc.is_main_process: write_run(cfg)
-        return cfg
-
-def step_seconds(
-    cfg: Any,
-    acc: Accelerator,
-    model: Any, # copied
-    batches: Any, # `Epochs` or `Grids`
-) -> float: # of a step, the same for all processes
-    tr, times = Trainer(Mdlm(copy.deepcopy(model)), cfg, acc), []
-    for step in range(4):
-        tic = time.monotonic()
-        float(tr.train_step(batches.batch(step), 0.)['loss'])       # a number: the device is done
-        times.append(time.monotonic() - tic)
-    acc.free_memory()
-    # the first one warms up
-    seconds = torch.tensor(statistics.median(times[1:]), device=acc.device)
-    return acc.reduce(seconds, 'mean').item()
+    def stages(self):
+        cfg, minutes = self.cfg, math.inf
+        steps = (cfg.tokens or 0) // (cfg.batch_size * self.length)
+        if cfg.tokens is None:
+            steps, minutes = cfg.epochs * self.batches(cfg.seed)[1], cfg.minutes
+        yield Stage(cfg.command, mdlm(self.model), max(1, steps), cfg, self.out, self.evaluate,
+                    minutes)
 
 # %% ../../nbs/training/pretrain.ipynb #48aac9c1
 class Pretraining(Likelihood):
     "A denoiser from random weights."
     def __init__(self, cfg: TrainConfig):
         super().__init__(cfg)
-        self.given = given_tokenizer(cfg)
-        with torch.device('meta'): n = n_params(MaskedLM(self.config()))          # without memory
-        # weights, average, gradient, moments
-        need, memory = 20 * n, psutil.virtual_memory().total
-        if need > memory and not torch.cuda.is_available():
-            sizes = f'dim={cfg.dim}, blocks={cfg.blocks}, cond_dim={cfg.cond_dim}'
-            raise ValueError(f'{sizes}: {n:,} parameters need {need / 1e9:,.0f} GB, and this '
-                             f'machine has {memory / 1e9:,.0f} GB; expected a smaller network')
+        self.length, self.grid = cfg.length, sudoku_of(cfg.data)
+        self.config = Config(
+            model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads, cond_dim=cfg.cond_dim,
+            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.grid and self.grid.boxes)
 
-    def config(self, **tokenizer) -> Config:
-        c = self.cfg
-        sizes = dict(model_length=c.length, hidden_dim=c.dim, n_heads=c.heads, cond_dim=c.cond_dim,
-                     n_blocks=c.blocks, dropout=c.dropout, boxes=c.boxes, vocab_size=c.vocab_size)
-        return Config(**sizes | tokenizer)
+    def tokenizer(self) -> Tokenizer:
+        cfg = self.cfg
+        if self.grid: return tokenizer_of(self.grid)
+        if cfg.tokenizer is None:
+            return train_tokenizer(read_corpus(cfg.data, cfg.text_column), cfg.vocab_size)
+        tok = open_tokenizer(cfg.tokenizer)
+        tok.add_special_tokens([EOS, MASK])
+        return tok
 
-    def network(self) -> MaskedLM:
-        tok = Tokenizer.from_file(str(self.out / 'tokenizer.json'))
-        config = self.config(vocab_size=tok.get_vocab_size(), mask_id=tok.token_to_id(MASK))
-        with seeded(self.cfg.seed, 0): return MaskedLM(config, tok)
+    def stages(self):
+        tok = Tokenizer.from_file(str(self.out / 'tokens' / 'tokenizer.json'))
+        config = dataclasses.replace(self.config, vocab_size=tok.get_vocab_size(),
+                                     mask_id=tok.token_to_id(MASK))
+        torch.manual_seed(self.cfg.seed)
+        self.model = MaskedLM(config, tok).to(self.acc.device)
+        yield from super().stages()
 
-    def tokenizer(self, corpus: Corpus) -> Tokenizer:
-        return self.given or train_tokenizer(corpus, self.cfg.vocab_size)
-
-    def stages(self, run: Run) -> Iterator[Stage]: yield self.stage(run, self.network())
-
-    def finished(self) -> list: return [(self.out, self.cfg, 'pretrain')]
-    def about(self, model: MaskedLM) -> dict: return denoiser_of(model)
-    def save(self, folder: Path, dtype: torch.dtype | None) -> MaskedLM:
-        save(take_average(self.network(), self.out), folder, dtype)
-        return reopened(folder)
-
-# %% ../../nbs/training/pretrain.ipynb #9d87ad70
-def given_tokenizer(cfg: TrainConfig) -> Tokenizer | None: # None: one is trained
-    "Raises `FileNotFoundError` or `ValueError`."
-    if isinstance(cfg, SudokuConfig): return tokenizer_of(cfg.grid)
-    if cfg.tokenizer is None: return None
-    path = Path(cfg.tokenizer)
-    if not path.is_file():
-        raise FileNotFoundError(f'tokenizer={cfg.tokenizer!r}: not found; '
-                                + nearest(path, 'a tokenizer.json'))
-    tok = open_tokenizer(path)
-    if tok.token_to_id(EOS) is None:
-        raise ValueError(f'{path}: has no {EOS}; expected a tokenizer with that entry')
-    tok.add_special_tokens([MASK])
-    return tok
+    def about(self) -> dict: return denoiser_of(self.model)
 
 def denoiser_of(model: MaskedLM) -> dict: # what the record says of it
     return dict(network=dataclasses.asdict(model.config),

@@ -7,8 +7,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,262 +19,176 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from ..base.runs import atomic_write, folder_lock, Interrupted
-from ..models.load import load
-from ..tasks.sudoku import sudoku_of
+from ..base.runs import atomic_folder, atomic_write, folder_lock
+from ..models.load import save
+from ..tasks.sudoku import boxes_of, sudoku_of, written_by
 from .card import model_card
 from .data import (
-    Corpus, encode_corpus, Epochs, Grids, packed, read_corpus, read_tokens, validation_corpus)
-from .loop import (
-    fit, precision, processes, read_checkpoint, read_log, resume_command, Run, Stage)
-from .measures import bits, evaluate_nelbo, judge_draws, judged_record
+    encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
+from .loop import fit, precision, processes, read_log, Stage, Trainer
+from .measures import evaluate_nelbo, judge_draws, judged_record
 from .settings import LoopConfig, read_run
 
 # %% auto #0
-__all__ = ['Recipe']
+__all__ = []
 
 # %% ../../nbs/training/recipe.ipynb #0035a04c
-OURS = ('tokens.json', 'tokenizer.json', 'train.npy', 'validation.npy', 'log.jsonl', 'last.pt',
-        'before.json', 'head', 'joint', 'model', 'critic')
-HARMLESS = {'out', 'log_every', 'checkpoint_every', 'checkpoint_minutes', 'eval_every',
-            'eval_sequences', 'final_sequences'}
+HARMLESS = ('out', 'log_every', 'checkpoint_every', 'eval_every', 'eval_sequences',
+            'final_sequences')
 
-def claim(cfg: LoopConfig) -> None:
-    """Writes run.json, or raises `ValueError` if the folder holds a run with other settings or
+def begun(cfg: LoopConfig) -> bool:
+    """Does the folder hold this run? Raises `ValueError` if it holds a run with other settings or
     files of others."""
-    out, old = Path(cfg.out), read_run(Path(cfg.out))
-    others = [name for name in OURS if (out / name).exists()]
-    if old: agree(cfg, old)
-    elif others:
+    out, past = Path(cfg.out), read_run(Path(cfg.out))
+    others = sorted(p.name for p in out.iterdir() if p.name[0] != '.')
+    if others and not past:
         raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but '
-                         f'it holds {", ".join(others)}: not used, not replaced. '
-                         'Expected an empty or new folder')
-    else: write_run(cfg)
-
-def agree(
-    cfg: LoopConfig,
-    old: dict, # of `read_run`
-) -> None:
-    "Raises `ValueError` naming the settings that differ."
-    now = settings_of(cfg)
-    aside = HARMLESS | ({'epochs', 'minutes'} if now.get('tokens') else {'tokens'})
-    if not old.get('tokens'): aside = aside | {'tokens'}
-    # an old run lacks new settings
-    old = {f.name: f.default for f in dataclasses.fields(cfg)} | old
-    differ = [f'{k}: {old[k]!r} there, {v!r} now' for k, v in now.items()
-              if k not in aside and old[k] != v]
-    if differ:
-        raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(differ)}. '
-                         'Use these, or another folder')
+                         f'it holds {others[0]}. Expected an empty or new folder')
+    now = json.loads(json.dumps(settings_of(cfg)))
+    differ = [f'{k}: {past[k]!r} there, {v!r} now' for k, v in now.items()
+              if k not in HARMLESS and past.get(k, v) != v]
+    if not differ: return bool(past)
+    raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(differ)}. '
+                     'Use these, or another folder')
 
 def settings_of(cfg: LoopConfig) -> dict: # as they stand in run.json
-    more = dict(kind=type(cfg).__name__, precision=precision(cfg.precision))
-    return json.loads(json.dumps(dataclasses.asdict(cfg) | more))
-
-def write_run(cfg: LoopConfig) -> None: write_json(Path(cfg.out) / 'run.json', settings_of(cfg))
+    return dataclasses.asdict(cfg) | dict(kind=type(cfg).__name__)
 
 def write_json(path: Path, record: dict) -> None:
     with atomic_write(path) as temp: temp.write_text(json.dumps(record, indent=1) + '\n')
 
-def read_record(path: Path) -> Any: # None if there is none
-    return json.loads(path.read_text()) if path.exists() else None
-
 # %% ../../nbs/training/recipe.ipynb #65b23118
-def write_tokens(
-    out: Path, # run folder, ours
-    corpora: dict[str, Corpus], # 'train', and 'validation' if there is one
-    tok: Tokenizer,
-    eos: int | None = None, # as for `encode_corpus`
-) -> None:
-    "Makes tokenizer.json, train.npy, perhaps validation.npy, and at last tokens.json."
-    with atomic_write(out / 'tokenizer.json') as temp: tok.save(str(temp))
-    sizes, characters = {}, dict.fromkeys(corpora, 0)
-    def counted(name):
-        for text in corpora[name]:
-            characters[name] += len(text)
-            yield text
-    for name in corpora:
-        path = out / f'{name}.npy'
-        path.unlink(missing_ok=True)            # of a run that was killed here
-        sizes[name] = len(encode_corpus(tok, counted(name), path, eos))
-    write_json(out / 'tokens.json', sizes | dict(characters=characters))
-
 def tokens_of(
-    out: Path, # run folder
+    folder: Path, # 'tokens', in a run's
     length: int, # L
-) -> tuple[np.ndarray, np.ndarray]: # training ids [n], validation sequences [N, L]
+) -> tuple[np.ndarray, np.ndarray]: # training ids [n], validation sequences [N, L], shuffled
     """The prepared tokens. Without a validation file the last hundredth of the training text is
     held out."""
-    ids = read_tokens(out / 'train.npy')
-    if (out / 'validation.npy').exists(): held = read_tokens(out / 'validation.npy')
-    else:
-        n = max(2 * length, len(ids) // 100)
-        ids, held = ids[:-n], ids[-n:]
-    held = packed(held, length)
-    if len(held) >= 2: return ids, held
-    raise ValueError(f'validation text: {held.size} tokens, expected at least two sequences '
-                     f'of {length}')
-
-def sample_of(sequences: np.ndarray, n: int | None) -> np.ndarray: # always the same ones; None: all
-    return sequences[np.random.default_rng(0).permutation(len(sequences))[:n]]
-
-# %% ../../nbs/training/recipe.ipynb #23ebb61d
-def characters(
-    out: Path, # run folder
-) -> float: # a token, ends of text counted as tokens
-    "Mean number of characters that a token of the validation text stands for."
-    made = read_record(out / 'tokens.json')
-    name = 'validation' if 'validation' in made else 'train'
-    return made['characters'][name] / made[name]
+    ids, path = read_tokens(folder / 'train'), folder / 'validation'
+    n = max(2 * length, len(ids) // 100)
+    if path.exists(): held = read_tokens(path)
+    else: ids, held = ids[:-n], ids[-n:]
+    if len(held) < 2 * length:
+        raise ValueError(f'validation text: {len(held)} tokens, expected at least two sequences '
+                         f'of {length}')
+    return ids, np.random.default_rng(0).permutation(packed(held, length))
 
 # %% ../../nbs/training/recipe.ipynb #9f316109
-def stage_record(
-    folder: Path, # with its log
-    cfg: LoopConfig,
-    name: str, # 'pretrain', 'head', 'joint'
-    points: int = 200, # of the loss curve, averages of equal numbers of records
-) -> dict:
-    "A stage of training from its log: seconds, tokens, loss curve, evaluations."
-    state = read_checkpoint(folder)
-    assert state
-    # a run that was stopped has logged more than it kept
-    records = [r for r in read_log(folder / 'log.jsonl') if r['step'] <= state['step']]
-    losses = [r for r in records if 'loss' in r]
-    curve = np.array([[r['tokens'], r['loss']] for r in losses])
-    chunks = np.array_split(curve, min(points, len(losses)))
-    # paths are nobody's business
-    private = ('data', 'out', 'validation', 'model', 'tokenizer')
-    recipe = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in private}
-    return dict(name=name, recipe=recipe, steps=state['step'], tokens=losses[-1]['tokens'],
-                seconds=round(losses[-1]['seconds']), device=device_name(),
-                evals=[r for r in records if 'loss' not in r],
-                loss=[[int(c[-1, 0]), round(float(c[:, 1].mean()), 4)] for c in chunks])
-
-def device_name(
-    kind: str | None = None, # 'cpu' or 'cuda'; None: the accelerator where there is one
-) -> str:
+def device_name() -> str:
     "The accelerator, or the processor, its cores and its vector instructions."
-    if torch.cuda.is_available() and kind != 'cpu':
+    if torch.cuda.is_available():
         return f'{torch.cuda.get_device_name()} x {torch.cuda.device_count()}'
     info = Path('/proc/cpuinfo')
-    text = info.read_text() if info.exists() else ''
-    named = [line.split(':')[1].strip() for line in text.splitlines()
-             if line.startswith('model name')]
-    name = named[0] if named else platform.processor() or platform.machine()
+    named = re.search('model name.*: (.*)', info.read_text()) if info.exists() else None
+    name = named[1] if named else platform.machine()
     return f'{name}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}'
 
-def assess(
-    model: Any, # a `MaskedLM` or a `TransformersLM`, in eval mode
-    cfg: LoopConfig, # of the run that its validation text belongs to
-    held: np.ndarray, # [N, L] that text
-) -> dict:
-    """All that is claimed about a model: NELBO over the validation text, and AUROC and reliability
-    of its head."""
-    e, chars = evaluate_nelbo(model, held, cfg.final_sequences,
-                              cfg.batch_size), characters(Path(cfg.out))
-    low, high = e.interval
-    more = dict(low=low, high=high, bits_per_char=bits(e.value, chars), chars_per_token=chars)
-    out = dict(nelbo=dataclasses.asdict(e) | more)
-    if model.quality is None: return out
-    # 20,000 tokens; some rows have fewer than 8 masks
-    n = min(cfg.final_sequences or len(held), 2750)
-    return out | judged_record(judge_draws(model, sample_of(held, n), batch_size=cfg.batch_size))
+# paths are nobody's business
+PRIVATE = 'data', 'out', 'validation', 'model', 'tokenizer'
+
+def stage_record(stage: Stage, tr: Trainer) -> dict:
+    "A stage of training: settings, steps, tokens, seconds, evaluations."
+    recipe = {k: v for k, v in dataclasses.asdict(stage.cfg).items() if k not in PRIVATE}
+    evals = [r for r in read_log(stage.out / 'log.jsonl') if 'loss' not in r]
+    return dict(name=stage.name, recipe=recipe, steps=tr.step, tokens=evals[-1]['tokens'],
+                seconds=round(tr.seconds), device=device_name(), evals=evals)
 
 # %% ../../nbs/training/recipe.ipynb #8d4b228d
 class Recipe:
     "A kind of training."
-    result = 'model'            # name of the folder of the result, in the run's
+    result, file = 'model', 'training.json'     # folder of the result, in the run's; record in it
+    model: Any                  # what is measured
     length: int                 # L, tokens a sequence
     eos: int | None = None      # id of the token after each document; None: that of `<|endoftext|>`
+    past: dict = {}             # the record of the model that it starts from
 
-    def __init__(self, cfg: Any):
-        self.cfg, self.out = cfg, Path(cfg.out)
-        self.past: dict = {}    # the record of the model that it starts from
+    def __init__(self, cfg):
+        self.cfg = dataclasses.replace(cfg, precision=precision(cfg.precision))
+        self.out = Path(cfg.out)
 
-    def tokenizer(self, corpus: Corpus) -> Tokenizer: raise NotImplementedError
-    def stages(self, run: Run) -> Iterator[Stage]:
+    def tokenizer(self) -> Tokenizer:
+        "The model's own. `ValueError` if it has none, or if it does not write such data."
+        s, cfg, model = sudoku_of(self.cfg.data), self.cfg, self.model
+        if model.tokenizer and (s and s.boxes) == boxes_of(model): return model.tokenizer
+        raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
+                         f'{written_by(model)}; expected such data, and a tokenizer.json')
+
+    def stages(self):
         "Each is asked for when the one before has ended."
         raise NotImplementedError
-    def save(self, folder: Path, dtype: torch.dtype | None) -> Any:
-        "Writes the averaged weights. Returns the model as it was written, in eval mode."
-        raise NotImplementedError
-    def finished(self) -> list[tuple[Path, Any, str]]: # folder, settings, name of each stage
-        raise NotImplementedError
-    def about(self, model: Any) -> dict: # what the record says of the network
+    def save(self, folder: Path) -> None: save(self.model, folder)
+    def about(self) -> dict: # what the record says of the network
         raise NotImplementedError
 
-    def batches(self, seed: int) -> Epochs | Grids:
+    def measure(self, held: np.ndarray) -> dict: # [N, L] validation text
+        "NELBO, and AUROC of the head."
+        model, size = self.model, self.cfg.batch_size
+        e = evaluate_nelbo(model, held, size)
+        bits = e['value'] / math.log(2) / self.chars
+        out = dict(nelbo=e | dict(bits_per_char=bits, chars_per_token=self.chars))
+        if model.quality is None: return out
+        # 20,000 tokens; some rows have fewer than 8 masks
+        return out | judged_record(judge_draws(model, held[:2750], batch_size=size))
+
+    def evaluate(self) -> dict: return self.measure(self.held[:self.cfg.eval_sequences])
+
+    def batches(self, seed: int) -> tuple: # of `epochs`
         s, size = sudoku_of(self.cfg.data), self.cfg.batch_size
-        return Epochs(self.ids, self.length, size, seed) if s is None else Grids(s, self.ids, size,
-            seed)
+        if s: return grid_epochs(s, self.ids, size, seed)
+        return epochs(self.ids, self.length, size, seed)
 
     def run(self,
         progress: bool = True, # show bars
         stop: int | None = None, # interrupt each stage after this many steps
     ) -> Path: # folder of the result; the run folder if interrupted
         "Trains, or goes on where the run in `cfg.out` stopped."
-        cfg, n = self.cfg, int(os.environ.get('WORLD_SIZE', 1))
-        if cfg.batch_size % n:
-            raise ValueError(f'batch_size={cfg.batch_size}: expected a multiple of the number of '
-                             f'processes, {n}')
         with self.prepared():
-            self.acc = processes(cfg.precision)
+            self.acc, stages = processes(self.cfg.precision), []
             self.acc.wait_for_everyone()
-            self.ids, self.held = tokens_of(self.out, self.length)
-            run = Run(self.acc, self.batches, progress, stop)
-            for stage in self.stages(run):
-                if fit(stage, run).step < stage.steps: return self.out
-            if self.acc.is_main_process: self.export(self.out / self.result)
+            self.ids, self.held = tokens_of(self.out / 'tokens', self.length)
+            self.chars = json.loads((self.out / 'tokens' / 'about.json').read_text())
+            for stage in self.stages():
+                tr = fit(stage, self.batches(stage.cfg.seed)[0], self.acc, progress, stop)
+                if tr.step < tr.steps: return self.out
+                stages.append(stage_record(stage, tr))
+            if self.acc.is_main_process: self.export(stages)
             self.acc.wait_for_everyone()
             return self.out / self.result
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        "The run folder, locked, with tokens. Errors in the corpus come before anything is made."
-        cfg, corpora = self.cfg, {}
+        "The run folder, locked, with tokens. It is no run before it has them."
         if os.environ.get('RANK', '0') != '0':      # of several processes the first does it all
             yield
             return
-        if not (self.out / 'tokens.json').exists():
-            corpora['train'] = read_corpus(cfg.data, cfg.text_column)
-            validation = validation_corpus(cfg.data, cfg.validation, cfg.text_column)
-            if validation: corpora['validation'] = validation
         with folder_lock(self.out, 'training'):
-            claim(cfg)
-            try:
-                if corpora:
-                    write_tokens(self.out, corpora, self.tokenizer(corpora['train']), self.eos)
-                yield
-            except KeyboardInterrupt as e:
-                raise Interrupted(str(e) or f'stopped. To go on: {resume_command(cfg)}') from None
+            if not begun(self.cfg):
+                with atomic_folder(self.out / 'tokens') as temp: self.write_tokens(temp)
+                write_json(self.out / 'run.json', settings_of(self.cfg))
+            yield
 
-    def export(self,
-        folder: Path, # becomes a model for `navira.load`
-        dtype: torch.dtype | None = None, # of the weights on disk, such as torch.bfloat16
-        data: str | None = None, # the data in words, for the card; None: their file name
-    ) -> dict: # the record
-        """Writes the averaged weights of a run, finished or not, `training.json` and a card, after
-        measuring the model."""
-        cfg, model = self.cfg, self.save(folder, dtype)
-        ids, held = tokens_of(self.out, self.length)
-        name = data or self.past.get('data', {}).get('name') or Path(cfg.data).name
-        corpus = dict(name=name, train_tokens=len(ids), validation_tokens=int(held.size))
-        stages = self.past.get('stages', []) + [stage_record(*done) for done in self.finished()]
-        record = dict(format=1, **self.about(model), data=corpus, stages=stages,
-                      before=read_record(self.out / 'before.json'), **assess(model, cfg, held))
-        write_json(folder / 'training.json', record)
-        write_card(folder)
-        return record
+    def write_tokens(self, folder: Path) -> None:
+        "Makes tokenizer.json, train, perhaps validation, and about.json: characters a token."
+        cfg, tok = self.cfg, self.tokenizer()
+        tok.save(str(folder / 'tokenizer.json'))
+        sources = dict(train=cfg.data)
+        if cfg.validation or sudoku_of(cfg.data) or any(Path(cfg.data).glob('validation*')):
+            sources['validation'] = cfg.validation or cfg.data
+        for split, source in sources.items():
+            n = len(encode_corpus(tok, read_corpus(source, cfg.text_column, split), folder / split,
+                                  self.eos))
+        characters = sum(map(len, read_corpus(source, cfg.text_column, split)))
+        write_json(folder / 'about.json', characters / n)
 
-# %% ../../nbs/training/recipe.ipynb #15a5f504
-def write_card(
-    folder: Path, # of a model, perhaps with a critic
-) -> None:
-    "Makes README.md from the records in the folder."
-    model, critic = (read_record(folder / name)
-                     for name in ('training.json', 'critic-training.json'))
-    if model is None: return
-    with atomic_write(folder / 'README.md') as temp: temp.write_text(model_card(model, critic))
-
-def reopened(folder: Path) -> Any: # a model that has just been written
-    return load(folder, 'cuda' if torch.cuda.is_available() else None)
+    def export(self, stages: list[dict]) -> None:
+        "Writes the averaged weights, what was measured, and a card."
+        cfg, folder = self.cfg, self.out / self.result
+        self.save(folder)
+        data = dict(name=Path(cfg.data).name, train_tokens=len(self.ids),
+                    validation_tokens=self.held.size)
+        record = dict(format=1, **self.about(), data=data, before=stages[0]['evals'][0],
+                      stages=self.past.get('stages', []) + stages,
+                      **self.measure(self.held[:cfg.final_sequences]))
+        write_json(folder / self.file, record)
+        if 'nelbo' in record:
+            with atomic_write(folder / 'README.md') as temp: temp.write_text(model_card(record))

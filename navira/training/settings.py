@@ -4,18 +4,18 @@
 
 # %% ../../nbs/training/settings.ipynb #12e39966
 from __future__ import annotations
+import contextlib
 import dataclasses
 import json
-import math
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..base.checks import check_choice
+from ..base.files import guarded
 from ..models.sources import nearest
-from ..tasks.sudoku import NAMES, sudoku_of
-from .data import text_file
+from ..tasks.sudoku import NAMES
 
 # %% auto #0
 __all__ = ['TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig', 'CriticConfig', 'read_config']
@@ -41,14 +41,11 @@ class LoopConfig:
     precision: str = 'auto' # 'fp32', 'bf16', or 'auto': bf16 where the hardware has it
     log_every: int = 10 # steps
     checkpoint_every: int = 500 # steps
-    checkpoint_minutes: float = 5. # since the last one: then another, whatever the step
     eval_every: int = 500 # steps
-    eval_sequences: int = 512 # of validation text, while training
-    final_sequences: int | None = None # of validation text, before and at the end; None: all
+    eval_sequences: int = 512 # of validation text, before and while training
+    final_sequences: int | None = None # of validation text, at the end; None: all
 
     def __post_init__(self):
-        if self.precision == 'no': self.precision = 'fp32'       # Accelerate's word, in old files
-        check_choice('precision', self.precision, ('auto', 'fp32', 'bf16'))
         for f in dataclasses.fields(self):
             setattr(self, f.name, typed(f.name, getattr(self, f.name), str(f.type)))
 
@@ -65,9 +62,8 @@ class TrainConfig(LoopConfig):
     cond_dim: int = 128 # width of the conditioning vector
     dropout: float = 0.0 # while training
     length: int = 128 # L, tokens a sequence
-    vocab_size: int = 4096 # entries of the tokenizer that is trained
+    vocab_size: int = 4096 # entries of the tokenizer that is trained; at least 258
     tokenizer: str | None = None # a tokenizer.json to use instead
-    boxes: ClassVar[tuple[int, int] | None] = None # of grids
 
 # %% ../../nbs/training/settings.ipynb #080301ec
 @dataclass(kw_only=True)
@@ -79,24 +75,18 @@ class SudokuConfig(TrainConfig):
     blocks: int = 6 # transformer blocks
     cond_dim: int = 16 # width of the conditioning vector
     warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
-    length: int = field(init=False, default=81) # L, cells of a grid
-    vocab_size: int = field(init=False, default=258) # digits and the mask
 
     def __post_init__(self):
-        self.grid = sudoku_of(self.data) if isinstance(self.data, str) else None
-        if self.grid is None:
-            raise ValueError(f'data={self.data!r}: expected grids, one of {", ".join(NAMES)}')
         super().__post_init__()
-        self.length = self.grid.cells
-        self.vocab_size = self.grid.n + 1
-        self.boxes = self.grid.boxes
+        check_choice('data', self.data, NAMES)
+        self.length = NAMES[self.data].cells
 
 # %% ../../nbs/training/settings.ipynb #456ebe0c
 @dataclass(kw_only=True)
 class AdaptConfig(LoopConfig):
     "Turning a network that was trained for something else into a masked diffusion model."
     command: ClassVar[str] = 'adapt'
-    model: str | None = None # a folder or .gguf file with the network, or a Hub id
+    model: str # a folder or .gguf file with the network, or a Hub id
     shift: bool | None = None # position i predicts token i + 1; None: if it read left to right
     tokens: int | None = None # to train on, repeats counted; None: as `epochs` and `minutes` say
     epochs: int = 20 # passes over the text
@@ -111,12 +101,6 @@ class AdaptConfig(LoopConfig):
     eval_every: int = 250 # steps
     eval_sequences: int = 256 # of validation text, before and while training
     final_sequences: int | None = 1024 # of validation text, at the end; None: all
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.model is None:
-            raise ValueError('model: which network is to be adapted? Expected a folder, '
-                             'a .gguf file or a Hub id')
 
 # %% ../../nbs/training/settings.ipynb #96800e98
 @dataclass(kw_only=True)
@@ -150,17 +134,14 @@ class FinetuneConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        choices = ('prism', 'backplay', 'backplay-own', 'proseco')
-        check_choice('objective', self.objective, choices)
         if self.objective == 'proseco': self.head_steps = 0
         elif self.objective != 'prism': self.joint_steps = 0
         if self.lora and self.objective != 'prism':
             raise ValueError(f'lora={self.lora}: objective={self.objective!r} trains no adapter; '
                              'expected 0')
         if not self.head_steps + self.joint_steps:
-            steps = f'head_steps={self.head_steps} and joint_steps={self.joint_steps}'
-            raise ValueError(f'{steps}: nothing to train with objective={self.objective!r}; '
-                             'expected at least 1')
+            raise ValueError(f'head_steps=0 and joint_steps=0: nothing to train with '
+                             f'objective={self.objective!r}; expected at least 1')
 
 # %% ../../nbs/training/settings.ipynb #afe7b18f
 @dataclass(kw_only=True)
@@ -171,7 +152,6 @@ class CriticConfig(LoopConfig):
     steps: int = 800 # steps of training
     blocks: int = 2 # of the critic, copies of the denoiser's first ones
     nucleus: float = 0.9 # P of the draws that fill the masks
-    weight: str = 'mean' # of the filled positions in the loss: 'mean' or '1/t'
     lr: float = 1e-3 # peak learning rate
     warmup: int = 50 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 0.1 # the cosine ends at this share of the peak; 1 is a constant rate
@@ -181,18 +161,14 @@ class CriticConfig(LoopConfig):
     checkpoint_every: int = 50 # steps
     eval_every: int = 200 # steps
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice('weight', self.weight, ('mean', '1/t'))
-
 # %% ../../nbs/training/settings.ipynb #6052c039
+CHOICES = dict(precision='auto fp32 bf16', objective='prism backplay backplay-own proseco')
 RANGES = {     # of the settings named; of others: whole numbers from 1, numbers from 0
     (0, 2**40): 'warmup seed head_steps joint_steps lora',
-    (2, 2**40): 'eval_sequences final_sequences length vocab_size',
-    (1, 2**16): 'dim cond_dim blocks heads',
-    (1e-9, math.inf): 'clip minutes checkpoint_minutes',
-    (0, 1): 'min_lr_ratio ema dropout',
-    (.001, 1): 'nucleus t_min'}
+    (2, 2**40): 'eval_sequences final_sequences length',
+    (258, 2**31): 'vocab_size',     # the 256 bytes, the end of a text and the mask
+    (1e-9, 1e9): 'clip minutes',
+    (0, 1): 'min_lr_ratio ema dropout betas nucleus t_min'}
 
 def typed(
     name: str, # of the setting
@@ -201,30 +177,20 @@ def typed(
 ) -> Any:
     "The value as that type and in its range. Raises `ValueError` with the setting and its value."
     if value is None and kind.endswith('None'): return None
-    kind = kind.removesuffix(' | None')
-    try:
-        if kind == 'bool': return dict(true=True, false=False)[str(value).lower()]
-        if kind == 'str' and isinstance(value, str | Path) and str(value): return str(value)
-        if kind in ('int', 'float'): return ranged(name, value, kind)
-        if kind.startswith('tuple'):
-            kind = 'two numbers in [0, 1)'
-            try: pair = tuple(map(float, value))
-            except ValueError: pair = ()
-            if len(pair) == 2 and all(0 <= v < 1 for v in pair): return pair
-    except (KeyError, TypeError, OverflowError): pass
-    raise ValueError(f'{name}={value!r}: expected {kind}')
-
-def ranged(name: str, value: Any, kind: str) -> int | float:
-    low, high = (1., 2.**53) if kind == 'int' else (0., math.inf)
+    if name in CHOICES: check_choice(name, value, CHOICES[name].split())
+    low, high = (1, 2**53) if 'int' in kind else (0, 1e308)
     for span, names in RANGES.items():
         if name in names.split(): low, high = span
-    try: number = math.nan if isinstance(value, bool) else float(value)
-    except ValueError: number = math.nan
-    if not math.isfinite(number) or kind == 'int' and number != int(number):
-        raise ValueError(f'{name}={value!r}: expected {kind}')
-    if number < low: raise ValueError(f'{name}={value!r}: expected at least {low:g}')
-    if number > high: raise ValueError(f'{name}={value!r}: expected at most {high:g}')
-    return int(number) if kind == 'int' else number
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+        if 'bool' in kind: return dict(true=True, false=False)[str(value).lower()]
+        if 'str' in kind and isinstance(value, str | Path) and str(value): return str(value)
+        if 'tuple' in kind:
+            first, second = (typed(name, v, 'float') for v in value)
+            return first, second
+        number = float(value)
+        if low <= number <= high and 'float' in kind: return number
+        if low <= number <= high and number.is_integer(): return int(number)
+    raise ValueError(f'{name}={value!r}: expected {kind} from {low:g} to {high:g}')
 
 # %% ../../nbs/training/settings.ipynb #240b193b
 def read_config(
@@ -234,21 +200,16 @@ def read_config(
 ) -> Any: # of that kind
     """The settings of a run. A run that is in `out` keeps those that are not given.
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
-    given = {} if path is None else settings_file(Path(path))
+    given = settings_file(Path(path)) if path else {}
     given |= {k: v for k, v in flags.items() if v is not None}
-    out = given.get('out')
-    past = read_run(Path(out)) if isinstance(out, str | Path) else {}
-    name = str(given.get('data', past.get('data')))
-    if kind is TrainConfig and name.split(':')[0] == 'sudoku': kind = SudokuConfig
-    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
-    for key in given: check_choice('setting', key, list(fields))
-    if 'tokens' not in given and not given.keys().isdisjoint(('epochs', 'minutes')):
-        past.pop('tokens', None)               # then the run compares these
-    given = {k: v for k, v in past.items() if k in fields} | given
-    missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in given]
-    if missing:
-        raise ValueError(f'{" and ".join(missing)}: not given; expected in the file or as a flag')
-    return kind(**given)
+    past = read_run(Path(str(given.get('out'))))
+    data = str(given.get('data', past.get('data')))
+    if kind is TrainConfig and data.split(':')[0] == 'sudoku': kind = SudokuConfig
+    names = [f.name for f in dataclasses.fields(kind)]
+    for key in given: check_choice('setting', key, names)
+    try: return kind(**{k: v for k, v in past.items() if k in names} | given)
+    except TypeError as e:      # which settings are missing
+        raise ValueError(f'navira {kind.command}: {e}; expected in the file or as a flag') from None
 
 # %% ../../nbs/training/settings.ipynb #3c039487
 def settings_file(
@@ -258,9 +219,7 @@ def settings_file(
         raise FileNotFoundError(f'config={str(path)!r}: not found; '
                                 + nearest(path, 'a .toml or .json file'))
     read = tomllib.loads if path.suffix == '.toml' else json.loads
-    try: given = read(text_file(path))
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as e:
-        raise ValueError(f'{path}: {e}') from None
+    with guarded(path): given = read(path.read_text())
     if isinstance(given, dict): return given
     raise ValueError(f'{path}: holds {given!r:.40}; expected settings by name, such as lr = 0.001')
 
@@ -270,7 +229,4 @@ def read_run(
     "What `run.json` says. Raises `ValueError` if it is damaged."
     path = out / 'run.json'
     if not path.exists(): return {}
-    try: return dict(json.loads(path.read_text()))
-    except (ValueError, TypeError, OSError, RecursionError) as e:
-        raise ValueError(f'out={str(out)!r}: cannot be used as a run folder: run.json is damaged '
-                         f'({e}); use another folder') from None
+    with guarded(path): return dict(json.loads(path.read_text()))
