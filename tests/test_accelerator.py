@@ -17,7 +17,7 @@ from navira.sampling import sample
 from navira.training.critic import CriticConfig, train_critic
 from navira.training.settings import FinetuneConfig, TrainConfig
 from navira.training.finetune import finetune
-from navira.training.loop import read_checkpoint, read_log
+from navira.training.loop import read_log
 from navira.training.pretrain import train
 from pretended import Pretended
 from helpers.metrics import llama, tokenizer as words
@@ -139,12 +139,12 @@ def anew():
     AcceleratorState._reset_state(True); yield; AcceleratorState._reset_state(True)
 
 LOOP = dict(batch_size=4, log_every=1, checkpoint_every=1, eval_every=2, eval_sequences=8,
-            warmup=1, precision='no')
+            warmup=1, precision='fp32')
 SMALL = LOOP | dict(length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=280)
 
 def numbers(*logs):
     return [
-        [{k: r.get(k, 0) for k in ('step', 'loss', 'grad_norm', 'nelbo', 'bce')}
+        [{k: r.get(k, 0) for k in ('step', 'loss', 'grad_norm', 'bce')}
          for r in read_log(log / 'log.jsonl')]
         for log in logs]
 
@@ -181,9 +181,6 @@ def test_a_checkpoint_of_the_accelerator_goes_on_elsewhere(corpus, tmp_path, ane
     cfg = TrainConfig(data=str(corpus), out=str(tmp_path / 'lm'), tokens=4 * 4 * 16, **SMALL)
     with Pretended():
         train(cfg, progress=False, stop=2)
-        there = read_checkpoint(tmp_path / 'lm', torch.device('cuda'))
-        assert all(t.is_cuda for t in there['ema'].values()) and all(
-            t.is_cuda for s in there['optimizer']['state'].values() for t in s.values())
     AcceleratorState._reset_state(True)
     train(cfg, progress=False)
     assert [r['step'] for r in read_log(tmp_path / 'lm' / 'log.jsonl') if 'loss' in r] == [1, 2, 3,

@@ -11,7 +11,6 @@ import torch
 from ..models.dit import n_params
 from ..models.families import pretrained
 from .finetune import end_of, length_of
-from .loop import Stage
 from .pretrain import Likelihood
 from .settings import AdaptConfig
 
@@ -21,7 +20,7 @@ __all__ = ['adapt']
 # %% ../../nbs/training/adapt.ipynb #d2850142
 class Adaptation(Likelihood):
     "A masked diffusion model from a network that was trained for something else."
-    def __init__(self, cfg: AdaptConfig):
+    def __init__(self, cfg):
         super().__init__(cfg)
         torch.manual_seed(cfg.seed)
         self.model = pretrained(cfg.model, cfg.shift)
@@ -33,7 +32,7 @@ class Adaptation(Likelihood):
         self.model.to(self.acc.device).requires_grad_(True)
         yield from super().stages()
 
-    def about(self) -> dict:
+    def about(self):
         model = self.model
         return dict(base=Path(self.cfg.model).name, network=type(model.net).__name__,
                     shift=model.shift, mask_id=model.mask_id, parameters=n_params(model))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..diffusion import corrupt, low_discrepancy, nucleus
@@ -47,7 +46,7 @@ def critic_objective(
 class CriticTraining(Recipe):
     "A critic for a denoiser."
     result, file = 'critic', 'critic-training.json'
-    def __init__(self, cfg: CriticConfig):
+    def __init__(self, cfg):
         super().__init__(cfg)
         self.model = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
         self.length, self.critic = self.model.length, Critic.of(self.model, cfg.blocks)
@@ -57,15 +56,15 @@ class CriticTraining(Recipe):
         objective = critic_objective(self.critic.to(self.acc.device), model, cfg.nucleus)
         yield Stage('critic', objective, cfg.steps, cfg, self.out, self.evaluate)
 
-    def measure(self, held: np.ndarray) -> dict:
+    def measure(self, held):
         """The critic's verdicts on texts whose masks, a share t of them uniform, are all filled by
         the denoiser."""
         cfg = self.cfg
         return judged_record(judge_draws(self.model, held[:2750], self.length, cfg.nucleus,
                                          cfg.batch_size, critic=self.critic))
 
-    def save(self, folder: Path) -> None: self.critic.save(folder)
-    def about(self) -> dict:
+    def save(self, folder): self.critic.save(folder)
+    def about(self):
         return dict(network=dataclasses.asdict(self.critic.config),
                     parameters=n_params(self.critic))
 

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/training/data.ipynb #d3d2b9f1
 from __future__ import annotations
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
-from torch import Tensor
 
 from ..base.files import guarded
 from ..models.checkpoints import MASK
@@ -73,15 +72,15 @@ def encode_corpus(
         for text in corpus: np.append(encode(tokenizer, text), end).tofile(f)
     return read_tokens(path)
 
-def read_tokens(path: Path) -> np.ndarray: return np.memmap(path, np.uint32, 'r')
+def read_tokens(path): return np.memmap(path, np.uint32, 'r')
 
 # %% ../../nbs/training/data.ipynb #ffbb286b
 TEXT, PARQUET = ('.txt', '.md', '.text'), ('.parquet', '.pq')
 
 def documents(
-    path: Path, # a text, which is one document, or a Parquet file with one a row
-    column: str, # with the text, of a Parquet file
-) -> Iterator[str]:
+    path, # a text, which is one document, or a Parquet file with one a row
+    column, # with the text, of a Parquet file
+):
     "`ValueError` for a file that cannot be read or has no such column."
     with guarded(path):
         if path.suffix.lower() not in PARQUET: yield path.read_bytes().decode()
@@ -89,9 +88,9 @@ def documents(
 
 # %% ../../nbs/training/data.ipynb #231c9c47
 def files_of(
-    path: Path, # a file or a folder
-    split: str = 'train', # also 'validation', 'test'
-) -> list[Path]:
+    path, # a file or a folder
+    split='train', # also 'validation', 'test'
+):
     "The text and Parquet files of a split."
     if path.is_file(): return [path]
     if not path.is_dir():
@@ -102,25 +101,22 @@ def files_of(
 
 # %% ../../nbs/training/data.ipynb #9cd41dbf
 def dataset_documents(
-    name: str, # of a data set on the Hub
-    split: str,
-    column: str,
-) -> Iterable[str]:
-    "Documents by way of the `datasets` library. `ValueError` or `ImportError`."
-    try: from datasets import load_dataset
-    except ImportError:
-        raise ImportError(f'data={name!r} looks like a data set of the Hub; '
-                          'reading one needs `pip install ".[train]"` in the clone') from None
+    name, # of a data set on the Hub
+    split,
+    column,
+):
+    "Documents by way of the `datasets` library (`pip install '.[train]'`). `ValueError`."
     with guarded(f'data={name!r}: no such file or folder here, and as a data set'):
+        from datasets import load_dataset
         splits = load_dataset(name)
         rows = splits[split if split in splits else next(iter(splits))].select_columns(column)
     return (row[column] or '' for row in rows)
 
 # %% ../../nbs/training/data.ipynb #f2614898
 def grid_documents(
-    s: Sudoku,
-    split: str, # 'train', or 'validation' for held-out grids
-) -> Iterator[str]:
+    s,
+    split, # 'train', or 'validation' for held-out grids
+):
     """20,000 random grids, or 2,000 for validation, a document each; the same ones whenever it is
     read."""
     train, decode = split == 'train', tokenizer_of(s).decode
@@ -135,15 +131,16 @@ def read_corpus(
 ) -> Iterator[str]: # documents, blank ones left out
     """Raises `FileNotFoundError` with the nearest name, or `ValueError` (empty, damaged, no such
     column), when the first document is asked for."""
-    name, path, n = str(data), Path(data), 0
+    name, path, empty = str(data), Path(data), True
     grids = sudoku_of(name)
-    texts: Iterable[str]
     if grids: texts = grid_documents(grids, split)
     elif not path.exists() and is_repository(name):
         texts = dataset_documents(name, split, text_column)
     else: texts = (text for f in files_of(path, split) for text in documents(f, text_column))
-    for n, text in enumerate(filter(str.strip, texts), 1): yield text
-    if not n: raise ValueError(f'data={name!r}: the corpus is empty; '
+    for text in filter(str.strip, texts):
+        empty = False
+        yield text
+    if empty: raise ValueError(f'data={name!r}: the corpus is empty; '
                                f'expected text in {", ".join(TEXT + PARQUET)} files')
 
 # %% ../../nbs/training/data.ipynb #8ee9c031
@@ -170,7 +167,7 @@ def epochs(
     length: int, # L
     batch_size: int, # B, over all processes together
     seed: int = 0,
-) -> tuple[Callable[[int], Tensor], int]: # step -> [B, L] int64; steps of an epoch
+) -> tuple: # step -> [B, L] int64; steps of an epoch
     "Batches of packed sequences: a function of (seed, step) only."
     sequences = (len(ids) - length + 1) // length         # as many as every offset has
     per_epoch = sequences // batch_size
@@ -193,7 +190,7 @@ def grid_epochs(
     ids: np.ndarray, # [n] of solved grids, one after another
     batch_size: int, # B, over all processes together
     seed: int = 0,
-) -> tuple[Callable[[int], Tensor], int]: # step -> [B, cells] int64; steps of an epoch
+) -> tuple: # step -> [B, cells] int64; steps of an epoch
     "Batches of grids, none held out: a function of (seed, step) only."
     base = packed(ids, s.cells)
     def batch(step):

@@ -8,7 +8,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..models.dit import MaskedLM, with_head, without_head
@@ -16,7 +15,7 @@ from ..models.load import load
 from ..models.sources import of_run, own
 from .loop import learning, Stage
 from .measures import correct_fills
-from .objectives import backplay, Objective, prism, proseco
+from .objectives import backplay, prism, proseco
 from .pretrain import denoiser_of
 from .recipe import Recipe
 from .settings import FinetuneConfig
@@ -25,12 +24,12 @@ from .settings import FinetuneConfig
 __all__ = ['finetune']
 
 # %% ../../nbs/training/finetune.ipynb #f0d53517
-def length_of(cfg, model, most: int) -> int: # L, tokens a sequence
+def length_of(cfg, model, most): # L, tokens a sequence
     length = cfg.length or min(most, model.length)
     if length <= model.length: return length
     raise ValueError(f'length={length}: this network takes at most {model.length} tokens')
 
-def end_of(model) -> int: # id of the token between two documents, of a `TransformersLM`
+def end_of(model): # id of the token between two documents, of a `TransformersLM`
     tok = model.text_tokenizer
     named = [tok.eos_token_id, tok.sep_token_id] if tok else []
     for end in (*named, *model.eos_ids):
@@ -41,7 +40,7 @@ def end_of(model) -> int: # id of the token between two documents, of a `Transfo
 # %% ../../nbs/training/finetune.ipynb #0ed94419
 class Finetuning(Recipe):
     "A quality head or self-correction for a denoiser of MDLM's architecture."
-    def __init__(self, cfg: FinetuneConfig, base):
+    def __init__(self, cfg, base):
         super().__init__(cfg)
         if cfg.lora:
             raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns "
@@ -64,7 +63,7 @@ class Finetuning(Recipe):
             objective = self.objective(name == 'joint')
             yield Stage(name, objective, steps, c, self.out / name, self.evaluate)
 
-    def objective(self, joint: bool) -> Objective:
+    def objective(self, joint):
         cfg, model = self.cfg, self.model
         if cfg.objective == 'prism':
             return prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
@@ -73,7 +72,7 @@ class Finetuning(Recipe):
                            cfg.mistakes_first)
         return backplay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
 
-    def measure(self, held: np.ndarray) -> dict:
+    def measure(self, held):
         out = super().measure(held)
         if self.cfg.objective != 'proseco': return out
         return out | dict(correction=correct_fills(self.model, held, self.cfg.batch_size))
@@ -83,7 +82,7 @@ class Finetuning(Recipe):
 # %% ../../nbs/training/finetune.ipynb #e22c033e
 class AdapterFinetuning(Finetuning):
     "A quality head, and with `lora` an adapter, for a model of the transformers library."
-    def __init__(self, cfg: FinetuneConfig, base):
+    def __init__(self, cfg, base):
         from navira.models.adapter import with_adapter
         if cfg.objective == 'proseco':
             raise ValueError("objective='proseco': it trains a whole network, and this one is of "
@@ -97,7 +96,7 @@ class AdapterFinetuning(Finetuning):
         n = sum(p.numel() for p in learning(self.model).values())
         return dict(base=Path(str(self.cfg.model)).name, lora=self.cfg.lora, parameters=n)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder):
         from navira.models.adapter import save_adapter
         save_adapter(self.model, folder)
 

@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import nn, Tensor
 
 from ..base.files import guarded
 from ..base.runs import atomic_write, graceful_interrupt, Interrupted, progress_bar
@@ -30,20 +29,18 @@ from .settings import LoopConfig
 __all__ = ['fit']
 
 # %% ../../nbs/training/loop.ipynb #7d6fc46f
-def learning(
-    module: nn.Module,
-) -> dict[str, nn.Parameter]: # by name
+def learning(module): # -> {name: parameter}
     "The parameters that a stage trains, averages and saves."
     return {n: p for n, p in module.named_parameters() if p.requires_grad}
 
 # %% ../../nbs/training/loop.ipynb #d8986b95
-def train_mode(model: nn.Module) -> None:
+def train_mode(model):
     "Train mode for the parts that learn; a frozen one stays in eval mode."
     model.train()
     for part in model.children(): part.train(bool(learning(part)))
 
 @contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[nn.Module]:
+def evaluating(module):
     "Eval mode within; then each part is in the mode that it was in."
     training = [m for m in module.modules() if m.training]
     try: yield module.eval()
@@ -52,26 +49,22 @@ def evaluating(module: nn.Module) -> Iterator[nn.Module]:
 
 # %% ../../nbs/training/loop.ipynb #b4f81695
 def cosine(
-    step: int, # 0 is the first
-    steps: int, # of the whole run
-    warmup: int, # steps; at most a quarter of the run
-    floor: float, # share of the peak at the end; 1 is constant
-) -> float: # share of the peak rate
+    step, # 0 is the first
+    steps, # of the whole run
+    warmup, # steps; at most a quarter of the run
+    floor, # share of the peak at the end; 1 is constant
+): # share of the peak rate
     "Linear warm-up times a cosine from 1 to `floor`."
     warm = min(1, (step + 1) / max(1, min(warmup, steps // 4)))
     return warm * (floor + (1 - floor) * (1 + math.cos(math.pi * step / steps)) / 2)
 
 # %% ../../nbs/training/loop.ipynb #1c76b256
-def precision(
-    name: str = 'auto', # 'fp32', 'bf16' or 'auto'
-) -> str: # 'fp32' or 'bf16'
+def precision(name='auto'): # 'fp32', 'bf16' or 'auto' -> 'fp32' or 'bf16'
     "bf16 only where the hardware has it."
     if name != 'auto': return name
     return 'bf16' if has_bf16('cuda' if torch.cuda.is_available() else 'cpu') else 'fp32'
 
-def processes(
-    name: str, # precision: 'fp32' or 'bf16'
-) -> Accelerator:
+def processes(name): # precision: 'fp32' or 'bf16' -> `Accelerator`
     "This process among those that `accelerate launch` or `torchrun` started."
     cpu = int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available()
     # of an earlier run in this process
@@ -87,22 +80,19 @@ class Stage:
     steps: int # at most
     cfg: LoopConfig # its rates, seed and intervals
     out: Path # where its log and checkpoints go
-    evaluate: Callable[[], dict] # measures the model of the objective, for the log
+    evaluate: Callable # measures the model of the objective, for the log
     minutes: float = math.inf # fewer steps, if so many take longer
 
 # %% ../../nbs/training/loop.ipynb #1e0925e7
 class Trainer:
     "The state of a stage between two steps."
-    def __init__(self,
-        stage: Stage,
-        acc: Accelerator,
-    ):
+    def __init__(self, stage: Stage, acc: Accelerator):
         "Where the checkpoint in `stage.out` says, or before the first step."
         objective, cfg = stage.objective, stage.cfg
         train_mode(objective.model)
         self.objective, self.cfg, self.acc = objective, cfg, acc
         self.weights = learning(objective.model)
-        optimizer = torch.optim.AdamW(self.weights.values(), cfg.lr, betas=cfg.betas,
+        optimizer = torch.optim.AdamW(self.weights.values(), cfg.lr, betas=(.9, cfg.beta2),
                                       weight_decay=cfg.weight_decay, fused=True)
         self.wrapped, self.optimizer = acc.prepare(objective, optimizer)
         self.average = {n: p.detach().clone() for n, p in self.weights.items()}
@@ -112,9 +102,9 @@ class Trainer:
         if self.path.exists(): self.restore()
 
     def train_step(self,
-        x: Tensor, # [B, L] the batch of all processes
-        rate: float, # learning rate
-    ) -> dict[str, Tensor]: # losses of this process, and 'grad_norm'
+        x, # [B, L] the batch of all processes
+        rate, # learning rate
+    ): # losses of this process, and 'grad_norm'
         "One step of AdamW on (seed, step), and of the average."
         cfg, acc = self.cfg, self.acc
         whole = x, *self.objective.noise(x, keyed(cfg.seed, self.step, 1))
@@ -132,7 +122,7 @@ class Trainer:
         for n, p in self.weights.items(): self.average[n].lerp_(p.detach(), 1 - decay)
         return losses | dict(grad_norm=norm)
 
-    def swap(self) -> None:
+    def swap(self):
         "Exchange the weights and their average."
         for n, p in self.weights.items(): p.data, self.average[n] = self.average[n], p.data
 
@@ -151,43 +141,38 @@ class Trainer:
             self.optimizer.load_state_dict(state['optimizer'])
             self.step, self.steps, self.seconds, self.minutes = state['progress']
 
-    def settle(self, seconds: float) -> None: # spent
+    def settle(self, seconds): # spent
         "How many steps there will be follows from the first hundredth of the minutes."
         self.seconds = seconds
         if seconds < .6 * self.minutes: return
         steps = int(60 * self.minutes * self.step / seconds)
         self.steps, self.minutes = max(self.step + 1, min(self.steps, steps)), math.inf
 
-    def check(self, numbers: dict) -> None: # losses
+    def check(self, loss):
         "`FloatingPointError` for a NaN or infinite loss or weight."
-        odd = [k for k, v in numbers.items() if not math.isfinite(v)]
-        odd += [n for n, p in self.weights.items() if not p.isfinite().all()]
-        if odd: raise FloatingPointError(
-            f'step {self.step}: NaN or infinity in {odd[0]}, not saved. Expected a lower learning '
-            f'rate (lr={self.cfg.lr}), in another folder')
+        weights = all(p.isfinite().all() for p in self.weights.values())
+        if weights and math.isfinite(loss): return
+        raise FloatingPointError(
+            f'step {self.step}: NaN or infinity in the loss ({loss}) or the weights, not saved. '
+            f'Expected a lower learning rate (lr={self.cfg.lr}), in another folder')
 
 # %% ../../nbs/training/loop.ipynb #6531c740
-def read_log(
-    path: Path, # need not exist
-) -> list[dict]: # the complete lines
+def read_log(path): # need not exist -> records of the complete lines
     lines = path.read_text().split('\n')[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
-def cut_log(
-    path: Path,
-    step: int, # of a checkpoint: what is later will be written again
-) -> None:
+def cut_log(path, step): # of a checkpoint: what is later will be written again
     lines = [json.dumps(r) + '\n' for r in read_log(path) if r['step'] <= step]
     with atomic_write(path) as temp: temp.write_text(''.join(lines))
 
 # %% ../../nbs/training/loop.ipynb #35509552
 def record(
-    tr: Trainer,
-    stage: Stage,
-    tokens: int, # trained on
-    losses: dict | None = None,
-    look: bool = True, # evaluate the averaged weights
-) -> None:
+    tr,
+    stage,
+    tokens, # trained on
+    losses=None,
+    look=True, # evaluate the averaged weights
+):
     "Adds lines to the log."
     lines = [losses] if losses else []
     if look:
@@ -200,7 +185,7 @@ def record(
 # %% ../../nbs/training/loop.ipynb #4dc778a5
 def fit(
     stage: Stage,
-    batch: Callable[[int], Tensor], # step -> [B, L]
+    batch: Callable, # step -> [B, L]
     acc: Accelerator,
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps, with a checkpoint
@@ -214,7 +199,7 @@ def fit(
     if main: cut_log(stage.out / 'log.jsonl', tr.step)
     if main and not tr.step: record(tr, stage, 0)
     began = time.monotonic() - tr.seconds
-    bar = progress_bar(tr.steps, stage.name, show=None if progress and main else False, done=tr.step)
+    bar = progress_bar(tr.steps, stage.name, show=progress and main, done=tr.step)
     with bar, graceful_interrupt(acc.num_processes == 1) as halt:
         while tr.step < min(tr.steps, stop or tr.steps):
             rate = cfg.lr * cosine(tr.step, tr.steps, cfg.warmup, cfg.min_lr_ratio)
@@ -227,7 +212,7 @@ def fit(
             if not (look or save or tr.step % cfg.log_every == 0): continue
             losses |= dict(seconds=torch.tensor(time.monotonic() - began, device=acc.device))
             numbers = {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
-            tr.check(numbers)
+            tr.check(numbers['loss'])
             tr.settle(numbers['seconds'])
             bar.total = tr.steps
             if main: record(tr, stage, tr.step * x.numel(), numbers | dict(lr=rate), look)

@@ -5,14 +5,12 @@
 # %% ../../nbs/training/measures.ipynb #625b22ad
 from __future__ import annotations
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from scipy.stats import rankdata
-from torch import Tensor
 
 from ..base.stats import bootstrap, percentiles
 from ..diffusion import corrupt, low_discrepancy, nucleus
@@ -24,8 +22,8 @@ __all__ = ['evaluate_nelbo', 'judge_draws', 'auroc', 'auroc_interval', 'correct_
 
 # %% ../../nbs/training/measures.ipynb #da179284
 def stratified(
-    y: Tensor, # [n], in the order of the strata
-) -> dict: # value, se, n, and the 95 % interval: low, high
+    y, # [n], in the order of the strata
+): # value, se, n, and the 95 % interval: low, high
     "Mean of a stratified sample, with the successive-difference standard error."
     y, n = y.double(), len(y)
     value, se = y.mean().item(), (y.diff().square().sum() / (2 * n * (n - 1))).sqrt().item()
@@ -34,12 +32,11 @@ def stratified(
 # %% ../../nbs/training/measures.ipynb #maskedbatch
 def masked_batches(
     model,
-    sequences: np.ndarray, # [N, L] token ids
-    batch_size: int,
-    seed: int,
-) -> Iterator[tuple]: # number of the first sequence, tokens, the same with masks, t, generator
+    sequences, # [N, L] token ids
+    batch_size,
+): # yields number of the first sequence, tokens, the same with masks, t, generator
     "One noise level a sequence, stratified over all."
-    g = keyed(seed, 1, 2)
+    g = keyed(0, 1, 2)
     levels = low_discrepancy(len(sequences), g)[torch.randperm(len(sequences), generator=g)]
     for start in range(0, len(sequences), batch_size):
         x = torch.from_numpy(sequences[start:start + batch_size].astype(np.int64))
@@ -53,11 +50,10 @@ def evaluate_nelbo(
     model, # a `MaskedLM` or a `TransformersLM`, in eval mode
     sequences: np.ndarray, # [N, L] token ids
     batch_size: int = 64,
-    seed: int = 0,
 ) -> dict: # nats a token: value, se, n, low, high
     "NELBO of sequences, each at one stratified noise level."
     values, levels = [], []
-    for _, x, z, t, _ in masked_batches(model, sequences, batch_size, seed):
+    for _, x, z, t, _ in masked_batches(model, sequences, batch_size):
         masked = z == model.mask_id
         ce = F.cross_entropy(model(z).logits(masked), x[masked], reduction='none').float()
         total = torch.zeros_like(x, dtype=ce.dtype).masked_scatter(masked, ce).sum(1)
@@ -73,13 +69,12 @@ def judge_draws(
     fill: int = 8, # positions filled in each
     p: float = 0.9, # nucleus
     batch_size: int = 64,
-    seed: int = 0,
     critic = None, # judges in place of the head
 ) -> pd.DataFrame: # a row a token: score, right, drawn (probability), row (sequence)
     """Fill masked positions by the model's own draws and judge them: one y for each sequence, t
     stratified over all."""
     draw, frames = nucleus(p), []
-    for start, x, z, _, g in masked_batches(model, sequences, batch_size, seed):
+    for start, x, z, _, g in masked_batches(model, sequences, batch_size):
         new = random_fill(torch.rand(x.shape, generator=g).to(x.device), z == model.mask_id, fill)
         u = torch.rand(x.shape, generator=g, dtype=torch.float64).to(x.device)[new]
         logits = model(z).logits(new)
@@ -107,10 +102,9 @@ def auroc_interval(
     right: np.ndarray, # [n] bool
     row: np.ndarray, # [n] which sequence
     n: int = 500, # resamples
-    seed: int = 0,
 ) -> tuple[float, float]: # 95 % interval of the AUROC; NaN if all or none are right
     "Percentile bootstrap over sequences."
-    rng, rows, values = np.random.default_rng(seed), row.max() + 1, []
+    rng, rows, values = np.random.default_rng(0), row.max() + 1, []
     for _ in range(n):
         times = np.bincount(rng.integers(rows, size=rows), minlength=rows)[row]
         values.append(auroc(np.repeat(score, times), np.repeat(right, times)))
@@ -118,13 +112,13 @@ def auroc_interval(
 
 # %% ../../nbs/training/measures.ipynb #40f7fd63
 def judged_record(
-    q: pd.DataFrame, # of `judge_draws`
-) -> dict: # 'quality' and 'drawn_probability'
+    q, # of `judge_draws`
+): # 'quality' and 'drawn_probability'
     right, row = q.right.to_numpy(), q.row.to_numpy()
     def rated(score):
         low, high = auroc_interval(score, right, row)
         return dict(auroc=auroc(score, right), low=low, high=high)
-    about = dict(tokens=len(q), sequences=q.row.nunique(), right=float(right.mean()))
+    about = dict(tokens=len(q), right=float(right.mean()))
     return dict(quality=rated(q.score.to_numpy()) | about,
                 drawn_probability=rated(q.drawn.to_numpy()))
 
@@ -134,12 +128,11 @@ def correct_fills(
     model, # in eval mode; no head is needed
     sequences: np.ndarray, # [N, L] token ids
     batch_size: int = 64,
-    seed: int = 0,
 ) -> dict: # fixed of wrong, kept of right tokens, with intervals; share right before, after
     """Fill all masks with the model's argmax, and look again: one fill for each sequence, t
     stratified over all."""
     rows = []
-    for _, x, z, _, _ in masked_batches(model, sequences, batch_size, seed):
+    for _, x, z, _, _ in masked_batches(model, sequences, batch_size):
         masked, everywhere = z == model.mask_id, torch.ones_like(z, dtype=torch.bool)
         y = z.masked_scatter(masked, model(z).logits(masked).argmax(-1))
         before, after = y == x, model(y).logits(everywhere).argmax(-1).view(y.shape) == x

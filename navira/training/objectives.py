@@ -4,11 +4,9 @@
 
 # %% ../../nbs/training/objectives.ipynb #696a3cb9
 from __future__ import annotations
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
-from torch import nn, Tensor
+from torch import nn
 
 from ..diffusion import corrupt, low_discrepancy, nucleus, tolerance
 from ..core import ranks
@@ -19,12 +17,12 @@ __all__ = ['mdlm', 'prism', 'backplay', 'proseco']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(
-    logits: Tensor, # [N, V] at these positions
-    x: Tensor, # [B, L] the clean tokens
-    where: Tensor, # [B, L] bool with N true
-    t: Tensor, # [B] noise levels
-    read: Tensor | None = None, # [B, L]: where it is right, 1 - p leaves a likely token alone
-) -> Tensor: # scalar, nats a token
+    logits, # [N, V] at these positions
+    x, # [B, L] the clean tokens
+    where, # [B, L] bool with N true
+    t, # [B] noise levels
+    read=None, # [B, L]: where it is right, 1 - p leaves a likely token alone
+): # scalar, nats a token
     "Cross-entropy with weight 1/t, over all B L tokens."
     ce = F.cross_entropy(logits, x[where], reduction='none')
     if read is not None: ce = torch.where((read == x)[where], -torch.expm1(-ce), ce)
@@ -35,13 +33,13 @@ class Objective(nn.Module):
     "A loss with what it draws, as a module: autocast and several processes wrap its `forward`."
     def __init__(self,
         model, # what is trained
-        noise: Callable[..., tuple], # (x, generator) -> what is drawn for the whole batch
-        loss: Callable[..., dict], # (x, *noise) -> 'loss', and whatever else to log
+        noise, # (x, generator) -> what is drawn for the whole batch
+        loss, # (x, *noise) -> 'loss', and whatever else to log
     ):
         super().__init__()
         self.model, self.noise, self.loss = model, noise, loss
 
-    def forward(self, *batch: Tensor) -> dict[str, Tensor]: return self.loss(*batch)
+    def forward(self, *batch): return self.loss(*batch)
 
 # %% ../../nbs/training/objectives.ipynb #02d6d16e
 def mdlm(model) -> Objective:
@@ -57,10 +55,10 @@ def mdlm(model) -> Objective:
 
 # %% ../../nbs/training/objectives.ipynb #394aa7d3
 def random_fill(
-    keys: Tensor, # [..., L] uniforms
-    masked: Tensor, # [..., L] bool
-    k: int,
-) -> Tensor: # [..., L] bool: min(k, number masked) positions a row
+    keys, # [..., L] uniforms
+    masked, # [..., L] bool
+    k,
+): # [..., L] bool: min(k, number masked) positions a row
     "A uniformly random choice among the masked positions: those with the smallest keys."
     masked = masked.expand_as(keys)
     keys = keys.masked_fill(~masked, torch.inf)
@@ -71,9 +69,9 @@ def random_fill(
 @torch.no_grad()
 def sampled_logits(
     model,
-    z: Tensor, # [B, L]
-    where: Tensor, # [B, L] bool, true at N masks
-) -> Tensor: # [N, V]
+    z, # [B, L]
+    where, # [B, L] bool, true at N masks
+): # [N, V]
     "What the model draws from when it is sampled, without dropout."
     with evaluating(model): logits = model(z).logits(where)
     # older versions of torch hand weights cast here, without gradients, to the loss
@@ -83,10 +81,10 @@ def sampled_logits(
 # %% ../../nbs/training/objectives.ipynb #aa9cf26c
 def head_bce(
     model, # with a quality head
-    y: Tensor, # [n, L] what the head sees
-    x: Tensor, # [n, L] the clean tokens
-    where: Tensor, # [n, L] bool: what it is asked about
-) -> Tensor: # scalar, the mean; 0 where nothing is asked
+    y, # [n, L] what the head sees
+    x, # [n, L] the clean tokens
+    where, # [n, L] bool: what it is asked about
+): # scalar, the mean; 0 where nothing is asked
     "Binary cross-entropy of the qualities against 1[y = x]."
     right = (x == y)[where].float()
     bce = F.binary_cross_entropy_with_logits(model(y).quality()[where], right, reduction='sum')

@@ -39,14 +39,14 @@ class Likelihood(Recipe):
 # %% ../../nbs/training/pretrain.ipynb #48aac9c1
 class Pretraining(Likelihood):
     "A denoiser from random weights."
-    def __init__(self, cfg: TrainConfig):
+    def __init__(self, cfg):
         super().__init__(cfg)
         self.length, self.grid = cfg.length, sudoku_of(cfg.data)
         self.config = Config(
             model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads, cond_dim=cfg.cond_dim,
             n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.grid and self.grid.boxes)
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self):
         cfg = self.cfg
         if self.grid: return tokenizer_of(self.grid)
         if cfg.tokenizer is None:
@@ -63,9 +63,9 @@ class Pretraining(Likelihood):
         self.model = MaskedLM(config, tok).to(self.acc.device)
         yield from super().stages()
 
-    def about(self) -> dict: return denoiser_of(self.model)
+    def about(self): return denoiser_of(self.model)
 
-def denoiser_of(model: MaskedLM) -> dict: # what the record says of it
+def denoiser_of(model): # what the record says of it
     return dict(network=dataclasses.asdict(model.config),
                 parameters={n: n_params(m) for n, m in model.named_children()})
 

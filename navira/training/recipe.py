@@ -11,13 +11,11 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
@@ -25,9 +23,9 @@ from ..tasks.sudoku import boxes_of, sudoku_of, written_by
 from .card import model_card
 from .data import (
     encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
-from .loop import fit, precision, processes, read_log, Stage, Trainer
+from .loop import fit, precision, processes, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record
-from .settings import LoopConfig, read_run
+from .settings import read_run
 
 # %% auto #0
 __all__ = []
@@ -36,7 +34,7 @@ __all__ = []
 HARMLESS = ('out', 'log_every', 'checkpoint_every', 'eval_every', 'eval_sequences',
             'final_sequences')
 
-def begun(cfg: LoopConfig) -> bool:
+def begun(cfg):
     """Does the folder hold this run? Raises `ValueError` if it holds a run with other settings or
     files of others."""
     out, past = Path(cfg.out), read_run(Path(cfg.out))
@@ -51,17 +49,17 @@ def begun(cfg: LoopConfig) -> bool:
     raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(differ)}. '
                      'Use these, or another folder')
 
-def settings_of(cfg: LoopConfig) -> dict: # as they stand in run.json
+def settings_of(cfg): # as they stand in run.json
     return dataclasses.asdict(cfg) | dict(kind=type(cfg).__name__)
 
-def write_json(path: Path, record: dict) -> None:
+def write_json(path, record):
     with atomic_write(path) as temp: temp.write_text(json.dumps(record, indent=1) + '\n')
 
 # %% ../../nbs/training/recipe.ipynb #65b23118
 def tokens_of(
-    folder: Path, # 'tokens', in a run's
-    length: int, # L
-) -> tuple[np.ndarray, np.ndarray]: # training ids [n], validation sequences [N, L], shuffled
+    folder, # 'tokens', in a run's
+    length, # L
+): # training ids [n], validation sequences [N, L], shuffled
     """The prepared tokens. Without a validation file the last hundredth of the training text is
     held out."""
     ids, path = read_tokens(folder / 'train'), folder / 'validation'
@@ -86,7 +84,7 @@ def device_name() -> str:
 # paths are nobody's business
 PRIVATE = 'data', 'out', 'validation', 'model', 'tokenizer'
 
-def stage_record(stage: Stage, tr: Trainer) -> dict:
+def stage_record(stage, tr):
     "A stage of training: settings, steps, tokens, seconds, evaluations."
     recipe = {k: v for k, v in dataclasses.asdict(stage.cfg).items() if k not in PRIVATE}
     evals = [r for r in read_log(stage.out / 'log.jsonl') if 'loss' not in r]
@@ -106,7 +104,7 @@ class Recipe:
         self.cfg = dataclasses.replace(cfg, precision=precision(cfg.precision))
         self.out = Path(cfg.out)
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self):
         "The model's own. `ValueError` if it has none, or if it does not write such data."
         s, cfg, model = sudoku_of(self.cfg.data), self.cfg, self.model
         if model.tokenizer and (s and s.boxes) == boxes_of(model): return model.tokenizer
@@ -116,11 +114,11 @@ class Recipe:
     def stages(self):
         "Each is asked for when the one before has ended."
         raise NotImplementedError
-    def save(self, folder: Path) -> None: save(self.model, folder)
-    def about(self) -> dict: # what the record says of the network
+    def save(self, folder): save(self.model, folder)
+    def about(self): # what the record says of the network
         raise NotImplementedError
 
-    def measure(self, held: np.ndarray) -> dict: # [N, L] validation text
+    def measure(self, held): # [N, L] validation text
         "NELBO, and AUROC of the head."
         model, size = self.model, self.cfg.batch_size
         e = evaluate_nelbo(model, held, size)
@@ -130,9 +128,9 @@ class Recipe:
         # 20,000 tokens; some rows have fewer than 8 masks
         return out | judged_record(judge_draws(model, held[:2750], batch_size=size))
 
-    def evaluate(self) -> dict: return self.measure(self.held[:self.cfg.eval_sequences])
+    def evaluate(self): return self.measure(self.held[:self.cfg.eval_sequences])
 
-    def batches(self, seed: int) -> tuple: # of `epochs`
+    def batches(self, seed): # of `epochs`
         s, size = sudoku_of(self.cfg.data), self.cfg.batch_size
         if s: return grid_epochs(s, self.ids, size, seed)
         return epochs(self.ids, self.length, size, seed)
@@ -156,7 +154,7 @@ class Recipe:
             return self.out / self.result
 
     @contextlib.contextmanager
-    def prepared(self) -> Iterator[None]:
+    def prepared(self):
         "The run folder, locked, with tokens. It is no run before it has them."
         if os.environ.get('RANK', '0') != '0':      # of several processes the first does it all
             yield
@@ -167,7 +165,7 @@ class Recipe:
                 write_json(self.out / 'run.json', settings_of(self.cfg))
             yield
 
-    def write_tokens(self, folder: Path) -> None:
+    def write_tokens(self, folder):
         "Makes tokenizer.json, train, perhaps validation, and about.json: characters a token."
         cfg, tok = self.cfg, self.tokenizer()
         tok.save(str(folder / 'tokenizer.json'))
@@ -180,7 +178,7 @@ class Recipe:
         characters = sum(map(len, read_corpus(source, cfg.text_column, split)))
         write_json(folder / 'about.json', characters / n)
 
-    def export(self, stages: list[dict]) -> None:
+    def export(self, stages): # records
         "Writes the averaged weights, what was measured, and a card."
         cfg, folder = self.cfg, self.out / self.result
         self.save(folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,15 +34,15 @@ class LoopConfig:
     lr: float = 2e-3 # peak learning rate
     warmup: int = 300 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 0.05 # the cosine ends at this share of the peak; 1 is a constant rate
-    betas: tuple[float, float] = (0.9, 0.98) # of AdamW
+    beta2: float = 0.98 # of AdamW
     weight_decay: float = 0.01 # of AdamW
     clip: float = 1.0 # largest norm of the gradient
     ema: float = 0.999 # decay of the averaged weights
     seed: int = 0 # of weights, order and noise
     precision: str = 'auto' # 'fp32', 'bf16', or 'auto': bf16 where the hardware has it
     log_every: int = 10 # steps
-    checkpoint_every: int = 500 # steps
-    eval_every: int = 500 # steps
+    checkpoint_every: int = 100 # steps
+    eval_every: int = 250 # steps
     eval_sequences: int = 512 # of validation text, before and while training
     final_sequences: int | None = None # of validation text, at the end; None: all
 
@@ -97,9 +98,6 @@ class AdaptConfig(LoopConfig):
     lr: float = 3e-4 # peak learning rate
     warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
     ema: float = 0.99 # decay of the averaged weights
-    checkpoint_every: int = 100 # steps
-    eval_every: int = 250 # steps
-    eval_sequences: int = 256 # of validation text, before and while training
     final_sequences: int | None = 1024 # of validation text, at the end; None: all
 
 # %% ../../nbs/training/settings.ipynb #96800e98
@@ -126,19 +124,14 @@ class FinetuneConfig(LoopConfig):
     lr: float = 3e-4 # peak learning rate
     warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 1.0 # the cosine ends at this share of the peak; 1 is a constant rate
-    betas: tuple[float, float] = (0.9, 0.999) # of AdamW
+    beta2: float = 0.999 # of AdamW
     weight_decay: float = 0.0 # of AdamW
     ema: float = 0.998 # decay of the averaged weights
-    checkpoint_every: int = 100 # steps
-    eval_every: int = 250 # steps
 
     def __post_init__(self):
         super().__post_init__()
         if self.objective == 'proseco': self.head_steps = 0
         elif self.objective != 'prism': self.joint_steps = 0
-        if self.lora and self.objective != 'prism':
-            raise ValueError(f'lora={self.lora}: objective={self.objective!r} trains no adapter; '
-                             'expected 0')
         if not self.head_steps + self.joint_steps:
             raise ValueError(f'head_steps=0 and joint_steps=0: nothing to train with '
                              f'objective={self.objective!r}; expected at least 1')
@@ -155,11 +148,9 @@ class CriticConfig(LoopConfig):
     lr: float = 1e-3 # peak learning rate
     warmup: int = 50 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 0.1 # the cosine ends at this share of the peak; 1 is a constant rate
-    betas: tuple[float, float] = (0.9, 0.999) # of AdamW
+    beta2: float = 0.999 # of AdamW
     weight_decay: float = 0.0 # of AdamW
     ema: float = 0.99 # decay of the averaged weights
-    checkpoint_every: int = 50 # steps
-    eval_every: int = 200 # steps
 
 # %% ../../nbs/training/settings.ipynb #6052c039
 CHOICES = dict(precision='auto fp32 bf16', objective='prism backplay backplay-own proseco')
@@ -168,13 +159,13 @@ RANGES = {     # of the settings named; of others: whole numbers from 1, numbers
     (2, 2**40): 'eval_sequences final_sequences length',
     (258, 2**31): 'vocab_size',     # the 256 bytes, the end of a text and the mask
     (1e-9, 1e9): 'clip minutes',
-    (0, 1): 'min_lr_ratio ema dropout betas nucleus t_min'}
+    (0, 1): 'min_lr_ratio ema dropout beta2 nucleus t_min'}
 
 def typed(
-    name: str, # of the setting
-    value: Any, # as given in a file or by a flag
-    kind: str, # its annotation
-) -> Any:
+    name, # of the setting
+    value, # as given in a file or by a flag
+    kind, # its annotation
+):
     "The value as that type and in its range. Raises `ValueError` with the setting and its value."
     if value is None and kind.endswith('None'): return None
     if name in CHOICES: check_choice(name, value, CHOICES[name].split())
@@ -183,10 +174,7 @@ def typed(
         if name in names.split(): low, high = span
     with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
         if 'bool' in kind: return dict(true=True, false=False)[str(value).lower()]
-        if 'str' in kind and isinstance(value, str | Path) and str(value): return str(value)
-        if 'tuple' in kind:
-            first, second = (typed(name, v, 'float') for v in value)
-            return first, second
+        if 'str' in kind: return os.fspath(value or None)
         number = float(value)
         if low <= number <= high and 'float' in kind: return number
         if low <= number <= high and number.is_integer(): return int(number)
@@ -213,8 +201,8 @@ def read_config(
 
 # %% ../../nbs/training/settings.ipynb #3c039487
 def settings_file(
-    path: Path, # .toml or .json
-) -> dict[str, Any]:
+    path, # .toml or .json
+):
     if not path.is_file():
         raise FileNotFoundError(f'config={str(path)!r}: not found; '
                                 + nearest(path, 'a .toml or .json file'))

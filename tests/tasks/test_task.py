@@ -1,5 +1,7 @@
 "Tasks: prompts, judges, baselines."
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,11 @@ from hypothesis import given, settings, strategies as some
 import navira.peers  # noqa: F401
 from helpers.grids import Exact, four, novice
 from navira.models.dit import MaskedLM
+from navira.models.layers import Config
 from navira.sampling import sample
 from navira.tasks.sudoku import held_out, is_solved, puzzles, solutions, Sudoku
 from navira.tasks.task import task_of, until_solved
-from navira.training.data import toy_corpus
+from navira.training.data import train_tokenizer
 
 
 @given(some.integers(0, 700), some.integers(1, 300), some.integers(0, 15))
@@ -78,17 +81,25 @@ def test_a_wrong_task_is_named(name, error, match):
         task_of(name, novice())
 
 
-def test_a_text_model_is_refused(tmp_path):
-    _, _, tok, _, config = toy_corpus(tmp_path)
-    writer = MaskedLM(config, tok)
+def text_writer():
+    "A model of the toy language, and its words."
+    words = (Path(__file__).parents[1] / 'toy' / 'train.txt').read_text().split()
+    tok = train_tokenizer([' '.join(words)], 320)
+    config = Config(vocab_size=320, model_length=32, hidden_dim=32, cond_dim=16, n_blocks=1,
+                    n_heads=2)
+    return MaskedLM(config, tok).eval(), words
+
+
+def test_a_text_model_is_refused():
+    writer, _ = text_writer()
     with pytest.raises(ValueError, match='this model writes text'):
         task_of('sudoku-35', writer)
 
 
 def test_infilling_hides_the_middle_third(tmp_path):
-    _, texts, tok, _, config = toy_corpus(tmp_path)
-    (tmp_path / 'long.txt').write_text('\n'.join(' '.join(t.split()) for t in texts))
-    model = MaskedLM(config, tok).eval()
+    model, words = text_writer()
+    paragraphs = [' '.join(words[i:i + 150]) for i in range(0, 30_000, 150)]
+    (tmp_path / 'long.txt').write_text('\n'.join(paragraphs))
     task = task_of('infill', model, str(tmp_path / 'long.txt'))
     x = task.prompts(2, 5)
     free = x == model.mask_id
