@@ -93,11 +93,12 @@ def stage_record(stage, tr):
 
 # %% ../../nbs/training/recipe.ipynb #8d4b228d
 class Recipe:
-    "A kind of training."
+    """A kind of training. It also has `stages()`, a generator that is asked for each when the one
+    before has ended, and `about()`, what the record says of the network."""
     result, file = 'model', 'training.json'     # folder of the result, in the run's; record in it
     model: Any                  # what is measured
     length: int                 # L, tokens a sequence
-    eos: int | None = None      # id of the token after each document; None: that of `<|endoftext|>`
+    eos = None                  # id of the token after each document; None: that of `<|endoftext|>`
     past: dict = {}             # the record of the model that it starts from
 
     def __init__(self, cfg):
@@ -111,12 +112,7 @@ class Recipe:
         raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
                          f'{written_by(model)}; expected such data, and a tokenizer.json')
 
-    def stages(self):
-        "Each is asked for when the one before has ended."
-        raise NotImplementedError
     def save(self, folder): save(self.model, folder)
-    def about(self): # what the record says of the network
-        raise NotImplementedError
 
     def measure(self, held): # [N, L] validation text
         "NELBO, and AUROC of the head."
@@ -136,9 +132,9 @@ class Recipe:
         return epochs(self.ids, self.length, size, seed)
 
     def run(self,
-        progress: bool = True, # show bars
-        stop: int | None = None, # interrupt each stage after this many steps
-    ) -> Path: # folder of the result; the run folder if interrupted
+        progress=True, # show bars
+        stop=None, # interrupt each stage after this many steps
+    ): # folder of the result; the run folder if interrupted
         "Trains, or goes on where the run in `cfg.out` stopped."
         with self.prepared():
             self.acc, stages = processes(self.cfg.precision), []

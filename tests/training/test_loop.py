@@ -1,23 +1,18 @@
 """One loop: rates, averages, checkpoints, and runs that are stopped, killed and refused."""
-import contextlib
 import dataclasses
-import itertools
 import math
 import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 
 from navira.models.load import load
-from navira.training.finetune import finetune
-from navira.training.loop import cosine, processes, read_log, Stage, Trainer
+from navira.training.loop import processes, read_log, Stage, Trainer
 from navira.training.objectives import mdlm
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, TrainConfig, read_config
@@ -34,13 +29,6 @@ def begun(lines, tmp_path):
 def step(out):
     "Of the checkpoint."
     return torch.load(out / 'last.pt', weights_only=True)['progress'][0]
-
-@given(st.integers(1, 1000), st.integers(0, 1000), st.floats(0, 1))
-def test_the_rate_rises_then_falls_to_its_floor(steps, warmup, floor):
-    rates = [cosine(s, steps, warmup, floor) for s in range(steps + 1)]
-    top = max(1, min(warmup, steps // 4)) - 1
-    assert all(a >= b - 1e-12 for a, b in itertools.pairwise(rates[top:]))
-    assert 0 < rates[0] <= 1 and rates[-1] == pytest.approx(floor)
 
 def test_the_average_is_exponential_and_changes_places(tmp_path):
     model = tiny_model()
@@ -107,41 +95,6 @@ def test_two_processes(home, tmp_path, trained):
     assert len(a) == 30 and all(a[s][0] == pytest.approx(b[s][0], rel=1e-3) for s in a)
     assert [len(losses(tmp_path / 'tuned' / s)) for s in ('head', 'joint')] == [3, 3]
 
-def test_two_trainings_in_one_folder_and_a_kill_that_frees_it(begun):
-    out, cfg = begun
-    code = f'''
-import time
-from navira.base.runs import folder_lock
-with folder_lock({str(out)!r}):
-    print('held', flush=True)
-    time.sleep(600)
-'''
-    with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE) as p:
-        p.stdout.readline()
-        with pytest.raises(ValueError, match='another training is writing to this folder'):
-            train(cfg, progress=False)
-        p.kill()
-    assert train(cfg, progress=False, stop=3) == out
-
-def test_ctrl_c_saves_and_says_how_to_go_on(lines, tmp_path, monkeypatch):
-    whole, cfg = (nano(lines, tmp_path / n, 6, checkpoint_every=1000) for n in ('whole', 'my run'))
-    train(whole, progress=False)
-    real = Trainer.train_step
-    def pressed(tr, *a):
-        # in the middle of a step
-        if tr.step == 2: signal.raise_signal(signal.SIGINT)
-        return real(tr, *a)
-    with monkeypatch.context() as m:
-        m.setattr(Trainer, 'train_step', pressed)
-        with pytest.raises(KeyboardInterrupt,
-                           match='step 3 of 6 is saved. To go on: navira train --out .*my run'):
-            train(cfg, progress=False)
-    assert step(tmp_path / 'my run') == 3
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert train(read_config(TrainConfig, out=cfg.out),
-                 progress=False) == tmp_path / 'my run' / 'model'
-    assert losses(cfg.out) == losses(whole.out)
-
 def test_minutes_decide_how_long(lines, tmp_path):
     "A resumed run keeps its steps."
     cfg = dataclasses.replace(nano(lines, tmp_path / 'run', epochs=2, minutes=1e-4), tokens=None)
@@ -166,23 +119,6 @@ def test_a_damaged_checkpoint_is_a_sentence(begun):
         with pytest.raises(ValueError, match='last.pt: damaged; delete it, and the run starts'):
             train(cfg, progress=False)
 
-@contextlib.contextmanager
-def full_disk(size):
-    "No file may grow beyond `size` bytes: for the writer, that is a full disk."
-    resource = pytest.importorskip('resource')
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try: yield
-    finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-def test_a_full_disk_keeps_the_last_checkpoint(begun):
-    out, cfg = begun
-    whole = (out / 'last.pt').read_bytes()
-    match = 'last.pt: no space left.*what was there before still is'
-    with full_disk(20_000), pytest.raises(OSError, match=match): train(cfg, progress=False)
-    assert (out / 'last.pt').read_bytes() == whole and not list(out.glob('.*.tmp'))
-    assert train(cfg, progress=False) == out / 'model'
-
 def test_the_last_good_checkpoint_stays(begun, monkeypatch):
     out, cfg = begun
     real = Trainer.train_step
@@ -193,22 +129,10 @@ def test_the_last_good_checkpoint_stays(begun, monkeypatch):
         return result
     with monkeypatch.context() as m:
         m.setattr(Trainer, 'train_step', spoilt)
-        with pytest.raises(FloatingPointError, match='step 4: NaN or infinity in backbone'):
+        with pytest.raises(FloatingPointError, match='step 4: NaN .*not saved'):
             train(cfg, progress=False)
     assert step(out) == 3 and not (out / 'model').exists()
     assert train(cfg, progress=False) == out / 'model'
-
-def test_a_rate_that_ruins_the_weights(lines, tmp_path, trained):
-    "Nothing that is not finite is saved or exported."
-    with pytest.raises(FloatingPointError, match=r'step 1: .*not saved.*lr=1e\+300'):
-        train(nano(lines, tmp_path / 'a', 1, lr=1e300, warmup=0), progress=False)
-    cfg = FinetuneConfig(
-        data=str(lines), out=str(tmp_path / 'b'), model=str(trained / 'model'), head_steps=2,
-        joint_steps=0,
-        head_lr=1e300, warmup=0, batch_size=4, eval_sequences=2, precision='fp32')
-    with pytest.raises(FloatingPointError, match='step 2: '):
-        finetune(cfg, progress=False)
-    assert not list(tmp_path.glob('*/**/last.pt')) and not list(tmp_path.glob('*/model'))
 
 # refused
 
@@ -234,8 +158,3 @@ def test_files_of_others_are_neither_used_nor_replaced(lines, tmp_path):
     with pytest.raises(ValueError, match='no run.json.*model'):
         train(nano(lines, tmp_path), progress=False)
     assert (tmp_path / 'model').read_text() == 'mine'
-
-def test_a_damaged_run_file(begun):
-    out, cfg = begun
-    (out / 'run.json').write_text('{')
-    with pytest.raises(ValueError, match='run.json: '): train(cfg, progress=False)

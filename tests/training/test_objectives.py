@@ -11,7 +11,7 @@ from navira.diffusion import nucleus
 from navira.models.dit import without_head
 from navira.training.data import keyed
 from navira.training.objectives import (
-    backplay, masked_ce, mdlm, prism, proseco, random_fill)
+    backplay, masked_ce, mdlm, prism, proseco)
 from helpers.training import moved, one_thread, tiny_model  # noqa: F401
 
 class Told(nn.Module):
@@ -25,21 +25,6 @@ class Told(nn.Module):
     def logits(self, where): return torch.zeros(int(where.sum()), 12).index_fill(1,
         torch.tensor(11), -torch.inf)
     def quality(self): return self.g
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(1, 12), st.integers(0, 2**31), st.floats(0, 1))
-def test_random_fill(k, seed, share):
-    g = torch.Generator().manual_seed(seed)
-    masked, keys = torch.rand(3, 1, 10, generator=g) < share, torch.rand(3, 2, 10, generator=g)
-    new = random_fill(keys, masked, k)
-    assert new.shape == (3, 2, 10) and not (new & ~masked).any()
-    assert torch.equal(new.sum(-1), masked.sum(-1).clamp(max=k).expand(3, 2))
-
-def test_random_fill_is_uniform():
-    masked = torch.tensor([True, False, True, True, True])
-    n = random_fill(torch.rand(20_000, 5, generator=torch.Generator().manual_seed(0)), masked,
-                    2).double().mean(0)
-    assert torch.allclose(n, .5 * masked.double(), atol=.02)
 
 def test_prism_judges_only_what_it_filled():
     told, x = Told(), torch.randint(0, 11, (8, 10), generator=torch.Generator().manual_seed(2))

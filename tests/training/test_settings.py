@@ -30,7 +30,7 @@ def test_any_setting_is_of_its_type_or_a_sentence_that_names_it(data):
         return
     if value is None: return                                     # not given
     kept = getattr(cfg, name)
-    types = str(fields[name].type).replace('tuple[float, float]', 'tuple').split(' | ')
+    types = str(fields[name].type).split(' | ')
     assert type(kept).__name__ in types
 
 @settings(max_examples=100)
@@ -46,14 +46,11 @@ def test_any_settings_file_is_settings_or_a_sentence(tmp_path_factory, text):
 @pytest.mark.parametrize('kind, given, match', [
     (TrainConfig, dict(lrr=1), "setting 'lrr': did you mean 'lr'"),
     (TrainConfig, dict(lr='fast'), "lr='fast': expected float"),
-    (TrainConfig, dict(betas=[.9]), r'betas=\[0.9\]: expected'),
     (TrainConfig, dict(ema=1.5), 'ema=1.5: expected float from 0 to 1'),
     (TrainConfig, dict(vocab_size=100), 'vocab_size=100: expected int from 258'),
     (SudokuConfig, dict(data='books.txt'), "'books.txt': expected one of sudoku"),
     (AdaptConfig, {}, "missing .* 'model'"),
     (FinetuneConfig, dict(head_steps=0, joint_steps=0), 'head_steps=0 and joint_steps=0'),
-    (FinetuneConfig, dict(objective='proseco', lora=4),
-     "lora=4: objective='proseco' trains no adapter"),
     (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'")])
 def test_mistakes_are_named(kind, given, match):
     with pytest.raises((ValueError, KeyError), match=match):
@@ -68,8 +65,8 @@ def test_flags_go_over_the_file(tmp_path):
     with pytest.raises(ValueError, match="missing .* 'out'"): read_config(TrainConfig, data='d')
 
 def test_numbers_in_any_spelling():
-    cfg = TrainConfig(data='d', out='o', tokens='76_000_000', batch_size='1e2', betas=[0, '.9'])
-    assert (cfg.tokens, cfg.batch_size, cfg.betas) == (76_000_000, 100, (0., .9))
+    cfg = TrainConfig(data='d', out='o', tokens='76_000_000', batch_size='1e2', beta2='.9')
+    assert (cfg.tokens, cfg.batch_size, cfg.beta2) == (76_000_000, 100, .9)
     one = FinetuneConfig(data='d', out='o', objective='proseco')
     assert (one.head_steps, one.joint_steps) == (0, 500)
     assert FinetuneConfig(data='d', out='o', objective='backplay').joint_steps == 0
