@@ -26,7 +26,7 @@ from .data import keyed
 from .settings import LoopConfig
 
 # %% auto #0
-__all__ = ['fit']
+__all__ = []
 
 # %% ../../nbs/training/loop.ipynb #7d6fc46f
 def learning(module): # -> {name: parameter}

@@ -25,7 +25,7 @@ MISTAKES = {
          '--joint-steps', '0'],
         'head_steps=0 and joint_steps=0'),
     'no network given': (['adapt', '--data', 'd', '--out', '{bad}/run'],
-                         'which network is to be adapted'),
+                         "missing 1 required keyword-only argument: 'model'"),
 }
 
 @pytest.mark.parametrize('case', MISTAKES)
