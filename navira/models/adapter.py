@@ -50,14 +50,6 @@ def lora(
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names)
     return peft.get_peft_model(net, config)
 
-def train_parts(
-    model: TransformersLM, # from `with_adapter`
-    joint: bool, # the adapter too, or the head alone
-) -> None:
-    "Let these parameters learn and no others."
-    for name, p in model.named_parameters():
-        p.requires_grad_(name.startswith('quality.') or joint and 'lora_' in name)
-
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
 BASE = 'base.'     # in the file, before the names of the base's parameters
 

@@ -58,7 +58,7 @@ class Finetuning(Recipe):
         for name, steps, c in (('head', cfg.head_steps, head), ('joint', cfg.joint_steps, joint)):
             if not steps: continue
             for n, p in model.named_parameters():
-                learns = name == 'joint' and (model.trains is None or n in model.trains)
+                learns = name == 'joint' and (model.adapter is None or 'lora_' in n)
                 p.requires_grad_(learns or n.startswith('quality.'))
             objective = self.objective(name == 'joint')
             yield Stage(name, objective, steps, c, self.out / name, self.evaluate)

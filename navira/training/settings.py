@@ -190,7 +190,8 @@ def read_config(
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
     given = settings_file(Path(path)) if path else {}
     given |= {k: v for k, v in flags.items() if v is not None}
-    past = read_run(Path(str(given.get('out'))))
+    out = given.get('out')
+    past = read_run(Path(out)) if isinstance(out, str | Path) else {}
     data = str(given.get('data', past.get('data')))
     if kind is TrainConfig and data.split(':')[0] == 'sudoku': kind = SudokuConfig
     names = [f.name for f in dataclasses.fields(kind)]
