@@ -12,7 +12,6 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -93,11 +92,10 @@ def stage_record(stage, tr):
 
 # %% ../../nbs/training/recipe.ipynb #8d4b228d
 class Recipe:
-    """A kind of training. It also has `stages()`, a generator that is asked for each when the one
-    before has ended, and `about()`, what the record says of the network."""
+    """A kind of training. It also has `model`, which is measured; `length` of a sequence, L; the
+    generator `stages()`, which is asked for a stage when the one before has ended; and `about()`,
+    what the record says of the network."""
     result, file = 'model', 'training.json'     # folder of the result, in the run's; record in it
-    model: Any                  # what is measured
-    length: int                 # L, tokens a sequence
     eos = None                  # id of the token after each document; None: that of `<|endoftext|>`
     past: dict = {}             # the record of the model that it starts from
 
