@@ -93,15 +93,16 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     if choices(p):
         check_choice(what, v, choices(p))
         return
-    types = bool if bool in kinds else str if str in kinds else (int, float)
+    wanted, types = 'a number', (int, float)
+    if bool in kinds: wanted, types = 'true or false', bool  # type: ignore[assignment]
+    if str in kinds: wanted, types = 'text', str  # type: ignore[assignment]
     right = isinstance(v, types) and isinstance(v, bool) == (types is bool)
-    whole = int in kinds and float not in kinds
+    if wanted == 'a number' and int in kinds and float not in kinds:
+        wanted, right = 'a whole number', right and v % 1 == 0
     if right and isinstance(v, int): right = abs(v) < 2**63
-    elif right and whole: right = v % 1 == 0
     if right: return
     example = 1 if p.default is None else p.default
-    raise ValueError(f'{what}={v!r}: expected {"a whole number" if whole else "a value"}, such as '
-                     f'{example!r}')
+    raise ValueError(f'{what}={v!r}: expected {wanted}, such as {example!r}')
 
 def policy(
     name: str, # a registered name
