@@ -3,13 +3,16 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
 # The public surface, imported when first used: `navira --version` need not load torch.
-_home = {'load': 'models.load', 'save': 'models.load', 'Policy': 'core', 'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers', 'generate_with': 'hf.generate', 'policies': 'registry', 'policy': 'registry',
-         'register': 'registry', 'perplexity': 'evaluation.perplexity', 'entropy': 'evaluation.diversity'}
+_home = {
+    'load': 'models.load', 'save': 'models.load', 'Policy': 'core', 'sample': 'sampling',
+    'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers',
+    'generate_with': 'hf.generate', 'policies': 'registry', 'policy': 'registry',
+    'register': 'registry', 'perplexity': 'evaluation.perplexity',
+    'entropy': 'evaluation.diversity'}
 
-if TYPE_CHECKING:     # the same for those who only read the types: a name that is not there is an error
+if TYPE_CHECKING:     # the same for readers of types alone: a name that is missing is an error
     from . import schedules as schedules
-    from .models.load import load as load
-    from .models.load import save as save
+    from .models.load import load as load, save as save
     from .models.transformers import wrap as wrap
     from .evaluation.diversity import entropy as entropy
     from .evaluation.perplexity import perplexity as perplexity
@@ -17,19 +20,16 @@ if TYPE_CHECKING:     # the same for those who only read the types: a name that 
     from .chatting import chat as chat
     from .filling import fill as fill
     from .hf.generate import generate_with as generate_with
-    from .registry import policies as policies
-    from .registry import policy as policy
-    from .registry import register as register
+    from .registry import policies as policies, policy as policy, register as register
     from .sampling import sample as sample
 else:
     __all__ = [*_home, 'schedules']
 
     def __getattr__(name):
         from importlib import import_module
-        if name in _home:
-            if _home[name] in ('registry', 'sampling', 'filling', 'chatting'): import_module('navira.peers')     # policies register themselves
-            return getattr(import_module(f'navira.{_home[name]}'), name)
         if name == 'schedules': return import_module('navira.schedules')
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        if name not in _home: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        import_module('navira.peers')     # policies register themselves
+        return getattr(import_module(f'navira.{_home[name]}'), name)
 
     def __dir__(): return [*globals(), *__all__]

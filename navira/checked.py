@@ -39,17 +39,13 @@ def checked_score(part: str, score: Score) -> Score:
                          f'position, a tensor {tuple(st.x.shape)}')
     return checked
 
-def checked_schedule(part: str, schedule: Schedule, temperature: bool = False) -> Schedule:
-    "ValueError where the schedule gives other than a number a row, or no temperature."
+def checked_schedule(part: str, schedule: Schedule) -> Schedule:
+    "ValueError where the schedule gives other than a number a row."
     def checked(st: State) -> Tensor: # [B]
-        try: v = evaluate(schedule, st)
+        try: return evaluate(schedule, st)
         except (TypeError, RuntimeError, ValueError):
             raise ValueError(f'{part}: {name_of(schedule)} gave {shape_of(schedule(st))}; expected '  # type: ignore[operator]
                              f'a number, or one for each of {len(st.x)} rows') from None
-        if temperature and not (v.isfinite() & (v >= 0)).all():
-            raise ValueError(f'{part}: tau={v.tolist()}: a temperature is finite and >= 0 '
-                             '(0 is greedy)')
-        return v
     return checked if callable(schedule) else schedule
 
 # %% ../nbs/checked.ipynb #d39daa3e
@@ -68,19 +64,17 @@ class CheckedRule:
         if not right or where.shape != eligible.shape:
             raise ValueError(f'{name} gave {shape_of(where)}; expected which positions to pick, a '
                              f'bool tensor {tuple(eligible.shape)}')
-        wrong = where & ~eligible
-        if wrong.any():
-            what = 'the prompt' if (wrong & st.fixed).any() else 'what may not be picked'
-            raise ValueError(f'{name} picked {int(wrong.sum())} positions of {what}; expected a '
-                             'subset of `eligible`, such as `picked & eligible`')
-        return where
+        if not (where & ~eligible).any(): return where
+        what = 'the prompt' if (where & st.fixed).any() else 'what may not be picked'
+        raise ValueError(f'{name} picked positions of {what}; expected a subset of `eligible`, '
+                         'such as `picked & eligible`')
 
 def checked_rule(part: str, rule: Rule) -> Rule:
     if not callable(rule):
         raise ValueError(f'{part}={rule!r}: expected a rule, (state, pass, eligible) -> picked, '
                          'such as TopK(score, k)')
     if not isinstance(rule, TopK): return CheckedRule(part, rule)
-    tau = rule.tau if rule.tau is None else checked_schedule(part, rule.tau, temperature=True)
+    tau = rule.tau if rule.tau is None else checked_schedule(part, rule.tau)
     score, k = checked_score(part, rule.score), checked_schedule(part, rule.k)
     return CheckedRule(part, replace(rule, score=score, k=k, tau=tau))
 
@@ -90,19 +84,17 @@ def checked_draw(draw: Draw) -> Draw:
     def checked(logits: Tensor, u: Tensor, x: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         N, V = logits.shape
         out = draw(logits, u, x, where)
-        several = out if isinstance(out, tuple) else (out,)
-        tensors = all(isinstance(v, Tensor) and v.shape == (N,) for v in several)
-        if len(several) != 2 or not tensors or several[0].is_floating_point():
-            raise ValueError(f'draw: {name_of(draw)} gave {", ".join(map(shape_of, several))}; '
-                             f'expected token ids [{N}] and the probability of each [{N}]')
-        tokens, conf = several
+        pair = out if isinstance(out, tuple) else ()
+        right = len(pair) == 2 and all(isinstance(v, Tensor) and v.shape == (N,) for v in pair)
+        if not right or pair[0].is_floating_point():
+            raise ValueError(f'draw: {name_of(draw)} gave {out!r:.200}; expected token ids [{N}] '
+                             f'and the probability of each [{N}]')
+        tokens, conf = pair
         possible = ((0 <= tokens) & (tokens < V)).all()
         if possible: possible = logits.gather(1, tokens[:, None]).isfinite().all() # not the mask
-        if not possible or conf.isnan().any():
-            raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability: '
-                             f'{tokens.min()} to {tokens.max()}; expected ids in 0..{V - 1} but '
-                             'for the mask')
-        return tokens, conf
+        if possible and not conf.isnan().any(): return tokens, conf
+        raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability; '
+                         f'expected ids in 0..{V - 1} but for the mask')
     return checked
 
 # %% ../nbs/checked.ipynb #ef7eb1ac

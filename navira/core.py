@@ -13,11 +13,11 @@ from torch import Tensor
 
 from .base.noise import Noise
 from .diffusion import Forward, n_committed, nucleus, tolerance
+from .passes import Denoiser, Draw, Pass
 
 # %% auto #0
-__all__ = ['Score', 'Rule', 'Draw', 'Denoiser', 'Schedule', 'n_unmask', 'nothing', 'State', 'Pass', 'Model', 'random_order',
-           'random_choice', 'needs_quality', 'evaluate', 'unmask_until', 'reaches', 'ranks', 'KnowsRows', 'rows_of',
-           'TopK', 'Flip', 'Step', 'Policy', 'step', 'pick', 'draw_at', 'finish']
+__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'Model', 'random_order', 'needs_quality', 'evaluate',
+           'ranks', 'TopK', 'Flip', 'Step', 'Policy', 'step']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -94,110 +94,9 @@ class State:
     def next(self, ran: Tensor) -> State: # [B] forward passes that each row took part in
         return replace(self, i=self.i + 1, n_forward=self.n_forward + ran)
 
-# %% ../nbs/02_policies.ipynb #2be73910
-DIVERGED = 'its weights have diverged, or overflow in this precision'
-
-def finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
-    "ValueError unless each row has a largest number. Half precision would round probabilities."
-    if logits.amax(-1).isfinite().all():
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-    raise ValueError(f'the model gave NaN or infinity for the logits of a token; {DIVERGED}')
-
-def portions(
-    model: object, # has `config.vocab_size`, or counts as having few words
-    where: Tensor, # [B, L] bool
-    most: int = 2**25, # logits at a time
-) -> list[Tensor]: # [B, L] bool each; a single portion is `where` itself
-    "Positions in parts: all logits of a large vocabulary at once would fill the memory."
-    vocabulary = getattr(getattr(model, 'config', None), 'vocab_size', 1)
-    size = max(1, min(4096, most // vocabulary)) # positions
-    n, place = int(where.sum()), where.flatten().cumsum(0).view_as(where) - 1
-    if 0 < n <= size: return [where]
-    return [where & (place // size == k) for k in range(-(-n // size))]
-
-# %% ../nbs/02_policies.ipynb #af31b897
-class Pass:
-    """One forward pass of `model` over the text of a state, run where it is asked.
-
-    Rows that nothing is asked about are never run; asking is never an error. `together` [B] bool
-    names rows that will be asked about later: they run in one batch with the first that are."""
-    def __init__(self, model: Denoiser, st: State, together: Tensor | None = None):
-        self.model, self.x, self.uniform = model, st.x, st.uniform
-        self.masked = st.x == st.mask_id
-        self.ran = torch.zeros(len(st.x), dtype=torch.bool, device=st.x.device) # [B] rows run
-        self.parts = list[tuple[Tensor, Forward]]() # rows run together, what the model gave
-        self.scored: Tensor | None = None # [B, L] qualities asked for so far, NaN in other rows
-        self._rated = self.ran # [B] rows with a quality
-        self._together = self.ran if together is None else together
-        self._last: tuple[Tensor, Tensor] | None = None # the last logits: where, and what
-
-    def run(self, rows: Tensor) -> None: # [B] bool
-        "Have these rows run, if they have not been."
-        if not (rows & ~self.ran).any(): return
-        new = (rows | self._together) & ~self.ran
-        self.parts.append((new, self.model(self.x[new])))
-        self.ran = self.ran | new
-
-    def logits(self, where: Tensor) -> Tensor: # [B, L] bool with N true -> [N, V]
-        "Unnormalised log-probabilities, row by row. They are shared: never edit them in place."
-        if self._last is not None and not (where & self._last[0]).any():
-            self._last = None # dropped first: of a large vocabulary, both would be much
-        if self._last is None: self._last = where, self._logits(where)
-        at, logits = self._last
-        if at is where: return logits
-        if not (where & ~at).any(): return logits[where[at]]
-        new = self._logits(where & ~at)
-        out = new.new_empty(int(where.sum()), new.shape[1])
-        out[at[where]], out[~at[where]] = logits[where[at]], new
-        self._last = where, out
-        return out
-
-    def _logits(self, where: Tensor) -> Tensor:
-        self.run(where.any(1))
-        parts = [(rows, forward) for rows, forward in self.parts if where[rows].any()]
-        if len(parts) == 1: return finite(parts[0][1].logits(where[parts[0][0]]))
-        logits = [finite(forward.logits(where[rows])) for rows, forward in parts]
-        out = logits[0].new_empty(int(where.sum()), logits[0].shape[1])
-        for (rows, _), some in zip(parts, logits): out[(where & rows[:, None])[where]] = some
-        return out
-
-    def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
-        "Quality logits (Eq. 2), high = trust, of the rows with a position in `where`; else NaN."
-        need = where.any(1) & ~self._rated
-        self.run(need)
-        for rows, forward in self.parts:
-            if need[rows].any(): self._rate(need & rows, forward.rated(need[rows]))
-        self._rated = self._rated | need
-        blank = torch.full(self.x.shape, torch.nan, device=self.x.device)
-        return blank if self.scored is None else self.scored
-
-    def _rate(self, rows: Tensor, q: Tensor) -> None: # [B] bool with n true, [n, L]
-        if (q.isnan() & ~self.masked[rows]).any():
-            raise ValueError(f'the model gave NaN for the quality of a token; {DIVERGED}')
-        if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
-        self.scored = self.scored.index_put((rows.nonzero()[:, 0],), q)
-
-    def drawn(self,
-        draw: Draw,
-        where: Tensor, # [B, L] bool with N true
-        purpose: str = 'token', # of the noise
-    ) -> tuple[Tensor, Tensor]: # [N], [N]
-        "The tokens that `draw` gives at `where`, and their probabilities, as exact as the logits."
-        u, tokens = self.uniform(purpose), self.x
-        conf = torch.full(where.shape, torch.nan, device=where.device)
-        for part in portions(self.model, where):
-            logits = self.logits(part)
-            token, q = draw(logits, u[part], self.x, part)
-            tokens = tokens.masked_scatter(part, token)
-            conf = conf.to(logits.dtype).masked_scatter(part, q.to(logits.dtype))
-        return tokens[where], conf[where]
-
 # %% ../nbs/02_policies.ipynb #668602bf
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]
 Rule = Callable[['State', 'Pass', Tensor], Tensor]    # eligible [B, L] bool -> picked, a subset
-# logits [N, V], uniforms [N], the text of the pass [B, L], where [B, L] bool with N true
-Draw = Callable[..., tuple[Tensor, Tensor]]           # -> tokens [N], probabilities [N]
-Denoiser = Callable[[Tensor], Forward]                # ids [B, L] -> one forward
 Schedule = float | Callable[['State'], Tensor | float]  # one number a row, or one for all
 
 class Model(Protocol):
@@ -213,10 +112,6 @@ def random_order(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Random order."
     return st.uniform('order')
 
-def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-    "A random choice of what to remask: by `random_order` the same would be unmasked again."
-    return st.uniform('pick')
-
 _F = TypeVar('_F', bound=Callable)
 
 def needs_quality(part: _F) -> _F:
@@ -225,22 +120,27 @@ def needs_quality(part: _F) -> _F:
     return part
 
 # %% ../nbs/02_policies.ipynb #a5031a37
+def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "A random choice of what to remask: by `random_order` the same would be unmasked again."
+    return st.uniform('pick')
+
 def reads_quality(part: Any) -> bool:
     "Is a part of a policy, or anything it is made of, marked by `needs_quality`?"
     if getattr(part, 'needs_quality', False): return True
     return is_dataclass(part) and any(map(reads_quality, vars(part).values()))
 
 # %% ../nbs/02_policies.ipynb #2670b56d
-def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
-    "A schedule's value in a state, one per row."
-    given = schedule(st) if callable(schedule) else schedule
-    return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
-
 def unmask_until(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many stand after step i
 ) -> Callable[[State], Tensor]: # a schedule
     "How many masks to fill so that `count` of the free positions are committed after the step."
     return lambda st: count(st.n_free, st.i, st.n) - st.committed.sum(1)
+
+# %% ../nbs/02_policies.ipynb #2670b56e
+def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
+    "A schedule's value in a state, one per row."
+    given = schedule(st) if callable(schedule) else schedule
+    return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
 
 n_unmask = unmask_until(n_committed)
 
@@ -252,6 +152,7 @@ def reaches(
     "`score >= threshold`, up to the tolerance; NaN reaches nothing."
     return score >= threshold - tolerance(score.dtype) * abs(threshold)
 
+# %% ../nbs/02_policies.ipynb #7c0603e9
 def ranks(
     score: Tensor, # [B, L], high first; NaN counts as not eligible
     eligible: Tensor, # [B, L] bool
@@ -402,6 +303,7 @@ def step(
     "One step of any policy."
     return policy.step(policy, st, model, watch)
 
+# %% ../nbs/02_policies.ipynb #6f8ba7e5
 def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
     "What a rule picks; it is not asked where nothing is eligible."
     return rule(st, p, eligible) if eligible.any() else eligible

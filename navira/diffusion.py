@@ -4,7 +4,6 @@
 
 # %% ../nbs/01_masked_diffusion.ipynb #85ab096e
 from __future__ import annotations
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,10 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from .base.parallel import parallel_map
+from .base.checks import check_int, check_range
 
 # %% auto #0
-__all__ = ['corrupt', 'Forward', 'low_discrepancy', 'nelbo', 'categorical', 'drawer', 'nucleus', 'n_committed']
+__all__ = ['corrupt', 'Forward', 'low_discrepancy', 'nelbo', 'drawer', 'nucleus', 'n_committed']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -116,10 +115,8 @@ def probability(
 ) -> Tensor: # [N] float64
     "The probability of a token of each row at temperature 1, before any truncation."
     out, parts = [], few(logits)
-    # one for all parts: fresh memory is slow
-    weight = torch.empty(parts[0].shape, dtype=torch.float64, device=logits.device)
-    for x, at in zip(parts, tokens[:, None].split([len(x) for x in parts]), strict=True):
-        w = weight[:len(x)].copy_(x).sub_(x.amax(-1, keepdim=True)).exp_()
+    for x, at in zip(parts, tokens[:, None].split([len(x) for x in parts])):
+        w = x.double().sub(x.amax(-1, keepdim=True)).exp_()
         out.append(w.gather(1, at)[:, 0] / w.sum(-1))
     return torch.cat(out)
 
@@ -147,14 +144,9 @@ class drawer:
     keep_crossing: bool = False # also keep the token that crosses `top_p`: Hugging Face, Dream
 
     def __post_init__(self):
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f'temperature={self.temperature}: finite and at least 0 '
-                             '(0 takes the most likely token)')
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f'top_p={self.top_p}: the nucleus keeps a probability mass in (0, 1]')
-        k = 1 if self.top_k is None else self.top_k
-        if not (1 <= k < 2**63 and k == int(k)):
-            raise ValueError(f'top_k={self.top_k}: a whole number of at least 1')
+        check_range('temperature', self.temperature, '[0, inf)', '0 takes the most likely token')
+        check_range('top_p', self.top_p, '(0, 1]', 'the probability mass that the nucleus keeps')
+        if self.top_k is not None: check_int('top_k', self.top_k, 1)
 
     def __call__(self,
         logits: Tensor, # [N, V]
@@ -164,8 +156,7 @@ class drawer:
         "A token a row."
         if self.temperature == 0 and not self.cut: return self.most_likely(logits, u)
         parts = few(logits)
-        todo = zip(parts, u.split([len(x) for x in parts]))
-        tokens, prob = zip(*parallel_map(lambda part: self.drawn(*part), todo, logits.device))
+        tokens, prob = zip(*map(self.drawn, parts, u.split([len(x) for x in parts])))
         return torch.cat(tokens), torch.cat(prob)
 
     def distribution(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]
@@ -177,8 +168,7 @@ class drawer:
 
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus
         "The probabilities that tokens are drawn with, the most likely first, then zeros."
-        cut = lambda x: self.kept(self.tempered(descending(x)))
-        parts = list(parallel_map(cut, few(logits), logits.device))
+        parts = [self.kept(self.tempered(descending(x))) for x in few(logits)]
         n = max(q.shape[1] for q in parts)
         return torch.cat([torch.nn.functional.pad(q, (0, n - q.shape[1])) for q in parts])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .base.checks import check_int
 from .core import Model, Policy
 from .models.load import load
-from .prompts import blank_reader, expanded, start
+from .prompts import blank_reader, expanded, start_ids
 from .samples import Partials, Samples
 from .sampling import check_model, choose, sample
 
@@ -57,7 +57,9 @@ def fill(
     if budget is None: budget = min(128, 2 * rule.passes * max(t.count(blank) for t in prompts))
     out = sample(model, rule, budget, seed=seed, prompt=prompts, progress=progress,
                  block_length=block_length, **how)
-    if tries > 1: out = _likeliest(model, out, start(model, prompt=prompts)[0] == model.mask_id)
+    if tries > 1:
+        blanks = start_ids(model, prompt=prompts)[0] == model.mask_id
+        out = _likeliest(model, out, blanks)
     return replace(out, policy=name)
 
 def _with_blanks(text: str, blank: str, tokens: int | None, one: int, most: int) -> str:

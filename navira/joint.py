@@ -12,7 +12,7 @@ from torch import Tensor
 from .diffusion import Forward
 
 # %% auto #0
-__all__ = ['JointDenoiser', 'random_joint', 'Words', 'orchard']
+__all__ = ['JointDenoiser', 'random_joint', 'orchard']
 
 # %% ../nbs/joint.ipynb #5a084dbd
 class JointDenoiser:
@@ -79,24 +79,18 @@ def random_joint(L: int, V: int, seed: int = 0, floor: float = .05) -> JointDeno
 
 # %% ../nbs/joint.ipynb #42ad87f1
 class Words(JointDenoiser):
-    """A `JointDenoiser` over words, made by `from_sentences`; `encode('saw _ apple')` reads `_`
-    as the mask."""
-    words: list[str]
-
-    @classmethod
-    def from_sentences(cls,
+    "A `JointDenoiser` over words; `encode('saw _ apple')` reads `_` as the mask."
+    def __init__(self,
         weights: dict[str, float], # sentence -> weight; all with the same number of words
         smooth: float = 0.01, # share of the uniform distribution
-    ) -> Words:
+    ):
         sents = {tuple(s.split()): w for s, w in weights.items()}
-        words = sorted({w for s in sents for w in s})
-        L, V = len(next(iter(sents))), len(words)
+        self.words = sorted({w for s in sents for w in s})
+        L, V = len(next(iter(sents))), len(self.words)
         joint = torch.full((V,) * L, smooth / V**L, dtype=torch.float64)
         for s, w in sents.items():
-            joint[tuple(map(words.index, s))] += (1 - smooth) * w / sum(sents.values())
-        self = cls(joint)
-        self.words = words
-        return self
+            joint[tuple(map(self.words.index, s))] += (1 - smooth) * w / sum(sents.values())
+        super().__init__(joint)
 
     def encode(self, *texts: str) -> Tensor: # -> [B, L]
         return torch.tensor([[self.mask_id if w == '_' else self.words.index(w)
@@ -110,7 +104,7 @@ class Words(JointDenoiser):
 def orchard() -> Words:
     """The paper's Figure 1 as a joint over article, noun and verb: `an apple ripen`, `a dog
     bark`, ..."""
-    return Words.from_sentences({
+    return Words({
         'an apple ripen': 6, 'a apple ripen': .3, 'a pear ripen': 2, 'the apple ripen': 1,
         'the pear ripen': 1,
         'a dog bark': 6, 'an owl hoot': 3, 'the dog bark': 2, 'the owl hoot': 1})

@@ -15,7 +15,7 @@ from .core import (
     evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
 
 # %% auto #0
-__all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'window', 'prism_guard', 'remask_count', 'prism', 'backbone']
+__all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'remask_count', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #03c33730
 @needs_quality

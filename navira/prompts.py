@@ -20,7 +20,7 @@ from .base.files import guarded
 from .core import Model
 
 # %% auto #0
-__all__ = ['Prompt', 'start_ids']
+__all__ = ['start_ids']
 
 # %% ../nbs/prompts.ipynb #27875a60
 @dataclass(frozen=True)
@@ -72,10 +72,6 @@ def _texts(model: Model, texts: Sequence[str], open_ended: bool) -> list[Prompt]
     at = one.tokens.index(blank)
     lead, trail = sum(one.special_tokens_mask[:at]), sum(one.special_tokens_mask[at + 1:])
     def read(text: str) -> Prompt:
-        try: text.encode()
-        except UnicodeEncodeError as e:
-            bad = text[e.start:e.start + 8]
-            raise ValueError(f'prompt: {bad!r} is no text, at character {e.start}') from None
         text = expanded(text, blank, model.length).replace(' ' + blank, blank)
         encoding = _encoding(tok, text)
         ids = torch.tensor(encoding.ids, dtype=torch.int64)
@@ -87,7 +83,7 @@ def _texts(model: Model, texts: Sequence[str], open_ended: bool) -> list[Prompt]
     return [read(text) for text in texts]
 
 # %% ../nbs/prompts.ipynb #9bc76b90
-_WHOLE = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
+WHOLE = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
 
 def _ids(prompt) -> list[Prompt]:
     try:
@@ -95,7 +91,7 @@ def _ids(prompt) -> list[Prompt]:
         rows = [torch.as_tensor(p) for p in (prompt if several else [prompt])]
     except (TypeError, ValueError, RuntimeError): rows = []
     if len(rows) == 1 and rows[0].ndim == 2: rows = list(rows[0])
-    if rows and all(r.ndim == 1 and len(r) and r.dtype in _WHOLE for r in rows):
+    if rows and all(r.ndim == 1 and len(r) and r.dtype in WHOLE for r in rows):
         return [Prompt(r.cpu().long()) for r in rows]
     shape = f' {list(rows[0].shape)}' if rows else ''
     raise ValueError(f'prompt: {type(prompt).__name__}{shape}; expected a text, a list of texts, '
@@ -127,14 +123,16 @@ def _length(model: Model, i: int, p: Prompt, length: int | None, new: int | None
                      'which the model was trained for')
 
 # %% ../nbs/prompts.ipynb #74088b0d
-def start(
-    model: Model,
+def start_ids(
+    model: Model, # has `mask_id`, `length`, and for texts a `tokenizer`
     n: int | None = None, # samples; None: one for each prompt
     length: int | None = None, # L; None: that of a text with blanks, else the model's
-    prompt: str | Sequence | Tensor | None = None,
-    max_new_tokens: int | None = None, # instead of `length`
-) -> tuple[Tensor, Tensor]: # [n, L] int64 ids; [n, L] bool: the tokenizer's own tokens
-    "What `start_ids` gives, and which of it is no part of a text."
+    prompt: str | Sequence | Tensor | None = None, # see above; one serves all samples
+    max_new_tokens: int | None = None, # instead of `length`: masks after each prompt
+) -> tuple[Tensor, Tensor]: # [n, L] both, see below
+    """The ids that a run starts from, int64: `mask_id` where free, -1 after the end of a shorter
+    text; and where the tokenizer's own tokens stand, bool. ValueError for a prompt that the model
+    cannot continue."""
     new = max_new_tokens
     if None not in (length, new):
         raise ValueError(f'length={length} and max_new_tokens={new}: expected one of them')
@@ -156,14 +154,3 @@ def start(
         raise ValueError(f'prompt: {x.shape[1]} given tokens fill the sequence of {x.shape[1]}, '
                          'there is nothing left to write')
     return (x, special) if len(prompts) == n else (x.repeat(n, 1), special.repeat(n, 1))
-
-# %% ../nbs/prompts.ipynb #9783bc57
-def start_ids(
-    model: Model, # has `mask_id`, `length`, and for texts a `tokenizer`
-    n: int | None = None, # samples; None: one for each prompt
-    length: int | None = None, # L; None: that of a text with blanks, else the model's
-    prompt: str | Sequence | Tensor | None = None, # see above; one serves all samples
-    max_new_tokens: int | None = None, # instead of `length`: masks after each prompt
-) -> Tensor: # [n, L] int64: `mask_id` where free, -1 after the end of a shorter text
-    "The ids that a run starts from. ValueError for a prompt that the model cannot continue."
-    return start(model, n, length, prompt, max_new_tokens)[0]

@@ -20,7 +20,7 @@ from .remasking import navira, prism_stochastic
 from .schedules import piecewise, quadratic, sigmoid
 
 # %% auto #0
-__all__ = ['grids', 'register', 'policies', 'about', 'parameters', 'choices', 'policy', 'split_typed', 'scheduled', 'mdlm']
+__all__ = ['grids', 'register', 'policies', 'about', 'policy', 'mdlm']
 
 # %% ../nbs/registry.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}

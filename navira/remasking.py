@@ -15,7 +15,7 @@ from .prism import backbone, low_quality, prism_guard, remask_count
 from .decoupling import navira_det
 
 # %% auto #0
-__all__ = ['qualities', 'pi', 'plackett_luce', 'low_probability', 'navira', 'prism_stochastic']
+__all__ = ['pi', 'plackett_luce', 'navira', 'prism_stochastic']
 
 # %% ../nbs/05_stochastic_remasking.ipynb #e44095bf
 def pi(

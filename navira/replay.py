@@ -18,7 +18,7 @@ from .base.checks import check_int
 from .base.runs import atomic_write
 
 # %% auto #0
-__all__ = ['Trace', 'replay_html', 'Replay', 'replay']
+__all__ = ['Trace', 'replay']
 
 # %% ../nbs/replay.ipynb #b40f9c60
 @dataclass(frozen=True)
@@ -97,38 +97,10 @@ def _busiest(trace: Trace, N: int) -> int: # 0 to N
     return -(-(int(remasks.argmax()) + 1) * N // trace.T) if remasks.any() else N
 
 def _check_pair(a: Trace, b: Trace) -> None:
-    "ValueError unless both rows have the same length, vocabulary and prompt."
-    for name, v, want in (('L', b.L, a.L), ('mask_id', b.mask_id, a.mask_id)):
-        if v != want:
-            raise ValueError(f'other: its trace has {name}={v}, expected {want}, '
-                             'as in the first trace')
-    for p in _where(a.x[0, 0] != b.x[0, 0])[:1]:
-        raise ValueError(f'other: position {p} begins as token {b.x[0, 0, p]}, '
-                         f'expected {a.x[0, 0, p]}: both must have the same prompt')
-
-# %% ../nbs/replay.ipynb #d8344487
-def replay_html(
-    trace: Trace,            # from `sample(..., trace=True)`
-    decode: Callable[[list[int]], str], # token ids -> text
-    row: int = 0,            # which sample
-    title: str = 'Replay',
-    start: int | None = None, # where to open, 0 to the longer run's T; None: where most is remasked
-    other: Trace | None = None, # by another policy, with the same prompt and seed
-    names: Sequence[str] = ('', ''), # of the two policies
-    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
-) -> str:
-    """One self-contained HTML page. ValueError for a row or step that does not exist, or another
-    prompt."""
-    traces = [t.row(row) for t in (trace, other) if t is not None]
-    _check_pair(traces[0], traces[-1])
-    N = max(t.T for t in traces)
-    start = _busiest(traces[0], N) if start is None else check_int('start', start, 0, high=N)
-    used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
-    shown = [''] if other is None else [a or b for a, b in zip(names, ('first', 'second'))]
-    d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
-             panels=[_panel(t, used, name) for t, name in zip(traces, shown)])
-    page = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
-    return page.replace('__REPLAY_DATA__', _json(d))
+    "ValueError unless both rows began alike."
+    if (a.L, a.mask_id) == (b.L, b.mask_id) and a.x[0].equal(b.x[0]): return
+    raise ValueError('other: its trace begins otherwise; expected the same prompt, length and '
+                     'vocabulary')
 
 # %% ../nbs/replay.ipynb #89bc350c
 @dataclass(frozen=True)
@@ -146,21 +118,32 @@ class Replay:
 
     def save(self, path) -> Path:
         "Write the whole page or nothing, making folders as needed. OSError where that fails."
-        try:
-            with atomic_write(path) as f: f.write_text(self.html, encoding='utf-8')
-        except (OSError, ValueError) as e:
-            raise OSError(f'{path}: cannot write the replay: {e}') from e
+        with atomic_write(path) as f: f.write_text(self.html, encoding='utf-8')
         return Path(path)
 
 # %% ../nbs/replay.ipynb #558ebc38
 def replay(
     trace: Trace, # from `sample(..., trace=True)`
     decode: Callable[[list[int]], str], # token ids -> text
-    path=None,    # file to write; None: return something that a notebook shows
-    height: int = 700, # of the frame in a notebook, in CSS pixels
-    **kw,         # `row`, `title`, `start`, `other`, `names`, `boxes`, as for `replay_html`
+    path=None, # file to write; None: return something that a notebook shows
+    row: int = 0, # which sample
+    title: str = 'Replay',
+    start: int | None = None, # where to open, 0 to the longer run's T; None: where most is remasked
+    other: Trace | None = None, # by another policy, with the same prompt and seed
+    names: Sequence[str] = ('', ''), # of the two policies
+    boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
 ) -> Replay | Path:
-    """The `Path` written where `path` is given, else a `Replay`. OSError where the file cannot be
-    written."""
-    page = Replay(replay_html(trace, decode, **kw), height)
+    """One self-contained HTML page: the `Path` written where `path` is given, else a `Replay`.
+    ValueError for a row or step that does not exist, or another prompt; OSError where the file
+    cannot be written."""
+    traces = [t.row(row) for t in (trace, other) if t is not None]
+    _check_pair(traces[0], traces[-1])
+    N = max(t.T for t in traces)
+    start = _busiest(traces[0], N) if start is None else check_int('start', start, 0, high=N)
+    used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
+    shown = [''] if other is None else [a or b for a, b in zip(names, ('first', 'second'))]
+    d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
+             panels=[_panel(t, used, name) for t, name in zip(traces, shown)])
+    frame = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
+    page = Replay(frame.replace('__REPLAY_DATA__', _json(d)))
     return page if path is None else page.save(path)

@@ -4,7 +4,6 @@
 
 # %% ../nbs/samples.ipynb #977cc8d1
 from __future__ import annotations
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,14 +18,11 @@ from .replay import replay, Trace
 __all__ = ['Samples']
 
 # %% ../nbs/samples.ipynb #8c1e5b41
-# they reorder what follows them
-_BIDI = '\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069'
-
 def printable(text: str) -> str:
     "A text that cannot steer a terminal: control characters are spelled out, as in `\\x1b`."
     def shown(c: str) -> str:
-        control = c not in '\n\t' and unicodedata.category(c) in ('Cc', 'Cs')
-        return c.encode('unicode_escape').decode() if control or c in _BIDI else c
+        if c.isprintable() or c in '\n\t\u00a0\u3000': return c
+        return c.encode('unicode_escape').decode()
     return ''.join(map(shown, text))
 
 # %% ../nbs/samples.ipynb #9554d5b1
@@ -92,17 +88,10 @@ class Samples(Sequence[str]):
     def replay(self, path=None, row: int = 0, other: Samples | None = None, **kw):
         """Show the trace of a sample, or write it to `path` as HTML. `other`: the same sample by
         another policy."""
-        a = self._traced(row)
-        if other is None: return replay(a, self.decode, path, **kw)
-        number, last = self.first + row, other.first + len(other) - 1
-        if other.seed != self.seed:
-            raise ValueError(f'other: it was sampled with seed={other.seed}, '
-                             f'expected seed={self.seed}')
-        if not other.first <= number <= last:
-            raise ValueError(f'other: it has samples {other.first} to {last}, '
-                             f'expected sample {number}')
-        kw = dict(other=other._traced(number - other.first), names=(self.policy, other.policy)) | kw
-        return replay(a, self.decode, path, **kw)  # type: ignore[arg-type]
+        if other is not None:
+            same = other._traced(self.first + row - other.first)
+            kw = dict(other=same, names=(self.policy, other.policy)) | kw
+        return replay(self._traced(row), self.decode, path, **kw)
 
 # %% ../nbs/samples.ipynb #1a66ebee
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from .base.parallel import parallel_map
 from .base.runs import progress_bar
 from .core import by_budget, Model, Policy, State, step, unwatched
 from .checked import checked, name_of, NO_HEAD
-from .prompts import start
+from .prompts import start_ids
 from .registry import parameters, policies, policy as named_policy
 from .replay import Trace
 from .samples import Partials, Recorder, Samples
@@ -316,7 +316,7 @@ def sample(
     if batch_size is not None: check_int('batch_size', batch_size, 1)
     if eos == 'suppress': model = without_end(model)
     n, first = _numbers(n)
-    x, special = start(model, n, length, prompt, max_new_tokens)
+    x, special = start_ids(model, n, length, prompt, max_new_tokens)
     check_fits(model, rule, x.shape[1])
     numbers = torch.arange(len(x), device=getattr(model, 'device', 'cpu')) + first
     ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from .diffusion import drawer, probability
-from .core import Pass, portions, Score, State
+from .core import Pass, Score, State
+from .passes import portions
 
 # %% auto #0
-__all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'log_probability', 'low_confidence']
+__all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence']
 
 # %% ../nbs/scores.ipynb #3cd705f2
 def over(

@@ -79,7 +79,8 @@ def same_as_transcribed(model, name, T, n, length, seed, prompt=None, P=.9, **hy
     )
     with torch.inference_mode():
         want, taken = transcribed(
-            model, start_ids(model, n, length, prompt), T, seed, name in COUPLED, tau, P=P, **hyper
+            model, start_ids(model, n, length, prompt)[0], T, seed, name in COUPLED, tau, P=P,
+            **hyper,
         )
     assert torch.equal(out.tokens, want) and out.trace.remasked.sum(2).flatten().tolist() == taken
     return sum(taken)

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira.prompts import read_prompts, start_ids
+from navira import prompts
+from navira.prompts import read_prompts
 from navira.sampling import sample
 from helpers.sample_api import embedded, says  # noqa: F401
 from toys import Tiny
@@ -33,6 +34,10 @@ def models(pytestconfig):
 @pytest.fixture(scope='module', params=['bert', 'roberta'])
 def encoder(request, models):
     return models[request.param]
+
+
+def start_ids(*args, **kw):
+    return prompts.start_ids(*args, **kw)[0]
 
 
 def ids_of(model, text):
@@ -193,5 +198,5 @@ def test_any_text_is_read_or_refused_in_a_sentence(embedded, text):
 
 
 def test_half_a_character_is_no_text(embedded):
-    with says(ValueError, 'prompt', 'at character 2'):
+    with says(ValueError, 'prompt', 'cannot read'):
         start_ids(embedded, prompt='ab\ud800')

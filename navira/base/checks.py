@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 
 # %% auto #0
-__all__ = ['check_choice', 'plain_number', 'check_int', 'check_range']
+__all__ = []
 
 # %% ../../nbs/base/checks.ipynb #722ae4ae
 def check_choice(

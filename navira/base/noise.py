@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # %% auto #0
-__all__ = ['philox', 'Noise']
+__all__ = ['Noise']
 
 # %% ../../nbs/base/noise.ipynb #958f1038
 _LOW = 0xFFFFFFFF

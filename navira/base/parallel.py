@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 # %% auto #0
-__all__ = ['parallel_map']
+__all__ = []
 
 # %% ../../nbs/base/parallel.ipynb #6ed46c8d
 _X = TypeVar('_X')

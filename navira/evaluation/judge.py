@@ -24,7 +24,7 @@ from ..base.checks import check_choice, check_int, need
 from .references import from_name, last_scored, Reader, separator_of, tokenizer_of
 
 # %% auto #0
-__all__ = ['Server', 'Endpoint', 'prompt', 'verdict']
+__all__ = ['Server', 'Endpoint', 'verdict']
 
 # %% ../../nbs/evaluation/judge.ipynb #ab93041b
 @dataclass(frozen=True, eq=False)
