@@ -1,14 +1,10 @@
 """A pretended accelerator: within `Pretended()` tensors live on the CPU or on `cuda:0`, and what
-CUDA refuses is refused. No GPU is needed. Where a tensor lives is a mark on its storage, as
-in PyTorch, so views, parameters and gradients have it too. The numbers are computed by the
-CPU's kernels: what is tested is that code asks for the right device, not that CUDA computes
-well. A mode belongs to its thread: another thread sees all tensors on the CPU. `torch.cuda`
-answers as far as this project asks, bytes included: with `memory=` what does not fit is a
-`torch.OutOfMemoryError`.""" # noqa: E"""
+CUDA refuses is refused. No GPU is needed. Where a tensor lives is a mark on its storage, as in
+PyTorch, so views and parameters have it too. The numbers are computed by the CPU's kernels: what
+is tested is that code asks for the right device, not that CUDA computes well. A mode belongs to
+its thread: another thread sees all tensors on the CPU."""
 
-import contextlib
 from collections.abc import Iterator
-from unittest import mock
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -37,39 +33,23 @@ ACROSS = {"copy_", "set_", "load_state_dict", "_has_compatible_shallow_copy_type
 class Pretended(TorchFunctionMode):
     "Within it `cuda:0` is there."
 
-    def __init__(self, memory: float = float("inf")):  # bytes
+    def __init__(self):
         super().__init__()
-        self.memory, self.peak, self.synchronized = memory, 0, 0
-        self._there: dict[
-            int, tuple[StorageWeakRef, int]
-        ] = {}  # a weak reference keeps the address from being given out again
-        self._bound = 0  # at least what is held
+        # a weak reference keeps the address from being given out again
+        self._there: dict[int, StorageWeakRef] = {}
 
     # --- where a tensor lives
     def on(self, t: Tensor) -> bool:
         "Does it live on the accelerator?"
         held = self._there.get(_key(t))
-        return held is not None and not held[0].expired()
+        return held is not None and not held.expired()
 
     def put(self, t: Tensor) -> Tensor:
-        if not _key(t) or self.on(t):
-            return t
-        with torch._C.DisableTorchFunction():
-            storage = t.untyped_storage()
-        self._there[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._bound += storage.nbytes()
-        if self._bound > min(self.peak, self.memory):
-            if self.held() > self.memory:
-                del self._there[storage._cdata]
-                raise torch.OutOfMemoryError(f"CUDA out of memory: {self._bound} of {self.memory} "
-                                             f"bytes (pretended)")
-            self.peak = max(self.peak, self._bound)
+        if _key(t) and not self.on(t):
+            with torch._C.DisableTorchFunction():
+                storage = t.untyped_storage()
+            self._there[storage._cdata] = StorageWeakRef(storage)
         return t
-
-    def held(self) -> int:  # bytes
-        self._there = {k: v for k, v in self._there.items() if not v[0].expired()}
-        self._bound = sum(n for _, n in self._there.values())
-        return self._bound
 
     def place(self, t: Tensor, there: bool) -> Tensor:
         "On the accelerator or the CPU: itself, or a copy."
@@ -91,11 +71,6 @@ class Pretended(TorchFunctionMode):
             )
         if func is Tensor.cuda:
             return self.place(args[0], True)
-        if name == "pin_memory":
-            if self.on(args[0]):
-                raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors "
-                                   "can be pinned")
-            return args[0].clone()
         want, args, kwargs = self.asked(func, name, args, kwargs)
         if want is None and any(there):
             self.check(func, name, args, kwargs, tensors, there)
@@ -155,8 +130,6 @@ class Pretended(TorchFunctionMode):
             else:
                 raise RuntimeError("indices should be either on cpu or on the same device as the "
                                    "indexed tensor (cpu)")
-        elif func == Tensor.grad.__set__:
-            wrong = here
         else:
             inplace = (
                 isinstance(args[0] if args else None, Tensor)
@@ -179,77 +152,6 @@ class Pretended(TorchFunctionMode):
                 f"cuda:0 and cpu! ({name}; of the CPU: {[tuple(t.shape) for t in wrong]})"
             )
 
-    # --- torch.cuda
-    def __enter__(self):
-        self._patches = contextlib.ExitStack()
-
-        def synchronize(device=None):
-            self.synchronized += 1
-
-        def reset(device=None):
-            self.peak = self.held()
-
-        cuda = dict(
-            is_available=lambda: True,
-            device_count=lambda: 1,
-            current_device=lambda: 0,
-            set_device=lambda device: None,
-            get_device_name=lambda device=None: "a pretended accelerator",
-            get_device_capability=lambda device=None: (8, 0),
-            is_bf16_supported=lambda including_emulation=True: True,
-            synchronize=synchronize,
-            empty_cache=lambda: None,
-            memory_allocated=lambda device=None: self.held(),
-            max_memory_allocated=lambda device=None: max(self.peak, self.held()),
-            reset_peak_memory_stats=reset,
-            get_rng_state=lambda device=None: torch.get_rng_state(),
-            set_rng_state=lambda state, device=None: None,
-            manual_seed_all=lambda seed: None,
-        )
-        for name, f in cuda.items():
-            self._patches.enter_context(mock.patch.object(torch.cuda, name, f))
-        autocast, enabled = torch.autocast, torch.is_autocast_enabled
-        dtype, load = torch.get_autocast_dtype, torch.load
-
-        class alike(autocast):  # the kernels are the CPU's, and its autocast is theirs
-            def __init__(self, device_type, *args, **kwargs):
-                super().__init__(_kernels(device_type), *args, **kwargs)
-
-        def loaded(f, map_location=None, **kw):
-            there = map_location is not None and _there(map_location)
-            found = load(f, map_location=CPU if there else map_location, **kw)
-            for t in _tensors(found) if there else ():
-                self.put(t)
-            return found
-
-        for name, f in dict(
-            autocast=alike,
-            load=loaded,
-            is_autocast_enabled=lambda *a: enabled(*map(_kernels, a)),
-            get_autocast_dtype=lambda kind: dtype(_kernels(kind)),
-        ).items():
-            self._patches.enter_context(mock.patch.object(torch, name, f))
-        group = (
-            torch._C._group_tensors_by_device_and_dtype
-        )  # of optimizers and clipping; it reads the device past this mode
-
-        def grouped(lists, with_indices=False):
-            where = {self.on(t) for t in _tensors(lists)}
-            assert len(where) < 2, "a list of parameters of two devices"
-            return {
-                (CUDA if where == {True} else device, kind): v
-                for (device, kind), v in group(lists, with_indices).items()
-            }
-
-        self._patches.enter_context(mock.patch.object(torch._C,
-                                                      "_group_tensors_by_device_and_dtype",
-                                                      grouped))
-        return super().__enter__()
-
-    def __exit__(self, *args):
-        super().__exit__(*args)
-        self._patches.close()
-
 
 # 0: no storage, as of a sparse tensor, or not of this computer's memory
 def _key(t: Tensor) -> int:
@@ -263,10 +165,6 @@ def _key(t: Tensor) -> int:
 def _there(device) -> bool | None:  # None: neither
     kind = "cuda" if isinstance(device, int) else torch.device(device).type
     return {"cuda": True, "cpu": False}.get(kind)
-
-
-def _kernels(kind: str) -> str:
-    return "cpu" if kind == "cuda" else kind
 
 
 def _tensors(found) -> Iterator[Tensor]:

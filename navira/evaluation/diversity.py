@@ -108,7 +108,6 @@ def self_bleu(
     for i, r in enumerate(rows):
         if len(r) < n:
             raise ValueError(f'max_n={n}: sample {i} has {len(r)} tokens, expected at least {n}')
-    if not 0 <= epsilon < 1: raise ValueError(f'epsilon={epsilon}: expected a number in [0, 1)')
     p = np.array([_precisions(rows, k, epsilon) for k in range(1, n + 1)])
     bleu = p.prod(0)**(1/n) * _brevity([len(r) for r in rows])
     return float(bleu.mean())
@@ -146,12 +145,11 @@ class Grouped:
     "A set metric on disjoint groups of samples."
     values: np.ndarray # [groups] float64, the metric of each group
     size: int # samples in a group
-    level: float=.95 # probability inside the interval
     @property
     def value(self) -> float: return float(self.values.mean())
-    def interval(self, level=None) -> tuple: # low, high
+    def interval(self) -> tuple: # low, high: 95 %
         n = len(self.values)
-        half = student_t(level or self.level, n - 1) * self.values.std(ddof=1) / n**.5
+        half = student_t(.95, n - 1) * self.values.std(ddof=1) / n**.5
         return self.value - float(half), self.value + float(half)
     def __float__(self): return self.value
     def __repr__(self):
@@ -164,14 +162,12 @@ def grouped(
     f: Callable, # a set metric: samples -> number
     tokens, # n samples in their order: [n, L] ids, a list of sequences, or [n, D] features
     groups: int=10, # disjoint groups of n // groups samples; the last n % groups are left out
-    level: float=.95, # probability inside the interval
 ) -> Grouped: # values, .value is their mean, .interval() Student's
     """A set metric with an interval, from disjoint groups of equal size.
     ValueError for fewer than 2 groups or fewer samples than groups."""
     groups, n = check_int('groups', groups, 2, 'an interval needs'), len(tokens)
     if n < groups:
         raise ValueError(f'{n} samples in {groups} groups: expected at least one each, better ten')
-    if not 0 < level < 1: raise ValueError(f'level={level}: expected a probability in (0, 1)')
     size = n // groups
     values = [float(f(tokens[i*size:(i + 1)*size])) for i in range(groups)]
-    return Grouped(np.array(values), size, level)
+    return Grouped(np.array(values), size)

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from ..base.checks import check_choice, check_int, need
+from ..base.checks import check_int, need
 from .references import from_name, last_scored, Reader, separator_of, tokenizer_of
 
 # %% auto #0
@@ -47,11 +46,7 @@ class Server:
             raise ValueError(f"base_url={self.base_url!r}: expected an address such as "
                              "'http://localhost:8000/v1'")
         if not self.model: raise ValueError("model='': expected the name of a model on the server")
-        for name, low in dict(concurrency=1, retries=0, max_tokens=1).items():
-            check_int(name, getattr(self, name), low)
-        if not 0 < self.timeout <= 86400:
-            raise ValueError(f'timeout={self.timeout}: expected seconds, more than 0 and at most '
-                             '86400, a day')
+        check_int('concurrency', self.concurrency, 1)
 
     @property
     def where(self) -> str: return f'{self.model!r} at {self.base_url}' # for messages
@@ -87,55 +82,30 @@ def _clean(server: Server, text: str) -> str: # for a message
 def _explained(server: Server, error: Exception) -> Exception:
     import openai
     status = error.status_code if isinstance(error, openai.APIStatusError) else 500
-    offers: list[str] = []
-    if status == 404:
-        with suppress(openai.OpenAIError, AttributeError, TypeError, ValueError):
-            offers = [m.id for m in server.client.models.list()]
-    if offers and server.model not in offers:
-        try: check_choice(f'model at {server.base_url}', server.model, offers)
-        except KeyError as e: return KeyError(_clean(server, e.args[0]))
     message = _clean(server, str(error))
     if status < 500 and status not in (408, 409, 429):
         return Refused(f'{server.where}: the server refused: {message}', status)
     return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: {message}')
 
 def requested(server: Server, request: Callable):
-    """What `request(client)` gives. KeyError or Refused where the server refuses, else
-    ConnectionError."""
+    "What `request(client)` gives. `Refused` where the server refuses, else ConnectionError."
     client = server.client
     import openai
     try: return request(client)
     except openai.OpenAIError as e: error = e
     raise _explained(server, error)
 
-# %% ../../nbs/evaluation/judge.ipynb #94924e12
-def _from_prompt(choice, ids): # -> log-probabilities and the server's spelling of each token
-    table = [{}] + [e[str(i)] for e, i in zip(choice['prompt_logprobs'][1:], ids[1:], strict=True)]
-    return [e.get('logprob') for e in table], [e.get('decoded_token') for e in table]
-
-def _from_echo(choice, ids):
-    answer, n = choice['logprobs'], len(ids)
-    if len(answer['token_logprobs']) not in (n, n + 1): raise ValueError('wrong number of tokens')
-    return answer['token_logprobs'][:n], answer.get('tokens', [None] * n)[:n]
-
-# what to send, how to read it
-_forms: dict[str, tuple[dict, Callable]] = dict(
-    prompt_logprobs=(dict(extra_body=dict(prompt_logprobs=1)), _from_prompt),
-    echo=(dict(echo=True, logprobs=1), _from_echo))
-
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
 def _same_words(tokenizer, ids, words):
     """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
     digits."""
     signs = ' \u2581\u0120'     # both stand for a space
-    pairs = [(i, tokenizer.decode([i]).strip(), w.strip(signs))
-             for i, w in zip(ids[:64], words) if isinstance(w, str)]
-    plain = [p for p in pairs if p[1].isascii() and p[1].isalnum()]
-    other = [p for p in plain if p[1] != p[2]]
+    pairs = [(tokenizer.decode([i]).strip(), w.strip(signs)) for i, w in zip(ids[:64], words) if w]
+    plain = [p for p in pairs if p[0].isascii() and p[0].isalnum()]
+    other = [p for p in plain if p[0] != p[1]]
     if len(other) > len(plain) / 2:
-        i, ours, theirs = other[0]
-        raise ValueError(f'the server has another tokenizer: token {i} is {theirs!r} there and '
-                         f'{ours!r} here')
+        ours, theirs = other[0]
+        raise ValueError(f'the server has another tokenizer: {theirs!r} there is {ours!r} here')
 
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
 @dataclass(frozen=True, eq=False)
@@ -144,12 +114,7 @@ class Endpoint(Reader):
     server: Server
     tokenizer: Any = field(repr=False) # the model's tokenizer: ids are sent, not text
     eos: str = '<|endoftext|>' # what separates documents: one token of the vocabulary
-    form: str = 'prompt_logprobs' # how to ask: 'prompt_logprobs' (vLLM) or 'echo'
     limit: int | None = None # longest prompt in tokens: the server writes one more
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice('form', self.form, _forms)
 
     @property
     def name(self) -> str: return self.server.model
@@ -160,14 +125,13 @@ class Endpoint(Reader):
         model: str, # the model as the server calls it
         tokenizer: Any = None, # a folder, a Hub id or a tokenizer; None: the Hub id `model`
         eos: str | None = None, # document separator; None: as `load_reference` chooses it
-        form: str = 'prompt_logprobs', # or 'echo'
         limit: int | None = None, # longest prompt
         **kw, # of `Server`
     ) -> Endpoint:
         name = model if tokenizer is None else tokenizer
         tok = from_name(str(name), tokenizer_of) if isinstance(name, (str, Path)) else name
         return cls(Server(base_url, model, **kw), tok, separator_of(tok) if eos is None else eos,
-                   form, limit)
+                   limit)
 
     def nll(self, rows, where, batch_tokens=None, progress=None):
         "As `Reader` says. ValueError for an answer of another form, or from another tokenizer."
@@ -184,24 +148,25 @@ class Endpoint(Reader):
         return results
 
 def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # one a token, None for the first
-    server, (extra, read) = endpoint.server, _forms[endpoint.form]
+    server = endpoint.server
     answer = requested(server, lambda client: client.completions.with_raw_response.create(
-        model=server.model, prompt=ids, max_tokens=1, temperature=0., **extra)).http_response.text
-    logprobs = None
+        model=server.model, prompt=ids, max_tokens=1, temperature=0.,
+        extra_body=dict(prompt_logprobs=1))).http_response.text
+    table: list[dict] | None = None
     with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
-        logprobs, words = read(json.loads(answer)['choices'][0], ids)
-    if logprobs is None:
-        other = next(f for f in _forms if f != endpoint.form)
+        given = json.loads(answer)['choices'][0]['prompt_logprobs'][1:]
+        table = [entry[str(i)] for entry, i in zip(given, ids[1:], strict=True)]
+    if table is None:
         raise ValueError(f'{server.where}: no log-probabilities of the prompt in the answer '
-                         f'{_clean(server, answer)!r}: expected {endpoint.form!r} for '
-                         f'{len(ids)} tokens; '
-                         f'does the server know form={other!r}?')
-    _same_words(endpoint.tokenizer, ids, words)
-    for v in logprobs[1:]:
+                         f"{_clean(server, answer)!r}: expected vLLM's prompt_logprobs of "
+                         f'{len(ids)} tokens')
+    _same_words(endpoint.tokenizer, ids[1:], [entry.get('decoded_token') for entry in table])
+    logprobs: list[Any] = [entry.get('logprob') for entry in table]
+    for v in logprobs:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:
             raise ValueError(f'{server.where}: a log-probability is {v!r}: expected a number of '
                              'at most 0')
-    return logprobs
+    return [None, *logprobs]
 
 # %% ../../nbs/evaluation/judge.ipynb #5c8c0d59
 PROMPT = '''You are an impartial expert evaluator for generated text.
@@ -233,17 +198,14 @@ def prompt(text: str) -> str:
 
 # %% ../../nbs/evaluation/judge.ipynb #30e369ce
 class Unreadable(ValueError):
-    "The answer does not parse as the five marks."
-
-class OutOfRange(ValueError):
-    "The answer parses, and a mark is not between 1 and 10."
+    "The answer does not hold the five marks."
 
 LONGEST = 10_000     # characters of an answer that are read and stored; five marks are about 100
 
 def marks(
     answer: str | None, # what the judge wrote
 ) -> dict[str, float]: # of ASPECTS
-    "The five marks of an answer. `Unreadable` or `OutOfRange` if it does not hold them."
+    "The five marks of an answer. `Unreadable` if it does not hold them."
     answer = answer or ''
     if len(answer) > LONGEST:
         raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
@@ -256,48 +218,36 @@ def marks(
         if type(values[k]) not in (int, float): raise Unreadable(f'{k} is not a number')
     for k in ASPECTS:
         if not 1 <= values[k] <= 10:
-            raise OutOfRange(f'{k}={str(values[k])[:20]}: a mark is between 1 and 10')
+            raise Unreadable(f'{k}={str(values[k])[:20]}: a mark is between 1 and 10')
     return {k: float(values[k]) for k in ASPECTS}
 
 # %% ../../nbs/evaluation/judge.ipynb #af74e74c
-def _answer(server: Server, text: str) -> str | None:
+def _answer(server: Server, text: str) -> str:
     "What the judge writes about a text, at temperature 0."
     messages: Any = [dict(role='user', content=prompt(text))]
-    for i in range(server.retries + 1):
-        if i: time.sleep(min(30., .25 * 2**i))
-        try:
-            answer = requested(server, lambda client: client.chat.completions.create(
-                model=server.model, messages=messages, temperature=0.,
-                max_tokens=server.max_tokens))
-            content = answer.choices[0].message.content
-            if content is None or isinstance(content, str): return content
-            error = f'content is a {type(content).__name__}'
-        except (Refused, KeyError): raise
-        except (AttributeError, TypeError, IndexError, ValueError, RecursionError) as e:
-            error = _clean(server, f'{type(e).__name__}: {e}')
-    raise ConnectionError(f'{server.where}: {server.retries + 1} answers that are none; the last: '
-                          f'{error}')
+    answer = requested(server, lambda client: client.chat.completions.create(
+        model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
+    try: return str(answer.choices[0].message.content or '')
+    except (AttributeError, TypeError, IndexError) as e:
+        raise ConnectionError(f'{server.where}: an answer that is none: '
+                              f'{_clean(server, str(e))}') from None
 
 # %% ../../nbs/evaluation/judge.ipynb #073a4e47
 def verdict(
     server: Server,
     text: str,
 ) -> dict: # 'marks' or None; 'failed': why, or None; 'answer', cut; 'asked': how often
-    """Ask, and once more if the answer cannot be read. KeyError or ValueError where the server
-    refuses for another reason than this text, ConnectionError where it does not answer."""
-    asked = 0
-    while True:
-        asked += 1
-        answer = values = failed = None
+    """Ask, and once more if the answer cannot be read. ValueError where the server refuses for
+    another reason than this text, ConnectionError where it does not answer."""
+    asked, values, again = 0, None, True
+    while again and asked < 2:
+        asked, answer, failed, again = asked + 1, '', None, False
         try:
             answer = _answer(server, text)
             values = marks(answer)
-        except Unreadable as e:
-            failed = str(e)
-            if asked == 1: continue
-        except OutOfRange as e: failed = str(e)
+        except Unreadable as e: failed, again = str(e), True
         except Refused as e:
             if e.status not in (400, 413, 422): raise
             failed = f'refused: {e}'
-        stored = answer and keyless(server, answer)[:LONGEST]
-        return dict(marks=values, failed=failed, answer=stored, asked=asked)
+    stored = keyless(server, answer)[:LONGEST]
+    return dict(marks=values, failed=failed, answer=stored, asked=asked)

@@ -72,9 +72,7 @@ def mauve(
                          'the same reference')
     if not np.isfinite(p).all() or not np.isfinite(q).all():
         raise ValueError('features are not finite')
-    texts = len(p) + len(q)
-    if buckets is not None and check_int('buckets', buckets, 2) > texts:
-        raise ValueError(f'buckets={buckets}: expected at most the {texts} texts')
+    if buckets is not None: check_int('buckets', buckets, 2, high=len(p) + len(q))
     need('mauve', 'MAUVE')
     from mauve import compute_mauve
     with _no_stderr():

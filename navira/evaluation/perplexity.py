@@ -8,8 +8,11 @@ __all__ = ['Perplexity', 'perplexities', 'perplexity']
 # %% ../../nbs/evaluation/perplexity.ipynb #116f8f76
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -119,3 +122,10 @@ def perplexity(
     unscored. A text of fewer than two tokens has weight 0: it counts as a sample and says nothing.
     ValueError for bad texts or sizes, KeyError for an unknown reference or rule."""
     return perplexities(texts, reference, [eos], **kw)[eos]
+
+# %% ../../nbs/evaluation/perplexity.ipynb #1a2dca02
+@lru_cache
+def landmarks() -> pd.DataFrame: # `kind`, `entropy`, `repetition`, `nll_once`, ..., `features`
+    """Windows of 128 tokens, a row each, judged by SmolLM2-135M-Instruct in float32; features of
+    real text only."""
+    return pd.read_parquet(str(files('navira')/'assets'/'landmarks.parquet'))

@@ -74,12 +74,6 @@ class Sudoku:
         return (~self._bits).argsort(1, kind='stable')
 
 # %% ../../nbs/tasks/sudoku.ipynb #3935eee7
-def _held(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray]:
-    "[B, cells] -> the digits in each unit [B, 3n], and whether one stands there twice."
-    bits = np.where(grids < s.n, 1 << np.minimum(grids, s.n - 1), 0)[:, s.units]
-    held = np.bitwise_or.reduce(bits, 2)
-    return held.astype(np.uint16), bits.sum(2) != held
-
 def peers_of(s: Sudoku) -> ndarray: # [cells, cells] bool
     "The peers of each cell: the others in its row, its column and its box."
     return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
@@ -92,14 +86,16 @@ def contradictions(s: Sudoku, grids: ndarray) -> ndarray: # [B, cells] ids -> [B
 # grids: [B, cells] ids; puzzles: [B, cells]: their digits must stay -> [B] bool
 def is_solved(s: Sudoku, grids: ndarray, puzzles: ndarray | None = None) -> ndarray:
     "Is each digit in every unit? A puzzle may have several solutions, and each of them counts."
-    right = (_held(s, grids)[0] == s.every).all(1) & (grids < s.n).all(1)
+    right = (grids < s.n).all(1) & ~contradictions(s, grids).any(1)
     return right if puzzles is None else right & ((puzzles == s.n) | (puzzles == grids)).all(1)
 
 # %% ../../nbs/tasks/sudoku.ipynb #bdd983c2
 def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     """What an empty cell may hold, as a set (a hidden single alone); its size (n + 1 where
     filled): [B, cells]; dead grids [B]."""
-    held, twice = _held(s, grids)
+    bits = np.where(grids < s.n, 1 << np.minimum(grids, s.n - 1), 0)[:, s.units]
+    held = np.bitwise_or.reduce(bits, 2).astype(np.uint16) # the digits in each unit [B, 3n]
+    twice = bits.sum(2) != held
     row, col, box = s.units_of
     empty = grids >= s.n
     seen = held[:, row] | held[:, col] | held[:, box]
@@ -125,48 +121,37 @@ def left_open(s: Sudoku, puzzles: ndarray) -> ndarray: # [B, cells] ids -> [B] c
         grids = np.where(forced, s.digits[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
-def _looked(s: Sudoku, puzzle: ndarray, most: int) -> Iterator[ndarray]: # [k, cells]
-    "The solutions among `most` grids looked at together, and so on."
-    stack = [puzzle[None]]
-    while stack:
-        grids = stack.pop()
-        if len(grids) > most: stack.append(grids[most:])
-        grids = grids[:most]
-        may, n, dead = _candidates(s, grids)
-        done = (grids < s.n).all(1)
-        yield grids[done & ~dead]
-        go = ~dead & ~done
-        grids, may, n = grids[go], may[go], n[go]
-        forced = (n == 1).any(1)
-        if forced.any(): stack.append(np.where(n == 1, s.digits[may, 0], grids)[forced])
-        if not forced.all(): stack.append(_tried(s, grids[~forced], may[~forced], n[~forced]))
-
-def _tried(s: Sudoku, grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a row for each digit
-    rows, at = np.arange(len(grids)), n.argmin(1)
-    times = n[rows, at]
-    row = rows.repeat(times)
-    k = np.arange(len(row)) - (times.cumsum() - times).repeat(times)
-    out = grids[row]
-    out[np.arange(len(row)), at[row]] = s.digits[may[row, at[row]], k]
-    return out
-
 def solutions(s: Sudoku, puzzle: ndarray) -> Iterator[ndarray]: # [cells] ids -> [cells] each
     """All solutions, one by one; with few cells given there is no end in sight. None at all is a
     proof."""
-    for grids in _looked(s, puzzle, 2**12): yield from grids
+    stack = [puzzle[None]]
+    while stack:
+        grids, rest = np.split(stack.pop(), [512])     # so many are looked at together
+        if len(rest): stack.append(rest)
+        may, n, dead = _candidates(s, grids)
+        done = (grids < s.n).all(1)
+        yield from grids[done & ~dead]
+        go = ~dead & ~done
+        grids, may, n = grids[go], may[go], n[go]
+        sure = (n == 1).any(1)
+        stack += [np.where(n == 1, s.digits[may, 0], grids)[sure],
+                  _tried(s, grids[~sure], may[~sure], n[~sure])]
+        stack = [more for more in stack if len(more)]
 
-# puzzle: [cells] ids; looks: at 64 grids each -> None: the search gave up
-def solvable(s: Sudoku, puzzle: ndarray, looks: int = 2000) -> bool | None:
-    "Is there a solution?"
-    for k, grids in enumerate(_looked(s, puzzle, 64)):
-        if len(grids): return True
-        if k == looks: return None
-    return False
+def _tried(s: Sudoku, grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a row for each digit
+    "With every digit that the cell of fewest candidates may hold."
+    at, out = n.argmin(1), []
+    for digit in range(s.n):
+        can = may[np.arange(len(at)), at] >> digit & 1 > 0
+        more = grids[can]
+        more[np.arange(len(more)), at[can]] = digit
+        out.append(more)
+    return np.concatenate(out)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
-def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarray, ndarray]:
+def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarray]:
     """One path through the tree from each grid [B, cells], where `choose` maps rows, cells and sets
-    [b] to digits [b]. The grids, ln W [B], and which are complete [B]."""
+    [b] to digits [b]. The grids that become complete, and their ln W."""
     grids, log_w, done = grids.copy(), np.zeros(len(grids)), np.zeros(len(grids), dtype=bool)
     todo = np.arange(len(grids))
     while len(todo):
@@ -180,14 +165,13 @@ def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarra
         at = n[free].argmin(1)
         grids[todo[free], at] = choose(todo[free], at, may[free, at])
         log_w[todo[free]] += np.log(n[free, at])
-    return grids, log_w, done
+    return grids[done], log_w[done]
 
 def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]:
     "The complete grids [m, cells] of n attempts, and their ln W [m]."
     def any_digit(rows, at, may):
         return s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
-    grids, log_w, done = search(s, np.full((n, s.cells), s.n), any_digit)
-    return grids[done], log_w[done]
+    return search(s, np.full((n, s.cells), s.n), any_digit)
 
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
 BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
@@ -248,15 +232,10 @@ def read_puzzle(s: Sudoku, text: str) -> ndarray: # [cells] ids
     if len(marks) != s.cells:
         raise ValueError(f'{len(marks)} cells; expected {s.cells}, {s.n} rows of {s.n}')
     grid = np.array([int(c) - 1 if c in digits[1:] else s.n for c in marks])
-    kinds = 'row', 'column', 'box'
-    for u, unit in enumerate(s.units):
-        cell_of = dict[int, int]()
-        for cell in unit[grid[unit] < s.n].tolist():
-            digit = int(grid[cell])
-            if digit in cell_of:
-                raise ValueError(f'{place(cell)}: {digit + 1} stands in {place(cell_of[digit])} '
-                                 f'already; expected every digit once in a {kinds[u // s.n]}')
-            cell_of[digit] = cell
+    wrong = np.flatnonzero(contradictions(s, grid[None])[0])
+    if len(wrong):
+        raise ValueError(f'{place(wrong[0])}: {grid[wrong[0]] + 1} stands again in its row, column '
+                         'or box; expected every digit once')
     return grid
 
 def drawn_grid(s: Sudoku, grid: ndarray) -> str: # [cells] ids

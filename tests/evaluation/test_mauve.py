@@ -37,7 +37,7 @@ x = np.zeros((60, 3))
 @pytest.mark.parametrize('call, what', [
     (lambda: mauve(x, x[:, :2]), 'features of 3 and 2'),
     (lambda: mauve(x, x + math.inf), 'not finite'),
-    (lambda: mauve(x, x, buckets=121), 'at most the 120'),
+    (lambda: mauve(x, x, buckets=121), 'at most 120'),
     (lambda: grouped_mauve(x[:9], x), 'at least 30')])
 def test_mauve_says_what_is_wrong(call, what):
     with pytest.raises(ValueError, match=what): call()

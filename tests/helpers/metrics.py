@@ -96,9 +96,9 @@ class Server(ThreadingHTTPServer):
     """Answers from a model, after doing what the script says: one entry a request, `None` for
     nothing unusual."""
     daemon_threads = True
-    def __init__(self, ref, script=(), form='prompt_logprobs', change=lambda body: body):
+    def __init__(self, ref, script=(), change=lambda body: body):
         super().__init__(('127.0.0.1', 0), Handler)
-        self.ref, self.script, self.form, self.change = ref, list(script), form, change
+        self.ref, self.script, self.change = ref, list(script), change
         self.requests, self.keys = [], []
     @property
     def url(self): return f'http://127.0.0.1:{self.server_port}/v1'
@@ -107,9 +107,6 @@ class Server(ThreadingHTTPServer):
         lp = self.ref.model(torch.tensor([ids])).logits.log_softmax(-1)[0]
         each = [None] + [lp[t, i].item() for t, i in enumerate(ids[1:])]
         word = self.ref.tokenizer.convert_ids_to_tokens
-        if self.form == 'echo':
-            scores = dict(token_logprobs=each + [-1.0], tokens=[word(i) for i in ids] + ['x'])
-            return dict(choices=[dict(logprobs=scores)])
         def entry(i, v):
             if i == 29: return {'29': dict(logprob=v)}
             return {str(i): dict(logprob=v, rank=2, decoded_token=word(i)),
@@ -128,9 +125,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(k.replace('_', '-'), v)
         self.end_headers()
         self.wfile.write(body)
-    def do_GET(self):
-        self.send(200, dict(object='list',
-                            data=[dict(id='the-model', object='model', created=0, owned_by='us')]))
     def do_POST(self):
         s, q = self.server, json.loads(self.rfile.read(int(self.headers['Content-Length'])))
         self.asked = q.get('prompt')
@@ -156,11 +150,11 @@ def serve(ref, monkeypatch):
     "A server and an endpoint for it."
     monkeypatch.setenv('NO_PROXY', '127.0.0.1')
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
-    def start(script=(), form='prompt_logprobs', change=lambda body: body, **kw):
-        made.append(s := Server(ref, script, form, change))
+    def start(script=(), change=lambda body: body, **kw):
+        made.append(s := Server(ref, script, change))
         threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01),
                          daemon=True).start()
-        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer, form=form,
+        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer,
                                 **dict(retries=2, timeout=30) | kw)
     yield start
     for s in made: s.shutdown(); s.server_close()

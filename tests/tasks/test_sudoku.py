@@ -5,7 +5,6 @@ import numpy as np, pytest
 from hypothesis import given, settings, strategies as some
 from navira.tasks.sudoku import (
     _candidates,
-    _looked,
     contradictions,
     drawn_grid,
     emptied,
@@ -16,7 +15,6 @@ from navira.tasks.sudoku import (
     read_puzzle,
     shuffled,
     solutions,
-    solvable,
     Sudoku,
     tokenizer_of,
     unseen,
@@ -93,9 +91,6 @@ def test_all_solutions_are_found(seed, given, changed):
     plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
     found = [tuple(g) for g in solutions(s, puzzle)]
     assert len(found) == len(plain) and {*found} == plain
-    assert sorted(found) == sorted(
-        tuple(g) for some_of in _looked(s, puzzle, 1) for g in some_of
-    ), 'in any portions'
 
 
 @each_size
@@ -157,24 +152,13 @@ good = '53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5
         (good[:80] + '²', 'row 9, column 9'),
         (
             '55' + good[2:],
-            'column 2: 5 stands in row 1, column 1 already; expected every digit once in a row',
+            'row 1, column 1: 5 stands again in its row, column or box',
         ),
     ],
 )
 def test_a_text_that_is_no_puzzle_is_refused_with_cell_and_rule(text, said):
     with pytest.raises(ValueError, match=said):
         read_puzzle(Sudoku(), text)
-
-
-@given(seeds, some.integers(0, 16))
-@settings(max_examples=40, deadline=None)
-def test_a_puzzle_is_solvable_if_trying_everything_says_so(seed, cells):
-    "As trying everything says, also of what is no part of a solution"
-    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
-    puzzle = emptied(s, rng.integers(4, size=(1, 16)), cells, rng)[0]
-    there = not plainly_wrong(s, puzzle) and next(plain_solutions(s, puzzle), None) is not None
-    assert solvable(s, puzzle) is there
-    assert solvable(s, np.full(16, 4), looks=0) is None
 
 
 @each_size
@@ -187,5 +171,3 @@ def test_a_grid_is_a_text_and_back(s):
         assert (read_puzzle(s, drawn_grid(s, puzzle)) == puzzle).all()
         text = ''.join('.' if d == s.n else str(d + 1) for d in puzzle)
         assert tok.encode(text).ids == puzzle.tolist()
-
-
