@@ -21,9 +21,8 @@ from torch import Tensor
 from ..base.checks import check_choice, check_int
 from ..base.runs import folder_lock
 from ..evaluation.diversity import entropy, Grouped, grouped, of_sets, repetition
-from ..evaluation.landmarks import landmarks
 from ..evaluation.mauve import features, grouped_mauve
-from ..evaluation.perplexity import perplexities
+from ..evaluation.perplexity import landmarks, perplexities
 from ..evaluation.references import load_reference, reference_name
 from .run import work
 from .store import Store
@@ -186,7 +185,9 @@ def _real(st: Store, judge: Judge) -> np.ndarray: # [m, D]
     if record['real'] is not None:
         windows = real_windows(st, max(c['n'] for c in st.cells.values()))
         return np.array(vectors(st.decode(windows), judge)['features'], np.float32)
-    if ships(st, judge.name): return landmarks()['real text'].features
+    if ships(st, judge.name):
+        known = landmarks()
+        return np.stack(known[known.kind == 'real text'].features)
     raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text to '
                      'compare with: name a corpus, `navira sweep CONFIG --set real=FILE` once more')
 

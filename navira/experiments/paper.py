@@ -15,7 +15,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..base.stats import resampled
-from ..evaluation.landmarks import landmarks
+from ..evaluation.perplexity import landmarks
 from ..evaluation.trajectories import overlap
 from .plots import (
     bars, budgets_axis, finished, LOOKS, looks, perplexity_axis, STYLE, Table)
@@ -197,9 +197,8 @@ def mark_landmarks(ax: Any, s: Study, **markers: str) -> None: # markers: of lan
     "Landmarks, where they are known for this model and reference."
     if not ships(s.store, s.reference): return
     for name, marker in markers.items():
-        known = landmarks()[name.replace('_', ' ')]
-        nll = known.perplexity[s.eos]
-        y = resampled(nll.nll.numpy(), nll.weight.numpy())
+        known = landmarks()[landmarks().kind == name.replace('_', ' ')]
+        y = resampled(known[f'nll_{s.eos}'], known[f'weight_{s.eos}'])
         ax.errorbar(**bars([resampled(known.entropy)], [y], np.exp), color='k', marker=marker,
                     ms=7, mfc='w', ls='', label=name.replace('_', ' '))
 

@@ -19,7 +19,7 @@ from ..schedules import piecewise, quadratic, sigmoid
 from ..registry import register, scheduled
 
 # %% auto #0
-__all__ = ['onepass', 'expected_errors', 'onepass_suspects']
+__all__ = ['onepass', 'onepass_suspects']
 
 # %% ../../nbs/ours/one_pass.ipynb #9d358d96
 @needs_quality
