@@ -5,7 +5,6 @@
 # %% ../nbs/05_stochastic_remasking.ipynb #04fe3df3
 from __future__ import annotations
 from dataclasses import replace
-from itertools import permutations
 from typing import Literal
 
 from torch import Tensor
@@ -15,28 +14,7 @@ from .prism import backbone, low_quality, prism_guard, remask_count
 from .decoupling import navira_det
 
 # %% auto #0
-__all__ = ['pi', 'plackett_luce', 'navira', 'prism_stochastic']
-
-# %% ../nbs/05_stochastic_remasking.ipynb #e44095bf
-def pi(
-    s: Tensor, # [..., n] quality logits of the committed tokens
-    tau: float, # temperature > 0
-) -> Tensor: # [..., n] probabilities
-    "Eq. 4: the distribution over committed tokens from which one position is drawn."
-    return (-s.double() / tau).softmax(-1)
-
-# %% ../nbs/05_stochastic_remasking.ipynb #86ebb33a
-def plackett_luce(
-    weights: Tensor, # [n] positive
-    subset: tuple[int, ...], # which elements
-) -> float:
-    "Probability that a draw without replacement gives exactly this set; for small sets."
-    total, p = weights.double() / weights.double().sum(), 0.
-    for order in permutations(subset):
-        left, q = 1., 1.
-        for i in order: q, left = q * total[i].item() / left, left - total[i].item()
-        p += q
-    return p
+__all__ = ['navira', 'prism_stochastic']
 
 # %% ../nbs/05_stochastic_remasking.ipynb #fbce3c59
 @needs_quality

@@ -36,10 +36,9 @@ def check_budget(
     budget: int, # forward passes
 ) -> int: # the budget
     "ValueError for a budget that does not pay for one step."
-    passes = {1: 'one', 2: 'two', 3: 'three'}.get(policy.passes, policy.passes)
     least = policy.step.least(policy)
     # some policies plan all their steps before the first, hence a limit
-    return check_int('budget', budget, least, f'a {passes}-pass policy needs', high=10**6)
+    return check_int('budget', budget, least, f'a {policy.passes}-pass policy needs', high=10**6)
 
 # %% ../nbs/07_sampling.ipynb #8b718327
 def n_steps(

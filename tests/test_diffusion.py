@@ -1,11 +1,10 @@
 """How a token is drawn: nucleus, temperature and ties, against plain loops."""
 import math
 
-import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.diffusion import Forward, categorical, drawer, nucleus
+from navira.diffusion import categorical, drawer, nucleus
 
 
 def test_draws_are_float64():
@@ -77,11 +76,3 @@ def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p,
     torch.testing.assert_close(q.gather(1, tokens[:, None])[:, 0], prob, atol=1e-12, rtol=0)
     torch.testing.assert_close(q.sum(1), torch.ones(len(lg), dtype=torch.float64), atol=1e-12,
                                rtol=0)
-
-def test_a_pass_without_a_quality_says_so():
-    class Plain(Forward): pass
-
-    with pytest.raises(
-        ValueError, match="Plain gives no quality: this model has no quality head; backbone and "
-                          "mdlm need none"):
-        Plain().quality()

@@ -195,8 +195,3 @@ def test_any_text_is_read_or_refused_in_a_sentence(embedded, text):
         assert str(e).startswith(('prompt', '[MASK*'))
     else:
         assert x.shape[0] == 1 and (x == embedded.mask_id).any()
-
-
-def test_half_a_character_is_no_text(embedded):
-    with says(ValueError, 'prompt', 'cannot read'):
-        start_ids(embedded, prompt='ab\ud800')

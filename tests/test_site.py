@@ -139,8 +139,8 @@ def test_equations_have_the_numbers_of_the_paper(visit):
 def test_search_finds_a_function(visit):
     p = visit('index.html')
     p.keyboard.press('/')
-    p.keyboard.type('plackett_luce')
+    p.keyboard.type('prism_stochastic')
     p.wait_for_function("""[...document.querySelectorAll('.smalldocs-search-results a, .aa-Item a')]
         .some(a => /stochastic_remasking/.test(a.href))""", timeout=10_000)
     p.keyboard.press('Enter'); p.wait_for_load_state()
-    assert 'plackett_luce' in p.locator('main').inner_text()
+    assert 'prism_stochastic' in p.locator('main').inner_text()

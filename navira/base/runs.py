@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,6 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
-
-# %% ../../nbs/base/runs.ipynb #e72ad17b
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-class NoRoom(OSError):
-    "The disk is full."
-    errno = errno.ENOSPC
-
-def disk_full(
-    e: BaseException | None, # an error or any of its causes
-) -> bool:
-    "Whether a full disk is the reason for an error."
-    while e is not None:
-        numbers = re.findall(r'\(os error (\d+)\)', str(e))
-        if {getattr(e, 'errno', None), *map(int, numbers)} & set(FULL): return True
-        e = e.__cause__ or e.__context__
-    return False
 
 # %% ../../nbs/base/runs.ipynb #2daa7c83
 _live: set[str] = set()      # temporary names in use by this process
@@ -54,9 +38,11 @@ def _temporary(path: Path, make) -> Iterator[Path]: # `make` is Path.touch or Pa
         make(temp)
         yield temp
     except Exception as e:
-        if not disk_full(e): raise
-        raise NoRoom(f'{path}: no space left. Nothing half-written is left, and what was there '
-                     'before still is; make room, then try again') from e
+        # 27, 28 and 122: the disk is full; libraries say so in a cause, or in words
+        full = re.search(r'[Ee]rr(no|or) (27|28|122)\b', ''.join(traceback.format_exception(e)))
+        if full is None: raise
+        raise OSError(f'{path}: no space left. Nothing half-written is left, and what was there '
+                      'before still is; make room, then try again') from e
     finally:
         _live.discard(temp.name)
         if temp.is_dir(): shutil.rmtree(temp, ignore_errors=True)
@@ -71,7 +57,6 @@ def writable(
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as e:
-        if disk_full(e): raise
         raise ValueError(f'{folder}: cannot be written ({e.strerror}); '
                          'expected a folder of yours') from e
 
@@ -82,7 +67,7 @@ def atomic_write(
 ) -> Iterator[Path]: # a temporary path to write to
     """The file takes its place when the block ends without an error. A symbolic link stays and its
     target is replaced; a device or pipe is written to. `ValueError` for a folder that cannot be
-    written, `NoRoom` on a full disk."""
+    written, OSError on a full disk."""
     path = Path(path)
     if path.exists() and not path.is_file():
         with tempfile.TemporaryDirectory() as folder:
@@ -140,9 +125,6 @@ def folder_lock(
     except Timeout:
         raise Busy(f'{folder}: another {what} is writing to this folder; wait for it, '
                    'or use another folder') from None
-    except (OSError, NotImplementedError) as e:
-        raise ValueError(f'{folder}: cannot be locked ({e}); '
-                         'expected a folder of yours on a disk with locks') from None
     try:
         remove_leftovers(folder)
         yield
@@ -179,12 +161,11 @@ def graceful_interrupt(
 def progress_bar(
     total: int, # steps
     name: str, # what stands before the bar
-    wait: float = 1., # seconds until it appears
-    show: bool | None = None, # True: at once, and in a log too; False: never
+    show: bool | None = None, # None: after a second; True: at once, and in a log too; False: never
     done: int = 0, # steps made by an earlier run
 ) -> tqdm: # call `update(k)` after k steps; any thread may
     "A bar with a rate."
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    return tqdm(total=total, desc=name, initial=done, delay=0 if show else wait, leave=not terminal,
+    return tqdm(total=total, desc=name, initial=done, delay=0 if show else 1, leave=not terminal,
                 mininterval=.1 if terminal else 30, disable=None if show is None else not show,
                 dynamic_ncols=True)

@@ -1,5 +1,4 @@
 """Atomic files, one writer a folder, and a bar that shows only where somebody looks."""
-import errno
 import io
 import os
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from navira.base.runs import (
-    Busy, NoRoom, atomic_folder, atomic_write, folder_lock, progress_bar, remove_leftovers)
+    Busy, atomic_folder, atomic_write, folder_lock, remove_leftovers)
 from navira.sampling import sample
 from toys import Tiny
 
@@ -25,16 +24,13 @@ def test_two_writers_of_one_file_do_not_share_a_temporary_one(tmp_path):
     assert (tmp_path / 'x').read_text() == 'one' and names(tmp_path) == ['x']
 
 @pytest.mark.parametrize('error', [
-    RuntimeError('no'), KeyboardInterrupt(), OSError(errno.ENOSPC, 'full'),
-    RuntimeError('I/O error: (os error 28)')])
+    RuntimeError('no'), KeyboardInterrupt(), RuntimeError('I/O error: (os error 28)')])
 @pytest.mark.parametrize('write', [atomic_write, atomic_folder])
 def test_after_an_error_the_old_one_is_whole(tmp_path, write, error):
     path = tmp_path / 'in' / 'model'
     with write(path) as temp:
         if temp.is_dir(): (temp / 'old').touch()
-    full = '28' in repr(error)
-    with pytest.raises(NoRoom if full else type(error), match='make room' if full else None):
-        with write(path) as temp: raise error
+    with pytest.raises(OSError if '28' in repr(error) else type(error)), write(path): raise error
     assert names(path.parent) == ['model'] and (path.is_file() or names(path) == ['old'])
 
 def test_a_new_folder_is_as_open_as_any_other(tmp_path):
@@ -86,17 +82,15 @@ with folder_lock({str(tmp_path)!r}), atomic_write({str(tmp_path / 'in' / 'x')!r}
 
 class Slow(Tiny):
     def __call__(self, x):
-        time.sleep(.008)
+        time.sleep(.06)
         return super().__call__(x)
 
 class Terminal(io.StringIO):
     def isatty(self): return True
 
 def shown(monkeypatch, stream, **kw):
-    "What a run of a third of a second writes to the standard error."
-    quick = lambda total, name, show: progress_bar(total, name, wait=.05, show=show)  # noqa: E731
+    "What a run of more than a second writes to the standard error."
     monkeypatch.setattr(sys, 'stderr', stream)
-    monkeypatch.setattr('navira.sampling.progress_bar', quick)
     sample(Slow(40, 4), 'backbone', 20, n=4, batch_size=2, **kw)
     return stream.getvalue()
 

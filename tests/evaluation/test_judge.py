@@ -118,19 +118,6 @@ def test_another_tokenizer_is_noticed(serve):
     with pytest.raises(ValueError, match="another tokenizer: 'z' there is 'w"):
         perplexity(['w1 w2 w3'], end)
 
-def test_requests_at_once(serve):
-    running, at_once, seen = [], [], []
-    def slow(h):
-        running.append(h)
-        at_once.append(len(running))
-        time.sleep(.05)
-        running.remove(h)               # before the client has the answer: it may ask again at once
-        h.send(200, h.server.answer(h.asked))
-    s, end = serve([slow] * 12, concurrency=3)
-    perplexity(texts(12), end, progress=lambda *counts: seen.append(counts))
-    assert 2 <= max(at_once) <= 3 and len(s.requests) == 12
-    assert seen == sorted(seen) and seen[-1][0] == seen[-1][1] and len(seen) == 12
-
 # --- marks ---
 leaves = hs.one_of(hs.none(), hs.booleans(), hs.floats(), hs.text())
 

