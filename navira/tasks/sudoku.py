@@ -86,7 +86,7 @@ def contradictions(s: Sudoku, grids: ndarray) -> ndarray: # [B, cells] ids -> [B
 # grids: [B, cells] ids; puzzles: [B, cells]: their digits must stay -> [B] bool
 def is_solved(s: Sudoku, grids: ndarray, puzzles: ndarray | None = None) -> ndarray:
     "Is each digit in every unit? A puzzle may have several solutions, and each of them counts."
-    right: ndarray = (grids < s.n).all(1) & ~contradictions(s, grids).any(1)
+    right = ~contradictions(s, grids).any(1) & (grids < s.n).all(1)
     return right if puzzles is None else right & ((puzzles == s.n) | (puzzles == grids)).all(1)
 
 # %% ../../nbs/tasks/sudoku.ipynb #bdd983c2
