@@ -23,10 +23,10 @@ from .generate import typed
 # %% ../../nbs/cli/solve.ipynb #d580f700
 def read_grid(text: str) -> tuple: # the rules, and [cells] ids
     "ValueError for what is no puzzle, and for a puzzle without a solution."
-    from navira.tasks.sudoku import of_size, read_puzzle, solvable
+    from navira.tasks.sudoku import of_size, read_puzzle, solutions
     rules = of_size(len(re.sub(r'[\s|+-]', '', text)))
     grid = read_puzzle(rules, text)
-    if solvable(rules, grid) is not False: return rules, grid
+    if next(solutions(rules, grid), None) is not None: return rules, grid
     raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
 
 def read_grids(given: list[str]) -> list[tuple]: # puzzles, files, or - for the standard input

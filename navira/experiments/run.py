@@ -149,7 +149,7 @@ def prepared(
     plan = cells(s)
     net = cast(MaskedLM, load_model(s.model) if model is None else model).to(device)
     start = start_of(s, net)
-    x = start_ids(net, 1, s.length, prompts_at(start, net, s.real, 0, 1))
+    x, _ = start_ids(net, 1, s.length, prompts_at(start, net, s.real, 0, 1))
     for c in plan: check_fits(net, c.rule, x.shape[1])
     identity = dict(fingerprint=fingerprint(net), length=x.shape[1], prompt=start, dtype=s.dtype,
                     device=net.device.type, batch_size=s.batch_size)

@@ -18,7 +18,8 @@ from ..base.checks import check_int
 from ..base.files import guarded
 from ..base.noise import Noise
 from ..chatting import templated
-from ..core import Model, portions
+from ..core import Model
+from ..passes import portions
 from ..models.load import load
 from ..prompts import read_prompts
 from ..sampling import choose, sample

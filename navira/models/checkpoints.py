@@ -39,7 +39,7 @@ def save_denoiser(
     dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
     """Writes `config.json`, `model.safetensors` and `tokenizer.json`: all, or nothing.
-    `ValueError` for a folder that cannot be written, `NoRoom` on a full disk."""
+    `ValueError` for a folder that cannot be written; OSError on a full disk."""
     file = Path(folder).joinpath
     # each takes its place once all are written
     with (atomic_write(file('config.json')) as config,

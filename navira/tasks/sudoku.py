@@ -87,7 +87,8 @@ def contradictions(s: Sudoku, grids: ndarray) -> ndarray: # [B, cells] ids -> [B
 def is_solved(s: Sudoku, grids: ndarray, puzzles: ndarray | None = None) -> ndarray:
     "Is each digit in every unit? A puzzle may have several solutions, and each of them counts."
     right = ~contradictions(s, grids).any(1) & (grids < s.n).all(1)
-    return right if puzzles is None else right & ((puzzles == s.n) | (puzzles == grids)).all(1)
+    if puzzles is not None: right = right & ((puzzles == s.n) | (puzzles == grids)).all(1)
+    return np.asarray(right)
 
 # %% ../../nbs/tasks/sudoku.ipynb #bdd983c2
 def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
