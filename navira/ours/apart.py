@@ -17,7 +17,7 @@ from ..registry import register
 from ..scores import low_confidence
 
 # %% auto #0
-__all__ = ['Penalised', 'apart']
+__all__ = ['apart']
 
 # %% ../../nbs/ours/apart.ipynb #5b2ff877
 def depth(

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..base.checks import check_int, check_range
 from ..diffusion import drawer, probability
 from ..core import (
-    Denoiser, draw_at, finite, nothing, Pass, pick, Policy, ranks, reaches, State, Step)
+    Denoiser, draw_at, nothing, Pass, pick, Policy, ranks, reaches, State, Step)
+from ..passes import finite
 from ..registry import register
 from ..scores import confidence, over
 from .blocks import block_in_work, check_block, Within
