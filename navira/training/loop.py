@@ -127,7 +127,7 @@ class Trainer:
         for n, p in self.weights.items(): p.data, self.average[n] = self.average[n], p.data
 
     def save(self):
-        "Writes `last.pt`, or leaves the one before. `NoRoom` on a full disk."
+        "Writes `last.pt`, or leaves the one before. OSError on a full disk."
         state = dict(model=self.weights, ema=self.average, optimizer=self.optimizer.state_dict(),
                      progress=[self.step, self.steps, self.seconds, self.minutes])
         with atomic_write(self.path) as temp, open(temp, 'wb') as f: torch.save(state, f)
