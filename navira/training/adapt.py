@@ -24,7 +24,8 @@ class Adaptation(Likelihood):
         super().__init__(cfg)
         torch.manual_seed(cfg.seed)
         self.model = pretrained(cfg.model, cfg.shift)
-        self.length, self.eos = length_of(cfg, self.model, 512), end_of(self.model)
+        self.length = length_of(cfg, self.model, 512)
+        self.eos = end_of(self.model)
         if cfg.gradient_checkpointing:
             self.model.net.gradient_checkpointing_enable(dict(use_reentrant=False))
 

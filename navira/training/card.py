@@ -113,6 +113,7 @@ def model_card(
 def head(r):
     if r.get('base'): return SHORT.format(**r)
     about = GRIDS if r['network'].get('boxes') else TEXT
-    size, seen = sum(r['parameters'].values()) / 1e6, sum(s['tokens'] for s in r['stages']) / 1e6
+    size = sum(r['parameters'].values()) / 1e6
+    seen = sum(s['tokens'] for s in r['stages']) / 1e6
     limits = about['limits'].format(size=size, seen=seen, **r)
     return CARD.format(size=size, **r | about | dict(limits=limits))

@@ -45,14 +45,17 @@ def critic_objective(
 # %% ../../nbs/training/critic.ipynb #17a9f4a0
 class CriticTraining(Recipe):
     "A critic for a denoiser."
-    result, file = 'critic', 'critic-training.json'
+    result = 'critic'
+    file = 'critic-training.json'
     def __init__(self, cfg):
         super().__init__(cfg)
         self.model = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
-        self.length, self.critic = self.model.length, Critic.of(self.model, cfg.blocks)
+        self.length = self.model.length
+        self.critic = Critic.of(self.model, cfg.blocks)
 
     def stages(self):
-        cfg, model = self.cfg, self.model.to(self.acc.device)
+        cfg = self.cfg
+        model = self.model.to(self.acc.device)
         objective = critic_objective(self.critic.to(self.acc.device), model, cfg.nucleus)
         yield Stage('critic', objective, cfg.steps, cfg, self.out, self.evaluate)
 

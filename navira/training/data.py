@@ -75,7 +75,8 @@ def encode_corpus(
 def read_tokens(path): return np.memmap(path, np.uint32, 'r')
 
 # %% ../../nbs/training/data.ipynb #ffbb286b
-TEXT, PARQUET = ('.txt', '.md', '.text'), ('.parquet', '.pq')
+TEXT = ('.txt', '.md', '.text')
+PARQUET = ('.parquet', '.pq')
 
 def documents(
     path, # a text, which is one document, or a Parquet file with one a row
@@ -119,8 +120,10 @@ def grid_documents(
 ):
     """20,000 random grids, or 2,000 for validation, a document each; the same ones whenever it is
     read."""
-    train, decode = split == 'train', tokenizer_of(s).decode
-    rng, make = np.random.default_rng(0 if train else 1), random_grids if train else unseen
+    train = split == 'train'
+    decode = tokenizer_of(s).decode
+    rng = np.random.default_rng(0 if train else 1)
+    make = random_grids if train else unseen
     for _ in range(40 if train else 4): yield from map(decode, make(s, 500, rng).tolist())
 
 # %% ../../nbs/training/data.ipynb #24c3d5f2
@@ -131,7 +134,9 @@ def read_corpus(
 ) -> Iterator[str]: # documents, blank ones left out
     """Raises `FileNotFoundError` with the nearest name, or `ValueError` (empty, damaged, no such
     column), when the first document is asked for."""
-    name, path, empty = str(data), Path(data), True
+    name = str(data)
+    path = Path(data)
+    empty = True
     grids = sudoku_of(name)
     if grids: texts = grid_documents(grids, split)
     elif not path.exists() and is_repository(name):

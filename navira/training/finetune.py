@@ -53,8 +53,10 @@ class Finetuning(Recipe):
 
     def stages(self):
         "The head alone, then jointly on other batches; a stage of no steps is left out."
-        cfg, model = self.cfg, self.model.to(self.acc.device)
-        head, joint = replace(cfg, lr=cfg.head_lr), replace(cfg, seed=cfg.seed + 1)
+        cfg = self.cfg
+        model = self.model.to(self.acc.device)
+        head = replace(cfg, lr=cfg.head_lr)
+        joint = replace(cfg, seed=cfg.seed + 1)
         for name, steps, c in (('head', cfg.head_steps, head), ('joint', cfg.joint_steps, joint)):
             if not steps: continue
             for n, p in model.named_parameters():
@@ -64,7 +66,8 @@ class Finetuning(Recipe):
             yield Stage(name, objective, steps, c, self.out / name, self.evaluate)
 
     def objective(self, joint):
-        cfg, model = self.cfg, self.model
+        cfg = self.cfg
+        model = self.model
         if cfg.objective == 'prism':
             return prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
         if cfg.objective == 'proseco':
@@ -90,7 +93,8 @@ class AdapterFinetuning(Finetuning):
         Recipe.__init__(self, cfg if cfg.lora else replace(cfg, joint_steps=0))
         torch.manual_seed(cfg.seed)
         self.model = with_adapter(base, cfg.lora, gradient_checkpointing=cfg.gradient_checkpointing)
-        self.length, self.eos = length_of(cfg, base, 512), end_of(base)
+        self.length = length_of(cfg, base, 512)
+        self.eos = end_of(base)
 
     def about(self) -> dict:
         n = sum(p.numel() for p in learning(self.model).values())

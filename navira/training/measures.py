@@ -26,7 +26,8 @@ def stratified(
 ): # value, se, n, and the 95 % interval: low, high
     "Mean of a stratified sample, with the successive-difference standard error."
     y, n = y.double(), len(y)
-    value, se = y.mean().item(), (y.diff().square().sum() / (2 * n * (n - 1))).sqrt().item()
+    value = y.mean().item()
+    se = (y.diff().square().sum() / (2 * n * (n - 1))).sqrt().item()
     return dict(value=value, se=se, n=n, low=value - 1.96 * se, high=value + 1.96 * se)
 
 # %% ../../nbs/training/measures.ipynb #maskedbatch
@@ -52,7 +53,8 @@ def evaluate_nelbo(
     batch_size: int = 64,
 ) -> dict: # nats a token: value, se, n, low, high
     "NELBO of sequences, each at one stratified noise level."
-    values, levels = [], []
+    values = []
+    levels = []
     for _, x, z, t, _ in masked_batches(model, sequences, batch_size):
         masked = z == model.mask_id
         ce = F.cross_entropy(model(z).logits(masked), x[masked], reduction='none').float()
@@ -73,7 +75,8 @@ def judge_draws(
 ) -> pd.DataFrame: # a row a token: score, right, drawn (probability), row (sequence)
     """Fill masked positions by the model's own draws and judge them: one y for each sequence, t
     stratified over all."""
-    draw, frames = nucleus(p), []
+    draw = nucleus(p)
+    frames = []
     for start, x, z, _, g in masked_batches(model, sequences, batch_size):
         new = random_fill(torch.rand(x.shape, generator=g).to(x.device), z == model.mask_id, fill)
         u = torch.rand(x.shape, generator=g, dtype=torch.float64).to(x.device)[new]
@@ -104,7 +107,9 @@ def auroc_interval(
     n: int = 500, # resamples
 ) -> tuple[float, float]: # 95 % interval of the AUROC; NaN if all or none are right
     "Percentile bootstrap over sequences."
-    rng, rows, values = np.random.default_rng(0), row.max() + 1, []
+    rng = np.random.default_rng(0)
+    rows = row.max() + 1
+    values = []
     for _ in range(n):
         times = np.bincount(rng.integers(rows, size=rows), minlength=rows)[row]
         values.append(auroc(np.repeat(score, times), np.repeat(right, times)))
@@ -114,7 +119,8 @@ def auroc_interval(
 def judged_record(
     q, # of `judge_draws`
 ): # 'quality' and 'drawn_probability'
-    right, row = q.right.to_numpy(), q.row.to_numpy()
+    right = q.right.to_numpy()
+    row = q.row.to_numpy()
     def rated(score):
         low, high = auroc_interval(score, right, row)
         return dict(auroc=auroc(score, right), low=low, high=high)
@@ -133,9 +139,11 @@ def correct_fills(
     stratified over all."""
     rows = []
     for _, x, z, _, _ in masked_batches(model, sequences, batch_size):
-        masked, everywhere = z == model.mask_id, torch.ones_like(z, dtype=torch.bool)
+        masked = z == model.mask_id
+        everywhere = torch.ones_like(z, dtype=torch.bool)
         y = z.masked_scatter(masked, model(z).logits(masked).argmax(-1))
-        before, after = y == x, model(y).logits(everywhere).argmax(-1).view(y.shape) == x
+        before = y == x
+        after = model(y).logits(everywhere).argmax(-1).view(y.shape) == x
         counts = before, ~before, before & after, ~before & after
         rows.append(torch.stack([c.sum(1) for c in counts]).cpu())
     right, wrong, kept, fixed = torch.cat(rows, 1).numpy()

@@ -37,7 +37,9 @@ class Objective(nn.Module):
         loss, # (x, *noise) -> 'loss', and whatever else to log
     ):
         super().__init__()
-        self.model, self.noise, self.loss = model, noise, loss
+        self.model = model
+        self.noise = noise
+        self.loss = loss
 
     def forward(self, *batch): return self.loss(*batch)
 
@@ -132,7 +134,8 @@ def backplay(
     draw = nucleus(p)
     def noise(x, generator):
         u, ties = torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
-        t, least = low_discrepancy(len(x), generator) * (1 - 1e-3), fill / x.shape[1]
+        t = low_discrepancy(len(x), generator) * (1 - 1e-3)
+        least = fill / x.shape[1]
         more = least + (1 - t - least).clamp(min=0) * torch.rand(len(x), generator=generator)
         z = corrupt(x, t, model.mask_id, generator)
         early = corrupt(z, (more / (1 - t)).clamp(max=1), model.mask_id, generator)
@@ -163,7 +166,8 @@ def proseco(
         return corrupt(x, t * (1 - 1e-3), model.mask_id, generator), t
 
     def loss(x, z, t):
-        masked, everywhere = z == model.mask_id, torch.ones_like(z, dtype=torch.bool)
+        masked = z == model.mask_id
+        everywhere = torch.ones_like(z, dtype=torch.bool)
         filled = everywhere if fill_all else masked
         logits = model(z).logits(filled)
         y = z.masked_scatter(filled, logits.detach().argmax(-1))

@@ -29,10 +29,12 @@ __all__ = ['train']
 class Likelihood(Recipe):
     "Minimises the NELBO, over `tokens` or as many as `epochs` and `minutes` allow."
     def stages(self):
-        cfg, minutes = self.cfg, math.inf
+        cfg = self.cfg
+        minutes = math.inf
         steps = (cfg.tokens or 0) // (cfg.batch_size * self.length)
         if cfg.tokens is None:
-            steps, minutes = cfg.epochs * self.batches(cfg.seed)[1], cfg.minutes
+            steps = cfg.epochs * self.batches(cfg.seed)[1]
+            minutes = cfg.minutes
         yield Stage(cfg.command, mdlm(self.model), max(1, steps), cfg, self.out, self.evaluate,
                     minutes)
 
@@ -41,7 +43,8 @@ class Pretraining(Likelihood):
     "A denoiser from random weights."
     def __init__(self, cfg):
         super().__init__(cfg)
-        self.length, self.grid = cfg.length, sudoku_of(cfg.data)
+        self.length = cfg.length
+        self.grid = sudoku_of(cfg.data)
         self.config = Config(
             model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads, cond_dim=cfg.cond_dim,
             n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.grid and self.grid.boxes)

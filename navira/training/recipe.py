@@ -36,7 +36,8 @@ HARMLESS = ('out', 'log_every', 'checkpoint_every', 'eval_every', 'eval_sequence
 def begun(cfg):
     """Does the folder hold this run? Raises `ValueError` if it holds a run with other settings or
     files of others."""
-    out, past = Path(cfg.out), read_run(Path(cfg.out))
+    out = Path(cfg.out)
+    past = read_run(Path(cfg.out))
     others = sorted(p.name for p in out.iterdir() if p.name[0] != '.')
     if others and not past:
         raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but '
@@ -61,7 +62,8 @@ def tokens_of(
 ): # training ids [n], validation sequences [N, L], shuffled
     """The prepared tokens. Without a validation file the last hundredth of the training text is
     held out."""
-    ids, path = read_tokens(folder / 'train'), folder / 'validation'
+    ids = read_tokens(folder / 'train')
+    path = folder / 'validation'
     n = max(2 * length, len(ids) // 100)
     if path.exists(): held = read_tokens(path)
     else: ids, held = ids[:-n], ids[-n:]
@@ -95,7 +97,8 @@ class Recipe:
     """A kind of training. It also has `model`, which is measured; `length` of a sequence, L; the
     generator `stages()`, which is asked for a stage when the one before has ended; and `about()`,
     what the record says of the network."""
-    result, file = 'model', 'training.json'     # folder of the result, in the run's; record in it
+    result = 'model'            # folder of the result, in the run's
+    file = 'training.json'      # the record, in it
     eos = None                  # id of the token after each document; None: that of `<|endoftext|>`
     past: dict = {}             # the record of the model that it starts from
 
@@ -105,7 +108,9 @@ class Recipe:
 
     def tokenizer(self):
         "The model's own. `ValueError` if it has none, or if it does not write such data."
-        s, cfg, model = sudoku_of(self.cfg.data), self.cfg, self.model
+        s = sudoku_of(self.cfg.data)
+        cfg = self.cfg
+        model = self.model
         if model.tokenizer and (s and s.boxes) == boxes_of(model): return model.tokenizer
         raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
                          f'{written_by(model)}; expected such data, and a tokenizer.json')
@@ -114,7 +119,8 @@ class Recipe:
 
     def measure(self, held): # [N, L] validation text
         "NELBO, and AUROC of the head."
-        model, size = self.model, self.cfg.batch_size
+        model = self.model
+        size = self.cfg.batch_size
         e = evaluate_nelbo(model, held, size)
         bits = e['value'] / math.log(2) / self.chars
         out = dict(nelbo=e | dict(bits_per_char=bits, chars_per_token=self.chars))
@@ -125,7 +131,8 @@ class Recipe:
     def evaluate(self): return self.measure(self.held[:self.cfg.eval_sequences])
 
     def batches(self, seed): # of `epochs`
-        s, size = sudoku_of(self.cfg.data), self.cfg.batch_size
+        s = sudoku_of(self.cfg.data)
+        size = self.cfg.batch_size
         if s: return grid_epochs(s, self.ids, size, seed)
         return epochs(self.ids, self.length, size, seed)
 
@@ -135,7 +142,8 @@ class Recipe:
     ): # folder of the result; the run folder if interrupted
         "Trains, or goes on where the run in `cfg.out` stopped."
         with self.prepared():
-            self.acc, stages = processes(self.cfg.precision), []
+            self.acc = processes(self.cfg.precision)
+            stages = []
             self.acc.wait_for_everyone()
             self.ids, self.held = tokens_of(self.out / 'tokens', self.length)
             self.chars = json.loads((self.out / 'tokens' / 'about.json').read_text())
@@ -161,7 +169,8 @@ class Recipe:
 
     def write_tokens(self, folder):
         "Makes tokenizer.json, train, perhaps validation, and about.json: characters a token."
-        cfg, tok = self.cfg, self.tokenizer()
+        cfg = self.cfg
+        tok = self.tokenizer()
         tok.save(str(folder / 'tokenizer.json'))
         sources = dict(train=cfg.data)
         if cfg.validation or sudoku_of(cfg.data) or any(Path(cfg.data).glob('validation*')):
@@ -174,7 +183,8 @@ class Recipe:
 
     def export(self, stages): # records
         "Writes the averaged weights, what was measured, and a card."
-        cfg, folder = self.cfg, self.out / self.result
+        cfg = self.cfg
+        folder = self.out / self.result
         self.save(folder)
         data = dict(name=Path(cfg.data).name, train_tokens=len(self.ids),
                     validation_tokens=self.held.size)
