@@ -88,16 +88,21 @@ class Trainer:
     "The state of a stage between two steps."
     def __init__(self, stage: Stage, acc: Accelerator):
         "Where the checkpoint in `stage.out` says, or before the first step."
-        objective, cfg = stage.objective, stage.cfg
+        objective = stage.objective
+        cfg = stage.cfg
         train_mode(objective.model)
-        self.objective, self.cfg, self.acc = objective, cfg, acc
+        self.objective = objective
+        self.cfg = cfg
+        self.acc = acc
         self.weights = learning(objective.model)
         optimizer = torch.optim.AdamW(self.weights.values(), cfg.lr, betas=(.9, cfg.beta2),
                                       weight_decay=cfg.weight_decay, fused=True)
         self.wrapped, self.optimizer = acc.prepare(objective, optimizer)
         self.average = {n: p.detach().clone() for n, p in self.weights.items()}
-        self.step, self.steps = 0, stage.steps                    # done, in all
-        self.seconds, self.minutes = 0., stage.minutes            # spent, at most
+        self.step = 0                   # done
+        self.steps = stage.steps        # in all
+        self.seconds = 0.               # spent
+        self.minutes = stage.minutes    # at most
         self.path = stage.out / 'last.pt'
         if self.path.exists(): self.restore()
 
@@ -106,7 +111,8 @@ class Trainer:
         rate, # learning rate
     ): # losses of this process, and 'grad_norm'
         "One step of AdamW on (seed, step), and of the average."
-        cfg, acc = self.cfg, self.acc
+        cfg = self.cfg
+        acc = self.acc
         whole = x, *self.objective.noise(x, keyed(cfg.seed, self.step, 1))
         batch = [a[acc.process_index::acc.num_processes].to(acc.device) for a in whole]
         self.optimizer.param_groups[0]['lr'] = rate
@@ -146,7 +152,8 @@ class Trainer:
         self.seconds = seconds
         if seconds < .6 * self.minutes: return
         steps = int(60 * self.minutes * self.step / seconds)
-        self.steps, self.minutes = max(self.step + 1, min(self.steps, steps)), math.inf
+        self.steps = max(self.step + 1, min(self.steps, steps))
+        self.minutes = math.inf
 
     def check(self, loss):
         "`FloatingPointError` for a NaN or infinite loss or weight."
@@ -183,6 +190,14 @@ def record(
         for line in lines: f.write(json.dumps(dict(step=tr.step, tokens=tokens) | line) + '\n')
 
 # %% ../../nbs/training/loop.ipynb #4dc778a5
+def means(acc, losses, seconds): # over all processes
+    losses |= dict(seconds=torch.tensor(seconds, device=acc.device))
+    return {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
+
+def stopped(tr):
+    command = f'navira {tr.cfg.command} --out {shlex.quote(tr.cfg.out)}'
+    return Interrupted(f'stopped; step {tr.step} of {tr.steps} is saved. To go on: {command}')
+
 def fit(
     stage: Stage,
     batch: Callable, # step -> [B, L]
@@ -190,13 +205,13 @@ def fit(
     progress: bool = True, # show a bar
     stop: int | None = None, # interrupt after this many steps, with a checkpoint
 ) -> Trainer:
-    """Trains, or goes on from the checkpoint in `stage.out`; at the end of the stage the model has
-    the averaged weights. Raises `FloatingPointError` for a NaN or infinite loss or weight,
-    `ValueError` for a damaged checkpoint, `Interrupted` for Ctrl-C, when the step at hand is
-    saved."""
-    cfg, main = stage.cfg, acc.is_main_process
+    """Trains, or goes on from the checkpoint in `stage.out`. At the end the model has the averaged
+    weights. Raises `FloatingPointError` for a NaN or infinite loss or weight, `ValueError` for a
+    damaged checkpoint, `Interrupted` for Ctrl-C, when the step at hand is saved."""
+    cfg = stage.cfg
+    main = acc.is_main_process
     tr = Trainer(stage, acc)
-    if main: cut_log(stage.out / 'log.jsonl', tr.step)
+    if main: cut_log(stage.out / 'log.jsonl', tr.step or -1)
     if main and not tr.step: record(tr, stage, 0)
     began = time.monotonic() - tr.seconds
     bar = progress_bar(tr.steps, stage.name, show=progress and main, done=tr.step)
@@ -210,17 +225,14 @@ def fit(
             look = last or tr.step % cfg.eval_every == 0
             save = last or tr.step % cfg.checkpoint_every == 0 or halt.is_set()
             if not (look or save or tr.step % cfg.log_every == 0): continue
-            losses |= dict(seconds=torch.tensor(time.monotonic() - began, device=acc.device))
-            numbers = {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
+            numbers = means(acc, losses, time.monotonic() - began)
             tr.check(numbers['loss'])
             tr.settle(numbers['seconds'])
             bar.total = tr.steps
             if main: record(tr, stage, tr.step * x.numel(), numbers | dict(lr=rate), look)
             if main and save: tr.save()
             acc.wait_for_everyone()
-            if halt.is_set(): raise Interrupted(
-                f'stopped; step {tr.step} of {tr.steps} is saved. To go on: navira {cfg.command} '
-                '--out ' + shlex.quote(cfg.out))
+            if halt.is_set(): raise stopped(tr)
     if tr.step == tr.steps: tr.swap()
     stage.objective.model.eval()
     acc.free_memory()                                  # a stage that follows wraps the model anew
