@@ -144,7 +144,7 @@ def test_a_model_without_a_tokenizer_prints_tokens(capsys, golden, tmp_path):
     [
         ("did you mean 'tau'?", '--policy navira --set tao=1'),
         ('budget=1', '--policy navira --budget 1'),
-        ("tau='warm': expected a value", '-p navira --set tau=warm'),
+        ("tau='warm': expected a number", '-p navira --set tau=warm'),
         ('name=value', '--set tau'),
         ('expected --replay FILE', '--beside prism'),
         ('expected what the user says', '--chat'),
