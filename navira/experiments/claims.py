@@ -19,8 +19,8 @@ from ..base.stats import resampled
 from ..evaluation.trajectories import reselected
 from .paper import of_table1, overlaps, run_as_many, traced
 from .plots import LOOKS
-from .results import ends, frame, points, tokens
-from .study import Missing, or_none, ratio_draws, Study
+from .results import ends, frame, Missing, points, tokens
+from .study import or_none, ratio_draws, Study
 
 # %% auto #0
 __all__ = ['Measured', 'VERDICTS', 'OF_TRACES', 'MEASURES', 'CLAIMS', 'Claim', 'verdict', 'measured', 'read_claims']

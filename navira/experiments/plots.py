@@ -5,6 +5,7 @@
 # %% ../../nbs/experiments/plots.ipynb #c8573594
 from __future__ import annotations
 import html
+import re
 import textwrap
 import zlib
 from collections.abc import Callable, Iterable
@@ -16,55 +17,53 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ..registry import split_typed
+from ..samples import printable
 from .results import ends
-from .sweep import typed
 
 # %% auto #0
 __all__ = ['same_curve', 'looks', 'in_legend', 'Table', 'as_text', 'in_markdown']
 
 # %% ../../nbs/experiments/plots.ipynb #54e252c7
-BLUE, SKY, GREEN, ORANGE, RED = '#0072B2', '#56B4E9', '#009E73', '#E69F00', '#D55E00'
-PINK, PURPLE, GREY = '#CC79A7', '#7a3fa0', '0.45'
-
-LOOKS: dict[str, tuple[str, str, str]] = { # label -> colour, marker, line; in the order of tables
-    'backbone': (GREY, 'x', ':'),
-    'remdm-cap': ('0.3', '1', '-.'),
-    'remdm-loop': ('0.3', '2', '-.'),
-    'entropy-remask': (ORANGE, '<', '--'),
-    'margin-remask': (PINK, '>', '-.'),
-    'entropy-remask:decoupled=False': ('#9a6a00', '<', ':'),
-    'margin-remask:decoupled=False': ('#8a4a6e', '>', ':'),
-    'prism': (BLUE, 'o', '-'),
-    'prism-stochastic:tau=.2': (SKY, 'd', ':'),
-    'prism-stochastic:tau=.5': ('#1f5f86', 'D', '--'),
-    'navira-det': (RED, 's', '--'),
-    'navira:tau=.05': ('#b9dfb0', 'v', '-'),
-    'navira:tau=.1': ('#8cc98c', 'p', '--'),
-    'navira:tau=.2': (GREEN, '^', '-.'),
-    'navira:tau=.5': ('#00704f', 'H', ':'),
-    'navira:tau=1': ('#003d2b', '8', '-'),
-    'navira-quadratic': (PINK, 'P', ':'),
-    'navira-sigmoid': (ORANGE, 'X', '--'),
-    'navira-piecewise': ('k', 'D', '-'),
-    'navira-onepass': (PURPLE, '*', '-'),
-    'navira-onepass:score=drawn': ('#a974c9', 'h', '--'),
-    'navira-onepass:score=both': (RED, 'D', ':'),
-    'backbone:top_p=.7': (GREY, '+', ':'),
-    'prism:top_p=.7': (BLUE, 'v', '--'),
-    'navira-onepass:score=both+top_p=.7': (RED, 'v', '-.'),
-    'navira-onepass:tau=.2': ('#c49bdd', '^', ':'),
-    'navira-onepass-piecewise': ('#4b1f6b', 'D', '-.'),
-    'navira-onepass-suspects': ('#2e0f45', 'X', ':')}
+# label, colour, marker, line; in the order of tables
+ROWS = '''
+backbone                           0.45     x :
+remdm-cap                          0.3      1 -.
+remdm-loop                         0.3      2 -.
+entropy-remask                     #E69F00  < --
+margin-remask                      #CC79A7  > -.
+entropy-remask:decoupled=False     #9a6a00  < :
+margin-remask:decoupled=False      #8a4a6e  > :
+prism                              #0072B2  o -
+prism-stochastic:tau=.2            #56B4E9  d :
+prism-stochastic:tau=.5            #1f5f86  D --
+navira-det                         #D55E00  s --
+navira:tau=.05                     #b9dfb0  v -
+navira:tau=.1                      #8cc98c  p --
+navira:tau=.2                      #009E73  ^ -.
+navira:tau=.5                      #00704f  H :
+navira:tau=1                       #003d2b  8 -
+navira-quadratic                   #CC79A7  P :
+navira-sigmoid                     #E69F00  X --
+navira-piecewise                   k        D -
+navira-onepass                     #7a3fa0  * -
+navira-onepass:score=drawn         #a974c9  h --
+navira-onepass:score=both          #D55E00  D :
+backbone:top_p=.7                  0.45     + :
+prism:top_p=.7                     #0072B2  v --
+navira-onepass:score=both+top_p=.7 #D55E00  v -.
+navira-onepass:tau=.2              #c49bdd  ^ :
+navira-onepass-piecewise           #4b1f6b  D -.
+navira-onepass-suspects            #2e0f45  X :
+'''
+LOOKS = {k: tuple(look) for k, *look in map(str.split, ROWS.strip().splitlines())}
 
 # %% ../../nbs/experiments/plots.ipynb #6dd2ac60
 def same_curve(
     label: str, # a policy as one types it, or any text
 ) -> str:
     "The label of the curve that a policy lies on: `prism:eta=.1` is `prism`."
-    name, pairs = split_typed(label)
-    hyper = dict(p.split('=', 1) for p in pairs if '=' in p)
-    return typed(name, {k.strip(): _number(v.strip()) for k, v in hyper.items()})
+    kept = re.sub(r'(?<=[:+])(eta|rate)=[^+]*\+?', '', label)
+    return kept.rstrip(':+').replace('=0.', '=.')
 
 def looks(
     labels: Iterable[str],
@@ -87,10 +86,6 @@ def in_legend(text: str) -> str:
     return f' {text}' if text.startswith('_') else text
 
 # %% ../../nbs/experiments/plots.ipynb #125b2c0a
-def _number(v: str) -> Any:
-    try: return float(v)
-    except ValueError: return v
-
 _LINES = ('-', '--', '-.', ':', (0, (6, 2, 1, 2)))
 # Paul Tol's
 _MUTED = ('#117733', '#882255', '#999933', '#44aa99', '#aa4499', '#6699cc', '#661100')
@@ -179,7 +174,7 @@ def as_text(v: Any) -> str:
     "A cell of a table; a dash for what is missing."
     if v is None or v is pd.NA or isinstance(v, float) and np.isnan(v): return '–'
     text = f'{v:g}' if isinstance(v, float) else str(v)
-    return ''.join(c for c in ' '.join(text.split()) if c.isprintable())
+    return printable(' '.join(text.split()))
 
 def in_markdown(text: str) -> str:
     "A text that Markdown prints as it stands, in a table too."

@@ -22,8 +22,8 @@ from .store import open_store, Store
 from .sweep import digest, STRENGTHS
 
 # %% auto #0
-__all__ = ['STATISTICS', 'judges', 'frame', 'points', 'ends', 'interval', 'shown', 'curve', 'reading', 'common_range', 'at_equal',
-           'tokens', 'texts', 'trajectory']
+__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'ends', 'interval', 'shown', 'curve', 'reading', 'common_range',
+           'at_equal', 'tokens', 'texts', 'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
 def judges(st: Store) -> list[str]:
@@ -32,6 +32,9 @@ def judges(st: Store) -> list[str]:
     every = sorted({*table['reference'].to_pylist()} - {None}) if table else []
     own = st.record['reference']
     return sorted(every, key=lambda r: r not in (own, reference_name(own)))
+
+class Missing(LookupError):
+    "Something that a table or figure needs and the store does not hold."
 
 def frame(
     store: Store | str | Path, # or its folder
@@ -128,13 +131,10 @@ def interval(
     f: Callable = lambda v: v, # increasing
 ) -> pd.DataFrame: # value, low, high
     "A statistic of groups of samples, with its paired bootstrap interval."
-    keys = df.groupby(by, dropna=False, sort=False).ngroup()
-    made = points(df.assign(point=keys),
-                  {statistic: STATISTICS[statistic]}).set_index('point').sort_index()
-    made = made[made[statistic].notna()]
-    values = [ends(v, f) for v in made[statistic]]
-    names = pd.DataFrame(values, columns=['value', 'low', 'high'], index=made.index)
-    return made[[by] if isinstance(by, str) else by].join(names).set_index(by)
+    own = df.assign(point=df.groupby(by, dropna=False, sort=False).ngroup())
+    p = points(own, {statistic: STATISTICS[statistic]}).sort_values('point').set_index(by)
+    known = p[statistic].dropna()
+    return pd.DataFrame([ends(v, f) for v in known], known.index, ['value', 'low', 'high'])
 
 # %% ../../nbs/experiments/results.ipynb #defeedda
 def shown(
@@ -164,11 +164,11 @@ def curve(
     label: str,
     budget: int,
 ) -> pd.DataFrame: # by strength
-    """The points of a policy at one budget. ValueError with fewer than two strengths: a straight
+    """The points of a policy at one budget. `Missing` with fewer than two strengths: a straight
     line is no curve."""
     own = p[(p.label == label) & (p.budget == budget)].sort_values('strength', kind='stable')
     if len(own) < 2:
-        raise ValueError(f'a curve of {label} at {budget} passes: {len(own)} of two strengths '
+        raise Missing(f'a curve of {label} at {budget} passes: {len(own)} of two strengths '
                          '(`navira sweep curves` makes more)')
     first = own.iloc[0]
     # its eta has a scale of its own, and no backbone at 0
@@ -186,20 +186,19 @@ def reading(
     a, b = x[:-1], x[1:]
     with np.errstate(invalid='ignore', divide='ignore'):
         w = np.where(a == b, np.where(a == at, 0., np.nan), (at - a) / (b - a))
-    inside = (w >= 0) & (w <= 1)
-    k = inside.argmax(0)[None]
-    def take(v: np.ndarray) -> np.ndarray: return np.take_along_axis(v, k, 0)[0]
-    return np.where(inside.any(0), take(y[:-1]) + take(w) * (take(y[1:]) - take(y[:-1])), np.nan)
+    heights, inside = y[:-1] + w * (y[1:] - y[:-1]), (w >= 0) & (w <= 1)
+    first = np.take_along_axis(heights, inside.argmax(0)[None], 0)[0]
+    return np.where(inside.any(0), first, np.nan)
 
 def common_range(
     curves: Iterable[pd.DataFrame],
     along: str = 'entropy', # a statistic
 ) -> tuple[float, float]: # low, high
-    "The range that all of the curves reach. ValueError where they do not overlap."
+    "The range that all of the curves reach. `Missing` where they do not overlap."
     values = [c[along].map(lambda draws: draws[0]) for c in curves]
     low, high = max(v.min() for v in values), min(v.max() for v in values)
     if low < high: return low, high
-    raise ValueError(f'no common range of {along}: the curves do not overlap')
+    raise Missing(f'no common range of {along}: the curves do not overlap')
 
 def at_equal(
     a: pd.DataFrame, # a curve: compared with

@@ -16,20 +16,17 @@ import pandas as pd
 
 from ..base.stats import FEW, resampled
 from .plots import LOOKS
-from .results import at_equal, curve, ends, frame, judges, points, shown
+from .results import at_equal, curve, ends, frame, judges, Missing, points, shown
 from .store import open_store, Store
 
 # %% auto #0
-__all__ = ['PAPER_LENGTH', 'OWN_SCALE', 'Missing', 'Study', 'study']
+__all__ = ['PAPER_LENGTH', 'OWN_SCALE', 'Study', 'study']
 
 # %% ../../nbs/experiments/study.ipynb #1f9458fd
 PAPER_LENGTH = 1024     # L of the paper's model: its budgets compare at equal tokens a pass, F / L
 
 # policies whose strength means something else: two have a default, one rate is twice an eta
 OWN_SCALE = ('remdm-cap', 'remdm-loop', 'navira-onepass-suspects')
-
-class Missing(LookupError):
-    "Something that a table or figure needs and the store does not hold."
 
 @dataclass(frozen=True, eq=False)
 class Study:
@@ -86,15 +83,13 @@ class Study:
 
     def curve(self, label: str, budget: int | None = None) -> pd.DataFrame:
         "By strength, from no correction on. `Missing` with fewer than two strengths."
-        try: return curve(self.points, label, budget or self.focus)
-        except ValueError as e: raise Missing(str(e)) from None
+        return curve(self.points, label, budget or self.focus)
 
     def equal(self, a: str, b: str, along: str = 'entropy',
               y: str = 'log_perplexity') -> np.ndarray:
         """b less a where `along` is equal: [1 + resamplings]. `Missing` without two curves that
         overlap."""
-        try: return at_equal(self.curve(a), self.curve(b), along, y)
-        except (KeyError, ValueError) as e: raise Missing(str(e)) from None
+        return at_equal(self.curve(a), self.curve(b), along, y)
 
     def note(self, p: pd.DataFrame | list[pd.Series] = ()) -> str: # p: the points shown
         "Device, model, length, number of texts or puzzles, and who judged them."
@@ -138,7 +133,7 @@ def interval_of(draws: np.ndarray | None, f: Callable = lambda v: v,
 def or_none(f: Callable, *args: Any, **kw: Any) -> Any:
     "None for what is missing."
     try: return f(*args, **kw)
-    except Missing: return None
+    except LookupError: return None
 
 def ratio_draws(v: Any) -> np.ndarray: # v: a `Ratio`
     return resampled(v.part.numpy(), v.whole.numpy())

@@ -19,7 +19,6 @@ from typing import Any, cast, get_type_hints
 import torch
 
 import navira.peers  # noqa: F401  registers the policies
-from ..schedules import piecewise, quadratic, sigmoid
 from ..base.checks import check_choice, check_int
 from ..core import Policy, TopK
 from ..decoupling import refill_first
@@ -31,21 +30,6 @@ from ..sampling import check_budget, n_steps
 
 # %% auto #0
 __all__ = ['STRENGTHS', 'METRICS', 'REFERENCED', 'Cell', 'charged', 'Entry', 'Sweep', 'typed', 'as_entry', 'expand', 'cells']
-
-# %% ../../nbs/experiments/sweep.ipynb #60cfa621
-SCHEDULES: dict[str, Callable[..., Any]] = dict(
-    quadratic=quadratic, sigmoid=sigmoid, piecewise=piecewise)
-
-def as_schedule(
-    name: str, # of the hyper-parameter, for the message
-    v: Any, # a number, a text, or a table that names a schedule
-) -> Any:
-    """A hyper-parameter as a policy takes it. KeyError for an unknown schedule, ValueError for a
-    table that makes none."""
-    if not isinstance(v, dict): return v
-    made = SCHEDULES[check_choice(f'{name}: schedule', v.get('schedule', ''), SCHEDULES)]
-    try: return made(**{k: x for k, x in v.items() if k != 'schedule'})
-    except (TypeError, ValueError) as e: raise ValueError(f'{name}={v}: {e}') from None
 
 # %% ../../nbs/experiments/sweep.ipynb #30f44b20
 def _refilled_first(p: Policy) -> Policy:
@@ -90,7 +74,7 @@ class Cell:
     @cached_property
     def rule(self) -> Policy:
         "What samples it. Errors as `navira.policy`."
-        made = policy(self.policy, **{k: as_schedule(k, v) for k, v in self.hyper.items()})
+        made = policy(self.policy, **self.hyper)
         if self.change is None: return made
         return changes[check_choice('change', self.change, changes)](made)
 
@@ -100,13 +84,12 @@ def _plain(v: Any) -> Any: # a default as JSON has it: a function is its name
 
 def digest(
     v: Any, # numbers, texts, lists and tables of them
-    size: int = 6, # bytes
-) -> str: # twice as many hexadecimal digits
+) -> str: # 12 hexadecimal digits
     "A hash for which 1 and 1.0 are one number."
     def number(digits: str) -> float: # not every int is a float
         return float(digits) if float(digits) == int(digits) else int(digits)
     same = json.loads(json.dumps(v), parse_int=number)
-    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=size).hexdigest()
+    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 # %% ../../nbs/experiments/sweep.ipynb #db5d4153
 def charged(
@@ -197,16 +180,13 @@ def _check_kinds(settings: Any, whose: str = '') -> None:
     "ValueError for the first field that holds something else than its annotation says."
     kinds = get_type_hints(type(settings))
     for f in fields(settings):
-        value, name = getattr(settings, f.name), whose + f.name
+        value, name, kind = getattr(settings, f.name), whose + f.name, kinds[f.name]
         if isinstance(value, list): value = tuple(value)
-        if not isinstance(value, kinds[f.name]) or value == '' != f.default:
+        if not isinstance(value, kind) or value == '' != f.default:
             raise ValueError(f'{name}={value!r}: expected {f.type.replace("tuple", "list")}')
-        numbers = value if f.name in ('budgets', 'seeds') and value is not None else [value]
-        for v in numbers:
-            if type(v) is not bool and (isinstance(v, int) or numbers is value):
-                check_int(name, v, _LOWEST.get(f.name, 1))
-        if not numbers or numbers is value and len(set(value)) < len(value):
-            raise ValueError(f'{name}={value}: expected different whole numbers, at least one')
+        if f.name in ('budgets', 'seeds'): numbers = value or ()
+        else: numbers = (value,) if isinstance(value, int) and kind != bool else ()
+        for v in numbers: check_int(name, v, _LOWEST.get(f.name, 1))
         object.__setattr__(settings, f.name, value)
 
 # %% ../../nbs/experiments/sweep.ipynb #c4a648ca

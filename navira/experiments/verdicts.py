@@ -18,8 +18,8 @@ from .claims import Claim, CLAIMS, measured, verdict
 from .paper import (
     curves, figure2, figure3, figure4, lacking, ours, passes, plane, table1, table2)
 from .plots import in_markdown, LOOKS, STYLE, Table
-from .results import texts
-from .study import interval_of, Missing, Study
+from .results import Missing, texts
+from .study import interval_of, Study
 
 # %% auto #0
 __all__ = ['findings', 'claimed', 'claims', 'report']

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from navira.base.stats import resampled
 from navira.experiments.plots import in_markdown, LOOKS, looks, same_curve, Table
 from navira.experiments.results import at_equal, curve, ends, interval, points, reading, shown
-from navira.experiments.study import Missing
+from navira.experiments.results import Missing
 from navira.experiments.claims import CLAIMS, verdict
 
 def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
@@ -87,8 +87,8 @@ def test_curves_are_compared_where_both_reach():
     lower = a.assign(log_perplexity=[v - .5 for v in a.log_perplexity])
     np.testing.assert_allclose(at_equal(a, lower)[0], -.5, rtol=1e-9)
     far = a.assign(entropy=[v + 9 for v in a.entropy])
-    with pytest.raises(ValueError, match='do not overlap'): at_equal(a, far)
-    with pytest.raises(ValueError, match='0 of two strengths'): curve(p, 'mdlm', 8)
+    with pytest.raises(Missing, match='do not overlap'): at_equal(a, far)
+    with pytest.raises(Missing, match='0 of two strengths'): curve(p, 'mdlm', 8)
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(-6, 6))
 def test_a_reading_lies_on_the_polygon(x, at):
