@@ -12,7 +12,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from .app import command, drawing, hypers, Imports, show, value
+from .app import command, hypers, Imports, show, value
 from .generate import NO_HEAD, USUAL, why_not
 
 # %% ../../nbs/cli/compare.ipynb #7815cc3a
@@ -119,10 +119,9 @@ def compare(
         budgets=value(f'[{budgets or BUDGETS[bool(task)][full]}]'),
         metrics=['entropy', 'perplexity']))
     keys = [c.key for c in cells(grid)]
-    kind = digest([*settings.values(), str(head), mask_id, shift, dtype], 4)
-    with drawing('sampling') as draw:
-        st = run(grid, folder / f'store-{kind}', net, draw)  # type: ignore[arg-type]
-    with drawing('measuring') as draw: evaluate(st, None, reference, progress=draw, keys=keys)
+    kind = digest([*settings.values(), str(head), mask_id, shift, dtype])
+    st = run(grid, folder / f'store-{kind}', net)  # type: ignore[arg-type]
+    evaluate(st, None, reference, keys=keys)
     judge = None if reference == 'none' else reference
     df = frame(st, judge, keys=keys)
     report(folder, Study(st, points(df[df['sample'] < n]), judge, st.record['eos']), net, texts)
