@@ -23,12 +23,13 @@ from .results import ends, frame, Missing, points, tokens
 from .study import or_none, ratio_draws, Study
 
 # %% auto #0
-__all__ = ['Measured', 'VERDICTS', 'OF_TRACES', 'MEASURES', 'CLAIMS', 'Claim', 'verdict', 'measured', 'read_claims']
+__all__ = ['CLAIMS', 'Claim', 'verdict', 'measured']
 
 # %% ../../nbs/experiments/claims.ipynb #098c96cb
 Measured = dict[str, np.ndarray]     # where (a budget, a pair) -> draws
 VERDICTS = {1: 'holds', -1: 'does not hold', 0: 'cannot tell'}     # at the scale of the store
 
+# %% ../../nbs/experiments/claims.ipynb #5f1d47c3
 @dataclass(frozen=True)
 class Claim:
     "A sentence of the paper and how it is measured."
@@ -53,8 +54,10 @@ class Claim:
         how, side = self.on_puzzles
         return replace(self, how=how, side=side, y=self.y if self.y in OF_TRACES else 'solved')
 
+# %% ../../nbs/experiments/claims.ipynb #3a22a26d
 OF_TRACES = ('coefficient', 'jaccard', 'again')     # statistics of what is remasked
 
+# %% ../../nbs/experiments/claims.ipynb #dd15bd52
 def verdict(
     draws: np.ndarray | None, # None: not tested
     side: int, # that the claim names
@@ -212,4 +215,5 @@ def read_claims() -> list[Claim]:
     rows = tomllib.loads(text)['claims']
     return [Claim(**row | dict(measure=MEASURES[row['measure']])) for row in rows]
 
+# %% ../../nbs/experiments/claims.ipynb #00a335f3
 CLAIMS = read_claims()

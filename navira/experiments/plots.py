@@ -21,7 +21,7 @@ from ..samples import printable
 from .results import ends
 
 # %% auto #0
-__all__ = ['same_curve', 'looks', 'in_legend', 'Table', 'as_text', 'in_markdown']
+__all__ = ['looks', 'Table']
 
 # %% ../../nbs/experiments/plots.ipynb #54e252c7
 # label, colour, marker, line; in the order of tables
@@ -65,6 +65,7 @@ def same_curve(
     kept = re.sub(r'(?<=[:+])(eta|rate)=[^+]*\+?', '', label)
     return kept.rstrip(':+').replace('=0.', '=.')
 
+# %% ../../nbs/experiments/plots.ipynb #3df7de14
 def looks(
     labels: Iterable[str],
 ) -> dict[str, dict]: # label -> what `errorbar` and `plot` take
@@ -80,6 +81,7 @@ def looks(
         styles[k] = dict(zip(('color', 'marker', 'ls'), look, strict=True), label=in_legend(k))
     return styles
 
+# %% ../../nbs/experiments/plots.ipynb #6819a457
 def in_legend(text: str) -> str:
     "A legend reads $ as mathematics, and skips what begins with an underscore."
     text = textwrap.shorten(text, 48, placeholder=' ...').replace('$', r'\$')
@@ -166,10 +168,7 @@ class Table:
         head, note = in_markdown(self.title), in_markdown(self.note)
         return '\n'.join([f'**{head}**', '', *rows, '', note, ''])
 
-    def latex(self) -> str:
-        rows = self._texts().style.hide().format(escape='latex')
-        return rows.to_latex(hrules=True, caption=self.title)
-
+# %% ../../nbs/experiments/plots.ipynb #3d8fd038
 def as_text(v: Any) -> str:
     "A cell of a table; a dash for what is missing."
     if v is None or v is pd.NA or isinstance(v, float) and np.isnan(v): return '–'
@@ -178,6 +177,4 @@ def as_text(v: Any) -> str:
 
 def in_markdown(text: str) -> str:
     "A text that Markdown prints as it stands, in a table too."
-    out = html.escape(str(text), quote=False)
-    for c in '\\`*_~$|[': out = out.replace(c, '\\' + c)
-    return out
+    return html.escape(str(text), quote=False).replace('|', r'\|')

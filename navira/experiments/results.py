@@ -22,8 +22,8 @@ from .store import open_store, Store
 from .sweep import digest, STRENGTHS
 
 # %% auto #0
-__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'ends', 'interval', 'shown', 'curve', 'reading', 'common_range',
-           'at_equal', 'tokens', 'texts', 'trajectory']
+__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'ends', 'interval', 'shown', 'curve', 'reading', 'at_equal',
+           'tokens', 'texts', 'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
 def judges(st: Store) -> list[str]:
@@ -190,6 +190,7 @@ def reading(
     first = np.take_along_axis(heights, inside.argmax(0)[None], 0)[0]
     return np.where(inside.any(0), first, np.nan)
 
+# %% ../../nbs/experiments/results.ipynb #5f12a284
 def common_range(
     curves: Iterable[pd.DataFrame],
     along: str = 'entropy', # a statistic
@@ -200,6 +201,7 @@ def common_range(
     if low < high: return low, high
     raise Missing(f'no common range of {along}: the curves do not overlap')
 
+# %% ../../nbs/experiments/results.ipynb #d187106d
 def at_equal(
     a: pd.DataFrame, # a curve: compared with
     b: pd.DataFrame, # another

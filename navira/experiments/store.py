@@ -27,7 +27,7 @@ from ..models.sources import nearest
 from .sweep import Cell, charged, Sweep
 
 # %% auto #0
-__all__ = ['Store', 'open_store', 'newest', 'claim', 'write_record', 'compact']
+__all__ = ['Store', 'open_store', 'newest', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores

@@ -20,7 +20,7 @@ from .results import at_equal, curve, ends, frame, judges, Missing, points, show
 from .store import open_store, Store
 
 # %% auto #0
-__all__ = ['PAPER_LENGTH', 'OWN_SCALE', 'Study', 'study']
+__all__ = ['Study', 'study']
 
 # %% ../../nbs/experiments/study.ipynb #1f9458fd
 PAPER_LENGTH = 1024     # L of the paper's model: its budgets compare at equal tokens a pass, F / L
@@ -28,6 +28,7 @@ PAPER_LENGTH = 1024     # L of the paper's model: its budgets compare at equal t
 # policies whose strength means something else: two have a default, one rate is twice an eta
 OWN_SCALE = ('remdm-cap', 'remdm-loop', 'navira-onepass-suspects')
 
+# %% ../../nbs/experiments/study.ipynb #9145c08c
 @dataclass(frozen=True, eq=False)
 class Study:
     "A store, as the paper's tables and figures need it."

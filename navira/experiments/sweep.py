@@ -29,7 +29,7 @@ from ..registry import parameters, policies, policy
 from ..sampling import check_budget, n_steps
 
 # %% auto #0
-__all__ = ['STRENGTHS', 'METRICS', 'REFERENCED', 'Cell', 'charged', 'Entry', 'Sweep', 'typed', 'as_entry', 'expand', 'cells']
+__all__ = ['Cell', 'Entry', 'Sweep', 'cells']
 
 # %% ../../nbs/experiments/sweep.ipynb #30f44b20
 def _refilled_first(p: Policy) -> Policy:
@@ -46,6 +46,7 @@ changes: dict[str, Callable[[Policy], Policy]] = {
 # %% ../../nbs/experiments/sweep.ipynb #04b30215
 STRENGTHS = ('eta', 'rate')     # hyper-parameters that set how much is corrected
 
+# %% ../../nbs/experiments/sweep.ipynb #4b532548
 @dataclass(frozen=True)
 class Cell:
     "One policy at one budget under one seed."
@@ -105,6 +106,7 @@ def charged(
 METRICS = ('entropy', 'repetition', 'perplexity', 'features', 'sets', 'mauve')
 REFERENCED = ('perplexity', 'features', 'mauve')     # those that need the reference model
 
+# %% ../../nbs/experiments/sweep.ipynb #f29abd5b
 @dataclass(frozen=True)
 class Entry:
     "A row of a sweep. A None takes the sweep's."
@@ -271,6 +273,7 @@ def expand(
     affordable = [c for c in out if c.budget >= c.rule.passes]
     return affordable if affordable and e.budgets is None else out     # `cells` refuses the others
 
+# %% ../../nbs/experiments/sweep.ipynb #9f3cd064
 def cells(
     s: Sweep,
 ) -> list[Cell]: # by budget, then as the entries stand

@@ -22,7 +22,7 @@ from .results import Missing, texts
 from .study import interval_of, Study
 
 # %% auto #0
-__all__ = ['findings', 'claimed', 'claims', 'report']
+__all__ = ['findings', 'claims', 'report']
 
 # %% ../../nbs/experiments/verdicts.ipynb #d3480651
 @lru_cache(maxsize=4)
@@ -39,29 +39,27 @@ def findings(
         rows.append([c, draws, each, lack, number, verdict(draws, c.side, c.bound)])
     return pd.DataFrame(rows, columns=['claim', 'draws', 'each', 'lack', 'number', 'verdict'])
 
+# %% ../../nbs/experiments/verdicts.ipynb #f1fdfbd4
 def claimed(c: Claim) -> str: return f'{"<" if c.side < 0 else ">"} {float(c.scale(c.bound)):g}'
 
+# %% ../../nbs/experiments/verdicts.ipynb #56140e5e
 def claims(
     s: Study, # of texts, or of puzzles
     *puzzles: Study, # of puzzles, one a difficulty, beside the texts
 ) -> Table:
     "The table of claims."
     df = findings(s)
-    rows = pd.DataFrame({
-        'claim': [c.text for c in df.claim], 'where': [c.where for c in df.claim],
-        'measured as': [c.how for c in df.claim], 'claimed': [claimed(c) for c in df.claim],
-        'here': df.number, 'verdict': df.verdict})
-    note = f'{s.note(s.points[s.points.label.isin(LOOKS)])}; {s.strength}'
-    note += lacking(list(dict.fromkeys(lack for lack in df.lack if lack)))
+    rows = pd.DataFrame([(c.text, c.where, c.how, claimed(c)) for c in df.claim],
+                        columns=['claim', 'where', 'measured as', 'claimed'])
+    rows = rows.assign(here=df.number, verdict=df.verdict)
+    note = s.note(s.points[s.points.label.isin(LOOKS)]) + f'; {s.strength}' + lacking(set(df.lack))
     if puzzles:
-        there = findings(*puzzles).copy()
-        there.index = [c.text for c in there.claim]
-        rows['Sudoku'] = rows.claim.map(there.number)
-        rows['verdict there'] = rows.claim.map(there.verdict)
-        tasks = ' and '.join(str(p.store.task) for p in puzzles)
-        note += (f'. Sudoku: {tasks}, points of the share '
-                 f'solved, but for the '
-                 'last four; a verdict without a number: these stores lack what it needs')
+        solved = findings(*puzzles)
+        solved.index = [c.text for c in solved.claim]
+        rows['Sudoku'] = rows.claim.map(solved.number)
+        rows['verdict there'] = rows.claim.map(solved.verdict)
+        note += ('. Sudoku: points of the share solved, but for the last four; a verdict without a '
+                 'number: these stores lack what it needs')
     return Table('The claims of the paper, at this scale', rows, note)
 
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
@@ -140,7 +138,6 @@ def report(
             continue
         if isinstance(part, Table):
             text.append(part.markdown())
-            files.append(_put(out / f'{name}.tex', part.latex()))
             if show: show(part)
             continue
         text.append(f'![{part.get_suptitle()}]({name}.png)\n')
