@@ -16,8 +16,7 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -177,18 +176,6 @@ def show(rows, title: str = '', note: str = '') -> None: # rows: a data frame
     table = Table(*columns, title=title, caption=note, box=SIMPLE_HEAD, show_edge=False, padding=0)
     for row in rows.itertuples(index=False): table.add_row(*map(str, row))
     Console(markup=False, highlight=False).print(table)
-
-# %% ../../nbs/cli/app.ipynb #0barba02
-@contextmanager
-def drawing(name: str) -> Iterator[Callable[[str, int, int], None]]:
-    "A function of what is done, how much of it, and of how much."
-    from navira.base.runs import progress_bar
-    with progress_bar(0, name) as bar:
-        def draw(what: str, done: int, total: int) -> None:
-            bar.total = total
-            bar.set_description(what, refresh=False)
-            bar.update(done - bar.n)
-        yield draw
 
 # %% ../../nbs/cli/app.ipynb #4d9667fc
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument
 
-from .app import app, command, drawing, hypers, Imports, show
+from .app import app, command, hypers, Imports, show
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 Config = Annotated[str, Argument(
@@ -40,7 +40,7 @@ def sweep(
     from navira.experiments.sweep import read_sweep
     grid = read_sweep(config, **hypers(hyper))
     if dry_run: return plan(grid)
-    with drawing('sampling') as draw: st = run(grid, store or RUNS / grid.name, progress=draw)
+    st = run(grid, store or RUNS / grid.name)
     if os.environ.get('RANK', '0') == '0': print(f'{len(st.cells)} cells in {st.folder}')
 
 def plan(grid) -> None:
@@ -84,7 +84,7 @@ def evaluate(
     whose: Any = reference
     if endpoint: whose = judge.Endpoint.load(endpoint, reference or st.record['reference'])
     names = metrics.split(',') if metrics else None
-    with drawing('measuring') as draw: measure(st, names, whose, scored, draw)
+    measure(st, names, whose, scored)
     print(f'{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
@@ -108,7 +108,8 @@ def report(
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
-    from navira.experiments.study import Missing, study
+    from navira.experiments.results import Missing
+    from navira.experiments.study import study
     from navira.experiments.verdicts import report as write
     st, tables = opened(store, option), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
@@ -147,9 +148,7 @@ def judge(
         raise ValueError('--base-url: not given; expected the address of a server, such as '
                          'http://localhost:8000/v1')
     server = Server(base_url, model, concurrency, retries, timeout, key=key)
-    with drawing('judging') as draw:
-        n = judged.judge(st, server, limit, retry_failed, lambda done, failed: draw(
-            f'judging, {failed} failed', done, len(todo)))
+    n = judged.judge(st, server, limit, retry_failed)
     print(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers')
     show_table(judged.table3(judged.marks(st, model)))
 

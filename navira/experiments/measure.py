@@ -73,7 +73,6 @@ def evaluate(
     metrics: Iterable[str] | None = None, # of METRICS; None: those that the sweeps ask for
     reference: Any = None, # a `Reference`, an `Endpoint`, a name, or 'none'; None: the sweep's
     scored: int | None = None, # samples a cell that the reference judges; None: as the sweeps ask
-    progress: Callable | None = None, # called with (what, done, in all)
     keys: Iterable[str] | None = None, # of cells; None: all
 ) -> Store:
     """Add metrics to a store, as far as they are missing. KeyError for an unknown metric,
@@ -92,13 +91,13 @@ def evaluate(
             if judge.given == 'none' and name in REFERENCED: continue
             wanted = [k for k in (st.cells if keys is None else keys)
                       if name in (asked or st.cells[k]['metrics'])]
-            _measure(st, name, wanted, judge, scored, progress, must=asked is not None)
+            _measure(st, name, wanted, judge, scored, must=asked is not None)
             st.join()
     return st
 
 # %% ../../nbs/experiments/measure.ipynb #7241c240
 def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | None,
-             progress: Any, must: bool) -> None:
+             must: bool) -> None:
     "One metric, as far as it is missing."
     table = 'sets' if name in OF_CELLS else 'features' if name == 'features' else 'metrics'
     have = _measured(st, table, name, judge)
@@ -111,9 +110,7 @@ def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | 
         else: new = [i not in have for i in zip(rows.cell, rows['sample'], strict=True)]
         make = _of_cell if name in OF_CELLS else _of_samples
         if any(new): pieces[st.part(table, key, name)] = partial(make, st, name, rows[new], judge)
-    def done(i: int) -> None:
-        if progress: progress(name, i, len(pieces))
-    try: work(pieces, done)
+    try: work(f'measuring {name}', pieces)
     except (ImportError, ValueError) as e:
         if must or name not in (*OF_CELLS, 'features'): raise
         warnings.warn(f'{name}, not measured everywhere: {e}', stacklevel=4)
@@ -152,11 +149,7 @@ def _of_cell(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table
         low, high = g.interval()
         return dict(cell=key, metric=metric, reference=whose, value=g.value, low=low, high=high,
                     groups=len(g.values), samples=len(rows))
-    return pa.Table.from_pylist([row(*of) for of in groups.items()], _SETS)
-
-_SETS = pa.schema([(k, pa.string()) for k in ('cell', 'metric', 'reference')]
-                  + [(k, pa.float64()) for k in ('value', 'low', 'high')]
-                  + [(k, pa.int64()) for k in ('groups', 'samples')])
+    return pa.Table.from_pylist([row(*named) for named in groups.items()])
 
 def _grouped_sets(x: Tensor) -> dict[str, Grouped]: # x: [n, L]
     "Every set metric, over groups of `SET` texts, or of fewer where there are not twice as many."

@@ -19,14 +19,13 @@ from ..evaluation.perplexity import landmarks
 from ..evaluation.trajectories import overlap
 from .plots import (
     bars, budgets_axis, finished, LOOKS, looks, perplexity_axis, STYLE, Table)
-from .results import reading, trajectory
+from .results import Missing, reading, trajectory
 from .measure import ships
-from .study import interval_of, Missing, or_none, PAPER_LENGTH, ratio_draws, Study
+from .study import interval_of, or_none, PAPER_LENGTH, ratio_draws, Study
 from ..registry import policies
 
 # %% auto #0
-__all__ = ['TABLE1', 'TABLE2', 'over_budgets', 'lacking', 'figure2', 'figure3', 'figure4', 'traced', 'overlaps', 'table2',
-           'curves', 'run_as_many', 'passes']
+__all__ = ['TABLE1', 'TABLE2', 'figure2', 'figure3', 'figure4', 'traced', 'table2', 'curves', 'run_as_many', 'passes']
 
 # %% ../../nbs/experiments/paper.ipynb #e9bc7358
 # Section 5.3, Table 1: passes -> (perplexity under Qwen2.5-72B, entropy in nats). 170 M parameters,
@@ -90,8 +89,10 @@ def over_budgets(
         return finished(fig, title, s.note(drawn) + note + lacking(set(labels) - set(drawn.label)))
 
 def lacking(names: Iterable[str]) -> str:
-    return '. Not in this store: ' + ', '.join(sorted(names)) if names else ''
+    lost = sorted(filter(None, names))
+    return '. Not in this store: ' + ', '.join(lost) if lost else ''
 
+# %% ../../nbs/experiments/paper.ipynb #e37a0e10
 def figure2(s: Study) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
     fixed = [k for k in LOOKS if k.startswith('navira:tau')]
@@ -163,6 +164,7 @@ def traced(
     n = min(remasked.shape[1] for remasked, _ in did)
     return most[0], [(remasked[:, :n], written[:, :n]) for remasked, written in did]
 
+# %% ../../nbs/experiments/paper.ipynb #519cff2e
 @lru_cache(maxsize=4)
 # steps, samples, (pair, reading) -> metric -> draws
 def overlaps(s: Study) -> tuple[int, int, dict]:
@@ -176,6 +178,7 @@ def overlaps(s: Study) -> tuple[int, int, dict]:
             out[(a, b), how] = {k: ratio_draws(v) for k, v in both.mean(how).items()}
     return T, did[0][0].shape[1], out
 
+# %% ../../nbs/experiments/paper.ipynb #acdfc2dd
 def table2(s: Study) -> Table:
     "Section 5.4: overlap of what two policies remask, at equal steps and seeds."
     T, n, means = overlaps(s)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from ..base.runs import folder_lock, graceful_interrupt, Interrupted
+from ..base.runs import folder_lock, graceful_interrupt, Interrupted, progress_bar
 from ..tasks.task import Task, task_of, until_solved
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
@@ -32,21 +32,22 @@ __all__ = ['run']
 
 # %% ../../nbs/experiments/run.ipynb #e312d18a
 def work(
+    what: str, # for the progress bar
     pieces: dict[Path, Callable[[], pa.Table]], # file -> what makes its table
-    done: Callable[[int], None] = lambda i: None, # called with the number of finished pieces
+    sizes: list[int] | None = None, # of the pieces, for the bar; None: all alike
 ) -> None:
     """Make every table that is not there yet. `Interrupted` after Ctrl-C, when the piece at hand
     is finished."""
+    sizes = sizes or [1] * len(pieces)
     stopping = ('\nnavira: finishing the piece at hand, then stopping; once more stops at once, '
                 'without it\n')
-    with graceful_interrupt(message=stopping) as asked:
-        for i, (path, make) in enumerate(pieces.items()):
+    with graceful_interrupt(message=stopping) as asked, progress_bar(sum(sizes), what) as bar:
+        for i, (path, make) in enumerate(pieces.items(), 1):
             if not path.exists(): write_table(path, make())
-            done(i + 1)
-            if asked.is_set() and i + 1 < len(pieces):
-                raise Interrupted(f'stopped after {i + 1} of {len(pieces)}, all of them kept; '
-                                  'give the same command '
-                                  'again to go on')
+            bar.update(sizes[i - 1])
+            if asked.is_set() and i < len(pieces):
+                raise Interrupted(f'stopped after {i} of {len(pieces)}, all of them kept; give the '
+                                  'same command again to go on')
 
 # %% ../../nbs/experiments/run.ipynb #ab87410f
 def start_of(
@@ -160,8 +161,6 @@ def run(
     s: Sweep, # from `read_sweep`
     folder: str | Path, # the store, made if need be
     model: MaskedLM | None = None, # None: load the sweep's
-    # called with (what, passes done, passes in all), of this process
-    progress: Callable | None = None,
 ) -> Store:
     """Sample every cell of a sweep that is not in the store yet; give the same call again to go
     on. `Interrupted` after Ctrl-C, OSError where the disk is full, ValueError for a store of
@@ -174,13 +173,10 @@ def run(
         procs.wait_for_everyone()
         st = open_store(folder)
         todo = list(_batches(st, [c.key for c in plan]))[procs.process_index::procs.num_processes]
-        passes = np.cumsum([st.cells[key]['charged'] * n for key, _, n in todo])
-        def done(i: int) -> None:
-            about = st.cells[todo[i - 1][0]]
-            if progress: progress(f'{about["label"]}, budget {about["budget"]}', passes[i - 1],
-                                  passes[-1])
-        work({st.part('samples', key, first): partial(_batch, st, net, key, first, n) for key,
-              first, n in todo}, done)
+        passes = [st.cells[key]['charged'] * n for key, _, n in todo]
+        work('sampling (passes of a text)',
+             {st.part('samples', key, first): partial(_batch, st, net, key, first, n)
+              for key, first, n in todo}, passes)
         procs.wait_for_everyone()
         if main: st.join()
         procs.wait_for_everyone()
