@@ -5,7 +5,6 @@
 # %% ../../nbs/experiments/judged.ipynb #da384624
 from __future__ import annotations
 import io
-from collections.abc import Callable
 from functools import partial
 from multiprocessing.pool import ThreadPool
 
@@ -22,7 +21,7 @@ from .run import work
 from .store import Store, write_table
 
 # %% auto #0
-__all__ = ['MARKS', 'unjudged', 'judge', 'marks', 'table3']
+__all__ = ['unjudged', 'judge', 'marks', 'table3']
 
 # %% ../../nbs/experiments/judged.ipynb #997a429d
 def unjudged(
@@ -49,7 +48,6 @@ def judge(
     server: Server,
     limit: int | None = None, # texts of a cell; None: all that the store has
     retry_failed: bool = False, # ask again where the answer was not five marks
-    progress: Callable[[int, int], None] = lambda done, failed: None, # called after each part
 ) -> dict[str, int]: # 'judged', 'failed', 'asked': of this run
     """Have a store's texts judged, as far as they are not. `Interrupted` after Ctrl-C; ValueError,
     KeyError or ConnectionError where the server does not judge. What was answered is kept."""
@@ -60,10 +58,9 @@ def judge(
         todo = unjudged(st, server.model, limit, retry_failed)
         size = 4 * server.concurrency
         try:
-            work({st.part('verdicts', first): partial(_ask, st, server, todo[first:first + size],
-                                                      counts)
-                  for first in range(0, len(todo), size)},
-                 lambda i: progress(counts['judged'] + counts['failed'], counts['failed']))
+            work('judging', {st.part('verdicts', first): partial(
+                _ask, st, server, todo[first:first + size], counts)
+                for first in range(0, len(todo), size)})
         finally: st.join()
     return counts
 
@@ -94,6 +91,7 @@ def _ask(st: Store, server: Server, todo: pd.DataFrame, counts: dict) -> pa.Tabl
 # %% ../../nbs/experiments/judged.ipynb #8df8586d
 MARKS = ('overall', *ASPECTS)
 
+# %% ../../nbs/experiments/judged.ipynb #220a3cad
 def marks(
     st: Store,
     judge: str | None = None, # None: the only one
