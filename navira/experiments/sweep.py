@@ -184,7 +184,8 @@ def _check_kinds(settings: Any, whose: str = '') -> None:
     for f in fields(settings):
         value, name, kind = getattr(settings, f.name), whose + f.name, kinds[f.name]
         if isinstance(value, list): value = tuple(value)
-        if not isinstance(value, kind) or value == '' != f.default:
+        empty = value == '' != f.default or value == () and f.name in ('budgets', 'seeds')
+        if not isinstance(value, kind) or empty:
             raise ValueError(f'{name}={value!r}: expected {f.type.replace("tuple", "list")}')
         if f.name in ('budgets', 'seeds'): numbers = value or ()
         else: numbers = (value,) if isinstance(value, int) and kind != bool else ()
