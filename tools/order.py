@@ -38,8 +38,8 @@ Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluat
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
     experiments/results experiments/plots experiments/study experiments/paper experiments/claims
-    experiments/verdicts experiments/equal experiments/axes experiments/success
-    experiments/worth experiments/infilling experiments/judged experiments/speed
+    experiments/verdicts experiments/equal experiments/axes experiments/puzzles
+    experiments/best_settings experiments/infilling experiments/judged experiments/speed
 The paper: 08_experiments
 Start here: ten_minutes
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare
