@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 import transformers
+from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel,
     LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase,
@@ -172,6 +173,12 @@ def read_net(
     **how: Any, # for `from_pretrained`
 ) -> Any: # the network
     "All its weights, or a `ValueError` that says what is wrong with them."
+    for file in folder.glob('*.safetensors'):
+        with guarded(file), safe_open(file, 'pt') as f:
+            types = {f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
+        if types <= {'F64', 'F32', 'F16', 'BF16'} or settings.get('quantization_config'): continue
+        raise ValueError(f'{file}: weights of type {", ".join(sorted(types))}, and config.json '
+                         'names no quantization_config; expected F32, F16 or BF16')
     with without_bars(), guarded(folder, settings):
         net, report = kind.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, output_loading_info=True,

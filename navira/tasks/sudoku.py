@@ -122,11 +122,17 @@ def left_open(s: Sudoku, puzzles: ndarray) -> ndarray: # [B, cells] ids -> [B] c
         grids = np.where(forced, s.digits[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
-def solutions(s: Sudoku, puzzle: ndarray) -> Iterator[ndarray]: # [cells] ids -> [cells] each
+def solutions(
+    s: Sudoku,
+    puzzle: ndarray, # [cells] ids
+    looks: int | None = None, # at up to 512 grids each; None: as many as it takes
+) -> Iterator[ndarray]: # [cells] each
     """All solutions, one by one; with few cells given there is no end in sight. None at all is a
-    proof."""
-    stack = [puzzle[None]]
+    proof. TimeoutError after so many looks."""
+    stack, looked = [puzzle[None]], 0
     while stack:
+        if looked == looks: raise TimeoutError(f'no end after {looks} looks')
+        looked += 1
         grids, rest = np.split(stack.pop(), [512])     # so many are looked at together
         if len(rest): stack.append(rest)
         may, n, dead = _candidates(s, grids)

@@ -92,6 +92,12 @@ def test_all_solutions_are_found(seed, given, changed):
     found = [tuple(g) for g in solutions(s, puzzle)]
     assert len(found) == len(plain) and {*found} == plain
 
+def test_a_search_may_have_an_end():
+    "Proving that this one has no solution takes minutes (norvig.com/sudoku)"
+    text = '.....5.8....6.1.43..........1.5........1.6...3.......553.....61........4.........'
+    with pytest.raises(TimeoutError): next(solutions(Sudoku(), read_puzzle(Sudoku(), text), 3))
+
+
 
 @each_size
 @settings(deadline=None, max_examples=15)
