@@ -50,7 +50,7 @@ def in_words(rows): # from `measured`
 def figure(p, note: str): # from `points`
     "Perplexity against entropy, or what was solved against the budget."
     from matplotlib.figure import Figure
-    from navira.experiments.plots import bars, finished, looks
+    from navira.experiments.plots import bars, finished, looks, perplexity_axis
     y = next(k for k in MEASURED if k in p)
     head, scale, _ = MEASURED[y]
     x = 'entropy' if y == 'log_perplexity' else 'budget'
@@ -59,7 +59,8 @@ def figure(p, note: str): # from `points`
     for label, look in looks(p.label.unique()).items():
         own = p[p.label == label]
         ax.errorbar(**bars(own[x], own[y], scale), capsize=2, **look)
-    ax.set(xlabel=x, ylabel=head, yscale='log' if x == 'entropy' else 'linear')
+    ax.set(xlabel=x, ylabel=head)
+    if x == 'entropy': perplexity_axis(ax)
     return finished(fig, '', note)
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
@@ -124,7 +125,10 @@ def compare(
     evaluate(st, None, reference, keys=keys)
     judge = None if reference == 'none' else reference
     df = frame(st, judge, keys=keys)
-    report(folder, Study(st, points(df[df['sample'] < n]), judge, st.record['eos']), net, texts)
+    order = {e.label: i for i, e in enumerate(grid.entries)}
+    p = points(df[df['sample'] < n])
+    p = p.sort_values(['budget', 'label'], key=lambda v: v.map(lambda k: order.get(k, k)))
+    report(folder, Study(st, p, judge, st.record['eos']), net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
 def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`

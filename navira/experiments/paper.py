@@ -73,7 +73,8 @@ def over_budgets(
 ) -> Figure:
     """Perplexity and entropy against passes. What the store lacks is named below; `Missing` if
     it has none."""
-    drawn = pd.DataFrame([p for (k, _), p in s.usual.items() if k in labels])
+    known = s.usual | s.added
+    drawn = pd.DataFrame([p for (k, _), p in known.items() if k in labels])
     if not len(drawn): raise Missing(' and '.join(labels))
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained')
@@ -86,11 +87,12 @@ def over_budgets(
         for ax in (left, right): budgets_axis(ax, drawn.budget)
         perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        return finished(fig, title, s.note(drawn) + note + lacking(set(labels) - set(drawn.label)))
+        lost = lacking(set(labels) - set(drawn.label), s.strength)
+        return finished(fig, title, s.note(drawn) + note + lost)
 
-def lacking(names: Iterable[str]) -> str:
+def lacking(names: Iterable[str], at: str = '') -> str: # at: what strength they lack
     lost = sorted(filter(None, names))
-    return '. Not in this store: ' + ', '.join(lost) if lost else ''
+    return f'. Not in this store{at and f" at {at}"}: {", ".join(lost)}' if lost else ''
 
 # %% ../../nbs/experiments/paper.ipynb #e37a0e10
 def figure2(s: Study) -> Figure:
@@ -284,7 +286,7 @@ def run_as_many(
     y: str, # a statistic
 ) -> np.ndarray: # NaN where the label never runs as many
     "A statistic of a policy where it runs as many passes, read off its curve over budgets."
-    c = [s.usual[label, F] for F in s.budgets(label)]
+    c = [s.at(label, F) for F in s.budgets(label)]
     if len(c) < 2: raise Missing(f'{label} at two budgets')
     return reading(np.stack([np.log(p.run) for p in c]), np.stack([p[y] for p in c]), np.log(run))
 

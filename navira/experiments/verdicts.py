@@ -20,6 +20,7 @@ from .paper import (
 from .plots import in_markdown, LOOKS, STYLE, Table
 from .results import Missing, texts
 from .study import interval_of, Study
+from .sweep import STRENGTHS
 
 # %% auto #0
 __all__ = ['findings', 'claims', 'report']
@@ -63,11 +64,23 @@ def claims(
     return Table('The claims of the paper, at this scale', rows, note)
 
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
+def told_apart(s: Study) -> pd.Series: # one a point
+    "Labels, with the settings in which points of one label differ; the strength has a column."
+    settled = [s.store.cells[k]['settled'] for k in s.points.cell]
+    every = pd.DataFrame(settled, dtype=object, index=s.points.index).astype(str)
+    every = every[[k for k in every if k not in STRENGTHS]]
+    varied = every.groupby(s.points.label).transform('nunique') > 1
+    names = []
+    for i, label in s.points.label.items():
+        own = every.loc[i, varied.loc[i]]
+        names.append(', '.join([label, *(f'{k}={v}' for k, v in own.items())]))
+    return pd.Series(names, s.points.index)
+
 def grid(s: Study) -> Table:
     "Every point of a store."
     rows = s.points[['budget', 'label', 'strength', 'steps', 'n']]
     rows = rows.set_axis(['passes', 'policy', 'eta', 'steps', 'samples'], axis=1)
-    rows['policy'] += np.where(s.points.matched, '', '*')
+    rows['policy'] = told_apart(s) + np.where(s.points.matched, '', '*')
     scales: dict[str, Callable] = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
     names = dict(log_perplexity='perplexity', solved='solved (%)')
     for k in ('remasked', 'solved', 'log_perplexity', 'entropy', 'repetition'):
@@ -81,11 +94,12 @@ def paired(s: Study) -> Table:
     base = min(s.store.cells.values(), key=lambda c: not ours(c['policy']))['label']
     y = 'solved' if s.of_puzzles else 'log_perplexity'
     if y not in s.points: raise Missing('perplexities')
-    p = s.points.dropna(subset=[k for k in (y, 'entropy') if k in s.points])
+    p = s.points.assign(name=told_apart(s))
+    p = p.dropna(subset=[k for k in (y, 'entropy') if k in p])
     first = p[p.label == base].drop_duplicates('budget')
     both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
     if not len(both): raise Missing(f'another policy with the budgets of {base}')
-    rows = pd.DataFrame(dict(policy=both.label, passes=both.budget, eta=both.strength))
+    rows = pd.DataFrame(dict(policy=both['name'], passes=both.budget, eta=both.strength))
     def less(k: str, f: Callable = float) -> list: # than the base
         return [interval_of(v, f) for v in both[k] - both[f'{k}_base']]
     if s.of_puzzles: rows['more solved (points)'] = less('solved', lambda v: 100 * v)

@@ -23,7 +23,7 @@ def test_a_comparison_shows_a_table_texts_and_two_policies_side_by_side(run, tmp
     args = [*typed.split(), *QUICK, '--out', tmp_path, '--show', 1]
     printed = run(*args)
     assert printed.count('· ') == 3 and '8 texts a point' in ' '.join(printed.split())
-    labels = ['backbone', 'navira-det:eta=.3', 'prism:eta=.3']
+    labels = ['backbone', 'prism:eta=.3', 'navira-det:eta=.3']
     assert [(c['policy'], c['budget']) for c in cells(tmp_path)] == [
         (label, budget) for budget in (4, 8) for label in labels
     ]
@@ -31,7 +31,7 @@ def test_a_comparison_shows_a_table_texts_and_two_policies_side_by_side(run, tmp
         value, low, high = c['entropy']
         assert low < value < high and 0 < c['run'] <= c['budget']
     data = data_of((tmp_path / 'replay.html').read_text())
-    assert [p['name'] for p in data['panels']] == ['backbone', 'prism:eta=.3']
+    assert [p['name'] for p in data['panels']] == ['backbone', 'navira-det:eta=.3']
     assert run(*args) == printed  # nothing is sampled again
 
 

@@ -1,12 +1,14 @@
 "The committed store, whose answers the book prints; a report of a small one."
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from navira.experiments.paper import overlaps, passes, table1, table2
+from navira.experiments.paper import over_budgets, overlaps, passes, table1, table2
 from navira.experiments.measure import evaluate
 from navira.experiments.run import run
 from navira.experiments.study import study
-from navira.experiments.verdicts import claims, findings, report
+from navira.experiments.verdicts import claims, findings, grid, report
 from helpers.experiments import home, judge, one_thread_each  # noqa: F401
 from test_house import root
 
@@ -30,6 +32,20 @@ def test_tables_hold_what_the_paper_printed(small):
 def test_overlap_is_of_equal_steps(small):
     T, n, means = overlaps(small)
     assert (T, n) == (128, 100) and 0 < means[('prism', 'navira-det'), 'both']['jaccard'][0] < 1
+
+def test_a_policy_of_a_readers_own_is_in_figures_as_the_papers_are(small):
+    names = small.points.label.replace('prism', 'mine')
+    own = replace(small, points=small.points.assign(label=names))
+    assert own.at('mine', 64).cell == small.at('prism', 64).cell
+    assert own.budgets('mine', 'navira-det') == small.budgets('prism', 'navira-det')
+    fig = over_budgets(own, ['navira-det', 'mine', 'yours'], 'Mine')
+    assert 'store at eta = 0.08: yours' in ' '.join(fig.legends[0].get_title().get_text().split())
+    mean, papers = passes(own, 'mine').rows.iloc[-1], passes(small).rows.iloc[-1]
+    assert mean.tolist()[3:] == papers.tolist()[3:]
+
+def test_no_two_rows_of_a_report_read_alike():
+    rows = grid(study(root/'results'/'peers')).rows
+    assert len(rows) > 100 and not rows[['passes', 'policy', 'eta']].duplicated().any()
 
 def test_a_report_says_what_the_store_lacks(home, judge, tmp_path):
     st = evaluate(run(home.sweep, tmp_path/'store', home.model), ['entropy', 'perplexity'], judge)
