@@ -11,7 +11,7 @@ TORCH_INDEX ?=
 PIP_ARGS    ?=
 PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
 
-# The demo, in two minutes; DEMO_ARGS=--full is all of its 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 4" OUT=demo-small
+# The demo, in two minutes; DEMO_ARGS=--full is all of its 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 8" OUT=demo-small
 OUT       ?= demo
 DEMO_ARGS ?=
 TEST_ARGS ?=

@@ -91,7 +91,7 @@ from navira.experiments.measure import evaluate
 from navira.experiments.run import run
 from navira.experiments.sweep import Entry, Sweep, cells
 grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8)
-store = run(grid, Path('runs')/'mine', progress=lambda what, done, total: print(what, done, total))
+store = run(grid, Path('runs')/'mine')
 reveal_type(store.folder)                       # Path
 reveal_type([c.policy for c in cells(grid)])    # list[str]
 reveal_type(evaluate(store, ['entropy']).cells)  # dict[str, dict[Any, Any]]
