@@ -142,6 +142,7 @@ def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     show(in_words(rows), note=note)
     last = p[p.budget == p.budget.max()]
     for _, c in last.iterrows():
+        if s.of_puzzles: break     # the replay shows grids
         print(f'\n{c.label}')
         for text in texts_of(st, c.cell)[:texts]: print('·', printable(' '.join(text.split())))
     ends = [st.cells[last.cell.iloc[k]] for k in (0, -1)]
