@@ -106,7 +106,7 @@ class Study:
         "Device, model, length, number of texts or puzzles, and who judged them."
         p, record = pd.DataFrame(p), self.store.record
         devices = {v['device_name']: None for v in record['places']}
-        model = f'{record["model"] or "embedded model"} ({record["fingerprint"][:8]})'
+        model = record['model'] or 'embedded model'
         out = [' and '.join(devices), f'{model}, {record["dtype"]}, L = {self.length}']
         if len(p):
             by = f'{self.reference} (separators: {self.eos})'
