@@ -102,6 +102,7 @@ def compare(
     import navira
     from navira.evaluation.references import find_reference
     from navira.experiments.measure import evaluate
+    import pandas as pd
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
     from navira.experiments.study import Study
@@ -125,9 +126,9 @@ def compare(
     evaluate(st, None, reference, keys=keys)
     judge = None if reference == 'none' else reference
     df = frame(st, judge, keys=keys)
-    order = {e.label: i for i, e in enumerate(grid.entries)}
     p = points(df[df['sample'] < n])
-    p = p.sort_values(['budget', 'label'], key=lambda v: v.map(lambda k: order.get(k, k)))
+    p = pd.concat([p[p.label == e.label] for e in grid.entries])     # in the order typed
+    p = p.sort_values('budget', kind='stable')
     report(folder, Study(st, p, judge, st.record['eos']), net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b

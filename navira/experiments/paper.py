@@ -73,8 +73,7 @@ def over_budgets(
 ) -> Figure:
     """Perplexity and entropy against passes. What the store lacks is named below; `Missing` if
     it has none."""
-    known = s.usual | s.added
-    drawn = pd.DataFrame([p for (k, _), p in known.items() if k in labels])
+    drawn = pd.DataFrame([p for (k, _), p in s.known.items() if k in labels])
     if not len(drawn): raise Missing(' and '.join(labels))
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained')
@@ -87,12 +86,11 @@ def over_budgets(
         for ax in (left, right): budgets_axis(ax, drawn.budget)
         perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        lost = lacking(set(labels) - set(drawn.label), s.strength)
-        return finished(fig, title, s.note(drawn) + note + lost)
+        return finished(fig, title, s.note(drawn) + note + lacking(set(labels) - set(drawn.label)))
 
-def lacking(names: Iterable[str], at: str = '') -> str: # at: what strength they lack
+def lacking(names: Iterable[str]) -> str:
     lost = sorted(filter(None, names))
-    return f'. Not in this store{at and f" at {at}"}: {", ".join(lost)}' if lost else ''
+    return '. Not in this store: ' + ', '.join(lost) if lost else ''
 
 # %% ../../nbs/experiments/paper.ipynb #e37a0e10
 def figure2(s: Study) -> Figure:

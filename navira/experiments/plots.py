@@ -96,11 +96,10 @@ _SPARE = [(colour, marker, _LINES[(i + j) % len(_LINES)])
 
 # %% ../../nbs/experiments/plots.ipynb #efe61f7d
 STYLE: dict[Any, Any] = {
-    'font.size': 8, 'axes.titlesize': 8, 'axes.labelsize': 8, 'xtick.labelsize': 7.5,
-    'ytick.labelsize': 7.5, 'legend.fontsize': 7.5, 'axes.spines.top': False,
+    'font.size': 8, 'axes.titlesize': 8, 'legend.fontsize': 7.5, 'axes.spines.top': False,
     'axes.spines.right': False, 'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '0.9',
     'grid.linewidth': .5, 'lines.linewidth': 1.1, 'lines.markersize': 4.5, 'legend.frameon': False,
-    'svg.hashsalt': 'navira', 'figure.dpi': 100}
+    'svg.hashsalt': 'navira'}
 
 def bars(
     x: Iterable, # numbers, or draws
@@ -154,15 +153,13 @@ class Table:
     rows: pd.DataFrame # of texts, numbers and None
     note: str = ''
 
-    def _texts(self) -> pd.DataFrame: return self.rows.map(as_text)
-
     def _repr_html_(self) -> str:
-        body = self._texts().to_html(index=False, border=0)
+        body = self.rows.map(as_text).to_html(index=False, border=0)
         title, note = map(html.escape, (self.title, self.note))
         return f'<p><b>{title}</b></p>{body}<p><small>{note}</small></p>'
 
     def markdown(self) -> str:
-        texts = self._texts()
+        texts = self.rows.map(as_text)
         lines = [texts.columns, ['---'] * len(texts.columns), *texts.itertuples(index=False)]
         rows = ['| ' + ' | '.join(map(in_markdown, line)) + ' |' for line in lines]
         head, note = in_markdown(self.title), in_markdown(self.note)
@@ -171,7 +168,7 @@ class Table:
 # %% ../../nbs/experiments/plots.ipynb #3d8fd038
 def as_text(v: Any) -> str:
     "A cell of a table; a dash for what is missing."
-    if v is None or v is pd.NA or isinstance(v, float) and np.isnan(v): return '–'
+    if v is None or isinstance(v, float) and np.isnan(v): return '–'
     text = f'{v:g}' if isinstance(v, float) else str(v)
     return printable(' '.join(text.split()))
 

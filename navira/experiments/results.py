@@ -118,10 +118,9 @@ def points(
 def ends(
     draws: np.ndarray, # [1 + resamplings]
     f: Callable = lambda v: v, # increasing, such as `np.exp` of a log-perplexity
-    level: float = .95,
 ) -> tuple[float, float, float]: # value, low, high
     "An estimate and its percentile interval."
-    low, high = percentiles(draws[1:], level)
+    low, high = percentiles(draws[1:])
     return float(f(draws[0])), float(f(low)), float(f(high))
 
 def interval(
@@ -142,13 +141,12 @@ def shown(
     low: float = math.nan,
     high: float = math.nan,
     bound: float = math.nan, # an end is not rounded to it
-    figures: int = 3, # significant
 ) -> str: # '1.27 [1.20, 1.34]'
     """A number with its interval: as many decimals as it needs, at most two figures of the
     interval's width."""
     if not all(map(math.isfinite, (value, low, high))): return '–'
     largest = max(map(abs, (value, low, high)))
-    decimals = min(_decimals(largest, figures), _decimals(high - low, 2) if high > low else 99)
+    decimals = min(_decimals(largest, 3), _decimals(high - low, 2) if high > low else 99)
     decimals = max(0, decimals)
     while decimals < 6 and any(round(x, decimals) == bound != x for x in (low, high)): decimals += 1
     # + 0.: no minus before zero

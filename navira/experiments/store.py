@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +95,8 @@ class Store:
         for name in TABLES:
             parts = self.folder / 'parts' / name
             if any(parts.glob('*.parquet')):
-                self.write(name, self.read(name))
+                write_table(self.folder / f'{name}.parquet', self.read(name))
             shutil.rmtree(parts, ignore_errors=True)
-
-    def write(self, name: str, table: pa.Table) -> None: # name: of TABLES
-        write_table(self.folder / f'{name}.parquet', table)
 
 # %% ../../nbs/experiments/store.ipynb #1c36798e
 WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a row is about
@@ -125,13 +121,12 @@ def fingerprint(
         h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
 
-def environment() -> dict:
+def environment(processes: int) -> dict:
     "Where and with what a run was made."
-    import navira
+    from navira import __version__
     from navira.training.recipe import device_name
-    return dict(device_name=device_name(), threads=torch.get_num_threads(),
-                python=platform.python_version(),
-                navira=navira.__version__, **{p: version(p) for p in ('torch', 'numpy', 'pyarrow')})
+    return dict(device_name=device_name(), threads=torch.get_num_threads(), processes=processes,
+                python=platform.python_version(), navira=__version__, torch=torch.__version__)
 
 # %% ../../nbs/experiments/store.ipynb #ecd82b91
 def open_store(
@@ -183,7 +178,7 @@ def claim(
     if differ:
         raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
                          'the same settings, or name another folder')
-    here = environment() | dict(processes=processes)
+    here = environment(processes)
     places, cells = old.get('places', []), old.get('cells', {})
     settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
     record = settings | old | identity | dict(
@@ -234,5 +229,5 @@ def compact(
                                                     table['sample'].to_pylist(), strict=True)]
     tokens = pc.if_else(pa.array(kept), table['tokens'], None)
     at = table.column_names.index('tokens')
-    copy.write('samples', table.set_column(at, 'tokens', tokens))
+    write_table(out / 'samples.parquet', table.set_column(at, 'tokens', tokens))
     return copy

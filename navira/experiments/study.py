@@ -70,12 +70,12 @@ class Study:
         return {(q.label, q.budget): q for _, q in chosen.iterrows()}
 
     @cached_property
-    def added(self) -> dict[tuple[str, int], pd.Series]: # (label, budget) -> point
-        "The same of other policies: one that is alone at its budget may have any `eta`."
+    def known(self) -> dict[tuple[str, int], pd.Series]: # (label, budget) -> point
+        "And the same of other policies: one that is alone at its budget may have any `eta`."
         p = self.points[~self.points.label.isin(LOOKS)]
         alone = p.groupby(['label', 'budget']).point.transform('size') == 1
         chosen = p[alone | np.isclose(p.strength.astype(float), self.eta)]
-        return {(q.label, q.budget): q for _, q in chosen.iterrows()}
+        return self.usual | {(q.label, q.budget): q for _, q in chosen.iterrows()}
 
     @property
     def strength(self) -> str:
@@ -83,14 +83,12 @@ class Study:
 
     def at(self, label: str, budget: int) -> pd.Series:
         "A point. `Missing` where there is none."
-        known = self.usual | self.added
-        if (label, budget) in known: return known[label, budget]
+        if (label, budget) in self.known: return self.known[label, budget]
         raise Missing(f'{label} at {budget} passes, {self.strength}')
 
     def budgets(self, *labels: str) -> list[int]: # at which all of them have a point
-        known = self.usual | self.added
         every = sorted({F for _, F in self.usual})
-        return [F for F in every if {(k, F) for k in labels} <= known.keys()]
+        return [F for F in every if {(k, F) for k in labels} <= self.known.keys()]
 
     def curve(self, label: str, budget: int | None = None) -> pd.DataFrame:
         "By strength, from no correction on. `Missing` with fewer than two strengths."

@@ -20,7 +20,7 @@ from .paper import (
 from .plots import in_markdown, LOOKS, STYLE, Table
 from .results import Missing, texts
 from .study import interval_of, Study
-from .sweep import STRENGTHS
+from .sweep import typed
 
 # %% auto #0
 __all__ = ['findings', 'claims', 'report']
@@ -64,23 +64,17 @@ def claims(
     return Table('The claims of the paper, at this scale', rows, note)
 
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
-def told_apart(s: Study) -> pd.Series: # one a point
-    "Labels, with the settings in which points of one label differ; the strength has a column."
-    settled = [s.store.cells[k]['settled'] for k in s.points.cell]
-    every = pd.DataFrame(settled, dtype=object, index=s.points.index).astype(str)
-    every = every[[k for k in every if k not in STRENGTHS]]
-    varied = every.groupby(s.points.label).transform('nunique') > 1
-    names = []
-    for i, label in s.points.label.items():
-        own = every.loc[i, varied.loc[i]]
-        names.append(', '.join([label, *(f'{k}={v}' for k, v in own.items())]))
-    return pd.Series(names, s.points.index)
+def names_of(s: Study) -> pd.Series: # one a point
+    "Labels, or the policy as one types it where points of one label differ in more than eta."
+    cells = [s.store.cells[k] for k in s.points.cell]
+    twice = s.points.duplicated(['label', 'budget', 'strength'], keep=False)
+    return s.points.label.where(~twice, [typed(c['policy'], c['hyper']) for c in cells])
 
 def grid(s: Study) -> Table:
     "Every point of a store."
     rows = s.points[['budget', 'label', 'strength', 'steps', 'n']]
     rows = rows.set_axis(['passes', 'policy', 'eta', 'steps', 'samples'], axis=1)
-    rows['policy'] = told_apart(s) + np.where(s.points.matched, '', '*')
+    rows['policy'] = names_of(s) + np.where(s.points.matched, '', '*')
     scales: dict[str, Callable] = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
     names = dict(log_perplexity='perplexity', solved='solved (%)')
     for k in ('remasked', 'solved', 'log_perplexity', 'entropy', 'repetition'):
@@ -94,7 +88,7 @@ def paired(s: Study) -> Table:
     base = min(s.store.cells.values(), key=lambda c: not ours(c['policy']))['label']
     y = 'solved' if s.of_puzzles else 'log_perplexity'
     if y not in s.points: raise Missing('perplexities')
-    p = s.points.assign(name=told_apart(s))
+    p = s.points.assign(name=names_of(s))
     p = p.dropna(subset=[k for k in (y, 'entropy') if k in p])
     first = p[p.label == base].drop_duplicates('budget')
     both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
@@ -158,11 +152,8 @@ def report(
         for kind in ('png', 'svg'): files.append(_drawn(out / f'{name}.{kind}', part))
     if lost: text += ['## Not in this store', '',
                       *(f'- {k}: {in_markdown(why)}' for k, why in lost.items()), '']
-    return [_put(out / 'report.md', '\n'.join(text)), *files]
-
-def _put(path: Path, text: str) -> Path:
-    with atomic_write(path) as f: f.write_text(text, encoding='utf-8')
-    return path
+    with atomic_write(out / 'report.md') as f: f.write_text('\n'.join(text), encoding='utf-8')
+    return [out / 'report.md', *files]
 
 def _drawn(path: Path, fig: Figure) -> Path:
     about = {'Date': None} if path.suffix == '.svg' else None     # the same file of the same store

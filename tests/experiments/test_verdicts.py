@@ -39,7 +39,7 @@ def test_a_policy_of_a_readers_own_is_in_figures_as_the_papers_are(small):
     assert own.at('mine', 64).cell == small.at('prism', 64).cell
     assert own.budgets('mine', 'navira-det') == small.budgets('prism', 'navira-det')
     fig = over_budgets(own, ['navira-det', 'mine', 'yours'], 'Mine')
-    assert 'store at eta = 0.08: yours' in ' '.join(fig.legends[0].get_title().get_text().split())
+    assert 'Not in this store: yours' in ' '.join(fig.legends[0].get_title().get_text().split())
     mean, papers = passes(own, 'mine').rows.iloc[-1], passes(small).rows.iloc[-1]
     assert mean.tolist()[3:] == papers.tolist()[3:]
 
