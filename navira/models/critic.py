@@ -37,14 +37,6 @@ class CriticForward(Forward):
         h, c, _ = self.critic.backbone(self.x)
         return in_full(self.critic.backbone.output_layer, h, c)[..., 0]
 
-class RatedForward(Forward):
-    "The logits of one forward and the qualities of another: a denoiser with a critic for a head."
-    def __init__(self, p: Forward, review: Forward):
-        self.p, self.review, self.seen_masked = p, review, p.seen_masked
-
-    def logits(self, where: Tensor) -> Tensor: return self.p.logits(where)
-    def _quality(self) -> Tensor: return self.review.quality()
-
 # %% ../../nbs/models/critic.ipynb #bff9ae13
 def vocabulary_hash(
     tokenizer: Tokenizer | None,

@@ -54,3 +54,7 @@ def test_a_report_says_what_the_store_lacks(home, judge, tmp_path):
     assert files[0].name == 'report.md' and '**Every point**' in text and 'plane.png' in text
     assert all(f.stat().st_size > 100 for f in files)
     assert np.isfinite([p.log_perplexity[0] for _, p in study(st).points.iterrows()]).all()
+
+def test_a_report_of_puzzles_has_no_perplexities(tmp_path):
+    text = report(study(root/'results'/'sudoku-0'), tmp_path)[0].read_text()
+    assert 'solved (%)' in text and 'plane' not in text
