@@ -1,8 +1,12 @@
-"""The replay of a long run: size of the file, time to load, time of a step in Chromium. 1024
-tokens, 512 steps, one policy and two side by side. python benchmarks/replay.py python
-benchmarks/replay.py --length 2048 --steps 1024 --out pages # keep the pages A step is timed
-from one animation frame to the next after it, so it holds the script, style, layout and
-paint. Needs `playwright` and a Chromium. """ # noqa: E"""
+"""The replay of a long run: size of the file, time to load, time of a step in Chromium.
+
+1024 tokens, 512 steps, one policy and two side by side:
+
+    python benchmarks/replay.py
+    python benchmarks/replay.py --length 2048 --steps 1024 --out pages     # keep the pages
+
+A step is timed from one animation frame to the next after it, so it holds the script, style,
+layout and paint. Needs `playwright` and a Chromium."""
 
 import platform, shutil, statistics, tempfile
 from pathlib import Path
