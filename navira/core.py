@@ -4,20 +4,23 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from .base.checks import check_choice, check_int
 from .base.noise import Noise
 from .diffusion import Forward, n_committed, nucleus, tolerance
-from .passes import Denoiser, Draw, Pass
+from .caching import Cached, RunsParts
+from .passes import ChangedPass, Denoiser, Draw, Pass
 
 # %% auto #0
 __all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'Model', 'random_order', 'needs_quality', 'evaluate',
-           'ranks', 'TopK', 'Flip', 'Step', 'Policy', 'step']
+           'ranks', 'TopK', 'Flip', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class State:
     fixed: Tensor     # [B, L] bool: the prompt, never remasked or redrawn
     conf: Tensor      # [B, L] probability a token had when it was committed, NaN where none
     score: Tensor     # [B, L] last quality logit of a position, NaN where none
-    n_forward: Tensor # [B] int64 forward passes in which the row took part
+    n_forward: Tensor # [B] float64 forward passes that ran for the row; parts count as shares
     noise: Noise      # uniforms keyed on (seed, sample, step, purpose, position)
     mask_id: int
     i: int            # step, 0..n-1
@@ -44,7 +47,7 @@ class State:
     ) -> State:
         # float32: the first float64 numbers written make it float64
         nan = torch.full(x.shape, torch.nan, dtype=torch.float32, device=x.device)
-        n_forward = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        n_forward = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         fixed = x != mask_id if fixed is None else fixed
         return cls(x, fixed, nan, nan, n_forward, noise, mask_id, 0, n)
 
@@ -91,8 +94,8 @@ class State:
         "With these in `memory`."
         return replace(self, memory=self.memory | kept)
 
-    def next(self, ran: Tensor) -> State: # [B] forward passes that each row took part in
-        return replace(self, i=self.i + 1, n_forward=self.n_forward + ran)
+    def next(self, cost: Tensor) -> State: # [B] forward passes that ran for each row
+        return replace(self, i=self.i + 1, n_forward=self.n_forward + cost)
 
 # %% ../nbs/02_policies.ipynb #668602bf
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]
@@ -233,7 +236,28 @@ class Flip:
 # %% ../nbs/02_policies.ipynb #a2601555
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "As many steps as the budget pays for."
-    return budget // policy.passes
+    if policy.second == 'full': return budget // policy.passes
+    return bisect_right(range(budget), budget, lo=1, key=lambda T: charged(policy, T, n_free)) - 1
+
+def charged(policy: Policy, T: int, n_free: Tensor) -> float: # n_free [n] int64
+    "Forward passes that T steps are charged."
+    if policy.second == 'full' or not len(n_free): return T * policy.passes
+    N = int(n_free.max())
+    return T * policy.passes + sum(rerun(policy, T, i, N) for i in range(T)) / N
+
+def rerun(policy: Policy, T: int, i: int, N: int, rows: int = 64) -> float:
+    """The expected number of the N free positions that the second pass of step i runs. It follows
+    from the counts of the schedules; a rule without counts, or blocks that run in full, are
+    charged a whole pass."""
+    if policy.depth or not isinstance(policy.remask, TopK): return N
+    x = (torch.arange(N) < n_committed(torch.tensor(N), i, T)).long().expand(rows, N)
+    st = replace(State.start(x, 0, T, Noise(0, torch.arange(rows)), x < 0), i=i)
+    K = evaluate(policy.remask.k, st).clamp(max=int(x[0].sum()))
+    masks = (N - x.sum(1) + K).clamp(min=1)
+    S = masks
+    if isinstance(policy.unmask, TopK) and policy.unmask.score is random_order:
+        S = torch.minimum(masks, evaluate(policy.unmask.k, st) + K)
+    return float(torch.where(K > 0, K + S - K * S / masks, 0.).mean())
 
 def unwatched(policy: Policy, before: State, p: Pass, cleaned: State, after: State) -> None:
     "What may watch a step."
@@ -256,8 +280,7 @@ class Step:
         p = Pass(model, st, None if policy.cleans else rows_of(policy.unmask, st, st.masked))
         T = pick(policy.remask, st, p, st.committed) # T_t: masked again
         clean = st.store_quality(p).remask(T)
-        q = Pass(model, clean) if policy.cleans else p
-        return finish(policy, st, p, clean, q, watch)
+        return finish(policy, st, p, clean, second_pass(policy, p, clean), watch)
 
     def least(self, policy: Policy) -> int: # forward passes
         "The smallest budget of a run."
@@ -279,11 +302,21 @@ class Policy:
     steps: Callable[[Policy, int, Tensor], int] = by_budget # budget, free positions [n] -> T
     matched: bool = True         # does it keep to the budget, rather than cost what it costs
     step: Step = Step()          # how it takes a step
+    second: Literal['full', 'changed'] = 'full' # what a second pass runs: all, or what changed
+    depth: int = 0               # with 'changed', the blocks that run in full
+
+    def __post_init__(self):
+        check_choice('second', self.second, ('full', 'changed'))
+        check_int('depth', self.depth, 0)
+        if self.second == 'full' or self.decoupled: return
+        raise ValueError("second='changed': the policy has no second pass; expected a decoupled "
+                         'policy, such as navira_det()')
 
     @property
     def passes(self) -> int:
-        "Forward passes that a step is charged."
-        return (2 if self.decoupled else 1) if self.cost is None else self.cost
+        "Forward passes that a step is charged; a second pass over what changed comes on top."
+        if self.cost is not None: return self.cost
+        return 2 if self.decoupled and self.second == 'full' else 1
     @property
     def cleans(self) -> bool: return bool(self.decoupled) or self.from_clean
     @property
@@ -301,7 +334,16 @@ def step(
     watch: Callable = unwatched, # sees policy, state before, pass, cleaned, state after
 ) -> State: # at step i + 1
     "One step of any policy."
+    parts = policy.second == 'changed' and isinstance(model, RunsParts)
+    if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
     return policy.step(policy, st, model, watch)
+
+def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
+    "The pass that predicts from the cleaned text: the first one, where a policy has no other."
+    if not policy.cleans: return p
+    if policy.second == 'changed' and isinstance(p.model, Cached):
+        return ChangedPass(p, clean, policy.depth)
+    return Pass(p.model, clean)
 
 # %% ../nbs/02_policies.ipynb #6f8ba7e5
 def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
@@ -329,4 +371,4 @@ def finish(
     S = pick(policy.unmask, clean, q, clean.masked & q.masked) # S_t: filled
     after = draw_at(policy, clean, q, S)
     watch(policy, st, p, clean, after)
-    return after.next(p.ran.long() + (q.ran if q is not p else 0))
+    return after.next(p.cost + (q.cost if q is not p else 0))

@@ -31,6 +31,7 @@ def corrupt(
 class Forward:
     "One forward pass over a batch. Subclasses set `seen_masked`, `logits` and `_quality`."
     seen_masked: Tensor # [B, L] bool: what this forward saw as masked
+    share: Tensor | float = 1. # [B] its cost, as a share of a pass over all positions
     _cached: Tensor | None = None
 
     def logits(self, where: Tensor) -> Tensor:

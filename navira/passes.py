@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .caching import Cached
 from .diffusion import Forward
 
 # %% auto #0
-__all__ = ['Pass']
+__all__ = ['Pass', 'ChangedPass']
 
 # %% ../nbs/passes.ipynb #2be73910
 Denoiser = Callable[[Tensor], Forward]                # ids [B, L] -> one forward
@@ -26,6 +27,12 @@ def finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
     if logits.amax(-1).isfinite().all():
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
     raise ValueError(f'the model gave NaN or infinity for the logits of a token; {DIVERGED}')
+
+def merged(first: Tensor, a: Tensor, b: Tensor) -> Tensor: # [N] bool, [n, V], [N - n, V]
+    "The rows of both: `a` where `first`."
+    out = a.new_empty(len(first), a.shape[1])
+    out[first], out[~first] = a, b
+    return out
 
 def portions(
     model: object, # has `config.vocab_size`, or counts as having few words
@@ -50,9 +57,10 @@ class Pass:
         st: Any, # a `State`
         together: Tensor | None = None, # [B] bool: rows that will be asked about later
     ):
-        self.model, self.x, self.uniform = model, st.x, st.uniform
+        self.model, self.st, self.x, self.uniform = model, st, st.x, st.uniform
         self.masked = st.x == st.mask_id
         self.ran = torch.zeros(len(st.x), dtype=torch.bool, device=st.x.device) # [B] rows run
+        self.cost = self.ran.double() # [B] shares of a full pass
         self.parts = list[tuple[Tensor, Forward]]() # rows run together, what the model gave
         self.scored: Tensor | None = None # [B, L] qualities asked for so far, NaN in other rows
         self._rated = self.ran # [B] rows with a quality
@@ -63,22 +71,35 @@ class Pass:
         "Have these rows run, if they have not been."
         if not (rows & ~self.ran).any(): return
         new = (rows | self._together) & ~self.ran
-        self.parts.append((new, self.model(self.x[new])))
+        forward = self.forward(new)
+        self.parts.append((new, forward))
         self.ran = self.ran | new
+        self.cost[new] += forward.share
+
+    def forward(self, new: Tensor) -> Forward: # [B] bool: rows
+        if isinstance(self.model, Cached): return self.model.resume(self.st[new])
+        return self.model(self.x[new])
+
+    def ask(self, where: Tensor) -> None: # [B, L] bool
+        "Announces positions that will be asked about, in one question or in several."
+
+    def portions(self, where: Tensor, most: int = 2**25) -> list[Tensor]: # [B, L] bool each
+        "As `portions`, announced as one question."
+        self.ask(where)
+        return portions(self.model, where, most)
 
     def logits(self, where: Tensor) -> Tensor: # [B, L] bool with N true -> [N, V]
         "Unnormalised log-probabilities, row by row. They are shared: never edit them in place."
+        self.ask(where)
         if self._last is not None and not (where & self._last[0]).any():
             self._last = None # dropped first: of a large vocabulary, both would be much
         if self._last is None: self._last = where, self._logits(where)
         at, logits = self._last
         if at is where: return logits
         if not (where & ~at).any(): return logits[where[at]]
-        new = self._logits(where & ~at)
-        out = new.new_empty(int(where.sum()), new.shape[1])
-        out[at[where]], out[~at[where]] = logits[where[at]], new
-        self._last = where, out
-        return out
+        both = merged(at[where], logits[where[at]], self._logits(where & ~at))
+        self._last = where, both
+        return both
 
     def _logits(self, where: Tensor) -> Tensor:
         self.run(where.any(1))
@@ -113,9 +134,48 @@ class Pass:
         "The tokens that `draw` gives at `where`, and their probabilities, as exact as the logits."
         u, tokens = self.uniform(purpose), self.x
         conf = torch.full(where.shape, torch.nan, device=where.device)
-        for part in portions(self.model, where):
+        for part in self.portions(where):
             logits = self.logits(part)
             token, q = draw(logits, u[part], self.x, part)
             tokens = tokens.masked_scatter(part, token)
             conf = conf.to(logits.dtype).masked_scatter(part, q.to(logits.dtype))
         return tokens[where], conf[where]
+
+# %% ../nbs/passes.ipynb #9ff14226
+class ChangedPass(Pass):
+    """A second pass that runs what changed since the first and what it is first asked about, and
+    reads other positions from the first. It needs a `Cached` model."""
+    def __init__(self,
+        first: Pass,
+        st: Any, # the `State` after remasking
+        depth: int = 0, # blocks that run in full
+    ):
+        super().__init__(first.model, st)
+        self.first, self.depth, self.changed = first, depth, st.x != first.x
+        self.same = ~self.changed.any(1, keepdim=True)  # [B, 1] rows that need no second pass
+        self.at: Tensor | None = None  # [B, L] what runs, once it is known
+
+    def ask(self, where: Tensor) -> None: # [B, L] bool
+        if self.at is None: self.at = where | self.changed
+        assert not (where & ~self.at).any(), 'the first question fixes what a second pass runs'
+
+    def run(self, rows: Tensor) -> None: # [B] bool
+        self.first.run(rows & self.same[:, 0])
+        super().run(rows & ~self.same[:, 0])
+
+    def forward(self, new: Tensor) -> Forward: # [B] bool: rows
+        assert self.at is not None
+        run = self.at | ~self.first.ran[:, None]        # a text that was never run runs in full
+        return self.model.resume(self.st[new], run[new], self.depth)  # type: ignore[attr-defined]
+
+    def _logits(self, where: Tensor) -> Tensor:
+        if not (where & ~self.same).any(): return self.first.logits(where)
+        if not (where & self.same).any(): return super()._logits(where)
+        unchanged = self.first.logits(where & self.same)
+        return merged((self.same & where)[where], unchanged, super()._logits(where & ~self.same))
+
+    def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
+        rows = where.any(1, keepdim=True)
+        self.ask(rows.expand_as(where))                 # the head reads all positions
+        own = super().quality(where & ~self.same)
+        return torch.where(self.same, self.first.quality(where & self.same), own)

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .caching import Audit
 from .core import evaluate, Pass, Policy, rows_of, State
 from .replay import replay, Trace
 
 # %% auto #0
-__all__ = ['Samples']
+__all__ = ['passes', 'Samples']
 
 # %% ../nbs/samples.ipynb #8c1e5b41
 def printable(text: str) -> str:
@@ -26,11 +27,15 @@ def printable(text: str) -> str:
     return ''.join(map(shown, text))
 
 # %% ../nbs/samples.ipynb #9554d5b1
+def passes(n: float | Tensor) -> str:
+    "A number of forward passes; of parts, with two decimals."
+    return f'{float(n):.2f}'.removesuffix('.00')
+
 @dataclass(repr=False)
 class Samples(Sequence[str]):
     "What `sample` returns: a sequence of texts, which shows itself with its cost."
     tokens: Tensor           # [n, L] int64; -1 after the end of a shorter text
-    n_forward: Tensor        # [n] int64: forward passes in which each text took part
+    n_forward: Tensor        # [n] float64: forward passes run for each text; parts are shares
     n_steps: int             # T
     budget: int              # forward passes asked for
     seconds: float           # wall time
@@ -39,9 +44,10 @@ class Samples(Sequence[str]):
     policy: str = ''         # its name and hyper-parameters; '' for a `Policy` without a name
     seed: int | None = None
     first: int = 0           # number of the first sample
-    charged: int | None = None # forward passes charged, run or not; None: the budget
+    charged: float | None = None # forward passes charged, run or not; None: the budget
     given: Tensor | None = None # [n] int64: prompt tokens that each text begins with
     special: Tensor | None = None # [n, L] bool: tokens that the tokenizer put around a prompt
+    audit: Audit | None = None # of the cache, where there was one
 
     def decode(self, ids, skip_special_tokens: bool = False) -> str: # token ids -> text
         "ValueError for a model without a tokenizer."
@@ -66,12 +72,13 @@ class Samples(Sequence[str]):
     @property
     def cost(self) -> str:
         "What was run and what is charged, in words."
-        low, high = int(self.n_forward.min()), int(self.n_forward.max())
-        run = f'{low} to {high}' if low < high else f'{low}'
+        low, high = passes(self.n_forward.min()), passes(self.n_forward.max())
+        run = low if low == high else f'{low} to {high}'
         by = f' by {self.policy}' if self.policy else ''
         many, each = (f'{len(self)} samples', ' each') if len(self) > 1 else ('1 sample', '')
         charged = self.budget if self.charged is None else self.charged
-        return f'{many}{by}: {run} forward passes run, {charged} charged{each}'
+        audit = f'\n{self.audit}' if self.audit else ''
+        return f'{many}{by}: {run} forward passes run, {passes(charged)} charged{each}{audit}'
 
     def __repr__(self) -> str:
         first = range(min(8, len(self)))

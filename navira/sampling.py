@@ -8,8 +8,10 @@ import inspect
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -20,7 +22,8 @@ from .base.checks import check_choice, check_int
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .core import by_budget, Model, Policy, State, step, unwatched
+from .caching import Audit, Cached, Caching, Kind, RunsParts
+from .core import by_budget, charged, Model, Policy, State, step, unwatched
 from .checked import checked, name_of, NO_HEAD
 from .prompts import start_ids
 from .registry import parameters, policies, policy as named_policy
@@ -139,13 +142,18 @@ class _Run:
     ends: Sequence[int] # token ids that end a text
     trace: bool
     watch: Callable[[Partials], None] | None # `progress`, where it is a function
+    caching: Caching
 
     def __post_init__(self):
+        self.audits = list[Audit]()
         free = self.x == self.model.mask_id
         self.given = (free.cumsum(1) == 0).sum(1)
         self.block = blocks_of(free, self.block_length)
         self.steps = block_steps(self.policy, self.budget, self.block)
         self.T = sum(self.steps)
+        n_free = [(self.block == b).sum(1) for b in range(len(self.steps))]
+        self.charged = sum(map(charged, repeat(self.policy), self.steps, n_free))
+        if self.policy.matched: self.charged = min(self.charged, self.budget)
         self.lengths = (self.x >= 0).sum(1)
         self.stop = threading.Event() # another batch has failed
         if not self.trace or self.lengths.min() == self.lengths.max(): return
@@ -176,11 +184,13 @@ class _Run:
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor, Trace | None]:
         L, noise = int(self.lengths[rows].max()), self.noise[rows]
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
-        record, show = Recorder(x, self.model.mask_id), self.shown(rows)
-        ran, made = torch.zeros_like(noise.samples), 0
+        record, model = Recorder(x, self.model.mask_id), self.model
+        if self.caching.cache != 'none': model = Cached(model, noise.samples, self.caching)
+        show = self.shown(rows, model)
+        ran, made = noise.samples.new_zeros(len(rows), dtype=torch.float64), 0
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
-            for st in states(self.policy, self.model, x, T, noise.after(made), fixed, self.ends,
+            for st in states(self.policy, model, x, T, noise.after(made), fixed, self.ends,
                              record.watch if self.trace else unwatched):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
@@ -188,12 +198,16 @@ class _Run:
             check_full(self.policy, st)
             x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
+        if isinstance(model, Cached): self.audits.append(model.report())
         return tokens, ran.cpu(), record.trace() if self.trace else None
 
-    def shown(self, rows: Tensor) -> Callable[[State], None]:
+    def shown(self, rows: Tensor, model: Any) -> Callable[[State], None]:
         "What is done with each state of a batch."
         watch = self.watch
-        if watch is None: return lambda st: self.bar.update(len(rows))
+        def advance(st: State) -> None:
+            if isinstance(model, Cached): self.bar.set_postfix_str(str(model.audit), refresh=False)
+            self.bar.update(len(rows))
+        if watch is None: return advance
         numbers = self.noise.samples[rows].tolist()
         tokenizer = getattr(self.model, 'tokenizer', None)
         return lambda st: watch(
@@ -203,11 +217,10 @@ class _Run:
         begun = time.perf_counter()
         with progress_bar(self.T * len(self.x), name or 'sampling', show=show) as self.bar:
             tokens, ran, trace = self(batch_size)
-        charged = self.T * self.policy.passes
-        if self.policy.matched: charged = min(charged, self.budget)
+        audit = Audit.of(self.audits) if self.audits else None
         return Samples(tokens, ran, self.T, self.budget, time.perf_counter() - begun,
                        getattr(self.model, 'tokenizer', None), trace, name, self.noise.seed,
-                       int(self.noise.samples[0]), charged, self.given, self.special)
+                       int(self.noise.samples[0]), self.charged, self.given, self.special, audit)
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
@@ -236,6 +249,18 @@ def check_fits(model: Model, policy: Policy, length: int | None = None) -> None:
     not fit."""
     policy.step.fits(model, length or model.length)
     if policy.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(NO_HEAD)
+
+def fitted(policy: Policy, model: Model) -> Policy:
+    """The policy on this model: where that runs whole texts only, with whole second passes.
+    ValueError for more blocks than the model has."""
+    if policy.second == 'full': return policy
+    if isinstance(model, RunsParts):
+        check_int('depth', policy.depth, 0, f'{type(model).__name__} has {model.n_blocks} blocks;'
+                  ' expected', model.n_blocks)
+        return policy
+    warnings.warn(f"second='changed': {type(model).__name__} runs whole texts only, so the second "
+                  'pass runs, and is charged, in full', stacklevel=3)
+    return replace(policy, second='full', depth=0)
 
 def without_end(model: Model) -> Model:
     "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
@@ -299,7 +324,8 @@ def sample(
     progress: bool | Callable[[Partials], None] | None = None, # None: a bar if the run lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
-    **hyper, # of a named policy; and `block_length`, the free positions of a block
+    cache: Kind = 'none', # what is kept between passes: `Caching`
+    **hyper, # of a named policy; `block_length`, free positions; of a cache, `refresh`, `max_kl`
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes
     (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
@@ -308,8 +334,10 @@ def sample(
     twelve. `n=range(32, 64)` continues `n=32`. A text ends with a token that the model names in
     `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token. A
     `progress` function is called after each step of a batch, by several threads on a CPU, with
-    its texts, a `Partial` each."""
+    its texts, a `Partial` each. With a `cache` 'prompt' or 'changed', everything runs every
+    `refresh` steps; a text whose audit exceeds `max_kl` nats does so twice as often."""
     check_model(model)
+    caching = Caching(cache, hyper.pop('refresh', None), hyper.pop('max_kl', None))
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
     if batch_size is not None: check_int('batch_size', batch_size, 1)
@@ -317,9 +345,11 @@ def sample(
     n, first = _numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     check_fits(model, rule, x.shape[1])
+    caching.fits(model)
+    rule = fitted(rule, model)
     numbers = torch.arange(len(x), device=getattr(model, 'device', 'cpu')) + first
     ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
     run = _Run(model, rule, x, special, Noise(check_int('seed', seed, -2**63), numbers),
                check_budget(rule, budget), block_length, ends, trace,
-               progress if callable(progress) else None)
+               progress if callable(progress) else None, caching)
     return run.samples(batch_size, name, False if callable(progress) else progress)

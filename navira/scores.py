@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .diffusion import drawer, probability
 from .core import Pass, Score, State
-from .passes import portions
 
 # %% auto #0
 __all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence']
@@ -23,9 +22,9 @@ def over(
     f: Callable[[Tensor, Tensor], Tensor], # logits [N, V], where [B, L] -> [N]
     most: int = 2**25, # logits at a time
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
-    "`f` of the logits at `where`, in `portions`."
+    "`f` of the logits at `where`, in portions."
     out = torch.full(where.shape, torch.nan, device=where.device)
-    for part in portions(p.model, where, most):
+    for part in p.portions(where, most):
         logits = p.logits(part)
         values = f(logits, part).to(logits.dtype)
         out = out.to(values.dtype).masked_scatter(part, values)

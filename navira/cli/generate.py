@@ -72,19 +72,22 @@ def print_samples(
     answers: bool = False, # without the prompts
 ) -> None:
     "Texts for a reader, or as JSON lines."
-    from navira.samples import printable
+    from navira.samples import passes, printable
     texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
     for i, text in enumerate(texts):
         tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text
         row = dict(text=text, policy=choice.label, hyper=choice.hyper, budget=res.budget,
                    steps=res.n_steps, seed=res.seed, sample=res.first + i,
-                   n_forward=int(res.n_forward[i]), charged=res.charged, tokens=tokens)
+                   n_forward=round(float(res.n_forward[i]), 2), charged=round(res.charged, 2),
+                   tokens=tokens)
+        if res.audit: row['cache'] = res.audit.summary()
         if prompts: row['prompt'] = prompts[res.first + i]
         if as_json: print(json.dumps(row))
         else:
-            print('--- {policy}, {n_forward} forward passes run, {charged} charged, seed {seed}, '
-                  'sample {sample}'.format(**row))
+            print(f'--- {choice.label}, {passes(res.n_forward[i])} forward passes run, '
+                  f'{passes(res.charged)} charged, seed {res.seed}, sample {res.first + i}')
             print(printable(f'{tokens if text is None else text}\n'))
+    if res.audit and not as_json: print(res.audit)
 
 # %% ../../nbs/cli/generate.ipynb #5c4f62d8
 def in_batches(sample, prompts: list, total: int, size: int = 32) -> Iterator:
@@ -107,6 +110,10 @@ length        Tokens in a text; the model's length if not given.
 max_new_tokens  Instead: tokens to write after each prompt.
 block_length  Write so many tokens at a time, left to right.
 eos           What follows a token that ends a text: cut it, keep it, or suppress such tokens.
+cache         Keys and values kept between passes: of the prompt, of all that has not changed, or of
+              finished blocks (for networks that are exact with it).
+refresh       With --cache: steps from one full pass to the next; 8 if not given.
+max_kl        With --cache: mean KL in nats above which a text is refreshed twice as often.
 replay        Also write an HTML replay of the first text here.
 beside        Another policy, or NAME:key=value, shown next to it in the replay: same prompt, seed,
               budget; its own defaults.
@@ -118,6 +125,8 @@ def generate(
     chat: bool = False, policy: str | None = None, budget: int = 128, n: int = 1, seed: int = 0,
     length: int | None = None, max_new_tokens: int | None = None, block_length: int | None = None,
     eos: Literal['cut', 'keep', 'suppress'] = 'cut',
+    cache: Literal['none', 'prompt', 'changed', 'block'] = 'none', refresh: int | None = None,
+    max_kl: float | None = None,
     model: str | None = None, head: Path | None = None, mask_id: int | None = None,
     shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
     hyper: list[str] = [], as_json: bool = False, replay: Path | None = None,
@@ -136,7 +145,8 @@ def generate(
     asked: list = each
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
     sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,
-                     max_new_tokens=max_new_tokens, block_length=block_length)
+                     max_new_tokens=max_new_tokens, block_length=block_length, cache=cache,
+                     refresh=refresh, max_kl=max_kl)
     for res in in_batches(partial(sample, choices[0].rule), asked, len(each) or n):
         print_samples(res, choices[0], each, as_json, chat)
     if replay:

@@ -62,7 +62,7 @@ Puzzles = Annotated[list[str], Argument(
     metavar='PUZZLE',
     help='Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, '
          'one a line, or - for the standard input. Several may be given.')]
-SOLVED = '''solved: {n_forward} forward passes, {remasked} tokens remasked
+SOLVED = '''solved: {n_forward:g} forward passes, {remasked} tokens remasked
 {policy}, seed {seed}, sample {sample}'''
 UNSOLVED = 'not solved in {tries} tries of {budget} forward passes; a larger --budget may help'
 
@@ -95,7 +95,8 @@ def solve(
         res, right = attempt(partial(sample, prompt=grid), rules, grid, n)
         k = int(right.argmax())
         row = dict(solved=bool(right[k]), grid=res[k], tries=res.first + len(res),
-                   n_forward=int(res.n_forward[k]), policy=choice.label, hyper=choice.hyper,
+                   n_forward=round(float(res.n_forward[k]), 2), policy=choice.label,
+                   hyper=choice.hyper,
                    remasked=int(res.trace.remasked[:, k].sum()), budget=budget, seed=seed,
                    sample=res.first + k)
         unsolved += not right[k]

@@ -103,7 +103,7 @@ def tabled(
     ids = pa.uint16() if res.tokens.max() < 2**16 else pa.int32()
     columns = dict(cell=[key] * n, sample=np.arange(first, first + n, dtype=np.int32),
                    tokens=pa.array(res.tokens.tolist(), pa.list_(ids)),
-                   n_forward=res.n_forward.int().numpy(),
+                   n_forward=res.n_forward.float().numpy(),
                    n_remasked=res.trace.remasked.sum((0, 2)).int().numpy(),
                    seconds=np.full(n, res.seconds / n))
     if task is not None: columns |= _judged(task, res, first)

@@ -20,7 +20,7 @@ import torch
 
 import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice, check_int
-from ..core import Policy, TopK
+from ..core import charged as charge, Policy, TopK
 from ..decoupling import refill_first
 from ..diffusion import drawer, nucleus
 from ..evaluation.perplexity import eos_rules
@@ -96,11 +96,13 @@ def digest(
 def charged(
     cell: Cell,
     free: int, # N: positions to write
-) -> tuple[int, int]: # steps, forward passes a sample
+) -> tuple[int, float]: # steps, forward passes a sample
     "What a cell is charged. A policy without a fixed budget may take fewer."
     made = cell.rule
-    T = n_steps(made, cell.budget, torch.tensor([free]))
-    return T, min(T * made.passes, cell.budget) if made.matched else T * made.passes
+    n_free = torch.tensor([free])
+    T = n_steps(made, cell.budget, n_free)
+    cost = charge(made, T, n_free)
+    return T, min(cost, cell.budget) if made.matched else cost
 
 # %% ../../nbs/experiments/sweep.ipynb #707c21b5
 METRICS = ('entropy', 'repetition', 'perplexity', 'features', 'sets', 'mauve')

@@ -20,6 +20,7 @@ from transformers.generation import (
     StoppingCriteriaList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper,
     TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
 
+from ..caching import Kind
 from ..core import Model, Policy
 from ..diffusion import Forward
 from ..models.transformers import wrap
@@ -43,6 +44,7 @@ class _Processed(Forward):
     "A pass whose logits went through processors."
     def __init__(self, inner: Forward, processors: LogitsProcessorList):
         self.inner, self.processors, self.seen_masked = inner, processors, inner.seen_masked
+        self.share = inner.share
     def logits(self, where: Tensor) -> Tensor:
         out = self.inner.logits(where)
         for f in self.processors: out = f(out.new_zeros(len(out), 0).long(), out)
@@ -55,6 +57,8 @@ class _WithProcessors:
         self.inner, self.processors = inner, processors
     def __getattr__(self, name: str) -> Any: return getattr(self.inner, name)
     def __call__(self, x: Tensor) -> Forward: return _Processed(self.inner(x), self.processors)
+    def partial(self, *part: Any) -> Forward:
+        return _Processed(self.inner.partial(*part), self.processors)  # type: ignore[attr-defined]
 
 def _check_known(what: str, given: list, known: tuple[type, ...]) -> None:
     for f in given:
@@ -112,10 +116,12 @@ def generate_with(
     mask_id: int | None = None, # None: what the configuration calls the mask
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
-    **hyper, # hyper-parameters of a named policy; and `block_length`, as in `sample`
+    cache: Kind = 'none', # what is kept between passes, as in `sample`
+    **hyper, # of a named policy; and `block_length`, `refresh` and `max_kl`, as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
     import navira.peers     # noqa: F401  policies register themselves when imported
+    how = {k: hyper.pop(k) for k in ('refresh', 'max_kl') if k in hyper}
     rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
@@ -137,7 +143,7 @@ def generate_with(
             lm.quality = quality
             out = sample(_WithProcessors(lm, logits_processor), rule,
                          rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
-                         max_new_tokens=new, block_length=block_length,
+                         max_new_tokens=new, block_length=block_length, cache=cache, **how,
                          progress=False if streamer is None else _Stream(streamer, prompts))
         if streamer is not None: streamer.end()
         sequences = _padded(out.tokens, input_ids, given, new, generation_config)

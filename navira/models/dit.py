@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import nn, Tensor
 
 from ..diffusion import Forward
+from .kv_cache import KVCache, Part
 from .layers import (
     Block, Config, Embedding, full, OutputLayer, Place, rotary, SigmaMap)
 
@@ -47,15 +48,24 @@ class DiT(nn.Module):
         self.output_layer = OutputLayer(c.hidden_dim, c.vocab_size, c.cond_dim)
         if self.place: start_on_grids(self)
 
-    def forward(self, x, time=None, at=slice(None), seen=None):
+    def forward(self, x, time=None, at=slice(None), seen=None, part=None):
         """`time` `[B]` as for `MaskedLM.forward`. `at` `[L]`: positions, where they are not in
-        order; `seen` `[B, 1, L, L]`: what each reads, None for everything."""
+        order; `seen` `[B, 1, L, L]`: what each reads, None for everything. `part`: a `Part`."""
         if time is None: time = mask_time(x, self.config)
         c, h, rope = F.silu(self.sigma_map(time))[:, None], full(self.vocab_embed(x)), None
         if self.place: h = h + full(self.place())[at]       # the cells of a grid have no order
         else: rope = [a[at] for a in rotary(x.shape[1], h.shape[-1] // self.config.n_heads, h)]
-        for block in self.blocks: h = block(h, c, rope, seen)
-        return h, c, rope
+        return self.through(h, c, rope, seen, part), c, rope
+
+    def through(self, h, c, rope, seen, part):
+        "The blocks; those that a part does not run in full see its positions only."
+        for i, block in enumerate(self.blocks):
+            if part and i == part.depth:
+                h = part.pack(h)
+                if len(c) > 1: c = c[part.row].transpose(0, 1)
+                if rope: rope = [a[part.col] for a in rope]
+            h = block(h, c, rope, seen, part)
+        return part.merged(h) if part else h
 
 # %% ../../nbs/models/dit.ipynb #849b2475
 def start_on_grids(
@@ -108,11 +118,13 @@ class DiTForward(Forward):
         model: MaskedLM,
         x: Tensor, # [B, L] int64 token ids
         *how: Any, # time, positions and what they read, for `DiT.forward`
+        part: Part | None = None, # to run some positions only
     ):
         self.model, self.seen_masked, kind = model, x == model.mask_id, x.device.type
+        if part: self.share = part.share
         self.autocast = torch.autocast(
             kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        self.h, self.c, self.rope = model.backbone(x, *how)
+        self.h, self.c, self.rope = model.backbone(x, *how, part=part)
 
     def logits(
         self,
@@ -191,6 +203,8 @@ class LanguageModel(nn.Module):
     eos_ids: tuple[int, ...] = ()              # tokens that end a text
     ragged = False                             # does it take rows of several lengths?
     shift = False                              # does position i predict the token at i + 1?
+    block: int | None = None                   # length of its blocks, if finished ones see nothing
+    #                                            to their right
     adapter: Any = None                        # in training, of the library peft
 
     def check_ids(self, x: Tensor, low: int = 1) -> None:
@@ -227,6 +241,20 @@ class MaskedLM(LanguageModel):
         "One forward pass; its heads run when asked. `ValueError` for another shape or type."
         self.check_ids(x, self.length if self.config.boxes else 1)
         return DiTForward(self, x, time)
+
+    @property
+    def n_blocks(self) -> int: return self.config.n_blocks
+
+    @torch.no_grad()
+    def partial(
+        self,
+        x: Tensor, # [B, L] int64 token ids
+        cache: KVCache, # read and written
+        run: Tensor | None = None, # [B, L] bool: positions that run; None: all
+        depth: int = 0, # blocks that run in full
+    ) -> DiTForward:
+        "A pass over some positions; the others are read from `cache`."
+        return DiTForward(self, x, part=Part(cache, x, run, self.n_blocks, depth))
 
     def shadow(
         self,

@@ -177,7 +177,8 @@ def attend(
 class Block(nn.Module):
     """`x` `[B, L, D]` to the new `x`, conditioned on `c`, `[1, 1, cond_dim]` or
     `[B, 1, cond_dim]`. `rope` turns queries and keys; None: it does not. `seen` `[B, 1, L, L]`:
-    what each position reads; None: everything."""
+    what each position reads; None: everything. `part`: a [`Part`](kv_cache.ipynb), of packed
+    positions."""
     def __init__(self, dim, n_heads, cond_dim, dropout=0.):
         super().__init__()
         self.n_heads, self.drop = n_heads, nn.Dropout(dropout)
@@ -189,16 +190,19 @@ class Block(nn.Module):
             nn.Linear(dim, 4 * dim), nn.GELU('tanh'), nn.Linear(4 * dim, dim))
         self.adaLN_modulation = zero_(nn.Linear(cond_dim, 6 * dim))
 
-    def forward(self, x, c, rope, seen=None):
+    def forward(self, x, c, rope, seen=None, part=None):
         m = self.adaLN_modulation(c).chunk(6, -1)
-        x = torch.addcmul(x, m[2], self.drop(self.attention(self.norm1(x, m[0], m[1]), rope, seen)))
+        out = self.attention(self.norm1(x, m[0], m[1]), rope, seen, part)
+        x = torch.addcmul(x, m[2], self.drop(out))
         return torch.addcmul(x, m[5], self.drop(self.mlp(self.norm2(x, m[3], m[4]))))
 
-    def attention(self, x, rope, seen=None):
+    def attention(self, x, rope, seen, part):
         heads = self.attn_qkv(x).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         if rope: q, k = rotate(q, *rope), rotate(k, *rope)
-        return self.attn_out(attend(q, k, v, seen).transpose(1, 2).flatten(2))
+        if part: q, k, v = part.read(q, k, v)
+        out = attend(q, k, v, seen).transpose(1, 2)
+        return self.attn_out((part.packed(out) if part else out).flatten(2))
 
 # %% ../../nbs/models/layers.ipynb #bc2259dd
 class OutputLayer(nn.Module):

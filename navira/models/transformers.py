@@ -17,6 +17,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
 from ..diffusion import Forward
+from .kv_cache import KVCache, Part
+from .parted import prepare, running
 from .dit import in_full, LanguageModel, NO_HEAD, with_shadows
 from .layers import full, zero_
 
@@ -57,8 +59,11 @@ class HiddenForward(Forward):
         self,
         model: TransformersLM,
         x: Tensor, # [B, L] int64 token ids; below 0 after the end of a row
+        part: Part | None = None, # to run some positions only
     ):
-        self.model, self.seen_masked, self.h = model, x == model.mask_id, model.hidden(x)
+        self.model, self.seen_masked = model, x == model.mask_id
+        if part: self.share = part.share
+        with running(part): self.h = model.hidden(x)
 
     def logits(
         self,
@@ -174,6 +179,24 @@ class TransformersLM(LanguageModel):
 
     def body(self, x: Tensor, **more: Tensor) -> Tensor:
         return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
+
+    @property
+    def n_blocks(self) -> int: return self.config.num_hidden_layers
+
+    @torch.no_grad()
+    def partial(
+        self,
+        x: Tensor, # [B, L] int64 token ids, below 0 after the end of a row
+        cache: KVCache, # read and written
+        run: Tensor | None = None, # [B, L] bool: positions that run; None: all
+        depth: int = 0, # blocks that run in full
+    ) -> HiddenForward:
+        """A pass over some positions; the others are read from `cache`. ValueError for a network
+        that runs whole texts only."""
+        prepare(self.net)
+        seen = x[:, None, None] >= 0
+        return HiddenForward(self, x, Part(cache, x, run, self.n_blocks, depth,
+                                           None if seen.all() else seen))
 
     def shadow(
         self,

@@ -60,7 +60,7 @@ class RateAhead(Step):
         rated = self.rated(clean, q, S.any(1)) # before the draw: both read the pass's last block
         after = draw_at(policy, rated, q, S)
         watch(policy, st, p, rated, after)
-        return after.next(p.ran.long() + q.ran)
+        return after.next(p.cost + q.cost)
 
     def rated(self, clean: State, q: Pass, rows: Tensor) -> State: # [B] bool: rows that are run
         due = rows & (evaluate(self.due, replace(clean, i=clean.i + 1)) > 0)

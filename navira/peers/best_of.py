@@ -83,7 +83,7 @@ class BestOf(Step):
         if st.i < T: after = step(self.base, drafts, model, lambda *event: seen.append(event))
         else: after = self.review(drafts, model, seen)
         last = st.i == st.n - 1
-        shown = self.best(st, after) if last else torch.zeros_like(st.n_forward)
+        shown = self.best(st, after) if last else st.x.new_zeros(len(st.x))
         out = gathered(st, after, self.n, shown)
         self.show(st, seen[0], out if last else None, watch)
         return out
@@ -93,7 +93,7 @@ class BestOf(Step):
         p = Pass(model, drafts)
         p.quality(~drafts.fixed)
         seen.append((replace(self.base, remask=nothing), drafts, p, drafts, drafts))
-        return drafts.store_quality(p).next(p.ran.long())
+        return drafts.store_quality(p).next(p.cost)
 
     def best(self, st: State, drafts: State) -> Tensor: # [B] which one
         given = drafts.score if self.rated else drafts.conf

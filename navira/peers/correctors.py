@@ -15,7 +15,7 @@ from ..base.checks import check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from ..core import (
     by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
-    Score, State, Step, TopK, unmask_until)
+    Score, second_pass, State, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
 from .blocks import within_budget
@@ -41,7 +41,7 @@ class Redraw(Step):
         p = Pass(model, st)
         doubtful = pick(policy.remask, st, p, st.committed)
         redrawn = draw_at(policy, st, p, doubtful, 'redraw')
-        return finish(policy, st, p, redrawn, Pass(model, redrawn), watch)
+        return finish(policy, st, p, redrawn, second_pass(policy, p, redrawn), watch)
 
 # %% ../../nbs/peers/correctors.ipynb #74f5bada
 @register('informed-corrector', scores='ln p or margin of the committed token', never='nothing',
@@ -112,7 +112,7 @@ class Checked(Step):
         R = TopK(brittle(self.threshold), at_most)(st, q, C)
         better = st.write(R, *q.drawn(likeliest, R, 'check')) if R.any() else st
         after = finish(policy, st, p, better, p, watch)
-        return replace(after, n_forward=after.n_forward + q.ran)
+        return replace(after, n_forward=after.n_forward + q.cost)
 
 # %% ../../nbs/peers/correctors.ipynb #ed636e1b
 @register('core', scores='lead of the best token, then ln p of the token without the doubtful ones',

@@ -77,7 +77,7 @@ class CriticStep(Step):
         T = pick(policy.remask, st, p, st.committed)
         after = finish(policy, st, p, st.store_quality(p).remask(T), p, watch)
         if p.review is None: return after
-        return replace(after, n_forward=after.n_forward + p.review.ran)
+        return replace(after, n_forward=after.n_forward + p.review.cost)
 
     def fits(self, model: Any, length: int = 1) -> None:
         "ValueError if critic and model differ in tokens, or the text is too long for the critic."

@@ -28,7 +28,7 @@ def begun(st: State) -> State:
     """With the block in work and the passes over it since it was full in memory, [B] each; how
     often a position was remasked and the probability of its token after the last pass, [B, L]."""
     if 'block' in st.memory: return st
-    zero = torch.zeros_like(st.n_forward)
+    zero = st.x.new_zeros(len(st.x))
     return st.remember(block=zero, full=zero, remasked=torch.zeros_like(st.x),
                        trust=torch.full_like(st.conf, torch.nan))
 
@@ -258,7 +258,7 @@ class DraftStep(Step):
         rows = (new | st.committed).any(1) # in other rows a correction has no effect
         draft = self.filled(st, p, st.masked & rows[:, None])
         after = st
-        ran = p.ran.long()
+        ran = p.cost
         for s in range(self.times):
             if not rows.any(): break
             q = Pass(model, draft, rows)
@@ -268,7 +268,7 @@ class DraftStep(Step):
             changed = st.committed & done & (text.x != st.x)
             after = after.write(changed, *q.drawn(likeliest, changed, 'likeliest'))
             after = draw_at(policy, after, q, new & done)
-            ran = ran + q.ran
+            ran = ran + q.cost
             draft = text
             rows = moving
         watch(policy, st, p, after.remask(new), after)

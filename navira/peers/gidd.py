@@ -63,7 +63,7 @@ class Correct(Step):
             done = done | stop | (rows & ~change.any(1))
             after = draw_at(policy, st, p, change & ~stop[:, None])
         watch(policy, st, p, after, after)
-        return after.remember(best=best, waited=waited, done=done).next(p.ran.long())
+        return after.remember(best=best, waited=waited, done=done).next(p.cost)
 
     def proposed(
         self, policy: Policy, st: State, p: Pass, where: Tensor

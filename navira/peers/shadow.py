@@ -47,7 +47,7 @@ def shadowed(
     x = st.x[rows]
     some = where[rows]
     p.parts.append((rows, model.shadow(x, some, together) if some.any() else model(x)))
-    p.ran = rows
+    p.ran, p.cost = rows, rows.double()
     return p
 
 def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
@@ -90,7 +90,7 @@ class ShadowStep(Step):
         clean = st.remask(T).remember(accepted=n)
         after = draw_at(policy, clean, p, S)
         watch(policy, st, p, clean, after)
-        return after.next(p.ran.long())
+        return after.next(p.cost)
 
     def shaded(self, st: State) -> Tensor: # [B, L] bool
         "Which positions have a shadow: none where nothing can be revoked."
