@@ -4,7 +4,6 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -236,28 +235,7 @@ class Flip:
 # %% ../nbs/02_policies.ipynb #a2601555
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "As many steps as the budget pays for."
-    if policy.second == 'full': return budget // policy.passes
-    return bisect_right(range(budget), budget, lo=1, key=lambda T: charged(policy, T, n_free)) - 1
-
-def charged(policy: Policy, T: int, n_free: Tensor) -> float: # n_free [n] int64
-    "Forward passes that T steps are charged."
-    if policy.second == 'full' or not len(n_free): return T * policy.passes
-    N = int(n_free.max())
-    return T * policy.passes + sum(rerun(policy, T, i, N) for i in range(T)) / N
-
-def rerun(policy: Policy, T: int, i: int, N: int, rows: int = 64) -> float:
-    """The expected number of the N free positions that the second pass of step i runs. It follows
-    from the counts of the schedules; a rule without counts, or blocks that run in full, are
-    charged a whole pass."""
-    if policy.depth or not isinstance(policy.remask, TopK): return N
-    x = (torch.arange(N) < n_committed(torch.tensor(N), i, T)).long().expand(rows, N)
-    st = replace(State.start(x, 0, T, Noise(0, torch.arange(rows)), x < 0), i=i)
-    K = evaluate(policy.remask.k, st).clamp(max=int(x[0].sum()))
-    masks = (N - x.sum(1) + K).clamp(min=1)
-    S = masks
-    if isinstance(policy.unmask, TopK) and policy.unmask.score is random_order:
-        S = torch.minimum(masks, evaluate(policy.unmask.k, st) + K)
-    return float(torch.where(K > 0, K + S - K * S / masks, 0.).mean())
+    return budget // policy.passes
 
 def unwatched(policy: Policy, before: State, p: Pass, cleaned: State, after: State) -> None:
     "What may watch a step."

@@ -23,7 +23,8 @@ from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
 from .caching import Audit, Cached, Caching, Kind, RunsParts
-from .core import by_budget, charged, Model, Policy, State, step, unwatched
+from .budgets import charged, check_budget, n_steps
+from .core import Model, Policy, State, step, unwatched
 from .checked import checked, name_of, NO_HEAD
 from .prompts import start_ids
 from .registry import parameters, policies, policy as named_policy
@@ -31,31 +32,7 @@ from .replay import Trace
 from .samples import Partials, Recorder, Samples
 
 # %% auto #0
-__all__ = ['n_steps', 'states', 'sample']
-
-# %% ../nbs/07_sampling.ipynb #7e953df4
-def check_budget(
-    policy: Policy,
-    budget: int, # forward passes
-) -> int: # the budget
-    "ValueError for a budget that does not pay for one step."
-    least = policy.step.least(policy)
-    # some policies plan all their steps before the first, hence a limit
-    return check_int('budget', budget, least, f'a {policy.passes}-pass policy needs', high=10**6)
-
-# %% ../nbs/07_sampling.ipynb #8b718327
-def n_steps(
-    policy: Policy,
-    budget: int, # forward passes
-    n_free: Tensor | None = None, # [n] int64: free positions of each sample; some policies need it
-) -> int: # T
-    "How many steps the policy takes: for most, the largest number whose passes fit the budget."
-    budget = check_budget(policy, budget)
-    if n_free is None and policy.steps is not by_budget:
-        raise ValueError('n_free=None: the steps of this policy depend on '
-                         'how many positions are free')
-    T = policy.steps(policy, budget, torch.empty(0) if n_free is None else n_free)
-    return check_int(f'steps: {name_of(policy.steps)} gave T', T, 1)
+__all__ = ['states', 'sample']
 
 # %% ../nbs/07_sampling.ipynb #c2c9f374
 def cut(

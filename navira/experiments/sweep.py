@@ -20,13 +20,13 @@ import torch
 
 import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice, check_int
-from ..core import charged as charge, Policy, TopK
+from ..budgets import charged as charge, check_budget, n_steps
+from ..core import Policy, TopK
 from ..decoupling import refill_first
 from ..diffusion import drawer, nucleus
 from ..evaluation.perplexity import eos_rules
 from ..tasks.task import kind_of
 from ..registry import parameters, policies, policy
-from ..sampling import check_budget, n_steps
 
 # %% auto #0
 __all__ = ['Cell', 'Entry', 'Sweep', 'cells']

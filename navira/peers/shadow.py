@@ -54,7 +54,7 @@ def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
     "Probability of the committed token, by its shadow, at temperature 1; `p` as from `shadowed`."
     (rows, forward), = p.parts
     def left_out(at): return finite(forward.left_out(at[rows]))
-    shadows: Any = SimpleNamespace(model=p.model, logits=left_out)
+    shadows: Any = SimpleNamespace(portions=p.portions, logits=left_out)
     return over(shadows, where, lambda logits, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/shadow.ipynb #1511aa67

@@ -6,7 +6,7 @@ import frozen
 from navira.core import step
 from navira.peers.survey import coupling, survey
 from navira.registry import parameters, policies, policy
-from navira.sampling import n_steps
+from navira.budgets import n_steps
 from helpers.peers import started
 
 def test_the_survey_has_every_policy():
