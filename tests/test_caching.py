@@ -1,0 +1,159 @@
+"""Caches: exact when refreshed in every step, audited when not, and no row runs in vain."""
+import json
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import navira.peers  # noqa: F401  registers the policies
+from navira.base.noise import Noise
+from navira.caching import Audit, Cached, Caching
+from navira.cli.app import app
+from navira.core import State
+from navira.joint import orchard
+from navira.models.transformers import TransformersLM
+from navira.passes import Pass
+from navira.registry import policies, policy
+from navira.sampling import sample
+from toys import small_lm
+from typer.testing import CliRunner
+
+def llama():
+    torch.manual_seed(0)
+    net = LlamaForCausalLM(LlamaConfig(
+        vocab_size=11, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=32, max_position_embeddings=12, eos_token_id=3))
+    with torch.no_grad():
+        for p in net.parameters(): p.copy_(.4 * torch.randn_like(p))
+    model = TransformersLM(net.double().eval(), 10)
+    model.quality = lambda h: h[..., 0]
+    return model
+
+MODELS = dict(dit=lambda: small_lm(1).double(), llama=llama)
+
+CRITICS = 'g-star', 'token-critic'     # a critic judges texts of the model it was trained for
+
+@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize('name', sorted({*policies()} - {*CRITICS}) + [*CRITICS])
+def test_refreshed_in_every_step_it_is_no_cache(name, kind):
+    model = MODELS[kind]() if name not in CRITICS else navira.load(dtype='float64')
+    how = dict(n=3, seed=1, progress=False, length=12)
+    plain = sample(model, policy(name), 24, **how)
+    cached = sample(model, policy(name), 24, cache='changed', refresh=1, **how)
+    assert torch.equal(plain.tokens, cached.tokens)
+    assert torch.equal(plain.n_forward, cached.n_forward) and cached.audit.n == 0
+
+@pytest.mark.parametrize('cache', ['prompt', 'changed'])
+@pytest.mark.parametrize('name', ['backbone', 'navira-det', 'llada-low-confidence', 'remdm-cap'])
+def test_so_it_is_with_ragged_prompts_blocks_and_ends(name, cache):
+    how = dict(prompt=[[1, 2], [4, 5, 6, 7]], max_new_tokens=6, block_length=3, progress=False)
+    plain = sample(llama(), name, 12, seed=2, **how)
+    assert torch.equal(plain.tokens, sample(llama(), name, 12, seed=2, cache=cache, refresh=1,
+                                            **how).tokens)
+    stale = sample(llama(), name, 12, seed=2, cache=cache, refresh=3, **how)
+    assert (stale.n_forward < plain.n_forward).all()
+    assert (stale.tokens != 10).all()
+
+def test_a_text_is_the_same_in_a_batch_and_alone():
+    how = dict(cache='changed', refresh=4, max_kl=1e-4, progress=False)
+    model = small_lm(2).double()
+    batch = sample(model, 'navira-piecewise', 24, 5, eta=.3, batch_size=5, **how)
+    for k in range(5):
+        alone = sample(model, 'navira-piecewise', 24, range(k, k + 1), eta=.3, **how)
+        assert torch.equal(alone.tokens[0], batch.tokens[k])
+        assert alone.n_forward[0] == pytest.approx(float(batch.n_forward[k]))
+
+def started(model, rows=3, i=1):
+    x = torch.full((rows, 12), 10)
+    x[:, :6] = torch.arange(6)
+    fixed = torch.zeros_like(x, dtype=torch.bool)
+    fixed[:, :4] = True
+    return replace(State.start(x, 10, 9, Noise(0, torch.arange(rows)), fixed), i=i)
+
+def test_what_runs_and_when():
+    model, runs = small_lm(3), []
+    class Spy:
+        n_blocks, block = 2, None
+        def partial(self, x, cache, run=None, depth=0):
+            runs.append(torch.ones_like(x[0]).bool() if run is None else run[0])
+            return model.partial(x, cache, run, depth)
+    def ran(kind, st, refresh=4):
+        cached = Cached(Spy(), st.noise.samples, Caching(kind, refresh))
+        cached.resume(replace(st, i=0))                           # full
+        x = st.x.clone()
+        x[:, 5] = 9                                               # an edit
+        runs.clear()
+        cached.resume(replace(st, i=1, x=x))
+        return runs[0].nonzero()[:, 0].tolist()
+    st = started(model)
+    assert ran('prompt', st) == [4, 5, 6, 7, 8, 9, 10, 11]
+    assert ran('changed', st) == [5, 6, 7, 8, 9, 10, 11]
+    x = st.x.clone()
+    x[:, 6:11] = 1                                                # one mask is left
+    assert ran('changed', replace(st, x=x)) == [5, 11]
+    assert ran('changed', st, refresh=1) == [*range(12)]
+
+def test_rows_that_nobody_asks_about_are_not_run():
+    model, st = small_lm(3), started(None)
+    cached, rows = Cached(model, st.noise.samples, Caching('changed')), torch.tensor([1, 0, 1]) > 0
+    p = Pass(cached, replace(st, i=0))
+    p.logits(st.masked & rows[:, None])
+    assert p.cost.tolist() == [1, 0, 1] and (cached.kept.x[1] == -2).all()
+    q = Pass(cached, st)
+    q.logits(st.masked)                                           # the second row runs in full
+    assert q.cost.tolist() == [.5, 1, .5]
+
+def test_the_audit_is_the_divergence_from_a_full_pass():
+    model, seen = small_lm(4).double(), []
+    class Spy(Audit):
+        def add(self, full, cached):
+            seen.append((full, cached))
+            return super().add(full, cached)
+    st = started(model, i=0)
+    cached = Cached(model, st.noise.samples, Caching('changed', 2))
+    cached.audit = Spy()
+    x = st.x.clone()
+    for i in range(3):
+        x[:, 6 + i] = i
+        now = replace(st, i=i, x=x.clone())
+        logits = Pass(cached, now).logits(now.masked)
+        if i % 2 == 0: torch.testing.assert_close(logits, model(x).logits(now.masked))
+    (full, old), = seen
+    log_p, log_q = full[:, :-1].log_softmax(-1), old[:, :-1].log_softmax(-1)
+    kl = torch.nn.functional.kl_div(log_q, log_p, reduction='none', log_target=True).sum(-1)
+    assert 1e-6 < kl.mean() == pytest.approx(cached.audit.mean_kl)
+    assert float(kl.max()) == pytest.approx(cached.audit.max_kl) and cached.audit.n == len(kl)
+    assert cached.audit.changed == (log_p.argmax(-1) != log_q.argmax(-1)).sum()
+
+def test_a_bound_on_the_audit_shortens_the_interval():
+    model = small_lm(5).double()
+    how = dict(budget=24, n=4, cache='changed', refresh=8, progress=False, length=12)
+    loose, tight = (sample(model, 'backbone', max_kl=k, **how) for k in (10., 1e-9))
+    assert loose.audit.refresh == 8 and tight.audit.refresh < 8
+    assert (tight.n_forward > loose.n_forward).all()
+
+def test_what_cannot_be_is_said_in_a_sentence():
+    model = small_lm()
+    for wrong, says in [
+            (dict(cache='changed', refresh=0), 'refresh=0: expected a whole number of at least 1'),
+            (dict(cache='changed', max_kl=-1), r'max_kl=-1: mean KL of an audit'),
+            (dict(refresh=4), "refresh=4, max_kl=None: nothing is cached; expected cache='prompt'"),
+            (dict(cache='block'), "cache='block': MaskedLM attends both ways everywhere"),
+            (dict(cache='chnaged'), "cache 'chnaged': did you mean 'changed'")]:
+        with pytest.raises((ValueError, KeyError), match=says):
+            sample(model, 'backbone', 8, 2, **wrong)
+    with pytest.raises(ValueError, match='Words runs whole texts only'):
+        sample(orchard(), 'backbone', 8, 2, cache='changed')
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        out = sample(orchard(), 'navira-changed', 8, 2)
+    assert 'Words runs whole texts only' in str(heard[0].message) and out.charged == 8
+
+def test_the_command_line_tells_what_the_cache_did():
+    run = CliRunner().invoke(app, 'generate -p prism --budget 16 --length 24 --cache changed '
+                                  '--refresh 4 --json'.split())
+    row = json.loads(run.stdout.splitlines()[0])
+    assert row['n_forward'] < 16 == row['charged']
+    assert {'mean_kl', 'max_kl', 'changed', 'positions', 'refresh'} == {*row['cache']}

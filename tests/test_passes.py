@@ -1,0 +1,113 @@
+"""The second pass over what changed: what it gives, what it runs, what it is charged."""
+from dataclasses import replace
+
+import pytest
+import torch
+
+import navira.peers  # noqa: F401  registers the policies
+from navira.base.noise import Noise
+from navira.caching import Cached
+from navira.core import Policy, State, step, TopK
+from navira.passes import ChangedPass, Pass
+from navira.prism import prism
+from navira.registry import parameters, policies, policy
+from navira.sampling import sample
+from navira.scores import confidence
+from toys import small_lm
+
+def decoupled():
+    for name, factory in policies().items():
+        try: rule = factory()
+        except (TypeError, ValueError): continue          # it needs a file, or another argument
+        if rule.decoupled and rule.second == 'full': yield name
+
+DECOUPLED = sorted(decoupled())
+
+def corrected(name):
+    known = parameters(policies()[name])
+    return policy(name, **{k: v for k, v in dict(eta=.5, on=0.).items() if k in known})
+
+def run(rule, model, T=6, rows=4, watch=None):
+    x = torch.full((rows, model.length), model.mask_id)
+    x[0, :3] = torch.tensor([1, 2, 3])
+    st = State.start(x, model.mask_id, T, Noise(3, torch.arange(rows)))
+    while st.i < T: st = step(rule, st, model, *[watch] * bool(watch))
+    return st
+
+@pytest.mark.parametrize('name', DECOUPLED)
+def test_with_every_block_in_full_it_is_the_full_second_pass(name):
+    model, rule = small_lm(1).double(), corrected(name)
+    full = run(rule, model)
+    deep = run(replace(rule, second='changed', depth=2), model)
+    assert torch.equal(full.x, deep.x) and torch.equal(full.n_forward, deep.n_forward)
+    torch.testing.assert_close(full.conf, deep.conf, rtol=1e-10, atol=1e-12,
+                               equal_nan=True)
+
+@pytest.mark.parametrize('name', DECOUPLED)
+def test_where_nothing_is_remasked_it_is_the_first_pass(name):
+    model = small_lm(2).double()
+    rule = replace(policy(name), remask=TopK(lambda st, p, where: -p.quality(where), 0))
+    cheap, full = (run(r, model) for r in (replace(rule, second='changed'), rule))
+    assert torch.equal(cheap.x, full.x) and torch.equal(cheap.n_forward, full.n_forward)
+
+@pytest.mark.parametrize('depth', [0, 1])
+def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
+    model, costs = small_lm(3).double(), []
+    def watch(rule, before, p, clean, after):
+        T, S = before.committed & clean.masked, clean.masked & ~after.masked
+        share = (depth + (2 - depth) * (T | S).double().mean(1)) / 2
+        costs.append(p.ran + torch.where(T.any(1), share, ~p.ran * 1.))
+    st = run(replace(policy('navira-det', eta=.5, on=0.), second='changed', depth=depth), model,
+             watch=watch)
+    # a row that remasks nothing runs one pass, the one that predicts
+    torch.testing.assert_close(st.n_forward, sum(costs))
+    assert st.n_forward.max() < 2 * st.n and (st.n_forward % 1 > 0).any()
+
+def test_a_rule_that_ranks_masks_asks_about_all_of_them():
+    model, rule = small_lm(4).double(), policy('navira-det', eta=.5, on=0.)
+    asked = []
+    class Spy(ChangedPass):
+        def forward(self, new):
+            asked.append((self.at[new] & self.masked[new]).sum() / self.masked[new].sum())
+            return super().forward(new)
+    import navira.core as core
+    ranked = replace(rule, unmask=replace(rule.unmask, score=confidence(rule.draw)),
+                     second='changed')
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(core, 'ChangedPass', Spy)
+        run(ranked, model)
+    assert len(asked) > 2 and all(share == 1 for share in asked)
+
+def test_the_first_question_fixes_the_set():
+    model = small_lm(5)
+    x = torch.full((1, 12), 10)
+    x[0, :6] = torch.arange(6)
+    st = State.start(x, 10, 4, Noise(0, torch.arange(1)), torch.zeros_like(x, dtype=torch.bool))
+    first = Pass(Cached(model, st.noise.samples), st)
+    first.quality(st.committed)
+    clean = st.remask(torch.arange(12)[None] == 2)
+    second = ChangedPass(first, clean)
+    second.logits(torch.arange(12)[None] == 7)
+    second.logits(torch.arange(12)[None] == 2)               # it changed, so it ran
+    with pytest.raises(AssertionError, match='first question'):
+        second.logits(torch.arange(12)[None] == 8)
+
+def test_the_names_are_the_full_ones_with_the_cheap_pass():
+    for name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):
+        cheap = name.replace('navira', 'navira-changed')
+        if name == 'navira-det': cheap = f'{name}-changed'
+        rule = policy(cheap, eta=.3, depth=1)
+        assert (rule.second, rule.depth, rule.passes) == ('changed', 1, 1)
+        model = small_lm(6).double()
+        a, b = (run(r, model, T=4) for r in (replace(rule, depth=2), policy(name, eta=.3)))
+        assert torch.equal(a.x, b.x)
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(ValueError, match='expected a decoupled policy'):
+        replace(prism(), second='changed')
+    with pytest.raises(KeyError, match="second 'chnaged': did you mean 'changed'"):
+        replace(policy('navira'), second='chnaged')
+    with pytest.raises(ValueError, match='has 2 blocks; expected a whole number of at least 0 and '
+                                         'at most 2'):
+        sample(small_lm(), policy('navira-changed', depth=3), 8, 2)
+    assert Policy.second == 'full'
