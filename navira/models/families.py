@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,6 +129,7 @@ def load_family(
     tokenizer: PreTrainedTokenizerBase | None = None, # instead of the folder's
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as the family
+    block: int | None = None, # positions of a block, as in `LanguageModel`; None: as config.json
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
     folder = Path(folder)
@@ -145,7 +147,11 @@ def load_family(
         net.config.is_causal = left and settings.get('is_causal', True)
         usual = family.shift or net.config.is_causal
         if shift is None: shift = settings.get('right_shift_logits', usual)
-        return wrap(net, tokenizer, mask_id, shift)
+        model = wrap(net, tokenizer, mask_id, shift, block)
+    if model.block is None and 'bd3lm' in str(folder).lower(): warnings.warn(
+        f'{folder}: a BD3LM by its name, but config.json has no block_size, and every position '
+        'will read all others; expected it there, or block= (32 for those of dLLM)', stacklevel=2)
+    return model
 
 # %% ../../nbs/models/families.ipynb #3344d1ea
 @contextlib.contextmanager

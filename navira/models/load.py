@@ -157,6 +157,7 @@ def load(
     revision: str | None = None, # of a Hub repository: branch, tag or commit
     mask_id: int | None = None, # of a model of the transformers library that does not say it
     shift: bool | None = None, # likewise: does position i predict the token at i + 1?
+    block: int | None = None,  # likewise: positions of a block (BD3LM), as in `LanguageModel`
     head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
@@ -171,7 +172,7 @@ def load(
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
     path = located(source, revision)
-    theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, head=head)
+    theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block, head=head)
     foreign = path.is_dir() and is_foreign(path)
     for name, value in (dict(length=length) if foreign else theirs).items():
         if value is not None:

@@ -98,10 +98,10 @@ class ShadowedHidden(HiddenForward):
         together: bool, # do shadows read each other?
     ):
         ids, at, seen = with_shadows(x, where, model.mask_id, together)
-        L, dtype = x.shape[1], model.net.get_input_embeddings().weight.dtype
+        L = x.shape[1]
         seen[..., :L] &= (x >= 0)[:, None, None]
-        added = (~seen).to(dtype) * torch.finfo(dtype).min                   # to the scores
-        h = model.body(ids, position_ids=at[None] + model.first, attention_mask=added)
+        h = model.body(ids, position_ids=at[None] + model.first,
+                       attention_mask=model.added(seen, at))
         self.model, self.seen_masked, self.columns = model, x == model.mask_id, at[L:]
         self.h, self.shadows = h[:, :L], h[:, L:]
 
@@ -173,9 +173,25 @@ class TransformersLM(LanguageModel):
                 raise ValueError(f'x has rows of several lengths: {type(self.net).__name__} mixes '
                                  'padding into the text; expected rows of one length')
             more['attention_mask'] = seen.long()
-        if self.first:
-            more['position_ids'] = torch.arange(x.shape[1], device=x.device)[None] + self.first
+        at = torch.arange(x.shape[1], device=x.device)
+        if self.first: more['position_ids'] = at[None] + self.first
+        if self.block:
+            places = seen.cumsum(1).sub(1).clamp(min=0) + self.first
+            more = dict(position_ids=places, attention_mask=self.added(seen[:, None, None], at))
         return self.body(x, **more)
+
+    def added(
+        self,
+        seen: Tensor, # [B, 1, N, N] or [B, 1, 1, N] bool: what each token may read
+        at: Tensor,   # [N] int64: its position
+    ) -> Tensor: # in the network's precision
+        "What is added to attention scores: 0 where a token is read, else the lowest number."
+        dtype = self.net.get_input_embeddings().weight.dtype
+        return (~self.reads(seen, at)).to(dtype) * torch.finfo(dtype).min
+
+    def reads(self, seen: Tensor, at: Tensor) -> Tensor: # bool; both as for `added`
+        "What each token reads: of what is seen, nothing in a block to its right."
+        return seen & (at // self.block <= at[:, None] // self.block) if self.block else seen
 
     def body(self, x: Tensor, **more: Tensor) -> Tensor:
         return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
@@ -194,7 +210,7 @@ class TransformersLM(LanguageModel):
         """A pass over some positions; the others are read from `cache`. ValueError for a network
         that runs whole texts only."""
         prepare(self.net)
-        seen = x[:, None, None] >= 0
+        seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         return HiddenForward(self, x, Part(cache, x, run, self.n_blocks, depth,
                                            None if seen.all() else seen))
 
@@ -269,6 +285,7 @@ def wrap(
     tokenizer: PreTrainedTokenizerBase | None = None, # its tokenizer, for texts
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as configured
+    block: int | None = None, # positions of a block, as in `LanguageModel`; None: as configured
 ) -> TransformersLM: # in eval mode
     """A network of the transformers library as a masked diffusion model, for `sample` and all
     policies.
@@ -299,7 +316,10 @@ def wrap(
     if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
         raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; '
                          'expected the tokenizer that the model was trained with, or mask_id=')
-    return probed(model.eval())
+    model = probed(model.eval())
+    if block is None and decoder: block = config.get('block_size')
+    if block is not None: model.block = net.config.block_size = check_int('block', block, 1)
+    return model
 
 def check_net(
     net: Any,

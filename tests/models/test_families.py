@@ -18,6 +18,7 @@ FOLDERS = (
     'a2d-llama',
     'a2d-qwen2',
     'a2d-qwen3',
+    'bd3lm',
     'bert',
     'diffugpt',
     'diffullama',
@@ -92,6 +93,55 @@ def test_texts_go_in_and_come_out(folder):
     assert (more.tokens >= 0).sum() - more.given == 5
     prompt = more.tokens[0, :more.given[0]].tolist()
     assert isinstance(model, MaskedLM) or '[SEP]' not in model.tokenizer.decode(prompt)
+
+# --- blocks, of which none reads what is to its right ------------------------------------------
+
+@torch.inference_mode()
+def test_blocks_are_those_of_dllms_sampler(golden):
+    "It puts padding before prompts, so that what it writes begins with a block."
+    model, told = loaded(golden / 'bd3lm'), load_file(golden / 'bd3lm' / 'golden.safetensors')
+    x, keep = told['padded'], torch.arange(288) != model.mask_id
+    assert model.block == 4 and x[1, 0] < 0 <= x[1, 1]
+    got, want = model(x).logits(x >= 0), told['padded_logits'][x >= 0]
+    torch.testing.assert_close(got[:, keep], want[:, keep], rtol=0, atol=1e-5)
+    out = navira.sample(model, 'llada-low-confidence', 4, prompt=told['text'][:, :4],
+                        max_new_tokens=8, eos='keep')
+    assert torch.equal(out.tokens, told['text'])
+
+@torch.inference_mode()
+def test_a_block_reads_itself_and_what_is_before_it(golden):
+    model = loaded(golden / 'bd3lm', dtype='float64')
+    x = torch.randint(1, 270, (2, 12), generator=torch.Generator().manual_seed(0))
+    y = x.clone()
+    y[:, 7] = model.mask_id
+    moved = (model(x).h - model(y).h).abs().amax((0, 2)) > 1e-9
+    assert moved.tolist() == [False] * 4 + [True] * 8
+    shadows = model.shadow(x, x > 0)
+    torch.testing.assert_close(shadows.h, model(x).h)
+    other = model.shadow(y, x > 0).left_out(x > 0).view(2, 12, -1)
+    moved = (shadows.left_out(x > 0).view(2, 12, -1) != other).any(-1).any(0)
+    assert not moved[:4].any() and moved[4:7].all() and moved[8:].all()
+
+@pytest.mark.parametrize('name', ['mdlm', 'remdm-conf', 'llada-low-confidence'])
+def test_text_is_written_in_the_networks_blocks(golden, name):
+    "They begin with the text, not with what is free, and rows share a batch."
+    model = loaded(golden / 'bd3lm', dtype='float64')
+    how = dict(budget=8, max_new_tokens=6, seed=1, eos='keep')
+    x = navira.sample(model, name, prompt=[[5] * 6], trace=True, **how).trace.x[:, 0]
+    masks = x == model.mask_id
+    assert masks[0, 6:].all() and masks[masks[:, 6:8].any(1), 8:].all() and not masks[-1].any()
+    how |= dict(prompt=[[5] * 6, [9, 8, 7]])
+    both, alone = (navira.sample(model, name, batch_size=b, **how).tokens for b in (2, 1))
+    assert torch.equal(both, alone)
+
+def test_who_says_how_long_a_block_is(golden, tmp_path):
+    one, two = loaded(golden / 'bd3lm'), loaded(golden / 'a2d-qwen3', block=4)
+    x = torch.arange(1, 10)[None]
+    assert two.config.block_size == 4 and torch.equal(one(x).h, two(x).h)
+    with pytest.warns(UserWarning, match='no block_size.*block= .32'):
+        navira.load(changed(golden, tmp_path, 'bd3lm', block_size=None))
+    with says(ValueError, 'block=0'): navira.load(golden / 'a2d-qwen3', block=0)
+    with says(ValueError, 'block=4', "MDLM's architecture"): navira.load(block=4)
 
 # --- as transformers does it ------------------------------------------------------------------
 
