@@ -65,11 +65,18 @@ def states(
         yield st
 
 # %% ../nbs/07_sampling.ipynb #80175e79
-def blocks_of(free: Tensor, length: int | None) -> Tensor: # [n, L] bool -> [n, L] int64
-    "Which block a position belongs to, -1 where it is not free; one block without a length."
-    rank = free.cumsum(1) - 1
-    length = free.shape[1] if length is None else check_int('block_length', length, 1)
-    return (rank // length).masked_fill(~free, -1)
+def blocks_of(
+    free: Tensor, # [n, L] bool
+    length: int | None, # of a block; None: one block, or those of the network
+    own: int | None = None, # positions of a block of the network
+) -> Tensor: # [n, L] int64
+    "Which block a position belongs to, -1 where it is not free."
+    length = own or free.shape[1] if length is None else check_int('block_length', length, 1)
+    # a network's blocks begin with the text, all others with the first free position
+    place = torch.arange(free.shape[1]).expand_as(free) if own else free.cumsum(1) - 1
+    last = (place // length).masked_fill(~free, -1).cummax(1).values
+    begun = F.pad(last, (1, 0), value=-1).diff(dim=1) > 0
+    return (begun.cumsum(1) - 1).masked_fill(~free, -1)
 
 def block_steps(
     policy: Policy,
@@ -125,7 +132,7 @@ class _Run:
         self.audits = list[Audit]()
         free = self.x == self.model.mask_id
         self.given = (free.cumsum(1) == 0).sum(1)
-        self.block = blocks_of(free, self.block_length)
+        self.block = blocks_of(free, self.block_length, getattr(self.model, 'block', None))
         self.steps = block_steps(self.policy, self.budget, self.block)
         self.T = sum(self.steps)
         n_free = [(self.block == b).sum(1) for b in range(len(self.steps))]
@@ -275,7 +282,8 @@ def choose(
         raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a "
                          f"Policy{called}")
     known = parameters(policies()[check_choice('policy', policy, policies())])
-    if 'block_length' in known: block_length, others = None, hyper
+    if 'block_length' in known and getattr(model, 'block', None) is None:
+        block_length, others = None, hyper
     for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
     name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
     return named_policy(policy, **others), name, block_length
