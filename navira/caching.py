@@ -23,8 +23,8 @@ class RunsParts(Protocol):
     "A model that runs some positions of a text and reads the others from a cache."
     n_blocks: int
     block: int | None # length of its blocks, where finished ones see nothing to their right
-    def partial(self, x: Tensor, cache: KVCache, run: Tensor | None = None, depth: int = 0,
-                ) -> Forward: ...
+    def partial(self, x: Tensor, cache: KVCache, run: Tensor | None = None,
+                depth: int = 0, rows: Tensor | None = None) -> Forward: ...
 
 Kind = Literal['none', 'prompt', 'changed', 'block']
 
@@ -67,40 +67,34 @@ class Caching:
 @dataclass
 class Audit:
     "How far cached logits were from those of full passes, at the positions that were asked about."
-    n: int = 0            # positions compared
-    total: float = 0.     # of their KL(full || cached), nats
-    max_kl: float = 0.    # the largest
-    changed: int = 0      # positions with another likeliest token
+    kl: Tensor = torch.empty(0)         # [n] KL(full || cached) of each, nats
+    changed: Tensor = torch.empty(0)    # [n] is another token the likeliest?
     refresh: int = 0      # the shortest interval in use at the end, in steps
-
-    @property
-    def mean_kl(self) -> float: return self.total / max(self.n, 1)
 
     def add(self, full: Tensor, cached: Tensor) -> Tensor: # [n, V] logits each -> [n] nats
         p, q = (a.log_softmax(-1) for a in (full, cached))
-        kl = (p.exp() * (p - q).nan_to_num(0., 0., 0.)).sum(-1).clamp(min=0)
-        self.n += len(kl)
-        self.total += float(kl.sum())
-        self.max_kl = max(self.max_kl, float(kl.max()))
-        self.changed += int((full.argmax(-1) != cached.argmax(-1)).sum())
+        kl = (p.exp() * (p - q).nan_to_num(0., 0., 0.)).sum(-1).clamp(min=0).double()
+        self.kl = torch.cat([self.kl, kl.cpu()])
+        self.changed = torch.cat([self.changed, (p.argmax(-1) != q.argmax(-1)).cpu()])
         return kl
 
     @classmethod
     def of(cls, audits: list[Audit]) -> Audit:
         "One of several batches."
-        every = [a.refresh for a in audits]
-        return cls(sum(a.n for a in audits), sum(a.total for a in audits),
-                   max(a.max_kl for a in audits), sum(a.changed for a in audits), min(every))
+        kl, changed = (torch.cat([getattr(a, k) for a in audits]) for k in ('kl', 'changed'))
+        return cls(kl, changed, min(a.refresh for a in audits))
 
-    def summary(self) -> dict[str, float]:
-        return dict(positions=self.n, mean_kl=self.mean_kl, max_kl=self.max_kl,
-                    changed=self.changed / max(self.n, 1), refresh=self.refresh)
+    def summary(self) -> dict[str, float]: # in nats; empty if nothing was compared
+        if not len(self.kl): return {}
+        return dict(positions=len(self.kl), mean_kl=float(self.kl.mean()),
+                    max_kl=float(self.kl.max()), changed=float(self.changed.double().mean()),
+                    refresh=self.refresh)
 
     def __str__(self) -> str:
-        if not self.n: return 'cache: not audited'
-        return (f'cache: KL {self.mean_kl:.4f} nats on average, {self.max_kl:.3f} at most; '
-                f'{self.changed / self.n:.1%} of {self.n:,} likeliest tokens changed; refreshed '
-                f'every {self.refresh} steps')
+        if not len(self.kl): return 'cache: not audited'
+        return ('cache: KL {mean_kl:.4f} nats on average, {max_kl:.3f} at most; {changed:.1%} of '
+                '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
+                ).format(**self.summary())
 
 class _Audited(Forward):
     "A full pass; the logits of some rows are compared with those of a cached one."
@@ -143,21 +137,20 @@ class Cached:
         at = (st.noise.samples[:, None] == self.samples).int().argmax(1)
         if len(at.unique()) < len(at): return self.model(st.x)
         if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
-        cache, audited = self.kept.rows(at), None
+        cached = None
         if run is None:
             i = st.noise.made + st.i
             again = (self.step[at] == i) & (self.every[at] > 1) # the second pass of a step
             due = (i % self.every[at] == 0) & ~again
-            run = self.needed(st, cache.x)
-            audited = due & (self.every[at] > 1) & (cache.x > -2).any(1)
+            entries = self.kept.x[at]
+            run = self.needed(st, entries)
+            audited = due & (self.every[at] > 1) & (entries > -2).any(1)
             if audited.any():
-                old = cache.rows(audited.nonzero()[:, 0])
-                cached = self.model.partial(st.x[audited], old, run[audited])
+                cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
             run = (run | due[:, None]) & (st.x >= 0)
             self.step[at] = i
-        forward = self.model.partial(st.x, cache, run, depth)
-        self.kept.put(at, cache)
-        if audited is None or not audited.any(): return forward
+        forward = self.model.partial(st.x, self.kept, run, depth, at)
+        if cached is None: return forward
         return _Audited(forward, cached, audited, self.noting(at, self.every[at]))
 
     def noting(self, at: Tensor, every: Tensor) -> Any: # [b] each

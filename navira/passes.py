@@ -28,12 +28,6 @@ def finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
     raise ValueError(f'the model gave NaN or infinity for the logits of a token; {DIVERGED}')
 
-def merged(first: Tensor, a: Tensor, b: Tensor) -> Tensor: # [N] bool, [n, V], [N - n, V]
-    "The rows of both: `a` where `first`."
-    out = a.new_empty(len(first), a.shape[1])
-    out[first], out[~first] = a, b
-    return out
-
 def portions(
     model: object, # has `config.vocab_size`, or counts as having few words
     where: Tensor, # [B, L] bool
@@ -97,9 +91,11 @@ class Pass:
         at, logits = self._last
         if at is where: return logits
         if not (where & ~at).any(): return logits[where[at]]
-        both = merged(at[where], logits[where[at]], self._logits(where & ~at))
-        self._last = where, both
-        return both
+        new = self._logits(where & ~at)
+        out = new.new_empty(int(where.sum()), new.shape[1])
+        out[at[where]], out[~at[where]] = logits[where[at]], new
+        self._last = where, out
+        return out
 
     def _logits(self, where: Tensor) -> Tensor:
         self.run(where.any(1))
@@ -151,31 +147,21 @@ class ChangedPass(Pass):
         depth: int = 0, # blocks that run in full
     ):
         super().__init__(first.model, st)
-        self.first, self.depth, self.changed = first, depth, st.x != first.x
-        self.same = ~self.changed.any(1, keepdim=True)  # [B, 1] rows that need no second pass
+        self.first, self.depth = first, depth
         self.at: Tensor | None = None  # [B, L] what runs, once it is known
 
     def ask(self, where: Tensor) -> None: # [B, L] bool
-        if self.at is None: self.at = where | self.changed
+        if self.at is None: self.at = where | (self.x != self.first.x)
         assert not (where & ~self.at).any(), 'the first question fixes what a second pass runs'
 
     def run(self, rows: Tensor) -> None: # [B] bool
-        self.first.run(rows & self.same[:, 0])
-        super().run(rows & ~self.same[:, 0])
+        for some in (rows & self.first.ran, rows & ~self.first.ran): super().run(some)
 
     def forward(self, new: Tensor) -> Forward: # [B] bool: rows
         assert self.at is not None
         run = self.at | ~self.first.ran[:, None]        # a text that was never run runs in full
         return self.model.resume(self.st[new], run[new], self.depth)  # type: ignore[attr-defined]
 
-    def _logits(self, where: Tensor) -> Tensor:
-        if not (where & ~self.same).any(): return self.first.logits(where)
-        if not (where & self.same).any(): return super()._logits(where)
-        unchanged = self.first.logits(where & self.same)
-        return merged((self.same & where)[where], unchanged, super()._logits(where & ~self.same))
-
     def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
-        rows = where.any(1, keepdim=True)
-        self.ask(rows.expand_as(where))                 # the head reads all positions
-        own = super().quality(where & ~self.same)
-        return torch.where(self.same, self.first.quality(where & self.same), own)
+        self.ask(where.any(1, keepdim=True).expand_as(where))   # the head reads all positions
+        return super().quality(where)

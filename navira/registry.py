@@ -4,6 +4,7 @@
 
 # %% ../nbs/registry.ipynb #e893dfdf
 from __future__ import annotations
+import functools
 import inspect
 import math
 import re
@@ -21,7 +22,7 @@ from .remasking import navira, prism_stochastic
 from .schedules import piecewise, quadratic, sigmoid
 
 # %% auto #0
-__all__ = ['grids', 'register', 'policies', 'about', 'policy', 'mdlm']
+__all__ = ['grids', 'register', 'policies', 'about', 'policy', 'changed', 'mdlm']
 
 # %% ../nbs/registry.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
@@ -78,13 +79,10 @@ def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its t
     return next(texts, ())
 
 # %% ../nbs/registry.ipynb #865ecdbf
-def sources_of(factory: Callable) -> tuple[Callable, ...]:
-    "The functions whose parameters a factory takes; those of `scheduled` are two."
-    return getattr(factory, 'sources', (factory,))
-
 def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
     "The comment behind each parameter of a function, where its source is at hand."
-    try: text = ''.join(map(inspect.getsource, sources_of(factory)))
+    sources = getattr(factory, 'sources', [factory]) # those of `scheduled` are two functions
+    try: text = ''.join(map(inspect.getsource, sources))
     except (OSError, TypeError): return {}
     return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
 
@@ -151,40 +149,30 @@ def scheduled(
     rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
 ) -> Callable[..., Policy]: # takes the schedule's parameters, and the rule's but for tau
     "A policy with a scheduled temperature (section 4.4)."
-    doc = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
-    return _composed(lambda tau, hyper: rule(tau=tau, **hyper), schedule, rule, doc)
-
-def changed(
-    rule: Callable[..., Policy], # a factory of a decoupled policy
-) -> Callable[..., Policy]: # takes `depth` too
-    "A policy whose second pass runs only what changed."
-    doc = f'{rule.__doc__} The second pass runs only what changed.'
-    return _composed(lambda how, hyper: replace(rule(**hyper), **how), over_changed, rule, doc)
-
-def over_changed(
-    depth: int = 0, # blocks that the second pass runs in full
-) -> dict[str, Any]:
-    return dict(second='changed', depth=depth)
-
-def _composed(make: Callable, part: Callable, rule: Callable, doc: str) -> Callable[..., Policy]:
-    "`make(part(...), {...})` as a factory with the parameters of the part and of the rule."
-    own, rest = parameters(part), parameters(rule)
+    shape, rest = parameters(schedule), parameters(rule)
     def factory(**hyper) -> Policy:
-        of_part = {k: hyper.pop(k) for k in [*hyper] if k in own}
-        return make(part(**of_part), hyper)
-    both = [p.replace(kind=p.KEYWORD_ONLY) for k, p in {**own, **rest}.items()
-            if k != 'tau' or part is over_changed]
-    factory.__doc__ = doc
+        of_shape = {k: hyper.pop(k) for k in [*hyper] if k in shape}
+        return rule(tau=schedule(**of_shape), **hyper)
+    both = [p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau']
+    factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
     signature = inspect.Signature(both, return_annotation=Policy)
-    vars(factory).update(__signature__=signature, sources=(part, *sources_of(rule)))
+    vars(factory).update(__signature__=signature, sources=(schedule, rule))
     return factory
 
-_more = _revises | dict(source='NAVIRA, section 4.4', selects='K from pi(tau), tau scheduled')
 for _schedule in (quadratic, sigmoid, piecewise):
-    register(f'navira-{_schedule.__name__}', **_more)(scheduled(_schedule))
-    register(f'navira-changed-{_schedule.__name__}', **_more)(changed(scheduled(_schedule)))
-register('navira-changed', **about('navira'))(changed(navira))
-register('navira-det-changed', **about('navira-det'))(changed(navira_det))
+    register(f'navira-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
+             source='NAVIRA, section 4.4', **_revises)(scheduled(_schedule))
+
+# %% ../nbs/registry.ipynb #c4a96ed1
+def changed(rule: Callable[..., Policy]) -> Callable[..., Policy]: # factories
+    "A decoupled policy whose second pass runs only what changed."
+    @functools.wraps(rule)
+    def factory(**hyper) -> Policy: return replace(rule(**hyper), second='changed')
+    factory.__doc__ = f'{rule.__doc__} The second pass runs only what changed.'
+    return factory
+
+for _name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):
+    register(f'{_name}-changed', **about(_name))(changed(policies()[_name]))
 
 # %% ../nbs/registry.ipynb #850277d6
 def _cosine(i: int, n: int) -> float:

@@ -94,10 +94,8 @@ def test_the_first_question_fixes_the_set():
 
 def test_the_names_are_the_full_ones_with_the_cheap_pass():
     for name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):
-        cheap = name.replace('navira', 'navira-changed')
-        if name == 'navira-det': cheap = f'{name}-changed'
-        rule = policy(cheap, eta=.3, depth=1)
-        assert (rule.second, rule.depth, rule.passes) == ('changed', 1, 1)
+        rule = policy(f'{name}-changed', eta=.3)
+        assert (rule.second, rule.depth, rule.passes) == ('changed', 0, 1)
         model = small_lm(6).double()
         a, b = (run(r, model, T=4) for r in (replace(rule, depth=2), policy(name, eta=.3)))
         assert torch.equal(a.x, b.x)
@@ -109,5 +107,5 @@ def test_what_cannot_be_is_said():
         replace(policy('navira'), second='chnaged')
     with pytest.raises(ValueError, match='has 2 blocks; expected a whole number of at least 0 and '
                                          'at most 2'):
-        sample(small_lm(), policy('navira-changed', depth=3), 8, 2)
+        sample(small_lm(), replace(policy('navira-changed'), depth=3), 8, 2)
     assert Policy.second == 'full'

@@ -252,9 +252,10 @@ class MaskedLM(LanguageModel):
         cache: KVCache, # read and written
         run: Tensor | None = None, # [B, L] bool: positions that run; None: all
         depth: int = 0, # blocks that run in full
+        rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
     ) -> DiTForward:
         "A pass over some positions; the others are read from `cache`."
-        return DiTForward(self, x, part=Part(cache, x, run, self.n_blocks, depth))
+        return DiTForward(self, x, part=Part(cache, x, run, rows, self.n_blocks, depth))
 
     def shadow(
         self,

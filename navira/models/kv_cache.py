@@ -15,91 +15,80 @@ __all__ = []
 class KVCache:
     """Keys and values of each block and the last hidden states of a batch, with the tokens that
     they are of."""
-    def __init__(self, x: Tensor): # [B, L] ids
-        self.x = torch.full_like(x, -2)              # [B, L] ids; -2: no entry
-        self.h: Tensor | None = None                 # [B, L, D]
-        self.layers = list[tuple[Tensor, Tensor]]()  # [B, L, heads, head_dim] each, by block
+    def __init__(self, x: Tensor): # [B, L] ids of the batch; their values do not matter
+        self.x = torch.full_like(x, -2)  # [B, L] ids of the entries; -2: no entry
+        self.layers = list[list[Tensor]]() # by block: keys and values [B, L, heads, head_dim]
+        self.h = list[Tensor]()          # hidden states [B, L, D], once there are any
 
-    def rows(self, at: Tensor) -> KVCache: # [n] indices
-        "Copies of these rows; of all rows, the cache itself."
-        if len(at) == len(self.x): return self
-        out = KVCache(self.x[at])
-        out.x, out.h = self.x[at], None if self.h is None else self.h[at]
-        out.layers = [(k[at], v[at]) for k, v in self.layers]
-        return out
-
-    def put(self, at: Tensor, new: KVCache) -> None: # [n] indices, n rows
-        "Write these rows back."
-        if new is self: return
-        self.x[at] = new.x
-        if self.h is None: self.h = new.h.new_zeros(len(self.x), *new.h.shape[1:])
-        self.h[at] = new.h
-        if not self.layers:
-            self.layers = [tuple(a.new_zeros(len(self.x), *a.shape[1:]) for a in layer)
-                           for layer in new.layers]
-        for kept, layer in zip(self.layers, new.layers, strict=True):
-            for old, a in zip(kept, layer): old[at] = a
+    def write(self, kept: list[Tensor], at: tuple, new: list[Tensor]) -> None:
+        "Write to some entries of `kept`, which are made if there are none."
+        if not kept: kept.extend(a.new_zeros(*self.x.shape, *a.shape[2:]) for a in new)
+        for old, a in zip(kept, new, strict=True): old[at] = a
 
 # %% ../../nbs/models/kv_cache.ipynb #153d7c3a
 class Part:
-    "One pass over a batch that runs `run`, and reads other positions from `cache`."
+    "One pass over rows of a batch that runs `run`, and reads other positions from `cache`."
     def __init__(self,
         cache: KVCache, # written to
-        x: Tensor, # [B, L] ids; below 0 after the end of a row
-        run: Tensor | None, # [B, L] bool; None: every position
+        x: Tensor, # [b, L] ids; below 0 after the end of a row
+        run: Tensor | None, # [b, L] bool; None: every position
+        rows: Tensor | None, # [b] indices of the rows in the cache; None: they are all of it
         n_blocks: int,
         depth: int = 0, # blocks that run in full
-        seen: Tensor | None = None, # [B, 1, L or 1, L] bool: what a position reads; None: all
+        seen: Tensor | None = None, # [b, 1, L or 1, L] bool: what a position reads; None: all
     ):
         run = x >= 0 if run is None else run
         real = (x >= 0).sum(1)
-        self.cache, self.x, self.run = cache, x, run
+        self.cache, self.x, self.run, self.layer = cache, x, run, 0
+        self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
         self.depth = n_blocks if (run.sum(1) == real).all() else depth
         self.whole = self.depth == n_blocks
-        self.share = (depth + (n_blocks - depth) * run.sum(1).double() / real) / n_blocks # [B]
+        self.share = (depth + (n_blocks - depth) * run.sum(1).double() / real) / n_blocks # [b]
         self.row, self.col = run.nonzero(as_tuple=True)
         self.place = run.cumsum(1)[self.row, self.col] - 1 # of a position among those of its row
-        self.size = int(run.sum(1).max())
-        self.seen, self.layer = None, 0
+        self.entries = self.rows[self.row], self.col
+        self.seen = None
         if seen is not None:
             each = seen.expand(len(x), 1, x.shape[1], x.shape[1])[self.row, 0, self.col]
             self.seen = self.spread(each)[:, None]
 
-    def spread(self, a: Tensor) -> Tensor: # [N, ...] -> [B, Q, ...]
+    def spread(self, a: Tensor) -> Tensor: # [N, ...] -> [b, Q, ...]
         "Packed positions, a row of the batch in each row."
-        out = a.new_zeros(len(self.x), self.size, *a.shape[1:])
+        out = a.new_zeros(len(self.x), int(self.run.sum(1).max()), *a.shape[1:])
         out[self.row, self.place] = a
         return out
 
-    def pack(self, a: Tensor, batch: int = 0) -> Tensor: # [B or 1, L, ...] -> [1, N, ...]
+    def pack(self, a: Tensor) -> Tensor: # [b or 1, L, ...] -> [1, N, ...]
         "What the positions of the part have, or share."
         return a[self.row if len(a) > 1 else 0, self.col][None]
 
+    def of_rows(self, kept: Tensor) -> Tensor: # [B, ...] -> [b, ...]
+        return kept if len(self.x) == len(kept) else kept[self.rows]
+
     def read(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the next block, `[B, heads, L, head_dim]` where it runs in
-        full, else `[1, heads, N, head_dim]`, to those of its attention, `[B, heads, Q or L,
+        """Queries, keys and values of the next block, `[b, heads, L, head_dim]` where it runs in
+        full, else `[1, heads, N, head_dim]`, to those of its attention, `[b, heads, Q or L,
         head_dim]`."""
-        layers, new = self.cache.layers, (k.transpose(1, 2), v.transpose(1, 2))
+        new = [k.transpose(1, 2), v.transpose(1, 2)]
+        layers, i = self.cache.layers, self.layer
         self.layer += 1
-        if self.layer <= self.depth:
-            layers[self.layer - 1:self.layer] = [new]
+        if i == len(layers): layers.append([])
+        if i < self.depth:
+            if len(self.x) == len(self.cache.x): layers[i] = new
+            else: self.cache.write(layers[i], (self.rows,), new)
             return q, k, v
-        if len(layers) < self.layer:
-            layers.append(tuple(a.new_zeros(*self.x.shape, *a.shape[2:]) for a in new))
-        for old, a in zip(layers[self.layer - 1], new): old[self.row, self.col] = a[0]
-        k, v = (a.transpose(1, 2) for a in layers[self.layer - 1])
+        self.cache.write(layers[i], self.entries, [a[0] for a in new])
+        k, v = (self.of_rows(a).transpose(1, 2) for a in layers[i])
         return self.spread(q[0].transpose(0, 1)).transpose(1, 2), k, v
 
-    def packed(self, out: Tensor) -> Tensor: # [B, Q, ...] of an attention -> [1, N, ...]
+    def packed(self, out: Tensor) -> Tensor: # [b, Q, ...] of an attention -> [1, N, ...]
         "The same as it was where the block runs in full."
         return out if self.layer <= self.depth else out[self.row, self.place][None]
 
     def merged(self, h: Tensor) -> Tensor: # last hidden states, as the last block gives them
-        "All hidden states, `[B, L, D]`: new ones where the part ran, else those of the cache."
+        "All hidden states, `[b, L, D]`: new ones where the part ran, else those of the cache."
         cache = self.cache
-        if not self.whole:
-            old = h.new_zeros(*self.x.shape, h.shape[-1]) if cache.h is None else cache.h.clone()
-            old[self.row, self.col] = h[0]
-            h = old
-        cache.h, cache.x = h, torch.where(self.run, self.x, cache.x)
-        return h
+        cache.x[self.entries] = self.x[self.row, self.col]
+        if self.whole: cache.write(cache.h, (self.rows,), [h])
+        else: cache.write(cache.h, self.entries, [h[0]])
+        return h if self.whole else cache.h[0][self.rows]

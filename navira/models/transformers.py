@@ -206,12 +206,13 @@ class TransformersLM(LanguageModel):
         cache: KVCache, # read and written
         run: Tensor | None = None, # [B, L] bool: positions that run; None: all
         depth: int = 0, # blocks that run in full
+        rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
     ) -> HiddenForward:
         """A pass over some positions; the others are read from `cache`. ValueError for a network
         that runs whole texts only."""
         prepare(self.net)
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
-        return HiddenForward(self, x, Part(cache, x, run, self.n_blocks, depth,
+        return HiddenForward(self, x, Part(cache, x, run, rows, self.n_blocks, depth,
                                            None if seen.all() else seen))
 
     def shadow(

@@ -73,7 +73,7 @@ NUMBERS = [(name, k, p) for name in NAMES for k, p in parameters(policies()[name
 # above 1 without being whole
 MORE_THAN_ONE = {'temperature', 'loop_temperature', 'choice_temperature', 'alg_temp', 'noise',
                  'tau', 'tau_max', 'gamma', 'kl', 'A', 'penalty', ('p2', 'eta'),
-                 ('navira-sigmoid', 'k'), ('navira-changed-sigmoid', 'k'),
+                 ('navira-sigmoid', 'k'), ('navira-sigmoid-changed', 'k'),
                  ('navira-onepass-sigmoid', 'k')}
 
 @pytest.mark.parametrize('name, k, p', NUMBERS, ids=[f'{name}-{k}' for name, k, _ in NUMBERS])
