@@ -22,6 +22,7 @@ __all__ = ['Caching', 'Audit', 'Cached']
 class RunsParts(Protocol):
     "A model that runs some positions of a text and reads the others from a cache."
     n_blocks: int
+    shift: bool       # does position i predict the token at i + 1?
     block: int | None # length of its blocks, where finished ones see nothing to their right
     def partial(self, x: Tensor, cache: KVCache, run: Tensor | None = None,
                 depth: int = 0, rows: Tensor | None = None) -> Forward: ...
@@ -147,7 +148,7 @@ class Cached:
             audited = due & (self.every[at] > 1) & (entries > -2).any(1)
             if audited.any():
                 cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
-            run = (run | due[:, None]) & (st.x >= 0)
+            run = run | due[:, None]
             self.step[at] = i
         forward = self.model.partial(st.x, self.kept, run, depth, at)
         if cached is None: return forward
@@ -164,15 +165,24 @@ class Cached:
             self.every[at] = torch.minimum(self.every[at], halved)
         return note
 
+    def predicting(self, where: Tensor) -> Tensor: # [b, L] bool, both
+        "The positions whose hidden states give the logits at `where`."
+        if not self.model.shift: return where
+        before = where.roll(-1, 1)
+        before[:, -1] = False
+        before[:, 0] |= where[:, 0]
+        return before
+
     def needed(self, st: Any, of: Tensor) -> Tensor: # ids of the entries [b, L] -> bool
         "The positions that a cached pass runs."
         stale, masked = st.x != of, st.masked
         if self.how.cache != 'block':
-            return (stale | (masked if self.how.cache == 'changed' else ~st.fixed)) & (st.x >= 0)
+            new = ~st.fixed if self.how.cache == 'prompt' else masked
+            return stale | new | self.predicting(masked)
         block = torch.arange(st.x.shape[1], device=of.device) // self.model.block
         last = block.masked_fill(~masked, -1).amax(1, keepdim=True)
         first = block.masked_fill(~stale, len(block)).amin(1, keepdim=True)
-        return (first <= block) & (block <= last) & (st.x >= 0)
+        return (first <= block) & (block <= last)
 
     def report(self) -> Audit:
         self.audit.refresh = int(self.every.min())

@@ -148,19 +148,20 @@ class ChangedPass(Pass):
     ):
         super().__init__(first.model, st)
         self.first, self.depth = first, depth
-        self.at: Tensor | None = None  # [B, L] what runs, once it is known
+        self.asked: Tensor | None = None  # [B, L] what may be asked about, once it is known
 
     def ask(self, where: Tensor) -> None: # [B, L] bool
-        if self.at is None: self.at = where | (self.x != self.first.x)
-        assert not (where & ~self.at).any(), 'the first question fixes what a second pass runs'
+        if self.asked is None: self.asked = where | (self.x != self.first.x)
+        assert not (where & ~self.asked).any(), 'the first question fixes what a second pass runs'
 
     def run(self, rows: Tensor) -> None: # [B] bool
         for some in (rows & self.first.ran, rows & ~self.first.ran): super().run(some)
 
     def forward(self, new: Tensor) -> Forward: # [B] bool: rows
-        assert self.at is not None
-        run = self.at | ~self.first.ran[:, None]        # a text that was never run runs in full
-        return self.model.resume(self.st[new], run[new], self.depth)  # type: ignore[attr-defined]
+        assert isinstance(self.model, Cached) and self.asked is not None
+        run = (self.x != self.first.x) | self.model.predicting(self.asked)
+        run = run | ~self.first.ran[:, None]            # a text that was never run runs in full
+        return self.model.resume(self.st[new], run[new], self.depth)
 
     def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
         self.ask(where.any(1, keepdim=True).expand_as(where))   # the head reads all positions

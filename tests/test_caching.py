@@ -20,14 +20,14 @@ from navira.sampling import sample
 from toys import small_lm
 from typer.testing import CliRunner
 
-def llama():
+def llama(n_blocks=2, shift=False):
     torch.manual_seed(0)
     net = LlamaForCausalLM(LlamaConfig(
-        vocab_size=11, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=11, hidden_size=16, num_hidden_layers=n_blocks, num_attention_heads=4,
         num_key_value_heads=2, intermediate_size=32, max_position_embeddings=12, eos_token_id=3))
     with torch.no_grad():
         for p in net.parameters(): p.copy_(.4 * torch.randn_like(p))
-    model = TransformersLM(net.double().eval(), 10)
+    model = TransformersLM(net.double().eval(), 10, shift)
     model.quality = lambda h: h[..., 0]
     return model
 
@@ -56,6 +56,29 @@ def test_so_it_is_with_ragged_prompts_blocks_and_ends(name, cache):
     assert (stale.n_forward < plain.n_forward).all()
     assert (stale.tokens != 10).all()
 
+@pytest.mark.parametrize('cache', ['prompt', 'changed'])
+@pytest.mark.parametrize('shift', [False, True])
+@pytest.mark.parametrize('name', ['backbone', 'mdlm', 'llada-low-confidence', 'remdm-cap'])
+def test_with_one_block_nothing_can_go_stale(name, shift, cache):
+    "Keys and values of one block are functions of a token and its place: a cache has no error"
+    model = llama(1, shift)
+    how = dict(prompt=[[1, 2], [4, 5, 6, 7]], max_new_tokens=6, seed=2, progress=False)
+    for more in ({}, dict(block_length=3)):
+        plain = sample(model, name, 12, **how, **more)
+        cached = sample(model, name, 12, cache=cache, refresh=5, **how, **more)
+        assert torch.equal(plain.tokens, cached.tokens)
+        assert (cached.audit.kl < 1e-9).all()
+
+@pytest.mark.parametrize('shift', [False, True])
+def test_with_one_block_the_second_pass_over_what_changed_is_exact(shift):
+    model = llama(1, shift)
+    for name in ('navira-det', 'navira'):
+        how = dict(eta=.5, on=0., n=4, progress=False, length=12)
+        plain = sample(model, name, 16, **how)                      # 8 steps
+        cheap = replace(policy(f'{name}-changed', eta=.5, on=0.), steps=lambda *_: 8)
+        again = sample(model, cheap, 30, n=4, progress=False, length=12)
+        assert torch.equal(plain.tokens, again.tokens) and (again.n_forward < plain.n_forward).any()
+
 def test_a_text_is_the_same_in_a_batch_and_alone():
     how = dict(cache='changed', refresh=4, max_kl=1e-4, progress=False)
     model = small_lm(2).double()
@@ -75,7 +98,7 @@ def started(model, rows=3, i=1):
 def test_what_runs_and_when():
     model, runs = small_lm(3), []
     class Spy:
-        n_blocks, block = 2, None
+        n_blocks, shift, block = 2, False, None
         def partial(self, x, cache, run, *how):
             runs.append(run[0])
             return model.partial(x, cache, run, *how)

@@ -68,7 +68,7 @@ def test_a_rule_that_ranks_masks_asks_about_all_of_them():
     asked = []
     class Spy(ChangedPass):
         def forward(self, new):
-            asked.append((self.at[new] & self.masked[new]).sum() / self.masked[new].sum())
+            asked.append((self.asked[new] & self.masked[new]).sum() / self.masked[new].sum())
             return super().forward(new)
     import navira.core as core
     ranked = replace(rule, unmask=replace(rule.unmask, score=confidence(rule.draw)),

@@ -37,7 +37,7 @@ class Part:
         depth: int = 0, # blocks that run in full
         seen: Tensor | None = None, # [b, 1, L or 1, L] bool: what a position reads; None: all
     ):
-        run = x >= 0 if run is None else run
+        run = x >= 0 if run is None else run & (x >= 0)
         real = (x >= 0).sum(1)
         self.cache, self.x, self.run, self.layer = cache, x, run, 0
         self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
