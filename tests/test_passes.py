@@ -52,10 +52,10 @@ def test_where_nothing_is_remasked_it_is_the_first_pass(name):
 
 @pytest.mark.parametrize('depth', [0, 1])
 def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
-    model, costs = small_lm(3).double(), []
+    model, costs = small_lm(3, n_blocks=4).double(), []
     def watch(rule, before, p, clean, after):
         T, S = before.committed & clean.masked, clean.masked & ~after.masked
-        share = (depth + (2 - depth) * (T | S).double().mean(1)) / 2
+        share = (2 * depth + (4 - 2 * depth) * (T | S).double().mean(1)) / 4
         costs.append(p.ran + torch.where(T.any(1), share, ~p.ran * 1.))
     st = run(replace(policy('navira-det', eta=.5, on=0.), second='changed', depth=depth), model,
              watch=watch)

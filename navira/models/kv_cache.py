@@ -41,9 +41,10 @@ class Part:
         real = (x >= 0).sum(1)
         self.cache, self.x, self.run, self.layer = cache, x, run, 0
         self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
-        self.depth = n_blocks if (run.sum(1) == real).all() else depth
+        full = min(depth + 1, n_blocks) if depth else 0    # block `depth` reads the new states
+        self.depth = n_blocks if (run.sum(1) == real).all() else full
         self.whole = self.depth == n_blocks
-        self.share = (depth + (n_blocks - depth) * run.sum(1).double() / real) / n_blocks # [b]
+        self.share = (full + (n_blocks - full) * run.sum(1).double() / real) / n_blocks # [b]
         self.row, self.col = run.nonzero(as_tuple=True)
         self.place = run.cumsum(1)[self.row, self.col] - 1 # of a position among those of its row
         self.entries = self.rows[self.row], self.col
