@@ -4,7 +4,7 @@
 
 # %% ../nbs/caching.ipynb #0df38c77
 from __future__ import annotations
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -68,31 +68,24 @@ class Caching:
 @dataclass
 class Audit:
     "How far cached logits were from those of full passes, at the positions that were asked about."
-    kl: Tensor = torch.empty(0)         # [n] KL(full || cached) of each, nats
-    changed: Tensor = torch.empty(0)    # [n] is another token the likeliest?
-    refresh: int = 0      # the shortest interval in use at the end, in steps
+    refresh: int      # the shortest interval in use at the end, in steps
+    found: list[Tensor] = field(default_factory=list)
+    # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
 
     def add(self, full: Tensor, cached: Tensor) -> Tensor: # [n, V] logits each -> [n] nats
         p, q = (a.log_softmax(-1) for a in (full, cached))
         kl = (p.exp() * (p - q).nan_to_num(0., 0., 0.)).sum(-1).clamp(min=0).double()
-        self.kl = torch.cat([self.kl, kl.cpu()])
-        self.changed = torch.cat([self.changed, (p.argmax(-1) != q.argmax(-1)).cpu()])
+        self.found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]).cpu())
         return kl
 
-    @classmethod
-    def of(cls, audits: list[Audit]) -> Audit:
-        "One of several batches."
-        kl, changed = (torch.cat([getattr(a, k) for a in audits]) for k in ('kl', 'changed'))
-        return cls(kl, changed, min(a.refresh for a in audits))
-
     def summary(self) -> dict[str, float]: # in nats; empty if nothing was compared
-        if not len(self.kl): return {}
-        return dict(positions=len(self.kl), mean_kl=float(self.kl.mean()),
-                    max_kl=float(self.kl.max()), changed=float(self.changed.double().mean()),
-                    refresh=self.refresh)
+        if not self.found: return {}
+        kl, changed = torch.cat(self.found, 1)
+        return dict(positions=len(kl), mean_kl=float(kl.mean()), max_kl=float(kl.max()),
+                    changed=float(changed.mean()), refresh=self.refresh)
 
     def __str__(self) -> str:
-        if not len(self.kl): return 'cache: not audited'
+        if not self.found: return 'cache: not audited'
         return ('cache: KL {mean_kl:.4f} nats on average, {max_kl:.3f} at most; {changed:.1%} of '
                 '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
                 ).format(**self.summary())
@@ -120,8 +113,10 @@ class Cached:
         model: Any, # a `RunsParts`
         samples: Tensor, # [B] the numbers of the batch's samples
         how: Caching = Caching(),
+        audit: Audit | None = None, # added to
     ):
-        self.model, self.samples, self.how, self.audit = model, samples, how, Audit()
+        self.model, self.samples, self.how = model, samples, how
+        self.audit = audit or Audit(how.every)
         self.every = torch.full_like(samples, how.every)  # [B] steps
         self.step = torch.full_like(samples, -1)          # [B] step of the last pass
         self.kept: KVCache | None = None
@@ -141,28 +136,29 @@ class Cached:
         cached = None
         if run is None:
             i = st.noise.made + st.i
-            again = (self.step[at] == i) & (self.every[at] > 1) # the second pass of a step
-            due = (i % self.every[at] == 0) & ~again
-            entries = self.kept.x[at]
+            every, entries = self.every[at], self.kept.x[at]
+            # the first pass since a multiple of `every` steps
+            due = (every == 1) | (self.step[at] // every != i // every)
             run = self.needed(st, entries)
-            audited = due & (self.every[at] > 1) & (entries > -2).any(1)
+            audited = due & (every > 1) & (entries > -2).any(1)
             if audited.any():
                 cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
             run = run | due[:, None]
             self.step[at] = i
         forward = self.model.partial(st.x, self.kept, run, depth, at)
         if cached is None: return forward
-        return _Audited(forward, cached, audited, self.noting(at, self.every[at]))
+        return _Audited(forward, cached, audited, self.noting(at, every))
 
     def noting(self, at: Tensor, every: Tensor) -> Any: # [b] each
         "What takes down an audit of rows `at`."
         def note(row: Tensor, full: Tensor, cached: Tensor) -> None: # [n], [n, V] each
-            kl = self.audit.add(full, cached).double()
+            kl = self.audit.add(full, cached)
             if self.how.max_kl is None: return
             total = kl.new_zeros(len(at)).index_add(0, row, kl)
             mean = total / row.bincount(minlength=len(at)).clamp(min=1)
             halved = torch.where(mean > self.how.max_kl, (every // 2).clamp(min=1), every)
             self.every[at] = torch.minimum(self.every[at], halved)
+            self.audit.refresh = min(self.audit.refresh, int(halved.min()))
         return note
 
     def predicting(self, where: Tensor) -> Tensor: # [b, L] bool, both
@@ -183,7 +179,3 @@ class Cached:
         last = block.masked_fill(~masked, -1).amax(1, keepdim=True)
         first = block.masked_fill(~stale, len(block)).amin(1, keepdim=True)
         return (first <= block) & (block <= last)
-
-    def report(self) -> Audit:
-        self.audit.refresh = int(self.every.min())
-        return self.audit

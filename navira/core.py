@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from .base.checks import check_choice, check_int
+from .base.checks import check_choice
 from .base.noise import Noise
 from .diffusion import Forward, n_committed, nucleus, tolerance
 from .caching import Cached, RunsParts
@@ -285,7 +285,6 @@ class Policy:
 
     def __post_init__(self):
         check_choice('second', self.second, ('full', 'changed'))
-        check_int('depth', self.depth, 0)
         if self.second == 'full' or self.decoupled: return
         raise ValueError("second='changed': the policy has no second pass; expected a decoupled "
                          'policy, such as navira_det()')
@@ -293,8 +292,8 @@ class Policy:
     @property
     def passes(self) -> int:
         "Forward passes that a step is charged; a second pass over what changed comes on top."
-        if self.cost is not None: return self.cost
-        return 2 if self.decoupled and self.second == 'full' else 1
+        two = self.decoupled and self.second == 'full'
+        return 1 + bool(two) if self.cost is None else self.cost
     @property
     def cleans(self) -> bool: return bool(self.decoupled) or self.from_clean
     @property

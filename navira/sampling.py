@@ -129,7 +129,7 @@ class _Run:
     caching: Caching
 
     def __post_init__(self):
-        self.audits = list[Audit]()
+        self.audit = None if self.caching.cache == 'none' else Audit(self.caching.every)
         free = self.x == self.model.mask_id
         self.given = (free.cumsum(1) == 0).sum(1)
         self.block = blocks_of(free, self.block_length, getattr(self.model, 'block', None))
@@ -169,8 +169,8 @@ class _Run:
         L, noise = int(self.lengths[rows].max()), self.noise[rows]
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
         record, model = Recorder(x, self.model.mask_id), self.model
-        if self.caching.cache != 'none': model = Cached(model, noise.samples, self.caching)
-        show = self.shown(rows, model)
+        if self.audit: model = Cached(model, noise.samples, self.caching, self.audit)
+        show = self.shown(rows)
         ran, made = noise.samples.new_zeros(len(rows), dtype=torch.float64), 0
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
@@ -182,14 +182,13 @@ class _Run:
             check_full(self.policy, st)
             x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
-        if isinstance(model, Cached): self.audits.append(model.report())
         return tokens, ran.cpu(), record.trace() if self.trace else None
 
-    def shown(self, rows: Tensor, model: Any) -> Callable[[State], None]:
+    def shown(self, rows: Tensor) -> Callable[[State], None]:
         "What is done with each state of a batch."
         watch = self.watch
         def advance(st: State) -> None:
-            if isinstance(model, Cached): self.bar.set_postfix_str(str(model.audit), refresh=False)
+            if self.audit: self.bar.set_postfix_str(str(self.audit), refresh=False)
             self.bar.update(len(rows))
         if watch is None: return advance
         numbers = self.noise.samples[rows].tolist()
@@ -201,10 +200,10 @@ class _Run:
         begun = time.perf_counter()
         with progress_bar(self.T * len(self.x), name or 'sampling', show=show) as self.bar:
             tokens, ran, trace = self(batch_size)
-        audit = Audit.of(self.audits) if self.audits else None
         return Samples(tokens, ran, self.T, self.budget, time.perf_counter() - begun,
                        getattr(self.model, 'tokenizer', None), trace, name, self.noise.seed,
-                       int(self.noise.samples[0]), self.charged, self.given, self.special, audit)
+                       int(self.noise.samples[0]), self.charged, self.given, self.special,
+                       self.audit)
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
