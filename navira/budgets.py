@@ -66,7 +66,7 @@ def n_steps(
     def steps(passes: int) -> int: return policy.steps(policy, passes, n_free)
     if policy.second == 'changed':
         fits = bisect_right(range(budget + 1), budget, lo=policy.step.least(policy) + 1,
-                            key=lambda passes: charged(policy, steps(passes), n_free))
+                            key=lambda F: charged(policy, steps(F), n_free))  # type: ignore
         budget = fits - 1
     named = getattr(policy.steps, '__qualname__', type(policy.steps).__qualname__)
     return check_int(f'steps: {named} gave T', steps(budget), 1)

@@ -21,6 +21,7 @@ __all__ = ['Caching', 'Audit', 'Cached']
 @runtime_checkable
 class RunsParts(Protocol):
     "A model that runs some positions of a text and reads the others from a cache."
+    device: torch.device
     n_blocks: int
     shift: bool       # does position i predict the token at i + 1?
     block: int | None # length of its blocks, where finished ones see nothing to their right

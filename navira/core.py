@@ -286,14 +286,13 @@ class Policy:
     def __post_init__(self):
         check_choice('second', self.second, ('full', 'changed'))
         if self.second == 'full' or self.decoupled: return
-        raise ValueError("second='changed': the policy has no second pass; expected a decoupled "
-                         'policy, such as navira_det()')
+        raise ValueError("second='changed': expected a decoupled policy, such as navira_det()")
 
     @property
     def passes(self) -> int:
         "Forward passes that a step is charged; a second pass over what changed comes on top."
         two = self.decoupled and self.second == 'full'
-        return 1 + bool(two) if self.cost is None else self.cost
+        return (2 if two else 1) if self.cost is None else self.cost
     @property
     def cleans(self) -> bool: return bool(self.decoupled) or self.from_clean
     @property

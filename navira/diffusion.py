@@ -6,7 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ def corrupt(
 class Forward:
     "One forward pass over a batch. Subclasses set `seen_masked`, `logits` and `_quality`."
     seen_masked: Tensor # [B, L] bool: what this forward saw as masked
-    share: Tensor | float = 1. # [B] its cost, as a share of a pass over all positions
+    share: Any = 1. # [B] its cost, as a share of a pass over all positions
     _cached: Tensor | None = None
 
     def logits(self, where: Tensor) -> Tensor:

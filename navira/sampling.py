@@ -233,9 +233,10 @@ def check_fits(model: Model, policy: Policy, length: int | None = None) -> None:
     policy.step.fits(model, length or model.length)
     if policy.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(NO_HEAD)
 
-def fitted(policy: Policy, model: Model) -> Policy:
+def fitted(policy: Policy, model: Model, length: int) -> Policy:
     """The policy on this model: where that runs whole texts only, with whole second passes.
-    ValueError for more blocks than the model has."""
+    ValueError as `check_fits`, and for more blocks than the model has."""
+    check_fits(model, policy, length)
     if policy.second == 'full': return policy
     if isinstance(model, RunsParts):
         check_int('depth', policy.depth, 0, f'{type(model).__name__} has {model.n_blocks} blocks;'
@@ -318,8 +319,7 @@ def sample(
     twelve. `n=range(32, 64)` continues `n=32`. A text ends with a token that the model names in
     `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token. A
     `progress` function is called after each step of a batch, by several threads on a CPU, with
-    its texts, a `Partial` each. With a `cache` 'prompt' or 'changed', everything runs every
-    `refresh` steps; a text whose audit exceeds `max_kl` nats does so twice as often."""
+    its texts, a `Partial` each."""
     check_model(model)
     caching = Caching(cache, hyper.pop('refresh', None), hyper.pop('max_kl', None))
     rule, name, block_length = choose(model, policy, hyper, sample)
@@ -328,9 +328,8 @@ def sample(
     if eos == 'suppress': model = without_end(model)
     n, first = _numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
-    check_fits(model, rule, x.shape[1])
     caching.fits(model)
-    rule = fitted(rule, model)
+    rule = fitted(rule, model, x.shape[1])
     numbers = torch.arange(len(x), device=getattr(model, 'device', 'cpu')) + first
     ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
     run = _Run(model, rule, x, special, Noise(check_int('seed', seed, -2**63), numbers),

@@ -20,7 +20,6 @@ from transformers.generation import (
     StoppingCriteriaList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper,
     TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
 
-from ..caching import Kind
 from ..core import Model, Policy
 from ..diffusion import Forward
 from ..models.transformers import wrap
@@ -116,12 +115,11 @@ def generate_with(
     mask_id: int | None = None, # None: what the configuration calls the mask
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
-    cache: Kind = 'none', # what is kept between passes, as in `sample`
-    **hyper, # of a named policy; and `block_length`, `refresh` and `max_kl`, as in `sample`
+    **hyper, # of a named policy; `block_length`, `cache`, `refresh` and `max_kl` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
     import navira.peers     # noqa: F401  policies register themselves when imported
-    how = {k: hyper.pop(k) for k in ('refresh', 'max_kl') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
     rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
@@ -143,7 +141,7 @@ def generate_with(
             lm.quality = quality
             out = sample(_WithProcessors(lm, logits_processor), rule,
                          rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
-                         max_new_tokens=new, block_length=block_length, cache=cache, **how,
+                         max_new_tokens=new, block_length=block_length, **how,
                          progress=False if streamer is None else _Stream(streamer, prompts))
         if streamer is not None: streamer.end()
         sequences = _padded(out.tokens, input_ids, given, new, generation_config)
