@@ -22,7 +22,8 @@ class KVCache:
 
     def write(self, kept: list[Tensor], at: tuple, new: list[Tensor]) -> None:
         "Write to some entries of `kept`, which are made if there are none."
-        if not kept: kept.extend(a.new_zeros(*self.x.shape, *a.shape[2:]) for a in new)
+        if not kept: kept.extend(a.new_zeros(*self.x.shape, *a.shape[3 - len(at):])
+                                   for a in new)
         for old, a in zip(kept, new, strict=True): old[at] = a
 
 # %% ../../nbs/models/kv_cache.ipynb #153d7c3a
@@ -38,6 +39,7 @@ class Part:
         seen: Tensor | None = None, # [b, 1, L or 1, L] bool: what a position reads; None: all
     ):
         run = x >= 0 if run is None else run & (x >= 0)
+        if not run.any(): run[:, 0] = True   # no network runs nothing
         real = (x >= 0).sum(1)
         self.cache, self.x, self.run, self.layer = cache, x, run, 0
         self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
