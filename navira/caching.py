@@ -141,6 +141,9 @@ class Cached:
             # the first pass since a multiple of `every` steps
             due = (every == 1) | (self.step[at] // every != i // every)
             run = self.needed(st, entries)
+            if self.how.cache == 'block': # what is to the right of a change has read the old text
+                ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
+                self.kept.x[at] = entries.masked_fill(ends, -2)
             audited = due & (every > 1) & (entries > -2).any(1)
             if audited.any():
                 cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
@@ -177,6 +180,6 @@ class Cached:
             new = ~st.fixed if self.how.cache == 'prompt' else masked
             return stale | new | self.predicting(masked)
         block = torch.arange(st.x.shape[1], device=of.device) // self.model.block
-        last = block.masked_fill(~masked, -1).amax(1, keepdim=True)
+        last = block.masked_fill(st.fixed, -1).amax(1, keepdim=True)
         first = block.masked_fill(~stale, len(block)).amin(1, keepdim=True)
         return (first <= block) & (block <= last)
