@@ -21,7 +21,6 @@ __all__ = ['Caching', 'Audit', 'Cached']
 @runtime_checkable
 class RunsParts(Protocol):
     "A model that runs some positions of a text and reads the others from a cache."
-    device: torch.device
     n_blocks: int
     shift: bool       # does position i predict the token at i + 1?
     block: int | None # length of its blocks, where finished ones see nothing to their right
@@ -59,8 +58,6 @@ class Caching:
         if not isinstance(model, RunsParts):
             raise ValueError(f'cache={self.cache!r}: {kind} runs whole texts only; expected '
                              "cache='none', or a network that gives keys and values")
-        one = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-        model.partial(one, KVCache(one))
         if self.cache == 'block' and model.block is None:
             raise ValueError(f"cache='block': {kind} attends both ways everywhere; expected "
                              "'prompt' or 'changed', or a network with blocks, such as BD3LM")
@@ -104,7 +101,6 @@ class _Audited(Forward):
         if ours.any(): self.note(row[ours], out[ours], self.cached.logits(where[self.rows]))
         return out
 
-    def rated(self, rows: Tensor) -> Tensor: return self.full.rated(rows)
     def quality(self) -> Tensor: return self.full.quality()
 
 # %% ../nbs/caching.ipynb #46cb707e

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -135,8 +134,8 @@ class _Run:
         self.block = blocks_of(free, self.block_length, getattr(self.model, 'block', None))
         self.steps = block_steps(self.policy, self.budget, self.block)
         self.T = sum(self.steps)
-        n_free = [(self.block == b).sum(1) for b in range(len(self.steps))]
-        self.charged = sum(map(charged, repeat(self.policy), self.steps, n_free))
+        self.charged = sum(charged(self.policy, T, (self.block == b).sum(1))
+                           for b, T in enumerate(self.steps))
         if self.policy.matched: self.charged = min(self.charged, self.budget)
         self.lengths = (self.x >= 0).sum(1)
         self.stop = threading.Event() # another batch has failed
