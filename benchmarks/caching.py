@@ -48,7 +48,8 @@ def main(rounds: int = 3, policies: str = POLICIES, others: Optional[Path] = Non
     for name in policies.split(','):
         for way, how in WAYS.items():
             runs[name, way] = lambda name=name, how=how: navira.sample(
-                model, name, FORWARDS, prompt=ids, eos='keep', progress=False, **how)
+                model, name, FORWARDS, prompt=ids, length=L, eos='keep', progress=False,
+                **how)
     if others:
         for name, f in runpy.run_path(str(others))['SAMPLERS'].items():
             runs[name, ''] = lambda f=f: f(model.net, ids, FORWARDS)
