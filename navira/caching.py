@@ -84,7 +84,7 @@ class Audit:
 
     def __str__(self) -> str:
         if not self.found: return 'cache: not audited'
-        return ('cache: KL {mean_kl:.4f} nats on average, {max_kl:.3f} at most; {changed:.1%} of '
+        return ('cache: KL {mean_kl:.2g} nats on average, {max_kl:.2g} at most; {changed:.1%} of '
                 '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
                 ).format(**self.summary())
 

@@ -82,7 +82,7 @@ def test_charged_and_run(run):
     (row,) = rows(run(*args, '--json'))
     assert (row['budget'], row['charged']) == (17, 16)
     assert row['n_forward'] < 16  # no rating in the first half
-    line = '--- navira-det, {n_forward} forward passes run, 16 charged, seed 0, sample 0'
+    line = '--- navira-det, {n_forward:g} forward passes run, 16 charged, seed 0, sample 0'
     assert line.format(**row) in run(*args)
 
 
