@@ -22,7 +22,7 @@ __all__ = ['n_steps']
 def rerun(policy: Policy, T: int, i: int, N: int, rows: int = 64) -> float:
     "The expected number of the N free positions that the second pass of step i of T runs."
     if policy.depth or not isinstance(policy.remask, TopK): return N
-    x = (torch.arange(N) < n_committed(torch.tensor(N), i, T)).long().expand(rows, N)
+    x = (torch.arange(N) < n_committed(torch.tensor(N), i - 1, T)).long().expand(rows, N)
     st = replace(State.start(x, 0, T, Noise(0, torch.arange(rows)), x < 0), i=i)
     K = evaluate(policy.remask.k, st).clamp(max=int(x[0].sum()))
     S = masks = (N - x.sum(1) + K).clamp(min=1)

@@ -45,6 +45,11 @@ navira:tau=1                       #003d2b  8 -
 navira-quadratic                   #CC79A7  P :
 navira-sigmoid                     #E69F00  X --
 navira-piecewise                   k        D -
+navira-det-changed                 #D55E00  s -
+navira-changed:tau=.2              #009E73  ^ -
+navira-quadratic-changed           #CC79A7  P -
+navira-sigmoid-changed             #E69F00  X -
+navira-piecewise-changed           k        D --
 navira-onepass                     #7a3fa0  * -
 navira-onepass:score=drawn         #a974c9  h --
 navira-onepass:score=both          #D55E00  D :

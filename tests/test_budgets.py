@@ -1,0 +1,41 @@
+"""What a run is charged, and how many steps a budget pays for."""
+from dataclasses import replace
+
+import pytest
+import torch
+
+import navira.peers  # noqa: F401  registers the policies
+from navira.budgets import charged, n_steps
+from navira.core import TopK
+from navira.registry import policy
+from navira.sampling import sample
+from navira.scores import confidence
+from toys import small_lm
+
+N = torch.tensor([24])
+CASES = {
+    'eta': policy('navira-det-changed', eta=.1),
+    'from the start': policy('navira-changed', eta=.2, on=0.),
+    'a number': policy('navira-det-changed', n_remask=3, on=.25),
+    'ranked': replace(policy('navira-det-changed', eta=.1, on=0.),
+                      unmask=TopK(confidence(policy('navira').draw), policy('navira').unmask.k))}
+
+@pytest.mark.parametrize('name', CASES)
+def test_what_is_charged_is_what_runs_on_average(name):
+    model = small_lm(1, model_length=24)
+    out = sample(model, CASES[name], 16, 300, progress=False)
+    ran = out.n_forward.mean()
+    # a row that remasks nothing runs one pass of two, as is usual
+    assert float(ran) == pytest.approx(out.charged, rel=.015)
+    assert out.charged <= 16 and out.n_steps == n_steps(CASES[name], 16, N)
+    assert charged(CASES[name], out.n_steps + 1, N) > 16
+
+def test_blocks_that_run_in_full_and_rules_without_counts_are_charged_whole():
+    rule = policy('navira-det-changed', eta=.1, on=0.)
+    for dear in (replace(rule, depth=1), replace(rule, remask=lambda st, p, ok: ok)):
+        assert charged(dear, 10, N) == 20 and n_steps(dear, 16, N) == 8
+    assert charged(replace(rule, second='full'), 10, N) == 20
+
+def test_without_the_number_of_positions_nothing_can_be_planned():
+    with pytest.raises(ValueError, match='depend on how many positions are free'):
+        n_steps(CASES['eta'], 16)
