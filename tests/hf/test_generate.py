@@ -57,6 +57,17 @@ def test_it_writes_what_sample_writes(net, policy):
     assert [t[k : k + 6].tolist() for t, k in zip(told.tokens, (4, 2))] == out[:, 4:].tolist()
 
 
+@pytest.mark.parametrize('refresh', [1, 4])
+def test_a_cache_leaves_the_network_as_it_was(net, refresh):
+    net.double()
+    causal, before = net(**X).logits, dict(net.config.to_dict())
+    how = dict(cache='changed', refresh=refresh)
+    out = run(net, 'llada-low-confidence', given=how, eos_token_id=None)
+    plain = run(net, 'llada-low-confidence', eos_token_id=None)
+    assert refresh > 1 or torch.equal(out, plain)
+    assert torch.equal(net(**X).logits, causal) and net.config.to_dict() == before
+
+
 def test_a_text_is_padded_after_its_end(net):
     kept = run(net, 'mdlm', eos_token_id=None)[:, 4:].tolist()
     first = next(v for v in kept[0] if v)
