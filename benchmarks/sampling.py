@@ -3,9 +3,12 @@
     python benchmarks/sampling.py
     python benchmarks/sampling.py --shape embedded --policies prism --rounds 1
     python benchmarks/sampling.py --shape mdlm-owt --device cuda --dtype bfloat16 --out gpu.csv
+    OMP_NUM_THREADS=1 python benchmarks/sampling.py --clock process_time
 
-The three run in turn, in a new order each round, so that a slow minute of the machine falls on
-all of them. nbs/experiments/speed.ipynb explains what is compared and shows what was recorded.
+They run in turn, in a new order each round, so that a slow minute of the machine falls on all of
+them. On a CPU in float32 the products alone run twice, PyTorch's own and oneDNN's; the floor is
+the faster. The last command measures seconds of the processor, for a machine that is not idle.
+nbs/experiments/speed.ipynb explains what is compared and shows what was recorded.
 """
 import ctypes, multiprocessing, random, time
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +30,7 @@ from navira.core import State, step
 from navira.diffusion import Forward
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
+from navira.models.products import HAS_ONEDNN, onednn, products_of, set_products
 from navira.registry import policy
 
 POLICIES = 'backbone,prism,navira-det,navira-piecewise,navira-onepass,remdm-cap,dream-entropy'
@@ -79,26 +83,30 @@ class Products(TorchFunctionMode):
         return f(*args, **(kwargs or {}))
 
 
-def floor(run, dtype=torch.float32):
-    "A function that repeats the products of `run`, on inputs that lie ready."
+def noted(run, model, dtype=torch.float32):
+    "The products of `run`: [(function, inputs), ...]."
+    chosen = products_of(model)
+    set_products(model, 'default')
     with Products() as p: run()
-    calls = [(f, [x if x is None else x.to(dtype) for x in inputs]) for f, inputs in p.calls]
+    set_products(model, chosen)
+    return [(f, [x if x is None else x.to(dtype) for x in inputs]) for f, inputs in p.calls]
 
-    def again():
-        for f, inputs in calls: f(*inputs)
-    return again
+
+def again(calls, linear=F.linear):
+    "Products that were noted, on inputs that lie ready."
+    for f, inputs in calls: (linear if f is F.linear else f)(*inputs)
 
 
 # --- where a step is measured -------------------------------------------------------------------
 def network(shape, device):
     "The embedded model, or MDLM's 170 M parameters with random weights of trained spread."
-    if shape == 'embedded': return navira.load().to(device)
+    if shape == 'embedded': return navira.load(device=device)
     torch.manual_seed(0)
     model = MaskedLM(Config(quality_blocks=1))
     # so that a nucleus holds some of the vocabulary, not all of it
     for head, std in (model.backbone, 3), (model.quality, 1):
         nn.init.normal_(head.output_layer.linear.weight, std=std / model.config.hidden_dim**.5)
-    return model.eval().to(device)
+    return set_products(model.eval().to(device))
 
 
 class Guess(Forward):
@@ -121,27 +129,32 @@ def midway(rule, model, rows, share):
 
 
 def ways(rule, model, st, dtype=torch.float32):
-    "On a CPU ours and the floor share the rows out among the cores, as `sample` does."
-    cores = torch.get_num_threads() if st.x.device.type == 'cpu' else 1
-    parts = [st[rows] for rows in torch.arange(len(st.x)).chunk(cores)]
-    bare = [floor(lambda part=part: step(rule, part, model), dtype) for part in parts]
+    "On a CPU ours and the floors share the rows out among the cores, as `sample` does."
     device = st.x.device
-    return dict(ours=lambda: [*parallel_map(lambda part: step(rule, part, model), parts, device)],
-                literal=lambda: step(rule, st, lambda x: Literal(model(x), rule)),
-                floor=lambda: [*parallel_map(lambda f: f(), bare, device)])
+    cores = torch.get_num_threads() if device.type == 'cpu' else 1
+    parts = [st[rows] for rows in torch.arange(len(st.x)).chunk(cores)]
+    bare = [noted(lambda part=part: step(rule, part, model), model, dtype) for part in parts]
+
+    def share(f, items): return lambda: [*parallel_map(f, items, device)]
+    out = dict(ours=share(lambda part: step(rule, part, model), parts),
+               literal=lambda: step(rule, st, lambda x: Literal(model(x), rule)),
+               default=share(again, bare))
+    if device.type == 'cpu' and dtype == torch.float32 and HAS_ONEDNN:
+        out['onednn'] = share(lambda calls: again(calls, onednn), bare)
+    return out
 
 
 # --- measuring ----------------------------------------------------------------------------------
-def race(ways, rounds, wait):
+def race(ways, rounds, wait, clock=time.perf_counter):
     "Seconds of each way in each round."
     for f in ways.values(): f()    # the first call is slow
     for i in range(rounds):
         for way in random.Random(i).sample(list(ways), len(ways)):
             wait()
-            start = time.perf_counter()
+            start = clock()
             ways[way]()
             wait()
-            yield dict(round=i, way=way, seconds=time.perf_counter() - start)
+            yield dict(round=i, way=way, seconds=clock() - start)
 
 
 def kib(what):
@@ -163,8 +176,21 @@ def peak(shape, name, way):    # MiB
         return (kib('VmHWM') - before) / 1024
 
 
+def summary(table):
+    "Medians: seconds of a step, ratios (round by round), and peak memory."
+    seconds = table.pivot_table('seconds', ['policy', 'round'], 'way', sort=False)
+    floors = [way for way in ('default', 'onednn') if way in seconds]
+    floor = seconds[min(floors, key=lambda way: seconds[way].median())]
+    seconds['ours / floor'] = seconds.ours / floor
+    seconds['literal / ours'] = seconds.literal / seconds.ours
+    seconds = seconds.groupby('policy', sort=False).median()
+    memory = table.dropna(subset='mib').pivot(index='policy', columns='way', values='mib')
+    print(f'{" and ".join(floors)}: the products alone; floor: {floor.name}')
+    print(seconds.join(memory.add_suffix(', MiB')).round(3).to_string())
+
+
 def main(shape: str = 'embedded', policies: str = POLICIES, rounds: int = 3, device: str = 'cpu',
-         dtype: str = 'float32', out: Optional[Path] = None):
+         dtype: str = 'float32', clock: str = 'perf_counter', out: Optional[Path] = None):
     wait = torch.cuda.synchronize if device == 'cuda' else lambda: None
     model, rows, fresh = network(shape, device), [], multiprocessing.get_context('spawn')
     for name in policies.split(','):
@@ -173,16 +199,17 @@ def main(shape: str = 'embedded', policies: str = POLICIES, rounds: int = 3, dev
             for share in (1/8, 3/8, 5/8, 7/8):
                 rule = policy(name)
                 st = midway(rule, model, ROWS[shape], share)
-                three = ways(rule, model, st, getattr(torch, dtype))
-                rows += [dict(policy=name, step=share, **r) for r in race(three, rounds, wait)]
+                times = race(ways(rule, model, st, getattr(torch, dtype)), rounds, wait,
+                             getattr(time, clock))
+                rows += [dict(policy=name, step=share, **r) for r in times]
         for way in ('ours', 'literal') if device == 'cpu' else ():
             with ProcessPoolExecutor(1, mp_context=fresh) as pool:
                 mib = pool.submit(peak, shape, name, way).result()
                 rows.append(dict(policy=name, way=way, mib=mib))
     table = pd.DataFrame(rows)
     if out: table.to_csv(out, index=False)
-    medians = table.groupby(['policy', 'way'], sort=False).median(numeric_only=True)
-    print(medians[['seconds', 'mib']].unstack().round(3).to_string())
+    print(f'our products: {products_of(model)}')
+    summary(table)
 
 
 if __name__ == '__main__': typer.run(main)

@@ -2,7 +2,7 @@
 start every position of a text looks the same to a network, so the scores of all of them are
 equal but for rounding, which differs with processor, kernel, thread count and batch shape. A
 model whose numbers are wrong in the last digits must give the same tokens."""
-import functools, os, subprocess, sys, signal
+import copy, functools, os, subprocess, sys, signal
 from pathlib import Path
 import pytest, torch
 from hypothesis import given, strategies as hs
@@ -11,6 +11,7 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.models.critic import Critic
 from navira.core import ranks, reaches
 from navira.diffusion import Forward, drawer, tolerance
+from navira.models.products import HAS_ONEDNN, set_products
 from navira.registry import parameters, policies
 from toys import small_lm
 
@@ -68,6 +69,13 @@ def test_the_last_digits_decide_nothing(name, dtype, eps, one_thread):
         0 if dtype == torch.float64 else FEW
     )
     assert far.calls and (far_critic.calls or name not in CRITICS)
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason='this PyTorch has no oneDNN')
+@pytest.mark.parametrize('name', POLICIES)
+def test_either_product_gives_the_same_tokens(name, one_thread):
+    plain = nets(torch.float32)
+    one = [set_products(copy.deepcopy(net), 'onednn') for net in plain]
+    assert different(drawn(name, *plain, 32), drawn(name, *one, 32)) <= FEW // 2
 
 HERE = torch.backends.cpu.get_cpu_capability()
 MODES = [m for m in ('default', 'avx2', 'avx512') if m.upper() != HERE]  # of PyTorch's kernels

@@ -25,7 +25,7 @@ The paper: 02_policies
 Library: budgets
 The paper: 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
 Models: models/layers models/dit models/checkpoints models/sources models/parted
-    models/transformers models/families models/adapter models/load models/critic
+    models/transformers models/families models/adapter models/products models/load models/critic
 Library: checked registry scores replay prompts samples
 The paper: 07_sampling step_figure
 Library: exact filling chatting

@@ -35,9 +35,11 @@ def show_policy(name: str) -> None:
 def facts(net) -> dict:
     "What a model is: its parts, and what sampling needs to know of it."
     from navira.models.dit import MaskedLM, n_params
+    from navira.models.products import products_of
     head = 'none (see `navira finetune`)'
     if net.quality is not None: head = f'{n_params(net.quality):,} parameters'
-    shared = {'parameters': f'{n_params(net):,}', 'quality head': head}
+    shared = {'parameters': f'{n_params(net):,}', 'quality head': head,
+              'products': products_of(net)}
     if isinstance(net, MaskedLM): return shared | vars(net.config)
     return shared | {'network': type(net.net).__name__, 'length': net.length, 'mask': net.mask_id,
                      'predicts': 'the next token' if net.shift else 'the token at each position',

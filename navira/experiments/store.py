@@ -121,12 +121,16 @@ def fingerprint(
         h.update(p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
 
-def environment(processes: int) -> dict:
+def environment(
+    processes: int, # that sample
+    products: str, # of the model
+) -> dict:
     "Where and with what a run was made."
     from navira import __version__
     from navira.training.recipe import device_name
     return dict(device_name=device_name(), threads=torch.get_num_threads(), processes=processes,
-                python=platform.python_version(), navira=__version__, torch=torch.__version__)
+                products=products, python=platform.python_version(), navira=__version__,
+                torch=torch.__version__)
 
 # %% ../../nbs/experiments/store.ipynb #ecd82b91
 def open_store(
@@ -162,8 +166,8 @@ def claim(
     plan: list[Cell], # its cells
     identity: dict, # of IDENTITY
     free: int, # N: positions to write
+    here: dict, # `environment`
     tokenizer: Tokenizer | None = None, # the model's
-    processes: int = 1, # that sample
 ) -> Store:
     """Make a store, or go on in one that the same kind of sweep made. ValueError with the
     difference for any other. Nothing that was sampled is lost: a cell keeps the larger of its
@@ -178,7 +182,6 @@ def claim(
     if differ:
         raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
                          'the same settings, or name another folder')
-    here = environment(processes)
     places, cells = old.get('places', []), old.get('cells', {})
     settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
     record = settings | old | identity | dict(
