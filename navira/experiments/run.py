@@ -21,10 +21,12 @@ from ..base.runs import folder_lock, graceful_interrupt, Interrupted, progress_b
 from ..tasks.task import Task, task_of, until_solved
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
+from ..models.products import products_of
 from ..prompts import start_ids
 from ..samples import Samples
 from ..sampling import check_fits, sample
-from .store import claim, fingerprint, open_store, Store, write_table
+from .store import (
+    claim, environment, fingerprint, open_store, Store, write_table)
 from .sweep import Cell, cells, digest, Sweep
 
 # %% auto #0
@@ -169,7 +171,8 @@ def run(
     net, plan, identity, free = prepared(s, model, procs.device)
     main = procs.is_main_process
     with folder_lock(folder, 'sweep or evaluate') if main else contextlib.nullcontext():
-        if main: claim(folder, s, plan, identity, free, net.tokenizer, procs.num_processes).join()
+        here = environment(procs.num_processes, products_of(net))
+        if main: claim(folder, s, plan, identity, free, here, net.tokenizer).join()
         procs.wait_for_everyone()
         st = open_store(folder)
         todo = list(_batches(st, [c.key for c in plan]))[procs.process_index::procs.num_processes]

@@ -18,6 +18,7 @@ from .dit import LanguageModel, MaskedLM
 from .checkpoints import (
     check_tokenizer, fill, infer_config, LAYOUTS, read_ckpt, read_config, read_json,
     read_safetensors, save_denoiser)
+from .products import PRODUCTS, set_products
 from .sources import fetch, FILES, is_repository, no_such, of_run, own
 
 # %% auto #0
@@ -159,6 +160,7 @@ def load(
     shift: bool | None = None, # likewise: does position i predict the token at i + 1?
     block: int | None = None,  # likewise: positions of a block (BD3LM), as in `LanguageModel`
     head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
+    products: str = 'auto', # of float32 matrices on a CPU: 'default', 'onednn'; 'auto': the faster
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
     Hub. `None` or 'embedded' is the model that comes with navira.
@@ -169,6 +171,7 @@ def load(
     or `KeyError` naming what was given and what was expected."""
     place = check_device(device)
     dtype = None if dtype is None else check_dtype(dtype)
+    check_choice('products', products, PRODUCTS)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
     path = located(source, revision)
@@ -183,7 +186,7 @@ def load(
     else:
         if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
         model = load_mdlm(path, ema, length, tokenizer, dtype)
-    return model if device_map is not None else model.to(place)
+    return model if device_map is not None else set_products(model.to(place), products)
 
 def located(
     source: str | os.PathLike | None, # as `load` takes it

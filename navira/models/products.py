@@ -76,7 +76,7 @@ def faster(
     return 'onednn' if best[onednn] < best[F.linear] else 'default'
 
 # %% ../../nbs/models/products.ipynb #a5669a04
-KINDS = dict(default=(nn.Linear, nn.Sequential), onednn=(OneDNNLinear, OneDNNSequential))
+PAIRS = (nn.Linear, OneDNNLinear), (nn.Sequential, OneDNNSequential)
 
 def set_products(
     model: nn.Module, # changed in place
@@ -89,10 +89,9 @@ def set_products(
         w, width = linears[0].weight, mode(m.in_features for m in linears)
         here = w.device.type == 'cpu' and w.dtype == torch.float32
         products = faster(min(width, 512), torch.get_num_threads()) if here else 'default'
-    kinds = [*zip(*KINDS.values())]     # (nn.Linear, OneDNNLinear), ...
     for m in model.modules():
-        for kind, new in zip(kinds, KINDS[products]):
-            if type(m) in kind: m.__class__ = new
+        for pair in PAIRS:
+            if type(m) in pair: m.__class__ = pair[products == 'onednn']
     return model
 
 def products_of(
