@@ -21,8 +21,8 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.models.transformers import LinearQuality
 
 L, GIVEN, FORWARDS = 512, 384, 64
-WAYS = dict(none={}, prompt=dict(cache='prompt'), changed=dict(cache='changed'),
-            changed_32=dict(cache='changed', refresh=32))
+WAYS = dict(none={}, prompt=dict(cache='prompt'), changed=dict(cache='changed'))
+
 POLICIES = 'llada-low-confidence,navira-piecewise,navira-piecewise-changed'
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .base.checks import check_int
 from .base.noise import Noise
+from .checked import name_of
 from .core import by_budget, evaluate, Policy, random_order, State, TopK
 from .diffusion import n_committed
 
@@ -68,5 +69,4 @@ def n_steps(
         fits = bisect_right(range(budget + 1), budget, lo=policy.step.least(policy) + 1,
                             key=lambda F: charged(policy, steps(F), n_free))  # type: ignore
         budget = fits - 1
-    named = getattr(policy.steps, '__qualname__', type(policy.steps).__qualname__)
-    return check_int(f'steps: {named} gave T', steps(budget), 1)
+    return check_int(f'steps: {name_of(policy.steps)} gave T', steps(budget), 1)

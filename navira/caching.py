@@ -5,6 +5,7 @@
 # %% ../nbs/caching.ipynb #0df38c77
 from __future__ import annotations
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -147,19 +148,17 @@ class Cached:
             self.step[at] = i
         forward = self.model.partial(st.x, self.kept, run, depth, at)
         if cached is None: return forward
-        return _Audited(forward, cached, audited, self.noting(at, every))
+        return _Audited(forward, cached, audited, partial(self.note, at, every))
 
-    def noting(self, at: Tensor, every: Tensor) -> Any: # [b] each
-        "What takes down an audit of rows `at`."
-        def note(row: Tensor, full: Tensor, cached: Tensor) -> None: # [n], [n, V] each
-            kl = self.audit.add(full, cached)
-            if self.how.max_kl is None: return
-            total = kl.new_zeros(len(at)).index_add(0, row, kl)
-            mean = total / row.bincount(minlength=len(at)).clamp(min=1)
-            halved = torch.where(mean > self.how.max_kl, (every // 2).clamp(min=1), every)
-            self.every[at] = torch.minimum(self.every[at], halved)
-            self.audit.refresh = min(self.audit.refresh, int(halved.min()))
-        return note
+    def note(self, at: Tensor, every: Tensor, row: Tensor, full: Tensor, cached: Tensor) -> None:
+        "Takes down an audit: of rows `at` [b], `row` [n] among them, logits [n, V]."
+        kl = self.audit.add(full, cached)
+        if self.how.max_kl is None: return
+        total = kl.new_zeros(len(at)).index_add(0, row, kl)
+        mean = total / row.bincount(minlength=len(at)).clamp(min=1)
+        halved = torch.where(mean > self.how.max_kl, (every // 2).clamp(min=1), every)
+        self.every[at] = torch.minimum(self.every[at], halved)
+        self.audit.refresh = min(self.audit.refresh, int(halved.min()))
 
     def predicting(self, where: Tensor) -> Tensor: # [b, L] bool, both
         "The positions whose hidden states give the logits at `where`."

@@ -21,12 +21,10 @@ Library: base/checks base/parallel base/noise base/files base/runs base/stats
 The paper: 01_masked_diffusion joint
 Models: models/kv_cache
 Library: caching passes
-The paper: 02_policies
-Library: budgets
-The paper: 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
+The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
 Models: models/layers models/dit models/checkpoints models/sources models/parted
     models/transformers models/families models/adapter models/products models/load models/critic
-Library: checked registry scores replay prompts samples
+Library: checked budgets registry scores replay prompts samples
 The paper: 07_sampling step_figure
 Library: exact filling chatting
 Beyond the paper: ours/one_pass ours/apart

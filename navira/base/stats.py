@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.special import stdtrit
+from scipy.stats import binomtest
 from torch import Tensor
 
 # %% ../../nbs/base/stats.ipynb #1e79db1c
@@ -124,10 +125,6 @@ class Ratio:
 def wilson(
     share: float, # of those that are right, 0 to 1
     n: int, # of all
-    z: float=1.96, # standard errors: 1.96 for 95 %
 ) -> tuple[float, float]: # low, high
-    "Wilson's interval for a share."
-    scale = 1 + z*z/n
-    mid = (share + z*z/(2*n)) / scale
-    half = z*math.sqrt(share*(1 - share)/n + z*z/(4*n*n)) / scale
-    return max(0., mid - half), min(1., mid + half)
+    "Wilson's 95 % interval for a share."
+    return tuple(binomtest(round(share * n), n).proportion_ci(method='wilson'))

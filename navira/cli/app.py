@@ -90,7 +90,6 @@ shift --shift/--aligned  Whether a transformers model predicts, at each position
               the token there; as its family does if not given.
 device        cpu, cuda, or auto.
 dtype         Precision of the network: fp32, bf16 or fp16; the model's if not given.
-products      Of float32 matrices on a CPU: default, onednn, or auto, which takes the faster.
 policy --policy -p  Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not
               given, what reads best, or llada-low-confidence for a model without a quality head.
 hyper --set   A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.

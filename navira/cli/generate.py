@@ -129,7 +129,6 @@ def generate(
     max_kl: float | None = None,
     model: str | None = None, head: Path | None = None, mask_id: int | None = None,
     shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
-    products: str = 'auto',
     hyper: list[str] = [], as_json: bool = False, replay: Path | None = None,
     beside: str | None = None, own: Imports = [],
 ) -> None:
@@ -140,8 +139,7 @@ def generate(
     check_int('-n', n, 1, high=2**20)
     if beside and not replay: raise ValueError(f'--beside {beside}: expected --replay FILE with it')
     starts = [*filter(None, [text]), *prompt, *infill, *(prompts_in(prompts) if prompts else [])]
-    net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift,
-                      products=products)
+    net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     choices = [typed(policy, hyper, net)] + ([typed(beside)] if beside else [])
     each = [start for start in starts for _ in range(n)]
     asked: list = each
@@ -168,13 +166,11 @@ def fill(
     budget: int | None = None, seed: int = 0,
     model: str | None = None, head: Path | None = None, mask_id: int | None = None,
     shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
-    products: str = 'auto',
     hyper: list[str] = [], as_json: bool = False, own: Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
-    net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift,
-                      products=products)
+    net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     choice = typed(policy, hyper, net)
     res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
     print_samples(res, choice, [text] * n, as_json)

@@ -9,6 +9,7 @@ __all__ = ['Overlap', 'overlap', 'reselected', 'lifetime']
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import CensoredData, ecdf
 from torch import Tensor
 
 from ..base.checks import check_choice, check_int
@@ -78,10 +79,8 @@ class Lifetimes:
     def mean_ended(self) -> Ratio: # steps; of the lives that ended only, which are the short ones
         return Ratio(self._of_samples(self.steps * self.ended), self._of_samples(self.ended))
     def survival(self) -> Tensor: # [T+1] float64: share that stands over k steps (Kaplan-Meier)
-        watched = torch.bincount(self.steps, minlength=self.T
-                                 + 1).double().flip(0).cumsum(0).flip(0)
-        died = torch.bincount(self.steps[self.ended], minlength=self.T + 1).double()
-        return (1 - died / watched.clamp(min=1)).cumprod(0)
+        lives = CensoredData.right_censored(self.steps.numpy(), ~self.ended.numpy())
+        return torch.from_numpy(ecdf(lives).sf.evaluate(range(self.T + 1)))
 
 # %% ../../nbs/evaluation/trajectories.ipynb #f3136f4f
 def lifetime(

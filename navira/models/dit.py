@@ -4,6 +4,7 @@
 
 # %% ../../nbs/models/dit.ipynb #19b8f180
 from __future__ import annotations
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TYPE_CHECKING
 
@@ -55,17 +56,13 @@ class DiT(nn.Module):
         c, h, rope = F.silu(self.sigma_map(time))[:, None], full(self.vocab_embed(x)), None
         if self.place: h = h + full(self.place())[at]       # the cells of a grid have no order
         else: rope = [a[at] for a in rotary(x.shape[1], h.shape[-1] // self.config.n_heads, h)]
-        return self.through(h, c, rope, seen, part), c, rope
-
-    def through(self, h, c, rope, seen, part):
-        "The blocks; those that a part does not run in full see its positions only."
+        given = c, rope
         for i, block in enumerate(self.blocks):
-            if part and i == part.depth:
-                h = part.pack(h)
-                if len(c) > 1: c = c[part.row].transpose(0, 1)
-                if rope: rope = [a[part.col] for a in rope]
+            if part and i == part.depth:       # from here on only its positions run
+                h, c = part.pack(h), c[part.row].transpose(0, 1) if len(c) > 1 else c
+                rope = rope and [a[part.col] for a in rope]
             h = block(h, c, rope, seen, part)
-        return part.merged(h) if part else h
+        return part.merged(h) if part else h, *given
 
 # %% ../../nbs/models/dit.ipynb #849b2475
 def start_on_grids(
@@ -196,6 +193,8 @@ class LanguageModel(nn.Module):
     Subclasses have `mask_id`, `length` and `device`, and set `quality` (a head, or None)."""
     mask_id: int
     length: int                                # of a text, in tokens
+    n_blocks: int                              # of the network
+    run_part: Callable[[Tensor, Part], Forward]
     device: torch.device                       # where ids go
     config: Any
     tokenizer: Tokenizer | None = None
@@ -206,6 +205,29 @@ class LanguageModel(nn.Module):
     block: int | None = None                   # length of its blocks, if finished ones see nothing
     #                                            to their right
     adapter: Any = None                        # in training, of the library peft
+
+    @torch.no_grad()
+    def partial(
+        self,
+        x: Tensor, # [B, L] int64 token ids, below 0 after the end of a row
+        cache: KVCache, # read and written
+        run: Tensor | None = None, # [B, L] bool: positions that run; None: all
+        depth: int = 0, # blocks that run in full
+        rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
+    ) -> Forward:
+        """A pass over some positions; the others are read from `cache`. ValueError for a network
+        that runs whole texts only."""
+        seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
+        part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
+        return self.run_part(x, part)
+
+    def reads(
+        self,
+        seen: Tensor, # [B, 1, N, N] or [B, 1, 1, N] bool: what each token may read
+        at: Tensor,   # [N] int64: its position
+    ) -> Tensor: # bool
+        "What each token reads: of what is seen, nothing in a block to its right."
+        return seen & (at // self.block <= at[:, None] // self.block) if self.block else seen
 
     def check_ids(self, x: Tensor, low: int = 1) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `low <= L <= length`."
@@ -243,19 +265,9 @@ class MaskedLM(LanguageModel):
         return DiTForward(self, x, time)
 
     @property
-    def n_blocks(self) -> int: return self.config.n_blocks
+    def n_blocks(self) -> int: return self.config.n_blocks  # type: ignore[override]
 
-    @torch.no_grad()
-    def partial(
-        self,
-        x: Tensor, # [B, L] int64 token ids
-        cache: KVCache, # read and written
-        run: Tensor | None = None, # [B, L] bool: positions that run; None: all
-        depth: int = 0, # blocks that run in full
-        rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
-    ) -> DiTForward:
-        "A pass over some positions; the others are read from `cache`."
-        return DiTForward(self, x, part=Part(cache, x, run, rows, self.n_blocks, depth))
+    def run_part(self, x: Tensor, part: Part) -> DiTForward: return DiTForward(self, x, part=part)
 
     def shadow(
         self,

@@ -20,12 +20,6 @@ class KVCache:
         self.layers = list[list[Tensor]]() # by block: keys and values [B, L, heads, head_dim]
         self.h = list[Tensor]()          # hidden states [B, L, D], once there are any
 
-    def write(self, kept: list[Tensor], at: tuple, new: list[Tensor]) -> None:
-        "Write to some entries of `kept`, which are made if there are none."
-        if not kept: kept.extend(a.new_zeros(*self.x.shape, *a.shape[3 - len(at):])
-                                   for a in new)
-        for old, a in zip(kept, new, strict=True): old[at] = a
-
 # %% ../../nbs/models/kv_cache.ipynb #153d7c3a
 class Part:
     "One pass over rows of a batch that runs `run`, and reads other positions from `cache`."
@@ -65,24 +59,25 @@ class Part:
         "What the positions of the part have, or share."
         return a[self.row if len(a) > 1 else 0, self.col][None]
 
-    def of_rows(self, kept: Tensor) -> Tensor: # [B, ...] -> [b, ...]
-        return kept if len(self.x) == len(kept) else kept[self.rows]
-
     def read(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the next block, `[b, heads, L, head_dim]` where it runs in
         full, else `[1, heads, N, head_dim]`, to those of its attention, `[b, heads, Q or L,
         head_dim]`."""
-        new = [k.transpose(1, 2), v.transpose(1, 2)]
         layers, i = self.cache.layers, self.layer
         self.layer += 1
         if i == len(layers): layers.append([])
-        if i < self.depth:
-            if len(self.x) == len(self.cache.x): layers[i] = new
-            else: self.cache.write(layers[i], (self.rows,), new)
-            return q, k, v
-        self.cache.write(layers[i], self.entries, [a[0] for a in new])
-        k, v = (self.of_rows(a).transpose(1, 2) for a in layers[i])
+        self.write(layers[i], i < self.depth, [k.transpose(1, 2), v.transpose(1, 2)])
+        if i < self.depth: return q, k, v
+        k, v = (a[self.rows].transpose(1, 2) for a in layers[i])
         return self.spread(q[0].transpose(0, 1)).transpose(1, 2), k, v
+
+    def write(self, kept: list[Tensor], whole: bool, new: list[Tensor]) -> None:
+        "Write rows `[b, L, ...]` or positions `[1, N, ...]`; what is kept is made at first."
+        shape = self.cache.x.shape
+        if not kept: kept.extend(a.new_zeros(*shape, *a.shape[2:]) for a in new)
+        for old, a in zip(kept, new):
+            if whole: old[self.rows] = a
+            else: old[self.entries] = a[0]
 
     def packed(self, out: Tensor) -> Tensor: # [b, Q, ...] of an attention -> [1, N, ...]
         "The same as it was where the block runs in full."
@@ -92,6 +87,5 @@ class Part:
         "All hidden states, `[b, L, D]`: new ones where the part ran, else those of the cache."
         cache = self.cache
         cache.x[self.entries] = self.x[self.row, self.col]
-        if self.whole: cache.write(cache.h, (self.rows,), [h])
-        else: cache.write(cache.h, self.entries, [h[0]])
-        return h if self.whole else cache.h[0][self.rows]
+        self.write(cache.h, self.whole, [h])
+        return cache.h[0][self.rows]

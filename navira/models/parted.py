@@ -4,8 +4,7 @@
 
 # %% ../../nbs/models/parted.ipynb #6a2bfa33
 from __future__ import annotations
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
@@ -24,13 +23,6 @@ __all__ = []
 PART: ContextVar[Part | None] = ContextVar('part', default=None)    # of this thread's pass
 _prepared: WeakSet[nn.Module] = WeakSet()
 
-@contextmanager
-def running(part: Part | None) -> Iterator[None]:
-    "Within it, a prepared network runs this part."
-    token = PART.set(part)
-    try: yield
-    finally: PART.reset(token)
-
 def _attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
                **how: Any) -> tuple[Tensor, None]:
     "The library's fused attention, for the queries of a part."
@@ -46,11 +38,9 @@ def _packing(i: int) -> Callable: # a hook before block i
         part = PART.get()
         if part is None or part.whole or i < part.depth: return None
         if i == part.depth: args = part.pack(args[0]), *args[1:]
-        angles, ids = given.get('position_embeddings'), given.get('position_ids')
-        packed = dict[str, Any]()
-        if angles is not None: packed['position_embeddings'] = tuple(map(part.pack, angles))
-        if ids is not None: packed['position_ids'] = part.pack(ids)
-        return args, given | packed
+        angles = given.get('position_embeddings')
+        if angles is None: return args, given
+        return args, given | dict(position_embeddings=tuple(map(part.pack, angles)))
     return hook
 
 def _merging(block: nn.Module, args: tuple, out: Any) -> Any: # a hook after the last block

@@ -17,8 +17,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
 from ..diffusion import Forward
-from .kv_cache import KVCache, Part
-from .parted import prepare, running
+from .kv_cache import Part
+from .parted import PART, prepare
 from .dit import in_full, LanguageModel, NO_HEAD, with_shadows
 from .layers import full, zero_
 
@@ -63,7 +63,9 @@ class HiddenForward(Forward):
     ):
         self.model, self.seen_masked = model, x == model.mask_id
         if part: self.share = part.share
-        with running(part): self.h = model.hidden(x)
+        PART.set(part)                                     # of this thread
+        try: self.h = model.hidden(x)
+        finally: PART.set(None)
 
     def logits(
         self,
@@ -189,31 +191,16 @@ class TransformersLM(LanguageModel):
         dtype = self.net.get_input_embeddings().weight.dtype
         return (~self.reads(seen, at)).to(dtype) * torch.finfo(dtype).min
 
-    def reads(self, seen: Tensor, at: Tensor) -> Tensor: # bool; both as for `added`
-        "What each token reads: of what is seen, nothing in a block to its right."
-        return seen & (at // self.block <= at[:, None] // self.block) if self.block else seen
-
     def body(self, x: Tensor, **more: Tensor) -> Tensor:
         return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
 
     @property
-    def n_blocks(self) -> int: return self.config.num_hidden_layers
+    def n_blocks(self) -> int: return self.config.num_hidden_layers  # type: ignore[override]
 
-    @torch.no_grad()
-    def partial(
-        self,
-        x: Tensor, # [B, L] int64 token ids, below 0 after the end of a row
-        cache: KVCache, # read and written
-        run: Tensor | None = None, # [B, L] bool: positions that run; None: all
-        depth: int = 0, # blocks that run in full
-        rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
-    ) -> HiddenForward:
-        """A pass over some positions; the others are read from `cache`. ValueError for a network
-        that runs whole texts only."""
+    def run_part(self, x: Tensor, part: Part) -> HiddenForward:
+        "ValueError for a network that runs whole texts only."
         prepare(self.net)
-        seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
-        return HiddenForward(self, x, Part(cache, x, run, rows, self.n_blocks, depth,
-                                           None if seen.all() else seen))
+        return HiddenForward(self, x, part)
 
     def shadow(
         self,
