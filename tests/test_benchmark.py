@@ -17,8 +17,9 @@ spec.loader.exec_module(bench)
 
 # a network of their own; shadows, which no pass has; a draw that reads the text
 APART = {'token-critic', 'g-star', 'wino', 'apart'}
+WHOLE = [name for name in sorted(set(policies()) - APART) if not name.endswith('-changed')]
 
-@pytest.mark.parametrize('name', sorted(set(policies()) - APART))
+@pytest.mark.parametrize('name', WHOLE)
 def test_logits_on_demand_give_the_tokens_that_all_logits_give(name):
     model, rule = small_lm(seed=3, vocab_size=40).double(), policy(name)
     x = torch.full((5, 12), model.mask_id)
