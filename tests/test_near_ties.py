@@ -23,6 +23,7 @@ class Jittered(Forward):
     "A forward whose numbers are multiplied by 1 + eps or 1 - eps, at random"
     def __init__(self, inner, eps, g):
         self.inner, self.eps, self.g, self.seen_masked = inner, eps, g, inner.seen_masked
+        self.share = inner.share
     def off(self, v): return v * (1 + self.eps
                                   * (2 * torch.randint(2, v.shape, generator=self.g)
                                      - 1).to(v.dtype))
@@ -37,6 +38,9 @@ class Elsewhere:
         self.g = torch.Generator().manual_seed(seed)
     def __getattr__(self, name): return getattr(self.model, name)
     def __call__(self, x): self.calls += 1; return Jittered(self.model(x), self.eps, self.g)
+    def partial(self, *part):
+        self.calls += 1
+        return Jittered(self.model.partial(*part), self.eps, self.g)
 
 @functools.cache
 def nets(dtype): # a model and a critic for it, from the same weights in either precision

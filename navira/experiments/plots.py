@@ -49,7 +49,7 @@ navira-det-changed                 #D55E00  s -
 navira-changed:tau=.2              #009E73  ^ -
 navira-quadratic-changed           #CC79A7  P -
 navira-sigmoid-changed             #E69F00  X -
-navira-piecewise-changed           k        D --
+navira-piecewise-changed           k        h -
 navira-onepass                     #7a3fa0  * -
 navira-onepass:score=drawn         #a974c9  h --
 navira-onepass:score=both          #D55E00  D :

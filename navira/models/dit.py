@@ -215,8 +215,8 @@ class LanguageModel(nn.Module):
         depth: int = 0, # blocks that run in full
         rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
     ) -> Forward:
-        """A pass over some positions; the others are read from `cache`. ValueError for a network
-        that runs whole texts only."""
+        """A pass over some positions; the others are read from `cache`. AttributeError for a
+        network that runs whole texts only."""
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
         return self.run_part(x, part)

@@ -196,7 +196,7 @@ class Block(nn.Module):
         x = torch.addcmul(x, m[2], self.drop(out))
         return torch.addcmul(x, m[5], self.drop(self.mlp(self.norm2(x, m[3], m[4]))))
 
-    def attention(self, x, rope, seen, part):
+    def attention(self, x, rope, seen=None, part=None):
         heads = self.attn_qkv(x).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         if rope: q, k = rotate(q, *rope), rotate(k, *rope)

@@ -53,10 +53,7 @@ AttentionMaskInterface.register('navira', sdpa_mask)
 
 # %% ../../nbs/models/parted.ipynb #464f7f42
 def prepare(net: PreTrainedModel) -> None:
-    "Let a network run parts, in place. ValueError for one whose blocks see a window only."
-    if set(getattr(net.config, 'layer_types', None) or ()) - {'full_attention'}:
-        raise ValueError(f'{type(net).__name__} has blocks that see a window of the text, and runs '
-                         "whole texts only; expected second='full' and cache='none'")
+    "Let a network run parts, in place."
     net.config._attn_implementation = 'navira'
     if net in _prepared: return
     lists = [m for m in net.base_model.modules() if isinstance(m, nn.ModuleList)]

@@ -195,10 +195,14 @@ class TransformersLM(LanguageModel):
         return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
 
     @property
-    def n_blocks(self) -> int: return self.config.num_hidden_layers  # type: ignore[override]
+    def n_blocks(self) -> int:  # type: ignore[override]
+        "AttributeError for a network that runs whole texts only, so that it is no `RunsParts`."
+        if not set(getattr(self.config, 'layer_types', None) or ()) - {'full_attention'}:
+            return self.config.num_hidden_layers
+        raise AttributeError(f'{type(self.net).__name__} has blocks that see a window of the text, '
+                             'and runs whole texts only')
 
     def run_part(self, x: Tensor, part: Part) -> HiddenForward:
-        "ValueError for a network that runs whole texts only."
         prepare(self.net)
         return HiddenForward(self, x, part)
 

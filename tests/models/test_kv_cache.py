@@ -1,5 +1,7 @@
 """A pass over some positions, against its definition: up to the block of its depth nothing is
 replaced, before every later one the positions that do not run are those of the first pass."""
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
@@ -8,10 +10,13 @@ from transformers import (
     BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
     ModernBertConfig, ModernBertForMaskedLM)
 
+from navira.caching import RunsParts
 from navira.models.kv_cache import KVCache
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.models.transformers import TransformersLM
+from navira.prism import backbone
+from navira.sampling import sample
 from toys import small_lm
 
 SIZE = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32,
@@ -116,6 +121,10 @@ def test_multiply_adds_are_the_share_that_is_charged(kind):
 def test_a_network_that_sees_a_window_only_runs_whole_texts():
     net = ModernBertForMaskedLM(ModernBertConfig(
         **SIZE, pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2))
-    x = torch.arange(4)[None]
+    model = TransformersLM(net.eval(), 10)
+    assert not isinstance(model, RunsParts)
+    with pytest.warns(UserWarning, match='runs whole texts only'):
+        policy = replace(backbone(), decoupled=True, second='changed')
+        sample(model, policy, 8, 2, length=6, progress=False)
     with pytest.raises(ValueError, match='runs whole texts only'):
-        TransformersLM(net.eval(), 10).partial(x, KVCache(x))
+        sample(model, 'backbone', 8, 2, length=6, cache='changed')
