@@ -226,8 +226,13 @@ def from_gguf(
     with (mock.patch.object(gguf, 'GGUFReader', reader), without_bars(),
           guarded(f'{path}: not a readable GGUF file')):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
+        dense = getattr(transformers, 'GgufConfig', None)  # newer versions would keep blocks packed
+        if dense is not None: how |= dict(quantization_config=dense(dequantize=True))
         net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
-        return net, tokenizer
+    # nothing is quantized any more, and the network may be saved
+    for of, name in ((net, 'hf_quantizer'), (net.config, 'quantization_config')):
+        vars(of).pop(name, None)
+    return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #f9d212bd
 def from_folder(
