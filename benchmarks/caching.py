@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import navira
 import navira.peers  # noqa: F401  registers the policies
+from navira.models.products import products_of, set_products
 from navira.models.transformers import LinearQuality
 
 L, GIVEN, FORWARDS = 512, 384, 64
@@ -32,7 +33,7 @@ def network():
         vocab_size=126_464, hidden_size=768, intermediate_size=2048, num_hidden_layers=9,
         num_attention_heads=12, max_position_embeddings=1024, tie_word_embeddings=True,
         is_causal=False, bos_token_id=None, eos_token_id=None))
-    model = navira.wrap(net, mask_id=126_463, shift=False)
+    model = set_products(navira.wrap(net, mask_id=126_463, shift=False))
     model.quality = LinearQuality(768)
     torch.nn.init.normal_(model.quality.linear.weight)
     return model
@@ -73,6 +74,7 @@ def main(rounds: int = 3, policies: str = POLICIES, others: Optional[Path] = Non
     table = table.groupby(['policy', 'cache'], sort=False).median()
     first = table.groupby(level=0)[['seconds', 'products']].transform('first')
     table[['times as fast', 'times fewer products']] = first / table[['seconds', 'products']]
+    print(f'products: {products_of(model.net)}')
     print(table.drop(columns='products').round(3).to_string())
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base.checks import check_choice, check_int, check_range
-from .diffusion import Forward
+from .diffusion import few, Forward
 from .models.kv_cache import KVCache
 
 # %% auto #0
@@ -72,10 +72,13 @@ class Audit:
     # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
 
     def add(self, full: Tensor, cached: Tensor) -> Tensor: # [n, V] logits each -> [n] nats
-        p, q = (a.log_softmax(-1) for a in (full, cached))
-        kl = (p.exp() * (p - q).nan_to_num(0., 0., 0.)).sum(-1).clamp(min=0).double()
-        self.found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]).cpu())
-        return kl
+        found = []
+        for both in zip(few(full), few(cached)):
+            p, q = (a.log_softmax(-1).clamp_(min=-1e4) for a in both)  # -inf at the mask in both
+            kl = (p.exp() * (p - q)).sum(-1).clamp(min=0).double()
+            found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]))
+        self.found.append(torch.cat(found, 1).cpu())
+        return torch.cat(found, 1)[0]
 
     def summary(self) -> dict[str, float]: # in nats; empty if nothing was compared
         if not self.found: return {}
@@ -129,6 +132,7 @@ class Cached:
     ) -> Forward:
         "A pass over the text of a state."
         at = (st.noise.samples[:, None] == self.samples).int().argmax(1)
+        rows = None if torch.equal(st.noise.samples, self.samples) else at
         if len(at.unique()) < len(at): return self.model(st.x)
         if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
         cached = None
@@ -146,7 +150,7 @@ class Cached:
                 cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
             run = run | due[:, None]
             self.step[at] = i
-        forward = self.model.partial(st.x, self.kept, run, depth, at)
+        forward = self.model.partial(st.x, self.kept, run, depth, rows)
         if cached is None: return forward
         return _Audited(forward, cached, audited, partial(self.note, at, every))
 

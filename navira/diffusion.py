@@ -155,7 +155,6 @@ class drawer:
         *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
     ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
         "A token a row."
-        if self.temperature == 0 and not self.cut: return self.most_likely(logits, u)
         parts = few(logits)
         tokens, prob = zip(*map(self.drawn, parts, u.split([len(x) for x in parts])))
         return torch.cat(tokens), torch.cat(prob)
@@ -205,16 +204,19 @@ class drawer:
         return at_rank(logits, v, i) if self.cut else i, q.gather(1, i[:, None])[:, 0]
 
     def most_likely(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call
-        best, at = logits.topk(min(2, logits.shape[1]))
-        token, near = at[:, 0], best[:, :1] - tolerance(logits.dtype)
-        q = self.kept(descending(logits)) if self.cut else None
-        tied = best[:, -1] >= near[:, 0]
+        token = logits.argmax(-1)
+        best = logits.gather(1, token[:, None])
+        same = logits >= best - tolerance(logits.dtype)
+        n = same.sum(-1)
+        if self.cut:
+            q = self.kept(descending(logits))
+            prob, n = q[:, 0], torch.minimum(n, (q > 0).sum(-1))
+        else: prob = probability(logits, token)
+        tied = n > 1
         if tied.any():
-            same = logits[tied] >= near[tied]
-            n = same.sum(-1) if q is None else torch.minimum(same.sum(-1), (q[tied] > 0).sum(-1))
-            place = (u[tied] * n).long()
-            token[tied] = (same.cumsum(-1) > place[:, None]).to(torch.uint8).argmax(-1)
-        return token, probability(logits, at[:, 0]) if q is None else q[:, 0]
+            place = (u * n).long()[tied, None]
+            token[tied] = (same[tied].cumsum(-1) > place).to(torch.uint8).argmax(-1)
+        return token, prob
 
 # %% ../nbs/01_masked_diffusion.ipynb #00286bcb
 def nucleus(

@@ -33,11 +33,13 @@ def test_categorical_at_the_edges():
             assert categorical(p, torch.tensor([u], dtype=torch.float64)).item() == want
 
 def by_sorting(lg, u, temperature, p, top_k, crossing):
-    "Stable sort with indices, cumulate, cut, draw: as the equations read, one row after the other"
+    """Stable sort with indices, cumulate, cut, draw: as the equations read, one row after the
+    other. Nothing is sorted where nothing is cut."""
     out = []
     for l, v in zip(lg.double(), u):
         l = (l - l.max()) / (temperature or 1.)
         order = l.argsort(descending=True, stable=True)
+        if p == 1 and not top_k and temperature > 0: order = torch.arange(len(l))
         q = l[order].softmax(0)
         before = q.cumsum(0) - (q if crossing else 0)
         keep = (before <= p) if p < 1 else torch.ones_like(q, dtype=torch.bool)

@@ -36,14 +36,14 @@ class Part:
         if not run.any(): run[:, 0] = True   # no network runs nothing
         real = (x >= 0).sum(1)
         self.cache, self.x, self.run, self.layer = cache, x, run, 0
-        self.rows = torch.arange(len(x), device=x.device) if rows is None else rows
+        self.rows = slice(None) if rows is None else rows
         full = min(depth + 1, n_blocks) if depth else 0    # block `depth` reads the new states
         self.depth = n_blocks if (run.sum(1) == real).all() else full
         self.whole = self.depth == n_blocks
         self.share = (full + (n_blocks - full) * run.sum(1).double() / real) / n_blocks # [b]
         self.row, self.col = run.nonzero(as_tuple=True)
         self.place = run.cumsum(1)[self.row, self.col] - 1 # of a position among those of its row
-        self.entries = self.rows[self.row], self.col
+        self.entries = self.row if rows is None else rows[self.row], self.col
         self.seen = None
         if seen is not None:
             each = seen.expand(len(x), 1, x.shape[1], x.shape[1])[self.row, 0, self.col]
@@ -88,4 +88,4 @@ class Part:
         cache = self.cache
         cache.x[self.entries] = self.x[self.row, self.col]
         self.write(cache.h, self.whole, [h])
-        return cache.h[0][self.rows]
+        return cache.h[0][self.rows].clone()   # the next pass writes to it

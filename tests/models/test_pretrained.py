@@ -34,7 +34,7 @@ def test_a_new_head_is_a_function_of_the_seed(toys):
 def test_saved_it_is_a_folder_like_any_other(toys, tmp_path, shift):
     model = pretrained(toys / 'llama', shift)
     navira.save(model, tmp_path)
-    again = navira.load(tmp_path)
+    again = navira.load(tmp_path, products='default')
     x = torch.tensor([[1, model.mask_id, 2, model.mask_id]])
     with torch.inference_mode():
         assert torch.equal(again(x).logits(x == model.mask_id), model(x).logits(x == model.mask_id))
@@ -63,5 +63,8 @@ def test_a_gguf(toys, tmp_path):
         assert torch.equal(model.net.state_dict()[name][:len(w)], w), name
     assert model.mask_id >= V and model.shift and model.eos_ids[0] == V - 1
     assert model.tokenizer.token_to_id('<|mask|>') == model.mask_id
+    navira.save(model, tmp_path / 'saved')
+    again = pretrained(tmp_path / 'saved').net.state_dict()
+    assert all(torch.equal(w, again[k]) for k, w in model.net.state_dict().items())
     (tmp_path / 'small.gguf').write_bytes((toys / 'llama.gguf').read_bytes()[:300])
     with says(ValueError, 'small.gguf: not a readable GGUF'): pretrained(tmp_path / 'small.gguf')
