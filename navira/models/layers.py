@@ -85,8 +85,11 @@ class Norm(nn.Module):
 
     def forward(self, x, shift, scale):
         with torch.autocast(x.device.type, enabled=False):
-            x = F.layer_norm(full(x), x.shape[-1:])
-            x = torch.addcmul(shift.to(x), x, (full(self.weight) * (1 + full(scale))).to(x))
+            x, dim = full(x), x.shape[-1:]
+            weight, shift = (full(self.weight) * (1 + full(scale))).to(x), shift.to(x)
+            if shift.numel() == len(self.weight):    # the same for all: one pass over memory
+                x = F.layer_norm(x, dim, weight.view(dim), shift.view(dim))
+            else: x = torch.addcmul(shift, F.layer_norm(x, dim), weight)
             return x.to(self.weight.dtype)
 
 # %% ../../nbs/models/layers.ipynb #3789d453
@@ -124,9 +127,11 @@ def rotate(
     sin: Tensor, # likewise
 ) -> Tensor: # of the type of `x`
     "`x`, turned by the angles of its positions."
-    a, b = x.chunk(2, -1)
-    turned = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
-    return torch.cat(turned, -1).to(x.dtype)
+    half = cos.shape[-1]
+    out = x * torch.cat([cos, cos], -1)
+    out[..., :half].addcmul_(x[..., half:], sin, value=-1)
+    out[..., half:].addcmul_(x[..., :half], sin)
+    return out.to(x.dtype)
 
 # %% ../../nbs/models/layers.ipynb #p1ace001
 def units_of(
@@ -198,8 +203,8 @@ class Block(nn.Module):
 
     def attention(self, x, rope, seen=None, part=None):
         heads = self.attn_qkv(x).unflatten(-1, (3, self.n_heads, -1))
-        q, k, v = heads.permute(2, 0, 3, 1, 4)
-        if rope: q, k = rotate(q, *rope), rotate(k, *rope)
+        heads = heads.permute(2, 0, 3, 1, 4)
+        q, k, v = *(rotate(heads[:2], *rope) if rope else heads[:2]), heads[2]
         if part: q, k, v = part.read(q, k, v)
         out = attend(q, k, v, seen).transpose(1, 2)
         return self.attn_out((part.packed(out) if part else out).flatten(2))
