@@ -229,10 +229,8 @@ def from_gguf(
         dense = getattr(transformers, 'GgufConfig', None)  # newer versions would keep blocks packed
         if dense is not None: how |= dict(quantization_config=dense(dequantize=True))
         net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
-    # nothing is quantized any more, and the network may be saved
-    for of, name in ((net, 'hf_quantizer'), (net.config, 'quantization_config')):
-        vars(of).pop(name, None)
-    return net, tokenizer
+        if dense is not None: net.hf_quantizer.remove_quantization_config(net)  # it may be saved
+        return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #f9d212bd
 def from_folder(

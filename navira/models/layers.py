@@ -204,7 +204,8 @@ class Block(nn.Module):
     def attention(self, x, rope, seen=None, part=None):
         heads = self.attn_qkv(x).unflatten(-1, (3, self.n_heads, -1))
         heads = heads.permute(2, 0, 3, 1, 4)
-        q, k, v = *(rotate(heads[:2], *rope) if rope else heads[:2]), heads[2]
+        q, k, v = heads
+        if rope: q, k = rotate(heads[:2], *rope)
         if part: q, k, v = part.read(q, k, v)
         out = attend(q, k, v, seen).transpose(1, 2)
         return self.attn_out((part.packed(out) if part else out).flatten(2))
