@@ -229,7 +229,8 @@ def from_gguf(
         dense = getattr(transformers, 'GgufConfig', None)  # newer versions would keep blocks packed
         if dense is not None: how |= dict(quantization_config=dense(dequantize=True))
         net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
-        if dense is not None: net.hf_quantizer.remove_quantization_config(net)  # it may be saved
+        net.hf_quantizer = None      # nothing is quantized any more, and the network may be saved
+        vars(net.config).pop('quantization_config', None)
         return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #f9d212bd
