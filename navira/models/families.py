@@ -226,8 +226,8 @@ def from_gguf(
     with (mock.patch.object(gguf, 'GGUFReader', reader), without_bars(),
           guarded(f'{path}: not a readable GGUF file')):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
-        dense = getattr(transformers, 'GgufConfig', None)  # newer versions would keep blocks packed
-        if dense is not None: how |= dict(quantization_config=dense(dequantize=True))
+        if hasattr(transformers, 'GgufConfig'):      # a version that would keep blocks packed
+            how['quantization_config'] = transformers.GgufConfig(dequantize=True)
         net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
         net.hf_quantizer = None      # nothing is quantized any more, and the network may be saved
         vars(net.config).pop('quantization_config', None)

@@ -5,14 +5,11 @@
 # %% ../../nbs/peers/survey.ipynb #3d1c3559
 from __future__ import annotations
 
-from ..diffusion import drawer
 from ..core import nothing, Policy
-from ..ours.apart import Penalised
 from .loops import InTurn
-from ..registry import about, policies
 
 # %% auto #0
-__all__ = ['survey']
+__all__ = []
 
 # %% ../../nbs/peers/survey.ipynb #14fbf9b1
 NOTHING = 'nothing remasked'
@@ -27,23 +24,3 @@ def coupling(rule: Policy) -> str:
     if rule.remask is nothing: return NOTHING
     kind = 'decoupled' if rule.cleans else 'coupled'
     return f'{kind}, {replaced} is replaced in place' if replaced else kind
-
-def drawing(draw) -> str: # of `Policy.draw`
-    "How a token is drawn, in a few words."
-    if not isinstance(draw, drawer): return getattr(draw, '__name__', type(draw).__name__)
-    if draw.temperature == 0: return 'argmax'
-    parts = []
-    if draw.temperature != 1: parts.append(f'temperature {draw.temperature:g}')
-    if draw.top_p < 1: parts.append(f'nucleus {draw.top_p:g}')
-    if draw.top_k is not None: parts.append(f'top {draw.top_k}')
-    if isinstance(draw, Penalised) and draw.penalty: parts.append(f'penalty {draw.penalty:g}')
-    return ', '.join(parts) or 'the whole distribution'
-
-# %% ../../nbs/peers/survey.ipynb #c01d88a4
-def survey() -> list[dict]: # a record for each registered policy
-    "What each policy scores, how it selects, what it never revises, and what it costs."
-    def record(name, rule):
-        return dict(about(name), policy=name, draws=drawing(rule.draw), coupling=coupling(rule),
-                    passes=rule.passes,
-                    matched='yes' if rule.matched else 'no: has a cost of its own')
-    return [record(name, factory()) for name, factory in policies().items()]

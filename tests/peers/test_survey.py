@@ -4,19 +4,10 @@ import torch
 
 import frozen
 from navira.core import step
-from navira.peers.survey import coupling, survey
+from navira.peers.survey import coupling
 from navira.registry import parameters, policies, policy
 from navira.budgets import n_steps
 from helpers.peers import started
-
-def test_the_survey_has_every_policy():
-    rows = {r['policy']: r for r in survey()}
-    draws = {'llada-low-confidence': 'argmax', 'dream-entropy': 'temperature 0.2, nucleus 0.95',
-             'prism': 'nucleus 0.9', 'eb': 'the whole distribution'}
-    assert {k: rows[k]['draws'] for k in draws} == draws
-    assert set(rows) == set(policies())
-    for r in rows.values():
-        if r['never'] == 'what is committed': assert r['coupling'] == 'nothing remasked'
 
 def seen(rule, F=16):
     "Does a run of it replace tokens that stand? Does it mask any, for the pass that predicts?"
