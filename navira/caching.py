@@ -77,8 +77,9 @@ class Audit:
             p, q = (a.log_softmax(-1).clamp_(min=-1e4) for a in both)  # -inf at the mask in both
             kl = (p.exp() * (p - q)).sum(-1).clamp(min=0).double()
             found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]))
-        self.found.append(torch.cat(found, 1).cpu())
-        return torch.cat(found, 1)[0]
+        out = torch.cat(found, 1)
+        self.found.append(out.cpu())
+        return out[0]
 
     def summary(self) -> dict[str, float]: # in nats; empty if nothing was compared
         if not self.found: return {}

@@ -126,7 +126,7 @@ def table1(s: Study) -> Table:
     rows, used = [], []
     for F in sorted(set(s.points.budget)):
         theirs = F * PAPER_LENGTH / s.length     # passes that write as many tokens each
-        papers = dict.fromkeys(TABLE1.index.get_level_values('policy'))
+        papers = TABLE1.index.unique('policy')
         for k in [name + form for name in papers for form in ('', '-changed')]:
             p = or_none(of_table1, s, k, F)
             if p is None: continue
