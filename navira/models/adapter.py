@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import allclose, Tensor
+from torch import allclose, float32, nn, Tensor, where
 
 from ..base.checks import check_int
 from ..base.files import check_file, guarded
@@ -22,20 +22,23 @@ from .transformers import LinearQuality, TransformersLM
 __all__ = []
 
 # %% ../../nbs/models/adapter.ipynb #3a6be150
-def with_adapter(
+def with_lora(
     model: TransformersLM, # changed in place: its network is frozen
-    rank: int, # r, of LoRA in every linear layer but the vocabulary's; 0: the head alone is trained
-    alpha: int | None = None, # the adapter counts alpha / r; None: 2 r
-    gradient_checkpointing: bool = False, # keep no activations inside a layer: less memory, slower
-) -> TransformersLM: # the same, with a new head and a new adapter
-    "A model to fine-tune: PRISM's recipe for LLaDA (arXiv 2510.01384). Uses the global seed."
+    rank: int, # r, of LoRA in every linear layer but the vocabulary's; 0: none
+) -> TransformersLM: # the same, with a new adapter
+    "A model whose network learns by LoRA, with alpha = 2 r. Uses the global seed."
     check_int('lora', rank, 0, high=4096)
     model.requires_grad_(False)
-    if rank:
-        # through vars: it shares the network, which is a part of the model already
-        vars(model)['adapter'] = lora(model.net, rank, alpha or 2 * rank, 'all-linear')
-    if gradient_checkpointing:
-        model.net.gradient_checkpointing_enable(dict(use_reentrant=False))
+    # through vars: it shares the network, which is a part of the model already
+    if rank: vars(model)['adapter'] = lora(model.net, rank, 2 * rank, 'all-linear')
+    return model
+
+def with_adapter(
+    model: TransformersLM, # changed in place: its network is frozen
+    rank: int, # r, of LoRA; 0: the head alone is trained
+) -> TransformersLM: # the same, with a new head and a new adapter
+    "A model to fine-tune: PRISM's recipe for LLaDA (arXiv 2510.01384). Uses the global seed."
+    with_lora(model, rank)
     weight = model.net.get_input_embeddings().weight
     model.quality = LinearQuality(weight.shape[1]).to(weight.device)      # in float32
     return model
@@ -50,8 +53,20 @@ def lora(
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names)
     return peft.get_peft_model(net, config)
 
+def with_mask(
+    model: TransformersLM, # changed in place
+) -> TransformersLM: # the same
+    "A model that learns what its network reads at a mask, apart from the frozen embedding."
+    embedding = model.net.get_input_embeddings()
+    row = nn.Parameter(embedding.weight[model.mask_id].detach().clone())
+    def read(_, args, out): return where((args[0] == model.mask_id)[..., None], row, out)
+    model.mask_embedding = row
+    embedding.register_forward_hook(read)
+    return model
+
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
 BASE = 'base.'     # in the file, before the names of the base's parameters
+MASK_ROW = 'mask_embedding'
 
 def last_numbers(
     model: TransformersLM,
@@ -61,26 +76,39 @@ def last_numbers(
             for name, p in model.net.named_parameters()
             if 'lora_' not in name and p.is_floating_point() and not p.is_meta}
 
+def metadata(
+    path: Path, # of `save_head`
+) -> dict[str, str]: # 'lora': rank; of an adapted network 'shift'
+    with safe_open(path, 'pt') as f: return f.metadata()
+
 # %% ../../nbs/models/adapter.ipynb #1241d7d4
 def save_adapter(
-    model: TransformersLM, # with a head, perhaps from `with_adapter`
+    model: TransformersLM, # from `with_lora` or `with_adapter`
     folder: str | os.PathLike, # replaced as a whole
+    dtype: Any = float32, # of the adapter on disk
 ) -> None:
-    "The adapter, if there is one, and the head: all, or nothing. The base model is not saved."
+    """The adapter, head and embedding of the mask, as far as the model has them: all, or nothing.
+    The base model is not saved."""
     with atomic_folder(folder) as temp:
         if model.adapter is not None:
-            model.adapter.save_pretrained(temp, save_embedding_layers=False)
+            state = {k: p.to(dtype) for k, p in model.adapter.state_dict().items() if 'lora_' in k}
+            model.adapter.save_pretrained(temp, state_dict=state, save_embedding_layers=False)
             (temp / 'README.md').unlink(missing_ok=True)                  # an empty form
         save_head(model, temp / 'quality.safetensors')
 
 def save_head(
-    model: TransformersLM, # with a head
+    model: TransformersLM, # perhaps with a head, perhaps adapted
     path: Path,
 ) -> None:
-    "The head, with what tells its base, and the rank of its adapter."
-    head = {k: w.float().cpu() for k, w in model.quality.state_dict().items()}  # type: ignore[union-attr]
-    rank = 0 if model.adapter is None else model.adapter.peft_config['default'].r
-    save_file(head | last_numbers(model), path, metadata=dict(format='pt', lora=str(rank)))
+    "Head and embedding of the mask, with what tells their base, and the rank of the adapter."
+    kept = {} if model.quality is None else model.quality.state_dict()
+    about = dict(format='pt', lora='0')
+    if model.adapter is not None: about['lora'] = str(model.adapter.peft_config['default'].r)
+    if model.mask_embedding is not None:
+        kept[MASK_ROW] = model.mask_embedding
+        about['shift'] = str(model.shift)
+    kept = {k: w.detach().float().cpu() for k, w in kept.items()}
+    save_file(last_numbers(model) | kept, path, metadata=about)
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place
@@ -89,9 +117,10 @@ def load_adapter(
     """The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for
     another base."""
     path = check_file(Path(folder) / 'quality.safetensors')
-    with guarded(path), safe_open(path, 'pt') as f:
-        tensors, rank = load_file(path), int(f.metadata()['lora'])
+    with guarded(path): tensors, rank = load_file(path), int(metadata(path)['lora'])
     check_finite(tensors.items(), path)
+    words = model.net.get_input_embeddings().weight
+    if MASK_ROW in tensors: words.data[model.mask_id] = tensors.pop(MASK_ROW)
     here = last_numbers(model)
     base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
     for k, number in base.items():
@@ -99,9 +128,10 @@ def load_adapter(
             raise ValueError(f'{folder}: was made for another base model ({k} differs); expected '
                              'the model that it was trained on')
     if rank: model.net = merged(model.net, Path(folder), rank)
-    model.quality = LinearQuality(model.net.get_input_embeddings().weight.shape[1])
-    with guarded(path): model.quality.load_state_dict(tensors)
-    model.quality.to(model.device)
+    if tensors:
+        model.quality = LinearQuality(words.shape[1])
+        with guarded(path): model.quality.load_state_dict(tensors)
+        model.quality.to(model.device)
     return model.eval()
 
 def merged(

@@ -145,6 +145,7 @@ class TransformersLM(LanguageModel):
         self.text_tokenizer, self.first = tokenizer, first_position(net)
         self.eos_ids = tuple(sorted(ends_of(net, tokenizer) - {mask_id}))
         self.quality: LinearQuality | None = None
+        self.mask_embedding: nn.Parameter | None = None       # of `navira adapt --lora`
         # a sentence encoder's tokenizer would cut our texts off
         if self.tokenizer is not None: uncut(self.tokenizer)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from ..models.dit import n_params
+from ..models.adapter import save_adapter, with_lora, with_mask
 from ..models.families import pretrained
-from .finetune import end_of, length_of
+from .finetune import end_of, learns, length_of, prepare
 from .pretrain import Likelihood
 from .settings import AdaptConfig
 
@@ -24,19 +24,24 @@ class Adaptation(Likelihood):
         super().__init__(cfg)
         torch.manual_seed(cfg.seed)
         self.model = pretrained(cfg.model, cfg.shift)
+        if cfg.lora: with_mask(with_lora(self.model, cfg.lora))
+        else: self.model.requires_grad_(True)
         self.length = length_of(cfg, self.model, 512)
         self.eos = end_of(self.model)
-        if cfg.gradient_checkpointing:
-            self.model.net.gradient_checkpointing_enable(dict(use_reentrant=False))
+        prepare(self.model, cfg.gradient_checkpointing)
 
     def stages(self):
-        self.model.to(self.acc.device).requires_grad_(True)
+        self.model.to(self.acc.device)
         yield from super().stages()
+
+    def save(self, folder):
+        if self.cfg.lora: save_adapter(self.model, folder, torch.bfloat16)
+        else: super().save(folder)
 
     def about(self):
         model = self.model
         return dict(base=Path(self.cfg.model).name, network=type(model.net).__name__,
-                    shift=model.shift, mask_id=model.mask_id, parameters=n_params(model))
+                    shift=model.shift, mask_id=model.mask_id, parameters=learns(model))
 
 # %% ../../nbs/training/adapt.ipynb #137891fe
 def adapt(

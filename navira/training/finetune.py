@@ -37,6 +37,14 @@ def end_of(model): # id of the token between two documents, of a `TransformersLM
     raise ValueError('model: its tokenizer names no token that ends a text; '
                      'expected an eos_token or sep_token')
 
+def prepare(model, checkpointing): # a `TransformersLM`, before it is trained
+    if checkpointing: model.net.gradient_checkpointing_enable(dict(use_reentrant=False))
+    # on a CPU the gradient of the fused attention takes twice as long as the equations
+    if model.device.type == 'cpu': model.net.set_attn_implementation('eager')
+
+def learns(model): # number of parameters
+    return sum(p.numel() for p in learning(model).values())
+
 # %% ../../nbs/training/finetune.ipynb #0ed94419
 class Finetuning(Recipe):
     "A quality head or self-correction for a denoiser of MDLM's architecture."
@@ -92,13 +100,14 @@ class AdapterFinetuning(Finetuning):
                              "the transformers library; expected objective='prism' or 'backplay'")
         Recipe.__init__(self, cfg if cfg.lora else replace(cfg, joint_steps=0))
         torch.manual_seed(cfg.seed)
-        self.model = with_adapter(base, cfg.lora, gradient_checkpointing=cfg.gradient_checkpointing)
+        self.model = with_adapter(base, cfg.lora)
+        prepare(base, cfg.gradient_checkpointing)
         self.length = length_of(cfg, base, 512)
         self.eos = end_of(base)
 
     def about(self) -> dict:
-        n = sum(p.numel() for p in learning(self.model).values())
-        return dict(base=Path(str(self.cfg.model)).name, lora=self.cfg.lora, parameters=n)
+        return dict(base=Path(str(self.cfg.model)).name, lora=self.cfg.lora,
+                    parameters=learns(self.model))
 
     def save(self, folder):
         from navira.models.adapter import save_adapter

@@ -88,6 +88,7 @@ class AdaptConfig(LoopConfig):
     "Turning a network that was trained for something else into a masked diffusion model."
     command: ClassVar[str] = 'adapt'
     model: str # a folder or .gguf file with the network, or a Hub id
+    lora: int = 0 # rank of LoRA, with the mask's embedding; 0: the whole network learns
     shift: bool | None = None # position i predicts token i + 1; None: if it read left to right
     tokens: int | None = None # to train on, repeats counted; None: as `epochs` and `minutes` say
     epochs: int = 20 # passes over the text
