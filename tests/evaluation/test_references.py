@@ -11,8 +11,9 @@ from navira.evaluation import references
 from navira.evaluation.judge import Endpoint
 from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import (
-    cache_folder, find_reference, HUB, load_reference, PACKAGE, reference_name,
-    unpacked)
+    find_reference, HUB, load_reference, PACKAGE, reference_name)
+from navira.models import families
+from navira.models.families import cache_folder, unpacked
 from helpers.cli import said
 from helpers.metrics import EOS, cases, folder, own_pip, ref, texts, unshipped  # noqa: F401
 
@@ -28,7 +29,8 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 def test_without_package_and_hub_every_way_is_named(unshipped):
     def find(): return find_reference('smollm2')
-    for call, error in (load, OSError), (find, OSError), (unpacked, ImportError):
+    with pytest.raises(ImportError, match='navira reference install'): unpacked()
+    for call, error in (load, OSError), (find, OSError):
         with pytest.raises(error) as e, warnings.catch_warnings():
             warnings.simplefilter('ignore')
             call()
@@ -55,11 +57,11 @@ def packed(monkeypatch, tmp_path, ref):
     def from_gguf(path):
         made.append(path)
         return ref.model, ref.tokenizer
-    monkeypatch.setattr(references, '_from_gguf', from_gguf)
+    monkeypatch.setattr(families, 'from_gguf', from_gguf)
     package.mkdir()
     (package/'Tiny.Q4.gguf').write_bytes(b'weights')
     spec = type('Spec', (), dict(submodule_search_locations=[str(package)]))
-    for module in references, 'navira.base.checks':
+    for module in references, families, 'navira.base.checks':
         name = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f'{name}.find_spec', lambda m: spec)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))

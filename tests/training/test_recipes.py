@@ -10,10 +10,13 @@ from safetensors.torch import load_file
 import navira
 from navira.models.load import load
 from navira.models.transformers import TransformersLM
+from navira.models.adapter import load_adapter
+from navira.models.families import pretrained
 from navira.training.adapt import adapt
 from navira.training.critic import train_critic
 from navira.training.data import read_tokens
 from navira.training.finetune import finetune
+from navira.training.measures import evaluate_nelbo
 from navira.training.pretrain import train
 from navira.training.recipe import tokens_of
 from navira.training.settings import (
@@ -59,7 +62,8 @@ def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for
 # every kind
 
 @pytest.mark.parametrize('kind',
-                         ['prism', 'backplay', 'proseco', 'lora', 'critic', 'llama', 'bert'])
+                         ['prism', 'backplay', 'proseco', 'lora', 'critic', 'llama', 'bert',
+                          'llama-lora'])
 def test_a_stopped_run_goes_on_to_the_same_bytes(kind, home, trained, golden, networks, tmp_path):
     "Whatever is trained, losses and weights are those of an undisturbed run."
     def run(name, stop=None):
@@ -67,9 +71,10 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(kind, home, trained, golden, ne
         if kind == 'critic':
             cfg = CriticConfig(model=str(trained / 'model'), steps=6, blocks=1, **where | FEW)
             return train_critic(cfg, progress=False, stop=stop)
-        if kind in ('llama', 'bert'):
-            cfg = AdaptConfig(model=str(networks / kind), length=16, tokens=8 * 16 * 6,
-                              **where | FEW)
+        if kind in ('llama', 'bert', 'llama-lora'):
+            name, _, lora = kind.partition('-')
+            cfg = AdaptConfig(model=str(networks / name), length=16, tokens=8 * 16 * 6,
+                              lora=2 * bool(lora), **where | FEW)
             return adapt(cfg, progress=False, stop=stop)
         model = golden / 'llada' if kind == 'lora' else trained / 'model'
         more = dict(lora=4, length=16) if kind == 'lora' else dict(objective=kind)
@@ -180,6 +185,27 @@ def test_mistakes_in_fine_tuning(home, golden, tmp_path, trained):
     assert not (tmp_path / 'x').exists()
 
 # adapting
+
+def test_an_adapter_makes_a_masked_diffusion_model_of_its_base(home, networks, tmp_path):
+    base = networks / 'llama'
+    cfg = AdaptConfig(data=str(home), model=str(base), out=str(tmp_path / 'a'), lora=2, length=16,
+                      tokens=16 * 8 * 30, lr=1e-2, warmup=1, **FEW | dict(eval_every=30))
+    folder = adapt(cfg, progress=False)
+    names = set(checkpoint(tmp_path / 'a')['model'])
+    assert {n for n in names if 'lora_' not in n} == {'mask_embedding'}
+    r = record(folder)
+    assert r['nelbo']['value'] < r['before']['nelbo']['value']
+    model = load(base, head=tmp_path / 'a')          # whatever the seed: the new word is replaced
+    held = tokens_of(tmp_path / 'a' / 'tokens', 16)[1][:16]
+    assert evaluate_nelbo(model, held, 8)['value'] == pytest.approx(r['nelbo']['value'], rel=.01)
+    assert model.shift and not model.config.is_causal and model.quality is None
+    with says(ValueError, 'mask_id=3', 'adapter'): load(base, head=folder, mask_id=3)
+    with says(ValueError, 'another base model'): load_adapter(pretrained(networks / 'bert'), folder)
+    head = dict(lora=2, length=16, head_steps=2, joint_steps=2)
+    navira.save(model, tmp_path / 'whole')
+    tuned = finetune(prism(home, tmp_path / 'whole', tmp_path / 'b', **head), progress=False)
+    assert load(tmp_path / 'whole', head=tuned).quality is not None
+    assert not model.tokenizer.id_to_token(model.mask_id) is None
 
 def test_an_adapted_network_loads_samples_and_takes_a_head(home, networks, tmp_path):
     given = dict(length=16, tokens=16 * 8 * 8, lr=1e-2, warmup=1)
