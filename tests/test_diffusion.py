@@ -1,45 +1,54 @@
 """How a token is drawn: nucleus, temperature and ties, against plain loops."""
 import math
 
+import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.diffusion import categorical, drawer, nucleus
+from navira.diffusion import drawer, exponentials, nucleus
+from toys import race
 
 
-def test_draws_are_float64():
-    "A tail of 1e-9 is reached by a uniform, which float32 would round away"
-    assert categorical(torch.tensor([[1., 1e-9]]),
-                       torch.tensor([1 - 5e-10], dtype=torch.float64)).item() == 1
-    assert categorical(torch.tensor([[1., 1e-9]]),
-                       torch.tensor([1 - 2e-9], dtype=torch.float64)).item() == 0
-    lg = torch.tensor([[0., -20., -math.inf]])
-    tail = math.exp(-20) / (1 + math.exp(-20))
-    for f, want in ((0.9, 1), (1.1, 0)):
-        assert nucleus(1.0)(lg, torch.tensor([1 - f * tail], dtype=torch.float64))[0].item() == want
+@given(hs.integers(0, 2**52 - 1), hs.integers(0, 200_000))
+def test_exponentials_are_those_of_splitmix(bits, i):
+    u = (bits + .5) / 2**52
+    e = exponentials(torch.tensor([u], dtype=torch.float64), torch.tensor([i]))
+    assert e.item() == pytest.approx(race(u, i), rel=1e-12)
 
-def test_categorical_at_the_edges():
-    lo, hi = 2.**-53, 1 - 2.**-53
-    for w in (
-        [0.0, 0.0, 1.0, 2.0, 0.0],
-        [0.0, 3.0, 0.0, 0.0, 0.0],
-        [1e-300, 0, 1e-300, 0, 0],
-        [0.0, 1e300, 1e300, 0.0, 0.0],
-        [1.0, 1.0, 1.0, 1.0, 1.0],
-    ):
-        p = torch.tensor([w], dtype=torch.float64)
-        ok = p[0].nonzero()[:, 0]
-        for u, want in ((0.0, ok[0]), (lo, ok[0]), (hi, ok[-1]), (1.0, ok[-1])):
-            assert categorical(p, torch.tensor([u], dtype=torch.float64)).item() == want
+def test_noise_is_float64():
+    "Of a million exponentials as many are tiny as should be, and no two are equal"
+    u = torch.rand(2**20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    e = exponentials(u, torch.tensor(0))
+    assert 70 < (e < 1e-4).sum() < 140 and e.max() > 12 and len(e.unique()) == len(e)
+    lg = torch.tensor([[0., -20., -math.inf]]).expand(len(u), -1)
+    token, prob = drawer()(lg, u)
+    assert (token == 0).all() and prob[0].item() == 1 / (1 + math.exp(-20))
+
+def test_shares_are_probabilities_and_neighbours_are_independent():
+    "Of draws at counting uniforms, which share all bits but a few"
+    lg = torch.tensor([.5, .3, .15, .05]).log().expand(40_000, -1)
+    u = (torch.arange(40_000) + .5).double() / 2**52
+    for p, q in ((1., [.5, .3, .15, .05]), (.9, [.625, .375, 0, 0])):
+        token = nucleus(p)(lg, u)[0]
+        both = (token[1:] * 4 + token[:-1]).bincount(minlength=16) / (len(u) - 1)
+        want = torch.tensor(q).outer(torch.tensor(q)).flatten()
+        assert (both - want).abs().max() < .01
+
+def test_a_draw_survives_the_last_digits_of_its_logits():
+    g = torch.Generator().manual_seed(0)
+    for p in (.9, 1.):
+        lg = 2 * torch.randn(4096, 512, generator=g)
+        near = lg + 1e-4 * torch.randn(lg.shape, generator=g)
+        u = torch.rand(len(lg), generator=g, dtype=torch.float64)
+        assert (nucleus(p)(lg, u)[0] != nucleus(p)(near, u)[0]).sum() < 5
 
 def by_sorting(lg, u, temperature, p, top_k, crossing):
-    """Stable sort with indices, cumulate, cut, draw: as the equations read, one row after the
-    other. Nothing is sorted where nothing is cut."""
+    """Stable sort with indices, cumulate, cut, race: as the equations read, one row after the
+    other."""
     out = []
     for l, v in zip(lg.double(), u):
         l = (l - l.max()) / (temperature or 1.)
         order = l.argsort(descending=True, stable=True)
-        if p == 1 and not top_k and temperature > 0: order = torch.arange(len(l))
         q = l[order].softmax(0)
         before = q.cumsum(0) - (q if crossing else 0)
         keep = (before <= p) if p < 1 else torch.ones_like(q, dtype=torch.bool)
@@ -49,7 +58,7 @@ def by_sorting(lg, u, temperature, p, top_k, crossing):
         i = (
             int(v * min(int((l == l.max()).sum()), int(keep.sum())))
             if temperature == 0
-            else min(int((q.cumsum(0) <= v).sum()), int(keep.sum()) - 1)
+            else max(range(len(l)), key=lambda i: q[i].item() / race(v.item(), order[i].item()))
         )
         out.append((order[i].item(), q[i].item()))
     return out

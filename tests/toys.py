@@ -149,13 +149,20 @@ def truncate(q, P):
         kept[v] = q[v]
     return {v: a / sum(kept.values()) for v, a in kept.items()}
 
+def splitmix(z):
+    "The finalizer of SplitMix64, on Python's integers"
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+def race(u, i):
+    "The exponential of token i"
+    bits = splitmix((int(u * 2**52) * 2**12 + (i + 1) * 0x9E3779B97F4A7C15) % 2**64) >> 12
+    return -math.log((bits + .5) / 2**52)
+
 def pick(q, u):
-    "Inverse CDF in the order of the dict"
-    total = 0.
-    for v, a in q.items():
-        total += a
-        if u < total: return v
-    return v
+    "The token that wins the race, of {token: probability}"
+    return max(q, key=lambda v: q[v] / race(u, v))
 
 def small_lm(seed=0, **kw):
     "A MaskedLM with random numbers in every parameter, those that start at zero included"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..base.runs import folder_lock, graceful_interrupt, Interrupted, progress_bar
 from ..tasks.task import Task, task_of, until_solved
+from ..diffusion import RULES
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
 from ..models.products import products_of
@@ -155,7 +156,7 @@ def prepared(
     x, _ = start_ids(net, 1, s.length, prompts_at(start, net, s.real, 0, 1))
     for c in plan: check_fits(net, c.rule, x.shape[1])
     identity = dict(fingerprint=fingerprint(net), length=x.shape[1], prompt=start, dtype=s.dtype,
-                    device=net.device.type, batch_size=s.batch_size)
+                    device=net.device.type, batch_size=s.batch_size, rules=RULES)
     return net, plan, identity, int((x == net.mask_id).sum())
 
 # %% ../../nbs/experiments/run.ipynb #34851855

@@ -109,7 +109,7 @@ def merged(name: str, table: pa.Table) -> pa.Table: # name: of TABLES
     return pa.Table.from_pandas(df, table.schema, preserve_index=False)
 
 # %% ../../nbs/experiments/store.ipynb #ab01a7ef
-IDENTITY = ('fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size')
+IDENTITY = ('fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size', 'rules')
 
 def fingerprint(
     model: torch.nn.Module, # a `MaskedLM`
@@ -145,7 +145,7 @@ def open_store(
     if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; '
                                                  f'expected {wanted}')
     try:
-        record = json.loads(at.read_text(encoding='utf-8'))
+        record = dict(rules=1) | json.loads(at.read_text(encoding='utf-8'))
         if {'cells', *IDENTITY} <= record.keys(): return Store(path, record)
     except (ValueError, AttributeError, RecursionError): pass
     raise ValueError(f'{at}: damaged; delete it, and give the `navira sweep` command again')

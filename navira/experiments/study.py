@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..base.stats import FEW, resampled
+from ..diffusion import RULES
 from .plots import LOOKS
 from .results import at_equal, curve, ends, frame, judges, Missing, points, shown
 from .store import open_store, Store
@@ -106,6 +107,7 @@ class Study:
         devices = {v['device_name']: None for v in record['places']}
         model = record['model'] or 'embedded model'
         out = [' and '.join(devices), f'{model}, {record["dtype"]}, L = {self.length}']
+        if record['rules'] != RULES: out.append(f'drawn by rules {record["rules"]}')
         if len(p):
             by = f'{self.reference} (separators: {self.eos})'
             judged = f', {_span(p.scored)} of them judged by {by}'

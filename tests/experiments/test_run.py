@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from navira.base.runs import folder_lock, Interrupted
+from navira.diffusion import RULES
 from navira.experiments.results import frame, judges, tokens, trajectory
 from navira.experiments.measure import evaluate, real_windows
 from navira.experiments.run import by_step, resample, run, work
+from navira.experiments.study import study
 from navira.experiments.store import compact, open_store, write_table
 from navira.experiments.sweep import Entry
 from helpers.experiments import cli, corpus, home, judge, one_thread_each, same  # noqa: F401
@@ -254,3 +256,13 @@ def test_what_needs_a_reference_says_so(measured):
                        match="metric 'entropi': did you mean 'entropy'"): evaluate(measured,
                                                                                    ['entropi'])
     with pytest.raises(ValueError, match='scored=0'): evaluate(measured, scored=0)
+
+def test_a_store_of_earlier_rules_is_read_and_not_swept(home, measured):
+    path = measured.folder/'store.json'
+    record = json.loads(path.read_text())
+    assert record.pop('rules') == RULES
+    path.write_text(json.dumps(record))
+    assert frame(measured.folder).equals(frame(measured))
+    assert 'drawn by rules 1' in study(measured.folder).note()
+    with pytest.raises(ValueError, match=f'rules: 1 in the store, {RULES} now'):
+        run(home.sweep, measured.folder, home.model)
