@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.special import stdtrit
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 from torch import Tensor
 
 # %% ../../nbs/base/stats.ipynb #1e79db1c
@@ -70,6 +70,30 @@ def student_t(
 ) -> float: # t with P(|T| <= t) = level
     "Two-sided quantile of Student's t distribution."
     return float(stdtrit(df, (1 + level)/2))
+
+# %% ../../nbs/base/stats.ipynb #holmcd01
+def p_value(
+    draws, # [1 + n_boot] of `resampled`
+    bound: float=0.,
+) -> float: # two-sided
+    "How probable is a value so far from the bound, if the bound were the truth?"
+    with np.errstate(divide='ignore', invalid='ignore'):
+        return float(2 * norm.sf(abs(draws[0] - bound) / spread(draws)))
+
+def spread(draws): # [1 + n_boot] -> float
+    """Their standard deviation, and two of its standard errors, so that another seed of the
+    resampling does not give another verdict."""
+    return np.std(draws[1:]) * (1 + (2 / (len(draws) - 1))**.5)
+
+def holm(
+    p, # [m], NaN where nothing was tested
+): # [m] adjusted
+    "p-values of a table, so that 5 % bound the probability of any wrong rejection (Holm 1979)."
+    p = np.asarray(p, dtype=np.float64)
+    order, left = np.argsort(p), (~np.isnan(p)).sum() - np.arange(len(p))
+    out = np.empty_like(p)
+    out[order] = np.minimum(1, np.maximum.accumulate(p[order] * left))
+    return out
 
 # %% ../../nbs/base/stats.ipynb #b3747f05
 def _studentised(v, w, level, counts):

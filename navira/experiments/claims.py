@@ -4,6 +4,7 @@
 
 # %% ../../nbs/experiments/claims.ipynb #13f8f697
 from __future__ import annotations
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,11 +16,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ..base.stats import resampled
+from ..base.stats import p_value, resampled, spread
 from ..evaluation.trajectories import reselected
 from .paper import of_table1, overlaps, run_as_many, traced
 from .plots import LOOKS
-from .results import ends, frame, Missing, points, tokens
+from .results import frame, Missing, points, tokens
 from .study import or_none, ratio_draws, Study
 
 # %% auto #0
@@ -27,7 +28,7 @@ __all__ = ['CLAIMS', 'Claim', 'verdict', 'measured']
 
 # %% ../../nbs/experiments/claims.ipynb #098c96cb
 Measured = dict[str, np.ndarray]     # where (a budget, a pair) -> draws
-VERDICTS = {1: 'holds', -1: 'does not hold', 0: 'cannot tell'}     # at the scale of the store
+MARGINS = dict(log_perplexity=math.log(1.1), entropy=.1)     # of shares .02
 
 # %% ../../nbs/experiments/claims.ipynb #5f1d47c3
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Claim:
     bound: float = 0.
     on_puzzles: list | None = None # what the number is there, and the side
     log: bool = False           # a log-perplexity is printed as it is
+
+    @property
+    def margin(self) -> float: return MARGINS.get(self.y, .02)
 
     def scale(self, v: Any) -> Any:
         "As the number is printed: a ratio, percentage points, or as it is."
@@ -62,11 +66,15 @@ def verdict(
     draws: np.ndarray | None, # None: not tested
     side: int, # that the claim names
     bound: float = 0.,
+    margin: float = 0., # within which a number equals the bound
+    p: float | None = None, # corrected for other claims; None: this one is alone
 ) -> str:
-    "What an interval says of a claim."
+    "What resamplings say of a claim, at the scale of the store."
     if draws is None: return 'not tested'
-    _, low, high = ends(draws)
-    return VERDICTS[side * (int(low > bound) - int(high < bound))]
+    off = draws[0] - bound
+    if abs(off) + 1.96 * spread(draws) <= margin: return 'equal'
+    if (p_value(draws, bound) if p is None else p) > .05: return 'cannot tell'
+    return 'holds' if off * side > 0 else 'does not hold'
 
 def measured(
     claim: Claim,
@@ -88,9 +96,11 @@ def against(
     b: str, # another
     largest: bool = False, # at the largest budget only
 ) -> Measured:
-    "b less a, at every budget that has both."
+    "b less a, at every budget that has both and at which one of them remasks."
     budgets = s.budgets(a, b)[-1:] if largest else s.budgets(a, b)
-    return {f'{F} passes': s.at(b, F)[y] - s.at(a, F)[y] for F in budgets}
+    pairs = {F: (s.at(a, F), s.at(b, F)) for F in budgets}
+    return {f'{F} passes': q[y] - p[y] for F, (p, q) in pairs.items()
+            if p.remasked[0] + q.remasked[0]}
 
 def at_passes_run(s: Study, y: str, a: str, b: str) -> Measured:
     "b less a, at each budget of b whose passes run lie within a's."

@@ -4,7 +4,8 @@
 
 # %% ../../nbs/experiments/verdicts.ipynb #dcdb8727
 from __future__ import annotations
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..base.runs import atomic_write
+from ..base.stats import holm, p_value
 from .claims import Claim, CLAIMS, measured, verdict
 from .paper import (
     curves, figure2, figure3, figure4, lacking, ours, passes, plane, table1, table2)
@@ -23,13 +25,13 @@ from .study import interval_of, Study
 from .sweep import typed
 
 # %% auto #0
-__all__ = ['findings', 'claims', 'report']
+__all__ = ['findings', 'claims', 'claims_here', 'report']
 
 # %% ../../nbs/experiments/verdicts.ipynb #d3480651
 @lru_cache(maxsize=4)
 def findings(
     *studies: Study, # one of text, or some of puzzles
-) -> pd.DataFrame: # claim, draws, each, lack, number, verdict
+) -> pd.DataFrame: # claim, draws, each, lack, number, p (Holm's), verdict
     "Every claim of the paper, measured."
     rows = []
     for claim in CLAIMS:
@@ -37,31 +39,37 @@ def findings(
         if c is None: continue
         draws, each, lack = measured(c, list(studies))
         number = interval_of(draws, c.scale, c.scale(c.bound))
-        rows.append([c, draws, each, lack, number, verdict(draws, c.side, c.bound)])
-    return pd.DataFrame(rows, columns=['claim', 'draws', 'each', 'lack', 'number', 'verdict'])
+        rows.append([c, draws, each, lack, number])
+    df = pd.DataFrame(rows, columns=['claim', 'draws', 'each', 'lack', 'number'])
+    tests = list(zip(df.claim, df.draws))
+    df['p'] = holm([math.nan if d is None else p_value(d, c.bound) for c, d in tests])
+    df['verdict'] = [verdict(d, c.side, c.bound, c.margin, p) for (c, d), p in zip(tests, df.p)]
+    return df
 
 # %% ../../nbs/experiments/verdicts.ipynb #f1fdfbd4
 def claimed(c: Claim) -> str: return f'{"<" if c.side < 0 else ">"} {float(c.scale(c.bound)):g}'
 
 # %% ../../nbs/experiments/verdicts.ipynb #56140e5e
 def claims(
-    s: Study, # of texts, or of puzzles
-    *puzzles: Study, # of puzzles, one a difficulty, beside the texts
+    columns: dict[str, Sequence[Study]], # name -> one study of texts, or some of puzzles
 ) -> Table:
-    "The table of claims."
-    df = findings(s)
-    rows = pd.DataFrame([(c.text, c.where, c.how, claimed(c)) for c in df.claim],
+    "The table of claims, as the first column measures them."
+    found = {name: findings(*studies) for name, studies in columns.items()}
+    first = next(iter(found.values()))
+    rows = pd.DataFrame([(c.text, c.where, c.how, claimed(c)) for c in first.claim],
                         columns=['claim', 'where', 'measured as', 'claimed'])
-    rows = rows.assign(here=df.number, verdict=df.verdict)
-    note = s.note(s.points[s.points.label.isin(LOOKS)]) + f'; {s.strength}' + lacking(set(df.lack))
-    if puzzles:
-        solved = findings(*puzzles)
-        solved.index = [c.text for c in solved.claim]
-        rows['Sudoku'] = rows.claim.map(solved.number)
-        rows['verdict there'] = rows.claim.map(solved.verdict)
-        note += ('. Sudoku: points of the share solved, but for the last four; a verdict without a '
-                 'number: these stores lack what it needs')
-    return Table('The claims of the paper, at this scale', rows, note)
+    notes = []
+    for name, df in found.items():
+        df = df.set_index(df.claim.map(lambda c: c.text))
+        rows[name] = rows.claim.map(df.number)
+        rows[f'{name}: verdict'] = rows.claim.map(df.verdict)
+        s = columns[name][0]
+        shown = s.points[s.points.label.isin(LOOKS)]
+        notes.append(f'{name}: {s.note(shown)}; {s.strength}{lacking(set(df.lack))}')
+        if s.of_puzzles: notes.append('points of the share solved, but for the last four')
+    return Table('The claims of the paper, at this scale', rows, '. '.join(notes))
+
+def claims_here(s: Study) -> Table: return claims({'here': [s]})
 
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
 def names_of(s: Study) -> pd.Series: # one a point
@@ -115,7 +123,7 @@ def of_paper(s: Study) -> bool:
     return {'prism', 'navira-det'} <= {*s.points.label} and all(map(ours, s.points.policy))
 
 Part = Callable[[Study], Table | Figure]
-OF_PAPER: dict[str, Part] = {'claims': claims, 'table-2': table2, 'grid': grid}
+OF_PAPER: dict[str, Part] = {'claims': claims_here, 'table-2': table2, 'grid': grid}
 OF_OTHERS: dict[str, Part] = {'grid': grid, 'paired': paired, 'texts': first_texts}
 OF_TEXT: dict[str, Part] = {'plane': plane, 'curves': curves}
 TEXT_OF_PAPER: dict[str, Part] = {

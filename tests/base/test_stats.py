@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 from scipy import stats
 
-from navira.base.stats import bootstrap, percentiles, Ratio, resampled, resamplings, wilson
+from navira.base.stats import bootstrap, holm, percentiles, Ratio, resampled, resamplings, wilson
 from navira.evaluation.perplexity import Perplexity
 
 @pytest.mark.parametrize('n', [8, 16])
@@ -78,3 +78,15 @@ def test_wilson_is_where_the_score_test_holds(n, data):
         if 1e-9 < p < 1 - 1e-9:
             assert abs(share - p) == pytest.approx(1.959964 * (p * (1 - p) / n)**.5)
     assert 0 <= low <= share + 1e-12 and share - 1e-12 <= high <= 1
+
+@given(hs.lists(hs.one_of(hs.floats(0, 1), hs.just(float('nan'))), min_size=1, max_size=9))
+def test_holm_rejects_step_by_step(p):
+    "Its definition: the i-th smallest of m, while it is at most level / (m - i)"
+    tested = sorted(v for v in p if v == v)
+    rejected = set()
+    for i, v in enumerate(tested):
+        if v > .05 / (len(tested) - i): break
+        rejected.add(v)
+    got = holm(p)
+    assert {v for v, q in zip(p, got) if q <= .05} == rejected
+    assert [q == q for q in got] == [v == v for v in p]

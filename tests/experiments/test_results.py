@@ -99,8 +99,12 @@ def test_a_reading_lies_on_the_polygon(x, at):
 
 @pytest.mark.parametrize('centre, said',
                          [(-3., 'holds'), (3., 'does not hold'), (0., 'cannot tell')])
-def test_a_verdict_follows_from_the_interval(centre, said):
-    assert verdict(np.r_[centre, np.random.default_rng(0).normal(centre, 1, 2000)], -1) == said
+def test_a_verdict_follows_from_the_resamplings(centre, said):
+    draws = np.r_[centre, np.random.default_rng(0).normal(centre, 1, 2000)]
+    assert verdict(draws, -1) == verdict(draws, -1, margin=1) == said
+    assert verdict(draws, -1, margin=6) == 'equal'
+    assert verdict(draws, -1, p=.051) == 'cannot tell'
+    assert verdict(draws, 1, bound=centre + 9) == 'does not hold'
     assert verdict(None, -1) == 'not tested'
 
 def test_claims_say_how_they_are_measured():
