@@ -56,7 +56,8 @@ class Claim:
     def for_puzzles(self) -> Claim | None:
         if self.on_puzzles is None: return None
         how, side = self.on_puzzles
-        return replace(self, how=how, side=side, y=self.y if self.y in OF_TRACES else 'solved')
+        if self.y in OF_TRACES: return replace(self, how=how, side=side)
+        return replace(self, how=how, side=side, y='solved', bound=0.)
 
 # %% ../../nbs/experiments/claims.ipynb #3a22a26d
 OF_TRACES = ('coefficient', 'jaccard', 'again')     # statistics of what is remasked
