@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .diffusion import drawer, probability
-from .core import Pass, Score, State
+from .core import Denoiser, Pass, Score, State
 
 # %% auto #0
-__all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence']
+__all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence', 'left_out']
 
 # %% ../nbs/scores.ipynb #3cd705f2
 def over(
@@ -78,3 +79,19 @@ def log_probability(
 def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Minus the probability with which a token was drawn when it was committed."
     return -st.conf
+
+# %% ../nbs/scores.ipynb #leftoutfn
+def left_out(
+    model: Denoiser,
+    x: Tensor, # [B, L] int64 token ids
+    where: Tensor, # [B, L] bool with N true
+    rows: int = 256, # texts in a pass
+) -> Tensor: # [N] float64
+    "ln p of each token given all others, exactly: a pass a token."
+    values = []
+    row, at = where.nonzero(as_tuple=True)
+    for r, i in zip(row.split(rows), at.split(rows)):
+        one = F.one_hot(i, x.shape[1]).bool()
+        logits = model(x[r].masked_fill(one, model.mask_id)).logits(one)
+        values.append(log_probability(logits, x[r, i]))
+    return torch.cat(values)

@@ -14,6 +14,7 @@ from scipy.stats import rankdata
 
 from ..base.stats import bootstrap, percentiles
 from ..diffusion import corrupt, low_discrepancy, nucleus
+from ..scores import left_out
 from .data import keyed
 from .objectives import random_fill
 
@@ -72,6 +73,7 @@ def judge_draws(
     p: float = 0.9, # nucleus
     batch_size: int = 64,
     critic = None, # judges in place of the head
+    exact: bool = False, # also `left_out`, a pass a token
 ) -> pd.DataFrame: # a row a token: score, right, drawn (probability), row (sequence)
     """Fill masked positions by the model's own draws and judge them: one y for each sequence, t
     stratified over all."""
@@ -83,9 +85,11 @@ def judge_draws(
         logits = model(z).logits(new)
         token = draw(logits, u)[0]
         drawn = logits.softmax(-1).gather(1, token[:, None])[:, 0].float()
-        score = (critic or model)(z.masked_scatter(new, token)).quality()[new]
+        filled = z.masked_scatter(new, token)
+        score = (critic or model)(filled).quality()[new]
         columns = dict(score=score, right=x[new] == token, drawn=drawn,
                        row=start + new.nonzero()[:, 0])
+        if exact: columns['left_out'] = left_out(model, filled, new, batch_size)
         frames.append(pd.DataFrame({k: v.cpu().numpy() for k, v in columns.items()}))
     return pd.concat(frames, ignore_index=True)
 
