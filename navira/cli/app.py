@@ -83,7 +83,8 @@ def show_help(
 
 # %% ../../nbs/cli/app.ipynb #app-command
 SHARED = '''
-model         Folder, checkpoint or Hub id; 'embedded', the model of this package, if not given.
+model         Folder, checkpoint, Hub id, 'sudoku' or 'smollm2'; 'embedded', the model of this
+              package, if not given.
 head          Folder of `navira finetune --lora`: the model's quality head.
 mask_id       Token id of the mask; if not given, as the configuration of a transformers model says.
 shift --shift/--aligned  Whether a transformers model predicts, at each position, the next token or

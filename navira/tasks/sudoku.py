@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,16 @@ def emptied(s: Sudoku, grids: ndarray, given: int, rng: Generator) -> ndarray:
     stays = rng.random(grids.shape).argsort(1).argsort(1) < given
     return np.where(stays, grids, s.n)
 
+# %% ../../nbs/tasks/sudoku.ipynb #dugfn
+def dug(s: Sudoku, grid: ndarray, given: int, rng: Generator) -> ndarray: # [cells] solved -> [cells]
+    "A puzzle with one solution, emptied cell by cell; begun again where no more can go."
+    while True:
+        puzzle = grid.copy()
+        for cell in rng.permutation(s.cells):
+            if (puzzle < s.n).sum() == given: return puzzle
+            held, puzzle[cell] = puzzle[cell], s.n
+            if len(list(islice(solutions(s, puzzle), 2))) > 1: puzzle[cell] = held
+
 # %% ../../nbs/tasks/sudoku.ipynb #48458cad
 def read_puzzle(s: Sudoku, text: str) -> ndarray: # [cells] ids
     "A puzzle as people type it. ValueError that names the cell and the rule."
@@ -296,11 +307,14 @@ def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs th
 _CHUNK = 256 # grids made at a time
 
 @lru_cache(maxsize=256)
-def _puzzles(s: Sudoku, given: int, chunk: int) -> ndarray: # [_CHUNK, cells]
+def _puzzles(s: Sudoku, given: int | None, chunk: int) -> ndarray: # [_CHUNK, cells]
     if given == s.cells: return unseen(s, _CHUNK, default_rng((21, chunk)))
-    return emptied(s, _puzzles(s, s.cells, chunk), given, default_rng((21, chunk, given)))
+    grids, rng = _puzzles(s, s.cells, chunk), default_rng((21, chunk, given or 0))
+    if given is not None: return emptied(s, grids, given, rng)
+    return np.stack([dug(s, grid, 25 + i % 6, rng) for i, grid in enumerate(grids)])
 
-def puzzles(s: Sudoku, given: int, first: int, n: int) -> ndarray: # [n, cells] ids
+# given: None: 25 to 30, with one solution -> [n, cells] ids
+def puzzles(s: Sudoku, given: int | None, first: int, n: int) -> ndarray:
     "Random puzzles from held-out grids: number i is of one grid, or is it where all is given."
     chunks = range(first // _CHUNK, -(-(first + n) // _CHUNK))
     return np.concatenate([_puzzles(s, given, c) for c in chunks])[first % _CHUNK:][:n]
@@ -311,20 +325,21 @@ class Puzzles:
     "The task to solve random puzzles."
     name: str
     sudoku: Sudoku
-    given: int # cells
+    given: int | None # cells; None: 25 to 30, and one solution
     goal = 'solved'
 
     @classmethod
-    def called(cls, name: str, model: Any) -> Puzzles: # name: 'sudoku-35', 'sudoku:2x3-12', ...
+    def called(cls, name: str, model: Any) -> Puzzles: # 'sudoku-35', 'sudoku:2x3-12', 'sudoku-one'
         "KeyError or ValueError for another name, or a model that does not write these grids."
-        parts = re.fullmatch(r'(sudoku(?::\w+)?)(?:-(\d+))?', name)
+        parts = re.fullmatch(r'(sudoku(?::\w+)?)(?:-(\d+))?', 'sudoku' if name == 'sudoku-one' else name)
         if parts is None:
-            raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35')
+            raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35, '
+                             'or sudoku-one')
         s = NAMES[check_choice('task', parts[1], NAMES)]
         given = check_int(f'task {name!r}: given cells', int(parts[2] or s.cells * 35 // 81), 0,
                           high=s.cells - 1)
         check_grids(f'task {name!r}', s, model)
-        return cls(name, s, given)
+        return cls(name, s, None if name == 'sudoku-one' else given)
 
     def ids(self, first: int, n: int) -> ndarray: return puzzles(self.sudoku, self.given, first, n)
     def prompts(self, first: int, n: int) -> Tensor: return torch.from_numpy(self.ids(first, n))

@@ -37,7 +37,7 @@ def kind_of(name: str) -> str: # of a task
     return check_choice('task', re.split('[:-]', str(name))[0], ('sudoku', 'infill'))
 
 def task_of(
-    name: str, # 'sudoku-35', 'sudoku:2x3-12', 'infill', ...
+    name: str, # 'sudoku-35', 'sudoku:2x3-12', 'sudoku-one', 'infill', ...
     model: Any, # that is to solve it
     data: str | None = None, # corpus of 'infill'
     text_column: str = 'text', # of its Parquet files
