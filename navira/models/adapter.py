@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import allclose, float32, nn, Tensor, where
+from torch import allclose, bfloat16, nn, Tensor, where
 
 from ..base.checks import check_int
 from ..base.files import check_file, guarded
@@ -86,13 +86,12 @@ def metadata(
 def save_adapter(
     model: TransformersLM, # from `with_lora` or `with_adapter`
     folder: str | os.PathLike, # replaced as a whole
-    dtype: Any = float32, # of the adapter on disk
 ) -> None:
-    """The adapter, head and embedding of the mask, as far as the model has them: all, or nothing.
-    The base model is not saved."""
+    """The adapter (in bfloat16), head and embedding of the mask, as far as the model has them: all,
+    or nothing. The base model is not saved."""
     with atomic_folder(folder) as temp:
         if model.adapter is not None:
-            state = {k: p.to(dtype) for k, p in model.adapter.state_dict().items() if 'lora_' in k}
+            state = {k: p.to(bfloat16) for k, p in model.adapter.state_dict().items() if 'lora_' in k}
             model.adapter.save_pretrained(temp, state_dict=state, save_embedding_layers=False)
             (temp / 'README.md').unlink(missing_ok=True)                  # an empty form
         save_head(model, temp / 'quality.safetensors')

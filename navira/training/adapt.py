@@ -35,7 +35,7 @@ class Adaptation(Likelihood):
         yield from super().stages()
 
     def save(self, folder):
-        if self.cfg.lora: save_adapter(self.model, folder, torch.bfloat16)
+        if self.cfg.lora: save_adapter(self.model, folder)
         else: super().save(folder)
 
     def about(self):

@@ -17,7 +17,7 @@ def trained(base, rank=2):
     model = with_adapter(navira.load(base), rank)
     with torch.no_grad():
         for n, p in model.named_parameters():
-            if 'lora_' in n or n.startswith('quality.'): p.normal_(std=.1)
+            if 'lora_' in n or n.startswith('quality.'): p.copy_(p.normal_(std=.1).bfloat16())
     return model.eval()
 
 @pytest.fixture(scope='module', params=['llada', 'bert', 'diffugpt'])
