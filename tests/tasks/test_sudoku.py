@@ -7,6 +7,7 @@ from navira.tasks.sudoku import (
     _candidates,
     contradictions,
     drawn_grid,
+    dug,
     emptied,
     held_out,
     is_solved,
@@ -91,6 +92,16 @@ def test_all_solutions_are_found(seed, given, changed):
     plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
     found = [tuple(g) for g in solutions(s, puzzle)]
     assert len(found) == len(plain) and {*found} == plain
+
+@settings(deadline=None, max_examples=15)
+@given(seed=seeds, left=some.integers(6, 15))
+def test_a_dug_puzzle_has_one_solution(seed, left):
+    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
+    (grid,) = random_grids(s, 1, rng, 64)
+    puzzle = dug(s, grid, left, rng)
+    (only,) = solutions(s, puzzle)
+    assert (only == grid).all() and (puzzle < s.n).sum() == left
+
 
 def test_a_search_may_have_an_end():
     "Proving that this one has no solution takes minutes (norvig.com/sudoku)"
