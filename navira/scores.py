@@ -5,13 +5,14 @@
 # %% ../nbs/scores.ipynb #ac2300de
 from __future__ import annotations
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .diffusion import drawer, probability
-from .core import Denoiser, Pass, Score, State
+from .core import Pass, Score, State
 
 # %% auto #0
 __all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence', 'left_out']
@@ -82,7 +83,7 @@ def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
 
 # %% ../nbs/scores.ipynb #leftoutfn
 def left_out(
-    model: Denoiser,
+    model: Any, # a `LanguageModel`
     x: Tensor, # [B, L] int64 token ids
     where: Tensor, # [B, L] bool with N true
     rows: int = 256, # texts in a pass

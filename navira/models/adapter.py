@@ -91,7 +91,8 @@ def save_adapter(
     or nothing. The base model is not saved."""
     with atomic_folder(folder) as temp:
         if model.adapter is not None:
-            state = {k: p.to(bfloat16) for k, p in model.adapter.state_dict().items() if 'lora_' in k}
+            state = {k: p.to(bfloat16) for k, p in model.adapter.state_dict().items()
+                     if 'lora_' in k}
             model.adapter.save_pretrained(temp, state_dict=state, save_embedding_layers=False)
             (temp / 'README.md').unlink(missing_ok=True)                  # an empty form
         save_head(model, temp / 'quality.safetensors')

@@ -228,7 +228,8 @@ def emptied(s: Sudoku, grids: ndarray, given: int, rng: Generator) -> ndarray:
     return np.where(stays, grids, s.n)
 
 # %% ../../nbs/tasks/sudoku.ipynb #dugfn
-def dug(s: Sudoku, grid: ndarray, given: int, rng: Generator) -> ndarray: # [cells] solved -> [cells]
+# grid: [cells] solved -> [cells]
+def dug(s: Sudoku, grid: ndarray, given: int, rng: Generator) -> ndarray:
     "A puzzle with one solution, emptied cell by cell; begun again where no more can go."
     while True:
         puzzle = grid.copy()
@@ -331,7 +332,8 @@ class Puzzles:
     @classmethod
     def called(cls, name: str, model: Any) -> Puzzles: # 'sudoku-35', 'sudoku:2x3-12', 'sudoku-one'
         "KeyError or ValueError for another name, or a model that does not write these grids."
-        parts = re.fullmatch(r'(sudoku(?::\w+)?)(?:-(\d+))?', 'sudoku' if name == 'sudoku-one' else name)
+        one = name == 'sudoku-one'
+        parts = re.fullmatch(r'(sudoku(?::\w+)?)(?:-(\d+))?', 'sudoku' if one else name)
         if parts is None:
             raise ValueError(f'task {name!r}: expected the number of given cells, as in sudoku-35, '
                              'or sudoku-one')
@@ -339,7 +341,7 @@ class Puzzles:
         given = check_int(f'task {name!r}: given cells', int(parts[2] or s.cells * 35 // 81), 0,
                           high=s.cells - 1)
         check_grids(f'task {name!r}', s, model)
-        return cls(name, s, None if name == 'sudoku-one' else given)
+        return cls(name, s, None if one else given)
 
     def ids(self, first: int, n: int) -> ndarray: return puzzles(self.sudoku, self.given, first, n)
     def prompts(self, first: int, n: int) -> Tensor: return torch.from_numpy(self.ids(first, n))
