@@ -37,7 +37,7 @@ setuptools.setup(
                  *(f'Programming Language :: Python :: {p}' for p in pythons)],
     packages=setuptools.find_packages(include=[lib, lib + '.*']),
     # the embedded model and the configurations travel in the wheel and the sdist
-    package_data={lib: ['py.typed', 'weights/*', 'weights/sudoku/*', 'assets/*', 'configs/*.toml']},
+    package_data={lib: ['py.typed', 'weights/**', 'assets/*', 'configs/*.toml']},
     include_package_data=True,
     install_requires=cfg['requirements'].split(),
     extras_require=extras,

@@ -106,12 +106,14 @@ def test_links_lead_somewhere_and_make_knows_its_targets(name):
     assert set(re.findall(r'`make ([a-z-]+)', text)) <= set(targets)
     assert name != 'README.md' or len(text.split()) <= 600, 'read in one sitting'
 
-@pytest.mark.parametrize('folder', ['', 'sudoku'])
+@pytest.mark.parametrize('folder', ['', 'sudoku', 'smollm2'])
 def test_the_model_card_is_what_the_records_give(folder):
     from navira.training.card import model_card
     weights = root/'navira'/'weights'/folder
+    record = json.loads((weights/'training.json').read_text())
     card = (weights/'README.md').read_text(encoding='utf-8')
-    assert card == model_card(json.loads((weights/'training.json').read_text()))
+    assert card == model_card(record)
+    if 'base' in record: return         # an adapter: the base has a card of its own
     assert yaml.safe_load(card.split('---')[1])['license'] == 'apache-2.0'
 
 @pytest.mark.parametrize('folder', ['', 'sudoku'])
@@ -141,4 +143,4 @@ def test_the_installed_wheel_brings_what_the_repository_has(tmp_path):
     assert r.returncode == 0 and r.stdout.startswith(str(tmp_path)), r.stderr
 
 def test_the_embedded_models_are_small():
-    assert sum(p.stat().st_size for p in (root/'navira'/'weights').rglob('*.*')) <= 40*2**20
+    assert sum(p.stat().st_size for p in (root/'navira'/'weights').rglob('*.*')) <= 60e6

@@ -5,6 +5,7 @@
 # %% ../../nbs/models/adapter.ipynb #676fa565
 from __future__ import annotations
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def lora(
 ) -> Any: # the network as one of peft
     import peft
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names)
-    return peft.get_peft_model(net, config)
+    with warnings.catch_warnings():     # peft still says is_gradient_checkpointing
+        warnings.simplefilter('ignore', FutureWarning)
+        return peft.get_peft_model(net, config)
 
 def with_mask(
     model: TransformersLM, # changed in place
@@ -93,6 +96,9 @@ def save_adapter(
         if model.adapter is not None:
             state = {k: p.to(bfloat16) for k, p in model.adapter.state_dict().items()
                      if 'lora_' in k}
+            config = model.adapter.peft_config['default']
+            base = config.base_model_name_or_path or ''
+            config.base_model_name_or_path = Path(base).name        # no path of this machine
             model.adapter.save_pretrained(temp, state_dict=state, save_embedding_layers=False)
             (temp / 'README.md').unlink(missing_ok=True)                  # an empty form
         save_head(model, temp / 'quality.safetensors')

@@ -182,7 +182,7 @@ def load(
     if source == 'smollm2':
         from navira.models.families import unpacked
         trained = Path(own(source))
-        heads = [trained, *(heads or [trained / 'head'])]
+        heads = [trained, *(heads or [trained / 'head'] * (trained / 'head').exists())]
         source = unpacked()
     path = located(source, revision)
     theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block, head=head)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 
 # %% auto #0
-__all__ = ['model_card']
+__all__ = ['model_card', 'curve']
 
 # %% ../../nbs/training/card.ipynb #434be48f
 LOAD_TEXT = """model = navira.load()     # of the package; any other: navira.load('its folder')
@@ -76,8 +76,8 @@ fine-tuning are those of PRISM (arXiv 2510.01384), BackPlay (arXiv 2601.06428) a
 {data[name]}. {data[train_tokens]:,} training tokens, {data[validation_tokens]:,} of validation."""
 SHORT = """# A model made from {base}
 
-{parameters:,} parameters, trained on {data[name]}. To load it: `navira.load(FOLDER)`, or for a head
-`navira.load({base!r}, head=FOLDER)`."""
+{parameters:,} parameters, trained on {data[name]} ({data[train_tokens]:,} tokens). To load it:
+`navira.load(FOLDER)`, or for a head `navira.load({base!r}, head=FOLDER)`."""
 EVALUATION = """## Evaluation
 
 On validation text, with 95 % intervals. NELBO: nats a token. AUROC: does a score rank the right
@@ -106,8 +106,16 @@ def model_card(
     lines = []
     for line in NUMBERS:
         with contextlib.suppress(KeyError): lines.append(line.format(**r))     # not measured
-    return '\n\n'.join([head(r), '## Training', '\n'.join(STAGE.format(**s) for s in r['stages']),
-                        EVALUATION, '\n'.join(lines)]) + '\n'
+    stages = '\n'.join(STAGE.format(**s) + curve(s.get('evals', [])) for s in r['stages'])
+    return '\n\n'.join([head(r), '## Training', stages, EVALUATION, '\n'.join(lines)]) + '\n'
+
+def curve(evals): # of a stage
+    found = [(e['tokens'], e['nelbo'] if isinstance(e.get('nelbo'), dict) else e) for e in evals]
+    points = [f"{e['bits_per_char']:.3f} ({tokens:,})" for tokens, e in found
+              if 'bits_per_char' in e]
+    points = points[::-(len(points) // 10 + 1)][::-1]                  # ten or so, and the last
+    if not points: return ''
+    return '\n  Bits a character in validation (tokens seen): ' + ', '.join(points)
 
 # %% ../../nbs/training/card.ipynb #35d20bfd
 def head(r):

