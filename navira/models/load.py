@@ -183,7 +183,7 @@ def load(
     if ours:
         from navira.models.families import unpacked
         trained = Path(own(source))
-        heads = [trained, *(heads or [trained / 'head'] * (trained / 'head').exists())]
+        heads = [trained, *(heads or [trained / 'head'])]
         source = unpacked()
     path = located(source, revision)
     theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block, head=head)

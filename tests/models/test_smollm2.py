@@ -27,5 +27,9 @@ def test_it_reads_both_ways_and_writes():
     at = blank == ids(' bread')
     x[at] = model.mask_id
     assert model(x).logits(at).topk(10).indices.eq(blank[at]).any(), 'what comes after counts'
+    def rate(text, word): return model(ids(text)).quality()[ids(text) == ids(word)].item()
+    text = 'The old man opened the {} and walked slowly into the house.'
+    right, wrong = (rate(text.format(w), f' {w}') for w in ('door', 'bread'))
+    assert right > wrong + 1        # logits of quality
     out = sample(model, 'backbone', 4, 2, length=12, seed=0, progress=False)
     assert not (out.tokens == model.mask_id).any() and len(set(out.texts)) == 2
