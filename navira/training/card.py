@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 
 # %% auto #0
-__all__ = ['model_card', 'curve']
+__all__ = ['model_card']
 
 # %% ../../nbs/training/card.ipynb #434be48f
 LOAD_TEXT = """model = navira.load()     # of the package; any other: navira.load('its folder')
@@ -109,13 +109,17 @@ def model_card(
     stages = '\n'.join(STAGE.format(**s) + curve(s.get('evals', [])) for s in r['stages'])
     return '\n\n'.join([head(r), '## Training', stages, EVALUATION, '\n'.join(lines)]) + '\n'
 
+# %% ../../nbs/training/card.ipynb #7ef0c92f
 def curve(evals): # of a stage
-    found = [(e['tokens'], e['nelbo'] if isinstance(e.get('nelbo'), dict) else e) for e in evals]
-    points = [f"{e['bits_per_char']:.3f} ({tokens:,})" for tokens, e in found
-              if 'bits_per_char' in e]
-    points = points[::-(len(points) // 10 + 1)][::-1]                  # ten or so, and the last
-    if not points: return ''
-    return '\n  Bits a character in validation (tokens seen): ' + ', '.join(points)
+    "Validation on the way, at ten points or so and the last."
+    lines = ''
+    for what, part, key in (('Bits a character', 'nelbo', 'bits_per_char'),
+                            ('AUROC of the head', 'quality', 'auroc')):
+        found = [(e['tokens'], e[part] if isinstance(e.get(part), dict) else e) for e in evals]
+        points = [f'{v[key]:.3f} ({tokens:,})' for tokens, v in found if key in v]
+        points = points[::-(len(points) // 10 + 1)][::-1]
+        if points: lines += f'\n  {what} in validation (tokens seen): ' + ', '.join(points)
+    return lines
 
 # %% ../../nbs/training/card.ipynb #35d20bfd
 def head(r):
