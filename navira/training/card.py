@@ -114,7 +114,7 @@ def curve(evals): # of a stage
     "Validation on the way, at ten points or so and the last."
     lines = ''
     for what, part, key in (('Bits a character', 'nelbo', 'bits_per_char'),
-                            ('AUROC of the head', 'quality', 'auroc')):
+                            ('AUROC', 'quality', 'auroc')):
         found = [(e['tokens'], e[part] if isinstance(e.get(part), dict) else e) for e in evals]
         points = [f'{v[key]:.3f} ({tokens:,})' for tokens, v in found if key in v]
         points = points[::-(len(points) // 10 + 1)][::-1]
