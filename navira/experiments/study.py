@@ -62,13 +62,15 @@ class Study:
 
     @cached_property
     def usual(self) -> dict[tuple[str, int], pd.Series]: # (label, budget) -> point
-        "Each policy of the paper with the `eta` of tables, or what corresponds to it."
+        """Each policy of the paper with the `eta` of tables, or what corresponds to it; of several
+        points, as of a nucleus that is varied, the one with the fewest settings of its own."""
         p = self.points[self.points.label.isin(LOOKS)]
         strength = p.strength.astype(float)
         at = p.policy.map(dict(zip(OWN_SCALE, (.04, .02, 2 * self.eta)))).fillna(self.eta)
         alone = p.groupby(['label', 'budget']).point.transform('size') == 1
         chosen = p[strength.isna() | np.isclose(strength, at) | alone & p.policy.isin(OWN_SCALE)]
-        return {(q.label, q.budget): q for _, q in chosen.iterrows()}
+        fewest = np.argsort([-len(self.store.cells[k]['hyper']) for k in chosen.cell], kind='stable')
+        return {(q.label, q.budget): q for _, q in chosen.iloc[fewest].iterrows()}
 
     @cached_property
     def known(self) -> dict[tuple[str, int], pd.Series]: # (label, budget) -> point
