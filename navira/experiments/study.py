@@ -69,8 +69,9 @@ class Study:
         at = p.policy.map(dict(zip(OWN_SCALE, (.04, .02, 2 * self.eta)))).fillna(self.eta)
         alone = p.groupby(['label', 'budget']).point.transform('size') == 1
         chosen = p[strength.isna() | np.isclose(strength, at) | alone & p.policy.isin(OWN_SCALE)]
-        fewest = np.argsort([-len(self.store.cells[k]['hyper']) for k in chosen.cell], kind='stable')
-        return {(q.label, q.budget): q for _, q in chosen.iloc[fewest].iterrows()}
+        given = [-len(self.store.cells[k]['hyper']) for k in chosen.cell]
+        last = np.argsort(given, kind='stable')        # of equal keys the last one stays
+        return {(q.label, q.budget): q for _, q in chosen.iloc[last].iterrows()}
 
     @cached_property
     def known(self) -> dict[tuple[str, int], pd.Series]: # (label, budget) -> point
