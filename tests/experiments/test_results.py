@@ -1,5 +1,6 @@
 "Numbers with intervals: paired, as often right as they say, equal to plain transcriptions."
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from navira.experiments.plots import in_markdown, LOOKS, looks, same_curve, Tabl
 from navira.experiments.results import at_equal, curve, ends, interval, points, reading, shown
 from navira.experiments.results import Missing
 from navira.experiments.claims import CLAIMS, verdict
+from navira.experiments.study import Study
 
 def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
     """A frame as `frame` makes it: a policy with strength e has entropy 4 - e and log-perplexity
@@ -36,6 +38,15 @@ def test_a_point_is_the_mean_and_its_resamplings():
     np.testing.assert_allclose(p.log_perplexity['prism0.1'], resampled(own.nll, own.weight),
                                rtol=1e-12)
     assert p.n['prism0.1'] == 80 and p.scored['prism0.1'] == 80
+
+@pytest.mark.parametrize('first', [0, 1])
+def test_a_nucleus_that_is_varied_is_not_the_usual_one(first):
+    usual = samples(policies=['backbone'])
+    varied = usual.assign(point='small', cell='small', top_p=.5)
+    p = points(pd.concat([usual, varied] if first else [varied, usual]))
+    cells = {'backboneNone0': dict(hyper={}), 'small': dict(hyper=dict(top_p=.5))}
+    s = Study(SimpleNamespace(cells=cells, record=dict(length=8)), p, None, 'once')
+    assert s.at('backbone', 8).top_p == .9
 
 def test_what_is_alike_cancels():
     df = samples()
