@@ -27,7 +27,7 @@ def test_the_committed_store_gives_the_numbers_of_the_book(small):
     assert by['A judge prefers NAVIRA with a schedule.'].verdict == 'not tested'
 
 def test_no_verdict_hangs_on_the_seed_of_the_resampling(monkeypatch):
-    for folders in ['small'], ['sudoku-25', 'sudoku-35', 'sudoku-50'], ['sudoku-one']:
+    for folders in ['small'], ['smollm2'], ['sudoku-25', 'sudoku-35', 'sudoku-50'], ['sudoku-one']:
         seen = []
         for seed in range(6):
             monkeypatch.setattr(results, 'resamplings', partial(resamplings, seed=seed))
@@ -35,6 +35,10 @@ def test_no_verdict_hangs_on_the_seed_of_the_resampling(monkeypatch):
             seen.append(df.verdict.tolist())
         texts = [c.text for c in df.claim]
         assert not [(t, set(v)) for t, v in zip(texts, zip(*seen)) if len(set(v)) > 1]
+
+def test_the_larger_model_is_read_at_its_usual_nucleus():
+    large = study(root/'results'/'smollm2')
+    assert large.at('backbone', 64).top_p == .9 and large.focus == 64 and large.eta == .08
 
 def test_tables_hold_what_the_paper_printed(small):
     rows = table1(small).rows.set_index(['passes', 'policy'])
