@@ -44,7 +44,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/caches experiments/second_pass experiments/left_out experiments/heads
     experiments/larger_model experiments/seeds
 The paper: 08_experiments
-Start here: ten_minutes
+Start here: ten_minutes live
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare
     cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary

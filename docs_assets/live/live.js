@@ -158,8 +158,7 @@ export class Run {
 // --- Networks, loaded when asked for; and the tokenizer of text ---
 
 const here = name => new URL(name, import.meta.url).href;
-const nets = {};
-let runtime = null;
+const nets = {};       // promises of networks, by task; and of what runs them
 
 // What tools/live.py says of a task: sizes, puzzles, words.
 export const about = async task => (await fetch(here(`${task}.json`))).json();
@@ -173,10 +172,10 @@ async function bytes(name, progress) {
 }
 
 async function open(task, progress) {
-  runtime ??= bytes('ort-wasm-simd-threaded.wasm', progress);
+  nets.runtime ??= bytes('ort-wasm-simd-threaded.wasm', progress);
   const ort = await import(here('ort.wasm.bundle.min.mjs'));
   const [wasmBinary, weights, net] = await Promise.all(
-    [runtime, bytes(`${task}.onnx`, progress), about(task)]);
+    [nets.runtime, bytes(`${task}.onnx`, progress), about(task)]);
   Object.assign(ort.env.wasm, {wasmBinary, numThreads: 1});   // more need headers of a server
   const session = await ort.InferenceSession.create(weights, {executionProviders: ['wasm']});
   async function pass(x) {
@@ -193,7 +192,7 @@ async function open(task, progress) {
 // The network of a task, loaded once; `progress` is told of bytes. A failure is not kept.
 export const network = (task, progress = () => {}) =>
   nets[task] ??= open(task, progress).catch(e => {
-    nets[task] = runtime = null;
+    nets[task] = nets.runtime = null;
     throw new Error(`The network did not load (${e.message}). A recorded run stands below.`);
   });
 
@@ -254,7 +253,7 @@ async function begin(mine) {
   const hows = ['L', 'R'].map(side => ({policy: value(`policy${side}`), on: net.on,
     schedule: value(`schedule${side}`), tau: +value(`tau${side}`), eta: +value('eta'),
     passes: +value('passes'), seed: +value('seed')}));
-  $('loading').hidden = false;
+  [$('loading').hidden, $('error').textContent] = [false, ''];
   $('status').textContent = `Loading the network: at most ${Math.round(net.bytes / 1e6)} MB.`;
   if (!nets[task]) bar.value = 0;
   mine.net = await network(task, n => { bar.value += n / net.bytes; })
@@ -287,17 +286,17 @@ function show(k) {
 // What a run did in its last step, in words.
 function told(run) {
   const f = frame(run), bad = run.at.filter(p => wrong(f.x, p)).length;
-  const out = f.out.slice(0, 4).map(p => `${word(f.before[p])} at ${place(p)}`).join('; ');
+  const out = f.out.slice(0, 4).map(p => `${word(f.before[p]).trim()} at ${place(p)}`).join('; ');
   const end = tick < session.N ? '' : !grid() ? ' Finished.'
     : bad ? ` Not solved: ${bad} cells contradict others.` : ' Solved.';
-  return `step ${run.frames.indexOf(f)} of ${run.T}, ${f.ran} passes run: ` +
+  return `step ${run.frames.indexOf(f)} of ${run.T} (passes run: ${f.ran}), ` +
     `${f.now.length} written, ${f.out.length} remasked${out && ` (${out})`}, ` +
     `${run.at.filter(p => f.seen[p] < 0).length} of quality below 50 %.${end}`;
 }
 
 // Makes the cells of a panel; what it returns paints a state of a run, or the start.
 function panel(section, j) {
-  const [title, text, facts] = section.children, parts = '<i></i><s></s><b></b>';
+  const [title, text, facts] = section.children, parts = '<i></i><s aria-hidden="true"></s><b></b>';
   text.innerHTML = grid() ? `<table>${nine('tr', nine('td', parts))}</table>`
     : `<span>${parts}</span>`.repeat(net.length);
   const cells = [...text.querySelectorAll('td, span')];
@@ -310,7 +309,7 @@ function panel(section, j) {
 
 function fill(cell, p, run, f) {
   const blank = f.x[p] === net.mask, out = f.out.includes(p), q = f.seen?.[p] ?? NaN;
-  const old = out ? word(f.before[p]) : '';
+  const old = out ? word(f.before[p]).replace('\n', '\u21b5') : '';
   const kind = (run ? run.fixed[p] : !blank) ? 'given' : out ? blank ? 'out' : 'redo'
     : blank ? 'mask' : f.now.includes(p) ? 'new' : 'kept';
   const [, space, rest] = /^( *)([^]*)$/.exec(word(f.x[p]).replace('\n', '\u21b5\n'));
@@ -362,7 +361,7 @@ function choose(wanted) {
 
 // 81 fields: Tab reaches the first, and arrow keys lead to the others.
 function editor(root) {
-  root.innerHTML = nine('tr', nine('td', '<input inputmode="numeric" autocomplete="off">'));
+  root.innerHTML = nine('tr', nine('td', '<input inputmode="numeric" onfocus="this.select()">'));
   inputs = [...root.querySelectorAll('input')];
   inputs.forEach((e, p) => Object.assign(e, {ariaLabel: place(p), tabIndex: p ? -1 : 0}));
   root.onkeydown = event => {
@@ -374,11 +373,12 @@ function editor(root) {
 
 const set = marks => inputs.forEach((e, p) => { e.value = marks[p] > 0 ? marks[p] : ''; });
 
-function changed({target: e}) {
+function changed({target: e, data}) {
   const marks = e.value.replace(/[^0-9._]/g, '');       // of a cell: a digit, or a whole puzzle
   if (e.name === 'task') choose(e.value);
   if (e.name === 'puzzle' || inputs.includes(e) && marks.length === 81) set(marks);
-  else if (inputs.includes(e)) e.value = marks.replace(/[0._]/g, '').slice(-1);
+  else if (inputs.includes(e))
+    e.value = (data > 0 ? data : marks).replace(/[^1-9]/g, '').slice(-1);
   if (e.name !== 'pace') leave();
 }
 
@@ -393,7 +393,7 @@ async function main() {
   form.onsubmit = e => { e.preventDefault(); play(); };
   form.oninput = changed;
   $('step').onclick = () => { pause(); step(); };
-  $('slider').oninput = e => { pause(); show(+e.target.value); };
+  $('slider').oninput = e => { e.stopPropagation(); pause(); show(e.target.valueAsNumber); };
 }
 
 // without WebAssembly the page keeps what it says, and its recorded run
