@@ -68,6 +68,11 @@ def test_nothing_is_asked_of_the_network():
                            text)
         assert not [m for m in asked if 'canonical' not in m and 'example.org' not in m], page
 
+def test_the_networks_of_the_site_name_no_path_of_this_machine():
+    networks = sorted((site/'site_libs'/'live').glob('*.onnx'))
+    assert [p.stem for p in networks] == ['sudoku', 'text']
+    for p in networks: assert b'dit.py' not in p.read_bytes()
+
 # --- in a browser ---
 @pytest.fixture(scope='module')
 def served():
@@ -88,6 +93,8 @@ def visit(browser, served):
         p = c.new_page()
         p.on('console', lambda m: bad.append(m.text) if m.type in ('error', 'warning') else None)
         p.on('pageerror', lambda e: bad.append(str(e)))
+        here = served, 'data:', 'blob:', 'about:'        # no other host is asked for anything
+        p.on('request', lambda r: None if r.url.startswith(here) else bad.append(r.url))
         # a request that the next click cut off is no fault of the page; a missing file answers 404
         p.on('requestfailed', lambda r: bad.append(r.url) if r.failure != 'net::ERR_ABORTED'
              else None)

@@ -55,6 +55,9 @@ def export(model, path):
                                     input_names=['x'], output_names=['logits', 'quality'])
     proto = program.model_proto
     halved(proto)
+    graph = proto.graph
+    for part in [graph, *graph.node, *graph.value_info, *graph.input, *graph.output]:
+        part.ClearField('metadata_props')      # paths of this machine among them
     onnx.save(proto, path)
 
 def word(purpose):

@@ -353,7 +353,7 @@ async function play() {
 }
 
 function choose(wanted) {
-  [task, net, session] = [wanted, abouts[wanted], null];
+  [task, net] = [wanted, abouts[wanted]];
   for (const name of ['passes', 'eta']) form[name].value = net[name];
   panels = [...$('panels').children].map(panel);
   leave();
