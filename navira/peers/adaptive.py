@@ -53,7 +53,8 @@ class AtLeast:
         place = ranks(score, ok, st.uniform('ties'))
         n = self.most(ok.sum(1))
         level = evaluate(self.level, st)[:, None]
-        return ok & (reaches(score, level) | (place < self.least)) & (place < n[:, None])
+        sure = reaches(score, level) | (place < self.least)  # type: ignore[arg-type]
+        return ok & sure & (place < n[:, None])
 
     def most(self, n: Tensor) -> Tensor: # [B] how many of n eligible positions a step may pick
         return n

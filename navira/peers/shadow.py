@@ -36,7 +36,7 @@ class WideIn(AtLeast):
 def read_by(read: Callable[[Tensor], Forward], model: Denoiser, st: State) -> Pass: # of rows [B]
     "A pass that `read` runs, over all rows that have a mask."
     p = Pass(model, st, st.masked.any(1))
-    p.forward = read  # type: ignore[method-assign]
+    p.forward = read  # type: ignore[assignment, method-assign]
     return p
 
 def shadowed(
