@@ -236,6 +236,7 @@ LESS_GREEDY = {
     'llada2-edit': dict(temperature=1.0),
     't2m': dict(temperature=1.0),
     'proseco': dict(n_correct=1, every=12),
+    'asrd': dict(temperature=1.0),
 }
 
 

@@ -103,7 +103,7 @@ class BlockStep(Step):
         st = begun(st)
         block = in_work(st, self.length)
         p = Pass(model, st, block.any(1))
-        T = pick(policy.remask, st, p, st.committed & block)
+        T = pick(policy.remask, st, p, st.committed)
         after = finish(policy, st, p, self.revised(policy, st, p, T), p, watch)
         after = self.recorded(st, p, after, block)
         more = rows_of(policy.remask, after, after.committed & block)
@@ -121,7 +121,7 @@ class BlockStep(Step):
         passes = st.memory['full'] + was_full
         out = (passes >= self.after) | (spare(st, self.length) <= 0)
         done = full & (was_full & ~T.any(1) | ~more | out)
-        block_now = st.memory['block'] + done
+        block_now = after.memory['block'] + done
         return after.remember(block=block_now, full=torch.where(done, 0, passes))
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T

@@ -1,5 +1,7 @@
 """The diffusion transformer of MDLM, with a quality head, and one forward pass with heads on
 demand."""
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +51,23 @@ def test_the_head_runs_once_and_may_be_absent():
     assert p.quality() is p.quality() and len(calls) == 1 and p.quality().shape == X.shape
     with pytest.raises(ValueError, match='navira finetune'): noisy(TINY)(X).quality()
     assert not with_head(noisy(TINY))(X).quality().any() and without_head(model).quality is None
+
+@pytest.mark.parametrize('config', [HEAD, TIMED])
+def test_an_edit_of_embeddings_is_for_one_pass_of_one_thread(config):
+    "With the embedding of another token it is the pass over that text, at the time of its masks"
+    model, other = noisy(config).double(), X.clone()
+    other[0, 0], other[1, 2] = 5, 5
+    seen = []
+    def edit(h):
+        with ThreadPoolExecutor(1) as pool: seen.append(pool.submit(logits, X).result())
+        five = model.backbone.vocab_embed.embedding[5]
+        return torch.where((X != other)[..., None], five, h)
+    def logits(x): return model(x).logits(EVERY)
+    plain = logits(X)
+    assert torch.allclose(model.embedded(X, edit).logits(EVERY), logits(other), atol=1e-12)
+    assert torch.equal(seen[0], plain) and not torch.allclose(logits(other), plain)
+    with pytest.raises(ZeroDivisionError): model.embedded(X, lambda h: h / (1 // 0))
+    assert torch.equal(logits(X), plain)
 
 def test_parameter_counts_of_the_published_sizes():
     with torch.device('meta'):

@@ -123,6 +123,16 @@ def test_the_vocabulary_is_touched_only_where_it_is_asked_for(name):
     written = 2 * 10 + 2 * 8 * 10 * 0.4 * 3  # far below 2 x 8 x 10 positions in each of 8 passes
     assert sum(rows) <= written and (out.tokens != M).all()
 
+@torch.inference_mode()
+def test_with_the_embedding_of_another_token_it_is_the_pass_over_that_text(name):
+    model, x = wrapped(name), ids(2, 9)
+    y, every = x.clone(), torch.ones_like(x, dtype=torch.bool)
+    y[1, 3] = M
+    weight = model.net.get_input_embeddings().weight
+    p = model.embedded(x, lambda h: torch.where((x != y)[..., None], weight[M], h))
+    torch.testing.assert_close(p.logits(every), model(y).logits(every))
+    assert torch.equal(p.seen_masked, x == M)
+
 def one_by_one(model, policy, prompts, **how):
     "Prompts of several lengths in one batch give what each gives alone."
     how |= dict(budget=8, max_new_tokens=7, seed=3, eos='keep')
