@@ -78,6 +78,7 @@ class ShadowStep(Step):
     together: bool # do the shadows read each other? Then each position of the block has one
     revokes: bool # False: no shadows are computed
     ragged = False
+    needs = 'shadow passes'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = shadowed(model, st, self.shaded(st) & self.revokes, self.together)
