@@ -13,7 +13,6 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
 from torch import Tensor
 
-from ..base.checks import check_int
 from .from_logits import hosted, Memory, policy_step, start, unused
 
 # %% auto #0
@@ -27,7 +26,7 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
     @register_to_config
     def __init__(self,
         policy: str = 'remdm-conf', # a registered name
-        hyper: dict[str, Any] | None = None, # its hyper-parameters
+        hyper: dict | None = None, # its hyper-parameters
         block_length: int = 32, # positions of a block
         num_inference_steps: int = 32, # forward passes for each
     ):
@@ -43,11 +42,9 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
         block_length: int | None = None, # None: as configured
     ) -> None:
         "Before the first block of a text."
-        n = check_int('num_inference_steps', num_inference_steps, 1)
-        self.num_inference_steps = n
-        self.timesteps = torch.arange(n - 1, -1, -1, device=device)
+        self.num_inference_steps = num_inference_steps
         self.rule = hosted(self.config.policy, dict(self.config.hyper or {}),
-                           block_length or self.config.block_length, n)
+                           block_length or self.config.block_length, num_inference_steps)
         self.memory: Memory | None = None
         self.ended: Any = False # or [B, 1] bool: texts that are finished
 
@@ -72,15 +69,16 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
         if mask_token_id is None:
             raise ValueError('mask_token_id=None: a policy fills masks; expected the id of the '
                              'mask, and not a model of uniform noise')
+        masked = sample == mask_token_id
         if self.memory is None or self.done:
-            fixed = (sample != mask_token_id) | self.ended
+            fixed = ~masked | self.ended
             if prompt_mask is not None: fixed |= prompt_mask
             seed = torch.randint(2**62, (1,), generator=generator,
                                  device=getattr(generator, 'device', None))
             self.memory = start(self.rule, sample, mask_token_id, self.num_inference_steps,
                                 int(seed), fixed, after=self.memory)
         ids, self.memory = policy_step(sample, model_output, None, self.memory)
-        changed, masked = ids != sample, sample == mask_token_id
+        changed = ids != sample
         return BlockRefinementSchedulerOutput(
             prev_sample=ids, transfer_index=changed & masked,
             editing_transfer_index=changed & ~masked, sampled_tokens=ids,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +90,7 @@ def check_needs(
 
 def hosted(
     policy: str, # a registered name
-    hyper: dict[str, Any], # its hyper-parameters
+    hyper: dict, # its hyper-parameters
     block_length: int, # positions that the host writes at a time
     budget: int, # forward passes for them
 ) -> Policy:
@@ -105,12 +104,12 @@ def hosted(
     return rule
 
 def unused(
-    given: dict[str, Any], # settings of a host's own rule
-    usual: dict[str, Any], # what they are if nobody says anything
+    given: dict, # settings of a host's own rule
+    usual: dict, # what they are if nobody says anything
 ) -> None:
     "ValueError for a setting that the policy would not see."
     for k, v in given.items():
-        if v in (None, usual.get(k)): continue
+        if v == usual.get(k): continue
         raise ValueError(f'{k}={v}: the policy decides that, by hyper-parameters of its own; '
                          f'expected {usual.get(k)}')
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ..core import Policy
 from .from_logits import hosted, Memory, policy_step, Ran, start, unused
+from ..registry import policy as named_policy
 from ..sampling import sample
 
 # %% auto #0
@@ -109,7 +110,7 @@ class Network:
     "A network of dLLM as a model of this library."
     ragged = True # rows of several lengths
     quality = None
-    length = 2**31
+    length = 2**20
 
     def __init__(self, net: Any, tokenizer: Any, shift: bool):
         self.net, self.shift = net, shift
@@ -132,34 +133,42 @@ class DllmSampler:
     def __init__(self,
         model: Any, # a network of the transformers library
         tokenizer: Any, # has `mask_token_id` and `eos_token_id`
-        policy: str | Policy = 'remdm-conf', # a registered name, or a `Policy`
+        policy: str, # a registered name
         seed: int = 0,
-        **hyper: Any, # of a named policy
+        **hyper: Any, # of the policy
     ):
+        "KeyError or ValueError for a policy that is not known."
         self.model, self.tokenizer, self.seed = model, tokenizer, seed
-        self.policy, self.hyper = policy, hyper
+        self.rule = named_policy(policy, **hyper)
 
     def sample(self,
         inputs: list, # prompts: ids [L], as tensors or lists
         config: Any = None, # of dLLM, such as `MDLMSamplerConfig`
-        new: bool = True, # write new tokens after each, or only fill its masks?
         **given: Any, # in place of settings of the config
     ) -> Any: # ids [B, L], or a `BaseSamplerOutput`
         "Prompts, each with new tokens after it. ValueError or KeyError for what cannot be."
+        how = self.settings(config, given)
+        new = how['max_new_tokens'] or how['max_length'] - max(map(len, inputs))
+        return self.run(how, [dict(prompt=inputs, max_new_tokens=new)])
+
+    def infill(self, inputs: list, config: Any = None, **given: Any) -> Any:
+        "Texts with masks in them, filled one after the other."
+        parts = [dict(prompt=[t], length=len(t), n=range(i, i + 1)) for i, t in enumerate(inputs)]
+        return self.run(self.settings(config, given), parts)
+
+    def settings(self, config: Any, given: dict) -> dict:
         said, usual = ({}, {}) if config is None else (vars(config), vars(type(config)()))
         how = READ | said | given
         unused({k: v for k, v in how.items() if k not in READ}, usual)
-        n_new = how['max_new_tokens'] or how['max_length'] - max(map(len, inputs))
-        out = sample(Network(self.model, self.tokenizer, how['right_shift_logits']), self.policy,
-                     how['steps'], seed=self.seed, prompt=[torch.as_tensor(p) for p in inputs],
-                     max_new_tokens=n_new if new else None, block_length=how['block_size'],
-                     eos='keep', progress=False, **self.hyper)
-        x = out.tokens.to(self.model.device)
-        x = x.masked_fill(x < 0, self.tokenizer.eos_token_id)
+        return how
+
+    def run(self, how: dict, parts: list[dict]) -> Any:
+        net = Network(self.model, self.tokenizer, how['right_shift_logits'])
+        rows = [row for part in parts for row in sample(
+            net, self.rule, how['steps'], seed=self.seed, block_length=how['block_size'],
+            eos='keep', progress=False, **part).tokens]
+        x = pad_sequence(rows, True, -1).to(net.device)
+        x = x.masked_fill(x < 0, net.pad_id)
         if not how['return_dict']: return x
         from dllm.core.samplers import BaseSamplerOutput
         return BaseSamplerOutput(sequences=x)
-
-    def infill(self, inputs: list, config: Any = None, **given: Any) -> Any:
-        "Texts with masks in them, filled."
-        return self.sample(inputs, config, new=False, **given)

@@ -100,6 +100,7 @@ class BlockStep(Step):
     "One pass over the block in work: revise, fill masks, move to the next block if it is finished."
     length: int | None # free positions in a block; None is one block
     after: int # most passes over a block that is full
+    most: int = 2**31 # passes over a block that is not, before the next block begins
     in_place = True # tokens are replaced without a mask in between
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
@@ -122,10 +123,12 @@ class BlockStep(Step):
         full = block.any(1) & ~(after.masked & block).any(1)
         was_full = block.any(1) & ~(st.masked & block).any(1)
         passes = st.memory['full'] + was_full
-        out = (passes >= self.after) | (spare(st, self.length) <= 0)
+        filling = st.memory['filling'] + ~was_full
+        out = (passes >= self.after) | (filling >= self.most) | (spare(st, self.length) <= 0)
         done = full & (was_full & ~T.any(1) | ~more | out)
         block_now = st.memory['block'] + done
-        return after.remember(block=block_now, full=torch.where(done, 0, passes))
+        return after.remember(block=block_now, full=torch.where(done, 0, passes),
+                              filling=torch.where(done, 0, filling))
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return check_steps(self.length, n_free, by_budget(policy, budget, n_free))
@@ -171,21 +174,6 @@ class Scheduled(Surest):
     def quota(self, st: State) -> Tensor: # [B]
         return self.share + (st.memory['filling'] < self.more)
 
-@dataclass(frozen=True)
-class Refine(BlockStep):
-    "A pass over a block that is filled in a given number of passes at most: for `Policy.step`."
-    passes: int
-
-    def moved_on(self, st: State, after: State, block: Tensor, T: Tensor, more: Tensor) -> State:
-        "Moves on if a pass over the full block replaced nothing, or passes run out."
-        was_full = ~(st.masked & block).any(1)
-        filling = st.memory['filling'] + ~was_full
-        full = st.memory['full'] + was_full
-        more = (filling < self.passes) & (more | (after.masked & block).any(1))
-        more = torch.where(was_full, T.any(1) & (full <= self.after), more)
-        done = block.any(1) & ~more
-        return after.remember(block=st.memory['block'] + done, full=full.masked_fill(done, 0),
-                              filling=filling.masked_fill(done, 0))
 
 # %% ../../nbs/peers/editors.ipynb #41b10c03
 @register('block-refinement', scores='probability of the drawn token, at masks and at other tokens',
@@ -210,8 +198,8 @@ def block_refinement(
     def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return -(-int(n_free.max()) // length) * most
     rule = Scheduled(**vars(base.unmask), share=length // passes, more=length % passes)
-    return replace(base, unmask=rule, steps=steps, step=Refine(length, max_post_steps, passes),
-                   matched=False)
+    return replace(base, unmask=rule, steps=steps, matched=False,
+                   step=BlockStep(length, max_post_steps + 1, passes))
 
 # %% ../../nbs/peers/editors.ipynb #e816efff
 def unlikely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

@@ -44,7 +44,8 @@ def test_prompt_budget_trace_and_rows_are_kept(case):
     assert not (out.tokens == M).any() and (t.x[:, fixed] == x[fixed]).all()
     if not own(name) and name != 'wino': assert out.n_forward.sum() == passes
     if rule.matched: assert out.n_forward.max() <= budget
-    else: assert (out.n_forward <= (~fixed).sum(1)).all()
+    # one that edits has passes over what is full
+    elif name != 'block-refinement': assert (out.n_forward <= (~fixed).sum(1)).all()
     changed = t.x[1:] != t.x[:-1]
     assert not (changed & ~t.remasked & ~t.unmasked).any()  # nothing changes that no flag explains
     assert not (t.remasked | t.unmasked)[:, fixed].any()

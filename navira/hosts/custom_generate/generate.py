@@ -15,7 +15,7 @@ import navira
 def generate(
     model: Any, # of the transformers library
     inputs: Any = None, # as of its `generate`
-    hyper: dict[str, Any] | None = None, # of the policy, and `block_length`, `cache`
+    hyper: dict | None = None, # of the policy, and `block_length`, `cache`
     **more: Any, # `policy`, `budget`, ... of `navira.generate_with`, and what `generate` takes
 ) -> Any: # what `generate` returns
     "`model.generate` by any policy."
