@@ -1,4 +1,5 @@
 "vLLM's plugin, SGLang and dLLM: stubs of their interfaces, and plain loops of their rules."
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,21 @@ def stub(monkeypatch):
             monkeypatch.setitem(sys.modules, '.'.join(parts[:k]), ModuleType('.'.join(parts[:k])))
         vars(sys.modules[name]).update(what)
     return put
+
+def test_installing_and_importing_needs_no_host(root):
+    "Only the scheduler of diffusers imports its host, which an extra brings"
+    hosts = 'diffusers', 'dllm', 'sglang', 'vllm', 'vllm_dllm_plugin'
+    code = f"""import sys
+sys.modules.update(dict.fromkeys({hosts}))
+import navira.hosts.custom_generate.generate, navira.hosts.from_logits, navira.hosts.servers
+try: import navira.hosts.diffusers
+except ImportError as e: print(e)"""
+    said = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
+    assert said.returncode == 0 and 'diffusers' in said.stdout, said.stderr
+    sys.path.insert(0, str(root/'tools'))
+    import order
+    required = order.settings()['requirements'].lower()
+    assert not [name for name in hosts if name in required]
 
 # ---- vLLM's dllm-plugin: its contract in our words
 
