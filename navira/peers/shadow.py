@@ -90,6 +90,7 @@ class ShadowStep(Step):
     together: bool = False # do the shadows read each other? Then each position of the block has one
     revokes: bool = True # False: no shadows are computed
     ragged = False
+    needs = 'shadow passes'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         rated = self.rated(st) & self.revokes
