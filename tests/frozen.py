@@ -74,6 +74,10 @@ class Net:
 
     def shadow(self, x, where, together=False): return Shadows(self, x)
 
+    def attending(self, x):
+        e = self.emb[torch.arange(x.shape[1]), x]
+        return self(x), (e @ e.mT).softmax(-1)
+
     def unseen(self, x, where):
         "Logits [N, V] of a mask at each position of `where`, with everything else as it is"
         b, i = where.nonzero().T

@@ -38,6 +38,11 @@ class Elsewhere:
         self.g = torch.Generator().manual_seed(seed)
     def __getattr__(self, name): return getattr(self.model, name)
     def __call__(self, x): self.calls += 1; return Jittered(self.model(x), self.eps, self.g)
+    def attending(self, x):
+        self.calls += 1
+        p, read = self.model.attending(x)
+        off = Jittered(p, self.eps, self.g)
+        return off, off.off(read)
     def partial(self, *part):
         self.calls += 1
         return Jittered(self.model.partial(*part), self.eps, self.g)

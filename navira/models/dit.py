@@ -16,7 +16,7 @@ from torch import nn, Tensor
 from ..diffusion import Forward
 from .kv_cache import KVCache, Part
 from .layers import (
-    Block, Config, Embedding, full, OutputLayer, Place, rotary, SigmaMap)
+    Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
 
 # %% auto #0
 __all__ = ['DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
@@ -220,6 +220,11 @@ class LanguageModel(nn.Module):
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
         return self.run_part(x, part)
+
+    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
+        "A pass, and the share of its attention that each position gives to each, `[B, L, L]`."
+        with keeping() as kept: p = self(x)
+        return p, weights_of(kept)
 
     def reads(
         self,
