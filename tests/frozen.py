@@ -79,6 +79,10 @@ class Net:
         self(x)
         return Seen(self, x, edit)
 
+    def attending(self, x):
+        e = self.emb[torch.arange(x.shape[1]), x]
+        return self(x), (e @ e.mT).softmax(-1)
+
     def unseen(self, x, where):
         "Logits [N, V] of a mask at each position of `where`, with everything else as it is"
         b, i = where.nonzero().T

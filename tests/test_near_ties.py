@@ -43,6 +43,11 @@ class Elsewhere:
     def partial(self, *part): return self.off(self.model.partial, *part)
     def shadow(self, *args): return self.off(self.model.shadow, *args)
     def embedded(self, *args): return self.off(self.model.embedded, *args)
+    def attending(self, x):
+        self.calls += 1
+        p, read = self.model.attending(x)
+        off = Jittered(p, self.eps, self.g)
+        return off, off.off(read)
 
 @functools.cache
 def nets(dtype): # a model and a critic for it, from the same weights in either precision

@@ -29,10 +29,10 @@ Library: checked budgets registry scores replay prompts samples
 The paper: 07_sampling step_figure
 Library: exact filling chatting
 Beyond the paper: ours/one_pass ours/apart
-Published policies: peers/blocks peers/remdm peers/confident peers/orders peers/adaptive
-    peers/shadow peers/revisers peers/editors peers/revocable
-    peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/critics
-    peers/survey
+Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/orders peers/adaptive
+    peers/attention peers/shadow peers/revisers peers/editors peers/revocable
+    peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/uniform
+    peers/critics peers/survey
 Tasks: tasks/sudoku
 Training: training/data training/settings training/loop training/objectives training/measures
     training/card training/recipe training/pretrain training/finetune training/adapt training/critic

@@ -17,7 +17,7 @@ from torch import nn, Tensor
 from ..diffusion import Forward
 from .kv_cache import KVCache, Part
 from .layers import (
-    Block, Config, Embedding, full, OutputLayer, Place, rotary, SigmaMap)
+    Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
 
 # %% auto #0
 __all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
@@ -242,6 +242,11 @@ class LanguageModel(nn.Module):
         before = EDIT.set(edit)
         try: return self(x)
         finally: EDIT.reset(before)
+
+    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
+        "A pass, and the share of its attention that each position gives to each, `[B, L, L]`."
+        with keeping() as kept: p = self(x)
+        return p, weights_of(kept)
 
     def check_ids(self, x: Tensor, low: int = 1) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `low <= L <= length`."

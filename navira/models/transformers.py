@@ -208,6 +208,13 @@ class TransformersLM(LanguageModel):
         prepare(self.net)
         return HiddenForward(self, x, part)
 
+    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
+        """A pass, and the share of its attention that each position's prediction gives to each
+        token, `[B, L, L]`."""
+        prepare(self.net)
+        p, read = super().attending(x)
+        return p, torch.cat([read[:, :1], read[:, :-1]], 1) if self.shift else read
+
     def shadow(
         self,
         x: Tensor, # [B, L] int64 token ids

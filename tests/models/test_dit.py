@@ -11,6 +11,7 @@ from navira.models.dit import DiT, QualityHead, mask_time, n_params, with_head, 
 from navira.models.layers import Config
 from helpers.checkpoints import (  # noqa: F401
     HEAD, TIMED, TINY, X, bare, no_grad, noisy, plain_forward)
+from toys import small_lm
 
 EVERY = torch.ones_like(X, dtype=torch.bool)
 
@@ -43,6 +44,20 @@ def test_heads_are_lazy_and_a_row_does_not_depend_on_its_batch(config, where):
         assert torch.allclose(part.logits(EVERY[:1]).view(1, 5, 11), every[rows], atol=1e-12)
         for q in (part.quality(), model(X).rated(rows)):
             assert torch.allclose(q, quality[rows], atol=1e-12)
+
+def test_attention_that_is_read_is_that_of_the_last_four_blocks(monkeypatch):
+    "As the fused kernel is given queries and keys; nothing is kept of a pass that is not asked"
+    model, maps = small_lm(2, n_blocks=5), []
+    fused = F.scaled_dot_product_attention
+    def seen(q, k, v, mask=None):
+        maps.append((q @ k.mT / q.shape[-1] ** .5).softmax(-1).mean(1))
+        return fused(q, k, v, mask)
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', seen)
+    x = torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(): p, read = model.attending(x)
+    assert len(maps) == 5
+    torch.testing.assert_close(read, torch.stack(maps[1:]).mean(0))
+    torch.testing.assert_close(p.h, model(x).h)
 
 def test_the_head_runs_once_and_may_be_absent():
     model, calls = noisy(), []

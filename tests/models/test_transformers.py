@@ -106,6 +106,21 @@ def test_logits_are_the_networks_where_they_are_asked_for(name, shift):
     assert torch.equal(p.seen_masked, x == M) and p.logits(where).dtype == torch.float64
 
 @torch.inference_mode()
+@pytest.mark.parametrize('shift', [False, True])
+def test_attention_that_is_read_is_the_librarys_own(name, shift):
+    "From the same pass, and in the rows of what is predicted"
+    model, x = wrapped(name, shift=shift), ids(2, 9)
+    x[:, 4:7] = M
+    plain = model(x).logits(x == M)
+    p, read = model.attending(x)
+    torch.testing.assert_close(p.logits(x == M), plain)
+    model.net.set_attn_implementation('eager')
+    maps = model.net.base_model(input_ids=x, output_attentions=True).attentions
+    mean = torch.stack(maps).mean((0, 2))
+    if shift: mean = torch.cat([mean[:, :1], mean[:, :-1]], 1)
+    torch.testing.assert_close(read, mean)
+
+@torch.inference_mode()
 def test_the_vocabulary_is_touched_only_where_it_is_asked_for(name):
     "And by no scoring pass: rows that go through the last matrix are counted."
     model, rows = wrapped(name, head=True), []
