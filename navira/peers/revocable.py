@@ -153,6 +153,7 @@ class AnchorStep(SteadyStep):
     "One pass with perturbed embeddings accepts, then revokes what it no longer predicts."
     patience: int = 2 # passes in a row that must predict a token again
     push: float = .5 # in units of the embedding
+    needs = 'edited embeddings'
 
     def rated(self, st: State) -> Tensor: # [B, L] bool
         return super().rated(st) & (self.streak(st) < self.patience)

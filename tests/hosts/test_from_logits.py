@@ -13,7 +13,7 @@ from navira.sampling import states
 
 M, L, V = frozen.M, frozen.L, frozen.V
 NAMES = frozen.registered()
-ALONE = {'wino', 'best-of', 'token-critic', 'g-star'}     # more than logits of one text
+ALONE = [n for n in NAMES if policy(n).step.needs]         # more than logits of one text
 PLAIN = [n for n in NAMES if n not in ALONE]
 # 12, 9, 6, 8 and 1 free
 ragged = torch.stack([torch.tensor(t + [M] * (L - len(t))) for t in frozen.prompts['ragged']])
@@ -58,12 +58,13 @@ def test_every_policy_writes_what_the_own_loop_writes(name):
             torch.testing.assert_close(getattr(memory.st, k), getattr(last, k), equal_nan=True)
         assert torch.equal(memory.st.n_forward, last.n_forward)
         assert all(not torch.equal(a, b) for a, b in zip(read, read[1:]))
-        assert len(read) <= (16 if rule.matched else last.n * rule.passes)
+        most = 5 if name == 'punt' else rule.passes         # tests of 12 masks take 4
+        assert len(read) <= (16 if rule.matched else last.n * most)
         for ids in read: assert torch.equal(ids[ragged != M], ragged[ragged != M])
 
-@pytest.mark.parametrize('name', sorted(ALONE) + [n for n in PLAIN if policy(n).reads_quality])
+@pytest.mark.parametrize('name', ALONE + [n for n in PLAIN if policy(n).reads_quality])
 def test_a_policy_that_needs_more_says_so_by_name(name):
-    with pytest.raises(ValueError, match=f"'{name}' needs .*(head|shadow|critic|draft)"):
+    with pytest.raises(ValueError, match=f"'{name}' needs .*(head|shadow|embed|attention|critic|draft)"):
         hosted(name, {}, 32, 32)
     if name not in ALONE: return
     with pytest.raises(ValueError, match='needs'): start(policy(name), ragged, M, 16, quality=True)
