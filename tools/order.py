@@ -46,6 +46,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
 The paper: 08_experiments
 Start here: ten_minutes
 In practice: hosts/conformance
+Library: hosts/conformance_cases
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare
     cli/experiments cli/training cli/conformance cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary

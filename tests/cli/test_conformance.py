@@ -37,7 +37,7 @@ def own(tmp_path):
 def test_a_right_sampler_ends_with_exit_code_0(own, capsys):
     code, printed = said(capsys, 'conformance', own)
     assert not code and 'llada-low-confidence: 1 of 1 cases conform' in printed.out
-    assert 'for want of the argument noise, temperature' in printed.out
+    assert 'as the function does not take noise, temperature' in printed.out
 
 
 def test_a_wrong_one_ends_with_1_and_its_cause(own, capsys):
