@@ -40,7 +40,9 @@ Own = Annotated[Path, Argument(metavar='FILE.py', help='Your samplers. The file 
 rule --rule   Only this rule of the file.
 ''')
 def conformance(file: Own, rule: str | None = None) -> None:
-    """Play recorded cases of published rules against samplers of your own."""
+    """Play recorded cases of published rules against samplers of your own.
+
+    Cases count from 1; steps, rows and positions from 0. `_` is the mask."""
     from navira.hosts.conformance import conform, report
     samplers = read_samplers(file, rule)
     outcomes = conform(samplers)

@@ -200,12 +200,13 @@ def line_of_draws(out: Outcome) -> str:
 # %% ../../nbs/hosts/conformance.ipynb #conf-lines
 def lines_of(out: Outcome) -> list[str]:
     "Where a case departs."
-    hyper = ', '.join(f'{k}={v}' for k, v in out.case['hyper'].items()) or 'defaults'
-    step = f'step {out.case["steps"][out.step]["step"]} of {out.case["n"]}'
-    if out.error: first, *rest = [out.error]
-    elif isinstance(out.answer, Counter): first, *rest = [line_of_draws(out)]
-    else: first, *rest = lines_of_ids(out)
-    return [f'case {out.number} ({hyper}), {step}, {first}', *rest]
+    case = out.case
+    hyper = ', '.join(f'{k}={v}' for k, v in case['hyper'].items()) or 'defaults'
+    if out.error: lines = [out.error]
+    elif isinstance(out.answer, Counter): lines = [line_of_draws(out)]
+    else: lines = lines_of_ids(out)
+    step = f'step {case["steps"][out.step]["step"]} of {case["n"]}'
+    return [f'case {out.number} ({hyper}), {step}: {lines[0]}', *lines[1:]]
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-report
 def report(
