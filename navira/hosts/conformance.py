@@ -189,13 +189,13 @@ def lines_of_ids(out: Outcome) -> list[str]:
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-draws
 def line_of_draws(out: Outcome) -> str:
-    case = out.case
-    got = out.answer
-    expected = Counter({tuple(x): p * DRAWS for x, p in zip(case['after'], case['probability'])})
-    worst = max({*expected, *got}, key=lambda x: (got[x] - expected[x])**2 / (expected[x] + 1))
+    case, got = out.case, out.answer
+    expected = {tuple(x): p * DRAWS for x, p in zip(case['after'], case['probability'])}
+    def distance(x): return (got[x] - expected.get(x, 0))**2 / (expected.get(x, 0) + 1)
+    worst = max({*expected, *got}, key=distance)
     before, after = (symbols(x, case['mask_id']) for x in (case['steps'][0]['ids'][0], worst))
     return (f'after "{before}": "{after}" came {got[worst]:,} times in {DRAWS:,}, '
-            f'expected {expected[worst]:,.0f} (p = {out.p:.1g})')
+            f'expected {expected.get(worst, 0):,.0f} (p = {out.p:.1g})')
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-lines
 def lines_of(out: Outcome) -> list[str]:
@@ -222,5 +222,6 @@ def report(
     if not all(out.error for out in wrong):
         lines.append(f'likely cause: {"; or ".join(causes(outcomes)[:3]) or "none that is known"}')
     head = f'{outcomes[0].rule}: {len(played) - len(wrong)} of {len(played)} cases conform'
-    return '\n'.join([head, *(textwrap.fill(line, 80, initial_indent='  ',
-                                            subsequent_indent='    ') for line in lines)])
+    filled = [textwrap.fill(line, 80, initial_indent='  ', subsequent_indent='    ')
+              for line in lines]
+    return '\n'.join([head, *filled])
