@@ -49,8 +49,9 @@ The paper: 08_experiments
 Start here: ten_minutes
 Library: hf/generate hf/lm_eval hosts/from_logits
 In other libraries: hosts/diffusers hosts/servers hosts/custom_generate hosts/where
-Library: cli/app cli/generate cli/solve cli/compare
-    cli/experiments cli/training cli/info
+    hosts/conformance
+Library: hosts/conformance_cases cli/app cli/generate cli/solve cli/compare
+    cli/experiments cli/training cli/conformance cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
 
