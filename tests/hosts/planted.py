@@ -172,7 +172,7 @@ PLANTED = [
     ('llada-low-confidence', 'mask id', 'the mask id is not excluded'),
     ('llada-low-confidence', 'everywhere', 'all positions'),
     ('llada-low-confidence', 'twice', 'the temperature is applied twice'),
-    ('dream-maskgit-plus', 'before', 'before truncation'),
+    ('dream-maskgit-plus', 'before', 'before temperature and truncation'),
     ('mdlm', 'ahead', 'one step ahead'),
     ('backbone', 'crossing', 'crosses top_p'),
     ('navira-det', 'prompt', 'the prompt counts as written text'),
