@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from navira.hosts.conformance import causes, conform, is_draws, recorded, report
+from navira.hosts.conformance import causes, conform, is_draws, report
 
 sys.path.insert(0, str(Path(__file__).parent))
 from planted import llada, PLANTED, samplers
