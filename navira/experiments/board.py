@@ -117,12 +117,14 @@ def table(
     "Ranks, values and intervals; rows by the sum of their ranks."
     texts, sums = {}, {}
     for head, (column, sign) in columns.items():
-        known = {k: v for k, v in column.items() if np.isfinite(v).all()}
+        # draws without a value, of curves that hardly overlap, count as the estimate
+        known = {k: np.nan_to_num(v, nan=v[0]) for k, v in column.items()
+                 if np.isnan(v).mean() < .05}
         ranks = ranked(known, sign)
-        sums[head] = {k: sum(r) for k, r in ranks.items()}
+        sums[head] = pd.Series(ranks).map(sum)
         texts[head] = {k: f'{first}–{last}: {interval_of(known[k])}'
                        for k, (first, last) in ranks.items()}
-    order = pd.DataFrame(sums).iloc[:, :-1].fillna(9**9).sum(axis=1).sort_values()
+    order = pd.DataFrame(sums).iloc[:, :-1].fillna(9**9).sum(axis=1).sort_values(kind='stable')
     rows = pd.DataFrame(texts, order.index, dtype=object).reset_index(names='policy')
     return Table(title, rows, 'Seed 0. Ranks are ranges: 3–7 is surely behind two policies and '
                  'surely ahead of all after the seventh (95 % intervals; paired, Holm, 5 %). '
@@ -172,10 +174,9 @@ def board(
     """The tables: all puzzles, each kind of them, and texts. KeyError, ValueError or
     FileNotFoundError for a store that does not belong there."""
     of = dict(iter(pd.concat(map(entered, folders)).groupby('task')))
-    texts = [of_texts(of.pop(k)) for k in ['text'] if k in of]
-    kinds = {k: solved(own) for k, own in of.items()}
+    kinds = {k: solved(own) for k, own in of.items() if k != 'text'}
     made = [of_puzzles(own) for own in (kinds, *({k: v} for k, v in kinds.items())) if own]
-    return made + texts
+    return made + [of_texts(of[k]) for k in of if k == 'text']
 
 def page(
     tables, # from `board`
@@ -184,6 +185,6 @@ def page(
     "The board as a page, with the files of submitted policies."
     files = [f'## {p.parent.parent.name}/{p.name}\n\n{indent(p.read_text("utf-8"), "    ")}'
              for folder in folders for p in folder.glob('*.py')]
-    tables = [t.markdown() for t in tables]
-    # four stores of a submission have the same file
-    return '\n\n'.join(dict.fromkeys(['# Which policy is best where?', HEAD, *tables, *files]))
+    # a file is in each of its four stores
+    return '\n\n'.join(dict.fromkeys(['# Which policy is best where?', HEAD,
+                                      *(t.markdown() for t in tables), *files]))
