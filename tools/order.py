@@ -42,9 +42,9 @@ Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
     experiments/results experiments/plots experiments/study experiments/paper experiments/claims
     experiments/verdicts experiments/equal experiments/axes experiments/puzzles
-    experiments/best_settings experiments/infilling experiments/judged experiments/speed
-    experiments/caches experiments/second_pass experiments/left_out experiments/heads
-    experiments/larger_model experiments/seeds
+    experiments/best_settings experiments/board experiments/infilling experiments/judged
+    experiments/speed experiments/caches experiments/second_pass experiments/left_out
+    experiments/heads experiments/larger_model experiments/seeds
 The paper: 08_experiments
 Start here: ten_minutes
 Library: hf/generate hf/lm_eval hosts/from_logits
