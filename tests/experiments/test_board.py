@@ -156,8 +156,7 @@ def test_the_boards_parts_are_text_and_three_kinds_of_sudoku():
 
 @pytest.mark.slow
 def test_the_committed_board_has_the_planted_policy_behind_the_one_that_it_turns_round():
-    puzzles, *_, text = board(stores([], root/'results'))
+    puzzles, *_ = board([p for p in stores([], root/'results') if p.name not in ('peers', 'text')])
     planted = 'backwards (backwards/backwards.py)'
     for head, column in ranks(puzzles).drop(columns='passes run').items():
         assert int(column[planted].split('–')[0]) > int(column['prism'].split('–')[1]), head
-    assert planted in {*text.rows.policy}
