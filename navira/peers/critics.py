@@ -67,6 +67,7 @@ class CriticStep(Step):
     source: Path | Model # a critic: ids [B, L] -> a forward with `quality`; or its folder
     level: Schedule # how many free positions are clean after the step
     ragged = False # a critic reads whole texts
+    needs = 'a critic that reads whole texts'
 
     @functools.cached_property
     def critic(self) -> Model: # a folder is opened when it is needed
@@ -106,7 +107,7 @@ def trust(
     return score
 
 def source_of(critic: str | Denoiser) -> Path | Model:
-    return cast(Model, critic) if callable(critic) else find_critic(critic)
+    return cast(Model, critic) if callable(critic) else find_critic(cast(str, critic))
 
 # %% ../../nbs/peers/critics.ipynb #4b14ea59
 _critic = dict(scores='all free positions, by a critic that reads the filled text',
