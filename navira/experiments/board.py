@@ -169,7 +169,7 @@ def stores(
             for p in sorted(folder.rglob('store.json')) or [folder / 'store.json']]
 
 def board(
-    folders, # from `stores`
+    folders, # from stores
 ): # list of `Table`
     """The tables: all puzzles, each kind of them, and texts. KeyError, ValueError or
     FileNotFoundError for a store that does not belong there."""
@@ -179,8 +179,8 @@ def board(
     return made + [of_texts(of[k]) for k in of if k == 'text']
 
 def page(
-    tables, # from `board`
-    folders, # from `stores`
+    tables, # from board
+    folders, # from stores
 ): # Markdown
     "The board as a page, with the files of submitted policies."
     files = [f'## {p.parent.parent.name}/{p.name}\n\n{indent(p.read_text("utf-8"), "    ")}'
