@@ -164,7 +164,8 @@ def stores(
     "What a board is made of: these, and the committed stores."
     committed = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'board'
     every = [*map(Path, folders), *(p for name in committed for p in Path(home).glob(name))]
-    if not every: raise FileNotFoundError(f'{home}/: not found here; expected stores to rank')
+    if not every: raise FileNotFoundError(f'{home}/: not found here; expected a clone of navira, '
+                                          'whose committed stores are ranked, or stores of yours')
     return [p.parent for folder in every
             for p in sorted(folder.rglob('store.json')) or [folder / 'store.json']]
 
