@@ -17,7 +17,7 @@ from ..base.checks import check_choice
 from ..base.stats import halves, holm, p_value, resampled, resamplings
 from ..evaluation.diversity import distinct, vocabulary
 from .plots import Table
-from .results import at_equal, frame
+from .results import at_equal, frame, judges
 from .run import prepared
 from .store import open_store
 from .study import interval_of, or_none
@@ -37,7 +37,7 @@ def entered(
     st = open_store(folder)
     task = check_choice(f'{folder}: task', st.task or 'text', parts())
     s, identity = parts()[task]
-    df = frame(st, s.reference, tokens=True)
+    df = frame(st, s.reference if judges(st) else None, tokens=True)
     df = df[df.budget.isin(s.budgets) & df.seed.isin(s.seeds) & (df['sample'] < s.n)]
     df = df[df.groupby('cell')['sample'].transform('size') == s.n]
     have, wanted = ({k: record[k] for k in ('fingerprint', 'length', 'prompt', 'dtype')}
@@ -46,7 +46,8 @@ def entered(
     if have != wanted or bare or not len(df):
         raise ValueError(f'{folder}: {have}, {len(df)} samples for the board, evaluated: '
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
-                         f'{s.budgets} passes, and of texts tokens and perplexities')
+                         f'{s.budgets} passes, and of texts tokens and perplexities '
+                         '(`navira evaluate`)')
     file = ''.join(f' ({p.parent.parent.name}/{p.name})' for p in st.folder.glob('*.py'))
     dials = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                          if k != 'top_p' and not s.task)
