@@ -125,6 +125,7 @@ SEEN = """[...document.querySelectorAll('main p, main li, main td, main h2, main
 def test_a_page(page, visit):
     p, text = visit(page), (site/page).read_text(encoding='utf-8')
     assert p.title() and p.locator('h1').count() >= 1
+    assert '](http' not in text # Markdown that was not rendered
     broken = '[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.src)'
     assert not p.evaluate(broken)
     assert not p.locator('.katex-error').count() and not re.search(r'\\[a-z]{2,}|\$',

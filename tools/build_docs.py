@@ -77,6 +77,8 @@ def finished(text, page, ids, cfg):
     up, base = '../' * page.count('/'), re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
     text = re.sub(r'https://cdn\.[\w.]+/npm/katex@[^/"]+/dist', f'{up}site_libs/katex', text)
     text = re.sub(f'href="{base}(?=[^"]*\\.html)', f'href="{up or "./"}', text)
+    # a name in a comment of a signature is no link
+    text = re.sub(rf'\[(`[\w.]+`)\]\({base}[^)]*\)', r'\1', text)
     # Quarto's require.js
     text = re.sub(r'<script[^>]*src="https://cdnjs\.[^>]*></script>', '', text)
     text = re.sub(r'<img[^>]*colab-badge\.svg[^>]*>', 'Open in Colab', text)

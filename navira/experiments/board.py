@@ -17,7 +17,7 @@ from ..base.checks import check_choice
 from ..base.stats import halves, holm, p_value, resampled, resamplings
 from ..evaluation.diversity import distinct, vocabulary
 from .plots import Table
-from .results import at_equal, frame
+from .results import at_equal, frame, judges
 from .run import prepared
 from .store import open_store
 from .study import interval_of, or_none
@@ -37,7 +37,7 @@ def entered(
     st = open_store(folder)
     task = check_choice(f'{folder}: task', st.task or 'text', parts())
     s, identity = parts()[task]
-    df = frame(st, s.reference, tokens=True)
+    df = frame(st, s.reference if judges(st) else None, tokens=True)
     df = df[df.budget.isin(s.budgets) & df.seed.isin(s.seeds) & (df['sample'] < s.n)]
     df = df[df.groupby('cell')['sample'].transform('size') == s.n]
     have, wanted = ({k: record[k] for k in ('fingerprint', 'length', 'prompt', 'dtype')}
@@ -46,7 +46,8 @@ def entered(
     if have != wanted or bare or not len(df):
         raise ValueError(f'{folder}: {have}, {len(df)} samples for the board, evaluated: '
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
-                         f'{s.budgets} passes, and of texts tokens and perplexities')
+                         f'{s.budgets} passes, and of texts tokens and perplexities '
+                         '(`navira evaluate`)')
     file = ''.join(f' ({p.parent.parent.name}/{p.name})' for p in st.folder.glob('*.py'))
     dials = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                          if k != 'top_p' and not s.task)
@@ -164,12 +165,13 @@ def stores(
     "What a board is made of: these, and the committed stores."
     committed = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'board'
     every = [*map(Path, folders), *(p for name in committed for p in Path(home).glob(name))]
-    if not every: raise FileNotFoundError(f'{home}/: not found here; expected stores to rank')
+    if not every: raise FileNotFoundError(f'{home}/: not found here; expected a clone of navira, '
+                                          'whose committed stores are ranked, or stores of yours')
     return [p.parent for folder in every
             for p in sorted(folder.rglob('store.json')) or [folder / 'store.json']]
 
 def board(
-    folders, # from `stores`
+    folders, # from stores
 ): # list of `Table`
     """The tables: all puzzles, each kind of them, and texts. KeyError, ValueError or
     FileNotFoundError for a store that does not belong there."""
@@ -179,8 +181,8 @@ def board(
     return made + [of_texts(of[k]) for k in of if k == 'text']
 
 def page(
-    tables, # from `board`
-    folders, # from `stores`
+    tables, # from board
+    folders, # from stores
 ): # Markdown
     "The board as a page, with the files of submitted policies."
     files = [f'## {p.parent.parent.name}/{p.name}\n\n{indent(p.read_text("utf-8"), "    ")}'
