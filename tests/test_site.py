@@ -257,7 +257,7 @@ def text_of(p, j): return p.locator('#live-panels .text').nth(j).inner_text()
 def test_live_page_works_by_keyboard_and_says_what_happens(live):
     "Cells, policies, Step and Play; the status line has the same words that the panels have."
     p = live()
-    cell = p.get_by_label('row 1, column 1')
+    cell = p.get_by_label('row 1, column 1', exact=True)
     cell.focus()
     p.keyboard.type('9')
     p.keyboard.press('ArrowRight')
@@ -280,6 +280,25 @@ def test_live_page_works_by_keyboard_and_says_what_happens(live):
         assert facts in said and ('Solved' if is_solved(Sudoku(), grid)[0] else 'Not') in facts
     p.locator('#live-slider').focus(); p.keyboard.press('Home')
     assert re.search('step 0 of 6', p.locator('#live-slider').get_attribute('aria-valuetext'))
+
+def test_live_page_shows_no_step_that_was_not_made(live):
+    p = live()
+    for _ in range(3): p.click('#live-step')
+    at(p, 3)
+    p.locator('#live-slider').focus(); p.keyboard.press('End')
+    assert p.locator('#live-slider').input_value() == '3'
+
+def test_live_page_reads_a_pasted_puzzle(live):
+    p, cell = live(), '[aria-label="row 1, column 1"] >> nth=0'
+    paste = '''(e, text) => { const data = new DataTransfer(); data.setData('text', text)
+        e.dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true})) }'''
+    marks = ''.join('123456789.'[d] for d in puzzles(Sudoku(), 25, 3, 1)[0])
+    rows = '\n'.join(marks[i:i + 9] for i in range(0, 81, 9))
+    p.locator(cell).evaluate(paste, rows)
+    given = p.locator('#live-puzzle input').evaluate_all('es => es.map(e => e.value || ".")')
+    assert ''.join(given) == marks
+    p.locator(cell).evaluate(paste, marks[1:])
+    assert 'Pasted: 80' in p.locator('#live-error').inner_text()
 
 def test_live_page_takes_another_task_in_mid_run(live):
     "What was begun is left: no error, and the other task starts from its own beginning."
@@ -307,12 +326,15 @@ def test_live_page_refuses_bad_input_at_its_field(live):
         assert field in focused
     p.fill('[name=passes]', '1'); refused('Passes: 1. .*2', 'passes'); p.fill('[name=passes]', '4')
     p.fill('[name=eta]', '2'); refused('η: 2. .*1', 'eta'); p.fill('[name=eta]', '.1')
-    row = [p.get_by_label(f'row 1, column {c}') for c in (1, 2)]
+    row = [p.get_by_label(f'row 1, column {c}', exact=True) for c in (1, 2)]
     for cell in row: cell.fill('6')
-    refused('row 1, column 1: 6. .*again', 'row 1, column 1')
+    refused('row 1, column 1: 6. .*already', 'row 1, column 1')
     p.check('[value=text]')
     p.fill('[name=prompt]', 'word ' * 200); refused('fewer than 128', 'prompt')
     p.fill('[name=prompt]', 'a [MASK] b'); refused('(?s)Prompt: a .MASK. b', 'prompt')
+    p.check('[value=sudoku]')               # what is not shown is not asked for
+    p.select_option('[name=puzzle]', index=1); p.fill('[name=tauR]', '-1'); refused('τ: -1', 'tauR')
+    p.select_option('[name=policyR]', 'prism'); p.click('#live-step'); at(p, 1)
 
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('task', ['sudoku', 'text'])
@@ -321,7 +343,7 @@ def test_live_page_fits_a_phone_and_keeps_nobody_out(task, scheme, live):
     p.check(f'[value={task}]'); p.fill('[name=passes]', '8'); p.fill('[name=eta]', '.5')
     for _ in range(7): p.click('#live-step')
     at(p, 7)
-    assert p.locator('.tok:is(.out, .redo)').count() > 2      # more than in the legend
+    assert p.locator('.tok:is(.remasked, .rewritten)').count() > 2      # more than in the legend
     assert p.evaluate('document.documentElement.scrollWidth') <= 390
     serious(p)
 

@@ -99,10 +99,8 @@ export class Run {
     const {how, net} = this;
     return uniforms(how.seed, how.sample ?? 0, this.i, net.purposes[purpose], this.x.length);
   }
-
   due(i) { return Math.ceil(this.free * (i + 1) / this.T); }       // committed after step i
   corrects(i) { return !this.rule.never && this.how.on * this.T <= i && i < this.T; }
-
   async pass(x) {
     const out = await this.net.pass(x);
     this.ran++;
@@ -116,8 +114,7 @@ export class Run {
     const n = committed.length, N = this.free, alpha = n / N, u = this.uniform('count');
     const most = (1 - Math.min(1, alpha + 1 / this.T)) / Math.max(alpha, 1e-12);
     const k = committed.filter(p => u[p] < Math.min(this.how.eta, most, 1)).length;
-    if (!this.rule.guarded) return k;
-    return k < n && n < N - k ? Math.min(k, N - this.due(this.i)) : 0;
+    return !this.rule.guarded ? k : k < n && n < N - k ? Math.min(k, N - this.due(this.i)) : 0;
   }
 
   // The k of lowest quality, or at a temperature k drawn without replacement.
@@ -134,10 +131,8 @@ export class Run {
     const {net, rule, at, x} = this, isMask = p => this.x[p] === net.mask;
     const committed = at.filter(p => !this.fixed[p] && !isMask(p)), k = this.count(committed);
     const first = k > 0 && !rule.stored ? await this.pass(x) : null;
-    const quality = first ? first.quality : this.stored;
-    const out = k > 0 ? this.worst(quality, committed, k) : [];
-    const clean = x.slice();
-    for (const p of out) clean[p] = net.mask;
+    const out = k > 0 ? this.worst(first?.quality ?? this.stored, committed, k) : [];
+    const clean = x.map((v, p) => out.includes(p) ? net.mask : v);
     const coupled = rule.cost === 1 && !rule.stored;     // fills only what its pass saw masked
     const open = at.filter(p => (coupled ? x : clean)[p] === net.mask);
     const need = Math.max(0, this.due(this.i) - committed.length + out.length);
@@ -166,8 +161,7 @@ export const about = async task => (await fetch(here(`${task}.json`))).json();
 async function bytes(name, progress) {
   const answer = await fetch(here(name)), reader = answer.body.getReader(), parts = [];
   if (!answer.ok) throw new Error(`${name}: the site answered ${answer.status}`);
-  for (let part; !(part = await reader.read()).done; progress(part.value.length))
-    parts.push(part.value);
+  for (let p; !(p = await reader.read()).done; progress(p.value.length)) parts.push(p.value);
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
@@ -237,13 +231,13 @@ function given() {
 // Bad input is refused at its field: what was given, and what was expected.
 function check(x) {
   const full = !x.includes(net.mask);
-  form.prompt.setCustomValidity(!grid() && full ? `expected fewer than ${net.length} tokens` : '');
+  form.prompt.setCustomValidity(!grid() && full ? `Expected fewer than ${net.length} tokens.` : '');
   inputs.forEach((e, p) => e.setCustomValidity(!grid() ? ''
-    : wrong(x, p) ? 'the digit stands again in its row, column or box'
-      : full ? 'expected an empty cell' : ''));
+    : wrong(x, p) ? 'This digit is already in the row, column or box.'
+      : full ? 'Expected an empty cell.' : ''));
   if (form.reportValidity()) return;
   const e = form.querySelector('input:invalid'), name = e.ariaLabel ?? e.labels[0].innerText.trim();
-  throw new Error(`${name}: ${e.value || 'nothing'}. ${e.validationMessage}`);
+  throw new Error(`${name}: ${e.value.slice(0, 60) || 'nothing'}. ${e.validationMessage}`);
 }
 
 // A session is two runs. The network loads behind a bar.
@@ -253,9 +247,9 @@ async function begin(mine) {
   const hows = ['L', 'R'].map(side => ({policy: value(`policy${side}`), on: net.on,
     schedule: value(`schedule${side}`), tau: +value(`tau${side}`), eta: +value('eta'),
     passes: +value('passes'), seed: +value('seed')}));
-  [$('loading').hidden, $('error').textContent] = [false, ''];
-  $('status').textContent = `Loading the network: at most ${Math.round(net.bytes / 1e6)} MB.`;
-  if (!nets[task]) bar.value = 0;
+  form.querySelector('.bar').scrollIntoView();
+  [$('error').textContent, $('loading').hidden] = ['', Boolean(nets[task])];
+  if (!nets[task]) [bar.value, $('status').textContent] = [0, 'Loading the network.'];
   mine.net = await network(task, n => { bar.value += n / net.bytes; })
     .finally(() => { $('loading').hidden = true; });
   mine.runs = hows.map(how => new Run(mine.net, x, how));
@@ -268,17 +262,17 @@ async function advance(mine) {
   const k = Math.min(tick + 1, mine.N);
   for (const run of mine.runs ?? [])
     while (session === mine && run.i < Math.floor(run.T * k / mine.N)) await run.step();
+  mine.made = Math.max(mine.made ?? 0, k);
   if (session === mine && tick === k - 1) show(k);       // unless the slider was moved
 }
 
 const frame = run => run.frames[Math.floor(run.T * tick / session.N)];
-
 function show(k) {
-  tick = k;
+  tick = Math.min(k, session?.made ?? 0);       // no step that has not been made
   const {runs, N = 1} = session ?? {}, x = runs || given();
   panels.forEach((paint, j) => paint(runs?.[j], runs ? frame(runs[j]) : {x, out: [], now: []}));
   said = (runs ?? []).map(run => `${run.rule.name}, ${told(run)}`).join(' ');
-  Object.assign($('slider'), {disabled: !runs, max: N, value: k, ariaValueText: said});
+  Object.assign($('slider'), {disabled: !runs, max: N, value: tick, ariaValueText: said});
   const times = session?.net?.seconds.toSorted((a, b) => a - b) ?? [];
   if (times.length) $(`speed-${task}`).textContent = `${times[times.length >> 1].toFixed(3)} s`;
 }
@@ -286,12 +280,13 @@ function show(k) {
 // What a run did in its last step, in words.
 function told(run) {
   const f = frame(run), bad = run.at.filter(p => wrong(f.x, p)).length;
+  const low = run.at.filter(p => !run.fixed[p] && f.x[p] !== net.mask && f.seen[p] < 0).length;
   const out = f.out.slice(0, 4).map(p => `${word(f.before[p]).trim()} at ${place(p)}`).join('; ');
   const end = tick < session.N ? '' : !grid() ? ' Finished.'
     : bad ? ` Not solved: ${bad} cells contradict others.` : ' Solved.';
   return `step ${run.frames.indexOf(f)} of ${run.T} (passes run: ${f.ran}), ` +
     `${f.now.length} written, ${f.out.length} remasked${out && ` (${out})`}, ` +
-    `${run.at.filter(p => f.seen[p] < 0).length} of quality below 50 %.${end}`;
+    `${low} with a quality below 50 %.${end}`;
 }
 
 // Makes the cells of a panel; what it returns paints a state of a run, or the start.
@@ -308,27 +303,29 @@ function panel(section, j) {
 }
 
 function fill(cell, p, run, f) {
-  const blank = f.x[p] === net.mask, out = f.out.includes(p), q = f.seen?.[p] ?? NaN;
+  const blank = f.x[p] === net.mask, out = f.out.includes(p), q = blank && !out ? NaN : f.seen?.[p];
   const old = out ? word(f.before[p]).replace('\n', '\u21b5') : '';
-  const kind = (run ? run.fixed[p] : !blank) ? 'given' : out ? blank ? 'out' : 'redo'
-    : blank ? 'mask' : f.now.includes(p) ? 'new' : 'kept';
+  const kind = (run ? run.fixed[p] : !blank) ? 'given' : out ? blank ? 'remasked' : 'rewritten'
+    : blank ? 'masked' : f.now.includes(p) ? 'written' : 'kept';
   const [, space, rest] = /^( *)([^]*)$/.exec(word(f.x[p]).replace('\n', '\u21b5\n'));
   cell.className = `tok ${kind}${grid() && wrong(f.x, p) ? ' bad' : ''}`;
   cell.style.setProperty('--q', `${percent(-q) || 0}%`);
   cell.title = place(p) + (q > -99 ? `, quality ${percent(q)} %` : '');
+  if (grid()) cell.ariaLabel = `${word(f.x[p])} ${kind}, ${cell.title}`;
   [space, old, rest].forEach((text, j) => { cell.children[j].textContent = text; });
 }
 
 // Another task, puzzle or setting: what runs is left where it is.
 function leave(message = '') {
   session = null;
-  pause();
-  $('status').textContent = '';
+  for (const e of [form.prompt, form.tauL, form.tauR]) e.disabled = !e.checkVisibility();
   $('error').textContent = message;
   show(0);
+  pause();
 }
 
-const pause = () => { playing = null; $('play').textContent = 'Play'; };
+const pause = () =>
+  [playing, $('play').textContent, $('status').textContent] = [null, 'Play', said];
 
 // Steps wait for each other. While it plays, only every fourth part is announced.
 function step() {
@@ -369,16 +366,19 @@ function editor(root) {
     if (by) event.preventDefault();
     inputs[inputs.indexOf(event.target) + by]?.focus();
   };
+  root.onpaste = event => {
+    const marks = event.clipboardData.getData('text').replace(/[\s|+-]/g, ''), n = marks.length;
+    if (n > 1) event.preventDefault();
+    if (n === 81) set(marks);
+    if (n > 1) leave(n === 81 ? '' : `Pasted: ${n} marks. Expected 81: digits, and . or 0.`);
+  };
 }
-
 const set = marks => inputs.forEach((e, p) => { e.value = marks[p] > 0 ? marks[p] : ''; });
-
 function changed({target: e, data}) {
-  const marks = e.value.replace(/[^0-9._]/g, '');       // of a cell: a digit, or a whole puzzle
   if (e.name === 'task') choose(e.value);
-  if (e.name === 'puzzle' || inputs.includes(e) && marks.length === 81) set(marks);
-  else if (inputs.includes(e))
-    e.value = (data > 0 ? data : marks).replace(/[^1-9]/g, '').slice(-1);
+  if (e.name === 'puzzle') set(e.value);
+  if (inputs.includes(e)) e.value = (data > 0 ? data : e.value).replace(/[^1-9]/g, '').slice(-1);
+  if (inputs.includes(e)) form.puzzle.selectedIndex = -1;
   if (e.name !== 'pace') leave();
 }
 
