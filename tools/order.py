@@ -31,7 +31,7 @@ Beyond the paper: ours/one_pass ours/apart
 Published policies: peers/blocks peers/remdm peers/confident peers/orders peers/adaptive
     peers/shadow peers/revisers peers/editors peers/mask_predict peers/loops peers/best_of
     peers/gidd peers/correctors peers/critics peers/survey
-Tasks: tasks/sudoku
+Tasks: tasks/sudoku tasks/walks tasks/lists
 Training: training/data training/settings training/loop training/objectives training/measures
     training/card training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity

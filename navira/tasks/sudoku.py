@@ -48,6 +48,10 @@ class Sudoku:
     @property
     def cells(self) -> int: return self.n ** 2
     @property
+    def length(self) -> int: return self.cells
+    @property
+    def symbols(self) -> str: return '123456789'[:self.n]
+    @property
     def count(self) -> int: return _COUNT[self.boxes]        # of solved grids
     @property
     def every(self) -> int: return (1 << self.n) - 1         # the set of all digits, a bit for each
@@ -278,9 +282,9 @@ def sudoku_of(data: str) -> Sudoku | None: # of a corpus; None: no grids
 def of_size(cells: int) -> Sudoku: # that of a 9 x 9 where none has so many
     return next((s for s in NAMES.values() if s.cells == cells), Sudoku())
 
-def tokenizer_of(s: Sudoku) -> Tokenizer:
-    "A token for each digit, and the mask for all else; blanks are left out."
-    ids = {str(d + 1): d for d in range(s.n)} | {MASK: s.n}
+def tokenizer_of(s: Any) -> Tokenizer: # has `symbols`, such as the digits
+    "A token for each symbol, and the mask for all else; blanks are left out."
+    ids = {c: i for i, c in enumerate([*s.symbols, MASK])}
     tok = Tokenizer(models.WordLevel(ids, unk_token=MASK))
     each = pre_tokenizers.Split(Regex('.'), 'isolated')
     tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each])
