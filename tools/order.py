@@ -42,7 +42,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/verdicts experiments/equal experiments/axes experiments/puzzles
     experiments/best_settings experiments/infilling experiments/judged experiments/speed
     experiments/caches experiments/second_pass experiments/left_out experiments/heads
-    experiments/larger_model experiments/seeds
+    experiments/larger_model experiments/seeds experiments/law
 The paper: 08_experiments
 Start here: ten_minutes
 Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.random import default_rng
 
 from ..base.checks import check_choice
 from .sudoku import sudoku_of
@@ -19,7 +18,6 @@ __all__ = ['Lists']
 
 # %% ../../nbs/tasks/lists.ipynb #lis00005
 OPS = {'lists-copy': '=', 'lists-reverse': '<', 'lists-sort': '>', 'lists-shuffle': '?'}
-LETTERS = 'abcdefghijklmnop'
 HEAD = 9        # tokens of a prompt: an operation and the items
 SHUFFLE = 3     # as an id
 
@@ -38,7 +36,7 @@ def answers(
 class Lists(Source):
     "The task to answer an operation on eight items. KeyError for another operation."
     name: str = 'lists' # each operation in turn; or one of OPS
-    symbols = ''.join(OPS.values()) + LETTERS
+    symbols = ''.join(OPS.values()) + 'abcdefghijklmnop'
     length = 17
     head = HEAD
 
@@ -46,7 +44,7 @@ class Lists(Source):
 
     def draw(self, n, rng): # -> [n, L] int64
         "Random prompts with right answers; prompts do not depend on n."
-        items = 4 + rng.random((n, len(LETTERS))).argsort(1)[:, 1:HEAD]
+        items = 4 + rng.random((n, 16)).argsort(1)[:, 1:HEAD]
         which = [*OPS].index(self.name) if self.name in OPS else np.arange(n) % 4
         x = np.insert(items, 0, which, 1)
         return np.concatenate([x, answers(x, rng)], 1)

@@ -48,9 +48,9 @@ class Sudoku:
     @property
     def cells(self) -> int: return self.n ** 2
     @property
-    def length(self) -> int: return self.cells
+    def length(self): return self.cells
     @property
-    def symbols(self) -> str: return '123456789'[:self.n]
+    def symbols(self): return '123456789'[:self.n]
     @property
     def count(self) -> int: return _COUNT[self.boxes]        # of solved grids
     @property

@@ -71,8 +71,7 @@ class Walks(Source):
     @cached_property
     def pairs(self): # [V * V]
         "Probability of each pair of neighbours."
-        joint = self.kernel * self.powers[-2].T
-        return (joint / joint.sum()).ravel()
+        return (self.kernel * self.powers[-2].T).ravel() / self.powers[-1].trace()
 
     def steps(self, x): # [n, L] ids -> [n, L]
         "Probability of each step, 0 to and from a mask."

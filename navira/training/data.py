@@ -123,8 +123,8 @@ def grid_documents(
     train = split == 'train'
     decode = tokenizer_of(s).decode
     rng = np.random.default_rng(0 if train else 1)
-    make = type(s).draw
     if s.boxes: make = random_grids if train else unseen
+    else: make = type(s).draw
     for _ in range(40 if train else 4): yield from map(decode, make(s, 500, rng).tolist())
 
 # %% ../../nbs/training/data.ipynb #24c3d5f2
