@@ -19,7 +19,6 @@ __all__ = ['Lists']
 # %% ../../nbs/tasks/lists.ipynb #lis00005
 OPS = {'lists-copy': '=', 'lists-reverse': '<', 'lists-sort': '>', 'lists-shuffle': '?'}
 HEAD = 9        # tokens of a prompt: an operation and the items
-SHUFFLE = 3     # as an id
 
 def answers(
     x, # [n, HEAD or more] ids
@@ -60,18 +59,18 @@ class Lists(Source):
         head, answer = one[:, :HEAD], one[:, HEAD:]
         left = head[:, 1:].sum(1, keepdim=True) * (answer.sum(1, keepdim=True) == answer)
         right = kinds[answers(x.numpy())]
-        p = torch.where(x[:, :1, None] == SHUFFLE, left, right)
+        p = torch.where(x[:, :1, None] == 3, left, right)
         return torch.cat([head, p / p.sum(-1, keepdim=True)], 1)
 
     def solved(self, x, first=0): # [n, L] -> [n] bool
         "A right answer to prompt `first`, ...: of a shuffle, the items in any order."
         asked = self.prompts(first, len(x)).numpy()
         got = x.cpu().numpy()[:, HEAD:]
-        got = np.where(asked[:, :1] == SHUFFLE, np.sort(got, 1), got)
+        got = np.where(asked[:, :1] == 3, np.sort(got, 1), got)
         return (got == answers(asked)).all(1)
 
 # %% ../../nbs/tasks/lists.ipynb #lis0008b
 SOURCES = {s.name: s for s in (Walks(), Lists(), *map(Lists, OPS))}
 
-def made_of(data: str): # a corpus -> `Sudoku`, `Walks` or `Lists`; None: a text
+def made_of(data): # a corpus -> `Sudoku`, `Walks` or `Lists`; None: a text
     return sudoku_of(data) or SOURCES.get(data)

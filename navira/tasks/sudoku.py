@@ -292,6 +292,11 @@ def tokenizer_of(s: Any) -> Tokenizer: # has `symbols`, such as the digits
     tok.add_special_tokens([MASK])
     return tok
 
+def writes(s, model): # has `symbols`; a model
+    "Are the symbols all of its words, in this order?"
+    tok = model.tokenizer
+    return tok and tok.encode(s.symbols).ids == [*range(model.mask_id)]
+
 def boxes_of(model: Any) -> tuple[int, int] | None:
     "Rows and columns of a box of the grids that a model writes; None for a model of text."
     return getattr(getattr(model, 'config', None), 'boxes', None)
@@ -303,8 +308,7 @@ def written_by(model: Any) -> str:
 
 def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs them
     "ValueError for a model that does not write these grids."
-    digits, tok = ''.join(str(d + 1) for d in range(s.n)), model.tokenizer
-    if boxes_of(model) == s.boxes and tok and tok.encode(digits).ids == [*range(s.n)]: return
+    if boxes_of(model) == s.boxes and writes(s, model): return
     raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with '
                      f"boxes of {s.height} x {s.width}, such as navira.load('sudoku')")
 

@@ -15,7 +15,7 @@ from ..base.checks import check_choice
 from ..replay import Trace
 from .infilling import Infilling
 from .lists import SOURCES
-from .sudoku import Puzzles, written_by
+from .sudoku import Puzzles, writes, written_by
 
 # %% auto #0
 __all__ = ['Task', 'kind_of', 'task_of']
@@ -34,8 +34,8 @@ class Task(Protocol):
 # %% ../../nbs/tasks/task.ipynb #419090c7
 def kind_of(name: str) -> str: # of a task
     "'sudoku', 'walks', 'lists' or 'infill'; KeyError with the nearest."
-    kinds = 'sudoku', 'infill', 'walks', 'lists'
-    return check_choice('task', re.split('[:-]', str(name))[0], kinds)
+    return check_choice('task', re.split('[:-]', str(name))[0],
+                        ('sudoku', 'infill', 'walks', 'lists'))
 
 def task_of(
     name: str, # 'sudoku-35', 'sudoku:2x3-12', 'walks', 'lists-sort', 'infill', ...
@@ -48,8 +48,7 @@ def task_of(
     if kind == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
     if kind == 'infill': return Infilling.called(name, model, data, text_column)  # type: ignore
     s = SOURCES[check_choice('task', name, SOURCES)]
-    tok = model.tokenizer
-    if tok and tok.encode(s.symbols).ids == [*range(model.mask_id)]: return s
+    if writes(s, model): return s
     raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
                      f'`navira train --data {kind}` makes')
 

@@ -19,7 +19,7 @@ from ..models.dit import LanguageModel
 from .sudoku import tokenizer_of
 
 # %% auto #0
-__all__ = ['Walks', 'Exact']
+__all__ = ['Walks', 'Exact', 'pair_distance']
 
 # %% ../../nbs/tasks/walks.ipynb #wal00005
 LEAK = 1e-5     # probability that a step leads anywhere
@@ -96,7 +96,7 @@ class Walks(Source):
         after = [kernel]
         for d in may[:-1]: before.append(before[-1] * d[:, None] @ kernel)
         for d in may[:0:-1]: after.append(kernel @ (d[..., None] * after[-1]))
-        p = torch.stack([(a * b.mT).sum(-1) for a, b in zip(after[::-1], before)], 1)
+        p = torch.stack([(a * b.mT).sum(-1) for a, b in zip(reversed(after), before)], 1)
         return nn.functional.pad(p / p.sum(-1, keepdim=True), (0, 1))
 
     def solved(self, x, first=0): # [n, L] -> [n] bool
@@ -119,13 +119,7 @@ class Exact(LanguageModel):
     def forward(self, x): return JointForward(x, self.source.given(x))
 
 # %% ../../nbs/tasks/walks.ipynb #wal00011
-def total_variation(
-    classes, # whole numbers from 0 to C - 1, of any shape
-    exact, # [C] probabilities
-):
-    "Between the shares that were seen and the exact ones, in [0, 1]."
-    seen = np.bincount(classes.ravel(), minlength=len(exact)) / classes.size
-    return np.abs(seen - exact).sum() / 2
-
-def pair_distance(w, x): # [n, L] nodes
-    return total_variation(x * w.nodes + np.roll(x, -1, 1), w.pairs)
+def pair_distance(w, x): # [n, L] nodes -> in [0, 1]
+    "Total variation between the pairs of neighbours in x and their distribution."
+    pair = (x * w.nodes + np.roll(x, -1, 1)).ravel()
+    return np.abs(np.bincount(pair, minlength=len(w.pairs)) / x.size - w.pairs).sum() / 2

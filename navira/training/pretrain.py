@@ -48,7 +48,8 @@ class Pretraining(Likelihood):
         self.made = made_of(cfg.data)
         self.config = Config(
             model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads, cond_dim=cfg.cond_dim,
-            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.made and self.made.boxes)
+            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.made and self.made.boxes,
+            prompt=getattr(self.made, 'head', 0))
 
     def tokenizer(self):
         cfg = self.cfg

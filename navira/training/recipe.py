@@ -19,7 +19,7 @@ import torch
 from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
 from ..tasks.lists import made_of
-from ..tasks.sudoku import boxes_of, written_by
+from ..tasks.sudoku import boxes_of, writes, written_by
 from .card import model_card
 from .data import (
     encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
@@ -112,7 +112,7 @@ class Recipe:
         s = made_of(self.cfg.data)
         cfg = self.cfg
         model = self.model
-        fits = (s and s.boxes) == boxes_of(model) and (not s or s.length == model.length)
+        fits = writes(s, model) if s else not boxes_of(model)
         if model.tokenizer and fits: return model.tokenizer
         raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
                          f'{written_by(model)}; expected such data, and a tokenizer.json')

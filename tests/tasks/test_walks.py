@@ -18,7 +18,7 @@ from navira.experiments.sweep import read_sweep
 from navira.models.load import load
 from navira.sampling import sample
 from navira.tasks.task import task_of
-from navira.tasks.walks import Exact, pair_distance, total_variation, Walks
+from navira.tasks.walks import Exact, pair_distance, Walks
 from navira.training.data import grid_epochs
 from navira.training.finetune import finetune
 from navira.training.pretrain import train
@@ -120,10 +120,13 @@ def test_one_token_a_pass_keeps_the_distribution_unless_the_order_sees_the_draw(
 
 
 # --- total variation
-def test_total_variation_is_0_for_equal_shares_and_1_for_others():
-    classes = np.array([[0, 1], [1, 2]])
-    assert total_variation(classes, np.array([0.25, 0.5, 0.25])) == pytest.approx(0)
-    assert total_variation(classes, np.array([0, 0, 0, 1])) == pytest.approx(1)
+def test_total_variation_is_that_of_the_shares_of_pairs():
+    w, x = Walks(5, 3), np.random.default_rng(0).integers(5, size=(40, 3))
+    seen = np.zeros(25)
+    for row in x:
+        for i in range(3): seen[row[i] * 5 + row[(i + 1) % 3]] += 1 / 120
+    larger = np.maximum(seen - w.pairs, 0).sum()     # the largest difference of any event
+    assert pair_distance(w, x) == pytest.approx(larger)
 
 
 def test_exact_samples_come_nearer_the_more_there_are_and_others_do_not():
