@@ -51,7 +51,7 @@ lab: $(VENV)/.lab  ## open the notebooks in JupyterLab (installs it when first a
 	$(BIN)/jupyter lab --notebook-dir nbs $(LAB_ARGS)
 
 colab:  ## on Colab, where the first cell of a notebook calls it: install, and put results where notebooks look for them
-	pip install -q ".[eval,dev]"
+	pip install -q ".[eval,diffusers,dev]"
 	ln -sfn $(CURDIR)/results $(CURDIR)/benchmarks /
 
 test-slow: $(VENV)/.test  ## the tests that take minutes
@@ -118,9 +118,9 @@ $(VENV)/.eval: $(VENV)/.torch $(INI)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch $(INI)
-	$(call install,eval mauve train lm_eval dev)
+	$(call install,eval mauve train lm_eval diffusers dev)
 	touch $(VENV)/.eval $@
 
 $(VENV)/.lab: $(VENV)/.test
-	$(call install,eval mauve train lm_eval dev lab)
+	$(call install,eval mauve train lm_eval diffusers dev lab)
 	touch $@

@@ -16,7 +16,7 @@ from .diffusion import few, Forward
 from .models.kv_cache import KVCache
 
 # %% auto #0
-__all__ = ['Caching', 'Audit', 'Cached']
+__all__ = ['Caching', 'Audit', 'TakesStates', 'Cached']
 
 # %% ../nbs/caching.ipynb #f251cfba
 @runtime_checkable
@@ -109,7 +109,12 @@ class _Audited(Forward):
     def quality(self) -> Tensor: return self.full.quality()
 
 # %% ../nbs/caching.ipynb #46cb707e
-class Cached:
+class TakesStates:
+    "A stand-in for a model: a pass hands it the state of the rows that it runs, not ids alone."
+    def resume(self, st: Any) -> Forward: # a `State`: all rows of the batch, or some
+        raise NotImplementedError
+
+class Cached(TakesStates):
     "A model that keeps what its passes over a batch left."
     def __init__(self,
         model: Any, # a `RunsParts`

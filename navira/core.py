@@ -248,6 +248,7 @@ class Step:
     A rule that needs another step subclasses it. What a run asks of a step has defaults here."""
     in_place: bool | str = False # does it replace tokens without a mask in between?
     ragged = True # may the rows of a batch have several lengths?
+    needs = '' # what it reads besides logits and qualities of one text, for messages
 
     def __call__(self,
         policy: Policy,

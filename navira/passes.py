@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .caching import Cached
+from .caching import Cached, TakesStates
 from .diffusion import Forward
 
 # %% auto #0
 __all__ = ['Pass', 'ChangedPass']
 
 # %% ../nbs/passes.ipynb #2be73910
-Denoiser = Callable[[Tensor], Forward]                # ids [B, L] -> one forward
+Denoiser = Callable[[Tensor], Forward] | TakesStates  # ids [B, L] -> one forward
 # logits [N, V], uniforms [N], the text of the pass [B, L], where [B, L] bool with N true
 Draw = Callable[..., tuple[Tensor, Tensor]]           # -> tokens [N], probabilities [N]
 DIVERGED = 'its weights have diverged, or overflow in this precision'
@@ -71,7 +71,7 @@ class Pass:
         self.cost[new] += forward.share
 
     def forward(self, new: Tensor) -> Forward: # [B] bool: rows
-        if isinstance(self.model, Cached): return self.model.resume(self.st[new])
+        if isinstance(self.model, TakesStates): return self.model.resume(self.st[new])
         return self.model(self.x[new])
 
     def ask(self, where: Tensor) -> None: # [B, L] bool

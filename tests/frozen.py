@@ -26,8 +26,9 @@ def sampled(model, name, budget, prompt, seed, hyper):
 
 class Seen(Forward):
     "A forward pass of `Net`: logits [N, V] where asked, quality [B, L], and a cut to fewer rows"
-    def __init__(self, net, x): self.net, self.x, self.seen_masked = net, x, x == net.mask_id
-    def logits(self, where): return self.net.logits_at(self.x, where)
+    def __init__(self, net, x, edit=None):
+        self.net, self.x, self.seen_masked, self.edit = net, x, x == net.mask_id, edit
+    def logits(self, where): return self.net.logits_at(self.x, where, self.edit)
     def _quality(self): return self.net.quality_of(self.x)
     def only(self, rows):
         part = copy.copy(self)
@@ -74,19 +75,28 @@ class Net:
 
     def shadow(self, x, where, together=False): return Shadows(self, x)
 
+    def embedded(self, x, edit):
+        self(x)
+        return Seen(self, x, edit)
+
+    def attending(self, x):
+        e = self.emb[torch.arange(x.shape[1]), x]
+        return self(x), (e @ e.mT).softmax(-1)
+
     def unseen(self, x, where):
         "Logits [N, V] of a mask at each position of `where`, with everything else as it is"
         b, i = where.nonzero().T
         x = x[b].scatter(1, i[:, None], M)
         return self.logits_at(x, torch.nn.functional.one_hot(i, x.shape[1]).bool())
 
-    def hidden(self, x):
+    def hidden(self, x, edit=None):
         e = self.emb[torch.arange(x.shape[1]), x]
+        if edit: e = edit(e)
         return (torch.einsum('ijd,bjd->bid', self.mix, e) + .5 * e @ self.w).tanh()
 
-    def logits_at(self, x, where):
+    def logits_at(self, x, where, edit=None):
         self.at.append(int(where.sum()))
-        out = self.hidden(x)[where] @ self.out
+        out = self.hidden(x, edit)[where] @ self.out
         out[:, M] = -torch.inf
         return out
 
@@ -194,6 +204,15 @@ variants = {     # besides the defaults
     'wino': [dict(threshold=.2, threshold_back=.3),
              dict(block_length=4, threshold=.1, threshold_back=.5, max_accept=3),
              dict(threshold=.2, shadows='alone', temperature=1., p=.9)],
+    'fast-dllm-plus': [dict(margin=0., block_length=4), dict(margin=.1, temperature=1., p=.9)],
+    'bisection': [dict(p=.5)],
+    'punt': [dict(epsilon=1e-9), dict(epsilon=1., temperature=0.), dict(epsilon=math.inf, p=.5)],
+    'saber': [dict(n_tokens=1), dict(n_tokens=5, temperature=1., p=.9)],
+    'rdd': [dict(threshold=.3, block_length=4), dict(block_length=3, temperature=1., p=.9)],
+    'cover': [dict(threshold=.2), dict(block_length=4, threshold=.1, seeds=2),
+              dict(threshold=.2, seeds=0, temperature=1., p=.9)],
+    'asrd': [dict(threshold=.2), dict(block_length=4, threshold=.1, patience=1, perturbation=2.),
+             dict(threshold=.2, perturbation=0., temperature=1., p=.9)],
     'best-of': [dict(base='prism', drafts=2, score='quality'), dict(base='mask-predict', drafts=3)],
 }
 

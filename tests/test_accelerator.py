@@ -6,6 +6,7 @@ import torch
 
 import navira.peers  # noqa: F401  registers the policies
 from navira.evaluation.perplexity import perplexity, Reference
+from navira.hosts.from_logits import policy_step, start
 from navira.models.critic import Critic
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
@@ -71,3 +72,20 @@ def test_perplexity_is_on_the_accelerator_what_it_is_on_the_cpu():
     def measured(device): return perplexity(texts, Reference(llama().to(device), words())).nll
     here = measured('cpu')
     with Pretended(): np.testing.assert_allclose(measured('cuda'), here, rtol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask', 'proseco', 'block-refinement'])
+def test_a_host_s_logits_may_be_on_the_accelerator(name):
+    "So may its ids: then what it gets back is, too"
+    model = lm()
+    def written(device, model):
+        ids = torch.tensor([[3, model.mask_id, 5] + [model.mask_id] * 5] * 2, device=device)
+        memory = start(policy(name), ids, model.mask_id, 6, 1)
+        while not memory.done:
+            logits = model(ids).logits(torch.ones_like(ids, dtype=torch.bool))
+            ids, memory = policy_step(ids, logits.unflatten(0, ids.shape), None, memory)
+        return ids
+    here = written('cpu', model)
+    with Pretended() as gpu:
+        there = written('cuda', model.to('cuda'))
+        assert gpu.on(there) and here.tolist() == there.tolist()

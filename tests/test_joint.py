@@ -1,10 +1,11 @@
 """A joint that is known exactly: what one token a step, a prompt, and several tokens a step must
 give."""
 import torch
+from hypothesis import given, strategies as hs
 
 from navira.joint import JointDenoiser
 from helpers.core import N, dist_of, drawn, joint3  # noqa: F401
-from toys import ACCEPT, REJECT, chi2, counted, planted
+from toys import ACCEPT, Exact, REJECT, chi2, counted, planted, random_joint
 
 def test_one_token_a_step_gives_the_joint(joint3):
     dist = dist_of(joint3)
@@ -22,6 +23,25 @@ def test_a_prompt_gives_the_conditional(joint3):
                             prompt=torch.tensor(prompt)).tokens)
         assert chi2(got, dist) > ACCEPT and chi2(got, planted(dist)) < REJECT
         assert set(got) <= set(dist)
+
+@given(hs.lists(hs.integers(0, 2), min_size=4, max_size=4), hs.integers(0, 99))
+def test_how_far_predictions_depend_on_tokens_is_what_sums_over_the_joint_give(x, seed):
+    "At a mask: expected over its token; at a token: what masking it moves"
+    model = random_joint(4, 2, seed=seed)
+    exact, M = Exact(model), model.mask_id
+    far = model.attending(torch.tensor([x]))[1][0]
+    def moved(i, y):
+        a, b = exact.given(tuple(x), i), exact.given(tuple(y), i)
+        return abs(a - b).sum() / 2
+    for i in range(4):
+        for j in range(4):
+            if i == j: continue
+            at = lambda v: [*x[:j], v, *x[j + 1:]]
+            p = exact.given(tuple(x), j)
+            want = sum(q * moved(i, at(v)) for v, q in enumerate(p)) if x[j] == M else moved(i,
+                                                                                           at(M))
+            assert abs(far[i, j].item() - want) < 1e-12
+    assert far.diagonal().abs().max() < 1e-12
 
 def test_two_tokens_of_one_step_are_independent():
     model = JointDenoiser(torch.tensor([[.4, .1], [.15, .35]]))

@@ -28,6 +28,7 @@ class Jittered(Forward):
                                   * (2 * torch.randint(2, v.shape, generator=self.g)
                                      - 1).to(v.dtype))
     def logits(self, where): return self.off(self.inner.logits(where))
+    def left_out(self, where): return self.off(self.inner.left_out(where))
     def _quality(self): return self.off(self.inner.quality())
 
 class Elsewhere:
@@ -37,10 +38,16 @@ class Elsewhere:
         self.model, self.eps, self.calls = model, eps, 0
         self.g = torch.Generator().manual_seed(seed)
     def __getattr__(self, name): return getattr(self.model, name)
-    def __call__(self, x): self.calls += 1; return Jittered(self.model(x), self.eps, self.g)
-    def partial(self, *part):
+    def off(self, run, *args): self.calls += 1; return Jittered(run(*args), self.eps, self.g)
+    def __call__(self, x): return self.off(self.model, x)
+    def partial(self, *part): return self.off(self.model.partial, *part)
+    def shadow(self, *args): return self.off(self.model.shadow, *args)
+    def embedded(self, *args): return self.off(self.model.embedded, *args)
+    def attending(self, x):
         self.calls += 1
-        return Jittered(self.model.partial(*part), self.eps, self.g)
+        p, read = self.model.attending(x)
+        off = Jittered(p, self.eps, self.g)
+        return off, off.off(read)
 
 @functools.cache
 def nets(dtype): # a model and a critic for it, from the same weights in either precision
@@ -49,7 +56,7 @@ def nets(dtype): # a model and a critic for it, from the same weights in either 
 
 def drawn(name, model, critic, n, seed=0, **kw):
     hyper = dict(critic=critic) if name in CRITICS else {}
-    if name in ('fast-dllm', 'dus'): hyper['block_length'] = 8
+    if name in ('fast-dllm', 'fast-dllm-plus', 'dus', 'rdd'): hyper['block_length'] = 8
     return navira.sample(model, name, BUDGET, n, seed, L, **dict(batch_size=n) | hyper | kw)
 
 def different(a, b): # how many texts

@@ -127,9 +127,9 @@ def test_every_policy_writes_in_blocks_from_left_to_right(name):
         progress=seen.extend,
         batch_size=3,
     )
-    assert (
-        out.tokens.shape == (3, 11) and (out.tokens != MASK).all() and (out.n_forward <= 24).all()
-    )
+    assert out.tokens.shape == (3, 11) and (out.tokens != MASK).all()
+    # one that edits has passes over blocks that are full
+    assert name == 'block-refinement' or (out.n_forward <= 24).all()
     for p in seen:
         masks = [i for i, v in enumerate(p.ids) if v == MASK]
         begun = [b for b in range(3) if any(v != MASK for v in p.ids[2 + 4 * b : 6 + 4 * b])]
@@ -236,6 +236,8 @@ LESS_GREEDY = {
     'llada2-edit': dict(temperature=1.0),
     't2m': dict(temperature=1.0),
     'proseco': dict(n_correct=1, every=12),
+    'asrd': dict(temperature=1.0),
+    'block-refinement': dict(temperature=1.0),
 }
 
 

@@ -275,10 +275,17 @@ class Tiny:
 
     def shadow(self, x, where, together=False): return self(x)
 
+    def embedded(self, x, edit): return TinyForward(self, x, edit)
+
+    def attending(self, x):
+        "Its pass, and what might be an attention: rows add up to 1"
+        e = self.E[torch.arange(x.shape[1]), x]
+        return self(x), (4 * e @ e.mT).softmax(-1)
+
 class TinyForward(Forward):
-    def __init__(self, m, x):
+    def __init__(self, m, x, edit=lambda e: e):
         assert len(x), 'a pass over no rows'
-        e = m.E[torch.arange(x.shape[1]), x]
+        e = edit(m.E[torch.arange(x.shape[1]), x])
         self.m, self.x, self.seen_masked = m, x, x == m.mask_id
         self.h, self.e = (e.sum(1, keepdim=True) + m.P[:x.shape[1]]).tanh(), e
 

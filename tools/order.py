@@ -13,8 +13,9 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 nbs = root/'nbs'
 
-SIDEBAR = ['Start here', 'The paper', 'Beyond the paper', 'In practice', 'Published policies',
-           'Models', 'Tasks', 'Training', 'Evaluation', 'Experiments', 'Library']
+SIDEBAR = ['Start here', 'The paper', 'Beyond the paper', 'In practice', 'In other libraries',
+           'Published policies', 'Models', 'Tasks', 'Training', 'Evaluation', 'Experiments',
+           'Library']
 
 ORDER = """
 Library: base/checks base/parallel base/noise base/files base/runs base/stats
@@ -28,9 +29,10 @@ Library: checked budgets registry scores replay prompts samples
 The paper: 07_sampling step_figure
 Library: exact filling chatting
 Beyond the paper: ours/one_pass ours/apart
-Published policies: peers/blocks peers/remdm peers/confident peers/orders peers/adaptive
-    peers/shadow peers/revisers peers/editors peers/mask_predict peers/loops peers/best_of
-    peers/gidd peers/correctors peers/critics peers/survey
+Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/orders peers/adaptive
+    peers/attention peers/shadow peers/revisers peers/editors peers/revocable
+    peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/uniform
+    peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists
 Training: training/data training/settings training/loop training/objectives training/measures
     training/card training/recipe training/pretrain training/finetune training/adapt training/critic
@@ -45,7 +47,9 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/larger_model experiments/seeds experiments/law
 The paper: 08_experiments
 Start here: ten_minutes
-Library: hf/generate hf/lm_eval cli/app cli/generate cli/solve cli/compare
+Library: hf/generate hf/lm_eval hosts/from_logits
+In other libraries: hosts/diffusers hosts/servers hosts/custom_generate hosts/where
+Library: cli/app cli/generate cli/solve cli/compare
     cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """

@@ -5,6 +5,7 @@
 # %% ../../nbs/models/dit.ipynb #19b8f180
 from __future__ import annotations
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TYPE_CHECKING
 
@@ -16,10 +17,10 @@ from torch import nn, Tensor
 from ..diffusion import Forward
 from .kv_cache import KVCache, Part
 from .layers import (
-    Block, Config, Embedding, full, OutputLayer, Place, rotary, SigmaMap)
+    Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
 
 # %% auto #0
-__all__ = ['DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
+__all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
 
 # %% ../../nbs/models/dit.ipynb #909029d3
 def mask_time(
@@ -34,6 +35,8 @@ def mask_time(
     return (t / (2 + 2 * mB**2)).clamp(1e-4, 1 - 1e-4)
 
 # %% ../../nbs/models/dit.ipynb #071ddd05
+EDIT: ContextVar[Callable] = ContextVar('edit', default=lambda h: h) # of this thread's embeddings
+
 class DiT(nn.Module):
     """MDLM's backbone: ids `[B, L]` to the last residual stream `[B, L, D]`, the conditioning
     vector, `[1, 1, cond_dim]`, or `[B, 1, cond_dim]` where the network uses the time, and the
@@ -54,6 +57,7 @@ class DiT(nn.Module):
         order; `seen` `[B, 1, L, L]`: what each reads, None for everything. `part`: a `Part`."""
         if time is None: time = mask_time(x, self.config)
         c, h, rope = F.silu(self.sigma_map(time))[:, None], full(self.vocab_embed(x)), None
+        h = EDIT.get()(h)
         if self.place: h = h + full(self.place())[at]       # the cells of a grid have no order
         else: rope = [a[at] for a in rotary(x.shape[1], h.shape[-1] // self.config.n_heads, h)]
         given = c, rope
@@ -229,6 +233,21 @@ class LanguageModel(nn.Module):
     ) -> Tensor: # bool
         "What each token reads: of what is seen, nothing in a block to its right."
         return seen & (at // self.block <= at[:, None] // self.block) if self.block else seen
+
+    def embedded(
+        self,
+        x: Tensor, # [B, L] int64 token ids
+        edit: Callable[[Tensor], Tensor], # embeddings [B, L, D] -> those that the network reads
+    ) -> Forward:
+        "A pass over `x` with edited embeddings of its tokens."
+        before = EDIT.set(edit)
+        try: return self(x)
+        finally: EDIT.reset(before)
+
+    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
+        "A pass, and the share of its attention that each position gives to each, `[B, L, L]`."
+        with keeping() as kept: p = self(x)
+        return p, weights_of(kept)
 
     def check_ids(self, x: Tensor, low: int = 1) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `low <= L <= length`."

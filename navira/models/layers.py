@@ -7,6 +7,10 @@ __all__ = []
 
 # %% ../../nbs/models/layers.ipynb #6712789a
 import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -165,6 +169,8 @@ def zero_(
     return module
 
 # %% ../../nbs/models/layers.ipynb #a77e4d01
+KEPT: ContextVar[deque | None] = ContextVar('kept', default=None)   # of this thread's pass
+
 def attend(
     q: Tensor, # [B, H, L, head_dim]
     k: Tensor, # [B, H, L, head_dim]
@@ -172,12 +178,40 @@ def attend(
     seen: Tensor | None = None, # [B, 1, L, L] bool: what each query reads; None: everything
 ) -> Tensor: # [B, H, L, head_dim]
     "Softmax attention."
+    keep(q, k, seen, q.shape[-1] ** -.5)
     # on a CPU, torch's fused attention trains in bf16 many times more slowly than plain products
     fused = v.device.type != 'cpu' or v.dtype != torch.bfloat16 or not torch.is_grad_enabled()
     if fused: return F.scaled_dot_product_attention(q, k, v, seen)
     score = q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)
     if seen is not None: score = score.masked_fill(~seen, -torch.inf)
     return score.softmax(-1) @ v
+
+
+# %% ../../nbs/models/layers.ipynb #keptcode
+def keep(*what) -> None: # queries, keys, what is seen, the scale
+    kept = KEPT.get()
+    if kept is not None: kept.append(what)
+
+@contextmanager
+def keeping() -> Iterator[deque]:
+    "While it lasts, what the last four attentions of this thread are made of is kept."
+    kept: deque = deque(maxlen=4)
+    token = KEPT.set(kept)
+    try: yield kept
+    finally: KEPT.reset(token)
+
+def weights_of(
+    kept: Iterable, # from `keeping`
+) -> Tensor: # [B, L, L], float32 at least
+    "The share of its attention that each position gives to each: its mean over heads and blocks."
+    maps = []
+    for q, k, seen, scale in kept:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)      # heads may share their keys
+        score = full(q) @ full(k).transpose(-1, -2) * scale
+        if seen is not None and seen.dtype == torch.bool: seen = torch.where(seen, 0., -torch.inf)
+        maps.append((score if seen is None else score + seen).softmax(-1).mean(1))
+    return torch.stack(maps).mean(0)
+
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):

@@ -15,6 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from .kv_cache import Part
+from .layers import keep
 
 # %% auto #0
 __all__ = []
@@ -27,7 +28,9 @@ def _attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor 
                **how: Any) -> tuple[Tensor, None]:
     "The library's fused attention, for the queries of a part."
     part = PART.get()
-    if part is None: return sdpa_attention_forward(module, q, k, v, mask, **how)
+    if part is None:
+        keep(q, k, mask, how.get('scaling') or q.shape[-1] ** -.5)
+        return sdpa_attention_forward(module, q, k, v, mask, **how)
     q, k, v = part.read(q, k, v)
     if part.layer > part.depth: mask = part.seen
     return part.packed(sdpa_attention_forward(module, q, k, v, mask, **how)[0]), None

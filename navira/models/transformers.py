@@ -19,7 +19,7 @@ from ..base.files import guarded, uncut
 from ..diffusion import Forward
 from .kv_cache import Part
 from .parted import PART, prepare
-from .dit import in_full, LanguageModel, NO_HEAD, with_shadows
+from .dit import EDIT, in_full, LanguageModel, NO_HEAD, with_shadows
 from .layers import full, zero_
 
 # %% auto #0
@@ -193,7 +193,8 @@ class TransformersLM(LanguageModel):
         return (~self.reads(seen, at)).to(dtype) * torch.finfo(dtype).min
 
     def body(self, x: Tensor, **more: Tensor) -> Tensor:
-        return self.net.base_model(input_ids=x.clamp(min=0), **more).last_hidden_state.to(x.device)
+        h = EDIT.get()(self.net.get_input_embeddings()(x.clamp(min=0)))
+        return self.net.base_model(inputs_embeds=h, **more).last_hidden_state.to(x.device)
 
     @property
     def n_blocks(self) -> int:  # type: ignore[override]
@@ -206,6 +207,13 @@ class TransformersLM(LanguageModel):
     def run_part(self, x: Tensor, part: Part) -> HiddenForward:
         prepare(self.net)
         return HiddenForward(self, x, part)
+
+    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
+        """A pass, and the share of its attention that each position's prediction gives to each
+        token, `[B, L, L]`."""
+        prepare(self.net)
+        p, read = super().attending(x)
+        return p, torch.cat([read[:, :1], read[:, :-1]], 1) if self.shift else read
 
     def shadow(
         self,

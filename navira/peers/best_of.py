@@ -75,6 +75,7 @@ class BestOf(Step):
     base: Policy
     n: int # drafts
     rated: bool # by the head, in a step of its own, or else by the probabilities of the draws
+    needs = 'several drafts of a text'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         T = st.n - self.rated

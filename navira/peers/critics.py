@@ -67,6 +67,7 @@ class CriticStep(Step):
     source: Path | Model # a critic: ids [B, L] -> a forward with `quality`; or its folder
     level: Schedule # how many free positions are clean after the step
     ragged = False # a critic reads whole texts
+    needs = 'a critic that reads whole texts'
 
     @functools.cached_property
     def critic(self) -> Model: # a folder is opened when it is needed

@@ -21,15 +21,16 @@ from ..scores import confidence, over
 from .blocks import block_of, check_block, check_steps, within_budget
 
 # %% auto #0
-__all__ = ['llada2_edit', 't2m', 'proseco']
+__all__ = ['llada2_edit', 'block_refinement', 't2m', 'proseco']
 
 # %% ../../nbs/peers/editors.ipynb #872433c0
 def begun(st: State) -> State:
-    """With the block in work and the passes over it since it was full in memory, [B] each; how
-    often a position was remasked and the probability of its token after the last pass, [B, L]."""
+    """With the block in work and the passes over it before and since it was full in memory, [B]
+    each; how often a position was remasked and the probability of its token after the last pass,
+    [B, L]."""
     if 'block' in st.memory: return st
     zero = st.x.new_zeros(len(st.x))
-    return st.remember(block=zero, full=zero, remasked=torch.zeros_like(st.x),
+    return st.remember(block=zero, filling=zero, full=zero, remasked=torch.zeros_like(st.x),
                        trust=torch.full_like(st.conf, torch.nan))
 
 def in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
@@ -66,10 +67,12 @@ class Surest(InBlock):
         ok = self.open(st, eligible)
         if not ok.any(): return ok
         score = self.score(st, p, ok)
-        share = -(-st.masked.sum(1) // (st.n - st.i))    # at least 1 if there is a mask
-        quota = torch.where(spare(st, self.length) > 0, share, st.x.shape[1])
         place = ranks(score, ok, st.uniform('ties'))
-        return ok & (exceeds(score, self.level) | (place < quota[:, None]))
+        return ok & (exceeds(score, self.level) | (place < self.quota(st)[:, None]))
+
+    def quota(self, st: State) -> Tensor: # [B]
+        share = -(-st.masked.sum(1) // (st.n - st.i))    # at least 1 if there is a mask
+        return torch.where(spare(st, self.length) > 0, share, st.x.shape[1])
 
 # %% ../../nbs/peers/editors.ipynb #eefc875d
 def rival(draw: drawer) -> Score:
@@ -97,13 +100,14 @@ class BlockStep(Step):
     "One pass over the block in work: revise, fill masks, move to the next block if it is finished."
     length: int | None # free positions in a block; None is one block
     after: int # most passes over a block that is full
+    most: int = 2**31 # passes over a block that is not, before the next block begins
     in_place = True # tokens are replaced without a mask in between
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         st = begun(st)
         block = in_work(st, self.length)
         p = Pass(model, st, block.any(1))
-        T = pick(policy.remask, st, p, st.committed & block)
+        T = pick(policy.remask, st, p, st.committed)
         after = finish(policy, st, p, self.revised(policy, st, p, T), p, watch)
         after = self.recorded(st, p, after, block)
         more = rows_of(policy.remask, after, after.committed & block)
@@ -119,10 +123,12 @@ class BlockStep(Step):
         full = block.any(1) & ~(after.masked & block).any(1)
         was_full = block.any(1) & ~(st.masked & block).any(1)
         passes = st.memory['full'] + was_full
-        out = (passes >= self.after) | (spare(st, self.length) <= 0)
+        filling = st.memory['filling'] + ~was_full
+        out = (passes >= self.after) | (filling >= self.most) | (spare(st, self.length) <= 0)
         done = full & (was_full & ~T.any(1) | ~more | out)
-        block_now = st.memory['block'] + done
-        return after.remember(block=block_now, full=torch.where(done, 0, passes))
+        block_now = after.memory['block'] + done
+        return after.remember(block=block_now, full=torch.where(done, 0, passes),
+                              filling=torch.where(done, 0, filling))
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return check_steps(self.length, n_free, by_budget(policy, budget, n_free))
@@ -157,6 +163,43 @@ def llada2_edit(
     act = BlockStep(length, check_int('max_post_steps', max_post_steps, 0))
     return Policy(unmask=filling(draw, length, threshold), remask=remask, draw=draw,
                   steps=act.steps, step=act)
+
+# %% ../../nbs/peers/editors.ipynb #41b10c02
+@dataclass(frozen=True)
+class Scheduled(Surest):
+    "The same, but the number of the pass over the block says how many."
+    share: int # masks to fill in each pass
+    more: int # passes in which it is one more
+
+    def quota(self, st: State) -> Tensor: # [B]
+        return self.share + (st.memory['filling'] < self.more)
+
+
+# %% ../../nbs/peers/editors.ipynb #41b10c03
+@register('block-refinement', scores='probability of the drawn token, at masks and at other tokens',
+          selects='a count of masks and all above a threshold; all tokens above another',
+          never='finished blocks', exact='heuristic: tokens are replaced all at once',
+          source='BlockRefinementScheduler of diffusers')
+def block_refinement(
+    num_inference_steps: int = 32, # most passes that fill a block
+    threshold: float = .7, # fill all tokens above this probability
+    editing_threshold: float | None = .5, # replace a token by another above it; None and 0: never
+    max_post_steps: int = 16, # most passes over a block that is full, after the first
+    block_length: int = 32, # free positions in a block
+    temperature: float = 0., # of the draw; 0 takes the most likely token
+    top_p: float = 1., # nucleus; 1 keeps all
+) -> Policy:
+    "The rule of diffusers' BlockRefinementScheduler, block by block."
+    passes = check_int('num_inference_steps', num_inference_steps, 1, high=2**16)
+    length = check_int('block_length', block_length, 1, high=2**16)
+    base = llada2_edit(threshold, editing_threshold or None, max_post_steps, length, temperature,
+                       top_p)
+    most = passes + (base.remask is not nothing) * (max_post_steps + 1) # for a block
+    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
+        return -(-int(n_free.max()) // length) * most
+    rule = Scheduled(**vars(base.unmask), share=length // passes, more=length % passes)
+    return replace(base, unmask=rule, steps=steps, matched=False,
+                   step=BlockStep(length, max_post_steps + 1, passes))
 
 # %% ../../nbs/peers/editors.ipynb #e816efff
 def unlikely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

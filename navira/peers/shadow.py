@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, probability
+from ..diffusion import drawer, Forward, probability
 from ..core import (
-    Denoiser, draw_at, nothing, Pass, pick, Policy, ranks, reaches, State, Step)
-from ..passes import finite
+    Denoiser, draw_at, nothing, Pass, pick, Policy, ranks, reaches, Score, State, Step)
 from ..registry import register
 from ..scores import confidence, over
 from .blocks import block_in_work, check_block, Within
@@ -29,74 +28,94 @@ __all__ = ['wino']
 @dataclass(frozen=True)
 class WideIn(AtLeast):
     "Eligible positions whose score reaches `level`, best first, and always the best one."
-    limit: int # most picks of a step; also at most 5, or 7 of 10
+    limit: int = 20 # most picks of a step; also at most 5, or 7 of 10
 
     def most(self, n: Tensor) -> Tensor: return (n * 7 // 10).clamp(min=5, max=self.limit)
 
 # %% ../../nbs/peers/shadow.ipynb #bf876951
+def read_by(read: Callable[[Tensor], Forward], model: Denoiser, st: State) -> Pass: # of rows [B]
+    "A pass that `read` runs, over all rows that have a mask."
+    p = Pass(model, st, st.masked.any(1))
+    p.forward = read  # type: ignore[assignment, method-assign]
+    return p
+
 def shadowed(
     model: Any, # a denoiser with a `shadow`
     st: State,
     where: Tensor, # [B, L] bool
     together: bool, # do the shadows read each other?
 ) -> Pass:
-    "A pass over all rows that have a mask, with shadows of the tokens at `where`."
-    p = Pass(model, st)
-    rows = (st.masked | where).any(1)
-    if not rows.any(): return p
-    x = st.x[rows]
-    some = where[rows]
-    p.parts.append((rows, model.shadow(x, some, together) if some.any() else model(x)))
-    p.ran, p.cost = rows, rows.double()
-    return p
+    "A pass with shadows of the tokens at `where`."
+    def read(rows: Tensor) -> Forward: # [B] bool
+        x, some = st.x[rows], where[rows]
+        return model.shadow(x, some, together) if some.any() else model(x)
+    return read_by(read, model, st)
+
+def shadows_of(p: Pass) -> Pass:
+    "The shadows of a pass, as a pass."
+    def shade(f: Any) -> Any: return SimpleNamespace(logits=lambda where: f.left_out(where))
+    q = Pass(p.model, p.st)
+    q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
+    return q
 
 def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
-    "Probability of the committed token, by its shadow, at temperature 1; `p` as from `shadowed`."
-    (rows, forward), = p.parts
-    def left_out(at): return finite(forward.left_out(at[rows]))
-    shadows: Any = SimpleNamespace(portions=p.portions, logits=left_out)
-    return over(shadows, where, lambda logits, at: probability(logits, st.x[at]))
+    "Probability of the committed token, by its shadow, at temperature 1."
+    return over(shadows_of(p), where, lambda logits, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/shadow.ipynb #1511aa67
+def improbable(level: float) -> Score:
+    "Minus the probability that a token's shadow gives it, NaN from `level` on."
+    def doubt(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+        q = unseen(st, p, where)
+        return (-q).masked_fill(reaches(q, level), torch.nan)
+    return doubt
+
 @dataclass(frozen=True)
 class NarrowOut:
-    "Tokens to which their shadows give less than `level`; fewer than the step before accepted."
-    level: float
+    "Doubtful tokens, the most doubtful first; fewer than the step before accepted."
+    doubt: Score # NaN: the token stays
 
-    def __call__(self, st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         if not eligible.any(): return eligible
-        q = unseen(st, p, eligible)
+        doubt = self.doubt(st, p, eligible)
         fewer = st.memory['accepted'] - 1
-        low = eligible & ~reaches(q, self.level)
-        return low & (ranks(-q, low, st.uniform('ties')) < fewer[:, None])
+        bad = eligible & ~doubt.isnan()
+        return bad & (ranks(doubt, bad, st.uniform('ties')) < fewer[:, None])
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)
 class ShadowStep(Step):
     "One pass with shadows accepts, then revokes: for `Policy.step`."
     length: int | None # free positions in a block; None is one block
-    together: bool # do the shadows read each other? Then each position of the block has one
-    revokes: bool # False: no shadows are computed
+    together: bool = False # do the shadows read each other? Then each position of the block has one
+    revokes: bool = True # False: no shadows are computed
     ragged = False
+    needs = 'shadow passes'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = shadowed(model, st, self.shaded(st) & self.revokes, self.together)
+        rated = self.rated(st) & self.revokes
+        p = self.passed(model, st, rated)
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
-        before = st.memory.get('accepted', torch.full_like(n, 30))
         several = (n > 1)[:, None]
-        known = st.remember(accepted=before)
-        T = pick(policy.remask, known, p, st.committed & several)
-        clean = st.remask(T).remember(accepted=n)
+        T = pick(policy.remask, st, p, st.committed & rated & several)
+        clean = st.remask(T).remember(accepted=n, **self.kept(st, p, S, rated))
         after = draw_at(policy, clean, p, S)
         watch(policy, st, p, clean, after)
         return after.next(p.cost)
 
-    def shaded(self, st: State) -> Tensor: # [B, L] bool
+    def rated(self, st: State) -> Tensor: # [B, L] bool
         "Which positions have a shadow: none where nothing can be revoked."
         block = block_in_work(st, self.length)
         clean = block & st.committed
         return block & clean.any(1, keepdim=True) if self.together else clean
+
+    def passed(self, model: Any, st: State, rated: Tensor) -> Pass:
+        return shadowed(model, st, rated, self.together)
+
+    def kept(self, st: State, p: Pass, S: Tensor, rated: Tensor) -> dict[str, Tensor]:
+        "What else the next step finds in memory."
+        return {}
 
     def fits(self, model: Any, length: int | None = None) -> None:
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
@@ -144,7 +163,7 @@ def wino(
     most = check_int('max_accept', max_accept, 1)
     length = check_block(block_length)
     draw = drawer(temperature, top_p)
-    return Policy(unmask=Within(length, WideIn(confidence(draw), level, most)), draw=draw,
-                  remask=Within(length, NarrowOut(back)) if back else nothing,
+    return Policy(unmask=Within(length, WideIn(confidence(draw), level, limit=most)), draw=draw,
+                  remask=NarrowOut(improbable(back)) if back else nothing,
                   step=ShadowStep(length, shadows == 'together', back > 0), steps=until_done,
                   matched=False)

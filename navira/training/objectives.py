@@ -4,6 +4,8 @@
 
 # %% ../../nbs/training/objectives.ipynb #696a3cb9
 from __future__ import annotations
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -13,7 +15,7 @@ from ..core import ranks
 from .loop import evaluating
 
 # %% auto #0
-__all__ = ['mdlm', 'prism', 'backplay', 'proseco']
+__all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(
@@ -54,6 +56,21 @@ def mdlm(model) -> Objective:
         masked = z == model.mask_id
         return dict(loss=masked_ce(model(z).logits(masked), x, masked, t))
     return Objective(model, noise, loss)
+
+# %% ../../nbs/training/objectives.ipynb #seddcode
+def sedd(model) -> Objective:
+    """Score entropy (arXiv 2310.16834) of a network whose ratios are e^logits alpha / (1 - alpha)
+    V. Draws as `mdlm`."""
+    def loss(x, z, t):
+        masked = z == model.mask_id
+        logits = model(z).logits(masked)
+        log_Z = logits.logsumexp(-1) - math.log(logits.shape[1] - 1)
+        off = (log_Z.expm1() - log_Z) / t.to(log_Z)[masked.nonzero()[:, 0]]
+        nelbo = masked_ce(logits, x, masked, t)
+        scale = off.sum() / x.numel()
+        return dict(loss=nelbo + scale, nelbo=nelbo, scale=scale)
+    return Objective(model, mdlm(model).noise, loss)
+
 
 # %% ../../nbs/training/objectives.ipynb #394aa7d3
 def random_fill(

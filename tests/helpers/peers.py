@@ -37,6 +37,8 @@ class Raw(Tiny):
         self.rows.append(len(x))
         return RawForward(self, x)
 
+    def embedded(self, x, edit): return RawForward(self, x, edit)
+
 class RawForward(TinyForward):
     def logits(self, where):
         self.m.asked.append(int(where.sum()))

@@ -1,5 +1,7 @@
 """The diffusion transformer of MDLM, with a quality head, and one forward pass with heads on
 demand."""
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from navira.models.dit import DiT, QualityHead, mask_time, n_params, with_head, 
 from navira.models.layers import Config
 from helpers.checkpoints import (  # noqa: F401
     HEAD, TIMED, TINY, X, bare, no_grad, noisy, plain_forward)
+from toys import small_lm
 
 EVERY = torch.ones_like(X, dtype=torch.bool)
 
@@ -42,6 +45,20 @@ def test_heads_are_lazy_and_a_row_does_not_depend_on_its_batch(config, where):
         for q in (part.quality(), model(X).rated(rows)):
             assert torch.allclose(q, quality[rows], atol=1e-12)
 
+def test_attention_that_is_read_is_that_of_the_last_four_blocks(monkeypatch):
+    "As the fused kernel is given queries and keys; nothing is kept of a pass that is not asked"
+    model, maps = small_lm(2, n_blocks=5), []
+    fused = F.scaled_dot_product_attention
+    def seen(q, k, v, mask=None):
+        maps.append((q @ k.mT / q.shape[-1] ** .5).softmax(-1).mean(1))
+        return fused(q, k, v, mask)
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', seen)
+    x = torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(): p, read = model.attending(x)
+    assert len(maps) == 5
+    torch.testing.assert_close(read, torch.stack(maps[1:]).mean(0))
+    torch.testing.assert_close(p.h, model(x).h)
+
 def test_the_head_runs_once_and_may_be_absent():
     model, calls = noisy(), []
     model.quality.register_forward_hook(lambda *a: calls.append(1))
@@ -49,6 +66,23 @@ def test_the_head_runs_once_and_may_be_absent():
     assert p.quality() is p.quality() and len(calls) == 1 and p.quality().shape == X.shape
     with pytest.raises(ValueError, match='navira finetune'): noisy(TINY)(X).quality()
     assert not with_head(noisy(TINY))(X).quality().any() and without_head(model).quality is None
+
+@pytest.mark.parametrize('config', [HEAD, TIMED])
+def test_an_edit_of_embeddings_is_for_one_pass_of_one_thread(config):
+    "With the embedding of another token it is the pass over that text, at the time of its masks"
+    model, other = noisy(config).double(), X.clone()
+    other[0, 0], other[1, 2] = 5, 5
+    seen = []
+    def edit(h):
+        with ThreadPoolExecutor(1) as pool: seen.append(pool.submit(logits, X).result())
+        five = model.backbone.vocab_embed.embedding[5]
+        return torch.where((X != other)[..., None], five, h)
+    def logits(x): return model(x).logits(EVERY)
+    plain = logits(X)
+    assert torch.allclose(model.embedded(X, edit).logits(EVERY), logits(other), atol=1e-12)
+    assert torch.equal(seen[0], plain) and not torch.allclose(logits(other), plain)
+    with pytest.raises(ZeroDivisionError): model.embedded(X, lambda h: h / (1 // 0))
+    assert torch.equal(logits(X), plain)
 
 def test_parameter_counts_of_the_published_sizes():
     with torch.device('meta'):

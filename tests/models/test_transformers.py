@@ -106,6 +106,21 @@ def test_logits_are_the_networks_where_they_are_asked_for(name, shift):
     assert torch.equal(p.seen_masked, x == M) and p.logits(where).dtype == torch.float64
 
 @torch.inference_mode()
+@pytest.mark.parametrize('shift', [False, True])
+def test_attention_that_is_read_is_the_librarys_own(name, shift):
+    "From the same pass, and in the rows of what is predicted"
+    model, x = wrapped(name, shift=shift), ids(2, 9)
+    x[:, 4:7] = M
+    plain = model(x).logits(x == M)
+    p, read = model.attending(x)
+    torch.testing.assert_close(p.logits(x == M), plain)
+    model.net.set_attn_implementation('eager')
+    maps = model.net.base_model(input_ids=x, output_attentions=True).attentions
+    mean = torch.stack(maps).mean((0, 2))
+    if shift: mean = torch.cat([mean[:, :1], mean[:, :-1]], 1)
+    torch.testing.assert_close(read, mean)
+
+@torch.inference_mode()
 def test_the_vocabulary_is_touched_only_where_it_is_asked_for(name):
     "And by no scoring pass: rows that go through the last matrix are counted."
     model, rows = wrapped(name, head=True), []
@@ -122,6 +137,16 @@ def test_the_vocabulary_is_touched_only_where_it_is_asked_for(name):
     out = navira.sample(model, 'navira-det', 8, n=2, length=10, eta=.4, on=0., batch_size=2)
     written = 2 * 10 + 2 * 8 * 10 * 0.4 * 3  # far below 2 x 8 x 10 positions in each of 8 passes
     assert sum(rows) <= written and (out.tokens != M).all()
+
+@torch.inference_mode()
+def test_with_the_embedding_of_another_token_it_is_the_pass_over_that_text(name):
+    model, x = wrapped(name), ids(2, 9)
+    y, every = x.clone(), torch.ones_like(x, dtype=torch.bool)
+    y[1, 3] = M
+    weight = model.net.get_input_embeddings().weight
+    p = model.embedded(x, lambda h: torch.where((x != y)[..., None], weight[M], h))
+    torch.testing.assert_close(p.logits(every), model(y).logits(every))
+    assert torch.equal(p.seen_masked, x == M)
 
 def one_by_one(model, policy, prompts, **how):
     "Prompts of several lengths in one batch give what each gives alone."

@@ -1,13 +1,17 @@
-"""Fast-dLLM, KLASS, EB and DUS against their loops and bounds."""
+"""Fast-dLLM, Fast-dLLM++, KLASS, EB, DUS, bisection and PUNT against their loops and bounds."""
 import itertools, math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, strategies as hs
+from hypothesis import given, settings, strategies as hs
 
 from navira.core import Pass, pick
-from navira.peers.adaptive import dus, eb, fast_dllm, klass
+from navira.exact import Distribution, state_at
+from navira.joint import JointDenoiser
+from navira.peers.adaptive import (
+    bisection, dus, eb, fast_dllm, fast_dllm_plus, klass, middles, punt)
 from navira.sampling import sample
 from helpers.peers import at_masks, best, prefixes, started
 from toys import Tiny, random_joint
@@ -134,3 +138,120 @@ def test_klass_is_its_loop(seed, shape, tau, near, H):
     out = sample(model, klass(tau, near, H, length), 1, prompt=x)
     want, n = klass_loop(model, x[0], length, tau, near, H)
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
+
+# ---- fast-dllm-plus
+
+def fitted(model, x, length, margin): # Fast-dLLM++'s loop: the text, the number of passes
+    x, P, n = x.clone(), int((x != model.mask_id).sum()), 0
+    for b in range(P, len(x), length):
+        while any(x[b:b + length] == model.mask_id):
+            q = {j: v for j, v in at_masks(model, x).items() if j < b + length}
+            order, c = best({j: v.max().item() for j, v in q.items()}, len(q)), []
+            for j in order:
+                c.append(q[j].max().item())
+                lower, upper = max(0, sum(c) - (len(c) - 1)), 1 - c[-1]
+                if len(c) > 1 and lower - upper < margin: break
+                x[j] = q[j].argmax()
+            n += 1
+    return x, n
+
+@given(hs.integers(0, 60), hs.sampled_from([(0, 11), (3, 4), (2, 6)]),
+       hs.sampled_from([0., .1, .25, .7]))
+def test_fast_dllm_plus_is_its_loop(seed, shape, margin):
+    (P, length), model = shape, sharp(seed)
+    x = prefixes(11, 5, P)
+    out = sample(model, fast_dllm_plus(margin, length), 1, prompt=x)
+    want, n = fitted(model, x[0], length, margin)
+    assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
+
+@given(hs.integers(0, 200), hs.sampled_from([2., 4., 8.]), hs.sampled_from([0., .25]))
+def test_what_fast_dllm_plus_commits_together_is_the_mode(seed, beta, margin):
+    g = torch.Generator().manual_seed(seed)
+    model = JointDenoiser((beta * torch.randn((2,) * 4, generator=g, dtype=torch.float64)).exp())
+    x = torch.cartesian_prod(*[torch.arange(3)] * 4)
+    st, rule = state_at(model, x), fast_dllm_plus(margin)
+    S = pick(rule.unmask, st, Pass(model, st), st.masked)
+    for row, at in zip(x[S.sum(1) > 1], S[S.sum(1) > 1]):
+        fits = ((model.outcomes == row) | (row == 2)).all(1)
+        texts, p = model.outcomes[fits][:, at], model.joint.flatten()[fits]
+        each = model.table[model.state(row[None])[0]][at].argmax(1)
+        joint = {tuple(t): p[(texts == t).all(1)].sum() for t in texts}
+        together = p[(texts == each).all(1)].sum()
+        assert all(together >= q - 1e-12 for q in joint.values())
+
+# ---- bisection
+
+def halved(masks): # the positions of one step, from the list of masks of a text with a token
+    runs, start = [], 0
+    for k in range(1, len(masks) + 1):
+        if k == len(masks) or masks[k] != masks[k - 1] + 1: runs.append(masks[start:k]); start = k
+    return [run[(len(run) - 1) // 2] for run in runs]
+
+@given(hs.lists(hs.booleans(), min_size=1, max_size=40))
+def test_bisection_takes_the_middle_of_each_stretch(pattern):
+    masked = torch.tensor([pattern])
+    st = state_at(SimpleNamespace(mask_id=9), torch.where(masked, 9, 0))
+    want = [0] if all(pattern) else halved(masked[0].nonzero()[:, 0].tolist())
+    assert middles(st, None, masked)[0].nonzero()[:, 0].tolist() == want
+
+@given(hs.integers(1, 40))
+def test_bisection_takes_a_logarithm_of_passes(L):
+    out = sample(Tiny(L, 5), bisection(), 1)
+    assert out.n_forward[0] == 1 + (L - 1).bit_length()
+
+def chain(factor, L, closed=False):
+    "A joint with this factor [2, 2, ...] for neighbours"
+    x, n = torch.cartesian_prod(*[torch.arange(2)] * L), factor.ndim
+    starts = range(L if closed else L - n + 1)
+    each = [factor[tuple(x.roll(-i, 1)[:, :n].T)] for i in starts]
+    return JointDenoiser(torch.stack(each).prod(0).view((2,) * L))
+
+def error(model):
+    "Total variation of the rule's own steps to the joint"
+    def choose(q, drawn, i):
+        x = torch.tensor([[2 if j in q else 0 for j in range(model.length)]])
+        st = state_at(model, x)
+        return {tuple(middles(st, None, st.masked)[0].nonzero()[:, 0].tolist()): 1.}
+    joint = Distribution.of(model.joint.flatten(), model.outcomes)
+    return joint.distance(Distribution.unmasking(model, choose))
+
+@settings(max_examples=20)
+@given(hs.integers(0, 99), hs.integers(2, 6), hs.booleans())
+def test_bisection_is_exact_on_walks_open_and_closed(seed, L, closed):
+    g = torch.Generator().manual_seed(seed)
+    factor = torch.rand(2, 2, generator=g, dtype=torch.float64) ** 3 + .02
+    assert error(chain(factor, L, closed)) < 1e-12
+
+def test_a_second_order_chain_breaks_bisection():
+    "Each token is mostly the last one but one, which the last pass writes with it"
+    repeats = torch.eye(2, dtype=torch.float64)[:, None] + .1
+    assert error(chain(repeats.expand(2, 2, 2), 7)) > .1
+
+# ---- punt
+
+def probed(model, x, eps): # PUNT's loop at temperature 0
+    x, n = x.clone(), 0
+    while (x == model.mask_id).any():
+        q, n = at_masks(model, x), n + 1
+        order = best({j: v.max().item() for j, v in q.items()}, len(q))
+        kept = order
+        for b in reversed(range((len(order) - 1).bit_length())):
+            anchors = [j for j in kept if not order.index(j) >> b & 1]
+            if len(anchors) == len(kept): continue
+            z, n = x.clone(), n + 1
+            for j in anchors: z[j] = q[j].argmax()
+            r = at_masks(model, z)
+            def moved(j): return sum(a * math.log(a / c) for a, c in zip(q[j], r[j]) if a > 0)
+            kept = [j for j in kept if j in anchors or moved(j) <= eps]
+        for j in kept: x[j] = q[j].argmax()
+    return x, n
+
+@given(hs.integers(0, 60), hs.sampled_from([0, 3, 6]),
+       hs.sampled_from([1e-6, .003, .03, .3, 3., math.inf]))
+def test_punt_is_its_loop_and_charges_its_tests(seed, P, eps):
+    model, x = Tiny(11, 5, seed=seed), prefixes(11, 5, P, 10 - P)
+    out = sample(model, punt(eps, temperature=0.), 1, prompt=x)
+    assert out.n_forward.sum() == sum(model.rows)
+    for row, got, n in zip(x, out.tokens, out.n_forward):
+        want, passes = probed(model, row, eps)
+        assert torch.equal(got, want) and n == passes

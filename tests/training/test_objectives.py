@@ -11,7 +11,7 @@ from navira.diffusion import nucleus
 from navira.models.dit import without_head
 from navira.training.data import keyed
 from navira.training.objectives import (
-    backplay, masked_ce, mdlm, prism, proseco)
+    backplay, masked_ce, mdlm, prism, proseco, sedd)
 from helpers.training import moved, one_thread, tiny_model  # noqa: F401
 
 class Told(nn.Module):
@@ -121,6 +121,30 @@ def test_the_drafts_take_no_gradient_away_under_autocast():
     loss.backward()
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
+# Score entropy
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), st.floats(-2, 2), st.integers(0, 2**31))
+def test_score_entropy_is_its_sum_over_ratios(B, shift, seed):
+    "A mask at a time, as the paper has it; at least MDLM's loss, and as much where ratios add up"
+    model, L = headless(), 10
+    model.backbone.output_layer.linear.bias.data += shift
+    x = torch.randint(0, model.mask_id, (B, L), generator=torch.Generator().manual_seed(seed))
+    z, t = sedd(model).noise(x, keyed(seed, 0, 1))
+    every, V, entropy = torch.ones(1, L, dtype=torch.bool), model.mask_id, 0.
+    with torch.no_grad():
+        for row, noisy, level in zip(x, z, t.double().tolist()):
+            ratio = (1 - level) / level                  # alpha / (1 - alpha)
+            s = model(noisy[None]).logits(every)[:, :V].double().exp() * ratio / V
+            for j in range(L):
+                if noisy[j] != model.mask_id: continue
+                one = s[j].sum() - ratio * s[j, row[j]].log() + ratio * (math.log(ratio) - 1)
+                entropy += one.item() / (1 - level) / (B * L)
+        out, bound = sedd(model)(x, z, t), mdlm(model)(x, z, t)['loss'].item()
+    assert out['loss'].item() == pytest.approx(entropy, rel=1e-4, abs=1e-5)
+    assert out['nelbo'].item() == pytest.approx(bound, rel=1e-5)
+    assert out['loss'].item() >= bound - 1e-6
+
 # ProSeCo
 
 def headless(**kw): return moved(without_head(tiny_model(**kw)))
@@ -172,7 +196,7 @@ def test_no_gradient_flows_through_the_fill(fill_all):
         assert a.any()
 
 @pytest.mark.parametrize('make', [
-    mdlm, prism, backplay, lambda m: proseco(without_head(m))])
+    mdlm, sedd, prism, backplay, lambda m: proseco(without_head(m))])
 @pytest.mark.parametrize('t', [0., 1.])
 def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(make, t):
     "Also where nothing is drawn and nothing is asked."
