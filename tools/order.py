@@ -44,7 +44,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/verdicts experiments/equal experiments/axes experiments/puzzles
     experiments/best_settings experiments/infilling experiments/judged experiments/speed
     experiments/caches experiments/second_pass experiments/left_out experiments/heads
-    experiments/larger_model experiments/seeds experiments/law
+    experiments/larger_model experiments/seeds experiments/distribution
 The paper: 08_experiments
 Start here: ten_minutes
 Library: hf/generate hf/lm_eval hosts/from_logits

@@ -14,7 +14,7 @@ from numpy.random import default_rng
 from torch import nn
 
 from ..base.checks import check_int
-from ..joint import JointForward
+from ..joint import JointDenoiser, JointForward
 from ..models.dit import LanguageModel
 from .sudoku import tokenizer_of
 
@@ -117,6 +117,8 @@ class Exact(LanguageModel):
         self.some = nn.Parameter(some, False) # by which a store knows it
 
     def forward(self, x): return JointForward(x, self.source.given(x))
+
+    shadow, attending = JointDenoiser.shadow, JointDenoiser.attending
 
 # %% ../../nbs/tasks/walks.ipynb #wal00011
 def pair_distance(w, x): # [n, L] nodes -> in [0, 1]

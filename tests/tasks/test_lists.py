@@ -48,7 +48,6 @@ def test_another_answer_is_wrong(op):
     task = Lists(op)
     right = torch.from_numpy(task.draw(105, np.random.default_rng(21)))
     assert task.solved(right).all() and not task.solved(task.prompts(0, 105)).any()
-    assert task.solved(right[40:], 40).all() and not task.solved(right[:50], 50).any()
     twice = right.clone()
     twice[:, 9] = twice[:, 10]
     assert not task.solved(twice).any()

@@ -15,6 +15,7 @@ from navira.exact import Distribution
 from navira.experiments.results import frame
 from navira.experiments.run import run
 from navira.experiments.sweep import read_sweep
+from navira.joint import JointDenoiser
 from navira.models.load import load
 from navira.sampling import sample
 from navira.tasks.task import task_of
@@ -117,6 +118,26 @@ def test_one_token_a_pass_keeps_the_distribution_unless_the_order_sees_the_draw(
     assert likely.holds(written('backbone', top_p=1.0))
     assert likely.holds(written('dream-entropy', top_p=1.0, temperature=1.0, eps=0.0))
     assert likely.p_value(written('llada-low-confidence', temperature=1.0)) < 1e-12
+
+
+def test_midpoints_first_keep_the_distribution_in_a_few_passes():
+    small, w = Walks(5, 4), Walks()
+    out = sample(Exact(small), 'bisection', 1, n=20_000, batch_size=10_000, progress=False)
+    assert (out.n_forward == 3).all() and distribution(small).holds(out.tokens)
+    out = sample(Exact(w), 'bisection', 1, n=400, progress=False)
+    assert (out.n_forward == 6).all() and w.solved(out.tokens).mean() > 0.97
+    assert pair_distance(w, out.tokens.numpy()) < 0.05
+
+
+def test_shadows_and_dependence_are_those_of_the_enumerated_joint():
+    w = Walks(5, 3)
+    exact, p = Exact(w), torch.from_numpy(np.exp(w.log_p(texts_of(w))))
+    joint = JointDenoiser(p.view(5, 5, 5))
+    x = torch.cartesian_prod(*[torch.arange(6)] * 3)
+    torch.testing.assert_close(exact.attending(x)[1], joint.attending(x)[1])
+    where = x < 5
+    got = exact.shadow(x, where).left_out(where)
+    torch.testing.assert_close(got, joint.shadow(x, where).left_out(where))
 
 
 # --- total variation
