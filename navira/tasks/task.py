@@ -48,7 +48,7 @@ def task_of(
     if kind == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
     if kind == 'infill': return Infilling.called(name, model, data, text_column)  # type: ignore
     s = SOURCES[check_choice('task', name, SOURCES)]
-    if writes(s, model): return s
+    if writes(s, model): return s  # type: ignore[return-value]
     raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
                      f'`navira train --data {kind}` makes')
 

@@ -26,6 +26,7 @@ LEAK = 1e-5     # probability that a step leads anywhere
 
 class Source:
     "Random texts whose distribution is known, as a task: each is right or wrong."
+    name: str
     goal = 'solved'
     boxes = None # it writes no grids
     head = 0 # tokens of a prompt
