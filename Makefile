@@ -75,7 +75,7 @@ house: $(VENV)/.test  ## how large and how plain the library, the tests and the 
 sync-check: $(VENV)/.test  ## are notebooks, library and README committed in step?
 	tools/check_sync.sh
 
-docs: $(VENV)/.test  ## the docs site in _docs/ (fetches KaTeX by npm, once)
+docs: $(VENV)/.test  ## the docs site in _docs/ (fetches KaTeX and ONNX Runtime by npm, once)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/build_docs.py
 
 wheel: $(VENV)/.test  ## dist/: sdist and wheel, the embedded model in both

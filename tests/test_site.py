@@ -1,10 +1,16 @@
 """The docs site that `make docs` leaves in _docs/, in a browser: every page, on a desk and a phone,
-light and dark."""
-import functools, http.server, json, os, re, sys, threading
+light and dark; and the page that samples, against the library."""
+import base64, functools, http.server, json, os, re, sys, threading, warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+import numpy as np
 import pytest
+import torch
+import navira
+from navira import schedules
+from navira.diffusion import Forward
+from navira.tasks.sudoku import is_solved, puzzles, Sudoku
 
 root = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(root/'tools'))
@@ -62,6 +68,11 @@ def test_nothing_is_asked_of_the_network():
                            text)
         assert not [m for m in asked if 'canonical' not in m and 'example.org' not in m], page
 
+def test_the_networks_of_the_site_name_no_path_of_this_machine():
+    networks = sorted((site/'site_libs'/'live').glob('*.onnx'))
+    assert [p.stem for p in networks] == ['sudoku', 'text']
+    for p in networks: assert b'dit.py' not in p.read_bytes()
+
 # --- in a browser ---
 @pytest.fixture(scope='module')
 def served():
@@ -82,6 +93,8 @@ def visit(browser, served):
         p = c.new_page()
         p.on('console', lambda m: bad.append(m.text) if m.type in ('error', 'warning') else None)
         p.on('pageerror', lambda e: bad.append(str(e)))
+        here = served, 'data:', 'blob:', 'about:'        # no other host is asked for anything
+        p.on('request', lambda r: None if r.url.startswith(here) else bad.append(r.url))
         # a request that the next click cut off is no fault of the page; a missing file answers 404
         p.on('requestfailed', lambda r: bad.append(r.url) if r.failure != 'net::ERR_ABORTED'
              else None)
@@ -112,6 +125,7 @@ SEEN = """[...document.querySelectorAll('main p, main li, main td, main h2, main
 def test_a_page(page, visit):
     p, text = visit(page), (site/page).read_text(encoding='utf-8')
     assert p.title() and p.locator('h1').count() >= 1
+    assert '](http' not in text # Markdown that was not rendered
     broken = '[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.src)'
     assert not p.evaluate(broken)
     assert not p.locator('.katex-error').count() and not re.search(r'\\[a-z]{2,}|\$',
@@ -144,3 +158,192 @@ def test_search_finds_a_function(visit):
     p.locator('.smalldocs-search-results a[href*="stochastic_remasking"]').first.click()
     p.wait_for_url('**/stochastic_remasking.html*')
     assert 'prism_stochastic' in p.locator('main').inner_text()
+
+# --- the page that samples (nbs/live.ipynb) ---
+FILES = '/site_libs/live'
+# Runs every start to its end; a pass is its text, and its logits and qualities as bytes in base64
+RUNS = """async ([files, task, how, starts]) => {
+    const live = await import(`${files}/live.js`), net = await live.network(task), {pass} = net
+    const char = b => String.fromCharCode(b), passes = {}, runs = []
+    const packed = a => btoa([...new Uint8Array(Float32Array.from(a).buffer)].map(char).join(''))
+    net.pass = async x => {
+        const out = await pass(x), logits = Array.from(x, (_, p) => [...out.logits(p)]).flat()
+        passes[x.join()] = [packed(logits), packed(out.quality)]
+        return out
+    }
+    for (const [sample, x] of starts.entries()) {
+        const run = new live.Run(net, x, {...how, sample})
+        while (run.i < run.T) await run.step()
+        runs.push([[...run.x], run.ran])
+    }
+    net.pass = pass
+    return [runs, passes]
+}"""
+
+class Recorded(Forward):
+    "What the browser's passes gave over each row."
+    def __init__(self, passes, x, mask_id):
+        self.passes, self.x, self.seen_masked = passes, x, x == mask_id
+    def read(self, j): # [B, L, ...]
+        rows = [self.passes[','.join(map(str, row))][j] for row in self.x.tolist()]
+        return torch.stack([torch.frombuffer(bytearray(base64.b64decode(r)), dtype=torch.float32)
+                            for r in rows]).view(*self.x.shape, -1)
+    def logits(self, where): return self.read(0)[where]
+    def _quality(self): return self.read(1)[..., 0]
+
+class Browser:
+    "A model that answers as the browser's network did; a KeyError for a text that it did not see."
+    def __init__(self, model, passes):
+        self.passes, self.mask_id, self.length = passes, model.mask_id, model.length
+    def __call__(self, x): return Recorded(self.passes, x, self.mask_id)
+
+def in_words(policy): # as the page has it: policy, schedule
+    rule, _, schedule = policy.rpartition('-')
+    return (rule, schedule) if hasattr(schedules, schedule) else (policy, 'constant')
+
+@pytest.mark.parametrize('policy, passes, hyper', [
+    ('backbone', 10, {}), ('prism', 10, {}), ('navira-det', 16, {}), ('navira', 16, dict(tau=.2)),
+    ('navira-quadratic', 16, {}), ('navira-sigmoid', 16, {}), ('navira-piecewise', 16, {}),
+    ('navira-onepass', 10, {}), ('navira-onepass-piecewise', 10, {}),
+    ('navira-onepass', 100, dict(on=.5))])    # more steps than cells: some have no pass
+def test_live_page_draws_the_tokens_of_the_library(policy, passes, hyper, visit):
+    """On what the browser's network gave, the library draws the page's tokens, all of them. The
+    network is the library's, so that the rest is rounding: what it decides is counted."""
+    n = 20 if passes < 81 else 4         # a run of many passes is long
+    model, x = navira.load('sudoku'), torch.from_numpy(puzzles(Sudoku(), 35, 0, n))
+    rule, schedule = in_words(policy)
+    how = dict(eta=.15, on=0.) | hyper
+    said = dict(policy=rule, schedule=schedule, passes=passes, seed=7) | how
+    runs, given = visit('live.html').evaluate(RUNS, [FILES, 'sudoku', said, x.tolist()])
+    tokens, ran = torch.tensor([t for t, _ in runs]), [n for _, n in runs]
+    kw = dict(budget=passes, seed=7, prompt=x, progress=False)
+    if policy != 'backbone': kw |= how
+    same = navira.sample(Browser(model, given), policy, **kw)
+    assert same.tokens.equal(tokens) and same.n_forward.tolist() == ran
+    seen = torch.tensor([[*map(int, text.split(','))] for text in given])
+    ours, theirs = model(seen), Recorded(given, seen, model.mask_id)
+    free = seen == model.mask_id
+    with torch.no_grad():
+        torch.testing.assert_close(theirs.logits(free), ours.logits(free), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(theirs.quality(), ours.quality(), atol=1e-3, rtol=1e-3)
+    other = int((navira.sample(model, policy, **kw).tokens != tokens).any(1).sum())
+    if other: warnings.warn(f'{policy}: rounding decided a token of {other} of {n} puzzles')
+
+def test_live_page_reads_a_prompt_as_the_tokenizer_does(visit):
+    texts = ['', ' ', 'It was late.', "I'd say we're, they'll; it's", 'a  b\n\n c\t\td \n',
+             'naïve 東京 😀 e\u0301', '12,345.67 -- (x)', 'ÀÉ½²', ' \n  tail  ',
+             '\ufeffbom\x85next\u2028line\u00a0space']
+    read = """async ([files, texts]) => { const live = await import(`${files}/live.js`)
+        const net = await live.about('text'); return texts.map(t => live.encode(t, net)) }"""
+    ids = visit('live.html').evaluate(read, [FILES, texts])
+    assert ids == [navira.load().tokenizer.encode(t).ids for t in texts]
+
+@pytest.fixture
+def live(visit):
+    "Opens the page and waits for its form; it plays as fast as it goes."
+    def go(*args):
+        p = visit('live.html', *args)
+        p.locator('#live-play').wait_for()
+        p.select_option('[name=pace]', '0')
+        return p
+    return go
+
+def at(p, k):
+    "Waits until the slider is at a step, or beyond."
+    p.wait_for_function(f'document.getElementById("live-slider").valueAsNumber >= {k}')
+
+def text_of(p, j): return p.locator('#live-panels .text').nth(j).inner_text()
+
+def test_live_page_works_by_keyboard_and_says_what_happens(live):
+    "Cells, policies, Step and Play; the status line has the same words that the panels have."
+    p = live()
+    cell = p.get_by_label('row 1, column 1')
+    cell.focus()
+    p.keyboard.type('9')
+    p.keyboard.press('ArrowRight')
+    assert p.evaluate('document.activeElement.ariaLabel') == 'row 1, column 2'
+    p.keyboard.press('ArrowLeft'); p.keyboard.press('Delete')
+    assert cell.input_value() == ''
+    p.locator('[name=policyL]').focus(); p.keyboard.type('PRISM')
+    p.locator('[name=passes]').focus(); p.keyboard.press('Control+A'); p.keyboard.type('6')
+    p.locator('#live-step').focus(); p.keyboard.press('Enter')
+    at(p, 1)
+    status = p.locator('#live-status')
+    assert re.match(r'PRISM, step 1 of 6 .* written.*NAVIRA, step 0 of 3', status.inner_text())
+    p.locator('#live-play').focus(); p.keyboard.press('Enter')
+    at(p, 6)
+    p.get_by_role('button', name='Play').wait_for()      # it has come to its end
+    said = status.inner_text()
+    for j, facts in enumerate(p.locator('#live-panels .facts').all_inner_texts()):
+        grid = np.array([[int(d) - 1 for d in p.locator('#live-panels table').nth(j)
+                          .locator('b').all_inner_texts()]])
+        assert facts in said and ('Solved' if is_solved(Sudoku(), grid)[0] else 'Not') in facts
+    p.locator('#live-slider').focus(); p.keyboard.press('Home')
+    assert re.search('step 0 of 6', p.locator('#live-slider').get_attribute('aria-valuetext'))
+
+def test_live_page_takes_another_task_in_mid_run(live):
+    "What was begun is left: no error, and the other task starts from its own beginning."
+    p = live()
+    p.fill('[name=passes]', '300'); p.click('#live-play'); at(p, 3)
+    p.check('[value=text]')
+    assert p.locator('#live-slider').is_disabled()
+    p.fill('[name=prompt]', 'The old house'); p.fill('[name=passes]', '4')
+    p.click('#live-step'); at(p, 1)
+    for j in range(2): assert text_of(p, j).startswith('The old house')
+    assert re.match('backbone, step 1 of 4', p.locator('#live-status').inner_text())
+    p.click('#live-play')
+    for task in ('sudoku', 'text', 'sudoku'): p.check(f'[value={task}]')
+    p.fill('[name=passes]', '4'); p.click('#live-step'); at(p, 1)
+    assert p.locator('#live-panels td').count() == 162
+    assert not p.locator('#live-error').inner_text()
+
+def test_live_page_refuses_bad_input_at_its_field(live):
+    p = live()
+    def refused(message, field):
+        p.click('#live-step')
+        p.wait_for_function('document.getElementById("live-error").innerText')
+        assert re.search(message, p.locator('#live-error').inner_text())
+        focused = p.evaluate('[document.activeElement.name, document.activeElement.ariaLabel]')
+        assert field in focused
+    p.fill('[name=passes]', '1'); refused('Passes: 1. .*2', 'passes'); p.fill('[name=passes]', '4')
+    p.fill('[name=eta]', '2'); refused('η: 2. .*1', 'eta'); p.fill('[name=eta]', '.1')
+    row = [p.get_by_label(f'row 1, column {c}') for c in (1, 2)]
+    for cell in row: cell.fill('6')
+    refused('row 1, column 1: 6. .*again', 'row 1, column 1')
+    p.check('[value=text]')
+    p.fill('[name=prompt]', 'word ' * 200); refused('fewer than 128', 'prompt')
+    p.fill('[name=prompt]', 'a [MASK] b'); refused('(?s)Prompt: a .MASK. b', 'prompt')
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+@pytest.mark.parametrize('task', ['sudoku', 'text'])
+def test_live_page_fits_a_phone_and_keeps_nobody_out(task, scheme, live):
+    p = live(phone, scheme)
+    p.check(f'[value={task}]'); p.fill('[name=passes]', '8'); p.fill('[name=eta]', '.5')
+    for _ in range(7): p.click('#live-step')
+    at(p, 7)
+    assert p.locator('.tok:is(.out, .redo)').count() > 2      # more than in the legend
+    assert p.evaluate('document.documentElement.scrollWidth') <= 390
+    serious(p)
+
+def test_live_page_without_webassembly_says_so_and_shows_a_recorded_run(browser, served):
+    c = browser.new_context()
+    c.add_init_script('delete window.WebAssembly')
+    p = c.new_page()
+    p.goto(f'{served}/live.html', wait_until='load')
+    assert 'WebAssembly' in p.locator('#live-root').inner_text()
+    assert not p.locator('#live-form').count()
+    assert p.frame_locator('iframe[title=replay]').locator('.grid .tok').count() == 162
+    c.close()
+
+def test_live_page_says_when_a_network_does_not_load_and_loads_it_later(browser, served):
+    c = browser.new_context()
+    p = c.new_page()
+    p.goto(f'{served}/live.html', wait_until='load')
+    p.route('**/sudoku.onnx', lambda route: route.abort())
+    p.click('#live-step')
+    p.wait_for_function('document.getElementById("live-error").innerText')
+    assert 'did not load' in p.locator('#live-error').inner_text()
+    p.unroute('**/sudoku.onnx')
+    p.click('#live-step'); at(p, 1)
+    assert not p.locator('#live-error').inner_text()
+    c.close()

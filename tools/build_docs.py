@@ -7,28 +7,41 @@ keyboard.
 
     python tools/build_docs.py
 """
-import posixpath, re, shutil, subprocess, tarfile, tempfile
+import base64, hashlib, posixpath, re, shutil, subprocess, sys, tarfile, tempfile
 from pathlib import Path
 from nbdev.config import get_config
 from nbdev.doclinks import _build_modidx, NbdevLookup
 from nbdev.processors import exec_show_docs
 from nbdev.quarto import refresh_quarto_yml
 from nbdev.serve import proc_nbs
-import order
+import live, order
 
-PACKAGES = {'katex@0.16.11': ('dist', 'katex'),
-            # for tests/test_site.py; the site has none of it
-            'axe-core@4.10.3': ('axe.min.js', 'axe.min.js')}
+# npm packages: their SHA-512 as npm publishes it, and what goes where in docs_assets. axe-core is
+# for tests/test_site.py; the site has none of it.
+PACKAGES = {
+    'katex@0.16.11': ('RQrI8rlHY92OLf3rho/Ts8i/XvjgguEjOkO1BEXcU3N8'
+                      'BqPpSzBNwV/G0Ukr+P/l3ivvJUE/Fa/CwbS6HesGNQ==', {'dist': 'katex'}),
+    'axe-core@4.10.3': ('Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIc'
+                        'rgq762Nkce856dYtJYLkuIoYZvGfTs/PbZhideTcEg==',
+                        {'axe.min.js': 'axe.min.js'}),
+    'onnxruntime-web@1.30.0': ('q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZ'
+                               'ClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==',
+                               {f'dist/{name}': f'live/{name}' for name in live.RUNTIME})}
 
-def fetch(package, source, dest):
-    "Copy a file or folder of an npm package to `dest`, once."
-    if dest.exists(): return
+def fetch(package, sha512, files, assets):
+    "Copy files or folders of an npm package to `assets`, once. SystemExit for another package."
+    if all((assets/dest).exists() for dest in files.values()): return
+    if not shutil.which('npm'):
+        sys.exit(f'{package}: npm is not installed, which fetches it once; expected Node.js, as of '
+                 'apt-get install npm, or of nodejs.org')
     with tempfile.TemporaryDirectory() as tmp:
         subprocess.run(['npm', 'pack', package, '--silent'], cwd=tmp, check=True,
                        stdout=subprocess.DEVNULL)
-        with tarfile.open(next(Path(tmp).glob('*.tgz'))) as t: t.extractall(tmp, filter='data')
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(Path(tmp)/'package'/source, dest)
+        archive = next(Path(tmp).glob('*.tgz'))
+        found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+        if found != sha512: sys.exit(f'{package}: npm gave sha512 {found}; expected {sha512}')
+        with tarfile.open(archive) as t: t.extractall(tmp, filter='data')
+        for source, dest in files.items(): shutil.move(Path(tmp)/'package'/source, assets/dest)
 
 def link_only_names_of_one_module(cfg):
     """nbdev links a word to the last module that defines it; a word that several define stays a
@@ -64,6 +77,8 @@ def finished(text, page, ids, cfg):
     up, base = '../' * page.count('/'), re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
     text = re.sub(r'https://cdn\.[\w.]+/npm/katex@[^/"]+/dist', f'{up}site_libs/katex', text)
     text = re.sub(f'href="{base}(?=[^"]*\\.html)', f'href="{up or "./"}', text)
+    # a name in a comment of a signature is no link
+    text = re.sub(rf'\[(`[\w.]+`)\]\({base}[^)]*\)', r'\1', text)
     # Quarto's require.js
     text = re.sub(r'<script[^>]*src="https://cdnjs\.[^>]*></script>', '', text)
     text = re.sub(r'<img[^>]*colab-badge\.svg[^>]*>', 'Open in Colab', text)
@@ -100,7 +115,7 @@ def finish(out, cfg):
 def main():
     cfg = get_config()
     assets = cfg.config_path/'docs_assets'
-    for package, (source, name) in PACKAGES.items(): fetch(package, source, assets/name)
+    for package, (sha512, files) in PACKAGES.items(): fetch(package, sha512, files, assets)
     refresh_quarto_yml()
     _build_modidx()
     link_only_names_of_one_module(cfg)
@@ -112,6 +127,7 @@ def main():
     out = proc/cfg.doc_path.name
     shutil.copytree(assets/'katex', out/'site_libs'/'katex', dirs_exist_ok=True)
     finish(out, cfg)
+    live.build(out/'site_libs'/'live')
     shutil.rmtree(cfg.doc_path, ignore_errors=True)
     shutil.move(out, cfg.doc_path)
     print(cfg.doc_path)

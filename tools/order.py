@@ -42,15 +42,17 @@ Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
     experiments/results experiments/plots experiments/study experiments/paper experiments/claims
     experiments/verdicts experiments/equal experiments/axes experiments/puzzles
-    experiments/best_settings experiments/infilling experiments/judged experiments/speed
-    experiments/caches experiments/second_pass experiments/left_out experiments/heads
-    experiments/larger_model experiments/seeds experiments/distribution
+    experiments/best_settings experiments/board experiments/infilling experiments/judged
+    experiments/speed experiments/caches experiments/second_pass experiments/left_out
+    experiments/heads experiments/larger_model experiments/seeds
+    experiments/distribution
 The paper: 08_experiments
-Start here: ten_minutes
+Start here: ten_minutes live
 Library: hf/generate hf/lm_eval hosts/from_logits
 In other libraries: hosts/diffusers hosts/servers hosts/custom_generate hosts/where
-Library: cli/app cli/generate cli/solve cli/compare
-    cli/experiments cli/training cli/info
+    hosts/conformance
+Library: hosts/conformance_cases cli/app cli/generate cli/solve cli/compare
+    cli/experiments cli/training cli/conformance cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
 

@@ -95,6 +95,11 @@ def holm(
     out[order] = np.minimum(1, np.maximum.accumulate(p[order] * left))
     return out
 
+# %% ../../nbs/base/stats.ipynb #halvcd01
+def halves(n, times, rng):
+    "`times` random halves of n samples: [times, n] bool."
+    return rng.random((times, n)).argsort(1) < n // 2
+
 # %% ../../nbs/base/stats.ipynb #b3747f05
 def _studentised(v, w, level, counts):
     value, total = v.sum() / w.sum(), counts @ w

@@ -26,7 +26,7 @@ from typer import Argument, Option
 
 # %% ../../nbs/cli/app.ipynb #722f034d
 GROUPS = {'Write': 'generate fill solve',
-          'Compare': 'compare sweep evaluate report judge lm-eval',
+          'Compare': 'compare sweep evaluate report board judge lm-eval conformance',
           'Train': 'train finetune adapt critic',
           'Look up': 'info reference help'}
 HINTS = {'--steps': '--budget counts forward passes, as in --budget 16',

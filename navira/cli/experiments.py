@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/cli/experiments.ipynb #24b45e41
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from .app import app, command, hypers, Imports, show
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 Config = Annotated[str, Argument(
-    help='small, curves, ablations, sudoku, infill, one-gpu, paper, or a TOML file.')]
+    help='small, curves, ablations, sudoku, infill, board, one-gpu, paper, or a TOML file.')]
 Store = Annotated[Path | None, Argument(
     help='A store that `navira sweep` made; the newest in runs/ if not given.')]
 
@@ -37,11 +38,15 @@ def sweep(
     "Sample policies x budgets x seeds into a store, or resume a sweep."
     from navira.experiments.run import run
     from navira.experiments.store import RUNS
-    from navira.experiments.sweep import read_sweep
-    grid = read_sweep(config, **hypers(hyper))
-    if dry_run: return plan(grid)
-    st = run(grid, store or RUNS / grid.name)
-    if os.environ.get('RANK', '0') == '0': print(f'{len(st.cells)} cells in {st.folder}')
+    from navira.experiments.sweep import read_sweeps
+    for part, grid in read_sweeps(config, **hypers(hyper)).items():
+        if dry_run:
+            plan(grid)
+            continue
+        st = run(grid, (store or RUNS / grid.name) / part)
+        # for readers of the store; it is never run from there
+        for source in filter(os.path.isfile, own): shutil.copy(source, st.folder)
+        if os.environ.get('RANK', '0') == '0': print(f'{len(st.cells)} cells in {st.folder}')
 
 def plan(grid) -> None:
     "What a sweep would sample, a row a policy."
@@ -118,6 +123,23 @@ def report(
     except Missing as e: raise ValueError(str(e)) from None
     for made in tables if everything else tables[:1]: show_table(made)
     print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
+
+# %% ../../nbs/cli/experiments.ipynb #b0a4dc12
+@command('''
+out --out     Also write the board to this Markdown file, with the files of submitted policies.
+''')
+def board(
+    stores: Annotated[list[Path], Argument(
+        help='Stores of `navira sweep board`, or folders of them.')] = [],
+    out: Path | None = None,
+) -> None:
+    "Which policy is best where? Ranks from the committed stores in results/, and yours."
+    import navira.experiments.board as boards
+    every = boards.stores(stores)
+    tables = boards.board(every)
+    print(boards.HEAD)
+    for made in tables: show_table(made)
+    if out: out.write_text(boards.page(tables, every), 'utf-8')
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9
 @command('''

@@ -65,6 +65,13 @@ def distinct(
                          f'at least {n}')
     return len(seen) / seen.total()
 
+# %% ../../nbs/evaluation/diversity.ipynb #vocabcd1
+def vocabulary(
+    tokens, # [n, L] integer token ids, or n sequences of ids of any lengths
+) -> int:
+    "How many different tokens occur."
+    return len(np.unique(np.concatenate(tokens)))
+
 # %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
 def _largest_counts(counts) -> dict: # n-gram -> largest count, whose it is, second largest
     top = dict[tuple, tuple[int, int, int]]()

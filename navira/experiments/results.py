@@ -41,6 +41,7 @@ def frame(
     reference: str | None = None, # whose perplexity; None: the sweep's
     eos: str | None = None, # rule for text separators, 'once' or 'stop'; None: the sweep's
     keys: Iterable[str] | None = None, # of cells; None: all that are finished
+    tokens: bool = False, # with them
 ) -> pd.DataFrame:
     """One row a sample: `cell`, `point` (the cell, seeds aside), `label`, `policy`, `change`,
     `budget`, `steps`, `charged` and `seed`, all hyper-parameters, `strength` (`eta` or
@@ -51,7 +52,7 @@ def frame(
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
     samples = st.read('samples', keys)
     if not samples: raise ValueError(f'{st.folder}: no finished cell in it yet')
-    df = samples.drop_columns([c for c in TRACES if c in samples.column_names]).to_pandas()
+    df = samples.drop_columns([c for c in TRACES[tokens:] if c in samples.column_names]).to_pandas()
     sizes = df.groupby('cell')['sample'].transform('size')
     df = df[sizes >= df.cell.map({k: c['n'] for k, c in st.cells.items()})]
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')

@@ -236,11 +236,23 @@ def read_sweep(
     others = given.pop('others', None)
     entries = given.pop('entries', ())
     if isinstance(others, dict):     # settings of all policies that have no entry
+        others = dict(others)     # parts share it
+        imported = others.pop('imported', False)
         named = {as_entry(e).policy for e in entries}
-        rest = [p for p in policies() if p not in named and _can_be_made(p)]
+        rest = [p for p, factory in policies().items() if p not in named
+                and not (imported and factory.__module__.startswith('navira.')) and _can_be_made(p)]
         entries = [*entries, *(dict(policy=p) | others for p in rest)]
     elif others is not None: raise ValueError(f'others={others!r}: expected a table')
     return Sweep(entries, **given)
+
+def read_sweeps(
+    source: str | Path, # as of `read_sweep`
+    **flags: Any, # settings that override the file's
+) -> dict[str, Sweep]: # part -> its sweep; '' where there are no parts
+    "The parts of a sweep, for a store each. Errors as `read_sweep`."
+    given = _parsed(source)
+    parts = given.pop('parts', {'': {}})
+    return {k: read_sweep(given | part, **flags) for k, part in parts.items()}
 
 # %% ../../nbs/experiments/sweep.ipynb #d2e612df
 def _parsed(source: str | Path) -> dict:

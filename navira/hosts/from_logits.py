@@ -34,7 +34,8 @@ class Ran(Forward):
     qualities: Tensor | None = None # [B, L] quality logits, high = trust
 
     @property
-    def seen_masked(self) -> Tensor: return self.x[self.rows] == self.mask_id  # type: ignore[override]
+    def seen_masked(self) -> Tensor: # type: ignore[override]
+        return self.x[self.rows] == self.mask_id
 
     def logits(self, where: Tensor) -> Tensor: # [b, L] bool with N true -> [N, V]
         row, at = where.nonzero(as_tuple=True)

@@ -107,7 +107,7 @@ def trust(
     return score
 
 def source_of(critic: str | Denoiser) -> Path | Model:
-    return cast(Model, critic) if callable(critic) else find_critic(critic)
+    return cast(Model, critic) if callable(critic) else find_critic(cast(str, critic))
 
 # %% ../../nbs/peers/critics.ipynb #4b14ea59
 _critic = dict(scores='all free positions, by a critic that reads the filled text',

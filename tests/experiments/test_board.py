@@ -1,0 +1,165 @@
+"The board: ranks with ties, the door, and a planted policy that ends lower."
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from navira import registry
+from navira.experiments.board import at_best, board, entered, HEAD, page, parts, ranked, stores
+from navira.experiments.store import write_record, write_table
+from navira.experiments.sweep import digest, read_sweeps
+from helpers.cli import refuses, said  # noqa: F401
+from test_house import root
+
+MINE = '''
+from dataclasses import replace
+from navira.prism import prism
+from navira.registry import register
+@register('mine')
+def mine(top_p: float = 0.9, eta: float = 0.1): return replace(prism(eta, top_p=top_p))
+'''
+
+def cell(policy, budget, n, **hyper):
+    return dict(policy=policy, label=policy, settled=hyper, hyper=hyper, change=None, n=n, seed=0,
+                budget=budget, steps=budget, charged=budget, matched=True, trace=False)
+
+def written(folder, identity, cells, rows, **record):
+    folder.mkdir(parents=True)
+    write_table(folder/'samples.parquet', pa.Table.from_pylist(rows))
+    write_record(folder, dict(reference='smollm2', eos='once', cells=cells, places=[]) | identity
+                 | record)
+    return folder
+
+def puzzles(folder, right, task='sudoku-35', n=None, **record): # right: policy -> [n] bool
+    "A store of puzzles, solved alike at every budget."
+    s, identity = parts()[task]
+    cells, rows = {}, []
+    for policy, solved in right.items():
+        for F in s.budgets:
+            key = digest([policy, F])
+            cells[key] = cell(policy, F, n or s.n)
+            rows += [dict(cell=key, sample=i, tokens=None, n_forward=float(F), n_remasked=0,
+                          solved=bool(r)) for i, r in enumerate(solved[:n or s.n])]
+    return written(folder, identity, cells, rows, **record)
+
+def texts(folder, nats, words=(50, 100, 200), judged=True): # nats: policy -> of a token
+    "A store of texts that are more diverse with a larger nucleus, and less probable."
+    s, identity = parts()['text']
+    cells, rows, metrics, rng = {}, [], [], np.random.default_rng(0)
+    for policy, high in nats.items():
+        for k, (size, top_p) in enumerate(zip(words, (.5, .7, .9))):
+            key = digest([policy, top_p])
+            cells[key] = cell(policy, s.budgets[0], s.n, top_p=top_p)
+            for i in range(s.n):
+                rows.append(dict(cell=key, sample=i, tokens=rng.integers(0, size, 128).tolist(),
+                                 n_forward=64., n_remasked=0))
+                metrics.append(dict(cell=key, sample=i, reference='smollm2', weight_once=128.,
+                                    nll_once=128 * (high + k + rng.normal(0, .05)),
+                                    entropy=np.log(size) + rng.normal(0, .05)))
+    written(folder, identity, cells, rows)
+    if not judged: # what `navira evaluate` leaves where there is no judge
+        metrics = [{k: m[k] for k in ('cell', 'sample', 'entropy')} | dict(reference=None)
+                   for m in metrics]
+    write_table(folder/'metrics.parquet', pa.Table.from_pylist(metrics))
+    return folder
+
+@pytest.fixture(scope='module')
+def right():
+    rng = np.random.default_rng(0)
+    n = parts()['sudoku-35'][0].n
+    return {'good': rng.random(n) < .9, 'fair': rng.random(n) < .7, 'planted': rng.random(n) < .2}
+
+def ranks(table): # policy -> its ranges, by column
+    rows = table.rows.set_index('policy')
+    return rows.apply(lambda column: column.str.split(':').str[0])
+
+def test_a_planted_worse_policy_ends_lower_and_equal_ones_share_a_rank(right, tmp_path):
+    same = right | {'good, again': right['good']}
+    made = board([puzzles(tmp_path/k, same, k) for k in ('sudoku-35', 'sudoku-25')])
+    assert [t.title.count('sudoku') for t in made] == [2, 1, 1]
+    for table in made:
+        of = ranks(table).drop(columns='passes run')
+        assert set(of.loc['planted']) == {'4–4'} and set(of.loc['fair']) == {'3–3'}
+        assert set(of.loc[['good', 'good, again']].stack()) == {'1–2'}
+        assert table.rows.policy.iloc[-1] == 'planted'
+        assert set(ranks(table)['passes run']) == {'1–4'}
+
+def test_the_order_of_stores_does_not_matter(right, tmp_path):
+    each = [puzzles(tmp_path/k, {k: v}) for k, v in right.items()]
+    tables = [board(order)[0].markdown() for order in (each, each[::-1])]
+    assert tables[0] == tables[1]
+
+def test_a_setting_is_measured_on_puzzles_that_did_not_choose_it():
+    "One setting solves the even puzzles, the other the odd ones"
+    i = np.arange(100)
+    both = [pd.DataFrame(dict(cell=k, sample=i, right=i % 2 == k, n_forward=3))
+            for k in (0, 1)]
+    assert at_best(pd.concat(both))[0, 0] == 0 and at_best(both[0])[0, 0] == .5
+
+def test_a_range_holds_the_true_rank_and_follows_its_policy():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        truth = rng.permutation(8).astype(float)
+        draws = {k: t + rng.normal(0, .3, 501) for k, t in enumerate(truth)}
+        of = ranked(draws, 1)
+        for k, t in enumerate(truth): assert of[k][0] <= 8 - t <= of[k][1]
+        assert ranked(dict(reversed(draws.items())), 1) == of
+        assert ranked({k: -v for k, v in draws.items()}, -1) == of
+
+def test_twice_the_perplexity_is_a_ratio_of_two_and_elsewhere_there_is_none(tmp_path):
+    st = texts(tmp_path/'text', {'backbone': 3., 'twice': 3 + np.log(2)})
+    far = texts(tmp_path/'far', {'far': 3.}, (2, 3, 4))
+    rows = board([st, far])[0].rows.set_index('policy').filter(like='at equal')
+    for v in rows.loc['twice']:
+        assert v.startswith('2–2: ') and abs(float(v.split()[1]) - 2) < .2, v
+    assert rows.loc['far'].isna().all() and list(rows.index) == ['backbone', 'twice', 'far']
+
+def test_a_store_that_does_not_belong_there_is_told_what_was_expected(
+        right, tmp_path, refuses, monkeypatch):
+    monkeypatch.chdir(tmp_path)         # no committed stores
+    few = puzzles(tmp_path/'few', right, n=30)
+    refuses('0 samples for the board', 'board', few)
+    other = puzzles(tmp_path/'other', right, fingerprint='0123456789abcdef')
+    refuses("'fingerprint': '0123456789abcdef'", 'board', other)
+    with pytest.raises(ValueError, match=parts()['sudoku-35'][1]['fingerprint']): entered(other)
+    one = puzzles(tmp_path/'one', right, prompt=dict(task='sudoku-36', of=''))
+    refuses("task 'sudoku-36': did you mean 'sudoku-35'?", 'board', one)
+    refuses('evaluated: False', 'board', texts(tmp_path/'text', {'backbone': 3.}, judged=False))
+    refuses("'backbone': expected", 'board', texts(tmp_path/'alone', {'prism': 3.}))
+    refuses('not found', 'board', tmp_path/'nowhere')
+
+def test_a_submission_has_its_file_in_each_store_which_the_board_prints_and_never_runs(
+        right, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(registry, '_registry', registry.policies())     # forgets it afterwards
+    (tmp_path/'mine.py').write_text(MINE)
+    grid = 'budgets = [4]\nn = 2\nmetrics = []\n[others]\nimported = true\n'
+    grid += '[parts.a]\nlength = 8\n[parts.b]\nlength = 16\n'
+    (tmp_path/'grid.toml').write_text(grid)
+    code, printed = said(capsys, 'sweep', tmp_path/'grid.toml', '--import', tmp_path/'mine.py',
+                         '--store', tmp_path/'runs')
+    assert not code, printed.err
+    for part, length in ('a', 8), ('b', 16):
+        record = json.loads((tmp_path/'runs'/part/'store.json').read_text())
+        assert record['length'] == length and {c['policy'] for c in record['cells'].values()} == {
+            'mine'}
+        assert (tmp_path/'runs'/part/'mine.py').read_text() == MINE
+    st = puzzles(tmp_path/'me'/'sudoku-35', right)
+    (st/'evil.py').write_text('raise SystemExit("run")\n')
+    made = board(stores([tmp_path/'me'], tmp_path/'nothing'))
+    text = page(made, [st, st])
+    assert HEAD in text and text.count('    raise SystemExit("run")') == 1
+    assert {*made[0].rows.policy} == {f'{k} (me/evil.py)' for k in right}
+
+def test_the_boards_parts_are_text_and_three_kinds_of_sudoku():
+    parts = read_sweeps('board', entries=[dict(policy='backbone')])
+    assert [s.task for s in parts.values()] == ['sudoku-50', 'sudoku-35', 'sudoku-25', None]
+    with pytest.raises(ValueError, match='at least one policy'): read_sweeps('board')
+
+@pytest.mark.slow
+def test_the_committed_board_has_the_planted_policy_behind_the_one_that_it_turns_round():
+    puzzles, *_ = board([p for p in stores([], root/'results') if p.name not in ('peers', 'text')])
+    planted = 'backwards (backwards/backwards.py)'
+    for head, column in ranks(puzzles).drop(columns='passes run').items():
+        assert int(column[planted].split('–')[0]) > int(column['prism'].split('–')[1]), head
