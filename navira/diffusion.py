@@ -23,9 +23,11 @@ def corrupt(
     t: Tensor, # [B] noise levels in [0, 1]: the probability that a token is masked
     mask_id: int,
     generator: torch.Generator | None = None,
+    first: int = 0, # position of the first token that may be masked: a prompt stays
 ) -> Tensor: # [B, L], `mask_id` where masked
     "Mask each token of row b independently with probability `t[b]` (section 3.1)."
     masked = torch.rand(x.shape, generator=generator, device=x.device) < t[:, None]
+    masked[:, :first] = False
     return torch.where(masked, mask_id, x)
 
 # %% ../nbs/01_masked_diffusion.ipynb #9429b45a

@@ -49,34 +49,33 @@ class JointDenoiser:
         "p(x_j = v | the other visible tokens) for every position j, in plain numbers."
         return self.table[self.state(torch.tensor([tuple(x)]))[0]].tolist()
 
-    def __call__(self, x: Tensor) -> JointForward: return JointForward(self, x)
+    def __call__(self, x: Tensor) -> JointForward: return JointForward(x, self.table[self.state(x)])
 
     # [B, L], [B, L] bool
     def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward:
         """A pass whose `left_out` gives the logits of tokens that it does not see: here, those
         of any pass."""
-        return JointForward(self, x)
+        return self(x)
 
     def attending(self, x: Tensor) -> tuple[JointForward, Tensor]: # ids [B, L]
         """A pass, and how far each prediction depends on each token, [B, L, L]: the total
         variation by which p(x_i) moves when j is filled (expected) or, where visible, masked."""
-        p, columns = self.table[self.state(x)], []
+        p, columns = self(x).p, []
         for j in range(self.length):
             moved = torch.zeros_like(p[..., 0])
             for v in range(self.mask_id + 1):
                 y = x.index_fill(1, torch.tensor(j), v)
                 weight = torch.where(x[:, j] == self.mask_id, p[:, j, v], float(v == self.mask_id))
-                far = (self.table[self.state(y)] - p).abs().sum(-1) / 2
+                far = (self(y).p - p).abs().sum(-1) / 2
                 moved += weight[:, None] * far
             columns.append(moved)
         return self(x), torch.stack(columns, 2)
 
-
 # %% ../nbs/joint.ipynb #2da891af
 class JointForward(Forward):
-    def __init__(self, model: JointDenoiser, x: Tensor):
-        self.x, self.seen_masked = x, x == model.mask_id
-        self.p = model.table[model.state(x)]
+    "A pass that knows the probabilities of all symbols, the mask's last."
+    def __init__(self, x: Tensor, p: Tensor): # [B, L], [B, L, V + 1]
+        self.x, self.p, self.seen_masked = x, p, x == p.shape[-1] - 1
 
     def logits(self, where: Tensor) -> Tensor: return self.p[where].log()
     # at a token, it is left out anyway

@@ -33,7 +33,7 @@ Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/or
     peers/attention peers/shadow peers/revisers peers/editors peers/revocable
     peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/uniform
     peers/critics peers/survey
-Tasks: tasks/sudoku
+Tasks: tasks/sudoku tasks/walks tasks/lists
 Training: training/data training/settings training/loop training/objectives training/measures
     training/card training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
@@ -45,6 +45,7 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/best_settings experiments/board experiments/infilling experiments/judged
     experiments/speed experiments/caches experiments/second_pass experiments/left_out
     experiments/heads experiments/larger_model experiments/seeds
+    experiments/distribution
 The paper: 08_experiments
 Start here: ten_minutes live
 Library: hf/generate hf/lm_eval hosts/from_logits

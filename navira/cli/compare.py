@@ -85,7 +85,8 @@ reference     Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'n
 folder --out  Folder for figure, replay and numbers.
 prompt        How every text begins; nothing if not given.
 task          Something with a right answer: sudoku-35, or another number of given cells, by the
-              Sudoku model; infill, the middle of paragraphs of --real.
+              Sudoku model; walks or lists-sort by a model trained on them; infill, the middle of
+              paragraphs of --real.
 real          Text file, folder or corpus for --task infill.
 texts --show  Texts to print for each policy, at the largest budget.
 batch_size    Texts in a forward pass.
@@ -107,7 +108,7 @@ def compare(
     from navira.experiments.run import run
     from navira.experiments.study import Study
     from navira.experiments.sweep import cells, digest, read_sweep
-    if task and task.startswith('sudoku'): model, reference = model or 'sudoku', 'none'
+    if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]

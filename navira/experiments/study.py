@@ -41,7 +41,7 @@ class Study:
     @property
     def length(self) -> int: return self.store.record['length']
     @property
-    def of_puzzles(self) -> bool: return (self.store.task or '').startswith('sudoku')
+    def of_puzzles(self) -> bool: return self.store.task not in (None, 'infill')
     @property
     def methods(self) -> list[str]: return [k for k in LOOKS if k in set(self.points.label)]
 

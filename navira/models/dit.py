@@ -204,6 +204,7 @@ class LanguageModel(nn.Module):
     tokenizer: Tokenizer | None = None
     text_tokenizer: Any = None                 # as the transformers library has it
     eos_ids: tuple[int, ...] = ()              # tokens that end a text
+    prompt = 0                                 # tokens of a text that training never masks
     ragged = False                             # does it take rows of several lengths?
     shift = False                              # does position i predict the token at i + 1?
     block: int | None = None                   # length of its blocks, if finished ones see nothing
@@ -266,6 +267,7 @@ class MaskedLM(LanguageModel):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
         self.length, self.mask_id = config.model_length, config.mask_id
+        self.prompt = config.prompt
         self.backbone = DiT(config)
         self.quality = QualityHead(config) if config.quality_blocks else None
 

@@ -48,6 +48,10 @@ class Sudoku:
     @property
     def cells(self) -> int: return self.n ** 2
     @property
+    def length(self): return self.cells
+    @property
+    def symbols(self): return '123456789'[:self.n]
+    @property
     def count(self) -> int: return _COUNT[self.boxes]        # of solved grids
     @property
     def every(self) -> int: return (1 << self.n) - 1         # the set of all digits, a bit for each
@@ -278,15 +282,20 @@ def sudoku_of(data: str) -> Sudoku | None: # of a corpus; None: no grids
 def of_size(cells: int) -> Sudoku: # that of a 9 x 9 where none has so many
     return next((s for s in NAMES.values() if s.cells == cells), Sudoku())
 
-def tokenizer_of(s: Sudoku) -> Tokenizer:
-    "A token for each digit, and the mask for all else; blanks are left out."
-    ids = {str(d + 1): d for d in range(s.n)} | {MASK: s.n}
+def tokenizer_of(s: Any) -> Tokenizer: # has `symbols`, such as the digits
+    "A token for each symbol, and the mask for all else; blanks are left out."
+    ids = {c: i for i, c in enumerate([*s.symbols, MASK])}
     tok = Tokenizer(models.WordLevel(ids, unk_token=MASK))
     each = pre_tokenizers.Split(Regex('.'), 'isolated')
     tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each])
     tok.decoder = decoders.Fuse()
     tok.add_special_tokens([MASK])
     return tok
+
+def writes(s, model): # has `symbols`; a model
+    "Are the symbols all of its words, in this order?"
+    tok = model.tokenizer
+    return tok and tok.encode(s.symbols).ids == [*range(model.mask_id)]
 
 def boxes_of(model: Any) -> tuple[int, int] | None:
     "Rows and columns of a box of the grids that a model writes; None for a model of text."
@@ -299,8 +308,7 @@ def written_by(model: Any) -> str:
 
 def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs them
     "ValueError for a model that does not write these grids."
-    digits, tok = ''.join(str(d + 1) for d in range(s.n)), model.tokenizer
-    if boxes_of(model) == s.boxes and tok and tok.encode(digits).ids == [*range(s.n)]: return
+    if boxes_of(model) == s.boxes and writes(s, model): return
     raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with '
                      f"boxes of {s.height} x {s.width}, such as navira.load('sudoku')")
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from ..base.checks import check_choice
 from ..replay import Trace
 from .infilling import Infilling
-from .sudoku import Puzzles
+from .lists import SOURCES
+from .sudoku import Puzzles, writes, written_by
 
 # %% auto #0
 __all__ = ['Task', 'kind_of', 'task_of']
@@ -29,22 +30,27 @@ class Task(Protocol):
     def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]: ...
     # ids [n, L] -> [n] bool: right to the last token
     def solved(self, x: Tensor, first: int = 0) -> ndarray: ...
-    def baseline(self, n: int) -> float: ... # what the first n prompts give without a model
 
 # %% ../../nbs/tasks/task.ipynb #419090c7
 def kind_of(name: str) -> str: # of a task
-    "'sudoku' or 'infill'; KeyError with the nearest."
-    return check_choice('task', re.split('[:-]', str(name))[0], ('sudoku', 'infill'))
+    "'sudoku', 'walks', 'lists' or 'infill'; KeyError with the nearest."
+    return check_choice('task', re.split('[:-]', str(name))[0],
+                        ('sudoku', 'infill', 'walks', 'lists'))
 
 def task_of(
-    name: str, # 'sudoku-35', 'sudoku:2x3-12', 'sudoku-one', 'infill', ...
+    name: str, # 'sudoku-35', 'sudoku:2x3-12', 'walks', 'lists-sort', 'infill', ...
     model: Any, # that is to solve it
     data: str | None = None, # corpus of 'infill'
     text_column: str = 'text', # of its Parquet files
 ) -> Task:
     "KeyError with the nearest name, ValueError for a model that does not know the task's words."
-    if kind_of(name) == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
-    return Infilling.called(name, model, data, text_column)  # type: ignore[return-value]
+    kind = kind_of(name)
+    if kind == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
+    if kind == 'infill': return Infilling.called(name, model, data, text_column)  # type: ignore
+    s = SOURCES[check_choice('task', name, SOURCES)]
+    if writes(s, model): return s  # type: ignore[return-value]
+    raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
+                     f'`navira train --data {kind}` makes')
 
 # %% ../../nbs/tasks/task.ipynb #def2f8c8
 def until_solved(

@@ -16,8 +16,8 @@ from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
 from ..base.files import guarded
 from ..models.checkpoints import MASK
 from ..models.sources import is_repository, nearest
-from ..tasks.sudoku import (
-    held_out, random_grids, shuffled, Sudoku, sudoku_of, tokenizer_of, unseen)
+from ..tasks.lists import made_of
+from ..tasks.sudoku import held_out, random_grids, shuffled, tokenizer_of, unseen
 
 # %% auto #0
 __all__ = ['train_tokenizer', 'read_corpus', 'epochs']
@@ -115,20 +115,21 @@ def dataset_documents(
 
 # %% ../../nbs/training/data.ipynb #f2614898
 def grid_documents(
-    s,
+    s, # `Sudoku`, `Walks` or `Lists`
     split, # 'train', or 'validation' for held-out grids
 ):
-    """20,000 random grids, or 2,000 for validation, a document each; the same ones whenever it is
-    read."""
+    """20,000 random grids (walks, lists), or 2,000 for validation, a document each; the same ones
+    whenever it is read."""
     train = split == 'train'
     decode = tokenizer_of(s).decode
     rng = np.random.default_rng(0 if train else 1)
-    make = random_grids if train else unseen
+    if s.boxes: make = random_grids if train else unseen
+    else: make = type(s).draw
     for _ in range(40 if train else 4): yield from map(decode, make(s, 500, rng).tolist())
 
 # %% ../../nbs/training/data.ipynb #24c3d5f2
 def read_corpus(
-    data: str | Path, # a file, a folder, 'sudoku', or a data set
+    data: str | Path, # a file, a folder, 'sudoku', 'walks', 'lists', or a data set
     text_column: str = 'text', # with the text, for Parquet and data sets
     split: str = 'train', # of a folder or data set that has splits
 ) -> Iterator[str]: # documents, blank ones left out
@@ -137,7 +138,7 @@ def read_corpus(
     name = str(data)
     path = Path(data)
     empty = True
-    grids = sudoku_of(name)
+    grids = made_of(name)
     if grids: texts = grid_documents(grids, split)
     elif not path.exists() and is_repository(name):
         texts = dataset_documents(name, split, text_column)
@@ -191,15 +192,16 @@ def epochs(
 
 # %% ../../nbs/training/data.ipynb #dce26d25
 def grid_epochs(
-    s: Sudoku,
-    ids: np.ndarray, # [n] of solved grids, one after another
+    s, # `Sudoku`, `Walks` or `Lists`
+    ids: np.ndarray, # [n] of solved grids, one after another; of others new ones are drawn
     batch_size: int, # B, over all processes together
     seed: int = 0,
-) -> tuple: # step -> [B, cells] int64; steps of an epoch
-    "Batches of grids, none held out: a function of (seed, step) only."
-    base = packed(ids, s.cells)
+) -> tuple: # step -> [B, L] int64; steps of an epoch
+    "Batches of grids, none held out, of walks or lists: a function of (seed, step) only."
+    base = packed(ids, s.length)
     def batch(step):
         rng = np.random.default_rng((seed, step))
+        if not s.boxes: return torch.from_numpy(s.draw(batch_size, rng))
         # more than are wanted, since one in 64 is held out
         some = base[rng.integers(len(base), size=2 * batch_size + 64)]
         grids = shuffled(s, some.astype(np.int64), rng)

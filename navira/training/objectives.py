@@ -50,7 +50,7 @@ def mdlm(model) -> Objective:
     "The pretraining objective (section 3.1). Draws corrupted tokens [B, L] and levels [B]."
     def noise(x, generator):
         t = low_discrepancy(len(x), generator)
-        return corrupt(x, t, model.mask_id, generator), t
+        return corrupt(x, t, model.mask_id, generator, model.prompt), t
 
     def loss(x, z, t):
         masked = z == model.mask_id
@@ -123,7 +123,7 @@ def prism(
     draw = nucleus(p)
     def noise(x, generator):
         t = low_discrepancy(len(x), generator)
-        z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator)
+        z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator, model.prompt)
         keys = torch.rand(len(x), drafts, x.shape[1], generator=generator)
         return z, t, keys, torch.rand(x.shape, generator=generator, dtype=torch.float64)
 

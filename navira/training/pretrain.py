@@ -15,7 +15,8 @@ from ..base.files import open_tokenizer
 from ..models.checkpoints import MASK
 from ..models.dit import MaskedLM, n_params
 from ..models.layers import Config
-from ..tasks.sudoku import sudoku_of, tokenizer_of
+from ..tasks.lists import made_of
+from ..tasks.sudoku import tokenizer_of
 from .data import EOS, read_corpus, train_tokenizer
 from .loop import Stage
 from .objectives import mdlm
@@ -44,14 +45,15 @@ class Pretraining(Likelihood):
     def __init__(self, cfg):
         super().__init__(cfg)
         self.length = cfg.length
-        self.grid = sudoku_of(cfg.data)
+        self.made = made_of(cfg.data)
         self.config = Config(
             model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads, cond_dim=cfg.cond_dim,
-            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.grid and self.grid.boxes)
+            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.made and self.made.boxes,
+            prompt=getattr(self.made, 'head', 0))
 
     def tokenizer(self):
         cfg = self.cfg
-        if self.grid: return tokenizer_of(self.grid)
+        if self.made: return tokenizer_of(self.made)
         if cfg.tokenizer is None:
             return train_tokenizer(read_corpus(cfg.data, cfg.text_column), cfg.vocab_size)
         tok = open_tokenizer(cfg.tokenizer)

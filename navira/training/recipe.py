@@ -18,7 +18,8 @@ import torch
 
 from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
-from ..tasks.sudoku import boxes_of, sudoku_of, written_by
+from ..tasks.lists import made_of
+from ..tasks.sudoku import boxes_of, writes, written_by
 from .card import model_card
 from .data import (
     encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
@@ -108,10 +109,11 @@ class Recipe:
 
     def tokenizer(self):
         "The model's own. `ValueError` if it has none, or if it does not write such data."
-        s = sudoku_of(self.cfg.data)
+        s = made_of(self.cfg.data)
         cfg = self.cfg
         model = self.model
-        if model.tokenizer and (s and s.boxes) == boxes_of(model): return model.tokenizer
+        fits = writes(s, model) if s else not boxes_of(model)
+        if model.tokenizer and fits: return model.tokenizer
         raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
                          f'{written_by(model)}; expected such data, and a tokenizer.json')
 
@@ -131,7 +133,7 @@ class Recipe:
     def evaluate(self): return self.measure(self.held[:self.cfg.eval_sequences])
 
     def batches(self, seed): # of `epochs`
-        s = sudoku_of(self.cfg.data)
+        s = made_of(self.cfg.data)
         size = self.cfg.batch_size
         if s: return grid_epochs(s, self.ids, size, seed)
         return epochs(self.ids, self.length, size, seed)
@@ -173,7 +175,7 @@ class Recipe:
         tok = self.tokenizer()
         tok.save(str(folder / 'tokenizer.json'))
         sources = dict(train=cfg.data)
-        if cfg.validation or sudoku_of(cfg.data) or any(Path(cfg.data).glob('validation*')):
+        if cfg.validation or made_of(cfg.data) or any(Path(cfg.data).glob('validation*')):
             sources['validation'] = cfg.validation or cfg.data
         for split, source in sources.items():
             n = len(encode_corpus(tok, read_corpus(source, cfg.text_column, split), folder / split,

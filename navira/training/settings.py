@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from ..base.checks import check_choice
 from ..base.files import guarded
 from ..models.sources import nearest
+from ..tasks.lists import made_of, SOURCES
 from ..tasks.sudoku import NAMES
 
 # %% auto #0
@@ -69,8 +70,8 @@ class TrainConfig(LoopConfig):
 # %% ../../nbs/training/settings.ipynb #080301ec
 @dataclass(kw_only=True)
 class SudokuConfig(TrainConfig):
-    "Pretraining on grids. Network and rates are the embedded Sudoku model's."
-    data: str = 'sudoku' # also 'sudoku:2x3' and 'sudoku:2x2'
+    "Pretraining on grids, walks or lists. Network and rates are the embedded Sudoku model's."
+    data: str = 'sudoku' # also 'sudoku:2x3', 'sudoku:2x2', 'walks', 'lists'
     minutes: float = 120. # of training at most, estimated from its first steps
     dim: int = 128 # width of the residual stream
     blocks: int = 6 # transformer blocks
@@ -79,8 +80,8 @@ class SudokuConfig(TrainConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice('data', self.data, NAMES)
-        self.length = NAMES[self.data].cells
+        check_choice('data', self.data, [*NAMES, *SOURCES])
+        self.length = made_of(self.data).length
 
 # %% ../../nbs/training/settings.ipynb #456ebe0c
 @dataclass(kw_only=True)
@@ -194,7 +195,7 @@ def read_config(
     out = given.get('out')
     past = read_run(Path(out)) if isinstance(out, str | Path) else {}
     data = str(given.get('data', past.get('data')))
-    if kind is TrainConfig and data.split(':')[0] == 'sudoku': kind = SudokuConfig
+    if kind is TrainConfig and made_of(data): kind = SudokuConfig
     names = [f.name for f in dataclasses.fields(kind)]
     for key in given: check_choice('setting', key, names)
     try: return kind(**{k: v for k, v in past.items() if k in names} | given)
