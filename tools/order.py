@@ -41,11 +41,11 @@ Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluat
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
     experiments/results experiments/plots experiments/study experiments/paper experiments/claims
-    experiments/verdicts experiments/equal experiments/axes experiments/puzzles
+    experiments/verdicts experiments/equal experiments/axes experiments/text_settings
+    experiments/puzzles
     experiments/best_settings experiments/board experiments/infilling experiments/judged
     experiments/speed experiments/caches experiments/second_pass experiments/left_out
-    experiments/heads experiments/larger_model experiments/seeds
-    experiments/distribution
+    experiments/heads experiments/larger_model experiments/seeds experiments/distribution
 The paper: 08_experiments
 Start here: ten_minutes live
 Library: hf/generate hf/lm_eval hosts/from_logits

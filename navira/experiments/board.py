@@ -88,6 +88,9 @@ def solved(
     df, # from `entered`, of one task
 ): # a data frame, policies by budgets, as of `at_best`
     "Every policy at its best. What took more passes than the budget is not solved."
+    # what keeps to no budget is sampled at one of them, and counts at all
+    free = df[~df.matched & (df.budget == df.budget.max())]
+    df = pd.concat([df[df.matched], *(free.assign(budget=F) for F in df.budget.unique())])
     df = df.assign(right=df.solved & (df.n_forward <= df.budget))
     return df.groupby(['name', 'budget']).apply(at_best).unstack()
 
@@ -163,7 +166,7 @@ def stores(
     home='results', # where the committed ones are, in a clone
 ): # list of folders
     "What a board is made of: these, and the committed stores."
-    committed = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'board'
+    committed = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'since', 'board'
     every = [*map(Path, folders), *(p for name in committed for p in Path(home).glob(name))]
     if not every: raise FileNotFoundError(f'{home}/: not found here; expected a clone of navira, '
                                           'whose committed stores are ranked, or stores of yours')

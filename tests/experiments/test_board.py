@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from navira import registry
-from navira.experiments.board import at_best, board, entered, HEAD, page, parts, ranked, stores
-from navira.experiments.store import write_record, write_table
+from navira.experiments.board import (at_best, board, entered, HEAD, page, parts, ranked, solved,
+                                      stores)
+from navira.experiments.store import open_store, write_record, write_table
 from navira.experiments.sweep import digest, read_sweeps
 from helpers.cli import refuses, said  # noqa: F401
 from test_house import root
@@ -85,6 +86,17 @@ def test_a_planted_worse_policy_ends_lower_and_equal_ones_share_a_rank(right, tm
         assert set(of.loc[['good', 'good, again']].stack()) == {'1–2'}
         assert table.rows.policy.iloc[-1] == 'planted'
         assert set(ranks(table)['passes run']) == {'1–4'}
+
+def test_what_keeps_to_no_budget_is_sampled_at_one_and_counts_where_it_was_in_time(right, tmp_path):
+    st = open_store(puzzles(tmp_path/'a', {k: right[k] for k in ('good', 'fair')}))
+    record = st.record
+    record['cells'] = {k: c | dict(matched=c['policy'] != 'good') for k, c in st.cells.items()
+                       if c['policy'] != 'good' or c['budget'] == 54}
+    write_record(st.folder, record)
+    table = solved(entered(st.folder))
+    assert [table.loc['good', F][0, 0] for F in (8, 16, 27)] == [0, 0, 0]
+    for k in ('good', 'fair'): assert np.isclose(table.loc[k, 54][0, 0], right[k].mean())
+    assert np.isclose(table.loc['fair', 8][0, 0], right['fair'].mean())
 
 def test_the_order_of_stores_does_not_matter(right, tmp_path):
     each = [puzzles(tmp_path/k, {k: v}) for k, v in right.items()]
