@@ -89,8 +89,8 @@ def solved(
 ): # a data frame, policies by budgets, as of `at_best`
     "Every policy at its best. What took more passes than the budget is not solved."
     # what keeps to no budget is sampled at one of them, and counts at all
-    free = df[~df.matched & (df.budget == df.budget.max())]
-    df = pd.concat([df[df.matched], *(free.assign(budget=F) for F in df.budget.unique())])
+    free = [df[~df.matched].assign(budget=F) for F in df.budget.unique()]
+    df = pd.concat([df[df.matched], *free])
     df = df.assign(right=df.solved & (df.n_forward <= df.budget))
     return df.groupby(['name', 'budget']).apply(at_best).unstack()
 
