@@ -255,7 +255,7 @@ def without_end(model: Model) -> Model:
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
 def default_policy(model: Any) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
-    "What reads best (`experiments/text_settings`), or LLaDA's policy if the model has no quality head."
+    "What reads best (experiments/text_settings); LLaDA's policy if there is no quality head."
     if getattr(model, 'quality', True) is None: return 'llada-low-confidence', {}
     return 'remdm-cap', dict(top_p=.5)
 
