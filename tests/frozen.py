@@ -213,6 +213,7 @@ variants = {     # besides the defaults
               dict(threshold=.2, seeds=0, temperature=1., p=.9)],
     'asrd': [dict(threshold=.2), dict(block_length=4, threshold=.1, patience=1, perturbation=2.),
              dict(threshold=.2, perturbation=0., temperature=1., p=.9)],
+    'reflective': [dict(n_tokens=4), dict(temperature=1., p=.9)],
     'best-of': [dict(base='prism', drafts=2, score='quality'), dict(base='mask-predict', drafts=3)],
 }
 

@@ -121,7 +121,8 @@ class DiTForward(Forward):
         *how: Any, # time, positions and what they read, for `DiT.forward`
         part: Part | None = None, # to run some positions only
     ):
-        self.model, self.seen_masked, kind = model, x == model.mask_id, x.device.type
+        self.model, self.x, kind = model, x, x.device.type
+        self.seen_masked = x == model.mask_id
         if part: self.share = part.share
         self.autocast = torch.autocast(
             kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
@@ -132,18 +133,28 @@ class DiTForward(Forward):
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
         "`[N, V]` logits in fp32 (fp64 for a float64 model), in the order of `where.nonzero()`."
-        return self.project(self.h[where], where)
+        return self.tokens(self.project(self.h[where], where))
 
     def project(self, h, where):
-        "`[N, D]` at the positions `where` to `[N, V]`, in full; the mask at `-inf`."
+        "`[N, D]` at the positions `where` to `[N, V]`, in full, with the mask's own logit."
         c = self.c[0] if len(self.c) == 1 else self.c[where.nonzero()[:, 0], 0]
-        with self.autocast: out = full(self.model.backbone.output_layer(h, c))
+        with self.autocast: return full(self.model.backbone.output_layer(h, c))
+
+    def tokens(self, out):
+        "The same, the mask at `-inf`."
         out[:, self.model.mask_id] = -torch.inf
         return out
+
+    def over_mask(self, where):
+        "`[N]`: how far the logit of the token that stands there exceeds the mask's."
+        out = self.project(self.h[where], where)
+        return out.gather(1, self.x[where][:, None])[:, 0] - out[:, self.model.mask_id]
 
     def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
         if self._cached is not None: return self._cached[rows]
         if self.model.quality is None: raise ValueError(NO_HEAD)
+        if self.model.config.quality_blocks == 0:
+            return self.over_mask(rows[:, None].expand_as(self.x)).view(-1, self.x.shape[1])
         c = self.c.expand(len(rows), -1, -1)[rows]
         with self.autocast: return self.model.quality(self.h[rows], c, self.rope)
 
@@ -180,7 +191,7 @@ class ShadowedForward(DiTForward):
         ids, at, seen = with_shadows(x, where, model.mask_id, together)
         super().__init__(model, ids, mask_time(x, model.config), at, seen)
         L = x.shape[1]
-        self.seen_masked, self.columns = x == model.mask_id, at[L:]
+        self.x, self.seen_masked, self.columns = x, x == model.mask_id, at[L:]
         self.h, self.shadows = self.h[:, :L], self.h[:, L:]
         if self.rope: self.rope = [a[:L] for a in self.rope]                 # what the head reads
 
@@ -189,7 +200,7 @@ class ShadowedForward(DiTForward):
         where: Tensor, # [B, L] bool, true at N positions that have a shadow
     ) -> Tensor:
         "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
-        return self.project(self.shadows[where[:, self.columns]], where)
+        return self.tokens(self.project(self.shadows[where[:, self.columns]], where))
 
 # %% ../../nbs/models/dit.ipynb #d17a0001
 class LanguageModel(nn.Module):
@@ -269,7 +280,9 @@ class MaskedLM(LanguageModel):
         self.length, self.mask_id = config.model_length, config.mask_id
         self.prompt = config.prompt
         self.backbone = DiT(config)
-        self.quality = QualityHead(config) if config.quality_blocks else None
+        # a rating by the mask's logit needs no parameters
+        heads = {1: lambda: QualityHead(config), 0: nn.Identity, None: lambda: None}
+        self.quality = heads[config.quality_blocks]()
 
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
@@ -315,7 +328,7 @@ def tiny_model(
 # %% ../../nbs/models/dit.ipynb #8b3add25
 def with_head(
     model: MaskedLM, # with or without a head
-    blocks: int | None = 1, # None: take the head away
+    blocks: int | None = 1, # 0: rate by the mask's logit; None: take the head away
 ) -> MaskedLM:
     "The model with a quality head: its own, or a new one (g = 0). The backbone is shared."
     if model.config.quality_blocks == blocks: return model

@@ -32,7 +32,7 @@ class Config:
     n_heads: int = 12                    # attention heads
     dropout: float = 0.1                 # after attention and after the MLP, in training only
     mask_id: int = None                  # type: ignore[assignment]  # None: the last id
-    quality_blocks: int | None = None    # 1: a PRISM head of one block; None: no head
+    quality_blocks: int | None = None    # 1: a PRISM head of one block; 0: the mask's own logit
     boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
     prompt: int = 0                      # tokens that begin each text and are never masked
     p_uniform: float | None = None       # GIDD's share of random tokens; its network uses the time
@@ -56,8 +56,8 @@ def check_config(
     if c.hidden_dim % (2 * c.n_heads):
         raise ValueError(f'hidden_dim={c.hidden_dim}: expected a multiple of 2 * n_heads = '
                          f'{2 * c.n_heads} (rotary needs heads of even size)')
-    if c.quality_blocks not in (None, 1):
-        raise ValueError(f'quality_blocks={c.quality_blocks}: expected 1, or None for no head')
+    if c.quality_blocks not in (None, 0, 1):
+        raise ValueError(f'quality_blocks={c.quality_blocks}: expected 1, 0, or None for no head')
     if c.p_uniform is not None:
         check_range('p_uniform', c.p_uniform, '[0, 1)', "GIDD's share of random tokens")
     if c.boxes is not None and c.model_length != math.prod(c.boxes) ** 2:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-from ..models.dit import MaskedLM, with_head, without_head
+from ..models.dit import MaskedLM, with_head
 from ..models.load import load
 from ..models.sources import of_run, own
 from .loop import learning, Stage
 from .measures import correct_fills
-from .objectives import backplay, prism, proseco
+from .objectives import backplay, cdlm, prism, proseco, reflective, t2t
 from .pretrain import denoiser_of
 from .recipe import Recipe
-from .settings import FinetuneConfig
+from .settings import FinetuneConfig, WHOLE
 
 # %% auto #0
 __all__ = ['finetune']
@@ -54,7 +54,9 @@ class Finetuning(Recipe):
             raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns "
                              'as a whole; expected 0, or a model of the transformers library')
         torch.manual_seed(cfg.seed)      # of a new head
-        self.model = without_head(base) if cfg.objective == 'proseco' else with_head(base)
+        blocks = 1
+        if cfg.objective in WHOLE: blocks = 0 if cfg.objective == 'reflective' else None
+        self.model = with_head(base, blocks)
         self.length = length_of(cfg, base, base.length)
         path = of_run(Path(own(cfg.model))) / 'training.json'
         if path.exists(): self.past = json.loads(path.read_text())
@@ -81,11 +83,14 @@ class Finetuning(Recipe):
         if cfg.objective == 'proseco':
             return proseco(model, cfg.correction_weight, cfg.t_min, cfg.fill_all,
                            cfg.mistakes_first)
+        if cfg.objective == 'cdlm': return cdlm(model, cfg.replaced, cfg.correction_weight)
+        if cfg.objective == 't2t': return t2t(model)
+        if cfg.objective == 'reflective': return reflective(model, cfg.top_k)
         return backplay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
 
     def measure(self, held):
         out = super().measure(held)
-        if self.cfg.objective != 'proseco': return out
+        if self.cfg.objective not in WHOLE: return out
         return out | dict(correction=correct_fills(self.model, held, self.cfg.batch_size))
 
     def about(self) -> dict: return denoiser_of(self.model)
@@ -95,9 +100,9 @@ class AdapterFinetuning(Finetuning):
     "A quality head, and with `lora` an adapter, for a model of the transformers library."
     def __init__(self, cfg, base):
         from navira.models.adapter import with_adapter
-        if cfg.objective == 'proseco':
-            raise ValueError("objective='proseco': it trains a whole network, and this one is of "
-                             "the transformers library; expected objective='prism' or 'backplay'")
+        if cfg.objective in WHOLE:
+            raise ValueError(f'objective={cfg.objective!r}: it trains a whole network, and this one is '
+                             "of the transformers library; expected objective='prism' or 'backplay'")
         Recipe.__init__(self, cfg if cfg.lora else replace(cfg, joint_steps=0))
         torch.manual_seed(cfg.seed)
         self.model = with_adapter(base, cfg.lora)

@@ -15,7 +15,7 @@ from ..core import ranks
 from .loop import evaluating
 
 # %% auto #0
-__all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco']
+__all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco', 'cdlm', 'uniform', 't2t', 'reflective']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(
@@ -192,4 +192,89 @@ def proseco(
         correction = masked_ce(model(y).logits(everywhere), x, everywhere, t,
                                y if mistakes_first else None)
         return dict(loss=nelbo + weight * correction, nelbo=nelbo, correction=correction)
+    return Objective(model, noise, loss)
+
+# %% ../../nbs/training/objectives.ipynb #cdl00002
+def cdlm(
+    model, # with no head: all of it learns
+    replaced: float = .2, # share of the visible tokens
+    weight: float = 1., # lambda, of their loss
+) -> Objective:
+    """CDLM's objective (arXiv 2512.15596): masks, and visible tokens of which some are uniform.
+    Draws corrupted tokens [B, L] and which were replaced [B, L]."""
+    def noise(x, generator):
+        t = low_discrepancy(len(x), generator)
+        z = corrupt(x, t, model.mask_id, generator, model.prompt)
+        new = torch.rand(x.shape, generator=generator) < replaced
+        new[:, :model.prompt] = False
+        new &= z != model.mask_id
+        return torch.where(new, uniform(x, model, generator), z), new
+
+    def loss(x, y, new):
+        masked = y == model.mask_id
+        asked = masked | new
+        ce = F.cross_entropy(model(y).logits(asked), x[asked], reduction='none')
+        at = masked[asked]
+        nll, correction = (ce[a].sum() / max(1, len(ce[a])) for a in (at, ~at))
+        return dict(loss=nll + weight * correction, nll=nll, correction=correction)
+    return Objective(model, noise, loss)
+
+def uniform(x, model, generator): # [B, L] real tokens, no mask
+    ids = torch.randint(0, model.config.vocab_size - 1, x.shape, generator=generator)
+    return ids + (ids >= model.mask_id)
+
+# %% ../../nbs/training/objectives.ipynb #t2t00002
+def drafted(model, noise): # of (x, generator): z [B, L], levels [B], what the draft does not fill
+    "Masked texts of which a share of the masks is filled: there `given` [B, L] is -1."
+    def draw(x, generator):
+        t = low_discrepancy(len(x), generator)
+        z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator, model.prompt)
+        stay, odd = torch.rand(2, *x.shape, generator=generator)
+        stay = stay < torch.rand(len(x), 1, generator=generator)
+        filled = torch.where(odd < noise, uniform(x, model, generator), -1)
+        return z, t, torch.where((z == model.mask_id) & ~stay, filled, z)
+    return draw
+
+# %% ../../nbs/training/objectives.ipynb #t2t00003
+def t2t(
+    model, # with no head: all of it learns
+    noise: float = .05, # share of random tokens among those that are filled
+) -> Objective:
+    """Self-generated token-to-token editing (arXiv 2606.17175): recover the text where the model's
+    own argmax stands and where a mask does. Draws as `drafted`."""
+    def loss(x, z, t, given):
+        masked = z == model.mask_id
+        draft = z.masked_scatter(masked, sampled_logits(model, z, masked).argmax(-1))
+        y = torch.where(given < 0, draft, given)
+        return dict(loss=masked_ce(model(y).logits(masked), x, masked, t))
+    return Objective(model, drafted(model, noise), loss)
+
+# %% ../../nbs/training/objectives.ipynb #rfl00002
+def reflective(
+    model, # that rates by its mask's logit, `quality_blocks=0`: all of it learns
+    top_k: int = 8, # wrong tokens are drawn from so many of the likeliest
+    keep: float = 1., # weight of the loss at right tokens
+) -> Objective:
+    """Reflective masking (arXiv 2606.16700) without its history: reveal, remask, keep. Draws as
+    `drafted`, and uniforms [B, L]."""
+    draws = drafted(model, 0.)
+    def noise(x, generator):
+        z, _, given = draws(x, generator)
+        return z, given, torch.rand(x.shape, generator=generator)
+
+    def loss(x, z, given, u):
+        masked = z == model.mask_id
+        wrong = sampled_logits(model, z, masked).scatter(1, x[masked][:, None], -torch.inf)
+        few = wrong.topk(min(top_k, wrong.shape[1] - 2)).indices
+        one = few.gather(1, (u[masked] * few.shape[1]).long()[:, None])[:, 0]
+        y = torch.where(given < 0, z.masked_scatter(masked, one), given)
+        doubt = given < 0
+        p, every = model(y), torch.ones_like(masked)
+        out = p.project(p.h[every], every)
+        ce = F.cross_entropy(out, torch.where(doubt, model.mask_id, x).flatten(),
+                             reduction='none').view(x.shape)
+        kinds = dict(reveal=y == model.mask_id, remask=doubt, keep=~masked)
+        weight = torch.where(masked, 1., keep)
+        parts = {k: ce[a].sum() / max(1, int(a.sum())) for k, a in kinds.items()}
+        return dict(loss=(weight * ce).sum() / weight.sum().clamp(min=1)) | parts
     return Objective(model, noise, loss)

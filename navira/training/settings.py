@@ -105,13 +105,13 @@ class AdaptConfig(LoopConfig):
 # %% ../../nbs/training/settings.ipynb #96800e98
 @dataclass(kw_only=True)
 class FinetuneConfig(LoopConfig):
-    "Fine-tuning with the objective of PRISM, BackPlay or ProSeCo."
+    "Fine-tuning: a quality head (PRISM, BackPlay), or self-correction."
     command: ClassVar[str] = 'finetune'
     model: str | None = None # a folder with a trained model, or a Hub id; None: the embedded one
     lora: int = 0 # rank of LoRA, for a transformers model; 0: its network stays as it is
     length: int | None = None # L, tokens a sequence; None: the model's, at most 512
     gradient_checkpointing: bool = False # less memory, a third more time (transformers models)
-    objective: str = 'prism' # also 'backplay', 'backplay-own' (head alone), 'proseco' (no head)
+    objective: str = 'prism' # backplay, backplay-own; with no head: proseco, cdlm, t2t, reflective
     head_steps: int = 1500 # stage 1: the head learns, the backbone is frozen
     joint_steps: int = 500 # stage 2: both learn
     head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
@@ -119,10 +119,12 @@ class FinetuneConfig(LoopConfig):
     drafts: int = 1 # n_y: states y made from one z (the paper's code: 4)
     nucleus: float = 0.9 # P of the draws that fill them
     mdlm_weight: float = 0.5 # lambda, weight of the pretraining loss in stage 2
-    correction_weight: float = 1.0 # of ProSeCo's loss at the model's own fill
+    correction_weight: float = 1.0 # of ProSeCo's loss at its own fill, of CDLM's at random tokens
     t_min: float = 0.1 # for ProSeCo: least noise level
     fill_all: bool = False # for ProSeCo: the argmax replaces the visible tokens too
     mistakes_first: bool = False # for ProSeCo: a right token of the fill costs 1 - p and not -log p
+    replaced: float = 0.2 # for CDLM: share of the visible tokens that are replaced
+    top_k: int = 8 # for reflective masking: wrong tokens are among so many of the likeliest
     lr: float = 3e-4 # peak learning rate
     warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
     min_lr_ratio: float = 1.0 # the cosine ends at this share of the peak; 1 is a constant rate
@@ -132,7 +134,7 @@ class FinetuneConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.objective == 'proseco': self.head_steps = 0
+        if self.objective in WHOLE: self.head_steps = 0
         elif self.objective != 'prism': self.joint_steps = 0
         if not self.head_steps + self.joint_steps:
             raise ValueError(f'head_steps=0 and joint_steps=0: nothing to train with '
@@ -155,13 +157,15 @@ class CriticConfig(LoopConfig):
     ema: float = 0.99 # decay of the averaged weights
 
 # %% ../../nbs/training/settings.ipynb #6052c039
-CHOICES = dict(precision='auto fp32 bf16', objective='prism backplay backplay-own proseco')
+WHOLE = 'proseco', 'cdlm', 't2t', 'reflective'     # objectives by which the network itself corrects
+CHOICES = dict(precision='auto fp32 bf16',
+               objective=' '.join(['prism backplay backplay-own', *WHOLE]))
 RANGES = {     # of the settings named; of others: whole numbers from 1, numbers from 0
     (0, 2**40): 'warmup seed head_steps joint_steps lora',
     (2, 2**40): 'eval_sequences final_sequences length',
     (258, 2**31): 'vocab_size',     # the 256 bytes, the end of a text and the mask
     (1e-9, 1e9): 'clip minutes',
-    (0, 1): 'min_lr_ratio ema dropout beta2 nucleus t_min'}
+    (0, 1): 'min_lr_ratio ema dropout beta2 nucleus t_min replaced'}
 
 def typed(
     name, # of the setting

@@ -1,10 +1,10 @@
-"""Saber, RDD, COVER and ASRD against their loops, for one row at temperature 0."""
+"""Saber, RDD, COVER, ASRD, reflective: each against its loop, for one row at temperature 0."""
 import math
 
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.peers.revocable import asrd, cover, rdd, saber
+from navira.peers.revocable import asrd, cover, rdd, reflective, saber
 from navira.sampling import sample
 from helpers.peers import best, everywhere, prefixes, Raw
 
@@ -149,3 +149,23 @@ def test_asrd_is_its_loop(seed, P, sharp, threshold, length, patience, push):
     rule = asrd(threshold, patience, push, length)
     ours, loop = both(rule, asrd_loop, seed, P, sharp, 1, threshold, length, patience, push)
     assert ours == loop and loop[1] <= L - P
+
+# ---- reflective
+
+def reflective_loop(model, x, P, T, n):
+    free, passes = range(P, L), 0
+    for i in range(T):
+        if i == T - 1 and not masks_in(x, free): break         # nothing is asked
+        q, d, before = model(x[None]).quality()[0], drawn(everywhere(model, x)), x.clone()
+        masks, passes = masks_in(x, free), passes + 1
+        back = [j for j in free if x[j] != V and q[j] < 0 and i < T - 1]
+        for j in best({j: d[j][1] for j in masks},
+                      max(n, math.ceil((len(masks) + len(back)) / (T - i)))): x[j] = d[j][0]
+        x[back] = V
+        if torch.equal(x, before): break
+    return x.tolist(), passes
+
+@given(T=hs.integers(1, 24), n=hs.integers(1, 4), **shapes)
+def test_reflective_is_its_loop(seed, P, sharp, T, n):
+    ours, loop = both(reflective(n), reflective_loop, seed, P, sharp, T, T, n)
+    assert ours == loop and V not in ours[0] and loop[1] <= T

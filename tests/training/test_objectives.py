@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from navira.diffusion import nucleus
-from navira.models.dit import without_head
+from navira.models.dit import with_head, without_head
 from navira.training.data import keyed
 from navira.training.objectives import (
-    backplay, masked_ce, mdlm, prism, proseco, sedd)
+    backplay, cdlm, masked_ce, mdlm, prism, proseco, reflective, sedd, t2t)
 from helpers.training import moved, one_thread, tiny_model  # noqa: F401
 
 class Told(nn.Module):
@@ -195,8 +195,91 @@ def test_no_gradient_flows_through_the_fill(fill_all):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         assert a.any()
 
+# CDLM, token editing, reflective masking
+
+def written_out(model, y, answer): # -ln p of what each position of each row must answer, [B, L]
+    every = torch.ones_like(y, dtype=torch.bool)
+    p = model(y)
+    out = p.project(p.h[every], every).view(*y.shape, -1)
+    return -out.log_softmax(-1).gather(2, answer[..., None])[..., 0]
+
+def without_mask(model, y, x):
+    every = torch.ones_like(y, dtype=torch.bool)
+    return -model(y).logits(every).view(*y.shape, -1).log_softmax(-1).gather(2, x[..., None])[..., 0]
+
+cases = given(st.integers(1, 4), st.floats(0, 1), st.integers(0, 2**31))
+
+def texts(model, B, seed):
+    return torch.randint(0, model.mask_id, (B, 10), generator=torch.Generator().manual_seed(seed))
+
+@settings(max_examples=30, deadline=None)
+@cases
+def test_cdlm_is_two_means(B, replaced, seed):
+    model = headless()
+    objective, x = cdlm(model, replaced, .7), texts(model, B, seed)
+    y, new = objective.noise(x, keyed(seed, 0, 1))
+    masked = y == model.mask_id
+    assert not (new & masked).any() and (y == x)[~new & ~masked].all()
+    with torch.no_grad(): ce, out = without_mask(model, y, x), objective(x, y, new)
+    mean = lambda at: ce[at].mean().item() if at.any() else 0.
+    assert out['loss'].item() == pytest.approx(mean(masked) + .7 * mean(new), rel=1e-4, abs=1e-6)
+
+def test_cdlm_replaces_by_any_token_at_its_rate():
+    model = headless()
+    x = torch.zeros(4000, 10, dtype=torch.long)
+    y, new = cdlm(model, .3).noise(x, keyed(0, 0, 1))
+    shown = y != model.mask_id
+    assert abs(new.sum() / shown.sum() - .3) < .015
+    counts = torch.bincount(y[new], minlength=model.mask_id).double()
+    assert len(counts) == model.mask_id and (counts / counts.mean() - 1).abs().max() < .15
+
+@settings(max_examples=30, deadline=None)
+@cases
+def test_t2t_recovers_the_text_from_its_own_argmax(B, noise, seed):
+    model = headless()
+    objective, x = t2t(model, noise), texts(model, B, seed)
+    z, t, given = objective.noise(x, keyed(seed, 0, 1))
+    masked, draft = z == model.mask_id, given < 0
+    assert not (draft & ~masked).any() and (given == z)[~masked].all()
+    with torch.no_grad():
+        best = model(z).logits(torch.ones_like(masked)).argmax(-1).view(z.shape)
+        ce = without_mask(model, torch.where(draft, best, given), x)
+        loss = (ce / t[:, None])[masked].sum() / x.numel()
+        assert objective(x, z, t, given)['loss'].item() == pytest.approx(loss.item(), rel=1e-4)
+
+def test_drafts_fill_all_shares_of_the_masks():
+    "Of fully masked texts a uniform share is filled, and of that `noise` at random"
+    model = headless()
+    z, t, given = t2t(model, .1).noise(torch.zeros(4000, 10, dtype=torch.long), keyed(0, 0, 1))
+    some = z == model.mask_id
+    stay = (given == model.mask_id) & some
+    assert abs(stay.sum() / some.sum() - .5) < .02
+    assert abs((given[some & ~stay] >= 0).double().mean() - .1) < .01
+    assert (((stay.sum(1) == 0) & (some.sum(1) > 7)).double().mean() > .01)
+
+@settings(max_examples=30, deadline=None)
+@cases
+def test_reflective_is_one_cross_entropy_with_the_mask(B, keep, seed):
+    model = moved(with_head(tiny_model(), 0))
+    x = texts(model, B, seed)
+    objective, read = reflective(model, 3, keep), []
+    z, given, u = objective.noise(x, keyed(seed, 0, 1))
+    hook = model.register_forward_pre_hook(lambda m, args: read.append(args[0]))
+    with torch.no_grad(): out = objective(x, z, given, u)
+    hook.remove()
+    y, wrong, masked = read[1], given < 0, z == model.mask_id
+    assert torch.equal(read[0], z) and (y == given)[~wrong].all()
+    with torch.no_grad(): logits = model(z).logits(wrong)
+    top = logits.scatter(1, x[wrong][:, None], -torch.inf).topk(3).indices
+    assert (top == y[wrong][:, None]).any(1).all() and (y != x)[wrong].all()
+    weight = torch.where(masked, 1., keep)
+    with torch.no_grad(): ce = written_out(model, y, torch.where(wrong, model.mask_id, x))
+    want = (weight * ce).sum() / max(1, weight.sum())
+    assert out['loss'].item() == pytest.approx(want.item(), rel=1e-4, abs=1e-6)
+
 @pytest.mark.parametrize('make', [
-    mdlm, sedd, prism, backplay, lambda m: proseco(without_head(m))])
+    mdlm, sedd, prism, backplay, lambda m: proseco(without_head(m)), lambda m: cdlm(without_head(m)),
+    lambda m: t2t(without_head(m)), lambda m: reflective(with_head(m, 0))])
 @pytest.mark.parametrize('t', [0., 1.])
 def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(make, t):
     "Also where nothing is drawn and nothing is asked."

@@ -62,8 +62,8 @@ def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for
 # every kind
 
 @pytest.mark.parametrize('kind',
-                         ['prism', 'backplay', 'proseco', 'lora', 'critic', 'llama', 'bert',
-                          'llama-lora'])
+                         ['prism', 'backplay', 'proseco', 'cdlm', 't2t', 'reflective', 'lora',
+                          'critic', 'llama', 'bert', 'llama-lora'])
 def test_a_stopped_run_goes_on_to_the_same_bytes(kind, home, trained, golden, networks, tmp_path):
     "Whatever is trained, losses and weights are those of an undisturbed run."
     def run(name, stop=None):
