@@ -45,7 +45,8 @@ Experiments: experiments/sweep experiments/store experiments/run experiments/mea
     experiments/puzzles
     experiments/best_settings experiments/board experiments/infilling experiments/judged
     experiments/speed experiments/caches experiments/second_pass experiments/left_out
-    experiments/heads experiments/larger_model experiments/seeds experiments/distribution
+    experiments/heads experiments/trained experiments/larger_model experiments/seeds
+    experiments/distribution
 The paper: 08_experiments
 Start here: ten_minutes live
 Library: hf/generate hf/lm_eval hosts/from_logits

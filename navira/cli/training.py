@@ -71,7 +71,7 @@ def train(config) -> None:
 # %% ../../nbs/cli/training.ipynb #7238245d
 @trains('FinetuneConfig')
 def finetune(config) -> None:
-    "Give a model a quality head (PRISM, BackPlay), or teach it to correct itself (ProSeCo)."
+    "Give a model a quality head, or teach it to correct itself."
     from navira.training.finetune import finetune
     made = finetune(config)
     print(f'model: {made}\nuse it: {generate_command(config.model, made)}')

@@ -280,9 +280,9 @@ class MaskedLM(LanguageModel):
         self.length, self.mask_id = config.model_length, config.mask_id
         self.prompt = config.prompt
         self.backbone = DiT(config)
-        # a rating by the mask's logit needs no parameters
-        heads = {1: lambda: QualityHead(config), 0: nn.Identity, None: lambda: None}
-        self.quality = heads[config.quality_blocks]()
+        self.quality: nn.Module | None = None
+        if config.quality_blocks: self.quality = QualityHead(config)
+        if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates
 
     @property
     def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]

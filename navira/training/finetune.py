@@ -101,8 +101,9 @@ class AdapterFinetuning(Finetuning):
     def __init__(self, cfg, base):
         from navira.models.adapter import with_adapter
         if cfg.objective in WHOLE:
-            raise ValueError(f'objective={cfg.objective!r}: it trains a whole network, and this one is '
-                             "of the transformers library; expected objective='prism' or 'backplay'")
+            raise ValueError(f'objective={cfg.objective!r}: it trains a whole network, and this '
+                             "one is of the transformers library; expected objective='prism' or "
+                             "'backplay'")
         Recipe.__init__(self, cfg if cfg.lora else replace(cfg, joint_steps=0))
         torch.manual_seed(cfg.seed)
         self.model = with_adapter(base, cfg.lora)

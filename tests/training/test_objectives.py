@@ -205,7 +205,8 @@ def written_out(model, y, answer): # -ln p of what each position of each row mus
 
 def without_mask(model, y, x):
     every = torch.ones_like(y, dtype=torch.bool)
-    return -model(y).logits(every).view(*y.shape, -1).log_softmax(-1).gather(2, x[..., None])[..., 0]
+    logp = model(y).logits(every).view(*y.shape, -1).log_softmax(-1)
+    return -logp.gather(2, x[..., None])[..., 0]
 
 cases = given(st.integers(1, 4), st.floats(0, 1), st.integers(0, 2**31))
 
@@ -278,7 +279,8 @@ def test_reflective_is_one_cross_entropy_with_the_mask(B, keep, seed):
     assert out['loss'].item() == pytest.approx(want.item(), rel=1e-4, abs=1e-6)
 
 @pytest.mark.parametrize('make', [
-    mdlm, sedd, prism, backplay, lambda m: proseco(without_head(m)), lambda m: cdlm(without_head(m)),
+    mdlm, sedd, prism, backplay, lambda m: proseco(without_head(m)),
+    lambda m: cdlm(without_head(m)),
     lambda m: t2t(without_head(m)), lambda m: reflective(with_head(m, 0))])
 @pytest.mark.parametrize('t', [0., 1.])
 def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(make, t):
