@@ -111,7 +111,7 @@ class FinetuneConfig(LoopConfig):
     lora: int = 0 # rank of LoRA, for a transformers model; 0: its network stays as it is
     length: int | None = None # L, tokens a sequence; None: the model's, at most 512
     gradient_checkpointing: bool = False # less memory, a third more time (transformers models)
-    objective: str = 'prism' # backplay, backplay-own; with no head: proseco, cdlm, t2t, reflective
+    objective: str = 'prism' # also backplay, backplay-own; no head: proseco, cdlm, t2t, reflective
     head_steps: int = 1500 # stage 1: the head learns, the backbone is frozen
     joint_steps: int = 500 # stage 2: both learn
     head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
