@@ -37,7 +37,9 @@ def facts(net) -> dict:
     from navira.models.dit import MaskedLM, n_params
     from navira.models.products import products_of
     head = 'none (see `navira finetune`)'
-    if net.quality is not None: head = f'{n_params(net.quality):,} parameters'
+    if net.quality is not None:
+        n = n_params(net.quality)
+        head = f'{n:,} parameters' if n else "the mask's logit, no parameters"
     shared = {'parameters': f'{n_params(net):,}', 'quality head': head,
               'products': products_of(net)}
     if isinstance(net, MaskedLM): return shared | vars(net.config)

@@ -68,8 +68,10 @@ the model follows no instructions, and nothing in it knows what is true.
 Apache-2.0. The model belongs to a reproduction of *NAVIRA: Decoupled Stochastic Remasking for
 Masked Diffusion Language Models* (Andrey Fomenko, Maksim Kryzhanovskiy, Svetlana Glazyrina, Roman
 Ischenko), not by its authors; the network is that of MDLM (arXiv 2406.07524), the objectives of
-fine-tuning are those of PRISM (arXiv 2510.01384), BackPlay (arXiv 2601.06428) and ProSeCo (arXiv
-2602.11590). Please cite these; `CITATION.cff` in the repository has the entry for the software.
+fine-tuning are those of PRISM (arXiv 2510.01384), BackPlay (arXiv 2601.06428), ProSeCo (arXiv
+2602.11590), CDLM (arXiv 2512.15596), self-generated T2T (arXiv 2606.17175) and reflective masking
+(arXiv 2606.16700). Please cite these; `CITATION.cff` in the repository has the entry for the
+software.
 
 ## Data
 

@@ -132,6 +132,15 @@ def test_self_correction_leaves_a_head_behind_and_takes_a_new_one(home, tmp_path
     for c in (r['correction'], r['before']['correction']): assert 0 <= c['kept']['value'] <= 1
     assert f"{r['correction']['kept']['value']:.3f}" in card and 'AUROC of the head' not in card
 
+def test_a_reflective_network_is_its_own_head(home, tmp_path, trained):
+    cfg = prism(home, trained / 'model', tmp_path, objective='reflective', joint_steps=4)
+    folder = finetune(cfg, progress=False)
+    model = load(folder)
+    assert not [*model.quality.parameters()]
+    assert 'AUROC of the head' in (folder / 'README.md').read_text()
+    out = navira.sample(model, 'prism', 8, n=2, length=16, eta=.2, on=0.)
+    assert (out.tokens != model.mask_id).all()
+
 # adapters
 
 @pytest.fixture(scope='module')
