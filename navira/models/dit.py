@@ -337,8 +337,3 @@ def with_head(
     out.backbone = model.backbone
     return out.train(model.training)
 
-def without_head(
-    model: MaskedLM, # with or without a head
-) -> MaskedLM:
-    "The model without its head, which is of no use once the network changes."
-    return with_head(model, None)

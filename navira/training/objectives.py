@@ -15,7 +15,7 @@ from ..core import ranks
 from .loop import evaluating
 
 # %% auto #0
-__all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco', 'cdlm', 'uniform', 't2t', 'reflective']
+__all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco', 'cdlm', 't2t', 'reflective']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def masked_ce(
@@ -194,6 +194,11 @@ def proseco(
         return dict(loss=nelbo + weight * correction, nelbo=nelbo, correction=correction)
     return Objective(model, noise, loss)
 
+# %% ../../nbs/training/objectives.ipynb #cdl0001b
+def uniform(x, model, generator): # [B, L] real tokens, no mask
+    ids = torch.randint(0, model.config.vocab_size - 1, x.shape, generator=generator)
+    return ids + (ids >= model.mask_id)
+
 # %% ../../nbs/training/objectives.ipynb #cdl00002
 def cdlm(
     model, # with no head: all of it learns
@@ -218,10 +223,6 @@ def cdlm(
         nll, correction = (ce[a].sum() / max(1, len(ce[a])) for a in (at, ~at))
         return dict(loss=nll + weight * correction, nll=nll, correction=correction)
     return Objective(model, noise, loss)
-
-def uniform(x, model, generator): # [B, L] real tokens, no mask
-    ids = torch.randint(0, model.config.vocab_size - 1, x.shape, generator=generator)
-    return ids + (ids >= model.mask_id)
 
 # %% ../../nbs/training/objectives.ipynb #t2t00002
 def drafted(model, noise): # of (x, generator): z [B, L], levels [B], what the draft does not fill

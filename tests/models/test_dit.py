@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 
-from navira.models.dit import DiT, QualityHead, mask_time, n_params, with_head, without_head
+from navira.models.dit import DiT, QualityHead, mask_time, n_params, with_head
 from navira.models.layers import Config
 from helpers.checkpoints import (  # noqa: F401
     HEAD, TIMED, TINY, X, bare, no_grad, noisy, plain_forward)
@@ -65,7 +65,7 @@ def test_the_head_runs_once_and_may_be_absent():
     p = model(X)
     assert p.quality() is p.quality() and len(calls) == 1 and p.quality().shape == X.shape
     with pytest.raises(ValueError, match='navira finetune'): noisy(TINY)(X).quality()
-    assert not with_head(noisy(TINY))(X).quality().any() and without_head(model).quality is None
+    assert not with_head(noisy(TINY))(X).quality().any() and with_head(model, None).quality is None
 
 @pytest.mark.parametrize('config', [HEAD, TIMED])
 def test_an_edit_of_embeddings_is_for_one_pass_of_one_thread(config):

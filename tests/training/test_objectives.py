@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from navira.diffusion import nucleus
-from navira.models.dit import with_head, without_head
+from navira.models.dit import with_head
 from navira.training.data import keyed
 from navira.training.objectives import (
     backplay, cdlm, masked_ce, mdlm, prism, proseco, reflective, sedd, t2t)
@@ -147,7 +147,7 @@ def test_score_entropy_is_its_sum_over_ratios(B, shift, seed):
 
 # ProSeCo
 
-def headless(**kw): return moved(without_head(tiny_model(**kw)))
+def headless(**kw): return moved(with_head(tiny_model(**kw), None))
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 4), st.booleans(), st.booleans(), st.floats(0, 3), st.floats(.001, .9),
@@ -279,9 +279,9 @@ def test_reflective_is_one_cross_entropy_with_the_mask(B, keep, seed):
     assert out['loss'].item() == pytest.approx(want.item(), rel=1e-4, abs=1e-6)
 
 @pytest.mark.parametrize('make', [
-    mdlm, sedd, prism, backplay, lambda m: proseco(without_head(m)),
-    lambda m: cdlm(without_head(m)),
-    lambda m: t2t(without_head(m)), lambda m: reflective(with_head(m, 0))])
+    mdlm, sedd, prism, backplay, lambda m: proseco(with_head(m, None)),
+    lambda m: cdlm(with_head(m, None)),
+    lambda m: t2t(with_head(m, None)), lambda m: reflective(with_head(m, 0))])
 @pytest.mark.parametrize('t', [0., 1.])
 def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(make, t):
     "Also where nothing is drawn and nothing is asked."
