@@ -95,13 +95,18 @@ def against(
     y: str, # a statistic
     a: str, # a label: compared with
     b: str, # another
-    largest: bool = False, # at the largest budget only
 ) -> Measured:
     "b less a, at every budget that has both and at which one of them remasks."
-    budgets = s.budgets(a, b)[-1:] if largest else s.budgets(a, b)
-    pairs = {F: (s.at(a, F), s.at(b, F)) for F in budgets}
+    pairs = {F: (s.at(a, F), s.at(b, F)) for F in s.budgets(a, b)}
     return {f'{F} passes': q[y] - p[y] for F, (p, q) in pairs.items()
             if p.remasked[0] + q.remasked[0]}
+
+def where_collapsed(s: Study, y: str, a: str, b: str) -> Measured:
+    "b less a, at budgets at which a has lost a nat of entropy against the backbone."
+    start = s.at('backbone', s.budgets('backbone')[0]).entropy[0]
+    budgets = [F for F in s.budgets(a, b) if s.at(a, F).entropy[0] <= start - 1]
+    if not budgets: raise Missing(f'a budget at which {a} has lost a nat of entropy')
+    return {f'{F} passes': s.at(b, F)[y] - s.at(a, F)[y] for F in budgets}
 
 def at_passes_run(s: Study, y: str, a: str, b: str) -> Measured:
     "b less a, at each budget of b whose passes run lie within a's."
@@ -217,7 +222,7 @@ def untested(s: Study, y: str, why: str) -> Measured:
 
 # %% ../../nbs/experiments/claims.ipynb #538c201d
 MEASURES = {f.__name__: f for f in (
-    against, at_passes_run, at_equal_steps, along_curves, collapses, collapses_faster,
+    against, where_collapsed, at_passes_run, at_equal_steps, along_curves, collapses, collapses_faster,
     collapse_of_remdm, rare_tokens, spread_of_schedules, schedules_to_fixed, no_best_temperature,
     overlap_of, less_overlap, comes_back_more, untested)}
 

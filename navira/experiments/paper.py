@@ -276,7 +276,7 @@ def curves(
         every = pd.concat(drawn.values())
         low, high = every.strength.min(), every.strength.max()
         note = f'{s.note(every)}; eta from {low:g} to {high:g}, no correction at the top'
-        return finished(fig, f'What is equal? {F} passes, along eta', note)
+        return finished(fig, f'Perplexity at {F} passes, along eta', note)
 
 def run_as_many(
     s: Study,
