@@ -1,0 +1,32 @@
+"""What README and the front pages show under a shell command, and what of it a run did not print.
+
+    make demo | python tools/shown.py 'make demo'
+"""
+import json, re, sys
+from order import nbs
+
+PAGES = ['index', 'ten_minutes', 'which_policy', 'when_it_helps', 'numbers', 'add_your_own', 'live',
+         'glossary', 'policy_template']
+
+def shown():
+    "(page, command, output) of each shell block that its output follows."
+    for page in PAGES:
+        cells = json.loads((nbs/f'{page}.ipynb').read_text(encoding='utf-8'))['cells']
+        text = '\n\n'.join(''.join(c['source']) for c in cells if c['cell_type'] == 'markdown')
+        for commands, output in re.findall(r'~~~sh\n(.*?)~~~\s+~~~text\n(.*?)~~~', text, re.S):
+            command = commands.replace('\\\n', ' ').strip().split('\n')[-1]
+            yield page, command.split(' #')[0].strip(), output
+
+def lines(text): return [' '.join(line.split()) for line in text.splitlines() if line.strip(' ─')]
+
+def missing(output, printed):
+    "Lines of a page that were not printed in this order; `...` stands for any lines."
+    rest = iter(lines(printed))
+    return [line for line in lines(output) if line != '...' and line not in rest]
+
+if __name__ == '__main__':
+    output = next(text for _, command, text in shown() if command == sys.argv[1])
+    printed = sys.stdin.read()
+    print(printed)
+    sys.exit('\n'.join(['README shows, but this run did not print:', *gone])
+             if (gone := missing(output, printed)) else 0)
