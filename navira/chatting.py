@@ -8,8 +8,8 @@ import copy
 from typing import Any
 
 from .base.checks import check_int
-from .base.files import guarded
 from .core import Policy
+from .prompts import literal_ids
 from .sampling import choose, sample
 
 # %% auto #0
@@ -19,6 +19,10 @@ __all__ = ['chat']
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
     it refuses."""
+    if not getattr(tok, 'chat_template', None):
+        raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
+                         'conversations. Expected an instruct model; '
+                         'sample(model, prompt=...) writes on from a text')
     try: return tok.apply_chat_template(talk, tokenize=False, **how)
     except Exception as e:     # of the template's language, or of what it calls
         raise ValueError(f"messages: the model's chat template refuses them ({e}); "
@@ -30,22 +34,13 @@ def chat_ids(
 ) -> list[int]: # token ids, up to where the answer begins
     """A conversation in the model's template. ValueError for a model without one, and for what is
     no conversation."""
-    tok = getattr(model, 'text_tokenizer', None)
-    if tok is None:
-        raise ValueError('this model has no tokenizer of the transformers library, and so no chat '
-                         'template; sample(model, prompt=...) writes on from a text')
-    if not getattr(tok, 'chat_template', None):
-        raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
-                         'conversations. Expected an instruct model; '
-                         'sample(model, prompt=...) writes on from a text')
     talk = [dict(role='user', content=messages)] if isinstance(messages, str) else messages
     ok = isinstance(talk, list) and talk
     if not ok or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys() for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of '
                          f'{{"role": ..., "content": ...}}')
-    text = templated(tok, talk, add_generation_prompt=True)
-    with guarded('messages: the tokenizer cannot read them'):
-        return tok(text, add_special_tokens=False)['input_ids']
+    tok = getattr(model, 'text_tokenizer', None)
+    return literal_ids(model, templated(tok, talk, add_generation_prompt=True))
 
 # %% ../nbs/chatting.ipynb #aa1f5634
 def turn_end(tok: Any) -> int | None:

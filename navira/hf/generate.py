@@ -137,6 +137,9 @@ def generate_with(
         with both_ways(model), warnings.catch_warnings():
             warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
             lm = wrap(model, None, mask_id, shift)
+            if any(lm.mask_id in p for p in prompts):
+                raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which stays '
+                                 'as it is; navira.sample(model, prompt=[ids]) fills blanks')
             lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
             lm.quality = quality
             out = sample(_WithProcessors(lm, logits_processor), rule,

@@ -5,6 +5,7 @@
 # %% ../../nbs/hf/lm_eval.ipynb #c36b7c62
 from __future__ import annotations
 import functools
+import re
 from itertools import groupby
 from typing import Any
 
@@ -15,13 +16,12 @@ from torch.nn.functional import pad
 
 import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
-from ..base.files import guarded
 from ..base.noise import Noise
-from ..chatting import templated
+from ..chatting import answering, templated
 from ..core import Model
 from ..passes import portions
 from ..models.load import load
-from ..prompts import read_prompts
+from ..prompts import literal_ids, read_prompts
 from ..sampling import choose, sample
 
 # %% auto #0
@@ -80,7 +80,8 @@ class Navira(LM):
         self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)  # type: ignore[arg-type]
         # the harness's default
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
-        self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
+        device = None if 'device_map' in how else device
+        self.model = answering(load(pretrained, device, dtype=dtype, **how))
         if self.model.tokenizer is None:
             raise ValueError('this model has no tokenizer; the harness asks with texts')
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
@@ -104,13 +105,17 @@ class Navira(LM):
                          continue_final_message=not add_generation_prompt)
 
     @functools.cached_property
+    def special(self) -> re.Pattern: # such a token may be a string that ends a text
+        tokens = self.model.tokenizer.get_added_tokens_decoder().values()  # type: ignore[union-attr]
+        return re.compile('|'.join(re.escape(t.content) for t in tokens if t.special))
+
+    @functools.cached_property
     def lead(self) -> list[int]:
         "Special tokens that the tokenizer puts before a text, as `sample` does."
         return read_prompts(self.model, '', open_ended=True)[0].ids.tolist()
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
-        with guarded('the tokenizer cannot read a request'):
-            return self.model.tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[union-attr]
+        return literal_ids(self.model, text)
 
     def context(self, text: str) -> list[int]:
         """As `sample` reads a prompt: it begins with `lead`, once; a chat template may have
@@ -137,9 +142,6 @@ class Navira(LM):
     def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
         "Nats, and whether it is what greedy decoding writes."
         if not continuation: return 0., self.greedy
-        if self.model.mask_id in continuation:
-            raise ValueError('a continuation with the mask token in it, which no model writes; '
-                             'expected text')
         room = self.max_length - len(continuation)
         if room < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most '
@@ -174,7 +176,8 @@ class Navira(LM):
                          prompt=None if no_prompt else list(prompts), max_new_tokens=new,
                          block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm)
-            for i, until, text in zip(rows, untils, res.new_texts): out[i] = cut(text, until)
+            for i, until, ids, k in zip(rows, untils, res.tokens, res.given):  # type: ignore[arg-type]
+                out[i] = self.special.sub('', cut(res.decode(ids[k:]), until))
         return out
 
     def wanted(self, request: dict[str, Any]) -> tuple[list[str], int]:
