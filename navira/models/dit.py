@@ -20,7 +20,7 @@ from .layers import (
     Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
 
 # %% auto #0
-__all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
+__all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'no_tokens', 'LanguageModel', 'MaskedLM']
 
 # %% ../../nbs/models/dit.ipynb #909029d3
 def mask_time(
@@ -141,8 +141,9 @@ class DiTForward(Forward):
         with self.autocast: return full(self.model.backbone.output_layer(h, c))
 
     def tokens(self, out):
-        "The same, the mask at `-inf`."
+        "The same, `-inf` at the mask and at ids without a token."
         out[:, self.model.mask_id] = -torch.inf
+        if self.model.suppress: out[:, self.model.suppress] = -torch.inf
         return out
 
     def over_mask(self, where):
@@ -203,11 +204,20 @@ class ShadowedForward(DiTForward):
         return self.tokens(self.project(self.shadows[where[:, self.columns]], where))
 
 # %% ../../nbs/models/dit.ipynb #d17a0001
+def no_tokens(
+    tokenizer: Tokenizer | None,
+    vocab_size: int, # perhaps padded for speed
+) -> tuple[int, ...]:
+    "Ids that the tokenizer has no token for: a network must not write them."
+    if tokenizer is None: return ()
+    return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()})
+
 class LanguageModel(nn.Module):
     """What the library asks of a model: `model(x)`, ids `[B, L]`, is a `Forward`.
     Subclasses have `mask_id`, `length` and `device`, and set `quality` (a head, or None)."""
     mask_id: int
-    length: int                                # of a text, in tokens
+    length: int                                # of a text, in tokens, at most
+    shortest = 1                               # and at least: all cells of a grid
     n_blocks: int                              # of the network
     run_part: Callable[[Tensor, Part], Forward]
     device: torch.device                       # where ids go
@@ -221,6 +231,7 @@ class LanguageModel(nn.Module):
     block: int | None = None                   # length of its blocks, if finished ones see nothing
     #                                            to their right
     adapter: Any = None                        # in training, of the library peft
+    suppress: tuple[int, ...] = ()             # tokens that are never written
 
     @torch.no_grad()
     def partial(
@@ -233,6 +244,7 @@ class LanguageModel(nn.Module):
     ) -> Forward:
         """A pass over some positions; the others are read from `cache`. AttributeError for a
         network that runs whole texts only."""
+        self.check_ids(x)
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
         return self.run_part(x, part)
@@ -260,12 +272,13 @@ class LanguageModel(nn.Module):
         with keeping() as kept: p = self(x)
         return p, weights_of(kept)
 
-    def check_ids(self, x: Tensor, low: int = 1) -> None:
-        "`ValueError` for what is not int64 `[B, L]` with `low <= L <= length`."
+    def check_ids(self, x: Tensor) -> None:
+        "`ValueError` for what is not int64 `[B, L]` with `shortest <= L <= length`."
         if x.dim() != 2 or x.dtype != torch.int64:
             raise ValueError(f'x is {x.dtype} {list(x.shape)}: expected int64 [B, L]')
-        if not low <= x.shape[1] <= self.length:
-            raise ValueError(f'x has {x.shape[1]} positions: expected {low} to {self.length}')
+        if not self.shortest <= x.shape[1] <= self.length:
+            raise ValueError(f'x has {x.shape[1]} positions: expected {self.shortest} to '
+                             f'{self.length}')
 
 # %% ../../nbs/models/dit.ipynb #494f8918
 class MaskedLM(LanguageModel):
@@ -278,7 +291,9 @@ class MaskedLM(LanguageModel):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
         self.length, self.mask_id = config.model_length, config.mask_id
+        if config.boxes: self.shortest = self.length
         self.prompt = config.prompt
+        self.suppress = no_tokens(tokenizer, config.vocab_size)
         self.backbone = DiT(config)
         self.quality: nn.Module | None = None
         if config.quality_blocks: self.quality = QualityHead(config)
@@ -295,7 +310,7 @@ class MaskedLM(LanguageModel):
         time: Tensor | None = None, # [B] in (0, 1), for GIDD's network; None: from the masks
     ) -> DiTForward:
         "One forward pass; its heads run when asked. `ValueError` for another shape or type."
-        self.check_ids(x, self.length if self.config.boxes else 1)
+        self.check_ids(x)
         return DiTForward(self, x, time)
 
     @property
@@ -310,6 +325,7 @@ class MaskedLM(LanguageModel):
         together: bool = False, # do the shadows read each other?
     ) -> ShadowedForward:
         "A pass whose `left_out` gives predictions for tokens that they do not see."
+        self.check_ids(x)
         return ShadowedForward(self, x, where, together)
 
 # %% ../../nbs/models/dit.ipynb #7e2fba58

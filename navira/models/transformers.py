@@ -19,7 +19,7 @@ from ..base.files import guarded, uncut
 from ..diffusion import Forward
 from .kv_cache import Part
 from .parted import PART, prepare
-from .dit import EDIT, in_full, LanguageModel, NO_HEAD, with_shadows
+from .dit import EDIT, in_full, LanguageModel, no_tokens, NO_HEAD, with_shadows
 from .layers import full, zero_
 
 # %% auto #0
@@ -130,7 +130,6 @@ class LinearQuality(nn.Module):
 class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
     ragged = True                    # `probed` finds out
-    suppress: tuple[int, ...] = ()   # tokens that are never written
 
     def __init__(
         self,
@@ -148,6 +147,7 @@ class TransformersLM(LanguageModel):
         self.mask_embedding: nn.Parameter | None = None       # of `navira adapt --lora`
         # a sentence encoder's tokenizer would cut our texts off
         if self.tokenizer is not None: uncut(self.tokenizer)
+        self.suppress = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
 
     @property
     def config(self) -> Any: return self.net.config
