@@ -68,6 +68,7 @@ class Caching:
 class Audit:
     "How far cached logits were from those of full passes, at the positions that were asked about."
     refresh: int      # the shortest interval in use at the end, in steps
+    used: bool = False # did any pass read the cache?
     found: list[Tensor] = field(default_factory=list)
     # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
 
@@ -88,6 +89,7 @@ class Audit:
                     changed=float(changed.mean()), refresh=self.refresh)
 
     def __str__(self) -> str:
+        if not self.used: return 'cache: not used, this policy needs whole passes'
         if not self.found: return 'cache: not audited'
         return ('cache: KL {mean_kl:.2g} nats on average, {max_kl:.2g} at most; {changed:.1%} of '
                 '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
@@ -137,10 +139,10 @@ class Cached(TakesStates):
         depth: int = 0, # blocks that run in full
     ) -> Forward:
         "A pass over the text of a state."
-        at = (st.noise.samples[:, None] == self.samples).int().argmax(1)
-        rows = None if torch.equal(st.noise.samples, self.samples) else at
+        at = self.rows(st.noise)
         if len(at.unique()) < len(at): return self.model(st.x)
-        if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
+        rows = None if torch.equal(at, torch.arange(len(self.step)).to(at)) else at
+        if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.step), st.x.shape[1]))
         cached = None
         if run is None:
             i = st.noise.made + st.i
@@ -151,17 +153,31 @@ class Cached(TakesStates):
             if self.how.cache == 'block': # what is to the right of a change has read the old text
                 ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
                 self.kept.x[at] = entries.masked_fill(ends, -2)
-            audited = due & (every > 1) & (entries > -2).any(1)
+            saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
+            audited = due & (every > 1) & (entries > -2).any(1) & saves
             if audited.any():
                 cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
             run = run | due[:, None]
             self.step[at] = i
+        self.audit.used = True
         forward = self.model.partial(st.x, self.kept, run, depth, rows)
         if cached is None: return forward
         return _Audited(forward, cached, audited, partial(self.note, at, every))
 
+    def rows(self, noise: Any) -> Tensor: # a `Noise`, perhaps of drafts -> [b]
+        "The rows of the cache. ValueError for a sample that is not in the batch."
+        own = noise.samples[:, None] == self.samples
+        if not own.any(1).all():
+            raise ValueError(f'samples {noise.samples.tolist()}: this cache has '
+                             f'{self.samples.tolist()}')
+        n = getattr(noise, 'n', 1) # drafts of a sample
+        if len(self.step) < n * len(self.samples):
+            self.every, self.step = self.every.repeat(n), self.step.repeat(n)
+        return own.int().argmax(1) * n + getattr(noise, 'draft', 0)
+
     def note(self, at: Tensor, every: Tensor, row: Tensor, full: Tensor, cached: Tensor) -> None:
-        "Takes down an audit: of rows `at` [b], `row` [n] among them, logits [n, V]."
+        """Records the KL of an audit, and shortens intervals above `max_kl`: of rows `at` [b],
+        `row` [n] among them, logits [n, V]."""
         kl = self.audit.add(full, cached)
         if self.how.max_kl is None: return
         total = kl.new_zeros(len(at)).index_add(0, row, kl)

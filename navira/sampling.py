@@ -201,6 +201,7 @@ class _Run:
         begun = time.perf_counter()
         with progress_bar(self.T * len(self.x), name or 'sampling', show=show) as self.bar:
             tokens, ran, trace = self(batch_size)
+        if self.audit: self.charged = max(self.charged, float(ran.max())) # audits come on top
         return Samples(tokens, ran, self.T, self.budget, time.perf_counter() - begun,
                        getattr(self.model, 'tokenizer', None), trace, name, self.noise.seed,
                        int(self.noise.samples[0]), self.charged, self.given, self.special,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import contextlib
 import inspect
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,6 +74,8 @@ def _check_config(config: GenerationConfig) -> None:
             raise ValueError(f'{name}={value}: a policy has none; expected {nothing}')
 
 # %% ../../nbs/hf/generate.ipynb #857a8c76
+_ONE = threading.RLock()     # networks may share modules, and filters of warnings are everybody's
+
 @contextlib.contextmanager
 def both_ways(
     net: PreTrainedModel, # changed in place within the block
@@ -134,7 +137,7 @@ def generate_with(
         given = inputs.get('attention_mask')
         given = torch.ones_like(input_ids) if given is None else given
         prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]
-        with both_ways(model), warnings.catch_warnings():
+        with _ONE, both_ways(model), warnings.catch_warnings():
             warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
             lm = wrap(model, None, mask_id, shift)
             if any(lm.mask_id in p for p in prompts):
