@@ -5,6 +5,8 @@
 # %% ../nbs/chatting.ipynb #3b63d7e9
 from __future__ import annotations
 import copy
+import multiprocessing
+from collections.abc import Callable
 from typing import Any
 
 from .base.checks import check_int
@@ -16,6 +18,22 @@ from .sampling import choose, sample
 __all__ = ['chat']
 
 # %% ../nbs/chatting.ipynb #a5139d93
+SECONDS = 5
+
+def apart(work: Callable[[], str]) -> tuple[str | None, str]: # a text, or why there is none
+    "What `work` gives in a process of its own: a template is a program, which may never end."
+    def run(out) -> None:
+        try: out.send((work()[:2**24], ''))
+        except Exception as e: out.send((None, str(e))) # of its language, or of what it calls
+    if 'fork' not in multiprocessing.get_all_start_methods(): return work(), ''
+    here, there = multiprocessing.Pipe(False)
+    process = multiprocessing.get_context('fork').Process(target=run, args=(there,))
+    process.start()
+    there.close()
+    try: return here.recv() if here.poll(SECONDS) else (None, f'not done in {SECONDS} seconds')
+    except EOFError: return None, 'its process was killed'
+    finally: process.kill()
+
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
     it refuses."""
@@ -23,10 +41,10 @@ def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
         raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
                          'conversations. Expected an instruct model; '
                          'sample(model, prompt=...) writes on from a text')
-    try: return tok.apply_chat_template(talk, tokenize=False, **how)
-    except Exception as e:     # of the template's language, or of what it calls
-        raise ValueError(f"messages: the model's chat template refuses them ({e}); "
-                         'expected roles, in an order, that it has') from None
+    text, why = apart(lambda: tok.apply_chat_template(talk, tokenize=False, **how))
+    if text is not None: return text
+    raise ValueError(f"messages: the model's chat template refuses them ({why}); "
+                     'expected roles, in an order, that it has')
 
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`
@@ -78,7 +96,7 @@ def chat(
     ids = chat_ids(model, messages)
     new = answer_length(model, ids) if max_new_tokens is None else max_new_tokens
     new = check_int('max_new_tokens', new, 1)
-    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh', 'max_kl') if k in hyper}
     rule, _, block_length = choose(model, policy, hyper, chat)
     budget = new * rule.passes if budget is None else budget
     out = sample(answering(model), rule, budget, seed=seed, prompt=[ids], max_new_tokens=new,

@@ -107,6 +107,17 @@ FAMILIES = {       # by the `model_type` in config.json
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
+def settings_of(folder: Path) -> dict:
+    """What config.json says. `ValueError` for a pipe or a device in the folder, on which the
+    library would wait, and for more layers or labels than it can make."""
+    for file in [*folder.glob('*'), *folder.glob('*/*')]:
+        if file.exists() and not file.is_dir(): check_file(file)
+    settings = read_json(folder / 'config.json')
+    for k, n in settings.items():
+        if re.search('layers?$|labels$', k) and type(n) is int:
+            check_int(f'{folder}/config.json: {k}', n, 0, high=1024)
+    return settings
+
 HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'
 
 def family_of(
@@ -136,9 +147,8 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
     folder = Path(folder)
-    settings, file = read_json(folder / 'config.json'), folder / 'config.json'
+    settings, file = settings_of(folder), folder / 'config.json'
     family = family_of(settings, file)
-    check_int(f'{file}: num_hidden_layers', settings.get('num_hidden_layers', 1), 1, high=1024)
     with guarded(file, settings): config = configured(family, settings)
     if tokenizer is None: tokenizer = read_tokenizer(folder, family)
     net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
@@ -263,7 +273,7 @@ def from_folder(
     folder: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of an encoder or a decoder. `ValueError` for another."
-    settings = read_json(folder / 'config.json')
+    settings = settings_of(folder)
     masked = str(settings.get('model_type')) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     decoder = settings.get('is_decoder') or not masked
     auto = AutoModelForCausalLM if decoder else AutoModelForMaskedLM
@@ -281,6 +291,7 @@ def pretrained(
     """A pretrained network as a masked diffusion model that is still to be trained. A function of
     the global seed: a missing head is drawn, a missing mask put nearly at the mean of all words.
     `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
+    source = os.path.expanduser(source)
     path = Path(source)
     net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
     check_net(net, None)

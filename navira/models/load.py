@@ -5,6 +5,7 @@
 # %% ../../nbs/models/load.ipynb #fdc2ef1b
 from __future__ import annotations
 import copy
+import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, ForwardRef, TYPE_CHECKING
 import torch
 from tokenizers import Tokenizer
 
-from ..base.checks import check_choice
+from ..base.checks import check_argument, check_choice
 from ..base.files import guarded, open_tokenizer
 from .dit import LanguageModel, MaskedLM
 from .checkpoints import (
@@ -81,7 +82,7 @@ def load_foreign(
     if not heads and (folder / 'quality.safetensors').exists(): heads = [folder]
     if not heads: return load_family(folder, **how)
     from navira.models.adapter import base_of, load_adapter
-    with guarded(f'{folder}: head={heads[-1]!r}'): paths = [Path(head) for head in heads]
+    with guarded(f'{folder}: head={heads[-1]!r}'): paths = [Path(os.path.expanduser(head)) for head in heads]
     paths = [of_run(path, 'model', 'quality.safetensors') for path in paths]
     model = base_of(folder, paths[0], **how)
     for path in paths: load_adapter(model, path)
@@ -164,6 +165,7 @@ def load(
     block: int | None = None,  # likewise: positions of a block (BD3LM), as in `LanguageModel`
     head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
     products: str = 'auto', # of float32 matrices on a CPU: 'default', 'onednn'; 'auto': the faster
+    **foreign, # refused by name
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
     Hub. `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
@@ -173,6 +175,7 @@ def load(
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
     is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
     or `KeyError` naming what was given and what was expected."""
+    for k in foreign: check_argument('load: argument', k, inspect.signature(load).parameters)
     place = check_device(device)
     dtype = None if dtype is None else check_dtype(dtype)
     check_choice('products', products, PRODUCTS)
