@@ -47,9 +47,11 @@ def blank_reader(model: Model) -> tuple[Tokenizer, str]: # and the text of a bla
     "The model's tokenizer, or a copy that reads blanks."
     tok = reader(model)
     if model.mask_id in tok.get_added_tokens_decoder(): return tok, tok.id_to_token(model.mask_id)
+    # the text of a mask that is an ordinary word may be a part of other words
+    blank = '[MASK]' if tok.id_to_token(model.mask_id) else '<|mask|>'
     tok = Tokenizer.from_str(tok.to_str())
-    tok.add_special_tokens(['[MASK]'])     # the mask's own text may be a part of other words
-    return tok, '[MASK]'
+    tok.add_special_tokens([blank])
+    return tok, blank
 
 def expanded(
     text: str,

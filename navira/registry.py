@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
-from .base.checks import check_argument, check_choice, plain_number
+from .base.checks import check_choice, plain_number
 from .diffusion import nucleus
 from .core import Flip, Policy
 from .prism import backbone, prism
@@ -115,7 +115,7 @@ def policy(
     known = parameters(factory)
     hyper = {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items():
-        _check_hyper(name, v, known[check_argument(f'{name}: hyper-parameter', k, known)])
+        _check_hyper(name, v, known[check_choice(f'{name}: hyper-parameter', k, known)])
     made = factory(**hyper)
     if isinstance(made, Policy): return made
     raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; '

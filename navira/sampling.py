@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base.checks import check_argument, check_choice, check_int
+from .base.checks import check_choice, check_int
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
@@ -286,7 +286,7 @@ def choose(
     known = parameters(policies()[check_choice('policy', policy, policies())])
     if 'block_length' in known and getattr(model, 'block', None) is None:
         block_length, others = None, hyper
-    for k in others: check_argument(f'{policy}: hyper-parameter', k, [*known, *own])
+    for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
     name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
     return named_policy(policy, **others), name, block_length
 

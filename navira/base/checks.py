@@ -13,6 +13,24 @@ from importlib.util import find_spec
 __all__ = []
 
 # %% ../../nbs/base/checks.ipynb #722ae4ae
+# what other libraries call an argument, by what is expected here
+FOREIGN = {
+    'budget=, a number of forward passes': 'steps num_steps diffusion_steps num_inference_steps',
+    'max_new_tokens=': 'gen_length max_tokens max_gen_toks new_tokens',
+    'length=': 'max_length seq_len',
+    'block_length=': 'block_size',
+    'n=': 'num_samples num_return_sequences',
+    'seed=': 'generator',
+    'policy=, by name': 'sampler alg remasking',
+    "eos='suppress', which keeps out ends of a text": 'suppress_tokens bad_words_ids eos_token_id',
+    'it for a policy of `sample` that has it, such as llada-low-confidence':
+        'temperature top_p top_k do_sample',
+    'a prompt alone, as no policy has guidance': 'cfg cfg_scale guidance_scale',
+    'dtype= of navira.load': 'torch_dtype',
+    'navira.wrap(network) with a network that transformers packed':
+        'load_in_4bit load_in_8bit quantization_config',
+    'a folder or a Hub id alone, as no code of a model is run': 'trust_remote_code'}
+
 def check_choice(
     kind: str, # what is being chosen, for the message
     value: str, # what the user gave
@@ -23,41 +41,12 @@ def check_choice(
     if value in options: return value
     small = {o.lower(): o for o in options}
     near = difflib.get_close_matches(str(value).lower(), small, 1, 0.5)
+    ours = [o for o, names in FOREIGN.items() if value in names.split()]
+    if ours: raise KeyError(f'{kind} {value!r}: expected {ours[0]}')
     hint = f'did you mean {small[near[0]]!r}?' if near else f'expected one of {", ".join(options)}'
     raise KeyError(f'{kind} {value!r}: {hint}')
 
 # %% ../../nbs/base/checks.ipynb #6be56289
-# what other libraries call it, by what we expect
-FOREIGN = {
-    'budget=, forward passes': 'steps num_steps sampling_steps diffusion_steps '
-                               'num_inference_steps nfe',
-    'max_new_tokens=': 'gen_length max_tokens max_gen_toks max_gen_len new_tokens',
-    'length=': 'max_length seq_len seq_length sequence_length',
-    'block_length=': 'block_size block_len',
-    'n=': 'num_samples n_samples num_return_sequences',
-    'seed=': 'generator manual_seed random_seed',
-    'policy=, by name': 'sampler alg algorithm remasking method strategy',
-    "eos='suppress', or what a policy has": 'suppress_tokens bad_words_ids eos_token_id',
-    'a policy that has it, such as llada-low-confidence, in navira.sample':
-        'temperature top_p top_k do_sample',
-    'a plain prompt, as no policy here has guidance': 'cfg cfg_scale guidance guidance_scale',
-    'dtype= of navira.load': 'torch_dtype precision',
-    'navira.wrap(network), with a network that transformers has packed':
-        'load_in_4bit load_in_8bit quantization_config',
-    'nothing: no code of a model is run': 'trust_remote_code'}
-
-def check_argument(
-    kind: str, # what takes it, for the message
-    name: str, # what the user wrote
-    options: Iterable[str], # names that there are
-) -> str: # name, if it is one of them
-    "As `check_choice`; the KeyError also knows what other libraries call our arguments."
-    options = list(options)
-    for ours, names in FOREIGN.items():
-        if name in names.split() and name not in options:
-            raise KeyError(f'{kind} {name!r}: expected {ours}')
-    return check_choice(kind, name, options)
-
 def plain_number(v):
     "Numbers of numpy and the like as Python's; all else as it is."
     if isinstance(v, bool) or not isinstance(v, numbers.Real): return v

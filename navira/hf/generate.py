@@ -21,8 +21,7 @@ from transformers.generation import (
     StoppingCriteriaList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper,
     TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
 
-from ..core import Model, Policy
-from ..diffusion import Forward
+from ..core import Policy
 from ..models.transformers import wrap
 from ..samples import Partials
 from ..sampling import choose, sample
@@ -39,26 +38,6 @@ _ENDS = EosTokenCriteria, MaxLengthCriteria
 # what a generation config may ask for, and the value that asks for nothing
 _NOTHING = dict(num_beams=1, output_scores=False, output_logits=False, output_attentions=False,
                 output_hidden_states=False)
-
-class _Processed(Forward):
-    "A pass whose logits went through processors."
-    def __init__(self, inner: Forward, processors: LogitsProcessorList):
-        self.inner, self.processors, self.seen_masked = inner, processors, inner.seen_masked
-        self.share = inner.share
-    def logits(self, where: Tensor) -> Tensor:
-        out = self.inner.logits(where)
-        for f in self.processors: out = f(out.new_zeros(len(out), 0).long(), out)
-        return out
-    def _quality(self) -> Tensor: return self.inner.quality()
-
-class _WithProcessors:
-    "The same model; every pass goes through processors."
-    def __init__(self, inner: Model, processors: LogitsProcessorList):
-        self.inner, self.processors = inner, processors
-    def __getattr__(self, name: str) -> Any: return getattr(self.inner, name)
-    def __call__(self, x: Tensor) -> Forward: return _Processed(self.inner(x), self.processors)
-    def partial(self, *part: Any) -> Forward:
-        return _Processed(self.inner.partial(*part), self.processors)  # type: ignore[attr-defined]
 
 def _check_known(what: str, given: list, known: tuple[type, ...]) -> None:
     for f in given:
@@ -144,10 +123,9 @@ def generate_with(
                 raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which stays '
                                  'as it is; navira.sample(model, prompt=[ids]) fills blanks')
             lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
-            lm.quality = quality
-            out = sample(_WithProcessors(lm, logits_processor), rule,
-                         rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
-                         max_new_tokens=new, block_length=block_length, **how,
+            lm.quality, lm.processors = quality, logits_processor
+            out = sample(lm, rule, rule.passes * new if budget is None else budget, seed=seed,
+                         prompt=prompts, max_new_tokens=new, block_length=block_length, **how,
                          progress=False if streamer is None else _Stream(streamer, prompts))
         if streamer is not None: streamer.end()
         sequences = _padded(out.tokens, input_ids, given, new, generation_config)

@@ -14,7 +14,7 @@ from typing import Any, ForwardRef, TYPE_CHECKING
 import torch
 from tokenizers import Tokenizer
 
-from ..base.checks import check_argument, check_choice
+from ..base.checks import check_choice
 from ..base.files import guarded, open_tokenizer
 from .dit import LanguageModel, MaskedLM
 from .checkpoints import (
@@ -175,7 +175,7 @@ def load(
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
     is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
     or `KeyError` naming what was given and what was expected."""
-    for k in foreign: check_argument('load: argument', k, inspect.signature(load).parameters)
+    for k in foreign: check_choice('load: argument', k, [*inspect.signature(load).parameters][:-1])
     place = check_device(device)
     dtype = None if dtype is None else check_dtype(dtype)
     check_choice('products', products, PRODUCTS)

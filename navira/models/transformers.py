@@ -83,6 +83,7 @@ class HiddenForward(Forward):
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
         out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
         out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
+        for process in self.model.processors: out = process(out.new_zeros(n, 0).long(), out)
         return out
 
     def _quality(self) -> Tensor: # [B, L]
@@ -130,6 +131,7 @@ class LinearQuality(nn.Module):
 class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
     ragged = True                    # `probed` finds out
+    processors: Any = ()             # of logits, in `generate`
 
     def __init__(
         self,
@@ -146,8 +148,11 @@ class TransformersLM(LanguageModel):
         self.quality: LinearQuality | None = None
         self.mask_embedding: nn.Parameter | None = None       # of `navira adapt --lora`
         # a sentence encoder's tokenizer would cut our texts off
-        if self.tokenizer is not None: uncut(self.tokenizer)
-        self.suppress = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
+        if self.tokenizer is not None:
+            uncut(self.tokenizer)
+            ids = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
+            net.config.ids_without_token = ids                # for `generate`, which has no tokenizer
+        self.suppress = tuple(getattr(net.config, 'ids_without_token', ()))
 
     @property
     def config(self) -> Any: return self.net.config
