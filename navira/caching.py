@@ -4,6 +4,7 @@
 
 # %% ../nbs/caching.ipynb #0df38c77
 from __future__ import annotations
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -25,8 +26,7 @@ class RunsParts(Protocol):
     n_blocks: int
     shift: bool       # does position i predict the token at i + 1?
     block: int | None # length of its blocks, where finished ones see nothing to their right
-    def partial(self, x: Tensor, cache: KVCache, run: Tensor | None = None,
-                depth: int = 0, rows: Tensor | None = None) -> Forward: ...
+    partial: Callable[..., Forward] # as `LanguageModel` has it
 
 Kind = Literal['none', 'prompt', 'changed', 'block']
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 import copy
 import multiprocessing
-from collections.abc import Callable
+import os
+from threading import Thread
 from typing import Any
 
 from .base.checks import check_int
@@ -18,32 +19,24 @@ from .sampling import choose, sample
 __all__ = ['chat']
 
 # %% ../nbs/chatting.ipynb #a5139d93
-SECONDS = 5
-
-def apart(work: Callable[[], str]) -> tuple[str | None, str]: # a text, or why there is none
-    "What `work` gives in a process of its own: a template is a program, which may never end."
-    def run(out) -> None:
-        try: out.send((work()[:2**24], ''))
-        except Exception as e: out.send((None, str(e))) # of its language, or of what it calls
-    if 'fork' not in multiprocessing.get_all_start_methods(): return work(), ''
-    here, there = multiprocessing.Pipe(False)
-    process = multiprocessing.get_context('fork').Process(target=run, args=(there,))
-    process.start()
-    there.close()
-    try: return here.recv() if here.poll(SECONDS) else (None, f'not done in {SECONDS} seconds')
-    except EOFError: return None, 'its process was killed'
-    finally: process.kill()
-
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
-    it refuses."""
+    it refuses. A template is a program, which may never end: it runs in a process of its own."""
     if not getattr(tok, 'chat_template', None):
         raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
                          'conversations. Expected an instruct model; '
                          'sample(model, prompt=...) writes on from a text')
-    text, why = apart(lambda: tok.apply_chat_template(talk, tokenize=False, **how))
-    if text is not None: return text
-    raise ValueError(f"messages: the model's chat template refuses them ({why}); "
+    here, there = multiprocessing.Pipe(False)
+    def run() -> None:
+        try: there.send((True, tok.apply_chat_template(talk, tokenize=False, **how)[:2**24]))
+        except Exception as e: there.send((False, str(e)))
+    forks = hasattr(os, 'fork')
+    work: Any = (multiprocessing.get_context('fork').Process if forks else Thread)(target=run)
+    work.start()
+    done, text = here.recv() if here.poll(5) else (False, 'not done in 5 seconds')
+    if forks: work.kill()
+    if done: return text
+    raise ValueError(f"messages: the model's chat template refuses them ({text}); "
                      'expected roles, in an order, that it has')
 
 def chat_ids(
@@ -65,10 +58,10 @@ def turn_end(tok: Any) -> int | None:
     "The token that closes an answer in the template: the first special one after its text."
     marker = 'navira-answer'
     talk = [dict(role='user', content='x'), dict(role='assistant', content=marker)]
-    try: _, answer, rest = templated(tok, talk).rpartition(marker)
+    try: rest = templated(tok, talk).partition(marker)[2]
     except ValueError: return None
     special = {i for i, token in tok.added_tokens_decoder.items() if token.special}
-    ids = tok(rest if answer else '', add_special_tokens=False)['input_ids']
+    ids = tok(rest, add_special_tokens=False)['input_ids']
     return next((i for i in ids if i in special), None)
 
 def answering(model: Any) -> Any:

@@ -126,8 +126,8 @@ class Navira(LM):
     def last(self, ids: list[int], most: int) -> list[int]:
         "The last of a context that fits, after its leading special tokens."
         if len(ids) <= most: return ids
-        lead = self.lead if ids[:len(self.lead)] == self.lead else []
-        return [*lead[:most], *ids[len(ids) - max(0, most - len(lead)):]]
+        lead = ids[:min(most, len(self.lead))]
+        return lead + ids[len(ids) - most + len(lead):]
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         "Ids of both, cut apart in the whole: a space between them belongs to the continuation."

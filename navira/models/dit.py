@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -109,9 +109,6 @@ class QualityHead(nn.Module):
         return in_full(self.output_layer, self.block(h, c, rope), c)[..., 0]
 
 # %% ../../nbs/models/dit.ipynb #e5bc8f39
-NO_HEAD = ('this model has no quality head; `navira finetune` trains one (of a model of the '
-           'transformers library with --lora); backbone and mdlm need none')
-
 class DiTForward(Forward):
     "One forward pass of a `MaskedLM` over `x` `[B, L]`."
     def __init__(
@@ -153,7 +150,7 @@ class DiTForward(Forward):
 
     def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
         if self._cached is not None: return self._cached[rows]
-        if self.model.quality is None: raise ValueError(NO_HEAD)
+        if self.model.quality is None: return super()._quality()
         if self.model.config.quality_blocks == 0:
             return self.over_mask(rows[:, None].expand_as(self.x)).view(-1, self.x.shape[1])
         c = self.c.expand(len(rows), -1, -1)[rows]
@@ -220,7 +217,7 @@ class LanguageModel(nn.Module):
     shortest = 1                               # and at least: all cells of a grid
     n_blocks: int                              # of the network
     run_part: Callable[[Tensor, Part], Forward]
-    device: torch.device                       # where ids go
+    shadowed: Callable[..., Forward]           # a pass with shadows
     config: Any
     tokenizer: Tokenizer | None = None
     text_tokenizer: Any = None                 # as the transformers library has it
@@ -232,6 +229,9 @@ class LanguageModel(nn.Module):
     #                                            to their right
     adapter: Any = None                        # in training, of the library peft
     suppress: tuple[int, ...] = ()             # tokens that are never written
+
+    @property
+    def device(self) -> torch.device: return next(self.parameters()).device # where ids go
 
     @torch.no_grad()
     def partial(
@@ -272,6 +272,18 @@ class LanguageModel(nn.Module):
         with keeping() as kept: p = self(x)
         return p, weights_of(kept)
 
+    def shadow(
+        self,
+        x: Tensor, # [B, L] int64 token ids
+        where: Tensor, # [B, L] bool: which tokens get a shadow
+        together: bool = False, # do the shadows read each other?
+    ) -> Any: # a `ShadowedForward`, or a `ShadowedHidden`
+        "A pass whose `left_out` gives predictions for tokens that they do not see."
+        self.check_ids(x)
+        if not self.shift: return self.shadowed(self, x, where, together)
+        raise ValueError('the network predicts the token at i + 1 at position i; a shadow stands at '
+                         'the place that it predicts: expected a model without shift')
+
     def check_ids(self, x: Tensor) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `shortest <= L <= length`."
         if x.dim() != 2 or x.dtype != torch.int64:
@@ -283,6 +295,8 @@ class LanguageModel(nn.Module):
 # %% ../../nbs/models/dit.ipynb #494f8918
 class MaskedLM(LanguageModel):
     "A masked diffusion language model of MDLM's architecture."
+    shadowed = ShadowedForward
+
     def __init__(
         self,
         config: Config,                    # sizes
@@ -299,10 +313,6 @@ class MaskedLM(LanguageModel):
         if config.quality_blocks: self.quality = QualityHead(config)
         if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates
 
-    @property
-    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
-    if TYPE_CHECKING:
-        def __call__(self, x: Tensor, time: Tensor | None = None) -> DiTForward: ...
 
     def forward(
         self,
@@ -318,15 +328,6 @@ class MaskedLM(LanguageModel):
 
     def run_part(self, x: Tensor, part: Part) -> DiTForward: return DiTForward(self, x, part=part)
 
-    def shadow(
-        self,
-        x: Tensor, # [B, L] int64 token ids
-        where: Tensor, # [B, L] bool: which tokens get a shadow
-        together: bool = False, # do the shadows read each other?
-    ) -> ShadowedForward:
-        "A pass whose `left_out` gives predictions for tokens that they do not see."
-        self.check_ids(x)
-        return ShadowedForward(self, x, where, together)
 
 # %% ../../nbs/models/dit.ipynb #7e2fba58
 def tiny_model(

@@ -11,11 +11,9 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import transformers
@@ -232,12 +230,9 @@ def from_gguf(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of a GGUF file. `ValueError`, or `ImportError` without `gguf`."
     need('gguf', str(path))
-    import gguf
     check_file(path)
     how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
-    reader = lru_cache(gguf.GGUFReader)          # the library reads the file again and again
-    with (mock.patch.object(gguf, 'GGUFReader', reader), without_bars(),
-          guarded(f'{path}: not a readable GGUF file')):
+    with without_bars(), guarded(f'{path}: not a readable GGUF file'):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
         if hasattr(transformers, 'GgufConfig'):      # a version that would keep blocks packed
             how['quantization_config'] = transformers.GgufConfig(dequantize=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 import copy
 import warnings
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -19,7 +19,7 @@ from ..base.files import guarded, uncut
 from ..diffusion import Forward
 from .kv_cache import Part
 from .parted import PART, prepare
-from .dit import EDIT, in_full, LanguageModel, no_tokens, NO_HEAD, with_shadows
+from .dit import EDIT, in_full, LanguageModel, no_tokens, with_shadows
 from .layers import full, zero_
 
 # %% auto #0
@@ -87,7 +87,7 @@ class HiddenForward(Forward):
         return out
 
     def _quality(self) -> Tensor: # [B, L]
-        if self.model.quality is None: raise ValueError(NO_HEAD)
+        if self.model.quality is None: return super()._quality()
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #2135ee6a
@@ -130,6 +130,7 @@ class LinearQuality(nn.Module):
 # %% ../../nbs/models/transformers.ipynb #1846b6fc
 class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
+    shadowed = ShadowedHidden
     ragged = True                    # `probed` finds out
     processors: Any = ()             # of logits, in `generate`
 
@@ -163,7 +164,7 @@ class TransformersLM(LanguageModel):
     def tokenizer(self) -> Tokenizer | None:  # type: ignore[override]
         return getattr(self.text_tokenizer, 'backend_tokenizer', None)
     @property
-    def device(self) -> torch.device:  # type: ignore[override]  # of a network that is spread over devices, where it begins
+    def device(self) -> torch.device:  # of a network that is spread over devices, where it begins
         embedding = self.net.get_input_embeddings()
         hook = vars(embedding).get('_hf_hook')
         return torch.device(hook.execution_device) if hook else embedding.weight.device
@@ -219,21 +220,6 @@ class TransformersLM(LanguageModel):
         prepare(self.net)
         p, read = super().attending(x)
         return p, torch.cat([read[:, :1], read[:, :-1]], 1) if self.shift else read
-
-    def shadow(
-        self,
-        x: Tensor, # [B, L] int64 token ids
-        where: Tensor, # [B, L] bool: which tokens get a shadow
-        together: bool = False, # do the shadows read each other?
-    ) -> ShadowedHidden:
-        "A pass whose `left_out` gives predictions for tokens that they do not see."
-        if not self.shift: return ShadowedHidden(self, x, where, together)
-        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a '
-                         'shadow stands at the place that it predicts: expected a model without '
-                         'shift')
-
-    if TYPE_CHECKING:
-        def __call__(self, x: Tensor) -> HiddenForward: ...
 
     def forward(
         self,

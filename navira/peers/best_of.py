@@ -36,14 +36,15 @@ class DraftNoise(Noise):
         self.n = n
 
     def __getitem__(self, rows) -> DraftNoise:
-        return DraftNoise(self.seed, self.samples[rows], self.made, self.draft[rows], self.n)
+        out = copy.copy(self)
+        out.samples, out.draft = self.samples[rows], self.draft[rows]
+        return out
 
     def uniform(self, i: int, purpose: str, length: int) -> Tensor: # [R, L]
         out = super().uniform(i, purpose, length)
         for j in range(1, self.n):
             rows = self.draft == j
-            noise = Noise(self.seed, self.samples[rows], self.made)
-            out[rows] = noise.uniform(i, f'{purpose}, draft {j}', length)
+            out[rows] = super().__getitem__(rows).uniform(i, f'{purpose}, draft {j}', length)
         return out
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2
