@@ -62,7 +62,7 @@ def test_saved_whole_and_loaded_it_is_the_same(saved, tmp_path):
 @pytest.mark.parametrize('field', [
     dict(use_dora=True), dict(use_rslora=True), dict(rank_pattern=dict(q_proj=10**7)), dict(r=4),
     dict(alpha_pattern=dict(q_proj=1)), dict(layer_replication=[[0, 2]] * 9), dict(bias='all'),
-    dict(fan_in_fan_out=True), dict(modules_to_save=['lm_head']), dict(peft_type='IA3'),
+    dict(modules_to_save=['lm_head']), dict(peft_type='IA3'),
     dict(layers_to_transform=[0]), dict(init_lora_weights='pissa'), dict(of_a_later_peft=1)])
 def test_a_field_that_changes_the_merge_is_refused_by_name(saved, tmp_path, field):
     base, folder, _ = saved
