@@ -74,10 +74,8 @@ def both_ways(
 # %% ../../nbs/hf/generate.ipynb #ccda8751
 def _streamer() -> Any:
     "The streamer of `generate`: transformers 5.23 hands it to its own loops only."
-    frame = inspect.currentframe()
-    while frame and not (frame.f_code.co_name == 'generate' and 'streamer' in frame.f_locals):
-        frame = frame.f_back
-    return frame.f_locals.get('streamer') if frame else None
+    calls = (f.frame.f_locals for f in inspect.stack(0) if f.function == 'generate')
+    return next((c['streamer'] for c in calls if 'streamer' in c), None)
 
 class _Stream:
     "Hands a streamer the final tokens, each once, from left to right."
@@ -106,8 +104,8 @@ def generate_with(
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
              stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
-             streamer=None, **inputs: Any): # a parameter named as an input would be given twice
-        streamer = _streamer() if streamer is None else streamer
+             **inputs: Any): # a parameter named as an input would be given twice
+        streamer = _streamer()
         _check_config(generation_config)
         _check_known('logits_processor', logits_processor, _BY_ROW)
         _check_known('stopping_criteria', stopping_criteria, _ENDS)

@@ -82,8 +82,6 @@ class Navira(LM):
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
         device = None if 'device_map' in how else device
         self.model = answering(load(pretrained, device, dtype=dtype, **how))
-        if self.model.tokenizer is None:
-            raise ValueError('this model has no tokenizer; the harness asks with texts')
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed

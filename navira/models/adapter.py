@@ -71,7 +71,7 @@ def with_mask(
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
 BASE = 'base.'     # in the file, before the names of the base's parameters
 # fields of an adapter's configuration that do not matter once it is trained, or are read
-FREE = {'auto_mapping', 'base_model_name_or_path', 'inference_mode', 'lora_alpha', 'lora_dropout',
+FREE = {'auto_mapping', 'base_model_name_or_path', 'inference_mode', 'lora_dropout',
         'peft_version', 'revision', 'target_modules', 'task_type'}
 MASK_ROW = 'mask_embedding'
 
