@@ -95,20 +95,18 @@ class Audit:
                 '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
                 ).format(**self.summary())
 
-class _Audited(Forward):
-    "A full pass; the logits of some rows are compared with those of a cached one."
-    def __init__(self, full: Forward, cached: Forward, rows: Tensor, note: Any): # rows [B] bool
-        self.full, self.cached, self.rows, self.note = full, cached, rows, note
-        self.seen_masked = full.seen_masked
-        self.share = full.share.index_add(0, rows.nonzero()[:, 0], cached.share)
-
-    def logits(self, where: Tensor) -> Tensor:
-        out, row = self.full.logits(where), where.nonzero()[:, 0]
-        ours = self.rows[row]
-        if ours.any(): self.note(row[ours], out[ours], self.cached.logits(where[self.rows]))
-        return out
-
-    def quality(self) -> Tensor: return self.full.quality()
+def _audited(
+    full: Callable, # the logits of a full pass
+    cached: Forward, # a pass of some rows
+    rows: Tensor, # [B] bool: which
+    note: Callable,
+    where: Tensor, # [B, L] bool
+) -> Tensor:
+    "The logits of a full pass, once those of the cached one are compared with them."
+    out, row = full(where), where.nonzero()[:, 0]
+    ours = rows[row]
+    if ours.any(): note(row[ours], out[ours], cached.logits(where[rows]))
+    return out
 
 # %% ../nbs/caching.ipynb #46cb707e
 class TakesStates:
@@ -138,11 +136,16 @@ class Cached(TakesStates):
         run: Tensor | None = None, # [b, L] bool: what runs; None: what the cache lacks
         depth: int = 0, # blocks that run in full
     ) -> Forward:
-        "A pass over the text of a state."
-        at = self.rows(st.noise)
+        "A pass over the text of a state. ValueError for a sample that is not in the batch."
+        own = st.noise.samples[:, None] == self.samples
+        if not own.any(1).all():
+            raise ValueError(f'samples {st.noise.samples.tolist()}: this cache has '
+                             f'{self.samples.tolist()}')
+        at = own.int().argmax(1)
+        # several drafts of a sample
         if len(at.unique()) < len(at): return self.model(st.x)
-        rows = None if torch.equal(at, torch.arange(len(self.step)).to(at)) else at
-        if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.step), st.x.shape[1]))
+        rows = None if torch.equal(st.noise.samples, self.samples) else at
+        if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
         cached = None
         if run is None:
             i = st.noise.made + st.i
@@ -161,19 +164,11 @@ class Cached(TakesStates):
             self.step[at] = i
         self.audit.used = True
         forward = self.model.partial(st.x, self.kept, run, depth, rows)
-        if cached is None: return forward
-        return _Audited(forward, cached, audited, partial(self.note, at, every))
-
-    def rows(self, noise: Any) -> Tensor: # a `Noise`, perhaps of drafts -> [b]
-        "The rows of the cache. ValueError for a sample that is not in the batch."
-        own = noise.samples[:, None] == self.samples
-        if not own.any(1).all():
-            raise ValueError(f'samples {noise.samples.tolist()}: this cache has '
-                             f'{self.samples.tolist()}')
-        n = getattr(noise, 'n', 1) # drafts of a sample
-        if len(self.step) < n * len(self.samples):
-            self.every, self.step = self.every.repeat(n), self.step.repeat(n)
-        return own.int().argmax(1) * n + getattr(noise, 'draft', 0)
+        if cached is not None:
+            forward.share = forward.share.index_add(0, audited.nonzero()[:, 0], cached.share)
+            note = partial(self.note, at, every)
+            forward.logits = partial(_audited, forward.logits, cached, audited, note)
+        return forward
 
     def note(self, at: Tensor, every: Tensor, row: Tensor, full: Tensor, cached: Tensor) -> None:
         """Records the KL of an audit, and shortens intervals above `max_kl`: of rows `at` [b],

@@ -46,7 +46,7 @@ def reader(model: Model) -> Tokenizer:
 def blank_reader(model: Model) -> tuple[Tokenizer, str]: # and the text of a blank
     "The model's tokenizer, or a copy that reads blanks."
     tok = reader(model)
-    if model.mask_id in tok.get_added_tokens_decoder(): return tok, tok.id_to_token(model.mask_id)
+    if model.mask_id in tok.get_added_tokens_decoder(): return tok, tok.id_to_token(model.mask_id)  # type: ignore[return-value]
     # the text of a mask that is an ordinary word may be a part of other words
     blank = '[MASK]' if tok.id_to_token(model.mask_id) else '<|mask|>'
     tok = Tokenizer.from_str(tok.to_str())
@@ -171,4 +171,5 @@ def start_ids(
     if not (x == model.mask_id).any(1).all():
         raise ValueError(f'prompt: {x.shape[1]} given tokens fill the sequence of {x.shape[1]}, '
                          'there is nothing left to write')
-    return (x, special) if len(prompts) == n else (x.repeat(n, 1), special.repeat(n, 1))
+    each = n // len(prompts), 1
+    return x.repeat(each), special.repeat(each)

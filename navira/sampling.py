@@ -131,8 +131,8 @@ class _Run:
         self.audit = None if self.caching.cache == 'none' else Audit(self.caching.every)
         free = self.x == self.model.mask_id
         # the last token that is given, whatever blanks stand before it
-        told = (self.x >= 0) & ~free & ~self.special
-        self.given = (told * torch.arange(1, told.shape[1] + 1)).amax(1)
+        rest = free | self.special | (self.x < 0)
+        self.given = rest.shape[1] - rest.flip(1).int().cumprod(1).sum(1)
         self.block = blocks_of(free, self.block_length, getattr(self.model, 'block', None))
         self.steps = block_steps(self.policy, self.budget, self.block)
         self.tokenizer = getattr(self.model, 'tokenizer', None)

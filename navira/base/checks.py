@@ -20,7 +20,6 @@ FOREIGN = {
     'length=': 'max_length seq_len',
     'block_length=': 'block_size',
     'n=': 'num_samples num_return_sequences',
-    'seed=': 'generator',
     'policy=, by name': 'sampler alg remasking',
     "eos='suppress', which keeps out ends of a text": 'suppress_tokens bad_words_ids eos_token_id',
     'it for a policy of `sample` that has it, such as llada-low-confidence':
@@ -41,10 +40,9 @@ def check_choice(
     if value in options: return value
     small = {o.lower(): o for o in options}
     near = difflib.get_close_matches(str(value).lower(), small, 1, 0.5)
-    ours = [o for o, names in FOREIGN.items() if value in names.split()]
-    if ours: raise KeyError(f'{kind} {value!r}: expected {ours[0]}')
-    hint = f'did you mean {small[near[0]]!r}?' if near else f'expected one of {", ".join(options)}'
-    raise KeyError(f'{kind} {value!r}: {hint}')
+    hints = [f'expected {ours}' for ours, names in FOREIGN.items() if value in names.split()]
+    hints += [f'did you mean {small[o]!r}?' for o in near]
+    raise KeyError(f'{kind} {value!r}: {[*hints, "expected one of " + ", ".join(options)][0]}')
 
 # %% ../../nbs/base/checks.ipynb #6be56289
 def plain_number(v):

@@ -118,8 +118,8 @@ def generate_with(
             warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
             lm = wrap(model, None, mask_id, shift)
             if any(lm.mask_id in p for p in prompts):
-                raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which stays '
-                                 'as it is; navira.sample(model, prompt=[ids]) fills blanks')
+                raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which is '
+                                 'not filled; navira.sample(model, prompt=[ids]) fills blanks')
             lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
             lm.quality, lm.processors = quality, logits_processor
             out = sample(lm, rule, rule.passes * new if budget is None else budget, seed=seed,

@@ -92,19 +92,19 @@ class Navira(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        return getattr(getattr(self.model, 'text_tokenizer', None), 'name_or_path', '')
+        return getattr(self.model.text_tokenizer, 'name_or_path', '')
     @property
     def max_length(self) -> int: return self.model.length
 
     def apply_chat_template(self, chat_history: list[dict[str, str]],
                             add_generation_prompt: bool = True) -> str:
-        tok = getattr(self.model, 'text_tokenizer', None)
-        return templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
+        return templated(self.model.text_tokenizer, chat_history,
+                         add_generation_prompt=add_generation_prompt,
                          continue_final_message=not add_generation_prompt)
 
     @functools.cached_property
     def special(self) -> re.Pattern: # such a token may be a string that ends a text
-        tokens = self.model.tokenizer.get_added_tokens_decoder().values()  # type: ignore[union-attr]
+        tokens = self.model.tokenizer.get_added_tokens_decoder().values()
         return re.compile('|'.join(re.escape(t.content) for t in tokens if t.special))
 
     @functools.cached_property

@@ -20,7 +20,7 @@ from .layers import (
     Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
 
 # %% auto #0
-__all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'no_tokens', 'LanguageModel', 'MaskedLM']
+__all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
 
 # %% ../../nbs/models/dit.ipynb #909029d3
 def mask_time(
@@ -85,6 +85,13 @@ def n_params(
     return sum(p.numel() for p in module.parameters())
 
 # %% ../../nbs/models/dit.ipynb #ebf187cc
+def no_tokens(
+    tokenizer: Tokenizer | None,
+    vocab_size: int, # perhaps padded for speed
+) -> tuple[int, ...]:
+    "Ids that the tokenizer has no token for: a network must not write them."
+    return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()}) if tokenizer else ()
+
 def in_full(
     layer: nn.Module, # such as the last one of a head
     *inputs: Tensor,
@@ -201,14 +208,6 @@ class ShadowedForward(DiTForward):
         return self.tokens(self.project(self.shadows[where[:, self.columns]], where))
 
 # %% ../../nbs/models/dit.ipynb #d17a0001
-def no_tokens(
-    tokenizer: Tokenizer | None,
-    vocab_size: int, # perhaps padded for speed
-) -> tuple[int, ...]:
-    "Ids that the tokenizer has no token for: a network must not write them."
-    if tokenizer is None: return ()
-    return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()})
-
 class LanguageModel(nn.Module):
     """What the library asks of a model: `model(x)`, ids `[B, L]`, is a `Forward`.
     Subclasses have `mask_id`, `length` and `device`, and set `quality` (a head, or None)."""
@@ -281,8 +280,8 @@ class LanguageModel(nn.Module):
         "A pass whose `left_out` gives predictions for tokens that they do not see."
         self.check_ids(x)
         if not self.shift: return self.shadowed(self, x, where, together)
-        raise ValueError('the network predicts the token at i + 1 at position i; a shadow stands at '
-                         'the place that it predicts: expected a model without shift')
+        raise ValueError('this network predicts the token at i + 1 at position i; a shadow stands '
+                         'at the place that it predicts: expected a model without shift')
 
     def check_ids(self, x: Tensor) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `shortest <= L <= length`."

@@ -234,7 +234,8 @@ def from_gguf(
     how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
     with without_bars(), guarded(f'{path}: not a readable GGUF file'):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
-        how['quantization_config'] = transformers.GgufConfig(dequantize=True)
+        if hasattr(transformers, 'GgufConfig'):      # a version that would keep blocks packed
+            how['quantization_config'] = transformers.GgufConfig(dequantize=True)
         net = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **how)
         net.hf_quantizer = None      # nothing is quantized any more, and the network may be saved
         vars(net.config).pop('quantization_config', None)

@@ -152,7 +152,7 @@ class TransformersLM(LanguageModel):
         if self.tokenizer is not None:
             uncut(self.tokenizer)
             ids = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
-            net.config.ids_without_token = ids                # for `generate`, which has no tokenizer
+            net.config.ids_without_token = ids          # for `generate`, which has no tokenizer
         self.suppress = tuple(getattr(net.config, 'ids_without_token', ()))
 
     @property
@@ -305,7 +305,7 @@ def wrap(
         '`"is_causal": false`',
         stacklevel=2)
     model = TransformersLM(net, mask_id, shift, tokenizer)
-    if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
+    if mask_id in model.suppress:
         raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; '
                          'expected the tokenizer that the model was trained with, or mask_id=')
     model = probed(model.eval())
