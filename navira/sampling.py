@@ -207,8 +207,8 @@ def check_full(policy: Policy, st: State) -> None:
 def check_model(model) -> None:
     "ValueError for anything but a model of this library, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):
-        name = repr(str(model))
-        raise ValueError(f'model={name}: expected a model, not its name; '
+        name = repr(str(model)).replace("'embedded'", '')
+        raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
     lacks = [a for a in ('__call__', 'mask_id', 'length') if getattr(model, a, None) is None]
     if not lacks: return

@@ -73,15 +73,16 @@ def _streamer() -> Any:
     calls = (f.frame.f_locals for f in inspect.stack(0) if f.function == 'generate')
     return next((c['streamer'] for c in calls if 'streamer' in c), None)
 
-class _Stream:
+def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` of `sample`
     "Hands a streamer the final tokens, each once, from left to right."
-    def __init__(self, streamer: Any, prompts: list[Tensor]):
-        if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
-        self.streamer, self.sent = streamer, len(prompts[0])     # `generate` sends the prompt
-    def __call__(self, texts: Partials) -> None:
+    if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
+    sent = len(prompts[0])     # `generate` sends the prompt
+    def show(texts: Partials) -> None:
+        nonlocal sent
         for p in texts:
-            if p.final > self.sent: self.streamer.put(torch.tensor(p.ids[self.sent:p.final]))
-            self.sent = max(self.sent, p.final)
+            if p.final > sent: streamer.put(torch.tensor(p.ids[sent:p.final]))
+            sent = max(sent, p.final)
+    return show
 
 # %% ../../nbs/hf/generate.ipynb #ccda8752
 def generate_with(
@@ -120,7 +121,7 @@ def generate_with(
             lm.quality, lm.processors = quality, logits_processor
             out = sample(lm, rule, rule.passes * new if budget is None else budget, seed=seed,
                          prompt=prompts, max_new_tokens=new, block_length=block_length, **how,
-                         progress=False if streamer is None else _Stream(streamer, prompts))
+                         progress=False if streamer is None else _streaming(streamer, prompts))
         if streamer is not None: streamer.end()
         sequences = _padded(out.tokens, input_ids, given, new, generation_config)
         if not generation_config.return_dict_in_generate: return sequences

@@ -86,7 +86,7 @@ class Navira(LM):
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
         # 'auto:4' is the harness's
-        auto = batch_size is None or str(batch_size).startswith('auto')
+        auto = str(batch_size or 'auto').startswith('auto')
         self.rows = 32 if auto else check_int('batch_size', int(batch_size), 1)
         self._device = self.model.device
 
