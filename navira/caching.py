@@ -4,6 +4,7 @@
 
 # %% ../nbs/caching.ipynb #0df38c77
 from __future__ import annotations
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -25,8 +26,7 @@ class RunsParts(Protocol):
     n_blocks: int
     shift: bool       # does position i predict the token at i + 1?
     block: int | None # length of its blocks, where finished ones see nothing to their right
-    def partial(self, x: Tensor, cache: KVCache, run: Tensor | None = None,
-                depth: int = 0, rows: Tensor | None = None) -> Forward: ...
+    partial: Callable[..., Forward] # as `LanguageModel` has it
 
 Kind = Literal['none', 'prompt', 'changed', 'block']
 
@@ -68,6 +68,7 @@ class Caching:
 class Audit:
     "How far cached logits were from those of full passes, at the positions that were asked about."
     refresh: int      # the shortest interval in use at the end, in steps
+    used: bool = False # did any pass read the cache?
     found: list[Tensor] = field(default_factory=list)
     # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
 
@@ -88,25 +89,24 @@ class Audit:
                     changed=float(changed.mean()), refresh=self.refresh)
 
     def __str__(self) -> str:
+        if not self.used: return 'cache: not used, this policy needs whole passes'
         if not self.found: return 'cache: not audited'
         return ('cache: KL {mean_kl:.2g} nats on average, {max_kl:.2g} at most; {changed:.1%} of '
                 '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
                 ).format(**self.summary())
 
-class _Audited(Forward):
-    "A full pass; the logits of some rows are compared with those of a cached one."
-    def __init__(self, full: Forward, cached: Forward, rows: Tensor, note: Any): # rows [B] bool
-        self.full, self.cached, self.rows, self.note = full, cached, rows, note
-        self.seen_masked = full.seen_masked
-        self.share = full.share.index_add(0, rows.nonzero()[:, 0], cached.share)
-
-    def logits(self, where: Tensor) -> Tensor:
-        out, row = self.full.logits(where), where.nonzero()[:, 0]
-        ours = self.rows[row]
-        if ours.any(): self.note(row[ours], out[ours], self.cached.logits(where[self.rows]))
-        return out
-
-    def quality(self) -> Tensor: return self.full.quality()
+def _audited(
+    full: Callable, # the logits of a full pass
+    cached: Forward, # a pass of some rows
+    rows: Tensor, # [B] bool: which
+    note: Callable,
+    where: Tensor, # [B, L] bool
+) -> Tensor:
+    "The logits of a full pass, once those of the cached one are compared with them."
+    out, row = full(where), where.nonzero()[:, 0]
+    ours = rows[row]
+    if ours.any(): note(row[ours], out[ours], cached.logits(where[rows]))
+    return out
 
 # %% ../nbs/caching.ipynb #46cb707e
 class TakesStates:
@@ -136,10 +136,15 @@ class Cached(TakesStates):
         run: Tensor | None = None, # [b, L] bool: what runs; None: what the cache lacks
         depth: int = 0, # blocks that run in full
     ) -> Forward:
-        "A pass over the text of a state."
-        at = (st.noise.samples[:, None] == self.samples).int().argmax(1)
-        rows = None if torch.equal(st.noise.samples, self.samples) else at
+        "A pass over the text of a state. ValueError for a sample that is not in the batch."
+        own = st.noise.samples[:, None] == self.samples
+        if not own.any(1).all():
+            raise ValueError(f'samples {st.noise.samples.tolist()}: this cache has '
+                             f'{self.samples.tolist()}')
+        at = own.int().argmax(1)
+        # several drafts of a sample
         if len(at.unique()) < len(at): return self.model(st.x)
+        rows = None if torch.equal(st.noise.samples, self.samples) else at
         if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
         cached = None
         if run is None:
@@ -151,17 +156,23 @@ class Cached(TakesStates):
             if self.how.cache == 'block': # what is to the right of a change has read the old text
                 ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
                 self.kept.x[at] = entries.masked_fill(ends, -2)
-            audited = due & (every > 1) & (entries > -2).any(1)
+            saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
+            audited = due & (every > 1) & (entries > -2).any(1) & saves
             if audited.any():
                 cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
             run = run | due[:, None]
             self.step[at] = i
+        self.audit.used = True
         forward = self.model.partial(st.x, self.kept, run, depth, rows)
-        if cached is None: return forward
-        return _Audited(forward, cached, audited, partial(self.note, at, every))
+        if cached is not None:
+            forward.share = forward.share.index_add(0, audited.nonzero()[:, 0], cached.share)
+            note = partial(self.note, at, every)
+            forward.logits = partial(_audited, forward.logits, cached, audited, note)
+        return forward
 
     def note(self, at: Tensor, every: Tensor, row: Tensor, full: Tensor, cached: Tensor) -> None:
-        "Takes down an audit: of rows `at` [b], `row` [n] among them, logits [n, V]."
+        """Records the KL of an audit, and shortens intervals above `max_kl`: of rows `at` [b],
+        `row` [n] among them, logits [n, V]."""
         kl = self.audit.add(full, cached)
         if self.how.max_kl is None: return
         total = kl.new_zeros(len(at)).index_add(0, row, kl)

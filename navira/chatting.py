@@ -5,11 +5,14 @@
 # %% ../nbs/chatting.ipynb #3b63d7e9
 from __future__ import annotations
 import copy
+import multiprocessing
+import os
+from threading import Thread
 from typing import Any
 
 from .base.checks import check_int
-from .base.files import guarded
 from .core import Policy
+from .prompts import literal_ids
 from .sampling import choose, sample
 
 # %% auto #0
@@ -18,11 +21,23 @@ __all__ = ['chat']
 # %% ../nbs/chatting.ipynb #a5139d93
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
-    it refuses."""
-    try: return tok.apply_chat_template(talk, tokenize=False, **how)
-    except Exception as e:     # of the template's language, or of what it calls
-        raise ValueError(f"messages: the model's chat template refuses them ({e}); "
-                         'expected roles, in an order, that it has') from None
+    it refuses. A template is a program, which may never end: it runs in a process of its own."""
+    if not getattr(tok, 'chat_template', None):
+        raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
+                         'conversations. Expected an instruct model; '
+                         'sample(model, prompt=...) writes on from a text')
+    here, there = multiprocessing.Pipe(False)
+    def run() -> None:
+        try: there.send((True, tok.apply_chat_template(talk, tokenize=False, **how)[:2**24]))
+        except Exception as e: there.send((False, str(e)))
+    forks = hasattr(os, 'fork')
+    work: Any = (multiprocessing.get_context('fork').Process if forks else Thread)(target=run)
+    work.start()
+    done, text = here.recv() if here.poll(5) else (False, 'not done in 5 seconds')
+    if forks: work.kill()
+    if done: return text
+    raise ValueError(f"messages: the model's chat template refuses them ({text}); "
+                     'expected roles, in an order, that it has')
 
 def chat_ids(
     model: Any, # from `navira.load` or `navira.wrap`
@@ -30,32 +45,23 @@ def chat_ids(
 ) -> list[int]: # token ids, up to where the answer begins
     """A conversation in the model's template. ValueError for a model without one, and for what is
     no conversation."""
-    tok = getattr(model, 'text_tokenizer', None)
-    if tok is None:
-        raise ValueError('this model has no tokenizer of the transformers library, and so no chat '
-                         'template; sample(model, prompt=...) writes on from a text')
-    if not getattr(tok, 'chat_template', None):
-        raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
-                         'conversations. Expected an instruct model; '
-                         'sample(model, prompt=...) writes on from a text')
     talk = [dict(role='user', content=messages)] if isinstance(messages, str) else messages
     ok = isinstance(talk, list) and talk
     if not ok or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys() for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of '
                          f'{{"role": ..., "content": ...}}')
-    text = templated(tok, talk, add_generation_prompt=True)
-    with guarded('messages: the tokenizer cannot read them'):
-        return tok(text, add_special_tokens=False)['input_ids']
+    tok = getattr(model, 'text_tokenizer', None)
+    return literal_ids(model, templated(tok, talk, add_generation_prompt=True))
 
 # %% ../nbs/chatting.ipynb #aa1f5634
 def turn_end(tok: Any) -> int | None:
     "The token that closes an answer in the template: the first special one after its text."
     marker = 'navira-answer'
     talk = [dict(role='user', content='x'), dict(role='assistant', content=marker)]
-    try: _, answer, rest = templated(tok, talk).rpartition(marker)
+    try: rest = templated(tok, talk).partition(marker)[2]
     except ValueError: return None
     special = {i for i, token in tok.added_tokens_decoder.items() if token.special}
-    ids = tok(rest if answer else '', add_special_tokens=False)['input_ids']
+    ids = tok(rest, add_special_tokens=False)['input_ids']
     return next((i for i in ids if i in special), None)
 
 def answering(model: Any) -> Any:
@@ -83,7 +89,7 @@ def chat(
     ids = chat_ids(model, messages)
     new = answer_length(model, ids) if max_new_tokens is None else max_new_tokens
     new = check_int('max_new_tokens', new, 1)
-    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh', 'max_kl') if k in hyper}
     rule, _, block_length = choose(model, policy, hyper, chat)
     budget = new * rule.passes if budget is None else budget
     out = sample(answering(model), rule, budget, seed=seed, prompt=[ids], max_new_tokens=new,

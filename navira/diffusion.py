@@ -43,7 +43,7 @@ class Forward:
 
     def _quality(self) -> Tensor:
         raise ValueError(f'{type(self).__name__} gives no quality: this model has no quality head; '
-                         'backbone and mdlm need none')
+                         '`navira finetune` trains one; backbone and mdlm need none')
 
     def quality(self) -> Tensor:
         "[B, L] quality logits of the visible tokens (Eq. 2), high = trust; computed once."

@@ -35,7 +35,7 @@ def fill(
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
     progress: bool | Callable[[Partials], None] | None = None, # as in `sample`
-    **hyper, # hyper-parameters of a named policy; also `length`, `trace`, `batch_size` of `sample`
+    **hyper, # of a named policy; also `length`, `trace`, `batch_size`, `eos`, `cache` of `sample`
 ) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
     "Fill the blanks of a text. ValueError for a text without one."
     n = check_int('n', n, 1, 'the number of fillings is')
@@ -45,7 +45,8 @@ def fill(
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    how = {k: hyper.pop(k) for k in ('length', 'trace', 'batch_size') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl')
+           if k in hyper}
     rule, name, block_length = choose(model, policy, hyper, fill)
     blank = blank_reader(model)[1]
     def prompts_of(k: int) -> list[str]: # with k tokens in a plain blank

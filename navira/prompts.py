@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
-from .base.files import guarded
+from .base.files import guarded, uncut
 from .core import Model
 
 # %% auto #0
@@ -37,16 +37,20 @@ class Prompt:
         return (i < self.lead) | (i >= end - self.trail) & (i < end)
 
 # %% ../nbs/prompts.ipynb #07dc34cf
-def blank_reader(model: Model) -> tuple[Tokenizer, str]: # and its mask token
-    "The model's tokenizer, or a copy that reads blanks. ValueError if it has none."
+def reader(model: Model) -> Tokenizer:
+    "The model's tokenizer, which reads a text whole. ValueError if it has none."
     tok = getattr(model, 'tokenizer', None)
-    if tok is None:
-        raise ValueError('prompt: this model has no tokenizer; '
-                         'give token ids instead of a text')
-    blank = tok.id_to_token(model.mask_id) or '<|mask|>'
-    if model.mask_id not in tok.get_added_tokens_decoder():
-        tok = Tokenizer.from_str(tok.to_str())
-        tok.add_special_tokens([blank])
+    if tok is not None: return uncut(tok)     # its user may have made it cut texts off since
+    raise ValueError('prompt: this model has no tokenizer; give token ids instead of a text')
+
+def blank_reader(model: Model) -> tuple[Tokenizer, str]: # and the text of a blank
+    "The model's tokenizer, or a copy that reads blanks."
+    tok = reader(model)
+    if model.mask_id in tok.get_added_tokens_decoder(): return tok, tok.id_to_token(model.mask_id)  # type: ignore[return-value]
+    # the text of a mask that is an ordinary word may be a part of other words
+    blank = '[MASK]' if tok.id_to_token(model.mask_id) else '<|mask|>'
+    tok = Tokenizer.from_str(tok.to_str())
+    tok.add_special_tokens([blank])
     return tok, blank
 
 def expanded(
@@ -63,8 +67,21 @@ def expanded(
     return re.sub(r'\[MASK(?:\*([^\[\]\n]*))?\]', blanks, text)
 
 # %% ../nbs/prompts.ipynb #1f648ccc
-def _encoding(tok: Tokenizer, text: str) -> Encoding:
-    with guarded('prompt: the tokenizer cannot read it'): return tok.encode(text)
+def _encoding(tok: Tokenizer, text: str, special: bool = True) -> Encoding:
+    with guarded('prompt: the tokenizer cannot read it'):
+        return tok.encode(text, add_special_tokens=special)
+
+def literal_ids(model: Model, text: str) -> list[int]:
+    """Token ids of a text without blanks: the mask's own text is text. ValueError where a word of
+    it is the mask."""
+    tok = reader(model)
+    mask = tok.decode([model.mask_id], skip_special_tokens=False)
+    half = len(mask) // 2       # each half is read on its own
+    cut = f'(?<={re.escape(mask[:half])})(?={re.escape(mask[half:])})'
+    for parts in [text], re.split(cut, text):
+        ids = [i for part in parts for i in _encoding(tok, part, False).ids]
+        if model.mask_id not in ids: return ids
+    raise ValueError(f'prompt: {mask!r} in it is the mask of this model; expected a text without')
 
 def _texts(model: Model, texts: Sequence[str], open_ended: bool) -> list[Prompt]:
     tok, blank = blank_reader(model)
@@ -95,7 +112,8 @@ def _ids(prompt) -> list[Prompt]:
         return [Prompt(r.cpu().long()) for r in rows]
     shape = f' {list(rows[0].shape)}' if rows else ''
     raise ValueError(f'prompt: {type(prompt).__name__}{shape}; expected a text, a list of texts, '
-                     'or whole-number ids: [l], [n, l], or a list of rows')
+                     'or whole-number ids: [l], [n, l], or a list of rows; '
+                     'messages with roles are for navira.chat')
 
 def read_prompts(
     model: Model,
@@ -153,4 +171,5 @@ def start_ids(
     if not (x == model.mask_id).any(1).all():
         raise ValueError(f'prompt: {x.shape[1]} given tokens fill the sequence of {x.shape[1]}, '
                          'there is nothing left to write')
-    return (x, special) if len(prompts) == n else (x.repeat(n, 1), special.repeat(n, 1))
+    each = n // len(prompts), 1
+    return x.repeat(each), special.repeat(each)

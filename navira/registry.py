@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
-from .base.checks import plain_number, check_choice
+from .base.checks import check_choice, plain_number
 from .diffusion import nucleus
 from .core import Flip, Policy
 from .prism import backbone, prism

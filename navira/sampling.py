@@ -130,10 +130,12 @@ class _Run:
     def __post_init__(self):
         self.audit = None if self.caching.cache == 'none' else Audit(self.caching.every)
         free = self.x == self.model.mask_id
-        self.given = (free.cumsum(1) == 0).sum(1)
+        # the last token that is given, whatever blanks stand before it
+        rest = free | self.special | (self.x < 0)
+        self.given = rest.shape[1] - rest.flip(1).int().cumprod(1).sum(1)
         self.block = blocks_of(free, self.block_length, getattr(self.model, 'block', None))
         self.steps = block_steps(self.policy, self.budget, self.block)
-        self.T = sum(self.steps)
+        self.tokenizer = getattr(self.model, 'tokenizer', None)
         self.charged = sum(charged(self.policy, T, (self.block == b).sum(1))
                            for b, T in enumerate(self.steps))
         if self.policy.matched: self.charged = min(self.charged, self.budget)
@@ -143,16 +145,6 @@ class _Run:
         raise ValueError(f'trace=True: the texts have {self.lengths.min()} to '
                          f'{self.lengths.max()} tokens, and a trace is of one length; '
                          'sample them one by one, or give a length')
-
-    def __call__(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
-        "Tokens [n, L], passes run [n], and the trace."
-        if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
-            groups = [self.lengths.argsort(stable=True)]     # near ones together
-        else: groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
-        tokens, ran, traces = zip(*self.parts(groups, batch_size))
-        order = torch.cat(groups).argsort()
-        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
-        return torch.cat(tokens)[order], torch.cat(ran)[order], trace
 
     def parts(self, groups: list[Tensor], batch_size: int | None) -> list: # what `batch` returns
         device = self.noise.samples.device
@@ -169,7 +161,6 @@ class _Run:
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
         record, model = Recorder(x, self.model.mask_id), self.model
         if self.audit: model = Cached(model, noise.samples, self.caching, self.audit)
-        show = self.shown(rows)
         ran, made = noise.samples.new_zeros(len(rows), dtype=torch.float64), 0
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
@@ -177,30 +168,31 @@ class _Run:
                              record.watch if self.trace else unwatched):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
-                show(st)
+                self.show(rows, st)
             check_full(self.policy, st)
             x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
         return tokens, ran.cpu(), record.trace() if self.trace else None
 
-    def shown(self, rows: Tensor) -> Callable[[State], None]:
-        "What is done with each state of a batch."
-        watch = self.watch
-        def advance(st: State) -> None:
-            if self.audit: self.bar.set_postfix_str(str(self.audit), refresh=False)
-            self.bar.update(len(rows))
-        if watch is None: return advance
-        numbers = self.noise.samples[rows].tolist()
-        tokenizer = getattr(self.model, 'tokenizer', None)
-        return lambda st: watch(
-            Partials(st, numbers, self.policy.revises, tokenizer, self.special[rows]))
+    def show(self, rows: Tensor, st: State) -> None:
+        if self.audit: self.bar.set_postfix_str(str(self.audit), refresh=False)
+        self.bar.update(len(rows))
+        if self.watch is None: return
+        self.watch(Partials(st, self.noise.samples[rows].tolist(), self.policy.revises,
+                            self.tokenizer, self.special[rows]))
 
     def samples(self, batch_size: int | None, name: str, show: bool | None) -> Samples:
         begun = time.perf_counter()
-        with progress_bar(self.T * len(self.x), name or 'sampling', show=show) as self.bar:
-            tokens, ran, trace = self(batch_size)
-        return Samples(tokens, ran, self.T, self.budget, time.perf_counter() - begun,
-                       getattr(self.model, 'tokenizer', None), trace, name, self.noise.seed,
+        if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
+            groups = [self.lengths.argsort(stable=True)]     # near ones together
+        else: groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
+        T, order = sum(self.steps), torch.cat(groups).argsort()
+        with progress_bar(T * len(self.x), name or 'sampling', show=show) as self.bar:
+            tokens, ran, traces = map(list, zip(*self.parts(groups, batch_size)))
+        if self.audit: self.charged = max(self.charged, float(max(map(max, ran)))) # it comes on top
+        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
+        return Samples(torch.cat(tokens)[order], torch.cat(ran)[order], T, self.budget,
+                       time.perf_counter() - begun, self.tokenizer, trace, name, self.noise.seed,
                        int(self.noise.samples[0]), self.charged, self.given, self.special,
                        self.audit)
 
@@ -215,7 +207,7 @@ def check_full(policy: Policy, st: State) -> None:
 def check_model(model) -> None:
     "ValueError for anything but a model of this library, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):
-        name = '' if str(model) in ('embedded', '') else repr(str(model))
+        name = repr(str(model)).replace("'embedded'", '')
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
     lacks = [a for a in ('__call__', 'mask_id', 'length') if getattr(model, a, None) is None]

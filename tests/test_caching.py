@@ -152,6 +152,34 @@ def test_the_audit_is_the_divergence_from_a_full_pass():
     changed = log_p.argmax(-1) != log_q.argmax(-1)
     assert float(changed.double().mean()) == pytest.approx(out['changed'])
 
+@pytest.mark.parametrize('cache', ['prompt', 'changed'])
+@pytest.mark.parametrize('refresh', [1, 2, 4])
+@pytest.mark.parametrize('prompt', [None, [1], [1, 2, 3, 4, 5, 6]])
+def test_what_is_charged_pays_for_what_ran(cache, refresh, prompt):
+    how = dict(prompt=prompt, length=12, n=2, progress=False)
+    for name in ('backbone', 'prism', 'llada-low-confidence', 'best-of'):
+        out = sample(small_lm(5).double(), name, 8, cache=cache, refresh=refresh, **how)
+        assert out.n_forward.max() <= out.charged + 1e-9
+        assert out.charged == 8 or f'{out.charged:.2f}'.rstrip('0') in out.cost
+        if prompt is None and cache == 'prompt': assert out.charged == 8 == out.n_forward.max()
+
+@pytest.mark.parametrize('name', ['best-of', 'wino', 'dos'])
+def test_a_policy_that_reads_no_cache_says_so(name):
+    how = dict(n=2, cache='changed', refresh=4, progress=False, length=12)
+    out = sample(small_lm(5).double(), name, 12, **how)
+    assert 'cache: not used' in out.cost and out.n_forward.max() <= out.charged
+
+def test_a_sample_that_is_not_in_the_batch_is_named():
+    cached = Cached(small_lm(3), torch.tensor([4, 5, 6]), Caching('changed'))
+    with pytest.raises(ValueError, match=r'samples \[0, 1, 2\].*\[4, 5, 6\]'):
+        cached.resume(started(None))
+
+@pytest.mark.parametrize('name', ['backbone', 'navira-det-changed', 'demask', 'wino'])
+@pytest.mark.parametrize('how', [{}, dict(cache='changed'), dict(cache='prompt')])
+def test_a_length_that_a_network_lacks_is_refused_alike(name, how):
+    with pytest.raises(ValueError, match='x has 8 positions: expected 81 to 81'):
+        sample(navira.load('sudoku'), name, 9, length=8, **how)
+
 def test_a_bound_on_the_audit_shortens_the_interval():
     model = small_lm(5).double()
     how = dict(budget=24, n=4, cache='changed', refresh=8, progress=False, length=12)

@@ -4,6 +4,7 @@ import pytest
 
 import navira
 from navira.chatting import turn_end, chat_ids
+from helpers.bytes_lm import byte_lm
 from helpers.sample_api import embedded, says  # noqa: F401
 
 
@@ -30,6 +31,34 @@ def test_an_answer_is_what_sample_writes_after_it(model):
     assert told == same.new_texts[0].strip()
     blocks = navira.chat(model, 'the man', block_length=4, **how)
     assert isinstance(blocks, str) and '<|' not in blocks
+
+
+@pytest.mark.parametrize('name', ['bytes', 'bert', 'llada'])
+def test_a_question_about_the_mask_is_a_question(pytestconfig, name, monkeypatch):
+    "Its text stays, and an answer begins after it."
+    if name == 'bytes':
+        model = byte_lm()
+    else:
+        model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / name)
+    monkeypatch.setattr(model.text_tokenizer, 'chat_template', '{{ messages[0].content }}')
+    mask = model.tokenizer.id_to_token(model.mask_id)
+    said = f'what is {mask} in {mask}{mask}, [MASK] or ___?'
+    ids = chat_ids(model, said)
+    assert model.mask_id not in ids and model.tokenizer.decode(ids) == said
+    seen = []
+    navira.chat(model, said, 'backbone', max_new_tokens=4, eos='keep', progress=seen.extend)
+    assert seen[-1].ids[: len(ids)] == ids and len(seen[-1].ids) == len(ids) + 4
+
+
+def test_a_template_that_never_ends_is_refused(model, monkeypatch):
+    for endless in (
+        '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}',
+        '{{ 10**(10**8) }}',
+        "{{ 'x' * 10**10 }}",
+    ):
+        monkeypatch.setattr(model.text_tokenizer, 'chat_template', endless)
+        with says(ValueError, 'chat template', '5 seconds'):
+            navira.chat(model, 'the house')
 
 
 def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch):
@@ -62,11 +91,10 @@ def test_an_answer_ends_where_its_turn_does(model):
 
 
 def test_what_chat_lacks_is_named(model, embedded, pytestconfig):
-    with says(ValueError, 'no tokenizer of the transformers library'):
-        navira.chat(embedded, 'Hello')
     bert = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'bert')
-    with says(ValueError, 'no chat template', 'instruct'):
-        navira.chat(bert, 'Hello')
+    for other in (embedded, bert):
+        with says(ValueError, 'no chat template', 'instruct'):
+            navira.chat(other, 'Hello')
     for odd in ([], [dict(says='x')], 3, [['user', 'x']]):
         with says(ValueError, 'messages=', 'role'):
             navira.chat(model, odd)

@@ -12,6 +12,7 @@ from navira.models.dit import MaskedLM
 from navira.prompts import read_prompts
 from navira.sampling import sample
 from navira.filling import fill
+from helpers.bytes_lm import byte_lm
 from helpers.sample_api import embedded, says  # noqa: F401
 
 
@@ -121,6 +122,12 @@ def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
 def test_what_cannot_be_filled(parts, text, kw):
     with says((ValueError, KeyError), *parts):
         fill(text, **kw)
+
+
+def test_no_end_in_a_blank_that_text_follows():
+    model = byte_lm()
+    out = fill('an ______ hoots', n=32, model=model, policy='backbone', eos='suppress')
+    assert not out.tokens.eq(256).any()
 
 
 @pytest.mark.parametrize('mask, written', [('[MASK]', '[MASK]'), (None, '<|mask|>')])

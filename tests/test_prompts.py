@@ -8,6 +8,7 @@ import navira
 from navira import prompts
 from navira.prompts import read_prompts
 from navira.sampling import sample
+from helpers.bytes_lm import byte_lm, byte_net, byte_tokenizer
 from helpers.sample_api import embedded, says  # noqa: F401
 from toys import Tiny
 
@@ -184,6 +185,47 @@ def test_a_blank_takes_its_leading_space(embedded):
         ] and space not in ids(text)
     assert ids('a <|mask|> <|mask|><|mask|>.') == [*ids('a'), M, M, M, *ids('.')]
     assert ids('<|mask|> and') == [M, *ids(' and')] and ids('a\n<|mask|>') == [*ids('a\n'), M]
+
+
+def test_a_prompt_is_whole_whatever_was_done_with_its_tokenizer(models):
+    for model in (byte_lm(), models['bert']):
+        for how in (dict(max_length=3), dict(max_length=9, padding='max_length'),
+                    dict(max_length=3, split_special_tokens=True)):
+            whole = ids_of(model, 'the man and')
+            model.text_tokenizer('the man', truncation=True, **how)
+            assert ids_of(model, 'the man and') == whole
+            model.text_tokenizer('the man', truncation=True, **how)
+            out = navira.fill('the man ___ the house', model=model, tokens=1)[0]
+            assert out.startswith('the man') and out.endswith('the house')
+
+
+def test_a_mask_that_is_a_word_is_no_blank_in_other_words():
+    tok = byte_tokenizer([('a', 't'), ('w', 'at'), ('e', 'r')])
+    model = navira.wrap(byte_net(), tok, mask_id=256, shift=False)      # "at"
+    for text, blanks in (('water chat', 1), ('water', 0), ('at', 1), ('water [MASK]', 1)):
+        ids = tok(text.replace('[MASK]', ''))['input_ids'][: -1 if '[' in text else None]
+        out = sample(model, 'backbone', 4, prompt=text, max_new_tokens=3)
+        want = torch.tensor(ids)
+        assert (torch.tensor(ids_of(model, text)) == 256).sum() == blanks
+        assert ((out.tokens[0, : len(ids)] == want) | (want == 256)).all()
+
+
+def test_what_is_written_begins_after_the_prompt():
+    model = byte_lm()
+    out = sample(model, 'backbone', 4, prompt=['a <|mask|> b', 'ab'], max_new_tokens=4, eos='keep')
+    assert [model.tokenizer.decode(t[k : k + 4].tolist()) for t, k in zip(out.tokens, (4, 2))] == (
+        out.new_texts) and out.given.tolist() == [4, 2]
+    assert sample(model, 'backbone', 2, prompt='a <|mask|> b').new_texts == ['']
+
+
+def test_ids_without_a_token_are_never_written(tmp_path):
+    model = byte_lm(400)
+    navira.save(model, tmp_path)
+    for again in (model, navira.load(tmp_path), navira.wrap(model.net, shift=False)):
+        out = sample(again, 'backbone', 4, n=4, length=32, eos='keep')
+        assert out.tokens.max() < 259
+        x = torch.full((1, 4), 257)
+        assert again(x).logits(x > 0)[0].isinf().nonzero()[:, 0].tolist() == [257, *range(259, 400)]
 
 
 @settings(max_examples=40)

@@ -13,6 +13,23 @@ from importlib.util import find_spec
 __all__ = []
 
 # %% ../../nbs/base/checks.ipynb #722ae4ae
+# what other libraries call an argument, by what is expected here
+FOREIGN = {
+    'budget=, a number of forward passes': 'steps num_steps diffusion_steps num_inference_steps',
+    'max_new_tokens=': 'gen_length max_tokens max_gen_toks new_tokens',
+    'length=': 'max_length seq_len',
+    'block_length=': 'block_size',
+    'n=': 'num_samples num_return_sequences',
+    'policy=, by name': 'sampler alg remasking',
+    "eos='suppress', which keeps out ends of a text": 'suppress_tokens bad_words_ids eos_token_id',
+    'it for a policy of `sample` that has it, such as llada-low-confidence':
+        'temperature top_p top_k do_sample',
+    'a prompt alone, as no policy has guidance': 'cfg cfg_scale guidance_scale',
+    'dtype= of navira.load': 'torch_dtype',
+    'navira.wrap(network) with a network that transformers packed':
+        'load_in_4bit load_in_8bit quantization_config',
+    'a folder or a Hub id alone, as no code of a model is run': 'trust_remote_code'}
+
 def check_choice(
     kind: str, # what is being chosen, for the message
     value: str, # what the user gave
@@ -23,8 +40,9 @@ def check_choice(
     if value in options: return value
     small = {o.lower(): o for o in options}
     near = difflib.get_close_matches(str(value).lower(), small, 1, 0.5)
-    hint = f'did you mean {small[near[0]]!r}?' if near else f'expected one of {", ".join(options)}'
-    raise KeyError(f'{kind} {value!r}: {hint}')
+    hints = [f'expected {ours}' for ours, names in FOREIGN.items() if value in names.split()]
+    hints += [f'did you mean {small[o]!r}?' for o in near]
+    raise KeyError(f'{kind} {value!r}: {[*hints, "expected one of " + ", ".join(options)][0]}')
 
 # %% ../../nbs/base/checks.ipynb #6be56289
 def plain_number(v):

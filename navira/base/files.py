@@ -74,6 +74,7 @@ def uncut(
 ) -> Tokenizer: # the same
     tok.no_truncation()
     tok.no_padding()
+    tok.encode_special_tokens = False
     # a template with a token that is not there panics now, and not at the first prompt
     tok.encode('')
     return tok

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import contextlib
 import inspect
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,14 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation import (
-    EosTokenCriteria, EpsilonLogitsWarper, EtaLogitsWarper, GenerateDecoderOnlyOutput,
-    LogitNormalization, LogitsProcessorList, MaxLengthCriteria, MinPLogitsWarper,
-    StoppingCriteriaList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper,
-    TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper)
+from transformers.generation import GenerateDecoderOnlyOutput
 
-from ..core import Model, Policy
-from ..diffusion import Forward
+from ..core import Policy
 from ..models.transformers import wrap
 from ..samples import Partials
 from ..sampling import choose, sample
@@ -31,40 +27,20 @@ __all__ = ['generate_with']
 
 # %% ../../nbs/hf/generate.ipynb #19b0ff06
 # processors that look at one position
-_BY_ROW = (EpsilonLogitsWarper, EtaLogitsWarper, LogitNormalization, MinPLogitsWarper,
-           SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper,
-           TopPLogitsWarper, TypicalLogitsWarper)
-_ENDS = EosTokenCriteria, MaxLengthCriteria
+_BY_ROW = '''EpsilonLogitsWarper EtaLogitsWarper LogitNormalization MinPLogitsWarper
+    SuppressTokensLogitsProcessor TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper
+    TypicalLogitsWarper'''
+_ENDS = 'EosTokenCriteria MaxLengthCriteria'
 # what a generation config may ask for, and the value that asks for nothing
 _NOTHING = dict(num_beams=1, output_scores=False, output_logits=False, output_attentions=False,
                 output_hidden_states=False)
 
-class _Processed(Forward):
-    "A pass whose logits went through processors."
-    def __init__(self, inner: Forward, processors: LogitsProcessorList):
-        self.inner, self.processors, self.seen_masked = inner, processors, inner.seen_masked
-        self.share = inner.share
-    def logits(self, where: Tensor) -> Tensor:
-        out = self.inner.logits(where)
-        for f in self.processors: out = f(out.new_zeros(len(out), 0).long(), out)
-        return out
-    def _quality(self) -> Tensor: return self.inner.quality()
-
-class _WithProcessors:
-    "The same model; every pass goes through processors."
-    def __init__(self, inner: Model, processors: LogitsProcessorList):
-        self.inner, self.processors = inner, processors
-    def __getattr__(self, name: str) -> Any: return getattr(self.inner, name)
-    def __call__(self, x: Tensor) -> Forward: return _Processed(self.inner(x), self.processors)
-    def partial(self, *part: Any) -> Forward:
-        return _Processed(self.inner.partial(*part), self.processors)  # type: ignore[attr-defined]
-
-def _check_known(what: str, given: list, known: tuple[type, ...]) -> None:
+def _check_known(what: str, given: list, names: str) -> None:
+    known = names.split()
     for f in given:
-        if isinstance(f, known): continue
-        names = ', '.join(sorted(k.__name__ for k in known))
+        if any(kind.__name__ in known for kind in type(f).__mro__): continue
         raise ValueError(f'{what}: {type(f).__name__} has no meaning for a text that is not '
-                         f'written from left to right; expected none, or one of {names}')
+                         f'written from left to right; expected none, or one of {", ".join(known)}')
 
 def _check_config(config: GenerationConfig) -> None:
     for name, nothing in _NOTHING.items():
@@ -73,6 +49,8 @@ def _check_config(config: GenerationConfig) -> None:
             raise ValueError(f'{name}={value}: a policy has none; expected {nothing}')
 
 # %% ../../nbs/hf/generate.ipynb #857a8c76
+_ONE = threading.RLock()     # networks may share modules, and filters of warnings are everybody's
+
 @contextlib.contextmanager
 def both_ways(
     net: PreTrainedModel, # changed in place within the block
@@ -92,20 +70,19 @@ def both_ways(
 # %% ../../nbs/hf/generate.ipynb #ccda8751
 def _streamer() -> Any:
     "The streamer of `generate`: transformers 5.23 hands it to its own loops only."
-    frame = inspect.currentframe()
-    while frame and not (frame.f_code.co_name == 'generate' and 'streamer' in frame.f_locals):
-        frame = frame.f_back
-    return frame.f_locals.get('streamer') if frame else None
+    calls = (f.frame.f_locals for f in inspect.stack(0) if f.function == 'generate')
+    return next((c['streamer'] for c in calls if 'streamer' in c), None)
 
-class _Stream:
+def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` of `sample`
     "Hands a streamer the final tokens, each once, from left to right."
-    def __init__(self, streamer: Any, prompts: list[Tensor]):
-        if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
-        self.streamer, self.sent = streamer, len(prompts[0])     # `generate` sends the prompt
-    def __call__(self, texts: Partials) -> None:
+    if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
+    sent = len(prompts[0])     # `generate` sends the prompt
+    def show(texts: Partials) -> None:
+        nonlocal sent
         for p in texts:
-            if p.final > self.sent: self.streamer.put(torch.tensor(p.ids[self.sent:p.final]))
-            self.sent = max(self.sent, p.final)
+            if p.final > sent: streamer.put(torch.tensor(p.ids[sent:p.final]))
+            sent = max(sent, p.final)
+    return show
 
 # %% ../../nbs/hf/generate.ipynb #ccda8752
 def generate_with(
@@ -122,10 +99,10 @@ def generate_with(
     how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
     rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
 
-    def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: LogitsProcessorList,
-             stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
-             streamer=None, **inputs: Any): # a parameter named as an input would be given twice
-        streamer = _streamer() if streamer is None else streamer
+    def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,
+             stopping_criteria: list, generation_config: GenerationConfig,
+             **inputs: Any): # a parameter named as an input would be given twice
+        streamer = _streamer()
         _check_config(generation_config)
         _check_known('logits_processor', logits_processor, _BY_ROW)
         _check_known('stopping_criteria', stopping_criteria, _ENDS)
@@ -134,15 +111,17 @@ def generate_with(
         given = inputs.get('attention_mask')
         given = torch.ones_like(input_ids) if given is None else given
         prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]
-        with both_ways(model), warnings.catch_warnings():
+        with _ONE, both_ways(model), warnings.catch_warnings():
             warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
             lm = wrap(model, None, mask_id, shift)
+            if any(lm.mask_id in p for p in prompts):
+                raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which is '
+                                 'not filled; navira.sample(model, prompt=[ids]) fills blanks')
             lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
-            lm.quality = quality
-            out = sample(_WithProcessors(lm, logits_processor), rule,
-                         rule.passes * new if budget is None else budget, seed=seed, prompt=prompts,
-                         max_new_tokens=new, block_length=block_length, **how,
-                         progress=False if streamer is None else _Stream(streamer, prompts))
+            lm.quality, lm.processors = quality, logits_processor
+            out = sample(lm, rule, rule.passes * new if budget is None else budget, seed=seed,
+                         prompt=prompts, max_new_tokens=new, block_length=block_length, **how,
+                         progress=False if streamer is None else _streaming(streamer, prompts))
         if streamer is not None: streamer.end()
         sequences = _padded(out.tokens, input_ids, given, new, generation_config)
         if not generation_config.return_dict_in_generate: return sequences

@@ -5,6 +5,7 @@
 # %% ../../nbs/hf/lm_eval.ipynb #c36b7c62
 from __future__ import annotations
 import functools
+import re
 from itertools import groupby
 from typing import Any
 
@@ -15,13 +16,12 @@ from torch.nn.functional import pad
 
 import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
-from ..base.files import guarded
 from ..base.noise import Noise
-from ..chatting import templated
+from ..chatting import answering, templated
 from ..core import Model
 from ..passes import portions
 from ..models.load import load
-from ..prompts import read_prompts
+from ..prompts import literal_ids, read_prompts
 from ..sampling import choose, sample
 
 # %% auto #0
@@ -80,28 +80,32 @@ class Navira(LM):
         self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)  # type: ignore[arg-type]
         # the harness's default
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
-        self.model = load(pretrained, None if 'device_map' in how else device, dtype=dtype, **how)
-        if self.model.tokenizer is None:
-            raise ValueError('this model has no tokenizer; the harness asks with texts')
+        device = None if 'device_map' in how else device
+        self.model = answering(load(pretrained, device, dtype=dtype, **how))
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
         self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
         # 'auto:4' is the harness's
-        auto = batch_size is None or str(batch_size).startswith('auto')
+        auto = str(batch_size or 'auto').startswith('auto')
         self.rows = 32 if auto else check_int('batch_size', int(batch_size), 1)
         self._device = self.model.device
 
     @property
     def tokenizer_name(self) -> str:
-        return getattr(getattr(self.model, 'text_tokenizer', None), 'name_or_path', '')
+        return getattr(self.model.text_tokenizer, 'name_or_path', '')
     @property
     def max_length(self) -> int: return self.model.length
 
     def apply_chat_template(self, chat_history: list[dict[str, str]],
                             add_generation_prompt: bool = True) -> str:
-        tok = getattr(self.model, 'text_tokenizer', None)
-        return templated(tok, chat_history, add_generation_prompt=add_generation_prompt,
+        return templated(self.model.text_tokenizer, chat_history,
+                         add_generation_prompt=add_generation_prompt,
                          continue_final_message=not add_generation_prompt)
+
+    @functools.cached_property
+    def special(self) -> re.Pattern: # such a token may be a string that ends a text
+        tokens = self.model.tokenizer.get_added_tokens_decoder().values()
+        return re.compile('|'.join(re.escape(t.content) for t in tokens if t.special))
 
     @functools.cached_property
     def lead(self) -> list[int]:
@@ -109,8 +113,7 @@ class Navira(LM):
         return read_prompts(self.model, '', open_ended=True)[0].ids.tolist()
 
     def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
-        with guarded('the tokenizer cannot read a request'):
-            return self.model.tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[union-attr]
+        return literal_ids(self.model, text)
 
     def context(self, text: str) -> list[int]:
         """As `sample` reads a prompt: it begins with `lead`, once; a chat template may have
@@ -121,8 +124,8 @@ class Navira(LM):
     def last(self, ids: list[int], most: int) -> list[int]:
         "The last of a context that fits, after its leading special tokens."
         if len(ids) <= most: return ids
-        lead = self.lead if ids[:len(self.lead)] == self.lead else []
-        return [*lead[:most], *ids[len(ids) - max(0, most - len(lead)):]]
+        lead = ids[:min(most, len(self.lead))]
+        return lead + ids[len(ids) - most + len(lead):]
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         "Ids of both, cut apart in the whole: a space between them belongs to the continuation."
@@ -137,9 +140,6 @@ class Navira(LM):
     def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
         "Nats, and whether it is what greedy decoding writes."
         if not continuation: return 0., self.greedy
-        if self.model.mask_id in continuation:
-            raise ValueError('a continuation with the mask token in it, which no model writes; '
-                             'expected text')
         room = self.max_length - len(continuation)
         if room < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most '
@@ -174,7 +174,8 @@ class Navira(LM):
                          prompt=None if no_prompt else list(prompts), max_new_tokens=new,
                          block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm)
-            for i, until, text in zip(rows, untils, res.new_texts): out[i] = cut(text, until)
+            for i, until, ids, k in zip(rows, untils, res.tokens, res.given):  # type: ignore[arg-type]
+                out[i] = self.special.sub('', cut(res.decode(ids[k:]), until))
         return out
 
     def wanted(self, request: dict[str, Any]) -> tuple[list[str], int]:

@@ -70,6 +70,9 @@ def with_mask(
 
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
 BASE = 'base.'     # in the file, before the names of the base's parameters
+# fields of an adapter's configuration that do not matter once it is trained, or are read
+FREE = {'auto_mapping', 'base_model_name_or_path', 'inference_mode', 'lora_dropout',
+        'peft_version', 'revision', 'target_modules', 'task_type'}
 MASK_ROW = 'mask_embedding'
 
 def last_numbers(
@@ -83,7 +86,7 @@ def last_numbers(
 def metadata(
     path: Path, # of `save_head`
 ) -> dict[str, str]: # 'lora': rank; of an adapted network 'shift'
-    with safe_open(path, 'pt') as f: return f.metadata()
+    with guarded(check_file(path)), safe_open(path, 'pt') as f: return f.metadata() or {}
 
 # %% ../../nbs/models/adapter.ipynb #1241d7d4
 def save_adapter(
@@ -113,10 +116,14 @@ def save_head(
     if model.adapter is not None: about['lora'] = str(model.adapter.peft_config['default'].r)
     if model.mask_embedding is not None:
         kept[MASK_ROW] = model.mask_embedding
-        model.net.get_input_embeddings().weight.data[model.mask_id] = model.mask_embedding
         about['shift'] = str(model.shift)
     kept = {k: w.detach().float().cpu() for k, w in kept.items()}
-    save_file(last_numbers(model) | kept, path, metadata=about)
+    words = model.net.get_input_embeddings().weight.data
+    row = words[model.mask_id].clone()
+    words[model.mask_id] = kept.get(MASK_ROW, row)    # as `load_adapter` compares the base
+    numbers = last_numbers(model)
+    words[model.mask_id] = row
+    save_file(numbers | kept, path, metadata=about)
 
 def base_of(
     folder: Path, # of a model of the transformers library
@@ -139,15 +146,20 @@ def load_adapter(
 ) -> TransformersLM: # the same, with its head; an adapter is merged into the network
     """The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for
     another base."""
-    path = check_file(Path(folder) / 'quality.safetensors')
-    with guarded(path): tensors, rank = load_file(path), int(metadata(path)['lora'])
+    path = Path(folder) / 'quality.safetensors'
+    about = metadata(path)
+    with guarded(path):
+        tensors, rank = load_file(path), check_int('lora', int(about['lora']), 0, high=4096)
     check_finite(tensors.items(), path)
     words = model.net.get_input_embeddings().weight
-    if MASK_ROW in tensors: words.data[model.mask_id] = tensors.pop(MASK_ROW)
+    row = tensors.pop(MASK_ROW, words[model.mask_id])
+    if row.shape != words.shape[1:]:
+        raise ValueError(f'{path}: {MASK_ROW} is {[*row.shape]}; expected {[*words.shape[1:]]}')
+    words.data[model.mask_id] = row
     here = last_numbers(model)
     base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
     for k, number in base.items():
-        if k not in here or not allclose(here[k], number, rtol=.01, atol=1e-3):
+        if k not in here or not allclose(here[k], number.float(), rtol=.01, atol=1e-3):
             raise ValueError(f'{folder}: was made for another base model ({k} differs); expected '
                              'the model that it was trained on')
     if rank: model.net = merged(model.net, Path(folder), rank)
@@ -163,12 +175,17 @@ def merged(
     rank: int, # of the adapter that was trained with the head
 ) -> Any: # the network
     """The base plus its adapter. Of the adapter's configuration, names and alpha alone are used:
-    other fields would make peft import modules."""
+    other fields would make peft import modules. ValueError for one that changes the merge."""
     import peft
     config = read_json(folder / 'adapter_config.json')
     weights = check_file(folder / 'adapter_model.safetensors')
     with guarded(f'{folder}: not an adapter of this model'):
         both = lora(net, rank, config['lora_alpha'], list(config['target_modules']))
+        usual = both.peft_config['default'].to_dict()
+        for k in config.keys() - FREE:
+            if config[k] and config[k] != usual.get(k):
+                raise ValueError(f'adapter_config.json: {k}={config[k]!r}; expected '
+                                 f'{usual.get(k)!r}, as `navira finetune` writes it')
         tensors = load_file(weights)
         check_finite(tensors.items(), weights)
         report: Any = peft.set_peft_model_state_dict(both, tensors)

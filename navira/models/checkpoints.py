@@ -177,12 +177,11 @@ def name_average(
 ) -> dict[str, Tensor]:
     "Name -> average, of backbone and head or of the backbone. `ValueError` if no order fits."
     params = dict(net.named_parameters())
-    backbone = [k for k in params if k.startswith('backbone.')]
-    head = [k for k in params if k not in backbone]
+    every, n = [*params], sum(k.startswith('backbone.') for k in params)
     shapes = [w.shape for w in average]
-    for names in (backbone + head, head + backbone, backbone):
+    for names in every, every[n:] + every[:n], every[:n]:       # backbone and head in either order
         if shapes == [params[k].shape for k in names]: return dict(zip(names, average))
-    raise ValueError(f'ema.shadow_params has {len(average)} tensors: expected {len(backbone)} in '
+    raise ValueError(f'ema.shadow_params has {len(average)} tensors: expected {n} in '
                      'the order and the shapes of the backbone')
 
 # %% ../../nbs/models/checkpoints.ipynb #2fa409d4

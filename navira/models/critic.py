@@ -9,7 +9,6 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
@@ -58,10 +57,6 @@ class Critic(LanguageModel):
         self.length, self.mask_id = config.model_length, config.mask_id
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
 
-    @property
-    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
-    if TYPE_CHECKING:
-        def __call__(self, x: Tensor) -> CriticForward: ...
 
     def forward(self, x: Tensor) -> CriticForward: # x [B, L] int64
         self.check_ids(x)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -85,6 +85,13 @@ def n_params(
     return sum(p.numel() for p in module.parameters())
 
 # %% ../../nbs/models/dit.ipynb #ebf187cc
+def no_tokens(
+    tokenizer: Tokenizer | None,
+    vocab_size: int, # perhaps padded for speed
+) -> tuple[int, ...]:
+    "Ids that the tokenizer has no token for: a network must not write them."
+    return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()}) if tokenizer else ()
+
 def in_full(
     layer: nn.Module, # such as the last one of a head
     *inputs: Tensor,
@@ -109,9 +116,6 @@ class QualityHead(nn.Module):
         return in_full(self.output_layer, self.block(h, c, rope), c)[..., 0]
 
 # %% ../../nbs/models/dit.ipynb #e5bc8f39
-NO_HEAD = ('this model has no quality head; `navira finetune` trains one (of a model of the '
-           'transformers library with --lora); backbone and mdlm need none')
-
 class DiTForward(Forward):
     "One forward pass of a `MaskedLM` over `x` `[B, L]`."
     def __init__(
@@ -141,8 +145,9 @@ class DiTForward(Forward):
         with self.autocast: return full(self.model.backbone.output_layer(h, c))
 
     def tokens(self, out):
-        "The same, the mask at `-inf`."
+        "The same, `-inf` at the mask and at ids without a token."
         out[:, self.model.mask_id] = -torch.inf
+        if self.model.suppress: out[:, self.model.suppress] = -torch.inf
         return out
 
     def over_mask(self, where):
@@ -152,7 +157,7 @@ class DiTForward(Forward):
 
     def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
         if self._cached is not None: return self._cached[rows]
-        if self.model.quality is None: raise ValueError(NO_HEAD)
+        if self.model.quality is None: return super()._quality()
         if self.model.config.quality_blocks == 0:
             return self.over_mask(rows[:, None].expand_as(self.x)).view(-1, self.x.shape[1])
         c = self.c.expand(len(rows), -1, -1)[rows]
@@ -207,10 +212,11 @@ class LanguageModel(nn.Module):
     """What the library asks of a model: `model(x)`, ids `[B, L]`, is a `Forward`.
     Subclasses have `mask_id`, `length` and `device`, and set `quality` (a head, or None)."""
     mask_id: int
-    length: int                                # of a text, in tokens
+    length: int                                # of a text, in tokens, at most
+    shortest = 1                               # and at least: all cells of a grid
     n_blocks: int                              # of the network
     run_part: Callable[[Tensor, Part], Forward]
-    device: torch.device                       # where ids go
+    shadowed: Callable[..., Forward]           # a pass with shadows
     config: Any
     tokenizer: Tokenizer | None = None
     text_tokenizer: Any = None                 # as the transformers library has it
@@ -221,6 +227,10 @@ class LanguageModel(nn.Module):
     block: int | None = None                   # length of its blocks, if finished ones see nothing
     #                                            to their right
     adapter: Any = None                        # in training, of the library peft
+    suppress: tuple[int, ...] = ()             # tokens that are never written
+
+    @property
+    def device(self) -> torch.device: return next(self.parameters()).device # where ids go
 
     @torch.no_grad()
     def partial(
@@ -233,6 +243,7 @@ class LanguageModel(nn.Module):
     ) -> Forward:
         """A pass over some positions; the others are read from `cache`. AttributeError for a
         network that runs whole texts only."""
+        self.check_ids(x)
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
         return self.run_part(x, part)
@@ -260,16 +271,31 @@ class LanguageModel(nn.Module):
         with keeping() as kept: p = self(x)
         return p, weights_of(kept)
 
-    def check_ids(self, x: Tensor, low: int = 1) -> None:
-        "`ValueError` for what is not int64 `[B, L]` with `low <= L <= length`."
+    def shadow(
+        self,
+        x: Tensor, # [B, L] int64 token ids
+        where: Tensor, # [B, L] bool: which tokens get a shadow
+        together: bool = False, # do the shadows read each other?
+    ) -> Any: # a `ShadowedForward`, or a `ShadowedHidden`
+        "A pass whose `left_out` gives predictions for tokens that they do not see."
+        self.check_ids(x)
+        if not self.shift: return self.shadowed(self, x, where, together)
+        raise ValueError('this network predicts the token at i + 1 at position i; a shadow stands '
+                         'at the place that it predicts: expected a model without shift')
+
+    def check_ids(self, x: Tensor) -> None:
+        "`ValueError` for what is not int64 `[B, L]` with `shortest <= L <= length`."
         if x.dim() != 2 or x.dtype != torch.int64:
             raise ValueError(f'x is {x.dtype} {list(x.shape)}: expected int64 [B, L]')
-        if not low <= x.shape[1] <= self.length:
-            raise ValueError(f'x has {x.shape[1]} positions: expected {low} to {self.length}')
+        if not self.shortest <= x.shape[1] <= self.length:
+            raise ValueError(f'x has {x.shape[1]} positions: expected {self.shortest} to '
+                             f'{self.length}')
 
 # %% ../../nbs/models/dit.ipynb #494f8918
 class MaskedLM(LanguageModel):
     "A masked diffusion language model of MDLM's architecture."
+    shadowed = ShadowedForward
+
     def __init__(
         self,
         config: Config,                    # sizes
@@ -278,16 +304,14 @@ class MaskedLM(LanguageModel):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
         self.length, self.mask_id = config.model_length, config.mask_id
+        if config.boxes: self.shortest = self.length
         self.prompt = config.prompt
+        self.suppress = no_tokens(tokenizer, config.vocab_size)
         self.backbone = DiT(config)
         self.quality: nn.Module | None = None
         if config.quality_blocks: self.quality = QualityHead(config)
         if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates
 
-    @property
-    def device(self) -> torch.device: return self.backbone.vocab_embed.embedding.device  # type: ignore[override]
-    if TYPE_CHECKING:
-        def __call__(self, x: Tensor, time: Tensor | None = None) -> DiTForward: ...
 
     def forward(
         self,
@@ -295,7 +319,7 @@ class MaskedLM(LanguageModel):
         time: Tensor | None = None, # [B] in (0, 1), for GIDD's network; None: from the masks
     ) -> DiTForward:
         "One forward pass; its heads run when asked. `ValueError` for another shape or type."
-        self.check_ids(x, self.length if self.config.boxes else 1)
+        self.check_ids(x)
         return DiTForward(self, x, time)
 
     @property
@@ -303,14 +327,6 @@ class MaskedLM(LanguageModel):
 
     def run_part(self, x: Tensor, part: Part) -> DiTForward: return DiTForward(self, x, part=part)
 
-    def shadow(
-        self,
-        x: Tensor, # [B, L] int64 token ids
-        where: Tensor, # [B, L] bool: which tokens get a shadow
-        together: bool = False, # do the shadows read each other?
-    ) -> ShadowedForward:
-        "A pass whose `left_out` gives predictions for tokens that they do not see."
-        return ShadowedForward(self, x, where, together)
 
 # %% ../../nbs/models/dit.ipynb #7e2fba58
 def tiny_model(

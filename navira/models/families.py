@@ -11,11 +11,9 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import transformers
@@ -107,6 +105,17 @@ FAMILIES = {       # by the `model_type` in config.json
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
+def settings_of(folder: Path) -> dict:
+    """What config.json says. `ValueError` for a pipe or a device in the folder, on which the
+    library would wait, and for more layers or labels than it can make."""
+    for file in [*folder.glob('*'), *folder.glob('*/*')]:
+        if file.exists() and not file.is_dir(): check_file(file)
+    settings = read_json(folder / 'config.json')
+    for k, n in settings.items():
+        if re.search('layers?$|labels$', k) and type(n) is int:
+            check_int(f'{folder}/config.json: {k}', n, 0, high=1024)
+    return settings
+
 HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'
 
 def family_of(
@@ -136,9 +145,8 @@ def load_family(
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
     folder = Path(folder)
-    settings, file = read_json(folder / 'config.json'), folder / 'config.json'
+    settings, file = settings_of(folder), folder / 'config.json'
     family = family_of(settings, file)
-    check_int(f'{file}: num_hidden_layers', settings.get('num_hidden_layers', 1), 1, high=1024)
     with guarded(file, settings): config = configured(family, settings)
     if tokenizer is None: tokenizer = read_tokenizer(folder, family)
     net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
@@ -222,12 +230,9 @@ def from_gguf(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of a GGUF file. `ValueError`, or `ImportError` without `gguf`."
     need('gguf', str(path))
-    import gguf
     check_file(path)
     how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
-    reader = lru_cache(gguf.GGUFReader)          # the library reads the file again and again
-    with (mock.patch.object(gguf, 'GGUFReader', reader), without_bars(),
-          guarded(f'{path}: not a readable GGUF file')):
+    with without_bars(), guarded(f'{path}: not a readable GGUF file'):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
         if hasattr(transformers, 'GgufConfig'):      # a version that would keep blocks packed
             how['quantization_config'] = transformers.GgufConfig(dequantize=True)
@@ -263,7 +268,7 @@ def from_folder(
     folder: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of an encoder or a decoder. `ValueError` for another."
-    settings = read_json(folder / 'config.json')
+    settings = settings_of(folder)
     masked = str(settings.get('model_type')) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     decoder = settings.get('is_decoder') or not masked
     auto = AutoModelForCausalLM if decoder else AutoModelForMaskedLM
@@ -281,6 +286,7 @@ def pretrained(
     """A pretrained network as a masked diffusion model that is still to be trained. A function of
     the global seed: a missing head is drawn, a missing mask put nearly at the mean of all words.
     `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
+    source = os.path.expanduser(source)
     path = Path(source)
     net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
     check_net(net, None)

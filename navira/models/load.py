@@ -5,6 +5,7 @@
 # %% ../../nbs/models/load.ipynb #fdc2ef1b
 from __future__ import annotations
 import copy
+import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,7 +82,8 @@ def load_foreign(
     if not heads and (folder / 'quality.safetensors').exists(): heads = [folder]
     if not heads: return load_family(folder, **how)
     from navira.models.adapter import base_of, load_adapter
-    with guarded(f'{folder}: head={heads[-1]!r}'): paths = [Path(head) for head in heads]
+    with guarded(f'{folder}: head={heads[-1]!r}'):
+        paths = [Path(os.path.expanduser(head)) for head in heads]
     paths = [of_run(path, 'model', 'quality.safetensors') for path in paths]
     model = base_of(folder, paths[0], **how)
     for path in paths: load_adapter(model, path)
@@ -164,6 +166,7 @@ def load(
     block: int | None = None,  # likewise: positions of a block (BD3LM), as in `LanguageModel`
     head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
     products: str = 'auto', # of float32 matrices on a CPU: 'default', 'onednn'; 'auto': the faster
+    **unknown, # refused, with the name that was meant
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
     Hub. `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
@@ -173,6 +176,7 @@ def load(
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
     is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
     or `KeyError` naming what was given and what was expected."""
+    for k in unknown: check_choice('load: argument', k, [*inspect.signature(load).parameters][:-1])
     place = check_device(device)
     dtype = None if dtype is None else check_dtype(dtype)
     check_choice('products', products, PRODUCTS)
@@ -186,14 +190,13 @@ def load(
         heads = [trained, *(heads or [trained / 'head'])]
         source = unpacked()
     path = located(source, revision)
-    theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block, head=head)
+    theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block)
     foreign = path.is_dir() and is_foreign(path)
-    for name, value in (dict(length=length) if foreign else theirs).items():
+    for name, value in (dict(length=length) if foreign else theirs | dict(head=head)).items():
         if value is not None:
             kind = 'the transformers library' if foreign else "MDLM's architecture"
             raise ValueError(f'{path}: {name}={value!r}: not for a model of {kind}')
     if foreign:
-        del theirs['head']
         model: Any = load_foreign(path, heads, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
         if ours: model.config.max_position_embeddings = 256    # as it was trained
     else:

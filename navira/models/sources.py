@@ -22,7 +22,8 @@ def own(
     source: str | os.PathLike | None, # as `load` takes it
 ) -> str | os.PathLike: # the folder of a model that comes with the package; else the source
     if source in (None, 'embedded'): return WEIGHTS
-    return WEIGHTS / str(source) if source in ('sudoku', 'smollm2') else cast(str, source)
+    if source in ('sudoku', 'smollm2'): return WEIGHTS / str(source)
+    return os.path.expanduser(cast(str, source))
 
 # %% ../../nbs/models/sources.ipynb #a6a746f2
 FILES = ['*.json', '*.txt', '*.model', '*.jinja', '*.safetensors']   # no code and no pickles

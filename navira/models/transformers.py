@@ -6,7 +6,7 @@
 from __future__ import annotations
 import copy
 import warnings
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -19,7 +19,7 @@ from ..base.files import guarded, uncut
 from ..diffusion import Forward
 from .kv_cache import Part
 from .parted import PART, prepare
-from .dit import EDIT, in_full, LanguageModel, NO_HEAD, with_shadows
+from .dit import EDIT, in_full, LanguageModel, no_tokens, with_shadows
 from .layers import full, zero_
 
 # %% auto #0
@@ -83,10 +83,11 @@ class HiddenForward(Forward):
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
         out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
         out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
+        for process in self.model.processors: out = process(out.new_zeros(n, 0).long(), out)
         return out
 
     def _quality(self) -> Tensor: # [B, L]
-        if self.model.quality is None: raise ValueError(NO_HEAD)
+        if self.model.quality is None: return super()._quality()
         return self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #2135ee6a
@@ -129,8 +130,9 @@ class LinearQuality(nn.Module):
 # %% ../../nbs/models/transformers.ipynb #1846b6fc
 class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
+    shadowed = ShadowedHidden
     ragged = True                    # `probed` finds out
-    suppress: tuple[int, ...] = ()   # tokens that are never written
+    processors: Any = ()             # of logits, in `generate`
 
     def __init__(
         self,
@@ -147,7 +149,11 @@ class TransformersLM(LanguageModel):
         self.quality: LinearQuality | None = None
         self.mask_embedding: nn.Parameter | None = None       # of `navira adapt --lora`
         # a sentence encoder's tokenizer would cut our texts off
-        if self.tokenizer is not None: uncut(self.tokenizer)
+        if self.tokenizer is not None:
+            uncut(self.tokenizer)
+            ids = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
+            net.config.ids_without_token = ids          # for `generate`, which has no tokenizer
+        self.suppress = tuple(getattr(net.config, 'ids_without_token', ()))
 
     @property
     def config(self) -> Any: return self.net.config
@@ -158,7 +164,7 @@ class TransformersLM(LanguageModel):
     def tokenizer(self) -> Tokenizer | None:  # type: ignore[override]
         return getattr(self.text_tokenizer, 'backend_tokenizer', None)
     @property
-    def device(self) -> torch.device:  # type: ignore[override]  # of a network that is spread over devices, where it begins
+    def device(self) -> torch.device:  # of a network that is spread over devices, where it begins
         embedding = self.net.get_input_embeddings()
         hook = vars(embedding).get('_hf_hook')
         return torch.device(hook.execution_device) if hook else embedding.weight.device
@@ -214,21 +220,6 @@ class TransformersLM(LanguageModel):
         prepare(self.net)
         p, read = super().attending(x)
         return p, torch.cat([read[:, :1], read[:, :-1]], 1) if self.shift else read
-
-    def shadow(
-        self,
-        x: Tensor, # [B, L] int64 token ids
-        where: Tensor, # [B, L] bool: which tokens get a shadow
-        together: bool = False, # do the shadows read each other?
-    ) -> ShadowedHidden:
-        "A pass whose `left_out` gives predictions for tokens that they do not see."
-        if not self.shift: return ShadowedHidden(self, x, where, together)
-        raise ValueError(f'{type(self.net).__name__} predicts the token at i + 1 at position i; a '
-                         'shadow stands at the place that it predicts: expected a model without '
-                         'shift')
-
-    if TYPE_CHECKING:
-        def __call__(self, x: Tensor) -> HiddenForward: ...
 
     def forward(
         self,
@@ -314,7 +305,7 @@ def wrap(
         '`"is_causal": false`',
         stacklevel=2)
     model = TransformersLM(net, mask_id, shift, tokenizer)
-    if model.tokenizer is not None and model.tokenizer.id_to_token(mask_id) is None:
+    if mask_id in model.suppress:
         raise ValueError(f'the mask is token {mask_id}, and the tokenizer has none of that number; '
                          'expected the tokenizer that the model was trained with, or mask_id=')
     model = probed(model.eval())

@@ -36,14 +36,15 @@ class DraftNoise(Noise):
         self.n = n
 
     def __getitem__(self, rows) -> DraftNoise:
-        return DraftNoise(self.seed, self.samples[rows], self.made, self.draft[rows], self.n)
+        out = copy.copy(self)
+        out.samples, out.draft = self.samples[rows], self.draft[rows]
+        return out
 
     def uniform(self, i: int, purpose: str, length: int) -> Tensor: # [R, L]
         out = super().uniform(i, purpose, length)
         for j in range(1, self.n):
             rows = self.draft == j
-            noise = Noise(self.seed, self.samples[rows], self.made)
-            out[rows] = noise.uniform(i, f'{purpose}, draft {j}', length)
+            out[rows] = super().__getitem__(rows).uniform(i, f'{purpose}, draft {j}', length)
         return out
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2
@@ -101,13 +102,12 @@ class BestOf(Step):
         score = given.double().sigmoid() if self.rated else given.double()
         mean = score.masked_fill(drafts.fixed, torch.nan).nanmean(1).unflatten(0, (-1, self.n))
         u = st.noise.uniform(st.i, 'draft', self.n)
-        every = torch.ones_like(mean, dtype=torch.bool)
-        return ranks(mean, every, u, tolerance(given.dtype)).argmin(1)
+        return ranks(mean, ~mean.isnan(), u, tolerance(given.dtype)).argmin(1)
 
     def show(self, st: State, event: tuple, kept: State | None, watch: Callable) -> None:
         "Shows the first draft; in the last step, the draft that is `kept`."
         rule, before, p, clean, after = event
-        first = torch.arange(len(before.x), device=st.x.device) % self.n == 0
+        first = slice(None, None, self.n)
         p = copy.copy(p)
         p.x = p.x[first]
         p.masked = p.masked[first]

@@ -19,6 +19,17 @@ def test_numbers_of_another_kind(name, bad):
     with says(ValueError, f'{name}='): sample(model, 'prism', **{name: bad})
     assert not model.rows and time.perf_counter() - t0 < 5
 
+@pytest.mark.parametrize('name, part', [
+    ('steps', 'budget='), ('gen_length', 'max_new_tokens='), ('suppress_tokens', "eos='suppress'"),
+    ('cfg_scale', 'guidance'), ('torch_dtype', 'dtype='), ('load_in_4bit', 'navira.wrap'),
+    ('temperature', 'llada-low-confidence')])
+def test_names_of_other_libraries_are_answered_with_ours(name, part):
+    model = navira.load()
+    for call in (lambda **how: navira.sample(model, 'backbone', **how), navira.load,
+                 lambda **how: navira.fill('a ___', model=model, policy='backbone', **how)):
+        with pytest.raises(KeyError) as e: call(**{name: 1})
+        assert name in str(e.value) and part in str(e.value)
+
 def test_numbers_of_numpy_are_numbers():
     model = small_lm()
     hyper = dict(eta=np.float32(.25), n_remask=np.int64(1))

@@ -1,5 +1,7 @@
 "`model.generate(custom_generate=navira.generate_with(...))` on models of transformers."
 
+import threading
+
 import pytest
 import torch
 from transformers import (
@@ -78,17 +80,22 @@ def test_a_text_is_padded_after_its_end(net):
     assert torch.equal(told.sequences, run(net))
 
 
-def test_masks_in_a_prompt_are_filled(net):
-    "New tokens were written in view of what fills them, so that comes back; padding stays."
-    inputs = dict(X, input_ids=torch.tensor([[5, M, 7, 8], [0, 0, M, 8]]))
-    out = run(net, inputs=inputs, eos_token_id=None)
-    with pytest.warns(UserWarning):
-        model = wrap(net, mask_id=M)
-        model.eos_ids = ()
-    told = navira.sample(
-        model, 'remdm-conf', 8, prompt=[[5, M, 7, 8], [M, 8]], max_new_tokens=6
-    ).tokens.tolist()
-    assert out.tolist() == [told[0], [0, 0, *told[1][:8]]] and (out != M).all()
+def test_a_mask_in_a_prompt_is_refused_and_padding_may_be_one(net):
+    with says(ValueError, 'input_ids', f'token {M}', 'navira.sample'):
+        run(net, inputs=dict(X, input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, M, 8]])))
+    ids = torch.tensor([[5, 6, 7, 8], [M, M, 9, 8]])
+    assert torch.equal(run(net, inputs=dict(X, input_ids=ids))[:, :4], ids)
+
+
+def test_threads_take_turns(net):
+    "The network is as causal afterwards as it was, and each text is that of a single thread."
+    causal, alone, told = net(**X).logits, {k: run(net, new=k) for k in (20, 5, 12)}, {}
+    def write(k): told[k] = run(net, new=k)
+    threads = [threading.Thread(target=write, args=(k,)) for k in alone]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    assert all(torch.equal(told[k], alone[k]) for k in alone)
+    assert torch.equal(net(**X).logits, causal) and not hasattr(net.config, 'is_causal')
 
 
 def test_a_network_in_training_goes_on_training(net):

@@ -3,9 +3,13 @@
 import json, math, sys
 
 import pytest
+import torch
 
+import navira
 from navira.joint import random_joint
 from navira.prompts import read_prompts
+from navira.samples import Samples
+from helpers.bytes_lm import byte_tokenizer
 from helpers.sample_api import says
 
 lm_eval = pytest.importorskip('lm_eval')
@@ -78,9 +82,31 @@ def test_the_harness_itself(lm, tasks):
     assert len(written) == 4 and all(isinstance(t, str) and '.' not in t for t in written)
 
 
-def test_a_continuation_with_the_mask_in_it_is_refused(lm):
-    with says(ValueError, 'mask', 'expected text'):
-        lm.loglikelihood([ask('loglikelihood', 'The man', ' opened<|mask|>')])
+def test_the_text_of_the_mask_is_text(lm):
+    assert lm.loglikelihood([ask('loglikelihood', 'The man', ' opened<|mask|>')])[0][0] < 0
+    said = 'What is <|mask|>? Answer:'
+    assert lm.model.tokenizer.decode(lm.context(said)) == said
+    told = lm.generate_until([ask('generate_until', said, dict(max_gen_toks=4))], True)
+    same = navira.sample(lm.model, lm.rule, lm.budget, prompt=[lm.context(said)], max_new_tokens=4)
+    assert told == [lm.model.tokenizer.decode(same.tokens[0, len(lm.context(said)) :].tolist())]
+
+
+@pytest.mark.parametrize(
+    'until, text', [(['<|turn|>'], '@A'), (['A'], '@'), (['B', '<|turn|>'], '@A'), ([], '@AB')]
+)
+def test_a_string_that_ends_a_text_may_be_a_special_token(lm, monkeypatch, until, text):
+    tok = byte_tokenizer().backend_tokenizer
+    ids = torch.tensor([[31, 32, 258, 33, 256, -1]])
+    res = Samples(ids, ids, 1, 1, 0.0, tok, given=torch.tensor([0]))
+    monkeypatch.setattr('navira.hf.lm_eval.sample', lambda *a, **how: res)
+    monkeypatch.setattr(lm.model, 'tokenizer', tok)
+    monkeypatch.setitem(vars(lm), 'special', Navira.special.func(lm))
+    assert lm.generate_until([ask('generate_until', '', dict(until=until))], True) == [text]
+
+
+def test_the_end_of_a_turn_ends_an_answer(pytestconfig):
+    lm = Navira(str(pytestconfig.rootpath / 'tests' / 'golden' / 'llada'), policy='backbone')
+    assert lm.model.tokenizer.token_to_id('<|eot|>') in lm.model.eos_ids
 
 
 def test_the_command_line_hands_its_arguments_to_the_harness(monkeypatch):

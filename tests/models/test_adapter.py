@@ -4,9 +4,10 @@ import json, shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import navira
-from navira.models.adapter import load_adapter, save_adapter, with_adapter
+from navira.models.adapter import load_adapter, metadata, save_adapter, with_adapter, with_mask
 from helpers.sample_api import says
 
 @pytest.fixture(scope='module')
@@ -58,12 +59,46 @@ def test_saved_whole_and_loaded_it_is_the_same(saved, tmp_path):
         assert torch.equal(a, b)
     with says(ValueError, 'adapter is still in training'): navira.save(model, tmp_path)
 
-def test_a_configuration_changes_nothing_but_names_and_alpha(saved, tmp_path):
+@pytest.mark.parametrize('field', [
+    dict(use_dora=True), dict(use_rslora=True), dict(rank_pattern=dict(q_proj=10**7)), dict(r=4),
+    dict(alpha_pattern=dict(q_proj=1)), dict(layer_replication=[[0, 2]] * 9), dict(bias='all'),
+    dict(modules_to_save=['lm_head']), dict(peft_type='IA3'),
+    dict(layers_to_transform=[0]), dict(init_lora_weights='pissa'), dict(of_a_later_peft=1)])
+def test_a_field_that_changes_the_merge_is_refused_by_name(saved, tmp_path, field):
+    base, folder, _ = saved
+    changed(shutil.copytree(folder, tmp_path / 'other') / 'adapter_config.json', **field)
+    (name, value), = field.items()
+    with says(ValueError, 'adapter_config.json', f'{name}={value!r}'):
+        navira.load(base, head=tmp_path / 'other')
+
+def test_other_fields_change_nothing(saved, tmp_path):
     base, folder, model = saved
-    changed(shutil.copytree(folder, tmp_path / 'other') / 'adapter_config.json', use_dora=True,
-            rank_pattern=dict(q_proj=10**7), layer_replication=[[0, 2]] * 9)
+    changed(shutil.copytree(folder, tmp_path / 'other') / 'adapter_config.json', lora_dropout=.1,
+            inference_mode=False, revision='x', of_a_later_peft=None, task_type='CAUSAL_LM')
     other = navira.load(base, head=tmp_path / 'other')
     for a, b in zip(outputs(other), outputs(model)): assert torch.allclose(a, b, atol=1e-4)
+
+@pytest.mark.parametrize('change, part', [
+    (lambda w, m: (w, None), "no 'lora'"), (lambda w, m: (w, m | dict(lora='x')), "'x'"),
+    (lambda w, m: (w, m | dict(lora='9' * 9)), 'lora=999999999'),
+    *((lambda w, m, s=s: (w | dict(mask_embedding=torch.zeros(s)), m), f'mask_embedding is {s}')
+      for s in ([], [1], [1, 16], [17], [2, 16]))])
+def test_a_head_that_cannot_be(saved, tmp_path, change, part):
+    base, folder, _ = saved
+    head = shutil.copytree(folder, tmp_path / 'head')
+    file = head / 'quality.safetensors'
+    weights, about = change(load_file(file), metadata(file))
+    save_file(weights, file, metadata=about)
+    with says(ValueError, file, part): navira.load(base, head=head)
+    file.write_bytes(file.read_bytes()[:-9])
+    with says(ValueError, file): navira.load(base, head=head)
+
+def test_saving_a_head_changes_no_model(golden, tmp_path):
+    model = with_mask(trained(golden / 'llada', 0))
+    with torch.no_grad(): model.mask_embedding += 1
+    before = {k: w.clone() for k, w in model.state_dict().items()}
+    save_adapter(model, tmp_path / 'head')
+    for k, w in model.state_dict().items(): assert torch.equal(w, before[k]), k
 
 def changed(file, **settings): file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 

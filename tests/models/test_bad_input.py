@@ -1,6 +1,6 @@
 """Bad input to models of the transformers library: one sentence each, which names the file or
 the argument."""
-import json, pickle, shutil
+import json, os, pickle, shutil
 
 import pytest
 import torch
@@ -37,7 +37,8 @@ def copied(golden, tmp_path):
     ('a2d-llama', dict(model_type='lada'),
      ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert']),
     ('a2d-llama', dict(is_encoder_decoder=True), ['encoder-decoder']),
-    ('a2d-llama', dict(num_hidden_layers=10**5), ['num_hidden_layers=', 'at most']),
+    *((name, {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for name, k in (
+        ('a2d-llama', 'num_hidden_layers'), ('llada', 'n_layers'), ('bert', 'num_labels'))),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
     ('a2d-llama', dict(mask_token_id='<mask>'), ["mask_id='<mask>'"]),
     ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),
@@ -97,6 +98,27 @@ def test_files_that_are_missing_or_something_else(copied, name, drop, file, part
     folder = copied(name, [drop])
     if file: (folder / file[0]).write_text(file[1])
     refused(folder, *parts)
+
+@pytest.mark.parametrize('name', ['bert', 'proseco'])
+@pytest.mark.parametrize('file', ['config.json', 'model.safetensors', 'tokenizer.json',
+                                  'quality.safetensors', 'generation_config.json'])
+def test_nothing_waits_for_a_pipe(copied, name, file):
+    if name == 'proseco' and file not in ('config.json', 'model.safetensors', 'tokenizer.json'):
+        return
+    folder = copied(name)
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    refused(folder, file, 'pipe')
+    if name == 'bert':
+        with says(ValueError, file, 'pipe'): pretrained(folder)
+    (folder / file).unlink()
+    (folder / file).symlink_to('/dev/zero')
+    refused(folder, file, 'a device')
+
+def test_a_head_that_is_a_pipe(golden, tmp_path):
+    os.mkfifo(tmp_path / 'quality.safetensors')
+    with says(ValueError, 'quality.safetensors: a pipe'):
+        navira.load(golden / 'bert', head=tmp_path)
 
 def test_one_file_of_a_folder(golden, tmp_path):
     for file in ('config.json', 'model-00001-of-00003.safetensors'):

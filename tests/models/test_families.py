@@ -44,6 +44,9 @@ def loaded(folder, **kw):
         warnings.simplefilter('error')
         return navira.load(folder, **kw)
 
+def written(model, n): # [n] bool: ids that a model may write
+    return ~torch.isin(torch.arange(n), torch.tensor([model.mask_id, *model.suppress]))
+
 def test_every_family_is_here(golden): assert {p.name for p in golden.iterdir()} == set(FOLDERS)
 
 @torch.inference_mode()
@@ -51,7 +54,7 @@ def test_logits_are_those_of_the_published_code(folder):
     model, told = loaded(folder, dtype='float32'), load_file(folder / 'golden.safetensors')
     with safe_open(folder / 'golden.safetensors', 'pt') as f:
         assert {'code', 'commit'} <= f.metadata().keys()
-    x, keep = told['ids'], torch.arange(told['logits'].shape[-1]) != model.mask_id
+    x, keep = told['ids'], written(model, told['logits'].shape[-1])
     got = model(x).logits(torch.ones_like(x, dtype=torch.bool)).view(told['logits'].shape)
     torch.testing.assert_close(got[..., keep], told['logits'][..., keep], rtol=0, atol=1e-5)
     assert told['logits'].std() > .05 and (x == model.mask_id).any()
@@ -101,7 +104,7 @@ def test_texts_go_in_and_come_out(folder):
 def test_blocks_are_those_of_dllms_sampler(golden):
     "It puts padding before prompts, so that what it writes begins with a block."
     model, told = loaded(golden / 'bd3lm'), load_file(golden / 'bd3lm' / 'golden.safetensors')
-    x, keep = told['padded'], torch.arange(288) != model.mask_id
+    x, keep = told['padded'], written(model, 288)
     assert model.block == 4 and x[1, 0] < 0 <= x[1, 1]
     got, want = model(x).logits(x >= 0), told['padded_logits'][x >= 0]
     torch.testing.assert_close(got[:, keep], want[:, keep], rtol=0, atol=1e-5)

@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 import navira
+from navira.models.families import pretrained
 from navira.models.load import load, save
 from helpers.checkpoints import (  # noqa: F401
     HEAD, TINY, X, bare, hub_folder, no_grad, noisy, plain_forward, refused, same, small_tokenizer,
@@ -141,6 +142,15 @@ def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
 
 
 # --- names that people type -------------------------------------------------------------------
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, pytestconfig):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    save(noisy(), tmp_path / 'x')
+    assert same(load('~/x'), noisy())
+    with says(FileNotFoundError, str(tmp_path / 'no')): load('~/no')
+    base = pytestconfig.rootpath / 'tests' / 'golden' / 'bert'
+    with says(FileNotFoundError, str(tmp_path / 'no')): load(base, head='~/no')
+    with says(FileNotFoundError, str(tmp_path / 'no')): pretrained('~/no')
 
 def test_sources_that_do_not_exist(tmp_path, monkeypatch):
     save(noisy(), tmp_path / 'model')
