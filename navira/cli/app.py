@@ -153,7 +153,8 @@ def main(args: list[str] | None = None) -> None:
     "The console script: a user's mistake becomes one line and exit code 2."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')     # PyTorch: large tensors on huge pages
     # what the terminal's encoding lacks is spelt out; a notebook's output has no encoding to set
-    with contextlib.suppress(AttributeError): sys.stdout.reconfigure(errors='backslashreplace')
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]
     if not {'adapt', 'finetune'} & {*sys.argv}: keep_memory()
     try:
         with warnings.catch_warnings():

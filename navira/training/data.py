@@ -70,7 +70,7 @@ def encode_corpus(
     if eos is None: eos = tokenizer.token_to_id(EOS)
     end = np.array([] if eos is None else [eos], np.uint32)
     with open(path, 'wb') as f:
-        for text in corpus: f.write(np.append(encode(tokenizer, text), end))
+        for text in corpus: f.write(np.append(encode(tokenizer, text), end).tobytes())
     return read_tokens(path)
 
 def read_tokens(path): return np.memmap(path, np.uint32, 'r')
