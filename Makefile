@@ -11,9 +11,10 @@ TORCH_INDEX ?=
 PIP_ARGS    ?=
 PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
 
-# The demo, in two minutes; DEMO_ARGS=--full is all of its 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 8" OUT=demo-small
+# The demo, in two minutes; DEMO_ARGS=--full is all of 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 8" OUT=demo-small
 OUT       ?= demo
-DEMO_ARGS ?=
+DEMO_ARGS ?= --policies backbone,prism,navira,remdm-cap:top_p=.5 --budgets 16 --show 0
+PUZZLES   := --task sudoku --policies backbone,prism:eta=.15+on=0,navira:eta=.15+on=0,llada-low-confidence,p2 --budgets 27 -n 80
 TEST_ARGS ?=
 TEST_JOBS ?= 2
 
@@ -29,11 +30,12 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text (OUT=, DEMO_ARGS= of the text half)
+demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text, and write a text (OUT=, DEMO_ARGS= of the comparison on text)
 	@start=$$SECONDS; set -e; \
-	$(OFFLINE) $(BIN)/navira compare --task sudoku --policies backbone,llada-low-confidence,p2 --budgets 27 -n 200 --out $(OUT)/sudoku; \
-	$(OFFLINE) $(BIN)/navira compare --show 1 --out $(OUT) $(DEMO_ARGS); \
-	echo; echo "make demo took $$((SECONDS - start)) s. Open $(OUT)/sudoku/replay.html in a browser to watch both policies."
+	$(OFFLINE) $(BIN)/navira compare $(PUZZLES) --out $(OUT)/sudoku; echo; \
+	$(OFFLINE) $(BIN)/navira compare --out $(OUT) $(DEMO_ARGS); echo; \
+	$(OFFLINE) $(BIN)/navira generate 'It was a dark night' --model smollm2 --max-new-tokens 32 --budget 32; \
+	echo "make demo took $$((SECONDS - start)) s. Open $(OUT)/sudoku/replay.html in a browser to watch the backbone and p2 on one puzzle."
 
 test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
 	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)

@@ -35,6 +35,8 @@ setuptools.setup(
                  'Natural Language :: ' + cfg['language'],
                  'Topic :: Scientific/Engineering :: Artificial Intelligence',
                  *(f'Programming Language :: Python :: {p}' for p in pythons)],
+    # a plain path for editable installs: their finder loses to a folder `navira` beside a script
+    package_dir={'': '.'},
     packages=setuptools.find_packages(include=[lib, lib + '.*']),
     # the embedded model and the configurations travel in the wheel and the sdist
     package_data={lib: ['py.typed', 'weights/**', 'assets/*', 'configs/*.toml']},

@@ -1,6 +1,10 @@
 __version__ = "0.1.0"
 
+import warnings
 from typing import TYPE_CHECKING
+
+# tqdm, as other libraries import it, asks a notebook for ipywidgets, which bars do without
+warnings.filterwarnings('ignore', 'IProgress not found')
 
 # The public surface, imported when first used: `navira --version` need not load torch.
 _home = {

@@ -108,6 +108,7 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
 
 def policy(
     name: str, # a registered name
+    /,
     **hyper, # the factory's hyper-parameters
 ) -> Policy:
     "The policy called `name`. KeyError or ValueError with the nearest name, or what was expected."

@@ -92,9 +92,11 @@ def _panel(
                 tau=[None if v != v else round(v, 3) for v in trace.tau[:, 0].tolist()])
 
 # %% ../nbs/replay.ipynb #ecb36dd7
-def _busiest(trace: Trace, N: int) -> int: # 0 to N
-    remasks = trace.remasked.sum((1, 2))
-    return -(-(int(remasks.argmax()) + 1) * N // trace.T) if remasks.any() else N
+def _busiest(traces: Sequence[Trace], N: int) -> int: # 0 to N
+    for trace in traces:
+        remasks = trace.remasked.sum((1, 2))
+        if remasks.any(): return -(-(int(remasks.argmax()) + 1) * N // trace.T)
+    return N
 
 def _check_pair(a: Trace, b: Trace) -> None:
     "ValueError unless both rows began alike."
@@ -139,7 +141,7 @@ def replay(
     traces = [t.row(row) for t in (trace, other) if t is not None]
     _check_pair(traces[0], traces[-1])
     N = max(t.T for t in traces)
-    start = _busiest(traces[0], N) if start is None else check_int('start', start, 0, high=N)
+    start = _busiest(traces, N) if start is None else check_int('start', start, 0, high=N)
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
     shown = [''] if other is None else [a or b for a, b in zip(names, ('first', 'second'))]
     d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,

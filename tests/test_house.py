@@ -142,5 +142,14 @@ def test_the_installed_wheel_brings_what_the_repository_has(tmp_path):
     r = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
     assert r.returncode == 0 and r.stdout.startswith(str(tmp_path)), r.stderr
 
+def test_an_editable_install_is_a_plain_path(tmp_path):
+    "A finder would lose to the folder of the clone, for a script that lies beside it"
+    code = f'from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))'
+    subprocess.run([sys.executable, '-c', code], cwd=root, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob('*.whl'))) as z:
+        names = [n for n in z.namelist() if '/' not in n]
+        assert [n for n in names if n.endswith('.pth')] == names
+        assert z.read(names[0]).decode().strip() == str(root)
+
 def test_the_embedded_models_are_small():
     assert sum(p.stat().st_size for p in (root/'navira'/'weights').rglob('*.*')) <= 60e6

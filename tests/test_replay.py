@@ -47,6 +47,11 @@ def test_changes_rebuild_every_state_of_both_runs(U, T, n, L, seed, odd):
         d = data_of(page_of(a, decode, row=row, other=b, names=('one', 'two')))
         rebuilt(d, [a, b], row)
         assert [p['name'] for p in d['panels']] == ['one', 'two'] and 0 <= d['start'] <= max(T, U)
+        # it opens where most is remasked, by the second run where the first remasks nothing
+        calm = replace(a, remasked=torch.zeros_like(a.remasked))
+        assert data_of(replay(calm, decode, other=b).html)['start'] == (
+            data_of(replay(b, decode, other=calm).html)['start']
+        )
 
 
 def test_hostile_tokens_never_stand_raw_in_the_page():

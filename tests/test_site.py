@@ -1,6 +1,6 @@
 """The docs site that `make docs` leaves in _docs/, in a browser: every page, on a desk and a phone,
 light and dark; and the page that samples, against the library."""
-import base64, functools, http.server, json, os, re, sys, threading, warnings
+import base64, functools, http.server, json, os, re, sys, threading, time, warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -235,8 +235,11 @@ def test_live_page_reads_a_prompt_as_the_tokenizer_does(visit):
              '\ufeffbom\x85next\u2028line\u00a0space']
     read = """async ([files, texts]) => { const live = await import(`${files}/live.js`)
         const net = await live.about('text'); return texts.map(t => live.encode(t, net)) }"""
+    texts += ['qzjxkv' * 500, 'antidisestablishmentarianism' * 100]
+    start = time.monotonic()
     ids = visit('live.html').evaluate(read, [FILES, texts])
     assert ids == [navira.load().tokenizer.encode(t).ids for t in texts]
+    assert time.monotonic() - start < 20     # a word of 3,000 letters took four seconds a key
 
 @pytest.fixture
 def live(visit):
@@ -297,8 +300,17 @@ def test_live_page_reads_a_pasted_puzzle(live):
     p.locator(cell).evaluate(paste, rows)
     given = p.locator('#live-puzzle input').evaluate_all('es => es.map(e => e.value || ".")')
     assert ''.join(given) == marks
-    p.locator(cell).evaluate(paste, marks[1:])
-    assert 'Pasted: 80' in p.locator('#live-error').inner_text()
+    assert p.locator('[name=puzzle]').input_value() == ''     # no longer that of the list
+    wide = ''.join(chr(ord(c) + 0xfee0) if c in '123456789' else c for c in marks)
+    p.select_option('[name=puzzle]', index=1)
+    p.locator(cell).evaluate(paste, wide)
+    every = p.locator('#live-puzzle input')
+    def shown(): return ''.join(every.evaluate_all('es => es.map(e => e.value || ".")'))
+    assert shown() == marks
+    for odd, sentence in ((marks[1:], 'Pasted: 80'), ('a' * 81, 'a at row 1, column 1'),
+                          (marks[:80] + 'x', 'x at row 9, column 9')):
+        p.locator(cell).evaluate(paste, odd)
+        assert sentence in p.locator('#live-error').inner_text() and shown() == marks
 
 def test_live_page_takes_another_task_in_mid_run(live):
     "What was begun is left: no error, and the other task starts from its own beginning."

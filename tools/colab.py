@@ -9,7 +9,9 @@ import json
 from order import nbs, notebooks, settings
 
 COLAB = 'https://colab.research.google.com'
-LINE = '#| hide\n#| eval: false\n!git clone -q {git_url} /navira && make -C /navira colab'
+# Only Colab has a /content: "Run all" in Jupyter runs the line too, and it does nothing there
+LINE = ('#| hide\n#| eval: false\n'
+        '![ -d /content ] && git clone -q {git_url} /navira && make -C /navira colab')
 
 def opening(path, cfg):
     "The two cells below the title of the notebook at `path`."

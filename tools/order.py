@@ -4,7 +4,7 @@
 
 A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that
 each imports only from those above it (tests/test_house.py), each under the section of the sidebar
-that shows it. SIDEBAR orders the sections.
+that shows it. SIDEBAR orders the sections: the first two are open, the others folded under "More".
 """
 import json, re, sys
 from configparser import ConfigParser
@@ -100,18 +100,22 @@ def entry(room):
     """The sidebar's lines for a room: numbered chapters show their number, others the title of
     their page."""
     link, number = f'{room}.ipynb', re.match(r'\d+', room)
-    if not number: return [f'          - {link}']
+    if not number: return [f'    - {link}']
     first = json.loads((nbs/link).read_text(encoding='utf-8'))['cells'][0]
     title = re.match('# ([^:\n]+)', ''.join(first['source']))[1]
-    return [f'          - text: "{number[0]} {title}"', f'            href: {link}']
+    return [f'    - text: "{number[0]} {title}"', f'      href: {link}']
+
+def listed(section):
+    "The sidebar's lines for a section."
+    lines = [f'- section: {section}', '  contents:']
+    for room in rooms(section): lines += entry(room)
+    return lines
 
 def sidebar():
     "The text of nbs/sidebar.yml."
-    lines = [HEAD]
-    for section in SIDEBAR:
-        lines += [f'      - section: {section}', '        contents:']
-        for room in rooms(section): lines += entry(room)
-    return '\n'.join(lines) + '\n'
+    first, last = [sum(map(listed, part), []) for part in (SIDEBAR[:2], SIDEBAR[2:])]
+    lines = [*first, '- section: More', '  contents:', *(f'    {line}' for line in last)]
+    return '\n'.join([HEAD, *(f'      {line}' for line in lines)]) + '\n'
 
 def unlisted():
     "Notebooks that are not in the sidebar."

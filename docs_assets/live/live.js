@@ -190,17 +190,22 @@ export const network = (task, progress = () => {}) =>
     throw new Error(`The network did not load (${e.message}). A recorded run stands below.`);
   });
 
-// Byte-level BPE: the neighbours whose merge comes first in the list merge, until none do.
-export function encode(text, {pattern, first, merges}) {
-  const rank = new Map(merges.map(([a, b, into], i) => [`${a} ${b}`, {i, into}]));
+// Byte-level BPE: the neighbours whose merge comes first in the list merge, until none do. After a
+// merge only the ranks beside it are looked up again: every key typed comes here.
+export function encode(text, net) {
+  const {pattern, first, merges} = net, key = (a, b) => a * 2 ** 20 + b;
+  net.ranks ??= new Map(merges.map(([a, b], i) => [key(a, b), i]));
   return [...text.matchAll(new RegExp(pattern, 'gu'))].flatMap(([word]) => {
     const ids = Array.from(new TextEncoder().encode(word), byte => first[byte]);
+    const rank = j => net.ranks.get(key(ids[j], ids[j + 1])) ?? Infinity;
+    const ranks = ids.map((_, j) => rank(j));
     for (;;) {
-      const pairs = ids.slice(1).map((b, j) => rank.get(`${ids[j]} ${b}`));
-      const best = Math.min(...pairs.map(m => m?.i ?? Infinity));
-      const j = pairs.findIndex(m => m?.i === best);
-      if (j < 0) return ids;
-      ids.splice(j, 2, pairs[j].into);
+      let j = 0;
+      for (let i = 1; i < ids.length; i++) if (ranks[i] < ranks[j]) j = i;
+      if (ranks[j] === Infinity) return ids;
+      ids.splice(j, 2, merges[ranks[j]][2]);
+      ranks.splice(j, 1);
+      for (const i of [j - 1, j]) if (i >= 0) ranks[i] = rank(i);
     }
   });
 }
@@ -224,7 +229,8 @@ const place = p => grid() ? `row ${units(p)[0] + 1}, column ${units(p)[1] + 1}` 
 function given() {
   const x = new Int32Array(net.length).fill(net.mask);
   if (grid()) inputs.forEach((e, p) => { if (e.value) x[p] = e.value - 1; });
-  else x.set(encode(form.prompt.value, net).slice(0, net.length));
+  // a token has at most 14 characters: what lies beyond 32 for each is too long anyway
+  else x.set(encode(form.prompt.value.slice(0, 32 * net.length), net).slice(0, net.length));
   return x;
 }
 
@@ -367,10 +373,16 @@ function editor(root) {
     inputs[inputs.indexOf(event.target) + by]?.focus();
   };
   root.onpaste = event => {
-    const marks = event.clipboardData.getData('text').replace(/[\s|+-]/g, ''), n = marks.length;
-    if (n > 1) event.preventDefault();
-    if (n === 81) set(marks);
-    if (n > 1) leave(n === 81 ? '' : `Pasted: ${n} marks. Expected 81: digits, and . or 0.`);
+    const pasted = event.clipboardData.getData('text').normalize('NFKC');     // full-width digits too
+    const marks = [...pasted.replace(/[\s|+-]/g, '')], n = marks.length;
+    if (n < 2) return;
+    event.preventDefault();
+    const odd = marks.findIndex(mark => !/[0-9._]/.test(mark));
+    if (n !== 81) return leave(`Pasted: ${n} marks. Expected 81: digits, and . or 0.`);
+    if (odd >= 0) return leave(`Pasted: ${marks[odd]} at ${place(odd)}. Expected a digit, . or 0.`);
+    set(marks);
+    form.puzzle.selectedIndex = -1;
+    leave();
   };
 }
 const set = marks => inputs.forEach((e, p) => { e.value = marks[p] > 0 ? marks[p] : ''; });

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/base/files.ipynb #e36ea78d
 import contextlib
+import json
 import math
 import os
 import pickle
@@ -59,6 +60,29 @@ def _cause(e: BaseException, said: dict) -> str:
 def first_lines(e: BaseException, most: int = 300) -> str:
     text = ' '.join(str(e).split())
     return text if len(text) <= most else text[:most] + ' ...'
+
+def read_text(
+    path: str | os.PathLike, # in UTF-8
+) -> str:
+    "A text without its byte order mark. `ValueError` for a file that is none."
+    with guarded(path):
+        text = Path(path).read_text(encoding='utf-8-sig')
+        if '\0' not in text: return text
+        raise ValueError('zero bytes in it; expected a text in UTF-8')
+
+def json_texts(
+    path: str | os.PathLike, # a .jsonl file: an object a line
+    key: str, # of the text in each object
+) -> Iterator[str]:
+    "`ValueError` with the file and the line."
+    with guarded(path), open(path, encoding='utf-8-sig') as f:
+        for i, line in enumerate(f, 1):
+            if not line.strip(): continue
+            with guarded(f'{path}: line {i}'): row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get(key), str):
+                raise ValueError(f'{path}: line {i}: {line.strip():.60}; expected an object with '
+                                 f'a text at {key!r}')
+            yield row[key]
 
 # %% ../../nbs/base/files.ipynb #c277c771
 def open_tokenizer(

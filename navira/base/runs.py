@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 # %% ../../nbs/base/runs.ipynb #2daa7c83
 _live: set[str] = set()      # temporary names in use by this process
@@ -161,11 +161,13 @@ def graceful_interrupt(
 def progress_bar(
     total: int, # steps
     name: str, # what stands before the bar
-    show: bool | None = None, # None: after a second; True: at once, and in a log too; False: never
+    show: bool | None = None, # None: after a second, in a log half a minute; True: at once
     done: int = 0, # steps made by an earlier run
 ) -> tqdm: # call `update(k)` after k steps; any thread may
     "A bar with a rate."
     terminal = sys.stderr is not None and sys.stderr.isatty()
+    # a log gets a line now and then, and a page of a notebook none
+    quiet = show is None and not terminal and 'IPython' in sys.modules
     return tqdm(total=total, desc=name, initial=done, delay=0 if show else 1, leave=not terminal,
-                mininterval=.1 if terminal else 30, disable=None if show is None else not show,
+                mininterval=.1 if terminal else 30, disable=quiet or show is False,
                 dynamic_ncols=True)

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/cli/app.ipynb #3cfed91e
+import contextlib
 import ctypes
 import importlib
 import json
@@ -29,10 +30,24 @@ GROUPS = {'Write': 'generate fill solve',
           'Compare': 'compare sweep evaluate report board judge lm-eval conformance',
           'Train': 'train finetune adapt critic',
           'Look up': 'info reference help'}
-HINTS = {'--steps': '--budget counts forward passes, as in --budget 16',
-         '--temperature': 'hyper-parameters are given by --set, as in --set temperature=.5, '
-                          '--set tau=.1 (how random remasking is) or --set top_p=.7; '
-                          '`navira info POLICY` lists those of a policy'}
+HINTS = {
+    'steps': '--budget counts forward passes, as in --budget 16',
+    'train steps': '--tokens, --epochs and --minutes say how long it trains',
+    'adapt steps': '--tokens, --epochs and --minutes say how long it trains',
+    'finetune steps': '--head-steps and --joint-steps say how long it trains',
+    'finetune': '--head-steps and --joint-steps say how long it trains',
+    'critic': '--steps says how long it trains',
+    'sweep': 'results go to --store FOLDER, and settings are given as in --set n=64',
+    'compare': 'settings of a policy stand after its name, as in prism:{0}=VALUE',
+    'generate': 'settings of a policy are given as in --set {0}=VALUE; see `navira info POLICY`'}
+HINTS['fill'] = HINTS['solve'] = HINTS['generate']
+
+def hint(command: str, option: str) -> str: # that the command does not have
+    "What to type instead; nothing if it is not known."
+    name = option.strip('-').replace('-', '_')
+    for known in f'{command} {name}', name, command:
+        if known in HINTS: return '; ' + HINTS[known].format(name)
+    return ''
 
 def warn(line: str) -> None:
     "Print a line to the standard error."
@@ -51,8 +66,8 @@ class Commands(typer.core.TyperGroup):
             warn(str(e) or 'interrupted')
             raise typer.Exit(130) from None
         except Exception as e:
-            hint = HINTS.get(getattr(e, 'option_name', ''))     # of an option that no command has
-            if hint: e.message += f'; {hint}'
+            option = getattr(e, 'option_name', '')     # that the command does not have
+            if option: e.message += hint(e.ctx.info_name, option)
             raise
 
 # %% ../../nbs/cli/app.ipynb #a526ecc4
@@ -137,6 +152,9 @@ def keep_memory() -> None:
 def main(args: list[str] | None = None) -> None:
     "The console script: a user's mistake becomes one line and exit code 2."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')     # PyTorch: large tensors on huge pages
+    # what the terminal's encoding lacks is spelt out; a notebook's output has no encoding to set
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]
     if not {'adapt', 'finetune'} & {*sys.argv}: keep_memory()
     try:
         with warnings.catch_warnings():
@@ -182,11 +200,12 @@ def show(rows, title: str = '', note: str = '') -> None: # rows: a data frame
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here
     "Run what registers policies. Errors as of an import, ValueError if nothing does."
     import navira.peers     # noqa: F401  own policies may replace these
+    from navira.base.files import check_file
     from navira.registry import policies
     before = policies()
     sys.path.append(str(Path(source).resolve().parent))     # last: no file in it hides a library
     own_files.append(source)
-    if source.endswith('.py'): runpy.run_path(source)
+    if source.endswith('.py'): runpy.run_path(str(check_file(source)))
     else: own_files.append(importlib.import_module(source).__file__)
     if policies() != before: return
     raise ValueError(f'--import {source}: it registers no policy; expected '

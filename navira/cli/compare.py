@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/cli/compare.ipynb #1e6905e0
 import math
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -114,6 +115,10 @@ def compare(
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     usual = ['backbone', NO_HEAD] if net.quality is None else TEXT
+    numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16
+    if numbers or not re.fullmatch(r'(\d+(, *\d+)*)?', budgets):
+        raise ValueError(f'--budgets {" ".join([budgets, *numbers])}: expected whole numbers with '
+                         'commas between them, as in --budgets 8,16')
     n = n or (32 if full else 12) * (6 if task else 1)
     if n < 8: raise ValueError(f'-n {n}: an interval needs at least 8 texts')
     settings = dict(model=model, prompt=prompt, task=task, real=real, batch_size=batch_size)
@@ -133,9 +138,15 @@ def compare(
     report(folder, Study(st, p, judge, st.record['eos']), net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
+def telling(df, a: str, b: str) -> int: # df: of `results.frame`; a, b: cells
+    "The first sample that b solves and a does not; 0 where there is none."
+    if 'solved' not in df: return 0
+    right = df.pivot(index='sample', columns='cell', values='solved')
+    return int((right[b] > right[a]).idxmax())
+
 def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     "Print and write what was measured."
-    from navira.experiments.results import texts as texts_of
+    from navira.experiments.results import frame, texts as texts_of
     from navira.experiments.run import resample
     from navira.samples import printable
     from navira.tasks.sudoku import boxes_of
@@ -144,12 +155,13 @@ def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     show(in_words(rows), note=note)
     last = p[p.budget == p.budget.max()]
     for _, c in last.iterrows():
-        if s.of_puzzles: break     # the replay shows grids
+        if s.of_puzzles or not texts: break     # the replay shows grids
         print(f'\n{c.label}')
         for text in texts_of(st, c.cell)[:texts]: print('·', printable(' '.join(text.split())))
     ends = [st.cells[last.cell.iloc[k]] for k in (0, -1)]
-    left, right = (resample(c, st.record, net, 0, 1) for c in ends)
-    left.replay(folder / 'replay.html', title='Sample 0', other=right,
+    k = telling(frame(st), *last.cell.iloc[[0, -1]])
+    left, right = (resample(c, st.record, net, k, 1) for c in ends)
+    left.replay(folder / 'replay.html', title=f'Sample {k}', other=right,
                 names=[c['label'] for c in ends], boxes=boxes_of(net))
     rows.to_json(folder / 'compare.json', orient='records', indent=1)
     figure(p, note).savefig(folder / 'compare.png', dpi=130)

@@ -46,11 +46,12 @@ def why_not(net, name: str) -> str: # '' if the model runs the policy
 # %% ../../nbs/cli/generate.ipynb #3e6ea96f
 def prompts_in(file: Path) -> list[str]:
     "The prompts of a file. ValueError where it has none."
-    from navira.base.files import guarded
+    from navira.base.files import guarded, json_texts, read_text
+    kind = file.suffix.lower()
     with guarded(f'--prompts {file}'):
-        lines = file.read_text(encoding='utf-8-sig').split('\n')
+        if kind == '.json': raise ValueError('expected .jsonl, an object a line')
+        lines = json_texts(file, 'prompt') if kind == '.jsonl' else read_text(file).split('\n')
         prompts = [line for line in lines if line.strip()]
-        if file.suffix == '.jsonl': prompts = [json.loads(line)['prompt'] for line in prompts]
         if prompts: return prompts
         raise ValueError('no prompt in it')
 

@@ -33,15 +33,22 @@ def read_grid(text: str) -> tuple: # the rules, and [cells] ids
 
 def read_grids(given: list[str]) -> list[tuple]: # puzzles, files, or - for the standard input
     "All puzzles. ValueError says which is wrong."
-    texts, grids = list[str](), []
+    grids: list[tuple] = []
     for text in given:
-        is_file = text[-1:].isalpha() or os.path.isfile(text)
-        if text == '-': texts += sys.stdin.read().splitlines()
-        else: texts += Path(text).read_text().splitlines() if is_file else [text]
-    for i, text in enumerate(filter(str.strip, texts), 1):
-        try: grids.append(read_grid(text))
-        except ValueError as e: raise ValueError(f'puzzle {i}: {e}') from None
+        lines = list(filter(str.strip, lines_of(text)))
+        if not lines: raise ValueError(f'{text}: no puzzle in it')
+        for line in lines:
+            try: grids.append(read_grid(line))
+            except ValueError as e: raise ValueError(f'puzzle {len(grids) + 1}: {e}') from None
     return grids
+
+def lines_of(text: str) -> list[str]: # a puzzle, a file or -
+    from navira.base.files import guarded, read_text
+    if text == '-':
+        with guarded('standard input'): return sys.stdin.read().lstrip('\ufeff').splitlines()
+    # a puzzle may have a letter by mistake, and a name has more of them
+    is_file = os.path.exists(text) or 2 * sum(map(str.isalpha, text)) > len(text)
+    return read_text(text).splitlines() if is_file else [text]
 
 # %% ../../nbs/cli/solve.ipynb #6d80808f
 BATCHES = 1, 3, 12     # tries if -n is not given: side by side a try takes a fraction of the time

@@ -74,23 +74,23 @@ def finetune(config) -> None:
     "Give a model a quality head, or teach it to correct itself."
     from navira.training.finetune import finetune
     made = finetune(config)
-    print(f'model: {made}\nuse it: {generate_command(config.model, made)}')
+    show_made(config.model, made)
 
-def generate_command(
-    base: str | None, # the model that was fine-tuned
+def show_made(
+    base: str | None, # the model that was trained
     folder: Path, # the result: a model, or an adapter and a head for the base
-) -> str:
+) -> None:
     given = ['--model', str(folder)]
     if (folder / 'quality.safetensors').exists():
         given = ['--model', base or 'embedded', '--head', str(folder)]
-    return shlex.join(['navira', 'generate', *given])
+    print(f'model: {folder}\nuse it: {shlex.join(["navira", "generate", *given])}')
 
 # %% ../../nbs/cli/training.ipynb #2aa7f271
 @trains('AdaptConfig')
 def adapt(config) -> None:
     "Make a masked diffusion model of a BERT, a Llama or their like."
     from navira.training.adapt import adapt
-    print(f'model: {adapt(config)}')
+    show_made(config.model, adapt(config))
 
 # %% ../../nbs/cli/training.ipynb #2e778a4a
 @trains('CriticConfig')

@@ -141,7 +141,7 @@ def open_store(
     path, wanted = Path(folder), 'a folder that `navira sweep` made'
     at = path / 'store.json'
     if not path.is_dir(): raise FileNotFoundError(f'store {str(folder)!r}: not found; '
-                                                  f'{nearest(path, wanted)}')
+                                                  f'{nearest(path, wanted, having=at.name)}')
     if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; '
                                                  f'expected {wanted}')
     try:

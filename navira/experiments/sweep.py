@@ -227,6 +227,7 @@ def configs() -> dict[str, Path]: # name -> file
 
 def read_sweep(
     source: str | Path | dict, # a name of `configs`, a path, or a table
+    /,
     **flags: Any, # settings that override the file's
 ) -> Sweep:
     """The settings of a sweep. FileNotFoundError, KeyError or ValueError with the nearest valid
@@ -247,6 +248,7 @@ def read_sweep(
 
 def read_sweeps(
     source: str | Path, # as of `read_sweep`
+    /,
     **flags: Any, # settings that override the file's
 ) -> dict[str, Sweep]: # part -> its sweep; '' where there are no parts
     "The parts of a sweep, for a store each. Errors as `read_sweep`."

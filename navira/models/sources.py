@@ -75,10 +75,11 @@ def nearest(
     path: str | os.PathLike, # that does not exist
     otherwise: str, # what was expected, where no name is similar
     also: tuple[str, ...] = (), # names that are not in its folder
+    having: str = '', # a file that is in what is meant
 ) -> str:
     "The most similar name in its folder, in words."
     folder = Path(path).parent
-    names = os.listdir(folder) if folder.is_dir() else []
+    names = [p.name for p in folder.glob('*') if (p / having).exists()]
     near = difflib.get_close_matches(Path(path).name, [*names, *also], 1, .5)
     if not near: return f'expected {otherwise}'
     return f'did you mean {near[0] if near[0] in also else str(folder / near[0])!r}?'

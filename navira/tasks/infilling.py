@@ -22,9 +22,10 @@ __all__ = []
 
 # %% ../../nbs/tasks/infilling.ipynb #456842b0
 @lru_cache(maxsize=4)
-def _paragraphs(tokenizer: Any, length: int, data: str, column: str) -> ndarray: # [N, length]
+def _paragraphs(tokenizer: Any, length: int, data: str) -> ndarray: # [N, length]
     "The beginnings of the paragraphs that are long enough, in random order."
-    lines = (line for text in read_corpus(data, column, 'validation') for line in text.splitlines())
+    texts = read_corpus(data, split='validation')
+    lines = (line for text in texts for line in text.splitlines())
     rows = [encode(tokenizer, line)[:length] for line in lines if len(line) > length]
     rows = [r for r in rows if len(r) == length]
     if not rows: raise ValueError(f'data={data!r}: no paragraph of {length} tokens in it; '
@@ -41,8 +42,7 @@ class Infilling:
     goal = 'recovered'
 
     @classmethod
-    def called(cls, name: str, model: Any, data: str | None,
-               text_column: str = 'text') -> Infilling:
+    def called(cls, name: str, model: Any, data: str | None) -> Infilling:
         "ValueError for no text, a text without long paragraphs, or a model of something else."
         if name != 'infill': raise ValueError(f"task {name!r}: expected 'infill'")
         if data is None:
@@ -52,7 +52,7 @@ class Infilling:
             raise ValueError(f'task {name!r}: this model writes no text; expected one with a '
                              'tokenizer.json of words')
         return cls(data, model.mask_id,
-                   _paragraphs(model.tokenizer, min(model.length, 512), data, text_column))
+                   _paragraphs(model.tokenizer, min(model.length, 512), data))
 
     @property
     def free(self) -> ndarray: # [L] bool
@@ -77,7 +77,3 @@ class Infilling:
     def solved(self, x: Tensor, first: int = 0) -> ndarray:
         return self.judge(x, first)['recovered'] == 1
 
-    def baseline(self, n: int) -> float:
-        rows = self.true(0, n)
-        usual = [[np.bincount(row).argmax()] for row in rows[:, ~self.free]]
-        return float((rows[:, self.free] == usual).mean())

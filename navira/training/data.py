@@ -4,16 +4,17 @@
 
 # %% ../../nbs/training/data.ipynb #d3d2b9f1
 from __future__ import annotations
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pyarrow.parquet as pq
 import torch
 from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
 
-from ..base.files import guarded
+from ..base.files import guarded, json_texts, read_text
 from ..models.checkpoints import MASK
 from ..models.sources import is_repository, nearest
 from ..tasks.lists import made_of
@@ -69,35 +70,52 @@ def encode_corpus(
     if eos is None: eos = tokenizer.token_to_id(EOS)
     end = np.array([] if eos is None else [eos], np.uint32)
     with open(path, 'wb') as f:
-        for text in corpus: np.append(encode(tokenizer, text), end).tofile(f)
+        for text in corpus: f.write(np.append(encode(tokenizer, text), end).tobytes())
     return read_tokens(path)
 
 def read_tokens(path): return np.memmap(path, np.uint32, 'r')
 
 # %% ../../nbs/training/data.ipynb #ffbb286b
-TEXT = ('.txt', '.md', '.text')
-PARQUET = ('.parquet', '.pq')
+KINDS = '.txt', '.md', '.text', '.jsonl', '.parquet', '.pq'
+EXPECTED = f'expected text in {", ".join(KINDS)} files'
 
 def documents(
-    path, # a text, which is one document, or a Parquet file with one a row
-    column, # with the text, of a Parquet file
+    path, # a text, which is one document, or a Parquet or .jsonl file with one a row
+    column, # with the text, of these
 ):
-    "`ValueError` for a file that cannot be read or has no such column."
-    with guarded(path):
-        if path.suffix.lower() not in PARQUET: yield path.read_bytes().decode()
-        else: yield from pd.read_parquet(path, columns=[column])[column].dropna()
+    "`ValueError` for a file that cannot be read, is of another kind or has no such column."
+    kind = path.suffix.lower()
+    if kind not in (*KINDS, ''): raise ValueError(f'{path}: {EXPECTED}')
+    if kind == '.jsonl': yield from json_texts(path, column)
+    elif kind not in ('.parquet', '.pq'): yield read_text(path)
+    else:
+        with guarded(path):
+            names = pq.read_schema(path).names
+            if column not in names:
+                raise ValueError(f'no column {column!r}; it has {", ".join(names)}')
+            yield from only_texts(column, pq.read_table(path, columns=[column])[column].to_pylist())
+
+def only_texts(column, values):
+    for v in values:
+        if not isinstance(v, str | None):
+            raise ValueError(f'column {column!r} holds {type(v).__name__}; expected text')
+        yield v
 
 # %% ../../nbs/training/data.ipynb #231c9c47
 def files_of(
     path, # a file or a folder
     split='train', # also 'validation', 'test'
 ):
-    "The text and Parquet files of a split."
+    "The text and Parquet files of a split, with a warning for others."
     if path.is_file(): return [path]
     if not path.is_dir():
-        expected = 'a Parquet or text file, a folder, or a data set such as Skylion007/openwebtext'
+        expected = 'a text, .jsonl or Parquet file, a folder, or a data set, OWNER/NAME'
         raise FileNotFoundError(f'data={str(path)!r}: not found; {nearest(path, expected)}')
-    files = sorted(f for f in path.iterdir() if f.suffix.lower() in TEXT + PARQUET)
+    every = sorted(f for f in path.iterdir() if f.is_file() and f.name[0] != '.')
+    files = [f for f in every if f.suffix.lower() in KINDS]
+    others = ', '.join(f.name for f in every if f not in files)
+    if others and not files: raise ValueError(f'{path}: {others:.200}: {EXPECTED}')
+    if others: warnings.warn(f'{path}: {others:.200} left out; {EXPECTED}')
     return [f for f in files if f.name.startswith(split)] or files
 
 # %% ../../nbs/training/data.ipynb #9cd41dbf
@@ -111,7 +129,7 @@ def dataset_documents(
         from datasets import load_dataset
         splits = load_dataset(name)
         rows = splits[split if split in splits else next(iter(splits))].select_columns(column)
-    return (row[column] or '' for row in rows)
+        yield from only_texts(column, (row[column] for row in rows))
 
 # %% ../../nbs/training/data.ipynb #f2614898
 def grid_documents(
@@ -130,7 +148,7 @@ def grid_documents(
 # %% ../../nbs/training/data.ipynb #24c3d5f2
 def read_corpus(
     data: str | Path, # a file, a folder, 'sudoku', 'walks', 'lists', or a data set
-    text_column: str = 'text', # with the text, for Parquet and data sets
+    text_column: str = 'text', # with the text, of Parquet and .jsonl files and data sets
     split: str = 'train', # of a folder or data set that has splits
 ) -> Iterator[str]: # documents, blank ones left out
     """Raises `FileNotFoundError` with the nearest name, or `ValueError` (empty, damaged, no such
@@ -143,11 +161,11 @@ def read_corpus(
     elif not path.exists() and is_repository(name):
         texts = dataset_documents(name, split, text_column)
     else: texts = (text for f in files_of(path, split) for text in documents(f, text_column))
-    for text in filter(str.strip, texts):
+    for text in texts:
+        if not text or text.isspace(): continue
         empty = False
-        yield text
-    if empty: raise ValueError(f'data={name!r}: the corpus is empty; '
-                               f'expected text in {", ".join(TEXT + PARQUET)} files')
+        yield text.removeprefix('\ufeff').replace('\r\n', '\n')
+    if empty: raise ValueError(f'data={name!r}: the corpus is empty; {EXPECTED}')
 
 # %% ../../nbs/training/data.ipynb #8ee9c031
 def packed(

@@ -8,13 +8,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..base.checks import check_choice
-from ..base.files import guarded
+from ..base.files import check_file, guarded, read_text
 from ..models.sources import nearest
 from ..tasks.lists import made_of, SOURCES
 from ..tasks.sudoku import NAMES
@@ -27,10 +28,10 @@ __all__ = ['TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig', 'Crit
 class LoopConfig:
     "What every training run has."
     command: ClassVar[str] = 'train' # of the command line
-    data: str # corpus: Parquet, text, a folder, or a data set's name
+    data: str # corpus: text, .jsonl, Parquet, a folder, or a data set's name
     out: str # run folder: checkpoints, log, tokens, and at the end the model
     validation: str | None = None # corpus; None: `validation*` files of `data`, or its end
-    text_column: str = 'text' # of Parquet files and data sets
+    text_column: str = 'text' # of Parquet and .jsonl files and data sets
     batch_size: int = 64 # sequences a step, over all processes together
     lr: float = 2e-3 # peak learning rate
     warmup: int = 300 # steps of linear warm-up; at most a quarter of the run
@@ -190,6 +191,7 @@ def typed(
 def read_config(
     kind: type[LoopConfig], # `TrainConfig` (`SudokuConfig` by its data), `FinetuneConfig`, ...
     path: str | Path | None = None, # a .toml or .json file
+    /,
     **flags, # override the file; None means not given
 ) -> Any: # of that kind
     """The settings of a run. A run that is in `out` keeps those that are not given.
@@ -204,17 +206,21 @@ def read_config(
     for key in given: check_choice('setting', key, names)
     try: return kind(**{k: v for k, v in past.items() if k in names} | given)
     except TypeError as e:      # which settings are missing
-        raise ValueError(f'navira {kind.command}: {e}; expected in the file or as a flag') from None
+        missing = ' and '.join(f'--{name}' for name in re.findall("'(.+?)'", str(e)))
+        raise ValueError(f'navira {kind.command}: missing {missing}; expected as options, or in a '
+                         'file of settings') from None
 
 # %% ../../nbs/training/settings.ipynb #3c039487
 def settings_file(
     path, # .toml or .json
 ):
-    if not path.is_file():
-        raise FileNotFoundError(f'config={str(path)!r}: not found; '
-                                + nearest(path, 'a .toml or .json file'))
-    read = tomllib.loads if path.suffix == '.toml' else json.loads
-    with guarded(path): given = read(path.read_text())
+    expected = 'a .toml or .json file of settings; --data names a corpus, --model a model'
+    if not path.exists():
+        raise FileNotFoundError(f'config={str(path)!r}: not found; {nearest(path, expected)}')
+    read = {'.toml': tomllib.loads, '.json': json.loads}.get(path.suffix.lower())
+    if read is None: raise ValueError(f'config={str(path)!r}: expected {expected}')
+    # tomllib takes a second for a key of 8,000 dots, and 23 for 40,000
+    with guarded(path): given = read(read_text(check_file(path, 8000)))
     if isinstance(given, dict): return given
     raise ValueError(f'{path}: holds {given!r:.40}; expected settings by name, such as lr = 0.001')
 

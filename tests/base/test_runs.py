@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from navira.base.runs import (
-    Busy, atomic_folder, atomic_write, folder_lock, remove_leftovers)
+    Busy, atomic_folder, atomic_write, folder_lock, progress_bar, remove_leftovers)
 from navira.sampling import sample
 from toys import Tiny
 
@@ -63,6 +64,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path, exists):
 def test_a_killed_writer_loses_its_lock_and_its_temporary_file_and_nothing_else_goes(tmp_path):
     code = f'''
 import time
+from importlib.util import find_spec
 from navira.base.runs import atomic_write, folder_lock
 with folder_lock({str(tmp_path)!r}), atomic_write({str(tmp_path / 'in' / 'x')!r}):
     print('writing', flush=True)
@@ -104,6 +106,29 @@ def test_the_bar_shows_in_a_terminal_or_on_request_and_leaves_a_terminal_clean(m
     steps = []
     assert shown(monkeypatch, Terminal(),
                  progress=lambda texts: steps.append(len(texts))) == '' and sum(steps) == 80
+
+def test_a_log_has_a_line_now_and_then_and_a_notebook_none(monkeypatch):
+    for modules, shows in (({}, True), ({'IPython': None}, False)):
+        with monkeypatch.context() as m:
+            m.setattr(sys, 'stderr', io.StringIO())
+            m.delitem(sys.modules, 'IPython', raising=False)
+            for name, module in modules.items(): m.setitem(sys.modules, name, module)
+            bar = progress_bar(10, 'run')
+            assert bool(bar.disable) != shows and (not shows or bar.mininterval == 30)
+            bar.close()
+
+NOTEBOOK = '''
+import {first}ipykernel.zmqshell
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance().run_cell('import tqdm.auto')
+'''
+
+def test_no_notebook_is_asked_for_ipywidgets():
+    if find_spec('ipywidgets'): pytest.skip('ipywidgets is installed')
+    for first, asks in (('', True), ('navira, ', False)):
+        code = [sys.executable, '-c', NOTEBOOK.format(first=first)]
+        said = subprocess.run(code, capture_output=True, text=True, check=True).stderr
+        assert ('IProgress' in said) == asks, said
 
 def test_nothing_is_shown_where_there_is_no_standard_error(monkeypatch):
     monkeypatch.setattr(sys, 'stderr', None)

@@ -110,6 +110,12 @@ def test_whatever_is_typed_ends_in_a_result_or_in_a_sentence(
     assert code != 2 or printed.err.strip()
 
 
+@pytest.mark.parametrize('encoding', ['ascii', 'cp1252'])
+def test_what_the_terminal_lacks_is_spelt_out(encoding):
+    r = navira(*'generate 日本 --max-new-tokens 2 --budget 2'.split(), PYTHONIOENCODING=encoding)
+    assert r.returncode == 0 and r'\u65e5\u672c' in r.stdout, r.stderr
+
+
 def test_a_mistake_in_a_process_of_its_own():
     r = navira('generate', '--policy', 'navria')
     assert r.returncode == 2 and not r.stdout
@@ -120,7 +126,17 @@ def test_a_mistake_in_a_process_of_its_own():
     'words, expected',
     [
         (['generate', '--steps', '16'], '--budget counts forward passes'),
-        (['generate', '--temperature', '.5'], '--set temperature=.5'),
+        (['generate', '--temperature', '.5'], '--set temperature=VALUE'),
+        (['solve', '--top-p', '.5'], '--set top_p=VALUE'),
+        (['compare', '--top-p', '.5'], 'prism:top_p=VALUE'),
+        (['train', '--steps', '5'], '--epochs and --minutes'),
+        (['finetune', '--minutes', '5'], '--head-steps and --joint-steps'),
+        (['finetune', '--steps', '5'], '--head-steps and --joint-steps'),
+        (['sweep', 'small', '--out', 'x'], '--store FOLDER'),
+        (['generate', '--import', 'no.py'], 'no.py: not found'),
+        (['generate', '--set', 'name=x'], "hyper-parameter 'name'"),
+        (['generate', '-p', 'prism:name=x'], "hyper-parameter 'name'"),
+        (['sweep', 'small', '--set', 'source=x'], "setting 'source'"),
     ],
 )
 def test_words_of_other_programs_lead_to_ours(words, expected, capsys):

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -9,6 +10,7 @@ from tokenizers.models import WordLevel
 from helpers.cli import net, refuses, run, said  # noqa: F401
 from helpers.grids import grid_folder  # noqa: F401
 from helpers.replay import data_of
+from navira.cli.compare import telling
 from toys import small_lm
 
 QUICK = '-n', 8, '--reference', 'none'
@@ -60,13 +62,22 @@ def test_puzzles_are_right_or_wrong(grid_folder, capsys, tmp_path):  # noqa: F81
     assert (tmp_path / 'compare.png').stat().st_size > 10_000
 
 
+@pytest.mark.parametrize('ours, shown', [([1, 0, 1], 2), ([1, 0, 0], 0)])
+def test_the_replay_shows_a_puzzle_that_only_the_last_policy_solves(ours, shown):
+    df = pd.DataFrame(dict(cell=[*'aaabbb'], sample=[0, 1, 2] * 2, solved=[1, 0, 0, *ours]))
+    assert telling(df.astype({'solved': bool}), 'a', 'b') == shown
+    assert telling(df.drop(columns='solved'), 'a', 'b') == 0
+
+
 @pytest.mark.parametrize(
     'sentence, typed',
     [
         ("did you mean 'sudoku'?", '--task sudoko'),
         ("did you mean 'navira-det'?", '-p prism,navira-dett'),
         ('budget=1', '--budgets 1 -p navira'),
-        ("budgets='[16,x]': expected", '--budgets 16,x'),
+        ('as in --budgets 8,16', '--budgets 16,x'),
+        ('as in --budgets 8,16', '--budgets 8-16'),
+        ('as in --budgets 8,16', 'prism --budgets 8 16'),
         ('at least 8 texts', '-n 3'),
         ('cannot be written', '--out /proc/no/demo'),
         ('are the same cell', 'navira navira:tau=.2'),

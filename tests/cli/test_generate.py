@@ -39,11 +39,11 @@ def test_a_policy_is_typed_with_its_hyper_parameters(typed, run, net):
 
 def test_prompts_are_typed_or_read_and_each_has_n_texts(run, tmp_path):
     (tmp_path / 'p.txt').write_bytes('\ufeffIt was\r\n\n caf\xe9 and\n'.encode())
-    (tmp_path / 'p.jsonl').write_text('{"prompt": "Two\\nlines"}\n', encoding='utf-8')
+    (tmp_path / 'p.JSONL').write_text('{"prompt": "Two\\nlines"}\n', encoding='utf-8')
     typed = rows(run('generate', 'One', '--prompt', 'Two', *LITTLE, '-n', 2))
     assert [r['prompt'] for r in typed] == ['One', 'One', 'Two', 'Two']
     assert all(r['text'].startswith(r['prompt']) for r in typed)
-    for file, prompts in (('p.txt', ['It was', ' caf\xe9 and']), ('p.jsonl', ['Two\nlines'])):
+    for file, prompts in (('p.txt', ['It was', ' caf\xe9 and']), ('p.JSONL', ['Two\nlines'])):
         read = rows(run('generate', '--prompts', tmp_path / file, *LITTLE))
         assert [r['prompt'] for r in read] == prompts
 
@@ -160,6 +160,10 @@ def test_a_mistake_is_named(sentence, typed, refuses):
         (b'caf\xe9 ', '.txt', 'utf-8'),
         (b'\n', '.txt', 'no prompt in it'),
         (b'{"text": "x"}', '.jsonl', 'prompt'),
+        (b'{"prompt": "a"}\n{"prompt": null}', '.jsonl', 'line 2: '),
+        (b'{"prompt": 5}', '.JSONL', 'line 1: '),
+        (b'{"prompt": "a"}', '.json', 'expected .jsonl'),
+        ('text'.encode('utf-16'), '.txt', 'utf-8'),
         (b'{"prompt": ' + b'[' * 20_000, '.jsonl', 'recursion'),
     ],
 )

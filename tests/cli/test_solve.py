@@ -16,6 +16,8 @@ OPEN, MORE = '1234341221434.21', '12343412214343.1'
     [
         (PUZZLE[:80], '80 cells; expected 81'),
         ('12345678.' + '.' * 71 + '9', 'this puzzle has no solution'),
+        (PUZZLE[:80] + 'x', "row 9, column 9: 'x'"),
+        ('x' + PUZZLE[1:], "row 1, column 1: 'x'"),
         ('no/such.txt', 'No such file'),
     ],
 )
@@ -23,6 +25,14 @@ def test_a_text_that_is_no_puzzle_is_named(puzzle, sentence, refuses):
     refuses(sentence, 'solve', puzzle, '--model', 'no/such')
     if 'such' not in sentence:
         refuses('puzzle 2: ' + sentence, 'solve', PUZZLE, puzzle)
+
+
+@pytest.mark.parametrize(
+    'content, sentence', [(b'', 'no puzzle in it'), (PUZZLE.encode('utf-16'), "'utf-8' codec")]
+)
+def test_a_file_that_holds_no_puzzle_is_named(content, sentence, refuses, tmp_path):
+    (tmp_path / 'p.txt').write_bytes(content)
+    refuses(f'{tmp_path / "p.txt"}: {sentence}', 'solve', tmp_path / 'p.txt')
 
 
 def test_a_model_of_other_grids_is_named(grid_folder, refuses):  # noqa: F811
@@ -59,8 +69,9 @@ def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys):  # noqa: F81
 
 @pytest.mark.parametrize('how', ['typed', 'file', 'stdin'])
 def test_several_puzzles(grid_folder, capsys, tmp_path, monkeypatch, how):  # noqa: F811
-    (tmp_path / 'two.txt').write_text(f'{OPEN}\n\n{MORE}\n')
-    monkeypatch.setattr('sys.stdin', io.StringIO(f'{OPEN}\n{MORE}\n'))
+    # as Notepad writes it, with a byte order mark
+    (tmp_path / 'two.txt').write_text(f'\ufeff{OPEN}\n\n{MORE}\n', newline='\r\n')
+    monkeypatch.setattr('sys.stdin', io.StringIO(f'\ufeff{OPEN}\n{MORE}\n'))
     puzzles = dict(typed=[OPEN, MORE], file=[tmp_path / 'two.txt'], stdin=['-'])
     easy = ['-n', 64, '--policy', 'backbone', '--set', 'top_p=1.']
     code, printed = said(capsys, 'solve', *puzzles[how], '--model', grid_folder, *easy)

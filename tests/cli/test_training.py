@@ -25,7 +25,10 @@ MISTAKES = {
          '--joint-steps', '0'],
         'head_steps=0 and joint_steps=0'),
     'no network given': (['adapt', '--data', 'd', '--out', '{bad}/run'],
-                         "missing 1 required keyword-only argument: 'model'"),
+                         'missing --model'),
+    'a folder for a model': (['adapt', '{bad}'], '--model a model'),
+    'a text for settings': (['train', '{bad}/words.txt'], '--data names a corpus'),
+    'a reserved name': (train('words.txt', 'run', '--set', 'kind=x'), "setting 'kind'"),
 }
 
 @pytest.mark.parametrize('case', MISTAKES)

@@ -9,7 +9,7 @@ def navira(*args, **env):
     "The program in a process of its own"
     offline = dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', COLUMNS='100')
     return subprocess.run(
-        [sys.executable, '-m', 'navira.cli', *map(str, args)],
+        [sys.executable, '-m', 'navira', *map(str, args)],
         text=True,
         timeout=300,
         capture_output=True,

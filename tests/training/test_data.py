@@ -1,8 +1,11 @@
 """From texts and grids to batches: a tokenizer, a corpus on disk, and an order that can be
 resumed."""
 import itertools
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -10,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from navira.models.checkpoints import MASK
 from navira.tasks.sudoku import held_out, is_solved, random_grids, Sudoku, tokenizer_of
 from navira.training.data import (
-    EOS, encode, epochs, grid_epochs, read_corpus, train_tokenizer)
+    encode, encode_corpus, EOS, epochs, grid_epochs, read_corpus, train_tokenizer)
 from helpers.training import LINES, one_thread, table  # noqa: F401
 
 TOK = train_tokenizer(LINES, 300)
@@ -32,7 +35,7 @@ def test_parquet_splits_and_columns(tmp_path):
     assert list(read_corpus(tmp_path)) == LINES[:7]
     for data in (tmp_path, tmp_path / 'validation.parquet'):
         assert list(read_corpus(data, split='validation')) == LINES[7:9]
-    with pytest.raises(ValueError, match='train-00000.parquet: .*txt'):
+    with pytest.raises(ValueError, match="00.parquet: no column 'txt'; it has title, text"):
         next(read_corpus(tmp_path, text_column='txt'))
 
 def test_corpus_errors(tmp_path):
@@ -46,6 +49,50 @@ def test_corpus_errors(tmp_path):
     for name, why in (('bad.txt', 'byte 0xff in position 5'), ('cut.parquet', '')):
         with pytest.raises(ValueError, match=f'{name}: .*{why}'):
             next(read_corpus(tmp_path / name))
+
+FILES = {     # name: content, its documents or what is wrong
+    'bom.txt': ('\ufeffone\r\ntwo\r\n', ['one\ntwo\n']),
+    'plain': ('no suffix', ['no suffix']),
+    'a.jsonl': ('{"text": "a\\r\\nb", "n": 1}\n\n{"text": "c"}\n', ['a\nb', 'c']),
+    'b.JSONL': ('\ufeff{"text": "c"}\r\n', ['c']),
+    'key.jsonl': ('{"text": "a"}\n{"txt": "b"}\n', 'line 2: .*"txt".*expected an object'),
+    'null.jsonl': ('\n{"text": null}\n', 'line 2: .*null'),
+    'list.jsonl': ('["text"]\n', 'line 1: .*expected an object'),
+    'cut.jsonl': ('{"text": "a"', 'line 1: Expecting'),
+    'a.json': ('[{"text": "a"}]', 'expected text in .txt'),
+    'a.csv': ('text\na\n', 'expected text in .txt'),
+    'a.html': ('<p>a</p>', 'expected text in .txt'),
+    'a.jsonl.gz': ('x', 'expected text in .txt'),
+    '16.txt': ('text'.encode('utf-16'), "'utf-8' codec"),
+    '16le.txt': ('text'.encode('utf-16-le'), 'zero bytes'),
+    'int.parquet': ([1, 2], "column 'text' holds int; expected text"),
+    'bytes.parquet': ([b'a'], "column 'text' holds bytes; expected text"),
+    'lists.parquet': ([['a']], "column 'text' holds list; expected text"),
+    'rows.parquet': (['a\r\nb'], ['a\nb'])}
+
+@pytest.mark.parametrize('name', FILES)
+def test_a_file_gives_its_documents_or_is_named(name, tmp_path):
+    content, expected = FILES[name]
+    if isinstance(content, list): pq.write_table(pa.table({'text': content}), tmp_path / name)
+    elif isinstance(content, str): (tmp_path / name).write_text(content, newline='')
+    else: (tmp_path / name).write_bytes(content)
+    if isinstance(expected, list): assert list(read_corpus(tmp_path / name)) == expected
+    else:
+        with pytest.raises(ValueError, match=f'{name}: .*{expected}'):
+            list(read_corpus(tmp_path / name))
+
+def test_a_folder_of_several_kinds_says_what_it_leaves_out(tmp_path):
+    for name in ('a.csv', 'b.html'): (tmp_path / name).write_text('x')
+    with pytest.raises(ValueError, match='a.csv, b.html: expected text in'):
+        list(read_corpus(tmp_path))
+    (tmp_path / 'c.txt').write_text('c')
+    (tmp_path / 'd.jsonl').write_text('{"text": "d"}')
+    with pytest.warns(UserWarning, match='a.csv, b.html left out'):
+        assert list(read_corpus(tmp_path)) == ['c', 'd']
+
+def test_a_full_disk_is_named(tmp_path):
+    if not Path('/dev/full').exists(): pytest.skip('no /dev/full')
+    with pytest.raises(OSError, match='Errno 28'): encode_corpus(TOK, LINES, Path('/dev/full'))
 
 def test_datasets(tmp_path, monkeypatch):
     datasets = pytest.importorskip('datasets')

@@ -49,7 +49,9 @@ def test_any_settings_file_is_settings_or_a_sentence(tmp_path_factory, text):
     (TrainConfig, dict(ema=1.5), 'ema=1.5: expected float from 0 to 1'),
     (TrainConfig, dict(vocab_size=100), 'vocab_size=100: expected int from 258'),
     (SudokuConfig, dict(data='books.txt'), "'books.txt': expected one of sudoku"),
-    (AdaptConfig, {}, "missing .* 'model'"),
+    (AdaptConfig, {}, 'navira adapt: missing --model'),
+    (TrainConfig, dict(kind='x'), "setting 'kind'"),
+    (TrainConfig, dict(path='x'), "setting 'path'"),
     (FinetuneConfig, dict(head_steps=0, joint_steps=0), 'head_steps=0 and joint_steps=0'),
     (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'")])
 def test_mistakes_are_named(kind, given, match):
@@ -62,7 +64,12 @@ def test_flags_go_over_the_file(tmp_path):
     assert cfg == FinetuneConfig(data='d', out='o', fill=4, drafts=3)
     with pytest.raises(FileNotFoundError, match='did you mean .*run.toml'):
         read_config(TrainConfig, tmp_path / 'runs.toml')
-    with pytest.raises(ValueError, match="missing .* 'out'"): read_config(TrainConfig, data='d')
+    with pytest.raises(ValueError, match='missing --out'): read_config(TrainConfig, data='d')
+    with pytest.raises(ValueError, match='missing --data and --out'): read_config(TrainConfig)
+    (tmp_path / 'corpus.txt').write_text('hello')
+    (tmp_path / 'dots.toml').write_text('.'.join('a' * 20_000) + ' = 1')     # a minute for tomllib
+    for name, why in (('corpus.txt', '--data'), ('.', '--model'), ('dots.toml', 'at most 8000')):
+        with pytest.raises(ValueError, match=why): read_config(TrainConfig, tmp_path / name)
 
 def test_numbers_in_any_spelling():
     cfg = TrainConfig(data='d', out='o', tokens='76_000_000', batch_size='1e2', beta2='.9')

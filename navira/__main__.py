@@ -1,0 +1,3 @@
+from navira.cli import main
+
+main()
