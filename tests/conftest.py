@@ -16,6 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGIN
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+import kernels
+
+kernels.install()
 
 # Two shared cores: a deadline would only measure the neighbours.
 slow_is_fine = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -120,7 +120,8 @@ def test_a_block_reads_itself_and_what_is_before_it(golden):
     shadows = model.shadow(x, x > 0)
     torch.testing.assert_close(shadows.h, model(x).h)
     other = model.shadow(y, x > 0).left_out(x > 0).view(2, 12, -1)
-    moved = (shadows.left_out(x > 0).view(2, 12, -1) != other).any(-1).any(0)
+    same = shadows.left_out(x > 0).view(2, 12, -1).isclose(other)
+    moved = ~same.all(-1).all(0)
     assert not moved[:4].any() and moved[4:7].all() and moved[8:].all()
 
 @pytest.mark.parametrize('name', ['mdlm', 'remdm-conf', 'llada-low-confidence'])
@@ -146,7 +147,8 @@ def test_a_cache_of_finished_blocks_changes_nothing(golden, name):
 def test_who_says_how_long_a_block_is(golden, tmp_path):
     one, two = loaded(golden / 'bd3lm'), loaded(golden / 'a2d-qwen3', block=4)
     x = torch.arange(1, 10)[None]
-    assert two.config.block_size == 4 and torch.equal(one(x).h, two(x).h)
+    assert two.config.block_size == 4
+    torch.testing.assert_close(one(x).h, two(x).h)
     with pytest.warns(UserWarning, match='no block_size.*block= .32'):
         navira.load(changed(golden, tmp_path, 'bd3lm', block_size=None))
     with says(ValueError, 'block=0'): navira.load(golden / 'a2d-qwen3', block=0)
@@ -190,7 +192,7 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     )
     x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
     x[:, 3:6] = model.mask_id
-    assert torch.equal(again(x).logits(x > 0), model(x).logits(x > 0))
+    torch.testing.assert_close(again(x).logits(x > 0), model(x).logits(x > 0))
     navira.save(model, tmp_path / 'half', torch.bfloat16)
     assert loaded(tmp_path / 'half', dtype='bf16').tokenizer is not None
     if isinstance(model, TransformersLM):
