@@ -1,6 +1,6 @@
 """Before anything is imported: no network, no window, and the same Hypothesis cases on every
 machine."""
-import os, shutil, signal
+import itertools, os, shutil, signal
 from pathlib import Path
 
 os.environ |= dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', HF_DATASETS_OFFLINE='1')
@@ -31,6 +31,12 @@ settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'navira'))
 def root():
     "The repository"
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def the_same_noise():
+    "A test's result does not depend on those before it"
+    kernels.calls = itertools.count()
 
 
 @pytest.fixture

@@ -12,13 +12,11 @@ from navira.core import ranks, reaches
 from navira.diffusion import Forward, drawer, tolerance
 from navira.models.products import HAS_ONEDNN, set_products
 from navira.registry import parameters, policies
+from helpers.peers import KINDS
 from toys import small_lm
 
 POLICIES = sorted(policies())
 CRITICS = [name for name, factory in policies().items() if 'critic' in parameters(factory)]
-# each another mechanism: a pass, two, qualities, a critic, blocks, shadows, attention, edits, drafts
-KINDS = ['backbone', 'mdlm', 'prism', 'navira', 'navira-det-changed', 'remdm-cap', 'eb', 'klass',
-         'wino', 'dos', 'llada2-edit', 'token-critic', 'best-of']
 L, BUDGET = 12, 8
 
 class Jittered(Forward):

@@ -12,6 +12,7 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.models.dit import MaskedLM, with_head
 from navira.models.transformers import LinearQuality, TransformersLM
 from navira.registry import parameters, policies, policy
+from helpers.peers import KINDS
 from helpers.sample_api import says
 
 FOLDERS = (
@@ -66,13 +67,12 @@ def test_every_policy_runs_with_a_head_and_without(folder):
         out = navira.sample(model, name, 8, n=2, prompt=free, length=8, eos='keep', **hyper)
         assert ((out.tokens != model.mask_id) & (out.tokens >= 0)).all()
 
-    names = set(policies()) - {'token-critic', 'g-star'}  # they bring a network for one model
+    # critics are of one model
+    names = set(policies() if folder.name == 'llada' else KINDS) - {'token-critic', 'g-star'}
     if folder.name in (*SHIFTED, 'modernbert'):            # which looks no farther than a window
-        for name in ('wino', 'cover'):
-            with says(ValueError, 'shadow'): run(name)
-            names.remove(name)
+        with says(ValueError, 'shadow'): run('wino')
+        names.remove('wino')
     plain = {n for n in names if not policy(n).reads_quality}
-    assert len(plain) > 20
     if model.quality is None:
         for name in names - plain:
             with says(ValueError, 'quality head'): navira.sample(model, name, 8, n=1, length=8)
