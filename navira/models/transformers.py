@@ -270,7 +270,8 @@ def probed(
 ) -> TransformersLM: # the same, with `ragged`
     """`ValueError` where the last token does not reach the others. Offloaded weights are not
     brought in."""
-    kind, vocab = type(model.net).__name__, model.net.get_output_embeddings().weight.shape[0]
+    kind = type(model.net).__name__
+    vocab = model.net.get_output_embeddings().weight.shape[0]
     if any(p.is_meta for p in model.net.parameters()): return model
     x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
     texts = x[:1], x[1:], nn.functional.pad(x[:1], (0, 1), value=-1)
