@@ -21,11 +21,17 @@ TEST_JOBS ?= 2
 # Nothing is compiled at install: each module is when first imported, and the result must be kept, or every process compiles anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# With KERNELS=avx2, or default, PyTorch, oneDNN and MKL compute as on a plainer processor. EQUAL are the tests that compare texts or
+# numbers of two ways to compute them.
+PLAIN_avx2    := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+PLAIN_default := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
+EQUAL := tests/models $(patsubst %,tests/test_%.py,caching core diffusion frozen near_ties passes)
+
 INI := settings.ini setup.py pyproject.toml constraints.txt tools/requirements.py
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help house colab demo test test-slow quick lint lab gpu notebooks sync readme sync-check docs wheel constraints clean distclean
+.PHONY: help house colab demo test test-kernels test-slow quick lint lab gpu notebooks sync readme sync-check docs wheel constraints clean distclean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -37,8 +43,12 @@ demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text, a
 	$(OFFLINE) $(BIN)/navira generate 'It was a dark night' --model smollm2 --max-new-tokens 32 --budget 32; \
 	echo "make demo took $$((SECONDS - start)) s. Open $(OUT)/sudoku/replay.html in a browser to watch the backbone and p2 on one puzzle."
 
-test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=)
-	$(OFFLINE) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
+test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=, KERNELS=avx2 or default)
+	$(OFFLINE) $(PLAIN_$(KERNELS)) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
+
+test-kernels: $(VENV)/.test  ## the tests of equality and the notebooks that export, with the kernels of a plainer processor (KERNELS=)
+	$(OFFLINE) $(PLAIN_$(KERNELS)) $(BIN)/python -m pytest -m "not slow and not study" -n $(TEST_JOBS) --dist worksteal \
+	  $(TEST_ARGS) tests/test_notebooks.py $(EQUAL)
 
 quick: sync lint  ## check a change in under 90 s: sync, ruff, its notebooks, the tests named after them (SINCE=commit)
 	@nbs=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- '*.ipynb'; git ls-files -o --exclude-standard -- '*.ipynb'); \

@@ -16,6 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGIN
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+import kernels
+
+kernels.install()
 
 # Two shared cores: a deadline would only measure the neighbours.
 slow_is_fine = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,6 +31,12 @@ settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'navira'))
 def root():
     "The repository"
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def the_same_noise():
+    "A test's result does not depend on those before it"
+    kernels.where.seed(0)
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.peers import KINDS
 from toys import small_lm
 from navira.base.noise import Noise
 from navira.core import State, step
-from navira.registry import policies, policy
+from navira.registry import policy
 
 script = Path(__file__).parents[1]/'benchmarks'/'sampling.py'
 spec = importlib.util.spec_from_file_location('benchmark_script', script)
@@ -17,8 +18,8 @@ spec.loader.exec_module(bench)
 
 # a network of their own; shadows, edited embeddings or attention, which no pass has; draws that
 # read the text
-APART = {'token-critic', 'g-star', 'wino', 'cover', 'asrd', 'dos', 'dawn', 'demask', 'apart'}
-WHOLE = [name for name in sorted(set(policies()) - APART) if not name.endswith('-changed')]
+APART = {'token-critic', 'wino', 'dos'}
+WHOLE = [name for name in KINDS if name not in APART and not name.endswith('-changed')]
 
 @pytest.mark.parametrize('name', WHOLE)
 def test_logits_on_demand_give_the_tokens_that_all_logits_give(name):

@@ -17,6 +17,7 @@ from navira.models.transformers import TransformersLM
 from navira.passes import Pass
 from navira.registry import policies, policy
 from navira.sampling import sample
+from helpers.peers import KINDS
 from toys import small_lm
 from typer.testing import CliRunner
 
@@ -35,8 +36,8 @@ MODELS = dict(dit=lambda: small_lm(1).double(), llama=llama)
 
 CRITICS = 'g-star', 'token-critic'     # a critic judges texts of the model it was trained for
 
-@pytest.mark.parametrize('kind', MODELS)
-@pytest.mark.parametrize('name', sorted({*policies()} - {*CRITICS}) + [*CRITICS])
+@pytest.mark.parametrize('name, kind', [(name, 'dit') for name in sorted(policies())]
+                         + [(name, 'llama') for name in KINDS])
 def test_refreshed_in_every_step_it_is_no_cache(name, kind):
     model = MODELS[kind]() if name not in CRITICS else navira.load(dtype='float64')
     how = dict(n=3, seed=1, progress=False, length=12)

@@ -8,11 +8,6 @@ NAMES = sorted(frozen.read())
 @pytest.fixture(scope='module')
 def was(): return frozen.read()
 
-def changed():
-    "The policies that sample something else"
-    was = frozen.read()
-    return [name for name in NAMES if frozen.differences(was[name], frozen.measure(name))]
-
 def test_no_policy_is_lost(): assert set(NAMES) <= set(frozen.registered())
 
 @pytest.mark.parametrize('name', NAMES)

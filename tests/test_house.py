@@ -15,9 +15,7 @@ modules = {'.'.join(p.relative_to(root/'navira').with_suffix('').parts): p
            for p in sorted((root/'navira').rglob('*.py')) if p.name != '_modidx.py'}
 above = list(order.modules())      # each may import those before it
 
-def cells(nb, kind=None):
-    every = json.loads(nb.read_text(encoding='utf-8'))['cells']
-    return [c for c in every if kind in (None, c['cell_type'])]
+def cells(nb): return json.loads(nb.read_text(encoding='utf-8'))['cells']
 
 def source(c): return ''.join(c['source'])
 
@@ -52,18 +50,18 @@ def rooms_in(path):
     names = [n.removeprefix('navira.') for n in imports(path) if n.startswith('navira.')]
     return {m for m in above for n in names if n == m or n.startswith(m + '.')}
 
-@pytest.mark.parametrize('name', modules)
-def test_a_name_is_defined_once_and_no_development_tool_is_needed(name):
-    body = ast.parse(modules[name].read_text(encoding='utf-8')).body
-    defined = [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    assert len(defined) == len(set(defined)), 'the second replaces the first'
+def test_a_name_is_defined_once_and_no_development_tool_is_needed():
     tools = {Requirement(r).name for r in cfg['dev_requirements'].split()} - {'setuptools'}
-    assert not {n.split('.')[0] for n in imports(modules[name])} & tools
+    for name, path in modules.items():
+        body = ast.parse(path.read_text(encoding='utf-8')).body
+        defined = [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        assert len(defined) == len(set(defined)), f'{name}: the second replaces the first'
+        assert not {n.split('.')[0] for n in imports(path)} & tools, name
 
-@pytest.mark.parametrize('name', above)
-def test_imports_point_only_to_rooms_above(name):
+def test_imports_point_only_to_rooms_above():
     "The order is the list in tools/order.py"
-    assert not rooms_in(modules[name]) - set(above[:above.index(name)])
+    below = {name: rooms_in(modules[name]) - set(above[:i]) for i, name in enumerate(above)}
+    assert not {name: rooms for name, rooms in below.items() if rooms}
 
 def test_every_module_has_a_notebook_and_every_notebook_its_place():
     "`make sync` writes the sidebar from the list in tools/order.py"
@@ -74,27 +72,33 @@ def test_every_module_has_a_notebook_and_every_notebook_its_place():
     assert chapters == sorted(chapters)
 
 # --- the notebooks ---
-@pytest.mark.parametrize('nb', order.notebooks(), ids=order.room_of)
-class TestNotebook:
-    def test_opens_with_title_and_line_and_on_colab(self, nb):
-        assert re.match(r'# .+\n+> .+', source(cells(nb)[0]))
-        assert cells(nb)[1:3] == colab.opening(nb, cfg)
+def offenders(keeps):
+    "The notebooks for which `keeps(its cells, its path)` is false"
+    return [order.room_of(nb) for nb in order.notebooks() if not keeps(cells(nb), nb)]
 
-    def test_outputs_are_stored_no_cell_failed_and_no_path_is_of_a_machine(self, nb):
-        outputs = [o for c in cells(nb, 'code') for o in c['outputs']]
-        assert not [o['evalue'] for o in outputs if o['output_type'] == 'error']
-        runs = [c for c in cells(nb, 'code')
+def test_notebooks_open_with_title_and_line_and_on_colab():
+    assert not offenders(lambda every, nb: re.match(r'# .+\n+> .+', source(every[0]))
+                         and every[1:3] == colab.opening(nb, cfg))
+
+def test_outputs_are_stored_no_cell_failed_and_no_path_is_of_a_machine():
+    def keeps(every, nb):
+        code = [c for c in every if c['cell_type'] == 'code']
+        outputs = [o for c in code for o in c['outputs']]
+        runs = [c for c in code
                 if not re.search(r'^#\|\s*(eval:\s*false|hide)', source(c), re.M)]
-        assert outputs or not runs, f'run it: make notebooks NB=nbs/{order.room_of(nb)}.ipynb'
-        text = '\n'.join(map(source, cells(nb))) + json.dumps(outputs)
-        assert not re.findall(r'(?<![\w.])/(?:root|home|work|Users)/[\w./-]+', text)
+        text = '\n'.join(map(source, every)) + json.dumps(outputs)
+        return ((outputs or not runs) and not [o for o in outputs if o['output_type'] == 'error']
+                and not re.search(r'(?<![\w.])/(?:root|home|work|Users)/[\w./-]+', text))
+    assert not offenders(keeps)
 
-    def test_imports_stand_in_cells_of_their_own(self, nb):
-        "Docs processing runs any cell that imports: one that does more would be run there too"
-        for c in cells(nb, 'code'):
-            if re.search(r'^\s*[%!]|nbdev_export|^#\|\s*eval:\s*false', source(c), re.M): continue
-            kinds = {isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(source(c)).body}
-            assert len(kinds) < 2, source(c)
+def test_imports_stand_in_cells_of_their_own():
+    "Docs processing runs any cell that imports: one that does more would be run there too"
+    def mixed(c):
+        skip = r'^\s*[%!]|nbdev_export|^#\|\s*eval:\s*false'
+        if c['cell_type'] != 'code' or re.search(skip, source(c), re.M): return False
+        return len({isinstance(n, (ast.Import, ast.ImportFrom))
+                    for n in ast.parse(source(c)).body}) > 1
+    assert not offenders(lambda every, nb: not any(map(mixed, every)))
 
 # --- what others read ---
 @pytest.mark.parametrize('name', ['README.md', 'CONTRIBUTING.md'])

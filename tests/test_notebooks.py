@@ -1,6 +1,6 @@
-"""Every notebook runs from a fresh process, without its `#| eval: false` and `#| slow` cells.
-Nothing is written."""
-import multiprocessing, os, sys
+"""Every notebook runs from a fresh process, without its `#| eval: false` and `#| slow` cells, and
+prints what is stored in it, also with kernels of another machine. Nothing is written."""
+import multiprocessing, os, re, sys
 from pathlib import Path
 import pytest
 
@@ -27,17 +27,65 @@ def fresh():
     yield context
     if backend is not None: os.environ['MPLBACKEND'] = backend
 
+# --- what a cell prints ---
+NUMBER = re.compile(r'(?<![\w.#])[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?')
+UNREPEATED = re.compile(r' at 0x\w+|T_[0-9a-f]{5}|tmp\w{8}')    # addresses, styles, folders
+# times, memory, and what else is of the machine
+MACHINE = re.compile(r'\d ?(s|ms|MB|GB|it/s|cores?|threads?)\b|seconds|s/pass|onednn', re.I)
+
+def printed(cell):
+    "The text of a cell's outputs"
+    shown = [o.get('text') or o.get('data', {}).get('text/html')
+             or o.get('data', {}).get('text/plain', '') for o in cell.outputs]
+    return UNREPEATED.sub('', '\n'.join(''.join(s) for s in shown))
+
+def value_and_unit(number):
+    "'1.50' -> 1.5, .01"
+    digits, _, power = number.replace(',', '').partition('e')
+    return float(number.replace(',', '')), 10. ** (int(power or 0) - len(digits.partition('.')[2]))
+
+def alike(a, b):
+    """Do two numbers differ by one unit in their last digit at most, or in what processors and
+    rounding change?"""
+    (x, unit), (y, other) = map(value_and_unit, (a, b))
+    return abs(x - y) <= max(1.01 * unit, 1.01 * other, 1e-5, 2e-6 * abs(x))
+
+def differences(was, now):
+    "A line for each that differs; none for a text about the machine"
+    if MACHINE.search(was + now): return []
+    def words(line): return NUMBER.sub('#', line).split()
+    pairs = [*zip(was.splitlines(), now.splitlines())]
+    out = [f'stored {a!r}, printed {b!r}' for a, b in pairs if words(a) != words(b)
+           or not all(map(alike, NUMBER.findall(a), NUMBER.findall(b)))]
+    return out or ['more or fewer lines'] * (was.count('\n') != now.count('\n'))
+
+@pytest.mark.parametrize('was, now, same', [
+    ('a 1.50 [.3, 4e-08]', 'a 1.51 [.4, 9e-09]', True), ('1.50', '1.52', False), ('a', 'b', False),
+    ('1,023 of 7', '1,024 of 7', True), ('1,023', '1,033', False), ('1\n2', '1', False),
+    ('in 3 s', 'in 5 s', True)])
+def test_numbers_are_compared_to_the_printed_digit(was, now, same):
+    assert (not differences(was, now)) == same
+
 def run_notebook(nb, log):
     "In a process of its own; what it says goes to a file."
     out = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1); os.dup2(out, 2)
     sys.path.insert(0, str(root/'tools'))
     os.chdir(root)
-    import run_nbs
-    run_nbs.run(nb, check=True)
+    import kernels, run_nbs
+    kernels.install()
+    stored = {c.id: printed(c) for c in run_nbs.read_nb(nb).cells if c.cell_type == 'code'}
+    ran = run_nbs.run(nb, check=True)
+    lines = [f'cell {c.id}: {line}' for c in ran.cells if c.cell_type == 'code'
+             for line in differences(stored[c.id], printed(c))]
+    sys.exit(order.room_of(nb) not in TRAINED and '\n'.join(lines) or 0)
 
-# hosts/where is run by its own test
-NOTEBOOKS = [nb for nb in order.notebooks() if order.room_of(nb) != 'hosts/where']
+# Rounding errors grow with the steps of a training, so these print other numbers elsewhere.
+TRAINED = 'training/pretrain', 'training/finetune', 'training/critic'
+
+mark = pytest.mark.study, pytest.mark.exports
+NOTEBOOKS = [pytest.param(nb, marks=mark[bool(order.exports(nb))])
+             for nb in order.notebooks()]
 
 @pytest.mark.parametrize('nb', NOTEBOOKS, ids=order.room_of)
 def test_runs(nb, fresh, tmp_path):

@@ -21,8 +21,8 @@ def skipped(cell, flags):
             or any(d in flags or re.match(r'eval:\s*false', d) for d in directives))
 
 def run(path, force=(), check=False, out=None):
-    """Run a notebook up to its first error. Unless `check`, write its outputs back, or to a copy in
-    the folder `out`."""
+    """Run a notebook up to its first error, and return it. Unless `check`, write its outputs back,
+    or to a copy in the folder `out`."""
     path = Path(path).resolve()
     nb, shell, cfg = read_nb(path), CaptureShell(path), get_config()
     skip = {c.id for c in nb.cells if skipped(c, set(cfg.tst_flags.split()) - set(force))}
@@ -33,10 +33,11 @@ def run(path, force=(), check=False, out=None):
         with contextlib.chdir(path.parent):
             shell.run_all(nb, exc_stop=True, preproc=lambda cell: cell.id in skip)
     except Exception: sys.exit(shell.prettytb(fname=path))
-    if check: return
+    if check: return nb
     if out: path = out/path.name
     write_nb(nb, path)
     nbdev_clean.__wrapped__(fname=str(path))
+    return nb
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser()

@@ -28,7 +28,7 @@ def noisy(config=HEAD, seed=0, scale=.3):
 def same(a, b):
     "Whether two models have the same parameters."
     a, b = dict(a.named_parameters()), dict(b.named_parameters())
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    return a.keys() == b.keys() and all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
 
 def refused(source, *words, error=ValueError, **kwargs):
     "`load` raises `error`, and the message has the words and the name of the source, in one line."

@@ -70,6 +70,10 @@ def losses(run):
     records = read_log(Path(run) / 'log.jsonl')
     return {r['step']: (r['loss'], r['grad_norm']) for r in records if 'loss' in r}
 
+def assert_same(a, b):
+    "Losses or weights of two runs with the same batches: what rounding comes to in a few steps"
+    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
 def table(path, texts, column='text'):
     columns = {'title': [str(i) for i in range(len(texts))],
                column: pa.array(texts, pa.large_string())}

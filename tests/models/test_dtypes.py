@@ -10,9 +10,9 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.models.load import load, save
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
+from helpers.peers import KINDS
 from helpers.checkpoints import no_grad  # noqa: F401
 from helpers.sample_api import says
-from test_registry import NAMES
 from toys import critic_like, small_lm
 
 def made(name, lm):
@@ -37,8 +37,8 @@ def lm(): return small_lm(seed=3)
 @pytest.fixture(scope='module', params=LOW)
 def low(lm, request): return copy.deepcopy(lm).to(request.param)
 
-@pytest.mark.parametrize('name', NAMES)
-def test_every_policy_samples_from_a_model_in_16_bits(low, name):
+@pytest.mark.parametrize('name', KINDS)
+def test_policies_of_every_kind_sample_from_a_model_in_16_bits(low, name):
     x = prompts(low)[1:]
     out = sample(low, made(name, low), 8, 2, seed=5, prompt=x, trace=True)
     assert not (out.tokens == low.mask_id).any() and out.trace.score.dtype == torch.float32

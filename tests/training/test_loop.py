@@ -17,7 +17,7 @@ from navira.training.objectives import mdlm
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, TrainConfig, read_config
 from helpers.training import (  # noqa: F401
-    home, launch, lines, losses, nano, one_thread, small, tiny_model, trained)
+    assert_same, home, launch, lines, losses, nano, one_thread, small, tiny_model, trained)
 
 @pytest.fixture
 def begun(lines, tmp_path):
@@ -62,9 +62,9 @@ def test_kill_9_and_resume(home, tmp_path, trained):
         p.communicate()
         assert reached() >= 2
     train(cfg, progress=False)
-    assert losses(tmp_path / 'run') == losses(trained) and len(losses(trained)) == 30
-    a, b = (load(run / 'model').state_dict() for run in (tmp_path / 'run', trained))
-    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert_same(losses(tmp_path / 'run'), losses(trained))
+    assert len(losses(trained)) == 30
+    assert_same(*(load(run / 'model').state_dict() for run in (tmp_path / 'run', trained)))
     assert not list((tmp_path / 'run').rglob('.navira-*.tmp'))
 
 def test_dropout_is_the_same_after_a_stop(home, tmp_path):
@@ -74,7 +74,7 @@ def test_dropout_is_the_same_after_a_stop(home, tmp_path):
     # the global generator must not matter
     torch.rand(7)
     train(parts, progress=False)
-    assert losses(tmp_path / 'parts') == losses(tmp_path / 'whole')
+    assert_same(losses(tmp_path / 'parts'), losses(tmp_path / 'whole'))
 
 def test_two_processes(home, tmp_path, trained):
     "Two processes on halves of each batch follow the run of one process; fine-tuning runs too."

@@ -192,7 +192,7 @@ def test_no_gradient_flows_through_the_fill(fill_all):
     expect = torch.autograd.grad(parts[0] + .7 * parts[1], list(model.parameters()))
     found = torch.autograd.grad(objective(x, z, t)['loss'], list(model.parameters()))
     for a, b in zip(found, expect, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
         assert a.any()
 
 # CDLM, token editing, reflective masking
