@@ -19,7 +19,7 @@ from .passes import ChangedPass, Denoiser, Draw, Pass
 
 # %% auto #0
 __all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'Model', 'random_order', 'needs_quality', 'evaluate',
-           'ranks', 'TopK', 'Flip', 'Step', 'Policy', 'step', 'second_pass']
+           'ranks', 'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -232,6 +232,12 @@ class Flip:
         rate = torch.as_tensor(rate, dtype=torch.float64, device=st.x.device)
         return eligible & (st.uniform(self.purpose) < (rate[:, None] if rate.ndim == 1 else rate))
 
+def purposes(part: Any) -> set[str]:
+    "What the noise is for that a rule, or a part of it, draws by."
+    if not is_dataclass(part): return set()
+    draws = hasattr(part, 'purpose') and getattr(part, 'tau', 1) not in (None, 0)
+    return set({part.purpose} if draws else ()).union(*map(purposes, vars(part).values()))
+
 # %% ../nbs/02_policies.ipynb #a2601555
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "As many steps as the budget pays for."
@@ -247,6 +253,7 @@ class Step:
 
     A rule that needs another step subclasses it. What a run asks of a step has defaults here."""
     in_place: bool | str = False # does it replace tokens without a mask in between?
+    overwrites = True # a subclass: may it change a written token that `remask` did not pick?
     ragged = True # may the rows of a batch have several lengths?
     needs = '' # what it reads besides logits and qualities of one text, for messages
 
@@ -286,6 +293,9 @@ class Policy:
 
     def __post_init__(self):
         check_choice('second', self.second, ('full', 'changed'))
+        for shared in purposes(self.unmask) & purposes(self.remask):
+            raise ValueError(f'purpose={shared!r}: unmask and remask would draw the same numbers; '
+                             f"expected one of its own for each, such as purpose='remask'")
         if self.second == 'full' or self.decoupled: return
         raise ValueError("second='changed': expected a decoupled policy, such as navira_det()")
 
@@ -299,7 +309,8 @@ class Policy:
     @property
     def revises(self) -> bool:
         "May a committed token change?"
-        return self.remask is not nothing or type(self.step) is not Step
+        own = type(self.step) is not Step and self.step.overwrites
+        return own or self.remask is not nothing
     @property
     def reads_quality(self) -> bool: return any(map(reads_quality, vars(self).values()))
 

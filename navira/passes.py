@@ -152,7 +152,11 @@ class ChangedPass(Pass):
 
     def ask(self, where: Tensor) -> None: # [B, L] bool
         if self.asked is None: self.asked = where | (self.x != self.first.x)
-        assert not (where & ~self.asked).any(), 'the first question fixes what a second pass runs'
+        more = int((where & ~self.asked).sum())
+        if not more: return
+        raise ValueError(f'asked about {more} more positions: a second pass over what changed runs '
+                         'what it is first asked about; expected `p.ask(where)` with all of them '
+                         "before, or a policy with second='full'")
 
     def run(self, rows: Tensor) -> None: # [B] bool
         for some in (rows & self.first.ran, rows & ~self.first.ran): super().run(some)

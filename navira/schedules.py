@@ -19,8 +19,7 @@ Curve = Callable[[Any], float] # of progress u in [0, 1], or of a state that has
 def curve(f: Callable[[float], float]) -> Curve:
     "A function of progress as a schedule."
     def tau(u: Any) -> float:
-        v = float(u if isinstance(u, (int, float)) else u.u)
-        return f(check_range('u', v, '[0, 1]', 'progress'))
+        return float(f(check_range('u', getattr(u, 'u', u), '[0, 1]', 'progress')))
     return tau
 
 def _check_taus(**taus: float) -> None:

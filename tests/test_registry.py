@@ -11,6 +11,7 @@ from navira.core import Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import drawer
 from navira.exact import Coins
 from navira.registry import about, choices, parameters, policies, policy, split_typed
+from navira.sampling import sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
 from toys import ACCEPT, REJECT, Exact, chi2, counted, planted
 
@@ -30,6 +31,26 @@ def test_card(name):
                           or 'top_p' in parameters(policies()[n])])
 def test_a_comparison_can_give_all_the_same_nucleus(name): assert policy(name,
                                                                          top_p=.5).draw.top_p == .5
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_what_revises_says_so_and_nothing_else(name):
+    "By what each case of frozen.json did: written tokens that were masked or replaced"
+    known, did = parameters(policies()[name]), set()
+    own = dict(critic=frozen.critic) if 'critic' in known else {}
+    for _, hyper, budget, prompt, seed in frozen.cases(name):
+        hyper = own | {'top_p' if k == 'p' else k: v for k, v in hyper.items()}
+        if not hyper.keys() <= known.keys(): continue      # a block_length of `sample`
+        rule, prompts = policy(name, **hyper), frozen.prompts[prompt]
+        try: t = sample(frozen.net, rule, budget, frozen.ROWS, seed, prompt=prompts, length=frozen.L,
+                        trace=True).trace
+        except ValueError: continue                        # a budget or prompt that is refused
+        written = (t.x[:-1] != t.mask_id) & ~t.fixed
+        changed = bool((written & (t.remasked | (t.x[1:] != t.x[:-1]))).any())
+        assert rule.revises or not changed
+        did.add(changed)
+        if changed: break
+    assert policy(name, **own).revises == (True in did)
 
 
 @pytest.mark.parametrize('score, few', [(random_choice, True), (random_order, False)])

@@ -48,6 +48,7 @@ class AttendedPass(Pass):
 class Reading(Step):
     "The common step of a policy that never remasks, with an `AttendedPass`."
     needs = "the network's attention"
+    overwrites = False
     ragged = False # a mean over positions would depend on the longest row
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
