@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base.checks import check_choice
@@ -161,15 +162,22 @@ def ranks(
     u: Tensor, # [B, L] uniforms that break ties
     near: float | None = None, # relative difference of ties; None: the tolerance of the dtype
 ) -> Tensor: # [B, L] 0 for the best of a row
-    "The rank of each position in its row. Neighbours within the tolerance are tied."
+    """The rank of each position in its row. The best is tied with all within twice the tolerance,
+    as two roundings of one number may be; then the best of the rest, and so on."""
     ok = eligible & ~score.isnan()
     near = tolerance(score.dtype) if near is None else near
     v, at = score.double().masked_fill(~ok, -torch.inf).sort(dim=1, descending=True)
     size = v.abs().masked_fill(v.isinf(), 0.)
-    gap = near * (torch.maximum(size[:, 1:], size[:, :-1]) + .1 * size.amax(1, keepdim=True))
-    apart = v[:, :-1] - v[:, 1:] > gap # NaN between two infinities of one sign: tied
-    level = torch.zeros_like(at).scatter(1, at[:, 1:], apart.cumsum(1))
-    level = level.masked_fill(~ok, score.shape[1]) # an eligible -inf still comes first
+    gap = 2 * near * (size + .1 * size.amax(1, keepdim=True))     # each may be off by `near`
+    L = v.shape[1]
+    # which place would begin the next tie, if each began one; the first place does
+    jump = F.pad(torch.searchsorted(-v, gap - v, right=True), (0, 1), value=L)
+    begins = (torch.arange(L + 1, device=v.device) == 0).long().expand(len(v), -1)
+    for _ in range(L.bit_length()): # places 1, 2, 4, ... ties away
+        begins = begins.scatter_reduce(1, jump, begins, 'amax')
+        jump = jump.gather(1, jump)
+    level = torch.zeros_like(at).scatter(1, at, begins[:, :-1].cumsum(1))
+    level = level.masked_fill(~ok, L + 1) # an eligible -inf still comes first
     order = u.argsort(1)
     return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
 

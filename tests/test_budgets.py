@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import navira.peers  # noqa: F401  registers the policies
 from navira.budgets import charged, n_steps
 from navira.core import TopK
 from navira.prism import binomial

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.caching import Cached
 from navira.core import Policy, State, step, TopK

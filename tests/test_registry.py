@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import frozen
-import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.core import Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import drawer
@@ -41,9 +40,8 @@ def test_what_revises_says_so_and_nothing_else(name):
     for _, hyper, budget, prompt, seed in frozen.cases(name):
         hyper = own | {'top_p' if k == 'p' else k: v for k, v in hyper.items()}
         if not hyper.keys() <= known.keys(): continue      # a block_length of `sample`
-        rule, prompts = policy(name, **hyper), frozen.prompts[prompt]
-        try: t = sample(frozen.net, rule, budget, frozen.ROWS, seed, prompt=prompts, length=frozen.L,
-                        trace=True).trace
+        rule, how = policy(name, **hyper), dict(length=frozen.L, prompt=frozen.prompts[prompt])
+        try: t = sample(frozen.net, rule, budget, frozen.ROWS, seed, **how, trace=True).trace
         except ValueError: continue                        # a budget or prompt that is refused
         written = (t.x[:-1] != t.mask_id) & ~t.fixed
         changed = bool((written & (t.remasked | (t.x[1:] != t.x[:-1]))).any())

@@ -216,7 +216,6 @@ def test_every_control_moves_both_runs(visit, tmp_path):
 
 def test_a_grid_is_drawn_as_a_grid(visit, tmp_path):
     "A cell for each token; exactly the contradictions are framed, step by step"
-    import navira.peers  # noqa: F401
     from helpers.grids import four, novice
     from navira.sampling import sample
     from navira.tasks.sudoku import contradictions

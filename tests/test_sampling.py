@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.diffusion import Forward
 from navira.prism import prism

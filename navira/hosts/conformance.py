@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import navira.peers  # noqa: F401  policies register themselves
 from ..base.checks import check_choice
 from ..base.stats import holm
 from ..exact import Distribution

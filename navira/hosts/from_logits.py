@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_choice
 from ..base.noise import Noise
 from ..budgets import n_steps
