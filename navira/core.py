@@ -162,13 +162,14 @@ def ranks(
     u: Tensor, # [B, L] uniforms that break ties
     near: float | None = None, # relative difference of ties; None: the tolerance of the dtype
 ) -> Tensor: # [B, L] 0 for the best of a row
-    """The rank of each position in its row. The best is tied with all within twice the tolerance,
-    as two roundings of one number may be; then the best of the rest, and so on."""
+    """The rank of each position in its row. The best is tied with all within the tolerance of it;
+    then the best of the rest, and so on."""
     ok = eligible & ~score.isnan()
     near = tolerance(score.dtype) if near is None else near
     v, at = score.double().masked_fill(~ok, -torch.inf).sort(dim=1, descending=True)
     size = v.abs().masked_fill(v.isinf(), 0.)
-    gap = 2 * near * (size + .1 * size.amax(1, keepdim=True))     # each may be off by `near`
+    if near > 1e-6: near = 2 * near     # in float32 the scores of a sharp draw round more
+    gap = near * (size + .1 * size.amax(1, keepdim=True))
     L = v.shape[1]
     # which place would begin the next tie, if each began one; the first place does
     jump = F.pad(torch.searchsorted(-v, gap - v, right=True), (0, 1), value=L)

@@ -91,9 +91,10 @@ class Pass:
         at, logits = self._last
         if at is where: return logits
         if not (where & ~at).any(): return logits[where[at]]
-        new = self._logits(where & ~at)
-        out = new.new_empty(int(where.sum()), new.shape[1])
-        out[at[where]], out[~at[where]] = logits[where[at]], new
+        out = logits.new_empty(int(where.sum()), logits.shape[1])
+        out[at[where]] = logits[where[at]]
+        self._last = logits = None
+        out[~at[where]] = self._logits(where & ~at)
         self._last = where, out
         return out
 
