@@ -1,4 +1,6 @@
 """Every policy in the registry, whoever wrote it: it keeps the promises, and says what it is."""
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -6,9 +8,10 @@ import torch
 
 import frozen
 from navira.base.noise import Noise
-from navira.core import Policy, State, TopK, random_choice, random_order, step
+from navira.core import Flip, Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import drawer
 from navira.exact import Coins
+from navira.peers.blocks import Within
 from navira.registry import about, choices, parameters, policies, policy, split_typed
 from navira.sampling import sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
@@ -49,6 +52,27 @@ def test_what_revises_says_so_and_nothing_else(name):
         did.add(changed)
         if changed: break
     assert policy(name, **own).revises == (True in did)
+
+
+def test_the_registry_fills_itself_and_keeps_what_was_there():
+    code = """from navira.registry import policy, policies, register
+mine = register('maskgit')(lambda: policy('prism'))
+print(len(policies()), policy('llada-low-confidence').revises, policies()['maskgit'] is mine)"""
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == [str(len(NAMES)), 'False', 'True']
+
+@pytest.mark.parametrize('key', ['name', 'source', 'kind', 'path', 'self', 'factory'])
+def test_a_hyper_parameter_may_have_any_name(key):
+    with pytest.raises(KeyError, match=f"hyper-parameter '{key}': expected one of"):
+        policy('backbone', **{key: 'x'})
+
+@pytest.mark.parametrize('unmask, remask', [
+    (TopK(random_order, 1, .5), TopK(random_choice, 1, .5)), (Flip(.1), Flip(.1)),
+    (Within(None, TopK(random_order, 1, lambda st: st.u)), TopK(random_choice, 1, .5))])
+def test_two_rules_do_not_draw_the_same_numbers(unmask, remask):
+    with pytest.raises(ValueError, match='expected one of its own for each'): Policy(unmask, remask)
+    Policy(unmask, replace(remask, purpose='other'))
+    if isinstance(remask, TopK): Policy(unmask, replace(remask, tau=None))     # draws nothing
 
 
 @pytest.mark.parametrize('score, few', [(random_choice, True), (random_order, False)])
