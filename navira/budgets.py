@@ -23,20 +23,6 @@ from .prism import binomial, sigma_max, window
 __all__ = ['n_steps']
 
 # %% ../nbs/budgets.ipynb #cc4f22a3
-def values(
-    schedule: Schedule,
-    T: int, # steps
-    N: int, # free positions
-    steps: range,
-    rows: int = 1, # a schedule that draws is simulated on so many
-) -> Tensor: # [steps, rows]
-    "A schedule's values in a run with exact counts, before each of some steps."
-    noise, out = Noise(0, torch.arange(rows)), []
-    for i in steps:
-        x = (torch.arange(N) < n_committed(N, i - 1, T)).long().expand(rows, N)
-        out.append(evaluate(schedule, replace(State.start(x, 0, T, noise, x < 0), i=i)))
-    return torch.stack(out)
-
 def counted(
     k: Schedule, # of K
     n: Tensor, # [steps, 1] committed before each of some steps
@@ -44,14 +30,19 @@ def counted(
     N: int,
     steps: range,
 ) -> tuple[Tensor, Tensor]: # [steps, m] each
-    "Values of K, and their probabilities."
-    if not isinstance(k, binomial):
-        K = values(k, T, N, steps, max(4, 2**14 // N) if callable(k) else 1)
-        return torch.minimum(K, n), torch.full_like(K, 1 / K.shape[1])
-    sigma = sigma_max(n / N, n / N + 1 / T).clamp(max=k.eta)
-    mean = float((n * sigma).max())
-    K = torch.arange(mean + 12 * math.sqrt(mean) + 30).expand(len(n), -1)
-    return K, Binomial(n, sigma, validate_args=False).log_prob(K).exp()
+    "Values of K in a run with exact counts, and their probabilities."
+    if isinstance(k, binomial):
+        sigma = sigma_max(n / N, n / N + 1 / T).clamp(max=k.eta)
+        mean = float((n * sigma).max())
+        K = torch.arange(mean + 12 * math.sqrt(mean) + 30).expand(len(n), -1)
+        return K, Binomial(n, sigma, validate_args=False).log_prob(K).exp()
+    rows = max(4, 2**14 // N) if callable(k) else 1     # a schedule that draws is simulated
+    noise, values = Noise(0, torch.arange(rows)), []
+    for i, x in zip(steps, (torch.arange(N) < n).long()):
+        x = x.expand(rows, N)
+        values.append(evaluate(k, replace(State.start(x, 0, T, noise, x < 0), i=i)))
+    K = torch.minimum(torch.stack(values), n)
+    return K, torch.full_like(K, 1 / rows)
 
 def rerun(policy: Policy, T: int, N: int) -> float:
     "The expected number of the N free positions that the second passes of T steps run, in all."
@@ -60,11 +51,12 @@ def rerun(policy: Policy, T: int, N: int) -> float:
     k, steps = remask.k, range(T)
     if isinstance(k, window): k, steps = k.k, k.steps(T)
     if not steps: return 0.
-    n = n_committed(N, torch.tensor(steps)[:, None] - 1, T)
+    i = torch.tensor(steps)[:, None]
+    n = n_committed(N, i - 1, T)
     K, p = counted(k, n, T, N, steps)
     S = masks = (N - n + K).clamp(min=1)
     if isinstance(unmask, TopK) and unmask.score is random_order:
-        S = torch.minimum(masks, values(unmask.k, T, N, steps) + K)
+        S = n_committed(N, i, T) - n + K
     return float((p * (K + S - K * S / masks))[K > 0].sum())
 
 def charged(

@@ -4,7 +4,7 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -127,10 +127,15 @@ def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "A random choice of what to remask: by `random_order` the same would be unmasked again."
     return st.uniform('pick')
 
+def parts_of(part: Any) -> Iterator[Any]:
+    "A policy, or a part of one, and all that it is made of."
+    yield part
+    if not is_dataclass(part): return
+    for inner in vars(part).values(): yield from parts_of(inner)
+
 def reads_quality(part: Any) -> bool:
-    "Is a part of a policy, or anything it is made of, marked by `needs_quality`?"
-    if getattr(part, 'needs_quality', False): return True
-    return is_dataclass(part) and any(map(reads_quality, vars(part).values()))
+    "Is anything in it marked by `needs_quality`?"
+    return any(getattr(inner, 'needs_quality', False) for inner in parts_of(part))
 
 # %% ../nbs/02_policies.ipynb #2670b56d
 def unmask_until(
@@ -243,9 +248,8 @@ class Flip:
 
 def purposes(part: Any) -> set[str]:
     "What the noise is for that a rule, or a part of it, draws by."
-    if not is_dataclass(part): return set()
-    draws = hasattr(part, 'purpose') and getattr(part, 'tau', 1) not in (None, 0)
-    return set({part.purpose} if draws else ()).union(*map(purposes, vars(part).values()))
+    return {inner.purpose for inner in parts_of(part)
+            if hasattr(inner, 'purpose') and getattr(inner, 'tau', 1) not in (None, 0)}
 
 # %% ../nbs/02_policies.ipynb #a2601555
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
@@ -261,6 +265,7 @@ class Step:
     predictions come from a second pass.
 
     A rule that needs another step subclasses it. What a run asks of a step has defaults here."""
+    asks: Callable = Pass # makes its pass
     in_place: bool | str = False # does it replace tokens without a mask in between?
     overwrites = True # a subclass: may it change a written token that `remask` did not pick?
     ragged = True # may the rows of a batch have several lengths?
@@ -272,7 +277,7 @@ class Step:
         model: Denoiser,
         watch: Callable, # sees policy, state before, pass, cleaned, state after
     ) -> State: # at step i + 1
-        p = Pass(model, st, None if policy.cleans else rows_of(policy.unmask, st, st.masked))
+        p = self.asks(model, st, None if policy.cleans else rows_of(policy.unmask, st, st.masked))
         T = pick(policy.remask, st, p, st.committed) # T_t: masked again
         clean = st.store_quality(p).remask(T)
         return finish(policy, st, p, clean, second_pass(policy, p, clean), watch)
@@ -321,7 +326,7 @@ class Policy:
         own = type(self.step) is not Step and self.step.overwrites
         return own or self.remask is not nothing
     @property
-    def reads_quality(self) -> bool: return any(map(reads_quality, vars(self).values()))
+    def reads_quality(self) -> bool: return reads_quality(self)
 
 # %% ../nbs/02_policies.ipynb #6f8ba7e4
 def step(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .base.checks import check_range
 from .diffusion import n_committed, nucleus
 from .core import (
     evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
@@ -45,7 +46,7 @@ class binomial:
     eta: float = 0.01 # probability that a committed token is remasked, before the cap
 
     def __post_init__(self):
-        if not 0 <= self.eta <= 1: raise ValueError(f'eta={self.eta}: a probability in [0, 1]')
+        check_range('eta', self.eta, '[0, 1]', 'a probability')
 
     def __call__(self, st: State) -> Tensor: # [B]
         sigma = sigma_of(st).clamp(max=self.eta)[:, None]

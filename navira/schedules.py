@@ -6,6 +6,7 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from .base.checks import check_range
@@ -25,11 +26,10 @@ def curve(f: Callable[[float], float]) -> Curve:
 def _check_taus(**taus: float) -> None:
     "ValueError unless these are temperatures that do not decrease."
     for name, v in taus.items(): check_range(name, v, '[0, inf)', 'a temperature is finite and')
-    names = list(taus)
-    for a, b in zip(names, names[1:]):
+    for a, b in pairwise(taus):
         if taus[a] > taus[b]:
             raise ValueError(f'{a}={taus[a]} > {b}={taus[b]}: temperatures must not decrease '
-                             f'({" <= ".join(names)})')
+                             f'({" <= ".join(taus)})')
 
 # %% ../nbs/06_schedules.ipynb #580903d1
 def quadratic(

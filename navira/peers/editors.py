@@ -294,8 +294,7 @@ class DraftStep(Step):
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         if self.times and (st.i + 1) % self.every == 0:
             return self.corrected(policy, st, model, watch)
-        p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
-        return finish(policy, st, p, st, p, watch)
+        return super().__call__(policy, st, model, watch)
 
     def corrected(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)
