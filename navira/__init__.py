@@ -33,7 +33,6 @@ else:
         from importlib import import_module
         if name == 'schedules': return import_module('navira.schedules')
         if name not in _home: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-        import_module('navira.peers')     # policies register themselves
         return getattr(import_module(f'navira.{_home[name]}'), name)
 
     def __dir__(): return [*globals(), *__all__]

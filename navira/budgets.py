@@ -4,32 +4,60 @@
 
 # %% ../nbs/budgets.ipynb #1d0c1535
 from __future__ import annotations
+import math
 from bisect import bisect_right
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.distributions import Binomial
 
 from .base.checks import check_int
 from .base.noise import Noise
 from .checked import name_of
-from .core import by_budget, evaluate, Policy, random_order, State, TopK
+from .core import by_budget, evaluate, Policy, random_order, Schedule, State, TopK
 from .diffusion import n_committed
+from .prism import binomial, sigma_max, window
 
 # %% auto #0
 __all__ = ['n_steps']
 
 # %% ../nbs/budgets.ipynb #cc4f22a3
-def rerun(policy: Policy, T: int, i: int, N: int, rows: int = 64) -> float:
-    "The expected number of the N free positions that the second pass of step i of T runs."
-    if policy.depth or not isinstance(policy.remask, TopK): return N
-    x = (torch.arange(N) < n_committed(torch.tensor(N), i - 1, T)).long().expand(rows, N)
-    st = replace(State.start(x, 0, T, Noise(0, torch.arange(rows)), x < 0), i=i)
-    K = evaluate(policy.remask.k, st).clamp(max=int(x[0].sum()))
-    S = masks = (N - x.sum(1) + K).clamp(min=1)
-    if isinstance(policy.unmask, TopK) and policy.unmask.score is random_order:
-        S = torch.minimum(masks, evaluate(policy.unmask.k, st) + K)
-    return float(torch.where(K > 0, K + S - K * S / masks, 0.).mean())
+def counted(
+    k: Schedule, # of K
+    n: Tensor, # [steps, 1] committed before each of some steps
+    T: int,
+    N: int,
+    steps: range,
+) -> tuple[Tensor, Tensor]: # [steps, m] each
+    "Values of K in a run with exact counts, and their probabilities."
+    if isinstance(k, binomial):
+        sigma = sigma_max(n / N, n / N + 1 / T).clamp(max=k.eta)
+        mean = float((n * sigma).max())
+        K = torch.arange(mean + 12 * math.sqrt(mean) + 30).expand(len(n), -1)
+        return K, Binomial(n, sigma, validate_args=False).log_prob(K).exp()
+    rows = max(4, 2**14 // N) if callable(k) else 1     # a schedule that draws is simulated
+    noise, values = Noise(0, torch.arange(rows)), []
+    for i, x in zip(steps, (torch.arange(N) < n).long()):
+        x = x.expand(rows, N)
+        values.append(evaluate(k, replace(State.start(x, 0, T, noise, x < 0), i=i)))
+    K = torch.minimum(torch.stack(values), n)
+    return K, torch.full_like(K, 1 / rows)
+
+def rerun(policy: Policy, T: int, N: int) -> float:
+    "The expected number of the N free positions that the second passes of T steps run, in all."
+    remask, unmask = policy.remask, policy.unmask
+    if policy.depth or not isinstance(remask, TopK): return T * N
+    k, steps = remask.k, range(T)
+    if isinstance(k, window): k, steps = k.k, k.steps(T)
+    if not steps: return 0.
+    i = torch.tensor(steps)[:, None]
+    n = n_committed(N, i - 1, T)
+    K, p = counted(k, n, T, N, steps)
+    S = masks = (N - n + K).clamp(min=1)
+    if isinstance(unmask, TopK) and unmask.score is random_order:
+        S = n_committed(N, i, T) - n + K
+    return float((p * (K + S - K * S / masks))[K > 0].sum())
 
 def charged(
     policy: Policy,
@@ -40,7 +68,7 @@ def charged(
     cost = T * policy.passes
     if policy.second == 'full': return cost
     N = int(n_free.max())
-    return cost + sum(rerun(policy, T, i, N) for i in range(T)) / N
+    return cost + round(rerun(policy, T, N) / N, 9)     # sigma = 0 may be 1e-16
 
 # %% ../nbs/budgets.ipynb #be4167d7
 def check_budget(

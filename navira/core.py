@@ -4,11 +4,12 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base.checks import check_choice
@@ -19,7 +20,7 @@ from .passes import ChangedPass, Denoiser, Draw, Pass
 
 # %% auto #0
 __all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'Model', 'random_order', 'needs_quality', 'evaluate',
-           'ranks', 'TopK', 'Flip', 'Step', 'Policy', 'step', 'second_pass']
+           'ranks', 'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -126,10 +127,15 @@ def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "A random choice of what to remask: by `random_order` the same would be unmasked again."
     return st.uniform('pick')
 
+def parts_of(part: Any) -> Iterator[Any]:
+    "A policy, or a part of one, and all that it is made of."
+    yield part
+    if not is_dataclass(part): return
+    for inner in vars(part).values(): yield from parts_of(inner)
+
 def reads_quality(part: Any) -> bool:
-    "Is a part of a policy, or anything it is made of, marked by `needs_quality`?"
-    if getattr(part, 'needs_quality', False): return True
-    return is_dataclass(part) and any(map(reads_quality, vars(part).values()))
+    "Is anything in it marked by `needs_quality`?"
+    return any(getattr(inner, 'needs_quality', False) for inner in parts_of(part))
 
 # %% ../nbs/02_policies.ipynb #2670b56d
 def unmask_until(
@@ -161,15 +167,23 @@ def ranks(
     u: Tensor, # [B, L] uniforms that break ties
     near: float | None = None, # relative difference of ties; None: the tolerance of the dtype
 ) -> Tensor: # [B, L] 0 for the best of a row
-    "The rank of each position in its row. Neighbours within the tolerance are tied."
+    """The rank of each position in its row. The best is tied with all within the tolerance of it;
+    then the best of the rest, and so on."""
     ok = eligible & ~score.isnan()
     near = tolerance(score.dtype) if near is None else near
     v, at = score.double().masked_fill(~ok, -torch.inf).sort(dim=1, descending=True)
     size = v.abs().masked_fill(v.isinf(), 0.)
-    gap = near * (torch.maximum(size[:, 1:], size[:, :-1]) + .1 * size.amax(1, keepdim=True))
-    apart = v[:, :-1] - v[:, 1:] > gap # NaN between two infinities of one sign: tied
-    level = torch.zeros_like(at).scatter(1, at[:, 1:], apart.cumsum(1))
-    level = level.masked_fill(~ok, score.shape[1]) # an eligible -inf still comes first
+    if near > 1e-6: near = 2 * near     # in float32 the scores of a sharp draw round more
+    gap = near * (size + .1 * size.amax(1, keepdim=True))
+    L = v.shape[1]
+    # which place would begin the next tie, if each began one; the first place does
+    jump = F.pad(torch.searchsorted(-v, gap - v, right=True), (0, 1), value=L)
+    begins = (torch.arange(L + 1, device=v.device) == 0).long().expand(len(v), -1)
+    for _ in range(L.bit_length()): # places 1, 2, 4, ... ties away
+        begins = begins.scatter_reduce(1, jump, begins, 'amax')
+        jump = jump.gather(1, jump)
+    level = torch.zeros_like(at).scatter(1, at, begins[:, :-1].cumsum(1))
+    level = level.masked_fill(~ok, L + 1) # an eligible -inf still comes first
     order = u.argsort(1)
     return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
 
@@ -232,6 +246,11 @@ class Flip:
         rate = torch.as_tensor(rate, dtype=torch.float64, device=st.x.device)
         return eligible & (st.uniform(self.purpose) < (rate[:, None] if rate.ndim == 1 else rate))
 
+def purposes(part: Any) -> set[str]:
+    "What the noise is for that a rule, or a part of it, draws by."
+    return {inner.purpose for inner in parts_of(part)
+            if hasattr(inner, 'purpose') and getattr(inner, 'tau', 1) not in (None, 0)}
+
 # %% ../nbs/02_policies.ipynb #a2601555
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "As many steps as the budget pays for."
@@ -246,7 +265,9 @@ class Step:
     predictions come from a second pass.
 
     A rule that needs another step subclasses it. What a run asks of a step has defaults here."""
+    asks: Callable = Pass # makes its pass
     in_place: bool | str = False # does it replace tokens without a mask in between?
+    overwrites = True # a subclass: may it change a written token that `remask` did not pick?
     ragged = True # may the rows of a batch have several lengths?
     needs = '' # what it reads besides logits and qualities of one text, for messages
 
@@ -256,7 +277,7 @@ class Step:
         model: Denoiser,
         watch: Callable, # sees policy, state before, pass, cleaned, state after
     ) -> State: # at step i + 1
-        p = Pass(model, st, None if policy.cleans else rows_of(policy.unmask, st, st.masked))
+        p = self.asks(model, st, None if policy.cleans else rows_of(policy.unmask, st, st.masked))
         T = pick(policy.remask, st, p, st.committed) # T_t: masked again
         clean = st.store_quality(p).remask(T)
         return finish(policy, st, p, clean, second_pass(policy, p, clean), watch)
@@ -286,6 +307,9 @@ class Policy:
 
     def __post_init__(self):
         check_choice('second', self.second, ('full', 'changed'))
+        for shared in purposes(self.unmask) & purposes(self.remask):
+            raise ValueError(f'purpose={shared!r}: unmask and remask would draw the same numbers; '
+                             f"expected one of its own for each, such as purpose='remask'")
         if self.second == 'full' or self.decoupled: return
         raise ValueError("second='changed': expected a decoupled policy, such as navira_det()")
 
@@ -299,9 +323,10 @@ class Policy:
     @property
     def revises(self) -> bool:
         "May a committed token change?"
-        return self.remask is not nothing or type(self.step) is not Step
+        own = type(self.step) is not Step and self.step.overwrites
+        return own or self.remask is not nothing
     @property
-    def reads_quality(self) -> bool: return any(map(reads_quality, vars(self).values()))
+    def reads_quality(self) -> bool: return reads_quality(self)
 
 # %% ../nbs/02_policies.ipynb #6f8ba7e4
 def step(

@@ -118,16 +118,20 @@ def few(x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers a
     "The rows in parts that stay in a CPU's cache; elsewhere all of them."
     return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
 
-def probability(
+def log_probability(
     logits: Tensor, # [N, V]
     tokens: Tensor, # [N] int64
 ) -> Tensor: # [N] float64
-    "The probability of a token of each row at temperature 1, before any truncation."
-    out, parts = [], few(logits)
-    for x, at in zip(parts, tokens[:, None].split([len(x) for x in parts])):
-        w = x.double().sub(x.amax(-1, keepdim=True)).exp_()
-        out.append(w.gather(1, at)[:, 0] / w.sum(-1))
-    return torch.cat(out)
+    "ln p of a token of each row, at temperature 1, before any truncation."
+    parts, out = few(logits), torch.empty_like(tokens, dtype=torch.float64)
+    sizes = [len(x) for x in parts]
+    for x, i, v in zip(parts, tokens[:, None].split(sizes), out.split(sizes)):
+        v[:] = x.double().log_softmax(-1).gather(1, i)[:, 0]
+    return out
+
+def probability(logits: Tensor, tokens: Tensor) -> Tensor: # as `log_probability`
+    "The probability of a token of each row, at temperature 1, before any truncation."
+    return log_probability(logits, tokens).exp()
 
 def highest(
     x: Tensor, # [N, V]
@@ -169,9 +173,12 @@ class drawer:
         *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
     ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
         "A token a row."
-        parts = few(logits)
-        tokens, prob = zip(*map(self.drawn, parts, u.split([len(x) for x in parts])))
-        return torch.cat(tokens), torch.cat(prob)
+        parts, tokens, prob = few(logits), u.long(), u.clone()
+        sizes = [len(x) for x in parts]
+        # written in place: small results between large ones would keep freed memory from use
+        for x, v, t, q in zip(parts, *(a.split(sizes) for a in (u, tokens, prob))):
+            t[:], q[:] = self.drawn(x, v)
+        return tokens, prob
 
     def distribution(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]
         "The probabilities of the draw; at temperature 0, those before the most likely is taken."

@@ -91,9 +91,10 @@ class Pass:
         at, logits = self._last
         if at is where: return logits
         if not (where & ~at).any(): return logits[where[at]]
-        new = self._logits(where & ~at)
-        out = new.new_empty(int(where.sum()), new.shape[1])
-        out[at[where]], out[~at[where]] = logits[where[at]], new
+        out = logits.new_empty(int(where.sum()), logits.shape[1])
+        out[at[where]] = logits[where[at]]
+        self._last = logits = None
+        out[~at[where]] = self._logits(where & ~at)
         self._last = where, out
         return out
 
@@ -152,7 +153,11 @@ class ChangedPass(Pass):
 
     def ask(self, where: Tensor) -> None: # [B, L] bool
         if self.asked is None: self.asked = where | (self.x != self.first.x)
-        assert not (where & ~self.asked).any(), 'the first question fixes what a second pass runs'
+        more = int((where & ~self.asked).sum())
+        if not more: return
+        raise ValueError(f'asked about {more} more positions: a second pass over what changed runs '
+                         'what it is first asked about; expected `p.ask(where)` with all of them '
+                         "before, or a policy with second='full'")
 
     def run(self, rows: Tensor) -> None: # [B] bool
         for some in (rows & self.first.ran, rows & ~self.first.ran): super().run(some)

@@ -4,12 +4,14 @@
 
 # %% ../nbs/03_prism.ipynb #2fd35c18
 from __future__ import annotations
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from .base.checks import check_range
 from .diffusion import n_committed, nucleus
 from .core import (
     evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
@@ -38,15 +40,17 @@ def sigma_of(st: State) -> Tensor: # [B]
     return sigma_max(alpha, alpha + 1 / st.n)
 
 # %% ../nbs/03_prism.ipynb #3ee3b986
-def binomial(
-    eta: float = 0.01, # probability that a committed token is remasked, before the cap
-) -> Schedule:
+@dataclass(frozen=True)
+class binomial:
     "PRISM's K ~ Binomial(n, min(eta, (1 - alpha_s) / alpha_t)), one draw a row."
-    if not 0 <= eta <= 1: raise ValueError(f'eta={eta}: a probability in [0, 1]')
-    def k(st: State) -> Tensor: # [B]
-        sigma = sigma_of(st).clamp(max=eta)[:, None]
+    eta: float = 0.01 # probability that a committed token is remasked, before the cap
+
+    def __post_init__(self):
+        check_range('eta', self.eta, '[0, 1]', 'a probability')
+
+    def __call__(self, st: State) -> Tensor: # [B]
+        sigma = sigma_of(st).clamp(max=self.eta)[:, None]
         return (st.committed & (st.uniform('count') < sigma)).sum(1)
-    return k
 
 # %% ../nbs/03_prism.ipynb #aca8cbf5
 @dataclass(frozen=True)
@@ -62,8 +66,11 @@ class window:
         if not callable(self.k) and not (self.k >= 0 and self.k == self.k // 1):
             raise ValueError(f'n_remask={self.k}: a whole number of at least 0')
 
+    def steps(self, T: int) -> range: # .55 * 100 is above 55 in floats
+        return range(*(math.ceil(share * T - 1e-9) for share in (self.on, self.off)))
+
     def __call__(self, st: State) -> Tensor: # [B]
-        return evaluate(self.k, st) * (self.on * st.n <= st.i < self.off * st.n)
+        return evaluate(self.k, st) * (st.i in self.steps(st.n))
 
 # %% ../nbs/03_prism.ipynb #aee20765
 def prism_guard(k: Schedule) -> Callable[[State], Tensor]:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
@@ -52,14 +53,17 @@ def register(
     return enter
 
 def policies() -> dict[str, Callable[..., Policy]]:
-    "Every registered name -> policy factory."
+    "Every registered name -> policy factory: ours, all published ones, and yours."
+    before = dict(_registry), dict(_about)
+    import_module('navira.peers')     # they register themselves, but in place of none of yours
+    for now, was in zip((_registry, _about), before): now.update(was)
     return dict(_registry)
 
 def about(
     name: str, # a registered name
 ) -> dict[str, str]: # 'scores', 'selects', 'never', 'exact', 'source', as far as they were given
     "What a policy looks at, how it selects, what it never revises, how exact it is, its source."
-    return dict(_about[check_choice('policy', name, _registry)])
+    return dict(_about[check_choice('policy', name, policies())])
 
 # %% ../nbs/registry.ipynb #f180d1d7
 def parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
@@ -112,7 +116,7 @@ def policy(
     **hyper, # the factory's hyper-parameters
 ) -> Policy:
     "The policy called `name`. KeyError or ValueError with the nearest name, or what was expected."
-    factory = _registry[check_choice('policy', name, _registry)]
+    factory = policies()[check_choice('policy', name, policies())]
     known = parameters(factory)
     hyper = {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items():
@@ -173,7 +177,7 @@ def changed(rule: Callable[..., Policy]) -> Callable[..., Policy]: # factories
     return factory
 
 for _name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):
-    register(f'{_name}-changed', **about(_name))(changed(policies()[_name]))
+    register(f'{_name}-changed', **_about[_name])(changed(_registry[_name]))
 
 # %% ../nbs/registry.ipynb #850277d6
 def _cosine(i: int, n: int) -> float:

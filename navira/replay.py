@@ -138,7 +138,11 @@ def replay(
     """One self-contained HTML page: the `Path` written where `path` is given, else a `Replay`.
     ValueError for a row or step that does not exist, or another prompt; OSError where the file
     cannot be written."""
-    traces = [t.row(row) for t in (trace, other) if t is not None]
+    given = [trace] if other is None else [trace, other]
+    for t in given:
+        if isinstance(t, Trace): continue
+        raise ValueError(f'{type(t).__name__}: expected a Trace, as sample(..., trace=True).trace')
+    traces = [t.row(row) for t in given]
     _check_pair(traces[0], traces[-1])
     N = max(t.T for t in traces)
     start = _busiest(traces, N) if start is None else check_int('start', start, 0, high=N)

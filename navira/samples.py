@@ -96,6 +96,8 @@ class Samples(Sequence[str]):
         """Show the trace of a sample, or write it to `path` as HTML. `other`: the same sample by
         another policy."""
         if other is not None:
+            if not isinstance(other, Samples):
+                raise ValueError(f'other: {type(other).__name__}; expected what `sample` returned')
             same = other._traced(self.first + row - other.first)
             kw = dict(other=same, names=(self.policy, other.policy)) | kw
         return replay(self._traced(row), self.decode, path, **kw)

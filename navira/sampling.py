@@ -307,9 +307,10 @@ def sample(
     (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
 
     A blank in a text is the tokenizer's mask token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is
-    twelve. `n=range(32, 64)` continues `n=32`. A text ends with a token that the model names in
-    `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token. A
-    `progress` function is called after each step of a batch, by several threads on a CPU, with
+    twelve. `n=range(32, 64)` continues `n=32`. With `block_length` each block is a run of its own:
+    progress, windows and schedules begin anew in it. A text ends with a token that the model names
+    in `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token.
+    A `progress` function is called after each step of a batch, by several threads on a CPU, with
     its texts, a `Partial` each."""
     check_model(model)
     caching = Caching(cache, hyper.pop('refresh', None), hyper.pop('max_kl', None))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from .base.checks import check_range
@@ -19,18 +20,16 @@ Curve = Callable[[Any], float] # of progress u in [0, 1], or of a state that has
 def curve(f: Callable[[float], float]) -> Curve:
     "A function of progress as a schedule."
     def tau(u: Any) -> float:
-        v = float(u if isinstance(u, (int, float)) else u.u)
-        return f(check_range('u', v, '[0, 1]', 'progress'))
+        return float(f(check_range('u', getattr(u, 'u', u), '[0, 1]', 'progress')))
     return tau
 
 def _check_taus(**taus: float) -> None:
     "ValueError unless these are temperatures that do not decrease."
     for name, v in taus.items(): check_range(name, v, '[0, inf)', 'a temperature is finite and')
-    names = list(taus)
-    for a, b in zip(names, names[1:]):
+    for a, b in pairwise(taus):
         if taus[a] > taus[b]:
             raise ValueError(f'{a}={taus[a]} > {b}={taus[b]}: temperatures must not decrease '
-                             f'({" <= ".join(names)})')
+                             f'({" <= ".join(taus)})')
 
 # %% ../nbs/06_schedules.ipynb #580903d1
 def quadratic(

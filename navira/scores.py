@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .diffusion import drawer, probability
+from .diffusion import drawer, log_probability, probability
 from .core import Pass, Score, State
 
 # %% auto #0
@@ -67,14 +67,6 @@ def margin(draw: drawer) -> Score:
 def negentropy(draw: drawer) -> Score:
     "Minus the entropy of the distribution at each mask, in nats."
     return of_ranked(draw, lambda q: -torch.special.entr(q).sum(-1))
-
-# %% ../nbs/scores.ipynb #37a1893e
-def log_probability(
-    logits: Tensor, # [N, V]
-    tokens: Tensor, # [N] int64
-) -> Tensor: # [N] float64
-    "ln p of a token of each row, at temperature 1."
-    return logits.double().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
 
 # %% ../nbs/scores.ipynb #e6506c6c
 def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

@@ -8,7 +8,6 @@ import torch
 
 # --- navira: all that depends on its names stands in this block
 # -------------------------------------------------------
-import navira.peers  # noqa: F401  registers the policies
 from navira.diffusion import Forward
 from navira.registry import parameters, policies
 from navira.sampling import sample as _sample

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import navira.peers  # noqa: F401  registers the policies
 from navira.evaluation.perplexity import perplexity, Reference
 from navira.hosts.from_logits import policy_step, start
 from navira.models.critic import Critic

@@ -14,7 +14,8 @@ from helpers.core import (  # noqa: F401
     CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, N, by, drawn, exact_sets, joint6, picked,
     sets, state)
 from toys import (
-    ACCEPT, REJECT, Exact, Tiny, chi2, counted, planted, random_joint, small_lm, transcribed)
+    ACCEPT, REJECT, Exact, Tiny, chi2, counted, planted, random_joint, small_lm, transcribed,
+    within)
 
 # ---- Distributions on a joint known exactly
 
@@ -143,8 +144,8 @@ def test_counts_prompt_and_trace_of_every_run(r):
             counts = (~masked[i + 1] & ~fixed).sum(1).tolist()
             assert counts == [math.ceil(N * (i + 1) / T) for N in free]
     if name in COUPLED: assert not (t.remasked & t.unmasked).any()
-    lo, hi = (hyper.get(k, 0.) * T for k in ('on', 'off'))
-    assert not t.remasked[[i for i in range(T) if not lo <= i < hi]].any()
+    on, off = (hyper.get(k, 0.) for k in ('on', 'off'))
+    assert not t.remasked[[i for i in range(T) if not within(i, T, on, off)]].any()
 
 # ---- The draw at a temperature
 

@@ -6,7 +6,6 @@ import functools
 import pytest, torch
 from hypothesis import given, strategies as hs
 import navira
-import navira.peers  # noqa: F401  registers the policies
 from navira.models.critic import Critic
 from navira.core import ranks, reaches
 from navira.diffusion import drawer, tolerance
@@ -41,18 +40,19 @@ def test_the_last_digits_decide_nothing(name, one_thread):
 
 # --- the order ------------------------------------------------------------------------------------
 # -------------------
+TIED = {torch.float64: 1e-9, torch.float32: 2e-5}     # relative
+
 def by_hand(score, ok, u, tol):
-    "Places in one row: a list, sorted in chains of near neighbours, then by the noise"
+    "Places in one row: a list, sorted; each best one with all that are as near to it, by the noise"
     free = [j for j in range(len(score)) if ok[j] and score[j] == score[j]]
     top = max((abs(score[j]) for j in free if abs(score[j]) < float('inf')), default=0.)
-    chain, size = [], lambda v: 0. if abs(v) == float('inf') else abs(v)
+    ties, size = [], lambda v: 0. if abs(v) == float('inf') else abs(v)
     for j in sorted(free, key=lambda j: -score[j]):
-        a = score[chain[-1][-1]] if chain else None
-        if chain and (a == score[j] or a - score[j] <= tol
-                      * (max(size(a), size(score[j])) + 0.1 * top)):
-            chain[-1].append(j)
-        else: chain.append([j])
-    order = [j for c in chain for j in sorted(c, key=lambda j: u[j])]
+        a = score[ties[-1][0]] if ties else None
+        if ties and (a == score[j] or score[j] >= a - tol * (size(a) + .1 * top)):
+            ties[-1].append(j)
+        else: ties.append([j])
+    order = [j for t in ties for j in sorted(t, key=lambda j: u[j])]
     return {j: k for k, j in enumerate(order)}
 
 numbers = hs.one_of(
@@ -68,16 +68,26 @@ numbers = hs.one_of(
     hs.integers(0, 99),
     hs.sampled_from([torch.float64, torch.float32]),
 )
-def test_ranks_are_those_of_a_list_in_chains_of_near_neighbours(row, seed, dtype):
+def test_ranks_are_those_of_a_list_of_ties_with_the_best(row, seed, dtype):
     score, ok = torch.tensor([[v for v, _ in row]],
                              dtype=dtype), torch.tensor([[b for _, b in row]])
     u = torch.rand(1, len(row), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     got, want = (
         ranks(score, ok, u)[0].tolist(),
-        by_hand(score.double()[0].tolist(), ok[0].tolist(), u[0].tolist(), tolerance(dtype)),
+        by_hand(score.double()[0].tolist(), ok[0].tolist(), u[0].tolist(), TIED[dtype]),
     )
     assert sorted(got) == list(range(len(row))) and all(got[j] == k for j, k in want.items())
 
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+def test_many_near_values_do_not_chain(dtype):
+    "Each is within the tolerance of the next, but the first in rank ties with the best of all"
+    g, near = torch.Generator().manual_seed(0), TIED[dtype]
+    score = (.5 + 100 * near * torch.rand(8, 1024, generator=g, dtype=torch.float64)).to(dtype)
+    rank = ranks(score, score > 0, torch.rand(8, 1024, generator=g))
+    by_rank = score.double().gather(1, rank.argsort(1))
+    assert (by_rank >= by_rank.flip(1).cummax(1).values.flip(1) - near).all()
+    assert (rank.argsort(1) != score.argsort(1, descending=True)).any()
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
 def test_a_threshold_is_reached_up_to_rounding(dtype):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.diffusion import n_committed
-from navira.prism import binomial, prism_guard
+from navira.prism import binomial, prism_guard, window
 from helpers.core import CORRECTING, COUPLED, DECOUPLED, N, joint6, state  # noqa: F401
 from toys import ACCEPT, REJECT, binomial_dist, chi2
 
@@ -36,4 +36,10 @@ def test_the_guard(N, T, i, K):
     got = prism_guard(K)(st).item()
     assert got == (min(K, N - n_committed(N, i, T)) if K > 0 and n > K and n < N - K else 0)
 
-
+@given(hs.integers(0, 100), hs.integers(0, 100), hs.sampled_from([1, 7, 20, 100, 128, 1000]))
+def test_a_window_is_that_of_exact_fractions(a, b, T):
+    "`.55 * 100` is above 55 in floats, so the expected steps are computed without any"
+    on, off = sorted((a, b))
+    exact = [i for i in range(T) if on * T <= 100 * i < off * T]
+    k = window(1, on / 100, off / 100)
+    assert [i for i in range(T) if k(state(torch.zeros(4).long(), 9, i, T, 1)).item()] == exact

@@ -1,16 +1,19 @@
 """Every policy in the registry, whoever wrote it: it keeps the promises, and says what it is."""
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 import frozen
-import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
-from navira.core import Policy, State, TopK, random_choice, random_order, step
+from navira.core import Flip, Policy, State, TopK, random_choice, random_order, step
 from navira.diffusion import drawer
 from navira.exact import Coins
+from navira.peers.blocks import Within
 from navira.registry import about, choices, parameters, policies, policy, split_typed
+from navira.sampling import sample
 from helpers.core import dist_of, drawn, joint3  # noqa: F401
 from toys import ACCEPT, REJECT, Exact, chi2, counted, planted
 
@@ -30,6 +33,46 @@ def test_a_comparison_can_give_all_the_same_nucleus():
     for name in NAMES:
         if name in OLD or 'top_p' in parameters(policies()[name]):
             assert policy(name, top_p=.5).draw.top_p == .5, name
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_what_revises_says_so_and_nothing_else(name):
+    "By what each case of frozen.json did: written tokens that were masked or replaced"
+    known, did = parameters(policies()[name]), set()
+    own = dict(critic=frozen.critic) if 'critic' in known else {}
+    for _, hyper, budget, prompt, seed in frozen.cases(name):
+        hyper = own | {'top_p' if k == 'p' else k: v for k, v in hyper.items()}
+        if not hyper.keys() <= known.keys(): continue      # a block_length of `sample`
+        rule, how = policy(name, **hyper), dict(length=frozen.L, prompt=frozen.prompts[prompt])
+        try: t = sample(frozen.net, rule, budget, frozen.ROWS, seed, **how, trace=True).trace
+        except ValueError: continue                        # a budget or prompt that is refused
+        written = (t.x[:-1] != t.mask_id) & ~t.fixed
+        changed = bool((written & (t.remasked | (t.x[1:] != t.x[:-1]))).any())
+        assert rule.revises or not changed
+        did.add(changed)
+        if changed: break
+    assert policy(name, **own).revises == (True in did)
+
+
+def test_the_registry_fills_itself_and_keeps_what_was_there():
+    code = """from navira.registry import policy, policies, register
+mine = register('maskgit')(lambda: policy('prism'))
+print(len(policies()), policy('llada-low-confidence').revises, policies()['maskgit'] is mine)"""
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == [str(len(NAMES)), 'False', 'True']
+
+@pytest.mark.parametrize('key', ['name', 'source', 'kind', 'path', 'self', 'factory'])
+def test_a_hyper_parameter_may_have_any_name(key):
+    with pytest.raises(KeyError, match=f"hyper-parameter '{key}': expected one of"):
+        policy('backbone', **{key: 'x'})
+
+@pytest.mark.parametrize('unmask, remask', [
+    (TopK(random_order, 1, .5), TopK(random_choice, 1, .5)), (Flip(.1), Flip(.1)),
+    (Within(None, TopK(random_order, 1, lambda st: st.u)), TopK(random_choice, 1, .5))])
+def test_two_rules_do_not_draw_the_same_numbers(unmask, remask):
+    with pytest.raises(ValueError, match='expected one of its own for each'): Policy(unmask, remask)
+    Policy(unmask, replace(remask, purpose='other'))
+    if isinstance(remask, TopK): Policy(unmask, replace(remask, tau=None))     # draws nothing
 
 
 @pytest.mark.parametrize('score, few', [(random_choice, True), (random_order, False)])

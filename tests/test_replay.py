@@ -78,6 +78,12 @@ def test_a_page_loads_nothing_and_runs_in_a_frame_of_its_own():
     assert 'sandbox="allow-scripts"' in frame and frame.count('<') == 2
 
 
+@pytest.mark.parametrize('given', [(None, None), ('x', None), (random_trace(3, 1, 8), 'x')])
+def test_what_is_no_trace_is_named(given):
+    with pytest.raises(ValueError, match='(str|NoneType): expected a Trace'):
+        replay(given[0], decode, other=given[1])
+
+
 def test_scores_and_temperatures_are_those_of_the_trace():
     tr = random_trace(6, 2, 16, seed=1)
     tr.tau[0, 1] = torch.nan
@@ -221,7 +227,6 @@ def test_every_control_moves_both_runs(visit, tmp_path):
 
 def test_a_grid_is_drawn_as_a_grid(visit, tmp_path):
     "A cell for each token; exactly the contradictions are framed, step by step"
-    import navira.peers  # noqa: F401
     from helpers.grids import four, novice
     from navira.sampling import sample
     from navira.tasks.sudoku import contradictions

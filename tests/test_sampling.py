@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.diffusion import Forward
 from navira.prism import prism
@@ -262,10 +261,14 @@ def test_final_tokens_stay_and_text_and_trace_end_alike(name, block_length, one_
         text, mine = tokens[tokens >= 0].tolist(), [p for p in seen if p.sample == row]
         assert all(p.ids[: p.final] == text[: p.final] for p in mine)
         assert mine[-1].ids == text and mine[-1].final == len(text)
+    # what is written for good is shown before the last step
+    assert rule.revises or any(p.final for p in seen[:-12])
 
 
 @pytest.mark.parametrize(
-    'name, how', [('backbone', {}), ('remdm-conf', dict(block_length=3)), ('mdlm', {})]
+    'name, how',
+    [('backbone', {}), ('remdm-conf', dict(block_length=3)), ('mdlm', {})]
+    + [(name, dict(length=12)) for name in ('klass', 'dos', 'dawn', 'demask')],
 )
 def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, how, one_thread):
     rows = []

@@ -4,6 +4,7 @@ Algorithm 1 or 2 on a joint, and `transcribed` runs them on a network as loops o
 positions with full logits everywhere."""
 import itertools, math
 from collections import Counter
+from fractions import Fraction
 from types import SimpleNamespace
 import numpy as np, torch
 from scipy import stats
@@ -48,6 +49,10 @@ def sequential(w, K):
         for j in seq: q, left = q * w[j] / left, left - w[j]
         out[seq] = q
     return out
+
+def within(i, T, on, off):
+    "Is step i of T in the window of a run? The shares are those that were typed, as fractions"
+    return Fraction(str(on)) * T <= i < Fraction(str(off)) * T
 
 class Exact:
     "One step of PRISM or NAVIRA on an enumerated joint, as a distribution over next states."
@@ -111,7 +116,7 @@ class Exact:
             nxt = Counter()
             for x, w in dist.items():
                 n = sum(x[j] != self.M for j in free)
-                K = binomial_dist(n, len(free), T, eta) if on * T <= i < off * T else {0: 1.}
+                K = binomial_dist(n, len(free), T, eta) if within(i, T, on, off) else {0: 1.}
                 for y, q in self.step(x, free, i, T, K, coupled,
                                       tau(i / (T - 1) if T > 1 else 0.0)).items():
                     nxt[y] += w * q
@@ -218,7 +223,7 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             N, n = len(free[b]), len(C)
             k = math.ceil(N * (i + 1) / T)
             sigma = min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)) if n else 0.
-            R = sum(u['count'][b][j] < sigma for j in C) if on * T <= i < off * T else 0
+            R = sum(u['count'][b][j] < sigma for j in C) if within(i, T, on, off) else 0
             if coupled and not (R > 0 and n > R and n < N - R): R = 0
             s = {j: g[b, j].item() for j in C}
             key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j]))

@@ -46,7 +46,8 @@ def check_choice(
 
 # %% ../../nbs/base/checks.ipynb #6be56289
 def plain_number(v):
-    "Numbers of numpy and the like as Python's; all else as it is."
+    "Numbers of numpy, torch and the like as Python's; all else as it is."
+    if getattr(v, 'ndim', 1) == 0: v = v.item()
     if isinstance(v, bool) or not isinstance(v, numbers.Real): return v
     return int(v) if isinstance(v, numbers.Integral) else float(v)
 
@@ -74,6 +75,7 @@ def check_range(
     why: str, # what the number means
 ) -> float:
     "`v` as a float, or a ValueError that names it, its range and why."
+    v = plain_number(v)
     low, high = map(float, span[1:-1].split(','))
     ends = {'[': low, ']': high}
     number = isinstance(v, (int, float)) and not isinstance(v, bool)

@@ -199,7 +199,6 @@ def show(rows, title: str = '', note: str = '') -> None: # rows: a data frame
 # %% ../../nbs/cli/app.ipynb #4d9667fc
 def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here
     "Run what registers policies. Errors as of an import, ValueError if nothing does."
-    import navira.peers     # noqa: F401  own policies may replace these
     from navira.base.files import check_file
     from navira.registry import policies
     before = policies()

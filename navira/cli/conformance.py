@@ -26,7 +26,8 @@ def read_samplers(
     from navira.base.files import check_file
     check_file(path)
     own_files.append(str(path))
-    samplers = runpy.run_path(str(path)).get('samplers')
+    try: samplers = runpy.run_path(str(path)).get('samplers')
+    except SystemExit as e: raise ValueError(f'{path}: it ends the program (exit {e})') from None
     if not isinstance(samplers, dict) or not samplers:
         raise ValueError(f'{path}: no samplers; expected a dictionary of that name, such as '
                          "samplers = {'llada-low-confidence': step}")

@@ -109,7 +109,7 @@ chat --chat   Prompts are what a user says; the model's chat template is put rou
 budget        Forward passes.
 length        Tokens in a text; the model's length if not given.
 max_new_tokens  Instead: tokens to write after each prompt.
-block_length  Write so many tokens at a time, left to right.
+block_length  Write so many tokens at a time, left to right; schedules begin anew in each block.
 eos           What follows a token that ends a text: cut it, keep it, or suppress such tokens.
 cache         Keys and values kept between passes: of the prompt, of all that has not changed, or of
               finished blocks (for networks that are exact with it).

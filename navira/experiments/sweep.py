@@ -18,7 +18,6 @@ from typing import Any, cast, get_type_hints
 
 import torch
 
-import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice, check_int
 from ..budgets import charged as charge, check_budget, n_steps
 from ..core import Policy, TopK

@@ -95,7 +95,6 @@ def generate_with(
     **hyper, # of a named policy; `block_length`, `cache`, `refresh` and `max_kl` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
-    import navira.peers     # noqa: F401  policies register themselves when imported
     how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
     rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
 

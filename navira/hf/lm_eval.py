@@ -14,7 +14,6 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 from torch.nn.functional import pad
 
-import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_int
 from ..base.noise import Noise
 from ..chatting import answering, templated

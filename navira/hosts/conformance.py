@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import navira.peers  # noqa: F401  policies register themselves
 from ..base.checks import check_choice
 from ..base.stats import holm
 from ..exact import Distribution
@@ -49,8 +48,9 @@ def recorded_model(case: Case) -> Callable: # ids [n, L] -> logits [n, L, V], qu
 
     def model(ids):
         ids = np.asarray(ids)
-        if ids.shape[1:] != (len(case['prompt'][0]),):
-            raise ValueError(f'model: got ids of shape {[*ids.shape]}; expected whole texts')
+        if ids.shape[1:] != (len(case['prompt'][0]),) or ids.dtype.kind not in 'iu':
+            raise ValueError(f'model: got {ids.dtype} of shape {[*ids.shape]}; expected whole '
+                             'texts, in whole numbers')
         texts = [text_of(row) for row in ids.tolist()]
         return tuple(np.array([text[k] for text in texts]) for k in ('logits', 'quality'))
     return model
@@ -127,7 +127,8 @@ def outcome(rule: str, f: Callable, names: set[str], number: int, case: Case) ->
         every = constant | arguments(case, record)
         taken = {k: v for k, v in every.items() if k in names}
         try: out.answer = answer(f, taken, every['ids'].shape, case)
-        except Exception as e: out.error = f'{type(e).__name__}: {e}' # the other cases go on
+        except (Exception, SystemExit) as e: # the other cases go on
+            out.error = f'{type(e).__name__}: {e}'
         drawn = isinstance(out.answer, Counter)
         if drawn: out.p = p_value(case, case['probability'], out.answer)
         out.departs = bool(out.error) or not drawn and out.answer != record.get('after')

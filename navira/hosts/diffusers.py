@@ -78,6 +78,7 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
             self.memory = start(self.rule, sample, mask_token_id, self.num_inference_steps,
                                 int(seed), fixed, after=self.memory)
         ids, self.memory = policy_step(sample, model_output, None, self.memory)
+        ids = ids.to(sample.dtype)
         changed = ids != sample
         return BlockRefinementSchedulerOutput(
             prev_sample=ids, transfer_index=changed & masked,

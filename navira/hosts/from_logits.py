@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-import navira.peers     # noqa: F401  policies register themselves when imported
 from ..base.checks import check_choice
 from ..base.noise import Noise
 from ..budgets import n_steps
@@ -129,7 +128,7 @@ def start(
     check_needs(policy, quality=quality)
     noise = Noise(seed, torch.arange(len(ids), device=ids.device))
     if after: noise = after.st.noise.after(after.st.n)
-    ids = ids.clone() # hosts write in place
+    ids = ids.clone().long() # hosts write in place
     st = State.start(ids, mask_id, 0, noise, fixed)
     rule = replace(policy, second='full', depth=0) # a host runs whole texts
     n = n_steps(rule, budget, st.n_free) if st.n_free.any() else 0
@@ -145,6 +144,7 @@ def policy_step(
     """Goes on until the policy needs another forward pass, or is done. Pure: the same arguments
     give the same text. What a host has changed in `ids` since the last call stays in the text, as
     tokens without a confidence, and the step starts anew."""
+    ids = ids.clone().long()
     if logits.shape[:2] != memory.ids.shape:
         raise ValueError(f'logits {tuple(logits.shape)}: expected those of each of '
                          f'{tuple(memory.ids.shape)} positions')
@@ -153,7 +153,7 @@ def policy_step(
     if edited.any():
         unknown = {k: getattr(st, k).masked_fill(edited, torch.nan) for k in ('conf', 'score')}
         st, ran = replace(st, x=torch.where(edited, ids, st.x), **unknown), []
-    ran.append(Ran(ids.clone(), logits, st.mask_id, st.noise.samples, quality))
+    ran.append(Ran(ids, logits, st.mask_id, st.noise.samples, quality))
     while st.i < st.n:
         model = HostLogits(st, ran)
         try: st = step(memory.policy, st, model)

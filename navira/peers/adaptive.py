@@ -131,6 +131,7 @@ class Watched(Step):
     draw: drawer # the policy's own
     length: int | None # free positions in a block
     history: int # H, divergences to remember
+    overwrites = False
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)

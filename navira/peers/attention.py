@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/attention.ipynb #attn0002
 from __future__ import annotations
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,8 +13,7 @@ from torch import Tensor
 from ..base.checks import check_range
 from ..diffusion import drawer, Forward, probability
 from ..core import (
-    Denoiser, finish, Pass, Policy, ranks, reaches, rows_of, Rule, Score, State, Step, TopK,
-    unmask_until)
+    Pass, Policy, ranks, reaches, Rule, Score, State, Step, TopK, unmask_until)
 from ..registry import register
 from ..scores import confidence, over
 from .adaptive import AtLeast, excess, sureness, until_done
@@ -48,11 +46,9 @@ class AttendedPass(Pass):
 class Reading(Step):
     "The common step of a policy that never remasks, with an `AttendedPass`."
     needs = "the network's attention"
+    asks = AttendedPass
+    overwrites = False
     ragged = False # a mean over positions would depend on the longest row
-
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = AttendedPass(model, st, rows_of(policy.unmask, st, st.masked))
-        return finish(policy, st, p, st, p, watch)
 
     def fits(self, model: Any, length: int | None = None) -> None:
         if isinstance(model, Attending): return

@@ -102,6 +102,7 @@ class BlockStep(Step):
     after: int # most passes over a block that is full
     most: int = 2**31 # passes over a block that is not, before the next block begins
     in_place = True # tokens are replaced without a mask in between
+    overwrites = False # but those that `remask` picks
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         st = begun(st)
@@ -288,12 +289,12 @@ class DraftStep(Step):
     times: int # corrections of the draft, at most
     every: int
     in_place = True
+    overwrites = property(lambda self: self.times > 0)
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         if self.times and (st.i + 1) % self.every == 0:
             return self.corrected(policy, st, model, watch)
-        p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
-        return finish(policy, st, p, st, p, watch)
+        return super().__call__(policy, st, model, watch)
 
     def corrected(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st)

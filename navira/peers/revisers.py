@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer, n_committed
+from ..diffusion import drawer, log_probability, n_committed
 from ..core import (
     Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks,
     Schedule, Score, State, Step, TopK, unmask_until)
 from ..prism import backbone, prism_guard, remask_count
 from ..registry import register
-from ..scores import confidence, log_probability, over
+from ..scores import confidence, over
 from .blocks import block_in_work, check_block, in_blocks, per_block, Within
 
 # %% auto #0

@@ -73,6 +73,7 @@ def test_a_sampler_that_plays_no_case_does_not_conform(own, capsys):
         (STEP.replace('steps)', 'temprature)'), "'temprature': did you mean 'temperature'"),
         ('samplers = dict(mdlm=3)\n', 'mdlm: got 3; expected a function'),
         ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
+        ('import sys\n\nsys.exit(0)\n', 'it ends the program (exit 0)'),
         ('def f(:\n', 'invalid syntax'),
     ],
 )

@@ -93,6 +93,25 @@ def dream(ids, logits, mask_id, step, steps, noise, temperature=.2, top_p=.95, e
     return out
 
 
+# ---- MaskGIT: the surest candidates first, with noise that falls to zero
+
+
+def maskgit(ids, logits, mask_id, prompt, step, steps, noise, choice_temperature=4.5, slip=None):
+    q = softmax(unmasked(logits, mask_id))
+    token = race(q, noise['token'])
+    sure = np.log(np.take_along_axis(q, token[..., None], -1)[..., 0])
+    left = dict(constant=1, late=1 - step / steps).get(slip, 1 - (step + 1) / steps)
+    if choice_temperature:
+        sure = sure - choice_temperature * left * np.log(-np.log(noise['gumbel']))
+    out = ids.copy()
+    for b, x in enumerate(ids):
+        masks = x == mask_id
+        due = math.floor((~prompt[b]).sum() * math.cos(math.pi / 2 * (step + 1) / steps) + 1e-9)
+        k = masks.sum() - (step + 1 < steps) * max(min(due, masks.sum() - 1), 1)
+        for j in best(np.where(masks, sure[b], -np.inf), k): out[b, j] = token[b, j]
+    return out
+
+
 # ---- MDLM and the backbone: their own random numbers
 
 
@@ -163,7 +182,8 @@ def mask_predict(ids, logits, conf, prompt, mask_id, step, steps, model, slip=No
 
 
 samplers = {'llada-low-confidence': llada, 'dream-maskgit-plus': dream, 'mdlm': mdlm,
-            'backbone': backbone, 'navira-det': navira_det, 'mask-predict': mask_predict}
+            'maskgit': maskgit, 'backbone': backbone, 'navira-det': navira_det,
+            'mask-predict': mask_predict}
 
 # rule, slip, words of the cause that the kit names
 PLANTED = [
@@ -173,6 +193,8 @@ PLANTED = [
     ('llada-low-confidence', 'everywhere', 'all positions'),
     ('llada-low-confidence', 'twice', 'the temperature is applied twice'),
     ('dream-maskgit-plus', 'before', 'before temperature and truncation'),
+    ('maskgit', 'constant', 'the noise of the order is not annealed'),
+    ('maskgit', 'late', 'the noise of the order is annealed one step late'),
     ('mdlm', 'ahead', 'one step ahead'),
     ('backbone', 'crossing', 'crosses top_p'),
     ('navira-det', 'prompt', 'the prompt counts as written text'),

@@ -61,7 +61,8 @@ def test_a_text_that_the_rule_does_not_read_is_shown():
     assert 'asked for' in text and 'the sign of the quality is reversed' in text
 
 @pytest.mark.parametrize('read, sentence', [(np.zeros_like, 'asked for 0 0 0 0'),
-                                            (lambda ids: ids[:, :3], 'expected whole texts')])
+                                            (lambda ids: ids[:, :3], 'expected whole texts'),
+                                            (lambda ids: ids * 1., 'got float64 of shape')])
 def test_in_a_case_of_draws_too_the_model_reads_only_what_the_rule_reads(read, sentence):
     def step(ids, model, seed):
         model(read(ids))
@@ -74,6 +75,7 @@ BAD = {
     'floats': (lambda ids: ids * 1., 'returned float64 of shape [2, 8]; expected whole numbers'),
     'flat': (lambda ids: ids[0], 'returned int64 of shape [8]; expected whole numbers'),
     'nothing': (lambda ids: None, 'returned object of shape []; expected whole numbers'),
+    'ended': (lambda ids: sys.exit(0), 'SystemExit: 0'),
     'raised': (lambda ids: ids[:, 9], 'IndexError: index 9 is out of bounds')}
 
 @pytest.mark.parametrize('kind', BAD)

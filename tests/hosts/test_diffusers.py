@@ -134,14 +134,16 @@ def test_settings_and_policies_that_would_have_no_effect_are_refused(net):
         NaviraScheduler('entropy-remask', num_inference_steps=1).step(
             torch.zeros(1, B, V), 0, torch.full((1, B), MASK), mask_token_id=MASK)
 
-def test_a_loop_of_ones_own_needs_step_and_done(net):
+@pytest.mark.parametrize('dtype', [torch.int64, torch.int32])
+def test_a_loop_of_ones_own_needs_step_and_done(net, dtype):
     "The prompt is what is not a mask, and what `prompt_mask` says"
-    scheduler, x = NaviraScheduler('remdm-conf'), torch.full((2, B), MASK)
+    scheduler, x = NaviraScheduler('remdm-conf'), torch.full((2, B), MASK, dtype=dtype)
     x[:, :9], keep = PROMPT, torch.arange(B) >= 30
     while not scheduler.done:
         with torch.no_grad(): logits = net(x).logits
         x = scheduler.step(logits, 0, x, mask_token_id=MASK, prompt_mask=keep).prev_sample
     assert (x[:, :9] == PROMPT).all() and (x[:, keep] == MASK).all() and (x[:, 9:30] != MASK).all()
+    assert x.dtype == dtype
 
 def test_what_changed_is_reported(net):
     "A mask that is filled is transferred; a token that is masked again, or replaced, is edited"

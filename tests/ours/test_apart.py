@@ -3,7 +3,6 @@ import math
 import pytest, torch
 from hypothesis import given, settings, strategies as hs
 from torch import tensor
-import navira.peers  # noqa: F401
 from navira.ours.apart import Apart, Penalised, depth, guesses
 from navira.core import Pass, pick
 from navira.diffusion import Forward

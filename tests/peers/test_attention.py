@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-import navira.peers  # noqa: F401  registers the policies
 from navira.exact import counts, Distribution
 from navira.joint import random_joint
 from navira.peers.attention import AttendedPass, context, dawn, demask, dos, greedily

@@ -4,7 +4,6 @@ import itertools
 import pytest
 import torch
 
-import navira.peers  # noqa: F401  registers the policies
 from navira.peers.blocks import per_block
 from navira.peers.orders import llada_counts
 from navira.sampling import sample

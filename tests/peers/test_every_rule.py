@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import frozen
-import navira.peers  # noqa: F401  registers the policies
 from navira.core import Policy
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
