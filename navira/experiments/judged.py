@@ -31,7 +31,8 @@ def unjudged(
     retry_failed: bool = False, # also those whose answers were not five marks
 ) -> pd.DataFrame: # cell, sample, text
     "What this judge has not judged yet. ValueError for a store without a tokenizer."
-    todo = st.read('samples', columns=['cell', 'sample', 'tokens']).to_pandas().dropna()
+    keys = st.finished
+    todo = st.read('samples', keys, ['cell', 'sample', 'tokens']).to_pandas().dropna()
     if limit is not None: todo = todo[todo['sample'] < check_int('limit', limit, 1)]
     done = st.read('verdicts')
     if done is not None:
@@ -84,6 +85,9 @@ def _ask(st: Store, server: Server, todo: pd.DataFrame, counts: dict) -> pa.Tabl
         rows.append(dict(cell=row.cell, sample=row['sample'], reference=server.model,
                          asked=v['asked']) | texts | marks)
     table = pa.Table.from_pylist(rows)
+    why = {r['failed'] for r in rows}
+    if not errors and not counts['judged'] and len(why) == 1 and 'the server refused' in str(why):
+        raise ValueError(f'{why.pop()}; it refuses each of {len(rows)} texts, and none is stored')
     if not errors: return table
     if rows: write_table(st.part('verdicts', 'stopped'), table)
     raise errors[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,13 +21,13 @@ import pyarrow.parquet as pq
 import torch
 from tokenizers import Tokenizer
 
-from ..base.files import open_tokenizer
+from ..base.files import check_file, first_lines, open_tokenizer
 from ..base.runs import atomic_write
 from ..models.sources import nearest
-from .sweep import Cell, charged, Sweep
+from .sweep import Cell, charged, STRENGTHS, Sweep
 
 # %% auto #0
-__all__ = ['Store', 'open_store', 'newest', 'compact']
+__all__ = ['KINDS', 'Store', 'open_store', 'checked', 'newest', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
@@ -41,12 +42,35 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.read_table`
     "Read a Parquet file. ValueError for a damaged one."
+    check_file(path)
     try: return pq.read_table(path, page_checksum_verification=True, partitioning=None, **kw)
     except (OSError, pa.ArrowException) as e:
         if isinstance(e, FileNotFoundError): raise
         raise ValueError(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]}); '
                          f'delete it, and what it '
                          'held is computed again') from None
+
+SPANS = {name: span for names, span in {
+    'cell reference metric failed answer': ('', chr(0x10ffff)),
+    'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked '
+    'tokens nll_once nll_stop weight_once weight_stop': (0, 1e9),
+    'solved recovered repetition': (0, 1), 'entropy': (0, 20), 'value low high': (-1e9, 1e9),
+    'clarity grammaticality factuality style creativity': (1, 10)}.items() for name in names.split()}
+
+def check_values(path: Path, table: pa.Table, length: int) -> None:
+    "ValueError for a column that holds what no sweep, metric or judge writes."
+    spans = SPANS | dict.fromkeys(('remasked', 'written'), (0, length - 1))
+    for name in spans.keys() & {*table.column_names}:
+        v, (low, high), right = table[name], spans[name], True
+        try:
+            if name == 'tokens': right = {*pc.list_value_length(v).to_pylist()} <= {None, length}
+            while pa.types.is_list(v.type): v = pc.list_flatten(v)
+            least, most = pc.min_max(v).as_py().values()
+            right = right and (least is None or low <= least and most <= high)
+        except (TypeError, pa.ArrowException): right = False
+        if not right:
+            raise ValueError(f'{path}: damaged: {name} is not always {low!r} to {high!r}'
+                             + f', {length} in a row' * (name == 'tokens'))
 
 # %% ../../nbs/experiments/store.ipynb #32fb7393
 @dataclass(frozen=True, eq=False)
@@ -87,8 +111,19 @@ class Store:
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
+        for f, table in zip(files, tables): check_values(f, table, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
         return merged(name, pa.concat_tables(tables, promote_options='permissive'))
+
+    @property
+    def finished(self) -> list[str]: # keys
+        "The cells that have all their samples. ValueError where there is none."
+        table = self.read('samples', columns=['cell'])
+        have = Counter(table['cell'].to_pylist() if table else ())
+        keys = [k for k, c in self.cells.items() if have[k] >= c['n']]
+        if keys: return keys
+        raise ValueError(f'{self.folder}: none of its {len(self.cells)} cells is finished yet; give'
+                         ' the `navira sweep` command again')
 
     def join(self) -> None:
         "Put the parts into the tables."
@@ -145,10 +180,35 @@ def open_store(
     if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; '
                                                  f'expected {wanted}')
     try:
-        record = dict(rules=1) | json.loads(at.read_text(encoding='utf-8'))
-        if {'cells', *IDENTITY} <= record.keys(): return Store(path, record)
-    except (ValueError, AttributeError, RecursionError): pass
-    raise ValueError(f'{at}: damaged; delete it, and give the `navira sweep` command again')
+        given = json.loads(check_file(at, 2**26).read_text(encoding='utf-8'), parse_constant=int)
+        return Store(path, checked(dict(rules=1, model=None, real=None, places=[]) | given))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+        raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
+                         'sweep` command again') from None
+
+KINDS = {name: kinds.split() for kinds, names in {
+    'dict': 'cells hyper settled', 'list': 'places metrics', 'bool': 'matched trace',
+    'str': 'fingerprint dtype device reference eos task device_name policy label',
+    'str NoneType': 'model real change', 'str dict NoneType': 'prompt', 'int NoneType': 'scored',
+    'int float': 'charged', 'int float NoneType': 'eta rate',
+    'int': 'length batch_size rules budget seed n steps keep'}.items() for name in names.split()}
+
+def checked(record: dict) -> dict:
+    "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
+    def check(given: dict, *names: str) -> None:
+        for k in names:
+            v = given[k]
+            if type(v).__name__ not in KINDS[k] or type(v) is int and v < (k not in ('seed', 'keep')):
+                raise TypeError(f'{k} = {v!r:.40}')
+    check(record, 'cells', 'reference', 'eos', 'model', 'real', 'places', *IDENTITY)
+    if isinstance(record['prompt'], dict): check(record['prompt'], 'task')
+    for place in record['places']: check(place, 'device_name')
+    for c in record['cells'].values():
+        for k, v in dict(keep=0, metrics=[], scored=None).items(): c.setdefault(k, v)
+        check(c, 'policy', 'label', 'change', 'hyper', 'settled', 'budget', 'n', 'seed', 'steps',
+              'charged', 'matched', 'trace', 'keep', 'metrics', 'scored')
+        for k in {*STRENGTHS} & c['settled'].keys(): check(c['settled'], k)
+    return record
 
 def newest(
     folder: Path = RUNS, # where stores are
