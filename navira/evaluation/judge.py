@@ -108,13 +108,14 @@ def _clean(server: Server, text: str) -> str: # for a message
 
 def _explained(server: Server, error: Any) -> Exception:
     import openai
-    message = _clean(server, str(error.__cause__ or error))
+    said = isinstance(error, openai.APIStatusError) and error.response.text
+    message = _clean(server, f'{error} {said or error.__cause__ or ""}'.strip())
     if not isinstance(error, openai.OpenAIError): return ValueError(f'{server.where}: {message}')
     status = getattr(error, 'status_code', 500)
     if status >= 500 or status in (408, 409, 429):
         return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: {message}')
     ours = error.param in ('model', 'temperature', 'max_tokens') or re.search(
-        'unsupported.(parameter|value)', f'{error.code} {message}', re.I)
+        'unsupported.(parameter|value)', message, re.I)
     return Refused(f'{server.where}: the server refused: {message}',
                    status in (400, 413, 422) and not ours)
 
