@@ -113,7 +113,8 @@ def _explained(server: Server, error: Any) -> Exception:
     if not isinstance(error, openai.OpenAIError): return ValueError(f'{server.where}: {message}')
     status = getattr(error, 'status_code', 500)
     if status >= 500 or status in (408, 409, 429):
-        return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: {message}')
+        return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: '
+                               f'{message}')
     ours = error.param in ('model', 'temperature', 'max_tokens') or re.search(
         'unsupported.(parameter|value)', message, re.I)
     return Refused(f'{server.where}: the server refused: {message}',

@@ -16,7 +16,7 @@ from ..base.checks import check_choice, check_int, need
 from ..base.runs import folder_lock
 from ..evaluation.judge import ASPECTS, Server, verdict
 from .plots import Table
-from .results import ends, frame, points, shown
+from .results import ends, frame, Missing, points, shown
 from .run import work
 from .store import Store, write_table
 
@@ -104,11 +104,11 @@ def marks(
     failed; `overall` is the mean of the five. LookupError for a store that no judge has seen."""
     table = st.read('verdicts')
     if table is None:
-        raise LookupError('no judge has seen these texts: `navira judge STORE --base-url ...`')
+        raise Missing('no judge has seen these texts: `navira judge STORE --base-url ...`')
     df = table.to_pandas()
     judges = sorted(df.reference.unique())
     if judge is None and len(judges) > 1:
-        raise LookupError(f'{", ".join(judges)} have judged these texts: name one')
+        raise Missing(f'{", ".join(judges)} have judged these texts: name one')
     own = df[df.reference == check_choice('judge', judge or judges[0], judges)]
     own = own.assign(failed=own.failed.notna(), overall=own[[*ASPECTS]].mean(axis=1, skipna=False))
     return frame(st).merge(own, on=['cell', 'sample'])

@@ -33,7 +33,7 @@ def judges(st: Store) -> list[str]:
     own = st.record['reference']
     return sorted(every, key=lambda r: r not in (own, reference_name(own)))
 
-class Missing(LookupError):
+class Missing(LookupError, ValueError):
     "Something that a table or figure needs and the store does not hold."
 
 def frame(

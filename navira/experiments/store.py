@@ -50,27 +50,33 @@ def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.rea
                          f'delete it, and what it '
                          'held is computed again') from None
 
-SPANS = {name: span for names, span in {
-    'cell reference metric failed answer': ('', chr(0x10ffff)),
-    'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked '
-    'tokens nll_once nll_stop weight_once weight_stop': (0, 1e9),
-    'solved recovered repetition': (0, 1), 'entropy': (0, 20), 'value low high': (-1e9, 1e9),
-    'clarity grammaticality factuality style creativity': (1, 10)}.items() for name in names.split()}
+SPANS = {name: span for span, names in {
+    ('', chr(0x10ffff)): 'cell reference metric failed answer',
+    (0, 1e9): 'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked tokens '
+              'remasked written nll_once nll_stop weight_once weight_stop',
+    (0, 1): 'solved recovered repetition', (0, 20): 'entropy', (-1e9, 1e9): 'value low high',
+    (1, 10): 'clarity grammaticality factuality style creativity'}.items() for name in names.split()}
 
-def check_values(path: Path, table: pa.Table, length: int) -> None:
+def check_values(
+    path: Path, # of a table
+    table: pa.Table,
+    needed: Iterable[str], # columns
+    length: int, # L
+) -> None:
     "ValueError for a column that holds what no sweep, metric or judge writes."
-    spans = SPANS | dict.fromkeys(('remasked', 'written'), (0, length - 1))
-    for name in spans.keys() & {*table.column_names}:
-        v, (low, high), right = table[name], spans[name], True
+    for name in {*needed, *(SPANS.keys() & {*table.column_names})}:
+        low, high = SPANS[name]
         try:
+            v = table[name]
+            right = name not in ('cell', 'sample') or not v.null_count
+            if name == 'sample': right = right and pa.types.is_integer(v.type)
             if name == 'tokens': right = {*pc.list_value_length(v).to_pylist()} <= {None, length}
-            while pa.types.is_list(v.type): v = pc.list_flatten(v)
+            if name in ('remasked', 'written'): v, high = pc.list_flatten(v), length - 1
+            if name in ('tokens', 'remasked', 'written'): v = pc.list_flatten(v)
             least, most = pc.min_max(v).as_py().values()
             right = right and (least is None or low <= least and most <= high)
-        except (TypeError, pa.ArrowException): right = False
-        if not right:
-            raise ValueError(f'{path}: damaged: {name} is not always {low!r} to {high!r}'
-                             + f', {length} in a row' * (name == 'tokens'))
+        except (LookupError, TypeError, pa.ArrowException): right = False
+        if not right: raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
 
 # %% ../../nbs/experiments/store.ipynb #32fb7393
 @dataclass(frozen=True, eq=False)
@@ -111,7 +117,10 @@ class Store:
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
-        for f, table in zip(files, tables): check_values(f, table, self.record.get('length', 2**20))
+        who = ['cell', *['metric' if name == 'sets' else 'sample'],
+               *['reference'] * (name != 'samples')]
+        for f, table in zip(files, tables):
+            check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
         return merged(name, pa.concat_tables(tables, promote_options='permissive'))
 
@@ -198,7 +207,8 @@ def checked(record: dict) -> dict:
     def check(given: dict, *names: str) -> None:
         for k in names:
             v = given[k]
-            if type(v).__name__ not in KINDS[k] or type(v) is int and v < (k not in ('seed', 'keep')):
+            least = k not in ('seed', 'keep')
+            if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
                 raise TypeError(f'{k} = {v!r:.40}')
     check(record, 'cells', 'reference', 'eos', 'model', 'real', 'places', *IDENTITY)
     if isinstance(record['prompt'], dict): check(record['prompt'], 'task')
@@ -243,6 +253,11 @@ def claim(
         raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
                          'the same settings, or name another folder')
     places, cells = old.get('places', []), old.get('cells', {})
+    changed = {c.policy for c in plan for o in cells.values()
+               if o['policy'] == c.policy and o.get('code', c.code) != c.code}
+    if changed:
+        raise ValueError(f'{folder}: {", ".join(changed)} was sampled by other code, which the '
+                         'store keeps; expected that file again, another name, or a new folder')
     settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
     record = settings | old | identity | dict(
         places=places + [here] * (here not in places),
@@ -269,8 +284,8 @@ def _described(
     metrics = [*old['metrics'], *s.metrics, *['features', 'mauve'] * (s.features == c.budget)]
     every = None in (s.scored, old['scored'])
     return asdict(c) | dict(
-        settled=c.settled, steps=T, charged=passes, passes=c.rule.passes, matched=c.rule.matched,
-        free=free, metrics=list(dict.fromkeys(metrics)), n=max(c.n, old['n']),
+        code=c.code, settled=c.settled, steps=T, charged=passes, passes=c.rule.passes,
+        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys(metrics)), n=max(c.n, old['n']),
         trace=c.trace or old['trace'], scored=None if every else max(s.scored, old['scored']))
 
 # %% ../../nbs/experiments/store.ipynb #8c55be74

@@ -5,11 +5,14 @@
 # %% ../../nbs/experiments/sweep.ipynb #ee6e7ac4
 from __future__ import annotations
 import hashlib
+import inspect
 import itertools
 import json
+import re
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib.resources import files
@@ -20,6 +23,7 @@ import torch
 
 import navira.peers  # noqa: F401  registers the policies
 from ..base.checks import check_choice, check_int
+from ..base.files import check_file
 from ..budgets import charged as charge, check_budget, n_steps
 from ..core import Policy, TopK
 from ..decoupling import refill_first
@@ -71,6 +75,15 @@ class Cell:
     def key(self) -> str: # 12 hexadecimal digits
         "A hash of what decides the tokens, given the model and its prompt."
         return digest([self.policy, self.settled, self.change, self.budget, self.seed])
+
+    @cached_property
+    def code(self) -> str | None: # None: the library's own, or not known
+        "A hash of the file that registers the policy."
+        factory = policies()[self.policy]
+        with suppress(OSError, TypeError):
+            if not factory.__module__.startswith('navira.'):
+                return digest(inspect.findsource(factory)[0])
+        return None
 
     @cached_property
     def rule(self) -> Policy:
@@ -215,9 +228,14 @@ def as_entry(
         raise ValueError(f'entry {given!r}: expected a policy = one of {", ".join(policies())}')
     name = check_choice('policy', given['policy'], policies())
     own, known = [f.name for f in fields(Entry)], parameters(policies()[name])
-    for k in (*given, *given.get('vary', ())): check_choice(f'{name}: setting', k, [*own, *known])
+    tables = Entry(name, hyper=given.get('hyper', {}), vary=given.get('vary', {}))
+    for k in (*given, *tables.vary): check_choice(f'{name}: setting', k, [*own, *known])
     hyper = {k: v for k, v in given.items() if k not in own}
-    return Entry(**{'hyper': hyper} | {k: v for k, v in given.items() if k in own})
+    every = [*hyper, *tables.hyper, *tables.vary]
+    for k in every:
+        if every.count(k) > 1: raise ValueError(f'{name}: {k} is given twice; expected one value')
+    settings = {k: v for k, v in given.items() if k in own}
+    return Entry(**settings | dict(hyper=hyper | tables.hyper))
 
 # %% ../../nbs/experiments/sweep.ipynb #28f9b9bc
 def configs() -> dict[str, Path]: # name -> file
@@ -261,7 +279,12 @@ def _parsed(source: str | Path) -> dict:
         if not path.suffix: check_choice('configuration', str(source), configs())
         raise FileNotFoundError(f'configuration {str(source)!r}: not found; expected a .toml '
                                 f'file, or one of {", ".join(configs())}')
-    try: return {'name': path.stem} | tomllib.loads(path.read_text(encoding='utf-8'))
+    try:
+        text = check_file(path, 2**18).read_text(encoding='utf-8')
+        # tomllib takes a time that grows with the square of a key's parts
+        if any(part.count('.') > 300 for part in re.split('[\n=]', text)):
+            raise ValueError('more than 300 dots in a key; expected names such as entries')
+        return {'name': path.stem} | tomllib.loads(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 
 def _can_be_made(name: str) -> bool:
