@@ -123,6 +123,8 @@ def report(
     home = RUNS / st.folder.name if copied else st.folder
     files = write(study(st, reference, eos), folder or home / 'report', tables.append)
     for made in tables if everything else tables[:1]: show_table(made)
+    if any(c['metrics'] for c in st.cells.values()) and st.read('metrics') is None:
+        print(f'not measured yet: `navira evaluate {st.folder}` adds perplexity and entropy')
     print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
 
 # %% ../../nbs/cli/experiments.ipynb #b0a4dc12

@@ -169,6 +169,8 @@ def table(
         # draws without a value, of curves that hardly overlap, count as the estimate
         known = {k: np.nan_to_num(v, nan=v[0]) for k, v in column.items()
                  if np.isnan(v).mean() < .05}
+        if not known: raise ValueError(f'{title}, {head}: no policy has them; sample every budget, '
+                                       'and texts with three nuclei')
         ranks = ranked(known, sign)
         sums[head] = pd.Series(ranks).map(sum)
         texts[head] = {k: f'{first}–{last}: {interval_of(known[k])}'

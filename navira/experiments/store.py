@@ -52,10 +52,12 @@ def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.rea
 
 SPANS = {name: span for span, names in {
     ('', chr(0x10ffff)): 'cell reference metric failed answer',
-    (0, 1e9): 'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked tokens '
-              'remasked written nll_once nll_stop weight_once weight_stop',
+    (0, 1e9): 'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked '
+              'tokens remasked written nll_once nll_stop weight_once weight_stop',
     (0, 1): 'solved recovered repetition', (0, 20): 'entropy', (-1e9, 1e9): 'value low high',
-    (1, 10): 'clarity grammaticality factuality style creativity'}.items() for name in names.split()}
+    (1, 10): 'clarity grammaticality factuality style creativity',
+    }.items() for name in names.split()}
+DEPTH = dict(tokens=1, remasked=2, written=2)     # of lists
 
 def check_values(
     path: Path, # of a table
@@ -70,13 +72,15 @@ def check_values(
             v = table[name]
             right = name not in ('cell', 'sample') or not v.null_count
             if name == 'sample': right = right and pa.types.is_integer(v.type)
-            if name == 'tokens': right = {*pc.list_value_length(v).to_pylist()} <= {None, length}
-            if name in ('remasked', 'written'): v, high = pc.list_flatten(v), length - 1
-            if name in ('tokens', 'remasked', 'written'): v = pc.list_flatten(v)
+            depth = 0 if pa.types.is_null(v.type) else DEPTH.get(name, 0)
+            if depth == 1: right = {*pc.list_value_length(v).to_pylist()} <= {None, length}
+            if depth == 2: high = length - 1
+            for _ in range(depth): v = pc.list_flatten(v)
             least, most = pc.min_max(v).as_py().values()
             right = right and (least is None or low <= least and most <= high)
         except (LookupError, TypeError, pa.ArrowException): right = False
-        if not right: raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
+        if right: continue
+        raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
 
 # %% ../../nbs/experiments/store.ipynb #32fb7393
 @dataclass(frozen=True, eq=False)
@@ -127,7 +131,7 @@ class Store:
     @property
     def finished(self) -> list[str]: # keys
         "The cells that have all their samples. ValueError where there is none."
-        table = self.read('samples', columns=['cell'])
+        table = self.read('samples', columns=['cell', 'sample'])
         have = Counter(table['cell'].to_pylist() if table else ())
         keys = [k for k, c in self.cells.items() if have[k] >= c['n']]
         if keys: return keys
@@ -285,8 +289,9 @@ def _described(
     every = None in (s.scored, old['scored'])
     return asdict(c) | dict(
         code=c.code, settled=c.settled, steps=T, charged=passes, passes=c.rule.passes,
-        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys(metrics)), n=max(c.n, old['n']),
-        trace=c.trace or old['trace'], scored=None if every else max(s.scored, old['scored']))
+        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys(metrics)),
+        n=max(c.n, old['n']), trace=c.trace or old['trace'],
+        scored=None if every else max(s.scored, old['scored']))
 
 # %% ../../nbs/experiments/store.ipynb #8c55be74
 def compact(
