@@ -25,7 +25,30 @@ from ..base.checks import check_int, check_range, need
 from .references import from_name, last_scored, Reader, separator_of, tokenizer_of
 
 # %% auto #0
-__all__ = ['LARGEST', 'Server', 'bounded', 'Endpoint', 'verdict']
+__all__ = ['Server', 'Endpoint', 'verdict']
+
+# %% ../../nbs/evaluation/judge.ipynb #5707ec04
+LARGEST = 2**22     # bytes of an answer; the log-probabilities of 1,024 tokens are about 200,000
+
+def bounded(timeout: float) -> Any:
+    "A web client for openai whose answers are whole within the time, or cut at LARGEST bytes."
+    from openai import DefaultHttpxClient
+    class Bounded(DefaultHttpxClient):
+        def send(self, request, **kw):
+            def whole():
+                r = super(Bounded, self).send(request, **kw | dict(stream=True))
+                # never unpacked: a small answer could fill the memory
+                body = b''.join(islice(r.iter_raw(2**16), LARGEST // 2**16))
+                r.close()
+                r.headers.pop('content-encoding', None)
+                return type(r)(r.status_code, headers=r.headers, content=body, request=request)
+            # in a thread: the library's own time-out begins anew with every byte
+            with ThreadPool(1) as pool:
+                answer = pool.apply_async(whole)
+                answer.wait(timeout)
+                if answer.ready(): return answer.get()
+            raise import_module(type(request).__module__).ReadTimeout(f'no answer in {timeout:g} s')
+    return Bounded(follow_redirects=False)     # another address would be told the key
 
 # %% ../../nbs/evaluation/judge.ipynb #ab93041b
 @dataclass(frozen=True, eq=False)
@@ -67,29 +90,6 @@ class Server:
         """ask(item) for each, in order, `concurrency` at a time. After an error or Ctrl-C no
         further one begins."""
         with ThreadPool(self.concurrency) as pool: yield from pool.imap(ask, items)
-
-LARGEST = 2**22     # bytes of an answer; the log-probabilities of 1,024 tokens are about 200,000
-
-def bounded(timeout: float) -> Any:
-    "A web client for openai whose answers are whole within the time, or cut at LARGEST bytes."
-    from openai import DefaultHttpxClient
-    class Bounded(DefaultHttpxClient):
-        def send(self, request, **kw):
-            # httpx's own timeout begins anew with every byte
-            with ThreadPool(1) as pool:
-                answer = pool.apply_async(self.whole, [request], kw)
-                answer.wait(timeout)
-                if answer.ready(): return answer.get()
-            raise import_module(type(request).__module__).ReadTimeout(f'no answer in {timeout:g} s')
-
-        def whole(self, request, **kw):
-            r = super().send(request, **kw | dict(stream=True))
-            # never unpacked: a small answer could fill the memory
-            body = b''.join(islice(r.iter_raw(2**16), LARGEST // 2**16))
-            r.close()
-            r.headers.pop('content-encoding', None)
-            return type(r)(r.status_code, headers=r.headers, content=body, request=request)
-    return Bounded(follow_redirects=False)     # another address would be told the key
 
 # %% ../../nbs/evaluation/judge.ipynb #15075d9a
 class Refused(ValueError):

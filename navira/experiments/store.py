@@ -27,7 +27,7 @@ from ..models.sources import nearest
 from .sweep import Cell, charged, STRENGTHS, Sweep
 
 # %% auto #0
-__all__ = ['KINDS', 'Store', 'open_store', 'checked', 'newest', 'compact']
+__all__ = ['Store', 'open_store', 'newest', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
@@ -69,17 +69,16 @@ def check_values(
     for name in {*needed, *(SPANS.keys() & {*table.column_names})}:
         low, high = SPANS[name]
         try:
-            v = table[name]
-            right = name not in ('cell', 'sample') or not v.null_count
-            if name == 'sample': right = right and pa.types.is_integer(v.type)
+            v, sizes = table[name], [length]
             depth = 0 if pa.types.is_null(v.type) else DEPTH.get(name, 0)
-            if depth == 1: right = {*pc.list_value_length(v).to_pylist()} <= {None, length}
+            if depth == 1: sizes = pc.list_value_length(v).to_pylist()
             if depth == 2: high = length - 1
             for _ in range(depth): v = pc.list_flatten(v)
             least, most = pc.min_max(v).as_py().values()
-            right = right and (least is None or low <= least and most <= high)
-        except (LookupError, TypeError, pa.ArrowException): right = False
-        if right: continue
+            full = name not in ('cell', 'sample') or not v.null_count
+            within = least is None or low <= least and most <= high
+            if full and within and {*sizes} <= {None, length}: continue
+        except (LookupError, TypeError, pa.ArrowException): pass
         raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
 
 # %% ../../nbs/experiments/store.ipynb #32fb7393
@@ -121,8 +120,7 @@ class Store:
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
-        who = ['cell', *['metric' if name == 'sets' else 'sample'],
-               *['reference'] * (name != 'samples')]
+        who = dict(samples=WHO[:2], sets=WHO[2:]).get(name, WHO[:3])
         for f, table in zip(files, tables):
             check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
@@ -180,6 +178,33 @@ def environment(
                 products=products, python=platform.python_version(), navira=__version__,
                 torch=torch.__version__)
 
+# %% ../../nbs/experiments/store.ipynb #5707ec02
+KINDS = {name: kinds.split() for kinds, names in {
+    'dict': 'cells hyper settled', 'list': 'places metrics', 'bool': 'matched trace',
+    'str': 'fingerprint dtype device reference eos task device_name policy label',
+    'str NoneType': 'model real change', 'str dict NoneType': 'prompt', 'int NoneType': 'scored',
+    'int float': 'charged', 'int float NoneType': 'eta rate',
+    'int': 'length batch_size rules budget seed n steps keep free',
+    }.items() for name in names.split()}
+
+def checked(record: dict) -> dict:
+    "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
+    def check(given: dict, names: str) -> None:
+        for k in names.split():
+            v, least = given[k], k not in ('seed', 'keep')
+            if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
+                raise TypeError(f'{k} = {v!r:.40}')
+    check(record, 'cells reference eos model real places ' + ' '.join(IDENTITY))
+    if isinstance(record['prompt'], dict): check(record['prompt'], 'task')
+    for place in record['places']: check(place, 'device_name')
+    for c in record['cells'].values():
+        for k, v in dict(keep=0, metrics=[], scored=None, free=2**20).items():
+            c.setdefault(k, v)
+        check(c, 'policy label change hyper settled budget n seed steps charged matched trace keep '
+                 'metrics scored free')
+        check(c['settled'], ' '.join({*STRENGTHS} & c['settled'].keys()))
+    return record
+
 # %% ../../nbs/experiments/store.ipynb #ecd82b91
 def open_store(
     folder: str | Path, # of a sweep
@@ -198,31 +223,6 @@ def open_store(
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
                          'sweep` command again') from None
-
-KINDS = {name: kinds.split() for kinds, names in {
-    'dict': 'cells hyper settled', 'list': 'places metrics', 'bool': 'matched trace',
-    'str': 'fingerprint dtype device reference eos task device_name policy label',
-    'str NoneType': 'model real change', 'str dict NoneType': 'prompt', 'int NoneType': 'scored',
-    'int float': 'charged', 'int float NoneType': 'eta rate',
-    'int': 'length batch_size rules budget seed n steps keep'}.items() for name in names.split()}
-
-def checked(record: dict) -> dict:
-    "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
-    def check(given: dict, *names: str) -> None:
-        for k in names:
-            v = given[k]
-            least = k not in ('seed', 'keep')
-            if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
-                raise TypeError(f'{k} = {v!r:.40}')
-    check(record, 'cells', 'reference', 'eos', 'model', 'real', 'places', *IDENTITY)
-    if isinstance(record['prompt'], dict): check(record['prompt'], 'task')
-    for place in record['places']: check(place, 'device_name')
-    for c in record['cells'].values():
-        for k, v in dict(keep=0, metrics=[], scored=None).items(): c.setdefault(k, v)
-        check(c, 'policy', 'label', 'change', 'hyper', 'settled', 'budget', 'n', 'seed', 'steps',
-              'charged', 'matched', 'trace', 'keep', 'metrics', 'scored')
-        for k in {*STRENGTHS} & c['settled'].keys(): check(c['settled'], k)
-    return record
 
 def newest(
     folder: Path = RUNS, # where stores are

@@ -228,14 +228,14 @@ def as_entry(
         raise ValueError(f'entry {given!r}: expected a policy = one of {", ".join(policies())}')
     name = check_choice('policy', given['policy'], policies())
     own, known = [f.name for f in fields(Entry)], parameters(policies()[name])
-    tables = Entry(name, hyper=given.get('hyper', {}), vary=given.get('vary', {}))
-    for k in (*given, *tables.vary): check_choice(f'{name}: setting', k, [*own, *known])
+    vary = given.get('vary', ())
+    names = [*given, *(vary if isinstance(vary, dict | list) else ())]
+    for k in names: check_choice(f'{name}: setting', k, [*own, *known])
+    e = Entry(**{k: v for k, v in given.items() if k in own})
     hyper = {k: v for k, v in given.items() if k not in own}
-    every = [*hyper, *tables.hyper, *tables.vary]
-    for k in every:
-        if every.count(k) > 1: raise ValueError(f'{name}: {k} is given twice; expected one value')
-    settings = {k: v for k, v in given.items() if k in own}
-    return Entry(**settings | dict(hyper=hyper | tables.hyper))
+    twice = hyper.keys() & {*e.hyper, *e.vary} | e.hyper.keys() & e.vary.keys()
+    if twice: raise ValueError(f'{name}: {", ".join(twice)} given twice; expected one value')
+    return replace(e, label=given.get('label', ''), hyper=e.hyper | hyper)
 
 # %% ../../nbs/experiments/sweep.ipynb #28f9b9bc
 def configs() -> dict[str, Path]: # name -> file

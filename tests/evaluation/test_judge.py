@@ -174,7 +174,7 @@ def test_a_verdict(serve, script, asked, failed):
     (lambda h: h.send(400, b"Unsupported parameter: 'max_tokens'"), ValueError, 'Unsupported')])
 def test_a_judge_that_cannot_judge(serve, fault, error, what):
     s, end = serve([fault] * 9, retries=1)
-    with pytest.raises(error, match=f"'the-model' at http.*{what}"): verdict(end.server, 'An apple.')
+    with pytest.raises(error, match=f"'the-model' at http.*{what}"): verdict(end.server, 'A text.')
 
 def endless(h):
     h.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n')
