@@ -27,7 +27,7 @@ def _rows(tokens) -> list: # n int64 tensors on the CPU, without the -1 behind t
         if r.ndim == 1 and not r.is_floating_point(): rows[i] = r = r.long()[r.long() != -1]
         if r.ndim != 1 or len(r) < 1 or r.is_floating_point() or r.min() < 0:
             raise ValueError(f'sample {i} has shape {tuple(r.shape)} and type {r.dtype}: '
-                             'expected ids [L] of 0 or more, L >= 1')
+                             'expected integer ids [L] of at least 0, L >= 1')
     return rows
 
 def _entropy(row):

@@ -129,7 +129,7 @@ def requested(server: Server, request: Callable) -> str:
     raise _explained(server, error)
 
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
-def _same_words(tokenizer, ids, words, where='here'):
+def _same_words(tokenizer, ids, words, where='the server'):
     """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
     digits."""
     signs = ' \u2581\u0120'     # both stand for a space
@@ -138,8 +138,7 @@ def _same_words(tokenizer, ids, words, where='here'):
     other = [p for p in plain if p[0] != p[1]]
     if len(other) > len(plain) / 2:
         ours, theirs = other[0]
-        raise ValueError(f'{where}: the server has another tokenizer: {theirs!r} there is {ours!r} '
-                         'here')
+        raise ValueError(f'{where}: another tokenizer: {theirs!r} there is {ours!r} here')
 
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
 @dataclass(frozen=True, eq=False)
