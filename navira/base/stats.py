@@ -143,8 +143,8 @@ class Ratio:
     @property
     def value(self) -> float: # NaN if nothing was counted
         return float(self.part.sum().double() / self.whole.sum().double())
-    def interval(self, level=.95, n_boot=2000, seed=0) -> tuple: # low, high
-        return bootstrap(self.part, self.whole, level=level, n_boot=n_boot, seed=seed)
+    def interval(self) -> tuple: # low, high
+        return bootstrap(self.part, self.whole)
     def __float__(self): return self.value
     def __repr__(self):
         interval = between(*self.interval(), '.4g')

@@ -176,12 +176,13 @@ def value(text: str) -> Any:
     return {'True': True, 'False': False, 'None': None}.get(text, text)
 
 def hypers(pairs: list[str]) -> dict[str, Any]: # pairs: as in ['tau=.1', 'score=probability']
-    "Names and values, the last of a name. ValueError for one that is no `name=value`."
+    "Names and values. ValueError for one that is no `name=value`, or is given twice."
     given = {}
     for pair in pairs:
         name, equals, text = map(str.strip, pair.partition('='))
         if not name or not equals:
             raise ValueError(f'{pair!r}: expected name=value, such as tau=0.1')
+        if name in given: raise ValueError(f'{pair!r}: {name} is given twice; expected one value')
         given[name] = value(text)
     return given
 

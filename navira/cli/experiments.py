@@ -7,7 +7,6 @@ __all__ = []
 
 # %% ../../nbs/cli/experiments.ipynb #24b45e41
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,16 +35,19 @@ def sweep(
     own: Imports = [],
 ) -> None:
     "Sample policies x budgets x seeds into a store, or resume a sweep."
-    from navira.experiments.run import run
+    from navira.base.runs import atomic_write
+    from navira.experiments.run import prepared, run
     from navira.experiments.store import RUNS
     from navira.experiments.sweep import read_sweeps
     for part, grid in read_sweeps(config, **hypers(hyper)).items():
         if dry_run:
             plan(grid)
+            prepared(grid)     # says what is wrong with model, length or task
             continue
         st = run(grid, (store or RUNS / grid.name) / part)
         # for readers of the store; it is never run from there
-        for source in filter(os.path.isfile, own): shutil.copy(source, st.folder)
+        for source in map(Path, filter(os.path.isfile, own)):
+            with atomic_write(st.folder / source.name) as f: f.write_bytes(source.read_bytes())
         if os.environ.get('RANK', '0') == '0': print(f'{len(st.cells)} cells in {st.folder}')
 
 def plan(grid) -> None:
@@ -90,7 +92,8 @@ def evaluate(
     if endpoint: whose = judge.Endpoint.load(endpoint, reference or st.record['reference'])
     names = metrics.split(',') if metrics else None
     measure(st, names, whose, scored)
-    print(f'{len(st.cells)} cells in {st.folder} are measured')
+    some = '' if len(st.finished) == len(st.cells) else f'{len(st.finished)} of '
+    print(f'{some}{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/experiments.ipynb #56bfb2fa
@@ -113,15 +116,15 @@ def report(
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
-    from navira.experiments.results import Missing
     from navira.experiments.study import study
     from navira.experiments.verdicts import report as write
     st, tables = opened(store, option), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
     home = RUNS / st.folder.name if copied else st.folder
-    try: files = write(study(st, reference, eos), folder or home / 'report', tables.append)
-    except Missing as e: raise ValueError(str(e)) from None
+    files = write(study(st, reference, eos), folder or home / 'report', tables.append)
     for made in tables if everything else tables[:1]: show_table(made)
+    if any(c['metrics'] for c in st.cells.values()) and st.read('metrics') is None:
+        print(f'not measured yet: `navira evaluate {st.folder}` adds perplexity and entropy')
     print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
 
 # %% ../../nbs/cli/experiments.ipynb #b0a4dc12
@@ -135,11 +138,13 @@ def board(
 ) -> None:
     "Which policy is best where? Ranks from the committed stores in results/, and yours."
     import navira.experiments.board as boards
+    from navira.base.runs import atomic_write
     every = boards.stores(stores)
     tables = boards.board(every)
     print(boards.HEAD)
     for made in tables: show_table(made)
-    if out: out.write_text(boards.page(tables, every), 'utf-8')
+    if not out: return
+    with atomic_write(out) as f: f.write_text(boards.page(tables, every), 'utf-8')
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9
 @command('''

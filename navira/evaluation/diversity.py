@@ -20,14 +20,15 @@ from ..base.checks import check_int
 from ..base.stats import student_t
 
 # %% ../../nbs/evaluation/diversity.ipynb #c9a53de3
-def _rows(tokens) -> list: # n int64 tensors on the CPU
+def _rows(tokens) -> list: # n int64 tensors on the CPU, without the -1 behind the end of a text
     rows = [torch.as_tensor(r).cpu() for r in tokens]
     if not rows: raise ValueError('no samples: expected at least 1')
     for i, r in enumerate(rows):
-        if r.ndim != 1 or len(r) < 1 or r.is_floating_point():
+        if r.ndim == 1 and not r.is_floating_point(): rows[i] = r = r.long()[r.long() != -1]
+        if r.ndim != 1 or len(r) < 1 or r.is_floating_point() or r.min() < 0:
             raise ValueError(f'sample {i} has shape {tuple(r.shape)} and type {r.dtype}: '
-                             'expected integer ids [L], L >= 1')
-    return [r.long() for r in rows]
+                             'expected integer ids [L] of at least 0, L >= 1')
+    return rows
 
 def _entropy(row):
     p = torch.unique(row, return_counts=True)[1].double() / len(row)
@@ -70,7 +71,7 @@ def vocabulary(
     tokens, # [n, L] integer token ids, or n sequences of ids of any lengths
 ) -> int:
     "How many different tokens occur."
-    return len(np.unique(np.concatenate(tokens)))
+    return len(torch.cat(_rows(tokens)).unique())
 
 # %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
 def _largest_counts(counts) -> dict: # n-gram -> largest count, whose it is, second largest

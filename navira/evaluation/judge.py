@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from itertools import islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,34 @@ from urllib.parse import urlsplit
 
 import torch
 
-from ..base.checks import check_int, need
+from ..base.checks import check_int, check_range, need
 from .references import from_name, last_scored, Reader, separator_of, tokenizer_of
 
 # %% auto #0
 __all__ = ['Server', 'Endpoint', 'verdict']
+
+# %% ../../nbs/evaluation/judge.ipynb #5707ec04
+LARGEST = 2**22     # bytes of an answer; the log-probabilities of 1,024 tokens are about 200,000
+
+def bounded(timeout: float) -> Any:
+    "A web client for openai whose answers are whole within the time, or cut at LARGEST bytes."
+    from openai import DefaultHttpxClient
+    class Bounded(DefaultHttpxClient):
+        def send(self, request, **kw):
+            def whole():
+                r = super(Bounded, self).send(request, **kw | dict(stream=True))
+                # never unpacked: a small answer could fill the memory
+                body = b''.join(islice(r.iter_raw(2**16), LARGEST // 2**16))
+                r.close()
+                r.headers.pop('content-encoding', None)
+                return type(r)(r.status_code, headers=r.headers, content=body, request=request)
+            # in a thread: the library's own time-out begins anew with every byte
+            with ThreadPool(1) as pool:
+                answer = pool.apply_async(whole)
+                answer.wait(timeout)
+                if answer.ready(): return answer.get()
+            raise import_module(type(request).__module__).ReadTimeout(f'no answer in {timeout:g} s')
+    return Bounded(follow_redirects=False)     # another address would be told the key
 
 # %% ../../nbs/evaluation/judge.ipynb #ab93041b
 @dataclass(frozen=True, eq=False)
@@ -33,7 +58,7 @@ class Server:
     model: str # as the server calls it
     concurrency: int = 8 # requests at once
     retries: int = 5 # further tries after a failure that may be worth repeating
-    timeout: float = 120. # seconds to wait for the server
+    timeout: float = 120. # seconds of a try, from the connection to the last byte
     max_tokens: int = 256 # of a judge's answer; five marks are about 60
     key: str = 'OPENAI_API_KEY' # environment variable that holds the key; unset, none is sent
 
@@ -46,7 +71,9 @@ class Server:
             raise ValueError(f"base_url={self.base_url!r}: expected an address such as "
                              "'http://localhost:8000/v1'")
         if not self.model: raise ValueError("model='': expected the name of a model on the server")
-        check_int('concurrency', self.concurrency, 1)
+        check_int('concurrency', self.concurrency, 1, high=1000)
+        check_int('retries', self.retries, 0)
+        check_range('timeout', self.timeout, '(0, 86400]', 'seconds to wait for the server')
 
     @property
     def where(self) -> str: return f'{self.model!r} at {self.base_url}' # for messages
@@ -54,10 +81,10 @@ class Server:
     @cached_property
     def client(self):
         need('openai', self.where)
-        from openai import DefaultHttpxClient, OpenAI
-        web = DefaultHttpxClient(follow_redirects=False)     # another address would be told the key
+        from openai import OpenAI
         return OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY',
-                      timeout=self.timeout, max_retries=self.retries, http_client=web)
+                      default_headers={'Accept-Encoding': 'identity'}, timeout=self.timeout,
+                      max_retries=self.retries, http_client=bounded(self.timeout))
 
     def each(self, ask: Callable, items: Iterable) -> Iterator:
         """ask(item) for each, in order, `concurrency` at a time. After an error or Ctrl-C no
@@ -67,9 +94,9 @@ class Server:
 # %% ../../nbs/evaluation/judge.ipynb #15075d9a
 class Refused(ValueError):
     "The server will not answer this request."
-    def __init__(self, message: str, status: int):
+    def __init__(self, message: str, of_text: bool):
         super().__init__(message)
-        self.status = status
+        self.of_text = of_text     # another text may be answered
 
 def keyless(server: Server, text: str) -> str:
     "What a server said, without our key should it repeat it."
@@ -79,24 +106,30 @@ def keyless(server: Server, text: str) -> str:
 def _clean(server: Server, text: str) -> str: # for a message
     return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in keyless(server, text)[:300])
 
-def _explained(server: Server, error: Exception) -> Exception:
+def _explained(server: Server, error: Any) -> Exception:
     import openai
-    status = error.status_code if isinstance(error, openai.APIStatusError) else 500
-    message = _clean(server, str(error))
-    if status < 500 and status not in (408, 409, 429):
-        return Refused(f'{server.where}: the server refused: {message}', status)
-    return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: {message}')
+    said = isinstance(error, openai.APIStatusError) and error.response.text
+    message = _clean(server, f'{error} {said or error.__cause__ or ""}'.strip())
+    if not isinstance(error, openai.OpenAIError): return ValueError(f'{server.where}: {message}')
+    status = getattr(error, 'status_code', 500)
+    if status >= 500 or status in (408, 409, 429):
+        return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: '
+                               f'{message}')
+    ours = error.param in ('model', 'temperature', 'max_tokens') or re.search(
+        'unsupported.(parameter|value)', message, re.I)
+    return Refused(f'{server.where}: the server refused: {message}',
+                   status in (400, 413, 422) and not ours)
 
-def requested(server: Server, request: Callable):
-    "What `request(client)` gives. `Refused` where the server refuses, else ConnectionError."
-    client = server.client
-    import openai
-    try: return request(client)
-    except openai.OpenAIError as e: error = e
+def requested(server: Server, request: Callable) -> str:
+    """The text of what `request(client)` gives. `Refused` where the server refuses,
+    ConnectionError where it does not answer, ValueError for what cannot be sent."""
+    try: return request(server.client).http_response.text
+    except ImportError: raise
+    except Exception as e: error = e
     raise _explained(server, error)
 
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
-def _same_words(tokenizer, ids, words):
+def _same_words(tokenizer, ids, words, where='the server'):
     """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
     digits."""
     signs = ' \u2581\u0120'     # both stand for a space
@@ -105,7 +138,7 @@ def _same_words(tokenizer, ids, words):
     other = [p for p in plain if p[0] != p[1]]
     if len(other) > len(plain) / 2:
         ours, theirs = other[0]
-        raise ValueError(f'the server has another tokenizer: {theirs!r} there is {ours!r} here')
+        raise ValueError(f'{where}: another tokenizer: {theirs!r} there is {ours!r} here')
 
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
 @dataclass(frozen=True, eq=False)
@@ -151,16 +184,17 @@ def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # one a token, None f
     server = endpoint.server
     answer = requested(server, lambda client: client.completions.with_raw_response.create(
         model=server.model, prompt=ids, max_tokens=1, temperature=0.,
-        extra_body=dict(prompt_logprobs=1))).http_response.text
+        extra_body=dict(prompt_logprobs=1)))
     table: list[dict] | None = None
     with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
         given = json.loads(answer)['choices'][0]['prompt_logprobs'][1:]
-        table = [entry[str(i)] for entry, i in zip(given, ids[1:], strict=True)]
+        table = [dict(entry[str(i)]) for entry, i in zip(given, ids[1:], strict=True)]
     if table is None:
         raise ValueError(f'{server.where}: no log-probabilities of the prompt in the answer '
                          f"{_clean(server, answer)!r}: expected vLLM's prompt_logprobs of "
                          f'{len(ids)} tokens')
-    _same_words(endpoint.tokenizer, ids[1:], [entry.get('decoded_token') for entry in table])
+    words = [str(entry.get('decoded_token') or '') for entry in table]
+    _same_words(endpoint.tokenizer, ids[1:], words, server.where)
     logprobs: list[Any] = [entry.get('logprob') for entry in table]
     for v in logprobs:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:
@@ -225,12 +259,12 @@ def marks(
 def _answer(server: Server, text: str) -> str:
     "What the judge writes about a text, at temperature 0."
     messages: Any = [dict(role='user', content=prompt(text))]
-    answer = requested(server, lambda client: client.chat.completions.create(
+    answer = requested(server, lambda client: client.chat.completions.with_raw_response.create(
         model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
-    try: return str(answer.choices[0].message.content or '')
-    except (AttributeError, TypeError, IndexError) as e:
+    try: return str(json.loads(answer)['choices'][0]['message']['content'] or '')
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise ConnectionError(f'{server.where}: an answer that is none: '
-                              f'{_clean(server, str(e))}') from None
+                              f'{_clean(server, answer)!r}') from None
 
 # %% ../../nbs/evaluation/judge.ipynb #073a4e47
 def verdict(
@@ -247,7 +281,7 @@ def verdict(
             values = marks(answer)
         except Unreadable as e: failed, again = str(e), True
         except Refused as e:
-            if e.status not in (400, 413, 422): raise
+            if not e.of_text: raise
             failed = f'refused: {e}'
     stored = keyless(server, answer)[:LONGEST]
     return dict(marks=values, failed=failed, answer=stored, asked=asked)

@@ -66,8 +66,8 @@ class Perplexity:
     @property
     def value(self) -> float: # NaN if nothing was scored
         return float((self.nll.sum() / self.weight.sum()).exp())
-    def interval(self, level=.95, n_boot=2000, seed=0) -> tuple: # low, high
-        return bootstrap(self.nll, self.weight, np.exp, level, n_boot, seed)
+    def interval(self) -> tuple: # low, high
+        return bootstrap(self.nll, self.weight, np.exp)
     def __float__(self): return self.value
     def __repr__(self):
         counts = f'{len(self.nll)} samples, {int(self.weight.sum())} tokens, {self.reference}'

@@ -6,6 +6,7 @@
 __all__ = ['HEAD', 'stores', 'board', 'page']
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d003
+import re
 from functools import cache
 from pathlib import Path
 from textwrap import indent
@@ -14,14 +15,16 @@ import numpy as np
 import pandas as pd
 
 from ..base.checks import check_choice
+from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
-from ..evaluation.diversity import distinct, vocabulary
+from ..core import by_budget, Step, TopK
 from .plots import Table
 from .results import at_equal, frame, judges
 from .run import prepared
 from .store import open_store
 from .study import interval_of, or_none
 from .sweep import read_sweeps
+from ..registry import policies, policy
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d006
 @cache
@@ -30,6 +33,27 @@ def parts(): # task, or 'text' -> sweep, identity of its store
     return {s.task or 'text': (s, prepared(s)[2]) for s in every}
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d008
+def submitted(
+    folder, # of a store
+): # path -> text
+    "The files of policies in a store. ValueError for a link, which would publish its target."
+    out = {}
+    for p in sorted(Path(folder).glob('*.py')):
+        if p.is_symlink(): raise ValueError(f'{p}: a link; expected the file of a policy')
+        with guarded(p): out[p] = check_file(p, 2**20).read_text('utf-8')
+    return out
+
+def least_passes(
+    c, # a cell, as a store describes it
+):
+    "Passes of a sample: a rule of this library that writes exact counts writes at every step."
+    if c['policy'] not in policies(): return 1
+    rule = policy(c['policy'], **c['hyper'])
+    exact = [TopK, Step, by_budget, 'full']
+    if [type(rule.unmask), type(rule.step), rule.steps, rule.second] != exact: return 1
+    # near one token a pass a step may have nothing to write
+    return min(c['budget'] // rule.passes, c['free'] // 2)
+
 def entered(
     folder, # of a store
 ): # a data frame, one row a sample
@@ -48,7 +72,12 @@ def entered(
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
                          f'{s.budgets} passes, and of texts tokens and perplexities '
                          '(`navira evaluate`)')
-    file = ''.join(f' ({p.parent.parent.name}/{p.name})' for p in st.folder.glob('*.py'))
+    least = df.cell.map({k: least_passes(c) for k, c in st.cells.items()})
+    few = df[~(df.n_forward >= least)]
+    if len(few):
+        raise ValueError(f'{folder}: {few.policy.iloc[0]} ran {few.n_forward.iloc[0]:g} passes; '
+                         f'expected at least {least[few.index[0]]}')
+    file = ''.join(f' ({p.resolve().parent.parent.name}/{p.name})' for p in submitted(folder))
     dials = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                          if k != 'top_p' and not s.task)
              for key, c in st.cells.items()}
@@ -95,7 +124,17 @@ def solved(
     return df.groupby(['name', 'budget']).apply(at_best).unstack()
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d016
-AXES = {'distinct-2': distinct, 'vocabulary': vocabulary}
+AXES = 'distinct-2', 'vocabulary'
+
+def different(
+    keep, # [K, n] bool: K selections of texts
+    ids, # [n, m]
+): # [K]
+    "How many different ids each selection has."
+    index = np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
+    has = np.zeros((len(ids), index.max() + 1))
+    np.put_along_axis(has, index, 1, 1)
+    return (keep @ has > 0).sum(1).astype(float)
 
 def curve_of(
     cells, # texts of one policy, from `entered`
@@ -105,8 +144,10 @@ def curve_of(
     for _, c in cells.sort_values('sample').groupby(['top_p', 'cell']):
         keep = halves(len(c), 301, np.random.default_rng(0))     # the same of every cell
         keep[0] = True
-        texts = np.stack(c.tokens).astype(int)
-        point = {k: np.array([f(texts[kept]) for kept in keep], float) for k, f in AXES.items()}
+        ids = np.stack(c.tokens).astype(int)
+        pairs = ids[:, :-1] * 2**32 + ids[:, 1:]
+        shares = different(keep, pairs) / keep.sum(1) / pairs.shape[1]
+        point = dict(zip(AXES, (shares, different(keep, ids))))
         # a half is less diverse than the whole
         for v in point.values(): v[1:] *= v[0] / v[1:].mean()
         points.append(point | dict(log_perplexity=keep @ c.nll / (keep @ c.weight),
@@ -124,6 +165,8 @@ def table(
         # draws without a value, of curves that hardly overlap, count as the estimate
         known = {k: np.nan_to_num(v, nan=v[0]) for k, v in column.items()
                  if np.isnan(v).mean() < .05}
+        if not known: raise ValueError(f'{title}, {head}: no policy has them; sample every budget, '
+                                       'and texts with three nuclei')
         ranks = ranked(known, sign)
         sums[head] = pd.Series(ranks).map(sum)
         texts[head] = {k: f'{first}–{last}: {interval_of(known[k])}'
@@ -157,6 +200,20 @@ def of_texts(
     columns['passes run'] = run.apply(resampled), -1
     return table('Perplexity over that of the backbone', columns)
 
+# %% ../../nbs/experiments/board.ipynb #5707ec05
+def below(folders): # stores, or folders of stores
+    return [p.parent for folder in map(Path, folders)
+            for p in sorted(folder.rglob('store.json')) or [folder / 'store.json']]
+
+def committed(home):
+    names = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'since', 'board'
+    return below(p for name in names for p in Path(home).glob(name))
+
+# %% ../../nbs/experiments/board.ipynb #5707ec06
+def plain(name):
+    "A name without what Markdown or HTML would read as more than a text."
+    return re.sub(r'[^\w .,:;=+/()-]+', '_', name)
+
 # %% ../../nbs/experiments/board.ipynb #b0a4d021
 HEAD = ('Small trained models for the study of samplers, on which a policy\'s effect is visible in '
         'minutes: 7 M parameters (text) and 1.5 M (Sudoku). Policies are ranked, not models.')
@@ -166,19 +223,28 @@ def stores(
     home='results', # where the committed ones are, in a clone
 ): # list of folders
     "What a board is made of: these, and the committed stores."
-    committed = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'since', 'board'
-    every = [*map(Path, folders), *(p for name in committed for p in Path(home).glob(name))]
-    if not every: raise FileNotFoundError(f'{home}/: not found here; expected a clone of navira, '
-                                          'whose committed stores are ranked, or stores of yours')
-    return [p.parent for folder in every
-            for p in sorted(folder.rglob('store.json')) or [folder / 'store.json']]
+    every = committed(home) + below(folders)
+    if every: return every
+    raise FileNotFoundError(f'{home}/: not found here; expected a clone of navira, '
+                            'whose committed stores are ranked, or stores of yours')
 
 def board(
     folders, # from stores
+    home='results', # as there
 ): # list of `Table`
     """The tables: all puzzles, each kind of them, and texts. KeyError, ValueError or
     FileNotFoundError for a store that does not belong there."""
-    of = dict(iter(pd.concat(map(entered, folders)).groupby('task')))
+    ours = {p.resolve() for p in committed(home)}
+    def whose(p): return '' if p in ours and not submitted(p) else str(p.parent)
+    # a folder that is given and committed counts once
+    df = pd.concat(entered(p).assign(home=whose(at))
+                   for at, p in {Path(p).resolve(): p for p in folders}.items())
+    df['name'] = df['name'].map(plain)
+    # a row belongs to one folder of stores, so that no store moves the row of another
+    turn = df.groupby('name').home.transform(lambda homes: pd.factorize(homes)[0])
+    df['name'] += [f' [{k + 1}: {plain(Path(home).name)}]' if k else ''
+                   for k, home in zip(turn, df.home)]
+    of = dict(iter(df.groupby('task')))
     kinds = {k: solved(own) for k, own in of.items() if k != 'text'}
     made = [of_puzzles(own) for own in (kinds, *({k: v} for k, v in kinds.items())) if own]
     return made + [of_texts(of[k]) for k in of if k == 'text']
@@ -188,8 +254,8 @@ def page(
     folders, # from stores
 ): # Markdown
     "The board as a page, with the files of submitted policies."
-    files = [f'## {p.parent.parent.name}/{p.name}\n\n{indent(p.read_text("utf-8"), "    ")}'
-             for folder in folders for p in folder.glob('*.py')]
+    files = [f'## {plain(f"{p.resolve().parent.parent.name}/{p.name}")}\n\n{indent(text, "    ")}'
+             for folder in folders for p, text in submitted(folder).items()]
     # a file is in each of its four stores
     return '\n\n'.join(dict.fromkeys(['# Which policy is best where?', HEAD,
                                       *(t.markdown() for t in tables), *files]))

@@ -16,7 +16,7 @@ from ..base.checks import check_choice, check_int, need
 from ..base.runs import folder_lock
 from ..evaluation.judge import ASPECTS, Server, verdict
 from .plots import Table
-from .results import ends, frame, points, shown
+from .results import ends, frame, Missing, points, shown
 from .run import work
 from .store import Store, write_table
 
@@ -31,7 +31,8 @@ def unjudged(
     retry_failed: bool = False, # also those whose answers were not five marks
 ) -> pd.DataFrame: # cell, sample, text
     "What this judge has not judged yet. ValueError for a store without a tokenizer."
-    todo = st.read('samples', columns=['cell', 'sample', 'tokens']).to_pandas().dropna()
+    keys = st.finished
+    todo = st.read('samples', keys, ['cell', 'sample', 'tokens']).to_pandas().dropna()
     if limit is not None: todo = todo[todo['sample'] < check_int('limit', limit, 1)]
     done = st.read('verdicts')
     if done is not None:
@@ -84,6 +85,9 @@ def _ask(st: Store, server: Server, todo: pd.DataFrame, counts: dict) -> pa.Tabl
         rows.append(dict(cell=row.cell, sample=row['sample'], reference=server.model,
                          asked=v['asked']) | texts | marks)
     table = pa.Table.from_pylist(rows)
+    why = {r['failed'] for r in rows}
+    if not errors and not counts['judged'] and len(why) == 1 and 'the server refused' in str(why):
+        raise ValueError(f'{why.pop()}; it refuses each of {len(rows)} texts, and none is stored')
     if not errors: return table
     if rows: write_table(st.part('verdicts', 'stopped'), table)
     raise errors[0]
@@ -100,11 +104,11 @@ def marks(
     failed; `overall` is the mean of the five. LookupError for a store that no judge has seen."""
     table = st.read('verdicts')
     if table is None:
-        raise LookupError('no judge has seen these texts: `navira judge STORE --base-url ...`')
+        raise Missing('no judge has seen these texts: `navira judge STORE --base-url ...`')
     df = table.to_pandas()
     judges = sorted(df.reference.unique())
     if judge is None and len(judges) > 1:
-        raise LookupError(f'{", ".join(judges)} have judged these texts: name one')
+        raise Missing(f'{", ".join(judges)} have judged these texts: name one')
     own = df[df.reference == check_choice('judge', judge or judges[0], judges)]
     own = own.assign(failed=own.failed.notna(), overall=own[[*ASPECTS]].mean(axis=1, skipna=False))
     return frame(st).merge(own, on=['cell', 'sample'])

@@ -89,7 +89,7 @@ def evaluate(
         st.join()
         for name in METRICS:     # sets and MAUVE after features, of which they are
             if judge.given == 'none' and name in REFERENCED: continue
-            wanted = [k for k in (st.cells if keys is None else keys)
+            wanted = [k for k in (st.finished if keys is None else keys)
                       if name in (asked or st.cells[k]['metrics'])]
             _measure(st, name, wanted, judge, scored, must=asked is not None)
             st.join()

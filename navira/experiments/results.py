@@ -33,7 +33,7 @@ def judges(st: Store) -> list[str]:
     own = st.record['reference']
     return sorted(every, key=lambda r: r not in (own, reference_name(own)))
 
-class Missing(LookupError):
+class Missing(LookupError, ValueError):
     "Something that a table or figure needs and the store does not hold."
 
 def frame(
@@ -50,11 +50,11 @@ def frame(
     reference that has judged nothing."""
     st = store if isinstance(store, Store) else open_store(store)
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
-    samples = st.read('samples', keys)
-    if not samples: raise ValueError(f'{st.folder}: no finished cell in it yet')
+    done, samples = st.finished, st.read('samples', keys)
     df = samples.drop_columns([c for c in TRACES[tokens:] if c in samples.column_names]).to_pandas()
-    sizes = df.groupby('cell')['sample'].transform('size')
-    df = df[sizes >= df.cell.map({k: c['n'] for k, c in st.cells.items()})]
+    df = df[df.cell.isin(done)]
+    if df.duplicated(['cell', 'sample']).any():
+        raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
     metrics = st.read('metrics', keys)
     if metrics is None: return df

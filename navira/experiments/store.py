@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,10 +21,10 @@ import pyarrow.parquet as pq
 import torch
 from tokenizers import Tokenizer
 
-from ..base.files import open_tokenizer
+from ..base.files import check_file, first_lines, open_tokenizer
 from ..base.runs import atomic_write
 from ..models.sources import nearest
-from .sweep import Cell, charged, Sweep
+from .sweep import Cell, charged, STRENGTHS, Sweep
 
 # %% auto #0
 __all__ = ['Store', 'open_store', 'newest', 'compact']
@@ -41,12 +42,44 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.read_table`
     "Read a Parquet file. ValueError for a damaged one."
+    check_file(path)
     try: return pq.read_table(path, page_checksum_verification=True, partitioning=None, **kw)
     except (OSError, pa.ArrowException) as e:
         if isinstance(e, FileNotFoundError): raise
         raise ValueError(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]}); '
                          f'delete it, and what it '
                          'held is computed again') from None
+
+SPANS = {name: span for span, names in {
+    ('', chr(0x10ffff)): 'cell reference metric failed answer',
+    (0, 1e9): 'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked '
+              'tokens remasked written nll_once nll_stop weight_once weight_stop',
+    (0, 1): 'solved recovered repetition', (0, 20): 'entropy', (-1e9, 1e9): 'value low high',
+    (1, 10): 'clarity grammaticality factuality style creativity',
+    }.items() for name in names.split()}
+DEPTH = dict(tokens=1, remasked=2, written=2)     # of lists
+
+def check_values(
+    path: Path, # of a table
+    table: pa.Table,
+    needed: Iterable[str], # columns
+    length: int, # L
+) -> None:
+    "ValueError for a column that holds what no sweep, metric or judge writes."
+    for name in {*needed, *(SPANS.keys() & {*table.column_names})}:
+        low, high = SPANS[name]
+        try:
+            v, sizes = table[name], [length]
+            depth = 0 if pa.types.is_null(v.type) else DEPTH.get(name, 0)
+            if depth == 1: sizes = pc.list_value_length(v).to_pylist()
+            if depth == 2: high = length - 1
+            for _ in range(depth): v = pc.list_flatten(v)
+            least, most = pc.min_max(v).as_py().values()
+            full = name not in ('cell', 'sample') or not v.null_count
+            within = least is None or low <= least and most <= high
+            if full and within and {*sizes} <= {None, length}: continue
+        except (LookupError, TypeError, pa.ArrowException): pass
+        raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
 
 # %% ../../nbs/experiments/store.ipynb #32fb7393
 @dataclass(frozen=True, eq=False)
@@ -87,8 +120,21 @@ class Store:
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
+        who = dict(samples=WHO[:2], sets=WHO[2:]).get(name, WHO[:3])
+        for f, table in zip(files, tables):
+            check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
         return merged(name, pa.concat_tables(tables, promote_options='permissive'))
+
+    @property
+    def finished(self) -> list[str]: # keys
+        "The cells that have all their samples. ValueError where there is none."
+        table = self.read('samples', columns=['cell', 'sample'])
+        have = Counter(table['cell'].to_pylist() if table else ())
+        keys = [k for k, c in self.cells.items() if have[k] >= c['n']]
+        if keys: return keys
+        raise ValueError(f'{self.folder}: none of its {len(self.cells)} cells is finished yet; give'
+                         ' the `navira sweep` command again')
 
     def join(self) -> None:
         "Put the parts into the tables."
@@ -132,6 +178,33 @@ def environment(
                 products=products, python=platform.python_version(), navira=__version__,
                 torch=torch.__version__)
 
+# %% ../../nbs/experiments/store.ipynb #5707ec02
+KINDS = {name: kinds.split() for kinds, names in {
+    'dict': 'cells hyper settled', 'list': 'places metrics', 'bool': 'matched trace',
+    'str': 'fingerprint dtype device reference eos task device_name policy label',
+    'str NoneType': 'model real change', 'str dict NoneType': 'prompt', 'int NoneType': 'scored',
+    'int float': 'charged', 'int float NoneType': 'eta rate',
+    'int': 'length batch_size rules budget seed n steps keep free',
+    }.items() for name in names.split()}
+
+def checked(record: dict) -> dict:
+    "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
+    def check(given: dict, names: str) -> None:
+        for k in names.split():
+            v, least = given[k], k not in ('seed', 'keep')
+            if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
+                raise TypeError(f'{k} = {v!r:.40}')
+    check(record, 'cells reference eos model real places ' + ' '.join(IDENTITY))
+    if isinstance(record['prompt'], dict): check(record['prompt'], 'task')
+    for place in record['places']: check(place, 'device_name')
+    for c in record['cells'].values():
+        for k, v in dict(keep=0, metrics=[], scored=None, free=2**20).items():
+            c.setdefault(k, v)
+        check(c, 'policy label change hyper settled budget n seed steps charged matched trace keep '
+                 'metrics scored free')
+        check(c['settled'], ' '.join({*STRENGTHS} & c['settled'].keys()))
+    return record
+
 # %% ../../nbs/experiments/store.ipynb #ecd82b91
 def open_store(
     folder: str | Path, # of a sweep
@@ -145,10 +218,11 @@ def open_store(
     if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; '
                                                  f'expected {wanted}')
     try:
-        record = dict(rules=1) | json.loads(at.read_text(encoding='utf-8'))
-        if {'cells', *IDENTITY} <= record.keys(): return Store(path, record)
-    except (ValueError, AttributeError, RecursionError): pass
-    raise ValueError(f'{at}: damaged; delete it, and give the `navira sweep` command again')
+        given = json.loads(check_file(at, 2**26).read_text(encoding='utf-8'), parse_constant=int)
+        return Store(path, checked(dict(rules=1, model=None, real=None, places=[]) | given))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+        raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
+                         'sweep` command again') from None
 
 def newest(
     folder: Path = RUNS, # where stores are
@@ -183,6 +257,11 @@ def claim(
         raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
                          'the same settings, or name another folder')
     places, cells = old.get('places', []), old.get('cells', {})
+    changed = {c.policy for c in plan for o in cells.values()
+               if o['policy'] == c.policy and o.get('code', c.code) != c.code}
+    if changed:
+        raise ValueError(f'{folder}: {", ".join(changed)} was sampled by other code, which the '
+                         'store keeps; expected that file again, another name, or a new folder')
     settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
     record = settings | old | identity | dict(
         places=places + [here] * (here not in places),
@@ -209,9 +288,10 @@ def _described(
     metrics = [*old['metrics'], *s.metrics, *['features', 'mauve'] * (s.features == c.budget)]
     every = None in (s.scored, old['scored'])
     return asdict(c) | dict(
-        settled=c.settled, steps=T, charged=passes, passes=c.rule.passes, matched=c.rule.matched,
-        free=free, metrics=list(dict.fromkeys(metrics)), n=max(c.n, old['n']),
-        trace=c.trace or old['trace'], scored=None if every else max(s.scored, old['scored']))
+        code=c.code, settled=c.settled, steps=T, charged=passes, passes=c.rule.passes,
+        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys(metrics)),
+        n=max(c.n, old['n']), trace=c.trace or old['trace'],
+        scored=None if every else max(s.scored, old['scored']))
 
 # %% ../../nbs/experiments/store.ipynb #8c55be74
 def compact(

@@ -5,11 +5,14 @@
 # %% ../../nbs/experiments/sweep.ipynb #ee6e7ac4
 from __future__ import annotations
 import hashlib
+import inspect
 import itertools
 import json
+import re
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib.resources import files
@@ -19,6 +22,7 @@ from typing import Any, cast, get_type_hints
 import torch
 
 from ..base.checks import check_choice, check_int
+from ..base.files import check_file
 from ..budgets import charged as charge, check_budget, n_steps
 from ..core import Policy, TopK
 from ..decoupling import refill_first
@@ -70,6 +74,15 @@ class Cell:
     def key(self) -> str: # 12 hexadecimal digits
         "A hash of what decides the tokens, given the model and its prompt."
         return digest([self.policy, self.settled, self.change, self.budget, self.seed])
+
+    @cached_property
+    def code(self) -> str | None: # None: the library's own, or not known
+        "A hash of the file that registers the policy."
+        factory = policies()[self.policy]
+        with suppress(OSError, TypeError):
+            if not factory.__module__.startswith('navira.'):
+                return digest(inspect.findsource(factory)[0])
+        return None
 
     @cached_property
     def rule(self) -> Policy:
@@ -214,9 +227,14 @@ def as_entry(
         raise ValueError(f'entry {given!r}: expected a policy = one of {", ".join(policies())}')
     name = check_choice('policy', given['policy'], policies())
     own, known = [f.name for f in fields(Entry)], parameters(policies()[name])
-    for k in (*given, *given.get('vary', ())): check_choice(f'{name}: setting', k, [*own, *known])
+    vary = given.get('vary', ())
+    names = [*given, *(vary if isinstance(vary, dict | list) else ())]
+    for k in names: check_choice(f'{name}: setting', k, [*own, *known])
+    e = Entry(**{k: v for k, v in given.items() if k in own})
     hyper = {k: v for k, v in given.items() if k not in own}
-    return Entry(**{'hyper': hyper} | {k: v for k, v in given.items() if k in own})
+    twice = hyper.keys() & {*e.hyper, *e.vary} | e.hyper.keys() & e.vary.keys()
+    if twice: raise ValueError(f'{name}: {", ".join(twice)} given twice; expected one value')
+    return replace(e, label=given.get('label', ''), hyper=e.hyper | hyper)
 
 # %% ../../nbs/experiments/sweep.ipynb #28f9b9bc
 def configs() -> dict[str, Path]: # name -> file
@@ -262,7 +280,12 @@ def _parsed(source: str | Path) -> dict:
         if not path.suffix: check_choice('configuration', str(source), configs())
         raise FileNotFoundError(f'configuration {str(source)!r}: not found; expected a .toml '
                                 f'file, or one of {", ".join(configs())}')
-    try: return {'name': path.stem} | tomllib.loads(path.read_text(encoding='utf-8'))
+    try:
+        text = check_file(path, 2**18).read_text(encoding='utf-8')
+        # tomllib takes a time that grows with the square of a key's parts
+        if any(part.count('.') > 300 for part in re.split('[\n=]', text)):
+            raise ValueError('more than 300 dots in a key; expected names such as entries')
+        return {'name': path.stem} | tomllib.loads(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 
 def _can_be_made(name: str) -> bool:

@@ -55,6 +55,7 @@ def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
         ("did you mean 'small'?", 'sweep smal'),
         ('budgets=()', 'sweep small --set budgets=[]'),
         ('not found', 'evaluate no/such/store'),
+        ('n is given twice', 'sweep small --set n=8 --set n=9'),
         ("did you mean 'budgets'?", 'sweep small --set budget=[8]'),
     ],
 )
@@ -65,3 +66,19 @@ def test_a_mistake_is_named(sentence, typed, refuses):
 def test_a_configuration_nested_without_end(tmp_path, refuses):
     (tmp_path / 'deep.toml').write_text('name = ' + '[' * 20_000)
     refuses('maximum recursion depth', 'sweep', tmp_path / 'deep.toml')
+    for key in ('{}a = 1', '[{}a]', 'x = {{{}a = 1}}'):
+        (tmp_path / 'dotted.toml').write_text(key.format('a . ' * 20_000))
+        refuses('300 dots', 'sweep', tmp_path / 'dotted.toml')
+    (tmp_path / 'dotted.toml').write_text('#' * 2**19)
+    refuses('expected at most', 'sweep', tmp_path / 'dotted.toml')
+
+
+def test_a_dry_run_says_what_a_run_would(config, tmp_path, capsys):
+    code, printed = said(capsys, 'sweep', config, '--dry-run', '--set', 'model=nobody')
+    assert code == 2 and 'nobody: not found' in printed.err and '4 cells' in printed.out
+
+
+def test_a_store_that_is_not_measured_says_so(config, tmp_path, capsys):
+    store = tmp_path / 's'
+    assert not said(capsys, 'sweep', config, '--store', store)[0]
+    assert 'not measured yet' in said(capsys, 'report', store)[1].out

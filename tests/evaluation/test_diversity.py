@@ -9,9 +9,9 @@ from hypothesis import given, strategies as hs
 from scipy import stats
 
 from navira.evaluation.diversity import (
-    distinct, entropy, grouped, pooled_entropy, repetition, self_bleu)
+    distinct, entropy, grouped, pooled_entropy, repetition, self_bleu, vocabulary)
 
-METRICS = entropy, pooled_entropy, distinct, self_bleu, repetition
+METRICS = entropy, pooled_entropy, distinct, self_bleu, repetition, vocabulary
 ids = hs.integers(0, 4)
 ragged = hs.lists(hs.lists(ids, min_size=4, max_size=11), min_size=2, max_size=5)
 
@@ -65,8 +65,15 @@ def test_ids_of_any_integer_type_and_nothing_else(f):
     x = torch.randint(0, 9, (6, 20), generator=torch.Generator().manual_seed(0))
     for same in x.numpy().astype(np.uint16), [r.tolist() for r in x.int()]:
         assert np.array_equal(f(x), f(same))
-    for bad in [], [[]], [[.5, 1.]]:
+    for bad in [], [[]], [[.5, 1.]], [[-1, -1]], [[-2, 1]]:
         with pytest.raises(ValueError, match='expected'): f(bad)
+
+@pytest.mark.parametrize('f', METRICS)
+def test_what_sample_writes_behind_an_end_is_no_token(f):
+    rows = [5, 6, 7, 8], [5, 6, 9, 10, 11, 12]
+    padded = torch.tensor([r + [-1] * (12 - len(r)) for r in rows])
+    for same in padded, padded.int().numpy(), padded.tolist():
+        assert np.array_equal(f(rows), f(same))
 
 @pytest.mark.parametrize('call, what', [
     (lambda: distinct([[1]], n=2), 'expected at least 2'),

@@ -1,13 +1,13 @@
 """Models behind an address: a server that misbehaves by script, and answers without numbers or
 marks."""
-import hashlib, json, math, threading, time, traceback
+import gzip, hashlib, json, math, threading, time, traceback, tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as hs
 
 from navira.evaluation.judge import (
-    ASPECTS, LONGEST, marks, PROMPT, prompt, Server, Unreadable, verdict)
+    ASPECTS, LARGEST, LONGEST, marks, PROMPT, prompt, Server, Unreadable, verdict)
 from navira.evaluation.perplexity import encode, perplexity
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
@@ -16,6 +16,8 @@ GOOD = json.dumps(dict.fromkeys(ASPECTS, 3))
 # --- settings ---
 @pytest.mark.parametrize('kw, what', [
     (dict(base_url='localhost:8000'), 'base_url'), (dict(concurrency=0), 'concurrency=0'),
+    (dict(retries=-1), 'retries=-1'),
+    *[(dict(timeout=t), 'timeout=') for t in (math.inf, math.nan, 0, -1., True)],
     *[(dict(base_url=url), 'base_url holds')
       for url in ('http://h/v1?key=hush', 'http://h/v1#hush', 'me:hush@h/v1')]])
 def test_servers_that_cannot_be(kw, what):
@@ -163,7 +165,42 @@ def test_a_verdict(serve, script, asked, failed):
 @pytest.mark.parametrize('fault, error, what', [
     (fails(401), ValueError, 'the server refused'),
     (fails(500), ConnectionError, 'no answer in 2 tries'),
-    (lambda h: h.send(200, dict(error='busy')), ConnectionError, 'an answer that is none')])
+    (lambda h: h.send(200, dict(error='busy')), ConnectionError, 'an answer that is none'),
+    (lambda h: h.send(200, b'<html>busy</html>'), ConnectionError, 'an answer that is none.*busy'),
+    (lambda h: h.send(200, b'[' * 200_000), ConnectionError, 'an answer that is none'),
+    (lambda h: h.send(400, dict(error=dict(message='no', param='max_tokens'))), ValueError, 'no'),
+    (lambda h: h.send(400, dict(error=dict(message='no', code='unsupported_value'))), ValueError,
+     'no'),
+    (lambda h: h.send(400, b"Unsupported parameter: 'max_tokens'"), ValueError, 'Unsupported')])
 def test_a_judge_that_cannot_judge(serve, fault, error, what):
     s, end = serve([fault] * 9, retries=1)
-    with pytest.raises(error, match=what): verdict(end.server, 'An apple.')
+    with pytest.raises(error, match=f"'the-model' at http.*{what}"): verdict(end.server, 'A text.')
+
+def endless(h):
+    h.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n')
+    while True: h.wfile.write(b'7' * 2**20)
+
+PACKED = gzip.compress(bytes(3 * 10**7))
+
+def packed(h): h.send(200, PACKED, Content_Encoding='gzip')
+
+def dripping(start):
+    def drip(h):
+        h.wfile.write(start)
+        while True:
+            h.wfile.write(b'x')
+            h.wfile.flush()
+            time.sleep(.05)
+    return drip
+
+@pytest.mark.parametrize('fault, what', [
+    (endless, "is none: '777"), (packed, 'is none'),
+    (dripping(b'HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n'), 'no answer in 2 s'),
+    (dripping(b'HTTP/1.1 200 OK\r\nX: '), 'no answer in 2 s')])
+def test_an_answer_is_bounded_in_bytes_and_time(serve, fault, what):
+    s, end = serve([fault] * 9, retries=0, timeout=2)
+    start = time.monotonic()
+    tracemalloc.start()
+    with pytest.raises(ConnectionError, match=what): verdict(end.server, 'An apple.')
+    assert time.monotonic() - start < 6 and tracemalloc.get_traced_memory()[1] < 6 * LARGEST
+    tracemalloc.stop()

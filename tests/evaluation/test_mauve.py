@@ -36,6 +36,7 @@ x = np.zeros((60, 3))
 
 @pytest.mark.parametrize('call, what', [
     (lambda: mauve(x, x[:, :2]), 'features of 3 and 2'),
+    *[(lambda p=p: mauve(p, x), 'of shape') for p in (x[0], x[:0], x[None], 5.)],
     (lambda: mauve(x, x + math.inf), 'not finite'),
     (lambda: mauve(x, x, buckets=121), 'at most 120'),
     (lambda: grouped_mauve(x[:9], x), 'at least 30')])

@@ -1,14 +1,17 @@
 "The board: ranks with ties, the door, and a planted policy that ends lower."
-import json
+import errno, json, os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from navira import registry
-from navira.experiments.board import (at_best, board, entered, HEAD, page, parts, ranked, solved,
-                                      stores)
+from navira.evaluation.diversity import vocabulary
+from navira.experiments.board import (at_best, board, different, entered, HEAD, page, parts, ranked,
+                                      solved, stores)
 from navira.experiments.store import open_store, write_record, write_table
 from navira.experiments.sweep import digest, read_sweeps
 from helpers.cli import refuses, said  # noqa: F401
@@ -163,6 +166,61 @@ def test_a_submission_has_its_file_in_each_store_which_the_board_prints_and_neve
     text = page(made, [st, st])
     assert HEAD in text and text.count('    raise SystemExit("run")') == 1
     assert {*made[0].rows.policy} == {f'{k} (me/evil.py)' for k in right}
+
+def test_a_store_moves_no_row_of_another_folder_and_counts_once(right, tmp_path, monkeypatch):
+    n = parts()['sudoku-35'][0].n
+    ours = puzzles(tmp_path/'results'/'sudoku-35', right | dict(prism=right['fair']))
+    theirs = puzzles(tmp_path/'theirs'/'sudoku-35', dict(prism=np.ones(n, bool)))
+    monkeypatch.chdir(tmp_path)
+    row = board([ours])[0].rows.set_index('policy').loc['prism', '8 passes'].split(': ')[1]
+    made = board(stores([theirs, theirs, ours]))[0].rows.set_index('policy')['8 passes']
+    assert made['prism'].split(': ')[1] == row and '100 [' in made['prism [2: theirs]']
+    assert len(made) == 5
+
+@pytest.mark.parametrize('column, value', [('n_forward', -5.), ('n_forward', 1.), ('solved', 7)])
+def test_numbers_that_cannot_be_are_refused(right, tmp_path, refuses, monkeypatch, column, value):
+    monkeypatch.chdir(tmp_path)
+    st = puzzles(tmp_path/'me'/'sudoku-35', dict(prism=right['good']))
+    table = pq.read_table(st/'samples.parquet').drop_columns([column])
+    write_table(st/'samples.parquet', table.append_column(column, [[value] * len(table)]))
+    refuses('expected', 'board', st)
+
+NAME = '<img src=x onerror=alert(1)>\n# [a](javascript:b) `c`'
+
+def test_a_page_prints_files_and_names_as_text_and_no_target_of_a_link(
+        right, tmp_path, refuses, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    st = puzzles(tmp_path/NAME/'sudoku-35', {NAME: right['good']})
+    mine = st/f'{NAME}.py'
+    mine.write_text('x = "<b>"')
+    text = page(board([st]), [st])
+    assert '    x = "<b>"' in text
+    assert not [part for part in ('<img', '\n# [', '[a]', '`') if part in text]
+    mine.unlink()
+    moved = (tmp_path/NAME).rename(tmp_path/'me')/'sudoku-35'
+    for make in (lambda p: p.symlink_to(root/'LICENSE'), lambda p: p.symlink_to('/dev/zero'),
+                 os.mkfifo, Path.mkdir, lambda p: p.write_bytes(b'\xff'),
+                 lambda p: p.write_bytes(bytes(2**21))):
+        make(moved/'x.py')
+        refuses(str(moved/'x.py'), 'board', moved, '--out', tmp_path/'page.md')
+        (moved/'x.py').rmdir() if (moved/'x.py').is_dir() else (moved/'x.py').unlink()
+    assert not (tmp_path/'page.md').exists()
+
+def test_a_full_disk_leaves_the_old_page(right, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    st, out = puzzles(tmp_path/'me'/'sudoku-35', right), tmp_path/'page.md'
+    out.write_text('old')
+    def full(path, *a, **kw): raise OSError(errno.ENOSPC, 'No space left on device')
+    with monkeypatch.context() as m:
+        m.setattr(Path, 'write_text', full)
+        code, printed = said(capsys, 'board', st, '--out', out)
+    assert code == 2 and 'no space left' in printed.err and out.read_text() == 'old'
+    assert not said(capsys, 'board', st, '--out', out)[0] and HEAD in out.read_text()
+
+def test_halves_are_counted_as_one_by_one():
+    rng = np.random.default_rng(0)
+    ids, keep = rng.integers(0, 40, (12, 30)), rng.random((9, 12)) < .5
+    assert different(keep, ids).tolist() == [vocabulary(ids[k]) for k in keep]
 
 def test_the_boards_parts_are_text_and_three_kinds_of_sudoku():
     parts = read_sweeps('board', entries=[dict(policy='backbone')])

@@ -107,6 +107,12 @@ def test_a_text_may_be_refused(store):
     with Scripted(lambda i: REFUSED if i == 3 else said(FIVE)) as web:
         assert judge(store, web.server(), limit=2) == dict(judged=7, failed=1, asked=8)
 
+def test_a_server_that_refuses_every_text_is_no_judge(store):
+    "What it says, such as a parameter that it lacks, is no verdict on a text"
+    with Scripted(lambda i: (422, dict(detail=[dict(loc=['body', 'max_tokens'])]))) as web:
+        with pytest.raises(ValueError, match='refuses each of 4 texts'): judge(store, web.server())
+    assert store.read('verdicts') is None and web.asked == 4
+
 def test_a_key_in_an_answer_is_not_stored(store, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-1234')
     with Scripted(lambda i: said('your key is sk-secret-1234')) as web:

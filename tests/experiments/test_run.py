@@ -1,19 +1,23 @@
 """A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged,
 extended, measured."""
-import errno, json, os, random, signal, time
+import errno, json, math, os, random, runpy, shutil, signal, time
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from navira import registry
 from navira.base.runs import folder_lock, Interrupted
 from navira.diffusion import RULES
 from navira.experiments.results import frame, judges, tokens, trajectory
+from navira.experiments.judged import unjudged
 from navira.experiments.measure import evaluate, real_windows
 from navira.experiments.run import by_step, resample, run, work
 from navira.experiments.study import study
-from navira.experiments.store import compact, open_store, write_table
+from navira.experiments.store import compact, open_store, write_record, write_table
 from navira.experiments.sweep import Entry
 from helpers.experiments import cli, corpus, home, judge, one_thread_each, same  # noqa: F401
 
@@ -178,6 +182,86 @@ def test_a_damaged_file_is_named(home, tmp_path, name):
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError,
                        match=name): frame(open_store(st.folder)), open_store(st.folder).tokenizer
+
+RECORDS = [
+    lambda r: [], lambda r: 5, lambda r: None, lambda r: r | dict(cells=[]),
+    *[lambda r, k=k, v=v: r | {k: v} for k, v in dict(
+        length='8', reference=None, prompt=[1], eos=1, places=[1], batch_size=0, rules=-1).items()],
+    *[lambda r, k=k, v=v: r | dict(cells={key: c | {k: v} for key, c in r['cells'].items()})
+      for k, v in dict(n='x', budget=-5, settled=[], policy=None, matched=1, charged='1', seed=.5,
+                       hyper=None, label=3, steps={}).items()],
+    lambda r: r | dict(cells={'a': next(iter(r['cells'].values())) | dict(settled=dict(eta='x'))}),
+    lambda r: r | dict(cells=dict(a=5)), lambda r: r | dict(prompt=dict(task=5))]
+
+@pytest.fixture
+def copied(home, tmp_path):
+    shutil.copytree(home.store.folder, tmp_path/'copied')
+    return tmp_path/'copied'
+
+def test_a_record_of_other_kinds_is_named(copied):
+    record = json.loads((copied/'store.json').read_text())
+    for change in RECORDS:
+        (copied/'store.json').write_text(json.dumps(change(record)))
+        with pytest.raises(ValueError, match='store.json: damaged'): open_store(copied)
+
+@pytest.mark.parametrize('column, value', [
+    ('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'), ('n_remasked', [1]),
+    ('sample', None), ('cell', 5), ('tokens', 5), ('tokens', [1, 2]), ('tokens', [-1] * 12),
+    ('seconds', dict(a=1)), ('remasked', [[99]]), ('solved', 7), ('entropy', -1.)])
+def test_damaged_numbers_are_named_and_not_reported(copied, column, value):
+    table = pq.read_table(copied/'samples.parquet')
+    if column in table.column_names: table = table.drop_columns([column])
+    pq.write_table(table.append_column(column, [[value] * len(table)]), copied/'samples.parquet')
+    with pytest.raises(ValueError, match=f'samples.parquet: damaged column {column}'): frame(copied)
+
+@pytest.mark.parametrize('column', ['cell', 'sample'])
+def test_a_missing_column_is_named(copied, column):
+    table = pq.read_table(copied/'samples.parquet').drop_columns([column])
+    pq.write_table(table, copied/'samples.parquet')
+    with pytest.raises(ValueError, match=f'damaged column {column}'):
+        open_store(copied).read('samples')
+
+def test_a_pipe_is_no_table_and_no_sample_stands_twice(copied):
+    table = pq.read_table(copied/'samples.parquet')
+    pq.write_table(pa.concat_tables([table, table]), copied/'samples.parquet')
+    with pytest.raises(ValueError, match='twice'): frame(copied)
+    (copied/'samples.parquet').unlink()
+    os.mkfifo(copied/'samples.parquet')
+    with pytest.raises(ValueError, match='pipe'): frame(copied)
+
+def test_a_store_of_which_nothing_is_finished_says_so(home, copied):
+    "Also one with a piece of a cell, and one without cells"
+    whole = pq.read_table(copied/'samples.parquet')
+    pq.write_table(whole[:3], copied/'samples.parquet')
+    for _ in range(2):
+        for f in evaluate, frame, study, lambda st: unjudged(st, 'm'):
+            with pytest.raises(ValueError, match='none of its 8 cells is finished'):
+                f(open_store(copied))
+        if (copied/'samples.parquet').exists(): (copied/'samples.parquet').unlink()
+    one = open_store(copied)
+    cell = whole['cell'][0].as_py()
+    pq.write_table(whole.filter(pc.field('cell') == cell), copied/'samples.parquet')
+    assert evaluate(one).finished == [cell] and len(frame(one)) == 10
+    assert len(study(one).points) == 1
+    write_record(copied, one.record | dict(cells={}))
+    with pytest.raises(ValueError, match='none of its 0 cells'): frame(copied)
+
+def test_other_code_under_a_swept_name_is_refused(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, '_registry', registry.policies())     # forgets it afterwards
+    sweep = replace(home.sweep, entries=(Entry('backbone'),))
+    def swept(code, policy):
+        (tmp_path/'mine.py').write_text(code)
+        runpy.run_path(str(tmp_path/'mine.py'))
+        grid = replace(sweep, entries=(Entry(policy),), n=1, budgets=(4,))
+        return run(grid, tmp_path/'store', home.model)
+    code = ('from navira.prism import prism\nfrom navira.registry import register\n'
+            '@register("mine")\ndef mine(eta: float = .1): return prism(eta)\n')
+    swept(code, 'mine'), swept(code, 'mine')
+    for other, name in (code.replace('(eta)', '(2 * eta)'), 'mine'), (code + '# \n', 'mine'):
+        with pytest.raises(ValueError, match='mine was sampled by other code'): swept(other, name)
+    swept(code, 'prism')
+    with pytest.raises(ValueError, match='prism was sampled'):
+        swept(code.replace('"mine"', '"prism"'), 'prism')
 
 def test_a_folder_that_is_no_store(tmp_path, home):
     with pytest.raises(FileNotFoundError, match='whole'): open_store(home.folder/'whol')
