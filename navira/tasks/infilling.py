@@ -22,10 +22,11 @@ __all__ = []
 
 # %% ../../nbs/tasks/infilling.ipynb #456842b0
 @lru_cache(maxsize=4)
-def _paragraphs(tokenizer: Any, length: int, data: str, column: str) -> ndarray: # [N, length]
+def _paragraphs(tokenizer: Any, length: int, data: str) -> ndarray: # [N, length]
     "The beginnings of the paragraphs that are long enough, in random order."
-    lines = (line for text in read_corpus(data, column, 'validation') for line in text.splitlines())
-    rows = [encode(tokenizer, line)[:length] for line in lines if len(line) > length]
+    every = read_corpus(data, split='validation')
+    lines = (line for text in every for line in text.splitlines() if len(line) > length)
+    rows = [encode(tokenizer, line)[:length] for line in lines]
     rows = [r for r in rows if len(r) == length]
     if not rows: raise ValueError(f'data={data!r}: no paragraph of {length} tokens in it; '
                                   'expected longer ones')
@@ -41,8 +42,7 @@ class Infilling:
     goal = 'recovered'
 
     @classmethod
-    def called(cls, name: str, model: Any, data: str | None,
-               text_column: str = 'text') -> Infilling:
+    def called(cls, name: str, model: Any, data: str | None) -> Infilling:
         "ValueError for no text, a text without long paragraphs, or a model of something else."
         if name != 'infill': raise ValueError(f"task {name!r}: expected 'infill'")
         if data is None:
@@ -51,8 +51,8 @@ class Infilling:
         if model.tokenizer is None or boxes_of(model):
             raise ValueError(f'task {name!r}: this model writes no text; expected one with a '
                              'tokenizer.json of words')
-        return cls(data, model.mask_id,
-                   _paragraphs(model.tokenizer, min(model.length, 512), data, text_column))
+        rows = _paragraphs(model.tokenizer, min(model.length, 512), data)
+        return cls(data, model.mask_id, rows)
 
     @property
     def free(self) -> ndarray: # [L] bool
@@ -76,8 +76,3 @@ class Infilling:
 
     def solved(self, x: Tensor, first: int = 0) -> ndarray:
         return self.judge(x, first)['recovered'] == 1
-
-    def baseline(self, n: int) -> float:
-        rows = self.true(0, n)
-        usual = [[np.bincount(row).argmax()] for row in rows[:, ~self.free]]
-        return float((rows[:, self.free] == usual).mean())

@@ -27,7 +27,9 @@ from ..models.checkpoints import MASK
 __all__ = ['Sudoku']
 
 # %% ../../nbs/tasks/sudoku.ipynb #8fb2b436
-_COUNT = {(2, 2): 288, (2, 3): 28_200_960, (3, 3): 6_670_903_752_021_072_936_960} # of solved grids
+# a row for each set of digits, a bit for each: how many are in it, and the digits, others after them
+_BITS = np.arange(2**9)[:, None] >> np.arange(9) & 1
+_SIZE, _DIGITS = _BITS.sum(1), (1 - _BITS).argsort(1, kind='stable')
 
 @dataclass(frozen=True)
 class Sudoku:
@@ -37,7 +39,7 @@ class Sudoku:
     width: int = 3
 
     def __post_init__(self):
-        if self.boxes in _COUNT: return
+        if self.boxes in BOUND: return
         raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of '
                          '2 x 2, 2 x 3, 3 x 3')
 
@@ -51,10 +53,6 @@ class Sudoku:
     def length(self): return self.cells
     @property
     def symbols(self): return '123456789'[:self.n]
-    @property
-    def count(self) -> int: return _COUNT[self.boxes]        # of solved grids
-    @property
-    def every(self) -> int: return (1 << self.n) - 1         # the set of all digits, a bit for each
 
     @cached_property
     def units_of(self) -> ndarray: # [3, cells]
@@ -65,18 +63,6 @@ class Sudoku:
     def units(self) -> ndarray: # [3n, n]
         "The cells of each unit."
         return np.stack([np.flatnonzero((self.units_of == u).any(0)) for u in range(3 * self.n)])
-
-    @cached_property
-    def _bits(self) -> ndarray: # [2^n, n] bool
-        return (np.arange(self.every + 1)[:, None] >> np.arange(self.n) & 1).astype(bool)
-
-    @cached_property
-    def size(self) -> ndarray: return self._bits.sum(1) # [2^n] digits in each set
-
-    @cached_property
-    def digits(self) -> ndarray: # [2^n, n]
-        "The digits in each set, in order, and others after them."
-        return (~self._bits).argsort(1, kind='stable')
 
 # %% ../../nbs/tasks/sudoku.ipynb #3935eee7
 def peers_of(s: Sudoku) -> ndarray: # [cells, cells] bool
@@ -104,18 +90,19 @@ def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     twice = bits.sum(2) != held
     row, col, box = s.units_of
     empty = grids >= s.n
+    every = (1 << s.n) - 1
     seen = held[:, row] | held[:, col] | held[:, box]
-    may = np.where(empty, s.every & ~seen, 0).astype(np.uint16)
+    may = np.where(empty, every & ~seen, 0).astype(np.uint16)
     once, more = np.zeros_like(held), np.zeros_like(held)
     for one in np.moveaxis(may[:, s.units], 2, 0):
         more |= once & one
         once |= one
-    homeless = (once | held) != s.every
+    homeless = (once | held) != every
     once &= ~more
     hidden = may & (once[:, row] | once[:, col] | once[:, box])
     may = np.where(hidden > 0, hidden, may)
-    n = np.where(empty, s.size[may], s.n + 1)
-    return may, n, twice.any(1) | homeless.any(1) | (n == 0).any(1) | (s.size[hidden] > 1).any(1)
+    n = np.where(empty, _SIZE[may], s.n + 1)
+    return may, n, twice.any(1) | homeless.any(1) | (n == 0).any(1) | (_SIZE[hidden] > 1).any(1)
 
 def left_open(s: Sudoku, puzzles: ndarray) -> ndarray: # [B, cells] ids -> [B] cells
     "The cells that naked and hidden singles leave open, applied as long as there are any."
@@ -124,7 +111,7 @@ def left_open(s: Sudoku, puzzles: ndarray) -> ndarray: # [B, cells] ids -> [B] c
         may, n, dead = _candidates(s, grids)
         forced = (n == 1) & ~dead[:, None]
         if not forced.any(): return (grids >= s.n).sum(1)
-        grids = np.where(forced, s.digits[may, 0], grids)
+        grids = np.where(forced, _DIGITS[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
 def solutions(
@@ -146,19 +133,17 @@ def solutions(
         go = ~dead & ~done
         grids, may, n = grids[go], may[go], n[go]
         sure = (n == 1).any(1)
-        stack += [np.where(n == 1, s.digits[may, 0], grids)[sure],
-                  _tried(s, grids[~sure], may[~sure], n[~sure])]
+        stack += [np.where(n == 1, _DIGITS[may, 0], grids)[sure],
+                  _tried(grids[~sure], may[~sure], n[~sure])]
         stack = [more for more in stack if len(more)]
 
-def _tried(s: Sudoku, grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a row for each digit
+def _tried(grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a row for each digit
     "With every digit that the cell of fewest candidates may hold."
-    at, out = n.argmin(1), []
-    for digit in range(s.n):
-        can = may[np.arange(len(at)), at] >> digit & 1 > 0
-        more = grids[can]
-        more[np.arange(len(more)), at[can]] = digit
-        out.append(more)
-    return np.concatenate(out)
+    at = n.argmin(1)
+    digit, row = _BITS[may[np.arange(len(at)), at]].T.nonzero()
+    grids = grids[row]
+    grids[np.arange(len(row)), at[row]] = digit
+    return grids
 
 # %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
 def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarray]:
@@ -172,7 +157,7 @@ def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarra
         done[todo[whole & ~dead]] = True
         go = ~dead & ~whole
         todo, may, n = todo[go], may[go], n[go]
-        grids[todo] = np.where(n == 1, s.digits[may, 0], grids[todo])
+        grids[todo] = np.where(n == 1, _DIGITS[may, 0], grids[todo])
         free = np.flatnonzero(~(n == 1).any(1))
         at = n[free].argmin(1)
         grids[todo[free], at] = choose(todo[free], at, may[free, at])
@@ -182,11 +167,12 @@ def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarra
 def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]:
     "The complete grids [m, cells] of n attempts, and their ln W [m]."
     def any_digit(rows, at, may):
-        return s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
+        return _DIGITS[may, (rng.random(len(rows)) * _SIZE[may]).astype(int)]
     return search(s, np.full((n, s.cells), s.n), any_digit)
 
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
-BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
+# C; for 4 x 4 and 6 x 6 the largest W that there is
+BOUND = {(2, 2): 384., (2, 3): 79_626_240., (3, 3): 7.35e22}
 
 # [B, cells] ids, empty ones too -> [B, cells]
 def shuffled(s: Sudoku, grids: ndarray, rng: Generator) -> ndarray:
@@ -209,7 +195,7 @@ def random_grids(s: Sudoku, n: int, rng: Generator, batch_size: int = 2**11) -> 
     kept = np.empty((0, s.cells), dtype=np.int64)
     while len(kept) < n:
         grids, log_w = random_draws(s, batch_size, rng)
-        kept = np.concatenate([kept, grids[rng.random(len(grids)) < np.exp(log_w) / BOUND[s.n]]])
+        kept = np.concatenate([kept, grids[rng.random(len(grids)) < np.exp(log_w) / BOUND[s.boxes]]])
     return shuffled(s, kept[:n], rng)
 
 # %% ../../nbs/tasks/sudoku.ipynb #24946f65

@@ -41,12 +41,11 @@ def task_of(
     name: str, # 'sudoku-35', 'sudoku:2x3-12', 'walks', 'lists-sort', 'infill', ...
     model: Any, # that is to solve it
     data: str | None = None, # corpus of 'infill'
-    text_column: str = 'text', # of its Parquet files
 ) -> Task:
     "KeyError with the nearest name, ValueError for a model that does not know the task's words."
     kind = kind_of(name)
     if kind == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
-    if kind == 'infill': return Infilling.called(name, model, data, text_column)  # type: ignore
+    if kind == 'infill': return Infilling.called(name, model, data)  # type: ignore
     s = SOURCES[check_choice('task', name, SOURCES)]
     if writes(s, model): return s  # type: ignore[return-value]
     raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
