@@ -96,8 +96,8 @@ class Words(JointDenoiser):
     "A `JointDenoiser` over words; `encode('saw _ apple')` reads `_` as the mask."
     def __init__(self,
         weights: dict[str, float], # sentence -> weight; all with the same number of words
-        smooth: float = 0.01, # share of the uniform distribution
     ):
+        smooth = .01     # share of the uniform distribution
         sents = {tuple(s.split()): w for s, w in weights.items()}
         self.words = sorted({w for s in sents for w in s})
         L, V = len(next(iter(sents))), len(self.words)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..base.stats import p_value, resampled, spread
 from ..evaluation.trajectories import reselected
-from .paper import of_table1, overlaps, run_as_many, traced
-from .plots import LOOKS
+from .paper import (
+    of_table1, overlaps, run_as_many, SCHEDULES, TEMPERATURES, traced)
 from .results import frame, Missing, points, tokens
 from .study import or_none, ratio_draws, Study
 
@@ -56,8 +56,8 @@ class Claim:
     def for_puzzles(self) -> Claim | None:
         if self.on_puzzles is None: return None
         how, side = self.on_puzzles
-        if self.y in OF_TRACES: return replace(self, how=how, side=side)
-        return replace(self, how=how, side=side, y='solved', bound=0.)
+        of_text = {} if self.y in OF_TRACES else dict(y='solved', bound=0.)
+        return replace(self, how=how, side=side, **of_text)
 
 # %% ../../nbs/experiments/claims.ipynb #3a22a26d
 OF_TRACES = ('coefficient', 'jaccard', 'again')     # statistics of what is remasked
@@ -160,9 +160,6 @@ def rare_tokens(s: Study, y: str, a: str, b: str) -> Measured:
     return {f'{F} passes': share(b, F) - share(a, F) for F in budgets}
 
 # %% ../../nbs/experiments/claims.ipynb #2f7e92d3
-TEMPERATURES = [k for k in LOOKS if k.startswith('navira:tau')]
-SCHEDULES = ['navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
-
 def spread_of_schedules(s: Study, y: str) -> Measured:
     """How far schedules are apart, less how far stochastic is from deterministic. (Noise makes both
     larger: a largest less a smallest of three by 1.69 of its standard deviation if nothing differs,
@@ -221,15 +218,10 @@ def untested(s: Study, y: str, why: str) -> Measured:
     raise Missing(why)
 
 # %% ../../nbs/experiments/claims.ipynb #538c201d
-MEASURES = {f.__name__: f for f in (
-    against, where_collapsed, at_passes_run, at_equal_steps, along_curves, collapses, collapses_faster,
-    collapse_of_remdm, rare_tokens, spread_of_schedules, schedules_to_fixed, no_best_temperature,
-    overlap_of, less_overlap, comes_back_more, untested)}
-
 def read_claims() -> list[Claim]:
     text = (files('navira') / 'assets/claims.toml').read_text(encoding='utf-8')
     rows = tomllib.loads(text)['claims']
-    return [Claim(**row | dict(measure=MEASURES[row['measure']])) for row in rows]
+    return [Claim(**row | dict(measure=globals()[row['measure']])) for row in rows]
 
 # %% ../../nbs/experiments/claims.ipynb #00a335f3
 CLAIMS = read_claims()

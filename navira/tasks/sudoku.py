@@ -27,7 +27,7 @@ from ..models.checkpoints import MASK
 __all__ = ['Sudoku']
 
 # %% ../../nbs/tasks/sudoku.ipynb #8fb2b436
-# a row for each set of digits, a bit for each: how many are in it, and the digits, others after them
+# of each set of digits: a bit for each, how many there are, and which, with others after them
 _BITS = np.arange(2**9)[:, None] >> np.arange(9) & 1
 _SIZE, _DIGITS = _BITS.sum(1), (1 - _BITS).argsort(1, kind='stable')
 
@@ -195,7 +195,8 @@ def random_grids(s: Sudoku, n: int, rng: Generator, batch_size: int = 2**11) -> 
     kept = np.empty((0, s.cells), dtype=np.int64)
     while len(kept) < n:
         grids, log_w = random_draws(s, batch_size, rng)
-        kept = np.concatenate([kept, grids[rng.random(len(grids)) < np.exp(log_w) / BOUND[s.boxes]]])
+        accepted = rng.random(len(grids)) < np.exp(log_w) / BOUND[s.boxes]
+        kept = np.concatenate([kept, grids[accepted]])
     return shuffled(s, kept[:n], rng)
 
 # %% ../../nbs/tasks/sudoku.ipynb #24946f65
