@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from ..base.stats import p_value, resampled, spread
 from ..evaluation.trajectories import reselected
@@ -150,12 +149,12 @@ def rare_tokens(s: Study, y: str, a: str, b: str) -> Measured:
     "Share of rare tokens in b's texts less that in a's, at every budget that has both."
     budgets = s.budgets('backbone', a, b)
     if not budgets: return {}
-    def written(label: str, F: int) -> Tensor: # as many texts as a small copy has
+    def written(label, F): # as many texts as a small copy has
         key = s.at(label, F).cell
         return tokens(s.store, key)[:s.store.cells[key]['keep']]
     every = torch.cat([written('backbone', F).flatten() for F in budgets])
     common = every.bincount().argsort(descending=True)[:COMMON]
-    def share(label: str, F: int) -> np.ndarray:
+    def share(label, F):
         return resampled((~torch.isin(written(label, F), common)).double().mean(1).numpy())
     return {f'{F} passes': share(b, F) - share(a, F) for F in budgets}
 

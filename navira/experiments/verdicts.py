@@ -102,7 +102,7 @@ def paired(s: Study) -> Table:
     both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
     if not len(both): raise Missing(f'another policy with the budgets of {base}')
     rows = pd.DataFrame(dict(policy=both['name'], passes=both.budget, eta=both.strength))
-    def less(k: str, f: Callable = float) -> list: # than the base
+    def less(k, f=float): # than the base
         return [interval_of(v, f) for v in both[k] - both[f'{k}_base']]
     if s.of_puzzles: rows['more solved (points)'] = less('solved', lambda v: 100 * v)
     else:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy import ndarray
-from torch import Tensor
 
 from ..evaluation.diversity import entropy
 from .sudoku import boxes_of
@@ -64,15 +63,15 @@ class Infilling:
         raise ValueError(f'task {self.name!r}: {self.data} has {len(self.rows)} long paragraphs; '
                          f'expected at least {first + n}')
 
-    def prompts(self, first: int, n: int) -> Tensor:
+    def prompts(self, first, n):
         return torch.from_numpy(np.where(self.free, self.mask_id, self.true(first, n)))
 
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]:
+    def judge(self, x, first=0):
         middle = x.cpu()[:, self.free]
         real = torch.from_numpy(self.true(first, len(x))[:, self.free])
         recovered = (middle == real).double().mean(1).numpy()
         return dict(recovered=recovered, middle=entropy(middle).numpy(),
                     middle_real=entropy(real).numpy())
 
-    def solved(self, x: Tensor, first: int = 0) -> ndarray:
+    def solved(self, x, first=0):
         return self.judge(x, first)['recovered'] == 1

@@ -17,7 +17,6 @@ import torch
 from numpy import ndarray
 from numpy.random import default_rng, Generator
 from tokenizers import decoders, models, pre_tokenizers, Regex, Tokenizer
-from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from ..models.layers import units_of
@@ -181,7 +180,7 @@ def shuffled(s: Sudoku, grids: ndarray, rng: Generator) -> ndarray:
     B, square = len(grids), grids.reshape(-1, s.n, s.n)
     if s.height == s.width:
         square = np.where(rng.random((B, 1, 1)) < .5, square.transpose(0, 2, 1), square)
-    def lines(bands: int, size: int) -> ndarray: # [B, n]
+    def lines(bands, size): # [B, n]
         first = rng.random((B, bands)).argsort(1)[:, :, None] * size
         return (first + rng.random((B, bands, size)).argsort(2)).reshape(B, s.n)
     rows, cols = lines(s.width, s.height), lines(s.height, s.width)
@@ -232,7 +231,7 @@ def dug(s: Sudoku, grid: ndarray, given: int, rng: Generator) -> ndarray:
 # %% ../../nbs/tasks/sudoku.ipynb #48458cad
 def read_puzzle(s: Sudoku, text: str) -> ndarray: # [cells] ids
     "A puzzle as people type it. ValueError that names the cell and the rule."
-    def place(cell: int) -> str: return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
+    def place(cell): return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
     marks = [c for c in text if not (c.isspace() or c in '|+-')]
     digits = ''.join(str(d) for d in range(s.n + 1))
     for i, c in enumerate(marks):
@@ -339,10 +338,10 @@ class Puzzles:
         return cls(name, s, None if one else given)
 
     def ids(self, first: int, n: int) -> ndarray: return puzzles(self.sudoku, self.given, first, n)
-    def prompts(self, first: int, n: int) -> Tensor: return torch.from_numpy(self.ids(first, n))
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]:
+    def prompts(self, first, n): return torch.from_numpy(self.ids(first, n))
+    def judge(self, x, first=0):
         return dict(solved=self.solved(x, first))
-    def solved(self, x: Tensor, first: int = 0) -> ndarray:
+    def solved(self, x, first=0):
         return is_solved(self.sudoku, x.cpu().numpy(), self.ids(first, len(x)))
     def baseline(self, n: int) -> float:
         return float((left_open(self.sudoku, self.ids(0, n)) == 0).mean())
