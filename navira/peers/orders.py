@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,9 +77,9 @@ _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')
 _drawn = dict(selects='top k, or drawn at alg_temp', **_dream)
 
 def _in_dream(score: Callable[[drawer], Score], eps: float, alg_temp: Schedule | None,
-              *truncation: Any) -> Policy:
+              temperature: float, top_p: float, top_k: int | None) -> Policy:
     "The part that three of Dream's four policies share."
-    draw = drawer(*truncation, keep_crossing=True)
+    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
     if not callable(alg_temp):
         alg_temp = check_range('alg_temp', alg_temp or 0., '[0, inf)', 'temperature of the order')
     return Policy(unmask=TopK(score(draw), dream_counts(eps), alg_temp), draw=draw)

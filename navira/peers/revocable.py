@@ -126,7 +126,7 @@ class SeededStep(SteadyStep):
         risk = (1 - st.conf) / (1 + self.streak(st))
         k = st.memory.get('accepted', st.n_free).clamp(max=self.most)
         rule = TopK(lambda *_: risk, lambda st: k)
-        return rule(st, None, super().rated(st))  # type: ignore[arg-type]
+        return rule(st, None, super().rated(st))
 
 # %% ../../nbs/peers/revocable.ipynb #cov00004
 @register('cover', never='finished blocks', source='COVER, arXiv 2602.06161',

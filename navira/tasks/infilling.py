@@ -21,7 +21,7 @@ __all__ = []
 
 # %% ../../nbs/tasks/infilling.ipynb #456842b0
 @lru_cache(maxsize=4)
-def _paragraphs(tokenizer: Any, length: int, data: str) -> ndarray: # [N, length]
+def _paragraphs(tokenizer, length, data): # [N, length]
     "The beginnings of the paragraphs that are long enough, in random order."
     every = read_corpus(data, split='validation')
     lines = (line for text in every for line in text.splitlines() if len(line) > length)
@@ -54,11 +54,11 @@ class Infilling:
         return cls(data, model.mask_id, rows)
 
     @property
-    def free(self) -> ndarray: # [L] bool
+    def free(self): # [L] bool
         L = self.rows.shape[1]
         return (np.arange(L) >= L // 3) & (np.arange(L) < 2 * L // 3)
 
-    def true(self, first: int, n: int) -> ndarray: # [n, L]
+    def true(self, first, n): # [n, L]
         if first + n <= len(self.rows): return self.rows[first:first + n]
         raise ValueError(f'task {self.name!r}: {self.data} has {len(self.rows)} long paragraphs; '
                          f'expected at least {first + n}')
