@@ -55,7 +55,7 @@ class Distribution(dict[Text, float]):
         `choose(q, drawn, i)` gives {positions kept at step i: probability}, for q: {mask: its
         distribution, a list} and drawn: {mask: token}."""
         M = model.mask_id
-        def one(x: Text, i: int) -> Mapping[Text, float]:
+        def one(x, i):
             q = {j: row[:M] for j, row in enumerate(model.given(x)) if x[j] == M}
             out: dict[Text, float] = collections.defaultdict(float)
             for tokens in itertools.product(range(M), repeat=len(q)):
@@ -200,8 +200,8 @@ class Coins:
     "A model of fair coins, heads 0 and tails 1; the mask is 2."
     mask_id = 2
     def __init__(self, length: int = 128): self.length = length
-    def __call__(self, x: Tensor) -> Forward: return _Toss()
+    def __call__(self, x): return _Toss()
 
 class _Toss(Forward):
-    def logits(self, where: Tensor) -> Tensor:
+    def logits(self, where):
         return torch.tensor([0., 0., -torch.inf]).expand(int(where.sum()), 3)

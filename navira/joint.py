@@ -77,11 +77,11 @@ class JointForward(Forward):
     def __init__(self, x: Tensor, p: Tensor): # [B, L], [B, L, V + 1]
         self.x, self.p, self.seen_masked = x, p, x == p.shape[-1] - 1
 
-    def logits(self, where: Tensor) -> Tensor: return self.p[where].log()
+    def logits(self, where): return self.p[where].log()
     # at a token, it is left out anyway
-    def left_out(self, where: Tensor) -> Tensor: return self.logits(where)
+    def left_out(self, where): return self.logits(where)
 
-    def _quality(self) -> Tensor:
+    def _quality(self):
         p = self.p.gather(2, self.x[..., None])[..., 0]
         return p.logit().masked_fill(self.seen_masked, torch.nan)
 
@@ -96,8 +96,8 @@ class Words(JointDenoiser):
     "A `JointDenoiser` over words; `encode('saw _ apple')` reads `_` as the mask."
     def __init__(self,
         weights: dict[str, float], # sentence -> weight; all with the same number of words
-        smooth: float = 0.01, # share of the uniform distribution
     ):
+        smooth = .01     # share of the uniform distribution
         sents = {tuple(s.split()): w for s, w in weights.items()}
         self.words = sorted({w for s in sents for w in s})
         L, V = len(next(iter(sents))), len(self.words)

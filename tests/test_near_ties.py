@@ -8,7 +8,7 @@ from hypothesis import given, strategies as hs
 import navira
 from navira.models.critic import Critic
 from navira.core import ranks, reaches
-from navira.diffusion import drawer, tolerance
+from navira.diffusion import drawer
 from navira.registry import parameters, policies
 from toys import small_lm
 

@@ -30,7 +30,7 @@ def parallel_map(
     workers = min(threads, len(todo), most or threads)
     if workers < 2 or torch.device(device).type != 'cpu': return map(f, todo)
     f = _in_modes_of_here(f)
-    def results() -> Iterator[_Y]:
+    def results():
         pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads,
                                   initargs=(threads // workers,))
         try: yield from pool.map(f, todo)
@@ -44,7 +44,7 @@ def _in_modes_of_here(f: Callable[[_X], _Y]) -> Callable[[_X], _Y]:
     "`f`, under PyTorch's modes of the caller's thread; other threads do not know them."
     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     auto, dtype = torch.is_autocast_enabled('cpu'), torch.get_autocast_dtype('cpu')
-    def alike(item: _X) -> _Y:
+    def alike(item):
         autocast = torch.autocast('cpu', dtype, auto)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad), autocast: return f(item)
     return alike

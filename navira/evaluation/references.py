@@ -90,7 +90,7 @@ class Reference(Reader):
     name: str = 'reference' # how results name it
 
     @property
-    def limit(self) -> int | None: # longest input in tokens, None if the model does not say
+    def limit(self): # longest input in tokens, None if the model does not say
         return getattr(self.model.config, 'max_position_embeddings', None)
 
     @classmethod
@@ -127,7 +127,7 @@ class Reference(Reader):
             return cross_entropy(logits[:-1][at].float(), tokens[at], reduction='none')
         return self._read(rows, last_scored(where), self.model, each, batch_tokens, progress)
 
-    def hidden(self, rows, lengths, batch_tokens=None, progress=None) -> Tensor: # [n, D] float32
+    def hidden(self, rows, lengths, batch_tokens=None, progress=None): # [n, D] float32
         "The last hidden state at token `lengths[i] - 1` of each text."
         def each(i, h): return h[-1].float()
         return torch.stack(self._read(rows, lengths, self.model.base_model, each, batch_tokens,

@@ -27,12 +27,9 @@ class Overlap:
     def mean(self,
         reading: str='both', # 'both': where neither set is empty; 'either': where one is not
     ) -> dict: # 'intersection', 'jaccard', 'coefficient' -> Ratio
-        where = dict(both=self.both,
-                     either=self.either)[check_choice('reading', reading, ('both', 'either'))]
-        values = dict(intersection=self.intersection, jaccard=self.jaccard,
-                      coefficient=self.coefficient)
-        return {k: Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double()) for k,
-                v in values.items()}
+        where = getattr(self, check_choice('reading', reading, ('both', 'either')))
+        def share(v): return Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double())
+        return {k: share(getattr(self, k)) for k in ('intersection', 'jaccard', 'coefficient')}
 
 def overlap(
     a: Tensor, # [T, n, L] bool: what one run remasked, `trace.remasked`

@@ -12,14 +12,12 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from torch import Tensor
 
 from ..base.stats import p_value, resampled, spread
 from ..evaluation.trajectories import reselected
-from .paper import of_table1, overlaps, run_as_many, traced
-from .plots import LOOKS
+from .paper import (
+    of_table1, overlaps, run_as_many, SCHEDULES, TEMPERATURES, traced)
 from .results import frame, Missing, points, tokens
 from .study import or_none, ratio_draws, Study
 
@@ -56,8 +54,8 @@ class Claim:
     def for_puzzles(self) -> Claim | None:
         if self.on_puzzles is None: return None
         how, side = self.on_puzzles
-        if self.y in OF_TRACES: return replace(self, how=how, side=side)
-        return replace(self, how=how, side=side, y='solved', bound=0.)
+        of_text: dict[str, Any] = {} if self.y in OF_TRACES else dict(y='solved', bound=0.)
+        return replace(self, how=how, side=side, **of_text)
 
 # %% ../../nbs/experiments/claims.ipynb #3a22a26d
 OF_TRACES = ('coefficient', 'jaccard', 'again')     # statistics of what is remasked
@@ -91,24 +89,24 @@ def measured(
 
 # %% ../../nbs/experiments/claims.ipynb #e5f6b930
 def against(
-    s: Study,
-    y: str, # a statistic
-    a: str, # a label: compared with
-    b: str, # another
-) -> Measured:
+    s, # a `Study`
+    y, # a statistic
+    a, # a label: compared with
+    b, # another
+): # `Measured`
     "b less a, at every budget that has both and at which one of them remasks."
     pairs = {F: (s.at(a, F), s.at(b, F)) for F in s.budgets(a, b)}
     return {f'{F} passes': q[y] - p[y] for F, (p, q) in pairs.items()
             if p.remasked[0] + q.remasked[0]}
 
-def where_collapsed(s: Study, y: str, a: str, b: str) -> Measured:
+def where_collapsed(s, y, a, b):
     "b less a, at budgets at which a has lost a nat of entropy against the backbone."
     start = s.at('backbone', s.budgets('backbone')[0]).entropy[0]
     budgets = [F for F in s.budgets(a, b) if s.at(a, F).entropy[0] <= start - 1]
     if not budgets: raise Missing(f'a budget at which {a} has lost a nat of entropy')
     return {f'{F} passes': s.at(b, F)[y] - s.at(a, F)[y] for F in budgets}
 
-def at_passes_run(s: Study, y: str, a: str, b: str) -> Measured:
+def at_passes_run(s, y, a, b):
     "b less a, at each budget of b whose passes run lie within a's."
     each = {}
     for F in s.budgets(b):
@@ -116,29 +114,29 @@ def at_passes_run(s: Study, y: str, a: str, b: str) -> Measured:
         each[f'{F} passes, {q.run[0]:.0f} run'] = q[y] - run_as_many(s, a, q.run, y)
     return {k: v for k, v in each.items() if np.isfinite(v[0])}
 
-def at_equal_steps(s: Study, y: str, a: str, b: str) -> Measured:
+def at_equal_steps(s, y, a, b):
     "b less a, wherever both take as many steps."
     of_a, of_b = ({p.steps: p[y] for (k, _), p in s.usual.items() if k == label}
                   for label in (a, b))
     return {f'{T} steps': of_b[T] - of_a[T] for T in sorted(of_a.keys() & of_b)}
 
-def along_curves(s: Study, y: str, a: str, b: str) -> Measured:
+def along_curves(s, y, a, b):
     "b less a at equal entropy; on puzzles, at equal remasks."
     return {f'{s.focus} passes': s.equal(a, b, 'remasked' if y == 'solved' else 'entropy', y)}
 
-def change(s: Study, y: str, label: str, budgets: list[int]) -> np.ndarray:
+def change(s, y, label, budgets):
     "From the smallest to the largest budget."
     if len(budgets) < 2: raise Missing(f'{label} at two budgets')
     return s.at(label, budgets[-1])[y] - s.at(label, budgets[0])[y]
 
-def collapses(s: Study, y: str, *labels: str) -> Measured:
+def collapses(s, y, *labels):
     return {k: change(s, y, k, s.budgets(k)) for k in labels}
 
-def collapses_faster(s: Study, y: str, a: str, b: str) -> Measured:
+def collapses_faster(s, y, a, b):
     F = s.budgets(a, b)
     return {f'{b} to {a}': change(s, y, b, F) - change(s, y, a, F)}
 
-def collapse_of_remdm(s: Study, y: str) -> Measured:
+def collapse_of_remdm(s, y):
     "ReMDM, as Table 1 has it, less the backbone."
     both = {F: or_none(of_table1, s, 'remdm', F) for F in s.budgets('backbone')}
     return {f'{F} passes': q[y] - s.at('backbone', F)[y] for F, q in both.items()
@@ -146,24 +144,21 @@ def collapse_of_remdm(s: Study, y: str) -> Measured:
 
 COMMON = 1000     # tokens that are not rare: the most frequent ones of the backbone's texts
 
-def rare_tokens(s: Study, y: str, a: str, b: str) -> Measured:
+def rare_tokens(s, y, a, b):
     "Share of rare tokens in b's texts less that in a's, at every budget that has both."
     budgets = s.budgets('backbone', a, b)
     if not budgets: return {}
-    def written(label: str, F: int) -> Tensor: # as many texts as a small copy has
+    def written(label, F): # as many texts as a small copy has
         key = s.at(label, F).cell
         return tokens(s.store, key)[:s.store.cells[key]['keep']]
     every = torch.cat([written('backbone', F).flatten() for F in budgets])
     common = every.bincount().argsort(descending=True)[:COMMON]
-    def share(label: str, F: int) -> np.ndarray:
+    def share(label, F):
         return resampled((~torch.isin(written(label, F), common)).double().mean(1).numpy())
     return {f'{F} passes': share(b, F) - share(a, F) for F in budgets}
 
 # %% ../../nbs/experiments/claims.ipynb #2f7e92d3
-TEMPERATURES = [k for k in LOOKS if k.startswith('navira:tau')]
-SCHEDULES = ['navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
-
-def spread_of_schedules(s: Study, y: str) -> Measured:
+def spread_of_schedules(s, y):
     """How far schedules are apart, less how far stochastic is from deterministic. (Noise makes both
     larger: a largest less a smallest of three by 1.69 of its standard deviation if nothing differs,
     an absolute difference of two by 1.13. So it speaks against the claim, by the rest.)"""
@@ -173,13 +168,13 @@ def spread_of_schedules(s: Study, y: str) -> Measured:
         out[f'{F} passes'] = np.ptp(three, 0) - abs(drawn - det)
     return out
 
-def schedules_to_fixed(s: Study, y: str) -> Measured:
+def schedules_to_fixed(s, y):
     "Every schedule to every fixed temperature, of those that are curves."
     pairs = [(a, b) for b in SCHEDULES for a in TEMPERATURES]
     each = {f'{b} to {a}': or_none(along_curves, s, y, a, b) for a, b in pairs}
     return {k: next(iter(v.values())) for k, v in each.items() if v}
 
-def no_best_temperature(s: Study, y: str) -> Measured:
+def no_best_temperature(s, y):
     """Entropy of the temperature with the highest less that of the one with the lowest perplexity:
     chosen on one half of the texts, measured on the other."""
     out = {}
@@ -192,7 +187,7 @@ def no_best_temperature(s: Study, y: str) -> Measured:
         out[f'{F} passes'] = odd[widest, F].entropy - odd[best, F].entropy
     return out
 
-def _half(s: Study, odd: int) -> dict[tuple[str, int], pd.Series]:
+def _half(s, odd):
     "Fixed temperatures on half of their texts; the others count as not measured."
     usual = [p.point for (k, _), p in s.usual.items() if k in TEMPERATURES]
     df = frame(s.store, s.reference, s.eos)
@@ -200,36 +195,31 @@ def _half(s: Study, odd: int) -> dict[tuple[str, int], pd.Series]:
     values = df[['entropy', 'nll']].where(df['sample'] % 2 == odd)
     return {(p.label, p.budget): p for _, p in points(df.assign(**values)).iterrows()}
 
-def overlap_of(s: Study, y: str, *pairs: tuple[str, str]) -> Measured:
+def overlap_of(s, y, *pairs):
     "Overlap of what pairs of policies remask, at steps where both do."
     T, _, means = overlaps(s)
     return {f'{a} and {b}, T = {T}': means[(a, b), 'both'][y] for a, b in pairs}
 
-def less_overlap(s: Study, y: str, *pairs: tuple[str, str]) -> Measured:
+def less_overlap(s, y, *pairs):
     "The overlap of a pair less that of another."
     (name, a), (_, b) = overlap_of(s, y, *pairs).items()
     return {name: a - b}
 
-def comes_back_more(s: Study, y: str) -> Measured:
+def comes_back_more(s, y):
     "Share of remasks that hit a position again: NAVIRA-det less NAVIRA, at equal steps."
     T, did = traced(s, 'navira-det', 'navira:tau=.2')
     det, drawn = (ratio_draws(reselected(remasked)) for remasked, _ in did)
     return {f'T = {T}': det - drawn}
 
-def untested(s: Study, y: str, why: str) -> Measured:
+def untested(s, y, why):
     "A claim that nothing here can measure."
     raise Missing(why)
 
 # %% ../../nbs/experiments/claims.ipynb #538c201d
-MEASURES = {f.__name__: f for f in (
-    against, where_collapsed, at_passes_run, at_equal_steps, along_curves, collapses, collapses_faster,
-    collapse_of_remdm, rare_tokens, spread_of_schedules, schedules_to_fixed, no_best_temperature,
-    overlap_of, less_overlap, comes_back_more, untested)}
-
-def read_claims() -> list[Claim]:
+def read_claims():
     text = (files('navira') / 'assets/claims.toml').read_text(encoding='utf-8')
     rows = tomllib.loads(text)['claims']
-    return [Claim(**row | dict(measure=MEASURES[row['measure']])) for row in rows]
+    return [Claim(**row | dict(measure=globals()[row['measure']])) for row in rows]
 
 # %% ../../nbs/experiments/claims.ipynb #00a335f3
 CLAIMS = read_claims()

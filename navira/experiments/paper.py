@@ -25,7 +25,8 @@ from .study import interval_of, or_none, PAPER_LENGTH, ratio_draws, Study
 from ..registry import policies
 
 # %% auto #0
-__all__ = ['TABLE1', 'TABLE2', 'figure2', 'figure3', 'figure4', 'traced', 'table2', 'curves', 'run_as_many', 'passes']
+__all__ = ['TABLE1', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'figure2', 'figure3', 'figure4', 'traced', 'table2', 'curves',
+           'run_as_many', 'passes']
 
 # %% ../../nbs/experiments/paper.ipynb #e9bc7358
 # Section 5.3, Table 1: passes -> (perplexity under Qwen2.5-72B, entropy in nats). 170 M parameters,
@@ -93,11 +94,12 @@ def lacking(names: Iterable[str]) -> str:
     return '. Not in this store: ' + ', '.join(lost) if lost else ''
 
 # %% ../../nbs/experiments/paper.ipynb #e37a0e10
+TEMPERATURES = [k for k in LOOKS if k.startswith('navira:tau')]
+SCHEDULES = ['navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
+
 def figure2(s: Study) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
-    fixed = [k for k in LOOKS if k.startswith('navira:tau')]
-    schedules = ['navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
-    return over_budgets(s, ['navira-det', *fixed, *schedules],
+    return over_budgets(s, ['navira-det', *TEMPERATURES, *SCHEDULES],
                         'Figure 2: temperature and schedules')
 
 def figure3(s: Study) -> Figure:

@@ -112,7 +112,7 @@ def bars(
     f: Callable = lambda v: v, # increasing; of y
 ) -> dict: # what `errorbar` takes
     "Positions and intervals. No interval, no mark."
-    def three(v: Any, f: Callable) -> tuple: return ends(v, f) if np.ndim(v) else (v, v, v)
+    def three(v, f): return ends(v, f) if np.ndim(v) else (v, v, v)
     known = [(three(a, lambda v: v), three(b, f)) for a, b in zip(x, y, strict=True)
              if b is not None and a is not None]
     value, low, high = np.array(known, float).reshape(-1, 2, 3).transpose(2, 1, 0)

@@ -55,7 +55,7 @@ class Study:
 
     @cached_property
     def eta(self) -> float: # of tables, NaN where nothing is corrected
-        papers = self.points[self.points.label.isin(self.methods)]
+        papers = self.points[self.points.label.isin(LOOKS)]
         etas = papers.strength[~papers.policy.isin(OWN_SCALE)].dropna().astype(float)
         distance = np.abs(np.log(etas * self.length / (.01 * PAPER_LENGTH)))
         return etas[distance.idxmin()] if len(etas) else math.nan

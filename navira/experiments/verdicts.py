@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from ..base.runs import atomic_write
 from ..base.stats import holm, p_value
-from .claims import Claim, CLAIMS, measured, verdict
+from .claims import CLAIMS, measured, verdict
 from .paper import (
     curves, figure2, figure3, figure4, lacking, ours, passes, plane, table1, table2)
 from .plots import in_markdown, LOOKS, STYLE, Table
@@ -47,7 +47,7 @@ def findings(
     return df
 
 # %% ../../nbs/experiments/verdicts.ipynb #f1fdfbd4
-def claimed(c: Claim) -> str: return f'{"<" if c.side < 0 else ">"} {float(c.scale(c.bound)):g}'
+def claimed(c): return f'{"<" if c.side < 0 else ">"} {float(c.scale(c.bound)):g}'
 
 # %% ../../nbs/experiments/verdicts.ipynb #56140e5e
 def claims(
@@ -72,13 +72,13 @@ def claims(
 def claims_here(s: Study) -> Table: return claims({'here': [s]})
 
 # %% ../../nbs/experiments/verdicts.ipynb #69d6aa85
-def names_of(s: Study) -> pd.Series: # one a point
+def names_of(s): # one a point
     "Labels, or the policy as one types it where points of one label differ in more than eta."
     cells = [s.store.cells[k] for k in s.points.cell]
     twice = s.points.duplicated(['label', 'budget', 'strength'], keep=False)
     return s.points.label.where(~twice, [typed(c['policy'], c['hyper']) for c in cells])
 
-def grid(s: Study) -> Table:
+def grid(s):
     "Every point of a store."
     rows = s.points[['budget', 'label', 'strength', 'steps', 'n']]
     rows = rows.set_axis(['passes', 'policy', 'eta', 'steps', 'samples'], axis=1)
@@ -91,7 +91,7 @@ def grid(s: Study) -> Table:
     return Table('Every point', rows, s.note(s.points)
                  + '. *: costs what it costs, whatever the budget.')
 
-def paired(s: Study) -> Table:
+def paired(s):
     "Every policy against the first that nobody has added, at equal passes."
     base = min(s.store.cells.values(), key=lambda c: not ours(c['policy']))['label']
     y = 'solved' if s.of_puzzles else 'log_perplexity'
@@ -102,7 +102,7 @@ def paired(s: Study) -> Table:
     both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
     if not len(both): raise Missing(f'another policy with the budgets of {base}')
     rows = pd.DataFrame(dict(policy=both['name'], passes=both.budget, eta=both.strength))
-    def less(k: str, f: Callable = float) -> list: # than the base
+    def less(k, f=float): # than the base
         return [interval_of(v, f) for v in both[k] - both[f'{k}_base']]
     if s.of_puzzles: rows['more solved (points)'] = less('solved', lambda v: 100 * v)
     else:
@@ -110,7 +110,7 @@ def paired(s: Study) -> Table:
         rows['difference of entropies'] = less('entropy')
     return Table(f'Against {base}, at equal passes', rows, f'{s.note(p)}, paired')
 
-def first_texts(s: Study) -> Table:
+def first_texts(s):
     "The first text of every policy, at its largest budget."
     last = s.points.groupby('label', sort=False).last().reset_index()
     try: first = [texts(s.store, key)[0] for key in last.cell]
@@ -118,7 +118,7 @@ def first_texts(s: Study) -> Table:
         raise Missing('texts: no tokenizer, or a copy without tokens') from None
     return Table('The first texts', last[['label', 'budget']].assign(text=first))
 
-def of_paper(s: Study) -> bool:
+def of_paper(s):
     "Can the paper's claims be checked on a store?"
     return {'prism', 'navira-det'} <= {*s.points.label} and all(map(ours, s.points.policy))
 
@@ -130,7 +130,7 @@ TEXT_OF_PAPER: dict[str, Part] = {
     'table-1': table1, 'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4,
     'passes': passes}
 
-def parts(s: Study) -> dict[str, Part]:
+def parts(s):
     "The tables and figures that a store can have."
     chosen = OF_PAPER if of_paper(s) else OF_OTHERS
     if 'log_perplexity' not in s.points: return chosen
@@ -163,7 +163,7 @@ def report(
     with atomic_write(out / 'report.md') as f: f.write_text('\n'.join(text), encoding='utf-8')
     return [out / 'report.md', *files]
 
-def _drawn(path: Path, fig: Figure) -> Path:
+def _drawn(path, fig):
     about = {'Date': None} if path.suffix == '.svg' else None     # the same file of the same store
     with rc_context(STYLE), atomic_write(path) as f:
         fig.savefig(f, format=path.suffix[1:], dpi=200, metadata=about)

@@ -117,7 +117,7 @@ class Network:
         self.config, self.device = net.config, net.device
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id
 
-    def __call__(self, x: Tensor) -> Ran: # [B, L] ids, below 0 after the end
+    def __call__(self, x): # [B, L] ids, below 0 after the end
         ids = x.masked_fill(x < 0, self.pad_id)
         logits = self.net(ids, attention_mask=(x >= 0).long()).logits
         if self.shift: logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)

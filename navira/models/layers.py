@@ -107,10 +107,10 @@ def frequencies(
 
 class SigmaMap(nn.Module):
     "Noise levels `[N]` to conditioning vectors `[N, cond_dim]`, before the SiLU."
-    def __init__(self, cond_dim, n_freq=256):
+    def __init__(self, cond_dim):
         super().__init__()
         self.mlp = nn.Sequential(
-            nn.Linear(n_freq, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+            nn.Linear(256, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
     def forward(self, sigma):
         angle = sigma[:, None] * frequencies(self.mlp[0].in_features, sigma)

@@ -37,7 +37,7 @@ def _attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor 
 
 def _packing(i: int) -> Callable: # a hook before block i
     "Packs what a block is given; hidden states are packed already after the first such block."
-    def hook(block: nn.Module, args: tuple, given: dict) -> tuple[tuple, dict] | None:
+    def hook(block, args, given):
         part = PART.get()
         if part is None or part.whole or i < part.depth: return None
         if i == part.depth: args = part.pack(args[0]), *args[1:]

@@ -36,7 +36,7 @@ class Apart:
     strands: int # 0: the surest come first
     sure: float # joint probability above which tokens need not wait
 
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st, p, eligible): # [B, L] bool
         if not eligible.any(): return eligible
         sureness = confidence(self.draw)(st, p, eligible)
         u = st.uniform('ties')
@@ -78,7 +78,7 @@ class Penalised(drawer):
     "A draw that makes tokens of the text less likely; its probabilities are the model's own."
     penalty: float = 0. # alpha
 
-    def __call__(self, logits: Tensor, u: Tensor, *text: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, logits, u, *text):
         token = super().__call__(self.penalised(logits, *text), u)[0]
         return token, probability(logits, token)
 
@@ -102,7 +102,7 @@ def guesses(
     sure: float = 0., # in a row without masks, also below this one
 ) -> Schedule:
     "How many tokens were improbable when drawn; at most a share of the free positions."
-    def k(st: State) -> Tensor: # [B]
+    def k(st): # [B]
         done = ~st.masked.any(1, keepdim=True)
         doubtful = ~reaches(st.conf, doubt) | done & ~reaches(st.conf, sure)
         most = (share * st.n_free.double() - 1e-9).ceil()

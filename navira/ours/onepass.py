@@ -4,7 +4,6 @@
 
 # %% ../../nbs/ours/one_pass.ipynb #dfc82f09
 from __future__ import annotations
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from navira.core import (
-    Denoiser, draw_at, evaluate, needs_quality, Pass, pick, Policy, Schedule, Score, State, Step,
+    draw_at, evaluate, needs_quality, Pass, pick, Policy, Schedule, Score, State, Step,
     TopK)
 from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
@@ -52,7 +51,7 @@ class RateAhead(Step):
     due: Schedule # above 0 at the steps that remask
     needs_quality = True
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         p = Pass(model, st)
         clean = st.store_quality(p).remask(pick(policy.remask, st, p, st.committed))
         q = Pass(model, clean)
@@ -62,7 +61,7 @@ class RateAhead(Step):
         watch(policy, st, p, rated, after)
         return after.next(p.cost + q.cost)
 
-    def rated(self, clean: State, q: Pass, rows: Tensor) -> State: # [B] bool: rows that are run
+    def rated(self, clean, q, rows): # [B] bool: rows that are run
         due = rows & (evaluate(self.due, replace(clean, i=clean.i + 1)) > 0)
         if not due.any(): return clean
         q.run(rows)
@@ -106,7 +105,7 @@ def expected_errors(
 ) -> Schedule:
     "K from the head: a coin for each token, with probability rate * (1 - sigmoid(s_i)), capped."
     if not 0 <= rate <= 1: raise ValueError(f'rate={rate}: a share in [0, 1]')
-    def k(st: State) -> Tensor: # [B]
+    def k(st): # [B]
         wrong = (rate * (-st.score).sigmoid()).nan_to_num(0.) # no score: not counted
         sigma = torch.minimum(wrong, sigma_of(st)[:, None])
         return (st.committed & (st.uniform('count') < sigma)).sum(1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..core import by_budget, Policy, rows_of, Rule, State, Pass
+from ..core import by_budget, Policy, rows_of, Rule, State
 
 # %% auto #0
 __all__ = ['Within']
@@ -38,10 +38,10 @@ class Within:
     length: int | None # free positions in a block; None is one block
     rule: Rule
 
-    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
+    def rows(self, st, eligible): # [B] bool
         return rows_of(self.rule, st, eligible & block_in_work(st, self.length))
 
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st, p, eligible): # [B, L] bool
         return self.rule(st, p, eligible & block_in_work(st, self.length))
 
 # %% ../../nbs/peers/blocks.ipynb #81c17612
@@ -51,7 +51,7 @@ def per_block(
 ) -> Callable[[Tensor, int, int], Tensor]:
     "The same count, applied to each block in turn."
     if length is None: return count
-    def blocks(N: Tensor, i: int, T: int) -> Tensor:
+    def blocks(N, i, T):
         n = -(-N // length)
         b = i * n // T
         first = -(-b * T // n)
@@ -78,7 +78,7 @@ def within_budget(
     cost: Callable[[int], int], # T -> forward passes of a run, at most
 ) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
     "As many steps as the budget pays for, where the cost of a step varies."
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
+    def steps(policy, budget, n_free): # T
         return max((T for T in range(budget + 1) if cost(T) <= budget), default=0)
     return steps
 
@@ -86,7 +86,7 @@ def in_blocks(
     length: int | None, # free positions in a block
 ) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
     "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
+    def steps(policy, budget, n_free):
         for N in n_free.tolist():
             if length is None or N % length == 0: continue
             divisors = [d for d in range(1, N + 1) if N % d == 0]

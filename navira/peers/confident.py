@@ -26,10 +26,10 @@ class Spread:
     score: Score
     total: Schedule # expected number of picks in a row, at most 1
 
-    def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
+    def rows(self, st, eligible): # [B] bool
         return (evaluate(self.total, st) > 0) & eligible.any(1)
 
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st, p, eligible): # [B, L] bool
         ok = eligible & self.rows(st, eligible)[:, None]
         if not ok.any(): return ok
         score = self.score(st, p, ok)

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..base.checks import check_int, check_range
 from ..diffusion import drawer, nucleus, probability
 from ..core import (
-    by_budget, Denoiser, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
-    Score, second_pass, State, Step, TopK, unmask_until)
+    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
+    Score, second_pass, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
 from .blocks import within_budget
@@ -37,7 +37,7 @@ class Redraw(Step):
     "Redraws the tokens that the remask rule picks, without masking; then a second pass predicts."
     in_place = True
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         p = Pass(model, st)
         doubtful = pick(policy.remask, st, p, st.committed)
         redrawn = draw_at(policy, st, p, doubtful, 'redraw')
@@ -57,7 +57,7 @@ def informed_corrector(
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
     grid = grids[schedule]
-    def rate(st: State) -> float:
+    def rate(st):
         T = st.n - 1                                       # predictor steps
         if st.i == T: return 1.
         return (grid(st.i + 1, T) - grid(st.i, T)) / (1 - grid(st.i, T))
@@ -72,7 +72,7 @@ def brittle(
     threshold: float, # probability that the replacement must have
 ) -> Score: # of a pass over the text without the candidates
     "-ln p of the removed token, where another one is likeliest and likely enough; NaN elsewhere."
-    def score(st: State, q: Pass, where: Tensor) -> Tensor: # [B, L]
+    def score(st, q, where): # [B, L]
         def rate(logits, at):
             new, sure = q.drawn(likeliest, at, 'check')
             kept = (new == st.x[at]) | ~reaches(sure, threshold)
@@ -103,7 +103,7 @@ class Checked(Step):
     protect: int # last free positions, which are never checked
     in_place = True
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
         n_after = (~st.fixed).flip(1).cumsum(1).flip(1)    # free positions from here on
         C = pick(policy.remask, st, p, st.committed & (n_after > self.protect))
@@ -135,7 +135,7 @@ def core(
     every = check_int('every', every, 0, 'steps from one check to the next, 0 for none:')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
     draw = drawer(temperature, top_p)
-    def candidates(st: State) -> Tensor: # [B]
+    def candidates(st): # [B]
         return m * (evaluate(n_filled, st) > 0) * (k > 0 and st.i in checks(st.n, every))
     return Policy(unmask=TopK(confidence(draw), n_filled), draw=draw, decoupled=None,
                   remask=TopK(unsure['margin'], candidates), steps=with_checks(every),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor
 
@@ -52,7 +52,7 @@ class Reviewed(Pass):
         self.undecided = (has_mask | ahead) & (0 < k) & (k < st.n_free)
         self.review: Pass | None = None
 
-    def quality(self, where: Tensor) -> Tensor:
+    def quality(self, where):
         if self.review is None:
             self.run(self.undecided & self.has_mask)
             self.review = Pass(self.critic, filled(self.policy, self.st, self, self.undecided))
@@ -73,14 +73,14 @@ class CriticStep(Step):
     def critic(self) -> Model: # a folder is opened when it is needed
         return self.source if callable(self.source) else Critic.load(self.source)
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         p = Reviewed(policy, st, model, self.critic, self.level)
         T = pick(policy.remask, st, p, st.committed)
         after = finish(policy, st, p, st.store_quality(p).remask(T), p, watch)
         if p.review is None: return after
         return replace(after, n_forward=after.n_forward + p.review.cost)
 
-    def fits(self, model: Any, length: int = 1) -> None:
+    def fits(self, model, length=1):
         "ValueError if critic and model differ in tokens, or the text is too long for the critic."
         def size(m): return getattr(getattr(m, 'config', None), 'vocab_size', None)
         words = vocabulary_hash(getattr(model, 'tokenizer', None))
@@ -100,7 +100,7 @@ def trust(
     noise: Callable[[State, Tensor], Tensor], # state, uniforms [B, L] -> what is added
 ) -> Score:
     "The quality, with noise; 0 in a row without any quality, in which nothing is ranked."
-    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    def score(st, p, where): # [B, L]
         q = p.quality(where)
         q = q + noise(st, st.uniform('critic')).to(q.dtype)
         return q.masked_fill(q.isnan().all(1, keepdim=True), 0.)
@@ -134,7 +134,7 @@ def n_kept(N: Tensor, i: int, T: int) -> Tensor:
 @dataclass(frozen=True)
 class BelowAll(Below):
     "The same, also in rows without a mask."
-    def pool(self, st: State) -> tuple[Tensor, Tensor]: return ~st.fixed, evaluate(self.level, st)
+    def pool(self, st): return ~st.fixed, evaluate(self.level, st)
 
 # %% ../../nbs/peers/critics.ipynb #fcbb8964
 def first_late(T: int, t_on: float) -> int: # the first step with t = 1 - i / T <= t_on
@@ -146,7 +146,7 @@ class LateCriticStep(CriticStep):
     early: Policy
     t_on: float
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         if st.i < first_late(st.n, self.t_on): return step(self.early, st, model, watch)
         return super().__call__(policy, st, model, watch)
 

@@ -5,7 +5,6 @@
 # %% ../../nbs/peers/gidd.ipynb #bdb2964b
 from __future__ import annotations
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Denoiser, draw_at, Pass, Policy, random_order, ranks, State, Step, TopK
+from ..core import draw_at, Pass, Policy, random_order, ranks, State, Step, TopK
 from ..diffusion import drawer, tolerance
 from ..registry import mdlm, register
 from ..scores import over
@@ -29,7 +28,7 @@ class At:
         self.model = model
         self.time = time
         self.config = model.config
-    def __call__(self, x: Tensor): # [B, L]
+    def __call__(self, x): # [B, L]
         return self.model(x, torch.full((len(x),), self.time, device=x.device))
 
 def at_time(model: Any, time: float) -> Any: # the model itself if it has no time conditioning
@@ -45,7 +44,7 @@ class Correct(Step):
     patience: int # steps without a better share of argmax tokens
     in_place = True
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
         kept = dict(best=zero, waited=zero.long(), done=zero.bool()) | st.memory
         best = kept['best']

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base.checks import check_int, check_range
 from ..diffusion import drawer, nucleus
 from navira.core import (
-    Denoiser, finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step,
+    finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step,
     TopK)
 from ..prism import low_quality, prism
 from ..registry import register
@@ -33,7 +33,7 @@ class InTurn(Step):
     then: Policy
     loop: Callable[[int], int] # T -> steps of the second phase
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         T0 = st.n - self.loop(st.n)
         if st.i >= T0: return step(self.then, st, model, watch)
         return replace(step(self.first, replace(st, n=T0), model, watch), n=st.n)
@@ -58,8 +58,8 @@ def looping(
     "How many loop steps there are, and how many steps a budget pays for."
     given = None if loop_steps is None else check_int('loop_steps', loop_steps, 0)
     share = part - 1 if cost == 2 else part
-    def loop(T: int) -> int: return T // share if given is None else given
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int:
+    def loop(T): return T // share if given is None else given
+    def steps(policy, budget, n_free):
         T = within_budget(lambda T: T + (cost - 1) * loop(T))(policy, budget, n_free)
         if loop(T) < T: return T
         raise ValueError(f'loop_steps={loop_steps}: at {cost} each they leave no step to write the '
@@ -101,7 +101,7 @@ def annealed(
     end: float, # and in the last
 ) -> Callable[[State], float]: # a schedule
     "The share of the open positions that a loop step remasks: half a cosine from `start` to `end`."
-    def share(st: State) -> float:
+    def share(st):
         M = loop(st.n)
         if M <= 1: return end
         j = st.i - (st.n - M)
@@ -119,7 +119,7 @@ class Redecoded(Step):
     "A loop step that counts how often in a row each position received the same token."
     patience: int | None # repeats after which a position is locked; None: never
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         p = Pass(model, st)                                # never run: the choice is random
         T = pick(policy.remask, st, p, is_open(st, self.patience))
         clean = st.remask(T)
@@ -149,7 +149,7 @@ def tolerator(
     heat = check_range('loop_temperature', loop_temperature, '[0, inf)', 'of the draw in the loop')
     loop, steps = looping(loop_steps, 1, 2)
     share_of = annealed(loop, start, end)
-    def n_again(st: State) -> Tensor: # [B] in whole numbers: a share of .2 of 10 is 2, not 1.99..
+    def n_again(st): # [B] in whole numbers: a share of .2 of 10 is 2, not 1.99..
         n_open = is_open(st, runs).sum(1)
         return n_open - (n_open * (1 - share_of(st)) + 1e-9).floor().long()
     then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..diffusion import drawer, n_committed
-from ..core import Denoiser, Pass, Policy, random_order, State, Step, TopK
+from ..core import Pass, Policy, random_order, State, Step, TopK
 from ..registry import register
 from ..scores import low_confidence
 from .blocks import block_of, check_block, in_blocks, per_block
@@ -49,7 +49,7 @@ class Recorded(Step):
     "The common step, which also records the confidences of the written tokens: a `Policy.step`."
     fold: Callable[[Tensor, Tensor], Tensor] # record so far, last confidences; NaN where none
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         after = super().__call__(policy, st, model, watch)
         record = self.fold(st.memory.get('running', after.conf), after.conf)
         return after.remember(running=record)
@@ -63,9 +63,9 @@ class Begun:
     "Every mask of the blocks that have begun; each block has its share of the steps."
     length: int | None # free positions in a block; None is one block
 
-    def rows(self, st: State, eligible: Tensor) -> Tensor: return self(st, None, eligible).any(1)
+    def rows(self, st, eligible): return self(st, None, eligible).any(1)
 
-    def __call__(self, st: State, p: Pass | None, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st, p, eligible): # [B, L] bool
         if self.length is None: return eligible
         n_blocks = -(-st.n_free // self.length)
         now = st.i * n_blocks // st.n                      # the block of step i, as in `per_block`
@@ -84,7 +84,7 @@ def rcr(
     "Running confidence remasking: write all tokens, then mask the least confident again."
     length = check_block(block_length)
     count = per_block(n_committed, length)
-    def n_again(st: State) -> Tensor: # [B] tokens beyond the count of the step before
+    def n_again(st): # [B] tokens beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
     return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), from_clean=True,
                   draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -75,11 +76,13 @@ def dream_counts(eps: float = 1e-3) -> Schedule:
 _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')
 _drawn = dict(selects='top k, or drawn at alg_temp', **_dream)
 
-def _in_dream(score: Score, draw: drawer, eps: float, alg_temp: Schedule | None) -> Policy:
+def _in_dream(score: Callable[[drawer], Score], eps: float, alg_temp: Schedule | None,
+              temperature: float, top_p: float, top_k: int | None) -> Policy:
     "The part that three of Dream's four policies share."
+    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
     if not callable(alg_temp):
         alg_temp = check_range('alg_temp', alg_temp or 0., '[0, inf)', 'temperature of the order')
-    return Policy(unmask=TopK(score, dream_counts(eps), alg_temp), draw=draw)
+    return Policy(unmask=TopK(score(draw), dream_counts(eps), alg_temp), draw=draw)
 
 @register('dream-origin', scores='nothing', selects='each mask by a coin',
           exact='exact as T grows, temperature 1, top_p=1', **_dream)
@@ -103,8 +106,8 @@ def dream_maskgit_plus(
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: the surest candidates first."
-    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
-    return _in_dream(confidence(draw, 'draw'), draw, eps, alg_temp)
+    rate = partial(confidence, under='draw')
+    return _in_dream(rate, eps, alg_temp, temperature, top_p, top_k)
 
 # %% ../../nbs/peers/orders.ipynb #ae7aec93
 _exact = dict(exact='exact at eps=0 with at least a step a token, temperature 1, top_p=1', **_drawn)
@@ -118,8 +121,7 @@ def dream_topk_margin(
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: positions with the largest lead of the best token first."
-    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
-    return _in_dream(margin(draw), draw, eps, alg_temp)
+    return _in_dream(margin, eps, alg_temp, temperature, top_p, top_k)
 
 @register('dream-entropy', scores='entropy', **_exact)
 def dream_entropy(
@@ -130,8 +132,7 @@ def dream_entropy(
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: positions with the least entropy first."
-    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
-    return _in_dream(negentropy(draw), draw, eps, alg_temp)
+    return _in_dream(negentropy, eps, alg_temp, temperature, top_p, top_k)
 
 # %% ../../nbs/peers/orders.ipynb #b1c33439
 def cosine_counts(st: State) -> Tensor: # [B]

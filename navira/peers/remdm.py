@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
 
 from ..base.checks import check_range
 from ..diffusion import nucleus
@@ -42,7 +41,7 @@ class rates:
                              'or a mask would stay with a negative probability')
         return sigma, 1. if a_t == 1 else min(1., (a_s - (1 - sigma) * a_t) / (1 - a_t))
 
-    def __call__(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
+    def __call__(self, policy, budget, n_free): # T
         T = by_budget(policy, budget, n_free)
         for i in range(T): self.at(i, T)
         return T

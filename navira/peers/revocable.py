@@ -4,17 +4,15 @@
 
 # %% ../../nbs/peers/revocable.ipynb #rev00002
 from __future__ import annotations
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, Forward
+from ..diffusion import drawer
 from ..core import (
-    Denoiser, draw_at, finish, needs_quality, Pass, pick, Policy, Rule, Score, State, Step, TopK)
+    draw_at, finish, needs_quality, Pass, pick, Policy, Rule, Score, State, Step, TopK)
 from ..registry import register
 from ..scores import confidence
 from .adaptive import AtLeast, fast_dllm, until_done
@@ -32,7 +30,7 @@ class Backtracking(Step):
     score: Score
     n: int # tokens that a pass writes at least
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         p = Pass(model, st)
         S = pick(policy.unmask, st, p, st.masked)
         new, n = draw_at(policy, st, p, S), S.sum(1)
@@ -68,7 +66,7 @@ def retreat(
     fill: Surest, # the unmask rule
 ) -> Rule:
     "If no mask of the block in work is sure: its tokens, and the unsure ones of the block before."
-    def rule(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def rule(st, p, eligible): # [B, L] bool
         masks = fill.open(st, st.masked)
         sure = exceeds(fill.score(st, p, masks), fill.level).any(1)
         stuck = masks.any(1) & ~sure & (spare(st, fill.length) > 1)
@@ -79,7 +77,7 @@ def retreat(
 
 class Reversible(BackToMask):
     "The same; where something is remasked, the block before is in work again."
-    def revised(self, policy: Policy, st: State, p: Pass, T: Tensor) -> State:
+    def revised(self, policy, st, p, T):
         clean = super().revised(policy, st, p, T)
         return clean.remember(block=clean.memory['block'] - T.any(1).long())
 
@@ -114,7 +112,7 @@ class SteadyStep(ShadowStep):
     def streak(self, st: State) -> Tensor: # [B, L]
         return st.memory.get('streak', torch.zeros_like(st.x))
 
-    def kept(self, st: State, p: Pass, S: Tensor, rated: Tensor) -> dict[str, Tensor]:
+    def kept(self, st, p, S, rated):
         falls = ~self.doubt(st, p, rated).isnan()
         return dict(streak=(self.streak(st) + rated).masked_fill(S | falls, 0))
 
@@ -124,11 +122,11 @@ class SeededStep(SteadyStep):
     "Shadows of the tokens at most risk, as many as the step before accepted, at most `most`."
     most: int = 8
 
-    def rated(self, st: State) -> Tensor: # [B, L] bool
+    def rated(self, st): # [B, L] bool
         risk = (1 - st.conf) / (1 + self.streak(st))
         k = st.memory.get('accepted', st.n_free).clamp(max=self.most)
         rule = TopK(lambda *_: risk, lambda st: k)
-        return rule(st, None, super().rated(st))  # type: ignore[arg-type]
+        return rule(st, None, super().rated(st))
 
 # %% ../../nbs/peers/revocable.ipynb #cov00004
 @register('cover', never='finished blocks', source='COVER, arXiv 2602.06161',
@@ -155,19 +153,19 @@ class AnchorStep(SteadyStep):
     push: float = .5 # in units of the embedding
     needs = 'edited embeddings'
 
-    def rated(self, st: State) -> Tensor: # [B, L] bool
+    def rated(self, st): # [B, L] bool
         return super().rated(st) & (self.streak(st) < self.patience)
 
-    def passed(self, model: Any, st: State, rated: Tensor) -> Pass:
-        def read(rows: Tensor) -> Forward: # [B] bool
-            def edit(h: Tensor) -> Tensor: # [b, L, D]
+    def passed(self, model, st, rated):
+        def read(rows): # [B] bool
+            def edit(h): # [b, L, D]
                 a, b = h.chunk(2, -1)
                 aside = h + self.push * torch.cat([-b, a], -1)
                 return torch.where(rated[rows][..., None], aside, h)
             return model.embedded(st.x[rows], edit)
         return read_by(read, model, st)
 
-    def fits(self, model: Any, length: int | None = None) -> None:
+    def fits(self, model, length=None):
         "ValueError for a model whose embeddings cannot be edited."
         if hasattr(model, 'embedded'): return
         raise ValueError(f'{type(model).__name__} has no `embedded`: it cannot read edited '
@@ -202,7 +200,7 @@ def rejected(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
 
 class UntilSettled(Step):
     "The common step, in rows where the last one changed something."
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         live = st.memory.get('live', torch.ones_like(st.x[:, 0], dtype=torch.bool))
         p = Pass(model, st, live)
         T = pick(policy.remask, st, p, st.committed & live[:, None])

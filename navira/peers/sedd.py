@@ -8,10 +8,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
 
 from ..diffusion import nucleus
-from ..core import Flip, Pass, Policy, State
+from ..core import Flip, Policy, State
 from ..registry import mdlm, register
 from ..scores import over
 
@@ -46,7 +45,7 @@ class Reverse:
         grown = dt * slope(t) if self.predictor == 'euler' else math.expm1(sigma(t) - sigma(t - dt))
         return grown / math.expm1(sigma(t))
 
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st, p, eligible): # [B, L] bool
         def total(logits, at): return logits.logsumexp(-1).exp() / (logits.shape[1] - 1)
         return eligible & (st.uniform('flip') < self.rate(st) * over(p, eligible, total))
 

@@ -30,7 +30,7 @@ class WideIn(AtLeast):
     "Eligible positions whose score reaches `level`, best first, and always the best one."
     limit: int = 20 # most picks of a step; also at most 5, or 7 of 10
 
-    def most(self, n: Tensor) -> Tensor: return (n * 7 // 10).clamp(min=5, max=self.limit)
+    def most(self, n): return (n * 7 // 10).clamp(min=5, max=self.limit)
 
 # %% ../../nbs/peers/shadow.ipynb #bf876951
 def read_by(read: Callable[[Tensor], Forward], model: Denoiser, st: State) -> Pass: # of rows [B]
@@ -46,14 +46,14 @@ def shadowed(
     together: bool, # do the shadows read each other?
 ) -> Pass:
     "A pass with shadows of the tokens at `where`."
-    def read(rows: Tensor) -> Forward: # [B] bool
+    def read(rows): # [B] bool
         x, some = st.x[rows], where[rows]
         return model.shadow(x, some, together) if some.any() else model(x)
     return read_by(read, model, st)
 
 def shadows_of(p: Pass) -> Pass:
     "The shadows of a pass, as a pass."
-    def shade(f: Any) -> Any: return SimpleNamespace(logits=lambda where: f.left_out(where))
+    def shade(f): return SimpleNamespace(logits=lambda where: f.left_out(where))
     q = Pass(p.model, p.st)
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
@@ -65,7 +65,7 @@ def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
 # %% ../../nbs/peers/shadow.ipynb #1511aa67
 def improbable(level: float) -> Score:
     "Minus the probability that a token's shadow gives it, NaN from `level` on."
-    def doubt(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    def doubt(st, p, where): # [B, L]
         q = unseen(st, p, where)
         return (-q).masked_fill(reaches(q, level), torch.nan)
     return doubt
@@ -75,7 +75,7 @@ class NarrowOut:
     "Doubtful tokens, the most doubtful first; fewer than the step before accepted."
     doubt: Score # NaN: the token stays
 
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def __call__(self, st, p, eligible): # [B, L] bool
         if not eligible.any(): return eligible
         doubt = self.doubt(st, p, eligible)
         fewer = st.memory['accepted'] - 1
@@ -92,7 +92,7 @@ class ShadowStep(Step):
     ragged = False
     needs = 'shadow passes'
 
-    def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    def __call__(self, policy, st, model, watch):
         rated = self.rated(st) & self.revokes
         p = self.passed(model, st, rated)
         S = pick(policy.unmask, st, p, st.masked)
@@ -117,7 +117,7 @@ class ShadowStep(Step):
         "What else the next step finds in memory."
         return {}
 
-    def fits(self, model: Any, length: int | None = None) -> None:
+    def fits(self, model, length=None):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
         shadow = getattr(model, 'shadow', None)
         L = length or model.length

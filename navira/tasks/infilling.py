@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy import ndarray
-from torch import Tensor
 
 from ..evaluation.diversity import entropy
 from .sudoku import boxes_of
@@ -22,11 +21,11 @@ __all__ = []
 
 # %% ../../nbs/tasks/infilling.ipynb #456842b0
 @lru_cache(maxsize=4)
-def _paragraphs(tokenizer: Any, length: int, data: str) -> ndarray: # [N, length]
+def _paragraphs(tokenizer, length, data): # [N, length]
     "The beginnings of the paragraphs that are long enough, in random order."
-    texts = read_corpus(data, split='validation')
-    lines = (line for text in texts for line in text.splitlines())
-    rows = [encode(tokenizer, line)[:length] for line in lines if len(line) > length]
+    every = read_corpus(data, split='validation')
+    lines = (line for text in every for line in text.splitlines() if len(line) > length)
+    rows = [encode(tokenizer, line)[:length] for line in lines]
     rows = [r for r in rows if len(r) == length]
     if not rows: raise ValueError(f'data={data!r}: no paragraph of {length} tokens in it; '
                                   'expected longer ones')
@@ -51,29 +50,28 @@ class Infilling:
         if model.tokenizer is None or boxes_of(model):
             raise ValueError(f'task {name!r}: this model writes no text; expected one with a '
                              'tokenizer.json of words')
-        return cls(data, model.mask_id,
-                   _paragraphs(model.tokenizer, min(model.length, 512), data))
+        rows = _paragraphs(model.tokenizer, min(model.length, 512), data)
+        return cls(data, model.mask_id, rows)
 
     @property
-    def free(self) -> ndarray: # [L] bool
+    def free(self): # [L] bool
         L = self.rows.shape[1]
         return (np.arange(L) >= L // 3) & (np.arange(L) < 2 * L // 3)
 
-    def true(self, first: int, n: int) -> ndarray: # [n, L]
+    def true(self, first, n): # [n, L]
         if first + n <= len(self.rows): return self.rows[first:first + n]
         raise ValueError(f'task {self.name!r}: {self.data} has {len(self.rows)} long paragraphs; '
                          f'expected at least {first + n}')
 
-    def prompts(self, first: int, n: int) -> Tensor:
+    def prompts(self, first, n):
         return torch.from_numpy(np.where(self.free, self.mask_id, self.true(first, n)))
 
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]:
+    def judge(self, x, first=0):
         middle = x.cpu()[:, self.free]
         real = torch.from_numpy(self.true(first, len(x))[:, self.free])
         recovered = (middle == real).double().mean(1).numpy()
         return dict(recovered=recovered, middle=entropy(middle).numpy(),
                     middle_real=entropy(real).numpy())
 
-    def solved(self, x: Tensor, first: int = 0) -> ndarray:
+    def solved(self, x, first=0):
         return self.judge(x, first)['recovered'] == 1
-

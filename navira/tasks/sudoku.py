@@ -6,7 +6,6 @@
 from __future__ import annotations
 import hashlib
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -15,9 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy import ndarray
-from numpy.random import default_rng, Generator
+from numpy.random import default_rng
 from tokenizers import decoders, models, pre_tokenizers, Regex, Tokenizer
-from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from ..models.layers import units_of
@@ -27,7 +25,9 @@ from ..models.checkpoints import MASK
 __all__ = ['Sudoku']
 
 # %% ../../nbs/tasks/sudoku.ipynb #8fb2b436
-_COUNT = {(2, 2): 288, (2, 3): 28_200_960, (3, 3): 6_670_903_752_021_072_936_960} # of solved grids
+# of each set of digits: a bit for each, how many there are, and which, with others after them
+_BITS = np.arange(2**9)[:, None] >> np.arange(9) & 1
+_SIZE, _DIGITS = _BITS.sum(1), (1 - _BITS).argsort(1, kind='stable')
 
 @dataclass(frozen=True)
 class Sudoku:
@@ -37,7 +37,7 @@ class Sudoku:
     width: int = 3
 
     def __post_init__(self):
-        if self.boxes in _COUNT: return
+        if self.boxes in BOUND: return
         raise ValueError(f'boxes of {self.height!r} x {self.width!r}: expected one of '
                          '2 x 2, 2 x 3, 3 x 3')
 
@@ -51,10 +51,6 @@ class Sudoku:
     def length(self): return self.cells
     @property
     def symbols(self): return '123456789'[:self.n]
-    @property
-    def count(self) -> int: return _COUNT[self.boxes]        # of solved grids
-    @property
-    def every(self) -> int: return (1 << self.n) - 1         # the set of all digits, a bit for each
 
     @cached_property
     def units_of(self) -> ndarray: # [3, cells]
@@ -66,37 +62,25 @@ class Sudoku:
         "The cells of each unit."
         return np.stack([np.flatnonzero((self.units_of == u).any(0)) for u in range(3 * self.n)])
 
-    @cached_property
-    def _bits(self) -> ndarray: # [2^n, n] bool
-        return (np.arange(self.every + 1)[:, None] >> np.arange(self.n) & 1).astype(bool)
-
-    @cached_property
-    def size(self) -> ndarray: return self._bits.sum(1) # [2^n] digits in each set
-
-    @cached_property
-    def digits(self) -> ndarray: # [2^n, n]
-        "The digits in each set, in order, and others after them."
-        return (~self._bits).argsort(1, kind='stable')
-
 # %% ../../nbs/tasks/sudoku.ipynb #3935eee7
-def peers_of(s: Sudoku) -> ndarray: # [cells, cells] bool
+def peers_of(s): # [cells, cells] bool
     "The peers of each cell: the others in its row, its column and its box."
     return (s.units_of[:, :, None] == s.units_of[:, None, :]).any(0) & ~np.eye(s.cells, dtype=bool)
 
-def contradictions(s: Sudoku, grids: ndarray) -> ndarray: # [B, cells] ids -> [B, cells] bool
+def contradictions(s, grids): # [B, cells] ids -> [B, cells] bool
     "Cells whose digit stands in one of their units again."
     same = (grids[:, :, None] == grids[:, None, :]) & (grids < s.n)[:, None, :]
     return (same & peers_of(s)).any(2)
 
 # grids: [B, cells] ids; puzzles: [B, cells]: their digits must stay -> [B] bool
-def is_solved(s: Sudoku, grids: ndarray, puzzles: ndarray | None = None) -> ndarray:
+def is_solved(s, grids, puzzles=None):
     "Is each digit in every unit? A puzzle may have several solutions, and each of them counts."
     right = ~contradictions(s, grids).any(1) & (grids < s.n).all(1)
     if puzzles is not None: right = right & ((puzzles == s.n) | (puzzles == grids)).all(1)
     return np.asarray(right)
 
 # %% ../../nbs/tasks/sudoku.ipynb #bdd983c2
-def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
+def _candidates(s, grids):
     """What an empty cell may hold, as a set (a hidden single alone); its size (n + 1 where
     filled): [B, cells]; dead grids [B]."""
     bits = np.where(grids < s.n, 1 << np.minimum(grids, s.n - 1), 0)[:, s.units]
@@ -104,34 +88,35 @@ def _candidates(s: Sudoku, grids: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     twice = bits.sum(2) != held
     row, col, box = s.units_of
     empty = grids >= s.n
+    every = (1 << s.n) - 1
     seen = held[:, row] | held[:, col] | held[:, box]
-    may = np.where(empty, s.every & ~seen, 0).astype(np.uint16)
+    may = np.where(empty, every & ~seen, 0).astype(np.uint16)
     once, more = np.zeros_like(held), np.zeros_like(held)
     for one in np.moveaxis(may[:, s.units], 2, 0):
         more |= once & one
         once |= one
-    homeless = (once | held) != s.every
+    homeless = (once | held) != every
     once &= ~more
     hidden = may & (once[:, row] | once[:, col] | once[:, box])
     may = np.where(hidden > 0, hidden, may)
-    n = np.where(empty, s.size[may], s.n + 1)
-    return may, n, twice.any(1) | homeless.any(1) | (n == 0).any(1) | (s.size[hidden] > 1).any(1)
+    n = np.where(empty, _SIZE[may], s.n + 1)
+    return may, n, twice.any(1) | homeless.any(1) | (n == 0).any(1) | (_SIZE[hidden] > 1).any(1)
 
-def left_open(s: Sudoku, puzzles: ndarray) -> ndarray: # [B, cells] ids -> [B] cells
+def left_open(s, puzzles): # [B, cells] ids -> [B] cells
     "The cells that naked and hidden singles leave open, applied as long as there are any."
     grids = puzzles
     while True:
         may, n, dead = _candidates(s, grids)
         forced = (n == 1) & ~dead[:, None]
         if not forced.any(): return (grids >= s.n).sum(1)
-        grids = np.where(forced, s.digits[may, 0], grids)
+        grids = np.where(forced, _DIGITS[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
 def solutions(
-    s: Sudoku,
-    puzzle: ndarray, # [cells] ids
-    looks: int | None = None, # at up to 512 grids each; None: as many as it takes
-) -> Iterator[ndarray]: # [cells] each
+    s,
+    puzzle, # [cells] ids
+    looks=None, # at up to 512 grids each; None: as many as it takes
+): # [cells] each
     """All solutions, one by one; with few cells given there is no end in sight. None at all is a
     proof. TimeoutError after so many looks."""
     stack, looked = [puzzle[None]], 0
@@ -146,22 +131,20 @@ def solutions(
         go = ~dead & ~done
         grids, may, n = grids[go], may[go], n[go]
         sure = (n == 1).any(1)
-        stack += [np.where(n == 1, s.digits[may, 0], grids)[sure],
-                  _tried(s, grids[~sure], may[~sure], n[~sure])]
+        stack += [np.where(n == 1, _DIGITS[may, 0], grids)[sure],
+                  _tried(grids[~sure], may[~sure], n[~sure])]
         stack = [more for more in stack if len(more)]
 
-def _tried(s: Sudoku, grids: ndarray, may: ndarray, n: ndarray) -> ndarray: # a row for each digit
+def _tried(grids, may, n): # a row for each digit
     "With every digit that the cell of fewest candidates may hold."
-    at, out = n.argmin(1), []
-    for digit in range(s.n):
-        can = may[np.arange(len(at)), at] >> digit & 1 > 0
-        more = grids[can]
-        more[np.arange(len(more)), at[can]] = digit
-        out.append(more)
-    return np.concatenate(out)
+    at = n.argmin(1)
+    digit, row = _BITS[may[np.arange(len(at)), at]].T.nonzero()
+    grids = grids[row]
+    grids[np.arange(len(row)), at[row]] = digit
+    return grids
 
 # %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
-def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarray]:
+def search(s, grids, choose):
     """One path through the tree from each grid [B, cells], where `choose` maps rows, cells and sets
     [b] to digits [b]. The grids that become complete, and their ln W."""
     grids, log_w, done = grids.copy(), np.zeros(len(grids)), np.zeros(len(grids), dtype=bool)
@@ -172,30 +155,31 @@ def search(s: Sudoku, grids: ndarray, choose: Callable) -> tuple[ndarray, ndarra
         done[todo[whole & ~dead]] = True
         go = ~dead & ~whole
         todo, may, n = todo[go], may[go], n[go]
-        grids[todo] = np.where(n == 1, s.digits[may, 0], grids[todo])
+        grids[todo] = np.where(n == 1, _DIGITS[may, 0], grids[todo])
         free = np.flatnonzero(~(n == 1).any(1))
         at = n[free].argmin(1)
         grids[todo[free], at] = choose(todo[free], at, may[free, at])
         log_w[todo[free]] += np.log(n[free, at])
     return grids[done], log_w[done]
 
-def random_draws(s: Sudoku, n: int, rng: Generator) -> tuple[ndarray, ndarray]:
+def random_draws(s, n, rng):
     "The complete grids [m, cells] of n attempts, and their ln W [m]."
     def any_digit(rows, at, may):
-        return s.digits[may, (rng.random(len(rows)) * s.size[may]).astype(int)]
+        return _DIGITS[may, (rng.random(len(rows)) * _SIZE[may]).astype(int)]
     return search(s, np.full((n, s.cells), s.n), any_digit)
 
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
-BOUND = {4: 384., 6: 79_626_240., 9: 7.35e22} # C; for 4 x 4 and 6 x 6 the largest W that there is
+# C; for 4 x 4 and 6 x 6 the largest W that there is
+BOUND = {(2, 2): 384., (2, 3): 79_626_240., (3, 3): 7.35e22}
 
 # [B, cells] ids, empty ones too -> [B, cells]
-def shuffled(s: Sudoku, grids: ndarray, rng: Generator) -> ndarray:
+def shuffled(s, grids, rng):
     """Digits renamed, rows, columns and bands in another order, half of the square grids
     mirrored; the rules still hold."""
     B, square = len(grids), grids.reshape(-1, s.n, s.n)
     if s.height == s.width:
         square = np.where(rng.random((B, 1, 1)) < .5, square.transpose(0, 2, 1), square)
-    def lines(bands: int, size: int) -> ndarray: # [B, n]
+    def lines(bands, size): # [B, n]
         first = rng.random((B, bands)).argsort(1)[:, :, None] * size
         return (first + rng.random((B, bands, size)).argsort(2)).reshape(B, s.n)
     rows, cols = lines(s.width, s.height), lines(s.height, s.width)
@@ -204,21 +188,22 @@ def shuffled(s: Sudoku, grids: ndarray, rng: Generator) -> ndarray:
     names = np.concatenate([rng.random((B, s.n)).argsort(1), np.full((B, 1), s.n)], 1)
     return np.take_along_axis(names, moved, 1)
 
-def random_grids(s: Sudoku, n: int, rng: Generator, batch_size: int = 2**11) -> ndarray:
+def random_grids(s, n, rng, batch_size=2**11):
     "[n, cells], uniform: exactly for 4 x 4 and 6 x 6, within 2 % in total variation for 9 x 9."
     kept = np.empty((0, s.cells), dtype=np.int64)
     while len(kept) < n:
         grids, log_w = random_draws(s, batch_size, rng)
-        kept = np.concatenate([kept, grids[rng.random(len(grids)) < np.exp(log_w) / BOUND[s.n]]])
+        accepted = rng.random(len(grids)) < np.exp(log_w) / BOUND[s.boxes]
+        kept = np.concatenate([kept, grids[accepted]])
     return shuffled(s, kept[:n], rng)
 
 # %% ../../nbs/tasks/sudoku.ipynb #24946f65
-def held_out(grids: ndarray) -> ndarray: # [B, cells] solved, ids -> [B] bool
+def held_out(grids): # [B, cells] solved, ids -> [B] bool
     "Is a grid one of the 64th that no model of ours is trained on?"
     digests = (hashlib.blake2b(bytes(g), digest_size=1).digest() for g in grids.astype(np.uint8))
     return np.array([d[0] < 4 for d in digests], dtype=bool)
 
-def unseen(s: Sudoku, n: int, rng: Generator) -> ndarray: # [n, cells] solved, held out
+def unseen(s, n, rng): # [n, cells] solved, held out
     "Random grids, each shuffled until it is held out."
     grids = random_grids(s, n, rng)
     while not (out := held_out(grids)).all(): grids[~out] = shuffled(s, grids[~out], rng)
@@ -226,14 +211,14 @@ def unseen(s: Sudoku, n: int, rng: Generator) -> ndarray: # [n, cells] solved, h
 
 # %% ../../nbs/tasks/sudoku.ipynb #3c0a66c8
 # grids: [B, cells] solved; given: cells that stay -> [B, cells] puzzles
-def emptied(s: Sudoku, grids: ndarray, given: int, rng: Generator) -> ndarray:
+def emptied(s, grids, given, rng):
     "Puzzles, each with `given` random cells of its grid."
     stays = rng.random(grids.shape).argsort(1).argsort(1) < given
     return np.where(stays, grids, s.n)
 
 # %% ../../nbs/tasks/sudoku.ipynb #dugfn
 # grid: [cells] solved -> [cells]
-def dug(s: Sudoku, grid: ndarray, given: int, rng: Generator) -> ndarray:
+def dug(s, grid, given, rng):
     "A puzzle with one solution, emptied cell by cell; begun again where no more can go."
     while True:
         puzzle = grid.copy()
@@ -243,9 +228,9 @@ def dug(s: Sudoku, grid: ndarray, given: int, rng: Generator) -> ndarray:
             if len(list(islice(solutions(s, puzzle), 2))) > 1: puzzle[cell] = held
 
 # %% ../../nbs/tasks/sudoku.ipynb #48458cad
-def read_puzzle(s: Sudoku, text: str) -> ndarray: # [cells] ids
+def read_puzzle(s, text): # [cells] ids
     "A puzzle as people type it. ValueError that names the cell and the rule."
-    def place(cell: int) -> str: return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
+    def place(cell): return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
     marks = [c for c in text if not (c.isspace() or c in '|+-')]
     digits = ''.join(str(d) for d in range(s.n + 1))
     for i, c in enumerate(marks):
@@ -261,28 +246,28 @@ def read_puzzle(s: Sudoku, text: str) -> ndarray: # [cells] ids
                          'or box; expected every digit once')
     return grid
 
-def drawn_grid(s: Sudoku, grid: ndarray) -> str: # [cells] ids
+def drawn_grid(s, grid): # [cells] ids
     "A grid as people draw it; `read_puzzle` reads it."
     marks = np.array([*map(str, range(1, s.n + 1)), '.'])[np.minimum(grid, s.n)]
     rows = [' | '.join(map(' '.join, row)) for row in marks.reshape(s.n, -1, s.width)]
     bar = '-+-'.join(['-' * (2 * s.width - 1)] * s.height)
     return f'\n{bar}\n'.join('\n'.join(rows[b:b + s.height]) for b in range(0, s.n, s.height))
 
-def side_by_side(*drawn: str) -> str: # of `drawn_grid`, of one size
+def side_by_side(*drawn): # of `drawn_grid`, of one size
     "Drawings next to each other."
     return '\n'.join(map('     '.join, zip(*(d.split('\n') for d in drawn), strict=True)))
 
 # %% ../../nbs/tasks/sudoku.ipynb #e76ee6f2
 NAMES = {'sudoku': Sudoku(), 'sudoku:2x3': Sudoku(2, 3), 'sudoku:2x2': Sudoku(2, 2)}
 
-def sudoku_of(data: str) -> Sudoku | None: # of a corpus; None: no grids
+def sudoku_of(data): # of a corpus; None: no grids
     "KeyError with the nearest choice for boxes of another size."
     return NAMES[check_choice('data', data, NAMES)] if data.split(':')[0] == 'sudoku' else None
 
-def of_size(cells: int) -> Sudoku: # that of a 9 x 9 where none has so many
+def of_size(cells): # that of a 9 x 9 where none has so many
     return next((s for s in NAMES.values() if s.cells == cells), Sudoku())
 
-def tokenizer_of(s: Any) -> Tokenizer: # has `symbols`, such as the digits
+def tokenizer_of(s): # has `symbols`, such as the digits
     "A token for each symbol, and the mask for all else; blanks are left out."
     ids = {c: i for i, c in enumerate([*s.symbols, MASK])}
     tok = Tokenizer(models.WordLevel(ids, unk_token=MASK))
@@ -297,16 +282,16 @@ def writes(s, model): # has `symbols`; a model
     tok = model.tokenizer
     return tok and tok.encode(s.symbols).ids == [*range(model.mask_id)]
 
-def boxes_of(model: Any) -> tuple[int, int] | None:
+def boxes_of(model):
     "Rows and columns of a box of the grids that a model writes; None for a model of text."
     return getattr(getattr(model, 'config', None), 'boxes', None)
 
-def written_by(model: Any) -> str:
+def written_by(model):
     "What a model writes, in words."
     boxes = boxes_of(model)
     return 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'
 
-def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs them
+def check_grids(what, s, model): # what: that needs them
     "ValueError for a model that does not write these grids."
     if boxes_of(model) == s.boxes and writes(s, model): return
     raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with '
@@ -316,14 +301,14 @@ def check_grids(what: str, s: Sudoku, model: Any) -> None: # what: that needs th
 _CHUNK = 256 # grids made at a time
 
 @lru_cache(maxsize=256)
-def _puzzles(s: Sudoku, given: int | None, chunk: int) -> ndarray: # [_CHUNK, cells]
+def _puzzles(s, given, chunk): # [_CHUNK, cells]
     if given == s.cells: return unseen(s, _CHUNK, default_rng((21, chunk)))
     grids, rng = _puzzles(s, s.cells, chunk), default_rng((21, chunk, given or 0))
     if given is not None: return emptied(s, grids, given, rng)
     return np.stack([dug(s, grid, 25 + i % 6, rng) for i, grid in enumerate(grids)])
 
 # given: None: 25 to 30, with one solution -> [n, cells] ids
-def puzzles(s: Sudoku, given: int | None, first: int, n: int) -> ndarray:
+def puzzles(s, given, first, n):
     "Random puzzles from held-out grids: number i is of one grid, or is it where all is given."
     chunks = range(first // _CHUNK, -(-(first + n) // _CHUNK))
     return np.concatenate([_puzzles(s, given, c) for c in chunks])[first % _CHUNK:][:n]
@@ -351,11 +336,11 @@ class Puzzles:
         check_grids(f'task {name!r}', s, model)
         return cls(name, s, None if one else given)
 
-    def ids(self, first: int, n: int) -> ndarray: return puzzles(self.sudoku, self.given, first, n)
-    def prompts(self, first: int, n: int) -> Tensor: return torch.from_numpy(self.ids(first, n))
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]:
+    def ids(self, first, n): return puzzles(self.sudoku, self.given, first, n)
+    def prompts(self, first, n): return torch.from_numpy(self.ids(first, n))
+    def judge(self, x, first=0):
         return dict(solved=self.solved(x, first))
-    def solved(self, x: Tensor, first: int = 0) -> ndarray:
+    def solved(self, x, first=0):
         return is_solved(self.sudoku, x.cpu().numpy(), self.ids(first, len(x)))
-    def baseline(self, n: int) -> float:
+    def baseline(self, n):
         return float((left_open(self.sudoku, self.ids(0, n)) == 0).mean())

@@ -142,10 +142,9 @@ def estimate(
     distance, # one of these
     w,
     x, # [n, L] nodes
-    n_boot=200,
 ): # value, low, high
     "A distance with its 95 % interval."
     rng, value = default_rng(0), distance(w, x)
-    draws = [distance(w, x[rng.integers(len(x), size=len(x))]) for _ in range(n_boot)]
+    draws = [distance(w, x[rng.integers(len(x), size=len(x))]) for _ in range(200)]
     low, high = percentiles(draws)
     return value, low + value - np.mean(draws), high + value - np.mean(draws)

@@ -78,15 +78,16 @@ class Finetuning(Recipe):
     def objective(self, joint):
         cfg = self.cfg
         model = self.model
-        if cfg.objective == 'prism':
-            return prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
-        if cfg.objective == 'proseco':
-            return proseco(model, cfg.correction_weight, cfg.t_min, cfg.fill_all,
-                           cfg.mistakes_first)
-        if cfg.objective == 'cdlm': return cdlm(model, cfg.replaced, cfg.correction_weight)
-        if cfg.objective == 't2t': return t2t(model)
-        if cfg.objective == 'reflective': return reflective(model, cfg.top_k)
-        return backplay(model, cfg.fill, cfg.nucleus, own=cfg.objective == 'backplay-own')
+        match cfg.objective:
+            case 'prism':
+                return prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
+            case 'proseco':
+                return proseco(model, cfg.correction_weight, cfg.t_min, cfg.fill_all,
+                               cfg.mistakes_first)
+            case 'cdlm': return cdlm(model, cfg.replaced, cfg.correction_weight)
+            case 't2t': return t2t(model)
+            case 'reflective': return reflective(model, cfg.top_k)
+            case name: return backplay(model, cfg.fill, cfg.nucleus, own=name == 'backplay-own')
 
     def measure(self, held):
         out = super().measure(held)

@@ -38,7 +38,7 @@ def begun(cfg):
     """Does the folder hold this run? Raises `ValueError` if it holds a run with other settings or
     files of others."""
     out = Path(cfg.out)
-    past = read_run(Path(cfg.out))
+    past = read_run(out)
     others = sorted(p.name for p in out.iterdir() if p.name[0] != '.')
     if others and not past:
         raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but '

@@ -1,4 +1,4 @@
-"Tasks: prompts, judges, baselines."
+"Tasks: prompts and judges."
 
 from pathlib import Path
 
