@@ -45,9 +45,8 @@ HINTS['fill'] = HINTS['solve'] = HINTS['generate']
 def hint(command: str, option: str) -> str: # that the command does not have
     "What to type instead; nothing if it is not known."
     name = option.strip('-').replace('-', '_')
-    for known in f'{command} {name}', name, command:
-        if known in HINTS: return '; ' + HINTS[known].format(name)
-    return ''
+    known = HINTS.get(f'{command} {name}') or HINTS.get(name) or HINTS.get(command)
+    return f'; {known}'.format(name) if known else ''
 
 def warn(line: str) -> None:
     "Print a line to the standard error."

@@ -79,7 +79,7 @@ def last_numbers(
     model: TransformersLM,
 ) -> dict[str, Tensor]: # [1] each, by parameter of the base; none of what is offloaded
     "The last number of each parameter: together they tell one base from another."
-    return {BASE + name.replace('.base_layer', ''): p.detach().flatten()[-1:].float().cpu()
+    return {BASE + name.replace('.base_layer', ''): p.detach().flatten()[-1:].float().cpu().clone()
             for name, p in model.net.named_parameters()
             if 'lora_' not in name and p.is_floating_point() and not p.is_meta}
 
