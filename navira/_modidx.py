@@ -2,8 +2,8 @@
 
 d = { 'settings': { 'branch': 'main',
                 'doc_baseurl': '/navira',
-                'doc_host': 'https://example.org',
-                'git_url': 'https://example.org/navira',
+                'doc_host': 'https://navira.github.io',
+                'git_url': 'https://github.com/navira/navira',
                 'lib_path': 'navira'},
   'syms': { 'navira.base.checks': { 'navira.base.checks.check_choice': ('base/checks.html#check_choice', 'navira/base/checks.py'),
                                     'navira.base.checks.check_int': ('base/checks.html#check_int', 'navira/base/checks.py'),
