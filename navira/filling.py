@@ -45,8 +45,8 @@ def fill(
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    own = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl'
-    how = {k: hyper.pop(k) for k in own if k in hyper}
+    of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl'
+    how = {k: hyper.pop(k) for k in of_sample if k in hyper}
     rule, name, block_length = choose(model, policy, hyper, fill)
     blank = blank_reader(model)[1]
     def prompts_of(k: int) -> list[str]: # with k tokens in a plain blank
