@@ -65,3 +65,10 @@ def test_a_mistake_is_named(sentence, typed, refuses):
 def test_a_configuration_nested_without_end(tmp_path, refuses):
     (tmp_path / 'deep.toml').write_text('name = ' + '[' * 20_000)
     refuses('maximum recursion depth', 'sweep', tmp_path / 'deep.toml')
+
+
+def test_only_a_store_is_offered_for_a_store(refuses, tmp_path):
+    (tmp_path / 'small').mkdir()  # of a training run, say
+    refuses('expected a folder that `navira sweep` made', 'report', tmp_path / 'smal')
+    (tmp_path / 'small' / 'store.json').write_text('{}')
+    refuses(f"did you mean '{tmp_path / 'small'}'?", 'report', tmp_path / 'smal')
