@@ -82,3 +82,10 @@ def test_a_store_that_is_not_measured_says_so(config, tmp_path, capsys):
     store = tmp_path / 's'
     assert not said(capsys, 'sweep', config, '--store', store)[0]
     assert 'not measured yet' in said(capsys, 'report', store)[1].out
+
+
+def test_only_a_store_is_offered_for_a_store(refuses, tmp_path):
+    (tmp_path / 'small').mkdir()  # of a training run, say
+    refuses('expected a folder that `navira sweep` made', 'report', tmp_path / 'smal')
+    (tmp_path / 'small' / 'store.json').write_text('{}')
+    refuses(f"did you mean '{tmp_path / 'small'}'?", 'report', tmp_path / 'smal')
