@@ -49,14 +49,15 @@ def rerun(policy: Policy, T: int, N: int) -> float:
     remask, unmask = policy.remask, policy.unmask
     if policy.depth or not isinstance(remask, TopK): return T * N
     k, steps = remask.k, range(T)
-    if isinstance(k, window): k, steps = k.k, k.steps(T)
+    if isinstance(k, window):
+        steps = k.steps(T)
+        k = k.k
     if not steps: return 0.
-    i = torch.tensor(steps)[:, None]
-    n = n_committed(N, i - 1, T)
+    n = torch.tensor([[n_committed(N, i - 1, T)] for i in steps])
     K, p = counted(k, n, T, N, steps)
     S = masks = (N - n + K).clamp(min=1)
     if isinstance(unmask, TopK) and unmask.score is random_order:
-        S = n_committed(N, i, T) - n + K
+        S = torch.tensor([[n_committed(N, i, T)] for i in steps]) - n + K
     return float((p * (K + S - K * S / masks))[K > 0].sum())
 
 def charged(

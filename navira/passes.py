@@ -93,7 +93,8 @@ class Pass:
         if not (where & ~at).any(): return logits[where[at]]
         out = logits.new_empty(int(where.sum()), logits.shape[1])
         out[at[where]] = logits[where[at]]
-        self._last = logits = None
+        del logits
+        self._last = None
         out[~at[where]] = self._logits(where & ~at)
         self._last = where, out
         return out

@@ -54,9 +54,10 @@ def register(
 
 def policies() -> dict[str, Callable[..., Policy]]:
     "Every registered name -> policy factory: ours, all published ones, and yours."
-    before = dict(_registry), dict(_about)
+    own, cards = dict(_registry), dict(_about)
     import_module('navira.peers')     # they register themselves, but in place of none of yours
-    for now, was in zip((_registry, _about), before): now.update(was)
+    _registry.update(own)
+    _about.update(cards)
     return dict(_registry)
 
 def about(
