@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,11 +85,6 @@ class Server:
         return OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY',
                       default_headers={'Accept-Encoding': 'identity'}, timeout=self.timeout,
                       max_retries=self.retries, http_client=bounded(self.timeout))
-
-    def each(self, ask: Callable, items: Iterable) -> Iterator:
-        """ask(item) for each, in order, `concurrency` at a time. After an error or Ctrl-C no
-        further one begins."""
-        with ThreadPool(self.concurrency) as pool: yield from pool.imap(ask, items)
 
 # %% ../../nbs/evaluation/judge.ipynb #15075d9a
 class Refused(ValueError):
@@ -174,10 +169,12 @@ class Endpoint(Reader):
             return -torch.tensor([v for v, w in zip(logprobs, where[i].tolist()) if w],
                                  dtype=torch.float32)
         todo, results, done = [i for i, n in enumerate(ends) if n], [torch.zeros(0)] * len(rows), 0
-        for i, v in zip(todo, self.server.each(ask, todo), strict=True):
-            results[i] = v
-            done += ends[i]
-            if progress: progress(done, sum(ends))
+        # in order; after an error or Ctrl-C no further request begins
+        with ThreadPool(self.server.concurrency) as pool:
+            for i, v in zip(todo, pool.imap(ask, todo), strict=True):
+                results[i] = v
+                done += ends[i]
+                if progress: progress(done, sum(ends))
         return results
 
 def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # one a token, None for the first

@@ -66,7 +66,7 @@ def mauve(
 ) -> float: # in [0, 1], 1 for sets that no cluster tells apart
     """MAUVE of two sets of features, by `mauve-text`. ImportError without it; ValueError for
     features that do not fit."""
-    p, q = (np.array(x, np.float32, ndmin=1) for x in (p, q))
+    p, q = (np.atleast_1d(np.asarray(x, np.float32)) for x in (p, q))
     if p.ndim != 2 or not len(p) or not len(q) or p.shape[1:] != q.shape[1:]:
         raise ValueError(f'features of {p.shape[-1]} and {q.shape[-1]} numbers, of shape {p.shape} '
                          f'and {q.shape}: expected [n, D] and [m, D], both from the same reference')

@@ -148,17 +148,17 @@ BIGRAMS = [[.25, .25, .25, .25],     # after <|endoftext|>
            [.50, .25, .20, .05]]     # after c
 
 def bigram_reference(
-    P: Any = BIGRAMS, # [V, V] probability of each next token after each token, none of them 0
-    words: Sequence[str] = ('<|endoftext|>', 'a', 'b', 'c'), # V words, the separator first
-) -> Reference: # of texts of these words with spaces between
+    P: Any = BIGRAMS, # [4, 4] probability of each next token after each token, none of them 0
+) -> Reference: # of texts of a, b and c with spaces between
     "A reference whose probabilities are known, for examples and tests: it reads at most 32 tokens."
     from tokenizers import models, pre_tokenizers, Tokenizer
     from transformers import PreTrainedTokenizerFast
-    tok = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=words[1]))
+    words = {'<|endoftext|>': 0, 'a': 1, 'b': 2, 'c': 3}
+    tok = Tokenizer(models.WordLevel(words, unk_token='a'))
     tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tok.add_special_tokens([words[0]])
-    own = PreTrainedTokenizerFast(tokenizer_object=tok, eos_token=words[0])
-    return Reference(_Bigrams(torch.as_tensor(P)), own, words[0])
+    tok.add_special_tokens(['<|endoftext|>'])
+    own = PreTrainedTokenizerFast(tokenizer_object=tok, eos_token='<|endoftext|>')
+    return Reference(_Bigrams(torch.as_tensor(P)), own)
 
 # %% ../../nbs/evaluation/references.ipynb #39681ddb
 HUB = 'HuggingFaceTB/SmolLM2-135M-Instruct'

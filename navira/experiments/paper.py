@@ -252,14 +252,13 @@ def plane(
 def curves(
     s: Study,
     labels: list[str] | None = None, # None: all but the variants of one pass
-    budget: int | None = None, # passes; None: where most policies are curves
 ) -> Figure:
     """Every policy as a curve along its strength: perplexity against entropy, and against the
     tokens remasked. Nine are named."""
-    F = budget or s.focus
+    F = s.focus
     wanted = labels or [k for k in dict.fromkeys([*s.methods, *s.points.label])
                         if not k.startswith('navira-onepass:')]
-    made = {k: or_none(s.curve, k, F) for k in wanted}
+    made = {k: or_none(s.curve, k) for k in wanted}
     drawn = {k: c for k, c in made.items() if c is not None}
     if not drawn: raise Missing(f'curves at {F} passes (`navira sweep curves`)')
     last = pd.DataFrame([c.iloc[-1] for c in drawn.values()])

@@ -224,13 +224,11 @@ def open_store(
         raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
                          'sweep` command again') from None
 
-def newest(
-    folder: Path = RUNS, # where stores are
-) -> Store:
+def newest() -> Store:
     "The store that was swept last. FileNotFoundError where there is none."
-    every = sorted(folder.glob('*/store.json'), key=lambda p: p.stat().st_mtime)
+    every = sorted(RUNS.glob('*/store.json'), key=lambda p: p.stat().st_mtime)
     if every: return open_store(every[-1].parent)
-    raise FileNotFoundError(f'no store in {folder}: expected one that `navira sweep` made there, '
+    raise FileNotFoundError(f'no store in {RUNS}: expected one that `navira sweep` made there, '
                             f'or its folder by name')
 
 # %% ../../nbs/experiments/store.ipynb #bdef4282
