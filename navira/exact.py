@@ -57,7 +57,7 @@ class Distribution(dict[Text, float]):
         M = model.mask_id
         def one(x, i):
             q = {j: row[:M] for j, row in enumerate(model.given(x)) if x[j] == M}
-            out: dict[Text, float] = collections.defaultdict(float)
+            out = collections.defaultdict(float)
             for tokens in itertools.product(range(M), repeat=len(q)):
                 drawn = dict(zip(q, tokens))
                 weight = math.prod(q[j][v] for j, v in drawn.items())
@@ -137,9 +137,9 @@ class Chain:
         rho: float | Tensor, # that a mask is filled
     ) -> Tensor: # [S, S]
         "One step that remasks and unmasks each position independently."
-        shape = self.states.shape
-        s = torch.as_tensor(sigma, dtype=torch.float64).expand(shape)[..., None]
-        r = torch.as_tensor(rho, dtype=torch.float64).expand(shape)[..., None]
+        def of_sites(rate):
+            return torch.as_tensor(rate, dtype=torch.float64).expand_as(self.states)[..., None]
+        s, r = of_sites(sigma), of_sites(rho)
         masked = r * self.model.table + (1 - r) * self.gone
         committed = (1 - s) * self.still + s * self.gone
         is_mask = (self.states == self.model.mask_id)[..., None]

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from ..base.runs import atomic_write
 from ..base.stats import holm, p_value
@@ -83,7 +82,7 @@ def grid(s):
     rows = s.points[['budget', 'label', 'strength', 'steps', 'n']]
     rows = rows.set_axis(['passes', 'policy', 'eta', 'steps', 'samples'], axis=1)
     rows['policy'] = names_of(s) + np.where(s.points.matched, '', '*')
-    scales: dict[str, Callable] = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
+    scales = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
     names = dict(log_perplexity='perplexity', solved='solved (%)')
     for k in ('remasked', 'solved', 'log_perplexity', 'entropy', 'repetition'):
         if k not in s.points: continue
@@ -122,11 +121,11 @@ def of_paper(s):
     "Can the paper's claims be checked on a store?"
     return {'prism', 'navira-det'} <= {*s.points.label} and all(map(ours, s.points.policy))
 
-Part = Callable[[Study], Table | Figure]
-OF_PAPER: dict[str, Part] = {'claims': claims_here, 'table-2': table2, 'grid': grid}
-OF_OTHERS: dict[str, Part] = {'grid': grid, 'paired': paired, 'texts': first_texts}
-OF_TEXT: dict[str, Part] = {'plane': plane, 'curves': curves}
-TEXT_OF_PAPER: dict[str, Part] = {
+# name -> function of a study, which gives a `Table` or a `Figure`
+OF_PAPER = {'claims': claims_here, 'table-2': table2, 'grid': grid}
+OF_OTHERS = {'grid': grid, 'paired': paired, 'texts': first_texts}
+OF_TEXT = {'plane': plane, 'curves': curves}
+TEXT_OF_PAPER = {
     'table-1': table1, 'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4,
     'passes': passes}
 

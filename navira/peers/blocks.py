@@ -74,9 +74,11 @@ def check_steps(
                      f'and the budget gives {T}')
 
 # %% ../../nbs/peers/blocks.ipynb #4202db76
+Steps = Callable[[Policy, int, Tensor], int] # for `Policy.steps`: budget, free positions -> T
+
 def within_budget(
     cost: Callable[[int], int], # T -> forward passes of a run, at most
-) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
+) -> Steps:
     "As many steps as the budget pays for, where the cost of a step varies."
     def steps(policy, budget, n_free): # T
         return max((T for T in range(budget + 1) if cost(T) <= budget), default=0)
@@ -84,7 +86,7 @@ def within_budget(
 
 def in_blocks(
     length: int | None, # free positions in a block
-) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
+) -> Steps:
     "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
     def steps(policy, budget, n_free):
         for N in n_free.tolist():

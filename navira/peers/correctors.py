@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/correctors.ipynb #0b4b643d
 from __future__ import annotations
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +17,7 @@ from ..core import (
     Score, second_pass, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
-from .blocks import within_budget
+from .blocks import Steps, within_budget
 from .orders import llada_counts
 from .revisers import at_clean, unsure
 
@@ -88,7 +87,7 @@ def checks(T: int, every: int) -> range:
     first = max(T // 4, 1)
     return range(-(-first // every) * every, 3 * T // 4, every)
 
-def with_checks(every: int) -> Callable[[Policy, int, Tensor], int]: # for `Policy.steps`
+def with_checks(every: int) -> Steps:
     "As many steps as the budget pays for, each check a pass."
     return within_budget(lambda T: T + len(checks(T, every)))
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from torch import Tensor
 
@@ -106,8 +105,8 @@ def trust(
         return q.masked_fill(q.isnan().all(1, keepdim=True), 0.)
     return score
 
-def source_of(critic: str | Denoiser) -> Path | Model:
-    return cast(Model, critic) if callable(critic) else find_critic(cast(str, critic))
+def source_of(critic): # as a policy takes it -> as a `CriticStep` does
+    return critic if callable(critic) else find_critic(critic)
 
 # %% ../../nbs/peers/critics.ipynb #4b14ea59
 _critic = dict(scores='all free positions, by a critic that reads the filled text',

@@ -22,9 +22,11 @@ from ..models.layers import units_of
 from ..models.checkpoints import MASK
 
 # %% auto #0
-__all__ = ['Sudoku']
+__all__ = ['BOUND', 'Sudoku']
 
 # %% ../../nbs/tasks/sudoku.ipynb #8fb2b436
+# boxes -> C, of random grids; for 4 x 4 and 6 x 6 the largest W that there is
+BOUND = {(2, 2): 384., (2, 3): 79_626_240., (3, 3): 7.35e22}
 # of each set of digits: a bit for each, how many there are, and which, with others after them
 _BITS = np.arange(2**9)[:, None] >> np.arange(9) & 1
 _SIZE, _DIGITS = _BITS.sum(1), (1 - _BITS).argsort(1, kind='stable')
@@ -60,7 +62,7 @@ class Sudoku:
     @cached_property
     def units(self) -> ndarray: # [3n, n]
         "The cells of each unit."
-        return np.stack([np.flatnonzero((self.units_of == u).any(0)) for u in range(3 * self.n)])
+        return self.units_of.ravel().argsort(kind='stable').reshape(-1, self.n) % self.cells
 
 # %% ../../nbs/tasks/sudoku.ipynb #3935eee7
 def peers_of(s): # [cells, cells] bool
@@ -169,9 +171,6 @@ def random_draws(s, n, rng):
     return search(s, np.full((n, s.cells), s.n), any_digit)
 
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
-# C; for 4 x 4 and 6 x 6 the largest W that there is
-BOUND = {(2, 2): 384., (2, 3): 79_626_240., (3, 3): 7.35e22}
-
 # [B, cells] ids, empty ones too -> [B, cells]
 def shuffled(s, grids, rng):
     """Digits renamed, rows, columns and bands in another order, half of the square grids
