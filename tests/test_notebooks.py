@@ -66,7 +66,7 @@ def differences(was, now):
 def test_numbers_are_compared_to_the_printed_digit(was, now, same):
     assert (not differences(was, now)) == same
 
-def run_notebook(nb, log):
+def run_notebook(nb, log, force=()):
     "In a process of its own; what it says goes to a file."
     out = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1); os.dup2(out, 2)
@@ -75,7 +75,7 @@ def run_notebook(nb, log):
     import kernels, run_nbs
     kernels.install()
     stored = {c.id: printed(c) for c in run_nbs.read_nb(nb).cells if c.cell_type == 'code'}
-    ran = run_nbs.run(nb, check=True)
+    ran = run_nbs.run(nb, force, check=True)
     lines = [f'cell {c.id}: {line}' for c in ran.cells if c.cell_type == 'code'
              for line in differences(stored[c.id], printed(c))]
     sys.exit(order.room_of(nb) not in TRAINED and '\n'.join(lines) or 0)
@@ -87,9 +87,20 @@ mark = pytest.mark.study, pytest.mark.exports
 NOTEBOOKS = [pytest.param(nb, marks=mark[bool(order.exports(nb))])
              for nb in order.notebooks()]
 
-@pytest.mark.parametrize('nb', NOTEBOOKS, ids=order.room_of)
-def test_runs(nb, fresh, tmp_path):
-    p = fresh.Process(target=run_notebook, args=(nb, tmp_path/'log'))
-    p.start(); p.join(600)
+def passes(fresh, nb, log, **kw):
+    p = fresh.Process(target=run_notebook, args=(nb, log), kwargs=kw)
+    p.start(); p.join(1800 if kw else 600)
     if p.is_alive(): p.kill(); p.join()
-    assert p.exitcode == 0, (tmp_path/'log').read_text(errors='replace')[-6000:]
+    assert p.exitcode == 0, log.read_text(errors='replace')[-6000:]
+
+@pytest.mark.parametrize('nb', NOTEBOOKS, ids=order.room_of)
+def test_runs(nb, fresh, tmp_path): passes(fresh, nb, tmp_path/'log')
+
+# Their slow cells need only what the repository and `make` bring.
+SLOW = ('index ten_minutes which_policy when_it_helps numbers 05_stochastic_remasking '
+        '08_experiments experiments/equal').split()
+
+@pytest.mark.slow
+@pytest.mark.parametrize('page', SLOW)
+def test_slow_cells_of_front_pages_print_what_is_stored(page, fresh, tmp_path):
+    passes(fresh, order.nbs/f'{page}.ipynb', tmp_path/'log', force=['slow'])

@@ -25,8 +25,8 @@ def missing(output, printed):
     return [line for line in lines(output) if line != '...' and line not in rest]
 
 if __name__ == '__main__':
-    output = next(text for _, command, text in shown() if command == sys.argv[1])
     printed = sys.stdin.read()
     print(printed)
-    sys.exit('\n'.join(['README shows, but this run did not print:', *gone])
-             if (gone := missing(output, printed)) else 0)
+    gone = [f'{page}: {line}' for page, command, output in shown() if command == sys.argv[1]
+            for line in missing(output, printed)]
+    sys.exit('\n'.join(['shown, but not printed by this run:', *gone]) if gone else 0)
