@@ -34,7 +34,7 @@ def shown(cell, pngs):
 if __name__ == '__main__':
     pngs = {}
     cells = json.loads((nbs/'index.ipynb').read_text(encoding='utf-8'))['cells']
-    parts = ['<!-- Made from nbs/index.ipynb by `make readme`: edit that, not this. -->',
+    parts = ['<!-- Made from nbs/index.ipynb -->',
              *(shown(c, pngs) for c in cells)]
     (root/'README.md').write_text('\n\n'.join(p.strip('\n') for p in parts if p) + '\n',
                                   encoding='utf-8')
