@@ -119,7 +119,6 @@ class Exact(LanguageModel):
         self.tokenizer = tokenizer_of(source)
         self.length = source.length
         self.mask_id = len(source.symbols)
-        self.device = torch.device('cpu')
         some = torch.from_numpy(source.draw(8, default_rng(0)))
         self.some = nn.Parameter(some, False) # by which a store knows it
 
