@@ -9,6 +9,7 @@ PRODUCTS = [(F, 'linear'), (F, 'scaled_dot_product_attention'), (torch, 'einsum'
             (torch, 'matmul'), (torch, 'bmm'), *((torch.Tensor, k) for k in ('matmul', 'bmm')),
             (torch.Tensor, '__matmul__')]
 SIZE = 2 ** 20
+assert_close = torch.testing.assert_close
 where = random.Random(0)
 
 @functools.cache
@@ -30,5 +31,11 @@ def noisy(product):
         return out * factors(out.dtype)[start:start + shape.numel()].view(shape)
     return run
 
+def close(a, b, **kw):
+    "`torch.testing.assert_close`; last digits add up over the layers of a network in float32"
+    wide = type(a) is torch.Tensor and a.dtype == torch.float32 and 'atol' not in kw
+    assert_close(a, b, **(kw | dict(atol=1e-4, rtol=1e-4) if wide else kw))
+
 def install():
     for home, name in PRODUCTS: setattr(home, name, noisy(getattr(home, name)))
+    torch.testing.assert_close = close
