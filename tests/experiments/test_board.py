@@ -189,8 +189,9 @@ def test_a_store_moves_no_row_of_another_folder_and_counts_once(right, tmp_path,
     made = board([evil, ours])[0].rows.set_index('policy')['8 passes']
     assert made['prism'].split(': ')[1] == row and '100 [' in made['prism [2: evil]']
 
-@pytest.mark.parametrize('column, value', [('n_forward', -5.), ('n_forward', 1.), ('n_forward', None),
-                                           ('solved', 7), ('solved', .5), ('solved', None)])
+@pytest.mark.parametrize('column, value', [
+    ('n_forward', -5.), ('n_forward', 1.), ('n_forward', None),
+    ('solved', 7), ('solved', .5), ('solved', None)])
 def test_numbers_that_cannot_be_are_refused(right, tmp_path, refuses, monkeypatch, column, value):
     monkeypatch.chdir(tmp_path)
     st = puzzles(tmp_path/'me'/'sudoku-35', dict(prism=right['good']))

@@ -208,8 +208,8 @@ def test_a_record_of_other_kinds_is_named(copied):
         with pytest.raises(ValueError, match='damaged.*expected an object'): open_store(copied)
 
 @pytest.mark.parametrize('column, value', [
-    ('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'), ('n_forward', None), ('solved', .5),
-    ('n_remasked', [1]),
+    ('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'),
+    ('n_forward', None), ('solved', .5), ('n_remasked', [1]),
     ('sample', None), ('cell', 5), ('tokens', 5), ('tokens', [1, 2]), ('tokens', [-1] * 12),
     ('seconds', dict(a=1)), ('remasked', [[99]]), ('solved', 7), ('entropy', -1.)])
 def test_damaged_numbers_are_named_and_not_reported(copied, column, value):
