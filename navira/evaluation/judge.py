@@ -112,8 +112,10 @@ def _explained(server: Server, error: Any) -> Exception:
                                f'{message}')
     ours = error.param in ('model', 'temperature', 'max_tokens') or re.search(
         'unsupported.(parameter|value)', message, re.I)
-    return Refused(f'{server.where}: the server refused: {message}',
-                   status in (400, 413, 422) and not ours)
+    filtered = re.search('content.?(filter|policy)|policy.?violation', str(error.code), re.I)
+    who = 'a content filter' if filtered else 'the server'
+    return Refused(f'{server.where}: {who} refused: {message}',
+                   bool(filtered) or status in (400, 413, 422) and not ours)
 
 def requested(server: Server, request: Callable) -> str:
     """The text of what `request(client)` gives. `Refused` where the server refuses,

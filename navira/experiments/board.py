@@ -61,27 +61,32 @@ def entered(
     st = open_store(folder)
     task = check_choice(f'{folder}: task', st.task or 'text', parts())
     s, identity = parts()[task]
+    file = ''.join(f' ({p.resolve().parent.parent.name}/{p.name})' for p in submitted(folder))
+    for c in st.cells.values():
+        if not file: check_choice(f'{folder}: no file of a policy; policy', c['policy'], policies())
     df = frame(st, s.reference if judges(st) else None, tokens=True)
     df = df[df.budget.isin(s.budgets) & df.seed.isin(s.seeds) & (df['sample'] < s.n)]
     df = df[df.groupby('cell')['sample'].transform('size') == s.n]
     have, wanted = ({k: record[k] for k in ('fingerprint', 'length', 'prompt', 'dtype')}
                     for record in (st.record, identity))
-    bare = not s.task and df.reindex(columns=['nll', 'tokens']).isna().any(axis=None)
+    measured = ['solved'] if s.task else ['nll', 'tokens']
+    bare = df.reindex(columns=measured).isna().any(axis=None)
     if have != wanted or bare or not len(df):
         raise ValueError(f'{folder}: {have}, {len(df)} samples for the board, evaluated: '
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
-                         f'{s.budgets} passes, and of texts tokens and perplexities '
+                         f'{s.budgets} passes, all with {" and ".join(measured)} '
                          '(`navira evaluate`)')
     least = df.cell.map({k: least_passes(c) for k, c in st.cells.items()})
     few = df[~(df.n_forward >= least)]
     if len(few):
         raise ValueError(f'{folder}: {few.policy.iloc[0]} ran {few.n_forward.iloc[0]:g} passes; '
                          f'expected at least {least[few.index[0]]}')
-    file = ''.join(f' ({p.resolve().parent.parent.name}/{p.name})' for p in submitted(folder))
     dials = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                          if k != 'top_p' and not s.task)
              for key, c in st.cells.items()}
-    return df.assign(task=task, cell=f'{folder}: ' + df.cell,
+    matched = {k: policy(c['policy'], **c['hyper']).matched
+               if c['policy'] in policies() else c['matched'] for k, c in st.cells.items()}
+    return df.assign(task=task, matched=df.cell.map(matched), cell=f'{folder}: ' + df.cell,
                      name=df.policy + file + df.cell.map(dials))
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d010
@@ -234,14 +239,15 @@ def board(
 ): # list of `Table`
     """The tables: all puzzles, each kind of them, and texts. KeyError, ValueError or
     FileNotFoundError for a store that does not belong there."""
-    ours = {p.resolve() for p in committed(home)}
-    def whose(p): return '' if p in ours and not submitted(p) else str(p.parent)
+    # a submission is never ours, committed or not
+    ours = {p.resolve() for p in committed(home)} - {p.resolve() for p in below([f'{home}/board'])}
+    def whose(p): return '' if p in ours else str(p.parent)
     # a folder that is given and committed counts once
     df = pd.concat(entered(p).assign(home=whose(at))
                    for at, p in {Path(p).resolve(): p for p in folders}.items())
     df['name'] = df['name'].map(plain)
     # a row belongs to one folder of stores, so that no store moves the row of another
-    turn = df.groupby('name').home.transform(lambda homes: pd.factorize(homes)[0])
+    turn = df.groupby('name').home.transform(lambda homes: pd.factorize(homes, sort=True)[0])
     df['name'] += [f' [{k + 1}: {plain(Path(home).name)}]' if k else ''
                    for k, home in zip(turn, df.home)]
     of = dict(iter(df.groupby('task')))

@@ -86,7 +86,8 @@ def _ask(st: Store, server: Server, todo: pd.DataFrame, counts: dict) -> pa.Tabl
                          asked=v['asked']) | texts | marks)
     table = pa.Table.from_pylist(rows)
     why = {r['failed'] for r in rows}
-    if not errors and not counts['judged'] and len(why) == 1 and 'the server refused' in str(why):
+    first = counts['judged'] + counts['failed'] == len(rows)
+    if not errors and first and len(why) == 1 and 'the server refused: ' in str(why):
         raise ValueError(f'{why.pop()}; it refuses each of {len(rows)} texts, and none is stored')
     if not errors: return table
     if rows: write_table(st.part('verdicts', 'stopped'), table)

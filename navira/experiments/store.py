@@ -75,9 +75,10 @@ def check_values(
             if depth == 2: high = length - 1
             for _ in range(depth): v = pc.list_flatten(v)
             least, most = pc.min_max(v).as_py().values()
-            full = name not in ('cell', 'sample') or not v.null_count
+            full = name not in ('cell', 'sample', 'n_forward') or not v.null_count
             within = least is None or low <= least and most <= high
-            if full and within and {*sizes} <= {None, length}: continue
+            typed = name != 'solved' or v.type in (pa.bool_(), pa.null())
+            if full and typed and within and {*sizes} <= {None, length}: continue
         except (LookupError, TypeError, pa.ArrowException): pass
         raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
 
@@ -120,7 +121,7 @@ class Store:
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
-        who = dict(samples=WHO[:2], sets=WHO[2:]).get(name, WHO[:3])
+        who = dict(samples=(*WHO[:2], 'n_forward'), sets=WHO[2:]).get(name, WHO[:3])
         for f, table in zip(files, tables):
             check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
@@ -190,14 +191,18 @@ KINDS = {name: kinds.split() for kinds, names in {
 def checked(record: dict) -> dict:
     "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
     def check(given: dict, names: str) -> None:
+        if not isinstance(given, dict): raise TypeError(f'{given!r:.40}: expected an object')
         for k in names.split():
             v, least = given[k], k not in ('seed', 'keep')
             if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
                 raise TypeError(f'{k} = {v!r:.40}')
+    check(record, '')
+    record = dict(rules=1, model=None, real=None, places=[]) | record
     check(record, 'cells reference eos model real places ' + ' '.join(IDENTITY))
     if isinstance(record['prompt'], dict): check(record['prompt'], 'task')
     for place in record['places']: check(place, 'device_name')
     for c in record['cells'].values():
+        check(c, '')
         for k, v in dict(keep=0, metrics=[], scored=None, free=2**20).items():
             c.setdefault(k, v)
         check(c, 'policy label change hyper settled budget n seed steps charged matched trace keep '
@@ -219,7 +224,7 @@ def open_store(
                                                  f'expected {wanted}')
     try:
         given = json.loads(check_file(at, 2**26).read_text(encoding='utf-8'), parse_constant=int)
-        return Store(path, checked(dict(rules=1, model=None, real=None, places=[]) | given))
+        return Store(path, checked(given))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
                          'sweep` command again') from None

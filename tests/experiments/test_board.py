@@ -25,6 +25,12 @@ from navira.registry import register
 def mine(top_p: float = 0.9, eta: float = 0.1): return replace(prism(eta, top_p=top_p))
 '''
 
+@pytest.fixture(autouse=True)
+def known(monkeypatch): # the names here are policies, though nobody's file
+    names = ('good', 'fair', 'planted', 'good, again', 'twice', 'far')
+    backbone = registry.policies()['backbone']
+    monkeypatch.setattr(registry, '_registry', registry.policies() | dict.fromkeys(names, backbone))
+
 def cell(policy, budget, n, **hyper):
     return dict(policy=policy, label=policy, settled=hyper, hyper=hyper, change=None, n=n, seed=0,
                 budget=budget, steps=budget, charged=budget, matched=True, trace=False)
@@ -91,14 +97,15 @@ def test_a_planted_worse_policy_ends_lower_and_equal_ones_share_a_rank(right, tm
         assert set(ranks(table)['passes run']) == {'1–4'}
 
 def test_what_keeps_to_no_budget_is_sampled_at_one_and_counts_where_it_was_in_time(right, tmp_path):
-    st = open_store(puzzles(tmp_path/'a', {k: right[k] for k in ('good', 'fair')}))
+    "Which they are, the policy says: `eb` keeps to none, whatever a store says"
+    st = open_store(puzzles(tmp_path/'a', dict(eb=right['good'], fair=right['fair'])))
     record = st.record
-    record['cells'] = {k: c | dict(matched=c['policy'] != 'good') for k, c in st.cells.items()
-                       if c['policy'] != 'good' or c['budget'] == 27}
+    record['cells'] = {k: c | dict(matched=c['policy'] == 'eb') for k, c in st.cells.items()
+                       if c['policy'] != 'eb' or c['budget'] == 27}
     write_record(st.folder, record)
     table = solved(entered(st.folder))
-    assert [table.loc['good', F][0, 0] for F in (8, 16)] == [0, 0]
-    for F in (27, 54): assert np.isclose(table.loc['good', F][0, 0], right['good'].mean())
+    assert [table.loc['eb', F][0, 0] for F in (8, 16)] == [0, 0]
+    for F in (27, 54): assert np.isclose(table.loc['eb', F][0, 0], right['good'].mean())
     assert np.isclose(table.loc['fair', 8][0, 0], right['fair'].mean())
 
 def test_the_order_of_stores_does_not_matter(right, tmp_path):
@@ -144,6 +151,8 @@ def test_a_store_that_does_not_belong_there_is_told_what_was_expected(
     refuses('evaluated: False', 'board', texts(tmp_path/'text', {'backbone': 3.}, judged=False))
     refuses("'backbone': expected", 'board', texts(tmp_path/'alone', {'prism': 3.}))
     refuses('not found', 'board', tmp_path/'nowhere')
+    refuses("policy 'prisn': did you mean 'prism'?", 'board',
+            puzzles(tmp_path/'fileless', dict(prisn=right['good'])))
 
 def test_a_submission_has_its_file_in_each_store_which_the_board_prints_and_never_runs(
         right, tmp_path, monkeypatch, capsys):
@@ -176,8 +185,13 @@ def test_a_store_moves_no_row_of_another_folder_and_counts_once(right, tmp_path,
     made = board(stores([theirs, theirs, ours]))[0].rows.set_index('policy')['8 passes']
     assert made['prism'].split(': ')[1] == row and '100 [' in made['prism [2: theirs]']
     assert len(made) == 5
+    evil = puzzles(tmp_path/'results'/'board'/'evil'/'sudoku-35', dict(prism=np.ones(n, bool)))
+    made = board([evil, ours])[0].rows.set_index('policy')['8 passes']
+    assert made['prism'].split(': ')[1] == row and '100 [' in made['prism [2: evil]']
 
-@pytest.mark.parametrize('column, value', [('n_forward', -5.), ('n_forward', 1.), ('solved', 7)])
+@pytest.mark.parametrize('column, value', [
+    ('n_forward', -5.), ('n_forward', 1.), ('n_forward', None),
+    ('solved', 7), ('solved', .5), ('solved', None)])
 def test_numbers_that_cannot_be_are_refused(right, tmp_path, refuses, monkeypatch, column, value):
     monkeypatch.chdir(tmp_path)
     st = puzzles(tmp_path/'me'/'sudoku-35', dict(prism=right['good']))

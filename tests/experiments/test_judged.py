@@ -107,6 +107,13 @@ def test_a_text_may_be_refused(store):
     with Scripted(lambda i: REFUSED if i == 3 else said(FIVE)) as web:
         assert judge(store, web.server(), limit=2) == dict(judged=7, failed=1, asked=8)
 
+@pytest.mark.parametrize('code', ['content_filter', 'content_policy_violation'])
+def test_texts_that_a_content_filter_refuses_are_failures_even_all_of_them(store, code):
+    filtered = 400, dict(error=dict(message='no', code=code, param='prompt'))
+    with Scripted(lambda i: filtered) as web:
+        assert judge(store, web.server(), limit=1) == dict(judged=0, failed=4, asked=4)
+        assert judge(store, web.server(), limit=1)['asked'] == 0
+
 def test_a_server_that_refuses_every_text_is_no_judge(store):
     "What it says, such as a parameter that it lacks, is no verdict on a text"
     with Scripted(lambda i: (422, dict(detail=[dict(loc=['body', 'max_tokens'])]))) as web:

@@ -203,9 +203,13 @@ def test_a_record_of_other_kinds_is_named(copied):
     for change in RECORDS:
         (copied/'store.json').write_text(json.dumps(change(record)))
         with pytest.raises(ValueError, match='store.json: damaged'): open_store(copied)
+    for given in ([], 5, None, record | dict(cells=dict(a=5)), record | dict(places=[5])):
+        (copied/'store.json').write_text(json.dumps(given))
+        with pytest.raises(ValueError, match='damaged.*expected an object'): open_store(copied)
 
 @pytest.mark.parametrize('column, value', [
-    ('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'), ('n_remasked', [1]),
+    ('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'),
+    ('n_forward', None), ('solved', .5), ('n_remasked', [1]),
     ('sample', None), ('cell', 5), ('tokens', 5), ('tokens', [1, 2]), ('tokens', [-1] * 12),
     ('seconds', dict(a=1)), ('remasked', [[99]]), ('solved', 7), ('entropy', -1.)])
 def test_damaged_numbers_are_named_and_not_reported(copied, column, value):
@@ -214,7 +218,7 @@ def test_damaged_numbers_are_named_and_not_reported(copied, column, value):
     pq.write_table(table.append_column(column, [[value] * len(table)]), copied/'samples.parquet')
     with pytest.raises(ValueError, match=f'samples.parquet: damaged column {column}'): frame(copied)
 
-@pytest.mark.parametrize('column', ['cell', 'sample'])
+@pytest.mark.parametrize('column', ['cell', 'sample', 'n_forward'])
 def test_a_missing_column_is_named(copied, column):
     table = pq.read_table(copied/'samples.parquet').drop_columns([column])
     pq.write_table(table, copied/'samples.parquet')
