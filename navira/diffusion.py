@@ -174,10 +174,12 @@ class drawer:
     ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
         "A token a row."
         parts, tokens, prob = few(logits), u.long(), u.clone()
-        sizes = [len(x) for x in parts]
+        start = 0
         # written in place: small results between large ones would keep freed memory from use
-        for x, v, t, q in zip(parts, *(a.split(sizes) for a in (u, tokens, prob))):
-            t[:], q[:] = self.drawn(x, v)
+        for x in parts:
+            rows = slice(start, start + len(x))
+            tokens[rows], prob[rows] = self.drawn(x, u[rows])
+            start += len(x)
         return tokens, prob
 
     def distribution(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]

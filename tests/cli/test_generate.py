@@ -26,7 +26,7 @@ def rows(text):
     'typed',
     [
         ['--policy', 'prism:top_p=.5+eta=+5e-1+n_remask=1_0'],
-        ['-p', 'prism:top_p=.5;eta=.1', '--set', 'eta=.5', '--set', 'n_remask=10'],
+        ['-p', 'prism:top_p=.5;eta=.5', '--set', 'n_remask=10'],
     ],
     ids=str,
 )
