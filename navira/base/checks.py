@@ -26,6 +26,9 @@ FOREIGN = {
         'temperature top_p top_k do_sample',
     'a prompt alone, as no policy has guidance': 'cfg cfg_scale guidance_scale',
     'dtype= of navira.load': 'torch_dtype',
+    'eos=, as a text ends at its end-of-text token and nowhere else':
+        'stop until stop_sequences stop_strings',
+    'navira.chat(messages)': 'messages',
     'navira.wrap(network) with a network that transformers packed':
         'load_in_4bit load_in_8bit quantization_config',
     'a folder or a Hub id alone, as no code of a model is run': 'trust_remote_code'}

@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/cli/app.ipynb #3cfed91e
 import contextlib
 import ctypes
+import functools
 import importlib
 import json
 import os
@@ -31,22 +32,40 @@ GROUPS = {'Write': 'generate fill solve',
           'Train': 'train finetune adapt critic',
           'Look up': 'info reference help'}
 HINTS = {
-    'steps': '--budget counts forward passes, as in --budget 16',
-    'train steps': '--tokens, --epochs and --minutes say how long it trains',
-    'adapt steps': '--tokens, --epochs and --minutes say how long it trains',
-    'finetune steps': '--head-steps and --joint-steps say how long it trains',
+    'train budget': '--tokens, --epochs and --minutes say how long it trains',
+    'adapt budget': '--tokens, --epochs and --minutes say how long it trains',
+    'compare budget': '--budgets counts forward passes, as in --budgets 8,16',
+    'generate out': 'texts are printed; > FILE after the command keeps them',
+    'generate batch_size': '-n is the number of texts; no option says how many at once',
+    'evaluate out': 'results stay in the store; --compact FOLDER also writes a small copy',
     'finetune': '--head-steps and --joint-steps say how long it trains',
     'critic': '--steps says how long it trains',
     'sweep': 'results go to --store FOLDER, and settings are given as in --set n=64',
-    'compare': 'settings of a policy stand after its name, as in prism:{0}=VALUE',
-    'generate': 'settings of a policy are given as in --set {0}=VALUE; see `navira info POLICY`'}
-HINTS['fill'] = HINTS['solve'] = HINTS['generate']
+    'compare hyper': 'settings of a policy stand after its name, as in prism:{0}=VALUE',
+    'generate hyper': 'settings of a policy are given as in --set {0}=VALUE; see '
+                      '`navira info POLICY`'}
 
-def hint(command: str, option: str) -> str: # that the command does not have
+def hint(
+    command: str,
+    option: str, # that the command does not have
+    options: set[str], # that it has
+) -> str:
     "What to type instead; nothing if it is not known."
+    from navira.base.checks import FOREIGN
+    from navira.registry import parameters, policies
+    if command in ('fill', 'solve'): command = 'generate'
     name = option.strip('-').replace('-', '_')
-    known = HINTS.get(f'{command} {name}') or HINTS.get(name) or HINTS.get(command)
-    return f'; {known}'.format(name) if known else ''
+    ours = ''.join(ours for ours, names in FOREIGN.items() if name in names.split())
+    flag, equals, rest = ours.partition('=')
+    typed = ('-' if len(flag) == 1 else '--') + flag.replace('_', '-')
+    key = {'output': 'out'}.get(name, 'budget' if flag == 'budget' else name)
+    if any(name in parameters(rule) for rule in policies().values()): key = 'hyper'
+    known = HINTS.get(f'{command} {key}') or HINTS.get(command)
+    if known: return f'; {known}'.format(name)
+    # as Python's errors say it, but for the equals sign of n= and budget=
+    if typed in options: ours = re.sub("=(?!')", '', f'{typed}={rest}')
+    elif equals or '--model' not in options: ours = ''
+    return f'; expected {ours}' if ours else ''
 
 def warn(line: str) -> None:
     "Print a line to the standard error."
@@ -66,7 +85,9 @@ class Commands(typer.core.TyperGroup):
             raise typer.Exit(130) from None
         except Exception as e:
             option = getattr(e, 'option_name', '')     # that the command does not have
-            if option: e.message += hint(e.ctx.info_name, option)
+            if option:
+                options = {k for p in e.ctx.command.params for k in p.opts}
+                e.message += hint(e.ctx.info_name, option, options)
             raise
 
 # %% ../../nbs/cli/app.ipynb #a526ecc4
@@ -123,8 +144,16 @@ def command(options: str = '', **how) -> Callable:
         for name, (flags, text) in table.items():
             option = Option(*flags.split(), help=' '.join(text.split()))
             if name in hints: hints[name] = Annotated[hints[name], option]
-        return app.command(**how)(f)
+        @functools.wraps(f)
+        def run(*args, **given): return f(*args, **{k: at_home(v) for k, v in given.items()})
+        app.command(**how)(run)
+        return f
     return enter
+
+def at_home(given): # what is typed for an option
+    "Paths with the home folder for ~, which a shell leaves alone after a =; all else as it is."
+    if isinstance(given, list): return [*map(at_home, given)]
+    return given.expanduser() if isinstance(given, Path) else given
 
 # %% ../../nbs/cli/app.ipynb #7b86eb74
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError, SyntaxError)
@@ -202,10 +231,15 @@ def add_policies(source: str) -> None: # a .py file, or a module that Python fin
     from navira.base.files import check_file
     from navira.registry import policies
     before = policies()
+    source = os.path.expanduser(source)
     sys.path.append(str(Path(source).resolve().parent))     # last: no file in it hides a library
     own_files.append(source)
-    if source.endswith('.py'): runpy.run_path(str(check_file(source)))
-    else: own_files.append(importlib.import_module(source).__file__)
+    try:
+        if source.endswith('.py'): runpy.run_path(str(check_file(source)))
+        else: own_files.append(importlib.import_module(source).__file__)
+    except SystemExit as e:
+        raise ValueError(f'--import {source}: it ends the program with {e!r}; expected a file '
+                         'that registers policies') from None
     if policies() != before: return
     raise ValueError(f'--import {source}: it registers no policy; expected '
                      '@navira.register(name) before a function that returns a `Policy`')

@@ -115,8 +115,9 @@ def compare(
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     usual = ['backbone', NO_HEAD] if net.quality is None else TEXT
-    typed = ' '.join([budgets, *(k for k in labels if k[0].isdigit())])     # --budgets 8 16
-    if not re.fullmatch(r'(\d+(, *\d+)*)?', typed):
+    numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16
+    typed = ' '.join([budgets, *numbers]).strip()
+    if numbers or not re.fullmatch(r'(\d+(, *\d+)*)?', typed):
         raise ValueError(f'--budgets {typed}: expected whole numbers with commas between them, as '
                          'in --budgets 8,16')
     n = n or (32 if full else 12) * (6 if task else 1)

@@ -49,7 +49,8 @@ def prompts_in(file: Path) -> list[str]:
     from navira.base.files import guarded, json_texts, read_text
     kind = file.suffix.lower()
     with guarded(f'--prompts {file}'):
-        if kind == '.json': raise ValueError('expected .jsonl, an object a line')
+        if kind not in ('', '.txt', '.md', '.text', '.jsonl'):
+            raise ValueError(f'{kind}: expected .txt, a prompt a line, or .jsonl, an object a line')
         lines = json_texts(file, 'prompt') if kind == '.jsonl' else read_text(file).split('\n')
         prompts = [line for line in lines if line.strip()]
         if prompts: return prompts

@@ -44,6 +44,7 @@ def read_grids(given: list[str]) -> list[tuple]: # puzzles, files, or - for the 
 
 def lines_of(text: str) -> list[str]: # a puzzle, a file or -
     from navira.base.files import guarded, read_text
+    text = os.path.expanduser(text)
     if text == '-':
         with guarded('standard input'): return sys.stdin.read().lstrip('\ufeff').splitlines()
     # a puzzle may have a letter by mistake, and a name has more of them

@@ -177,7 +177,7 @@ def run(
         procs.wait_for_everyone()
         st = open_store(folder)
         todo = list(_batches(st, [c.key for c in plan]))[procs.process_index::procs.num_processes]
-        passes = [st.cells[key]['charged'] * n for key, _, n in todo]
+        passes = [round(st.cells[key]['charged'] * n) for key, _, n in todo]
         work('sampling (passes of a text)',
              {st.part('samples', key, first): partial(_batch, st, net, key, first, n)
               for key, first, n in todo}, passes)

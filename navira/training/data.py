@@ -153,8 +153,8 @@ def read_corpus(
 ) -> Iterator[str]: # documents, blank ones left out
     """Raises `FileNotFoundError` with the nearest name, or `ValueError` (empty, damaged, no such
     column), when the first document is asked for."""
+    path = Path(data).expanduser()
     name = str(data)
-    path = Path(data)
     empty = True
     grids = made_of(name)
     if grids: texts = grid_documents(grids, split)

@@ -196,8 +196,10 @@ def read_config(
 ) -> Any: # of that kind
     """The settings of a run. A run that is in `out` keeps those that are not given.
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
-    given = settings_file(Path(path)) if path else {}
+    given = settings_file(Path(path).expanduser()) if path else {}
     given |= {k: v for k, v in flags.items() if v is not None}
+    for key in given.keys() & {'data', 'out', 'validation', 'model', 'tokenizer'}:
+        if isinstance(given[key], str): given[key] = os.path.expanduser(given[key])
     out = given.get('out')
     past = read_run(Path(out)) if isinstance(out, str | Path) else {}
     data = str(given.get('data', past.get('data')))

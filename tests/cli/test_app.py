@@ -125,7 +125,20 @@ def test_a_mistake_in_a_process_of_its_own():
 @pytest.mark.parametrize(
     'words, expected',
     [
-        (['generate', '--steps', '16'], '--budget counts forward passes'),
+        (['generate', '--steps', '16'], '--budget, a number of forward passes'),
+        (['generate', '--cfg-scale', '2'], 'expected a prompt alone'),
+        (['generate', '--num-steps', '16'], 'expected --budget, a number'),
+        (['generate', '--gen-length', '16'], 'expected --max-new-tokens'),
+        (['generate', '--max-length', '16'], 'expected --length'),
+        (['generate', '--num-samples', '2'], 'expected -n'),
+        (['generate', '--batch-size', '2'], '-n is the number of texts'),
+        (['generate', '--stop', 'x'], 'expected --eos, as a text ends'),
+        (['generate', '--output', 'x'], '> FILE'),
+        (['fill', 'a ___', '--out', 'x'], '> FILE'),
+        (['evaluate', '--out', 'x'], '--compact FOLDER'),
+        (['compare', '--steps', '16'], '--budgets counts'),
+        (['train', '--budget', '5'], '--epochs and --minutes'),
+        (['adapt', '--budget', '5'], '--epochs and --minutes'),
         (['generate', '--temperature', '.5'], '--set temperature=VALUE'),
         (['solve', '--top-p', '.5'], '--set top_p=VALUE'),
         (['compare', '--top-p', '.5'], 'prism:top_p=VALUE'),
@@ -141,7 +154,25 @@ def test_a_mistake_in_a_process_of_its_own():
 )
 def test_words_of_other_programs_lead_to_ours(words, expected, capsys):
     code, printed = said(capsys, *words)
-    assert code == 2 and expected in ' '.join(printed.err.split())
+    said_so = ' '.join(printed.err.split())
+    assert code == 2 and expected in said_so
+    assert words[1] != '--cfg-scale' or '--set' not in said_so
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        ['generate', '--prompts=~/no.txt'],
+        ['solve', '~/no.txt'],
+        ['info', '--import=~/no.py'],
+        ['evaluate', '--store=~/no'],
+        ['train', '--data=~/no.txt', '--out=~/out'],
+    ],
+)
+def test_a_path_may_begin_with_the_home_folder(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    code, printed = said(capsys, *words)
+    assert code == 2 and f'{tmp_path}/no' in printed.err.replace('\n', ''), printed
 
 
 @given(st.floats(allow_nan=False), st.integers(-(10**30), 10**30))
@@ -194,6 +225,7 @@ def test_an_own_module_is_found_from_here(own, run, tmp_path, monkeypatch):
     'text, sentence',
     [
         ('import navira\n', 'it registers no policy'),
+        ('import sys\nsys.exit(0)\n', 'ends the program with SystemExit(0)'),
         ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
     ],
 )

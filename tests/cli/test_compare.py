@@ -78,6 +78,7 @@ def test_the_replay_shows_a_puzzle_that_only_the_last_policy_solves(ours, shown)
         ('as in --budgets 8,16', '--budgets 16,x'),
         ('as in --budgets 8,16', '--budgets 8-16'),
         ('as in --budgets 8,16', 'prism --budgets 8 16'),
+        ('--budgets 16: ', 'prism 16'),
         ('at least 8 texts', '-n 3'),
         ('cannot be written', '--out /proc/no/demo'),
         ('are the same cell', 'navira navira:tau=.2'),

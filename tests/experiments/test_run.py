@@ -66,6 +66,15 @@ def test_dies_at_any_write(home, tmp_path, monkeypatch, call, full):
     (tmp_path/'store'/'.navira-1073741824-0123456789abcdef.tmp').write_bytes(b'PAR1')
     assert same(run(home.sweep, tmp_path/'store', home.model), home.store)
 
+def test_the_bar_counts_whole_passes(home, tmp_path, monkeypatch):
+    sizes = []
+    def noted(what, pieces, of):
+        sizes.extend(of)
+        work(what, pieces, of)
+    monkeypatch.setattr('navira.experiments.run.work', noted)
+    run(home.sweep, tmp_path/'store', home.model)
+    assert sizes and {*map(type, sizes)} == {int}
+
 def test_a_kill_between_table_and_parts_counts_nothing_twice(home, tmp_path, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr('shutil.rmtree', lambda *a, **kw: None)

@@ -28,11 +28,13 @@ def test_tokenizer_round_trip(text):
     assert TOK.decode(ids.tolist(), skip_special_tokens=False) == text + MASK
     assert not set(ids.tolist()) & {TOK.token_to_id(EOS), TOK.token_to_id(MASK)}
 
-def test_parquet_splits_and_columns(tmp_path):
+def test_parquet_splits_and_columns(tmp_path, monkeypatch):
     table(tmp_path / 'train-00000.parquet', LINES[:5])
     table(tmp_path / 'train-00001.parquet', LINES[5:7] + [None, ' '])
     table(tmp_path / 'validation.parquet', LINES[7:9])
     assert list(read_corpus(tmp_path)) == LINES[:7]
+    monkeypatch.setenv('HOME', str(tmp_path.parent))
+    assert list(read_corpus(f'~/{tmp_path.name}')) == LINES[:7]
     for data in (tmp_path, tmp_path / 'validation.parquet'):
         assert list(read_corpus(data, split='validation')) == LINES[7:9]
     with pytest.raises(ValueError, match="00.parquet: no column 'txt'; it has title, text"):
