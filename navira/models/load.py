@@ -183,7 +183,7 @@ def load(
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
     if head is not None:
-        with guarded(f'{source}: head={head!r}'): head = os.path.expanduser(head)
+        with guarded(f'{source or "embedded"}: head={head!r}'): head = os.path.expanduser(head)
         if not os.path.exists(head):
             near = nearest(head, 'what `navira finetune` wrote', having='quality.safetensors')
             raise FileNotFoundError(f'head={head!r}: not found; {near}')
