@@ -130,8 +130,8 @@ def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
 def parts_of(part: Any) -> Iterator[Any]:
     "A policy, or a part of one, and all that it is made of."
     yield part
-    if not is_dataclass(part): return
-    for inner in vars(part).values(): yield from parts_of(inner)
+    inside = part if isinstance(part, (tuple, list)) else ()
+    for inner in vars(part).values() if is_dataclass(part) else inside: yield from parts_of(inner)
 
 def reads_quality(part: Any) -> bool:
     "Is anything in it marked by `needs_quality`?"
@@ -246,10 +246,10 @@ class Flip:
         rate = torch.as_tensor(rate, dtype=torch.float64, device=st.x.device)
         return eligible & (st.uniform(self.purpose) < (rate[:, None] if rate.ndim == 1 else rate))
 
-def purposes(part: Any) -> set[str]:
-    "What the noise is for that a rule, or a part of it, draws by."
-    return {inner.purpose for inner in parts_of(part)
-            if hasattr(inner, 'purpose') and getattr(inner, 'tau', 1) not in (None, 0)}
+def purposes(part: Any) -> list[str]:
+    "What the noise is for that each rule in it draws by."
+    return [inner.purpose for inner in parts_of(part)
+            if hasattr(inner, 'purpose') and getattr(inner, 'tau', 1) not in (None, 0)]
 
 # %% ../nbs/02_policies.ipynb #a2601555
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
@@ -307,8 +307,10 @@ class Policy:
 
     def __post_init__(self):
         check_choice('second', self.second, ('full', 'changed'))
-        for shared in purposes(self.unmask) & purposes(self.remask):
-            raise ValueError(f'purpose={shared!r}: unmask and remask would draw the same numbers; '
+        drawn = purposes((self.unmask, self.remask))
+        for shared in drawn:
+            if drawn.count(shared) == 1: continue
+            raise ValueError(f'purpose={shared!r}: two rules would draw the same numbers; '
                              f"expected one of its own for each, such as purpose='remask'")
         if self.second == 'full' or self.decoupled: return
         raise ValueError("second='changed': expected a decoupled policy, such as navira_det()")

@@ -17,7 +17,7 @@ from .core import Model, Policy
 from .models.load import load
 from .prompts import blank_reader, expanded, start_ids
 from .samples import Partials, Samples
-from .sampling import check_model, choose, sample
+from .sampling import check_model, choose, ends_in, sample
 
 # %% auto #0
 __all__ = ['fill']
@@ -47,6 +47,7 @@ def fill(
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
     of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl'
     how = {k: hyper.pop(k) for k in of_sample if k in hyper}
+    if how.get('eos') == 'suppress' and not ends_in(model): del how['eos']
     rule, name, block_length = choose(model, policy, hyper, fill)
     blank = blank_reader(model)[1]
     def prompts_of(k: int) -> list[str]: # with k tokens in a plain blank

@@ -102,6 +102,7 @@ class Pass:
     def _logits(self, where: Tensor) -> Tensor:
         self.run(where.any(1))
         parts = [(rows, forward) for rows, forward in self.parts if where[rows].any()]
+        parts = parts or self.parts[:1]     # asked about nothing, it gives no rows
         if len(parts) == 1: return finite(parts[0][1].logits(where[parts[0][0]]))
         logits = [finite(forward.logits(where[rows])) for rows, forward in parts]
         out = logits[0].new_empty(int(where.sum()), logits[0].shape[1])

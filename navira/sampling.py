@@ -128,6 +128,7 @@ class _Run:
     caching: Caching
 
     def __post_init__(self):
+        self.begun = time.perf_counter()    # planning counts
         self.audit = None if self.caching.cache == 'none' else Audit(self.caching.every)
         free = self.x == self.model.mask_id
         # the last token that is given, whatever blanks stand before it
@@ -182,7 +183,6 @@ class _Run:
                             self.tokenizer, self.special[rows]))
 
     def samples(self, batch_size: int | None, name: str, show: bool | None) -> Samples:
-        begun = time.perf_counter()
         if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
             groups = [self.lengths.argsort(stable=True)]     # near ones together
         else: groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
@@ -192,9 +192,9 @@ class _Run:
         if self.audit: self.charged = max(self.charged, float(max(map(max, ran)))) # it comes on top
         trace = Trace.cat(traces) if self.trace else None     # its rows have one length
         return Samples(torch.cat(tokens)[order], torch.cat(ran)[order], T, self.budget,
-                       time.perf_counter() - begun, self.tokenizer, trace, name, self.noise.seed,
-                       int(self.noise.samples[0]), self.charged, self.given, self.special,
-                       self.audit)
+                       time.perf_counter() - self.begun, self.tokenizer, trace, name,
+                       self.noise.seed, int(self.noise.samples[0]), self.charged, self.given,
+                       self.special, self.audit)
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
@@ -237,9 +237,15 @@ def fitted(policy: Policy, model: Model, length: int) -> Policy:
                   'pass runs, and is charged, in full', stacklevel=3)
     return replace(policy, second='full', depth=0)
 
+def ends_in(model: Model) -> tuple[int, ...]:
+    "The tokens that end a text: as the model says, else GPT-2's."
+    tok = getattr(model, 'tokenizer', None)
+    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
+    return getattr(model, 'eos_ids', ()) or (() if gpt2 is None else (gpt2,))
+
 def without_end(model: Model) -> Model:
     "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
-    ends = getattr(model, 'eos_ids', ())
+    ends = ends_in(model)
     if not ends or not hasattr(model, 'suppressing'):
         raise ValueError("eos='suppress': this model names no token that ends a text; expected "
                          "'cut' or 'keep'")

@@ -10,7 +10,7 @@ import navira
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.prompts import read_prompts
-from navira.sampling import sample
+from navira.sampling import sample, without_end
 from navira.filling import fill
 from helpers.bytes_lm import byte_lm
 from helpers.sample_api import embedded, says  # noqa: F401
@@ -123,6 +123,11 @@ def test_what_cannot_be_filled(parts, text, kw):
     with says((ValueError, KeyError), *parts):
         fill(text, **kw)
 
+
+def test_no_end_of_a_model_that_names_none(embedded):
+    for model in (embedded, wordy('a cat', '[MASK]')):
+        assert len(fill('a ___ cat', model=model, policy='backbone', eos='suppress')) == 1
+    assert embedded.tokenizer.token_to_id('<|endoftext|>') in without_end(embedded).suppress
 
 def test_no_end_in_a_blank_that_text_follows():
     model = byte_lm()

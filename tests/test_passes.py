@@ -91,6 +91,7 @@ def test_the_first_question_fixes_the_set():
     second = ChangedPass(first, clean)
     second.logits(torch.arange(12)[None] == 7)
     second.logits(torch.arange(12)[None] == 2)               # it changed, so it ran
+    for p in (first, second): assert not len(p.logits(torch.zeros(1, 12, dtype=torch.bool)))
     with pytest.raises(ValueError, match=r'1 more positions.*expected `p.ask\(where\)`'):
         second.logits(torch.arange(12)[None] == 8)
 

@@ -73,6 +73,8 @@ def test_two_rules_do_not_draw_the_same_numbers(unmask, remask):
     with pytest.raises(ValueError, match='expected one of its own for each'): Policy(unmask, remask)
     Policy(unmask, replace(remask, purpose='other'))
     if isinstance(remask, TopK): Policy(unmask, replace(remask, tau=None))     # draws nothing
+    for both in (Within(unmask, remask), Within(None, (unmask, [remask]))):     # in one rule
+        with pytest.raises(ValueError, match='expected one of its own'): Policy(both)
 
 
 @pytest.mark.parametrize('score, few', [(random_choice, True), (random_order, False)])

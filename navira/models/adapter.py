@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import allclose, bfloat16, nn, Tensor, where
 
-from ..base.checks import check_int
+from ..base.checks import check_int, check_range
 from ..base.files import check_file, guarded
 from ..base.runs import atomic_folder
 from .checkpoints import check_finite, read_json
@@ -48,7 +48,7 @@ def with_adapter(
 def lora(
     net: Any,   # of the transformers library; gets the adapter in place
     rank: int,
-    alpha: int,
+    alpha: Any, # a number
     names: Any, # of layers, or 'all-linear'
 ) -> Any: # the network as one of peft
     import peft
@@ -132,8 +132,11 @@ def base_of(
     **how: Any, # for `load_family`
 ) -> TransformersLM:
     "The base: a masked diffusion model, or for `navira adapt --lora` what it began with."
-    shift = metadata(head / 'quality.safetensors').get('shift')
+    file = head / 'quality.safetensors'
+    shift = metadata(file).get('shift')
     if shift is None: return load_family(folder, dtype=dtype, **how)
+    if shift not in ('True', 'False'):
+        raise ValueError(f"{file}: shift={shift!r}; expected 'True' or 'False'")
     for name, value in how.items():
         if value is not None: raise ValueError(f'{name}={value!r}: not for an adapted network, '
                                                f'whose adapter {head} says all')
@@ -151,6 +154,11 @@ def load_adapter(
     with guarded(path):
         tensors, rank = load_file(path), check_int('lora', int(about['lora']), 0, high=4096)
     check_finite(tensors.items(), path)
+    for k, w in tensors.items():
+        if not w.is_floating_point():
+            raise ValueError(f'{path}: {k} is {w.dtype}; expected floating-point numbers')
+    if not rank and (Path(folder) / 'adapter_model.safetensors').exists():
+        raise ValueError(f"{path}: lora='0' beside an adapter; expected its rank")
     words = model.net.get_input_embeddings().weight
     row = tensors.pop(MASK_ROW, words[model.mask_id])
     if row.shape != words.shape[1:]:
@@ -158,6 +166,9 @@ def load_adapter(
     words.data[model.mask_id] = row
     here = last_numbers(model)
     base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
+    if here and not base:
+        raise ValueError(f'{path}: no {BASE}* numbers, which tell its base; expected them, as '
+                         '`navira finetune` writes them')
     for k, number in base.items():
         if k not in here or not allclose(here[k], number.float(), rtol=.01, atol=1e-3):
             raise ValueError(f'{folder}: was made for another base model ({k} differs); expected '
@@ -180,7 +191,8 @@ def merged(
     config = read_json(folder / 'adapter_config.json')
     weights = check_file(folder / 'adapter_model.safetensors')
     with guarded(f'{folder}: not an adapter of this model'):
-        both = lora(net, rank, config['lora_alpha'], list(config['target_modules']))
+        alpha = check_range('lora_alpha', config['lora_alpha'], '(0, inf)', 'expected a number')
+        both = lora(net, rank, alpha, list(config['target_modules']))
         usual = both.peft_config['default'].to_dict()
         for k in config.keys() - FREE:
             if config[k] and config[k] != usual.get(k):

@@ -4,6 +4,7 @@
 
 # %% ../../nbs/models/dit.ipynb #19b8f180
 from __future__ import annotations
+import copy
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -231,6 +232,12 @@ class LanguageModel(nn.Module):
 
     @property
     def device(self) -> torch.device: return next(self.parameters()).device # where ids go
+
+    def suppressing(self, ids: tuple[int, ...]) -> LanguageModel:
+        "The same model, which never writes these tokens."
+        out = copy.copy(self)
+        out.suppress = (*self.suppress, *ids)
+        return out
 
     @torch.no_grad()
     def partial(

@@ -105,15 +105,19 @@ FAMILIES = {       # by the `model_type` in config.json
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
+BOUNDS = {      # of whole numbers in config.json, by their names; the first that fits
+    'layers?$|labels$': 2**10, 'vocab_size$|^embedding_size$': 2**22,
+    '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
+
 def settings_of(folder: Path) -> dict:
     """What config.json says. `ValueError` for a pipe or a device in the folder, on which the
-    library would wait, and for more layers or labels than it can make."""
+    library would wait, and for sizes that no network has."""
     for file in [*folder.glob('*'), *folder.glob('*/*')]:
         if file.exists() and not file.is_dir(): check_file(file)
     settings = read_json(folder / 'config.json')
     for k, n in settings.items():
-        if re.search('layers?$|labels$', k) and type(n) is int:
-            check_int(f'{folder}/config.json: {k}', n, 0, high=1024)
+        most = [high for pattern, high in BOUNDS.items() if re.search(pattern, k)]
+        if most and type(n) is int: check_int(f'{folder}/config.json: {k}', n, 0, high=most[0])
     return settings
 
 HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'

@@ -21,7 +21,7 @@ from .checkpoints import (
     check_tokenizer, fill, infer_config, LAYOUTS, read_ckpt, read_config, read_json,
     read_safetensors, save_denoiser)
 from .products import PRODUCTS, set_products
-from .sources import fetch, FILES, is_repository, no_such, of_run, own
+from .sources import fetch, FILES, is_repository, nearest, no_such, of_run, own
 
 # %% auto #0
 __all__ = ['load', 'located', 'save']
@@ -68,9 +68,9 @@ def weights_in(
 def is_foreign(
     folder: Path,
 ) -> bool:
-    "Is it a model of the transformers library? What cannot be read is refused later."
+    "Is it a model of the transformers library? `ValueError` for what cannot be read."
     try: return str(read_json(folder / 'config.json').get('model_type', 'mdlm')) not in LAYOUTS
-    except (OSError, ValueError): return False
+    except OSError: return False
 
 def load_foreign(
     folder: Path,
@@ -182,6 +182,11 @@ def load(
     check_choice('products', products, PRODUCTS)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
+    if head is not None:
+        with guarded(f'{source or "embedded"}: head={head!r}'): head = os.path.expanduser(head)
+        if not os.path.exists(head):
+            near = nearest(head, 'what `navira finetune` wrote', having='quality.safetensors')
+            raise FileNotFoundError(f'head={head!r}: not found; {near}')
     heads = [] if head is None else [head]
     ours = source == 'smollm2'
     if ours:
@@ -195,7 +200,7 @@ def load(
     for name, value in (dict(length=length) if foreign else theirs | dict(head=head)).items():
         if value is not None:
             kind = 'the transformers library' if foreign else "MDLM's architecture"
-            raise ValueError(f'{path}: {name}={value!r}: not for a model of {kind}')
+            raise ValueError(f'{source or "embedded"}: {name}={value!r}: not for a model of {kind}')
     if foreign:
         model: Any = load_foreign(path, heads, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
         if ours: model.config.max_position_embeddings = 256    # as it was trained

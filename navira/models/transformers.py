@@ -169,12 +169,6 @@ class TransformersLM(LanguageModel):
         hook = vars(embedding).get('_hf_hook')
         return torch.device(hook.execution_device) if hook else embedding.weight.device
 
-    def suppressing(self, ids: tuple[int, ...]) -> TransformersLM:
-        "The same model, which never writes these tokens."
-        out = copy.copy(self)
-        out.suppress = (*self.suppress, *ids)
-        return out
-
     def hidden(self, x: Tensor) -> Tensor: # [B, L] -> [B, L, D]
         seen, more = x >= 0, dict[str, Tensor]()
         if not seen.all():

@@ -80,6 +80,10 @@ def test_other_fields_change_nothing(saved, tmp_path):
 @pytest.mark.parametrize('change, part', [
     (lambda w, m: (w, None), "no 'lora'"), (lambda w, m: (w, m | dict(lora='x')), "'x'"),
     (lambda w, m: (w, m | dict(lora='9' * 9)), 'lora=999999999'),
+    (lambda w, m: (w, m | dict(lora='0')), "lora='0' beside"),
+    (lambda w, m: (w, m | dict(shift='x')), "shift='x'; expected 'True'"),
+    (lambda w, m: ({k: v for k, v in w.items() if 'base.' not in k}, m), 'no base.*'),
+    (lambda w, m: (w | dict(mask_embedding=torch.ones(16).int()), m), 'is torch.int32'),
     *((lambda w, m, s=s: (w | dict(mask_embedding=torch.zeros(s)), m), f'mask_embedding is {s}')
       for s in ([], [1], [1, 16], [17], [2, 16]))])
 def test_a_head_that_cannot_be(saved, tmp_path, change, part):
@@ -103,6 +107,8 @@ def changed(file, **settings): file.write_text(json.dumps(json.loads(file.read_t
 
 @pytest.mark.parametrize('damage, error, part', [
     (lambda c, w: c.write_text('{}'), ValueError, "no 'lora_alpha'"),
+    *((lambda c, w, a=a: changed(c, lora_alpha=a), ValueError, f'lora_alpha={a}: expected')
+      for a in (float('nan'), float('inf'), True, 0, -1)),
     (lambda c, w: w.unlink(), FileNotFoundError, 'adapter_model.safetensors'),
     (lambda c, w: w.write_bytes(b'x'), ValueError, 'not an adapter'),
     (lambda c, w: changed(c, target_modules='(a+)+$'), ValueError, 'not an adapter')])

@@ -38,7 +38,9 @@ def copied(golden, tmp_path):
      ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert']),
     ('a2d-llama', dict(is_encoder_decoder=True), ['encoder-decoder']),
     *((name, {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for name, k in (
-        ('a2d-llama', 'num_hidden_layers'), ('llada', 'n_layers'), ('bert', 'num_labels'))),
+        ('a2d-llama', 'num_hidden_layers'), ('llada', 'n_layers'), ('bert', 'num_labels'),
+        ('a2d-llama', 'hidden_size'), ('a2d-llama', 'vocab_size'), ('bert', 'intermediate_size'),
+        ('a2d-llama', 'num_key_value_heads'), ('llada', 'd_model'))),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
     ('a2d-llama', dict(mask_token_id='<mask>'), ["mask_id='<mask>'"]),
     ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),

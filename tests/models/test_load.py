@@ -1,5 +1,5 @@
 """One function, `load`, for a folder, a file, a run, a name on the Hub, or the embedded model."""
-import json, types
+import json, os, types
 from dataclasses import replace
 
 import pytest
@@ -178,7 +178,13 @@ def test_a_training_run_is_its_model(tmp_path):
 def test_what_is_of_another_architecture_is_refused(tmp_path):
     save(noisy(), tmp_path / 'm')
     for source in (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors'):
-        for how in (dict(shift=True), dict(mask_id=3), dict(device_map='auto'), dict(head='x')):
+        for how in (dict(shift=True), dict(mask_id=3), dict(device_map='auto'), dict(head='.')):
             refused(source, *how, "MDLM's", **how)
+    with says(FileNotFoundError, "head='nofolder': not found"): load(head='nofolder')
+    with says(ValueError, "embedded: shift=False"): load(shift=False)
+    (tmp_path / 'm' / 'config.json').unlink()
+    os.mkfifo(tmp_path / 'm' / 'config.json')
+    refused(tmp_path / 'm', 'config.json: a pipe', shift=False)
+    (tmp_path / 'm' / 'config.json').unlink()
     for source in (None, tmp_path / 'm'):
         with says(ValueError, "revision='x'", 'Hub'): navira.load(source, revision='x')
