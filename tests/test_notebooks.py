@@ -81,7 +81,7 @@ def run_notebook(nb, log, force=()):
     sys.exit(order.room_of(nb) not in TRAINED and '\n'.join(lines) or 0)
 
 # Rounding errors grow with the steps of a training, so these print other numbers elsewhere.
-TRAINED = 'training/pretrain', 'training/finetune', 'training/critic'
+TRAINED = 'training/pretrain', 'training/finetune', 'training/critic', 'training/recipe'
 
 mark = pytest.mark.study, pytest.mark.exports
 NOTEBOOKS = [pytest.param(nb, marks=mark[bool(order.exports(nb))])
