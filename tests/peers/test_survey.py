@@ -32,7 +32,9 @@ def test_the_label_is_what_a_run_does(name):
     critic = dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
     def renamed(hyper): return {'top_p' if k == 'p' else k: v for k, v in hyper.items()}
     more = map(renamed, frozen.variants.get(name, []))
-    label, found = LABELS[coupling(policy(name, **critic))], set()
+    rule = policy(name, **critic)
+    label, found = LABELS[coupling(rule)], set()
+    assert rule.revises == bool(label)
     for hyper in ({}, strong.get(name, {}), *more):
         found |= seen(policy(name, **critic, **hyper))
         assert found <= label
