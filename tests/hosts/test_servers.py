@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import pytest
 import torch
 
+from order import settings
 from navira.hosts.from_logits import hosted, policy_step, start
 from navira.hosts.servers import DllmSampler, sglang_algorithm, SglangPolicy, VllmPolicy
 from helpers.hosts import EOS, MASK, served
@@ -38,9 +39,7 @@ try: import navira.hosts.diffusers
 except ImportError as e: print(e)"""
     said = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
     assert said.returncode == 0 and 'diffusers' in said.stdout, said.stderr
-    sys.path.insert(0, str(root/'tools'))
-    import order
-    required = order.settings()['requirements'].lower()
+    required = settings()['requirements'].lower()
     assert not [name for name in hosts if name in required]
 
 # ---- vLLM's dllm-plugin: its contract in our words
