@@ -22,9 +22,9 @@ def options(kind: type[settings.LoopConfig]) -> list[Parameter]:
     "An option for each setting. One that is not typed is `None`: what a file or a run says counts."
     out = []
     for name, hint in settings.declared(kind).items():
-        typ, about = get_args(hint)
+        typ, meaning, *_ = get_args(hint)
         default = getattr(kind, name, None)
-        text = about.help + ('.' if default is None else f'.  [default: {default}]')
+        text = meaning + ('.' if default is None else f'.  [default: {default}]')
         out.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None,
                              annotation=Annotated[typ | None, typer.Option(help=text)]))
     return out

@@ -14,7 +14,7 @@ from torch import nn
 from ..diffusion import corrupt, low_discrepancy, nucleus as nucleus_of, tolerance
 from ..core import ranks
 from .loop import evaluating, learning
-from .settings import objective, Setting, SHARE
+from .settings import objective, SHARE
 
 # %% auto #0
 __all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco', 'cdlm', 't2t', 'reflective']
@@ -88,9 +88,9 @@ def random_fill(
 
 # %% ../../nbs/training/objectives.ipynb #hyperfill0
 # parameters that several objectives have
-Fill = Annotated[int, Setting('k: masked positions filled at a time')]
-Nucleus = Annotated[float, Setting('P of the draws that fill them', *SHARE)]
-Correction = Annotated[float, Setting("lambda: weight of the loss at tokens that are not masked")]
+Fill = Annotated[int, 'k: masked positions filled at a time']
+Nucleus = Annotated[float, 'P of the draws that fill them', *SHARE]
+Correction = Annotated[float, "lambda: weight of the loss at tokens that are not masked"]
 
 # %% ../../nbs/training/objectives.ipynb #d7a3710c
 @torch.no_grad()
@@ -122,9 +122,9 @@ def head_bce(
 def prism(
     model, # with a quality head; is trained jointly if more of it learns
     fill: Fill = 8,
-    drafts: Annotated[int, Setting("n_y: states y made from one z (the authors' code: 4)")] = 1,
+    drafts: Annotated[int, "n_y: states y made from one z (the authors' code: 4)"] = 1,
     nucleus: Nucleus = 0.9,
-    mdlm_weight: Annotated[float, Setting('lambda: weight of the pretraining loss')] = 0.5,
+    mdlm_weight: Annotated[float, 'lambda: weight of the pretraining loss'] = 0.5,
 ) -> Objective:
     """PRISM's fine-tuning objective (section 3.2). Draws z [B, L], t [B], keys [B, n_y, L],
     uniforms [B, L]."""
@@ -154,7 +154,7 @@ def backplay(
     model, # with a quality head, the only part that learns
     fill: Fill = 8,
     nucleus: Nucleus = 0.9,
-    own: Annotated[bool, Setting('Ask about these tokens alone, not about the true ones')] = False,
+    own: Annotated[bool, 'Ask about these tokens alone, not about the true ones'] = False,
 ) -> Objective:
     """BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged
     in a later text. Draws a text [B, L], an earlier one, uniforms of draws and of ties."""
@@ -183,10 +183,9 @@ def backplay(
 def proseco(
     model, # with no head: all of it learns
     correction_weight: Correction = 1.0,
-    t_min: Annotated[float, Setting('Least noise level', *SHARE)] = 0.1,
-    fill_all: Annotated[bool, Setting('The argmax replaces the visible tokens too')] = False,
-    mistakes_first: Annotated[bool, Setting(
-        'A right token of the fill costs 1 - p and not -log p')] = False,
+    t_min: Annotated[float, 'Least noise level', *SHARE] = 0.1,
+    fill_all: Annotated[bool, 'The argmax replaces the visible tokens too'] = False,
+    mistakes_first: Annotated[bool, 'A right token of the fill costs 1 - p and not -log p'] = False,
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
     argmax makes of it. Draws corrupted tokens [B, L] and levels [B]."""
@@ -215,8 +214,7 @@ def uniform(x, model, generator): # [B, L] real tokens, no mask
 @objective('cdlm', head=None)
 def cdlm(
     model, # with no head: all of it learns
-    replaced: Annotated[float, Setting(
-        'Share of the visible tokens that are replaced', *SHARE)] = .2,
+    replaced: Annotated[float, 'Share of the visible tokens that are replaced', *SHARE] = .2,
     correction_weight: Correction = 1.0,
 ) -> Objective:
     """CDLM's objective (arXiv 2512.15596): masks, and visible tokens of which some are uniform.
@@ -254,8 +252,7 @@ def drafted(model, noise): # of (x, generator): z [B, L], levels [B], what the d
 @objective('t2t', head=None)
 def t2t(
     model, # with no head: all of it learns
-    noise: Annotated[float, Setting(
-        'Share of random tokens among those that are filled', *SHARE)] = .05,
+    noise: Annotated[float, 'Share of random tokens among those that are filled', *SHARE] = .05,
 ) -> Objective:
     """Self-generated token-to-token editing (arXiv 2606.17175): recover the text where the model's
     own argmax stands and where a mask does. Draws as `drafted`."""
@@ -270,8 +267,8 @@ def t2t(
 @objective('reflective', head=0)
 def reflective(
     model, # that rates by its mask's logit, `quality_blocks=0`: all of it learns
-    top_k: Annotated[int, Setting('Wrong tokens are drawn from so many of the likeliest')] = 8,
-    keep: Annotated[float, Setting('Weight of the loss at right tokens')] = 1.,
+    top_k: Annotated[int, 'Wrong tokens are drawn from so many of the likeliest'] = 8,
+    keep: Annotated[float, 'Weight of the loss at right tokens'] = 1.,
 ) -> Objective:
     """Reflective masking (arXiv 2606.16700) without its history: reveal, remask, keep. Draws as
     `drafted`, and uniforms [B, L]."""

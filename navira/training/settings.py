@@ -21,19 +21,16 @@ from ..base.files import check_file, guarded, read_text
 from ..models.sources import nearest
 
 # %% auto #0
-__all__ = ['TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig', 'CriticConfig', 'read_config']
+__all__ = ['Tokens', 'Epochs', 'Length', 'Checkpointing', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig',
+           'CriticConfig', 'read_config']
 
 # %% ../../nbs/training/settings.ipynb #settingtype
-class Setting(NamedTuple):
-    "What stands beside the type of a setting."
-    help: str                # what it means, a sentence without its full stop
-    low: float | None = None # smallest value; None: 1 of whole numbers, else 0
-    high: float = 2**53      # largest value
+SHARE = 0, 1     # the range of a share
 
 def declared(
     of: Callable, # a class of settings, or a factory with parameters
-) -> dict[str, Any]: # name -> its annotation, a type with a `Setting`
-    "Where a class and its bases annotate a setting, that with a `Setting` counts."
+) -> dict[str, Any]: # name -> `Annotated[type, meaning, lowest value, highest]`
+    "A class's annotations and those of its bases, or a factory's; without a meaning none counts."
     hints = {}
     for part in reversed(getattr(of, '__mro__', [of])):
         for name, hint in inspect.get_annotations(part, eval_str=True).items():
@@ -47,79 +44,75 @@ def typed(
     hint: Any, # its annotation
 ) -> Any:
     "The value, of its type and in its range. ValueError or KeyError with the setting's name."
-    kind, about = get_args(hint)
+    kind, _, *span = get_args(hint)
     kinds = get_args(kind) or (kind,)
     if get_origin(kind) is Literal: return check_choice(name, value, kinds)
     if value is None and NoneType in kinds: return None
-    low = (int in kinds) if about.low is None else about.low
+    low, high, *_ = *(span or [int in kinds]), 2**53
     with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
         if bool in kinds: return dict(true=True, false=False)[str(value).lower()]
         if str in kinds and value: return os.fspath(value)
         number = float(value)
-        within = low <= number <= about.high
+        within = low <= number <= high
         if within and float in kinds: return number
         if within and int in kinds and number.is_integer(): return int(number)
     raise ValueError(f'{name}={value!r}: expected {kinds[0].__name__} from {low:g} to '
-                     f'{about.high:g}')
+                     f'{high:g}')
 
 # %% ../../nbs/training/settings.ipynb #dbebc91b
-SHARE = 0, 1     # the range of a share
-
 @dataclass(kw_only=True)
 class LoopConfig:
     "What every training run has."
     command: ClassVar[str] = 'train' # of the command line
-    data: Annotated[str, Setting(
-        "Corpus: text, .jsonl, Parquet, a folder, or a data set's name")]
-    out: Annotated[str, Setting('Run folder: checkpoints, log, tokens, and at the end the model')]
-    validation: Annotated[str | None, Setting(
-        'Corpus; None: `validation*` files of `data`, or its end')] = None
-    text_column: Annotated[str, Setting('Of Parquet and .jsonl files and data sets')] = 'text'
-    batch_size: Annotated[int, Setting('Sequences a step, over all processes together')] = 64
-    lr: Annotated[float, Setting('Peak learning rate')] = 2e-3
-    warmup: Annotated[int, Setting(
-        'Steps of linear warm-up; at most a quarter of the run', 0)] = 300
-    min_lr_ratio: Annotated[float, Setting(
-        'The cosine ends at this share of the peak; 1 is a constant rate', *SHARE)] = 0.05
-    beta2: Annotated[float, Setting('Of AdamW', *SHARE)] = 0.98
-    weight_decay: Annotated[float, Setting('Of AdamW')] = 0.01
-    clip: Annotated[float, Setting('Largest norm of the gradient', 1e-9)] = 1.0
-    ema: Annotated[float, Setting('Decay of the averaged weights', *SHARE)] = 0.999
-    seed: Annotated[int, Setting('Of weights, order and noise', 0)] = 0
-    precision: Annotated[Literal['auto', 'fp32', 'bf16'], Setting(
-        'Of the network; auto: bf16 where the hardware has it')] = 'auto'
-    minutes: Annotated[float | None, Setting(
-        'Of training at most, estimated from its first steps; None: no limit', 1e-9)] = None
-    log_every: Annotated[int, Setting('Steps')] = 10
-    checkpoint_every: Annotated[int, Setting('Steps')] = 100
-    eval_every: Annotated[int, Setting('Steps')] = 250
-    eval_sequences: Annotated[int, Setting(
-        'Of validation text, before and while training', 2)] = 512
-    final_sequences: Annotated[int | None, Setting(
-        'Of validation text, at the end; None: all', 2)] = None
+    data: Annotated[str, "Corpus: text, .jsonl, Parquet, a folder, or a data set's name"]
+    out: Annotated[str, 'Run folder: checkpoints, log, tokens, and at the end the model']
+    validation: Annotated[
+        str | None, 'Corpus; None: `validation*` files of `data`, or its end'] = None
+    text_column: Annotated[str, 'Of Parquet and .jsonl files and data sets'] = 'text'
+    batch_size: Annotated[int, 'Sequences a step, over all processes together'] = 64
+    lr: Annotated[float, 'Peak learning rate'] = 2e-3
+    warmup: Annotated[int, 'Steps of linear warm-up; at most a quarter of the run', 0] = 300
+    min_lr_ratio: Annotated[
+        float, 'The cosine ends at this share of the peak; 1 is a constant rate', *SHARE] = 0.05
+    beta2: Annotated[float, 'Of AdamW', *SHARE] = 0.98
+    weight_decay: Annotated[float, 'Of AdamW'] = 0.01
+    clip: Annotated[float, 'Largest norm of the gradient', 1e-9] = 1.0
+    ema: Annotated[float, 'Decay of the averaged weights', *SHARE] = 0.999
+    seed: Annotated[int, 'Of weights, order and noise', 0] = 0
+    precision: Annotated[Literal['auto', 'fp32', 'bf16'],
+                         'Of the network; auto: bf16 where the hardware has it'] = 'auto'
+    minutes: Annotated[float | None, 'Of training at most, estimated from its first steps; '
+                                     'None: no limit', 1e-9] = None
+    log_every: Annotated[int, 'Steps'] = 10
+    checkpoint_every: Annotated[int, 'Steps'] = 100
+    eval_every: Annotated[int, 'Steps'] = 250
+    eval_sequences: Annotated[int, 'Of validation text, before and while training', 2] = 512
+    final_sequences: Annotated[int | None, 'Of validation text, at the end; None: all', 2] = None
 
     def __post_init__(self):
         for name, hint in declared(type(self)).items():
             setattr(self, name, typed(name, getattr(self, name), hint))
 
 # %% ../../nbs/training/settings.ipynb #d87b304d
+Tokens = Annotated[
+    int | None, 'To train on, repeats counted; None: as `epochs` and `minutes` say']
+Epochs = Annotated[int, 'Passes over the text']
+
 @dataclass(kw_only=True)
 class TrainConfig(LoopConfig):
     "Pretraining on text. Network and rates are the embedded model's; it saw `tokens=76_000_000`."
-    tokens: Annotated[int | None, Setting(
-        'To train on, repeats counted; None: as `epochs` and `minutes` say')] = None
-    epochs: Annotated[int, Setting('Passes over the text')] = 20
+    tokens: Tokens = None
+    epochs: Epochs = 20
     minutes: float | None = 30.
-    dim: Annotated[int, Setting('Width of the residual stream')] = 256
-    blocks: Annotated[int, Setting('Transformer blocks')] = 4
-    heads: Annotated[int, Setting('Attention heads')] = 4
-    cond_dim: Annotated[int, Setting('Width of the conditioning vector')] = 128
-    dropout: Annotated[float, Setting('While training', *SHARE)] = 0.0
-    length: Annotated[int, Setting('L, tokens a sequence', 2)] = 128
+    dim: Annotated[int, 'Width of the residual stream'] = 256
+    blocks: Annotated[int, 'Transformer blocks'] = 4
+    heads: Annotated[int, 'Attention heads'] = 4
+    cond_dim: Annotated[int, 'Width of the conditioning vector'] = 128
+    dropout: Annotated[float, 'While training', *SHARE] = 0.0
+    length: Annotated[int, 'L, tokens a sequence', 2] = 128
     # the 256 bytes, the end of a text and the mask
-    vocab_size: Annotated[int, Setting(
-        'Entries of the tokenizer that is trained', 258, 2**31)] = 4096
-    tokenizer: Annotated[str | None, Setting('A tokenizer.json to use instead')] = None
+    vocab_size: Annotated[int, 'Entries of the tokenizer that is trained', 258, 2**31] = 4096
+    tokenizer: Annotated[str | None, 'A tokenizer.json to use instead'] = None
 
 # %% ../../nbs/training/settings.ipynb #080301ec
 @dataclass(kw_only=True)
@@ -140,23 +133,23 @@ class SudokuConfig(TrainConfig):
         self.length = made_of(self.data).length
 
 # %% ../../nbs/training/settings.ipynb #456ebe0c
+Length = Annotated[int | None, "L, tokens a sequence; None: the network's, at most 512", 2]
+Checkpointing = Annotated[bool, 'Less memory, a third more time (transformers models)']
+
 @dataclass(kw_only=True)
 class AdaptConfig(LoopConfig):
     "Turning a network that was trained for something else into a masked diffusion model."
     command: ClassVar[str] = 'adapt'
-    model: Annotated[str, Setting('A folder or .gguf file with the network, or a Hub id')]
-    lora: Annotated[int, Setting(
-        "Rank of LoRA, with the mask's embedding; 0: the whole network learns", 0)] = 0
-    shift: Annotated[bool | None, Setting(
-        'Position i predicts token i + 1; None: if it read left to right')] = None
-    tokens: Annotated[int | None, Setting(
-        'To train on, repeats counted; None: as `epochs` and `minutes` say')] = None
-    epochs: Annotated[int, Setting('Passes over the text')] = 20
+    model: Annotated[str, 'A folder or .gguf file with the network, or a Hub id']
+    lora: Annotated[
+        int, "Rank of LoRA, with the mask's embedding; 0: the whole network learns", 0] = 0
+    shift: Annotated[
+        bool | None, 'Position i predicts token i + 1; None: if it read left to right'] = None
+    tokens: Tokens = None
+    epochs: Epochs = 20
     minutes: float | None = 120.
-    length: Annotated[int | None, Setting(
-        "L, tokens a sequence; None: the network's, at most 512", 2)] = None
-    gradient_checkpointing: Annotated[bool, Setting(
-        'Less memory, a third more time (transformers models)')] = False
+    length: Length = None
+    gradient_checkpointing: Checkpointing = False
     batch_size: int = 32
     lr: float = 3e-4
     warmup: int = 100
@@ -195,21 +188,18 @@ def chosen(
 class FinetuneConfig(LoopConfig):
     "Fine-tuning: a quality head (PRISM, BackPlay), or self-correction."
     command: ClassVar[str] = 'finetune'
-    model: Annotated[str | None, Setting(
-        'A folder with a trained model, or a Hub id; None: the embedded one')] = None
-    lora: Annotated[int, Setting(
-        'Rank of LoRA, for a transformers model; 0: its network stays as it is', 0)] = 0
-    length: Annotated[int | None, Setting(
-        "L, tokens a sequence; None: the model's, at most 512", 2)] = None
-    gradient_checkpointing: Annotated[bool, Setting(
-        'Less memory, a third more time (transformers models)')] = False
-    objective: Annotated[str, Setting(
-        'prism or backplay; without a head: proseco, cdlm, t2t, reflective')] = 'prism'
+    model: Annotated[
+        str | None, 'A folder with a trained model, or a Hub id; None: the embedded one'] = None
+    lora: Annotated[
+        int, 'Rank of LoRA, for a transformers model; 0: its network stays as it is', 0] = 0
+    length: Length = None
+    gradient_checkpointing: Checkpointing = False
+    objective: Annotated[
+        str, 'prism or backplay; without a head: proseco, cdlm, t2t, reflective'] = 'prism'
     hyper: dict | None = None # parameters of the objective, in place of their defaults
-    head_steps: Annotated[int, Setting(
-        'Stage 1: the head learns, the backbone is frozen', 0)] = 1500
-    joint_steps: Annotated[int, Setting('Stage 2: both learn', 0)] = 500
-    head_lr: Annotated[float, Setting('Of stage 1; `lr` is of stage 2')] = 1e-3
+    head_steps: Annotated[int, 'Stage 1: the head learns, the backbone is frozen', 0] = 1500
+    joint_steps: Annotated[int, 'Stage 2: both learn', 0] = 500
+    head_lr: Annotated[float, 'Of stage 1; `lr` is of stage 2'] = 1e-3
     lr: float = 3e-4
     warmup: int = 100
     min_lr_ratio: float = 1.0
@@ -236,11 +226,10 @@ class FinetuneConfig(LoopConfig):
 class CriticConfig(LoopConfig):
     "Training a critic for a denoiser."
     command: ClassVar[str] = 'critic'
-    model: Annotated[str | None, Setting(
-        'A folder with the denoiser; None: the embedded one')] = None
-    steps: Annotated[int, Setting('Steps of training')] = 800
-    blocks: Annotated[int, Setting("Of the critic, copies of the denoiser's first ones")] = 2
-    nucleus: Annotated[float, Setting('P of the draws that fill the masks', *SHARE)] = 0.9
+    model: Annotated[str | None, 'A folder with the denoiser; None: the embedded one'] = None
+    steps: Annotated[int, 'Steps of training'] = 800
+    blocks: Annotated[int, "Of the critic, copies of the denoiser's first ones"] = 2
+    nucleus: Annotated[float, 'P of the draws that fill the masks', *SHARE] = 0.9
     lr: float = 1e-3
     warmup: int = 50
     min_lr_ratio: float = 0.1
