@@ -48,28 +48,6 @@ def test_llada_and_dream_are_the_authors_loops(seed):
         got = sample(model, name, T, prompt=x, temperature=0., top_p=1.).tokens[0]
         assert torch.equal(got, dream(model, x[0], T, rate)), (name, P, T)
 
-@given(hs.integers(1, 4), hs.integers(1, 15), hs.lists(hs.integers(1, 4), min_size=1, max_size=3),
-       hs.sampled_from(['llada-random', 'llada-low-confidence']))
-def test_llada_writes_block_after_block_by_its_counts(length, T, blocks, name):
-    L = length * 4
-    model, x = Tiny(L, 4), prefixes(L, 4, *(L - b * length for b in blocks))
-    how = dict(prompt=x, block_length=length, temperature=1.)
-    if T < max(blocks):
-        with pytest.raises(ValueError, match=f'block_length={length}.*{max(blocks)} steps'):
-            sample(model, name, T, len(x), **how)
-        return
-    s = sample(model, name, T, len(x), trace=True, **how)
-    for row, n in enumerate(blocks):
-        when, i = [], 0
-        for b in range(n):                                  # the authors' loop over blocks
-            T_b = len([j for j in range(T) if j * n // T == b])
-            base, rest = divmod(length, T_b)
-            for j in range(T_b): when += [i + j] * (base + (j < rest))
-            i += T_b
-        steps = s.trace.unmasked[:, row].nonzero()
-        assert steps[:, 0].tolist() == when
-        order = (steps[:, 1] - (L - n * length)) // length
-        assert order.tolist() == [k // length for k in range(n * length)]
 
 # ---- Counts and rates
 
