@@ -218,7 +218,7 @@ def test_of_a_large_vocabulary_no_pass_asks_for_much_at_once(name, one_thread):
     """A budget of one step wants a token everywhere; a model that says it has many words is
     asked portion by portion."""
     few, many = Tiny(12, 4), Tiny(12, 4)
-    many.config.vocab_size = 2**23                       # four positions at a time
+    many.vocab_size = 2**23                       # four positions at a time
     budget = 2 if name in DECOUPLED else 1
     a, b = (sample(m, name, budget, 3, batch_size=3) for m in (few, many))
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)

@@ -31,7 +31,7 @@ def typed(label: str | None, sets: list[str] = [], net=None) -> Choice: # None: 
     "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
     import navira
     from navira.registry import split_typed
-    if label is None: label = NO_HEAD if net.quality is None else USUAL
+    if label is None: label = NO_HEAD if not net.has_quality else USUAL
     name, pairs = split_typed(label)
     hyper = hypers([*pairs, *sets])
     return Choice(label, navira.policy(name, **hyper), hyper)

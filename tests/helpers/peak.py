@@ -1,12 +1,11 @@
 """How much memory a run of each policy holds at its peak, in times all logits [B, L, V] of a
 batch: `python peak.py NAME ...`, on Linux."""
 import sys
-from types import SimpleNamespace
 
 import torch
 
 import navira
-from navira.diffusion import Forward
+from navira.diffusion import Denoiser, Forward
 
 n, L, V = 8, 1024, 4096
 
@@ -19,9 +18,9 @@ class Noisy(Forward):
         return out
     def _quality(self): return torch.zeros(self.seen_masked.shape)
 
-model = type('Random', (), dict(mask_id=V - 1, length=L, device='cpu',
-                                config=SimpleNamespace(vocab_size=V),
-                                __call__=lambda self, x: Noisy(x)))()
+class Random(Denoiser):
+    mask_id, length, vocab_size, has_quality = V - 1, L, V, True
+    def __call__(self, x): return Noisy(x)
 
 def held(key): # MiB
     with open('/proc/self/status') as f: line = next(l for l in f if key in l)
@@ -31,5 +30,5 @@ if __name__ == '__main__':
     for name in sys.argv[1:]:
         with open('/proc/self/clear_refs', 'w') as f: f.write('5')      # a new peak
         before = held('VmRSS')
-        navira.sample(model, name, 2, n, progress=False)
+        navira.sample(Random(), name, 2, n, progress=False)
         print(name, (held('VmHWM') - before) * 2**20 / (4 * n * L * V))
