@@ -19,7 +19,8 @@ from navira.training.finetune import finetune
 from navira.training.measures import evaluate_nelbo
 from navira.training.pretrain import train
 from navira.training.recipe import tokens_of
-from navira.training.settings import AdaptConfig, CriticConfig, FinetuneConfig, SudokuConfig
+from navira.training.settings import (
+    AdaptConfig, CriticConfig, FinetuneConfig, read_config, SudokuConfig)
 from helpers.sample_api import says
 from helpers.training import (  # noqa: F401
     assert_same, home, lines, losses, nano, one_thread, small, trained)
@@ -109,6 +110,13 @@ def test_finetuning_moves_what_it_should_and_keeps_the_record(home, tmp_path, tr
     assert [s['name'] for s in r['stages']] == ['train', 'head', 'joint']
     assert r['quality']['low'] <= r['quality']['auroc'] <= r['quality']['high']
     assert r['before']['nelbo']['n'] == r['nelbo']['n'] == 16
+
+def test_a_run_keeps_the_parameters_of_its_objective(home, tmp_path, trained):
+    tune(home, trained / 'model', tmp_path, stop=1, hyper=dict(fill=3))
+    with says(ValueError, 'fill: 3 there, 4 now'):
+        tune(home, trained / 'model', tmp_path, hyper=dict(fill=4))
+    cfg = read_config(FinetuneConfig, out=tmp_path)
+    assert finetune(cfg, progress=False, stop=2) == tmp_path
 
 def test_minutes_shorten_both_stages(home, tmp_path, trained):
     folder = tune(home, trained / 'model', tmp_path, minutes=1e-4)
