@@ -4,11 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
-<<<<<<< HEAD
-=======
-import navira
-from navira.diffusion import Denoiser
->>>>>>> main
 from navira.models.layers import rotary, rotate
 from navira.peers.shadow import wino
 from navira.sampling import sample
@@ -96,37 +91,3 @@ def test_shadows_are_those_of_one_long_sequence(kw, together):
         only = where & (torch.arange(4) == b)[:, None]
         torch.testing.assert_close(p.left_out(only), shades, **same)
     torch.testing.assert_close(p.logits(where), model(x).logits(where), **same)
-
-
-# ---- Runs
-<<<<<<< HEAD
-=======
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_a_model_in_16_bits_is_not_taken_for_a_wrong_one(dtype):
-    model = lm(3).to(dtype)
-    for autocast in (torch.autocast('cpu', dtype, enabled=False), torch.autocast('cpu', dtype)):
-        with autocast: assert (sample(model, 'wino', 1, n=2, threshold=.3).tokens != M).all()
-        model = model.float()
-
-class Plain(Denoiser):
-    mask_id, length = M, L
-    def __call__(self, x): raise AssertionError('a pass before the refusal')
-
-class Wrong(Plain):
-    "Its shadows predict something else than its masks"
-    def __init__(self, model): self.model = model
-    def __call__(self, x): return self.model(x)
-    def shadow(self, x, where, together=False):
-        return self.model.shadow((x + 1) % M, where, together)
-
-def test_a_model_without_shadows_is_refused_before_any_pass(pytestconfig):
-    golden = pytestconfig.rootpath / 'tests' / 'golden'
-    with says(ValueError, 'Plain has no `shadow`', 'such as fast-dllm'): sample(Plain(), 'wino', 4)
-    with says(ValueError, 'Wrong', 'is off by', 'mask of attention'):
-        sample(Wrong(lm(1)), 'wino', 4)
-    with says(ValueError, 'gives no shadows for 8 positions', 'without shift'):
-        sample(navira.load(golden / 'dream'), 'wino', 4, length=8)
-    with says(ValueError, 'for a text of 12 positions', 'is off by'):
-        sample(navira.load(golden / 'modernbert'), 'wino', 4, length=12)
->>>>>>> main
