@@ -1,79 +1,13 @@
-"""Fast-dLLM, Fast-dLLM++, KLASS, EB, DUS, bisection and PUNT against their loops and bounds."""
-import itertools, math
-from types import SimpleNamespace
+"KLASS, Fast-dLLM++ and PUNT against their loops; the page enumerates the others."
+import math
 
-import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.exact import state_at
-from navira.peers.adaptive import (
-    dus, eb, fast_dllm, fast_dllm_plus, klass, middles, punt)
+from navira.peers.adaptive import fast_dllm_plus, klass, punt
 from navira.sampling import sample
 from helpers.peers import at_masks, best, prefixes
 from toys import Tiny
-
-def ent(q): return -sum(a * math.log(a) for a in q.tolist() if a > 0)
-
-def confident(model, x, length, threshold): # Fast-dLLM's loop: the text, the number of passes
-    x, P, n = x.clone(), int((x != model.mask_id).sum()), 0
-    for b in range(P, len(x), length):
-        while any(x[b:b + length] == model.mask_id):
-            q = {j: v for j, v in at_masks(model, x).items() if j < b + length}
-            c = {j: v.max().item() for j, v in q.items()}
-            for j in c:
-                if c[j] >= threshold or j == best(c, 1)[0]: x[j] = q[j].argmax()
-            n += 1
-    return x, n
-
-def bounded(model, x, gamma, rate): # EB's loop
-    x, n = x.clone(), 0
-    while (x == model.mask_id).any():
-        q, h = at_masks(model, x), []
-        for j in best({j: rate(v) for j, v in q.items()}, len(q)):
-            h.append(ent(q[j]))
-            if sum(h) - max(h) > gamma + 1e-12: break
-            x[j] = q[j].argmax()
-        n += 1
-    return x, n
-
-def spaced(model, x, length, threshold, base): # DUS's loop with deferral
-    x, P = x.clone(), int((x != model.mask_id).sum())
-    for b in range(P, len(x), length):
-        levels, seen, stride = [], set(), length // base
-        while stride:
-            levels.append([j for j in range(0, length, stride) if j not in seen])
-            seen |= set(levels[-1])
-            stride //= base
-        if len(seen) < length: levels.append([j for j in range(length) if j not in seen])
-        if len(levels) > 1 and len(levels[-1]) < len(levels[-2]):
-            last = levels.pop()
-            levels[-1] += last
-        due = []
-        for r, level in enumerate(levels):
-            due += [b + j for j in level if b + j < len(x)]
-            q = at_masks(model, x)
-            now = [j for j in due if q[j].max() >= threshold or r == len(levels) - 1]
-            for j in now: x[j] = q[j].argmax()
-            due = [j for j in due if j not in now]
-    return x
-
-@pytest.mark.parametrize('seed', range(3))
-def test_fast_dllm_eb_and_dus_are_their_loops(seed):
-    model = Tiny(11, 5, seed=seed)
-    rates = dict(entropy=lambda q: -ent(q), confidence=lambda q: q.max().item(),
-                 margin=lambda q: -q.topk(2).values.diff().item())
-    for P, level in itertools.product((0, 3), (.3, .6, 1.)):
-        x = prefixes(11, 5, P)
-        run = lambda rule: sample(model, rule, 1, prompt=x)
-        pairs = [(run(fast_dllm(level, 4)), confident(model, x[0], 4, level))]
-        for name, rate in rates.items():
-            s = run(eb(level * 4, name, temperature=0.))
-            pairs.append((s, bounded(model, x[0], level * 4, rate)))
-        for s, (want, n) in pairs: assert torch.equal(s.tokens[0], want) and s.n_forward[0] == n
-        for length, base in ((4, 2), (5, 2), (8, 3), (11, 2)):
-            want = spaced(model, x[0], length, level, base)
-            assert torch.equal(run(dus(base, length, level)).tokens[0], want), (length, base)
 
 
 # ---- klass
@@ -138,20 +72,6 @@ def test_fast_dllm_plus_is_its_loop(seed, shape, margin):
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
 
 
-# ---- bisection
-
-def halved(masks): # the positions of one step, from the list of masks of a text with a token
-    runs, start = [], 0
-    for k in range(1, len(masks) + 1):
-        if k == len(masks) or masks[k] != masks[k - 1] + 1: runs.append(masks[start:k]); start = k
-    return [run[(len(run) - 1) // 2] for run in runs]
-
-@given(hs.lists(hs.booleans(), min_size=1, max_size=40))
-def test_bisection_takes_the_middle_of_each_stretch(pattern):
-    masked = torch.tensor([pattern])
-    st = state_at(SimpleNamespace(mask_id=9), torch.where(masked, 9, 0))
-    want = [0] if all(pattern) else halved(masked[0].nonzero()[:, 0].tolist())
-    assert middles(st, None, masked)[0].nonzero()[:, 0].tolist() == want
 
 
 # ---- punt

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given, settings, strategies as hs
 
-from navira.peers.attention import dawn, demask, dos
+from navira.peers.attention import dawn, dos
 from navira.sampling import sample
 from helpers.peers import best, prompts
 from toys import small_lm
@@ -21,14 +21,6 @@ def known(model, x):
     p, read = model.attending(x[None])
     top = p.logits(torch.ones(1, len(x), dtype=torch.bool)).softmax(-1).max(-1)
     return top.values.tolist(), top.indices.tolist(), read[0].tolist()
-
-def chosen(weight, order, limit):
-    "The greedy choice, one after the other"
-    kept, spent = [], 0.
-    for i in order:
-        more = spent + sum(weight[i][j] for j in kept)
-        if more <= limit: kept, spent = kept + [i], more
-    return kept, spent
 
 
 def by_dawn(model, x, T, induce, low, edge, sink, length):
@@ -81,11 +73,3 @@ def test_dos_fills_the_masks_that_read_most_of_what_is_written(seed, T):
         read = model.attending(now[None])[1][0]
         score = {j: read[j, now != M].sum().item() for j in masks}
         assert sorted(best(score, len(new))) == new
-
-@settings(max_examples=12)
-@given(hs.integers(0, 30), hs.sampled_from([0., .1, .5, 9.]))
-def test_what_demask_fills_together_depends_little_on_each_other(seed, tau):
-    model, x = lm(seed, 1.), prompts(L, M, seed, rows=2)
-    for now, masks, new in steps(sample(model, demask(tau), 1, prompt=x, trace=True)):
-        p, _, read = known(model, now)
-        assert sorted(chosen(read, sorted(masks, key=lambda j: -p[j]), tau)[0]) == new

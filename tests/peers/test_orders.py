@@ -1,14 +1,11 @@
 """Orders of unmasking: the authors' loops, counts, blocks."""
-import itertools, math
+import itertools
 
 import pytest
 import torch
-from hypothesis import given, strategies as hs
 
-from navira.core import evaluate
-from navira.peers.orders import cosine_counts, dream_counts, dream_share
 from navira.sampling import sample
-from helpers.peers import at_masks, best, prefixes, state
+from helpers.peers import at_masks, best, prefixes
 from toys import Tiny
 
 # ---- The authors' loops, on one row and at temperature 0
@@ -49,28 +46,3 @@ def test_llada_and_dream_are_the_authors_loops(seed):
         assert torch.equal(got, dream(model, x[0], T, rate)), (name, P, T)
 
 
-# ---- Counts and rates
-
-@given(hs.integers(1, 200), hs.integers(1, 60), hs.sampled_from([0., 1e-3, .3]))
-def test_dream_and_maskgit_fill_their_counts_and_leave_none(n, T, eps):
-    fixed = (torch.arange(200) >= n)[None]
-    left = dict(dream=n, maskgit=n)
-    for i in range(T):
-        def count(schedule, m):
-            x = torch.where(torch.arange(200) < m, 9, 0)[None]
-            return int(evaluate(schedule, state(x, 9, i, T, fixed=fixed)))
-        m, last = left['dream'], i == T - 1
-        t, s = (1 - (1 - eps) * j / T for j in (i, i + 1))
-        k, rate = count(dream_counts(eps), m), 1 - s / t
-        want = m if last else m * rate
-        assert k in (math.floor(want + 1e-9), math.floor(want - 1e-9))
-        now = state(torch.zeros(1, 1), 9, i, T)
-        if not last: assert dream_share(eps)(now) == pytest.approx(rate)
-        left['dream'] -= k
-        m = left['maskgit']
-        k, angle = count(cosine_counts, m), math.pi / 2 * (i + 1) / T
-        keep = math.floor(n * math.cos(angle) + 1e-9)      # cos(pi/3) may fall below a half
-        want = 0 if last or not m else max(1, min(m - 1, keep))
-        assert m - k == want or m == 1 and k == 0
-        left['maskgit'] -= k
-    assert left == dict(dream=0, maskgit=0)

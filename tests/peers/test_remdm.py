@@ -9,10 +9,6 @@ from navira.registry import policy
 from navira.sampling import sample
 from toys import Tiny
 
-STRONG = {
-    'mdlm': {}, 'forward-backward': {}, 'remdm-cap': dict(eta=.4), 'remdm-rescale': dict(eta=.5),
-    'remdm-switch': dict(eta=.4, t_switch=.7), 'remdm-loop': dict(eta=.1), 'dfm': dict(A=3.),
-    'psi': dict(kappa=.4, t_off=0.)}
 
 # ---- Rates
 
@@ -55,20 +51,6 @@ def test_rates_are_the_papers(name, etas, steps):
     for eta in etas:
         rate = policy(name, **{} if eta is None else dict(eta=eta)).steps
         for i, T in steps: assert rate.at(i, T) == pytest.approx(by_hand(name, i, T, eta), abs=1e-9)
-
-@pytest.mark.parametrize('name', STRONG)
-@pytest.mark.parametrize('T', [1, 2, 5, 64])
-def test_every_step_keeps_the_share_of_clean_tokens(name, T):
-    "(1 - sigma) alpha_t + (1 - alpha_t) rho = alpha_s; the last step fills all, in floats too"
-    rate = kernel().steps if name == 'mdlm' else policy(name, **STRONG[name]).steps
-    g = rate.grid
-    assert g(0, T) == 0 and g(T, T) == 1
-    for i in range(T):
-        (s, r), a, b = rate.at(i, T), g(i, T), g(i + 1, T)
-        assert a <= b and -1e-12 <= s <= 1 and 0 <= r <= 1
-        assert (1 - s) * a + (1 - a) * r == pytest.approx(b, abs=1e-12)
-    s, r = rate.at(T - 1, T)
-    assert r == 1. and (s == 0 or g(T - 1, T) == 0)
 
 
 @pytest.mark.parametrize('sigma, i', [(.2, 8), (-.1, 0), (math.nan, 0)])
