@@ -15,7 +15,7 @@ from torch import Tensor
 from .base.checks import check_int, check_range
 
 # %% auto #0
-__all__ = ['corrupt', 'Forward', 'low_discrepancy', 'nelbo', 'drawer', 'nucleus', 'n_committed']
+__all__ = ['greedy', 'corrupt', 'Forward', 'low_discrepancy', 'nelbo', 'drawer', 'nucleus', 'n_committed']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -259,6 +259,8 @@ def nucleus(
 ) -> drawer: # logits [N, V], uniforms [N] -> tokens [N], their probability [N]
     "A draw from the nucleus, at temperature 1."
     return drawer(top_p=top_p, keep_crossing=keep_crossing)
+
+greedy = drawer(0.)     # takes the most likely token
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
 _N = TypeVar('_N', Tensor, int)

@@ -11,7 +11,7 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.caching import Audit, Cached, Caching
 from navira.cli.app import app
-from navira.core import State
+from navira.core import State, Step
 from navira.joint import orchard
 from navira.models.transformers import TransformersLM
 from navira.passes import Pass
@@ -76,7 +76,7 @@ def test_with_one_block_the_second_pass_over_what_changed_is_exact(shift):
     for name in ('navira-det', 'navira'):
         how = dict(eta=.5, on=0., n=4, progress=False, length=12)
         plain = sample(model, name, 16, **how)                      # 8 steps
-        cheap = replace(policy(f'{name}-changed', eta=.5, on=0.), steps=lambda *_: 8)
+        cheap = replace(policy(f'{name}-changed', eta=.5, on=0.), step=Step(plan=lambda *_: 8))
         again = sample(model, cheap, 30, n=4, progress=False, length=12)
         assert torch.equal(plain.tokens, again.tokens) and (again.n_forward < plain.n_forward).any()
 

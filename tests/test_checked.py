@@ -74,7 +74,7 @@ def test_a_rule_is_any_function():
         best = p.logits(eligible).amax(-1)
         v = torch.full(eligible.shape, -torch.inf).to(best).masked_scatter(eligible, best)
         return eligible & (v == v.amax(1, keepdim=True)) & (n_unmask(st) > 0)[:, None]
-    out = text(small_lm(), Policy(unmask=surest, steps=lambda policy, budget, n_free: 12))
+    out = text(small_lm(), Policy(unmask=surest, step=Step(plan=lambda policy, budget, n_free: 12)))
     assert (out.tokens != MASK).all() and (out.tokens[:, :3] == torch.tensor(PROMPT)).all()
     # such a rule may pick in any row with a mask, so all of these run
     assert (out.n_forward >= 9).all()

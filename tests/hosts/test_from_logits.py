@@ -38,7 +38,7 @@ def run(rule, x, budget=16, seed=3, net=network, **how):
 
 def reference(rule, x, budget=16, seed=3, made=0):
     "The last state of the library's own loop"
-    rule = replace(rule, second='full', depth=0)
+    rule = replace(rule, depth=None)
     noise = Noise(seed, torch.arange(len(x)), made)
     *_, last = states(rule, frozen.net, x, n_steps(rule, budget, (x == M).sum(1)), noise)
     return last
@@ -73,7 +73,7 @@ def test_a_policy_that_needs_more_says_so_by_name(name):
 def test_every_other_policy_can_be_hosted():
     for name in PLAIN:
         if not policy(name).reads_quality: hosted(name, {}, 8, 16)
-    assert hosted('block-refinement', {}, 8, 16).steps(None, 0, torch.tensor([8])) == 16 + 17
+    assert hosted('block-refinement', {}, 8, 16).step.plan(None, 0, torch.tensor([8])) == 16 + 17
     with pytest.raises(KeyError, match='remdm-conf'): hosted('remdm-con', {}, 8, 16)
     with pytest.raises(KeyError, match='eta'): hosted('remdm-conf', dict(etta=1), 8, 16)
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 from navira.core import Pass, pick
+from navira.diffusion import greedy
 from navira.exact import Distribution, state_at
 from navira.joint import JointDenoiser
 from navira.peers.adaptive import (
@@ -71,7 +72,7 @@ def test_fast_dllm_eb_and_dus_are_their_loops(seed):
         run = lambda rule: sample(model, rule, 1, prompt=x)
         pairs = [(run(fast_dllm(level, 4)), confident(model, x[0], 4, level))]
         for name, rate in rates.items():
-            s = run(eb(level * 4, name, temperature=0.))
+            s = run(replace(eb(level * 4, name), draw=greedy))
             pairs.append((s, bounded(model, x[0], level * 4, rate)))
         for s, (want, n) in pairs: assert torch.equal(s.tokens[0], want) and s.n_forward[0] == n
         for length, base in ((4, 2), (5, 2), (8, 3), (11, 2)):
@@ -170,7 +171,7 @@ def test_what_fast_dllm_plus_commits_together_is_the_mode(seed, beta, margin):
     model = JointDenoiser((beta * torch.randn((2,) * 4, generator=g, dtype=torch.float64)).exp())
     x = torch.cartesian_prod(*[torch.arange(3)] * 4)
     st, rule = state_at(model, x), fast_dllm_plus(margin)
-    S = pick(rule.unmask, st, Pass(model, st), st.masked)
+    S = pick(rule.unmask, st, Pass(model, st, rule.draw), st.masked)
     for row, at in zip(x[S.sum(1) > 1], S[S.sum(1) > 1]):
         fits = ((model.outcomes == row) | (row == 2)).all(1)
         texts, p = model.outcomes[fits][:, at], model.joint.flatten()[fits]
@@ -250,7 +251,7 @@ def probed(model, x, eps): # PUNT's loop at temperature 0
        hs.sampled_from([1e-6, .003, .03, .3, 3., math.inf]))
 def test_punt_is_its_loop_and_charges_its_tests(seed, P, eps):
     model, x = Tiny(11, 5, seed=seed), prefixes(11, 5, P, 10 - P)
-    out = sample(model, punt(eps, temperature=0.), 1, prompt=x)
+    out = sample(model, replace(punt(eps), draw=greedy), 1, prompt=x)
     assert out.n_forward.sum() == sum(model.rows)
     for row, got, n in zip(x, out.tokens, out.n_forward):
         want, passes = probed(model, row, eps)

@@ -1,11 +1,13 @@
 """Rules that read attention, against their loops written out."""
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
+from navira.diffusion import drawer
 from navira.exact import counts, Distribution
 from navira.joint import random_joint
 from navira.peers.attention import AttendedPass, context, dawn, demask, dos, greedily
@@ -109,8 +111,8 @@ def test_what_demask_fills_together_depends_little_on_each_other(seed, tau):
         p, _, read = known(model, now)
         assert sorted(chosen(read, sorted(masks, key=lambda j: -p[j]), tau)[0]) == new
 
-@pytest.mark.parametrize('rule, F', [(dos(temperature=1.), 3), (dos(0., temperature=1.), 1),
-                                     (demask(0.), 1)], ids=['dos', 'dos, gamma=0', 'demask'])
+@pytest.mark.parametrize('rule, F', [
+    (replace(dos(), draw=drawer()), 3), (replace(dos(0.), draw=drawer()), 1), (demask(0.), 1)], ids=['dos', 'dos, gamma=0', 'demask'])
 def test_one_token_at_a_time_gives_the_joint(rule, F):
     model = random_joint(3, 3, seed=4)
     joint = Distribution.of(model.joint.flatten(), model.outcomes)

@@ -83,7 +83,7 @@ def test_no_setting_is_illegal(a, b, c, T):
         g = loop_grid(max(a, b), min(a, b), c)
         assert g(0, T) == 0 and g(T, T) == 1
         assert all(g(i, T) <= g(i + 1, T) + 1e-15 for i in range(T))
-    for rule in rules: assert rule.steps(rule, T, None) == T
+    for rule in rules: assert rule.step.steps(rule, T, None) == T
 
 @given(hs.floats(0, 40), hs.integers(1, 90))
 def test_dfm_fits_its_budget_without_a_cap(A, n):
