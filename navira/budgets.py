@@ -97,4 +97,4 @@ def n_steps(
         fits = bisect_right(range(budget + 1), budget, lo=policy.step.least(policy) + 1,
                             key=lambda F: charged(policy, steps(F), n_free))  # type: ignore
         budget = fits - 1
-    return check_int(f'steps: {name_of(policy.step.steps)} gave T', steps(budget), 1)
+    return check_int(f'steps: {name_of(policy.step.plan)} gave T', steps(budget), 1)

@@ -14,6 +14,8 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
+from fastcore.docments import docments
+
 from .base.checks import check_choice, plain_number
 from .diffusion import drawer
 from .core import Flip, Policy
@@ -101,11 +103,11 @@ def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its t
 
 # %% ../nbs/registry.ipynb #865ecdbf
 def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
-    "The comment behind each parameter of a function, where its source is at hand."
-    sources = getattr(factory, 'sources', [factory]) # those of `scheduled` are two functions
-    try: text = ''.join(map(inspect.getsource, sources))
+    "The comment behind each parameter of a policy, where its source is at hand."
+    sources = drawer, *getattr(factory, 'sources', [factory]) # those of `scheduled` are two
+    try: found = {k: v for f in sources for k, v in docments(f).items()}
     except (OSError, TypeError): return {}
-    return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
+    return {k: v for k, v in found.items() if v and k in parameters(factory)}
 
 # %% ../nbs/registry.ipynb #24f909e2
 def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:

@@ -239,8 +239,8 @@ def fitted(policy: Policy, model: Model, length: int) -> Policy:
         check_int('depth', policy.depth, 0, f'{type(model).__name__} has {model.n_blocks} blocks;'
                   ' expected', model.n_blocks)
         return policy
-    warnings.warn(f'depth={policy.depth}: {type(model).__name__} runs whole texts only, so the second '
-                  'pass runs, and is charged, in full', stacklevel=3)
+    warnings.warn(f'depth={policy.depth}: {type(model).__name__} runs whole texts only, so the '
+                  'second pass runs, and is charged, in full', stacklevel=3)
     return replace(policy, depth=None)
 
 def ends_in(model: Model) -> tuple[int, ...]:
@@ -335,7 +335,8 @@ def sample(
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     rule, begun = fitted(rule, model, x.shape[1]), time.perf_counter()
     block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
-    noise = Noise(check_int('seed', seed, -2**63), torch.arange(len(x), device=model.device) + first)
+    numbers = torch.arange(len(x), device=model.device) + first
+    noise = Noise(check_int('seed', seed, -2**63), numbers)
     audit = None if cache == 'none' else Audit(caching.every)
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:

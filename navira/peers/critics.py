@@ -146,9 +146,11 @@ class LateCriticStep(CriticStep):
         if st.i >= first_late(st.n, self.t_on): return super().__call__(policy, st, model, watch)
         return step(replace(self.early, draw=policy.draw), st, model, watch)
 
-    def steps(self, policy, budget, n_free):
-        "A pass a step, and one of the critic in each late step but the last, with nothing to rate."
-        return most_steps(lambda T: T + max(T - first_late(T, self.t_on) - 1, 0), budget)
+    def most(self, T: int) -> int: # passes of a run
+        "One a step, and one of the critic in each late step but the last, with nothing to rate."
+        return T + max(T - first_late(T, self.t_on) - 1, 0)
+
+    def steps(self, policy, budget, n_free): return most_steps(self.most, budget)
 
 # %% ../../nbs/peers/critics.ipynb #5be8a9a2
 @register('g-star', selects='N s_i from softmax(-quality / tau), late; before t_on nothing',

@@ -313,8 +313,9 @@ class DraftStep(Step):
         tokens, _ = p.drawn(where, 'likeliest', greedy)
         return replace(st, x=st.x.masked_scatter(where, tokens))
 
+    def most(self, T: int) -> int: return T + self.times * (T // self.every) # passes of a run
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        return most_steps(lambda T: T + self.times * (T // self.every), budget)
+        return most_steps(self.most, budget)
 
 # %% ../../nbs/peers/editors.ipynb #063859de
 @register('proseco', scores='the argmax, at every position of an argmax fill', never='nothing',

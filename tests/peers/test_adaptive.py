@@ -93,7 +93,7 @@ def test_ebs_guarantee(seed, gamma, order):
     lost, steps = torch.zeros(len(x), dtype=torch.float64), torch.zeros(len(x), dtype=torch.float64)
     while st.masked.any():
         steps += st.masked.any(1)
-        seen = Pass(model, st)
+        seen = Pass(model, st, rule.draw)
         where = pick(rule.unmask, st, seen, st.masked)
         assert (where.any(1) == st.masked.any(1)).all()
         after = torch.where(where, x, st.x)

@@ -112,7 +112,8 @@ def test_what_demask_fills_together_depends_little_on_each_other(seed, tau):
         assert sorted(chosen(read, sorted(masks, key=lambda j: -p[j]), tau)[0]) == new
 
 @pytest.mark.parametrize('rule, F', [
-    (replace(dos(), draw=drawer()), 3), (replace(dos(0.), draw=drawer()), 1), (demask(0.), 1)], ids=['dos', 'dos, gamma=0', 'demask'])
+    (replace(dos(), draw=drawer()), 3), (replace(dos(0.), draw=drawer()), 1), (demask(0.), 1)],
+    ids=['dos', 'dos, gamma=0', 'demask'])
 def test_one_token_at_a_time_gives_the_joint(rule, F):
     model = random_joint(3, 3, seed=4)
     joint = Distribution.of(model.joint.flatten(), model.outcomes)

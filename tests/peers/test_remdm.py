@@ -56,14 +56,14 @@ def by_hand(name, i, T, eta=None):
     ('dfm', (None,), ((1, 39), (20, 39), (30, 39), (3, 8)))])
 def test_rates_are_the_papers(name, etas, steps):
     for eta in etas:
-        rate = policy(name, **{} if eta is None else dict(eta=eta)).steps
+        rate = policy(name, **{} if eta is None else dict(eta=eta)).step.plan
         for i, T in steps: assert rate.at(i, T) == pytest.approx(by_hand(name, i, T, eta), abs=1e-9)
 
 @pytest.mark.parametrize('name', STRONG)
 @pytest.mark.parametrize('T', [1, 2, 5, 64])
 def test_every_step_keeps_the_share_of_clean_tokens(name, T):
     "(1 - sigma) alpha_t + (1 - alpha_t) rho = alpha_s; the last step fills all, in floats too"
-    rate = kernel().steps if name == 'mdlm' else policy(name, **STRONG[name]).steps
+    rate = kernel().step.plan if name == 'mdlm' else policy(name, **STRONG[name]).step.plan
     g = rate.grid
     assert g(0, T) == 0 and g(T, T) == 1
     for i in range(T):
@@ -113,7 +113,8 @@ def test_a_whole_run_with_a_prompt_has_the_distribution_of_its_matrix(name, hype
     "L = 3, one position given: the chain over the other two, by hand from alpha's only"
     model, T = random_joint(3, 2, seed=5), 6
     M, x0 = model.mask_id, (2, 1, 2)
-    rate = kernel(grid=grids['cosine']).steps if name == 'mdlm' else policy(name, **hyper).steps
+    rule = kernel(grid=grids['cosine']) if name == 'mdlm' else policy(name, **hyper)
+    rate = rule.step.plan
     expected = {x0: 1.}
     for i in range(T):
         a, b = rate.grid(i, T), rate.grid(i + 1, T)
@@ -136,7 +137,7 @@ def test_psi_is_the_mixture_that_it_is_defined_as(kappa, T, data):
     "At a token and at a mask, over (0, 1, mask), with a prediction (.7, .3)"
     i = data.draw(hs.integers(0, T - 1))
     a, b = i / T, (i + 1) / T
-    sigma, rho = kernel(mixture(kappa)).steps.at(i, T)
+    sigma, rho = kernel(mixture(kappa)).step.plan.at(i, T)
     fill = (b - a) / (1 - a)
     for x0, posterior, now in (
             ([0., 1.], [0., 1., 0.], [0., 1 - sigma, sigma]),                       # token 1
