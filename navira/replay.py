@@ -131,9 +131,10 @@ def replay(
                          'vocabulary')
     N = max(t.T for t in traces)
     start = _busiest(traces, N) if start is None else check_int('start', start, 0, high=N)
+    heads = [''] if other is None else names
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
     d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
-             panels=[_panel(t, used, name) for t, name in zip(traces, [''] if other is None else names)])
+             panels=[_panel(t, used, name) for t, name in zip(traces, heads)])
     # nothing in it ends the script element
     data = json.dumps(d, separators=(',', ':'), allow_nan=False).replace('<', r'\u003c')
     frame = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
