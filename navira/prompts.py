@@ -122,7 +122,7 @@ def _length(model: Model, i: int, p: Prompt, length: int | None, new: int | None
     "How long text i is to be. ValueError for what the model cannot continue."
     n, most = len(p.ids), length or model.length
     vocab = getattr(getattr(model, 'config', None), 'vocab_size', None) or 2**63
-    if n and not 0 <= p.ids.min() <= p.ids.max() < vocab:
+    if n and not 0 <= int(p.ids.min()) <= int(p.ids.max()) < vocab:
         raise ValueError(f'prompt: ids must lie in 0..{vocab - 1}, '
                          f'got {p.ids.min()} to {p.ids.max()}')
     if n > most: raise ValueError(f'prompt: {n} tokens are longer than the {most} of the sequence')
