@@ -33,6 +33,13 @@ def root():
     return Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope='session')
+def embedded():
+    "The model that the package brings"
+    import navira
+    return navira.load()
+
+
 @pytest.fixture(autouse=True)
 def the_same_noise():
     "A test's result does not depend on those before it"

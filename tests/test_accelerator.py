@@ -9,6 +9,7 @@ from navira.hosts.from_logits import policy_step, start
 from navira.models.critic import Critic
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
+from helpers.peers import KINDS
 from helpers.metrics import llama, tokenizer as words
 from pretended import Pretended
 from toys import small_lm
@@ -22,7 +23,7 @@ def rule(name, model):
     own = 'critic' in parameters(policies()[name])
     return policy(name, **(dict(critic=Critic.of(model, 1)) if own else {}))
 
-@pytest.mark.parametrize('name', sorted(policies()))
+@pytest.mark.parametrize('name', KINDS)
 def test_a_policy_gives_on_the_accelerator_what_it_gives_on_the_cpu(name):
     model = lm()
     given = dict(budget=6, n=2, prompt=[3, model.mask_id, 5, 7], trace=True)

@@ -4,7 +4,6 @@ is the same."""
 import pytest
 import torch
 from hypothesis import given, strategies as hs
-from scipy import stats
 
 from navira.exact import Chain, Distribution
 from navira.registry import policy
@@ -21,22 +20,9 @@ def close(a, b, eps=1e-12): return torch.allclose(a, b, rtol=0, atol=eps)
 
 # ---- The chi-square test
 
-def test_rare_texts_share_a_cell_and_every_cell_expects_five():
-    dist = Distribution({(i,): q for i, q in enumerate((.02, .02, .02, .04, .4, .5))})
-    # of 100; 2 + 2 + 2 + 4 are expected
-    seen = dict(zip(dist, (1, 4, 0, 2, 43, 50)))
-    assert dist.p_value(seen) == pytest.approx(stats.chisquare([7, 43, 50], [10, 40, 50]).pvalue)
-
 
 # ---- Distributions
 
-@given(small, small)
-def test_the_distance_is_total_variation(a, b):
-    p, q = dist_of(a), dist_of(b)
-    assert p.distance(p) == 0 and p.distance(q) == pytest.approx(q.distance(p))
-    if a.joint.shape == b.joint.shape:
-        assert p.distance(q) == pytest.approx((a.joint - b.joint).abs().sum().item() / 2)
-    assert p.distance({(9,): 1.}) == pytest.approx(1)
 
 @given(small, shares, shares, hs.integers(0, 4))
 def test_a_chain_of_steps_is_a_power_of_its_matrix(model, sigma, rho, n):
@@ -62,20 +48,6 @@ def test_one_site_a_step_is_the_joint(order, model):
 
 
 # ---- Chains
-
-
-@given(small, shares)
-def test_the_forward_process(model, alpha):
-    chain = Chain(model)
-    full = (chain.states != model.mask_id).all(1)
-    assert close(chain.noised(1.)[full],
-                 model.joint.flatten()) and not chain.noised(1.)[~full].any()
-    assert Distribution.of(chain.noised(0.), chain.states) == {(model.mask_id,)
-                                                               * model.length: pytest.approx(1)}
-    q = chain.noised(alpha)
-    assert q.sum().item() == pytest.approx(1)
-    masks = (chain.states == model.mask_id).sum(1).double()
-    assert (q @ masks).item() == pytest.approx(model.length * (1 - alpha), abs=1e-12)
 
 
 @given(small, hs.data())

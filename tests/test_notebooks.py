@@ -6,7 +6,7 @@ import pytest
 
 root = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(root/'tools'))
-import order
+import house, order
 
 # Imported once, in a process that the others are forked from: of this library nothing, so that a
 # notebook which forgets an import fails.
@@ -85,13 +85,13 @@ def run_notebook(nb, log, force=()):
 # The last is a cell of training/recipe.
 TRAINED = 'training/pretrain', 'training/finetune', 'training/critic', '695125ca'
 
-mark = pytest.mark.study, pytest.mark.exports
-NOTEBOOKS = [pytest.param(nb, marks=mark[bool(order.exports(nb))])
+# A page that only asks a question runs at night
+NOTEBOOKS = [pytest.param(nb, marks=[pytest.mark.slow] * house.study(nb))
              for nb in order.notebooks()]
 
 def passes(fresh, nb, log, **kw):
     p = fresh.Process(target=run_notebook, args=(nb, log), kwargs=kw)
-    p.start(); p.join(1800 if kw else 600)
+    p.start(); p.join(1800)
     if p.is_alive(): p.kill(); p.join()
     assert p.exitcode == 0, log.read_text(errors='replace')[-6000:]
 

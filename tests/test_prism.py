@@ -8,7 +8,8 @@ from hypothesis import given, strategies as hs
 
 from navira.diffusion import n_committed
 from navira.prism import binomial, prism_guard, window
-from helpers.core import CORRECTING, COUPLED, DECOUPLED, N, joint6, state  # noqa: F401
+from helpers.core import N
+from helpers.peers import state
 from toys import ACCEPT, REJECT, binomial_dist, chi2
 
 

@@ -1,16 +1,12 @@
 "What a sampler returns, and how it shows itself."
 
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from navira.registry import policy
 from navira.samples import Samples
-from navira.sampling import sample
-from toys import Tiny
 from helpers.replay import data_of, decode, random_trace, rebuilt
 
 
@@ -28,14 +24,6 @@ def test_samples_are_their_texts():
     assert out[-1] == 'seventeen' and out[1:] == ['three', 'seventeen'] and 'three' in out
     with pytest.raises(IndexError):
         out[3]
-
-
-def test_planning_is_a_part_of_the_seconds():
-    def slow(policy, budget, n_free):
-        time.sleep(.05)
-        return budget
-    rule = replace(policy('backbone'), steps=slow)
-    assert sample(Tiny(6, 4), rule, 4, 1).seconds >= .05
 
 
 def test_the_same_sample_of_two_runs_is_replayed_side_by_side():

@@ -1,29 +1,13 @@
 """Temperatures over time, against the equations of the paper."""
 from dataclasses import replace
 
-import numpy as np
-import pytest
 import torch
 
-from navira import schedules
 from navira.base.noise import Noise
 from navira.core import State
 from navira.sampling import sample
-from helpers.core import FORMS
 from toys import Tiny
 
-GRID = np.linspace(0, 1, 401)
-@pytest.mark.parametrize(
-    'f, plain',
-    [
-        (getattr(schedules, n.removeprefix('navira-'))(**FORMS[n][0]), FORMS[n][1])
-        for n in FORMS
-        if n.startswith('navira-') and n != 'navira-det'
-    ],
-)
-def test_schedules_are_those_of_the_paper(f, plain):
-    got = np.array([f(u) for u in GRID])
-    assert got == pytest.approx([plain(u) for u in GRID], rel=1e-12) and (np.diff(got) >= 0).all()
 
 def test_progress_goes_from_zero_to_one_and_is_zero_for_one_step():
     st = State.start(torch.full((1, 3), 9), 9, 5, Noise(0, torch.arange(1)))

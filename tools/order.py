@@ -35,7 +35,7 @@ Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/or
     peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists
 Training: training/data training/settings training/loop training/objectives training/measures
-    training/card training/recipe training/pretrain training/finetune training/adapt training/critic
+    training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
 Tasks: tasks/infilling tasks/task

@@ -1,6 +1,5 @@
 """What is a number: whole ones, of Python or NumPy, and nothing else."""
 import math, time
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,7 +7,6 @@ import torch
 
 import navira
 from navira.sampling import sample
-from navira.schedules import quadratic
 from helpers.sample_api import says
 from toys import Tiny, small_lm
 
@@ -39,12 +37,3 @@ def test_numbers_of_numpy_are_numbers():
     assert torch.equal(a.tokens, navira.sample(model, 'prism', 6, 2, 3, eta=.25, n_remask=1).tokens)
     for wrong in (dict(budget=np.float32(2.5)), dict(n=np.bool_(True)), dict(seed=np.nan)):
         with pytest.raises(ValueError): navira.sample(model, 'prism', **wrong)
-
-@pytest.mark.parametrize('v', [.75, np.float32(.75), np.array(.75), torch.tensor(.75),
-                               Fraction(3, 4)], ids=lambda v: type(v).__name__)
-def test_any_real_number_is_a_temperature_a_share_or_a_progress(v):
-    at = quadratic(tau_max=v, h=np.float32(.5))(v)
-    assert at == pytest.approx(quadratic(tau_max=.75)(.75)) and type(at) is float
-    assert navira.policy('maskgit', choice_temperature=v).revises is False
-    for wrong in ('x', None, True, torch.tensor([.5, .5]), np.float32(1.5)):
-        with pytest.raises(ValueError, match=r'u=.*progress, in \[0, 1\]'): quadratic()(wrong)

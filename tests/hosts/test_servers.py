@@ -8,23 +8,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from navira.hosts.from_logits import hosted, policy_step, start
 from navira.hosts.servers import DllmSampler, sglang_algorithm, SglangPolicy, VllmPolicy
-from navira.models.transformers import bidirectional
+from helpers.hosts import EOS, MASK, served
 
-V, MASK, EOS, B = 40, 39, 1, 8
+B = 8
 
 @pytest.fixture(scope='module')
-def net():
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                         intermediate_size=24, initializer_range=.5, pad_token_id=0)
-    net = bidirectional(LlamaForCausalLM(config)).eval().requires_grad_(False)
-    def unlikely(module, inputs, out): out.logits[..., MASK] = -30
-    net.register_forward_hook(unlikely)
-    return net
+def net(): return served()
 
 @pytest.fixture
 def stub(monkeypatch):
@@ -98,16 +90,6 @@ def test_vllm_gets_a_policy_that_commits_whole_blocks(net, plugin, name):
     want, _ = hosted_run(name, net, first, torch.full((B,), MASK), 6, 4, memory)
     assert second == tuple(want.tolist()) and MASK not in second
 
-def test_vllm_s_config_and_a_block_that_is_given_up(net, plugin):
-    "`denoise_steps` and `mask_token_id` come first; another draft begins a new block"
-    rule, draft = VllmPolicy('backbone', 0, block_length=B), (MASK,) * B
-    text, passes = block_of(rule, net, [], draft, mask_token_id=MASK, denoise_steps=2)
-    assert passes == 2
-    logits = net(torch.tensor([draft])).logits[0]
-    rule.apply(input_draft=draft, logits=logits.tolist(), remasking_config=dict(mask_token_id=MASK))
-    text, _ = block_of(rule, net, [], (7,) + draft[1:], mask_token_id=MASK)
-    assert text[0] == 7 and MASK not in text
-    with pytest.raises(ValueError, match="'wino' needs shadow"): VllmPolicy('wino', MASK)
 
 # ---- SGLang: its two loops in our words
 
@@ -176,17 +158,6 @@ def test_sglang_requests_do_not_depend_on_each_other(net, algorithm):
         texts.add(tuple(one.input_ids.tolist()))
     assert len(texts) == 4 and tuple(alone['b']) in texts
 
-def test_sglang_s_prompt_may_have_a_mask_and_full_blocks_are_done_at_once(net, algorithm):
-    "Ids may be of 32 bits"
-    prompt = torch.tensor([[True] * 3 + [False] * (B - 3)])
-    batch = batch_of([[3, MASK, 4] + [MASK] * (B - 3)], None, dtype=torch.int32, prompt=prompt)
-    in_step(algorithm(config()), net, batch)
-    assert batch.input_ids[:3].tolist() == [3, MASK, 4] and (batch.input_ids[3:] != MASK).all()
-    full = batch_of([[5] * B], ['a'])
-    assert in_step(algorithm(config()), net, full)[0] == 1
-    with pytest.raises(ValueError, match="'prism' needs a quality head"):
-        SglangPolicy(config('prism'))
-    with pytest.raises(KeyError, match='eta'): SglangPolicy(config(hyper=dict(et=1)))
 
 # ---- dLLM
 
@@ -243,22 +214,3 @@ def test_dllm_s_config_is_read_and_what_has_no_effect_refused(net, stub):
         DllmSampler(net, TOKENS, 'remdm-con')
     stub('dllm.core.samplers', BaseSamplerOutput=SimpleNamespace)
     assert torch.equal(sampler.sample(prompt, how, return_dict=True).sequences, out)
-
-def test_dllm_fills_masks_in_texts(net):
-    texts = [[3, MASK, 5, MASK, 7], [3, MASK, MASK]]
-    for name in ('remdm-conf', 'best-of', 'entropy-remask'):
-        out = DllmSampler(net, TOKENS, name).infill(texts, steps=8).tolist()
-        assert all(b == a or a == MASK != b for t, o in zip(texts, out) for a, b in zip(t, o))
-        assert out[1][3:] == [EOS, EOS]
-
-def test_dllm_s_shift_moves_the_logits_by_one(net):
-    "A network that says at i what stands at i + 1 writes what the other writes that says it at i"
-    class Early:
-        config, device = net.config, net.device
-        def __call__(self, x, attention_mask):
-            logits = net(x, attention_mask=attention_mask).logits
-            return SimpleNamespace(logits=torch.cat([logits[:, 1:], logits[:, -1:]], 1))
-    how = dict(inputs=[[3, 4, 5]], max_new_tokens=6, steps=6)
-    plain = DllmSampler(net, TOKENS, 'remdm-conf').sample(**how)
-    moved = DllmSampler(Early(), TOKENS, 'remdm-conf').sample(**how, right_shift_logits=True)
-    assert torch.equal(plain, moved)

@@ -13,12 +13,7 @@ from navira.sampling import sample
 NAMES = frozen.registered()
 SHADOWS = {'wino', 'cover'}         # the net does not count them
 
-def own(name): return dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
-
-def settings_of(name):
-    "Those of tests/frozen.py"
-    def renamed(hyper): return {'top_p' if k == 'p' else k: v for k, v in hyper.items()}
-    return [{}, *map(renamed, frozen.variants.get(name, []))]
+own = frozen.own
 
 @hs.composite
 def runs(draw):
@@ -27,7 +22,7 @@ def runs(draw):
     given = torch.rand(3, frozen.L, generator=g) < torch.tensor([[0.], [.3], [.8]])
     given[:, 5] = False
     x = torch.where(given, torch.randint(frozen.M, given.shape, generator=g), frozen.M)
-    hyper = own(name) | draw(hs.sampled_from(settings_of(name)))
+    hyper = own(name) | draw(hs.sampled_from(frozen.variants(name)))
     return name, hyper, x, draw(hs.integers(1, 30)), draw(hs.integers(0, 2**40))
 
 @settings(max_examples=120)
@@ -61,7 +56,7 @@ def test_a_rule_says_whether_it_reads_qualities(name):
     "One that does is refused by a model without a head, before any pass"
     headless = copy.copy(frozen.net)
     headless.quality, headless.quality_of = None, None
-    for hyper in settings_of(name):
+    for hyper in frozen.variants(name):
         rule = policy(name, **own(name), **hyper)
         run = lambda: sample(headless, rule, 24, 1, length=12)
         if not rule.reads_quality: run()
