@@ -22,7 +22,7 @@ from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .caching import Audit, Cached, Caching, Kind, RunsParts
+from .caching import Audit, Cached, Caching, RunsParts
 from .budgets import charged, check_budget, n_steps
 from .core import Model, Policy, State, step, no_watch
 from .checked import check_step, checked, NO_HEAD
@@ -312,8 +312,7 @@ def sample(
     progress: bool | Callable[[Partials], None] | None = None, # None: a bar if the run lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
-    cache: Kind = 'none', # what is kept between passes: `Caching`
-    **hyper, # of a named policy; `block_length`, free positions; of a cache, `refresh`, `max_kl`
+    **hyper, # of a named policy; `block_length`, free positions; of `Caching`: `cache`, ...
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes
     (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
@@ -325,7 +324,8 @@ def sample(
     A `progress` function is called after each step of a batch, by several threads on a CPU, with
     its texts, a `Partial` each."""
     check_model(model)
-    caching = Caching(cache, hyper.pop('refresh', None), hyper.pop('max_kl', None))
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
+    caching = Caching(**how)
     caching.fits(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
@@ -337,7 +337,7 @@ def sample(
     block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
     numbers = torch.arange(len(x), device=model.device) + first
     noise = Noise(check_int('seed', seed, -2**63), numbers)
-    audit = None if cache == 'none' else Audit(caching.every)
+    audit = None if caching.cache == 'none' else Audit(caching.every)
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:
         run = Run(model, rule, x, special, noise, block, steps, caching, audit,
