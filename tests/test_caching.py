@@ -6,13 +6,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import navira
 from navira.base.noise import Noise
 from navira.caching import Cached, Caching
 from navira.core import State
 from navira.joint import orchard
 from navira.models.transformers import TransformersLM
-from navira.passes import Pass
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.peers import WITHOUT_CRITIC
@@ -95,16 +93,6 @@ def test_what_runs_and_when():
     assert ran('changed', replace(st, x=x)) == [5, 11]
     assert ran('changed', st, refresh=1) == [*range(12)]
 
-def test_rows_that_nobody_asks_about_are_not_run():
-    model, st = small_lm(3), started(None)
-    cached, rows = Cached(model, st.noise.samples, Caching('changed')), torch.tensor([1, 0, 1]) > 0
-    p = Pass(cached, replace(st, i=0))
-    p.logits(st.masked & rows[:, None])
-    assert p.cost.tolist() == [1, 0, 1] and (cached.kept.x[1] == -2).all()
-    q = Pass(cached, st)
-    q.logits(st.masked)                                           # the second row runs in full
-    assert q.cost.tolist() == [.5, 1, .5]
-
 
 @pytest.mark.parametrize('cache', ['prompt', 'changed'])
 @pytest.mark.parametrize('refresh', [1, 2, 4])
@@ -117,12 +105,6 @@ def test_what_is_charged_pays_for_what_ran(cache, refresh, prompt):
         assert out.charged == 8 or f'{out.charged:.2f}'.rstrip('0') in out.cost
         if prompt is None and cache == 'prompt': assert out.charged == 8 == out.n_forward.max()
 
-
-@pytest.mark.parametrize('name', ['backbone', 'navira-det-changed', 'demask', 'wino'])
-@pytest.mark.parametrize('how', [{}, dict(cache='changed'), dict(cache='prompt')])
-def test_a_length_that_a_network_lacks_is_refused_alike(name, how):
-    with pytest.raises(ValueError, match='x has 8 positions: expected 81 to 81'):
-        sample(navira.load('sudoku'), name, 9, length=8, **how)
 
 def test_a_bound_on_the_audit_shortens_the_interval():
     model = small_lm(5).double()

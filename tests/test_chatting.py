@@ -3,7 +3,7 @@
 import pytest
 
 import navira
-from navira.chatting import turn_end, chat_ids
+from navira.chatting import chat_ids
 from helpers.bytes_lm import byte_lm
 from helpers.sample_api import says
 
@@ -65,14 +65,3 @@ def test_an_answer_has_the_room_that_there_is(model):
         navira.chat(model, 'hi', max_new_tokens=128)
     with says(ValueError, 'prompt', 'longer than the 64'):
         navira.chat(model, 'hi ' * 64)
-
-
-def test_an_answer_ends_where_its_turn_does(model):
-    end = model.tokenizer.token_to_id('<|eot|>')
-    assert turn_end(model.text_tokenizer) == end not in model.eos_ids
-    how = dict(policy='backbone', max_new_tokens=32, top_p=1.0, eos='cut')
-    for seed in range(20):
-        seen = []
-        navira.chat(model, 'the man', seed=seed, progress=seen.extend, **how)
-        said = seen[-1].ids[len(chat_ids(model, 'the man')) :]
-        assert not {end, *model.eos_ids} & set(said[:-1])

@@ -2,7 +2,6 @@
 what every policy keeps is named before anything is lost."""
 from dataclasses import replace
 import pytest, torch
-from hypothesis import given, settings, strategies as hs
 import navira
 from navira.core import (
     needs_quality, n_unmask, nothing, random_order, Step, TopK)
@@ -103,26 +102,6 @@ CASES = [(part, *case) for part, cases in WRONG.items() for case in cases]
 def test_the_part_that_is_wrong_is_named(part, wrong, words):
     if part == 'plan': part, wrong = 'step', Step(plan=wrong)
     refused(replace(prism(), **{part: wrong}), part, *words)
-
-
-garbage = hs.sampled_from([
-    None, 3, 'x', torch.zeros(3), torch.zeros(3, 12), torch.zeros(3, 12).bool(),
-    torch.ones(3, 12).bool(),
-    torch.full((3, 12), torch.nan), (torch.zeros(3), torch.zeros(3)), torch.tensor(1), [0, 2]])
-
-@given(hs.sampled_from(['unmask', 'remask', 'draw', 'score', 'k', 'step']), garbage)
-@settings(max_examples=60)
-def test_whatever_a_part_returns_ends_in_a_result_or_a_sentence(part, value):
-    gives = lambda *_: value
-    class Gives(Step):
-        def __call__(self, *_): return value
-    rule = navira_det(n_remask=1, on=0.)
-    own = (replace(rule, remask=TopK(**{'score': low_quality, 'k': 1, part: gives}))
-           if part in ('score', 'k')
-           else replace(rule, **{part: Gives() if part == 'step' else gives}))
-    try: out = navira.sample(Tiny(L, 5), own, 8, 3, 0, L, PROMPT)
-    except ValueError: return
-    assert (out.tokens != 5).all() and (out.tokens[:, :3] == torch.tensor(PROMPT)).all()
 
 
 # ---- numbers that are none

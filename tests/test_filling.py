@@ -3,11 +3,7 @@
 import re
 
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers
-from tokenizers.models import WordLevel
 
-from navira.models.layers import Config
-from navira.models.dit import MaskedLM
 from navira.prompts import read_prompts
 from navira.sampling import sample
 from navira.filling import fill
@@ -17,17 +13,6 @@ from helpers.sample_api import says
 
 def ids_of(model, text):
     return read_prompts(model, text)[0].ids
-
-
-def wordy(words, mask=None, **kw):
-    "A small model whose tokenizer splits at spaces; `mask` is an ordinary word of it, if any."
-    vocab = {w: i for i, w in enumerate([*words, *([mask] if mask else [])])}
-    tok = Tokenizer(WordLevel(vocab, unk_token=words[0]))
-    tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    lm = MaskedLM(
-        Config(len(words) + 1, 8, 16, 8, 1, 2, dropout=0.0, quality_blocks=1, **kw), tok
-    ).eval()
-    return lm
 
 
 def test_the_length_of_a_blank(embedded):
@@ -96,19 +81,3 @@ def test_no_end_in_a_blank_that_text_follows():
     model = byte_lm()
     out = fill('an ______ hoots', n=32, model=model, policy='backbone', eos='suppress')
     assert not out.tokens.eq(256).any()
-
-
-@pytest.mark.parametrize('mask, written', [('[MASK]', '[MASK]'), (None, '<|mask|>')])
-def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
-    lm = wordy(['an', 'owl', 'hoots'], mask)
-    before = lm.tokenizer.to_str()
-    assert ids_of(lm, f'an {written}, {written}owl').tolist()[:2] == [0, 3]
-    assert ids_of(lm, f'{written} owl').tolist() == [3, 1]
-    out = sample(lm, 'backbone', 4, n=3, prompt=f'an {written} hoots')
-    assert (
-        out.tokens[:, 0].tolist() == [0] * 3
-        and out.tokens.shape == (3, 3)
-        and (out.tokens != 3).all()
-    )
-    assert lm.tokenizer.to_str() == before
-    assert fill('an ___ hoots', n=3, model=lm, policy='backbone', budget=4).tokens.equal(out.tokens)

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as hs
 import navira
 from navira.models.critic import Critic
 from navira.core import ranks
-from navira.diffusion import drawer
 from helpers.peers import KINDS
 from toys import small_lm
 
@@ -75,27 +74,3 @@ def test_ranks_are_those_of_a_list_of_ties_with_the_best(row, seed, dtype):
 
 
 # --- tokens that are equally likely ---
-@pytest.mark.parametrize(
-    'd',
-    [
-        drawer(0.0),
-        drawer(0.0, 0.5),
-        drawer(0.0, 1.0, 2),
-        drawer(1.0, 0.5),
-        drawer(1.0, 0.75),
-        drawer(0.5, 0.9, keep_crossing=True),
-        drawer(1.0, 1.0, 3),
-    ],
-    ids=str,
-)
-def test_of_tokens_that_are_equally_likely_rounding_takes_none(d):
-    """Six tokens, four of them with probability 1/5, so that a nucleus of .5 or .75 and a top 2
-    or 3 cut among equals"""
-    g, u = torch.Generator().manual_seed(0), (torch.arange(600, dtype=torch.float64) + .5) / 600
-    logits = torch.tensor([.1, .2, .2, .1, .2, .2], dtype=torch.float64).log().repeat(600, 1)
-    off = lambda: logits * (1 + 1e-13 * (2 * torch.randint(2, logits.shape, generator=g) - 1))
-    tokens, q = d(logits, u)
-    for _ in range(3):
-        others, r = d(off(), u)
-        assert torch.equal(tokens, others); torch.testing.assert_close(q, r)
-    assert tokens.unique().numel() > 1

@@ -8,7 +8,7 @@ import navira
 from navira import prompts
 from navira.prompts import read_prompts
 from navira.sampling import sample
-from helpers.bytes_lm import byte_lm, byte_net, byte_tokenizer
+from helpers.bytes_lm import byte_lm
 from helpers.sample_api import says
 from toys import Tiny
 
@@ -156,17 +156,6 @@ def test_a_blank_takes_its_leading_space(embedded):
         ] and space not in ids(text)
     assert ids('a <|mask|> <|mask|><|mask|>.') == [*ids('a'), M, M, M, *ids('.')]
     assert ids('<|mask|> and') == [M, *ids(' and')] and ids('a\n<|mask|>') == [*ids('a\n'), M]
-
-
-def test_a_mask_that_is_a_word_is_no_blank_in_other_words():
-    tok = byte_tokenizer([('a', 't'), ('w', 'at'), ('e', 'r')])
-    model = navira.wrap(byte_net(), tok, mask_id=256, shift=False)      # "at"
-    for text, blanks in (('water chat', 1), ('water', 0), ('at', 1), ('water [MASK]', 1)):
-        ids = tok(text.replace('[MASK]', ''))['input_ids'][: -1 if '[' in text else None]
-        out = sample(model, 'backbone', 4, prompt=text, max_new_tokens=3)
-        want = torch.tensor(ids)
-        assert (torch.tensor(ids_of(model, text)) == 256).sum() == blanks
-        assert ((out.tokens[0, : len(ids)] == want) | (want == 256)).all()
 
 
 def test_ids_without_a_token_are_never_written(tmp_path):

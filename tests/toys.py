@@ -46,11 +46,6 @@ def within(i, T, on, off):
     return Fraction(str(on)) * T <= i < Fraction(str(off)) * T
 
 
-def binomial_dist(n, N, T, eta):
-    if n == 0: return {0: 1.}
-    sigma = max(min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)), 0.)
-    return {K: math.comb(n, K) * sigma ** K * (1 - sigma) ** (n - K) for K in range(n + 1)}
-
 def truncate(q, P):
     """{token: probability} of MDLM's nucleus: in falling order while the sum with it is within
     P; the first always"""

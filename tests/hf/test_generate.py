@@ -79,19 +79,6 @@ def test_threads_take_turns(net):
     assert not hasattr(net.config, 'is_causal')
 
 
-def test_a_network_in_training_goes_on_training(net):
-    "Module by module, and also after an error."
-    net.train()
-    net.base_model.eval()
-    before = {name: m.training for name, m in net.named_modules()}
-    assert len(set(before.values())) == 2
-    run(net)
-    assert {name: m.training for name, m in net.named_modules()} == before
-    with says(ValueError, 'quality head'):
-        run(net, 'navira-det')
-    assert {name: m.training for name, m in net.named_modules()} == before
-
-
 class Collected:
     def __init__(self):
         self.got, self.ended = [], False

@@ -3,13 +3,9 @@
 import json, math
 
 import pytest
-import torch
 
 import navira
 from navira.joint import random_joint
-from navira.prompts import read_prompts
-from navira.samples import Samples
-from helpers.bytes_lm import byte_tokenizer
 from helpers.sample_api import says
 
 lm_eval = pytest.importorskip('lm_eval')
@@ -89,19 +85,6 @@ def test_the_text_of_the_mask_is_text(lm):
     assert told == [lm.model.tokenizer.decode(same.tokens[0, len(lm.context(said)) :].tolist())]
 
 
-@pytest.mark.parametrize(
-    'until, text', [(['<|turn|>'], '@A'), (['A'], '@'), (['B', '<|turn|>'], '@A'), ([], '@AB')]
-)
-def test_a_string_that_ends_a_text_may_be_a_special_token(lm, monkeypatch, until, text):
-    tok = byte_tokenizer().backend_tokenizer
-    ids = torch.tensor([[31, 32, 258, 33, 256, -1]])
-    res = Samples(ids, ids, 1, 1, 0.0, tok, given=torch.tensor([0]))
-    monkeypatch.setattr('navira.hf.lm_eval.sample', lambda *a, **how: res)
-    monkeypatch.setattr(lm.model, 'tokenizer', tok)
-    monkeypatch.setitem(vars(lm), 'special', Navira.special.func(lm))
-    assert lm.generate_until([ask('generate_until', '', dict(until=until))], True) == [text]
-
-
 def test_the_bound_is_exact_on_a_joint_that_we_know():
     "With exact conditionals the expectation is the log-likelihood itself."
     joint = random_joint(3, 3)
@@ -124,30 +107,6 @@ def test_a_context_gives_way_to_its_continuation(lm):
     assert lm.likely(context, y[:5])[0] != nats(context[1:], y[:5])
     with says(ValueError, f'continuation of {lm.max_length + 1} tokens', lm.max_length):
         lm.likely([], [*y, 5])
-
-
-@pytest.mark.parametrize('name', ['bert', 'dream'])
-def test_it_asks_as_sample_does(pytestconfig, name):
-    "Behind what the tokenizer puts before a text, also where the context is empty or too long."
-    lm = Navira(
-        str(pytestconfig.rootpath / 'tests' / 'golden' / name), policy='backbone', budget=4, draws=4
-    )
-    lead = lm.model.tokenizer.encode('').ids[:-1]
-    for text in ('the man', '', 'the ' * 200):
-        ids = lm.context(text)
-        assert ids[: len(lead)] == lead and ids == start_ids_of(lm, text)
-        start, more = lm.pair(text, ' house')
-        assert start == lm.context(text.rstrip()) and more and not set(lead) & set(more)
-        assert lm.last(ids, 9)[: len(lead)] == lead and len(lm.last(ids, 9)) <= 9
-        assert lm.loglikelihood([ask('loglikelihood', text, ' house')])[0][0] < 0
-        assert isinstance(
-            lm.generate_until([ask('generate_until', text, dict(max_gen_toks=4))], True)[0], str
-        )
-    assert lm.loglikelihood_rolling([ask('loglikelihood_rolling', 'the man ' * 60)])[0] < 0
-
-
-def start_ids_of(lm, text):
-    return read_prompts(lm.model, text, open_ended=True)[0].ids.tolist()
 
 
 def test_a_wrong_argument_is_named():

@@ -52,18 +52,6 @@ def test_the_pipeline_writes_what_the_own_loop_writes(net, name):
     assert out.shape == (1, 2 * B - 9) and (out != MASK).all()
     assert torch.equal(out, own(net, name))
 
-@pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask'])
-def test_a_text_depends_on_the_generator_and_not_on_the_batch(net, name):
-    "Rows have different prompts, one with a mask in it, which stays"
-    ids = torch.cat([PROMPT, PROMPT.index_fill(1, torch.tensor([3]), MASK)])
-    one, two = piped(net, NaviraScheduler(name)), piped(net, NaviraScheduler(name), ids)
-    assert torch.equal(one[0], two[0]) and not torch.equal(two[0], two[1])
-    assert not torch.equal(one, piped(net, NaviraScheduler(name), seed=1))
-    torch.manual_seed(0)
-    free = piped(net, NaviraScheduler(name), generator=None)
-    assert not torch.equal(free, piped(net, NaviraScheduler(name), generator=None))
-    torch.manual_seed(0)
-    assert torch.equal(free, piped(net, NaviraScheduler(name), generator=None))
 
 @pytest.mark.parametrize('n', [4, 32])
 @pytest.mark.parametrize('threshold, edit', [(.7, .5), (.2, .1), (.95, None)])

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import pytest
 import torch
 
+from order import settings
 from navira.hosts.from_logits import hosted, policy_step, start
 from navira.hosts.servers import DllmSampler, sglang_algorithm, SglangPolicy, VllmPolicy
 from helpers.hosts import EOS, MASK, served
@@ -38,9 +39,7 @@ try: import navira.hosts.diffusers
 except ImportError as e: print(e)"""
     said = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
     assert said.returncode == 0 and 'diffusers' in said.stdout, said.stderr
-    sys.path.insert(0, str(root/'tools'))
-    import order
-    required = order.settings()['requirements'].lower()
+    required = settings()['requirements'].lower()
     assert not [name for name in hosts if name in required]
 
 # ---- vLLM's dllm-plugin: its contract in our words
@@ -133,30 +132,6 @@ def test_sglang_emits_a_block_after_a_pass_that_has_read_it(net, algorithm, name
     assert torch.equal(read.flatten(), ids.input_ids) and (ids.input_ids != MASK).all()
     assert passes <= 7 and ids.input_ids[:2].tolist() == [3, 4]
     assert ids.input_ids.data_ptr() == address
-
-def test_sglang_requests_do_not_depend_on_each_other(net, algorithm):
-    "One leaves when it is done; and a text depends on seed, request and place"
-    rule = algorithm(config('remdm-conf'))
-    alone = {}
-    for rid, row in (('a', PROMPTED), ('b', [MASK] * B)):
-        one = batch_of([row], [rid])
-        in_step(rule, net, one)
-        alone[rid] = one.input_ids.tolist()
-    rids, rows, states = ['a', 'b'], [PROMPTED, [MASK] * B], [None, None]
-    while rids:
-        batch = batch_of(rows, rids)
-        done = rule.step(batch, forward(net, batch)[0], states)
-        rows = batch.input_ids.view(-1, B).tolist()
-        for i in reversed(range(len(rids))):
-            if done[i]:
-                assert rows[i] == alone[rids[i]]
-                for kept in (rids, rows, states): del kept[i]
-    texts = set()
-    for rid, place, seed in (('b', 0, 0), ('c', 0, 0), ('b', B, 0), ('b', 0, 1), ('b', 0, 0)):
-        one = batch_of([[MASK] * B], [rid], place)
-        in_step(algorithm(config('remdm-conf', seed=seed)), net, one)
-        texts.add(tuple(one.input_ids.tolist()))
-    assert len(texts) == 4 and tuple(alone['b']) in texts
 
 
 # ---- dLLM
