@@ -49,8 +49,8 @@ def least_passes(
     "Passes of a sample: a rule of this library that writes exact counts writes at every step."
     if c['policy'] not in policies(): return 1
     rule = policy(c['policy'], **c['hyper'])
-    exact = [TopK, Step, by_budget, 'full']
-    if [type(rule.unmask), type(rule.step), rule.steps, rule.second] != exact: return 1
+    exact = [TopK, Step, by_budget, None]
+    if [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact: return 1
     # near one token a pass a step may have nothing to write
     return min(c['budget'] // rule.passes, c['free'] // 2)
 
