@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from navira.base.noise import Noise
 from navira.caching import Cached, Caching
 from navira.core import State
+from navira.diffusion import Denoiser
 from navira.joint import orchard
 from navira.models.transformers import TransformersLM
 from navira.registry import policy
@@ -72,8 +73,8 @@ def started(model, rows=3, i=1):
 
 def test_what_runs_and_when():
     model, runs = small_lm(3), []
-    class Spy:
-        n_blocks, shift, block = 2, False, None
+    class Spy(Denoiser):
+        mask_id, length, n_blocks = model.mask_id, model.length, 2
         def partial(self, x, cache, run, *how):
             runs.append(run[0])
             return model.partial(x, cache, run, *how)
