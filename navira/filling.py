@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
-from .core import Model, Policy
+from .core import Policy
+from .diffusion import Denoiser
 from .models.load import load
 from .prompts import read_prompts
 from .samples import Partials, Samples
@@ -26,13 +27,13 @@ __all__ = ['fill']
 
 # %% ../nbs/filling.ipynb #adfbe77f
 @functools.cache
-def _embedded() -> Model: return load()
+def _embedded() -> Denoiser: return load()
 
 def fill(
     text: str | list[str], # three or more underscores are a blank, with the space before it
     n: int = 1, # fillings of each text
     tokens: int | None = None, # in each blank; None: k for 3k underscores, and for ___ one to three
-    model: Model | None = None, # from `navira.load`; None: the embedded one
+    model: Denoiser | None = None, # from `navira.load`; None: the embedded one
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
@@ -73,7 +74,7 @@ def _with_blanks(text: str, tokens: int | None, plain: int) -> str:
     return re.sub('_{3,}', blank, text)
 
 @torch.inference_mode()
-def _likeliest(model: Model, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
+def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
     "Of three tries of each filling the one whose tokens are the likeliest."
     def score(ids: Tensor, blank: Tensor) -> Tensor:
         written = ids >= 0      # not after an end of the text

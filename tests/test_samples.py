@@ -1,17 +1,10 @@
 "What a sampler returns, and how it shows itself."
 
-import time
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from navira.registry import policy
 from navira.samples import Samples
-from navira.sampling import sample
-from toys import Tiny
-from helpers.replay import data_of, decode, random_trace, rebuilt
 
 
 class Letters:
@@ -28,35 +21,3 @@ def test_samples_are_their_texts():
     assert out[-1] == 'seventeen' and out[1:] == ['three', 'seventeen'] and 'three' in out
     with pytest.raises(IndexError):
         out[3]
-
-
-def test_planning_is_a_part_of_the_seconds():
-    def slow(policy, budget, n_free):
-        time.sleep(.05)
-        return budget
-    rule = replace(policy('backbone'), steps=slow)
-    assert sample(Tiny(6, 4), rule, 4, 1).seconds >= .05
-
-
-def test_the_same_sample_of_two_runs_is_replayed_side_by_side():
-    "By its number, whatever batch it was in; another one, or no trace, is refused."
-    trace = random_trace(4, 3, 8)
-
-    hostile = SimpleNamespace(decode=lambda ids, **_: decode(ids))
-
-    def made(t, **kw):
-        ran = torch.zeros(t.n)
-        return Samples(t.x[-1].long(), ran, t.T, 4, 0.0, hostile, t, seed=1, **kw)
-
-    by_row = {k: getattr(trace, k)[:, 1:] for k in ('x', 'remasked', 'unmasked', 'score', 'tau')}
-    a = made(trace, first=5, policy='prism')
-    b = made(replace(trace, fixed=trace.fixed[1:], **by_row), first=6, policy='')
-    d = data_of(a.replay(row=2, other=b).html)
-    rebuilt(d, [trace, trace], 2)
-    assert [p['name'] for p in d['panels']] == ['prism', 'second']
-    for row, other, sentence in (
-        (0, b, 'row=-1: the trace has rows 0 to 1'),
-        (1, replace(b, trace=None), 'no trace was recorded'),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            a.replay(row=row, other=other)

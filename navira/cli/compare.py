@@ -114,7 +114,7 @@ def compare(
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
-    usual = ['backbone', NO_HEAD] if net.quality is None else TEXT
+    usual = ['backbone', NO_HEAD] if not net.has_quality else TEXT
     numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16
     typed = ' '.join([budgets, *numbers]).strip()
     if numbers or not re.fullmatch(r'(\d+(, *\d+)*)?', typed):

@@ -116,8 +116,8 @@ def report(
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
+    from navira.experiments.paper import report as write
     from navira.experiments.study import study
-    from navira.experiments.verdicts import report as write
     st, tables = opened(store, option), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
     home = RUNS / st.folder.name if copied else st.folder

@@ -19,10 +19,10 @@ from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
 from ..core import by_budget, Step, TopK
 from .plots import Table
-from .results import at_equal, frame, judges
+from .results import at_equal, frame, interval_of, judges
 from .run import prepared
 from .store import open_store
-from .study import interval_of, or_none
+from .study import or_none
 from .sweep import read_sweeps
 from ..registry import policies, policy
 
@@ -49,8 +49,8 @@ def least_passes(
     "Passes of a sample: a rule of this library that writes exact counts writes at every step."
     if c['policy'] not in policies(): return 1
     rule = policy(c['policy'], **c['hyper'])
-    exact = [TopK, Step, by_budget, 'full']
-    if [type(rule.unmask), type(rule.step), rule.steps, rule.second] != exact: return 1
+    exact = [TopK, Step, by_budget, None]
+    if [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact: return 1
     # near one token a pass a step may have nothing to write
     return min(c['budget'] // rule.passes, c['free'] // 2)
 

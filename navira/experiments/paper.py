@@ -5,8 +5,9 @@
 # %% ../../nbs/experiments/paper.ipynb #9178bc67
 from __future__ import annotations
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,21 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ..base.runs import atomic_write
 from ..base.stats import resampled
 from ..evaluation.perplexity import landmarks
 from ..evaluation.trajectories import overlap
 from .plots import (
-    bars, budgets_axis, finished, LOOKS, looks, perplexity_axis, STYLE, Table)
-from .results import Missing, reading, trajectory
+    bars, budgets_axis, finished, in_markdown, LOOKS, looks, perplexity_axis, STYLE, Table)
+from .results import interval_of, Missing, reading, texts, trajectory
 from .measure import ships
-from .study import interval_of, or_none, PAPER_LENGTH, ratio_draws, Study
+from .study import or_none, PAPER_LENGTH, ratio_draws, Study
+from .sweep import typed
 from ..registry import policies
 
 # %% auto #0
 __all__ = ['TABLE1', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'figure2', 'figure3', 'figure4', 'traced', 'table2', 'curves',
-           'run_as_many', 'passes']
+           'run_as_many', 'passes', 'report']
 
 # %% ../../nbs/experiments/paper.ipynb #e9bc7358
 # Section 5.3, Table 1: passes -> (perplexity under Qwen2.5-72B, entropy in nats). 170 M parameters,
@@ -311,3 +314,101 @@ def passes(s: Study, a: str = 'prism', b: str = 'navira-det') -> Table:
             'never runs as few, or as many')
     return Table(f'{b} to {a}: ratio of perplexities at equal passes',
                  pd.DataFrame(table, columns=head), note)
+
+# %% ../../nbs/experiments/paper.ipynb #69d6aa85
+def names_of(s): # one a point
+    "Labels, or the policy as one types it where points of one label differ in more than eta."
+    cells = [s.store.cells[k] for k in s.points.cell]
+    twice = s.points.duplicated(['label', 'budget', 'strength'], keep=False)
+    return s.points.label.where(~twice, [typed(c['policy'], c['hyper']) for c in cells])
+
+def grid(s):
+    "Every point of a store."
+    rows = s.points[['budget', 'label', 'strength', 'steps', 'n']]
+    rows = rows.set_axis(['passes', 'policy', 'eta', 'steps', 'samples'], axis=1)
+    rows['policy'] = names_of(s) + np.where(s.points.matched, '', '*')
+    scales = dict(log_perplexity=np.exp, solved=lambda v: 100 * v)
+    names = dict(log_perplexity='perplexity', solved='solved (%)')
+    for k in ('remasked', 'solved', 'log_perplexity', 'entropy', 'repetition'):
+        if k not in s.points: continue
+        rows[names.get(k, k)] = [interval_of(v, scales.get(k, float)) for v in s.points[k]]
+    return Table('Every point', rows, s.note(s.points)
+                 + '. *: costs what it costs, whatever the budget.')
+
+def paired(s):
+    "Every policy against the first that nobody has added, at equal passes."
+    base = min(s.store.cells.values(), key=lambda c: not ours(c['policy']))['label']
+    y = 'solved' if s.of_puzzles else 'log_perplexity'
+    if y not in s.points: raise Missing('perplexities')
+    p = s.points.assign(name=names_of(s))
+    p = p.dropna(subset=[k for k in (y, 'entropy') if k in p])
+    first = p[p.label == base].drop_duplicates('budget')
+    both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
+    if not len(both): raise Missing(f'another policy with the budgets of {base}')
+    rows = pd.DataFrame(dict(policy=both['name'], passes=both.budget, eta=both.strength))
+    def less(k, f=float): # than the base
+        return [interval_of(v, f) for v in both[k] - both[f'{k}_base']]
+    if s.of_puzzles: rows['more solved (points)'] = less('solved', lambda v: 100 * v)
+    else:
+        rows['ratio of perplexities'] = less('log_perplexity', np.exp)
+        rows['difference of entropies'] = less('entropy')
+    return Table(f'Against {base}, at equal passes', rows, f'{s.note(p)}, paired')
+
+def first_texts(s):
+    "The first text of every policy, at its largest budget."
+    last = s.points.groupby('label', sort=False).last().reset_index()
+    try: first = [texts(s.store, key)[0] for key in last.cell]
+    except (ValueError, IndexError):
+        raise Missing('texts: no tokenizer, or a copy without tokens') from None
+    return Table('The first texts', last[['label', 'budget']].assign(text=first))
+
+def of_paper(s):
+    "Are the paper's policies in a store, and no others?"
+    return {'prism', 'navira-det'} <= {*s.points.label} and all(map(ours, s.points.policy))
+
+# name -> function of a study, which gives a `Table` or a `Figure`
+OF_PAPER = {'grid': grid, 'table-2': table2}
+OF_OTHERS = {'grid': grid, 'paired': paired, 'texts': first_texts}
+OF_TEXT = {'plane': plane, 'curves': curves}
+TEXT_OF_PAPER = {
+    'table-1': table1, 'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4,
+    'passes': passes}
+
+def parts(s):
+    "The tables and figures that a store can have."
+    chosen = OF_PAPER if of_paper(s) else OF_OTHERS
+    if 'log_perplexity' not in s.points: return chosen
+    return chosen | OF_TEXT | (TEXT_OF_PAPER if of_paper(s) else {})
+
+# %% ../../nbs/experiments/paper.ipynb #aa60e7c8
+def report(
+    s: Study,
+    out: str | Path, # a folder, made if need be
+    show: Callable[[Table], None] | None = None, # called with every table
+) -> list[Path]: # what was written, report.md first
+    "The paper's tables and figures from a store, and what it lacks for them."
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    text, files = ['# Results', '', in_markdown(s.note(s.points)), ''], []
+    lost = {}
+    for name, make in parts(s).items():
+        try: part = make(s)
+        except Missing as e:
+            lost[name] = str(e)
+            continue
+        if isinstance(part, Table):
+            text.append(part.markdown())
+            if show: show(part)
+            continue
+        text.append(f'![{part.get_suptitle()}]({name}.png)\n')
+        for kind in ('png', 'svg'): files.append(_drawn(out / f'{name}.{kind}', part))
+    if lost: text += ['## Not in this store', '',
+                      *(f'- {k}: {in_markdown(why)}' for k, why in lost.items()), '']
+    with atomic_write(out / 'report.md') as f: f.write_text('\n'.join(text), encoding='utf-8')
+    return [out / 'report.md', *files]
+
+def _drawn(path, fig):
+    about = {'Date': None} if path.suffix == '.svg' else None     # the same file of the same store
+    with rc_context(STYLE), atomic_write(path) as f:
+        fig.savefig(f, format=path.suffix[1:], dpi=200, metadata=about)
+    return path

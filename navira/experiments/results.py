@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_choice
-from ..base.stats import FEW, percentiles, resamplings
+from ..base.stats import FEW, p_value, percentiles, resamplings, spread
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name
 from .store import open_store, Store
 from .sweep import digest, STRENGTHS
 
 # %% auto #0
-__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'ends', 'interval', 'shown', 'curve', 'reading', 'at_equal',
-           'tokens', 'texts', 'trajectory']
+__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'interval', 'shown',
+           'interval_of', 'verdict', 'curve', 'reading', 'at_equal', 'tokens', 'texts', 'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
 def judges(st: Store) -> list[str]:
@@ -45,8 +45,9 @@ def frame(
 ) -> pd.DataFrame:
     """One row a sample: `cell`, `point` (the cell, seeds aside), `label`, `policy`, `change`,
     `budget`, `steps`, `charged` and `seed`, all hyper-parameters, `strength` (`eta` or
-    `rate`), and what was measured: `n_forward`, `n_remasked`, `entropy`, `repetition`, `nll`
-    and `weight` (nats and tokens), `solved` ... NaN where it was not. KeyError for a
+    `rate`), `role` (`table` where tables show it), and what was measured: `n_forward`,
+    `n_remasked`, `entropy`, `repetition`, `nll` and `weight` (nats and tokens), `solved` ...
+    NaN where it was not. KeyError for a
     reference that has judged nothing."""
     st = store if isinstance(store, Store) else open_store(store)
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
@@ -75,7 +76,7 @@ def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
     kept = {k: c[k] for k in ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched',
-                              'trace', 'seed')}
+                              'trace', 'seed', 'role')}
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     return dict(cell=key, point=point) | kept | dict(strength=strength) | hyper
 
@@ -114,6 +115,26 @@ def points(
         if columns[0] in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
     out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
+
+# %% ../../nbs/experiments/results.ipynb #tables01
+def tables(
+    p: pd.DataFrame, # from `points`
+) -> pd.DataFrame: # by label and budget
+    "What tables show: of several points of a label at one budget, the one whose role says so."
+    alone = ~p.duplicated(['label', 'budget'], keep=False)
+    return p[alone | (p.role == 'table')].set_index(['label', 'budget']).sort_index()
+
+def differences(
+    t: pd.DataFrame, # from `tables`
+    a: str, # a label: compared with
+    b: str, # another
+    y: str, # a statistic
+    by: str = 'budget', # or 'steps': what is to be equal
+) -> pd.Series: # budget or steps -> [1 + resamplings]
+    "b less a, wherever both are known."
+    of_a, of_b = (t.loc[k].reset_index().set_index(by)[y].dropna() for k in (a, b))
+    both = of_a.index.intersection(of_b.index)
+    return of_b[both] - of_a[both]
 
 # %% ../../nbs/experiments/results.ipynb #ea08c5f6
 def ends(
@@ -156,6 +177,29 @@ def shown(
 
 def _decimals(v: float, figures: int) -> int:
     return figures - 1 - math.floor(math.log10(v)) if v > 0 else figures - 1
+
+# %% ../../nbs/experiments/results.ipynb #interval
+def interval_of(
+    draws: np.ndarray | None, # [1 + resamplings]
+    f: Callable = lambda v: v, # increasing
+    bound: float = math.nan, # an end is not rounded to it
+) -> str | None:
+    "An estimate with its interval, as a text."
+    return None if draws is None else shown(*ends(draws, f), bound=bound)
+
+def verdict(
+    draws: np.ndarray | None, # None: not tested
+    side: int, # that a claim names: -1 is below the bound, 1 above
+    bound: float = 0.,
+    margin: float = 0., # within which a number equals the bound
+    p: float | None = None, # corrected for other claims; None: this one is alone
+) -> str:
+    "What resamplings say of a claim, at the scale of the store."
+    if draws is None: return 'not tested'
+    off = draws[0] - bound
+    if abs(off) + 1.96 * spread(draws) <= margin: return 'equal'
+    if (p_value(draws, bound) if p is None else p) > .05: return 'cannot tell'
+    return 'holds' if off * side > 0 else 'does not hold'
 
 # %% ../../nbs/experiments/results.ipynb #01671c2b
 def curve(

@@ -17,7 +17,7 @@ import pandas as pd
 from ..base.stats import FEW, resampled
 from ..diffusion import RULES
 from .plots import LOOKS
-from .results import at_equal, curve, ends, frame, judges, Missing, points, shown
+from .results import at_equal, curve, frame, judges, Missing, points
 from .store import open_store, Store
 
 # %% auto #0
@@ -139,11 +139,6 @@ def study(
     return Study(st, p, whose, eos or st.record['eos'])
 
 # %% ../../nbs/experiments/study.ipynb #f3298205
-def interval_of(draws: np.ndarray | None, f: Callable = lambda v: v,
-                bound: float = math.nan) -> str | None:
-    "A value with its interval, as a text."
-    return None if draws is None else shown(*ends(draws, f), bound=bound)
-
 def or_none(f: Callable, *args: Any, **kw: Any) -> Any:
     "None for what is missing."
     try: return f(*args, **kw)

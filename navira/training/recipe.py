@@ -20,7 +20,6 @@ from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
 from ..tasks.lists import made_of
 from ..tasks.sudoku import boxes_of, writes, written_by
-from .card import model_card
 from .data import (
     encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
 from .loop import fit, precision, processes, read_log
@@ -184,7 +183,7 @@ class Recipe:
         write_json(folder / 'about.json', characters / n)
 
     def export(self, stages): # records
-        "Writes the averaged weights, what was measured, and a card."
+        "Writes the averaged weights, and what was measured."
         cfg = self.cfg
         folder = self.out / self.result
         self.save(folder)
@@ -194,5 +193,3 @@ class Recipe:
                       stages=self.past.get('stages', []) + stages,
                       **self.measure(self.held[:cfg.final_sequences]))
         write_json(folder / self.file, record)
-        if 'nelbo' in record:
-            with atomic_write(folder / 'README.md') as temp: temp.write_text(model_card(record))

@@ -73,45 +73,6 @@ def llada(ids, logits, prompt, mask_id, step, steps, noise, temperature=0., bloc
     return out
 
 
-# ---- Dream: the surest candidates first, as the truncated distribution says
-
-
-def dream(ids, logits, mask_id, step, steps, noise, temperature=.2, top_p=.95, eps=1e-3,
-          slip=None):
-    logits = unmasked(logits, mask_id)
-    q = softmax(logits)
-    token = q.argmax(-1)
-    kept = nucleus(softmax(logits / temperature) if temperature else q, top_p, crossing=True)
-    if temperature: token = race(kept, noise['token'])
-    sure = np.take_along_axis(q if slip == 'before' else kept, token[..., None], -1)[..., 0]
-    out, t = ids.copy(), np.linspace(1, eps, steps + 1)
-    for b, x in enumerate(ids):
-        masks = x == mask_id
-        k = masks.sum()
-        if step < steps - 1: k = int(k * (1 - t[step + 1] / t[step]))
-        for j in best(np.where(masks, sure[b], -1), min(k, masks.sum())): out[b, j] = token[b, j]
-    return out
-
-
-# ---- MaskGIT: the surest candidates first, with noise that falls to zero
-
-
-def maskgit(ids, logits, mask_id, prompt, step, steps, noise, choice_temperature=4.5, slip=None):
-    q = softmax(unmasked(logits, mask_id))
-    token = race(q, noise['token'])
-    sure = np.log(np.take_along_axis(q, token[..., None], -1)[..., 0])
-    left = dict(constant=1, late=1 - step / steps).get(slip, 1 - (step + 1) / steps)
-    if choice_temperature:
-        sure = sure - choice_temperature * left * np.log(-np.log(noise['gumbel']))
-    out = ids.copy()
-    for b, x in enumerate(ids):
-        masks = x == mask_id
-        due = math.floor((~prompt[b]).sum() * math.cos(math.pi / 2 * (step + 1) / steps) + 1e-9)
-        k = masks.sum() - (step + 1 < steps) * max(min(due, masks.sum() - 1), 1)
-        for j in best(np.where(masks, sure[b], -np.inf), k): out[b, j] = token[b, j]
-    return out
-
-
 # ---- MDLM and the backbone: their own random numbers
 
 
@@ -161,29 +122,8 @@ def navira_det(ids, logits, quality, prompt, mask_id, step, steps, noise, model,
     return out
 
 
-# ---- Mask-Predict
-
-
-def mask_predict(ids, logits, conf, prompt, mask_id, step, steps, model, slip=None):
-    def again(x, trust):
-        out = x.copy()
-        for b in range(len(x)):
-            N = (~prompt[b]).sum()
-            n = max(N * (steps - step) // steps, 1) if step else 0
-            score = np.where((x[b] != mask_id) & ~prompt[b], -trust[b], -np.inf)
-            for j in best(score, n): out[b, j] = mask_id
-        return out
-
-    clean = ids if slip == 'late' else again(ids, conf)
-    if slip != 'late': logits, _ = model(clean)
-    q = softmax(unmasked(logits, mask_id))
-    out = np.where((clean == mask_id) & ~prompt, q.argmax(-1), clean)
-    return again(out, np.where(clean == mask_id, q.max(-1), conf)) if slip == 'late' else out
-
-
-samplers = {'llada-low-confidence': llada, 'dream-maskgit-plus': dream, 'mdlm': mdlm,
-            'maskgit': maskgit, 'backbone': backbone, 'navira-det': navira_det,
-            'mask-predict': mask_predict}
+samplers = {'llada-low-confidence': llada, 'mdlm': mdlm, 'backbone': backbone,
+            'navira-det': navira_det}
 
 # rule, slip, words of the cause that the kit names
 PLANTED = [
@@ -192,11 +132,7 @@ PLANTED = [
     ('llada-low-confidence', 'mask id', 'the mask id is not excluded'),
     ('llada-low-confidence', 'everywhere', 'all positions'),
     ('llada-low-confidence', 'twice', 'the temperature is applied twice'),
-    ('dream-maskgit-plus', 'before', 'before temperature and truncation'),
-    ('maskgit', 'constant', 'the noise of the order is not annealed'),
-    ('maskgit', 'late', 'the noise of the order is annealed one step late'),
     ('mdlm', 'ahead', 'one step ahead'),
     ('backbone', 'crossing', 'crosses top_p'),
     ('navira-det', 'prompt', 'the prompt counts as written text'),
-    ('navira-det', 'stale', 'by the logits before remasking'),
-    ('mask-predict', 'late', 'after masks are filled, not before')]
+    ('navira-det', 'stale', 'by the logits before remasking')]
