@@ -98,8 +98,8 @@ def _ids(prompt) -> list[Prompt]:
         rows = [torch.as_tensor(p) for p in (prompt if several else [prompt])]
     except (TypeError, ValueError, RuntimeError): rows = []
     if len(rows) == 1 and rows[0].ndim == 2: rows = list(rows[0])
-    kinds = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
-    if rows and all(r.ndim == 1 and len(r) and r.dtype in kinds for r in rows):
+    if rows and all(r.ndim == 1 and len(r) and r.dtype != torch.bool
+                    and torch.can_cast(r.dtype, torch.int64) for r in rows):
         return [Prompt(r.cpu().long()) for r in rows]
     shape = f' {list(rows[0].shape)}' if rows else ''
     raise ValueError(f'prompt: {type(prompt).__name__}{shape}; expected a text, a list of texts, '
