@@ -117,9 +117,9 @@ class Words(JointDenoiser):
 
 # %% ../nbs/joint.ipynb #92684792
 def orchard() -> Words:
-    """The paper's Figure 1 as a joint over article, noun and verb: `an apple ripen`, `a dog
-    bark`, ..."""
+    """The paper's Figure 1 as a joint over article, noun and verb: `an apple ripens`, `a dog
+    barks`, ..."""
     return Words({
-        'an apple ripen': 6, 'a apple ripen': .3, 'a pear ripen': 2, 'the apple ripen': 1,
-        'the pear ripen': 1,
-        'a dog bark': 6, 'an owl hoot': 3, 'the dog bark': 2, 'the owl hoot': 1})
+        'an apple ripens': 6, 'a apple ripens': .3, 'a pear ripens': 2, 'the apple ripens': 1,
+        'the pear ripens': 1,
+        'a dog barks': 6, 'an owl hoots': 3, 'the dog barks': 2, 'the owl hoots': 1})
