@@ -55,15 +55,6 @@ def test_with_one_block_nothing_can_go_stale(name, shift, cache):
         assert not cached.audit.found or cached.audit.summary()['max_kl'] < 1e-9
 
 
-def test_a_text_is_the_same_in_a_batch_and_alone():
-    how = dict(cache='changed', refresh=4, max_kl=1e-4, progress=False)
-    model = small_lm(2).double()
-    batch = sample(model, 'navira-piecewise', 24, 5, eta=.3, batch_size=5, **how)
-    for k in range(5):
-        alone = sample(model, 'navira-piecewise', 24, range(k, k + 1), eta=.3, **how)
-        assert torch.equal(alone.tokens[0], batch.tokens[k])
-        assert alone.n_forward[0] == pytest.approx(float(batch.n_forward[k]))
-
 def started(model, rows=3, i=1):
     x = torch.full((rows, 12), 10)
     x[:, :6] = torch.arange(6)

@@ -17,7 +17,6 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,37 +130,6 @@ Name = Annotated[str | None, Option(
 Number = Annotated[int, Option('-n', '--samples', help='Number of texts, of each prompt.')]
 Seed = Annotated[int, Option(help='Same seed, same texts.')]
 AsJson = Annotated[bool, Option('--json', help='One JSON object a line instead of text.')]
-
-# %% ../../nbs/cli/app.ipynb #app-command
-SHARED = '''
-model         Folder, checkpoint, Hub id, 'sudoku' or 'smollm2'; 'embedded', the model of this
-              package, if not given.
-head          Folder of `navira finetune --lora`: the model's quality head.
-mask_id       Token id of the mask; if not given, as the configuration of a transformers model says.
-shift --shift/--aligned  Whether a transformers model predicts, at each position, the next token or
-              the token there; as its family does if not given.
-device        cpu, cuda, or auto.
-dtype         Precision of the network: fp32, bf16 or fp16; the model's if not given.
-policy --policy -p  Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not
-              given, what reads best, or llada-low-confidence for a model without a quality head.
-hyper --set   A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.
-n -n --samples  Number of texts, of each prompt.
-seed          Same seed, same texts.
-as_json --json  One JSON object a line instead of text.
-'''
-
-ROW = re.compile(r'^(\w+)((?: -\S+)*) +(.+(?:\n .*)*)', re.M)
-
-def command(options: str = '', **how) -> Callable:
-    "Registers a function as a command with options from `SHARED` and a table of its own."
-    def enter(f: Callable) -> Callable:
-        hints = f.__annotations__
-        table = {name: row for name, *row in ROW.findall(SHARED + options)}
-        for name, (flags, text) in table.items():
-            option = Option(*flags.split(), help=' '.join(text.split()))
-            if name in hints: hints[name] = Annotated[hints[name], option]
-        return app.command(**how)(f)
-    return enter
 
 # %% ../../nbs/cli/app.ipynb #7b86eb74
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError, SyntaxError)

@@ -24,7 +24,7 @@ from .data import (
     encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
 from .loop import fit, precision, processes, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record
-from .settings import read_run
+from .settings import flat, read_run
 
 # %% auto #0
 __all__ = []
@@ -42,7 +42,7 @@ def begun(cfg):
     if others and not past:
         raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but '
                          f'it holds {others[0]}. Expected an empty or new folder')
-    now = json.loads(json.dumps(settings_of(cfg)))
+    now = flat(json.loads(json.dumps(settings_of(cfg))))
     differ = [f'{k}: {past[k]!r} there, {v!r} now' for k, v in now.items()
               if k not in HARMLESS and past.get(k, v) != v]
     if not differ: return bool(past)
