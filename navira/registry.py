@@ -14,8 +14,6 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
-from fastcore.docments import docments
-
 from .base.checks import check_choice, plain_number
 from .diffusion import Denoiser, drawer
 from .core import Flip, Policy
@@ -126,9 +124,9 @@ def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its t
 # %% ../nbs/registry.ipynb #865ecdbf
 def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
     "The comment behind each parameter of a policy, where its source is at hand."
-    try: found = {k: v for f in (drawer, *sources(factory)) for k, v in docments(f).items()}
+    try: text = ''.join(map(inspect.getsource, (drawer, *sources(factory))))
     except (OSError, TypeError): return {}
-    return {k: v for k, v in found.items() if v and k in parameters(factory)}
+    return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
 
 # %% ../nbs/registry.ipynb #24f909e2
 def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
