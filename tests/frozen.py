@@ -3,11 +3,10 @@ tests/frozen.json."""
 import copy, hashlib, json, math
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 import torch
 
 # --- navira: all that depends on its names stands in this block ---
-from navira.diffusion import Forward
+from navira.diffusion import Denoiser, Forward
 from navira.registry import parameters, policies
 from navira.sampling import sample as _sample
 
@@ -48,14 +47,13 @@ M = V - 1
 path = Path(__file__).with_name('frozen.json')
 VARIANTS = json.loads((path.parent/'data'/'variants.json').read_text(encoding='utf-8'))
 
-class Net:
+class Net(Denoiser):
     """A random float64 network in which every token changes every logit and quality. Counts what
     it computes."""
     def __init__(self, seed, width=8):
         g = torch.Generator().manual_seed(seed)
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
-        self.length, self.mask_id, self.device = L, M, 'cpu'
-        self.config = SimpleNamespace(vocab_size=V)
+        self.length, self.mask_id, self.vocab_size, self.has_quality = L, M, V, True
         self.emb, self.mix = rand(L, V, width), rand(L, L, width) / math.sqrt(L)
         self.w = rand(width, width) / math.sqrt(width)
         self.out, self.head = 1.5 * rand(width, V), rand(width)

@@ -23,6 +23,6 @@ def test_logits_on_demand_give_the_tokens_that_all_logits_give(name):
     with torch.inference_mode():
         for _ in range(6):
             a = step(rule, a, model)
-            b = step(rule, b, lambda x: bench.Literal(model(x), rule))
+            b = step(rule, b, bench.Reader(lambda x: bench.Literal(model(x), rule)))
             assert torch.equal(a.x, b.x) and torch.equal(a.n_forward, b.n_forward)
             torch.testing.assert_close(a.conf, b.conf, equal_nan=True, check_dtype=False)

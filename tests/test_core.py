@@ -32,7 +32,7 @@ def test_parity_on_a_small_network(name):
                                [M, 5, 5, M, M, M, M, M, 2, M, M, M]])
         cases = (
             (12, None, dict(eta=0.3, on=0.0)),
-            (7, prompt, dict(eta=0.9, on=0.25, off=0.9)),
+            (7, prompt, dict(eta=0.9, on=0.25, off=0.6)),
             (5, None, dict(eta=0.5, P=1.0)),
             (16, prompt, dict(eta=0.2)),
         )

@@ -97,7 +97,7 @@ def test_runs(nb, fresh, tmp_path): passes(fresh, nb, tmp_path/'log')
 
 # Their slow cells need only what the repository and `make` bring.
 SLOW = ('index ten_minutes which_policy when_it_helps numbers 05_stochastic_remasking '
-        '08_experiments experiments/equal').split()
+        '08_experiments experiments/equal peers/adaptive').split()
 
 @pytest.mark.slow
 @pytest.mark.parametrize('page', SLOW)

@@ -5,9 +5,7 @@ import pytest
 import torch
 
 from navira.base.noise import Noise
-from navira.caching import Cached
 from navira.core import Policy, State, step
-from navira.passes import ChangedPass, Pass
 from navira.prism import prism
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
@@ -54,22 +52,6 @@ def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
     # a row that remasks nothing runs one pass, the one that predicts
     torch.testing.assert_close(st.n_forward, sum(costs))
     assert st.n_forward.max() < 2 * st.n and (st.n_forward % 1 > 0).any()
-
-
-def test_the_first_question_fixes_the_set():
-    model = small_lm(5)
-    x = torch.full((1, 12), 10)
-    x[0, :6] = torch.arange(6)
-    st = State.start(x, 10, 4, Noise(0, torch.arange(1)), torch.zeros_like(x, dtype=torch.bool))
-    first = Pass(Cached(model, st.noise.samples), st)
-    first.quality(st.committed)
-    clean = st.remask(torch.arange(12)[None] == 2)
-    second = ChangedPass(first, clean)
-    second.logits(torch.arange(12)[None] == 7)
-    second.logits(torch.arange(12)[None] == 2)               # it changed, so it ran
-    for p in (first, second): assert not len(p.logits(torch.zeros(1, 12, dtype=torch.bool)))
-    with pytest.raises(ValueError, match=r'1 more positions.*expected `p.ask\(where\)`'):
-        second.logits(torch.arange(12)[None] == 8)
 
 
 def test_what_cannot_be_is_said():

@@ -103,15 +103,6 @@ def test_a_start_that_cannot_be_is_refused_with_what_was_expected(parts, kw):
 # ---- Texts
 
 
-@pytest.mark.parametrize('how', [dict(length=10), {}, dict(max_new_tokens=4)])
-def test_a_beginning_loses_what_follows_a_whole_text(encoder, how):
-    x = start_ids(encoder, prompt=['the man', 'the'], **how)
-    for row, text in zip(x, ['the man', 'the']):
-        whole = encoder.tokenizer.encode(text)
-        assert whole.special_tokens_mask[0] and whole.special_tokens_mask[-1]
-        assert row[(row >= 0) & (row != encoder.mask_id)].tolist() == whole.ids[:-1]
-
-
 def test_a_text_with_blanks_keeps_its_end_unless_new_tokens_follow(encoder):
     last = encoder.tokenizer.encode('the').ids[-1]
     for text in ('the [MASK*2] man', 'the man [MASK*2]'):

@@ -101,6 +101,7 @@ def test_the_budget_is_shared_out_among_blocks(new, length, budget, name):
 class Ends(Tiny):
     "A small model with a token that ends a text."
     eos_ids = (0,)
+    never = ()
 
 @pytest.mark.parametrize('name', WITHOUT_CRITIC)
 @pytest.mark.parametrize('block_length', [3, None])
@@ -136,7 +137,8 @@ def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, block_length,
 
 def test_a_model_of_transformers_is_refused_with_what_to_wrap_it_in():
     bert = type('Bert', (torch.nn.Linear,), dict(__module__='transformers.models.bert'))(2, 2)
-    with says(ValueError, 'transformers', 'Bert', 'no mask_id and no length', 'navira.load'):
+    with says(ValueError, 'transformers', 'Bert', 'no navira.Denoiser', 'no mask_id', 'no length',
+              'navira.wrap'):
         sample(bert)
 
 def test_without_a_named_policy_the_model_chooses(root, embedded):

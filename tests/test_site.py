@@ -8,7 +8,7 @@ import pytest
 import torch
 import navira
 from navira import schedules
-from navira.diffusion import Forward
+from navira.diffusion import Denoiser, Forward
 from navira.tasks.sudoku import is_solved, puzzles, Sudoku
 
 from order import notebooks, room_of, root
@@ -166,10 +166,11 @@ class Recorded(Forward):
     def logits(self, where): return self.read(0)[where]
     def _quality(self): return self.read(1)[..., 0]
 
-class Browser:
+class Browser(Denoiser):
     "A model that answers as the browser's network did; a KeyError for a text that it did not see."
     def __init__(self, model, passes):
         self.passes, self.mask_id, self.length = passes, model.mask_id, model.length
+        self.has_quality = True
     def __call__(self, x): return Recorded(self.passes, x, self.mask_id)
 
 def in_words(policy): # as the page has it: policy, schedule

@@ -4,13 +4,12 @@ everywhere, and calls none of the library's samplers."""
 import math
 from collections import Counter
 from fractions import Fraction
-from types import SimpleNamespace
 import numpy as np, torch
 from scipy import stats
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.models.critic import Critic
-from navira.diffusion import Forward
+from navira.diffusion import Denoiser, Forward
 from navira.joint import random_joint  # noqa: F401 (tests take it from here)
 from navira.base.noise import Noise
 
@@ -140,13 +139,14 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
         x = z
     return x, taken
 
-class Tiny:
+class Tiny(Denoiser):
     """A cheap denoiser for any length, whose logits and quality depend on every token. Counts
     what it is asked for."""
+    has_quality = True
+
     def __init__(self, L, V, mask_id=None, seed=0):
-        g = torch.Generator().manual_seed(seed)
-        self.length, self.mask_id, D = L, V if mask_id is None else mask_id, 4
-        self.config = SimpleNamespace(vocab_size=V + 1)
+        g, D = torch.Generator().manual_seed(seed), 4
+        self.length, self.mask_id, self.vocab_size = L, V if mask_id is None else mask_id, V + 1
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
         self.E, self.P = rand(L, V + 1, D) / math.sqrt(L), rand(L, D)
         self.W, self.w = 2 * rand(D, V + 1), 3 * rand(D)

@@ -40,7 +40,7 @@ Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluat
     evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
-    experiments/results experiments/plots experiments/study experiments/paper
+    experiments/results experiments/plots experiments/paper
     experiments/equal experiments/axes experiments/text_settings
     experiments/puzzles
     experiments/best_settings experiments/board experiments/infilling experiments/judged

@@ -116,14 +116,13 @@ def compare(
     import pandas as pd
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
-    from navira.experiments.study import Study
     from navira.experiments.sweep import cells, digest, read_sweep
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
-    usual = ['backbone', NO_HEAD] if net.quality is None else TEXT
+    usual = ['backbone', NO_HEAD] if not net.has_quality else TEXT
     numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16
     typed = ' '.join([budgets, *numbers]).strip()
     if numbers or not re.fullmatch(r'(\d+(, *\d+)*)?', typed):
@@ -145,7 +144,7 @@ def compare(
     p = points(df[df['sample'] < n])
     p = pd.concat([p[p.label == e.label] for e in grid.entries])     # in the order typed
     p = p.sort_values('budget', kind='stable')
-    report(folder, Study(st, p, judge, st.record['eos']), net, texts)
+    report(folder, st, p, net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
 def telling(df, a: str, b: str) -> int: # df: of `results.frame`; a, b: cells
@@ -154,18 +153,17 @@ def telling(df, a: str, b: str) -> int: # df: of `results.frame`; a, b: cells
     right = df.pivot(index='sample', columns='cell', values='solved')
     return int((right[b] > right[a]).idxmax())
 
-def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
+def report(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
     "Print and write what was measured."
-    from navira.experiments.results import frame, texts as texts_of
+    from navira.experiments.results import frame, note, texts as texts_of
     from navira.experiments.run import resample
     from navira.samples import printable
     from navira.tasks.sudoku import boxes_of
-    st, p, note = s.store, s.points, s.note(s.points)
-    rows = measured(p)
-    show(in_words(rows), note=note)
+    about, rows = note(p), measured(p)
+    show(in_words(rows), note=about)
     last = p[p.budget == p.budget.max()]
     for _, c in last.iterrows():
-        if s.of_puzzles or not texts: break     # the replay shows grids
+        if 'solved' in p or not texts: break     # the replay shows grids
         print(f'\n{c.label}')
         for text in texts_of(st, c.cell)[:texts]: print('·', printable(' '.join(text.split())))
     ends = [st.cells[last.cell.iloc[k]] for k in (0, -1)]
@@ -174,5 +172,5 @@ def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     left.replay(folder / 'replay.html', title=f'Sample {k}', other=right,
                 names=[c['label'] for c in ends], boxes=boxes_of(net))
     rows.to_json(folder / 'compare.json', orient='records', indent=1)
-    figure(p, note).savefig(folder / 'compare.png', dpi=130)
+    figure(p, about).savefig(folder / 'compare.png', dpi=130)
     print(f'\nwritten: replay.html, compare.json and compare.png in {folder}')

@@ -126,11 +126,11 @@ def report(
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
     from navira.experiments.paper import report as write
-    from navira.experiments.study import study
+    from navira.experiments.results import frame, points
     st, tables = opened(store, option), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
     home = RUNS / st.folder.name if copied else st.folder
-    files = write(study(st, reference, eos), folder or home / 'report', tables.append)
+    files = write(points(frame(st, reference, eos)), folder or home / 'report', tables.append)
     for made in tables if everything else tables[:1]: show_table(made)
     if any(c['metrics'] for c in st.cells.values()) and st.read('metrics') is None:
         print(f'not measured yet: `navira evaluate {st.folder}` adds perplexity and entropy')

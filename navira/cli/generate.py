@@ -36,7 +36,7 @@ def typed(label: str | None, net=None) -> Choice: # None: the usual of `net`
     "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
     import navira
     from navira.registry import split_typed
-    if label is None: label = NO_HEAD if net.quality is None else USUAL
+    if label is None: label = NO_HEAD if not net.has_quality else USUAL
     name, pairs = split_typed(label)
     hyper = hypers(pairs)
     return Choice(label, navira.policy(name, **hyper), hyper)

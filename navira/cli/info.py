@@ -112,12 +112,12 @@ def conformance(file: Own, rule: Rule = None) -> None:
     """Play recorded cases of published rules against samplers of your own.
 
     Cases count from 1; steps, rows and positions from 0. `_` is the mask."""
-    from navira.hosts.conformance import conform, report
+    from navira.hosts.conformance import conform, conformance_report
     samplers = read_samplers(file, rule)
     outcomes = conform(samplers)
     failed = False
     for name in samplers:
         mine = [out for out in outcomes if out.rule == name]
-        print(report(mine))
+        print(conformance_report(mine))
         failed |= any(out.departs for out in mine) or all(out.lacks for out in mine)
     if failed: raise typer.Exit(1)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..base.stats import FEW, p_value, percentiles, resamplings, spread
+from ..diffusion import RULES
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name
 from .store import open_store, Store
@@ -23,7 +24,8 @@ from .sweep import digest, STRENGTHS
 
 # %% auto #0
 __all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'interval', 'shown',
-           'interval_of', 'verdict', 'curve', 'reading', 'at_equal', 'tokens', 'texts', 'trajectory']
+           'interval_of', 'verdict', 'note', 'curve', 'reading', 'at_equal', 'main_budget', 'compare', 'or_none',
+           'tokens', 'texts', 'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
 def judges(st: Store) -> list[str]:
@@ -47,8 +49,9 @@ def frame(
     `budget`, `steps`, `charged` and `seed`, all hyper-parameters, `strength` (`eta` or
     `rate`), `role` (`table` where tables show it), and what was measured: `n_forward`,
     `n_remasked`, `entropy`, `repetition`, `nll` and `weight` (nats and tokens), `solved` ...
-    NaN where it was not. KeyError for a
-    reference that has judged nothing."""
+    NaN where it was not. Every row also knows its `store`, the `length` of texts, and who
+    judged them by which rule: `judge`, `eos`. KeyError for a reference that has judged
+    nothing."""
     st = store if isinstance(store, Store) else open_store(store)
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
     done, samples = st.finished, st.read('samples', keys)
@@ -57,6 +60,7 @@ def frame(
     if df.duplicated(['cell', 'sample']).any():
         raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
+    df = df.assign(store=str(st.folder), length=st.record['length'], judge=None, eos=rule)
     metrics = st.read('metrics', keys)
     if metrics is None: return df
     names = judges(st)
@@ -66,7 +70,8 @@ def frame(
     rows = metrics.to_pandas().rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
     own = rows[rows.reference.isna() | (rows.reference == judge)]
     values = own.groupby(['cell', 'sample']).first()
-    return df.join(values[[c for c in MEASURED if c in rows]], on=['cell', 'sample'])
+    values = values[[c for c in MEASURED if c in rows]]
+    return df.assign(judge=judge).join(values, on=['cell', 'sample'])
 
 # %% ../../nbs/experiments/results.ipynb #7ac51fe8
 TRACES = ('tokens', 'remasked', 'written')     # columns of samples that `frame` leaves out
@@ -201,6 +206,21 @@ def verdict(
     if (p_value(draws, bound) if p is None else p) > .05: return 'cannot tell'
     return 'holds' if off * side > 0 else 'does not hold'
 
+# %% ../../nbs/experiments/results.ipynb #note0001
+def note(
+    p: pd.DataFrame, # points that are shown
+) -> str:
+    "Device, model, length, number of texts or puzzles, and who judged them."
+    def span(v: pd.Series) -> str: return ' to '.join(map(str, sorted({v.min(), v.max()})))
+    first = p.iloc[0]
+    record = open_store(first.store).record
+    devices = ' and '.join({v['device_name']: None for v in record['places']})
+    drawn = f'; drawn by rules {record["rules"]}' if record['rules'] != RULES else ''
+    judged = f', {span(p.scored)} of them judged by {first.judge} (separators: {first.eos})'
+    return (f'{devices}; {record["model"] or "embedded model"}, {record["dtype"]}, '
+            f'L = {first.length}{drawn}; {span(p.n)} {"puzzles" if "solved" in p else "texts"} '
+            f'a point{judged if first.judge else ""}; 95 % percentile bootstrap intervals')
+
 # %% ../../nbs/experiments/results.ipynb #01671c2b
 def curve(
     p: pd.DataFrame, # from `points`
@@ -255,8 +275,31 @@ def at_equal(
     perplexities is their ratio."""
     low, high = common_range([a, b], along)
     where = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 9)
-    (xa, ya), (xb, yb) = ((np.stack(list(c[along])), np.stack(list(c[y]))) for c in (a, b))
-    return np.mean([reading(xb, yb, e) - reading(xa, ya, e) for e in where], 0)
+    def height(c: pd.DataFrame) -> np.ndarray: # mean over the range
+        x, heights = np.stack([*c[along]]), np.stack([*c[y]])
+        return np.mean([reading(x, heights, e) for e in where], 0)
+    return height(b) - height(a)
+
+def main_budget(p: pd.DataFrame) -> int: # p: from `points`
+    "The budget, the largest of several, at which most policies have more than two strengths."
+    curves = p.groupby(['budget', 'label']).size() > 2
+    return int(curves.groupby('budget').sum()[::-1].idxmax())
+
+def compare(
+    p: pd.DataFrame, # from `points`
+    a: str, # a label: compared with
+    b: str, # another
+    along: str = 'entropy', # a statistic that is to be equal, or 'remasked'
+    y: str = 'log_perplexity', # what is compared
+) -> np.ndarray: # [1 + resamplings]
+    "b less a where `along` is equal, at the main budget. `Missing` without two such curves."
+    F = main_budget(p)
+    return at_equal(curve(p, a, F), curve(p, b, F), along, y)
+
+def or_none(f: Callable, *args: Any) -> Any:
+    "What a function gives; None for what is missing."
+    try: return f(*args)
+    except LookupError: return None
 
 # %% ../../nbs/experiments/results.ipynb #48168cd5
 def tokens(

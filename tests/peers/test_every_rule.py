@@ -62,7 +62,7 @@ def test_prompt_budget_trace_and_rows_are_kept(case):
 def test_a_rule_says_whether_it_reads_qualities(name):
     "One that does is refused by a model without a head, before any pass"
     headless = copy.copy(frozen.net)
-    headless.quality, headless.quality_of = None, None
+    headless.has_quality, headless.quality_of = False, None
     for hyper in frozen.variants(name):
         rule = policy(name, **own(name), **hyper)
         run = lambda: sample(headless, rule, 24, 1, length=12)
