@@ -8,7 +8,7 @@ from hypothesis import given, strategies as hs
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from navira.evaluation.mauve import features
-from navira.evaluation.perplexity import encode, perplexities, perplexity
+from navira.evaluation.perplexity import perplexities, perplexity, reference_ids
 from navira.evaluation.references import batches, Reference
 from helpers.metrics import EOS, cases, folder, llama, ref, texts, tokenizer  # noqa: F401
 
@@ -55,7 +55,7 @@ def test_an_opening_token_is_context(bos):
 
 def test_the_separator_is_translated():
     r = Reference(llama(), tokenizer(), eos='<s>')
-    assert encode(r, [f'w0 {EOS} w1'])[0].tolist() == [2, 1, 3]
+    assert reference_ids(r, [f'w0 {EOS} w1'])[0].tolist() == [2, 1, 3]
     assert perplexity([f'w0 {EOS} w1 {EOS} w2'], r, eos='stop').weight.tolist() == [1]
 
 def gpt2():
