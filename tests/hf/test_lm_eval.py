@@ -15,7 +15,7 @@ from helpers.sample_api import says
 lm_eval = pytest.importorskip('lm_eval')
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
-from navira.hf.lm_eval import cut, log_likelihood, Navira  # noqa: E402
+from navira.hf.lm_eval import log_likelihood, Navira, up_to  # noqa: E402
 
 
 def ask(kind, *args):
@@ -173,7 +173,7 @@ def test_texts_end_where_a_request_says(lm):
         disable_tqdm=True,
     )
     assert len(told) == 3 and len(lm.ids(told[1])) <= 9
-    assert cut('one. two; three', [';', '.']) == 'one' and cut('one', ['.', '']) == 'one'
+    assert up_to('one. two; three', [';', '.']) == 'one' and up_to('one', ['.', '']) == 'one'
 
 
 @pytest.mark.parametrize('name', ['bert', 'dream', 'llada'])
