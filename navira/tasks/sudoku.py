@@ -193,7 +193,7 @@ def held_out(grids): # [B, cells] solved, ids -> [B] bool
     digests = (hashlib.blake2b(bytes(g), digest_size=1).digest() for g in grids.astype(np.uint8))
     return np.array([d[0] < 4 for d in digests], dtype=bool)
 
-def held_out_grids(s, n, rng): # [n, cells] solved
+def unseen(s, n, rng): # [n, cells] solved
     "Random grids, each shuffled until it is held out."
     grids = random_grids(s, n, rng)
     while not (out := held_out(grids)).all(): grids[~out] = shuffled(s, grids[~out], rng)
@@ -292,7 +292,7 @@ _CHUNK = 256 # grids made at a time
 
 @lru_cache(maxsize=256)
 def _puzzles(s, given, chunk): # [_CHUNK, cells]
-    if given == s.cells: return held_out_grids(s, _CHUNK, default_rng((21, chunk)))
+    if given == s.cells: return unseen(s, _CHUNK, default_rng((21, chunk)))
     grids, rng = _puzzles(s, s.cells, chunk), default_rng((21, chunk, given or 0))
     if given is not None: return emptied(s, grids, given, rng)
     return np.stack([dug(s, grid, 25 + i % 6, rng) for i, grid in enumerate(grids)])

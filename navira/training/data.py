@@ -18,7 +18,7 @@ from ..base.files import guarded, json_texts, read_text
 from ..models.checkpoints import MASK
 from ..models.sources import is_repository, nearest
 from ..tasks.lists import made_of
-from ..tasks.sudoku import held_out, random_grids, shuffled, symbol_tokenizer, held_out_grids
+from ..tasks.sudoku import held_out, random_grids, shuffled, symbol_tokenizer, unseen
 
 # %% auto #0
 __all__ = ['train_tokenizer', 'read_corpus', 'epochs']
@@ -141,7 +141,7 @@ def grid_documents(
     train = split == 'train'
     decode = symbol_tokenizer(s).decode
     rng = np.random.default_rng(0 if train else 1)
-    if s.boxes: make = random_grids if train else held_out_grids
+    if s.boxes: make = random_grids if train else unseen
     else: make = type(s).draw
     for _ in range(40 if train else 4): yield from map(decode, make(s, 500, rng).tolist())
 

@@ -18,7 +18,7 @@ from navira.tasks.sudoku import (
     solutions,
     Sudoku,
     symbol_tokenizer,
-    held_out_grids,
+    unseen,
 )
 
 sizes = [Sudoku(2, 2), Sudoku(2, 3), Sudoku(3, 3)]
@@ -180,7 +180,7 @@ def test_a_text_that_is_no_puzzle_is_refused_with_cell_and_rule(text, said):
 
 @each_size
 def test_a_grid_is_a_text_and_back(s):
-    tok, grids = symbol_tokenizer(s), held_out_grids(s, 5, np.random.default_rng(0))
+    tok, grids = symbol_tokenizer(s), unseen(s, 5, np.random.default_rng(0))
     assert held_out(grids).all() and is_solved(s, grids).all()
     for g in grids:
         assert tok.encode(tok.decode(g.tolist())).ids == g.tolist()

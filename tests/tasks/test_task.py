@@ -28,7 +28,7 @@ def test_a_puzzle_has_a_number(first, n, cells):
     )
 
 
-def test_puzzles_come_from_held_out_grids():
+def test_puzzles_come_from_unseen():
     s = Sudoku(2, 3)
     for p in puzzles(s, 30, 0, 12):
         assert any(held_out(np.array([g]))[0] for g in solutions(s, p))
