@@ -22,11 +22,10 @@ def over(
     p: Pass,
     where: Tensor, # [B, L] bool with N true
     f: Callable[[Tensor, Tensor], Tensor], # logits [N, V], where [B, L] -> [N]
-    most: int = 2**25, # logits at a time
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
     "`f` of the logits at `where`, in portions."
     out = torch.full(where.shape, torch.nan, device=where.device)
-    for part in p.portions(where, most):
+    for part in p.portions(where):
         logits = p.logits(part)
         values = f(logits, part).to(logits.dtype)
         out = out.to(values.dtype).masked_scatter(part, values)
