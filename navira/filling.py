@@ -43,7 +43,7 @@ def fill(
     "Fill the blanks of a text. ValueError for a text without one."
     n = check_int('n', n, 1, 'the number of fillings is')
     model = _embedded() if model is None else model
-    check_model(model)
+    model = check_model(model)
     if tokens is not None: check_int('tokens', tokens, 1, high=model.length)
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):

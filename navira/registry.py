@@ -9,12 +9,10 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
-
-from fastcore.docments import docments
 
 from .base.checks import check_choice, plain_number
 from .diffusion import Denoiser, drawer
@@ -69,9 +67,31 @@ def about(
     return dict(_about[check_choice('policy', name, policies())])
 
 # %% ../nbs/registry.ipynb #f180d1d7
+@dataclass(frozen=True)
+class Scheduled:
+    "A factory of policies with a scheduled temperature (section 4.4)."
+    schedule: Callable # its constructor, such as `piecewise`
+    rule: Callable[..., Policy] = navira # a factory with a temperature, `tau`
+
+    def __post_init__(self):
+        what = f'{self.rule.__doc__} Its temperature: {self.schedule.__doc__}'
+        object.__setattr__(self, '__doc__', what)
+
+    def __call__(self, **hyper) -> Policy: # of the schedule, and of the rule but for tau
+        shape = {k: hyper.pop(k) for k in signature(self.schedule) if k in hyper}
+        return self.rule(tau=self.schedule(**shape), **hyper)
+
+def sources(factory: Callable) -> tuple[Callable, ...]:
+    "The functions whose parameters a factory takes."
+    own = inspect.unwrap(factory)
+    return (own.schedule, own.rule) if isinstance(own, Scheduled) else (own,)
+
 def signature(factory: Callable) -> dict[str, inspect.Parameter]: # by name
-    "The parameters of a function, with their types."
-    return dict(inspect.signature(factory, eval_str=True).parameters)
+    "The parameters of a function, or of a `Scheduled` policy, with their types."
+    known = {k: p for f in sources(factory)
+             for k, p in inspect.signature(f, eval_str=True).parameters.items()}
+    if len(sources(factory)) > 1: del known['tau']
+    return known
 
 DRAW = 'temperature', 'top_p', 'top_k'     # of any policy that draws by a `drawer`
 
@@ -87,7 +107,7 @@ def parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
     "What a policy takes: its factory's parameters and those of its draw, with their types."
     own = signature(factory)
     if any(p.default is p.empty for p in own.values()): return own
-    return draw_parameters(factory) | own
+    return own | {k: p for k, p in draw_parameters(factory).items() if k not in own}
 
 def _kinds(p: inspect.Parameter) -> tuple: # the members of a union
     "What a hyper-parameter may be: what its annotation says, else a schedule like its default."
@@ -104,10 +124,9 @@ def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its t
 # %% ../nbs/registry.ipynb #865ecdbf
 def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
     "The comment behind each parameter of a policy, where its source is at hand."
-    sources = drawer, *getattr(factory, 'sources', [factory]) # those of `scheduled` are two
-    try: found = {k: v for f in sources for k, v in docments(f).items()}
+    try: text = ''.join(map(inspect.getsource, (drawer, *sources(factory))))
     except (OSError, TypeError): return {}
-    return {k: v for k, v in found.items() if v and k in parameters(factory)}
+    return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
 
 # %% ../nbs/registry.ipynb #24f909e2
 def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
@@ -172,24 +191,9 @@ for _name, _factory, _selects, _source in [
     register(_name, selects=_selects, source=_source, **_revises)(_factory)  # type: ignore[type-var]
 
 # %% ../nbs/registry.ipynb #6845e5f1
-def scheduled(
-    schedule: Callable, # a schedule's constructor, such as `piecewise`
-    rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
-) -> Callable[..., Policy]: # takes the schedule's parameters, and the rule's but for tau
-    "A policy with a scheduled temperature (section 4.4)."
-    shape, rest = signature(schedule), signature(rule)
-    def factory(**hyper) -> Policy:
-        of_shape = {k: hyper.pop(k) for k in [*hyper] if k in shape}
-        return rule(tau=schedule(**of_shape), **hyper)
-    both = [p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau']
-    factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
-    both_in_one = inspect.Signature(both, return_annotation=Policy)
-    vars(factory).update(__signature__=both_in_one, sources=(schedule, rule))
-    return factory
-
 for _schedule in (quadratic, sigmoid, piecewise):
     register(f'navira-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
-             source='NAVIRA, section 4.4', **_revises)(scheduled(_schedule))
+             source='NAVIRA, section 4.4', **_revises)(Scheduled(_schedule))
 
 # %% ../nbs/registry.ipynb #c4a96ed1
 def changed(rule: Callable[..., Policy]) -> Callable[..., Policy]: # factories

@@ -25,7 +25,7 @@ from .base.runs import progress_bar
 from .caching import Audit, Cached, Caching
 from .budgets import charged, check_budget, n_steps
 from .core import Policy, State, step, no_watch
-from .diffusion import Denoiser
+from .diffusion import as_denoiser, Denoiser
 from .checked import check_step, checked, NO_HEAD
 from .prompts import start_ids
 from .registry import parameters, policies, policy as named_policy
@@ -59,7 +59,8 @@ def states(
     watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    careful, st = checked(policy), State.start(x, model.mask_id, T, noise, fixed)
+    careful, model = checked(policy), as_denoiser(model)
+    st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
         st = check_step(policy, st, step(careful, st, model, watch))
         if ends and (st.i == T or not policy.revises): st = cut(st, ends)
@@ -211,14 +212,14 @@ def check_full(policy: Policy, st: State) -> None:
                      f'after {st.n} steps; expected none, as with `TopK(random_order, n_unmask)`')
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
-def check_model(model) -> None:
-    "ValueError for anything but a `Denoiser`, with what to pass instead."
+def check_model(model: Any) -> Denoiser:
+    "The model; ValueError for what is none, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):
         name = repr(str(model)).replace("'embedded'", '')
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
     lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
-    if isinstance(model, Denoiser) and not lacks: return
+    if callable(model) and not lacks: return as_denoiser(model)
     kind = type(model)
     has = ''.join(f', and has no {a}' for a in lacks)
     raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
@@ -324,7 +325,7 @@ def sample(
     in `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token.
     A `progress` function is called after each step of a batch, by several threads on a CPU, with
     its texts, a `Partial` each."""
-    check_model(model)
+    model = check_model(model)
     how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
     caching = Caching(**how)
     caching.fits(model)

@@ -34,7 +34,7 @@ def test_a_sweep_is_listed_sampled_measured_and_reported(config, tmp_path, capsy
     for args, sentence in (
         (['sweep', config, '--store', store], f'4 cells in {store}'),
         (['evaluate', store], f'4 cells in {store} are measured'),
-        (['evaluate', '--store', store, '--compact', tmp_path / 'small'], 'small copy: '),
+        (['evaluate', store, '--compact', tmp_path / 'small'], 'small copy: '),
         (['report', store], f'written: {store}/report/report.md'),
     ):
         code, printed = said(capsys, *args)
