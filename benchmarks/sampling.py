@@ -27,7 +27,7 @@ import navira.peers  # noqa: F401  registers the policies
 from navira.base.noise import Noise
 from navira.base.parallel import parallel_map
 from navira.core import State, step
-from navira.diffusion import Forward
+from navira.diffusion import Denoiser, Forward
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.models.products import HAS_ONEDNN, onednn, products_of, set_products
@@ -63,6 +63,14 @@ class Literal(Forward):
     def logits(self, where):
         if self.drawn is None: self.drawn = draw_everywhere(self.draw, self.everywhere)
         return self.everywhere[where.flatten()]
+
+
+class Reader(Denoiser):
+    "The model that gives the passes of a function of ids."
+
+    def __init__(self, read): self.read = read
+
+    def __call__(self, x): return self.read(x)
 
 
 # --- the floor: matrix products and attention ---------------------------------------------------
@@ -124,7 +132,7 @@ def midway(rule, model, rows, share):
     torch.manual_seed(0)
     x = torch.full((rows, model.length), model.mask_id, device=model.device)
     st = State.start(x, model.mask_id, T, Noise(0, torch.arange(rows, device=x.device)))
-    while st.i < int(share * T): st = step(rule, st, lambda x: Guess(x == model.mask_id))
+    while st.i < int(share * T): st = step(rule, st, Reader(lambda x: Guess(x == model.mask_id)))
     return st
 
 
@@ -137,7 +145,7 @@ def ways(rule, model, st, dtype=torch.float32):
 
     def share(f, items): return lambda: [*parallel_map(f, items, device)]
     out = dict(ours=share(lambda part: step(rule, part, model), parts),
-               literal=lambda: step(rule, st, lambda x: Literal(model(x), rule)),
+               literal=lambda: step(rule, st, Reader(lambda x: Literal(model(x), rule))),
                default=share(again, bare))
     if device.type == 'cpu' and dtype == torch.float32 and HAS_ONEDNN:
         out['onednn'] = share(lambda calls: again(calls, onednn), bare)

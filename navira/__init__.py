@@ -8,8 +8,8 @@ warnings.filterwarnings('ignore', 'IProgress not found')
 
 # The public surface, imported when first used: `navira --version` need not load torch.
 _home = {
-    'load': 'models.load', 'save': 'models.load', 'Policy': 'core', 'sample': 'sampling',
-    'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers',
+    'load': 'models.load', 'save': 'models.load', 'Denoiser': 'diffusion', 'Policy': 'core',
+    'sample': 'sampling', 'fill': 'filling', 'chat': 'chatting', 'wrap': 'models.transformers',
     'generate_with': 'hf.generate', 'policies': 'registry', 'policy': 'registry',
     'register': 'registry', 'perplexity': 'evaluation.perplexity',
     'entropy': 'evaluation.diversity'}
@@ -21,6 +21,7 @@ if TYPE_CHECKING:     # the same for readers of types alone: a name that is miss
     from .evaluation.diversity import entropy as entropy
     from .evaluation.perplexity import perplexity as perplexity
     from .core import Policy as Policy
+    from .diffusion import Denoiser as Denoiser
     from .chatting import chat as chat
     from .filling import fill as fill
     from .hf.generate import generate_with as generate_with

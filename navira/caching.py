@@ -7,27 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .base.checks import check_choice, check_int, check_range
-from .diffusion import few, Forward
+from .diffusion import Denoiser, few, Forward
 from .models.kv_cache import KVCache
 
 # %% auto #0
-__all__ = ['Caching', 'Audit', 'TakesStates', 'Cached']
+__all__ = ['Caching', 'Audit', 'Cached']
 
 # %% ../nbs/caching.ipynb #f251cfba
-@runtime_checkable
-class RunsParts(Protocol):
-    "A model that runs some positions of a text and reads the others from a cache."
-    n_blocks: int
-    shift: bool       # does position i predict the token at i + 1?
-    block: int | None # length of its blocks, where finished ones see nothing to their right
-    partial: Callable[..., Forward] # as `LanguageModel` has it
-
 Kind = Literal['none', 'prompt', 'changed', 'block']
 
 # %% ../nbs/caching.ipynb #3c5e851c
@@ -52,11 +44,11 @@ class Caching:
         if self.cache == 'none': return 1
         return self.refresh or (2**31 if self.cache == 'block' else 8)
 
-    def fits(self, model: Any) -> None:
+    def fits(self, model: Denoiser) -> None:
         "ValueError for a model that cannot be cached so."
         if self.cache == 'none': return
         kind = type(model).__name__
-        if not isinstance(model, RunsParts):
+        if model.n_blocks is None:
             raise ValueError(f'cache={self.cache!r}: {kind} runs whole texts only; expected '
                              "cache='none', or a network that gives keys and values")
         if self.cache == 'block' and model.block is None:
@@ -109,15 +101,10 @@ def _audited(
     return out
 
 # %% ../nbs/caching.ipynb #46cb707e
-class TakesStates:
-    "A stand-in for a model: a pass hands it the state of the rows that it runs, not ids alone."
-    def resume(self, st: Any) -> Forward: # a `State`: all rows of the batch, or some
-        raise NotImplementedError
-
-class Cached(TakesStates):
+class Cached(Denoiser):
     "A model that keeps what its passes over a batch left."
     def __init__(self,
-        model: Any, # a `RunsParts`
+        model: Denoiser, # with `n_blocks`
         samples: Tensor, # [B] the numbers of the batch's samples
         how: Caching = Caching(),
         audit: Audit | None = None, # added to
@@ -128,8 +115,12 @@ class Cached(TakesStates):
         self.step = torch.full_like(samples, -1)          # [B] step of the last pass
         self.kept: KVCache | None = None
 
-    def __getattr__(self, name: str) -> Any: return getattr(self.model, name)
-    def __call__(self, x: Tensor) -> Forward: return self.model(x)
+        self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
+        self.timed, self.n_blocks = model.timed, model.n_blocks
+        self.attending, self.embedded = model.attending, model.embedded  # type: ignore[method-assign]
+        self.shadow = model.shadow  # type: ignore[method-assign]
+
+    def __call__(self, *text: Tensor) -> Forward: return self.model(*text)
 
     def resume(self,
         st: Any, # a `State`: all rows of the batch, or some
@@ -167,7 +158,8 @@ class Cached(TakesStates):
         if cached is not None:
             forward.share = forward.share.index_add(0, audited.nonzero()[:, 0], cached.share)
             note = partial(self.note, at, every)
-            forward.logits = partial(_audited, forward.logits, cached, audited, note)
+            forward.logits = partial(  # type: ignore[method-assign]
+                _audited, forward.logits, cached, audited, note)
         return forward
 
     def note(self, at: Tensor, every: Tensor, row: Tensor, full: Tensor, cached: Tensor) -> None:
@@ -195,7 +187,7 @@ class Cached(TakesStates):
         if self.how.cache != 'block':
             new = ~st.fixed if self.how.cache == 'prompt' else masked
             return stale | new | self.predicting(masked)
-        block = torch.arange(st.x.shape[1], device=of.device) // self.model.block
+        block = torch.arange(st.x.shape[1], device=of.device) // (self.model.block or 1)
         last = block.masked_fill(st.fixed, -1).amax(1, keepdim=True)
         first = block.masked_fill(~stale, len(block)).amin(1, keepdim=True)
         return (first <= block) & (block <= last)

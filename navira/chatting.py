@@ -50,8 +50,7 @@ def chat_ids(
     if not ok or not all(isinstance(m, dict) and {'role', 'content'} <= m.keys() for m in talk):
         raise ValueError(f'messages={messages!r:.100}: expected a text, or a list of '
                          f'{{"role": ..., "content": ...}}')
-    tok = getattr(model, 'text_tokenizer', None)
-    return literal_ids(model, templated(tok, talk, add_generation_prompt=True))
+    return literal_ids(model, templated(model.text_tokenizer, talk, add_generation_prompt=True))
 
 # %% ../nbs/chatting.ipynb #aa1f5634
 def turn_end(tok: Any) -> int | None:

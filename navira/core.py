@@ -14,13 +14,13 @@ from torch import Tensor
 
 from .base.checks import check_choice
 from .base.noise import Noise
-from .diffusion import Forward, n_committed, nucleus, tolerance
-from .caching import Cached, RunsParts
-from .passes import ChangedPass, Denoiser, Draw, Pass
+from .diffusion import Denoiser, n_committed, nucleus, tolerance
+from .caching import Cached
+from .passes import ChangedPass, Draw, Pass
 
 # %% auto #0
-__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'Model', 'random_order', 'needs_quality', 'evaluate',
-           'ranks', 'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
+__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'ranks',
+           'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -101,14 +101,6 @@ class State:
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]
 Rule = Callable[['State', 'Pass', Tensor], Tensor]    # eligible [B, L] bool -> picked, a subset
 Schedule = float | Callable[['State'], Tensor | float]  # one number a row, or one for all
-
-class Model(Protocol):
-    "A denoiser that knows what a text is made of: a checkpoint, or the exact toy."
-    def __call__(self, x: Tensor, /) -> Forward: ... # ids [B, L]
-    @property
-    def mask_id(self) -> int: ...
-    @property
-    def length(self) -> int: ... # of a text, in tokens
 
 # %% ../nbs/02_policies.ipynb #2d108920
 def random_order(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
@@ -286,7 +278,7 @@ class Step:
         "The smallest budget of a run."
         return policy.passes
 
-    def fits(self, model: Model, length: int) -> None:
+    def fits(self, model: Denoiser, length: int) -> None:
         "ValueError if the step brings a network that does not fit the model, or the length."
 
 # %% ../nbs/02_policies.ipynb #85f1cbc9
@@ -338,7 +330,7 @@ def step(
     watch: Callable = unwatched, # sees policy, state before, pass, cleaned, state after
 ) -> State: # at step i + 1
     "One step of any policy."
-    parts = policy.second == 'changed' and isinstance(model, RunsParts)
+    parts = policy.second == 'changed' and model.n_blocks is not None
     if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
     return policy.step(policy, st, model, watch)
 

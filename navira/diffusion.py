@@ -15,7 +15,7 @@ from torch import Tensor
 from .base.checks import check_int, check_range
 
 # %% auto #0
-__all__ = ['corrupt', 'Forward', 'low_discrepancy', 'nelbo', 'drawer', 'nucleus', 'n_committed']
+__all__ = ['LACKS', 'corrupt', 'Forward', 'Denoiser', 'low_discrepancy', 'nelbo', 'drawer', 'nucleus', 'n_committed']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -53,6 +53,70 @@ class Forward:
     def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
         "The quality of some rows; a model that can computes no others."
         return self.quality()[rows]
+
+# %% ../nbs/01_masked_diffusion.ipynb #5e0b7f31
+LACKS = dict(
+    attending=('cannot say what its predictions depend on', 'a policy that needs none, such as eb'),
+    embedded=('cannot read edited embeddings', 'a policy that needs none, such as saber'),
+    shadow=('cannot say what it would predict for a token that it does not see',
+            'a policy that needs none, such as fast-dllm'),
+    partial=('runs whole texts only', "cache='none'"),
+    suppressing=('cannot be kept from writing a token', "eos='cut' or 'keep'"))
+
+class Denoiser:
+    """A model, as samplers take it. A subclass has `mask_id` and `length`, and its call gives a
+    `Forward`; all else has defaults."""
+    mask_id: int
+    length: int                         # of a text, in tokens, at most
+    shortest: int = 1                   # and at least: all cells of a grid
+    vocab_size: int | None = None       # symbols, the mask included
+    has_quality: bool = False           # do its passes rate tokens?
+    timed: bool = False                 # does a call take a time, [B], after the ids?
+    device = torch.device('cpu')        # where ids go
+    tokenizer: Any = None               # of the tokenizers library, for texts
+    text_tokenizer: Any = None          # of the transformers library, for conversations
+    eos_ids: tuple[int, ...] = ()       # tokens that end a text
+    prompt: int = 0                     # tokens of a text that training never masks
+    boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
+    ragged: bool = False                # does it take rows of several lengths, -1 after their ends?
+    shift: bool = False                 # does position i predict the token at i + 1?
+    n_blocks: int | None = None         # of the network; None: it runs whole texts only
+    block: int | None = None            # positions of a block, if finished ones see nothing to
+    #                                     their right
+
+    def __call__(self, x: Tensor) -> Forward: # ids [B, L] int64
+        raise NotImplementedError
+
+    def resume(self, st: Any) -> Forward: # a `State`: all rows of a batch, or some
+        "A pass over the text of a state."
+        return self(st.x)
+
+    def lacks(self, what: str) -> ValueError: # a name in `LACKS`
+        "The error for a model that does not have a method below."
+        so, instead = LACKS[what]
+        return ValueError(f'{type(self).__name__} has no `{what}`: it {so}; expected what '
+                          f'navira.load gives, or {instead}')
+
+    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L] -> and [B, L, L]
+        "A pass, and how much each of its predictions depends on each token."
+        raise self.lacks('attending')
+
+    def embedded(self, x: Tensor, edit: Callable[[Tensor], Tensor]) -> Forward: # ids [B, L]
+        "A pass over tokens whose embeddings, [B, L, D], are edited."
+        raise self.lacks('embedded')
+
+    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> Any: # [B, L] both
+        """A pass whose `left_out` gives predictions for the tokens at `where`, which it does not
+        see; with `together`, none of them is seen by the others."""
+        raise self.lacks('shadow')
+
+    def partial(self, x: Tensor, *part: Any) -> Forward: # ids [B, L]
+        "A pass over some positions; a cache says what the others are."
+        raise self.lacks('partial')
+
+    def suppressing(self, ids: tuple[int, ...]) -> Denoiser:
+        "The same model, which never writes these tokens."
+        raise self.lacks('suppressing')
 
 # %% ../nbs/01_masked_diffusion.ipynb #a92c9943
 def low_discrepancy(

@@ -16,8 +16,8 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from .base.noise import Noise
-from .core import Model, Policy, State, step
-from .diffusion import Forward
+from .core import Policy, State, step
+from .diffusion import Denoiser, Forward
 from .joint import JointDenoiser
 from .sampling import sample
 
@@ -107,7 +107,7 @@ class Distribution(dict[Text, float]):
 
 # %% ../nbs/exact.ipynb #bb363686
 def counts(
-    model: Model,
+    model: Denoiser,
     policy: str | Policy,
     budget: int,
     n: int = 50_000, # texts
@@ -189,14 +189,14 @@ class Chain:
         landed = [(q, self.land(policy, x, i, n, **kw)) for x, q in expected.items() if len(q) > 1]
         return min(q.p_value(y) for q, y in landed), max(q.planted().p_value(y) for q, y in landed)
 
-def state_at(model: Model, x: Tensor, i: int = 0, n: int = 3, seed: int = 0) -> State: # x [B, L]
+def state_at(model: Denoiser, x: Tensor, i: int = 0, n: int = 3, seed: int = 0) -> State: # x [B, L]
     "The state in which the sampler has written `x` (no prompt), before step i of n."
     noise = Noise(seed, torch.arange(len(x)))
     st = State.start(torch.full_like(x, model.mask_id), model.mask_id, n, noise)
     return replace(st, x=x, i=i)
 
 # %% ../nbs/exact.ipynb #5b939044
-class Coins:
+class Coins(Denoiser):
     "A model of fair coins, heads 0 and tails 1; the mask is 2."
     mask_id = 2
     def __init__(self, length: int = 128): self.length = length

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from .base.checks import check_int
-from .core import Model, Policy
+from .core import Policy
+from .diffusion import Denoiser
 from .models.load import load
 from .prompts import blank_reader, expanded, start_ids
 from .samples import Partials, Samples
@@ -24,13 +25,13 @@ __all__ = ['fill']
 
 # %% ../nbs/filling.ipynb #adfbe77f
 @functools.cache
-def _embedded() -> Model: return load()
+def _embedded() -> Denoiser: return load()
 
 def fill(
     text: str | list[str], # three or more underscores are a blank, with the space before it
     n: int = 1, # fillings of each text
     tokens: int | None = None, # in each blank; None: k for 3k underscores, and for ___ one to three
-    model: Model | None = None, # from `navira.load`; None: the embedded one
+    model: Denoiser | None = None, # from `navira.load`; None: the embedded one
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
@@ -75,14 +76,14 @@ def _with_blanks(text: str, blank: str, tokens: int | None, one: int, most: int)
                      'to be written, as in "The man opened ___ and walked in."')
 
 @torch.inference_mode()
-def _likelihood(model: Model, ids: Tensor, written: Tensor) -> float: # [L] ids, [L] bool -> nats
+def _likelihood(model: Denoiser, ids: Tensor, written: Tensor) -> float: # [L] ids, [L] bool -> nats
     "Mean log-probability of the written tokens, each given all others."
     at = written.nonzero()
-    x = ids.repeat(len(at), 1).scatter(1, at, model.mask_id).to(getattr(model, 'device', 'cpu'))
+    x = ids.repeat(len(at), 1).scatter(1, at, model.mask_id).to(model.device)
     log_p = model(x).logits(x == model.mask_id).float().log_softmax(-1)
     return log_p.cpu().gather(1, ids[at]).mean().item()
 
-def _likeliest(model: Model, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
+def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
     "Of three tries of each filling the one whose tokens are the likeliest."
     whole = [ids >= 0 for ids in out.tokens]
     scores = [_likelihood(model, ids[w], written[w])

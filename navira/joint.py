@@ -9,17 +9,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .diffusion import Forward
+from .diffusion import Denoiser, Forward
 
 # %% auto #0
 __all__ = ['JointDenoiser', 'random_joint', 'orchard']
 
 # %% ../nbs/joint.ipynb #5a084dbd
-class JointDenoiser:
+class JointDenoiser(Denoiser):
     """The exact denoiser of an enumerated joint p(x_1..x_L) over V symbols; the mask is symbol
     V. `model(x)` for x [B, L] int64 is a `Forward` whose logits are exact log-probabilities
     (float64). At a visible position they are those of y with that position masked, as in Eq.
     2."""
+    has_quality = True
+
     # [V]*L probabilities, all positive: then every context has a conditional
     def __init__(self, joint: Tensor):
         if not (joint > 0).all():
@@ -28,6 +30,7 @@ class JointDenoiser:
                              'mix in a little of the uniform')
         self.joint = joint.double() / joint.double().sum()
         self.length, self.mask_id = joint.ndim, joint.shape[0]
+        self.vocab_size = self.mask_id + 1
         outcomes = torch.cartesian_prod(*[torch.arange(self.mask_id)] * self.length)
         self.outcomes = outcomes.view(-1, self.length)
         self.table = self._tabulate()

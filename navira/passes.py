@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .caching import Cached, TakesStates
-from .diffusion import Forward
+from .caching import Cached
+from .diffusion import Denoiser, Forward
 
 # %% auto #0
 __all__ = ['Pass', 'ChangedPass']
 
 # %% ../nbs/passes.ipynb #2be73910
-Denoiser = Callable[[Tensor], Forward] | TakesStates  # ids [B, L] -> one forward
 # logits [N, V], uniforms [N], the text of the pass [B, L], where [B, L] bool with N true
 Draw = Callable[..., tuple[Tensor, Tensor]]           # -> tokens [N], probabilities [N]
 DIVERGED = 'its weights have diverged, or overflow in this precision'
@@ -29,13 +28,12 @@ def finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
     raise ValueError(f'the model gave NaN or infinity for the logits of a token; {DIVERGED}')
 
 def portions(
-    model: object, # has `config.vocab_size`, or counts as having few words
+    model: Denoiser,
     where: Tensor, # [B, L] bool
     most: int = 2**25, # logits at a time
 ) -> list[Tensor]: # [B, L] bool each; a single portion is `where` itself
     "Positions in parts: all logits of a large vocabulary at once would fill the memory."
-    vocabulary = getattr(getattr(model, 'config', None), 'vocab_size', 1)
-    size = max(1, min(4096, most // vocabulary)) # positions
+    size = max(1, min(4096, most // (model.vocab_size or 1))) # positions
     n, place = int(where.sum()), where.flatten().cumsum(0).view_as(where) - 1
     if 0 < n <= size: return [where]
     return [where & (place // size == k) for k in range(-(-n // size))]
@@ -71,8 +69,7 @@ class Pass:
         self.cost[new] += forward.share
 
     def forward(self, new: Tensor) -> Forward: # [B] bool: rows
-        if isinstance(self.model, TakesStates): return self.model.resume(self.st[new])
-        return self.model(self.x[new])
+        return self.model.resume(self.st[new.nonzero()[:, 0]])
 
     def ask(self, where: Tensor) -> None: # [B, L] bool
         "Announces positions that will be asked about, in one question or in several."

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
 from .base.files import guarded, uncut
-from .core import Model
+from .diffusion import Denoiser
 
 # %% auto #0
 __all__ = ['start_ids']
@@ -37,13 +37,13 @@ class Prompt:
         return (i < self.lead) | (i >= end - self.trail) & (i < end)
 
 # %% ../nbs/prompts.ipynb #07dc34cf
-def reader(model: Model) -> Tokenizer:
+def reader(model: Denoiser) -> Tokenizer:
     "The model's tokenizer, which reads a text whole. ValueError if it has none."
-    tok = getattr(model, 'tokenizer', None)
+    tok = model.tokenizer
     if tok is not None: return uncut(tok)     # its user may have made it cut texts off since
     raise ValueError('prompt: this model has no tokenizer; give token ids instead of a text')
 
-def blank_reader(model: Model) -> tuple[Tokenizer, str]: # and the text of a blank
+def blank_reader(model: Denoiser) -> tuple[Tokenizer, str]: # and the text of a blank
     "The model's tokenizer, or a copy that reads blanks."
     tok = reader(model)
     if model.mask_id in tok.get_added_tokens_decoder(): return tok, tok.id_to_token(model.mask_id)  # type: ignore[return-value]
@@ -71,7 +71,7 @@ def _encoding(tok: Tokenizer, text: str, special: bool = True) -> Encoding:
     with guarded('prompt: the tokenizer cannot read it'):
         return tok.encode(text, add_special_tokens=special)
 
-def literal_ids(model: Model, text: str) -> list[int]:
+def literal_ids(model: Denoiser, text: str) -> list[int]:
     """Token ids of a text without blanks: the mask's own text is text. ValueError where a word of
     it is the mask."""
     tok = reader(model)
@@ -83,7 +83,7 @@ def literal_ids(model: Model, text: str) -> list[int]:
         if model.mask_id not in ids: return ids
     raise ValueError(f'prompt: {mask!r} in it is the mask of this model; expected a text without')
 
-def _texts(model: Model, texts: Sequence[str], open_ended: bool) -> list[Prompt]:
+def _texts(model: Denoiser, texts: Sequence[str], open_ended: bool) -> list[Prompt]:
     tok, blank = blank_reader(model)
     one = _encoding(tok, blank)     # shows what the tokenizer puts around a text
     at = one.tokens.index(blank)
@@ -116,7 +116,7 @@ def _ids(prompt) -> list[Prompt]:
                      'messages with roles are for navira.chat')
 
 def read_prompts(
-    model: Model,
+    model: Denoiser,
     prompt: str | Sequence | Tensor, # one or several
     open_ended: bool = False, # do masks follow a text with blanks too?
 ) -> list[Prompt]:
@@ -127,10 +127,10 @@ def read_prompts(
     return _ids(prompt)
 
 # %% ../nbs/prompts.ipynb #d3ec5bd1
-def _length(model: Model, i: int, p: Prompt, length: int | None, new: int | None) -> int:
+def _length(model: Denoiser, i: int, p: Prompt, length: int | None, new: int | None) -> int:
     "How long text i is to be. ValueError for what the model cannot continue."
     n, most = len(p.ids), length or model.length
-    vocab = getattr(getattr(model, 'config', None), 'vocab_size', None) or 2**63
+    vocab = model.vocab_size or 2**63
     low, high = (int(p.ids.min()), int(p.ids.max())) if n else (0, 0)
     if low < 0 or high >= vocab:
         raise ValueError(f'prompt: ids must lie in 0..{vocab - 1}, got {low} to {high}')
@@ -142,7 +142,7 @@ def _length(model: Model, i: int, p: Prompt, length: int | None, new: int | None
 
 # %% ../nbs/prompts.ipynb #74088b0d
 def start_ids(
-    model: Model, # has `mask_id`, `length`, and for texts a `tokenizer`
+    model: Denoiser, # for texts with a `tokenizer`
     n: int | None = None, # samples; None: one for each prompt
     length: int | None = None, # L; None: that of a text with blanks, else the model's
     prompt: str | Sequence | Tensor | None = None, # see above; one serves all samples

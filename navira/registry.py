@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
 from .base.checks import check_choice, plain_number
-from .diffusion import nucleus
+from .diffusion import Denoiser, nucleus
 from .core import Flip, Policy
 from .prism import backbone, prism
 from .decoupling import navira_det
@@ -97,6 +97,7 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     kinds, what = _kinds(p), f'{name}: {p.name}'
     takes_callables = any(Callable in (k, get_origin(k)) for k in kinds)
     if v is None and NoneType in kinds or callable(v) and takes_callables: return
+    if isinstance(v, Denoiser) and Denoiser in kinds: return
     if choices(p):
         check_choice(what, v, choices(p))
         return

@@ -21,9 +21,10 @@ from .base.checks import check_choice, check_int
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .caching import Audit, Cached, Caching, Kind, RunsParts
+from .caching import Audit, Cached, Caching, Kind
 from .budgets import charged, check_budget, n_steps
-from .core import Model, Policy, State, step, unwatched
+from .core import Policy, State, step, unwatched
+from .diffusion import Denoiser
 from .checked import checked, name_of, NO_HEAD
 from .prompts import start_ids
 from .registry import parameters, policies, policy as named_policy
@@ -48,7 +49,7 @@ def cut(
 # %% ../nbs/07_sampling.ipynb #94494bc0
 def states(
     policy: Policy,
-    model: Model,
+    model: Denoiser,
     x: Tensor, # [B, L] int64 ids, `mask_id` where free
     T: int, # steps
     noise: Noise,
@@ -115,7 +116,7 @@ def _as_many_as_fit(
 @dataclass
 class _Run:
     "What the batches of one call of `sample` share."
-    model: Model
+    model: Denoiser
     policy: Policy
     x: Tensor # [n, L] ids at the start, -1 after the end of a shorter text
     special: Tensor # [n, L] bool, as in `Samples`
@@ -134,9 +135,9 @@ class _Run:
         # the last token that is given, whatever blanks stand before it
         rest = free | self.special | (self.x < 0)
         self.given = rest.shape[1] - rest.flip(1).int().cumprod(1).sum(1)
-        self.block = blocks_of(free, self.block_length, getattr(self.model, 'block', None))
+        self.block = blocks_of(free, self.block_length, self.model.block)
         self.steps = block_steps(self.policy, self.budget, self.block)
-        self.tokenizer = getattr(self.model, 'tokenizer', None)
+        self.tokenizer = self.model.tokenizer
         self.charged = sum(charged(self.policy, T, (self.block == b).sum(1))
                            for b, T in enumerate(self.steps))
         if self.policy.matched: self.charged = min(self.charged, self.budget)
@@ -183,7 +184,7 @@ class _Run:
                             self.tokenizer, self.special[rows]))
 
     def samples(self, batch_size: int | None, name: str, show: bool | None) -> Samples:
-        if getattr(self.model, 'ragged', False) and self.policy.step.ragged:
+        if self.model.ragged and self.policy.step.ragged:
             groups = [self.lengths.argsort(stable=True)]     # near ones together
         else: groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
         T, order = sum(self.steps), torch.cat(groups).argsort()
@@ -205,31 +206,31 @@ def check_full(policy: Policy, st: State) -> None:
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
 def check_model(model) -> None:
-    "ValueError for anything but a model of this library, with what to pass instead."
+    "ValueError for anything but a `Denoiser`, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):
         name = repr(str(model)).replace("'embedded'", '')
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
-    lacks = [a for a in ('__call__', 'mask_id', 'length') if getattr(model, a, None) is None]
-    if not lacks: return
+    lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
+    if isinstance(model, Denoiser) and not lacks: return
     kind = type(model)
-    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} has no '
-                     f'{" and no ".join(lacks)}; expected what '
-                     'navira.load gives, or an object that maps ids [B, L] to a `Forward` and '
-                     'has `mask_id` and `length`')
+    has = ''.join(f', and has no {a}' for a in lacks)
+    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
+                     'expected what navira.load or navira.wrap gives, or a subclass with '
+                     '`mask_id`, `length` and a `__call__` from ids [B, L] to a `Forward`')
 
-def check_fits(model: Model, policy: Policy, length: int | None = None) -> None:
+def check_fits(model: Denoiser, policy: Policy, length: int | None = None) -> None:
     """ValueError if the policy needs a head that the model lacks, or a network of its own does
     not fit."""
     policy.step.fits(model, length or model.length)
-    if policy.reads_quality and getattr(model, 'quality', True) is None: raise ValueError(NO_HEAD)
+    if policy.reads_quality and not model.has_quality: raise ValueError(NO_HEAD)
 
-def fitted(policy: Policy, model: Model, length: int) -> Policy:
+def fitted(policy: Policy, model: Denoiser, length: int) -> Policy:
     """The policy on this model: where that runs whole texts only, with whole second passes.
     ValueError as `check_fits`, and for more blocks than the model has."""
     check_fits(model, policy, length)
     if policy.second == 'full': return policy
-    if isinstance(model, RunsParts):
+    if model.n_blocks is not None:
         check_int('depth', policy.depth, 0, f'{type(model).__name__} has {model.n_blocks} blocks;'
                   ' expected', model.n_blocks)
         return policy
@@ -237,35 +238,35 @@ def fitted(policy: Policy, model: Model, length: int) -> Policy:
                   'pass runs, and is charged, in full', stacklevel=3)
     return replace(policy, second='full', depth=0)
 
-def ends_in(model: Model) -> tuple[int, ...]:
+def ends_in(model: Denoiser) -> tuple[int, ...]:
     "The tokens that end a text: as the model says, else GPT-2's."
-    tok = getattr(model, 'tokenizer', None)
+    tok = model.tokenizer
     gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
-    return getattr(model, 'eos_ids', ()) or (() if gpt2 is None else (gpt2,))
+    return model.eos_ids or (() if gpt2 is None else (gpt2,))
 
-def without_end(model: Model) -> Model:
+def without_end(model: Denoiser) -> Denoiser:
     "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
     ends = ends_in(model)
-    if not ends or not hasattr(model, 'suppressing'):
+    if not ends:
         raise ValueError("eos='suppress': this model names no token that ends a text; expected "
                          "'cut' or 'keep'")
     return model.suppressing(ends)
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
-def default_policy(model: Any) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
+def default_policy(model: Denoiser) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
     "What reads best (experiments/text_settings); LLaDA's policy if there is no quality head."
-    if getattr(model, 'quality', True) is None: return 'llada-low-confidence', {}
+    if not model.has_quality: return 'llada-low-confidence', {}
     return 'remdm-cap', dict(top_p=.5)
 
 def choose(
-    model: Model,
+    model: Denoiser | None, # None: not known yet
     policy: str | Policy | None, # None: the default
     hyper: dict[str, Any],
     caller: Callable, # that a user called: one of its parameters may have been meant
 ) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
     "KeyError or ValueError for another policy or hyper-parameter, with the nearest."
     if policy is None:
-        policy, usual = default_policy(model)
+        policy, usual = default_policy(model)  # type: ignore[arg-type]
         hyper = usual | hyper
     own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
     block_length = hyper.get('block_length')
@@ -279,7 +280,7 @@ def choose(
         raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a "
                          f"Policy{called}")
     known = parameters(policies()[check_choice('policy', policy, policies())])
-    if 'block_length' in known and getattr(model, 'block', None) is None:
+    if 'block_length' in known and (model is None or model.block is None):
         block_length, others = None, hyper
     for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
     name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
@@ -294,7 +295,7 @@ def _numbers(n: int | range | None) -> tuple[int | None, int]: # how many, the n
 # %% ../nbs/07_sampling.ipynb #d7ae555e
 @torch.inference_mode()
 def sample(
-    model: Model, # from `navira.load`, or of your own: ids [B, L] -> `Forward`, `mask_id`, `length`
+    model: Denoiser, # from `navira.load` or `navira.wrap`, or of your own
     policy: str | Policy | None = None, # None: what reads best, or LLaDA's without a quality head
     budget: int = 128, # forward passes
     n: int | range | None = None, # samples, or their numbers; None: one for each prompt
@@ -328,8 +329,8 @@ def sample(
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     caching.fits(model)
     rule = fitted(rule, model, x.shape[1])
-    numbers = torch.arange(len(x), device=getattr(model, 'device', 'cpu')) + first
-    ends = getattr(model, 'eos_ids', ()) if eos == 'cut' else ()
+    numbers = torch.arange(len(x), device=model.device) + first
+    ends = model.eos_ids if eos == 'cut' else ()
     run = _Run(model, rule, x, special, Noise(check_int('seed', seed, -2**63), numbers),
                check_budget(rule, budget), block_length, ends, trace,
                progress if callable(progress) else None, caching)

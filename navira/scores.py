@@ -5,13 +5,12 @@
 # %% ../nbs/scores.ipynb #ac2300de
 from __future__ import annotations
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .diffusion import drawer, log_probability, probability
+from .diffusion import Denoiser, drawer, log_probability, probability
 from .core import Pass, Score, State
 
 # %% auto #0
@@ -75,7 +74,7 @@ def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
 
 # %% ../nbs/scores.ipynb #leftoutfn
 def left_out(
-    model: Any, # a `LanguageModel`
+    model: Denoiser,
     x: Tensor, # [B, L] int64 token ids
     where: Tensor, # [B, L] bool with N true
     rows: int = 64, # texts in a pass; more are slower on CPUs

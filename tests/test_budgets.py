@@ -45,12 +45,3 @@ def test_a_plan_of_a_long_run_draws_nothing(hyper, monkeypatch):
     many = torch.tensor([1024])
     T = n_steps(policy('navira-changed', **hyper), 1024, many)
     assert 512 <= T < 1024
-
-@pytest.mark.parametrize('half', [31, 46, 56])
-def test_a_last_step_that_remasks_nothing_costs_nothing_more(half):
-    rule = policy('navira-det-changed', eta=.15, on=0.)
-    assert n_steps(rule, 2, torch.tensor([half])) == 2 == charged(rule, 2, torch.tensor([half]))
-
-def test_without_the_number_of_positions_nothing_can_be_planned():
-    with pytest.raises(ValueError, match='depend on how many positions are free'):
-        n_steps(CASES['eta'], 16)

@@ -1,17 +1,15 @@
 """Small things that tests share: chi-square, small models, and the paper's algorithms written a
-second time, slowly. Nothing here calls the library's samplers: `Exact` enumerates one step of
-Algorithm 1 or 2 on a joint, and `transcribed` runs them on a network as loops over rows and
-positions with full logits everywhere."""
-import itertools, math
+second time, slowly: `transcribed` runs them as loops over rows and positions, with full logits
+everywhere, and calls none of the library's samplers."""
+import math
 from collections import Counter
 from fractions import Fraction
-from types import SimpleNamespace
 import numpy as np, torch
 from scipy import stats
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.models.critic import Critic
-from navira.diffusion import Forward
+from navira.diffusion import Denoiser, Forward
 from navira.joint import random_joint  # noqa: F401 (tests take it from here)
 from navira.base.noise import Noise
 
@@ -27,12 +25,13 @@ def chi2(counts, probs):
     if o[e < 1e-14].sum(): return 0.
     e, few = e * n, e * n < 5
     if few.any(): e, o = np.append(e[~few], e[few].sum()), np.append(o[~few], o[few].sum())
-    if few.any() and e[-1] < 5: e, o = np.append(e[:-2], e[-2:].sum()), np.append(o[:-2],
-                                                                                  o[-2:].sum())
+    if few.any() and e[-1] < 5:
+        e, o = np.append(e[:-2], e[-2:].sum()), np.append(o[:-2], o[-2:].sum())
     assert len(e) > 1 and e.min() >= 5
     return stats.chisquare(o, e * (o.sum() / e.sum())).pvalue
 
 def counted(x): return Counter(map(tuple, x.tolist()))
+
 
 def planted(dist, share=.05):
     """The distribution with a share of its mass moved: the first half of the outcomes loses what
@@ -41,107 +40,10 @@ def planted(dist, share=.05):
     a, b = sum(dist[k] for k in keys[:half]), sum(dist[k] for k in keys[half:])
     return {k: dist[k] * (1 - share / a if i < half else 1 + share / b) for i, k in enumerate(keys)}
 
-def sequential(w, K):
-    "Ordered draws without replacement: {sequence: probability}, from weights {item: w}"
-    out = {}
-    for seq in itertools.permutations(w, K):
-        left, q = sum(w.values()), 1.
-        for j in seq: q, left = q * w[j] / left, left - w[j]
-        out[seq] = q
-    return out
-
 def within(i, T, on, off):
     "Is step i of T in the window of a run? The shares are those that were typed, as fractions"
     return Fraction(str(on)) * T <= i < Fraction(str(off)) * T
 
-class Exact:
-    "One step of PRISM or NAVIRA on an enumerated joint, as a distribution over next states."
-    def __init__(self, model, P=1.):
-        self.p, self.M, self.P, self._memo = model.joint.numpy(), model.mask_id, P, {}
-
-    def given(self, x, i):
-        "p(x_i = . | the other visible tokens), summed from the joint itself"
-        a = self.p[tuple(slice(None) if j == i or v == self.M else v for j, v in enumerate(x))]
-        axis = sum(v == self.M for v in x[:i])
-        a = a.sum(tuple(k for k in range(a.ndim) if k != axis))
-        return a / a.sum()
-
-    def draw(self, x, i):
-        if (x, i) not in self._memo: self._memo[x, i] = truncate(self.given(x, i).tolist(), self.P)
-        return self._memo[x, i]
-
-    def quality(self, x, i): q = self.given(x, i)[x[i]]; return math.log(q / (1 - q))
-
-    def remasked(self, x, free, K, tau):
-        "{set: probability}"
-        C = [j for j in free if x[j] != self.M]
-        K = min(K, len(C))
-        if not K: return {(): 1.}
-        s = {j: self.quality(x, j) for j in C}
-        if tau == 0: return {tuple(sorted(sorted(C, key=s.get)[:K])): 1.}
-        out = Counter()
-        for seq, q in sequential({j: math.exp(-s[j] / tau) for j in C},
-                                 K).items(): out[tuple(sorted(seq))] += q
-        return out
-
-    def filled(self, x, seen, eligible, m):
-        """{next state: probability}: `m` of `eligible` filled uniformly, tokens drawn
-        independently given `seen`"""
-        out = Counter()
-        subsets = list(itertools.combinations(eligible, m))
-        for S in subsets:
-            for toks in itertools.product(*[self.draw(seen, j).items() for j in S]):
-                y = list(x)
-                for j, (v, _) in zip(S, toks): y[j] = v
-                out[tuple(y)] += math.prod(q for _, q in toks) / len(subsets)
-        return out
-
-    def step(self, x, free, i, T, K_dist, coupled, tau):
-        out, N, n = Counter(), len(free), sum(x[j] != self.M for j in free)
-        k = math.ceil(N * (i + 1) / T)
-        for K, w in K_dist.items():
-            if coupled: K = min(K, N - k) if 0 < K < n and n < N - K else 0
-            for R, q in self.remasked(x, free, K, tau).items():
-                clean = tuple(self.M if j in R else v for j, v in enumerate(x))
-                masks = [j for j in free if (x if coupled else clean)[j] == self.M]
-                for y, r in self.filled(clean, x if coupled else clean, masks, k - n
-                                        + len(R)).items():
-                    out[y] += w * q * r
-        return out
-
-    def chain(self, x0, T, eta=0., on=.5, off=1., coupled=False, tau=lambda u: 0.):
-        "The distribution of what T steps from x0 give, K binomial"
-        dist, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
-        for i in range(T):
-            nxt = Counter()
-            for x, w in dist.items():
-                n = sum(x[j] != self.M for j in free)
-                K = binomial_dist(n, len(free), T, eta) if within(i, T, on, off) else {0: 1.}
-                for y, q in self.step(x, free, i, T, K, coupled,
-                                      tau(i / (T - 1) if T > 1 else 0.0)).items():
-                    nxt[y] += w * q
-            dist = nxt
-        return dist
-
-    def ancestral(self, x0, T):
-        """The distribution of MDLM's sampler: each mask is filled at step i with probability 1 /
-        (T - i)"""
-        dist, free = {tuple(x0): 1.}, [j for j, v in enumerate(x0) if v == self.M]
-        for i in range(T):
-            nxt, r = Counter(), 1 / (T - i)
-            for x, w in dist.items():
-                masks = [j for j in free if x[j] == self.M]
-                for m in range(len(masks) + 1):
-                    q = math.comb(len(masks), m) * r ** m * (1 - r) ** (len(masks) - m)
-                    if q:
-                        for y, p in self.filled(x, x, masks, m).items(): nxt[y] += w * q * p
-            dist = nxt
-        return dist
-
-def binomial_dist(n, N, T, eta):
-    if n == 0: return {0: 1.}
-    sigma = max(min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)), 0.)
-    return {K: math.comb(n, K) * sigma ** K * (1 - sigma) ** (n - K) for K in range(n + 1)}
 
 def truncate(q, P):
     """{token: probability} of MDLM's nucleus: in falling order while the sum with it is within
@@ -171,29 +73,14 @@ def pick(q, u):
 
 def small_lm(seed=0, **kw):
     "A MaskedLM with random numbers in every parameter, those that start at zero included"
-    cfg = (
-        dict(
-            vocab_size=11,
-            model_length=12,
-            hidden_dim=16,
-            cond_dim=8,
-            n_blocks=2,
-            n_heads=2,
-            dropout=0.0,
-            quality_blocks=1,
-        )
-        | kw
-    )
+    cfg = dict(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2,
+               dropout=0., quality_blocks=1) | kw
     model, g = MaskedLM(Config(**cfg)), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.ndim > 1:
-                p.copy_(
-                    torch.randn(p.shape, generator=g)
-                    * (1.5 if 'output_layer.linear' in name else 1.0)
-                    / math.sqrt(p.shape[-1])
-                )
-            else: p.copy_(('norm' in name) + .3 * torch.randn(p.shape, generator=g))
+            noise, wide = torch.randn(p.shape, generator=g), 'output_layer.linear' in name
+            if p.ndim > 1: p.copy_(noise * (1.5 if wide else 1.) / math.sqrt(p.shape[-1]))
+            else: p.copy_(('norm' in name) + .3 * noise)
         table = model.backbone.vocab_embed.embedding
         table.copy_(torch.randn(table.shape, generator=g))
     return model.eval().requires_grad_(False)
@@ -231,14 +118,9 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             Q = sorted(C, key=lambda j: (-key[j], u['ties'][b][j]))[:R]
             # what may stay masked; PRISM's script does it by its scores, next line
             if coupled and t > 0: Q = Q[:N - k]
-            score = {
-                j: math.inf
-                if j in C and j not in Q
-                else u['order'][b][j]
-                if j not in C
-                else 1 / (1 + math.exp(-s[j])) - 1
-                for j in free[b]
-            }
+            score = dict.fromkeys(free[b], math.inf)
+            score |= {j: 1 / (1 + math.exp(-s[j])) - 1 for j in Q}
+            score |= {j: u['order'][b][j] for j in free[b] if j not in C}
             clean = sorted(free[b], key=lambda j: (score[j], u['ties'][b][j]), reverse=True)[:k]
             if not coupled: clean = None
             for j in Q:
@@ -250,29 +132,27 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             k, clean = plan[b]
             masks = [j for j in free[b] if y[b, j] == M]
             if coupled: S = [j for j in clean if x[b, j] == M]
-            else: S = sorted(masks, key=lambda j: -u['order'][b][j])[:k
-                                                                     - (len(free[b]) - len(masks))]
+            else:
+                due = k - (len(free[b]) - len(masks))
+                S = sorted(masks, key=lambda j: -u['order'][b][j])[:due]
             for j in S: z[b, j] = draw(logits[b, j], u['token'][b][j])
         x = z
     return x, taken
 
-class Tiny:
+class Tiny(Denoiser):
     """A cheap denoiser for any length, whose logits and quality depend on every token. Counts
     what it is asked for."""
+    has_quality = True
+
     def __init__(self, L, V, mask_id=None, seed=0):
-        g = torch.Generator().manual_seed(seed)
-        self.length, self.mask_id, self.config, D = (
-            L,
-            V if mask_id is None else mask_id,
-            SimpleNamespace(vocab_size=V + 1),
-            4,
-        )
+        g, D = torch.Generator().manual_seed(seed), 4
+        self.length, self.mask_id, self.vocab_size = L, V if mask_id is None else mask_id, V + 1
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
         self.E, self.P = rand(L, V + 1, D) / math.sqrt(L), rand(L, D)
         self.W, self.w = 2 * rand(D, V + 1), 3 * rand(D)
-        self.rows, self.asked, self.seen, self.rated = [], [], [], 0
-        # rows of each call; positions asked for logits, and how many of them are no masks; calls
+        # rows of each call; positions asked for logits, how many of them are no masks; how often
         # for quality
+        self.rows, self.asked, self.seen, self.rated = [], [], [], 0
 
     def __call__(self, x):
         self.rows.append(len(x))

@@ -35,13 +35,13 @@ Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/or
     peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists
 Training: training/data training/settings training/loop training/objectives training/measures
-    training/card training/recipe training/pretrain training/finetune training/adapt training/critic
+    training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
-    experiments/results experiments/plots experiments/study experiments/paper experiments/claims
-    experiments/verdicts experiments/equal experiments/axes experiments/text_settings
+    experiments/results experiments/plots experiments/paper
+    experiments/equal experiments/axes experiments/text_settings
     experiments/puzzles
     experiments/best_settings experiments/board experiments/infilling experiments/judged
     experiments/speed experiments/caches experiments/second_pass experiments/left_out

@@ -6,15 +6,14 @@
 __all__ = []
 
 # %% ../../nbs/cli/conformance.ipynb #cconf-imports
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument
+from typer import Argument, Option
 
-from navira.cli.app import command, own_files
+from navira.cli.app import app, run_own
 
 # %% ../../nbs/cli/conformance.ipynb #cconf-read
 def read_samplers(
@@ -23,11 +22,7 @@ def read_samplers(
 ) -> dict[str, Callable]: # by rule
     "Run the file. ValueError or KeyError for one without samplers, or without this rule."
     from navira.base.checks import check_choice
-    from navira.base.files import check_file
-    check_file(path)
-    own_files.append(str(path))
-    try: samplers = runpy.run_path(str(path)).get('samplers')
-    except SystemExit as e: raise ValueError(f'{path}: it ends the program (exit {e})') from None
+    samplers = run_own(str(path)).get('samplers')
     if not isinstance(samplers, dict) or not samplers:
         raise ValueError(f'{path}: no samplers; expected a dictionary of that name, such as '
                          "samplers = {'llada-low-confidence': step}")
@@ -36,11 +31,10 @@ def read_samplers(
 
 # %% ../../nbs/cli/conformance.ipynb #cconf-command
 Own = Annotated[Path, Argument(metavar='FILE.py', help='Your samplers. The file is run.')]
+Rule = Annotated[str | None, Option(help='Only this rule of the file.')]
 
-@command('''
-rule --rule   Only this rule of the file.
-''')
-def conformance(file: Own, rule: str | None = None) -> None:
+@app.command()
+def conformance(file: Own, rule: Rule = None) -> None:
     """Play recorded cases of published rules against samplers of your own.
 
     Cases count from 1; steps, rows and positions from 0. `_` is the mask."""

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from typer import Argument
+from typer import Argument, Option
 
-from .app import command, hypers, Imports
+from navira.cli.app import (
+    app, AsJson, Device, Dtype, Head, hypers, Imports, MaskId, Model, Name, Number, Seed, Shift)
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
 # as `navira.sampling.default_policy` has them
@@ -27,13 +28,13 @@ class Choice(NamedTuple):
     rule: Any                # its `Policy`
     hyper: dict[str, Any]    # what was given
 
-def typed(label: str | None, sets: list[str] = [], net=None) -> Choice: # None: the usual of `net`
+def typed(label: str | None, net=None) -> Choice: # None: the usual of `net`
     "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
     import navira
     from navira.registry import split_typed
-    if label is None: label = NO_HEAD if net.quality is None else USUAL
+    if label is None: label = NO_HEAD if not net.has_quality else USUAL
     name, pairs = split_typed(label)
-    hyper = hypers([*pairs, *sets])
+    hyper = hypers(pairs)
     return Choice(label, navira.policy(name, **hyper), hyper)
 
 def why_not(net, name: str) -> str: # '' if the model runs the policy
@@ -101,78 +102,74 @@ def in_batches(sample, prompts: list, total: int, size: int = 32) -> Iterator:
             raise KeyboardInterrupt(f'stopped with {first} of {total} texts') from None
 
 # %% ../../nbs/cli/generate.ipynb #9530b909
-@command('''
-prompt        The same, and may be repeated: -n texts of each.
-prompts       File with a prompt a line, or .jsonl with a "prompt" in each object.
-infill        A whole text with blanks, [MASK*12] for twelve tokens; may be repeated.
-chat --chat   Prompts are what a user says; the model's chat template is put round them, and its
-              answers are printed.
-budget        Forward passes.
-length        Tokens in a text; the model's length if not given.
-max_new_tokens  Instead: tokens to write after each prompt.
-block_length  Write so many tokens at a time, left to right; schedules begin anew in each block.
-eos           What follows a token that ends a text: cut it, keep it, or suppress such tokens.
-cache         Keys and values kept between passes: of the prompt, of all that has not changed, or of
-              finished blocks (for networks that are exact with it).
-refresh       With --cache: steps from one full pass to the next; 8 if not given.
-max_kl        With --cache: mean KL in nats above which a text is refreshed twice as often.
-replay        Also write an HTML replay of the first text here.
-beside        Another policy, or NAME:key=value, shown next to it in the replay: same prompt, seed,
-              budget; its own defaults.
-''')
+Texts = Annotated[list[str], Argument(
+    metavar='TEXT', show_default=False,
+    help='How texts begin, -n of each; <|mask|> in one is a blank to fill, [MASK*12] is twelve.')]
+Prompts = Annotated[Path | None, Option(
+    help='File with a prompt a line, or .jsonl with a "prompt" in each object.')]
+Chat = Annotated[bool, Option(
+    '--chat', help="Prompts are what a user says; the model's chat template is put round them, and "
+                   'its answers are printed.')]
+Budget = Annotated[int, Option(help='Forward passes.')]
+Long = Annotated[int | None, Option(help="Tokens in a text; the model's length if not given.")]
+New = Annotated[int | None, Option(help='Instead: tokens to write after each prompt.')]
+Block = Annotated[int | None, Option(
+    help='Write so many tokens at a time, left to right; schedules begin anew in each block.')]
+Eos = Annotated[Literal['cut', 'keep', 'suppress'], Option(
+    help='What follows a token that ends a text: cut it, keep it, or suppress such tokens.')]
+Cache = Annotated[Literal['none', 'prompt', 'changed', 'block'], Option(
+    help='Keys and values kept between passes: of the prompt, of all that has not changed, or of '
+         'finished blocks (for networks that are exact with it).')]
+Refresh = Annotated[int | None, Option(
+    help='With --cache: steps from one full pass to the next; 8 if not given.')]
+MaxKL = Annotated[float | None, Option(
+    help='With --cache: mean KL in nats above which a text is refreshed twice as often.')]
+Replay = Annotated[Path | None, Option(help='Also write an HTML replay of the first text here.')]
+
+@app.command()
 def generate(
-    text: Annotated[str | None, Argument(
-        help='How the text begins; <|mask|> in it is a blank to fill.')] = None,
-    prompt: list[str] = [], prompts: Path | None = None, infill: list[str] = [],
-    chat: bool = False, policy: str | None = None, budget: int = 128, n: int = 1, seed: int = 0,
-    length: int | None = None, max_new_tokens: int | None = None, block_length: int | None = None,
-    eos: Literal['cut', 'keep', 'suppress'] = 'cut',
-    cache: Literal['none', 'prompt', 'changed', 'block'] = 'none', refresh: int | None = None,
-    max_kl: float | None = None,
-    model: str | None = None, head: Path | None = None, mask_id: int | None = None,
-    shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
-    hyper: list[str] = [], as_json: bool = False, replay: Path | None = None,
-    beside: str | None = None, own: Imports = [],
+    texts: Texts = [], prompts: Prompts = None, chat: Chat = False, policy: Name = None,
+    budget: Budget = 128, n: Number = 1, seed: Seed = 0, length: Long = None,
+    max_new_tokens: New = None, block_length: Block = None, eos: Eos = 'cut',
+    cache: Cache = 'none', refresh: Refresh = None, max_kl: MaxKL = None, model: Model = None,
+    head: Head = None, mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto',
+    dtype: Dtype = None, as_json: AsJson = False, replay: Replay = None, own: Imports = [],
 ) -> None:
     "Write texts."
     import navira
     from navira.base.checks import check_int
     from navira.tasks.sudoku import boxes_of
     check_int('-n', n, 1, high=2**20)
-    if beside and not replay: raise ValueError(f'--beside {beside}: expected --replay FILE with it')
-    starts = [*filter(None, [text]), *prompt, *infill, *(prompts_in(prompts) if prompts else [])]
+    starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choices = [typed(policy, hyper, net)] + ([typed(beside)] if beside else [])
+    choice = typed(policy, net)
     each = [start for start in starts for _ in range(n)]
     asked: list = each
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
-    sample = partial(navira.sample, net, budget=budget, seed=seed, length=length, eos=eos,
+    sample = partial(navira.sample, net, choice.rule, budget, seed=seed, length=length, eos=eos,
                      max_new_tokens=max_new_tokens, block_length=block_length, cache=cache,
                      refresh=refresh, max_kl=max_kl)
-    for res in in_batches(partial(sample, choices[0].rule), asked, len(each) or n):
-        print_samples(res, choices[0], each, as_json, chat)
+    for res in in_batches(sample, asked, len(each) or n):
+        print_samples(res, choice, each, as_json, chat)
     if replay:
-        first, *others = [sample(c.rule, n=1, prompt=asked[:1] or None, trace=True)
-                          for c in choices]
-        first.replay(replay, title=f'budget {budget}, seed {seed}', boxes=boxes_of(net),
-                     other=others[0] if others else None, names=[c.label for c in choices])
+        sample(n=1, prompt=asked[:1] or None, trace=True).replay(
+            replay, title=f'{choice.label}, budget {budget}, seed {seed}', boxes=boxes_of(net))
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b
-@command('''
-tokens        Tokens a blank; if not given, one to three for ___.
-budget        Forward passes; `navira.fill` chooses if not given.
-''')
+Blanks = Annotated[str, Argument(help='A text with blanks, each written ___.')]
+Tokens = Annotated[int | None, Option(help='Tokens a blank; if not given, one to three for ___.')]
+Passes = Annotated[int | None, Option(help='Forward passes; `navira.fill` chooses if not given.')]
+
+@app.command()
 def fill(
-    text: Annotated[str, Argument(help='A text with blanks, each written ___.')],
-    n: int = 1, tokens: int | None = None, policy: str | None = None,
-    budget: int | None = None, seed: int = 0,
-    model: str | None = None, head: Path | None = None, mask_id: int | None = None,
-    shift: bool | None = None, device: str = 'auto', dtype: str | None = None,
-    hyper: list[str] = [], as_json: bool = False, own: Imports = [],
+    text: Blanks, n: Number = 1, tokens: Tokens = None, policy: Name = None,
+    budget: Passes = None, seed: Seed = 0, model: Model = None, head: Head = None,
+    mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto', dtype: Dtype = None,
+    as_json: AsJson = False, own: Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = typed(policy, hyper, net)
+    choice = typed(policy, net)
     res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
     print_samples(res, choice, [text] * n, as_json)

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from .app import command, Imports, show
-from .generate import why_not
+from navira.cli.app import app, Imports, MaskId, show
+from navira.cli.generate import why_not
 
 # %% ../../nbs/cli/info.ipynb #001060ad
 def default_of(p: inspect.Parameter) -> str:
@@ -29,19 +29,17 @@ def show_policy(name: str) -> None:
     meaning = meanings(factory)
     rows = [(k, default_of(p), ', '.join(choices(p)), meaning.get(k, ''))
             for k, p in parameters(factory).items()]
-    show(pd.DataFrame(rows, columns=['--set', 'default', 'choices', 'meaning']))
+    show(pd.DataFrame(rows, columns=['setting', 'default', 'choices', 'meaning']))
 
 # %% ../../nbs/cli/info.ipynb #23c0c7af
 def facts(net) -> dict:
     "What a model is: its parts, and what sampling needs to know of it."
     from navira.models.dit import MaskedLM, n_params
-    from navira.models.products import products_of
     head = 'none (see `navira finetune`)'
     if net.quality is not None:
         n = n_params(net.quality)
         head = f'{n:,} parameters' if n else "the mask's logit, no parameters"
-    shared = {'parameters': f'{n_params(net):,}', 'quality head': head,
-              'products': products_of(net)}
+    shared = {'parameters': f'{n_params(net):,}', 'quality head': head}
     if isinstance(net, MaskedLM): return shared | vars(net.config)
     return shared | {'network': type(net.net).__name__, 'length': net.length, 'mask': net.mask_id,
                      'predicts': 'the next token' if net.shift else 'the token at each position',
@@ -66,7 +64,7 @@ def show_policies(net) -> None:
         hypers = [f'{k}={"|".join(choices(p)) or default_of(p)}'
                   for k, p in parameters(factory).items()]
         rows.append((name, f'{does}\n{" ".join(hypers)}'))
-    show(pd.DataFrame(rows, columns=['policy', 'what it is, and its hyper-parameters (--set)']),
+    show(pd.DataFrame(rows, columns=['policy', 'what it is, and its hyper-parameters']),
          note=NOTE)
 
 # %% ../../nbs/cli/info.ipynb #a8450db4
@@ -74,8 +72,8 @@ Subject = Annotated[str | None, Argument(
     metavar='POLICY|MODEL',
     help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')]
 
-@command()
-def info(subject: Subject = None, mask_id: int | None = None, own: Imports = []) -> None:
+@app.command()
+def info(subject: Subject = None, mask_id: MaskId = None, own: Imports = []) -> None:
     "What a policy is, or a checkpoint and every policy that it runs."
     import navira
     known = navira.policies()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument
+from typer import Argument, Option
 
-from .app import command, Imports
-from .generate import typed
+from navira.cli.app import app, AsJson, Device, Imports, Seed
+from navira.cli.generate import typed
 
 # %% ../../nbs/cli/solve.ipynb #d580f700
 def read_grid(text: str) -> tuple: # the rules, and [cells] ids
@@ -74,18 +74,22 @@ SOLVED = '''solved: {n_forward:g} forward passes, {remasked} tokens remasked
 {policy}, seed {seed}, sample {sample}'''
 UNSOLVED = 'not solved in {tries} tries of {budget} forward passes; a larger --budget may help'
 
-@command('''
-policy --policy -p  Sampling policy, or NAME:key=value+key=value.
-budget        Forward passes of a try.
-n -n --tries  Tries, side by side; if not given, one after another until the puzzle is solved, at
-              most 16.
-model         A model of such grids: a folder, or the one of this package.
-replay        Also write an HTML replay of the last grid here.
-''')
+Policy = Annotated[str, Option(
+    '--policy', '-p', help='Sampling policy, or NAME:key=value+key=value.')]
+Budget = Annotated[int, Option(help='Forward passes of a try.')]
+Tries = Annotated[int | None, Option(
+    '-n', '--tries', help='Tries, side by side; if not given, one after another until the puzzle '
+                          'is solved, at most 16.')]
+Grids = Annotated[str, Option(
+    help='A model of such grids: a folder, or the one of this package.')]
+Replay = Annotated[Path | None, Option(
+    help='Also write an HTML replay of the last grid here.')]
+
+@app.command()
 def solve(
-    puzzle: Puzzles, policy: str = 'p2', budget: int = 54, n: int | None = None, seed: int = 0,
-    model: str = 'sudoku', device: str = 'auto', hyper: list[str] = [], as_json: bool = False,
-    replay: Path | None = None, own: Imports = [],
+    puzzle: Puzzles, policy: Policy = 'p2', budget: Budget = 54, n: Tries = None, seed: Seed = 0,
+    model: Grids = 'sudoku', device: Device = 'auto', as_json: AsJson = False,
+    replay: Replay = None, own: Imports = [],
 ) -> None:
     """Solve a Sudoku, typed or in a file.
 
@@ -94,7 +98,7 @@ def solve(
     import navira
     from navira.tasks.sudoku import check_grids, drawn_grid, side_by_side
     puzzles = read_grids(puzzle)
-    choice = typed(policy, hyper)
+    choice = typed(policy)
     unsolved = 0
     net = navira.load(model, device)
     for rules, _ in puzzles: check_grids('solve', rules, net)

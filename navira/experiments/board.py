@@ -19,10 +19,9 @@ from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
 from ..core import by_budget, Step, TopK
 from .plots import Table
-from .results import at_equal, frame, judges
+from .results import at_equal, frame, interval_of, judges, or_none
 from .run import prepared
 from .store import open_store
-from .study import interval_of, or_none
 from .sweep import read_sweeps
 from ..registry import policies, policy
 

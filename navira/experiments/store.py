@@ -182,7 +182,7 @@ def environment(
 # %% ../../nbs/experiments/store.ipynb #5707ec02
 KINDS = {name: kinds.split() for kinds, names in {
     'dict': 'cells hyper settled', 'list': 'places metrics', 'bool': 'matched trace',
-    'str': 'fingerprint dtype device reference eos task device_name policy label',
+    'str': 'fingerprint dtype device reference eos task device_name policy label role',
     'str NoneType': 'model real change', 'str dict NoneType': 'prompt', 'int NoneType': 'scored',
     'int float': 'charged', 'int float NoneType': 'eta rate',
     'int': 'length batch_size rules budget seed n steps keep free',
@@ -203,10 +203,10 @@ def checked(record: dict) -> dict:
     for place in record['places']: check(place, 'device_name')
     for c in record['cells'].values():
         check(c, '')
-        for k, v in dict(keep=0, metrics=[], scored=None, free=2**20).items():
+        for k, v in dict(keep=0, metrics=[], scored=None, free=2**20, role='').items():
             c.setdefault(k, v)
-        check(c, 'policy label change hyper settled budget n seed steps charged matched trace keep '
-                 'metrics scored free')
+        check(c, 'policy label role change hyper settled budget n seed steps charged matched trace '
+                 'keep metrics scored free')
         check(c['settled'], ' '.join({*STRENGTHS} & c['settled'].keys()))
     return record
 
@@ -287,13 +287,14 @@ def _described(
     old: dict | None, # as the store has it
 ) -> dict:
     T, passes = charged(c, free)
-    old = old or dict(n=0, trace=False, metrics=[], scored=0)
+    old = old or dict(n=0, trace=False, metrics=[], scored=0, role='')
     metrics = [*old['metrics'], *s.metrics, *['features', 'mauve'] * (s.features == c.budget)]
     every = None in (s.scored, old['scored'])
     return asdict(c) | dict(
         code=c.code, settled=c.settled, steps=T, charged=passes, passes=c.rule.passes,
         matched=c.rule.matched, free=free, metrics=list(dict.fromkeys(metrics)),
         n=max(c.n, old['n']), trace=c.trace or old['trace'],
+        role='table' if 'table' in (c.role, old['role']) else c.role,
         scored=None if every else max(s.scored, old['scored']))
 
 # %% ../../nbs/experiments/store.ipynb #8c55be74

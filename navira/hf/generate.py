@@ -92,7 +92,7 @@ def generate_with(
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
     how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
-    rule, _, block_length = choose(None, policy, hyper, generate_with)  # type: ignore[arg-type]
+    rule, _, block_length = choose(None, policy, hyper, generate_with)
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,
              stopping_criteria: list, generation_config: GenerationConfig,

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from ..base.checks import check_int
 from ..base.noise import Noise
 from ..chatting import answering, templated
-from ..core import Model
+from ..diffusion import Denoiser
 from ..passes import portions
 from ..models.load import load
 from ..prompts import literal_ids, read_prompts
@@ -29,7 +29,7 @@ __all__ = ['Navira', 'up_to']
 # %% ../../nbs/hf/lm_eval.ipynb #8ccf0618
 @torch.no_grad()
 def log_likelihood(
-    model: Model,
+    model: Denoiser,
     context: list[int], # token ids, or none
     continuation: list[int], # token ids
     draws: int = 128, # Monte-Carlo draws
@@ -38,7 +38,7 @@ def log_likelihood(
 ) -> float: # nats, estimated without bias but for the bound
     "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6)."
     n, L, total = draws, len(continuation), 0.
-    device = getattr(model, 'device', 'cpu')
+    device = model.device
     text = torch.tensor([*context, *continuation], device=device)
     start = Noise(seed, torch.zeros(1, dtype=torch.int64)).uniform(0, 'count', 1)[0, 0] * L
     l = ((start + torch.arange(n) * L / n) % L).long().clamp(max=L - 1) + 1     # evenly spaced
@@ -76,7 +76,7 @@ class Navira(LM):
         super().__init__()
         of_load = 'device_map', 'revision', 'head', 'mask_id', 'shift'
         how = {k: more.pop(k) for k in of_load if k in more}
-        self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)  # type: ignore[arg-type]
+        self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)
         # the harness's default
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
         device = None if 'device_map' in how else device

@@ -5,7 +5,6 @@
 # %% ../../nbs/hosts/from_logits.ipynb #4141a003
 from __future__ import annotations
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -13,10 +12,9 @@ from torch import Tensor
 from ..base.checks import check_choice
 from ..base.noise import Noise
 from ..budgets import n_steps
-from ..caching import TakesStates
 from ..checked import checked
 from ..core import Policy, State, step
-from ..diffusion import Forward
+from ..diffusion import Denoiser, Forward
 from ..registry import parameters, policies, policy as named_policy
 
 # %% auto #0
@@ -49,11 +47,11 @@ class Ran(Forward):
 class Unread(Exception):
     "A step asks for logits of a text [B, L] that has not been run, its argument."
 
-class HostLogits(TakesStates):
+class HostLogits(Denoiser):
     "In place of a model: knows the texts that a host has run."
     def __init__(self, st: State, ran: list[Ran]):
         self.st, self.ran, self.used = st, ran, list[Ran]()
-        self.config = SimpleNamespace(vocab_size=ran[0].given.shape[-1])
+        self.mask_id, self.length, self.vocab_size = st.mask_id, *ran[0].given.shape[1:]
 
     def resume(self, st: State) -> Forward: # of all rows, or some
         rows = (st.noise.samples[:, None] == self.st.noise.samples).int().argmax(1)

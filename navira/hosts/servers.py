@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..diffusion import Denoiser
 from .from_logits import hosted, Memory, policy_step, Ran, start, unused
 from ..registry import policy as named_policy
 from ..sampling import sample
@@ -106,15 +107,14 @@ def sglang_algorithm() -> type: # named Navira
     return Navira
 
 # %% ../../nbs/hosts/servers.ipynb #4141c017
-class Network:
+class Network(Denoiser):
     "A network of dLLM as a model of this library."
-    ragged = True # rows of several lengths
-    quality = None
+    ragged = True
     length = 2**20
 
     def __init__(self, net: Any, tokenizer: Any, shift: bool):
         self.net, self.shift = net, shift
-        self.config, self.device = net.config, net.device
+        self.vocab_size, self.device = net.config.vocab_size, net.device
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.eos_token_id
 
     def __call__(self, x): # [B, L] ids, below 0 after the end

@@ -48,6 +48,8 @@ def vocabulary_hash(
 # %% ../../nbs/models/critic.ipynb #2273a1f9
 class Critic(LanguageModel):
     "Rates every token of a text without masks: `critic(x).quality()` `[B, L]`, high = trust."
+    has_quality = True
+
     def __init__(self,
         config: Config, # sizes; vocabulary, mask and length are those of its denoiser
         words: str | None = None, # `vocabulary_hash` of that denoiser's tokenizer, if it has one
@@ -55,8 +57,8 @@ class Critic(LanguageModel):
         super().__init__()
         self.config, self.words, self.backbone = config, words, DiT(config)
         self.length, self.mask_id = config.model_length, config.mask_id
+        self.vocab_size = config.vocab_size
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
-
 
     def forward(self, x: Tensor) -> CriticForward: # x [B, L] int64
         self.check_ids(x)

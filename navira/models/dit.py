@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import nn, Tensor
 
-from ..diffusion import Forward
+from ..diffusion import Denoiser, Forward
 from .kv_cache import KVCache, Part
 from .layers import (
     Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
@@ -209,29 +209,23 @@ class ShadowedForward(DiTForward):
         return self.tokens(self.project(self.shadows[where[:, self.columns]], where))
 
 # %% ../../nbs/models/dit.ipynb #d17a0001
-class LanguageModel(nn.Module):
-    """What the library asks of a model: `model(x)`, ids `[B, L]`, is a `Forward`.
-    Subclasses have `mask_id`, `length` and `device`, and set `quality` (a head, or None)."""
-    mask_id: int
-    length: int                                # of a text, in tokens, at most
-    shortest = 1                               # and at least: all cells of a grid
-    n_blocks: int                              # of the network
+class LanguageModel(nn.Module, Denoiser):
+    "A `Denoiser` that is a network, perhaps with a head `quality`."
     run_part: Callable[[Tensor, Part], Forward]
     shadowed: Callable[..., Forward]           # a pass with shadows
     config: Any
-    tokenizer: Tokenizer | None = None
-    text_tokenizer: Any = None                 # as the transformers library has it
-    eos_ids: tuple[int, ...] = ()              # tokens that end a text
-    prompt = 0                                 # tokens of a text that training never masks
-    ragged = False                             # does it take rows of several lengths?
-    shift = False                              # does position i predict the token at i + 1?
-    block: int | None = None                   # length of its blocks, if finished ones see nothing
-    #                                            to their right
     adapter: Any = None                        # in training, of the library peft
     suppress: tuple[int, ...] = ()             # tokens that are never written
 
+    def __init__(self):
+        super().__init__()
+        self.quality: nn.Module | None = None
+
     @property
-    def device(self) -> torch.device: return next(self.parameters()).device # where ids go
+    def has_quality(self) -> bool: return self.quality is not None  # type: ignore[override]
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return next(self.parameters()).device
 
     def suppressing(self, ids: tuple[int, ...]) -> LanguageModel:
         "The same model, which never writes these tokens."
@@ -248,8 +242,8 @@ class LanguageModel(nn.Module):
         depth: int = 0, # blocks that run in full
         rows: Tensor | None = None, # [B] the rows of the cache; None: all, in order
     ) -> Forward:
-        """A pass over some positions; the others are read from `cache`. AttributeError for a
-        network that runs whole texts only."""
+        "A pass over some positions; the others are read from `cache`."
+        if self.n_blocks is None: raise self.lacks('partial')
         self.check_ids(x)
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
@@ -311,11 +305,12 @@ class MaskedLM(LanguageModel):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
         self.length, self.mask_id = config.model_length, config.mask_id
+        self.vocab_size, self.n_blocks = config.vocab_size, config.n_blocks
+        self.prompt, self.boxes = config.prompt, config.boxes
+        self.timed = config.p_uniform is not None
         if config.boxes: self.shortest = self.length
-        self.prompt = config.prompt
         self.suppress = no_tokens(tokenizer, config.vocab_size)
         self.backbone = DiT(config)
-        self.quality: nn.Module | None = None
         if config.quality_blocks: self.quality = QualityHead(config)
         if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates
 
@@ -328,9 +323,6 @@ class MaskedLM(LanguageModel):
         "One forward pass; its heads run when asked. `ValueError` for another shape or type."
         self.check_ids(x)
         return DiTForward(self, x, time)
-
-    @property
-    def n_blocks(self) -> int: return self.config.n_blocks  # type: ignore[override]
 
     def run_part(self, x: Tensor, part: Part) -> DiTForward: return DiTForward(self, x, part=part)
 

@@ -146,14 +146,17 @@ class TransformersLM(LanguageModel):
         net.config.mask_token_id, net.config.right_shift_logits = mask_id, shift     # saved with it
         self.text_tokenizer, self.first = tokenizer, first_position(net)
         self.eos_ids = tuple(sorted(ends_of(net, tokenizer) - {mask_id}))
-        self.quality: LinearQuality | None = None
         self.mask_embedding: nn.Parameter | None = None       # of `navira adapt --lora`
         # a sentence encoder's tokenizer would cut our texts off
         if self.tokenizer is not None:
             uncut(self.tokenizer)
             ids = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
             net.config.ids_without_token = ids          # for `generate`, which has no tokenizer
-        self.suppress = tuple(getattr(net.config, 'ids_without_token', ()))
+        config = net.config.to_dict()
+        self.suppress = tuple(config.get('ids_without_token', ()))
+        windows = {*(config.get('layer_types') or ())} - {'full_attention'}
+        # blocks that see a window of the text run whole texts only
+        self.n_blocks = None if windows else net.config.num_hidden_layers
 
     @property
     def config(self) -> Any: return self.net.config
@@ -161,10 +164,11 @@ class TransformersLM(LanguageModel):
     def length(self) -> int:  # type: ignore[override]
         return (getattr(self.config, 'max_position_embeddings', None) or 1024) - self.first
     @property
-    def tokenizer(self) -> Tokenizer | None:  # type: ignore[override]
+    def tokenizer(self) -> Tokenizer | None:
         return getattr(self.text_tokenizer, 'backend_tokenizer', None)
     @property
-    def device(self) -> torch.device:  # of a network that is spread over devices, where it begins
+    def device(self) -> torch.device:  # type: ignore[override]
+        "Where ids go: of a network that is spread over devices, where it begins."
         embedding = self.net.get_input_embeddings()
         hook = vars(embedding).get('_hf_hook')
         return torch.device(hook.execution_device) if hook else embedding.weight.device
@@ -197,12 +201,7 @@ class TransformersLM(LanguageModel):
         return self.net.base_model(inputs_embeds=h, **more).last_hidden_state.to(x.device)
 
     @property
-    def n_blocks(self) -> int:  # type: ignore[override]
-        "AttributeError for a network that runs whole texts only, so that it is no `RunsParts`."
-        if not set(getattr(self.config, 'layer_types', None) or ()) - {'full_attention'}:
-            return self.config.num_hidden_layers
-        raise AttributeError(f'{type(self.net).__name__} has blocks that see a window of the text, '
-                             'and runs whole texts only')
+    def vocab_size(self) -> int: return self.config.vocab_size  # type: ignore[override]
 
     def run_part(self, x: Tensor, part: Part) -> HiddenForward:
         prepare(self.net)

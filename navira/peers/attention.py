@@ -5,7 +5,7 @@
 # %% ../../nbs/peers/attention.ipynb #attn0002
 from __future__ import annotations
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..base.checks import check_range
 from ..diffusion import drawer, Forward, probability
 from ..core import (
-    Pass, Policy, ranks, reaches, Rule, Score, State, Step, TopK, unmask_until)
+    Denoiser, Pass, Policy, ranks, reaches, Rule, Score, State, Step, TopK, unmask_until)
 from ..registry import register
 from ..scores import confidence, over
 from .adaptive import AtLeast, excess, sureness, until_done
@@ -21,23 +21,17 @@ from .blocks import check_block, in_blocks, per_block, Within
 from .orders import llada_counts
 
 # %% auto #0
-__all__ = ['Attending', 'AttendedPass', 'dos', 'dawn', 'Bounded', 'demask']
+__all__ = ['AttendedPass', 'dos', 'dawn', 'Bounded', 'demask']
 
 # %% ../../nbs/peers/attention.ipynb #attn0005
-@runtime_checkable
-class Attending(Protocol):
-    "A model that can say how much each of its predictions depends on each token."
-    def attending(self, x: Tensor, /) -> tuple[Forward, Tensor]: ... # ids [B, L] -> and [B, L, L]
-
 class AttendedPass(Pass):
-    "A pass of an `Attending` model; `read` [B, L, L] is its second answer, 0 in rows not run."
+    "A pass and `read` [B, L, L], how much each prediction depends on each token; 0 if not run."
     def __init__(self, model: Any, st: State, together: Tensor | None = None): # together [B] bool
         super().__init__(model, st, together)
-        self.attending = model.attending
         self.read = torch.zeros(*st.x.shape, st.x.shape[1], device=st.x.device)
 
     def forward(self, new: Tensor) -> Forward: # [B] bool: rows
-        forward, read = self.attending(self.x[new])
+        forward, read = self.model.attending(self.x[new])
         self.read = self.read.to(read.dtype).index_put((new.nonzero()[:, 0],), read)
         return forward
 
@@ -50,11 +44,8 @@ class Reading(Step):
     overwrites = False
     ragged = False # a mean over positions would depend on the longest row
 
-    def fits(self, model: Any, length: int | None = None) -> None:
-        if isinstance(model, Attending): return
-        raise ValueError(f'{type(model).__name__} has no `attending`: it cannot say what its '
-                         'predictions depend on; expected what navira.load gives, or a policy '
-                         'that needs none, such as eb')
+    def fits(self, model: Denoiser, length: int | None = None) -> None:
+        if type(model).attending is Denoiser.attending: raise model.lacks('attending')
 
 # %% ../../nbs/peers/attention.ipynb #attn0021
 def context(st: State, p: Any, where: Tensor) -> Tensor: # [B, L]

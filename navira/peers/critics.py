@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base.checks import check_range
 from ..diffusion import n_committed, nucleus
 from ..core import (
-    Denoiser, evaluate, finish, Flip, Model, n_unmask, Pass, pick, Policy, Schedule, Score, State,
+    Denoiser, evaluate, finish, Flip, n_unmask, Pass, pick, Policy, Schedule, Score, State,
     Step, step, TopK, unmask_until)
 from ..models.critic import Critic, find_critic, vocabulary_hash
 from ..registry import register
@@ -63,14 +63,14 @@ class Reviewed(Pass):
 @dataclass(frozen=True)
 class CriticStep(Step):
     "Predict with the denoiser, rate with a critic: for `Policy.step`."
-    source: Path | Model # a critic: ids [B, L] -> a forward with `quality`; or its folder
+    source: Path | Denoiser # a critic, whose forward has `quality`; or its folder
     level: Schedule # how many free positions are clean after the step
     ragged = False # a critic reads whole texts
     needs = 'a critic that reads whole texts'
 
     @functools.cached_property
-    def critic(self) -> Model: # a folder is opened when it is needed
-        return self.source if callable(self.source) else Critic.load(self.source)
+    def critic(self) -> Denoiser: # a folder is opened when it is needed
+        return self.source if isinstance(self.source, Denoiser) else Critic.load(self.source)
 
     def __call__(self, policy, st, model, watch):
         p = Reviewed(policy, st, model, self.critic, self.level)
@@ -81,10 +81,9 @@ class CriticStep(Step):
 
     def fits(self, model, length=1):
         "ValueError if critic and model differ in tokens, or the text is too long for the critic."
-        def size(m): return getattr(getattr(m, 'config', None), 'vocab_size', None)
-        words = vocabulary_hash(getattr(model, 'tokenizer', None))
-        pairs = {'vocabulary': (size(self.critic), size(model)),
-                 'tokenizer': (getattr(self.critic, 'words', None), words),
+        critic, words = self.critic, vocabulary_hash(model.tokenizer)
+        theirs = critic.words if isinstance(critic, Critic) else None
+        pairs = {'vocabulary': (critic.vocab_size, model.vocab_size), 'tokenizer': (theirs, words),
                  'mask id': (self.critic.mask_id, model.mask_id)}
         for what, (own, its) in pairs.items():
             if own is None or its is None or own == its: continue
@@ -106,7 +105,7 @@ def trust(
     return score
 
 def source_of(critic): # as a policy takes it -> as a `CriticStep` does
-    return critic if callable(critic) else find_critic(critic)
+    return critic if isinstance(critic, Denoiser) else find_critic(critic)
 
 # %% ../../nbs/peers/critics.ipynb #4b14ea59
 _critic = dict(scores='all free positions, by a critic that reads the filled text',
@@ -115,7 +114,7 @@ _critic = dict(scores='all free positions, by a critic that reads the filled tex
 @register('token-critic', selects='the top k_i of all stay',
           source='Token-Critic, arXiv 2209.04439', **_critic)
 def token_critic(
-    critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or ids -> `Forward`
+    critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or a model
     noise: float = 0., # width of the annealed noise on the score; 0 ranks by the critic only
     top_p: float = .9, # nucleus
 ) -> Policy:
@@ -157,7 +156,7 @@ class LateCriticStep(CriticStep):
 @register('g-star', selects='N s_i from softmax(-quality / tau), late; before t_on nothing',
           source='G-Star, arXiv 2510.08369', **_critic)
 def g_star(
-    critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or ids -> `Forward`
+    critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or a model
     t_on: float = .3, # the critic is used from t = 1 - i / T <= t_on on; 0 is MDLM, 1 always
     tau: float = 1., # temperature of the choice of what is remasked; 0 remasks the worst
     top_p: float = .9, # nucleus

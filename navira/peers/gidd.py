@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import draw_at, Pass, Policy, random_order, ranks, State, Step, TopK
+from ..core import Denoiser, draw_at, Pass, Policy, random_order, ranks, State, Step, TopK
 from ..diffusion import drawer, tolerance
 from ..registry import mdlm, register
 from ..scores import over
@@ -22,18 +22,17 @@ from .loops import followed, looping
 __all__ = ['gidd_correct']
 
 # %% ../../nbs/peers/gidd.ipynb #fb9a2ff1
-class At:
+class At(Denoiser):
     "A network with time conditioning, evaluated at one given time."
     def __init__(self, model: Any, time: float):
-        self.model = model
-        self.time = time
-        self.config = model.config
+        self.model, self.time = model, time
+        self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
+
     def __call__(self, x): # [B, L]
         return self.model(x, torch.full((len(x),), self.time, device=x.device))
 
-def at_time(model: Any, time: float) -> Any: # the model itself if it has no time conditioning
-    timed = getattr(getattr(model, 'config', None), 'p_uniform', None) is not None
-    return At(model, time) if timed else model
+def at_time(model: Denoiser, time: float) -> Denoiser: # itself if it has no time conditioning
+    return At(model, time) if model.timed else model
 
 # %% ../../nbs/peers/gidd.ipynb #c552b767
 @dataclass(frozen=True)

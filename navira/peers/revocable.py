@@ -12,7 +12,7 @@ from torch import Tensor
 from ..base.checks import check_int, check_range
 from ..diffusion import drawer
 from ..core import (
-    draw_at, finish, needs_quality, Pass, pick, Policy, Rule, Score, State, Step, TopK)
+    Denoiser, draw_at, finish, needs_quality, Pass, pick, Policy, Rule, Score, State, Step, TopK)
 from ..registry import register
 from ..scores import confidence
 from .adaptive import AtLeast, fast_dllm, until_done
@@ -167,10 +167,7 @@ class AnchorStep(SteadyStep):
 
     def fits(self, model, length=None):
         "ValueError for a model whose embeddings cannot be edited."
-        if hasattr(model, 'embedded'): return
-        raise ValueError(f'{type(model).__name__} has no `embedded`: it cannot read edited '
-                         'embeddings; expected what navira.load gives, or a policy that needs '
-                         'none, such as saber')
+        if type(model).embedded is Denoiser.embedded: raise model.lacks('embedded')
 
 # %% ../../nbs/peers/revocable.ipynb #asr00004
 @register('asrd', never='anchors and finished blocks', source='ASRD, arXiv 2606.16847',

@@ -40,7 +40,7 @@ def read_by(read: Callable[[Tensor], Forward], model: Denoiser, st: State) -> Pa
     return p
 
 def shadowed(
-    model: Any, # a denoiser with a `shadow`
+    model: Denoiser, # with a `shadow`
     st: State,
     where: Tensor, # [B, L] bool
     together: bool, # do the shadows read each other?
@@ -119,16 +119,12 @@ class ShadowStep(Step):
 
     def fits(self, model, length=None):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
-        shadow = getattr(model, 'shadow', None)
+        if type(model).shadow is Denoiser.shadow: raise model.lacks('shadow')
         L = length or model.length
         M = model.mask_id
-        if shadow is None:
-            raise ValueError(f'{type(model).__name__} has no `shadow`: it cannot say what it would '
-                             'predict for a token that it does not see; expected what navira.load '
-                             'gives, or a policy that needs none, such as fast-dllm')
-        masked = torch.arange(L, device=getattr(model, 'device', 'cpu'))[None] % 2 == 0
+        masked = torch.arange(L, device=model.device)[None] % 2 == 0
         x = torch.where(masked, M, M // 2 or M + 1)
-        try: a, b = shadow(x, masked).left_out(masked), model(x).logits(masked)
+        try: a, b = model.shadow(x, masked).left_out(masked), model(x).logits(masked)
         except Exception as e:
             name = type(model).__name__
             raise ValueError(f'{name} gives no shadows for {L} positions: {e}') from e

@@ -274,7 +274,7 @@ def writes(s, model): # has `symbols`; a model
 
 def boxes_of(model):
     "Rows and columns of a box of the grids that a model writes; None for a model of text."
-    return getattr(getattr(model, 'config', None), 'boxes', None)
+    return model.boxes
 
 def written_by(model):
     "What a model writes, in words."

@@ -122,6 +122,8 @@ class Exact(LanguageModel):
         some = torch.from_numpy(source.draw(8, default_rng(0)))
         self.some = nn.Parameter(some, False) # by which a store knows it
 
+    has_quality = True
+
     def forward(self, x): return JointForward(x, self.source.given(x))
 
     shadow, attending = JointDenoiser.shadow, JointDenoiser.attending

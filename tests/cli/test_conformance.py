@@ -27,61 +27,48 @@ def broken(ids, step):
 samplers = {'llada-low-confidence': llada}
 """
 
-
 @pytest.fixture
-def own(tmp_path):
+def played(tmp_path, capsys):
+    "The exit code, and what is printed of a file with this text"
+    def played(text, *more):
+        (tmp_path / 'own.py').write_text(text)
+        code, printed = said(capsys, 'conformance', tmp_path / 'own.py', *more)
+        return code, printed.out
+    return played
+
+def test_samplers_are_played_and_the_exit_code_says_whether_all_conform(played):
+    code, printed = played(STEP)
+    assert not code and 'llada-low-confidence: 1 of 1 cases conform' in printed
+    assert 'as the function does not take noise, temperature' in printed
+    code, printed = played(STEP.replace('(~prompt[b])', '(~prompt[0])'))
+    assert code == 1 and '0 of 1 cases conform' in printed
+    assert 'likely cause' in printed and 'row 0 of the batch' in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    code, printed = played(STEP.replace('llada-low-confidence', 'mdlm'))     # plays no case
+    assert code == 1 and 'mdlm: 0 of 0 cases conform' in printed
+
+def test_one_rule_is_picked_and_an_error_inside_leaves_the_others(played):
+    text = STEP.replace("': llada}", "': llada, 'fast-dllm': broken}")
+    code, printed = played(text)
+    assert code == 1 and 'step 0 of 5: ValueError: returned float64' in printed
+    assert 'llada-low-confidence: 1 of 1 cases conform' in printed
+    code, printed = played(text, '--rule', 'llada-low-confidence')
+    assert not code and 'fast-dllm' not in printed
+
+@pytest.mark.parametrize('text, sentence', [
+    (None, 'not found'),
+    ('samplers = {}\n', 'no samplers; expected a dictionary'),
+    (STEP.replace('confidence', 'confidense'), "did you mean 'llada-low-confidence'"),
+    (STEP.replace('steps)', 'temprature)'), "'temprature': did you mean 'temperature'"),
+    ('samplers = dict(mdlm=3)\n', 'mdlm: got 3; expected a function'),
+    ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
+    ('import sys\n\nsys.exit(0)\n', 'it ends the program'),
+    ('def f(:\n', 'invalid syntax')])
+def test_a_file_that_cannot_be_played_is_named(text, sentence, tmp_path, refuses):
+    if text is not None: (tmp_path / 'own.py').write_text(text)
+    refuses(sentence, 'conformance', tmp_path / 'own.py')
+
+def test_a_rule_that_is_not_in_the_file(tmp_path, refuses):
     (tmp_path / 'own.py').write_text(STEP)
-    return tmp_path / 'own.py'
-
-
-def test_a_right_sampler_ends_with_exit_code_0(own, capsys):
-    code, printed = said(capsys, 'conformance', own)
-    assert not code and 'llada-low-confidence: 1 of 1 cases conform' in printed.out
-    assert 'as the function does not take noise, temperature' in printed.out
-
-
-def test_a_wrong_one_ends_with_1_and_its_cause(own, capsys):
-    own.write_text(STEP.replace('(~prompt[b])', '(~prompt[0])'))
-    code, printed = said(capsys, 'conformance', own)
-    assert code == 1 and '0 of 1 cases conform' in printed.out
-    assert 'likely cause' in printed.out and 'row 0 of the batch' in printed.out
-    assert max(map(len, printed.out.splitlines())) <= 80
-
-
-def test_one_rule_is_picked_and_an_error_inside_leaves_the_others(own, capsys):
-    own.write_text(STEP.replace("': llada}", "': llada, 'fast-dllm': broken}"))
-    code, printed = said(capsys, 'conformance', own)
-    assert code == 1 and 'step 0 of 5: ValueError: returned float64' in printed.out
-    assert 'llada-low-confidence: 1 of 1 cases conform' in printed.out
-    code, printed = said(capsys, 'conformance', own, '--rule', 'llada-low-confidence')
-    assert not code and 'fast-dllm' not in printed.out
-
-
-def test_a_sampler_that_plays_no_case_does_not_conform(own, capsys):
-    own.write_text(STEP.replace('llada-low-confidence', 'mdlm'))
-    code, printed = said(capsys, 'conformance', own)
-    assert code == 1 and 'mdlm: 0 of 0 cases conform' in printed.out
-
-
-@pytest.mark.parametrize(
-    'text, sentence',
-    [
-        (None, 'not found'),
-        ('step = 1\n', 'no samplers; expected a dictionary'),
-        ('samplers = {}\n', 'no samplers; expected a dictionary'),
-        (STEP.replace('confidence', 'confidense'), "did you mean 'llada-low-confidence'"),
-        (STEP.replace('steps)', 'temprature)'), "'temprature': did you mean 'temperature'"),
-        ('samplers = dict(mdlm=3)\n', 'mdlm: got 3; expected a function'),
-        ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
-        ('import sys\n\nsys.exit(0)\n', 'it ends the program (exit 0)'),
-        ('def f(:\n', 'invalid syntax'),
-    ],
-)
-def test_a_file_that_cannot_be_played_is_named(text, sentence, own, refuses):
-    own.unlink() if text is None else own.write_text(text)
-    refuses(sentence, 'conformance', own)
-
-
-def test_a_rule_that_is_not_in_the_file(own, refuses):
-    refuses("--rule 'llada-low-confident': did you mean", 'conformance', own, '--rule',
-            'llada-low-confident')
+    refuses("--rule 'llada-low-confident': did you mean", 'conformance', tmp_path / 'own.py',
+            '--rule', 'llada-low-confident')

@@ -12,11 +12,10 @@ import torch
 from navira import registry
 from navira.base.runs import folder_lock, Interrupted
 from navira.diffusion import RULES
-from navira.experiments.results import frame, judges, tokens, trajectory
+from navira.experiments.results import frame, judges, note, points, tokens, trajectory
 from navira.experiments.judged import unjudged
 from navira.experiments.measure import evaluate, real_windows
 from navira.experiments.run import by_step, resample, run, work
-from navira.experiments.study import study
 from navira.experiments.store import compact, open_store, write_record, write_table
 from navira.experiments.sweep import Entry
 from helpers.experiments import cli, corpus, home, judge, one_thread_each, same  # noqa: F401
@@ -247,7 +246,7 @@ def test_a_store_of_which_nothing_is_finished_says_so(home, copied):
     whole = pq.read_table(copied/'samples.parquet')
     pq.write_table(whole[:3], copied/'samples.parquet')
     for _ in range(2):
-        for f in evaluate, frame, study, lambda st: unjudged(st, 'm'):
+        for f in evaluate, frame, lambda st: unjudged(st, 'm'):
             with pytest.raises(ValueError, match='none of its 8 cells is finished'):
                 f(open_store(copied))
         if (copied/'samples.parquet').exists(): (copied/'samples.parquet').unlink()
@@ -255,7 +254,7 @@ def test_a_store_of_which_nothing_is_finished_says_so(home, copied):
     cell = whole['cell'][0].as_py()
     pq.write_table(whole.filter(pc.field('cell') == cell), copied/'samples.parquet')
     assert evaluate(one).finished == [cell] and len(frame(one)) == 10
-    assert len(study(one).points) == 1
+    assert len(points(frame(one))) == 1
     write_record(copied, one.record | dict(cells={}))
     with pytest.raises(ValueError, match='none of its 0 cells'): frame(copied)
 
@@ -360,6 +359,6 @@ def test_a_store_of_earlier_rules_is_read_and_not_swept(home, measured):
     assert record.pop('rules') == RULES
     path.write_text(json.dumps(record))
     assert frame(measured.folder).equals(frame(measured))
-    assert 'drawn by rules 1' in study(measured.folder).note()
+    assert 'drawn by rules 1' in note(points(frame(measured.folder)))
     with pytest.raises(ValueError, match=f'rules: 1 in the store, {RULES} now'):
         run(home.sweep, measured.folder, home.model)

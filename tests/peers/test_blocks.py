@@ -22,6 +22,6 @@ def test_llada_counts_and_blocks_in_closed_form():
 def test_a_large_vocabulary_goes_in_portions(name, one_thread):
     "Each mask is computed in parts, and the texts are the same"
     few, many = Tiny(12, 4), Tiny(12, 4)
-    many.config.vocab_size = 2**23                       # four positions at a time
+    many.vocab_size = 2**23                       # four positions at a time
     a, b = (sample(m, name, 6, 3, batch_size=3) for m in (few, many))
     assert torch.equal(a.tokens, b.tokens) and max(many.asked) <= 4 < max(few.asked)

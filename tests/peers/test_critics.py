@@ -75,7 +75,7 @@ def test_g_star_is_its_loop(T, t_on, tau):
 
 def test_a_critic_that_does_not_fit_is_refused_before_any_pass():
     lm, other, short = Seen(small_lm()), small_lm(vocab_size=13), small_lm(model_length=8)
-    lm.config = lm.inner.config
+    lm.vocab_size = 11
     for make in (token_critic, g_star):
         with pytest.raises(ValueError, match="vocabulary is 13, the model's 11"):
             sample(lm, make(Critic.of(other)), 4)

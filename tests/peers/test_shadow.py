@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
+from navira.diffusion import Denoiser
 from navira.models.layers import rotary, rotate
 from navira.peers.shadow import wino
 from navira.sampling import sample
@@ -123,7 +124,7 @@ def test_a_model_in_16_bits_is_not_taken_for_a_wrong_one(dtype):
         with autocast: assert (sample(model, 'wino', 1, n=2, threshold=.3).tokens != M).all()
         model = model.float()
 
-class Plain:
+class Plain(Denoiser):
     mask_id, length = M, L
     def __call__(self, x): raise AssertionError('a pass before the refusal')
 
