@@ -17,7 +17,8 @@ from ..models.dit import MaskedLM, n_params
 from ..models.layers import Config
 from ..tasks.lists import made_of
 from ..tasks.sudoku import symbol_tokenizer
-from .data import EOS, read_corpus, train_tokenizer
+from ..tasks.corpora import read_corpus
+from .data import EOS, train_tokenizer
 from .loop import Stage
 from .objectives import mdlm
 from .recipe import Recipe
