@@ -92,7 +92,9 @@ def evaluate(
     from navira.experiments.store import compact
     st = opened(store)
     whose: Any = reference
-    if endpoint: whose = judge.Endpoint.load(endpoint, reference or st.record['reference'])
+    if endpoint:
+        model = reference or st.record['reference']
+        whose = judge.Server(endpoint, model, tokenizer=model)
     names = metrics.split(',') if metrics else None
     measure(st, names, whose, scored)
     some = '' if len(st.finished) == len(st.cells) else f'{len(st.finished)} of '

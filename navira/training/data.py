@@ -18,7 +18,7 @@ from ..base.files import guarded, json_texts, read_text
 from ..models.checkpoints import MASK
 from ..models.sources import is_repository, nearest
 from ..tasks.lists import made_of
-from ..tasks.sudoku import held_out, random_grids, shuffled, tokenizer_of, unseen
+from ..tasks.sudoku import held_out, random_grids, shuffled, symbol_tokenizer, unseen
 
 # %% auto #0
 __all__ = ['train_tokenizer', 'read_corpus', 'epochs']
@@ -139,7 +139,7 @@ def grid_documents(
     """20,000 random grids (walks, lists), or 2,000 for validation, a document each; the same ones
     whenever it is read."""
     train = split == 'train'
-    decode = tokenizer_of(s).decode
+    decode = symbol_tokenizer(s).decode
     rng = np.random.default_rng(0 if train else 1)
     if s.boxes: make = random_grids if train else unseen
     else: make = type(s).draw

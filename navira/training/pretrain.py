@@ -15,7 +15,7 @@ from ..models.checkpoints import MASK
 from ..models.dit import MaskedLM, n_params
 from ..models.layers import Config
 from ..tasks.lists import made_of
-from ..tasks.sudoku import tokenizer_of
+from ..tasks.sudoku import symbol_tokenizer
 from .data import EOS, read_corpus, train_tokenizer
 from .loop import Stage
 from .objectives import mdlm
@@ -50,7 +50,7 @@ class Pretraining(Likelihood):
 
     def tokenizer(self):
         cfg = self.cfg
-        if self.made: return tokenizer_of(self.made)
+        if self.made: return symbol_tokenizer(self.made)
         if cfg.tokenizer is None:
             return train_tokenizer(read_corpus(cfg.data, cfg.text_column), cfg.vocab_size)
         tok = open_tokenizer(cfg.tokenizer)

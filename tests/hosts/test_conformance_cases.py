@@ -2,6 +2,7 @@
 import __future__
 import json, sys, types
 
+import numpy as np
 import pytest
 import torch
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from navira.models.checkpoints import MASK
-from navira.tasks.sudoku import held_out, is_solved, random_grids, Sudoku, tokenizer_of
+from navira.tasks.sudoku import held_out, is_solved, random_grids, Sudoku, symbol_tokenizer
 from navira.training.data import (
     encode, EOS, epochs, grid_epochs, read_corpus, train_tokenizer)
 from helpers.training import LINES, one_thread, table  # noqa: F401
@@ -105,7 +105,7 @@ def test_batches_of_grids_are_new_solved_and_a_function_of_their_step():
     assert len(np.unique(np.concatenate([base, *batches]), axis=0)) == 50 + 4 * 64
 
 def test_a_corpus_of_grids_is_solved_and_always_the_same():
-    s, tok = Sudoku(2, 2), tokenizer_of(Sudoku(2, 2))
+    s, tok = Sudoku(2, 2), symbol_tokenizer(Sudoku(2, 2))
     for split in ('train', 'validation'):
         texts, again = (list(itertools.islice(read_corpus('sudoku:2x2', split=split), 200))
                         for _ in range(2))
