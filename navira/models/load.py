@@ -166,7 +166,8 @@ def load(
     dtype = None if dtype is None else check_dtype(dtype)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
-    name, heads = source or 'embedded', [] if head is None else [existing_head(source, head)]
+    name = source or 'embedded'
+    heads: list[Any] = [] if head is None else [existing_head(source, head)]
     if source == 'smollm2':
         from navira.models.families import unpacked
         trained = Path(own(source))
