@@ -10,5 +10,5 @@ mkdir -p "$out"
 $bin/python -m pytest -k real_gpu tests/test_accelerator.py
 $bin/python benchmarks/sampling.py --device "$device" --out "$out/benchmark.csv" ${GPU_BENCH:---dtype bfloat16}
 $bin/navira sweep "$config" --store "$out/store" --set device="$device" ${GPU_SWEEP:-}
-$bin/navira evaluate --store "$out/store"
-$bin/navira report --store "$out/store"
+$bin/navira evaluate "$out/store"
+$bin/navira report "$out/store"

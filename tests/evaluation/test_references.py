@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from navira.evaluation import references
-from navira.evaluation.judge import Endpoint
+from navira.evaluation.judge import Server
 from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import (
     find_reference, HUB, load_reference, reference_name)
@@ -107,7 +107,7 @@ def test_code_in_a_reference_is_never_run(folder, tmp_path, part, monkeypatch):
     monkeypatch.setattr('builtins.input', lambda *a: 'y')
     monkeypatch.setattr(sys, 'stdin', io.StringIO('y\n' * 9))
     # its tokenizer may well serve
-    with suppress(ValueError, OSError): Endpoint.load('http://h/v1', 'm', mine)
+    with suppress(ValueError, OSError): Server('http://h/v1', 'm', tokenizer=mine)
     with pytest.raises((ValueError, OSError)): load(mine)
     assert not mark.exists()
 

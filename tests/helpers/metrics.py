@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from navira.evaluation import references
-from navira.evaluation.judge import Endpoint
+from navira.evaluation.judge import Server
 from navira.evaluation.references import Reference
 from navira.models import families
 
@@ -66,7 +66,7 @@ def folder(tmp_path_factory, ref):
     return f
 
 # --- a reference behind a server ---
-class Server(ThreadingHTTPServer):
+class Scripted(ThreadingHTTPServer):
     """Answers from a model, after doing what the script says: one entry a request, `None` for
     nothing unusual."""
     daemon_threads = True
@@ -125,10 +125,10 @@ def serve(ref, monkeypatch):
     monkeypatch.setenv('NO_PROXY', '127.0.0.1')
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
     def start(script=(), change=lambda body: body, **kw):
-        made.append(s := Server(ref, script, change))
+        made.append(s := Scripted(ref, script, change))
         threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01),
                          daemon=True).start()
-        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer,
-                                **dict(retries=2, timeout=30) | kw)
+        how = dict(tokenizer=ref.tokenizer, retries=2, timeout=30) | kw
+        return s, Server(s.url, 'the-model', **how)
     yield start
     for s in made: s.shutdown(); s.server_close()

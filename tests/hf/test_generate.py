@@ -95,7 +95,7 @@ class Collected:
     [
         (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'),
         (dict(num_beams=2), 'num_beams=2'),
-        (dict(streamer=Collected()), 'streamer'),
+        (dict(given=dict(streamer=Collected())), 'streamer'),
         (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True'),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_streamer_gets_each_token_once_and_none_after_the_end(net, policy, giv
 
     def streamed(end):
         s = Collected()
-        out = run(net, policy, inputs=one, streamer=s, given=given, eos_token_id=end)
+        out = run(net, policy, inputs=one, given=given | dict(streamer=s), eos_token_id=end)
         assert s.ended and s.got[0] == [X['input_ids'][0].tolist()]
         return out[0, 4:].tolist(), s.got[1:]
 

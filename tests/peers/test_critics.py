@@ -65,6 +65,6 @@ def test_g_star_is_its_loop(T, t_on, tau):
     expected = loop(lm, c, x, T, 3, masks_of, lambda i: T - i <= t_on * T + 1e-9)
     rule = g_star(c, t_on, tau)
     for batch in (1, 6):
-        res = sample(lm, rule, rule.step.cost(T), 6, 3, prompt=x, batch_size=batch)
+        res = sample(lm, rule, rule.step.most(T), 6, 3, prompt=x, batch_size=batch)
         assert res.n_steps == T and torch.equal(res.tokens, expected)
-        assert res.n_forward.max() <= rule.step.cost(T)
+        assert res.n_forward.max() <= rule.step.most(T)

@@ -1,8 +1,11 @@
 """LLaDA2.1, T2M and ProSeCo: against plain loops, within budgets, block by block."""
+from dataclasses import replace
+
 import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
+from navira.diffusion import nucleus
 from navira.peers.editors import llada2_edit, proseco, t2m
 from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw, run, started
@@ -112,8 +115,9 @@ def drafted(model, x, T, seed, times, every, P):
 @given(shape, hs.integers(1, 9), hs.integers(0, 4), hs.integers(1, 3), hs.sampled_from([.6, 1.]))
 def test_proseco_is_the_public_loop(shape, T, times, every, P):
     L, V, seed = shape
-    model, x, rule = Raw(L, V, seed=seed % 997), prompts(L, V, seed), proseco(times, every, P)
+    model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
+    rule = replace(proseco(times, every), draw=nucleus(P))
     st = run(rule, started(x, V, T, seed), model)
     tokens, passes = drafted(model, x, T, seed, times, every, P)
     assert torch.equal(st.x, tokens) and st.n_forward.tolist() == passes
-    assert st.n_forward.max() <= rule.step.cost(T)
+    assert st.n_forward.max() <= rule.step.most(T)

@@ -49,7 +49,7 @@ def by_hand(name, i, T, eta=None):
     ('dfm', (None,), ((1, 39), (20, 39), (30, 39), (3, 8)))])
 def test_rates_are_the_papers(name, etas, steps):
     for eta in etas:
-        rate = policy(name, **{} if eta is None else dict(eta=eta)).steps
+        rate = policy(name, **{} if eta is None else dict(eta=eta)).step.plan
         for i, T in steps: assert rate.at(i, T) == pytest.approx(by_hand(name, i, T, eta), abs=1e-9)
 
 
@@ -69,7 +69,7 @@ def test_psi_is_the_mixture_that_it_is_defined_as(kappa, T, data):
     "At a token and at a mask, over (0, 1, mask), with a prediction (.7, .3)"
     i = data.draw(hs.integers(0, T - 1))
     a, b = i / T, (i + 1) / T
-    sigma, rho = kernel(mixture(kappa)).steps.at(i, T)
+    sigma, rho = kernel(mixture(kappa)).step.plan.at(i, T)
     fill = (b - a) / (1 - a)
     for x0, posterior, now in (
             ([0., 1.], [0., 1., 0.], [0., 1 - sigma, sigma]),                       # token 1

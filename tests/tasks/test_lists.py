@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as some
 
 from navira.sampling import sample
 from navira.tasks.lists import Lists, OPS
-from navira.tasks.sudoku import tokenizer_of
+from navira.tasks.sudoku import symbol_tokenizer
 from navira.tasks.walks import Exact
 
 RIGHT = {'lists-copy': list, 'lists-reverse': lambda x: x[::-1], 'lists-sort': sorted}
@@ -18,7 +18,8 @@ seeds = some.integers(0, 2**32)
 
 @pytest.mark.parametrize('op', OPS)
 def test_answers_are_what_the_operation_says(op):
-    texts = map(tokenizer_of(Lists()).decode, Lists(op).draw(50, np.random.default_rng(0)).tolist())
+    rows = Lists(op).draw(50, np.random.default_rng(0)).tolist()
+    texts = map(symbol_tokenizer(Lists()).decode, rows)
     for text in texts:
         items, answer = [*text[1:9]], [*text[9:]]
         assert text[0] == OPS[op] and len({*items}) == 8
