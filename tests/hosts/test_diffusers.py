@@ -105,8 +105,6 @@ def test_settings_and_policies_that_would_have_no_effect_are_refused(net):
     for name in ('wino', 'navira-det', 'g-star', 'best-of'):
         with pytest.raises(ValueError, match=f"'{name}' needs"): NaviraScheduler(name)
     with pytest.raises(KeyError, match='remdm-conf'): NaviraScheduler('remdm_conf')
-    with pytest.raises(KeyError, match='that has it'):
-        NaviraScheduler('remdm-conf', dict(temperature=1.))
     with pytest.raises(ValueError, match='mask_token_id'):
         scheduler.step(torch.zeros(1, B, V), 0, torch.full((1, B), MASK))
     with pytest.raises(ValueError, match='budget'):
