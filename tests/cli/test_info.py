@@ -48,4 +48,4 @@ def test_a_model_of_the_transformers_library(kind, facts, pytestconfig, capsys):
 def test_neither_a_policy_nor_a_model(refuses, tmp_path):
     refuses("the policy 'navira-onepass'?", 'info', 'navira-onepas')
     (tmp_path / 'foreign.ckpt').write_bytes(b'this is no checkpoint')
-    refuses('refused: damaged', 'info', tmp_path / 'foreign.ckpt')
+    refuses('no config.json beside it', 'info', tmp_path / 'foreign.ckpt')
