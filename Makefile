@@ -13,8 +13,8 @@ PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
 
 # The demo, in 45 to 90 seconds on two cores; DEMO_ARGS=--full is all of 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 8" OUT=demo-small
 OUT       ?= demo
-DEMO_ARGS ?= --policies backbone,prism,navira,remdm-cap:top_p=.5 --budgets 16 --show 0
-PUZZLES   := --task sudoku --policies backbone,prism:eta=.15+on=0,navira:eta=.15+on=0,llada-low-confidence,p2 --budgets 27 -n 80
+DEMO_ARGS ?= backbone prism navira remdm-cap:top_p=.5 --budgets 16 --show 0
+PUZZLES   := --task sudoku backbone prism:eta=.15+on=0 navira:eta=.15+on=0 llada-low-confidence p2 --budgets 27 -n 80
 TEST_ARGS ?=
 TEST_JOBS ?= 2
 
@@ -46,9 +46,8 @@ demo: $(VENV)/.eval  ## install, then compare policies on Sudokus and on text, a
 test: $(VENV)/.test  ## install, then run the tests and the fast notebooks (TEST_ARGS=, TEST_JOBS=, KERNELS=avx2 or default)
 	$(OFFLINE) $(PLAIN_$(KERNELS)) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
-test-kernels: $(VENV)/.test  ## the tests of equality and the notebooks that export, with the kernels of a plainer processor (KERNELS=)
-	$(OFFLINE) $(PLAIN_$(KERNELS)) $(BIN)/python -m pytest -m "not slow and not study" -n $(TEST_JOBS) --dist worksteal \
-	  $(TEST_ARGS) tests/test_notebooks.py $(EQUAL)
+test-kernels: $(VENV)/.test  ## the tests of equality, with the kernels of a plainer processor (KERNELS=)
+	$(OFFLINE) $(PLAIN_$(KERNELS)) $(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS) $(EQUAL)
 
 quick: sync lint  ## check a change in under 90 s: sync, ruff, its notebooks, the tests named after them (SINCE=commit)
 	@nbs=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- '*.ipynb'; git ls-files -o --exclude-standard -- '*.ipynb'); \
@@ -66,8 +65,8 @@ colab:  ## on Colab, where the first cell of a notebook calls it: install, and p
 	pip install -q ".[eval,diffusers,dev]"
 	ln -sfn $(CURDIR)/results $(CURDIR)/benchmarks /
 
-test-slow: $(VENV)/.test  ## the tests that take minutes
-	$(OFFLINE) $(BIN)/python -m pytest -m slow $(TEST_ARGS)
+test-slow: $(VENV)/.test  ## the tests that take minutes, and the pages that only ask a question
+	$(OFFLINE) $(BIN)/python -m pytest -m slow -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
 gpu: $(VENV)/.test  ## on a GPU: tests, benchmark, the sweep one-gpu and its report in runs/gpu (tools/gpu.sh OUT DEVICE CONFIG)
 	$(OFFLINE) tools/gpu.sh
@@ -81,8 +80,8 @@ sync: $(VENV)/.test  ## notebooks -> library, sidebar and README; badges and cel
 readme: $(VENV)/.test  ## README.md from nbs/index.ipynb
 	$(BIN)/python tools/make_readme.py
 
-house: $(VENV)/.test  ## how large and how plain the library, the tests and the tools are (tools/house.py FOLDER: one folder)
-	@for d in navira navira/experiments tests tools; do echo "$$d"; $(BIN)/python tools/house.py $$d; done
+house: $(VENV)/.test  ## how large and how plain the house is, and may be at most (tools/house.py --list: where; FOLDER: its tokens)
+	@$(BIN)/python tools/house.py
 
 sync-check: $(VENV)/.test  ## are notebooks, library and README committed in step?
 	tools/check_sync.sh

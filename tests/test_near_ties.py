@@ -7,13 +7,10 @@ import pytest, torch
 from hypothesis import given, strategies as hs
 import navira
 from navira.models.critic import Critic
-from navira.core import ranks, reaches
-from navira.diffusion import drawer
-from navira.registry import parameters, policies
+from navira.core import ranks
+from helpers.peers import KINDS
 from toys import small_lm
 
-POLICIES = sorted(policies())
-CRITICS = [name for name, factory in policies().items() if 'critic' in parameters(factory)]
 
 @functools.cache
 def nets(): # a model and a critic for it
@@ -21,25 +18,22 @@ def nets(): # a model and a critic for it
 
 def drawn(name):
     model, critic = nets()
-    hyper = dict(critic=critic) if name in CRITICS else {}
-    if name in ('fast-dllm', 'fast-dllm-plus', 'dus', 'rdd'): hyper['block_length'] = 8
+    hyper = dict(critic=critic) if name == 'token-critic' else {}
     return navira.sample(model, name, 8, 64, length=12, batch_size=64, **hyper)
 
 def different(a, b): # how many texts
     return ((a.tokens != b.tokens).any(1) | (a.n_forward != b.n_forward)).sum().item()
 
-# --- tokens ---------------------------------------------------------------------------------------
-# -------------------
+# --- tokens ---
 # A token is the winner of a race: an error of 1e-6 decides one only if the best two are as near, in
 # one draw of some 100,000. Where rounding breaks ties, nearly all texts differ.
 FEW = 1     # texts of 64
-@pytest.mark.parametrize('name', POLICIES)
+@pytest.mark.parametrize('name', KINDS)
 def test_the_last_digits_decide_nothing(name, one_thread):
-    "They differ from call to call here: tests/kernels.py"
+    "They differ from call to call here: helpers/kernels.py"
     assert different(drawn(name), drawn(name)) <= FEW
 
-# --- the order ------------------------------------------------------------------------------------
-# -------------------
+# --- the order ---
 TIED = {torch.float64: 1e-9, torch.float32: 2e-5}     # relative
 
 def by_hand(score, ok, u, tol):
@@ -79,48 +73,4 @@ def test_ranks_are_those_of_a_list_of_ties_with_the_best(row, seed, dtype):
     assert sorted(got) == list(range(len(row))) and all(got[j] == k for j, k in want.items())
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
-def test_many_near_values_do_not_chain(dtype):
-    "Each is within the tolerance of the next, but the first in rank ties with the best of all"
-    g, near = torch.Generator().manual_seed(0), TIED[dtype]
-    score = (.5 + 100 * near * torch.rand(8, 1024, generator=g, dtype=torch.float64)).to(dtype)
-    rank = ranks(score, score > 0, torch.rand(8, 1024, generator=g))
-    by_rank = score.double().gather(1, rank.argsort(1))
-    assert (by_rank >= by_rank.flip(1).cummax(1).values.flip(1) - near).all()
-    assert (rank.argsort(1) != score.argsort(1, descending=True)).any()
-
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
-def test_a_threshold_is_reached_up_to_rounding(dtype):
-    third = torch.tensor([1 / 3], dtype=dtype)
-    assert reaches(third, 1 / 3) and reaches(-third, -1 / 3) and reaches(1 - third - third, 1 / 3)
-    assert reaches(third, float('-inf'))
-    assert not reaches(third, 1 / 3 + 1e-4) and not reaches(-third, 1e-4 - 1 / 3)
-    assert not reaches(torch.tensor([torch.nan], dtype=dtype), 0.) and not reaches(third,
-                                                                                   float('inf'))
-
-# --- tokens that are equally likely
-# ----------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    'd',
-    [
-        drawer(0.0),
-        drawer(0.0, 0.5),
-        drawer(0.0, 1.0, 2),
-        drawer(1.0, 0.5),
-        drawer(1.0, 0.75),
-        drawer(0.5, 0.9, keep_crossing=True),
-        drawer(1.0, 1.0, 3),
-    ],
-    ids=str,
-)
-def test_of_tokens_that_are_equally_likely_rounding_takes_none(d):
-    """Six tokens, four of them with probability 1/5, so that a nucleus of .5 or .75 and a top 2
-    or 3 cut among equals"""
-    g, u = torch.Generator().manual_seed(0), (torch.arange(600, dtype=torch.float64) + .5) / 600
-    logits = torch.tensor([.1, .2, .2, .1, .2, .2], dtype=torch.float64).log().repeat(600, 1)
-    off = lambda: logits * (1 + 1e-13 * (2 * torch.randint(2, logits.shape, generator=g) - 1))
-    tokens, q = d(logits, u)
-    for _ in range(3):
-        others, r = d(off(), u)
-        assert torch.equal(tokens, others); torch.testing.assert_close(q, r)
-    assert tokens.unique().numel() > 1
+# --- tokens that are equally likely ---

@@ -1,12 +1,10 @@
 """Every notebook runs from a fresh process, without its `#| eval: false` and `#| slow` cells, and
 prints what is stored in it, also with kernels of another machine. Nothing is written."""
 import multiprocessing, os, re, sys
-from pathlib import Path
 import pytest
 
-root = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(root/'tools'))
-import order
+import house, order
+from order import root
 
 # Imported once, in a process that the others are forked from: of this library nothing, so that a
 # notebook which forgets an import fails.
@@ -70,7 +68,6 @@ def run_notebook(nb, log, force=()):
     "In a process of its own; what it says goes to a file."
     out = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1); os.dup2(out, 2)
-    sys.path.insert(0, str(root/'tools'))
     os.chdir(root)
     import kernels, run_nbs
     kernels.install()
@@ -85,13 +82,13 @@ def run_notebook(nb, log, force=()):
 # The last is a cell of training/recipe.
 TRAINED = 'training/pretrain', 'training/finetune', 'training/critic', '695125ca'
 
-mark = pytest.mark.study, pytest.mark.exports
-NOTEBOOKS = [pytest.param(nb, marks=mark[bool(order.exports(nb))])
+# A page that only asks a question runs at night
+NOTEBOOKS = [pytest.param(nb, marks=[pytest.mark.slow] * house.study(nb))
              for nb in order.notebooks()]
 
 def passes(fresh, nb, log, **kw):
     p = fresh.Process(target=run_notebook, args=(nb, log), kwargs=kw)
-    p.start(); p.join(1800 if kw else 600)
+    p.start(); p.join(1800)
     if p.is_alive(): p.kill(); p.join()
     assert p.exitcode == 0, log.read_text(errors='replace')[-6000:]
 
@@ -100,7 +97,7 @@ def test_runs(nb, fresh, tmp_path): passes(fresh, nb, tmp_path/'log')
 
 # Their slow cells need only what the repository and `make` bring.
 SLOW = ('index ten_minutes which_policy when_it_helps numbers 05_stochastic_remasking '
-        '08_experiments experiments/equal').split()
+        '08_experiments experiments/equal peers/adaptive').split()
 
 @pytest.mark.slow
 @pytest.mark.parametrize('page', SLOW)

@@ -1,27 +1,21 @@
 """The second pass over what changed: what it gives, what it runs, what it is charged."""
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from navira.base.noise import Noise
-from navira.caching import Cached
-from navira.core import Policy, State, step, TopK
-from navira.passes import ChangedPass, Pass
+from navira.core import Policy, State, step
 from navira.prism import prism
 from navira.registry import parameters, policies, policy
 from navira.sampling import sample
-from navira.scores import confidence
 from toys import small_lm
 
 def decoupled():
     for name, factory in policies().items():
         try: rule = factory()
         except (TypeError, ValueError): continue          # it needs a file, or another argument
-        if rule.decoupled and rule.second == 'full': yield name
+        if rule.passes == 2 and rule.decoupled: yield name
 
 DECOUPLED = sorted(decoupled())
 
@@ -40,17 +34,11 @@ def run(rule, model, T=6, rows=4, watch=None):
 def test_with_every_block_in_full_it_is_the_full_second_pass(name):
     model, rule = small_lm(1).double(), corrected(name)
     full = run(rule, model)
-    deep = run(replace(rule, second='changed', depth=2), model)
+    deep = run(replace(rule, depth=2), model)
     assert torch.equal(full.x, deep.x) and torch.equal(full.n_forward, deep.n_forward)
     torch.testing.assert_close(full.conf, deep.conf, rtol=1e-10, atol=1e-12,
                                equal_nan=True)
 
-@pytest.mark.parametrize('name', DECOUPLED)
-def test_where_nothing_is_remasked_it_is_the_first_pass(name):
-    model = small_lm(2).double()
-    rule = replace(policy(name), remask=TopK(lambda st, p, where: -p.quality(where), 0))
-    cheap, full = (run(r, model) for r in (replace(rule, second='changed'), rule))
-    assert torch.equal(cheap.x, full.x) and torch.equal(cheap.n_forward, full.n_forward)
 
 @pytest.mark.parametrize('depth', [0, 1])
 def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
@@ -59,64 +47,19 @@ def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
         T, S = before.committed & clean.masked, clean.masked & ~after.masked
         share = (2 * depth + (4 - 2 * depth) * (T | S).double().mean(1)) / 4
         costs.append(p.ran + torch.where(T.any(1), share, ~p.ran * 1.))
-    st = run(replace(policy('navira-det', eta=.5, on=0.), second='changed', depth=depth), model,
+    st = run(replace(policy('navira-det', eta=.5, on=0.), depth=depth), model,
              watch=watch)
     # a row that remasks nothing runs one pass, the one that predicts
     torch.testing.assert_close(st.n_forward, sum(costs))
     assert st.n_forward.max() < 2 * st.n and (st.n_forward % 1 > 0).any()
 
-def test_a_rule_that_ranks_masks_asks_about_all_of_them():
-    model, rule = small_lm(4).double(), policy('navira-det', eta=.5, on=0.)
-    asked = []
-    class Spy(ChangedPass):
-        def forward(self, new):
-            asked.append((self.asked[new] & self.masked[new]).sum() / self.masked[new].sum())
-            return super().forward(new)
-    import navira.core as core
-    ranked = replace(rule, unmask=replace(rule.unmask, score=confidence(rule.draw)),
-                     second='changed')
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(core, 'ChangedPass', Spy)
-        run(ranked, model)
-    assert len(asked) > 2 and all(share == 1 for share in asked)
-
-def test_the_first_question_fixes_the_set():
-    model = small_lm(5)
-    x = torch.full((1, 12), 10)
-    x[0, :6] = torch.arange(6)
-    st = State.start(x, 10, 4, Noise(0, torch.arange(1)), torch.zeros_like(x, dtype=torch.bool))
-    first = Pass(Cached(model, st.noise.samples), st)
-    first.quality(st.committed)
-    clean = st.remask(torch.arange(12)[None] == 2)
-    second = ChangedPass(first, clean)
-    second.logits(torch.arange(12)[None] == 7)
-    second.logits(torch.arange(12)[None] == 2)               # it changed, so it ran
-    for p in (first, second): assert not len(p.logits(torch.zeros(1, 12, dtype=torch.bool)))
-    with pytest.raises(ValueError, match=r'1 more positions.*expected `p.ask\(where\)`'):
-        second.logits(torch.arange(12)[None] == 8)
-
-@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-@pytest.mark.parametrize('name', ['p2', 'mgdm'])
-def test_no_policy_holds_several_times_all_logits(name, one_thread):
-    "It was 3.3 times for p2, as freed memory lay between small results"
-    code = Path(__file__).parent/'helpers'/'peak.py'
-    out = subprocess.run([sys.executable, code, name], capture_output=True, text=True, check=True)
-    assert float(out.stdout.split()[1]) < 2.2
-
-def test_the_names_are_the_full_ones_with_the_cheap_pass():
-    for name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):
-        rule = policy(f'{name}-changed', eta=.3)
-        assert (rule.second, rule.depth, rule.passes) == ('changed', 0, 1)
-        model = small_lm(6).double()
-        a, b = (run(r, model, T=4) for r in (replace(rule, depth=2), policy(name, eta=.3)))
-        assert torch.equal(a.x, b.x)
 
 def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match='expected a decoupled policy'):
-        replace(prism(), second='changed')
-    with pytest.raises(KeyError, match="second 'chnaged': did you mean 'changed'"):
-        replace(policy('navira'), second='chnaged')
+        replace(prism(), depth=0)
+    with pytest.raises(ValueError, match='depth=-1: expected a whole number of at least 0'):
+        replace(policy('navira'), depth=-1)
     with pytest.raises(ValueError, match='has 2 blocks; expected a whole number of at least 0 and '
                                          'at most 2'):
         sample(small_lm(), replace(policy('navira-changed'), depth=3), 8, 2)
-    assert Policy.second == 'full'
+    assert Policy.depth is None

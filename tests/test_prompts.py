@@ -8,8 +8,8 @@ import navira
 from navira import prompts
 from navira.prompts import read_prompts
 from navira.sampling import sample
-from helpers.bytes_lm import byte_lm, byte_net, byte_tokenizer
-from helpers.sample_api import embedded, says  # noqa: F401
+from helpers.bytes_lm import byte_lm
+from helpers.sample_api import says
 from toys import Tiny
 
 MASK = 4
@@ -83,16 +83,6 @@ def test_whatever_is_given_as_a_prompt_is_read_or_refused_in_a_sentence(prompt):
         assert x.dtype == torch.int64 and (x == MASK).any(1).all()
 
 
-def test_one_prompt_serves_all_samples_and_several_serve_one_each():
-    model = Tiny(6, MASK)
-    assert len(start_ids(model)) == len(start_ids(model, prompt=[0, 1])) == 1
-    assert start_ids(model, 3, prompt=[0, 1]).tolist() == [[0, 1, MASK, MASK, MASK, MASK]] * 3
-    assert len(start_ids(model, 2, prompt=[[0], [1, 2]])) == 2
-    for n in (1, 3):
-        with says(ValueError, '2 prompts', f'n={n}', 'leave n out'):
-            start_ids(model, n, prompt=[[0], [1, 2]])
-
-
 @pytest.mark.parametrize(
     'parts, kw',
     [
@@ -111,25 +101,6 @@ def test_a_start_that_cannot_be_is_refused_with_what_was_expected(parts, kw):
 
 
 # ---- Texts
-
-
-@pytest.mark.parametrize('how', [dict(length=10), {}, dict(max_new_tokens=4)])
-def test_a_beginning_loses_what_follows_a_whole_text(encoder, how):
-    x = start_ids(encoder, prompt=['the man', 'the'], **how)
-    for row, text in zip(x, ['the man', 'the']):
-        whole = encoder.tokenizer.encode(text)
-        assert whole.special_tokens_mask[0] and whole.special_tokens_mask[-1]
-        assert row[(row >= 0) & (row != encoder.mask_id)].tolist() == whole.ids[:-1]
-
-
-@pytest.mark.parametrize('how', [dict(max_new_tokens=4), dict(length=5), {}])
-def test_an_empty_prompt_is_a_text_from_nothing(models, how):
-    for model in models.values():
-        lead = model.tokenizer.encode('').ids[:-1]  # [CLS], without the [SEP]
-        for prompt in ('', ['', 'the']):
-            x = start_ids(model, prompt=prompt, **how)
-            assert x[0, : len(lead)].tolist() == lead
-            assert set(x[0, len(lead) :].tolist()) <= {model.mask_id, -1}
 
 
 def test_a_text_with_blanks_keeps_its_end_unless_new_tokens_follow(encoder):
@@ -162,15 +133,6 @@ def test_special_tokens_around_a_prompt_are_no_part_of_the_text(encoder):
     assert out[0].startswith('the') and out[0].endswith(sep) and not out[0].endswith(sep + sep)
 
 
-@pytest.mark.parametrize(
-    'odd', ['[MASK*x]', '[MASK*65]', '[MASK*]']
-)
-def test_a_malformed_blank_is_named_with_the_right_form(models, odd):
-    for call in (start_ids, lambda model, prompt: navira.fill(prompt, model=model)):
-        with says(ValueError, odd, '64', '[MASK*12]'):
-            call(models['llada'], prompt=f'the {odd} man')
-
-
 def test_a_blank_takes_its_leading_space(embedded):
     M, ids = embedded.mask_id, lambda text: ids_of(embedded, text)
     space = embedded.tokenizer.encode(' ').ids[0]
@@ -187,37 +149,6 @@ def test_a_blank_takes_its_leading_space(embedded):
     assert ids('<|mask|> and') == [M, *ids(' and')] and ids('a\n<|mask|>') == [*ids('a\n'), M]
 
 
-def test_a_prompt_is_whole_whatever_was_done_with_its_tokenizer(models):
-    for model in (byte_lm(), models['bert']):
-        for how in (dict(max_length=3), dict(max_length=9, padding='max_length'),
-                    dict(max_length=3, split_special_tokens=True)):
-            whole = ids_of(model, 'the man and')
-            model.text_tokenizer('the man', truncation=True, **how)
-            assert ids_of(model, 'the man and') == whole
-            model.text_tokenizer('the man', truncation=True, **how)
-            out = navira.fill('the man ___ the house', model=model, tokens=1)[0]
-            assert out.startswith('the man') and out.endswith('the house')
-
-
-def test_a_mask_that_is_a_word_is_no_blank_in_other_words():
-    tok = byte_tokenizer([('a', 't'), ('w', 'at'), ('e', 'r')])
-    model = navira.wrap(byte_net(), tok, mask_id=256, shift=False)      # "at"
-    for text, blanks in (('water chat', 1), ('water', 0), ('at', 1), ('water [MASK]', 1)):
-        ids = tok(text.replace('[MASK]', ''))['input_ids'][: -1 if '[' in text else None]
-        out = sample(model, 'backbone', 4, prompt=text, max_new_tokens=3)
-        want = torch.tensor(ids)
-        assert (torch.tensor(ids_of(model, text)) == 256).sum() == blanks
-        assert ((out.tokens[0, : len(ids)] == want) | (want == 256)).all()
-
-
-def test_what_is_written_begins_after_the_prompt():
-    model = byte_lm()
-    out = sample(model, 'backbone', 4, prompt=['a <|mask|> b', 'ab'], max_new_tokens=4, eos='keep')
-    assert [model.tokenizer.decode(t[k : k + 4].tolist()) for t, k in zip(out.tokens, (4, 2))] == (
-        out.new_texts) and out.given.tolist() == [4, 2]
-    assert sample(model, 'backbone', 2, prompt='a <|mask|> b').new_texts == ['']
-
-
 def test_ids_without_a_token_are_never_written(tmp_path):
     model = byte_lm(400)
     navira.save(model, tmp_path)
@@ -226,14 +157,3 @@ def test_ids_without_a_token_are_never_written(tmp_path):
         assert out.tokens.max() < 259
         x = torch.full((1, 4), 257)
         assert again(x).logits(x > 0)[0].isinf().nonzero()[:, 0].tolist() == [257, *range(259, 400)]
-
-
-@settings(max_examples=40)
-@given(hs.text(max_size=20))
-def test_any_text_is_read_or_refused_in_a_sentence(embedded, text):
-    try:
-        x = start_ids(embedded, prompt=text)
-    except ValueError as e:
-        assert str(e).startswith(('prompt', '[MASK*'))
-    else:
-        assert x.shape[0] == 1 and (x == embedded.mask_id).any()

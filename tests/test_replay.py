@@ -78,31 +78,6 @@ def test_a_page_loads_nothing_and_runs_in_a_frame_of_its_own():
     assert 'sandbox="allow-scripts"' in frame and frame.count('<') == 2
 
 
-@pytest.mark.parametrize('given', [(None, None), ('x', None), (random_trace(3, 1, 8), 'x')])
-def test_what_is_no_trace_is_named(given):
-    with pytest.raises(ValueError, match='(str|NoneType): expected a Trace'):
-        replay(given[0], decode, other=given[1])
-
-
-def test_scores_and_temperatures_are_those_of_the_trace():
-    tr = random_trace(6, 2, 16, seed=1)
-    tr.tau[0, 1] = torch.nan
-    d = data_of(page_of(tr, decode, row=1))['panels'][0]
-    for step, score in zip(d['steps'], tr.score[:, 1].tolist()):
-        want = [None if v != v else pytest.approx(v, abs=0.06) for v in score]
-        assert step['s'] == want
-    assert d['tau'] == [None, *(pytest.approx(v, abs=1e-3) for v in tr.tau[1:, 1].tolist())]
-
-
-def test_a_page_is_written_into_any_folder(tmp_path):
-    tr = random_trace(3, 2, 8)
-    path = replay(tr, decode, tmp_path / 'a' / 'b' / 'r.html', row=1, title='two')
-    assert path.read_text(encoding='utf-8') == page_of(tr, decode, row=1, title='two')
-    with pytest.raises(OSError):
-        replay(tr, decode, tmp_path)
-
-
-
 def test_runs_that_do_not_belong_together_are_refused():
     tr = random_trace(3, 2, 8)
     moved = replace(tr, x=tr.x.clone().index_fill_(2, torch.tensor(4), 3))
@@ -207,38 +182,3 @@ def test_each_token_has_its_kind(visit, tmp_path):
         and tab.inner_text('#title') == '<b>t</b>[U+202E]'
     )
     assert tab.locator('h2:visible').all_inner_texts() == ['<i>a</i>', '"']
-
-
-def test_every_control_moves_both_runs(visit, tmp_path):
-    "Slider, buttons and keys move both runs, and each ends at its own T"
-    a = random_trace(20, 1, 40, seed=3)
-    b = alike(8, a, 5)
-    tab = visit(replay(a, decode, tmp_path / 'r.html', start=5, other=b))
-    assert steps_of(tab) == [5, 2]
-    tab.click('#next')
-    assert steps_of(tab) == [6, 2]
-    tab.keyboard.press('End')
-    assert steps_of(tab) == [20, 8]
-    tab.keyboard.press('ArrowLeft')
-    assert steps_of(tab) == [19, 7]
-    tab.fill('#slider', '15')
-    assert steps_of(tab) == [15, 6]
-
-
-def test_a_grid_is_drawn_as_a_grid(visit, tmp_path):
-    "A cell for each token; exactly the contradictions are framed, step by step"
-    from helpers.grids import four, novice
-    from navira.sampling import sample
-    from navira.tasks.sudoku import contradictions
-
-    out = sample(novice(), 'remdm-cap', 6, n=2, seed=1, eta=0.3, trace=True, progress=False)
-    page = out.replay(tmp_path / 'grid.html', boxes=four.boxes)
-    tab = visit(page, '#0')
-    boxes = [c.bounding_box() for c in tab.locator('.grid .tok').all()]
-    assert len({round(b['x']) for b in boxes}) == len({round(b['y']) for b in boxes}) == 4
-    for i in range(7):
-        tab.evaluate('k => { replay.go(k); for (const p of replay.panels) p.rest() }', i)
-        marked = tab.evaluate(
-            "[...document.querySelectorAll('.grid .tok')].map(e => e.classList.contains('bad'))"
-        )
-        assert marked == contradictions(four, out.trace.x[i, :1].numpy())[0].tolist()

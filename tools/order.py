@@ -33,15 +33,15 @@ Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/or
     peers/attention peers/shadow peers/revisers peers/editors peers/revocable
     peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/uniform
     peers/critics peers/survey
-Tasks: tasks/sudoku tasks/walks tasks/lists
+Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
-    training/card training/recipe training/pretrain training/finetune training/adapt training/critic
+    training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
-    experiments/results experiments/plots experiments/study experiments/paper experiments/claims
-    experiments/verdicts experiments/equal experiments/axes experiments/text_settings
+    experiments/results experiments/plots experiments/paper
+    experiments/equal experiments/axes experiments/text_settings
     experiments/puzzles
     experiments/best_settings experiments/board experiments/infilling experiments/judged
     experiments/speed experiments/caches experiments/second_pass experiments/left_out
@@ -52,8 +52,8 @@ Start here: ten_minutes live
 Library: hf/generate hf/lm_eval hosts/from_logits
 In other libraries: hosts/diffusers hosts/servers hosts/custom_generate hosts/where
     hosts/conformance
-Library: hosts/conformance_cases cli/app cli/generate cli/solve cli/compare
-    cli/experiments cli/training cli/conformance cli/info
+Library: hosts/conformance_cases cli/app cli/generate cli/compare
+    cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
 

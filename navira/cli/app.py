@@ -8,7 +8,6 @@ __all__ = []
 # %% ../../nbs/cli/app.ipynb #3cfed91e
 import contextlib
 import ctypes
-import functools
 import importlib
 import json
 import os
@@ -18,32 +17,37 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import typer.core
-from typer import Argument, Option
+from typer import Option
 
 # %% ../../nbs/cli/app.ipynb #722f034d
 GROUPS = {'Write': 'generate fill solve',
           'Compare': 'compare sweep evaluate report board judge lm-eval conformance',
           'Train': 'train finetune adapt critic',
-          'Look up': 'info reference help'}
+          'Look up': 'info reference'}
+HYPER = 'settings of a policy stand after its name, as in prism:{0}=VALUE; see `navira info POLICY`'
+PROMPTS = 'prompts are arguments, as in navira generate "One" "Two", or --prompts FILE'
+STORE = 'the store is an argument, as in navira report runs/small'
+LONG = '--tokens, --epochs and --minutes say how long it trains'
 HINTS = {
-    'train budget': '--tokens, --epochs and --minutes say how long it trains',
-    'adapt budget': '--tokens, --epochs and --minutes say how long it trains',
+    'train budget': LONG, 'adapt budget': LONG,
     'compare budget': '--budgets counts forward passes, as in --budgets 8,16',
     'generate out': 'texts are printed; > FILE after the command keeps them',
     'generate batch_size': '-n is the number of texts; no option says how many at once',
+    'fill max_new_tokens': '--tokens says how many tokens a blank gets',
+    'fill eos': 'a blank gets --tokens tokens, and the rest of the text stays',
     'evaluate out': 'results stay in the store; --compact FOLDER also writes a small copy',
-    'finetune': '--head-steps and --joint-steps say how long it trains',
-    'critic': '--steps says how long it trains',
+    'finetune': '--head-steps, --joint-steps and --minutes say how long it trains',
+    'critic': '--steps and --minutes say how long it trains',
     'sweep': 'results go to --store FOLDER, and settings are given as in --set n=64',
-    'compare hyper': 'settings of a policy stand after its name, as in prism:{0}=VALUE',
-    'generate hyper': 'settings of a policy are given as in --set {0}=VALUE; see '
-                      '`navira info POLICY`'}
+    'compare hyper': HYPER, 'generate hyper': HYPER,
+    'generate set': HYPER.format('eta'), 'generate prompt': PROMPTS, 'generate infill': PROMPTS,
+    'compare policies': 'policies are arguments, as in navira compare prism navira',
+    'evaluate store': STORE, 'report store': STORE, 'judge store': STORE}
 
 def hint(
     command: str,
@@ -53,14 +57,14 @@ def hint(
     "What to type instead; nothing if it is not known."
     from navira.base.checks import FOREIGN
     from navira.registry import parameters, policies
-    if command in ('fill', 'solve'): command = 'generate'
     name = option.strip('-').replace('-', '_')
     ours = ''.join(ours for ours, names in FOREIGN.items() if name in names.split())
     flag, equals, rest = ours.partition('=')
     typed = ('-' if len(flag) == 1 else '--') + flag.replace('_', '-')
-    key = {'output': 'out'}.get(name, 'budget' if flag == 'budget' else name)
+    key = 'out' if name == 'output' else flag or name
     if any(name in parameters(rule) for rule in policies().values()): key = 'hyper'
-    known = HINTS.get(f'{command} {key}') or HINTS.get(command)
+    like = 'generate' if command in ('fill', 'solve') else command
+    known = HINTS.get(f'{command} {key}') or HINTS.get(f'{like} {key}') or HINTS.get(command)
     if known: return f'; {known}'.format(name)
     # as Python's errors say it, but for the equals sign of n= and budget=
     if typed in options: ours = re.sub("=(?!')", '', f'{typed}={rest}')
@@ -109,51 +113,28 @@ VERSION = Option('--version', callback=show_version, is_eager=True,
 @app.callback()
 def root(version: Annotated[bool, VERSION] = False): pass
 
-@app.command('help')
-def show_help(
-    command: Annotated[str, Argument(help='Which; all if not given.')] = '',
-) -> None:
-    "Say what a command does."
-    app([*command.split(), '--help'], prog_name='navira')
-
-# %% ../../nbs/cli/app.ipynb #app-command
-SHARED = '''
-model         Folder, checkpoint, Hub id, 'sudoku' or 'smollm2'; 'embedded', the model of this
-              package, if not given.
-head          Folder of `navira finetune --lora`: the model's quality head.
-mask_id       Token id of the mask; if not given, as the configuration of a transformers model says.
-shift --shift/--aligned  Whether a transformers model predicts, at each position, the next token or
-              the token there; as its family does if not given.
-device        cpu, cuda, or auto.
-dtype         Precision of the network: fp32, bf16 or fp16; the model's if not given.
-policy --policy -p  Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not
-              given, what reads best, or llada-low-confidence for a model without a quality head.
-hyper --set   A hyper-parameter of the policy, as in --set tau=0.1; may be repeated.
-n -n --samples  Number of texts, of each prompt.
-seed          Same seed, same texts.
-as_json --json  One JSON object a line instead of text.
-'''
-
-ROW = re.compile(r'^(\w+)((?: -\S+)*) +(.+(?:\n .*)*)', re.M)
-
-def command(options: str = '', **how) -> Callable:
-    "Registers a function as a command with options from `SHARED` and a table of its own."
-    def enter(f: Callable) -> Callable:
-        hints = f.__annotations__
-        table = {name: row for name, *row in ROW.findall(SHARED + options)}
-        for name, (flags, text) in table.items():
-            option = Option(*flags.split(), help=' '.join(text.split()))
-            if name in hints: hints[name] = Annotated[hints[name], option]
-        @functools.wraps(f)
-        def run(*args, **given): return f(*args, **{k: at_home(v) for k, v in given.items()})
-        app.command(**how)(run)
-        return f
-    return enter
-
-def at_home(given): # what is typed for an option
-    "Paths with the home folder for ~, which a shell leaves alone after a =; all else as it is."
-    if isinstance(given, list): return [*map(at_home, given)]
-    return given.expanduser() if isinstance(given, Path) else given
+# %% ../../nbs/cli/app.ipynb #app-shared
+Model = Annotated[str | None, Option(
+    help="Folder, checkpoint, Hub id, 'sudoku' or 'smollm2'; 'embedded', the model of this "
+         'package, if not given.')]
+Head = Annotated[Path | None, Option(
+    help="Folder of `navira finetune --lora`: the model's quality head.")]
+MaskId = Annotated[int | None, Option(
+    help='Token id of the mask; if not given, as the configuration of a transformers model says.')]
+Shift = Annotated[bool | None, Option(
+    '--shift/--aligned',
+    help='Whether a transformers model predicts, at each position, the next token or the token '
+         'there; as its family does if not given.')]
+Device = Annotated[str, Option(help='cpu, cuda, or auto.')]
+Dtype = Annotated[str | None, Option(
+    help="Precision of the network: fp32, bf16 or fp16; the model's if not given.")]
+Name = Annotated[str | None, Option(
+    '--policy', '-p',
+    help='Sampling policy, or NAME:key=value+key=value; `navira info` lists them; if not given, '
+         'what reads best, or llada-low-confidence for a model without a quality head.')]
+Number = Annotated[int, Option('-n', '--samples', help='Number of texts, of each prompt.')]
+Seed = Annotated[int, Option(help='Same seed, same texts.')]
+AsJson = Annotated[bool, Option('--json', help='One JSON object a line instead of text.')]
 
 # %% ../../nbs/cli/app.ipynb #7b86eb74
 USER_ERRORS = (ValueError, KeyError, ImportError, OSError, FloatingPointError, SyntaxError)
@@ -177,6 +158,11 @@ def keep_memory() -> None:
     for option, value in {-8: 1, -4: 0, -1: -1, -2: 2**28}.items():
         ctypes.CDLL(None).mallopt(option, value)
 
+def at_home(arg: str) -> str:
+    "A path with the home folder for ~, which a shell leaves alone in --out=~/runs."
+    option, equals, path = arg.partition('=')
+    return option + equals + os.path.expanduser(path) if option[:2] == '--' else arg
+
 def main(args: list[str] | None = None) -> None:
     "The console script: a user's mistake becomes one line and exit code 2."
     os.environ.setdefault('THP_MEM_ALLOC_ENABLE', '1')     # PyTorch: large tensors on huge pages
@@ -188,7 +174,7 @@ def main(args: list[str] | None = None) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*gradient_checkpointing', FutureWarning)
             warnings.showwarning = lambda message, *_: warn(f'warning: {message}')
-            app(args, prog_name='navira')
+            app([*map(at_home, sys.argv[1:] if args is None else args)], prog_name='navira')
     except Exception as e:
         why = mistake(e)
         if why is None: raise
@@ -226,20 +212,24 @@ def show(rows, title: str = '', note: str = '') -> None: # rows: a data frame
     Console(markup=False, highlight=False).print(table)
 
 # %% ../../nbs/cli/app.ipynb #4d9667fc
-def add_policies(source: str) -> None: # a .py file, or a module that Python finds from here
-    "Run what registers policies. Errors as of an import, ValueError if nothing does."
+def run_own(source: str) -> dict: # a .py file, or a module that Python finds from here
+    "What code of the user defines. Errors as of an import, ValueError if it ends the program."
     from navira.base.files import check_file
+    own_files.append(source)
+    try:
+        if source.endswith('.py'): return runpy.run_path(str(check_file(source)))
+        module = importlib.import_module(source)
+    except SystemExit as e: raise ValueError(f'{source}: it ends the program with {e!r}') from None
+    own_files.append(module.__file__)
+    return vars(module)
+
+def add_policies(source: str) -> None:
+    "Run what registers policies. Errors as of `run_own`, ValueError if nothing does."
     from navira.registry import policies
     before = policies()
     source = os.path.expanduser(source)
     sys.path.append(str(Path(source).resolve().parent))     # last: no file in it hides a library
-    own_files.append(source)
-    try:
-        if source.endswith('.py'): runpy.run_path(str(check_file(source)))
-        else: own_files.append(importlib.import_module(source).__file__)
-    except SystemExit as e:
-        raise ValueError(f'--import {source}: it ends the program with {e!r}; expected a file '
-                         'that registers policies') from None
+    run_own(source)
     if policies() != before: return
     raise ValueError(f'--import {source}: it registers no policy; expected '
                      '@navira.register(name) before a function that returns a `Policy`')

@@ -11,9 +11,10 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
-from .app import command, hypers, Imports, show, value
+from .app import (
+    app, Dtype, Head, hypers, Imports, MaskId, Model, Seed, Shift, show, value)
 from .generate import NO_HEAD, USUAL, why_not
 
 # %% ../../nbs/cli/compare.ipynb #7815cc3a
@@ -75,29 +76,35 @@ Names = Annotated[list[str], Argument(
          'and llada-low-confidence for a model without a quality head.')]
 
 # %% ../../nbs/cli/compare.ipynb #21d32f96
-@command('''
-policies --policies -p  The same, separated by commas.
-budgets       Comma-separated numbers of forward passes; 16,64 if not given, with --full
-              16,32,64,128; of a task 8,27, with --full 4,8,16,27,54.
-n -n --samples  Texts a cell, at least 8; 12 if not given, with --full 32; of a task six times as
-              many.
-full --full   More budgets and more texts, in several minutes.
-reference     Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.
-folder --out  Folder for figure, replay and numbers.
-prompt        How every text begins; nothing if not given.
-task          Something with a right answer: sudoku-35, or another number of given cells, by the
-              Sudoku model; walks or lists-sort by a model trained on them; infill, the middle of
-              paragraphs of --real.
-real          Text file, folder or corpus for --task infill.
-texts --show  Texts to print for each policy, at the largest budget.
-batch_size    Texts in a forward pass.
-''')
+@app.command()
 def compare(
-    names: Names = [], policies: str = '', budgets: str = '', n: int | None = None,
-    full: bool = False, seed: int = 0, model: str | None = None, head: Path | None = None,
-    mask_id: int | None = None, shift: bool | None = None, dtype: str | None = None,
-    reference: str = 'smollm2', folder: Path = Path('demo'), prompt: str | None = None,
-    task: str | None = None, real: str | None = None, texts: int = 3, batch_size: int = 32,
+    names: Names = [],
+    budgets: Annotated[str, Option(
+        help='Comma-separated numbers of forward passes; 16,64 if not given, with --full '
+             '16,32,64,128; of a task 8,27, with --full 4,8,16,27,54.')] = '',
+    n: Annotated[int | None, Option('-n', '--samples', help=(
+        'Texts a cell, at least 8; 12 if not given, with --full 32; of a task six times as '
+        'many.'))] = None,
+    full: Annotated[bool, Option(
+        '--full', help='More budgets and more texts, in several minutes.')] = False,
+    seed: Seed = 0, model: Model = None, head: Head = None, mask_id: MaskId = None,
+    shift: Shift = None, dtype: Dtype = None,
+    reference: Annotated[str, Option(
+        help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'."
+    )] = 'smollm2',
+    folder: Annotated[Path, Option(
+        '--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
+    prompt: Annotated[str | None, Option(
+        help='How every text begins; nothing if not given.')] = None,
+    task: Annotated[str | None, Option(
+        help='Something with a right answer: sudoku-35, or another number of given cells, by the '
+             'Sudoku model; walks or lists-sort by a model trained on them; infill, the middle of '
+             'paragraphs of --real.')] = None,
+    real: Annotated[str | None, Option(
+        help='Text file, folder or corpus for --task infill.')] = None,
+    texts: Annotated[int, Option(
+        '--show', help='Texts to print for each policy, at the largest budget.')] = 3,
+    batch_size: Annotated[int, Option(help='Texts in a forward pass.')] = 32,
     own: Imports = [],
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
@@ -107,12 +114,11 @@ def compare(
     import pandas as pd
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
-    from navira.experiments.study import Study
     from navira.experiments.sweep import cells, digest, read_sweep
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
+    labels = [name.strip() for name in names]
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     usual = ['backbone', NO_HEAD] if not net.has_quality else TEXT
     numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16
@@ -136,7 +142,7 @@ def compare(
     p = points(df[df['sample'] < n])
     p = pd.concat([p[p.label == e.label] for e in grid.entries])     # in the order typed
     p = p.sort_values('budget', kind='stable')
-    report(folder, Study(st, p, judge, st.record['eos']), net, texts)
+    report(folder, st, p, net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
 def telling(df, a: str, b: str) -> int: # df: of `results.frame`; a, b: cells
@@ -145,18 +151,17 @@ def telling(df, a: str, b: str) -> int: # df: of `results.frame`; a, b: cells
     right = df.pivot(index='sample', columns='cell', values='solved')
     return int((right[b] > right[a]).idxmax())
 
-def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
+def report(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
     "Print and write what was measured."
-    from navira.experiments.results import frame, texts as texts_of
+    from navira.experiments.results import frame, note, texts as texts_of
     from navira.experiments.run import resample
     from navira.samples import printable
     from navira.tasks.sudoku import boxes_of
-    st, p, note = s.store, s.points, s.note(s.points)
-    rows = measured(p)
-    show(in_words(rows), note=note)
+    about, rows = note(p), measured(p)
+    show(in_words(rows), note=about)
     last = p[p.budget == p.budget.max()]
     for _, c in last.iterrows():
-        if s.of_puzzles or not texts: break     # the replay shows grids
+        if 'solved' in p or not texts: break     # the replay shows grids
         print(f'\n{c.label}')
         for text in texts_of(st, c.cell)[:texts]: print('·', printable(' '.join(text.split())))
     ends = [st.cells[last.cell.iloc[k]] for k in (0, -1)]
@@ -165,5 +170,5 @@ def report(folder: Path, s, net, texts: int) -> None: # s: a `Study`
     left.replay(folder / 'replay.html', title=f'Sample {k}', other=right,
                 names=[c['label'] for c in ends], boxes=boxes_of(net))
     rows.to_json(folder / 'compare.json', orient='records', indent=1)
-    figure(p, note).savefig(folder / 'compare.png', dpi=130)
+    figure(p, about).savefig(folder / 'compare.png', dpi=130)
     print(f'\nwritten: replay.html, compare.json and compare.png in {folder}')

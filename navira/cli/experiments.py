@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument
+from typer import Argument, Option
 
-from .app import app, command, hypers, Imports, show
+from .app import app, hypers, Imports, show
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 Config = Annotated[str, Argument(
@@ -25,13 +25,15 @@ Store = Annotated[Path | None, Argument(
 SEVERAL = ('Several processes: '
            '`accelerate launch --multi_gpu --num_processes 2 -m navira.cli sweep ...`.')
 
-@command('''
-store         Folder for the results, resumed if it is there; runs/CONFIG if not given.
-dry_run --dry-run  List what it would sample, and do nothing.
-hyper --set   A setting of the file, as in --set n=64; may be repeated.
-''', epilog=SEVERAL)
+@app.command(epilog=SEVERAL)
 def sweep(
-    config: Config, store: Path | None = None, dry_run: bool = False, hyper: list[str] = [],
+    config: Config,
+    store: Annotated[Path | None, Option(
+        help='Folder for the results, resumed if it is there; runs/CONFIG if not given.')] = None,
+    dry_run: Annotated[bool, Option(
+        '--dry-run', help='List what it would sample, and do nothing.')] = False,
+    hyper: Annotated[list[str], Option(
+        '--set', help='A setting of the file, as in --set n=64; may be repeated.')] = [],
     own: Imports = [],
 ) -> None:
     "Sample policies x budgets x seeds into a store, or resume a sweep."
@@ -61,35 +63,38 @@ def plan(grid) -> None:
         **df.sum(numeric_only=True)))
 
 # %% ../../nbs/cli/experiments.ipynb #3da1d3a8
-def opened(store: Path | None, option: Path | None):
-    "The store that a command is given, in either way."
+def opened(store: Path | None):
+    "The store that a command is given, or the newest."
     from navira.experiments.store import newest, open_store
-    path = store or option
-    return open_store(path) if path else newest()
+    return open_store(store) if store else newest()
 
-@command('''
-option --store  The same, as an option.
-metrics       Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the
-              configuration's if not given.
-reference     Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the
-              configuration's if not given.
-endpoint      A server that runs this model and speaks OpenAI's protocol, as vLLM does:
-              http://HOST:PORT/v1.
-scored        Texts of each cell that it judges.
-small --compact  Also write a small copy of the store to this new folder, to commit.
-''')
+@app.command()
 def evaluate(
-    store: Store = None, option: Path | None = None, metrics: str | None = None,
-    reference: str | None = None, endpoint: str | None = None, scored: int | None = None,
-    small: Path | None = None, own: Imports = [],
+    store: Store = None,
+    metrics: Annotated[str | None, Option(
+        help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
+             "configuration's if not given.")] = None,
+    reference: Annotated[str | None, Option(
+        help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the "
+             "configuration's if not given.")] = None,
+    endpoint: Annotated[str | None, Option(
+        help="A server that runs this model and speaks OpenAI's protocol, as vLLM does: "
+             'http://HOST:PORT/v1.')] = None,
+    scored: Annotated[int | None, Option(help='Texts of each cell that it judges.')] = None,
+    small: Annotated[Path | None, Option(
+        '--compact', help='Also write a small copy of the store to this new folder, to commit.'
+    )] = None,
+    own: Imports = [],
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
     from navira.evaluation import judge
     from navira.experiments.measure import evaluate as measure
     from navira.experiments.store import compact
-    st = opened(store, option)
+    st = opened(store)
     whose: Any = reference
-    if endpoint: whose = judge.Endpoint.load(endpoint, reference or st.record['reference'])
+    if endpoint:
+        model = reference or st.record['reference']
+        whose = judge.Server(endpoint, model, tokenizer=model)
     names = metrics.split(',') if metrics else None
     measure(st, names, whose, scored)
     some = '' if len(st.finished) == len(st.cells) else f'{len(st.finished)} of '
@@ -101,40 +106,41 @@ def show_table(made) -> None: # made: a `Table` of plots
     from navira.experiments.plots import as_text
     show(made.rows.map(as_text), made.title, made.note)
 
-@command('''
-option --store  The same, as an option.
-folder --out  Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a
-              small copy.
-reference     Whose perplexity, where several models have judged; the configuration's if not given.
-eos           Rule for text separators, 'once' or 'stop'; the configuration's if not given.
-everything --print  Print every table, not only the first.
-''')
+@app.command()
 def report(
-    store: Store = None, option: Path | None = None, folder: Path | None = None,
-    reference: str | None = None, eos: str | None = None, everything: bool = False,
+    store: Store = None,
+    folder: Annotated[Path | None, Option('--out', help=(
+        'Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a '
+        'small copy.'))] = None,
+    reference: Annotated[str | None, Option(
+        help="Whose perplexity, where several models have judged; the configuration's if not "
+             'given.')] = None,
+    eos: Annotated[str | None, Option(
+        help="Rule for text separators, 'once' or 'stop'; the configuration's if not given."
+    )] = None,
     own: Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
-    from navira.experiments.study import study
-    from navira.experiments.verdicts import report as write
-    st, tables = opened(store, option), list[Any]()
+    from navira.experiments.paper import report as write
+    from navira.experiments.results import frame, points
+    st, tables = opened(store), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
     home = RUNS / st.folder.name if copied else st.folder
-    files = write(study(st, reference, eos), folder or home / 'report', tables.append)
-    for made in tables if everything else tables[:1]: show_table(made)
+    files = write(points(frame(st, reference, eos)), folder or home / 'report', tables.append)
+    show_table(tables[0])
     if any(c['metrics'] for c in st.cells.values()) and st.read('metrics') is None:
         print(f'not measured yet: `navira evaluate {st.folder}` adds perplexity and entropy')
     print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
 
 # %% ../../nbs/cli/experiments.ipynb #b0a4dc12
-@command('''
-out --out     Also write the board to this Markdown file, with the files of submitted policies.
-''')
+@app.command()
 def board(
     stores: Annotated[list[Path], Argument(
         help='Stores of `navira sweep board`, or folders of them.')] = [],
-    out: Path | None = None,
+    out: Annotated[Path | None, Option(
+        help='Also write the board to this Markdown file, with the files of submitted policies.'
+    )] = None,
 ) -> None:
     "Which policy is best where? Ranks from the committed stores in results/, and yours."
     import navira.experiments.board as boards
@@ -147,28 +153,28 @@ def board(
     with atomic_write(out) as f: f.write_text(boards.page(tables, every), 'utf-8')
 
 # %% ../../nbs/cli/experiments.ipynb #69324ea9
-@command('''
-option --store  The same, as an option.
-base_url      A server that speaks OpenAI's protocol: http://HOST:PORT/v1.
-model         The judge, as the server calls it.
-limit         Texts of each cell; all if not given.
-concurrency   Requests under way at once.
-retries       Further tries of a request that failed.
-timeout       Seconds to wait for the server.
-key           Environment variable that holds the key.
-retry_failed --retry-failed  Ask again where the answer was not five marks.
-dry_run --dry-run  Say how many texts it would judge, and ask nobody.
-''')
+@app.command()
 def judge(
-    store: Store = None, option: Path | None = None, own: Imports = [],
-    base_url: str = '', model: str = 'Qwen3-235B-A22B-Instruct-2507', limit: int | None = None,
-    concurrency: int = 8, retries: int = 5, timeout: float = 120., key: str = 'OPENAI_API_KEY',
-    retry_failed: bool = False, dry_run: bool = False,
+    store: Store = None,
+    own: Imports = [],
+    base_url: Annotated[str, Option(
+        help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")] = '',
+    model: Annotated[str, Option(
+        help='The judge, as the server calls it.')] = 'Qwen3-235B-A22B-Instruct-2507',
+    limit: Annotated[int | None, Option(help='Texts of each cell; all if not given.')] = None,
+    concurrency: Annotated[int, Option(help='Requests under way at once.')] = 8,
+    retries: Annotated[int, Option(help='Further tries of a request that failed.')] = 5,
+    timeout: Annotated[float, Option(help='Seconds to wait for the server.')] = 120.,
+    key: Annotated[str, Option(help='Environment variable that holds the key.')] = 'OPENAI_API_KEY',
+    retry_failed: Annotated[bool, Option(
+        '--retry-failed', help='Ask again where the answer was not five marks.')] = False,
+    dry_run: Annotated[bool, Option(
+        '--dry-run', help='Say how many texts it would judge, and ask nobody.')] = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
     import navira.experiments.judged as judged
     from navira.evaluation.judge import Server
-    st = opened(store, option)
+    st = opened(store)
     todo = judged.unjudged(st, model, limit, retry_failed)
     if dry_run: return print(f'{len(todo)} texts to judge')
     if not base_url:
@@ -192,8 +198,8 @@ def install_reference() -> None:
     print(f"reference 'smollm2': {install()}")
 
 # %% ../../nbs/cli/experiments.ipynb #b2ce3eca
-@command(name='lm-eval', add_help_option=False,
-         context_settings=dict(allow_extra_args=True, ignore_unknown_options=True))
+@app.command('lm-eval', add_help_option=False,
+             context_settings=dict(allow_extra_args=True, ignore_unknown_options=True))
 def lm_eval(ctx: typer.Context) -> None:
     """EleutherAI's harness on this library's models: navira lm-eval --model_args
     pretrained=...,policy=... --tasks ...

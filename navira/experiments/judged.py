@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..base.checks import check_choice, check_int, need
 from ..base.runs import folder_lock
-from ..evaluation.judge import ASPECTS, Server, verdict
+from ..evaluation.judge import ASPECTS, judge_text, Server
 from .plots import Table
 from .results import ends, frame, Missing, points, shown
 from .run import work
@@ -52,7 +52,7 @@ def judge(
 ) -> dict[str, int]: # 'judged', 'failed', 'asked': of this run
     """Have a store's texts judged, as far as they are not. `Interrupted` after Ctrl-C; ValueError,
     KeyError or ConnectionError where the server does not judge. What was answered is kept."""
-    need('openai', f'judge {server.where}')
+    need('openai', f'judge {server}')
     counts = dict(judged=0, failed=0, asked=0)
     with folder_lock(st.folder, 'sweep, evaluate or judge'):
         st.join()
@@ -69,7 +69,7 @@ def judge(
 def _ask(st: Store, server: Server, todo: pd.DataFrame, counts: dict) -> pa.Table:
     "Verdicts on some texts. Where the server failed, what was answered is written first."
     def ask(text: str) -> dict | Exception:
-        try: return verdict(server, text)
+        try: return judge_text(server, text)
         except Exception as e: return e
     with ThreadPool(server.concurrency) as pool: answers = pool.map(ask, todo.text)
     rows, errors = [], []

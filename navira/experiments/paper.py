@@ -5,8 +5,8 @@
 # %% ../../nbs/experiments/paper.ipynb #9178bc67
 from __future__ import annotations
 import io
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,23 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..base.stats import resampled
+from ..base.runs import atomic_write
+from ..base.stats import FEW, resampled
 from ..evaluation.perplexity import landmarks
 from ..evaluation.trajectories import overlap
 from .plots import (
-    bars, budgets_axis, finished, LOOKS, looks, perplexity_axis, STYLE, Table)
-from .results import Missing, reading, trajectory
+    bars, budgets_axis, finished, in_markdown, LOOKS, looks, perplexity_axis, STYLE, Table)
+from navira.experiments.results import (
+    curve, differences, interval_of, main_budget, Missing, note, or_none, reading, tables,
+    trajectory)
 from .measure import ships
-from .study import interval_of, or_none, PAPER_LENGTH, ratio_draws, Study
+from .store import open_store
+from .sweep import typed
 from ..registry import policies
 
 # %% auto #0
-__all__ = ['TABLE1', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'figure2', 'figure3', 'figure4', 'traced', 'table2', 'curves',
-           'run_as_many', 'passes']
+__all__ = ['TABLE1', 'PAPER_LENGTH', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'figure2', 'figure3', 'figure4', 'traced', 'table2',
+           'curves', 'run_as_many', 'passes', 'report']
 
 # %% ../../nbs/experiments/paper.ipynb #e9bc7358
 # Section 5.3, Table 1: passes -> (perplexity under Qwen2.5-72B, entropy in nats). 170 M parameters,
@@ -59,6 +63,8 @@ navira-piecewise,512,6.17,4.19
 navira-piecewise,1024,2.69,3.30
 '''), index_col=['policy', 'passes'])
 
+PAPER_LENGTH = 1024     # L: a budget of ours compares with theirs of as many passes a token
+
 # Section 5.4, Table 2: mean intersection (tokens), Jaccard, overlap coefficient
 TABLE2 = {
     ('prism', 'navira-det'):          (0.716, .0591, .1923),
@@ -67,14 +73,16 @@ TABLE2 = {
 
 # %% ../../nbs/experiments/paper.ipynb #abae55ae
 def over_budgets(
-    s: Study,
+    p: pd.DataFrame, # from `results.points`
     labels: list[str],
     title: str,
-    note: str = '', # what else a reader should know
+    more: str = '', # what else a reader should know
 ) -> Figure:
     """Perplexity and entropy against passes. What the store lacks is named below; `Missing` if
     it has none."""
-    drawn = pd.DataFrame([p for (k, _), p in s.known.items() if k in labels])
+    drawn = tables(p).reset_index()
+    drawn = drawn[drawn.label.isin(labels)]
+    lost = sorted({*labels} - {*drawn.label})
     if not len(drawn): raise Missing(' and '.join(labels))
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 3.6), layout='constrained')
@@ -87,124 +95,124 @@ def over_budgets(
         for ax in (left, right): budgets_axis(ax, drawn.budget)
         perplexity_axis(left)
         right.set(ylabel='entropy (nats)')
-        return finished(fig, title, s.note(drawn) + note + lacking(set(labels) - set(drawn.label)))
+        if lost: more += '. Not in this store: ' + ', '.join(lost)
+        return finished(fig, title, note(drawn) + more)
 
-def lacking(names: Iterable[str]) -> str:
-    lost = sorted(filter(None, names))
-    return '. Not in this store: ' + ', '.join(lost) if lost else ''
+def strength(
+    p: pd.DataFrame, # points that are shown
+) -> str:
+    "How much most of them correct."
+    return f'eta = {p.strength.mode()[0]:g}' if p.strength.notna().any() else 'no correction'
 
 # %% ../../nbs/experiments/paper.ipynb #e37a0e10
 TEMPERATURES = [k for k in LOOKS if k.startswith('navira:tau')]
 SCHEDULES = ['navira-quadratic', 'navira-sigmoid', 'navira-piecewise']
 
-def figure2(s: Study) -> Figure:
+def figure2(p: pd.DataFrame) -> Figure:
     "Section 5.3: fixed temperatures, with NAVIRA-det as their limit, and the three schedules."
-    return over_budgets(s, ['navira-det', *TEMPERATURES, *SCHEDULES],
+    return over_budgets(p, ['navira-det', *TEMPERATURES, *SCHEDULES],
                         'Figure 2: temperature and schedules')
 
-def figure3(s: Study) -> Figure:
+def figure3(p: pd.DataFrame) -> Figure:
     "Section 5.1: PRISM and NAVIRA-det against entropy and margin remasking."
     heuristics = ['entropy-remask', 'margin-remask']
     coupled = [f'{k}:decoupled=False' for k in heuristics]
-    note = ('. decoupled=False: one pass a step, as PRISM; entropy and margin without it: two, as '
+    more = ('. decoupled=False: one pass a step, as PRISM; entropy and margin without it: two, as '
             'NAVIRA-det')
-    return over_budgets(s, ['backbone', *heuristics, *coupled, 'prism', 'navira-det'],
-                        'Figure 3: learned scores against heuristics', note)
+    return over_budgets(p, ['backbone', *heuristics, *coupled, 'prism', 'navira-det'],
+                        'Figure 3: learned scores against heuristics', more)
 
-def figure4(s: Study) -> Figure:
+def figure4(p: pd.DataFrame) -> Figure:
     "Section 5.2: deterministic against stochastic remasking, coupled and decoupled."
-    return over_budgets(s, ['prism', 'prism-stochastic:tau=.2', 'navira-det', 'navira:tau=.2'],
+    return over_budgets(p, ['prism', 'prism-stochastic:tau=.2', 'navira-det', 'navira:tau=.2'],
                         'Figure 4: stochastic remasking without a schedule')
 
 # %% ../../nbs/experiments/paper.ipynb #83d5de21
-def of_table1(s: Study, label: str, budget: int) -> pd.Series:
-    """A cell of Table 1: ReMDM is the cap where there are fewer steps than tokens, the loop
-    where there are not."""
-    if label == 'remdm': label = 'remdm-cap' if budget < s.length else 'remdm-loop'
-    return s.at(label, budget)
+def with_remdm(
+    t: pd.DataFrame, # from `results.tables`
+) -> pd.DataFrame:
+    """The same, with rows of ReMDM as its authors run it: the cap where there are fewer steps than
+    tokens, the loop where there are not."""
+    rows = t.reset_index()
+    use = np.where(rows.budget < rows.length, 'remdm-cap', 'remdm-loop')
+    both = pd.concat([rows, rows[rows.label == use].assign(label='remdm')])
+    return both.set_index(['label', 'budget']).sort_index()
 
-def table1(s: Study) -> Table:
+def table1(p: pd.DataFrame) -> Table:
     "Section 5.3: perplexity and entropy by passes, ours and the paper's."
-    rows, used = [], []
-    for F in sorted(set(s.points.budget)):
-        theirs = F * PAPER_LENGTH / s.length     # passes that write as many tokens each
-        papers = TABLE1.index.unique('policy')
-        for k in [name + form for name in papers for form in ('', '-changed')]:
-            p = or_none(of_table1, s, k, F)
-            if p is None: continue
-            used.append(p)
-            printed = TABLE1.reindex([(k, theirs)]).iloc[0].map('{:.2f}'.format, na_action='ignore')
-            rows.append([F, k, p.steps, interval_of(p.log_perplexity, np.exp),
-                         interval_of(p.entropy), int(theirs), *printed])
-    if not rows: raise Missing('every method of Table 1')
-    head = ['passes', 'policy', 'steps', 'perplexity', 'entropy', "paper's passes",
-            'its perplexity', 'its entropy']
-    note = (f'{s.note(used)}; {s.strength}, of remdm its authors\'. The paper: 170 M parameters, '
-            f'L = {PAPER_LENGTH}, Qwen2.5-72B, 1000 samples; its columns stand where a pass writes '
-            'as many tokens')
-    return Table('Table 1: perplexity and entropy by passes', pd.DataFrame(rows, columns=head),
-                 note)
+    t = with_remdm(tables(p)).reset_index()
+    labels = [k + form for k in TABLE1.index.unique('policy') for form in ('', '-changed')]
+    t = t[t.label.isin(labels)].sort_values('label', key=lambda v: v.map(labels.index))
+    t = t.sort_values('budget', kind='stable', ignore_index=True)
+    if not len(t): raise Missing('every method of Table 1')
+    theirs = t.budget * PAPER_LENGTH // t.length     # passes that write as many tokens each
+    printed = TABLE1.reindex([*zip(t.label, theirs)]).map('{:.2f}'.format, na_action='ignore')
+    rows = dict(passes=t.budget, policy=t.label, steps=t.steps,
+                perplexity=[interval_of(v, np.exp) for v in t.log_perplexity],
+                entropy=t.entropy.map(interval_of)) | {
+        "paper's passes": theirs, 'its perplexity': [*printed.perplexity],
+        'its entropy': [*printed.entropy]}
+    return Table('Table 1: perplexity and entropy by passes', pd.DataFrame(rows),
+                 f'{note(t)}; {strength(t)}, of remdm its authors\'. The paper: 170 M parameters, '
+                 f'L = {PAPER_LENGTH}, Qwen2.5-72B, 1000 samples; its columns stand where a pass '
+                 'writes as many tokens')
 
 # %% ../../nbs/experiments/paper.ipynb #62992acd
-_TRACED = tuple(dict.fromkeys(k for pair in TABLE2 for k in pair))
-
-@lru_cache(maxsize=8)     # several claims read the same traces
 def traced(
-    s: Study,
+    p: pd.DataFrame, # from `results.points`
     *labels: str,
 ) -> tuple[int, list[tuple]]: # steps, and what each remasked and wrote, [T, n, L] bool both
     """Traces of equal steps, seed and number of samples, with the most steps there are.
     `Missing` where there are none."""
-    at: dict[tuple[int, int], dict[str, str]] = {}
-    for (label, _), p in s.usual.items():
-        if p.trace: at.setdefault((p.steps, -p.seed), {})[label] = p.cell
-    common = [k for k, cells in at.items() if {*labels} <= cells.keys()]
-    if not common:
+    t = tables(p).reset_index()
+    cells = t[t.trace].pivot_table('cell', ['steps', 'seed'], 'label', 'last')
+    cells = cells.reindex(columns=[*labels]).dropna().sort_index(ascending=[False, True])
+    if not len(cells):
         raise Missing(f'traces of {" and ".join(labels)} with equal numbers of steps: set trace = '
                       'true in their entries (a two-pass policy needs twice the passes)')
-    most = max(common)
-    did = [trajectory(s.store, at[most][k]) for k in labels]
+    st = open_store(p.store.iloc[0])
+    did = [trajectory(st, cell) for cell in cells.iloc[0]]
     n = min(remasked.shape[1] for remasked, _ in did)
-    return most[0], [(remasked[:, :n], written[:, :n]) for remasked, written in did]
+    return cells.index[0][0], [(remasked[:, :n], written[:, :n]) for remasked, written in did]
 
 # %% ../../nbs/experiments/paper.ipynb #519cff2e
-@lru_cache(maxsize=4)
 # steps, samples, (pair, reading) -> metric -> draws
-def overlaps(s: Study) -> tuple[int, int, dict]:
+def overlaps(p: pd.DataFrame) -> tuple[int, int, dict]:
     "Section 5.4: what the runs of Table 2 have in common, under both readings."
-    T, did = traced(s, *_TRACED)
-    remasked = dict(zip(_TRACED, (gone for gone, _ in did), strict=True))
+    labels = [*dict.fromkeys(k for pair in TABLE2 for k in pair)]
+    T, did = traced(p, *labels)
+    remasked = dict(zip(labels, (gone for gone, _ in did), strict=True))
     out = {}
     for a, b in TABLE2:
         both = overlap(remasked[a], remasked[b])
         for how in ('both', 'either'):
-            out[(a, b), how] = {k: ratio_draws(v) for k, v in both.mean(how).items()}
+            out[(a, b), how] = {k: resampled(v.part, v.whole) for k, v in both.mean(how).items()}
     return T, did[0][0].shape[1], out
 
 # %% ../../nbs/experiments/paper.ipynb #acdfc2dd
-def table2(s: Study) -> Table:
+def table2(p: pd.DataFrame) -> Table:
     "Section 5.4: overlap of what two policies remask, at equal steps and seeds."
-    T, n, means = overlaps(s)
+    T, n, means = overlaps(p)
     metrics = ('intersection', 'jaccard', 'coefficient')
     rows = []
     for (pair, how), draws in means.items():
         where = dict(both='both remask', either='either does')[how]
         rows.append([*pair, where, *(interval_of(draws[m]) for m in metrics), *TABLE2[pair]])
     head = ['policy A', 'policy B', 'steps where', 'intersection', 'Jaccard', 'overlap',
-            "paper's intersection",
-            'its Jaccard', 'its overlap']
-    note = (f'{s.note()}; {n} samples, T = {T} steps, {s.strength}, same seeds. Means are over '
-            f'pairs of step and '
-            'sample; the paper does not say over which.')
-    return Table('Table 2: overlap of trajectories', pd.DataFrame(rows, columns=head), note)
+            "paper's intersection", 'its Jaccard', 'its overlap']
+    return Table('Table 2: overlap of trajectories', pd.DataFrame(rows, columns=head),
+                 f'{note(tables(p))}; {n} samples, T = {T} steps, {strength(tables(p))}, same '
+                 'seeds. Means are over pairs of step and sample; the paper does not say over '
+                 'which.')
 
 # %% ../../nbs/experiments/paper.ipynb #4f2f2494
-def mark_landmarks(ax: Any, s: Study, **markers: str) -> None: # markers: of landmarks
+def mark_landmarks(ax: Any, p: pd.DataFrame, **markers: str) -> None: # markers: of landmarks
     "Landmarks, where they are known for this model and reference."
-    if not ships(s.store, s.reference): return
+    first = p.iloc[0]
+    if not ships(open_store(first.store), first.judge): return
     for name, marker in markers.items():
         known = landmarks()[landmarks().kind == name.replace('_', ' ')]
-        y = resampled(known[f'nll_{s.eos}'], known[f'weight_{s.eos}'])
+        y = resampled(known[f'nll_{first.eos}'], known[f'weight_{first.eos}'])
         ax.errorbar(**bars([resampled(known.entropy)], [y], np.exp), color='k', marker=marker,
                     ms=7, mfc='w', ls='', label=name.replace('_', ' '))
 
@@ -225,44 +233,42 @@ def ours(policy: str) -> bool: # and not one that a reader has added
 OTHERS: dict[str, Any] = dict(color='0.72', marker='.', ms=5, mew=0, lw=.8, zorder=1.5)
 
 def plane(
-    s: Study,
+    p: pd.DataFrame, # from `results.points`
     budget: int | None = None, # passes; None: where most policies are
 ) -> Figure:
     "Perplexity against entropy at equal passes, all policies, with intervals; nine of them named."
-    judged = s.points[s.points.scored > 0]
-    if not len(judged): raise Missing('perplexity')
-    F = budget or judged.groupby('budget').label.nunique().sort_index(ascending=False).idxmax()
-    usual = pd.DataFrame([p for (_, at), p in s.usual.items() if at == F and p.scored])
-    drawn = pd.concat([usual, judged[(judged.budget == F) & ~judged.label.isin(LOOKS)]])
+    t = tables(p[p.scored > 0]).reset_index()
+    if not len(t): raise Missing('perplexity')
+    F = budget or t.groupby('budget').size().sort_index(ascending=False).idxmax()
+    drawn = t[t.budget == F]
     styles = named(drawn)
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.4), layout='constrained')
         ax = fig.subplots()
-        for p in drawn.itertuples():
-            look = styles.get(p.label, OTHERS) | dict(ls='')
-            ax.errorbar(**bars([p.entropy], [p.log_perplexity], np.exp), **look, elinewidth=.7)
-        mark_landmarks(ax, s, real_text='*', loop='o', shuffled_words='s', unigram='D')
+        for q in drawn.itertuples():
+            look = styles.get(q.label, OTHERS) | dict(ls='')
+            ax.errorbar(**bars([q.entropy], [q.log_perplexity], np.exp), **look, elinewidth=.7)
+        mark_landmarks(ax, p, real_text='*', loop='o', shuffled_words='s', unigram='D')
         perplexity_axis(ax)
         ax.set(xlabel='entropy of a text (nats)')
-        note = (f'{s.note(drawn)}; {s.strength}. Near real text is good; below it in both is on '
+        more = (f'{note(drawn)}; {strength(drawn)}. Near real text is good; below it in both is on '
                 'the way to a loop. Grey: other policies')
-        return finished(fig, f'Perplexity against entropy at {F} passes', note)
+        return finished(fig, f'Perplexity against entropy at {F} passes', more)
 
 # %% ../../nbs/experiments/paper.ipynb #998807e9
 def curves(
-    s: Study,
+    p: pd.DataFrame, # from `results.points`
     labels: list[str] | None = None, # None: all but the variants of one pass
+    budget: int | None = None, # None: `main_budget`
 ) -> Figure:
     """Every policy as a curve along its strength: perplexity against entropy, and against the
     tokens remasked. Nine are named."""
-    F = s.focus
-    wanted = labels or [k for k in dict.fromkeys([*s.methods, *s.points.label])
-                        if not k.startswith('navira-onepass:')]
-    made = {k: or_none(s.curve, k) for k in wanted}
+    F = budget or main_budget(p)
+    wanted = labels or [k for k in p.label.unique() if not k.startswith('navira-onepass:')]
+    made = {k: or_none(curve, p, k, F) for k in wanted}
     drawn = {k: c for k, c in made.items() if c is not None}
     if not drawn: raise Missing(f'curves at {F} passes (`navira sweep curves`)')
-    last = pd.DataFrame([c.iloc[-1] for c in drawn.values()])
-    styles = looks(labels) if labels else named(last)
+    styles = looks(labels) if labels else named(pd.DataFrame([c.iloc[-1] for c in drawn.values()]))
     with rc_context(STYLE):
         fig = Figure(figsize=(6.3, 4.0), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True)
@@ -270,44 +276,127 @@ def curves(
             for ax, x in ((left, 'entropy'), (right, 'remasked')):
                 ax.errorbar(**bars(c[x], c.log_perplexity, np.exp), **styles.get(k, OTHERS),
                             elinewidth=.6)
-        mark_landmarks(left, s, real_text='*')
+        mark_landmarks(left, p, real_text='*')
         perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)')
         right.set(xlabel='tokens remasked in a text')
         every = pd.concat(drawn.values())
         low, high = every.strength.min(), every.strength.max()
-        note = f'{s.note(every)}; eta from {low:g} to {high:g}, no correction at the top'
-        return finished(fig, f'Perplexity at {F} passes, along eta', note)
+        return finished(fig, f'Perplexity at {F} passes, along eta', f'{note(every)}; eta from '
+                        f'{low:g} to {high:g}, no correction at the top')
 
 def run_as_many(
-    s: Study,
+    t: pd.DataFrame, # from `results.tables`
     label: str,
     run: np.ndarray, # passes run by another policy
     y: str, # a statistic
 ) -> np.ndarray: # NaN where the label never runs as many
     "A statistic of a policy where it runs as many passes, read off its curve over budgets."
-    c = [s.at(label, F) for F in s.budgets(label)]
+    c = t.loc[label]
     if len(c) < 2: raise Missing(f'{label} at two budgets')
-    return reading(np.stack([np.log(p.run) for p in c]), np.stack([p[y] for p in c]), np.log(run))
+    return reading(np.log(np.stack([*c.run])), np.stack([*c[y]]), np.log(run))
 
-def passes(s: Study, a: str = 'prism', b: str = 'navira-det') -> Table:
+def passes(p: pd.DataFrame, a: str = 'prism', b: str = 'navira-det') -> Table:
     "Ratios of perplexities at equal passes charged, and at equal passes run, by budget."
-    rows: list[list] = []
-    ratios = []
-    for F in s.budgets(a, b):
-        p, q = s.at(a, F), s.at(b, F)
-        at_run = run_as_many(s, a, q.run, 'log_perplexity')
-        ratios.append([q.log_perplexity - v for v in (p.log_perplexity, at_run)])
-        rows.append([F, f'{p.run[0]:.0f}', f'{q.run[0]:.0f}'])
-    if not rows: raise Missing(f'{a} and {b} at two budgets')
-    draws = np.array(ratios)                              # [budgets, 2, 1 + resamplings]
-    known = np.isfinite(draws[..., :1])
-    mean = np.where(known, draws, 0).sum(0) / known.sum(0)
-    shown = [[interval_of(v, np.exp) for v in two] for two in [*draws, mean]]
-    head = ['passes charged', f'{a} runs', f'{b} runs', 'at equal charged', 'at equal run']
-    table = [[*row, *two] for row, two in zip([*rows, ['mean', None, None]], shown, strict=True)]
-    note = (f"{s.note([s.at(k, F) for F in s.budgets(a, b) for k in (a, b)])}; {s.strength}. At "
-            f"equal passes run: to what {a}'s own curve over its budgets has there; a dash: it "
-            'never runs as few, or as many')
-    return Table(f'{b} to {a}: ratio of perplexities at equal passes',
-                 pd.DataFrame(table, columns=head), note)
+    t, y = tables(p), 'log_perplexity'
+    charged = differences(t, a, b, y)
+    if not len(charged): raise Missing(f'{a} and {b} at two budgets')
+    at_run = [t[y][b, F] - run_as_many(t, a, t.run[b, F], y) for F in charged.index]
+    def shown(each: Any) -> list: # and the mean of what is known
+        known = [v for v in each if np.isfinite(v[0])]
+        return [interval_of(v, np.exp) for v in [*each, np.mean(known, 0)]]
+    rows = pd.DataFrame({
+        'passes charged': [*charged.index, 'mean'],
+        **{f'{k} runs': [*(f'{t.run[k, F][0]:.0f}' for F in charged.index), None] for k in (a, b)},
+        'at equal charged': shown(charged), 'at equal run': shown(at_run)})
+    used = t.loc[[a, b]]
+    return Table(f'{b} to {a}: ratio of perplexities at equal passes', rows,
+                 f"{note(used)}; {strength(used)}. At equal passes run: to what {a}'s own curve "
+                 'over its budgets has there; a dash: it never runs as few, or as many')
+
+# %% ../../nbs/experiments/paper.ipynb #69d6aa85
+def names_of(p: pd.DataFrame) -> pd.Series: # from `results.points`
+    "Labels, or the policy as one types it where points of one label differ in more than eta."
+    cells = open_store(p.store.iloc[0]).cells
+    twice = p.duplicated(['label', 'budget', 'strength'], keep=False)
+    full = p.cell.map(lambda k: typed(cells[k]['policy'], cells[k]['hyper']))
+    return p.label.where(~twice, full)
+
+# statistic -> its name in a table, and its scale
+PRINTED: dict[str, tuple[str, Callable]] = dict(
+    remasked=('remasked', float), solved=('solved (%)', lambda v: 100 * v),
+    log_perplexity=('perplexity', np.exp), entropy=('entropy', float),
+    repetition=('repetition', float))
+
+def grid(p: pd.DataFrame) -> Table:
+    "Every point of a store."
+    rows = dict(passes=p.budget, policy=names_of(p) + np.where(p.matched, '', '*'),
+                eta=p.strength, steps=p.steps, samples=p.n)
+    for k, (name, f) in PRINTED.items():
+        if k in p: rows[name] = [interval_of(v, f) for v in p[k]]
+    return Table('Every point', pd.DataFrame(rows),
+                 f'{note(p)}. *: costs what it costs, whatever the budget.')
+
+def paired(p: pd.DataFrame) -> Table:
+    "Every policy against the first that nobody has added, at equal passes."
+    cells = open_store(p.store.iloc[0]).cells.values()
+    base = min(cells, key=lambda c: not ours(c['policy']))['label']
+    heads = dict(solved='more solved (points)', log_perplexity='ratio of perplexities',
+                 entropy='difference of entropies')
+    wanted = [k for k in heads if k in p]
+    if wanted == ['entropy']: raise Missing('perplexities')
+    p = p.assign(name=names_of(p)).dropna(subset=wanted)
+    first = p[p.label == base].drop_duplicates('budget').set_index('budget')
+    rest = p[(p.label != base) & p.budget.isin(first.index)]
+    if not len(rest): raise Missing(f'another policy with the budgets of {base}')
+    rows = dict(policy=rest['name'], passes=rest.budget, eta=rest.strength)
+    for k in wanted:
+        less = rest[k] - rest.budget.map(first[k])     # than the base
+        rows[heads[k]] = [interval_of(v, PRINTED[k][1]) for v in less]
+    return Table(f'Against {base}, at equal passes', pd.DataFrame(rows), f'{note(p)}, paired')
+
+# file -> function of points, which gives a `Table` or a `Figure`, or raises `Missing`
+ANY: dict[str, Callable[[pd.DataFrame], Any]] = dict(grid=grid, paired=paired)
+PAPER: dict[str, Callable[[pd.DataFrame], Any]] = {
+    'grid': grid, 'table-2': table2, 'table-1': table1, 'passes': passes,
+    'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4}
+
+# %% ../../nbs/experiments/paper.ipynb #aa60e7c8
+def report(
+    p: pd.DataFrame, # from `results.points`
+    out: str | Path, # a folder, made if need be
+    show: Callable[[Table], None] | None = None, # called with every table
+) -> list[Path]: # what was written, report.md first
+    """The paper's tables and figures from a store, and what it lacks for them. `Missing` where no
+    point has 8 samples."""
+    own = p[p.n >= FEW]
+    if not len(own):
+        raise Missing(f'{p.store.iloc[0]}: at most {p.n.max()} samples a point, and an interval '
+                      f'needs {FEW}; sample more')
+    of_paper = {'prism', 'navira-det'} <= {*own.label} and all(map(ours, own.policy))
+    made = PAPER if of_paper else ANY
+    if 'log_perplexity' in own: made = made | dict(plane=plane, curves=curves)
+    else: made = dict([*made.items()][:2])     # the others are of perplexities
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    text, lost, files = ['# Results', '', in_markdown(note(own)), ''], [], []
+    for name, make in made.items():
+        try: part = make(own)
+        except LookupError as e:
+            lost.append(f'- {name}: {in_markdown(str(e))}')
+            continue
+        if isinstance(part, Table):
+            text.append(part.markdown())
+            if show: show(part)
+            continue
+        text.append(f'![{part.get_suptitle()}]({name}.png)\n')
+        files += [_drawn(out / f'{name}.{kind}', part) for kind in ('png', 'svg')]
+    if lost: text += ['## Not in this store', '', *lost, '']
+    with atomic_write(out / 'report.md') as f: f.write_text('\n'.join(text), encoding='utf-8')
+    return [out / 'report.md', *files]
+
+def _drawn(path: Path, fig: Figure) -> Path:
+    about = {'Date': None} if path.suffix == '.svg' else None     # the same file of the same store
+    with rc_context(STYLE), atomic_write(path) as f:
+        fig.savefig(f, format=path.suffix[1:], dpi=200, metadata=about)
+    return path

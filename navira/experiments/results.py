@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_choice
-from ..base.stats import FEW, percentiles, resamplings
+from ..base.stats import FEW, p_value, percentiles, resamplings, spread
+from ..diffusion import RULES
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name
 from .store import open_store, Store
 from .sweep import digest, STRENGTHS
 
 # %% auto #0
-__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'ends', 'interval', 'shown', 'curve', 'reading', 'at_equal',
+__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'interval', 'shown',
+           'interval_of', 'verdict', 'note', 'curve', 'reading', 'at_equal', 'main_budget', 'compare', 'or_none',
            'tokens', 'texts', 'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
@@ -45,9 +47,11 @@ def frame(
 ) -> pd.DataFrame:
     """One row a sample: `cell`, `point` (the cell, seeds aside), `label`, `policy`, `change`,
     `budget`, `steps`, `charged` and `seed`, all hyper-parameters, `strength` (`eta` or
-    `rate`), and what was measured: `n_forward`, `n_remasked`, `entropy`, `repetition`, `nll`
-    and `weight` (nats and tokens), `solved` ... NaN where it was not. KeyError for a
-    reference that has judged nothing."""
+    `rate`), `role` (`table` where tables show it), and what was measured: `n_forward`,
+    `n_remasked`, `entropy`, `repetition`, `nll` and `weight` (nats and tokens), `solved` ...
+    NaN where it was not. Every row also knows its `store`, the `length` of texts, and who
+    judged them by which rule: `judge`, `eos`. KeyError for a reference that has judged
+    nothing."""
     st = store if isinstance(store, Store) else open_store(store)
     rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
     done, samples = st.finished, st.read('samples', keys)
@@ -56,6 +60,7 @@ def frame(
     if df.duplicated(['cell', 'sample']).any():
         raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
+    df = df.assign(store=str(st.folder), length=st.record['length'], judge=None, eos=rule)
     metrics = st.read('metrics', keys)
     if metrics is None: return df
     names = judges(st)
@@ -65,7 +70,8 @@ def frame(
     rows = metrics.to_pandas().rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
     own = rows[rows.reference.isna() | (rows.reference == judge)]
     values = own.groupby(['cell', 'sample']).first()
-    return df.join(values[[c for c in MEASURED if c in rows]], on=['cell', 'sample'])
+    values = values[[c for c in MEASURED if c in rows]]
+    return df.assign(judge=judge).join(values, on=['cell', 'sample'])
 
 # %% ../../nbs/experiments/results.ipynb #7ac51fe8
 TRACES = ('tokens', 'remasked', 'written')     # columns of samples that `frame` leaves out
@@ -75,7 +81,7 @@ def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
     kept = {k: c[k] for k in ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched',
-                              'trace', 'seed')}
+                              'trace', 'seed', 'role')}
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     return dict(cell=key, point=point) | kept | dict(strength=strength) | hyper
 
@@ -114,6 +120,26 @@ def points(
         if columns[0] in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
     out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
+
+# %% ../../nbs/experiments/results.ipynb #tables01
+def tables(
+    p: pd.DataFrame, # from `points`
+) -> pd.DataFrame: # by label and budget
+    "What tables show: of several points of a label at one budget, the one whose role says so."
+    alone = ~p.duplicated(['label', 'budget'], keep=False)
+    return p[alone | (p.role == 'table')].set_index(['label', 'budget']).sort_index()
+
+def differences(
+    t: pd.DataFrame, # from `tables`
+    a: str, # a label: compared with
+    b: str, # another
+    y: str, # a statistic
+    by: str = 'budget', # or 'steps': what is to be equal
+) -> pd.Series: # budget or steps -> [1 + resamplings]
+    "b less a, wherever both are known."
+    of_a, of_b = (t.loc[k].reset_index().set_index(by)[y].dropna() for k in (a, b))
+    both = of_a.index.intersection(of_b.index)
+    return of_b[both] - of_a[both]
 
 # %% ../../nbs/experiments/results.ipynb #ea08c5f6
 def ends(
@@ -156,6 +182,44 @@ def shown(
 
 def _decimals(v: float, figures: int) -> int:
     return figures - 1 - math.floor(math.log10(v)) if v > 0 else figures - 1
+
+# %% ../../nbs/experiments/results.ipynb #interval
+def interval_of(
+    draws: np.ndarray | None, # [1 + resamplings]
+    f: Callable = lambda v: v, # increasing
+    bound: float = math.nan, # an end is not rounded to it
+) -> str | None:
+    "An estimate with its interval, as a text."
+    return None if draws is None else shown(*ends(draws, f), bound=bound)
+
+def verdict(
+    draws: np.ndarray | None, # None: not tested
+    side: int, # that a claim names: -1 is below the bound, 1 above
+    bound: float = 0.,
+    margin: float = 0., # within which a number equals the bound
+    p: float | None = None, # corrected for other claims; None: this one is alone
+) -> str:
+    "What resamplings say of a claim, at the scale of the store."
+    if draws is None: return 'not tested'
+    off = draws[0] - bound
+    if abs(off) + 1.96 * spread(draws) <= margin: return 'equal'
+    if (p_value(draws, bound) if p is None else p) > .05: return 'cannot tell'
+    return 'holds' if off * side > 0 else 'does not hold'
+
+# %% ../../nbs/experiments/results.ipynb #note0001
+def note(
+    p: pd.DataFrame, # points that are shown
+) -> str:
+    "Device, model, length, number of texts or puzzles, and who judged them."
+    def span(v: pd.Series) -> str: return ' to '.join(map(str, sorted({v.min(), v.max()})))
+    first = p.iloc[0]
+    record = open_store(first.store).record
+    devices = ' and '.join({v['device_name']: None for v in record['places']})
+    drawn = f'; drawn by rules {record["rules"]}' if record['rules'] != RULES else ''
+    judged = f', {span(p.scored)} of them judged by {first.judge} (separators: {first.eos})'
+    return (f'{devices}; {record["model"] or "embedded model"}, {record["dtype"]}, '
+            f'L = {first.length}{drawn}; {span(p.n)} {"puzzles" if "solved" in p else "texts"} '
+            f'a point{judged if first.judge else ""}; 95 % percentile bootstrap intervals')
 
 # %% ../../nbs/experiments/results.ipynb #01671c2b
 def curve(
@@ -211,8 +275,31 @@ def at_equal(
     perplexities is their ratio."""
     low, high = common_range([a, b], along)
     where = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 9)
-    (xa, ya), (xb, yb) = ((np.stack(list(c[along])), np.stack(list(c[y]))) for c in (a, b))
-    return np.mean([reading(xb, yb, e) - reading(xa, ya, e) for e in where], 0)
+    def height(c: pd.DataFrame) -> np.ndarray: # mean over the range
+        x, heights = np.stack([*c[along]]), np.stack([*c[y]])
+        return np.mean([reading(x, heights, e) for e in where], 0)
+    return height(b) - height(a)
+
+def main_budget(p: pd.DataFrame) -> int: # p: from `points`
+    "The budget, the largest of several, at which most policies have more than two strengths."
+    curves = p.groupby(['budget', 'label']).size() > 2
+    return int(curves.groupby('budget').sum()[::-1].idxmax())
+
+def compare(
+    p: pd.DataFrame, # from `points`
+    a: str, # a label: compared with
+    b: str, # another
+    along: str = 'entropy', # a statistic that is to be equal, or 'remasked'
+    y: str = 'log_perplexity', # what is compared
+) -> np.ndarray: # [1 + resamplings]
+    "b less a where `along` is equal, at the main budget. `Missing` without two such curves."
+    F = main_budget(p)
+    return at_equal(curve(p, a, F), curve(p, b, F), along, y)
+
+def or_none(f: Callable, *args: Any) -> Any:
+    "What a function gives; None for what is missing."
+    try: return f(*args)
+    except LookupError: return None
 
 # %% ../../nbs/experiments/results.ipynb #48168cd5
 def tokens(

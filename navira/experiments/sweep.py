@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import itertools
 import json
-import re
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -61,6 +60,7 @@ class Cell:
     seed: int = 0
     n: int = 100              # samples
     label: str = ''           # its name in tables and figures; cells of one label are one curve
+    role: str = ''            # 'table': of several of one label and budget, the one in tables
     trace: bool = False       # also keep which positions were remasked and written, step by step
     keep: int = 64            # samples whose tokens stay in a small copy of the store
 
@@ -132,6 +132,7 @@ class Entry:
     budgets: tuple | None = None
     n: int | None = None
     seeds: tuple | None = None
+    role: str | None = None         # 'table': tables show its cells; 'curve': they do not
     trace: bool = False             # keep which positions were remasked and written
     keep: int | None = None
 
@@ -158,6 +159,7 @@ class Sweep:
     n: int = 100                      # samples a cell
     # more samples are as good as more seeds: noise is keyed on both
     seeds: tuple = (0,)
+    role: str = ''                    # of its cells: 'table' or 'curve'
     batch_size: int = 32              # rows in a forward pass
     # inside the network; or 'bfloat16'. Draws are in float64 always
     dtype: str = 'float32'
@@ -182,6 +184,7 @@ class Sweep:
         check_choice('dtype', self.dtype, ('float32', 'bfloat16'))
         check_choice('device', self.device, ('auto', 'cpu', 'cuda'))
         check_choice('eos', self.eos, eos_rules)
+        for e in self.entries: check_choice('role', e.role or self.role, ('', 'table', 'curve'))
         if self.task is None: return
         if self.prompt is not None:
             raise ValueError(f'prompt={self.prompt!r} and task={self.task!r}: expected one of '
@@ -282,9 +285,6 @@ def _parsed(source: str | Path) -> dict:
                                 f'file, or one of {", ".join(configs())}')
     try:
         text = check_file(path, 2**18).read_text(encoding='utf-8')
-        # tomllib takes a time that grows with the square of a key's parts
-        if any(part.count('.') > 300 for part in re.split('[\n=]', text)):
-            raise ValueError('more than 300 dots in a key; expected names such as entries')
         return {'name': path.stem} | tomllib.loads(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 
@@ -308,7 +308,8 @@ def expand(
     base = {k: v for k, v in s.hyper.items() if k in known} | e.hyper
     grid = itertools.product(itertools.product(*e.vary.values()), own('seeds'), own('budgets'))
     out = [Cell(e.policy, budget, base | dict(zip(e.vary, values, strict=True)), e.change, seed,
-                own('n'), e.label, e.trace, own('keep')) for values, seed, budget in grid]
+                own('n'), e.label, own('role'), e.trace,
+                own('keep')) for values, seed, budget in grid]
     affordable = [c for c in out if c.budget >= c.rule.passes]
     return affordable if affordable and e.budgets is None else out     # `cells` refuses the others
 

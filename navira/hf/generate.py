@@ -5,7 +5,6 @@
 # %% ../../nbs/hf/generate.ipynb #bc2eb4ff
 from __future__ import annotations
 import contextlib
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -68,15 +67,11 @@ def both_ways(
         vars(net.config).update(before)
 
 # %% ../../nbs/hf/generate.ipynb #ccda8751
-def _streamer() -> Any:
-    "The streamer of `generate`: transformers 5.23 hands it to its own loops only."
-    calls = (f.frame.f_locals for f in inspect.stack(0) if f.function == 'generate')
-    return next((c['streamer'] for c in calls if 'streamer' in c), None)
-
 def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` of `sample`
-    "Hands a streamer the final tokens, each once, from left to right."
+    "Hands a streamer the prompt, and then the final tokens, each once, from left to right."
     if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
-    sent = len(prompts[0])     # `generate` sends the prompt
+    streamer.put(prompts[0][None])
+    sent = len(prompts[0])
     def show(texts: Partials) -> None:
         nonlocal sent
         for p in texts:
@@ -92,6 +87,7 @@ def generate_with(
     mask_id: int | None = None, # None: what the configuration calls the mask
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
+    streamer: Any = None, # of one prompt; `generate` hands its own `streamer` to its own loops only
     **hyper, # of a named policy; `block_length`, `cache`, `refresh` and `max_kl` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
@@ -101,7 +97,6 @@ def generate_with(
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,
              stopping_criteria: list, generation_config: GenerationConfig,
              **inputs: Any): # a parameter named as an input would be given twice
-        streamer = _streamer()
         _check_config(generation_config)
         _check_known('logits_processor', logits_processor, _BY_ROW)
         _check_known('stopping_criteria', stopping_criteria, _ENDS)

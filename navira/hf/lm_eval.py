@@ -24,7 +24,7 @@ from ..prompts import literal_ids, read_prompts
 from ..sampling import choose, sample
 
 # %% auto #0
-__all__ = ['Navira', 'cut']
+__all__ = ['Navira', 'up_to']
 
 # %% ../../nbs/hf/lm_eval.ipynb #8ccf0618
 @torch.no_grad()
@@ -174,7 +174,7 @@ class Navira(LM):
                          block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm)
             for i, until, ids, k in zip(rows, untils, res.tokens, res.given):  # type: ignore[arg-type]
-                out[i] = self.special.sub('', cut(res.decode(ids[k:]), until))
+                out[i] = self.special.sub('', up_to(res.decode(ids[k:]), until))
         return out
 
     def wanted(self, request: dict[str, Any]) -> tuple[list[str], int]:
@@ -184,7 +184,7 @@ class Navira(LM):
         new = min(check_int('max_gen_toks', new, 1), self.max_length - 1)
         return [until] if isinstance(until, str) else list(until), new
 
-def cut(text: str, until: list[str]) -> str:
+def up_to(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."
     for end in filter(None, until): text = text.partition(end)[0]
     return text

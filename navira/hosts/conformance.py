@@ -22,7 +22,7 @@ from ..exact import Distribution
 from ..registry import parameters, policies
 
 # %% auto #0
-__all__ = ['Case', 'DRAWS', 'ALPHA', 'recorded', 'is_draws', 'Outcome', 'conform', 'report']
+__all__ = ['Case', 'DRAWS', 'ALPHA', 'recorded', 'is_draws', 'Outcome', 'conform', 'conformance_report']
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-recorded
 Case = dict[str, Any]
@@ -42,9 +42,8 @@ class Unrecorded(LookupError):
 
 def recorded_model(case: Case) -> Callable: # ids [n, L] -> logits [n, L, V], qualities [n, L]
     def text_of(row):
-        key = ','.join(map(str, row))
-        if key not in case['texts']: raise Unrecorded(row)
-        return case['texts'][key]
+        try: return case['texts'][','.join(map(str, row))]
+        except KeyError: raise Unrecorded(row) from None
 
     def model(ids):
         ids = np.asarray(ids)
@@ -62,22 +61,21 @@ def defaults(rule: str) -> dict[str, Any]: # of its hyper-parameters
     known = parameters(policies()[rule]).items()
     return {k: p.default for k, p in known if p.default is not p.empty}
 
-def names_taken(rule: str, f: Callable) -> set[str]:
-    "Of the arguments that a function takes. KeyError for one that no case has."
+def names_taken(rule: str, f: Callable) -> set[str]: # arguments
+    "KeyError for an argument that no case has."
     known = ARGUMENTS | {*defaults(rule)}
-    takes = inspect.signature(f).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in takes.values()): return known
-    for name, p in takes.items():
-        if p.default is p.empty: check_choice(f'{rule}: argument', name, known)
-    return known & {*takes}
+    takes = inspect.signature(f).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in takes): return known
+    for p in takes:
+        if p.default is p.empty: check_choice(f'{rule}: argument', p.name, known)
+    return known & {p.name for p in takes}
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-arguments
 def arguments(case: Case, record: dict) -> dict[str, Any]: # by name
     "What a function may take in a step, but for hyper-parameters and memory."
     rows = DRAWS if is_draws(case) else len(case['prompt'])
     def batch(v, dtype): return np.repeat(np.array(v, dtype), rows // len(v), 0)
-    ids = batch(record['ids'], np.int64)
-    model = recorded_model(case)
+    ids, model = batch(record['ids'], np.int64), recorded_model(case)
     logits, quality = model(ids)
     return dict(
         ids=ids, logits=logits, quality=quality, conf=batch(record['conf'], np.float64),
@@ -85,14 +83,9 @@ def arguments(case: Case, record: dict) -> dict[str, Any]: # by name
         steps=case['n'], noise={k: np.array(v) for k, v in record['noise'].items()}, seed=0,
         model=model)
 
-def answer(
-    f: Callable,
-    taken: dict[str, Any], # its arguments
-    shape: tuple, # of the ids
-    case: Case,
-) -> Any: # ids [B][L], how often each text came, or a text [L] that is not recorded
-    "Of a function in a step. ValueError for anything but ids."
-    try: ids = np.asarray(f(**taken))
+def answer(f: Callable, given: dict[str, Any], case: Case, shape: tuple) -> Any:
+    "Ids [B][L], a count of texts, or a text [L] that is not recorded. ValueError for no ids."
+    try: ids = np.asarray(f(**given))
     except Unrecorded as e: return e.args[0]
     if ids.shape != shape or ids.dtype.kind not in 'iu':
         raise ValueError(f'returned {ids.dtype} of shape {[*ids.shape]}; expected whole numbers '
@@ -114,7 +107,7 @@ class Outcome:
     departs: bool = False
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-examine
-def p_value(case: Case, probability: list[float], seen: Counter) -> float:
+def p_of_draws(case: Case, probability: list[float], seen: Counter) -> float:
     q = Distribution((tuple(x), p) for x, p in zip(case['after'], probability) if p)
     return 0. if {*seen} - {*q} else q.p_value(seen)
 
@@ -123,14 +116,13 @@ def outcome(rule: str, f: Callable, names: set[str], number: int, case: Case) ->
     out = Outcome(rule, number, case, {*case['hyper'], *case['needs']} - names)
     constant = defaults(rule) | case['hyper'] | dict(memory={})
     for step, record in enumerate([] if out.lacks else case['steps']):
-        out.step = step
-        every = constant | arguments(case, record)
-        taken = {k: v for k, v in every.items() if k in names}
-        try: out.answer = answer(f, taken, every['ids'].shape, case)
+        out.step, every = step, constant | arguments(case, record)
+        given = {k: v for k, v in every.items() if k in names}
+        try: out.answer = answer(f, given, case, every['ids'].shape)
         except (Exception, SystemExit) as e: # the other cases go on
             out.error = f'{type(e).__name__}: {e}'
         drawn = isinstance(out.answer, Counter)
-        if drawn: out.p = p_value(case, case['probability'], out.answer)
+        if drawn: out.p = p_of_draws(case, case['probability'], out.answer)
         out.departs = bool(out.error) or not drawn and out.answer != record.get('after')
         if out.departs: break
     return out
@@ -154,7 +146,7 @@ def conform(
 def explains(slip: str, out: Outcome) -> bool: # slip: its number, in digits
     with_slip = out.case['slips'].get(slip) # None: as the rule itself
     if isinstance(out.answer, Counter):
-        return p_value(out.case, with_slip or out.case['probability'], out.answer) > ALPHA
+        return p_of_draws(out.case, with_slip or out.case['probability'], out.answer) > ALPHA
     return with_slip == ([out.step, out.answer] if out.departs else None)
 
 def causes(outcomes: list[Outcome]) -> list[str]: # of one rule
@@ -164,53 +156,24 @@ def causes(outcomes: list[Outcome]) -> list[str]: # of one rule
             if all(explains(str(k), out) for out in played)]
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-departure
-def symbols(text: Any, mask_id: int) -> str: # text [L]
-    return ' '.join('_' if v == mask_id else str(v) for v in text)
-
-def departure(out: Outcome) -> tuple[int, list[int], list[int]]: # row, expected and own ids [L]
-    "The first row that departs; for a text that is not recorded, the nearest one is expected."
-    record = out.case['steps'][out.step]
-    own = out.answer
-    if isinstance(own[0], list):
-        row = next(b for b, ids in enumerate(own) if ids != record['after'][b])
-        return row, record['after'][row], own[row]
-    def distance(text): return sum(a != b for a, b in zip(text, own))
-    texts = [[int(v) for v in key.split(',')] for key in out.case['texts']]
-    row = min(range(len(record['ids'])), key=lambda b: distance(record['ids'][b]))
-    return row, min(texts, key=distance), own
-
-def lines_of_ids(out: Outcome) -> list[str]:
-    row, expected, own = departure(out)
-    place = next(j for j, v in enumerate(own) if v != expected[j])
-    verb = 'returned' if isinstance(out.answer[0], list) else 'asked for'
-    before = out.case['steps'][out.step]['ids'][row]
-    texts = {'before': before, 'expected': expected, verb: own}
-    return [f'row {row}, position {place}',
-            *(f'  {k:9} {symbols(text, out.case["mask_id"])}' for k, text in texts.items())]
-
-# %% ../../nbs/hosts/conformance.ipynb #conf-draws
-def line_of_draws(out: Outcome) -> str:
-    case, got = out.case, out.answer
-    expected = {tuple(x): p * DRAWS for x, p in zip(case['after'], case['probability'])}
-    def distance(x): return (got[x] - expected.get(x, 0))**2 / (expected.get(x, 0) + 1)
-    worst = max({*expected, *got}, key=distance)
-    before, after = (symbols(x, case['mask_id']) for x in (case['steps'][0]['ids'][0], worst))
-    return (f'after "{before}": "{after}" came {got[worst]:,} times in {DRAWS:,}, '
-            f'expected {expected.get(worst, 0):,.0f} (p = {out.p:.1g})')
-
-# %% ../../nbs/hosts/conformance.ipynb #conf-lines
-def lines_of(out: Outcome) -> list[str]:
-    "Where a case departs."
-    case = out.case
-    hyper = ', '.join(f'{k}={v}' for k, v in case['hyper'].items()) or 'defaults'
-    if out.error: lines = [out.error]
-    elif isinstance(out.answer, Counter): lines = [line_of_draws(out)]
-    else: lines = lines_of_ids(out)
-    step = f'step {case["steps"][out.step]["step"]} of {case["n"]}'
-    return [f'case {out.number} ({hyper}), {step}: {lines[0]}', *lines[1:]]
+def departure(out: Outcome) -> list[str]: # lines
+    "Where a case departs, and how."
+    case, record, got = out.case, out.case['steps'][out.step], out.answer
+    def symbols(text): return ' '.join('_' if v == case['mask_id'] else str(v) for v in text)
+    if out.error: return [out.error]
+    if isinstance(got, Counter):
+        expected = {tuple(x): p * DRAWS for x, p in zip(case['after'], case['probability'])}
+        worst = max({*expected, *got}, key=lambda x: abs(got[x] - expected.get(x, 0)))
+        return [f'after "{symbols(record["ids"][0])}": "{symbols(worst)}" came {got[worst]:,} '
+                f'times in {DRAWS:,}, expected {expected.get(worst, 0):,.0f} (p = {out.p:.1g})']
+    if not isinstance(got[0], list):
+        return [f'asked for {symbols(got)}, a text whose logits the rule does not read']
+    row, place = np.argwhere(np.array(got) != record['after'])[0]
+    texts = dict(before=record['ids'][row], expected=record['after'][row], returned=got[row])
+    return [f'row {row}, position {place}', *(f'  {k:9} {symbols(v)}' for k, v in texts.items())]
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-report
-def report(
+def conformance_report(
     outcomes: list[Outcome], # of one rule
 ) -> str: # lines of at most 80 columns
     "How many cases conform, where the others depart, and which slips explain it."
@@ -219,7 +182,11 @@ def report(
     lines = []
     for lacks, n in Counter(', '.join(sorted(o.lacks)) for o in outcomes if o.lacks).items():
         lines.append(f'not played: {n}, as the function does not take {lacks}')
-    for out in wrong: lines += lines_of(out)
+    for out in wrong:
+        hyper = ', '.join(f'{k}={v}' for k, v in out.case['hyper'].items()) or 'defaults'
+        step = f'step {out.case["steps"][out.step]["step"]} of {out.case["n"]}'
+        first, *more = departure(out)
+        lines += [f'case {out.number} ({hyper}), {step}: {first}', *more]
     if not all(out.error for out in wrong):
         lines.append(f'likely cause: {"; or ".join(causes(outcomes)[:3]) or "none that is known"}')
     head = f'{outcomes[0].rule}: {len(played) - len(wrong)} of {len(played)} cases conform'

@@ -18,14 +18,14 @@ __all__ = ['Lists']
 
 # %% ../../nbs/tasks/lists.ipynb #lis00005
 OPS = {'lists-copy': '=', 'lists-reverse': '<', 'lists-sort': '>', 'lists-shuffle': '?'}
-HEAD = 9        # tokens of a prompt: an operation and the items
+PROMPT_LENGTH = 9        # tokens of a prompt: an operation and the items
 
 def answers(
-    x, # [n, HEAD or more] ids
+    x, # [n, PROMPT_LENGTH or more] ids
     rng=None, # of shuffles; None: they are sorted
 ): # [n, 8]
     "A right answer to each prompt."
-    items = x[:, 1:HEAD]
+    items = x[:, 1:PROMPT_LENGTH]
     order = np.sort(items, 1)
     every = items, items[:, ::-1], order, rng.permuted(items, axis=1) if rng else order
     return np.stack(every)[x[:, 0], np.arange(len(x))]
@@ -37,13 +37,13 @@ class Lists(Source):
     name: str = 'lists' # each operation in turn; or one of OPS
     symbols = ''.join(OPS.values()) + 'abcdefghijklmnop'
     length = 17
-    head = HEAD
+    head = PROMPT_LENGTH
 
     def __post_init__(self): check_choice('task', self.name, ['lists', *OPS])
 
     def draw(self, n, rng): # -> [n, L] int64
         "Random prompts with right answers; prompts do not depend on n."
-        items = 4 + rng.random((n, 16)).argsort(1)[:, 1:HEAD]
+        items = 4 + rng.random((n, 16)).argsort(1)[:, 1:PROMPT_LENGTH]
         which = [*OPS].index(self.name) if self.name in OPS else np.arange(n) % 4
         x = np.insert(items, 0, which, 1)
         return np.concatenate([x, answers(x, rng)], 1)
@@ -51,12 +51,12 @@ class Lists(Source):
     def given(self, x): # [B, L] ids -> [B, L, V + 1] float64
         """Probability of each letter at each place of the answer, given the prompt and the other
         visible places. ValueError for a prompt with masks."""
-        if (x[:, :HEAD] == len(self.symbols)).any():
+        if (x[:, :PROMPT_LENGTH] == len(self.symbols)).any():
             raise ValueError('a mask in an operation or its items; expected whole prompts, such as '
                              'Lists().prompts(0, 8)')
         kinds = torch.eye(len(self.symbols) + 1).double()
         one = kinds[x]
-        head, answer = one[:, :HEAD], one[:, HEAD:]
+        head, answer = one[:, :PROMPT_LENGTH], one[:, PROMPT_LENGTH:]
         left = head[:, 1:].sum(1, keepdim=True) * (answer.sum(1, keepdim=True) == answer)
         right = kinds[answers(x.numpy())]
         p = torch.where(x[:, :1, None] == 3, left, right)
@@ -65,7 +65,7 @@ class Lists(Source):
     def solved(self, x, first=0): # [n, L] -> [n] bool
         "A right answer: of a shuffle, the items in any order."
         x = x.cpu().numpy()
-        got = np.where(x[:, :1] == 3, np.sort(x[:, HEAD:], 1), x[:, HEAD:])
+        got = np.where(x[:, :1] == 3, np.sort(x[:, PROMPT_LENGTH:], 1), x[:, PROMPT_LENGTH:])
         return (got == answers(x)).all(1)
 
 # %% ../../nbs/tasks/lists.ipynb #lis0008b

@@ -114,6 +114,15 @@ def left_open(s, puzzles): # [B, cells] ids -> [B] cells
         grids = np.where(forced, _DIGITS[may, 0], grids)
 
 # %% ../../nbs/tasks/sudoku.ipynb #d171780a
+def _advanced(s, grids):
+    """Where a grid is finished, and of those that go on: which, with all in them that is forced,
+    sets and sizes of their candidates, and whether nothing was forced."""
+    may, n, dead = _candidates(s, grids)
+    whole = (grids < s.n).all(1)
+    on = np.flatnonzero(~dead & ~whole)
+    may, n = may[on], n[on]
+    return whole & ~dead, on, np.where(n == 1, _DIGITS[may, 0], grids[on]), may, n, n.min(1) > 1
+
 def solutions(
     s,
     puzzle, # [cells] ids
@@ -126,49 +135,31 @@ def solutions(
         if looked == looks: raise TimeoutError(f'no end after {looks} looks')
         looked += 1
         grids, rest = np.split(stack.pop(), [512])     # so many are looked at together
-        if len(rest): stack.append(rest)
-        may, n, dead = _candidates(s, grids)
-        done = (grids < s.n).all(1)
-        yield from grids[done & ~dead]
-        go = ~dead & ~done
-        grids, may, n = grids[go], may[go], n[go]
-        sure = (n == 1).any(1)
-        stack += [np.where(n == 1, _DIGITS[may, 0], grids)[sure],
-                  _tried(grids[~sure], may[~sure], n[~sure])]
-        stack = [more for more in stack if len(more)]
-
-def _tried(grids, may, n): # a row for each digit
-    "With every digit that the cell of fewest candidates may hold."
-    at = n.argmin(1)
-    digit, row = _BITS[may[np.arange(len(at)), at]].T.nonzero()
-    grids = grids[row]
-    grids[np.arange(len(row)), at[row]] = digit
-    return grids
+        done, _, filled, may, n, stuck = _advanced(s, grids)
+        yield from grids[done]
+        # every digit that the cell of fewest candidates may hold
+        at = n[stuck].argmin(1)
+        digit, row = _BITS[may[stuck, at]].T.nonzero()
+        tried = filled[stuck][row]
+        tried[np.arange(len(row)), at[row]] = digit
+        stack += [more for more in (rest, filled[~stuck], tried) if len(more)]
 
 # %% ../../nbs/tasks/sudoku.ipynb #d39eeb0f
-def search(s, grids, choose):
-    """One path through the tree from each grid [B, cells], where `choose` maps rows, cells and sets
-    [b] to digits [b]. The grids that become complete, and their ln W."""
-    grids, log_w, done = grids.copy(), np.zeros(len(grids)), np.zeros(len(grids), dtype=bool)
-    todo = np.arange(len(grids))
-    while len(todo):
-        may, n, dead = _candidates(s, grids[todo])
-        whole = (grids[todo] < s.n).all(1)
-        done[todo[whole & ~dead]] = True
-        go = ~dead & ~whole
-        todo, may, n = todo[go], may[go], n[go]
-        grids[todo] = np.where(n == 1, _DIGITS[may, 0], grids[todo])
-        free = np.flatnonzero(~(n == 1).any(1))
-        at = n[free].argmin(1)
-        grids[todo[free], at] = choose(todo[free], at, may[free, at])
-        log_w[todo[free]] += np.log(n[free, at])
-    return grids[done], log_w[done]
-
 def random_draws(s, n, rng):
     "The complete grids [m, cells] of n attempts, and their ln W [m]."
-    def any_digit(rows, at, may):
-        return _DIGITS[may, (rng.random(len(rows)) * _SIZE[may]).astype(int)]
-    return search(s, np.full((n, s.cells), s.n), any_digit)
+    grids, log_w, done = np.full((n, s.cells), s.n), np.zeros(n), np.zeros(n, dtype=bool)
+    todo = np.arange(n)
+    while len(todo):
+        whole, on, filled, may, size, stuck = _advanced(s, grids[todo])
+        done[todo[whole]] = True
+        todo = todo[on]
+        grids[todo] = filled
+        at, free = size[stuck].argmin(1), todo[stuck]
+        options = _SIZE[may[stuck, at]]
+        which = (rng.random(len(free)) * options).astype(int)
+        grids[free, at] = _DIGITS[may[stuck, at], which]
+        log_w[free] += np.log(options)
+    return grids[done], log_w[done]
 
 # %% ../../nbs/tasks/sudoku.ipynb #82fbee87
 # [B, cells] ids, empty ones too -> [B, cells]
@@ -202,7 +193,7 @@ def held_out(grids): # [B, cells] solved, ids -> [B] bool
     digests = (hashlib.blake2b(bytes(g), digest_size=1).digest() for g in grids.astype(np.uint8))
     return np.array([d[0] < 4 for d in digests], dtype=bool)
 
-def unseen(s, n, rng): # [n, cells] solved, held out
+def unseen(s, n, rng): # [n, cells] solved
     "Random grids, each shuffled until it is held out."
     grids = random_grids(s, n, rng)
     while not (out := held_out(grids)).all(): grids[~out] = shuffled(s, grids[~out], rng)
@@ -230,15 +221,15 @@ def dug(s, grid, given, rng):
 def read_puzzle(s, text): # [cells] ids
     "A puzzle as people type it. ValueError that names the cell and the rule."
     def place(cell): return f'row {cell // s.n + 1}, column {cell % s.n + 1}'
-    marks = [c for c in text if not (c.isspace() or c in '|+-')]
-    digits = ''.join(str(d) for d in range(s.n + 1))
+    ids = dict.fromkeys('.0_', s.n) | {c: i for i, c in enumerate(s.symbols)}
+    marks = re.sub(r'[\s|+-]', '', text)
     for i, c in enumerate(marks):
-        if c not in '._' + digits:
+        if c not in ids:
             raise ValueError(f'{place(i)}: {c!r}; expected a digit of 1 to {s.n}, or . 0 _ for an '
                              'empty cell')
     if len(marks) != s.cells:
         raise ValueError(f'{len(marks)} cells; expected {s.cells}, {s.n} rows of {s.n}')
-    grid = np.array([int(c) - 1 if c in digits[1:] else s.n for c in marks])
+    grid = np.array([ids[c] for c in marks])
     wrong = np.flatnonzero(contradictions(s, grid[None])[0])
     if len(wrong):
         raise ValueError(f'{place(wrong[0])}: {grid[wrong[0]] + 1} stands again in its row, column '
@@ -247,7 +238,7 @@ def read_puzzle(s, text): # [cells] ids
 
 def drawn_grid(s, grid): # [cells] ids
     "A grid as people draw it; `read_puzzle` reads it."
-    marks = np.array([*map(str, range(1, s.n + 1)), '.'])[np.minimum(grid, s.n)]
+    marks = np.array([*s.symbols, '.'])[np.minimum(grid, s.n)]
     rows = [' | '.join(map(' '.join, row)) for row in marks.reshape(s.n, -1, s.width)]
     bar = '-+-'.join(['-' * (2 * s.width - 1)] * s.height)
     return f'\n{bar}\n'.join('\n'.join(rows[b:b + s.height]) for b in range(0, s.n, s.height))
@@ -266,7 +257,7 @@ def sudoku_of(data): # of a corpus; None: no grids
 def of_size(cells): # that of a 9 x 9 where none has so many
     return next((s for s in NAMES.values() if s.cells == cells), Sudoku())
 
-def tokenizer_of(s): # has `symbols`, such as the digits
+def symbol_tokenizer(s): # has `symbols`, such as the digits
     "A token for each symbol, and the mask for all else; blanks are left out."
     ids = {c: i for i, c in enumerate([*s.symbols, MASK])}
     tok = Tokenizer(models.WordLevel(ids, unk_token=MASK))

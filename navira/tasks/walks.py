@@ -17,7 +17,7 @@ from ..base.checks import check_int
 from ..base.stats import percentiles
 from ..joint import JointDenoiser, JointForward
 from ..models.dit import LanguageModel
-from .sudoku import tokenizer_of
+from .sudoku import symbol_tokenizer
 
 # %% auto #0
 __all__ = ['Walks', 'Exact', 'pair_distance', 'level_distance', 'estimate']
@@ -116,7 +116,7 @@ class Exact(LanguageModel):
     def __init__(self, source):
         super().__init__()
         self.source = source
-        self.tokenizer = tokenizer_of(source)
+        self.tokenizer = symbol_tokenizer(source)
         self.length = source.length
         self.mask_id = len(source.symbols)
         some = torch.from_numpy(source.draw(8, default_rng(0)))

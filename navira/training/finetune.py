@@ -15,10 +15,9 @@ from ..models.load import load
 from ..models.sources import of_run, own
 from .loop import learning, Stage
 from .measures import correct_fills
-from .objectives import backplay, cdlm, prism, proseco, reflective, t2t
 from .pretrain import denoiser_of
 from .recipe import Recipe
-from .settings import FinetuneConfig, WHOLE
+from .settings import chosen, FinetuneConfig
 
 # %% auto #0
 __all__ = ['finetune']
@@ -50,19 +49,19 @@ class Finetuning(Recipe):
     "A quality head or self-correction for a denoiser of MDLM's architecture."
     def __init__(self, cfg, base):
         super().__init__(cfg)
+        self.objective = chosen(cfg.objective)
         if cfg.lora:
             raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns "
                              'as a whole; expected 0, or a model of the transformers library')
         torch.manual_seed(cfg.seed)      # of a new head
-        blocks = 1
-        if cfg.objective in WHOLE: blocks = 0 if cfg.objective == 'reflective' else None
-        self.model = with_head(base, blocks)
+        self.model = with_head(base, self.objective.head)
         self.length = length_of(cfg, base, base.length)
         path = of_run(Path(own(cfg.model))) / 'training.json'
         if path.exists(): self.past = json.loads(path.read_text())
 
     def stages(self):
-        "The head alone, then jointly on other batches; a stage of no steps is left out."
+        """The head alone, then jointly on other batches; a stage of no steps is left out. `minutes`
+        are shared out as the steps are."""
         cfg = self.cfg
         model = self.model.to(self.acc.device)
         head = replace(cfg, lr=cfg.head_lr)
@@ -72,26 +71,15 @@ class Finetuning(Recipe):
             for n, p in model.named_parameters():
                 learns = name == 'joint' and (model.adapter is None or 'lora_' in n)
                 p.requires_grad_(learns or n.startswith('quality.'))
-            objective = self.objective(name == 'joint')
-            yield Stage(name, objective, steps, c, self.out / name, self.evaluate)
-
-    def objective(self, joint):
-        cfg = self.cfg
-        model = self.model
-        match cfg.objective:
-            case 'prism':
-                return prism(model, cfg.fill, cfg.drafts, cfg.nucleus, cfg.mdlm_weight, joint)
-            case 'proseco':
-                return proseco(model, cfg.correction_weight, cfg.t_min, cfg.fill_all,
-                               cfg.mistakes_first)
-            case 'cdlm': return cdlm(model, cfg.replaced, cfg.correction_weight)
-            case 't2t': return t2t(model)
-            case 'reflective': return reflective(model, cfg.top_k)
-            case name: return backplay(model, cfg.fill, cfg.nucleus, own=name == 'backplay-own')
+            if cfg.minutes:
+                share = steps / (cfg.head_steps + cfg.joint_steps)
+                c = replace(c, minutes=cfg.minutes * share)
+            yield Stage(name, self.objective.make(model, **cfg.hyper), steps, c, self.out / name,
+                        self.evaluate)
 
     def measure(self, held):
         out = super().measure(held)
-        if self.cfg.objective not in WHOLE: return out
+        if 'head' in self.objective.stages: return out
         return out | dict(correction=correct_fills(self.model, held, self.cfg.batch_size))
 
     def about(self) -> dict: return denoiser_of(self.model)
@@ -101,7 +89,8 @@ class AdapterFinetuning(Finetuning):
     "A quality head, and with `lora` an adapter, for a model of the transformers library."
     def __init__(self, cfg, base):
         from navira.models.adapter import with_adapter
-        if cfg.objective in WHOLE:
+        self.objective = chosen(cfg.objective)
+        if 'head' not in self.objective.stages:
             raise ValueError(f'objective={cfg.objective!r}: it trains a whole network, and this '
                              "one is of the transformers library; expected objective='prism' or "
                              "'backplay'")

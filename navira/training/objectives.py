@@ -5,14 +5,16 @@
 # %% ../../nbs/training/objectives.ipynb #696a3cb9
 from __future__ import annotations
 import math
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..diffusion import corrupt, low_discrepancy, nucleus, tolerance
+from ..diffusion import corrupt, low_discrepancy, nucleus as nucleus_of, tolerance
 from ..core import ranks
-from .loop import evaluating
+from .loop import evaluating, learning
+from .settings import objective, SHARE
 
 # %% auto #0
 __all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco', 'cdlm', 't2t', 'reflective']
@@ -84,6 +86,12 @@ def random_fill(
     smallest = keys.topk(min(k, keys.shape[-1]), -1, largest=False).indices
     return torch.zeros_like(masked).scatter(-1, smallest, True) & masked
 
+# %% ../../nbs/training/objectives.ipynb #hyperfill0
+# parameters that several objectives have
+Fill = Annotated[int, 'k: masked positions filled at a time']
+Nucleus = Annotated[float, 'P of the draws that fill them', *SHARE]
+Correction = Annotated[float, "lambda: weight of the loss at tokens that are not masked"]
+
 # %% ../../nbs/training/objectives.ipynb #d7a3710c
 @torch.no_grad()
 def sampled_logits(
@@ -110,17 +118,18 @@ def head_bce(
     return bce / max(1, len(right))
 
 # %% ../../nbs/training/objectives.ipynb #5e3e050e
+@objective('prism', stages='head joint')
 def prism(
-    model, # with a quality head
-    fill: int = 8, # k
-    drafts: int = 4, # n_y
-    p: float = 0.9, # nucleus
-    weight: float = 0.5, # lambda
-    joint: bool = True, # train the backbone too
+    model, # with a quality head; is trained jointly if more of it learns
+    fill: Fill = 8,
+    drafts: Annotated[int, "n_y: states y made from one z (the authors' code: 4)"] = 1,
+    nucleus: Nucleus = 0.9,
+    mdlm_weight: Annotated[float, 'lambda: weight of the pretraining loss'] = 0.5,
 ) -> Objective:
-    """PRISM's fine-tuning objective (section 3.2). The defaults are those of the authors' code.
-    Draws z [B, L], t [B], keys [B, n_y, L], uniforms [B, L]."""
-    draw = nucleus(p)
+    """PRISM's fine-tuning objective (section 3.2). Draws z [B, L], t [B], keys [B, n_y, L],
+    uniforms [B, L]."""
+    draw = nucleus_of(nucleus)
+    joint = any(not name.startswith('quality.') for name in learning(model))
     def noise(x, generator):
         t = low_discrepancy(len(x), generator)
         z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator, model.prompt)
@@ -136,19 +145,20 @@ def prism(
         bce = head_bce(model, y, x.repeat_interleave(drafts, 0), new.flatten(0, 1))
         if not joint: return dict(loss=bce, bce=bce)
         nelbo = masked_ce(model(z).logits(masked), x, masked, t)
-        return dict(loss=bce + weight * nelbo, bce=bce, nelbo=nelbo)
+        return dict(loss=bce + mdlm_weight * nelbo, bce=bce, nelbo=nelbo)
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #1dcb9cf4
+@objective('backplay', stages='head')
 def backplay(
     model, # with a quality head, the only part that learns
-    fill: int = 8, # k, of its tokens in a text
-    p: float = 0.9, # nucleus
-    own: bool = False, # ask about these tokens alone, and not about the true ones
+    fill: Fill = 8,
+    nucleus: Nucleus = 0.9,
+    own: Annotated[bool, 'Ask about these tokens alone, not about the true ones'] = False,
 ) -> Objective:
     """BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged
     in a later text. Draws a text [B, L], an earlier one, uniforms of draws and of ties."""
-    draw = nucleus(p)
+    draw = nucleus_of(nucleus)
     def noise(x, generator):
         u, ties = torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
         t = low_discrepancy(len(x), generator) * (1 - 1e-3)
@@ -169,12 +179,13 @@ def backplay(
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #4822162f
+@objective('proseco', head=None)
 def proseco(
     model, # with no head: all of it learns
-    weight: float = 1.0, # lambda, of the correction beside the unmasking
-    t_min: float = 0.1, # least noise level
-    fill_all: bool = False, # the argmax stands in for the visible tokens too
-    mistakes_first: bool = False, # a right token of y costs 1 - p and not -log p
+    correction_weight: Correction = 1.0,
+    t_min: Annotated[float, 'Least noise level', *SHARE] = 0.1,
+    fill_all: Annotated[bool, 'The argmax replaces the visible tokens too'] = False,
+    mistakes_first: Annotated[bool, 'A right token of the fill costs 1 - p and not -log p'] = False,
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
     argmax makes of it. Draws corrupted tokens [B, L] and levels [B]."""
@@ -191,7 +202,7 @@ def proseco(
         nelbo = masked_ce(logits[masked[filled]], x, masked, t)
         correction = masked_ce(model(y).logits(everywhere), x, everywhere, t,
                                y if mistakes_first else None)
-        return dict(loss=nelbo + weight * correction, nelbo=nelbo, correction=correction)
+        return dict(loss=nelbo + correction_weight * correction, nelbo=nelbo, correction=correction)
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #cdl0001b
@@ -200,10 +211,11 @@ def uniform(x, model, generator): # [B, L] real tokens, no mask
     return ids + (ids >= model.mask_id)
 
 # %% ../../nbs/training/objectives.ipynb #cdl00002
+@objective('cdlm', head=None)
 def cdlm(
     model, # with no head: all of it learns
-    replaced: float = .2, # share of the visible tokens
-    weight: float = 1., # lambda, of their loss
+    replaced: Annotated[float, 'Share of the visible tokens that are replaced', *SHARE] = .2,
+    correction_weight: Correction = 1.0,
 ) -> Objective:
     """CDLM's objective (arXiv 2512.15596): masks, and visible tokens of which some are uniform.
     Draws corrupted tokens [B, L] and which were replaced [B, L]."""
@@ -221,7 +233,7 @@ def cdlm(
         ce = F.cross_entropy(model(y).logits(asked), x[asked], reduction='none')
         at = masked[asked]
         nll, correction = (ce[a].sum() / max(1, len(ce[a])) for a in (at, ~at))
-        return dict(loss=nll + weight * correction, nll=nll, correction=correction)
+        return dict(loss=nll + correction_weight * correction, nll=nll, correction=correction)
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #t2t00002
@@ -237,9 +249,10 @@ def drafted(model, noise): # of (x, generator): z [B, L], levels [B], what the d
     return draw
 
 # %% ../../nbs/training/objectives.ipynb #t2t00003
+@objective('t2t', head=None)
 def t2t(
     model, # with no head: all of it learns
-    noise: float = .05, # share of random tokens among those that are filled
+    noise: Annotated[float, 'Share of random tokens among those that are filled', *SHARE] = .05,
 ) -> Objective:
     """Self-generated token-to-token editing (arXiv 2606.17175): recover the text where the model's
     own argmax stands and where a mask does. Draws as `drafted`."""
@@ -251,10 +264,11 @@ def t2t(
     return Objective(model, drafted(model, noise), loss)
 
 # %% ../../nbs/training/objectives.ipynb #rfl00002
+@objective('reflective', head=0)
 def reflective(
     model, # that rates by its mask's logit, `quality_blocks=0`: all of it learns
-    top_k: int = 8, # wrong tokens are drawn from so many of the likeliest
-    keep: float = 1., # weight of the loss at right tokens
+    top_k: Annotated[int, 'Wrong tokens are drawn from so many of the likeliest'] = 8,
+    keep: Annotated[float, 'Weight of the loss at right tokens'] = 1.,
 ) -> Objective:
     """Reflective masking (arXiv 2606.16700) without its history: reveal, remask, keep. Draws as
     `drafted`, and uniforms [B, L]."""

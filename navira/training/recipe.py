@@ -20,12 +20,11 @@ from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
 from ..tasks.lists import made_of
 from ..tasks.sudoku import boxes_of, writes, written_by
-from .card import model_card
-from .data import (
-    encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
+from ..tasks.corpora import read_corpus
+from .data import encode_corpus, epochs, grid_epochs, packed, read_tokens
 from .loop import fit, precision, processes, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record
-from .settings import read_run
+from .settings import flat, read_run
 
 # %% auto #0
 __all__ = []
@@ -43,7 +42,7 @@ def begun(cfg):
     if others and not past:
         raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but '
                          f'it holds {others[0]}. Expected an empty or new folder')
-    now = json.loads(json.dumps(settings_of(cfg)))
+    now = flat(json.loads(json.dumps(settings_of(cfg))))
     differ = [f'{k}: {past[k]!r} there, {v!r} now' for k, v in now.items()
               if k not in HARMLESS and past.get(k, v) != v]
     if not differ: return bool(past)
@@ -184,7 +183,7 @@ class Recipe:
         write_json(folder / 'about.json', characters / n)
 
     def export(self, stages): # records
-        "Writes the averaged weights, what was measured, and a card."
+        "Writes the averaged weights, and what was measured."
         cfg = self.cfg
         folder = self.out / self.result
         self.save(folder)
@@ -194,5 +193,3 @@ class Recipe:
                       stages=self.past.get('stages', []) + stages,
                       **self.measure(self.held[:cfg.final_sequences]))
         write_json(folder / self.file, record)
-        if 'nelbo' in record:
-            with atomic_write(folder / 'README.md') as temp: temp.write_text(model_card(record))

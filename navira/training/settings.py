@@ -5,187 +5,237 @@
 # %% ../../nbs/training/settings.ipynb #12e39966
 from __future__ import annotations
 import contextlib
-import dataclasses
+import inspect
 import json
 import os
-import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, MISSING
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from types import NoneType
+from typing import Annotated, Any, ClassVar, get_args, get_origin, Literal, NamedTuple
 
 from ..base.checks import check_choice
 from ..base.files import check_file, guarded, read_text
 from ..models.sources import nearest
-from ..tasks.lists import made_of, SOURCES
-from ..tasks.sudoku import NAMES
 
 # %% auto #0
-__all__ = ['TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig', 'CriticConfig', 'read_config']
+__all__ = ['Tokens', 'Epochs', 'Length', 'Checkpointing', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig',
+           'CriticConfig', 'read_config']
+
+# %% ../../nbs/training/settings.ipynb #settingtype
+SHARE = 0, 1     # the range of a share
+
+def declared(
+    of: Callable, # a class of settings, or a factory with parameters
+) -> dict[str, Any]: # name -> `Annotated[type, meaning, lowest value, highest]`
+    "A class's annotations and those of its bases, or a factory's; without a meaning none counts."
+    hints = {}
+    for part in reversed(getattr(of, '__mro__', [of])):
+        for name, hint in inspect.get_annotations(part, eval_str=True).items():
+            if get_origin(hint) is Annotated: hints[name] = hint
+    return hints
+
+# %% ../../nbs/training/settings.ipynb #6052c039
+def typed(
+    name: str, # of the setting
+    value: Any, # as given in a file or by a flag
+    hint: Any, # its annotation
+) -> Any:
+    "The value, of its type and in its range. ValueError or KeyError with the setting's name."
+    kind, _, *span = get_args(hint)
+    kinds = get_args(kind) or (kind,)
+    if get_origin(kind) is Literal: return check_choice(name, value, kinds)
+    if value is None and NoneType in kinds: return None
+    low, high, *_ = *(span or [int in kinds]), 2**53
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+        if bool in kinds: return dict(true=True, false=False)[str(value).lower()]
+        if str in kinds and value: return os.fspath(value)
+        number = float(value)
+        within = low <= number <= high
+        if within and float in kinds: return number
+        if within and int in kinds and number.is_integer(): return int(number)
+    raise ValueError(f'{name}={value!r}: expected {kinds[0].__name__} from {low:g} to '
+                     f'{high:g}')
 
 # %% ../../nbs/training/settings.ipynb #dbebc91b
 @dataclass(kw_only=True)
 class LoopConfig:
     "What every training run has."
     command: ClassVar[str] = 'train' # of the command line
-    data: str # corpus: text, .jsonl, Parquet, a folder, or a data set's name
-    out: str # run folder: checkpoints, log, tokens, and at the end the model
-    validation: str | None = None # corpus; None: `validation*` files of `data`, or its end
-    text_column: str = 'text' # of Parquet and .jsonl files and data sets
-    batch_size: int = 64 # sequences a step, over all processes together
-    lr: float = 2e-3 # peak learning rate
-    warmup: int = 300 # steps of linear warm-up; at most a quarter of the run
-    min_lr_ratio: float = 0.05 # the cosine ends at this share of the peak; 1 is a constant rate
-    beta2: float = 0.98 # of AdamW
-    weight_decay: float = 0.01 # of AdamW
-    clip: float = 1.0 # largest norm of the gradient
-    ema: float = 0.999 # decay of the averaged weights
-    seed: int = 0 # of weights, order and noise
-    precision: str = 'auto' # 'fp32', 'bf16', or 'auto': bf16 where the hardware has it
-    log_every: int = 10 # steps
-    checkpoint_every: int = 100 # steps
-    eval_every: int = 250 # steps
-    eval_sequences: int = 512 # of validation text, before and while training
-    final_sequences: int | None = None # of validation text, at the end; None: all
+    data: Annotated[str, "Corpus: text, .jsonl, Parquet, a folder, or a data set's name"]
+    out: Annotated[str, 'Run folder: checkpoints, log, tokens, and at the end the model']
+    validation: Annotated[
+        str | None, 'Corpus; None: `validation*` files of `data`, or its end'] = None
+    text_column: Annotated[str, 'Of Parquet and .jsonl files and data sets'] = 'text'
+    batch_size: Annotated[int, 'Sequences a step, over all processes together'] = 64
+    lr: Annotated[float, 'Peak learning rate'] = 2e-3
+    warmup: Annotated[int, 'Steps of linear warm-up; at most a quarter of the run', 0] = 300
+    min_lr_ratio: Annotated[
+        float, 'The cosine ends at this share of the peak; 1 is a constant rate', *SHARE] = 0.05
+    beta2: Annotated[float, 'Of AdamW', *SHARE] = 0.98
+    weight_decay: Annotated[float, 'Of AdamW'] = 0.01
+    clip: Annotated[float, 'Largest norm of the gradient', 1e-9] = 1.0
+    ema: Annotated[float, 'Decay of the averaged weights', *SHARE] = 0.999
+    seed: Annotated[int, 'Of weights, order and noise', 0] = 0
+    precision: Annotated[Literal['auto', 'fp32', 'bf16'],
+                         'Of the network; auto: bf16 where the hardware has it'] = 'auto'
+    minutes: Annotated[float | None, 'Of training at most, estimated from its first steps; '
+                                     'None: no limit', 1e-9] = None
+    log_every: Annotated[int, 'Steps'] = 10
+    checkpoint_every: Annotated[int, 'Steps'] = 100
+    eval_every: Annotated[int, 'Steps'] = 250
+    eval_sequences: Annotated[int, 'Of validation text, before and while training', 2] = 512
+    final_sequences: Annotated[int | None, 'Of validation text, at the end; None: all', 2] = None
 
     def __post_init__(self):
-        for f in dataclasses.fields(self):
-            setattr(self, f.name, typed(f.name, getattr(self, f.name), str(f.type)))
+        for name, hint in declared(type(self)).items():
+            setattr(self, name, typed(name, getattr(self, name), hint))
 
 # %% ../../nbs/training/settings.ipynb #d87b304d
+Tokens = Annotated[
+    int | None, 'To train on, repeats counted; None: as `epochs` and `minutes` say']
+Epochs = Annotated[int, 'Passes over the text']
+
 @dataclass(kw_only=True)
 class TrainConfig(LoopConfig):
     "Pretraining on text. Network and rates are the embedded model's; it saw `tokens=76_000_000`."
-    tokens: int | None = None # to train on, repeats counted; None: as `epochs` and `minutes` say
-    epochs: int = 20 # passes over the text
-    minutes: float = 30. # of training at most, estimated from its first steps
-    dim: int = 256 # width of the residual stream
-    blocks: int = 4 # transformer blocks
-    heads: int = 4 # attention heads
-    cond_dim: int = 128 # width of the conditioning vector
-    dropout: float = 0.0 # while training
-    length: int = 128 # L, tokens a sequence
-    vocab_size: int = 4096 # entries of the tokenizer that is trained; at least 258
-    tokenizer: str | None = None # a tokenizer.json to use instead
+    tokens: Tokens = None
+    epochs: Epochs = 20
+    minutes: float | None = 30.
+    dim: Annotated[int, 'Width of the residual stream'] = 256
+    blocks: Annotated[int, 'Transformer blocks'] = 4
+    heads: Annotated[int, 'Attention heads'] = 4
+    cond_dim: Annotated[int, 'Width of the conditioning vector'] = 128
+    dropout: Annotated[float, 'While training', *SHARE] = 0.0
+    length: Annotated[int, 'L, tokens a sequence', 2] = 128
+    # the 256 bytes, the end of a text and the mask
+    vocab_size: Annotated[int, 'Entries of the tokenizer that is trained', 258, 2**31] = 4096
+    tokenizer: Annotated[str | None, 'A tokenizer.json to use instead'] = None
 
 # %% ../../nbs/training/settings.ipynb #080301ec
 @dataclass(kw_only=True)
 class SudokuConfig(TrainConfig):
     "Pretraining on grids, walks or lists. Network and rates are the embedded Sudoku model's."
     data: str = 'sudoku' # also 'sudoku:2x3', 'sudoku:2x2', 'walks', 'lists'
-    minutes: float = 120. # of training at most, estimated from its first steps
-    dim: int = 128 # width of the residual stream
-    blocks: int = 6 # transformer blocks
-    cond_dim: int = 16 # width of the conditioning vector
-    warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
+    minutes: float | None = 120.
+    dim: int = 128
+    blocks: int = 6
+    cond_dim: int = 16
+    warmup: int = 100
 
     def __post_init__(self):
+        from navira.tasks.lists import made_of, SOURCES
+        from navira.tasks.sudoku import NAMES
         super().__post_init__()
         check_choice('data', self.data, [*NAMES, *SOURCES])
         self.length = made_of(self.data).length
 
 # %% ../../nbs/training/settings.ipynb #456ebe0c
+Length = Annotated[int | None, "L, tokens a sequence; None: the network's, at most 512", 2]
+Checkpointing = Annotated[bool, 'Less memory, a third more time (transformers models)']
+
 @dataclass(kw_only=True)
 class AdaptConfig(LoopConfig):
     "Turning a network that was trained for something else into a masked diffusion model."
     command: ClassVar[str] = 'adapt'
-    model: str # a folder or .gguf file with the network, or a Hub id
-    lora: int = 0 # rank of LoRA, with the mask's embedding; 0: the whole network learns
-    shift: bool | None = None # position i predicts token i + 1; None: if it read left to right
-    tokens: int | None = None # to train on, repeats counted; None: as `epochs` and `minutes` say
-    epochs: int = 20 # passes over the text
-    minutes: float = 120. # of training at most, estimated from its first steps
-    length: int | None = None # L, tokens a sequence; None: the network's, at most 512
-    gradient_checkpointing: bool = False # less memory for a third more time
-    batch_size: int = 32 # sequences a step, over all processes together
-    lr: float = 3e-4 # peak learning rate
-    warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
-    ema: float = 0.99 # decay of the averaged weights
-    final_sequences: int | None = 1024 # of validation text, at the end; None: all
+    model: Annotated[str, 'A folder or .gguf file with the network, or a Hub id']
+    lora: Annotated[
+        int, "Rank of LoRA, with the mask's embedding; 0: the whole network learns", 0] = 0
+    shift: Annotated[
+        bool | None, 'Position i predicts token i + 1; None: if it read left to right'] = None
+    tokens: Tokens = None
+    epochs: Epochs = 20
+    minutes: float | None = 120.
+    length: Length = None
+    gradient_checkpointing: Checkpointing = False
+    batch_size: int = 32
+    lr: float = 3e-4
+    warmup: int = 100
+    ema: float = 0.99
+    final_sequences: int | None = 1024
+
+# %% ../../nbs/training/settings.ipynb #objregistry
+class Entry(NamedTuple):
+    "A registered objective."
+    make: Callable     # (model, its parameters) -> `Objective`
+    head: int | None   # blocks of the quality head; None: the network corrects itself, without one
+    stages: str        # 'head', in which the backbone is frozen, 'joint', or both
+
+_objectives: dict[str, Entry] = {}
+
+def objective(
+    name: str, # that users type
+    head: int | None = 1, # see `Entry`
+    stages: str = 'joint',
+) -> Callable: # a decorator
+    "Register an objective of fine-tuning: a factory, its parameters annotated as settings are."
+    def enter(make: Callable) -> Callable:
+        _objectives[name] = Entry(make, head, stages)
+        return make
+    return enter
+
+def chosen(
+    name: str, # of an objective
+) -> Entry:
+    "KeyError with the nearest objective."
+    import_module('navira.training.objectives')     # they register themselves
+    return _objectives[check_choice('objective', name, _objectives)]
 
 # %% ../../nbs/training/settings.ipynb #96800e98
 @dataclass(kw_only=True)
 class FinetuneConfig(LoopConfig):
     "Fine-tuning: a quality head (PRISM, BackPlay), or self-correction."
     command: ClassVar[str] = 'finetune'
-    model: str | None = None # a folder with a trained model, or a Hub id; None: the embedded one
-    lora: int = 0 # rank of LoRA, for a transformers model; 0: its network stays as it is
-    length: int | None = None # L, tokens a sequence; None: the model's, at most 512
-    gradient_checkpointing: bool = False # less memory, a third more time (transformers models)
-    objective: str = 'prism' # also backplay, backplay-own; no head: proseco, cdlm, t2t, reflective
-    head_steps: int = 1500 # stage 1: the head learns, the backbone is frozen
-    joint_steps: int = 500 # stage 2: both learn
-    head_lr: float = 1e-3 # of stage 1; `lr` is of stage 2
-    fill: int = 8 # k: masked positions filled at a time
-    drafts: int = 1 # n_y: states y made from one z (the paper's code: 4)
-    nucleus: float = 0.9 # P of the draws that fill them
-    mdlm_weight: float = 0.5 # lambda, weight of the pretraining loss in stage 2
-    correction_weight: float = 1.0 # of ProSeCo's loss at its own fill, of CDLM's at random tokens
-    t_min: float = 0.1 # for ProSeCo: least noise level
-    fill_all: bool = False # for ProSeCo: the argmax replaces the visible tokens too
-    mistakes_first: bool = False # for ProSeCo: a right token of the fill costs 1 - p and not -log p
-    replaced: float = 0.2 # for CDLM: share of the visible tokens that are replaced
-    top_k: int = 8 # for reflective masking: wrong tokens are among so many of the likeliest
-    lr: float = 3e-4 # peak learning rate
-    warmup: int = 100 # steps of linear warm-up; at most a quarter of the run
-    min_lr_ratio: float = 1.0 # the cosine ends at this share of the peak; 1 is a constant rate
-    beta2: float = 0.999 # of AdamW
-    weight_decay: float = 0.0 # of AdamW
-    ema: float = 0.998 # decay of the averaged weights
+    model: Annotated[
+        str | None, 'A folder with a trained model, or a Hub id; None: the embedded one'] = None
+    lora: Annotated[
+        int, 'Rank of LoRA, for a transformers model; 0: its network stays as it is', 0] = 0
+    length: Length = None
+    gradient_checkpointing: Checkpointing = False
+    objective: Annotated[
+        str, 'prism or backplay; without a head: proseco, cdlm, t2t, reflective'] = 'prism'
+    hyper: dict | None = None # parameters of the objective, in place of their defaults
+    head_steps: Annotated[int, 'Stage 1: the head learns, the backbone is frozen', 0] = 1500
+    joint_steps: Annotated[int, 'Stage 2: both learn', 0] = 500
+    head_lr: Annotated[float, 'Of stage 1; `lr` is of stage 2'] = 1e-3
+    lr: float = 3e-4
+    warmup: int = 100
+    min_lr_ratio: float = 1.0
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    ema: float = 0.998
 
     def __post_init__(self):
         super().__post_init__()
-        if self.objective in WHOLE: self.head_steps = 0
-        elif self.objective != 'prism': self.joint_steps = 0
+        make, _, stages = chosen(self.objective)
+        if 'head' not in stages: self.head_steps = 0
+        if 'joint' not in stages: self.joint_steps = 0
         if not self.head_steps + self.joint_steps:
             raise ValueError(f'head_steps=0 and joint_steps=0: nothing to train with '
                              f'objective={self.objective!r}; expected at least 1')
+        hints = declared(make)
+        defaults = {k: p.default for k, p in inspect.signature(make).parameters.items()}
+        for key in self.hyper or {}: check_choice(f'{self.objective}: parameter', key, hints)
+        given = {k: defaults[k] for k in hints} | (self.hyper or {})
+        self.hyper = {k: typed(k, v, hints[k]) for k, v in given.items()}
 
 # %% ../../nbs/training/settings.ipynb #afe7b18f
 @dataclass(kw_only=True)
 class CriticConfig(LoopConfig):
     "Training a critic for a denoiser."
     command: ClassVar[str] = 'critic'
-    model: str | None = None # a folder with the denoiser; None: the embedded one
-    steps: int = 800 # steps of training
-    blocks: int = 2 # of the critic, copies of the denoiser's first ones
-    nucleus: float = 0.9 # P of the draws that fill the masks
-    lr: float = 1e-3 # peak learning rate
-    warmup: int = 50 # steps of linear warm-up; at most a quarter of the run
-    min_lr_ratio: float = 0.1 # the cosine ends at this share of the peak; 1 is a constant rate
-    beta2: float = 0.999 # of AdamW
-    weight_decay: float = 0.0 # of AdamW
-    ema: float = 0.99 # decay of the averaged weights
-
-# %% ../../nbs/training/settings.ipynb #6052c039
-WHOLE = 'proseco', 'cdlm', 't2t', 'reflective'     # objectives by which the network itself corrects
-CHOICES = dict(precision='auto fp32 bf16',
-               objective=' '.join(['prism backplay backplay-own', *WHOLE]))
-RANGES = {     # of the settings named; of others: whole numbers from 1, numbers from 0
-    (0, 2**40): 'warmup seed head_steps joint_steps lora',
-    (2, 2**40): 'eval_sequences final_sequences length',
-    (258, 2**31): 'vocab_size',     # the 256 bytes, the end of a text and the mask
-    (1e-9, 1e9): 'clip minutes',
-    (0, 1): 'min_lr_ratio ema dropout beta2 nucleus t_min replaced'}
-
-def typed(
-    name, # of the setting
-    value, # as given in a file or by a flag
-    kind, # its annotation
-):
-    "The value as that type and in its range. Raises `ValueError` with the setting and its value."
-    if value is None and kind.endswith('None'): return None
-    if name in CHOICES: check_choice(name, value, CHOICES[name].split())
-    low, high = (1, 2**53) if 'int' in kind else (0, 1e308)
-    for span, names in RANGES.items():
-        if name in names.split(): low, high = span
-    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-        if 'bool' in kind: return dict(true=True, false=False)[str(value).lower()]
-        if 'str' in kind: return os.fspath(value or None)
-        number = float(value)
-        if low <= number <= high and 'float' in kind: return number
-        if low <= number <= high and number.is_integer(): return int(number)
-    raise ValueError(f'{name}={value!r}: expected {kind} from {low:g} to {high:g}')
+    model: Annotated[str | None, 'A folder with the denoiser; None: the embedded one'] = None
+    steps: Annotated[int, 'Steps of training'] = 800
+    blocks: Annotated[int, "Of the critic, copies of the denoiser's first ones"] = 2
+    nucleus: Annotated[float, 'P of the draws that fill the masks', *SHARE] = 0.9
+    lr: float = 1e-3
+    warmup: int = 50
+    min_lr_ratio: float = 0.1
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    ema: float = 0.99
 
 # %% ../../nbs/training/settings.ipynb #240b193b
 def read_config(
@@ -196,35 +246,42 @@ def read_config(
 ) -> Any: # of that kind
     """The settings of a run. A run that is in `out` keeps those that are not given.
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
+    from navira.tasks.lists import made_of
     given = settings_file(Path(path).expanduser()) if path else {}
-    given |= {k: v for k, v in flags.items() if v is not None}
+    given |= flat({k: v for k, v in flags.items() if v is not None})
     for key in given.keys() & {'data', 'out', 'validation', 'model', 'tokenizer'}:
         if isinstance(given[key], str): given[key] = os.path.expanduser(given[key])
     out = given.get('out')
     past = read_run(Path(out)) if isinstance(out, str | Path) else {}
-    data = str(given.get('data', past.get('data')))
-    if kind is TrainConfig and made_of(data): kind = SudokuConfig
-    names = [f.name for f in dataclasses.fields(kind)]
-    for key in given: check_choice('setting', key, names)
-    try: return kind(**{k: v for k, v in past.items() if k in names} | given)
-    except TypeError as e:      # which settings are missing
-        missing = ' and '.join(f'--{name}' for name in re.findall("'(.+?)'", str(e)))
-        raise ValueError(f'navira {kind.command}: missing {missing}; expected as options, or in a '
-                         'file of settings') from None
+    both = past | given
+    if kind is TrainConfig and made_of(str(both.get('data'))): kind = SudokuConfig
+    defaults = {f.name: f.default for f in fields(kind)}
+    own = []
+    if kind is FinetuneConfig: own = [*declared(chosen(both.get('objective', 'prism')).make)]
+    for key in given: check_choice('setting', key, [*defaults, *own])
+    missing = [f'--{k}' for k, v in defaults.items() if v is MISSING and k not in both]
+    if missing:
+        raise ValueError(f'navira {kind.command}: missing {" and ".join(missing)}; expected as '
+                         'options, or in a file of settings')
+    if own: both['hyper'] = {k: both[k] for k in own if k in both}
+    return kind(**{k: both[k] for k in defaults if k in both})
 
 # %% ../../nbs/training/settings.ipynb #3c039487
 def settings_file(
-    path, # .toml or .json
-):
+    path: Path, # .toml or .json
+) -> dict: # the table [hyper] among the rest
     expected = 'a .toml or .json file of settings; --data names a corpus, --model a model'
     if not path.exists():
         raise FileNotFoundError(f'config={str(path)!r}: not found; {nearest(path, expected)}')
     read = {'.toml': tomllib.loads, '.json': json.loads}.get(path.suffix.lower())
     if read is None: raise ValueError(f'config={str(path)!r}: expected {expected}')
     # tomllib takes a second for a key of 8,000 dots, and 23 for 40,000
-    with guarded(path): given = read(read_text(check_file(path, 8000)))
-    if isinstance(given, dict): return given
-    raise ValueError(f'{path}: holds {given!r:.40}; expected settings by name, such as lr = 0.001')
+    with guarded(path): return flat(read(read_text(check_file(path, 8000))))
+
+def flat(given: Any) -> dict: # with the parameters in `hyper` among the settings
+    if not isinstance(given, dict) or not isinstance(given.get('hyper') or {}, dict):
+        raise ValueError(f'holds {given!r:.40}; expected settings by name, such as lr = 0.001')
+    return given | (given.pop('hyper', None) or {})
 
 def read_run(
     out: Path, # a run folder, or any
@@ -232,4 +289,4 @@ def read_run(
     "What `run.json` says. Raises `ValueError` if it is damaged."
     path = out / 'run.json'
     if not path.exists(): return {}
-    with guarded(path): return dict(json.loads(path.read_text()))
+    with guarded(path): return flat(json.loads(path.read_text()))

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as hs
-from scipy import stats
 
 from navira.base.noise import Noise, philox
 
@@ -20,11 +19,6 @@ def philox_plainly(counter, key):
         k, l = (k + 0x9E3779B9) & ONES, (l + 0xBB67AE85) & ONES
     return a, b, c, d
 
-@pytest.mark.parametrize('counter, key, want', [
-    ([0] * 4, (0, 0), '6627e8d5 e169c58d bc57ac4c 9b00dbd8'),
-    ([ONES] * 4, (ONES, ONES), '408f276d 41c83b0e a20bc7c6 6d5451fd')])
-def test_philox_known_answers(counter, key, want):
-    assert ' '.join(f'{int(v):08x}' for v in philox(counter, key)) == want
 
 word = hs.integers(0, ONES)
 
@@ -51,16 +45,3 @@ def test_every_purpose_has_its_own_numbers(root):
     u = torch.stack([noise.uniform(i, w, 40).flatten() for w in sorted(words) for i in (0, 1)])
     r = np.corrcoef(u.numpy()) - np.eye(len(u))
     assert abs(r).max() < 5 / math.sqrt(u.shape[1]) and len(u.unique()) == u.numel()
-
-@pytest.mark.parametrize('seed', [0, -1, 2**32, 2**63, 2**64 - 1, -2**63])
-def test_any_seed_gives_uniforms_of_its_own(seed):
-    u = Noise(seed, torch.arange(200)).uniform(3, 'token', 50)
-    assert u.shape == (200, 50) and u.dtype == torch.float64 and (u > 0).all() and (u < 1).all()
-    assert stats.kstest(u.flatten().numpy(), 'uniform').pvalue > 1e-4
-    assert not (u == Noise(seed + 1, torch.arange(200)).uniform(3, 'token', 50)).any()
-
-def test_numbers_follow_the_sample_and_the_position():
-    noise = Noise(5, torch.arange(10))
-    u = noise.uniform(2, 'order', 30)
-    assert torch.equal(Noise(5, torch.tensor([7, 2])).uniform(2, 'order', 12), u[[7, 2], :12])
-    assert torch.equal(noise[torch.arange(10) % 3 == 1].uniform(2, 'order', 30), u[1::3])

@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from navira.base.runs import (
-    Busy, atomic_folder, atomic_write, folder_lock, progress_bar, remove_leftovers)
+    Busy, atomic_folder, atomic_write, folder_lock, remove_leftovers)
 from navira.sampling import sample
 from toys import Tiny
 
@@ -34,10 +33,6 @@ def test_after_an_error_the_old_one_is_whole(tmp_path, write, error):
     with pytest.raises(OSError if '28' in repr(error) else type(error)), write(path): raise error
     assert names(path.parent) == ['model'] and (path.is_file() or names(path) == ['old'])
 
-def test_a_new_folder_is_as_open_as_any_other(tmp_path):
-    (tmp_path / 'plain').mkdir()
-    with atomic_folder(tmp_path / 'model'): pass
-    assert (tmp_path / 'model').stat().st_mode == (tmp_path / 'plain').stat().st_mode
 
 @pytest.mark.parametrize('write', [atomic_write, atomic_folder, folder_lock])
 def test_a_place_that_cannot_be_written(tmp_path, write):
@@ -45,12 +40,6 @@ def test_a_place_that_cannot_be_written(tmp_path, write):
     with pytest.raises(ValueError, match='file.*: cannot be written .* expected a folder of yours'):
         with write(tmp_path / 'file' / 'x'): pass
 
-def test_a_pipe_is_written_to_and_stays(tmp_path):
-    os.mkfifo(tmp_path / 'pipe')
-    reader = os.open(tmp_path / 'pipe', os.O_RDONLY | os.O_NONBLOCK)
-    with atomic_write(tmp_path / 'pipe') as temp: temp.write_text('whole')
-    assert (tmp_path / 'pipe').is_fifo() and os.read(reader, 9) == b'whole'
-    os.close(reader)
 
 @pytest.mark.parametrize('exists', [True, False])
 def test_a_link_stays_and_its_target_is_replaced(tmp_path, exists):
@@ -84,7 +73,7 @@ with folder_lock({str(tmp_path)!r}), atomic_write({str(tmp_path / 'in' / 'x')!r}
 
 class Slow(Tiny):
     def __call__(self, x):
-        time.sleep(.06)
+        time.sleep(.03)
         return super().__call__(x)
 
 class Terminal(io.StringIO):
@@ -106,30 +95,3 @@ def test_the_bar_shows_in_a_terminal_or_on_request_and_leaves_a_terminal_clean(m
     steps = []
     assert shown(monkeypatch, Terminal(),
                  progress=lambda texts: steps.append(len(texts))) == '' and sum(steps) == 80
-
-def test_a_log_has_a_line_now_and_then_and_a_notebook_none(monkeypatch):
-    for modules, shows in (({}, True), ({'IPython': None}, False)):
-        with monkeypatch.context() as m:
-            m.setattr(sys, 'stderr', io.StringIO())
-            m.delitem(sys.modules, 'IPython', raising=False)
-            for name, module in modules.items(): m.setitem(sys.modules, name, module)
-            bar = progress_bar(10, 'run')
-            assert bool(bar.disable) != shows and (not shows or bar.mininterval == 30)
-            bar.close()
-
-NOTEBOOK = '''
-import {first}ipykernel.zmqshell
-from IPython.core.interactiveshell import InteractiveShell
-InteractiveShell.instance().run_cell('import tqdm.auto')
-'''
-
-def test_no_notebook_is_asked_for_ipywidgets():
-    if find_spec('ipywidgets'): pytest.skip('ipywidgets is installed')
-    for first, asks in (('', True), ('navira, ', False)):
-        code = [sys.executable, '-c', NOTEBOOK.format(first=first)]
-        said = subprocess.run(code, capture_output=True, text=True, check=True).stderr
-        assert ('IProgress' in said) == asks, said
-
-def test_nothing_is_shown_where_there_is_no_standard_error(monkeypatch):
-    monkeypatch.setattr(sys, 'stderr', None)
-    sample(Tiny(6, 4), 'prism', 4)

@@ -1,7 +1,6 @@
 """The program as a user meets it: exit codes, own policies, help, and whatever is typed."""
-
-import subprocess, sys
-from dataclasses import fields
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -10,8 +9,9 @@ from hypothesis import given, HealthCheck, settings, strategies as st
 from helpers.cli import navira, net, refuses, run, said  # noqa: F401
 from toys import small_lm
 
-OWN = """
+OWN = '''
 from dataclasses import replace
+from beside import NAME
 from navira import register
 from navira.core import TopK
 from navira.prism import binomial, prism
@@ -19,89 +19,56 @@ from navira.prism import binomial, prism
 def score(st, p, where):
     {body}
 
-@register('mine')
+@register(NAME)
 def mine(
     eta: float = .2, # how often
 ): return replace(prism(eta), remask=TopK(score, binomial(.5)))
-"""
-
+'''
 
 @pytest.fixture
-def own(tmp_path):
-    "A file with a policy of one's own, which is forgotten afterwards"
-    import navira.peers  # noqa: F401 (its policies stay)
-    from navira.registry import _about, _registry
-
-    before = dict(_registry), dict(_about)
-    (tmp_path / 'json.py').write_text(
-        OWN.format(body='return where.double()')
-    )  # called as a library is
+def own(tmp_path, monkeypatch):
+    "A file with a policy of one's own and its neighbour; the policy is forgotten afterwards"
+    from navira.registry import _about, _registry, policies
+    policies()      # those of the package stay
+    for registry in (_registry, _about):
+        for name in [*registry]: monkeypatch.setitem(registry, name, registry[name])
+        monkeypatch.delitem(registry, 'mine', raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'beside.py').write_text('NAME = "mine"\n')
+    (tmp_path / 'json.py').write_text(OWN.format(body='return where.double()'))     # as a library
     yield tmp_path / 'json.py'
-    for registry, kept in zip((_registry, _about), before):
-        registry.clear()
-        registry.update(kept)
-
+    for registry in (_registry, _about): registry.pop('mine', None)
 
 # --- whatever is typed ----------------------------------------------------------------------------
 
 odd = st.text(max_size=6) | st.sampled_from(
-    ['', '-1', '0', '2', '9' * 20, 'nan', '[1', 'caf\udce9', '\x1b[31m', 'no/such']
-)
-names = st.sampled_from(
-    [
-        'prism',
-        'navira:tau=.1',
-        'mdlm',
-        'first-hitting',
-        'p2',
-        'navria',
-        'prism:eta',
-        'prism:eta=[1]',
-    ]
-)
+    ['', '-1', '0', '2', '9' * 20, 'nan', '[1', 'caf\udce9', '\x1b[31m', 'no/such'])
 options = {
-    '--policy': names | odd,
-    '--set': st.sampled_from(['eta=.3', 'tau=warm', 'n_remask=' + '1' * 400]) | odd,
+    '--policy': odd | st.sampled_from(
+        ['prism:eta=.3', 'navira:tau=.1', 'mdlm', 'p2', 'navria', 'prism:eta', 'prism:eta=[1]',
+         'navira:tau=warm', 'prism:n_remask=' + '1' * 400]),
     '--budget': st.sampled_from(['1', '2', '4']) | odd,
     '-n': st.sampled_from(['1', '2']) | odd,
     '--length': st.sampled_from(['1', '8', '12', '99']) | odd,
-    '--beside': names,
     '--replay': st.sampled_from(['r.html', 'no/such/r.html', '/proc/r.html']),
-    '--import': st.just('bad.py'),
-    '--reference': st.just('none'),
-    '--out': st.just('out'),
-}
-others = (
-    'seed max-new-tokens block-length eos prompt prompts infill device dtype model mask-id '
-    'tokens steps budgets task'
-)
+    '--import': st.just('bad.py'), '--reference': st.just('none'), '--out': st.just('out')}
+others = ('seed max-new-tokens block-length eos prompts device dtype model mask-id tokens steps '
+          'budgets task')
 options |= {f'--{name}': odd for name in others.split()}
 flags = st.sampled_from([['--json'], ['--chat'], ['--aligned'], ['-h'], []])
-commands = st.sampled_from(
-    ['generate', 'fill', 'solve', 'compare', 'info', 'help', 'sample', 'report', 'evaluate']
-)
-arguments = st.lists(
-    st.sampled_from([*options]).flatmap(lambda k: options[k].map(lambda v: [k, v])), max_size=4
-)
+commands = st.sampled_from(['generate', 'fill', 'solve', 'compare', 'info', 'sample', 'report'])
+pairs = st.sampled_from([*options]).flatmap(lambda k: options[k].map(lambda v: [k, v]))
 
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(command=commands, first=odd | st.just('a ___.'), more=arguments, flag=flags)
+@settings(max_examples=60, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(command=commands, first=odd | st.just('a ___.'), more=st.lists(pairs, max_size=4),
+       flag=flags)
 def test_whatever_is_typed_ends_in_a_result_or_in_a_sentence(
-    command, first, more, flag, tmp_path, monkeypatch, capsys
-):
+        command, first, more, flag, tmp_path, monkeypatch, capsys):
     import navira as package
-
-    real = package.load
-    tiny = small_lm(seed=3)
-    monkeypatch.setattr(
-        package,
-        'load',
-        lambda source=None, *a, **how: real(source, *a, **how) if source else tiny,
-        raising=False,
-    )
+    real, tiny = package.load, small_lm(seed=3)
+    def load(source=None, *a, **how): return real(source, *a, **how) if source else tiny
+    monkeypatch.setattr(package, 'load', load, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'bad.py').write_text('1 / 0\n')
     code, printed = said(capsys, command, *[first] * bool(first), *sum(more, flag))
@@ -109,173 +76,106 @@ def test_whatever_is_typed_ends_in_a_result_or_in_a_sentence(
     assert '\x1b' not in printed.out  # a text cannot control the terminal
     assert code != 2 or printed.err.strip()
 
-
-@pytest.mark.parametrize('encoding', ['ascii', 'cp1252'])
-def test_what_the_terminal_lacks_is_spelt_out(encoding):
-    r = navira(*'generate 日本 --max-new-tokens 2 --budget 2'.split(), PYTHONIOENCODING=encoding)
+def test_what_the_terminal_lacks_is_spelt_out():
+    r = navira(*'generate 日本 --max-new-tokens 2 --budget 2'.split(), PYTHONIOENCODING='ascii')
     assert r.returncode == 0 and r'\u65e5\u672c' in r.stdout, r.stderr
 
+@pytest.mark.parametrize('typed, expected', [
+    ('generate --steps 16', '--budget, a number of forward passes'),
+    ('generate --cfg-scale 2', 'expected a prompt alone'),
+    ('generate --gen-length 16', 'expected --max-new-tokens'),
+    ('generate --max-length 16', 'expected --length'),
+    ('generate --num-samples 2', 'expected -n'),
+    ('generate --batch-size 2', '-n is the number of texts'),
+    ('generate --stop x', 'expected --eos, as a text ends'),
+    ('generate --output x', '> FILE'),
+    ('generate --temperature .5', 'prism:temperature=VALUE'),
+    ('fill a___ --out x', '> FILE'),
+    ('fill a___ --stop x', 'the rest of the text stays'),
+    ('fill a___ --gen-length 8', '--tokens says how many'),
+    ('solve --top-p .5', 'prism:top_p=VALUE'),
+    ('compare --steps 16', '--budgets counts'),
+    ('compare --top-p .5', 'prism:top_p=VALUE'),
+    ('evaluate --out x', '--compact FOLDER'),
+    ('report --store x', 'the store is an argument'),
+    ('compare --policies prism', 'policies are arguments'),
+    ('generate --set eta=.1', 'prism:eta=VALUE'),
+    ('generate --prompt x', 'prompts are arguments'),
+    ('train --steps 5', '--epochs and --minutes'),
+    ('adapt --budget 5', '--epochs and --minutes'),
+    ('finetune --steps 5', '--head-steps, --joint-steps and --minutes'),
+    ('sweep small --out x', '--store FOLDER'),
+    ('generate --import no.py', 'no.py: not found'),
+    ('generate -p prism:name=x', "hyper-parameter 'name'"),
+    ('sweep small --set source=x', "setting 'source'")])
+def test_words_of_other_programs_lead_to_ours(typed, expected, capsys):
+    code, printed = said(capsys, *typed.split())
+    assert code == 2 and expected in ' '.join(printed.err.split())
 
-def test_a_mistake_in_a_process_of_its_own():
-    r = navira('generate', '--policy', 'navria')
-    assert r.returncode == 2 and not r.stdout
-    assert r.stderr == "navira: policy 'navria': did you mean 'navira'?\n"
-
-
-@pytest.mark.parametrize(
-    'words, expected',
-    [
-        (['generate', '--steps', '16'], '--budget, a number of forward passes'),
-        (['generate', '--cfg-scale', '2'], 'expected a prompt alone'),
-        (['generate', '--num-steps', '16'], 'expected --budget, a number'),
-        (['generate', '--gen-length', '16'], 'expected --max-new-tokens'),
-        (['generate', '--max-length', '16'], 'expected --length'),
-        (['generate', '--num-samples', '2'], 'expected -n'),
-        (['generate', '--batch-size', '2'], '-n is the number of texts'),
-        (['generate', '--stop', 'x'], 'expected --eos, as a text ends'),
-        (['generate', '--output', 'x'], '> FILE'),
-        (['fill', 'a ___', '--out', 'x'], '> FILE'),
-        (['evaluate', '--out', 'x'], '--compact FOLDER'),
-        (['compare', '--steps', '16'], '--budgets counts'),
-        (['train', '--budget', '5'], '--epochs and --minutes'),
-        (['adapt', '--budget', '5'], '--epochs and --minutes'),
-        (['generate', '--temperature', '.5'], '--set temperature=VALUE'),
-        (['solve', '--top-p', '.5'], '--set top_p=VALUE'),
-        (['compare', '--top-p', '.5'], 'prism:top_p=VALUE'),
-        (['train', '--steps', '5'], '--epochs and --minutes'),
-        (['finetune', '--minutes', '5'], '--head-steps and --joint-steps'),
-        (['finetune', '--steps', '5'], '--head-steps and --joint-steps'),
-        (['sweep', 'small', '--out', 'x'], '--store FOLDER'),
-        (['generate', '--import', 'no.py'], 'no.py: not found'),
-        (['generate', '--set', 'name=x'], "hyper-parameter 'name'"),
-        (['generate', '-p', 'prism:name=x'], "hyper-parameter 'name'"),
-        (['sweep', 'small', '--set', 'source=x'], "setting 'source'"),
-    ],
-)
-def test_words_of_other_programs_lead_to_ours(words, expected, capsys):
-    code, printed = said(capsys, *words)
-    said_so = ' '.join(printed.err.split())
-    assert code == 2 and expected in said_so
-    assert words[1] != '--cfg-scale' or '--set' not in said_so
-
-
-@pytest.mark.parametrize(
-    'words',
-    [
-        ['generate', '--prompts=~/no.txt'],
-        ['solve', '~/no.txt'],
-        ['info', '--import=~/no.py'],
-        ['evaluate', '--store=~/no'],
-        ['train', '--data=~/no.txt', '--out=~/out'],
-    ],
-)
-def test_a_path_may_begin_with_the_home_folder(words, capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize('typed', [
+    'generate --prompts=~/no.txt', 'solve ~/no.txt', 'info --import=~/no.py',
+    'train --data=~/no.txt --out=~/out'])
+def test_a_path_may_begin_with_the_home_folder(typed, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv('HOME', str(tmp_path))
-    code, printed = said(capsys, *words)
+    code, printed = said(capsys, *typed.split())
     assert code == 2 and f'{tmp_path}/no' in printed.err.replace('\n', ''), printed
-
 
 @given(st.floats(allow_nan=False), st.integers(-(10**30), 10**30))
 def test_a_number_may_be_spelled_as_python_does(x, i):
     from navira.cli.app import hypers
-
     assert hypers([f'a={x!r}', f' b = {i:_} ', 'c=text']) == dict(a=x, b=i, c='text')
 
-
-ERRORS = MemoryError(), RuntimeError('cannot allocate'), ZeroDivisionError()
-
-
-@pytest.mark.parametrize('error', ERRORS, ids=repr)
-def test_memory_that_runs_out_is_a_sentence_and_a_bug_is_a_traceback(error, monkeypatch, capsys):
+@pytest.mark.parametrize('error', [MemoryError(), RuntimeError('cannot allocate')], ids=repr)
+def test_memory_that_runs_out_is_a_sentence_and_a_bug_is_a_traceback(error, monkeypatch, refuses,
+                                                                     capsys):
     import navira as package
-
-    def load(*_, **how):
-        raise error
-
-    monkeypatch.setattr(package, 'load', load, raising=False)
-    if error is ERRORS[-1]:
-        with pytest.raises(ZeroDivisionError):
-            said(capsys, 'generate')
-    else:
-        code, printed = said(capsys, 'generate')
-        assert code == 2 and 'not enough memory' in printed.err
-
+    def fails(error):
+        def load(*_, **how): raise error
+        monkeypatch.setattr(package, 'load', load, raising=False)
+    fails(error)
+    refuses('not enough memory', 'generate')
+    fails(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError): said(capsys, 'generate')
 
 # --- policies of one's own ------------------------------------------------------------------------
 
-
-def test_an_own_policy_runs_in_a_command(own, run):
-    (own.parent / 'beside.py').write_text('NAME = "mine"\n')
-    own.write_text(
-        own.read_text().replace("@register('mine')", 'from beside import NAME\n@register(NAME)')
-    )
-    assert 'how often' in run('info', 'mine', '--import', own)
-    assert run(
-        'generate', '--import', own, '--policy', 'mine:eta=.5', '--budget', 4, '--length', 16
-    )
-
-
-def test_an_own_module_is_found_from_here(own, run, tmp_path, monkeypatch):
-    own.rename(tmp_path / 'my_rules.py')
-    monkeypatch.chdir(tmp_path)
+def test_an_own_file_or_module_runs_in_a_command(own, run):
+    how = '--policy', 'mine:eta=.5', '--budget', 4, '--length', 16
+    assert run('generate', '--import', own, *how)
+    own.rename(own.parent / 'my_rules.py')
     assert 'how often' in run('info', 'mine', '--import', 'my_rules')
 
-
-@pytest.mark.parametrize(
-    'text, sentence',
-    [
-        ('import navira\n', 'it registers no policy'),
-        ('import sys\nsys.exit(0)\n', 'ends the program with SystemExit(0)'),
-        ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
-    ],
-)
+@pytest.mark.parametrize('text, sentence', [
+    ('import navira\n', 'it registers no policy'),
+    ('import sys\nsys.exit(0)\n', 'ends the program with SystemExit(0)'),
+    ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
+    (OWN.format(body='1 / 0'), 'line 9: ZeroDivisionError'),
+    (OWN.format(body="raise ValueError('no width')"), 'line 9: ValueError: no width')])
 def test_an_own_file_that_fails_is_named_with_its_line(text, sentence, own, refuses):
     own.write_text(text)
-    refuses(sentence, 'generate', '--import', own)
+    policy = ['-p', 'mine'] * ('mine' in text)
+    refuses(sentence, 'generate', *policy, '--budget', 4, '--length', 8, '--import', own)
+    refuses(str(own), 'generate', *policy, '--budget', 4, '--length', 8, '--import', own)
 
-
-@pytest.mark.parametrize('error', ['1 / 0', "raise ValueError('no width')"])
-def test_an_error_in_an_own_score_names_file_and_line(own, error, refuses):
-    own.write_text(OWN.format(body=error))
-    refuses(f'{own}: line 8: ', *'generate -p mine --budget 4 --length 8 --import'.split(), own)
-
-
-# --- help --------------------------------------------------------------------------
-
+# --- help -----------------------------------------------------------------------------------------
 
 def test_version_and_help(run):
     import navira as package
-
-    assert run('--version').strip() == f'navira {package.__version__}'
-    for words in ([], ['generate'], ['compare']):
-        assert run('help', *words) == run(*words, '-h') == run(*words, '--help')
-    commands = typer.main.get_command(__import__('navira.cli.app').cli.app.app).commands
-    shown = ' '.join(run('--help').split())
-    assert all(f'{k} {v.get_short_help_str(200)}' in shown for k, v in commands.items())
-
-
-@pytest.mark.parametrize(
-    'command, kind',
-    [
-        ('train', 'TrainConfig'),
-        ('finetune', 'FinetuneConfig'),
-        ('adapt', 'AdaptConfig'),
-        ('critic', 'CriticConfig'),
-    ],
-)
-def test_every_setting_of_a_training_run_is_an_option(run, command, kind):
+    from navira.cli.app import app
     from navira.training import settings
+    assert run('--version').strip() == f'navira {package.__version__}'
+    shown = ' '.join(run('--help').split())
+    commands = typer.main.get_command(app).commands
+    assert all(f'{k} {v.get_short_help_str(200)}' in shown for k, v in commands.items())
+    assert run('generate', '-h') == run('generate', '--help')
+    for command, kind in dict(train='Train', finetune='Finetune', adapt='Adapt',
+                              critic='Critic').items():
+        shown = run(command, '--help')
+        for name in settings.declared(getattr(settings, f'{kind}Config')):
+            assert f'--{name.replace("_", "-")} ' in shown
 
-    shown = run(command, '--help')
-    for f in fields(getattr(settings, kind)):
-        assert f'--{f.name.replace("_", "-")} ' in shown
-
-
-def test_help_and_version_need_no_torch():
-    code = (
-        'import sys; from navira.cli import main\n'
-        "try: main(['train', '--help'])\nexcept SystemExit: pass\n"
-        "assert 'torch' not in sys.modules"
-    )
+def test_help_needs_no_torch():
+    code = ("import sys; from navira.cli import main\ntry: main(['train', '--help'])\n"
+            "except SystemExit: pass\nassert 'torch' not in sys.modules")
     r = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert r.returncode == 0, r.stderr

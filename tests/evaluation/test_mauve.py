@@ -1,11 +1,10 @@
 """MAUVE: how close is the set of samples to a set of human texts?"""
-import math, sys, types
+import sys, types
 
 import numpy as np
-import pytest
 import torch
 
-from navira.evaluation.mauve import features, grouped_mauve, mauve
+from navira.evaluation.mauve import features, mauve
 from helpers.metrics import EOS, cases, ref  # noqa: F401
 
 def hidden(ref, text):
@@ -24,34 +23,9 @@ def test_mauve_is_called_with_real_text_first(monkeypatch):
     seen = {}
     def compute(**kw):
         seen.update(kw)
-        return types.SimpleNamespace(mauve=.25, mauve_star=.75)
+        return types.SimpleNamespace(mauve=.25)
     monkeypatch.setitem(sys.modules, 'mauve',
                         types.SimpleNamespace(compute_mauve=compute, __spec__=object()))
     p, q = torch.zeros(4, 3), torch.ones(5, 3)
-    assert mauve(p, q) == .25 and mauve(p, q, buckets=3, scaling=2., star=True, seed=7) == .75
+    assert mauve(p, q) == .25
     assert seen['p_features'].tolist() == p.tolist() and seen['q_features'].tolist() == q.tolist()
-    assert (seen['num_buckets'], seen['mauve_scaling_factor'], seen['seed']) == (3, 2., 7)
-
-x = np.zeros((60, 3))
-
-@pytest.mark.parametrize('call, what', [
-    (lambda: mauve(x, x[:, :2]), 'features of 3 and 2'),
-    *[(lambda p=p: mauve(p, x), 'of shape') for p in (x[0], x[:0], x[None], 5.)],
-    (lambda: mauve(x, x + math.inf), 'not finite'),
-    (lambda: mauve(x, x, buckets=121), 'at most 120'),
-    (lambda: grouped_mauve(x[:9], x), 'at least 30')])
-def test_mauve_says_what_is_wrong(call, what):
-    with pytest.raises(ValueError, match=what): call()
-
-def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr('navira.base.checks.find_spec', lambda m: None)
-    with pytest.raises(ImportError, match=r"'mauve-text'.*pip install \"\.\[mauve\]\""): mauve(x, x)
-
-def test_mauve_known_answers():
-    pytest.importorskip('mauve')
-    cloud = np.random.default_rng(0).standard_normal((100, 5))
-    e = 100 * np.eye(5)
-    assert mauve(cloud, cloud) == pytest.approx(1)
-    assert mauve(cloud + e[0], cloud + e[1]) == pytest.approx(1 / 252, abs=1e-3)
-    half = np.concatenate([cloud[:50] + e[0], cloud[50:] + e[1]])
-    assert .01 < mauve(half, cloud + e[0]) < .99

@@ -1,6 +1,5 @@
 "Numbers with intervals: paired, as often right as they say, equal to plain transcriptions."
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,10 +8,8 @@ from hypothesis import given, strategies as st
 
 from navira.base.stats import resampled
 from navira.experiments.plots import in_markdown, LOOKS, looks, same_curve, Table
-from navira.experiments.results import at_equal, curve, ends, interval, points, reading, shown
-from navira.experiments.results import Missing
-from navira.experiments.claims import CLAIMS, verdict
-from navira.experiments.study import Study
+from navira.experiments.results import (
+    at_equal, curve, differences, ends, interval, Missing, points, reading, shown, tables, verdict)
 
 def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
     """A frame as `frame` makes it: a policy with strength e has entropy 4 - e and log-perplexity
@@ -23,7 +20,7 @@ def samples(n=40, seeds=1, policies=('prism', 'backbone'), strengths=(.1, .2)):
             for seed in range(seeds):
                 noise = rng.normal(size=n) / 10
                 rows += [dict(point=f'{policy}{e}', cell=f'{policy}{e}{seed}', label=policy,
-                              policy=policy, change=None, budget=8,
+                              policy=policy, change=None, budget=8, role='',
                               steps=8, top_p=.9, strength=e, seed=seed, sample=i, entropy=4
                               - (e or 0) + noise[i], weight=10.,
                               nll=10 * (5 - 2 * (e or 0) + noise[i]), n_remasked=100 * (e or 0),
@@ -39,27 +36,21 @@ def test_a_point_is_the_mean_and_its_resamplings():
                                rtol=1e-12)
     assert p.n['prism0.1'] == 80 and p.scored['prism0.1'] == 80
 
-@pytest.mark.parametrize('first', [0, 1])
-def test_a_nucleus_that_is_varied_is_not_the_usual_one(first):
-    usual = samples(policies=['backbone'])
-    varied = usual.assign(point='small', cell='small', top_p=.5)
-    p = points(pd.concat([usual, varied] if first else [varied, usual]))
-    cells = {'backboneNone0': dict(hyper={}), 'small': dict(hyper=dict(top_p=.5))}
-    s = Study(SimpleNamespace(cells=cells, record=dict(length=8)), p, None, 'once')
-    assert s.at('backbone', 8).top_p == .9
+def test_tables_show_the_point_whose_role_says_so():
+    df = samples()
+    assert [*tables(points(df)).index] == [('backbone', 8)]     # prism has two strengths
+    role = np.where(df.strength == .1, 'table', 'curve')
+    t = tables(points(df.assign(role=role)))
+    assert t.strength['prism', 8] == .1
+    more = differences(t, 'backbone', 'prism', 'entropy')
+    np.testing.assert_allclose(more[8], t.entropy['prism', 8] - t.entropy['backbone', 8])
+    with pytest.raises(LookupError): differences(t, 'backbone', 'mdlm', 'entropy')
 
 def test_what_is_alike_cancels():
     df = samples()
     shifted = df.assign(point=df.point + '+', entropy=df.entropy + .25)
     p = points(pd.concat([df, shifted])).set_index('point')
     np.testing.assert_allclose(p.entropy['prism0.1+'] - p.entropy['prism0.1'], .25, rtol=1e-9)
-
-@given(st.integers(8, 60), st.integers(8, 60))
-def test_a_sample_counts_alike_in_sets_of_any_size(n, m):
-    "Samples beyond the smaller set have value 0: sums agree"
-    from navira.base.stats import resamplings
-    k = min(n, m)
-    assert (resamplings(n, paired=True)[:, :k] == resamplings(m, paired=True)[:, :k]).all()
 
 def test_too_few_have_no_interval():
     df = samples(n=7)
@@ -118,10 +109,6 @@ def test_a_verdict_follows_from_the_resamplings(centre, said):
     assert verdict(draws, 1, bound=centre + 9) == 'does not hold'
     assert verdict(None, -1) == 'not tested'
 
-def test_claims_say_how_they_are_measured():
-    assert len({c.text for c in CLAIMS}) == len(CLAIMS) == 29
-    assert all(c.how and c.where and c.side in (-1, 1) for c in CLAIMS)
-
 def test_a_policy_has_one_colour_and_the_name_one_types():
     assert same_curve('prism:eta=.1') == 'prism'
     assert same_curve('navira:tau=0.2+eta=.08') == 'navira:tau=.2'
@@ -138,6 +125,3 @@ def test_a_table_prints_any_text(text):
     t = Table(text, pd.DataFrame({'a': [text, None], 'b': [1., 2]}), text)
     assert in_markdown('|') in Table('', pd.DataFrame({'|': ['|']})).markdown()
     assert t.markdown() and t._repr_html_()
-
-def test_missing_is_no_crash():
-    assert issubclass(Missing, LookupError)

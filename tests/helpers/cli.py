@@ -67,15 +67,3 @@ def refuses(capsys, monkeypatch):
         assert len(printed.err.strip().splitlines()) == 1 and not printed.out, printed
 
     return refuses
-
-
-@pytest.fixture(scope='module')
-def foreign(tmp_path_factory):
-    d = tmp_path_factory.mktemp('bad')
-    (d / 'nothing.txt').write_text('')
-    (d / 'words.txt').write_text('the dog sees the cat, and the owl sleeps.\n' * 40)
-    (d / 'list.json').write_text('[1, 2]')
-    (d / 'others').mkdir()
-    (d / 'others' / 'tokenizer.json').write_text('{}')
-    (d / 'latin.txt').write_bytes('caf\xe9 '.encode('latin-1') * 50)
-    return d

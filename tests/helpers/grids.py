@@ -9,7 +9,7 @@ import torch
 from navira.diffusion import Denoiser, Forward
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
-from navira.tasks.sudoku import solutions, Sudoku, tokenizer_of
+from navira.tasks.sudoku import solutions, Sudoku, symbol_tokenizer
 
 four = Sudoku(2, 2)
 
@@ -28,7 +28,7 @@ def novice(s=four, quality=True, seed=0):
         boxes=(s.height, s.width),
         quality_blocks=1 if quality else None,
     )
-    model = MaskedLM(config, tokenizer_of(s)).eval()
+    model = MaskedLM(config, symbol_tokenizer(s)).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(0.3 * torch.randn(p.shape))
@@ -43,7 +43,7 @@ def all_four():
 class Exact(Denoiser):
     "The posterior of each empty cell of a 4 x 4 grid, by counting; where nothing fits, uniform."
 
-    mask_id, length, tokenizer = 4, 16, tokenizer_of(four)
+    mask_id, length, tokenizer = 4, 16, symbol_tokenizer(four)
     vocab_size, boxes = 5, (2, 2)
 
     def __call__(self, x):

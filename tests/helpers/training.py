@@ -75,9 +75,7 @@ def assert_same(a, b):
     torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 def table(path, texts, column='text'):
-    columns = {'title': [str(i) for i in range(len(texts))],
-               column: pa.array(texts, pa.large_string())}
-    pq.write_table(pa.table(columns), path)
+    pq.write_table(pa.table({'title': [*map(str, range(len(texts)))], column: texts}), path)
 
 SCRIPT = '''
 import os, sys, torch

@@ -1,21 +1,17 @@
 """The real harness, offline, on tasks made from the corpus that the tests have."""
 
-import json, math, sys
+import json, math
 
 import pytest
-import torch
 
 import navira
 from navira.joint import random_joint
-from navira.prompts import read_prompts
-from navira.samples import Samples
-from helpers.bytes_lm import byte_tokenizer
 from helpers.sample_api import says
 
 lm_eval = pytest.importorskip('lm_eval')
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
-from navira.hf.lm_eval import cut, log_likelihood, Navira  # noqa: E402
+from navira.hf.lm_eval import log_likelihood, Navira  # noqa: E402
 
 
 def ask(kind, *args):
@@ -24,14 +20,12 @@ def ask(kind, *args):
 
 @pytest.fixture(scope='module')
 def lm():
-    return Navira(policy='navira-piecewise', budget=16, max_new_tokens=8, draws=32)
+    return Navira(policy='navira-piecewise', budget=16, max_new_tokens=8, draws=16)
 
 
 WORDS = [
     ('The man opened the', ' door', ' sky'),
     ('She looked out of the', ' window', ' fish'),
-    ('It was a dark and stormy', ' night', ' table'),
-    ('He sat down in the', ' chair', ' river'),
 ]
 
 
@@ -79,7 +73,7 @@ def test_the_harness_itself(lm, tasks):
     right = told['results']['navira_choice']['acc,none']
     assert right == 1.0  # doors are opened, and skies are not
     written = [s['resps'][0][0] for s in told['samples']['navira_write']]
-    assert len(written) == 4 and all(isinstance(t, str) and '.' not in t for t in written)
+    assert len(written) == 2 and all(isinstance(t, str) and '.' not in t for t in written)
 
 
 def test_the_text_of_the_mask_is_text(lm):
@@ -91,35 +85,6 @@ def test_the_text_of_the_mask_is_text(lm):
     assert told == [lm.model.tokenizer.decode(same.tokens[0, len(lm.context(said)) :].tolist())]
 
 
-@pytest.mark.parametrize(
-    'until, text', [(['<|turn|>'], '@A'), (['A'], '@'), (['B', '<|turn|>'], '@A'), ([], '@AB')]
-)
-def test_a_string_that_ends_a_text_may_be_a_special_token(lm, monkeypatch, until, text):
-    tok = byte_tokenizer().backend_tokenizer
-    ids = torch.tensor([[31, 32, 258, 33, 256, -1]])
-    res = Samples(ids, ids, 1, 1, 0.0, tok, given=torch.tensor([0]))
-    monkeypatch.setattr('navira.hf.lm_eval.sample', lambda *a, **how: res)
-    monkeypatch.setattr(lm.model, 'tokenizer', tok)
-    monkeypatch.setitem(vars(lm), 'special', Navira.special.func(lm))
-    assert lm.generate_until([ask('generate_until', '', dict(until=until))], True) == [text]
-
-
-def test_the_end_of_a_turn_ends_an_answer(pytestconfig):
-    lm = Navira(str(pytestconfig.rootpath / 'tests' / 'golden' / 'llada'), policy='backbone')
-    assert lm.model.tokenizer.token_to_id('<|eot|>') in lm.model.eos_ids
-
-
-def test_the_command_line_hands_its_arguments_to_the_harness(monkeypatch):
-    from navira.cli.app import main
-
-    seen = []
-    monkeypatch.setattr('lm_eval.__main__.cli_evaluate', lambda: seen.extend(sys.argv))
-    with pytest.raises(SystemExit) as e:
-        main(['lm-eval', '--tasks', 'gsm8k', '--limit', '2'])
-    assert not e.value.code
-    assert seen == ['lm_eval', 'run', '--model', 'navira', '--tasks', 'gsm8k', '--limit', '2']
-
-
 def test_the_bound_is_exact_on_a_joint_that_we_know():
     "With exact conditionals the expectation is the log-likelihood itself."
     joint = random_joint(3, 3)
@@ -127,17 +92,6 @@ def test_the_bound_is_exact_on_a_joint_that_we_know():
         p = joint.joint[tuple(context)]
         true = math.log(p[tuple(y)] / p.sum())
         assert abs(log_likelihood(joint, context, y, 3000) - true) < 0.03
-
-
-def test_a_space_belongs_to_the_continuation(lm):
-    for context, more in (
-        ('The man', ' opened'),
-        ('The man ', 'opened'),
-        ('', 'The man'),
-        ('Say:\n', 'yes'),
-    ):
-        a, b = lm.pair(context, more)
-        assert lm.model.tokenizer.decode(a + b, skip_special_tokens=False) == context + more and b
 
 
 def test_a_context_gives_way_to_its_continuation(lm):
@@ -153,51 +107,6 @@ def test_a_context_gives_way_to_its_continuation(lm):
     assert lm.likely(context, y[:5])[0] != nats(context[1:], y[:5])
     with says(ValueError, f'continuation of {lm.max_length + 1} tokens', lm.max_length):
         lm.likely([], [*y, 5])
-
-
-def test_greedy_is_said_when_it_is_asked_for():
-    joint = Navira(policy='mdlm', budget=4, draws=4, greedy=True)
-    start = joint.ids('The man opened')
-    best = joint.written(start, 3)
-    assert joint.likely(start, best)[1] and not joint.likely(start, [5, 6, 7])[1]
-    assert not Navira(policy='mdlm', budget=4, draws=4).likely(start, best)[1]
-
-
-def test_texts_end_where_a_request_says(lm):
-    told = lm.generate_until(
-        [
-            ask('generate_until', 'The captain', dict(until='.', max_gen_toks=5)),
-            ask('generate_until', 'She', dict(until=[], max_gen_toks=9)),
-            ask('generate_until', 'x ' * 500, {}),
-        ],
-        disable_tqdm=True,
-    )
-    assert len(told) == 3 and len(lm.ids(told[1])) <= 9
-    assert cut('one. two; three', [';', '.']) == 'one' and cut('one', ['.', '']) == 'one'
-
-
-@pytest.mark.parametrize('name', ['bert', 'dream', 'llada'])
-def test_it_asks_as_sample_does(pytestconfig, name):
-    "Behind what the tokenizer puts before a text, also where the context is empty or too long."
-    lm = Navira(
-        str(pytestconfig.rootpath / 'tests' / 'golden' / name), policy='backbone', budget=4, draws=4
-    )
-    lead = lm.model.tokenizer.encode('').ids[:-1]
-    for text in ('the man', '', 'the ' * 200):
-        ids = lm.context(text)
-        assert ids[: len(lead)] == lead and ids == start_ids_of(lm, text)
-        start, more = lm.pair(text, ' house')
-        assert start == lm.context(text.rstrip()) and more and not set(lead) & set(more)
-        assert lm.last(ids, 9)[: len(lead)] == lead and len(lm.last(ids, 9)) <= 9
-        assert lm.loglikelihood([ask('loglikelihood', text, ' house')])[0][0] < 0
-        assert isinstance(
-            lm.generate_until([ask('generate_until', text, dict(max_gen_toks=4))], True)[0], str
-        )
-    assert lm.loglikelihood_rolling([ask('loglikelihood_rolling', 'the man ' * 60)])[0] < 0
-
-
-def start_ids_of(lm, text):
-    return read_prompts(lm.model, text, open_ended=True)[0].ids.tolist()
 
 
 def test_a_wrong_argument_is_named():

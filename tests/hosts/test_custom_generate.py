@@ -1,5 +1,4 @@
 "`model.generate(custom_generate=FOLDER)` of the transformers library."
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,15 +30,3 @@ def test_a_folder_writes_what_the_function_writes(net, policy, hyper):
     assert torch.equal(want, net.generate(**X, **given, **how))
     assert torch.equal(want, net.generate(X['input_ids'], attention_mask=X['attention_mask'],
                                           **given, **how))
-
-def test_a_folder_needs_trust_a_policy_and_what_the_policy_needs(net):
-    assert (Path(FOLDER)/'custom_generate'/'generate.py').exists()
-    how = dict(custom_generate=FOLDER, max_new_tokens=2, mask_id=39)
-    with pytest.raises(ValueError, match='trust_remote_code'):
-        net.generate(**X, **how, trust_remote_code=False)
-    how['trust_remote_code'] = True
-    with pytest.raises(TypeError, match='policy'): net.generate(**X, **how)
-    with pytest.raises(ValueError, match='quality head'):
-        net.generate(**X, **how, policy='navira-det', budget=4)
-    with pytest.raises(KeyError, match='remdm-conf'):
-        net.generate(**X, **how, policy='remdm-con')

@@ -8,23 +8,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from order import settings
 from navira.hosts.from_logits import hosted, policy_step, start
 from navira.hosts.servers import DllmSampler, sglang_algorithm, SglangPolicy, VllmPolicy
-from navira.models.transformers import bidirectional
+from helpers.hosts import EOS, MASK, served
 
-V, MASK, EOS, B = 40, 39, 1, 8
+B = 8
 
 @pytest.fixture(scope='module')
-def net():
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=V, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                         intermediate_size=24, initializer_range=.5, pad_token_id=0)
-    net = bidirectional(LlamaForCausalLM(config)).eval().requires_grad_(False)
-    def unlikely(module, inputs, out): out.logits[..., MASK] = -30
-    net.register_forward_hook(unlikely)
-    return net
+def net(): return served()
 
 @pytest.fixture
 def stub(monkeypatch):
@@ -46,9 +39,7 @@ try: import navira.hosts.diffusers
 except ImportError as e: print(e)"""
     said = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
     assert said.returncode == 0 and 'diffusers' in said.stdout, said.stderr
-    sys.path.insert(0, str(root/'tools'))
-    import order
-    required = order.settings()['requirements'].lower()
+    required = settings()['requirements'].lower()
     assert not [name for name in hosts if name in required]
 
 # ---- vLLM's dllm-plugin: its contract in our words
@@ -98,16 +89,6 @@ def test_vllm_gets_a_policy_that_commits_whole_blocks(net, plugin, name):
     want, _ = hosted_run(name, net, first, torch.full((B,), MASK), 6, 4, memory)
     assert second == tuple(want.tolist()) and MASK not in second
 
-def test_vllm_s_config_and_a_block_that_is_given_up(net, plugin):
-    "`denoise_steps` and `mask_token_id` come first; another draft begins a new block"
-    rule, draft = VllmPolicy('backbone', 0, block_length=B), (MASK,) * B
-    text, passes = block_of(rule, net, [], draft, mask_token_id=MASK, denoise_steps=2)
-    assert passes == 2
-    logits = net(torch.tensor([draft])).logits[0]
-    rule.apply(input_draft=draft, logits=logits.tolist(), remasking_config=dict(mask_token_id=MASK))
-    text, _ = block_of(rule, net, [], (7,) + draft[1:], mask_token_id=MASK)
-    assert text[0] == 7 and MASK not in text
-    with pytest.raises(ValueError, match="'wino' needs shadow"): VllmPolicy('wino', MASK)
 
 # ---- SGLang: its two loops in our words
 
@@ -152,41 +133,6 @@ def test_sglang_emits_a_block_after_a_pass_that_has_read_it(net, algorithm, name
     assert passes <= 7 and ids.input_ids[:2].tolist() == [3, 4]
     assert ids.input_ids.data_ptr() == address
 
-def test_sglang_requests_do_not_depend_on_each_other(net, algorithm):
-    "One leaves when it is done; and a text depends on seed, request and place"
-    rule = algorithm(config('remdm-conf'))
-    alone = {}
-    for rid, row in (('a', PROMPTED), ('b', [MASK] * B)):
-        one = batch_of([row], [rid])
-        in_step(rule, net, one)
-        alone[rid] = one.input_ids.tolist()
-    rids, rows, states = ['a', 'b'], [PROMPTED, [MASK] * B], [None, None]
-    while rids:
-        batch = batch_of(rows, rids)
-        done = rule.step(batch, forward(net, batch)[0], states)
-        rows = batch.input_ids.view(-1, B).tolist()
-        for i in reversed(range(len(rids))):
-            if done[i]:
-                assert rows[i] == alone[rids[i]]
-                for kept in (rids, rows, states): del kept[i]
-    texts = set()
-    for rid, place, seed in (('b', 0, 0), ('c', 0, 0), ('b', B, 0), ('b', 0, 1), ('b', 0, 0)):
-        one = batch_of([[MASK] * B], [rid], place)
-        in_step(algorithm(config('remdm-conf', seed=seed)), net, one)
-        texts.add(tuple(one.input_ids.tolist()))
-    assert len(texts) == 4 and tuple(alone['b']) in texts
-
-def test_sglang_s_prompt_may_have_a_mask_and_full_blocks_are_done_at_once(net, algorithm):
-    "Ids may be of 32 bits"
-    prompt = torch.tensor([[True] * 3 + [False] * (B - 3)])
-    batch = batch_of([[3, MASK, 4] + [MASK] * (B - 3)], None, dtype=torch.int32, prompt=prompt)
-    in_step(algorithm(config()), net, batch)
-    assert batch.input_ids[:3].tolist() == [3, MASK, 4] and (batch.input_ids[3:] != MASK).all()
-    full = batch_of([[5] * B], ['a'])
-    assert in_step(algorithm(config()), net, full)[0] == 1
-    with pytest.raises(ValueError, match="'prism' needs a quality head"):
-        SglangPolicy(config('prism'))
-    with pytest.raises(KeyError, match='eta'): SglangPolicy(config(hyper=dict(et=1)))
 
 # ---- dLLM
 
@@ -243,22 +189,3 @@ def test_dllm_s_config_is_read_and_what_has_no_effect_refused(net, stub):
         DllmSampler(net, TOKENS, 'remdm-con')
     stub('dllm.core.samplers', BaseSamplerOutput=SimpleNamespace)
     assert torch.equal(sampler.sample(prompt, how, return_dict=True).sequences, out)
-
-def test_dllm_fills_masks_in_texts(net):
-    texts = [[3, MASK, 5, MASK, 7], [3, MASK, MASK]]
-    for name in ('remdm-conf', 'best-of', 'entropy-remask'):
-        out = DllmSampler(net, TOKENS, name).infill(texts, steps=8).tolist()
-        assert all(b == a or a == MASK != b for t, o in zip(texts, out) for a, b in zip(t, o))
-        assert out[1][3:] == [EOS, EOS]
-
-def test_dllm_s_shift_moves_the_logits_by_one(net):
-    "A network that says at i what stands at i + 1 writes what the other writes that says it at i"
-    class Early:
-        config, device = net.config, net.device
-        def __call__(self, x, attention_mask):
-            logits = net(x, attention_mask=attention_mask).logits
-            return SimpleNamespace(logits=torch.cat([logits[:, 1:], logits[:, -1:]], 1))
-    how = dict(inputs=[[3, 4, 5]], max_new_tokens=6, steps=6)
-    plain = DllmSampler(net, TOKENS, 'remdm-conf').sample(**how)
-    moved = DllmSampler(Early(), TOKENS, 'remdm-conf').sample(**how, right_shift_logits=True)
-    assert torch.equal(plain, moved)

@@ -5,7 +5,7 @@ import torch
 import frozen
 from navira.core import step
 from navira.peers.survey import coupling
-from navira.registry import parameters, policies, policy
+from navira.registry import policy
 from navira.budgets import n_steps
 from helpers.peers import started
 
@@ -29,11 +29,11 @@ strong = {'core': dict(every=1, protect=0, threshold=0.),
 # best-of shows one draft, then another
 @pytest.mark.parametrize('name', sorted(set(frozen.registered()) - {'best-of'}))
 def test_the_label_is_what_a_run_does(name):
-    critic = dict(critic=frozen.critic) if 'critic' in parameters(policies()[name]) else {}
-    def renamed(hyper): return {'top_p' if k == 'p' else k: v for k, v in hyper.items()}
-    more = map(renamed, frozen.variants.get(name, []))
-    label, found = LABELS[coupling(policy(name, **critic))], set()
-    for hyper in ({}, strong.get(name, {}), *more):
+    critic = frozen.own(name)
+    rule = policy(name, **critic)
+    label, found = LABELS[coupling(rule)], set()
+    assert rule.revises == bool(label)
+    for hyper in (strong.get(name, {}), *frozen.variants(name)):
         found |= seen(policy(name, **critic, **hyper))
         assert found <= label
         if found == label: break

@@ -4,44 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings, strategies as some
 
-import navira.peers  # noqa: F401
-from helpers.grids import Exact, four, novice
+from helpers.grids import Exact
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.sampling import sample
-from navira.tasks.sudoku import held_out, is_solved, puzzles, solutions, Sudoku
 from navira.tasks.task import task_of, until_solved
 from navira.training.data import train_tokenizer
-
-
-@given(some.integers(0, 700), some.integers(1, 300), some.integers(0, 15))
-@settings(max_examples=20, deadline=None)
-def test_a_puzzle_has_a_number(first, n, cells):
-    "Whatever else is asked for with it; each has the cells that were asked for."
-    some_of = puzzles(four, cells, first, n)
-    assert some_of.shape == (n, 16) and ((some_of < 4).sum(1) == cells).all()
-    np.testing.assert_array_equal(
-        some_of[n // 2 :], puzzles(four, cells, first + n // 2, n - n // 2)
-    )
-
-
-def test_puzzles_come_from_held_out_grids():
-    s = Sudoku(2, 3)
-    for p in puzzles(s, 30, 0, 12):
-        assert any(held_out(np.array([g]))[0] for g in solutions(s, p))
-
-
-def test_a_solution_keeps_the_givens():
-    task = task_of('sudoku:2x2-8', novice())
-    x = task.prompts(0, 50)
-    right = torch.stack([torch.from_numpy(next(solutions(four, p))) for p in x.numpy()])
-    assert task.solved(right).all() and not task.solved(x).any()
-    other = (right + 1) % 4  # solved, and another grid
-    assert is_solved(four, other.numpy()).all() and not task.solved(other).any()
-    assert task.solved(right[30:], 30).all()
 
 
 def test_exact_model_draws_all_grids_alike():
@@ -63,24 +32,6 @@ def test_until_solved_is_the_first_time():
         assert gone[row] == out.trace.remasked[: steps[row] if right else 8, row].sum()
 
 
-@pytest.mark.parametrize(
-    'name, error, match',
-    [
-        ('sudoko-35', KeyError, "did you mean 'sudoku'"),
-        ('sudoku-81', ValueError, 'at most 80'),
-        (
-            'sudoku-35',
-            ValueError,
-            'grids with boxes of 2 x 2; expected one of grids with boxes of 3 x 3',
-        ),
-        ('infill', ValueError, 'needs text'),
-    ],
-)
-def test_a_wrong_task_is_named(name, error, match):
-    with pytest.raises(error, match=match):
-        task_of(name, novice())
-
-
 def text_writer():
     "A model of the toy language, and its words."
     words = (Path(__file__).parents[1] / 'toy' / 'train.txt').read_text().split()
@@ -88,12 +39,6 @@ def text_writer():
     config = Config(vocab_size=320, model_length=32, hidden_dim=32, cond_dim=16, n_blocks=1,
                     n_heads=2)
     return MaskedLM(config, tok).eval(), words
-
-
-def test_a_text_model_is_refused():
-    writer, _ = text_writer()
-    with pytest.raises(ValueError, match='this model writes text'):
-        task_of('sudoku-35', writer)
 
 
 def test_infilling_hides_the_middle_third(tmp_path):
@@ -109,5 +54,3 @@ def test_infilling_hides_the_middle_third(tmp_path):
     assert set(judged) == {'recovered', 'middle', 'middle_real'} and (judged['recovered'] < 1).all()
     with pytest.raises(ValueError, match='expected at least 10000'):
         task.prompts(0, 10_000)
-
-

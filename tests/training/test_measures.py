@@ -10,59 +10,54 @@ from navira.training.measures import (
     auroc, auroc_interval, correct_fills, evaluate_nelbo, judge_draws)
 from helpers.training import moved, one_thread, tiny_model  # noqa: F401
 
+HELD = np.random.default_rng(0).integers(0, 11, (500, 10))
+
+@pytest.fixture
+def model():
+    "It remembers what it has read."
+    model = moved(tiny_model(), .5).eval()
+    model.read = []
+    model.register_forward_pre_hook(lambda m, args: m.read.append(args[0]))
+    return model
+
 def test_the_bound_of_a_uniform_model():
-    e = evaluate_nelbo(tiny_model().eval(), np.random.default_rng(0).integers(0, 11, (500, 10)))
+    e = evaluate_nelbo(tiny_model().eval(), HELD)
     assert abs(e['value'] - math.log(11)) < 3 * e['se'] and e['n'] == 500
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
 def test_auroc_is_the_share_of_pairs(pairs):
     s, r = (np.array(a) for a in zip(*pairs))
-    if r.all() or not r.any():
-        assert math.isnan(auroc(s, r))
-        return
     wins = [(a > b) + .5 * (a == b) for a in s[r] for b in s[~r]]
-    assert auroc(s, r) == pytest.approx(np.mean(wins))
+    expected = np.mean(wins) if wins else math.nan
+    assert auroc(s, r) == pytest.approx(expected, nan_ok=True)
 
 def test_an_interval_is_wider_for_clustered_tokens():
-    # eight copies of each token
     rng, rows = np.random.default_rng(0), np.repeat(np.arange(200), 8)
-    right = np.repeat(rng.random(200) < .5, 8)
+    right = np.repeat(rng.random(200) < .5, 8)     # eight copies of each token
     score = right + np.repeat(rng.normal(size=200), 8)
     wide, narrow = (np.diff(auroc_interval(score, right, r, n=300))[0]
                     for r in (rows, np.arange(1600)))
     assert wide > 2 * narrow
 
-def test_what_is_judged_is_drawn_at_masks_and_scored_in_its_text():
-    model, held = moved(tiny_model()).eval(), np.random.default_rng(0).integers(0, 11, (40, 10))
-    asked = []
-    hook = model.register_forward_pre_hook(lambda m, args: asked.append(args[0]))
-    q = judge_draws(model, held, fill=3, batch_size=8)
-    hook.remove()
-    early, y = (torch.cat(asked[k::2]) for k in (0, 1))
-    n = q.groupby('row').size()
-    masks = (early == model.mask_id).sum(1)
-    assert (n <= 3).all() and all(n.get(i, 0) == min(3, masks[i]) for i in range(40))
-    assert q.drawn.between(0, 1).all()
-    right = (y == torch.from_numpy(held)) & (early == model.mask_id)
-    assert all(q[q.row == i].right.sum() <= right[i].sum() for i in range(40))
+def test_what_is_judged_is_drawn_at_masks_and_scored_in_its_text(model):
+    q = judge_draws(model, HELD[:40], fill=3, batch_size=8)
+    early, y = (torch.cat(model.read[k::2]) for k in (0, 1))
+    new = (early == model.mask_id) & (y != model.mask_id)
+    assert torch.equal(new.sum(1), (early == model.mask_id).sum(1).clamp(max=3))
+    assert q.row.tolist() == new.nonzero()[:, 0].tolist() and q.drawn.between(0, 1).all()
+    assert q.right.tolist() == (y == torch.from_numpy(HELD[:40]))[new].tolist()
+    torch.testing.assert_close(torch.tensor(q.score.to_numpy()), model(y).quality()[new].detach())
 
-def test_the_second_look_is_at_the_models_own_fill():
-    "Masks filled by the argmax, then the argmax everywhere: counted a row at a time."
-    model, held = moved(tiny_model(), .5).eval(), np.random.default_rng(0).integers(0, 11, (9, 10))
-    asked = []
-    hook = model.register_forward_pre_hook(lambda m, args: asked.append(args[0]))
-    got = correct_fills(model, held, 4)
-    hook.remove()
-    z, y = (torch.cat(asked[k::2]) for k in (0, 1))
-    every, right, again = torch.ones(1, 10, dtype=torch.bool), [], []
-    for i in range(9):
-        with torch.no_grad():
-            first, second = (model(a[i:i + 1]).logits(every).argmax(-1) for a in (z, y))
-        assert torch.equal(y[i], torch.where(z[i] == model.mask_id, first, z[i]))
-        right.append(y[i].numpy() == held[i])
-        again.append(second.numpy() == held[i])
-    right, again = np.array(right), np.array(again)
-    assert got['before'] == right.mean() and got['after'] == again.mean()
-    assert got['kept']['value'] == again[right].mean()
-    assert got['fixed']['value'] == again[~right].mean()
+def test_the_second_look_is_at_the_models_own_fill(model):
+    "Masks filled by the argmax, then the argmax everywhere."
+    got, held = correct_fills(model, HELD[:9], 4), torch.from_numpy(HELD[:9])
+    z, y = (torch.cat(model.read[k::2]) for k in (0, 1))
+    every = torch.ones_like(z, dtype=torch.bool)
+    first, second = (model(a).logits(every).argmax(-1).view(z.shape) for a in (z, y))
+    assert torch.equal(y, torch.where(z == model.mask_id, first, z))
+    right, again = (y == held).double(), (second == held).double()
+    for share, of in (('kept', right), ('fixed', 1 - right)):
+        assert got[share]['value'] == pytest.approx(((of * again).sum() / of.sum()).item())
+    assert got['before'] == pytest.approx(right.mean().item())
+    assert got['after'] == pytest.approx(again.mean().item())

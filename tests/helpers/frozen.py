@@ -1,0 +1,204 @@
+"""What every policy samples and costs on a small random model: `python
+tests/helpers/frozen.py` writes tests/data/frozen.json."""
+import copy, hashlib, json, math
+from contextlib import contextmanager
+from pathlib import Path
+import torch
+
+# --- navira: all that depends on its names stands in this block ---
+from navira.diffusion import Denoiser, Forward
+from navira.registry import parameters, policies
+from navira.sampling import sample as _sample
+
+# `peers/survey` registers one of its own
+def registered(): return sorted(set(policies()) - {'second-thoughts'})
+
+def sampled(model, name, budget, prompt, seed, hyper):
+    "tokens [n, L], passes [n], steps; of the trace: x, remasked, unmasked, score, tau"
+    out = _sample(model, name, budget, n=ROWS, seed=seed, length=model.length, prompt=prompt,
+                  trace=True, progress=False, **hyper)
+    t = out.trace
+    return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.unmasked, t.score, t.tau)
+
+class Seen(Forward):
+    "A forward pass of `Net`: logits [N, V] where asked, quality [B, L], and a cut to fewer rows"
+    def __init__(self, net, x, edit=None):
+        self.net, self.x, self.seen_masked, self.edit = net, x, x == net.mask_id, edit
+    def logits(self, where): return self.net.logits_at(self.x, where, self.edit)
+    def _quality(self): return self.net.quality_of(self.x)
+    def only(self, rows):
+        part = copy.copy(self)
+        part.x, part.seen_masked = self.x[rows], self.seen_masked[rows]
+        if self._cached is not None: part._cached = self._cached[rows]
+        return part
+    def rated(self, rows): return super().rated(rows) if rows.all() else self.only(rows).quality()
+
+class Shadows(Seen):
+    "The same with logits of what is left out"
+    def left_out(self, where): return self.net.unseen(self.x, where)
+
+def climbing(st): return .6 * st.u         # schedules: functions of a sampler's state
+def in_turn(st): return 1 + st.i % 3
+def by_row(st): return .1 + .2 * st.n_free.double() / st.x.shape[1]
+# --- the end of it ---
+
+L, V, ROWS, TOLERANCE = 12, 15, 5, 1e-6     # V: the mask is the last id
+M = V - 1
+path = Path(__file__).parents[1]/'data'/'frozen.json'
+VARIANTS = json.loads(path.with_name('variants.json').read_text(encoding='utf-8'))
+
+class Net(Denoiser):
+    """A random float64 network in which every token changes every logit and quality. Counts what
+    it computes."""
+    def __init__(self, seed, width=8):
+        g = torch.Generator().manual_seed(seed)
+        rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
+        self.length, self.mask_id, self.vocab_size, self.has_quality = L, M, V, True
+        self.emb, self.mix = rand(L, V, width), rand(L, L, width) / math.sqrt(L)
+        self.w = rand(width, width) / math.sqrt(width)
+        self.out, self.head = 1.5 * rand(width, V), rand(width)
+        self.reset()
+
+    # lists: threads may append to them
+    def reset(self): self.calls, self.rows, self.at, self.rated = [], [], [], []
+    def cost(self): return [len(self.calls), sum(self.rows), sum(self.at), sum(self.rated)]
+
+    def __call__(self, x):
+        assert len(x), 'a pass over no rows'
+        self.calls.append(1); self.rows.append(len(x))
+        return Seen(self, x)
+
+    def shadow(self, x, where, together=False): return Shadows(self, x)
+
+    def embedded(self, x, edit):
+        self(x)
+        return Seen(self, x, edit)
+
+    def attending(self, x):
+        e = self.emb[torch.arange(x.shape[1]), x]
+        return self(x), (e @ e.mT).softmax(-1)
+
+    def unseen(self, x, where):
+        "Logits [N, V] of a mask at each position of `where`, with everything else as it is"
+        b, i = where.nonzero().T
+        x = x[b].scatter(1, i[:, None], M)
+        return self.logits_at(x, torch.nn.functional.one_hot(i, x.shape[1]).bool())
+
+    def hidden(self, x, edit=None):
+        e = self.emb[torch.arange(x.shape[1]), x]
+        if edit: e = edit(e)
+        return (torch.einsum('ijd,bjd->bid', self.mix, e) + .5 * e @ self.w).tanh()
+
+    def logits_at(self, x, where, edit=None):
+        self.at.append(int(where.sum()))
+        out = self.hidden(x, edit)[where] @ self.out
+        out[:, M] = -torch.inf
+        return out
+
+    def quality_of(self, x):
+        self.rated.append(x.numel())
+        return self.hidden(x) @ self.head
+
+# --- cases ---
+def given(text): return [M if c == '_' else int(c) for c in text.split()]
+
+prompts = dict(
+    none=None,
+    shared=[given('3 _ _ 7 1 _ _ _ _ 2 _ _')],     # 8 free
+    # 12, 9, 6, 8 and 1 free
+    ragged=[given('_'), given('4 _ 2 9'), given('_ _ 5 5 _ _ 0 _ 8 11 _ 1'), given('13 12 _ 6 3'),
+            given('1 2 3 4 5 _ 7 8 9 10 11 12')],
+    # 12, 8, 4, 8 and 4 free: whole blocks
+    even=[given('_'), given('_ 4 _ 2 _ _ 9 7'), given('0 _ 1 2 3 _ 5 _ 7 8 _ 9'), given('1 2 3 4'),
+          given('_ _ _ _ 5 6 7 8 9 10 11 12')])
+
+SCHEDULES = {f.__name__: f for f in (climbing, in_turn, by_row)}
+
+def variants(name):
+    "Choices of a policy's hyper-parameters: the defaults, and those of data/variants.json"
+    def typed(hyper): return {k: SCHEDULES[v] if v in SCHEDULES else v for k, v in hyper.items()}
+    return [{}, *map(typed, VARIANTS.get(name, []))]
+
+def own(name):
+    "What a policy cannot do without: a critic"
+    return dict(critic=critic) if 'critic' in parameters(policies()[name]) else {}
+
+def grid(i, hyper):
+    """Budgets, prompts and seeds of a policy's i-th choice: the defaults in full, each other
+    choice on a part"""
+    full = (5, 'shared'), (8, 'ragged'), (16, 'none'), (21, 'ragged')
+    if not i: return [(b, p, s) for b, p in full for s in (0, 1)]
+    if hyper.get('block_length') is not None: return [(8, 'even', 0), (16, 'even', 1),
+                                                      (5, 'ragged', 1)]
+    return [(5, 'none', 0), (8, 'shared', 1), (16, 'ragged', 0)]
+
+def cases(name):
+    "key -> hyper-parameters, budget, prompt, seed; `p` is what 0.1.0 called `top_p`"
+    for i, hyper in enumerate(variants(name)):
+        parts = [f'{"p" if k == "top_p" else k}={getattr(v, "__name__", v)}'
+                 for k, v in hyper.items()]
+        label = ':'.join([name, *[';'.join(parts)] * bool(parts)])
+        for b, p, s in grid(i, hyper):
+            yield f'{label}|budget={b}|prompt={p}|seed={s}', hyper, b, p, s
+
+# --- what is kept ---
+def digest(*tensors):
+    return hashlib.sha256(b''.join(t.contiguous().numpy().tobytes()
+                                   for t in tensors)).hexdigest()[:16]
+
+def summed(a):     # [T, n, ...] -> [[sum of the finite values, how many are not] for each row]
+    a = a.double().movedim(1, 0).flatten(1)
+    sums, odd = a.where(a.isfinite(), 0).sum(1), (~a.isfinite()).sum(1)
+    return [[round(v, 9), k] for v, k in zip(sums.tolist(), odd.tolist())]
+
+@contextmanager
+def one_thread():
+    "With more, a batch is shared out among them, and there are more calls"
+    n = torch.get_num_threads(); torch.set_num_threads(1)
+    try: yield
+    finally: torch.set_num_threads(n)
+
+net, critic = Net(1), Net(2)
+
+def measured(name, hyper, budget, prompt, seed):
+    "What one case gives: `error` where it is refused"
+    for m in (net, critic): m.reset()
+    more = own(name)
+    try: out = sampled(net, name, budget, prompts[prompt], seed, more | hyper)
+    except ValueError: return dict(error='ValueError')
+    tokens, passes, steps, (x, remasked, unmasked, score, tau) = out
+    # tokens after each step, what was remasked and written; qualities, temperatures
+    return dict(tokens=digest(tokens.long()), run=digest(x.long(), remasked, unmasked),
+                passes=passes.tolist(), steps=steps, score=summed(score), tau=summed(tau),
+                cost=net.cost() + (critic.cost() if more else []))
+
+def measure(name):
+    "key -> what the policy gives"
+    with one_thread(): return {key: measured(name, *case) for key, *case in cases(name)}
+
+def close(a, b):
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(close, a, b))
+    if isinstance(a, float) or isinstance(b, float): return abs(a - b) <= TOLERANCE
+    return a == b
+
+def differences(was, now):
+    "A line for each case that differs"
+    lines = [f'{k}: not in frozen.json' for k in now if k not in was]
+    lines += [f'{k}: no longer run' for k in was if k not in now]
+    for key in was.keys() & now.keys():
+        a, b = was[key], now[key]
+        parts = [k for k in sorted(a.keys() | b.keys()) if not close(a.get(k), b.get(k))]
+        lines += [f'{key}: {k} was {a.get(k)}, is {b.get(k)}' for k in parts]
+    return sorted(lines)
+
+def read(): return json.loads(path.read_text(encoding='utf-8'))
+
+def write(frozen):
+    "One line a policy"
+    def line(name):
+        costs = json.dumps(frozen[name], separators=(',', ':'), allow_nan=False)
+        return f'{json.dumps(name)}: {costs}'
+    path.write_text('{\n' + ',\n'.join(map(line, sorted(frozen))) + '\n}\n', encoding='utf-8')
+
+if __name__ == '__main__': write({name: measure(name) for name in registered()})

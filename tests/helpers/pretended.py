@@ -1,0 +1,133 @@
+"""A pretended accelerator: within `Pretended()` tensors live on the CPU or on `cuda:0`, and what
+CUDA refuses is refused. No GPU is needed. Where a tensor lives is a mark on its storage, as in
+PyTorch, so views and parameters have it too. The numbers are computed by the CPU's kernels: what
+is tested is that code asks for the right device, not that CUDA computes well. A mode belongs to
+its thread: another thread sees all tensors on the CPU."""
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+CUDA, CPU = torch.device('cuda:0'), torch.device('cpu')
+
+# Functions of tensors element by element: in these alone CUDA takes a CPU tensor without dimensions
+OPERATORS = ('add sub mul div truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt '
+             'ge').split()
+FUNCTIONS = ('add sub subtract rsub mul multiply div divide true_divide floor_divide remainder '
+             'fmod pow eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or '
+             'bitwise_xor maximum minimum fmax fmin where clamp clip clamp_min clamp_max lerp '
+             'addcmul addcdiv masked_fill fill copysign atan2 hypot xlogy logaddexp').split()
+POINTWISE = {f'__{side}{name}__' for name in OPERATORS for side in ('', 'r', 'i')}
+POINTWISE |= {name + end for name in FUNCTIONS for end in ('', '_')}
+# the indices may be of the CPU
+INDEXING = {'__getitem__', '__setitem__', 'index_put', 'index_put_'}
+ACROSS = {'copy_', 'set_', 'load_state_dict', '_has_compatible_shallow_copy_type', 'type_as'}
+# What a tensor on the accelerator says of itself
+ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True,
+              Tensor.is_cpu.__get__: False}
+
+def key(t):
+    "The address of a tensor's storage; 0: none, as of a sparse one, or not of the CPU's memory"
+    try:
+        with torch._C.DisableTorchFunction():
+            return t.untyped_storage()._cdata if t.device.type == 'cpu' else 0
+    except (NotImplementedError, RuntimeError): return 0
+
+def tensors_in(found):
+    if isinstance(found, Tensor): yield found
+    elif isinstance(found, (tuple, list, dict)):
+        for v in found.values() if isinstance(found, dict) else found: yield from tensors_in(v)
+
+def wanted(device):
+    "True: the accelerator, False: the CPU, None: neither"
+    if device is None or isinstance(device, bool): return None
+    kind = 'cuda' if isinstance(device, int) else torch.device(device).type
+    return dict(cuda=True, cpu=False).get(kind)
+
+class Pretended(TorchFunctionMode):
+    "Within it `cuda:0` is there."
+
+    def __init__(self):
+        super().__init__()
+        # a weak reference keeps the address from being given out again
+        self._there = {}
+
+    def on(self, t):
+        "Does it live on the accelerator?"
+        held = self._there.get(key(t))
+        return held is not None and not held.expired()
+
+    def put(self, t):
+        if key(t) and not self.on(t):
+            with torch._C.DisableTorchFunction(): storage = t.untyped_storage()
+            self._there[storage._cdata] = StorageWeakRef(storage)
+        return t
+
+    def place(self, t, there):
+        "On the accelerator or the CPU: itself, or a copy"
+        if self.on(t) == there or not key(t): return t
+        return self.put(t.clone()) if there else t.clone()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = dict(kwargs or {}), getattr(func, '__name__', '')
+        if func in ATTRIBUTES and self.on(args[0]): return ATTRIBUTES[func]
+        tensors = [*tensors_in((args, kwargs))]
+        if name in ('numpy', '__array__', '__dlpack__') and tensors and self.on(tensors[0]):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to "
+                            'copy the tensor to host memory first.')
+        if func is Tensor.cuda: return self.place(args[0], True)
+        want, args, kwargs = self.asked(func, name, args, kwargs)
+        there = any(map(self.on, tensors))
+        if want is None and there: self.check(func, name, args, kwargs, tensors)
+        goes = there if want is None else want
+        if name in INDEXING: goes = self.on(args[0])
+        g = kwargs.get('generator')
+        if g is not None and goes != (g.device.type == 'cuda'):
+            raise RuntimeError(f"Expected a '{'cuda' if goes else 'cpu'}' device type for "
+                               f"generator but found '{g.device.type}'")
+        out, known = func(*args, **kwargs), set(map(key, tensors))
+        if want is not None and isinstance(out, Tensor) and key(out) in known:
+            return self.place(out, want)
+        for o in tensors_in(out) if goes else ():
+            if key(o) not in known: self.put(o)  # else it is a view, and lives where that lives
+        return out
+
+    def asked(self, func, name, args, kwargs):
+        "The device that a call asks for (None: it does not say), and the call without it"
+        if name == 'cpu': return False, args, kwargs
+        if func is Tensor.type_as: return self.on(args[1]), args, kwargs
+        if func is Tensor.to:
+            for other in (*args[1:2], kwargs.get('other')):
+                if isinstance(other, Tensor): return self.on(other), args, kwargs
+            if len(args) > 1 and isinstance(args[1], (str, torch.device, int)):
+                want = wanted(args[1])
+                if want is not None: return want, (args[0], CPU, *args[2:]), kwargs
+        want = wanted(kwargs.get('device'))
+        return want, args, kwargs if want is None else kwargs | dict(device=CPU)
+
+    def check(self, func, name, args, kwargs, tensors):
+        "RuntimeError where CUDA would not compute, since some of these tensors are on the CPU"
+        here = [t for t in tensors if not self.on(t) and t.device.type == 'cpu']
+        if not here or name in ACROSS or func == Tensor.data.__set__: return
+        if name in INDEXING: wrong = self.misplaced(args)
+        else:
+            own = isinstance(args[0], Tensor) and not self.on(args[0]) if args else False
+            changes = (name in POINTWISE and name.startswith('__i')
+                       or name.endswith('_') and not name.endswith('__'))
+            out = [t for t in tensors_in(kwargs.get('out')) if not self.on(t)]
+            mixes = own and changes or out or name not in POINTWISE
+            wrong = here if mixes else [t for t in here if t.dim()]
+        if wrong:
+            raise RuntimeError(
+                'Expected all tensors to be on the same device, but found at least two devices, '
+                f'cuda:0 and cpu! ({name}; of the CPU: {[tuple(t.shape) for t in wrong]})')
+
+    def misplaced(self, args):
+        "Values that cannot be written at these places; slices copy, also across devices"
+        indices, values = [*tensors_in(args[1])], [t for t in args[2:3] if isinstance(t, Tensor)]
+        def counts(t):
+            return t.dim() == 0 and not t.is_floating_point() and t.dtype != torch.bool
+        if not self.on(args[0]) and not all(counts(t) for t in indices if self.on(t)):
+            raise RuntimeError('indices should be either on cpu or on the same device as the '
+                               'indexed tensor (cpu)')
+        return [v for v in values if self.on(v) != self.on(args[0]) and v.dim() and indices]

@@ -1,0 +1,176 @@
+"""Small things that tests share: small models, and the paper's algorithms written a
+second time, slowly: `transcribed` runs them as loops over rows and positions, with full logits
+everywhere, and calls none of the library's samplers."""
+import math
+from fractions import Fraction
+import torch
+from navira.models.layers import Config
+from navira.models.dit import MaskedLM
+from navira.models.critic import Critic
+from navira.diffusion import Denoiser, Forward
+from navira.joint import random_joint  # noqa: F401 (tests take it from here)
+from navira.base.noise import Noise
+
+# a planted error must fall below the first, the right distribution stays above the second
+REJECT, ACCEPT = 1e-6, 1e-3
+
+
+def within(i, T, on, off):
+    "Is step i of T in the window of a run? The shares are those that were typed, as fractions"
+    return Fraction(str(on)) * T <= i < Fraction(str(off)) * T
+
+
+def truncate(q, P):
+    """{token: probability} of MDLM's nucleus: in falling order while the sum with it is within
+    P; the first always"""
+    if P >= 1: return {v: a for v, a in enumerate(q) if a > 0}
+    kept, total = {}, 0.
+    for v in sorted(range(len(q)), key=lambda v: -q[v]):
+        total += q[v]
+        if kept and total > P: break
+        kept[v] = q[v]
+    return {v: a / sum(kept.values()) for v, a in kept.items()}
+
+def splitmix(z):
+    "The finalizer of SplitMix64, on Python's integers"
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+def race(u, i):
+    "The exponential of token i"
+    bits = splitmix((int(u * 2**52) * 2**12 + (i + 1) * 0x9E3779B97F4A7C15) % 2**64) >> 12
+    return -math.log((bits + .5) / 2**52)
+
+def pick(q, u):
+    "The token that wins the race, of {token: probability}"
+    return max(q, key=lambda v: q[v] / race(u, v))
+
+def small_lm(seed=0, **kw):
+    "A MaskedLM with random numbers in every parameter, those that start at zero included"
+    cfg = dict(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2,
+               dropout=0., quality_blocks=1) | kw
+    model, g = MaskedLM(Config(**cfg)), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise, wide = torch.randn(p.shape, generator=g), 'output_layer.linear' in name
+            if p.ndim > 1: p.copy_(noise * (1.5 if wide else 1.) / math.sqrt(p.shape[-1]))
+            else: p.copy_(('norm' in name) + .3 * noise)
+        table = model.backbone.vocab_embed.embedding
+        table.copy_(torch.randn(table.shape, generator=g))
+    return model.eval().requires_grad_(False)
+
+def everywhere(model, x):
+    """Full logits [B, L, V] and quality [B, L] of one forward, the output layer run at every
+    position"""
+    h, c, rope = model.backbone(x)
+    logits = model.backbone.output_layer(h, c)
+    logits[..., model.mask_id] = -math.inf
+    return logits, model.quality(h, c, rope)
+
+def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, off=1., P=.9):
+    """Algorithms 1 (as in PRISM's public script) and 2, by loops; `x` [B, L]: the prompt and
+    masks. Also returns K's."""
+    M, (B, L) = model.mask_id, x.shape
+    free = [[j for j in range(L) if x[b, j] == M] for b in range(B)]
+    noise, taken = Noise(seed, torch.arange(B)), []
+    def draw(logits, u): return pick(truncate(logits.double().softmax(-1).tolist(), P), u)
+    for i in range(T):
+        u = {k: noise.uniform(i, k, L).tolist()
+             for k in ('count', 'gumbel', 'order', 'ties', 'token')}
+        logits, g = everywhere(model, x)
+        y, plan, t = x.clone(), [], tau(i / (T - 1) if T > 1 else 0.)
+        for b in range(B):
+            C = [j for j in free[b] if x[b, j] != M]
+            N, n = len(free[b]), len(C)
+            k = math.ceil(N * (i + 1) / T)
+            sigma = min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)) if n else 0.
+            R = sum(u['count'][b][j] < sigma for j in C) if within(i, T, on, off) else 0
+            if coupled and not (R > 0 and n > R and n < N - R): R = 0
+            s = {j: g[b, j].item() for j in C}
+            key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j]))
+                   for j in C}
+            Q = sorted(C, key=lambda j: (-key[j], u['ties'][b][j]))[:R]
+            # what may stay masked; PRISM's script does it by its scores, next line
+            if coupled and t > 0: Q = Q[:N - k]
+            score = dict.fromkeys(free[b], math.inf)
+            score |= {j: 1 / (1 + math.exp(-s[j])) - 1 for j in Q}
+            score |= {j: u['order'][b][j] for j in free[b] if j not in C}
+            clean = sorted(free[b], key=lambda j: (score[j], u['ties'][b][j]), reverse=True)[:k]
+            if not coupled: clean = None
+            for j in Q:
+                if not (coupled and j in clean): y[b, j] = M
+            plan.append((k, clean)); taken.append(int((y[b] != x[b]).sum()))
+        if not coupled: logits, _ = everywhere(model, y)
+        z = y.clone()
+        for b in range(B):
+            k, clean = plan[b]
+            masks = [j for j in free[b] if y[b, j] == M]
+            if coupled: S = [j for j in clean if x[b, j] == M]
+            else:
+                due = k - (len(free[b]) - len(masks))
+                S = sorted(masks, key=lambda j: -u['order'][b][j])[:due]
+            for j in S: z[b, j] = draw(logits[b, j], u['token'][b][j])
+        x = z
+    return x, taken
+
+class Tiny(Denoiser):
+    """A cheap denoiser for any length, whose logits and quality depend on every token. Counts
+    what it is asked for."""
+    has_quality = True
+
+    def __init__(self, L, V, mask_id=None, seed=0):
+        g, D = torch.Generator().manual_seed(seed), 4
+        self.length, self.mask_id, self.vocab_size = L, V if mask_id is None else mask_id, V + 1
+        rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
+        self.E, self.P = rand(L, V + 1, D) / math.sqrt(L), rand(L, D)
+        self.W, self.w = 2 * rand(D, V + 1), 3 * rand(D)
+        # rows of each call; positions asked for logits, how many of them are no masks; how often
+        # for quality
+        self.rows, self.asked, self.seen, self.rated = [], [], [], 0
+
+    def __call__(self, x):
+        self.rows.append(len(x))
+        return TinyForward(self, x)
+
+    def shadow(self, x, where, together=False): return self(x)
+
+    def embedded(self, x, edit): return TinyForward(self, x, edit)
+
+    def attending(self, x):
+        "Its pass, and what might be an attention: rows add up to 1"
+        e = self.E[torch.arange(x.shape[1]), x]
+        return self(x), (4 * e @ e.mT).softmax(-1)
+
+class TinyForward(Forward):
+    def __init__(self, m, x, edit=lambda e: e):
+        assert len(x), 'a pass over no rows'
+        e = edit(m.E[torch.arange(x.shape[1]), x])
+        self.m, self.x, self.seen_masked = m, x, x == m.mask_id
+        self.h, self.e = (e.sum(1, keepdim=True) + m.P[:x.shape[1]]).tanh(), e
+
+    def logits(self, where):
+        self.m.asked.append(int(where.sum()))
+        self.m.seen.append(int((where & ~self.seen_masked).sum()))
+        out = self.h[where] @ self.m.W
+        out[:, self.m.mask_id] = -torch.inf
+        return out
+
+    def left_out(self, where):
+        at = torch.arange(self.x.shape[1])
+        unseen = self.e.sum(1, keepdim=True) - self.e + self.m.E[at, self.m.mask_id]
+        out = (unseen + self.m.P[at]).tanh()[where] @ self.m.W
+        out[:, self.m.mask_id] = -torch.inf
+        return out
+
+    def _quality(self):
+        self.m.rated += 1
+        return (self.h + self.e) @ self.m.w
+
+
+def critic_like(model, seed=1, **kw):
+    "A critic with random numbers in every parameter"
+    c, g = Critic.of(model, **kw), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in c.parameters(): p.add_(.3 * torch.randn(p.shape, generator=g))
+    return c.eval().requires_grad_(False)
