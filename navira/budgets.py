@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Binomial
 
-from .base.checks import check_int
+from .base.checks import check_int, name_of
 from .base.noise import Noise
-from .checked import name_of
 from .core import by_budget, evaluate, Policy, random_order, Schedule, State, TopK
 from .diffusion import n_committed
 from .prism import binomial, sigma_max, window
@@ -67,7 +66,7 @@ def charged(
 ) -> float: # forward passes
     "What a run is charged."
     cost = T * policy.passes
-    if policy.second == 'full': return cost
+    if policy.depth is None: return cost
     N = int(n_free.max())
     return cost + round(rerun(policy, T, N) / N, 9)     # sigma = 0 may be 1e-16
 
@@ -90,12 +89,12 @@ def n_steps(
     "How many steps the policy takes: for most, the largest number whose passes fit the budget."
     budget = check_budget(policy, budget)
     if n_free is None:
-        if policy.steps is by_budget and policy.second == 'full': n_free = torch.empty(0)
+        if policy.step.plan is by_budget and policy.depth is None: n_free = torch.empty(0)
         else: raise ValueError('n_free=None: the steps of this policy depend on how many positions '
                                'are free')
-    def steps(passes: int) -> int: return policy.steps(policy, passes, n_free)
-    if policy.second == 'changed':
+    def steps(passes: int) -> int: return policy.step.steps(policy, passes, n_free)
+    if policy.depth is not None:
         fits = bisect_right(range(budget + 1), budget, lo=policy.step.least(policy) + 1,
                             key=lambda F: charged(policy, steps(F), n_free))  # type: ignore
         budget = fits - 1
-    return check_int(f'steps: {name_of(policy.steps)} gave T', steps(budget), 1)
+    return check_int(f'steps: {name_of(policy.step.plan)} gave T', steps(budget), 1)

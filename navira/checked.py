@@ -4,27 +4,23 @@
 
 # %% ../nbs/checked.ipynb #3e4a4c51
 from __future__ import annotations
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .core import (
-    Denoiser, Draw, evaluate, Pass, Policy, Rule, rows_of, Schedule, Score, State, Step, TopK)
+from .base.checks import name_of
+from .core import evaluate, Pass, Policy, Rule, rows_of, Schedule, Score, State, TopK
 
 # %% auto #0
-__all__ = ['Checked', 'checked']
+__all__ = ['checked', 'check_step']
 
 # %% ../nbs/checked.ipynb #6e202d5a
 NO_HEAD = (
     'this policy needs a quality head and the model has none: `navira finetune --model FOLDER '
     '--lora 16` trains one, load(head=) or --head loads it; backbone, mdlm and '
     'llada-low-confidence need none')
-
-def name_of(part: object) -> str:
-    "The name of a function, or of a callable's class, for messages."
-    return getattr(part, '__qualname__', type(part).__qualname__)
 
 def shape_of(v: object) -> str: # for messages
     return f'{v.dtype} {tuple(v.shape)}' if isinstance(v, Tensor) else repr(v)
@@ -55,6 +51,8 @@ class CheckedRule:
     part: str # 'unmask' or 'remask', for messages
     rule: Rule
 
+    @property
+    def tau(self) -> Any: return getattr(self.rule, 'tau', None)   # which a trace records
     def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
         return rows_of(self.rule, st, eligible)
 
@@ -78,51 +76,21 @@ def checked_rule(part: str, rule: Rule) -> Rule:
     score, k = checked_score(part, rule.score), checked_schedule(part, rule.k)
     return CheckedRule(part, replace(rule, score=score, k=k, tau=tau))
 
-# %% ../nbs/checked.ipynb #3651edd4
-def checked_draw(draw: Draw) -> Draw:
-    "ValueError where the draw gives other than tokens of the vocabulary and probabilities."
-    def checked(logits: Tensor, u: Tensor, x: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-        N, V = logits.shape
-        out = draw(logits, u, x, where)
-        pair = out if isinstance(out, tuple) else ()
-        right = len(pair) == 2 and all(isinstance(v, Tensor) and v.shape == (N,) for v in pair)
-        if not right or pair[0].is_floating_point():
-            raise ValueError(f'draw: {name_of(draw)} gave {out!r:.200}; expected token ids [{N}] '
-                             f'and the probability of each [{N}]')
-        tokens, conf = pair
-        possible = ((0 <= tokens) & (tokens < V)).all()
-        if possible: possible = logits.gather(1, tokens[:, None]).isfinite().all() # not the mask
-        if possible and not conf.isnan().any(): return tokens, conf
-        raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability; '
-                         f'expected ids in 0..{V - 1} but for the mask')
-    return checked
-
 # %% ../nbs/checked.ipynb #ef7eb1ac
-@dataclass(frozen=True)
-class Checked(Step):
-    "A step that checks what the parts of the policy return, and what comes of it."
-    step: Step
-
-    def __call__(self,
-        policy: Policy,
-        st: State,
-        model: Denoiser,
-        watch: Callable,
-    ) -> State: # at step i + 1
-        careful = replace(
-            policy, unmask=checked_rule('unmask', policy.unmask),
-            remask=checked_rule('remask', policy.remask), draw=checked_draw(policy.draw))
-        def see(rule: Policy, *seen: object) -> None: # a step in phases shows the phase's policy
-            watch(policy if rule is careful else rule, *seen)
-        out = self.step(careful, st, model, see)
-        name = f'step: {name_of(self.step)}'
-        if not isinstance(out, State): raise ValueError(f'{name} gave {out!r}; expected a State')
-        if out.i != st.i + 1:
-            raise ValueError(f'{name} gave step {out.i}; expected {st.i + 1}, as with `.next`')
-        if ((out.x != st.x) & st.fixed).any():
-            raise ValueError(f'{name} changed the prompt; expected what is `fixed` as it was')
-        return out
-
 def checked(policy: Policy) -> Policy:
-    "The policy, with a check of what its parts return."
-    return replace(policy, step=Checked(policy.step))
+    "The policy, with a check of what its rules return."
+    return replace(policy, unmask=checked_rule('unmask', policy.unmask),
+                   remask=checked_rule('remask', policy.remask))
+
+def check_step(
+    policy: Policy,
+    before: State,
+    after: State, # what its step made of it
+) -> State: # after
+    "ValueError for anything but the next state, with the prompt as it was."
+    name = f'step: {name_of(policy.step)}'
+    if not isinstance(after, State): raise ValueError(f'{name} gave {after!r}; expected a State')
+    if after.i != before.i + 1:
+        raise ValueError(f'{name} gave step {after.i}; expected {before.i + 1}, as with `.next`')
+    if not ((after.x != before.x) & before.fixed).any(): return after
+    raise ValueError(f'{name} changed the prompt; expected what is `fixed` as it was')

@@ -6,13 +6,13 @@
 from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base.checks import check_choice
+from .base.checks import check_int
 from .base.noise import Noise
 from .diffusion import Denoiser, n_committed, nucleus, tolerance
 from .caching import Cached
@@ -244,24 +244,29 @@ def purposes(part: Any) -> list[str]:
             if hasattr(inner, 'purpose') and getattr(inner, 'tau', 1) not in (None, 0)]
 
 # %% ../nbs/02_policies.ipynb #a2601555
+Plan = Callable[['Policy', int, Tensor], int] # budget, free positions [n] of each sample -> T
+
 def by_budget(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "As many steps as the budget pays for."
     return budget // policy.passes
 
-def unwatched(policy: Policy, before: State, p: Pass, cleaned: State, after: State) -> None:
-    "What may watch a step."
+def no_watch(policy: Policy, before: State, p: Pass, cleaned: State, after: State) -> None:
+    "The default watcher: does nothing."
 
 # %% ../nbs/02_policies.ipynb #3978c69a
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """How a policy takes its steps. This is the common step: Algorithm 1, or Algorithm 2 where
-    predictions come from a second pass.
+    """How a policy takes its steps, and how many. This is the common step: Algorithm 1, or
+    Algorithm 2 where the policy is decoupled.
 
     A rule that needs another step subclasses it. What a run asks of a step has defaults here."""
-    asks: Callable = Pass # makes its pass
-    in_place: bool | str = False # does it replace tokens without a mask in between?
-    overwrites = True # a subclass: may it change a written token that `remask` did not pick?
-    ragged = True # may the rows of a batch have several lengths?
-    needs = '' # what it reads besides logits and qualities of one text, for messages
+    plan: Plan = by_budget  # how many steps
+    matched: bool = True    # False: the number of passes depends on the text, not on the budget
+    cost: int | None = None # passes a step is charged; None: two if decoupled, else one
+    asks: ClassVar[Callable] = Pass # makes its pass
+    in_place: ClassVar[bool | str] = False # does it replace tokens without a mask in between?
+    ragged: ClassVar[bool] = True   # may the rows of a batch have several lengths?
+    needs: ClassVar[str] = ''       # what it reads besides logits and qualities of one text
 
     def __call__(self,
         policy: Policy,
@@ -269,10 +274,19 @@ class Step:
         model: Denoiser,
         watch: Callable, # sees policy, state before, pass, cleaned, state after
     ) -> State: # at step i + 1
-        p = self.asks(model, st, None if policy.cleans else rows_of(policy.unmask, st, st.masked))
+        rows = None if policy.decoupled else rows_of(policy.unmask, st, st.masked)
+        p = self.asks(model, st, policy.draw, rows)
         T = pick(policy.remask, st, p, st.committed) # T_t: masked again
         clean = st.store_quality(p).remask(T)
         return finish(policy, st, p, clean, second_pass(policy, p, clean), watch)
+
+    @property
+    def overwrites(self) -> bool:
+        "May it change a written token that `remask` did not pick?"
+        return bool(self.in_place)
+
+    def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
+        return self.plan(policy, budget, n_free)
 
     def least(self, policy: Policy) -> int: # forward passes
         "The smallest budget of a run."
@@ -285,40 +299,36 @@ class Step:
 @dataclass(frozen=True)
 class Policy:
     "A sampler: everything that decides what one step does."
-    unmask: Rule                 # which masks to fill
-    remask: Rule = nothing       # which committed tokens to mask again
-    decoupled: bool | None = False # a second pass predicts; None: in a part of the run
-    draw: Draw = nucleus(.9)     # which token to write
-    cost: int | None = None      # passes a step is charged; None: two if decoupled, else one
-    from_clean: bool = False     # the only pass reads the cleaned text, as `remask` asks none
-    steps: Callable[[Policy, int, Tensor], int] = by_budget # budget, free positions [n] -> T
-    matched: bool = True         # does it keep to the budget, rather than cost what it costs
-    step: Step = Step()          # how it takes a step
-    second: Literal['full', 'changed'] = 'full' # what a second pass runs: all, or what changed
-    depth: int = 0               # with 'changed', the blocks that run in full
+    unmask: Rule              # which masks to fill
+    remask: Rule = nothing    # which committed tokens to mask again
+    decoupled: bool = False   # does a pass over the cleaned text predict?
+    draw: Draw = nucleus(.9)  # which token to write
+    step: Step = Step()       # how it takes a step, and how many
+    depth: int | None = None  # blocks that run in full where a second pass runs what changed
 
     def __post_init__(self):
-        check_choice('second', self.second, ('full', 'changed'))
         drawn = purposes((self.unmask, self.remask))
         for shared in drawn:
             if drawn.count(shared) == 1: continue
             raise ValueError(f'purpose={shared!r}: two rules would draw the same numbers; '
                              f"expected one of its own for each, such as purpose='remask'")
-        if self.second == 'full' or self.decoupled: return
-        raise ValueError("second='changed': expected a decoupled policy, such as navira_det()")
+        if self.depth is None: return
+        check_int('depth', self.depth, 0)
+        if not self.decoupled: raise ValueError(
+            f'depth={self.depth}: a second pass over what changed; expected a decoupled policy, '
+            'such as navira_det()')
 
     @property
     def passes(self) -> int:
         "Forward passes that a step is charged; a second pass over what changed comes on top."
-        two = self.decoupled and self.second == 'full'
-        return (2 if two else 1) if self.cost is None else self.cost
+        if self.step.cost is not None: return self.step.cost
+        return 2 if self.decoupled and self.depth is None else 1
     @property
-    def cleans(self) -> bool: return bool(self.decoupled) or self.from_clean
+    def matched(self) -> bool: return self.step.matched
     @property
     def revises(self) -> bool:
         "May a committed token change?"
-        own = type(self.step) is not Step and self.step.overwrites
-        return own or self.remask is not nothing
+        return self.remask is not nothing or self.step.overwrites
     @property
     def reads_quality(self) -> bool: return reads_quality(self)
 
@@ -327,19 +337,19 @@ def step(
     policy: Policy,
     st: State,
     model: Denoiser,
-    watch: Callable = unwatched, # sees policy, state before, pass, cleaned, state after
+    watch: Callable = no_watch, # sees policy, state before, pass, cleaned, state after
 ) -> State: # at step i + 1
     "One step of any policy."
-    parts = policy.second == 'changed' and model.n_blocks is not None
+    parts = policy.depth is not None and model.n_blocks is not None
     if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
     return policy.step(policy, st, model, watch)
 
 def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
     "The pass that predicts from the cleaned text: the first one, where a policy has no other."
-    if not policy.cleans: return p
-    if policy.second == 'changed' and isinstance(p.model, Cached):
+    if not policy.decoupled: return p
+    if policy.depth is not None and isinstance(p.model, Cached):
         return ChangedPass(p, clean, policy.depth)
-    return Pass(p.model, clean)
+    return Pass(p.model, clean, p.draw)
 
 # %% ../nbs/02_policies.ipynb #6f8ba7e5
 def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
@@ -347,13 +357,12 @@ def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] b
     return rule(st, p, eligible) if eligible.any() else eligible
 
 def draw_at(
-    policy: Policy,
     st: State,
     p: Pass,
     where: Tensor, # [B, L] bool
     purpose: str = 'token', # of the noise
-) -> State: # with a token of the policy's draw written at each
-    return st.write(where, *p.drawn(policy.draw, where, purpose)) if where.any() else st
+) -> State: # with a token of the pass's draw written at each
+    return st.write(where, *p.drawn(where, purpose)) if where.any() else st
 
 def finish(
     policy: Policy,
@@ -361,10 +370,10 @@ def finish(
     p: Pass, # over it
     clean: State, # after remasking
     q: Pass, # that predicts: `p`, or one over `clean`
-    watch: Callable = unwatched,
+    watch: Callable = no_watch,
 ) -> State: # at step i + 1
     "The second half of a step: unmask what `q` predicts in the cleaned text."
     S = pick(policy.unmask, clean, q, clean.masked & q.masked) # S_t: filled
-    after = draw_at(policy, clean, q, S)
+    after = draw_at(clean, q, S)
     watch(policy, st, p, clean, after)
     return after.next(p.cost + (q.cost if q is not p else 0))

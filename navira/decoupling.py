@@ -20,11 +20,10 @@ def navira_det(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "NAVIRA-det: the K lowest-quality tokens, decoupled (section 4.2)."
     remask = TopK(low_quality, remask_count(eta, on, off, n_remask))
-    return replace(backbone(top_p), remask=remask, decoupled=True)
+    return replace(backbone(), remask=remask, decoupled=True)
 
 # %% ../nbs/04_decoupling.ipynb #d1f147a9
 def refill_first(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

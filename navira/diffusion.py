@@ -15,7 +15,8 @@ from torch import Tensor
 from .base.checks import check_int, check_range
 
 # %% auto #0
-__all__ = ['LACKS', 'corrupt', 'Forward', 'Denoiser', 'low_discrepancy', 'nelbo', 'drawer', 'nucleus', 'n_committed']
+__all__ = ['LACKS', 'greedy', 'corrupt', 'Forward', 'Denoiser', 'Function', 'as_denoiser', 'low_discrepancy', 'nelbo', 'drawer',
+           'nucleus', 'n_committed']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -117,6 +118,18 @@ class Denoiser:
     def suppressing(self, ids: tuple[int, ...]) -> Denoiser:
         "The same model, which never writes these tokens."
         raise self.lacks('suppressing')
+
+class Function(Denoiser):
+    "Any function from ids to a `Forward` that has `mask_id` and `length`, as a `Denoiser`."
+    has_quality = True                  # perhaps; if not, its passes say so
+
+    def __init__(self, f: Any):
+        self.f, self.mask_id, self.length = f, f.mask_id, f.length
+
+    def __call__(self, x: Tensor) -> Forward: return self.f(x)
+
+def as_denoiser(model: Any) -> Denoiser: # with `mask_id` and `length`
+    return model if isinstance(model, Denoiser) else Function(model)
 
 # %% ../nbs/01_masked_diffusion.ipynb #a92c9943
 def low_discrepancy(
@@ -323,6 +336,8 @@ def nucleus(
 ) -> drawer: # logits [N, V], uniforms [N] -> tokens [N], their probability [N]
     "A draw from the nucleus, at temperature 1."
     return drawer(top_p=top_p, keep_crossing=keep_crossing)
+
+greedy = drawer(0.)     # takes the most likely token
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
 _N = TypeVar('_N', Tensor, int)

@@ -5,6 +5,7 @@
 # %% ../nbs/exact.ipynb #3ca3a79f
 from __future__ import annotations
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -45,12 +46,16 @@ class Distribution(dict[Text, float]):
     ) -> Distribution:
         "After n steps from `start`."
         now = cls({start: 1.})
-        for i in range(n): now = now._moved(one, i)
+        for i in range(n):
+            new: dict[Text, float] = collections.defaultdict(float)
+            for x, w in now.items():
+                for y, q in one(x, i).items(): new[y] += w * q
+            now = cls(new)
         return now
 
     @classmethod
     def unmasking(cls, model: JointDenoiser, choose: Callable) -> Distribution:
-        """Of a rule that draws a token for every mask and keeps some, until no mask is left.
+        """Of a rule that draws a token for every mask and keeps some, at least one a step.
 
         `choose(q, drawn, i)` gives {positions kept at step i: probability}, for q: {mask: its
         distribution, a list} and drawn: {mask: token}."""
@@ -64,15 +69,7 @@ class Distribution(dict[Text, float]):
                 for kept, r in (choose(q, drawn, i) if q else {(): 1.}).items():
                     out[tuple(drawn[j] if j in kept else v for j, v in enumerate(x))] += weight * r
             return out
-        now, i = cls({(M,) * model.length: 1.}), 0
-        while any(M in x for x in now): now, i = now._moved(one, i), i + 1
-        return now
-
-    def _moved(self, one: Callable, i: int) -> Distribution:
-        new: dict[Text, float] = collections.defaultdict(float)
-        for x, w in self.items():
-            for y, q in one(x, i).items(): new[y] += w * q
-        return type(self)(new)
+        return cls.after(model.length, one, (M,) * model.length)
 
     def distance(self, other: Mapping[Text, float]) -> float:
         "Total variation, in [0, 1]."
@@ -85,17 +82,19 @@ class Distribution(dict[Text, float]):
     def planted(self) -> Distribution:
         """With an error: every second text, from the likeliest, gives a tenth of its p to the
         others."""
-        lose, gain = (sorted(self, key=self.__getitem__, reverse=True)[k::2] for k in (0, 1))
-        more = .1 * sum(self[x] for x in lose) / sum(self[x] for x in gain)
-        return type(self)({x: .9 * self[x] for x in lose} | {x: (1 + more) * self[x] for x in gain})
+        ranked = sorted(self, key=self.__getitem__, reverse=True)
+        lost = .1 * sum(self[x] for x in ranked[::2])
+        factors = itertools.cycle((.9, 1 + lost / sum(self[x] for x in ranked[1::2])))
+        return type(self)({x: self[x] * k for x, k in zip(ranked, factors)})
 
     def p_value(self, got: Tensor | Mapping[Text, int]) -> float: # texts [N, L], or their counts
         "Of a chi-square test; rare texts share a cell. ValueError for a text without probability."
-        seen = got if isinstance(got, Mapping) else collections.Counter(map(tuple, got.tolist()))
+        texts = got if isinstance(got, Mapping) else map(tuple, got.tolist())
+        seen = collections.Counter(texts)
         strange = set(seen) - set(self)
         if strange: raise ValueError(f'{min(strange)}: this text has no probability')
         texts = sorted(self, key=self.__getitem__)
-        n = np.array([seen.get(x, 0) for x in texts])
+        n = np.array([seen[x] for x in texts])
         expected = np.array([self[x] for x in texts]) * n.sum() / sum(self.values())
         rare = max(1 + int(expected.cumsum().searchsorted(5)), int((expected < 5).sum()))
         n, expected = (np.append(a[rare:], a[:rare].sum()) for a in (n, expected))
@@ -128,18 +127,15 @@ class Chain:
         self.still, self.gone = one_hot[self.states], one_hot[V]        # [S, L, V + 1] and [V + 1]
 
     def product(self, site: Tensor) -> Tensor: # [R, L, V + 1] of each site -> [R, S]
-        out = site[:, 0]
-        for j in range(1, site.shape[1]): out = (out[..., None] * site[:, j, None]).flatten(1)
-        return out
+        return functools.reduce(lambda a, b: (a[..., None] * b[:, None]).flatten(1), site.unbind(1))
 
     def matrix(self,
         sigma: float | Tensor, # probability that a token is remasked, or [S, L]
         rho: float | Tensor, # that a mask is filled
     ) -> Tensor: # [S, S]
         "One step that remasks and unmasks each position independently."
-        def of_sites(rate):
-            return torch.as_tensor(rate, dtype=torch.float64).expand_as(self.states)[..., None]
-        s, r = of_sites(sigma), of_sites(rho)
+        s, r = (torch.as_tensor(rate, dtype=torch.float64).expand_as(self.states)[..., None]
+                for rate in (sigma, rho))
         masked = r * self.model.table + (1 - r) * self.gone
         committed = (1 - s) * self.still + s * self.gone
         is_mask = (self.states == self.model.mask_id)[..., None]
@@ -147,8 +143,7 @@ class Chain:
 
     def redraw(self, sites: Iterable[int]) -> Tensor: # -> [S, S]
         "One step that masks these sites and draws each anew, none seeing the others."
-        where = torch.zeros(self.model.length, dtype=torch.bool)
-        where[[*sites]] = True
+        where = torch.isin(torch.arange(self.model.length), torch.tensor([*sites]))
         unseen = self.states.masked_fill(where, self.model.mask_id)
         anew = self.model.table[self.model.state(unseen)]
         return self.product(torch.where(where[:, None], anew, self.still))

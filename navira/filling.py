@@ -11,14 +11,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
 from .core import Policy
 from .diffusion import Denoiser
 from .models.load import load
-from .prompts import blank_reader, expanded, start_ids
+from .prompts import read_prompts
 from .samples import Partials, Samples
 from .sampling import check_model, choose, ends_in, sample
+from .scores import left_out
 
 # %% auto #0
 __all__ = ['fill']
@@ -41,59 +43,49 @@ def fill(
     "Fill the blanks of a text. ValueError for a text without one."
     n = check_int('n', n, 1, 'the number of fillings is')
     model = _embedded() if model is None else model
-    check_model(model)
+    model = check_model(model)
     if tokens is not None: check_int('tokens', tokens, 1, high=model.length)
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
     of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl'
     how = {k: hyper.pop(k) for k in of_sample if k in hyper}
-    if how.get('eos') == 'suppress' and not ends_in(model): del how['eos']
+    if not ends_in(model): how.pop('eos', None)
     rule, name, block_length = choose(model, policy, hyper, fill)
-    blank = blank_reader(model)[1]
-    def prompts_of(k: int) -> list[str]: # with k tokens in a plain blank
-        filled = [_with_blanks(t, blank, tokens, k, model.length) for t in texts]
-        return [t for t in filled for _ in range(n)]
-    prompts, tries = prompts_of(1), 1
-    if prompts != prompts_of(2) and not how.get('length') and not how.get('trace'):
-        prompts, tries = prompts + prompts_of(2) + prompts_of(3), 3
-    if budget is None: budget = min(128, 2 * rule.passes * max(t.count(blank) for t in prompts))
+    plain = tokens is None and any(re.search('(?<!_)_{3,5}(?!_)', t) for t in texts)
+    tries = (1, 2, 3) if plain and not how.get('length') and not how.get('trace') else (1,)
+    prompts = [_with_blanks(t, tokens, k) for k in tries for t in texts for _ in range(n)]
+    read = read_prompts(model, prompts)
+    blanks = pad_sequence([p.ids == model.mask_id for p in read], True)
+    for prompt, blank in zip(prompts, blanks):
+        if blank.any(): continue
+        raise ValueError(f'text {prompt!r}: no blank in it; write ___ where something is '
+                         'to be written, as in "The man opened ___ and walked in."')
+    if budget is None: budget = min(128, 2 * rule.passes * int(blanks.sum(1).max()))
     out = sample(model, rule, budget, seed=seed, prompt=prompts, progress=progress,
                  block_length=block_length, **how)
-    if tries > 1:
-        blanks = start_ids(model, prompt=prompts)[0] == model.mask_id
-        out = _likeliest(model, out, blanks)
-    return replace(out, policy=name)
+    return replace(out if len(tries) == 1 else _likeliest(model, out, blanks), policy=name)
 
-def _with_blanks(text: str, blank: str, tokens: int | None, one: int, most: int) -> str:
-    "`blank` for each token of a blank, `one` for ___. ValueError for a text without one."
-    def blanks(m: re.Match) -> str:
-        k = one if len(m[0]) < 6 else len(m[0]) // 3
-        return blank * (k if tokens is None else tokens)
-    out = re.sub('_{3,}', blanks, expanded(text, blank, most))
-    if blank in out: return out
-    raise ValueError(f'text {text!r}: no blank in it; write ___ where something is '
-                     'to be written, as in "The man opened ___ and walked in."')
+def _with_blanks(text: str, tokens: int | None, plain: int) -> str:
+    "`[MASK*k]` for each blank of k tokens; `plain` of them for ___."
+    def blank(m: re.Match) -> str:
+        k = plain if len(m[0]) < 6 else len(m[0]) // 3
+        return f'[MASK*{tokens or k}]'
+    return re.sub('_{3,}', blank, text)
 
 @torch.inference_mode()
-def _likelihood(model: Denoiser, ids: Tensor, written: Tensor) -> float: # [L] ids, [L] bool -> nats
-    "Mean log-probability of the written tokens, each given all others."
-    at = written.nonzero()
-    x = ids.repeat(len(at), 1).scatter(1, at, model.mask_id).to(model.device)
-    log_p = model(x).logits(x == model.mask_id).float().log_softmax(-1)
-    return log_p.cpu().gather(1, ids[at]).mean().item()
-
 def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
     "Of three tries of each filling the one whose tokens are the likeliest."
-    whole = [ids >= 0 for ids in out.tokens]
-    scores = [_likelihood(model, ids[w], written[w])
-              for ids, written, w in zip(out.tokens, blanks, whole)]
-    best = torch.tensor(scores).view(3, -1).argmax(0)
+    def score(ids: Tensor, blank: Tensor) -> Tensor:
+        written = ids >= 0      # not after an end of the text
+        x, where = (a[written][None].to(model.device) for a in (ids, blank))
+        return left_out(model, x, where).mean()
+    best = torch.stack([*map(score, out.tokens, blanks)]).view(3, -1).argmax(0).cpu()
     rows = best * len(best) + torch.arange(len(best))
-    compared = blanks.sum(1) # a pass for each token
-    n_forward = (out.n_forward + compared).view(3, -1).sum(0)
-    more = int(compared.view(3, -1).sum(0).max())
     L = int((out.tokens[rows] >= 0).sum(1).max())
+    compared = blanks.sum(1).view(3, -1).sum(0) # a pass for each token
+    n_forward = out.n_forward.view(3, -1).sum(0) + compared
+    more = int(compared.max())
     return replace(
         out, tokens=out.tokens[rows, :L], special=out.special[rows, :L],  # type: ignore[index]
         given=out.given[rows], n_forward=n_forward,  # type: ignore[index]

@@ -63,16 +63,14 @@ class JointDenoiser(Denoiser):
     def attending(self, x: Tensor) -> tuple[JointForward, Tensor]: # ids [B, L]
         """A pass, and how far each prediction depends on each token, [B, L, L]: the total
         variation by which p(x_i) moves when j is filled (expected) or, where visible, masked."""
-        p, columns = self(x).p, []
-        for j in range(self.length):
-            moved = torch.zeros_like(p[..., 0])
-            for v in range(self.mask_id + 1):
-                y = x.index_fill(1, torch.tensor(j), v)
-                weight = torch.where(x[:, j] == self.mask_id, p[:, j, v], float(v == self.mask_id))
-                far = (self(y).p - p).abs().sum(-1) / 2
-                moved += weight[:, None] * far
-            columns.append(moved)
-        return self(x), torch.stack(columns, 2)
+        p, masked = self(x), x == self.mask_id
+        moved = torch.zeros(*x.shape, self.length, dtype=p.p.dtype)
+        for v in range(self.mask_id + 1):
+            weight = torch.where(masked, p.p[..., v], float(v == self.mask_id))
+            for j in range(self.length):
+                far = (self(x.index_fill(1, torch.tensor(j), v)).p - p.p).abs().sum(-1) / 2
+                moved[..., j] += weight[:, [j]] * far
+        return p, moved
 
 # %% ../nbs/joint.ipynb #2da891af
 class JointForward(Forward):
@@ -119,9 +117,9 @@ class Words(JointDenoiser):
 
 # %% ../nbs/joint.ipynb #92684792
 def orchard() -> Words:
-    """The paper's Figure 1 as a joint over article, noun and verb: `an apple ripen`, `a dog
-    bark`, ..."""
+    """The paper's Figure 1 as a joint over article, noun and verb: `an apple ripens`, `a dog
+    barks`, ..."""
     return Words({
-        'an apple ripen': 6, 'a apple ripen': .3, 'a pear ripen': 2, 'the apple ripen': 1,
-        'the pear ripen': 1,
-        'a dog bark': 6, 'an owl hoot': 3, 'the dog bark': 2, 'the owl hoot': 1})
+        'an apple ripens': 6, 'a apple ripens': .3, 'a pear ripens': 2, 'the apple ripens': 1,
+        'the pear ripens': 1,
+        'a dog barks': 6, 'an owl hoots': 3, 'the dog barks': 2, 'the owl hoots': 1})

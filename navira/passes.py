@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .base.checks import name_of
 from .caching import Cached
 from .diffusion import Denoiser, Forward
 
@@ -26,6 +27,25 @@ def finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
     if logits.amax(-1).isfinite().all():
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
     raise ValueError(f'the model gave NaN or infinity for the logits of a token; {DIVERGED}')
+
+def check_drawn(
+    draw: Draw,
+    logits: Tensor, # [N, V]
+    out: Any, # what `draw` gave for them
+) -> tuple[Tensor, Tensor]: # the same
+    "ValueError for anything but tokens of the vocabulary without the mask, and probabilities."
+    N, V = logits.shape
+    pair = out if isinstance(out, tuple) else ()
+    right = len(pair) == 2 and all(isinstance(v, Tensor) and v.shape == (N,) for v in pair)
+    if not right or pair[0].is_floating_point():
+        raise ValueError(f'draw: {name_of(draw)} gave {out!r:.200}; expected token ids [{N}] '
+                         f'and the probability of each [{N}]')
+    tokens, conf = pair
+    possible = ((0 <= tokens) & (tokens < V)).all()
+    if possible: possible = logits.gather(1, tokens[:, None]).isfinite().all() # not the mask
+    if possible and not conf.isnan().any(): return tokens, conf
+    raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability; '
+                     f'expected ids in 0..{V - 1} but for the mask')
 
 def portions(
     model: Denoiser,
@@ -47,9 +67,11 @@ class Pass:
     def __init__(self,
         model: Denoiser,
         st: Any, # a `State`
+        draw: Draw | None = None, # the policy's, for scores of the token that would be drawn
         together: Tensor | None = None, # [B] bool: rows that will be asked about later
     ):
         self.model, self.st, self.x, self.uniform = model, st, st.x, st.uniform
+        self.draw: Any = draw
         self.masked = st.x == st.mask_id
         self.ran = torch.zeros(len(st.x), dtype=torch.bool, device=st.x.device) # [B] rows run
         self.cost = self.ran.double() # [B] shares of a full pass
@@ -123,16 +145,18 @@ class Pass:
         self.scored = self.scored.index_put((rows.nonzero()[:, 0],), q)
 
     def drawn(self,
-        draw: Draw,
         where: Tensor, # [B, L] bool with N true
         purpose: str = 'token', # of the noise
+        draw: Draw | None = None, # None: the policy's
     ) -> tuple[Tensor, Tensor]: # [N], [N]
-        "The tokens that `draw` gives at `where`, and their probabilities, as exact as the logits."
+        "The tokens that are drawn at `where`, and their probabilities, as exact as the logits."
+        draw = draw or self.draw
+        if draw is None: raise ValueError('no draw: expected Pass(model, state, policy.draw)')
         u, tokens = self.uniform(purpose), self.x
         conf = torch.full(where.shape, torch.nan, device=where.device)
         for part in self.portions(where):
             logits = self.logits(part)
-            token, q = draw(logits, u[part], self.x, part)
+            token, q = check_drawn(draw, logits, draw(logits, u[part], self.x, part))
             tokens = tokens.masked_scatter(part, token)
             conf = conf.to(logits.dtype).masked_scatter(part, q.to(logits.dtype))
         return tokens[where], conf[where]
@@ -146,7 +170,7 @@ class ChangedPass(Pass):
         st: Any, # the `State` after remasking
         depth: int = 0, # blocks that run in full
     ):
-        super().__init__(first.model, st)
+        super().__init__(first.model, st, first.draw)
         self.first, self.depth = first, depth
         self.asked: Tensor | None = None  # [B, L] what may be asked about, once it is known
 
@@ -156,7 +180,7 @@ class ChangedPass(Pass):
         if not more: return
         raise ValueError(f'asked about {more} more positions: a second pass over what changed runs '
                          'what it is first asked about; expected `p.ask(where)` with all of them '
-                         "before, or a policy with second='full'")
+                         "before, or a policy with depth=None")
 
     def run(self, rows: Tensor) -> None: # [B] bool
         for some in (rows & self.first.ran, rows & ~self.first.ran): super().run(some)

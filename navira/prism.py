@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base.checks import check_range
-from .diffusion import n_committed, nucleus
+from .diffusion import n_committed
 from .core import (
     evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
 
@@ -96,14 +96,11 @@ def prism(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "PRISM's inference rule (Algorithm 1; defaults of its public OpenWebText script)."
     remask = TopK(low_quality, prism_guard(remask_count(eta, on, off, n_remask)))
-    return replace(backbone(top_p), remask=remask)
+    return replace(backbone(), remask=remask)
 
-def backbone(
-    top_p: float = 0.9, # nucleus
-) -> Policy:
+def backbone() -> Policy:
     "No remasking: the masked diffusion model alone, exact counts in random order."
-    return Policy(unmask=TopK(random_order, n_unmask), draw=nucleus(top_p))
+    return Policy(unmask=TopK(random_order, n_unmask))

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from .base.checks import check_int
 from .base.files import guarded, uncut
@@ -27,14 +25,8 @@ __all__ = ['start_ids']
 class Prompt:
     "Token ids of a prompt, `mask_id` at its blanks."
     ids: Tensor          # [l] int64
+    special: Tensor = torch.tensor(False) # [l] bool: what the tokenizer put around the text
     whole: bool = False  # a text with blanks, which nothing follows
-    lead: int = 0        # special tokens that the tokenizer put before the text
-    trail: int = 0       # and after it
-
-    def special(self, L: int) -> Tensor: # [L] bool
-        "Where the tokenizer's own tokens stand: they are no part of the text."
-        i, end = torch.arange(L), len(self.ids)
-        return (i < self.lead) | (i >= end - self.trail) & (i < end)
 
 # %% ../nbs/prompts.ipynb #07dc34cf
 def reader(model: Denoiser) -> Tokenizer:
@@ -46,7 +38,8 @@ def reader(model: Denoiser) -> Tokenizer:
 def blank_reader(model: Denoiser) -> tuple[Tokenizer, str]: # and the text of a blank
     "The model's tokenizer, or a copy that reads blanks."
     tok = reader(model)
-    if model.mask_id in tok.get_added_tokens_decoder(): return tok, tok.id_to_token(model.mask_id)  # type: ignore[return-value]
+    added = tok.get_added_tokens_decoder().get(model.mask_id)
+    if added: return tok, added.content
     # the text of a mask that is an ordinary word may be a part of other words
     blank = '[MASK]' if tok.id_to_token(model.mask_id) else '<|mask|>'
     tok = Tokenizer.from_str(tok.to_str())
@@ -60,8 +53,8 @@ def expanded(
 ) -> str:
     "`blank` for `[MASK]`, twelve of them for `[MASK*12]`. ValueError for `[MASK*x]`."
     def blanks(m: re.Match) -> str:
-        if m[1] is None: return blank
-        if re.fullmatch('[0-9]+', m[1]) and 0 < int(m[1][:9]) <= most: return blank * int(m[1])
+        n = '1' if m[1] is None else m[1]
+        if re.fullmatch('[0-9]{1,9}', n) and 0 < int(n) <= most: return blank * int(n)
         raise ValueError(f'{m[0]}: expected a number of blanks from 1 to {most}, '
                          f'as in [MASK*{min(12, most)}]')
     return re.sub(r'\[MASK(?:\*([^\[\]\n]*))?\]', blanks, text)
@@ -85,30 +78,28 @@ def literal_ids(model: Denoiser, text: str) -> list[int]:
 
 def _texts(model: Denoiser, texts: Sequence[str], open_ended: bool) -> list[Prompt]:
     tok, blank = blank_reader(model)
-    one = _encoding(tok, blank)     # shows what the tokenizer puts around a text
-    at = one.tokens.index(blank)
-    lead, trail = sum(one.special_tokens_mask[:at]), sum(one.special_tokens_mask[at + 1:])
+    # how many tokens the tokenizer puts after a text
+    after = _encoding(tok, blank).special_tokens_mask[::-1].index(0)
     def read(text: str) -> Prompt:
         text = expanded(text, blank, model.length).replace(' ' + blank, blank)
         encoding = _encoding(tok, text)
         ids = torch.tensor(encoding.ids, dtype=torch.int64)
         ids[ids == tok.token_to_id(blank)] = model.mask_id
-        blanks = ids == model.mask_id
-        if blanks.any() and not open_ended: return Prompt(ids, True, lead, trail)
-        own = (torch.tensor(encoding.special_tokens_mask) == 0) | blanks
-        return Prompt(ids[:int(own.nonzero().max()) + 1 if own.any() else lead], lead=lead)
+        special = torch.tensor(encoding.special_tokens_mask) == 1
+        whole = bool((ids == model.mask_id).any()) and not open_ended
+        end = len(ids) - (0 if whole else after)
+        return Prompt(ids[:end], special[:end], whole)
     return [read(text) for text in texts]
 
 # %% ../nbs/prompts.ipynb #9bc76b90
-WHOLE = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
-
 def _ids(prompt) -> list[Prompt]:
     try:
         several = isinstance(prompt, (list, tuple)) and any(map(np.ndim, prompt))
         rows = [torch.as_tensor(p) for p in (prompt if several else [prompt])]
     except (TypeError, ValueError, RuntimeError): rows = []
     if len(rows) == 1 and rows[0].ndim == 2: rows = list(rows[0])
-    if rows and all(r.ndim == 1 and len(r) and r.dtype in WHOLE for r in rows):
+    if rows and all(r.ndim == 1 and len(r) and r.dtype != torch.bool
+                    and torch.can_cast(r.dtype, torch.int64) for r in rows):
         return [Prompt(r.cpu().long()) for r in rows]
     shape = f' {list(rows[0].shape)}' if rows else ''
     raise ValueError(f'prompt: {type(prompt).__name__}{shape}; expected a text, a list of texts, '
@@ -131,9 +122,9 @@ def _length(model: Denoiser, i: int, p: Prompt, length: int | None, new: int | N
     "How long text i is to be. ValueError for what the model cannot continue."
     n, most = len(p.ids), length or model.length
     vocab = model.vocab_size or 2**63
-    low, high = (int(p.ids.min()), int(p.ids.max())) if n else (0, 0)
-    if low < 0 or high >= vocab:
-        raise ValueError(f'prompt: ids must lie in 0..{vocab - 1}, got {low} to {high}')
+    if n and not 0 <= int(p.ids.min()) <= int(p.ids.max()) < vocab:
+        raise ValueError(f'prompt: ids must lie in 0..{vocab - 1}, '
+                         f'got {p.ids.min()} to {p.ids.max()}')
     if n > most: raise ValueError(f'prompt: {n} tokens are longer than the {most} of the sequence')
     if new is None: return n if p.whole and length is None else most
     if n + new <= most: return n + new
@@ -164,10 +155,11 @@ def start_ids(
         raise ValueError(f'prompt: {len(prompts)} prompts for n={n} samples; '
                          'leave n out for one sample a prompt, or give one prompt')
     lengths = [_length(model, i, p, length, new) for i, p in enumerate(prompts)]
-    padded = [F.pad(p.ids, (0, L - len(p.ids)), value=model.mask_id)
-              for p, L in zip(prompts, lengths)]
-    x = pad_sequence(padded, True, -1)
-    special = torch.stack([p.special(x.shape[1]) for p in prompts])
+    x = torch.full((len(prompts), max(lengths)), -1)
+    special = torch.zeros_like(x, dtype=torch.bool)
+    for row, marks, p, L in zip(x, special, prompts, lengths):
+        row[:L] = model.mask_id
+        row[:len(p.ids)], marks[:len(p.ids)] = p.ids, p.special
     if not (x == model.mask_id).any(1).all():
         raise ValueError(f'prompt: {x.shape[1]} given tokens fill the sequence of {x.shape[1]}, '
                          'there is nothing left to write')

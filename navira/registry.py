@@ -9,13 +9,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
 from .base.checks import check_choice, plain_number
-from .diffusion import Denoiser, nucleus
+from .diffusion import Denoiser, drawer
 from .core import Flip, Policy
 from .prism import backbone, prism
 from .decoupling import navira_det
@@ -67,9 +67,47 @@ def about(
     return dict(_about[check_choice('policy', name, policies())])
 
 # %% ../nbs/registry.ipynb #f180d1d7
+@dataclass(frozen=True)
+class Scheduled:
+    "A factory of policies with a scheduled temperature (section 4.4)."
+    schedule: Callable # its constructor, such as `piecewise`
+    rule: Callable[..., Policy] = navira # a factory with a temperature, `tau`
+
+    def __post_init__(self):
+        what = f'{self.rule.__doc__} Its temperature: {self.schedule.__doc__}'
+        object.__setattr__(self, '__doc__', what)
+
+    def __call__(self, **hyper) -> Policy: # of the schedule, and of the rule but for tau
+        shape = {k: hyper.pop(k) for k in signature(self.schedule) if k in hyper}
+        return self.rule(tau=self.schedule(**shape), **hyper)
+
+def sources(factory: Callable) -> tuple[Callable, ...]:
+    "The functions whose parameters a factory takes."
+    own = inspect.unwrap(factory)
+    return (own.schedule, own.rule) if isinstance(own, Scheduled) else (own,)
+
+def signature(factory: Callable) -> dict[str, inspect.Parameter]: # by name
+    "The parameters of a function, or of a `Scheduled` policy, with their types."
+    known = {k: p for f in sources(factory)
+             for k, p in inspect.signature(f, eval_str=True).parameters.items()}
+    if len(sources(factory)) > 1: del known['tau']
+    return known
+
+DRAW = 'temperature', 'top_p', 'top_k'     # of any policy that draws by a `drawer`
+
+def draw_parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
+    "What the draw of a factory's policy takes; nothing where the policy has a draw of its own."
+    draw = factory().draw
+    if not isinstance(draw, drawer): return {}
+    known = signature(drawer)
+    return {k: known[k].replace(default=getattr(draw, k)) for k in DRAW}
+
+@functools.cache
 def parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
-    "What a factory takes, with its types."
-    return dict(inspect.signature(factory, eval_str=True).parameters)
+    "What a policy takes: its factory's parameters and those of its draw, with their types."
+    own = signature(factory)
+    if any(p.default is p.empty for p in own.values()): return own
+    return own | {k: p for k, p in draw_parameters(factory).items() if k not in own}
 
 def _kinds(p: inspect.Parameter) -> tuple: # the members of a union
     "What a hyper-parameter may be: what its annotation says, else a schedule like its default."
@@ -85,9 +123,8 @@ def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its t
 
 # %% ../nbs/registry.ipynb #865ecdbf
 def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
-    "The comment behind each parameter of a function, where its source is at hand."
-    sources = getattr(factory, 'sources', [factory]) # those of `scheduled` are two functions
-    try: text = ''.join(map(inspect.getsource, sources))
+    "The comment behind each parameter of a policy, where its source is at hand."
+    try: text = ''.join(map(inspect.getsource, (drawer, *sources(factory))))
     except (OSError, TypeError): return {}
     return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
 
@@ -115,7 +152,7 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
 def policy(
     name: str, # a registered name
     /,
-    **hyper, # the factory's hyper-parameters
+    **hyper, # the factory's hyper-parameters; `temperature`, `top_p`, `top_k` of the draw
 ) -> Policy:
     "The policy called `name`. KeyError or ValueError with the nearest name, or what was expected."
     factory = policies()[check_choice('policy', name, policies())]
@@ -123,8 +160,11 @@ def policy(
     hyper = {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items():
         _check_hyper(name, v, known[check_choice(f'{name}: hyper-parameter', k, known)])
-    made = factory(**hyper)
-    if isinstance(made, Policy): return made
+    own = signature(factory)
+    made = factory(**{k: v for k, v in hyper.items() if k in own})
+    draw = {k: v for k, v in hyper.items() if k not in own}
+    if isinstance(made, Policy):
+        return replace(made, draw=replace(made.draw, **draw)) if draw else made  # type: ignore[type-var]
     raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; '
                      'expected a Policy')
 
@@ -151,30 +191,15 @@ for _name, _factory, _selects, _source in [
     register(_name, selects=_selects, source=_source, **_revises)(_factory)  # type: ignore[type-var]
 
 # %% ../nbs/registry.ipynb #6845e5f1
-def scheduled(
-    schedule: Callable, # a schedule's constructor, such as `piecewise`
-    rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
-) -> Callable[..., Policy]: # takes the schedule's parameters, and the rule's but for tau
-    "A policy with a scheduled temperature (section 4.4)."
-    shape, rest = parameters(schedule), parameters(rule)
-    def factory(**hyper) -> Policy:
-        of_shape = {k: hyper.pop(k) for k in [*hyper] if k in shape}
-        return rule(tau=schedule(**of_shape), **hyper)
-    both = [p.replace(kind=p.KEYWORD_ONLY) for k, p in {**shape, **rest}.items() if k != 'tau']
-    factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
-    signature = inspect.Signature(both, return_annotation=Policy)
-    vars(factory).update(__signature__=signature, sources=(schedule, rule))
-    return factory
-
 for _schedule in (quadratic, sigmoid, piecewise):
     register(f'navira-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
-             source='NAVIRA, section 4.4', **_revises)(scheduled(_schedule))
+             source='NAVIRA, section 4.4', **_revises)(Scheduled(_schedule))
 
 # %% ../nbs/registry.ipynb #c4a96ed1
 def changed(rule: Callable[..., Policy]) -> Callable[..., Policy]: # factories
     "A decoupled policy whose second pass runs only what changed."
     @functools.wraps(rule)
-    def factory(**hyper) -> Policy: return replace(rule(**hyper), second='changed')
+    def factory(**hyper) -> Policy: return replace(rule(**hyper), depth=0)
     factory.__doc__ = f'{rule.__doc__} The second pass runs only what changed.'
     return factory
 
@@ -190,7 +215,6 @@ grids = dict(linear=lambda i, n: i / n, cosine=_cosine)
 @register('mdlm', scores='nothing', selects='each mask by a coin', never='what is committed',
           exact='exact as T grows', source='MDLM, arXiv 2406.07524; cosine: MD4, arXiv 2406.04329')
 def mdlm(
-    top_p: float = 0.9, # nucleus
     schedule: Literal['linear', 'cosine'] = 'linear', # MDLM's, or MD4's
 ) -> Policy:
     "MDLM's ancestral sampler; rows without anything to unmask skip the pass (its cached variant)."
@@ -198,4 +222,4 @@ def mdlm(
     def rate(st) -> float:
         alpha = grid(st.i, st.n)
         return (grid(st.i + 1, st.n) - alpha) / (1 - alpha)
-    return Policy(unmask=Flip(rate), draw=nucleus(top_p))
+    return Policy(unmask=Flip(rate))

@@ -32,12 +32,11 @@ def navira(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
     score: Literal['logit', 'probability'] = 'logit', # of the head: what tau divides
 ) -> Policy:
     "NAVIRA: decoupled, K positions drawn from pi(tau) (sections 4.2 and 4.3)."
     k = remask_count(eta, on, off, n_remask)
-    return replace(navira_det(top_p=top_p), remask=TopK(qualities[score], k, tau))
+    return replace(navira_det(), remask=TopK(qualities[score], k, tau))
 
 # %% ../nbs/05_stochastic_remasking.ipynb #1ae80f17
 def prism_stochastic(
@@ -46,9 +45,8 @@ def prism_stochastic(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
     score: Literal['logit', 'probability'] = 'logit', # of the head: what tau divides
 ) -> Policy:
     "PRISM stochastic: the same draw in the coupled step (the paper's section 5)."
     k = prism_guard(remask_count(eta, on, off, n_remask))
-    return replace(backbone(top_p), remask=TopK(qualities[score], k, tau))
+    return replace(backbone(), remask=TopK(qualities[score], k, tau))

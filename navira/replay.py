@@ -7,7 +7,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from .base.checks import check_int
 from .base.runs import atomic_write
 
 # %% auto #0
-__all__ = ['Trace', 'replay']
+__all__ = ['ROWS', 'Trace', 'replay']
 
 # %% ../nbs/replay.ipynb #b40f9c60
 @dataclass(frozen=True)
@@ -36,48 +36,32 @@ class Trace:
     n = property(lambda self: self.remasked.shape[1])
     L = property(lambda self: self.remasked.shape[2])
 
-    def _by_row(self) -> dict[str, tuple[Tensor, int]]: # tensors, and which dimension is the row
-        return {f.name: (getattr(self, f.name), 0 if f.name == 'fixed' else 1)
-                for f in fields(self) if f.name != 'mask_id'}
-
     @classmethod
     def cat(cls, traces: Sequence[Trace]) -> Trace:
         "One trace of the samples of several batches."
         parts = {name: torch.cat([getattr(t, name) for t in traces], dim)
-                 for name, (_, dim) in traces[0]._by_row().items()}
+                 for name, dim in ROWS.items()}
         return cls(**parts, mask_id=traces[0].mask_id)
 
     def row(self, i: int) -> Trace: # n = 1, on the CPU
         "One sample. ValueError for a row that does not exist."
         if not 0 <= i < self.n: raise ValueError(f'row={i}: the trace has rows 0 to {self.n - 1}')
-        parts = {k: a.narrow(dim, i, 1).cpu() for k, (a, dim) in self._by_row().items()}
+        parts = {name: getattr(self, name).narrow(dim, i, 1).cpu() for name, dim in ROWS.items()}
         return replace(self, **parts)  # type: ignore[arg-type]
 
     def tilde(self, i: int) -> Tensor: # [n, L]
         "The state that the second pass of step `i` reads."
         return torch.where(self.remasked[i], self.mask_id, self.x[i])
 
-# %% ../nbs/replay.ipynb #ed9d656b
-def _where(ok: Tensor) -> list[int]: return ok.nonzero().flatten().tolist()
-
-def _step(
-    before: Tensor, # [L] indices before the step, -1 is a mask
-    after: Tensor,  # [L] indices after it
-    out: Tensor,    # [L] bool, remasked
-    new: Tensor,    # [L] bool, unmasked
-    score: Tensor,  # [L], NaN where none
-) -> dict:
-    "What a step did."
-    changes = [[p, int(after[p])] for p in _where(before != after)]
-    scores = [None if s != s else round(s, 1) for s in score.tolist()]
-    return dict(r=_where(out), v=_where(new), x=changes, s=scores if any(scores) else [])
-
-# %% ../nbs/replay.ipynb #3d59313e
-def _json(d) -> str:
-    "JSON that can stand inside a script element: nothing in it ends the element."
-    return json.dumps(d, separators=(',', ':'), allow_nan=False).replace('<', r'\u003c')
+# the dimension of the rows
+ROWS = dict(x=1, remasked=1, unmasked=1, score=1, tau=1, fixed=0)
 
 # %% ../nbs/replay.ipynb #82b5cb0e
+def _where(ok: Tensor) -> list[int]: return ok.nonzero().flatten().tolist()
+
+def _rounded(numbers: Tensor, digits: int) -> list[float | None]: # None for NaN
+    return [None if v != v else round(v, digits) for v in numbers.tolist()]
+
 def _panel(
     trace: Trace,  # of one row
     used: Tensor,  # [V] sorted token ids: index -> id
@@ -86,10 +70,15 @@ def _panel(
     "A run as the page reads it: the first state, and what each step changed."
     x = trace.x[:, 0].long()
     z = torch.where(x == trace.mask_id, -1, torch.searchsorted(used, x))
-    steps = zip(z[:-1], z[1:], trace.remasked[:, 0], trace.unmasked[:, 0], trace.score[:, 0])
+    steps = []
+    for i in range(trace.T):
+        scores = _rounded(trace.score[i, 0], 1)
+        steps.append(dict(
+            r=_where(trace.remasked[i, 0]), v=_where(trace.unmasked[i, 0]),
+            x=[[p, int(z[i + 1, p])] for p in _where(z[i] != z[i + 1])],
+            s=scores if any(scores) else []))
     return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
-                steps=[_step(*s) for s in steps],
-                tau=[None if v != v else round(v, 3) for v in trace.tau[:, 0].tolist()])
+                steps=steps, tau=_rounded(trace.tau[:, 0], 3))
 
 # %% ../nbs/replay.ipynb #ecb36dd7
 def _busiest(traces: Sequence[Trace], N: int) -> int: # 0 to N
@@ -98,25 +87,18 @@ def _busiest(traces: Sequence[Trace], N: int) -> int: # 0 to N
         if remasks.any(): return -(-(int(remasks.argmax()) + 1) * N // trace.T)
     return N
 
-def _check_pair(a: Trace, b: Trace) -> None:
-    "ValueError unless both rows began alike."
-    if (a.L, a.mask_id) == (b.L, b.mask_id) and a.x[0].equal(b.x[0]): return
-    raise ValueError('other: its trace begins otherwise; expected the same prompt, length and '
-                     'vocabulary')
-
 # %% ../nbs/replay.ipynb #89bc350c
 @dataclass(frozen=True)
 class Replay:
     "A replay page: it shows itself in a notebook, and `save` writes it to a file."
     html: str
-    height: int = 700  # of the frame, in CSS pixels
 
     def __repr__(self) -> str:
         return f'Replay({len(self.html)} characters of HTML; .save(path) writes it)'
     def _repr_html_(self) -> str:
         return ('<iframe title="replay" sandbox="allow-scripts" '
-                f'srcdoc="{html.escape(self.html)}" '
-                f'style="width:100%;height:{self.height}px;border:0"></iframe>')
+                f'srcdoc="{html.escape(self.html)}" style="width:100%;height:700px;border:0">'
+                '</iframe>')
 
     def save(self, path) -> Path:
         "Write the whole page or nothing, making folders as needed. OSError where that fails."
@@ -132,7 +114,7 @@ def replay(
     title: str = 'Replay',
     start: int | None = None, # where to open, 0 to the longer run's T; None: where most is remasked
     other: Trace | None = None, # by another policy, with the same prompt and seed
-    names: Sequence[str] = ('', ''), # of the two policies
+    names: Sequence[str] = ('first', 'second'), # of the two policies
     boxes: tuple[int, int] | None = None, # of a grid: rows and columns of a box; None: a text
 ) -> Replay | Path:
     """One self-contained HTML page: the `Path` written where `path` is given, else a `Replay`.
@@ -143,13 +125,18 @@ def replay(
         if isinstance(t, Trace): continue
         raise ValueError(f'{type(t).__name__}: expected a Trace, as sample(..., trace=True).trace')
     traces = [t.row(row) for t in given]
-    _check_pair(traces[0], traces[-1])
+    a, b = traces[0], traces[-1]
+    if (a.L, a.mask_id) != (b.L, b.mask_id) or not a.x[0].equal(b.x[0]):
+        raise ValueError('other: its trace begins otherwise; expected the same prompt, length and '
+                         'vocabulary')
     N = max(t.T for t in traces)
     start = _busiest(traces, N) if start is None else check_int('start', start, 0, high=N)
+    heads = [''] if other is None else names
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
-    shown = [''] if other is None else [a or b for a, b in zip(names, ('first', 'second'))]
     d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,
-             panels=[_panel(t, used, name) for t, name in zip(traces, shown)])
+             panels=[_panel(t, used, name) for t, name in zip(traces, heads)])
+    # nothing in it ends the script element
+    data = json.dumps(d, separators=(',', ':'), allow_nan=False).replace('<', r'\u003c')
     frame = files('navira').joinpath('assets/replay.html').read_text(encoding='utf-8')
-    page = Replay(frame.replace('__REPLAY_DATA__', _json(d)))
+    page = Replay(frame.replace('__REPLAY_DATA__', data))
     return page if path is None else page.save(path)

@@ -81,12 +81,10 @@ class Samples(Sequence[str]):
         return f'{many}{by}: {run} forward passes run, {passes(charged)} charged{each}{audit}'
 
     def __repr__(self) -> str:
-        first = range(min(8, len(self)))
-        if self.tokenizer is None: texts = [str(self.tokens[i].tolist()) for i in first]
-        else: texts = [printable(self[i]) for i in first]
-        left = len(self) - len(texts)
-        more = [f'... and {left} more: .texts has all'] if left else []
-        return '\n\n'.join([self.cost, *(f'[{i}] {t}' for i, t in enumerate(texts)), *more])
+        texts = map(printable, self[:8]) if self.tokenizer else self.tokens[:8].tolist()
+        shown = [f'[{i}] {text}' for i, text in enumerate(texts)]
+        if len(self) > 8: shown.append(f'... and {len(self) - 8} more: .texts has all')
+        return '\n\n'.join([self.cost, *shown])
 
     def _traced(self, row: int) -> Trace: # n = 1
         if self.trace is None: raise ValueError('no trace was recorded: sample(..., trace=True)')
@@ -98,8 +96,8 @@ class Samples(Sequence[str]):
         if other is not None:
             if not isinstance(other, Samples):
                 raise ValueError(f'other: {type(other).__name__}; expected what `sample` returned')
-            same = other._traced(self.first + row - other.first)
-            kw = dict(other=same, names=(self.policy, other.policy)) | kw
+            names = self.policy or 'first', other.policy or 'second'
+            kw = dict(other=other._traced(self.first + row - other.first), names=names) | kw
         return replay(self._traced(row), self.decode, path, **kw)
 
 # %% ../nbs/samples.ipynb #1a66ebee

@@ -16,16 +16,17 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from tqdm import tqdm
 
-from .base.checks import check_choice, check_int
+from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .caching import Audit, Cached, Caching, Kind
+from .caching import Audit, Cached, Caching
 from .budgets import charged, check_budget, n_steps
-from .core import Policy, State, step, unwatched
-from .diffusion import Denoiser
-from .checked import checked, name_of, NO_HEAD
+from .core import Policy, State, step, no_watch
+from .diffusion import as_denoiser, Denoiser
+from .checked import check_step, checked, NO_HEAD
 from .prompts import start_ids
 from .registry import parameters, policies, policy as named_policy
 from .replay import Trace
@@ -55,12 +56,13 @@ def states(
     noise: Noise,
     fixed: Tensor | None = None, # [B, L] bool: what stays as it is; None: all but masks
     ends: Sequence[int] = (), # token ids that end a text
-    watch: Callable = unwatched, # sees each step, as in `step`
+    watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    careful, st = checked(policy), State.start(x, model.mask_id, T, noise, fixed)
+    careful, model = checked(policy), as_denoiser(model)
+    st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
-        st = step(careful, st, model, watch)
+        st = check_step(policy, st, step(careful, st, model, watch))
         if ends and (st.i == T or not policy.revises): st = cut(st, ends)
         yield st
 
@@ -114,39 +116,39 @@ def _as_many_as_fit(
 
 # %% ../nbs/07_sampling.ipynb #5a90d3f2
 @dataclass
-class _Run:
+class Run:
     "What the batches of one call of `sample` share."
     model: Denoiser
     policy: Policy
     x: Tensor # [n, L] ids at the start, -1 after the end of a shorter text
     special: Tensor # [n, L] bool, as in `Samples`
     noise: Noise # of all samples
-    budget: int
-    block_length: int | None
+    block: Tensor # [n, L] int64, from `blocks_of`
+    steps: list[int] # T of each block
+    caching: Caching
+    audit: Audit | None # of the cache, if there is one
     ends: Sequence[int] # token ids that end a text
     trace: bool
     watch: Callable[[Partials], None] | None # `progress`, where it is a function
-    caching: Caching
+    bar: tqdm
 
     def __post_init__(self):
-        self.begun = time.perf_counter()    # planning counts
-        self.audit = None if self.caching.cache == 'none' else Audit(self.caching.every)
-        free = self.x == self.model.mask_id
-        # the last token that is given, whatever blanks stand before it
-        rest = free | self.special | (self.x < 0)
-        self.given = rest.shape[1] - rest.flip(1).int().cumprod(1).sum(1)
-        self.block = blocks_of(free, self.block_length, self.model.block)
-        self.steps = block_steps(self.policy, self.budget, self.block)
-        self.tokenizer = self.model.tokenizer
-        self.charged = sum(charged(self.policy, T, (self.block == b).sum(1))
-                           for b, T in enumerate(self.steps))
-        if self.policy.matched: self.charged = min(self.charged, self.budget)
         self.lengths = (self.x >= 0).sum(1)
         self.stop = threading.Event() # another batch has failed
         if not self.trace or self.lengths.min() == self.lengths.max(): return
         raise ValueError(f'trace=True: the texts have {self.lengths.min()} to '
                          f'{self.lengths.max()} tokens, and a trace is of one length; '
                          'sample them one by one, or give a length')
+
+    def all(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
+        "As `batch`, of all rows, in batches of rows that may stand together."
+        groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
+        if self.model.ragged and self.policy.step.ragged:
+            groups = [self.lengths.argsort(stable=True)]     # near ones together
+        order = torch.cat(groups).argsort()
+        tokens, ran, traces = zip(*self.parts(groups, batch_size))
+        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
+        return torch.cat(tokens)[order], torch.cat(ran)[order], trace
 
     def parts(self, groups: list[Tensor], batch_size: int | None) -> list: # what `batch` returns
         device = self.noise.samples.device
@@ -159,6 +161,7 @@ class _Run:
         return list(parallel_map(self.batch, batches, device, most // size, self.stop.set))
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor, Trace | None]:
+        "Tokens [n, L], forward passes [n], and the trace of some rows."
         L, noise = int(self.lengths[rows].max()), self.noise[rows]
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
         record, model = Recorder(x, self.model.mask_id), self.model
@@ -167,7 +170,7 @@ class _Run:
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
             for st in states(self.policy, model, x, T, noise.after(made), fixed, self.ends,
-                             record.watch if self.trace else unwatched):
+                             record.watch if self.trace else no_watch):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.add(st)
                 self.show(rows, st)
@@ -181,21 +184,25 @@ class _Run:
         self.bar.update(len(rows))
         if self.watch is None: return
         self.watch(Partials(st, self.noise.samples[rows].tolist(), self.policy.revises,
-                            self.tokenizer, self.special[rows]))
+                            self.model.tokenizer, self.special[rows]))
 
-    def samples(self, batch_size: int | None, name: str, show: bool | None) -> Samples:
-        if self.model.ragged and self.policy.step.ragged:
-            groups = [self.lengths.argsort(stable=True)]     # near ones together
-        else: groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
-        T, order = sum(self.steps), torch.cat(groups).argsort()
-        with progress_bar(T * len(self.x), name or 'sampling', show=show) as self.bar:
-            tokens, ran, traces = map(list, zip(*self.parts(groups, batch_size)))
-        if self.audit: self.charged = max(self.charged, float(max(map(max, ran)))) # it comes on top
-        trace = Trace.cat(traces) if self.trace else None     # its rows have one length
-        return Samples(torch.cat(tokens)[order], torch.cat(ran)[order], T, self.budget,
-                       time.perf_counter() - self.begun, self.tokenizer, trace, name,
-                       self.noise.seed, int(self.noise.samples[0]), self.charged, self.given,
-                       self.special, self.audit)
+def planned(
+    policy: Policy,
+    budget: int, # forward passes
+    free: Tensor, # [n, L] bool
+    own: int | None, # positions of a block of the network
+    length: int | None, # of a block of the run
+) -> tuple[Tensor, list[int], float]: # block of each position [n, L], T of each, passes charged
+    "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
+    block = blocks_of(free, length, own)
+    steps = block_steps(policy, check_budget(policy, budget), block)
+    cost = sum(charged(policy, T, (block == b).sum(1)) for b, T in enumerate(steps))
+    return block, steps, min(cost, budget) if policy.matched else cost
+
+def given_tokens(x: Tensor, special: Tensor, mask_id: int) -> Tensor: # [n, L] each -> [n]
+    "How many tokens each text begins with, up to the last given one, whatever blanks come before."
+    rest = (x == mask_id) | special | (x < 0)
+    return rest.shape[1] - rest.flip(1).int().cumprod(1).sum(1)
 
 def check_full(policy: Policy, st: State) -> None:
     "ValueError for a text that still has masks at the end."
@@ -205,14 +212,14 @@ def check_full(policy: Policy, st: State) -> None:
                      f'after {st.n} steps; expected none, as with `TopK(random_order, n_unmask)`')
 
 # %% ../nbs/07_sampling.ipynb #f3a9c25c
-def check_model(model) -> None:
-    "ValueError for anything but a `Denoiser`, with what to pass instead."
+def check_model(model: Any) -> Denoiser:
+    "The model; ValueError for what is none, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):
         name = repr(str(model)).replace("'embedded'", '')
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
     lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
-    if isinstance(model, Denoiser) and not lacks: return
+    if callable(model) and not lacks: return as_denoiser(model)
     kind = type(model)
     has = ''.join(f', and has no {a}' for a in lacks)
     raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
@@ -229,14 +236,14 @@ def fitted(policy: Policy, model: Denoiser, length: int) -> Policy:
     """The policy on this model: where that runs whole texts only, with whole second passes.
     ValueError as `check_fits`, and for more blocks than the model has."""
     check_fits(model, policy, length)
-    if policy.second == 'full': return policy
+    if policy.depth is None: return policy
     if model.n_blocks is not None:
         check_int('depth', policy.depth, 0, f'{type(model).__name__} has {model.n_blocks} blocks;'
                   ' expected', model.n_blocks)
         return policy
-    warnings.warn(f"second='changed': {type(model).__name__} runs whole texts only, so the second "
-                  'pass runs, and is charged, in full', stacklevel=3)
-    return replace(policy, second='full', depth=0)
+    warnings.warn(f'depth={policy.depth}: {type(model).__name__} runs whole texts only, so the '
+                  'second pass runs, and is charged, in full', stacklevel=3)
+    return replace(policy, depth=None)
 
 def ends_in(model: Denoiser) -> tuple[int, ...]:
     "The tokens that end a text: as the model says, else GPT-2's."
@@ -307,8 +314,7 @@ def sample(
     progress: bool | Callable[[Partials], None] | None = None, # None: a bar if the run lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
-    cache: Kind = 'none', # what is kept between passes: `Caching`
-    **hyper, # of a named policy; `block_length`, free positions; of a cache, `refresh`, `max_kl`
+    **hyper, # of a named policy; `block_length`, free positions; of `Caching`: `cache`, ...
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes
     (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
@@ -319,19 +325,27 @@ def sample(
     in `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token.
     A `progress` function is called after each step of a batch, by several threads on a CPU, with
     its texts, a `Partial` each."""
-    check_model(model)
-    caching = Caching(cache, hyper.pop('refresh', None), hyper.pop('max_kl', None))
+    model = check_model(model)
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
+    caching = Caching(**how)
+    caching.fits(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
     if batch_size is not None: check_int('batch_size', batch_size, 1)
     if eos == 'suppress': model = without_end(model)
     n, first = _numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
-    caching.fits(model)
-    rule = fitted(rule, model, x.shape[1])
+    rule, begun = fitted(rule, model, x.shape[1]), time.perf_counter()
+    block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
     numbers = torch.arange(len(x), device=model.device) + first
-    ends = model.eos_ids if eos == 'cut' else ()
-    run = _Run(model, rule, x, special, Noise(check_int('seed', seed, -2**63), numbers),
-               check_budget(rule, budget), block_length, ends, trace,
-               progress if callable(progress) else None, caching)
-    return run.samples(batch_size, name, False if callable(progress) else progress)
+    noise = Noise(check_int('seed', seed, -2**63), numbers)
+    audit = None if caching.cache == 'none' else Audit(caching.every)
+    watch, show = (progress, False) if callable(progress) else (None, progress)
+    with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:
+        run = Run(model, rule, x, special, noise, block, steps, caching, audit,
+                  model.eos_ids if eos == 'cut' else (), trace, watch, bar)
+        tokens, ran, traces = run.all(batch_size)
+    if audit: charged = max(charged, float(ran.max()))      # an audit comes on top
+    return Samples(tokens, ran, sum(steps), budget, time.perf_counter() - begun, model.tokenizer,
+                   traces, name, seed, first, charged, given_tokens(x, special, model.mask_id),
+                   special, audit)

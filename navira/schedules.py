@@ -25,7 +25,7 @@ def curve(f: Callable[[float], float]) -> Curve:
 
 def _check_taus(**taus: float) -> None:
     "ValueError unless these are temperatures that do not decrease."
-    for name, v in taus.items(): check_range(name, v, '[0, inf)', 'a temperature is finite and')
+    for name, v in taus.items(): check_range(name, v, '[0, inf)', 'a finite temperature')
     for a, b in pairwise(taus):
         if taus[a] > taus[b]:
             raise ValueError(f'{a}={taus[a]} > {b}={taus[b]}: temperatures must not decrease '

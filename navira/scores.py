@@ -4,28 +4,28 @@
 
 # %% ../nbs/scores.ipynb #ac2300de
 from __future__ import annotations
+import functools
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .diffusion import Denoiser, drawer, log_probability, probability
+from .diffusion import Denoiser, log_probability, probability
 from .core import Pass, Score, State
 
 # %% auto #0
-__all__ = ['over', 'confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence', 'left_out']
+__all__ = ['over', 'confidence', 'draw_confidence', 'of_ranked', 'margin', 'negentropy', 'low_confidence', 'left_out']
 
 # %% ../nbs/scores.ipynb #3cd705f2
 def over(
     p: Pass,
     where: Tensor, # [B, L] bool with N true
     f: Callable[[Tensor, Tensor], Tensor], # logits [N, V], where [B, L] -> [N]
-    most: int = 2**25, # logits at a time
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
     "`f` of the logits at `where`, in portions."
     out = torch.full(where.shape, torch.nan, device=where.device)
-    for part in p.portions(where, most):
+    for part in p.portions(where):
         logits = p.logits(part)
         values = f(logits, part).to(logits.dtype)
         out = out.to(values.dtype).masked_scatter(part, values)
@@ -33,39 +33,37 @@ def over(
     return out
 
 # %% ../nbs/scores.ipynb #e23b8d44
-def confidence(
-    draw: drawer, # the policy's own
-    under: str = 'model', # or 'draw': the tempered, truncated distribution
-) -> Score:
-    "Probability of the token that would be drawn at each mask."
-    as_drawn = under == 'draw' or draw.as_given
-    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        def of_drawn(logits, at):
-            token, q = p.drawn(draw, at)
-            return q if as_drawn else probability(logits, token)
-        return over(p, where, of_drawn)
-    return score
+def confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "The model's probability of the token that would be drawn at each mask."
+    def of_drawn(logits: Tensor, at: Tensor) -> Tensor:
+        token, q = p.drawn(at)
+        return q if p.draw.as_given else probability(logits, token)
+    return over(p, where, of_drawn)
+
+def draw_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "The same probability under the tempered, truncated distribution that it is drawn from."
+    return over(p, where, lambda logits, at: p.drawn(at)[1])
 
 # %% ../nbs/scores.ipynb #b7ea8f88
 def of_ranked(
-    draw: drawer, # the policy's own
     f: Callable[[Tensor], Tensor], # probabilities [N, n], the most likely first -> [N]
 ) -> Score:
-    "`f` of the probabilities that `draw` draws with."
+    "`f` of the probabilities that tokens are drawn with."
+    @functools.wraps(f)
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        return over(p, where, lambda logits, at: f(draw.ranked(logits)))
+        return over(p, where, lambda logits, at: f(p.draw.ranked(logits)))
     return score
 
-def margin(draw: drawer) -> Score:
+@of_ranked
+def margin(q: Tensor) -> Tensor: # [N, n] -> [N]
     "p1 - p2 at each mask, plus 1, so that ties are found at the precision of the probabilities."
-    def lead(q): # [N, n] -> [N]
-        second = q[:, 1] if q.shape[1] > 1 else 0       # 0: each nucleus has one token
-        return 1 + q[:, 0] - second
-    return of_ranked(draw, lead)
+    second = q[:, 1] if q.shape[1] > 1 else 0       # 0: each nucleus has one token
+    return 1 + q[:, 0] - second
 
-def negentropy(draw: drawer) -> Score:
+@of_ranked
+def negentropy(q: Tensor) -> Tensor: # [N, n] -> [N]
     "Minus the entropy of the distribution at each mask, in nats."
-    return of_ranked(draw, lambda q: -torch.special.entr(q).sum(-1))
+    return -torch.special.entr(q).sum(-1)
 
 # %% ../nbs/scores.ipynb #e6506c6c
 def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

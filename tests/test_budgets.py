@@ -19,7 +19,7 @@ CASES = {
     'a number': policy('navira-det-changed', n_remask=3, on=.25),
     'a draw': policy('navira-det-changed', n_remask=lambda st: binomial(.2)(st).clamp(max=3)),
     'ranked': replace(policy('navira-det-changed', eta=.1, on=0.),
-                      unmask=TopK(confidence(policy('navira').draw), policy('navira').unmask.k))}
+                      unmask=TopK(confidence, policy('navira').unmask.k))}
 
 @pytest.mark.parametrize('name', CASES)
 def test_what_is_charged_is_what_runs_on_average(name):
@@ -35,7 +35,7 @@ def test_blocks_that_run_in_full_and_rules_without_counts_are_charged_whole():
     rule = policy('navira-det-changed', eta=.1, on=0.)
     for dear in (replace(rule, depth=1), replace(rule, remask=lambda st, p, ok: ok)):
         assert charged(dear, 10, N) == 20 and n_steps(dear, 16, N) == 8
-    assert charged(replace(rule, second='full'), 10, N) == 20
+    assert charged(replace(rule, depth=None), 10, N) == 20
 
 @pytest.mark.parametrize('hyper', [{}, dict(eta=.5, on=0.), dict(n_remask=2), dict(on=.1, off=.9)],
                          ids=str)

@@ -94,12 +94,13 @@ WRONG = {     # part -> what is wrong with it, and words of the sentence
              (lambda logits, u, *_: (torch.full((len(u),), MASK), u), 'but for the mask'),
              (lambda logits, u, *_: (logits.argmax(-1), u * torch.nan), 'no probability')],
     'step': [(Erases(), 'Erases', 'prompt'), (Stays(), 'Stays', 'step')],
-    'steps': [(lambda *_: 2.5, 'steps'), (lambda *_: 0, 'steps')],
+    'plan': [(lambda *_: 2.5, 'steps'), (lambda *_: 0, 'steps')],
 }
 CASES = [(part, *case) for part, cases in WRONG.items() for case in cases]
 
 @pytest.mark.parametrize('part, wrong, words', [(p, w, words) for p, w, *words in CASES])
 def test_the_part_that_is_wrong_is_named(part, wrong, words):
+    if part == 'plan': part, wrong = 'step', Step(plan=wrong)
     refused(replace(prism(), **{part: wrong}), part, *words)
 
 

@@ -15,7 +15,7 @@ def decoupled():
     for name, factory in policies().items():
         try: rule = factory()
         except (TypeError, ValueError): continue          # it needs a file, or another argument
-        if rule.decoupled and rule.second == 'full': yield name
+        if rule.passes == 2 and rule.decoupled: yield name
 
 DECOUPLED = sorted(decoupled())
 
@@ -34,7 +34,7 @@ def run(rule, model, T=6, rows=4, watch=None):
 def test_with_every_block_in_full_it_is_the_full_second_pass(name):
     model, rule = small_lm(1).double(), corrected(name)
     full = run(rule, model)
-    deep = run(replace(rule, second='changed', depth=2), model)
+    deep = run(replace(rule, depth=2), model)
     assert torch.equal(full.x, deep.x) and torch.equal(full.n_forward, deep.n_forward)
     torch.testing.assert_close(full.conf, deep.conf, rtol=1e-10, atol=1e-12,
                                equal_nan=True)
@@ -47,7 +47,7 @@ def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
         T, S = before.committed & clean.masked, clean.masked & ~after.masked
         share = (2 * depth + (4 - 2 * depth) * (T | S).double().mean(1)) / 4
         costs.append(p.ran + torch.where(T.any(1), share, ~p.ran * 1.))
-    st = run(replace(policy('navira-det', eta=.5, on=0.), second='changed', depth=depth), model,
+    st = run(replace(policy('navira-det', eta=.5, on=0.), depth=depth), model,
              watch=watch)
     # a row that remasks nothing runs one pass, the one that predicts
     torch.testing.assert_close(st.n_forward, sum(costs))
@@ -56,10 +56,10 @@ def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
 
 def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match='expected a decoupled policy'):
-        replace(prism(), second='changed')
-    with pytest.raises(KeyError, match="second 'chnaged': did you mean 'changed'"):
-        replace(policy('navira'), second='chnaged')
+        replace(prism(), depth=0)
+    with pytest.raises(ValueError, match='depth=-1: expected a whole number of at least 0'):
+        replace(policy('navira'), depth=-1)
     with pytest.raises(ValueError, match='has 2 blocks; expected a whole number of at least 0 and '
                                          'at most 2'):
         sample(small_lm(), replace(policy('navira-changed'), depth=3), 8, 2)
-    assert Policy.second == 'full'
+    assert Policy.depth is None

@@ -4,12 +4,13 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
+from navira.exact import counts, Distribution
 from navira.prism import prism
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.peers import WITHOUT_CRITIC
 from helpers.sample_api import says
-from toys import chi2, counted, random_joint, Tiny, TinyForward
+from toys import random_joint, Tiny, TinyForward
 
 MASK = 5
 OFTEN = dict(eta=.4, on=0.)
@@ -77,12 +78,9 @@ def test_one_block_is_no_block(name):
 
 def test_blocks_of_one_are_left_to_right_and_exact():
     "A token a pass in a fixed order, with exact conditionals: the joint."
-    joint = random_joint(3, 3)
-    out = sample(joint, 'backbone', 3, n=20_000, block_length=1, top_p=1., batch_size=20_000)
-    texts = map(tuple, torch.cartesian_prod(*[torch.arange(3)] * 3).tolist())
-    probs = {x: float(joint.joint[x]) for x in texts}
-    assert chi2(counted(out.tokens), probs) > 1e-3
-    assert chi2(counted(out.tokens), {x[::-1]: p for x, p in probs.items()}) < 1e-6
+    model = random_joint(3, 3)
+    joint = Distribution.of(model.joint.flatten(), model.outcomes)
+    assert joint.holds(counts(model, 'backbone', 3, block_length=1, top_p=1.))
 
 @settings(max_examples=20)
 @given(hs.integers(1, 12), hs.integers(1, 12), hs.integers(2, 40),

@@ -61,8 +61,8 @@ def surest(st: State, p: Pass, eligible: Tensor) -> Tensor: return eligible & (p
 
 class InPlace(Step):
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: object) -> State:
-        p = Pass(model, st)
-        return draw_at(policy, st, p, pick(policy.remask, st, p, st.committed)).next(p.ran)
+        p = Pass(model, st, policy.draw)
+        return draw_at(st, p, pick(policy.remask, st, p, st.committed)).next(p.ran)
 
 def late(st: State) -> float: return max(0., st.u - .5)
 

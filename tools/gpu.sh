@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that wants a GPU. Give it again after a stop: sweep and evaluate go on. Rehearsed without a GPU, in minutes:
-#   tools/gpu.sh runs/rehearsal cpu tests/rehearsal.toml
+#   tools/gpu.sh runs/rehearsal cpu tests/data/rehearsal.toml
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/gpu} device=${2:-cuda} config=${3:-one-gpu} bin=.venv/bin
@@ -10,5 +10,5 @@ mkdir -p "$out"
 $bin/python -m pytest -k real_gpu tests/test_accelerator.py
 $bin/python benchmarks/sampling.py --device "$device" --out "$out/benchmark.csv" ${GPU_BENCH:---dtype bfloat16}
 $bin/navira sweep "$config" --store "$out/store" --set device="$device" ${GPU_SWEEP:-}
-$bin/navira evaluate --store "$out/store"
-$bin/navira report --store "$out/store"
+$bin/navira evaluate "$out/store"
+$bin/navira report "$out/store"

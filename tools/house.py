@@ -91,9 +91,10 @@ def signatures():
     from dataclasses import fields
     import navira
     from navira.core import Policy
+    def named(f):
+        return [k for k, p in inspect.signature(f).parameters.items() if p.kind != p.VAR_KEYWORD]
     return {'fields of Policy': [f.name for f in fields(Policy)],
-            'parameters of load': [*inspect.signature(navira.load).parameters],
-            'parameters of sample': [*inspect.signature(navira.sample).parameters]}
+            'parameters of load': named(navira.load), 'parameters of sample': named(navira.sample)}
 
 # --- of the book ---
 NO_PROSE = r'(?s)```.*?```|~~~.*?~~~|<[^>]*>|`[^`]*`|\$\$?.*?\$\$?|\]\([^)]*\)|^\s*\|.*?$|^#.*?$'

@@ -52,8 +52,8 @@ Start here: ten_minutes live
 Library: hf/generate hf/lm_eval hosts/from_logits
 In other libraries: hosts/diffusers hosts/servers hosts/custom_generate hosts/where
     hosts/conformance
-Library: hosts/conformance_cases cli/app cli/generate cli/solve cli/compare
-    cli/experiments cli/training cli/conformance cli/info
+Library: hosts/conformance_cases cli/app cli/generate cli/compare
+    cli/experiments cli/training cli/info
 In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
 """
 

@@ -85,6 +85,10 @@ def check_range(
     if number and (low < v < high or v in (ends.get(span[0]), ends.get(span[-1]))): return float(v)
     raise ValueError(f'{name}={v!r}: {why}, in {span}')
 
+def name_of(part: object) -> str:
+    "The name of a function, or of a callable's class, for messages."
+    return getattr(part, '__qualname__', type(part).__qualname__)
+
 # %% ../../nbs/base/checks.ipynb #2ace8fdb
 def need(
     module: str, # what is imported

@@ -79,8 +79,6 @@ Names = Annotated[list[str], Argument(
 @app.command()
 def compare(
     names: Names = [],
-    policies: Annotated[str, Option(
-        '--policies', '-p', help='The same, separated by commas.')] = '',
     budgets: Annotated[str, Option(
         help='Comma-separated numbers of forward passes; 16,64 if not given, with --full '
              '16,32,64,128; of a task 8,27, with --full 4,8,16,27,54.')] = '',
@@ -120,7 +118,7 @@ def compare(
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    labels = [k.strip() for k in ','.join([policies, *names]).split(',') if k.strip()]
+    labels = [name.strip() for name in names]
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     usual = ['backbone', NO_HEAD] if not net.has_quality else TEXT
     numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16

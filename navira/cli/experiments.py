@@ -63,16 +63,14 @@ def plan(grid) -> None:
         **df.sum(numeric_only=True)))
 
 # %% ../../nbs/cli/experiments.ipynb #3da1d3a8
-def opened(store: Path | None, option: Path | None):
-    "The store that a command is given, in either way."
+def opened(store: Path | None):
+    "The store that a command is given, or the newest."
     from navira.experiments.store import newest, open_store
-    path = store or option
-    return open_store(path) if path else newest()
+    return open_store(store) if store else newest()
 
 @app.command()
 def evaluate(
     store: Store = None,
-    option: Annotated[Path | None, Option('--store', help='The same, as an option.')] = None,
     metrics: Annotated[str | None, Option(
         help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
              "configuration's if not given.")] = None,
@@ -92,7 +90,7 @@ def evaluate(
     from navira.evaluation import judge
     from navira.experiments.measure import evaluate as measure
     from navira.experiments.store import compact
-    st = opened(store, option)
+    st = opened(store)
     whose: Any = reference
     if endpoint:
         model = reference or st.record['reference']
@@ -111,7 +109,6 @@ def show_table(made) -> None: # made: a `Table` of plots
 @app.command()
 def report(
     store: Store = None,
-    option: Annotated[Path | None, Option('--store', help='The same, as an option.')] = None,
     folder: Annotated[Path | None, Option('--out', help=(
         'Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a '
         'small copy.'))] = None,
@@ -121,19 +118,17 @@ def report(
     eos: Annotated[str | None, Option(
         help="Rule for text separators, 'once' or 'stop'; the configuration's if not given."
     )] = None,
-    everything: Annotated[bool, Option(
-        '--print', help='Print every table, not only the first.')] = False,
     own: Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
     from navira.experiments.store import RUNS
     from navira.experiments.paper import report as write
     from navira.experiments.results import frame, points
-    st, tables = opened(store, option), list[Any]()
+    st, tables = opened(store), list[Any]()
     copied = st.record.get('copy')     # a small copy is committed
     home = RUNS / st.folder.name if copied else st.folder
     files = write(points(frame(st, reference, eos)), folder or home / 'report', tables.append)
-    for made in tables if everything else tables[:1]: show_table(made)
+    show_table(tables[0])
     if any(c['metrics'] for c in st.cells.values()) and st.read('metrics') is None:
         print(f'not measured yet: `navira evaluate {st.folder}` adds perplexity and entropy')
     print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
@@ -161,7 +156,6 @@ def board(
 @app.command()
 def judge(
     store: Store = None,
-    option: Annotated[Path | None, Option('--store', help='The same, as an option.')] = None,
     own: Imports = [],
     base_url: Annotated[str, Option(
         help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")] = '',
@@ -180,7 +174,7 @@ def judge(
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
     import navira.experiments.judged as judged
     from navira.evaluation.judge import Server
-    st = opened(store, option)
+    st = opened(store)
     todo = judged.unjudged(st, model, limit, retry_failed)
     if dry_run: return print(f'{len(todo)} texts to judge')
     if not base_url:

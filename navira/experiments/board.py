@@ -17,13 +17,12 @@ import pandas as pd
 from ..base.checks import check_choice
 from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
-from ..core import by_budget, Step, TopK
 from .plots import Table
 from .results import at_equal, frame, interval_of, judges, or_none
 from .run import prepared
 from .store import open_store
 from .sweep import read_sweeps
-from ..registry import policies, policy
+from ..registry import policies
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d006
 @cache
@@ -42,27 +41,16 @@ def submitted(
         with guarded(p): out[p] = check_file(p, 2**20).read_text('utf-8')
     return out
 
-def least_passes(
-    c, # a cell, as a store describes it
-):
-    "Passes of a sample: a rule of this library that writes exact counts writes at every step."
-    if c['policy'] not in policies(): return 1
-    rule = policy(c['policy'], **c['hyper'])
-    exact = [TopK, Step, by_budget, 'full']
-    if [type(rule.unmask), type(rule.step), rule.steps, rule.second] != exact: return 1
-    # near one token a pass a step may have nothing to write
-    return min(c['budget'] // rule.passes, c['free'] // 2)
-
 def entered(
     folder, # of a store
 ): # a data frame, one row a sample
     "What a store has for the board. KeyError or ValueError that names what was expected."
     st = open_store(folder)
-    task = check_choice(f'{folder}: task', st.task or 'text', parts())
-    s, identity = parts()[task]
+    s, identity = parts()[check_choice(f'{folder}: task', st.task or 'text', parts())]
     file = ''.join(f' ({p.resolve().parent.parent.name}/{p.name})' for p in submitted(folder))
-    for c in st.cells.values():
-        if not file: check_choice(f'{folder}: no file of a policy; policy', c['policy'], policies())
+    if not file:
+        for c in st.cells.values():
+            check_choice(f'{folder}: no file of a policy; policy', c['policy'], policies())
     df = frame(st, s.reference if judges(st) else None, tokens=True)
     df = df[df.budget.isin(s.budgets) & df.seed.isin(s.seeds) & (df['sample'] < s.n)]
     df = df[df.groupby('cell')['sample'].transform('size') == s.n]
@@ -75,18 +63,14 @@ def entered(
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
                          f'{s.budgets} passes, all with {" and ".join(measured)} '
                          '(`navira evaluate`)')
-    least = df.cell.map({k: least_passes(c) for k, c in st.cells.items()})
-    few = df[~(df.n_forward >= least)]
-    if len(few):
-        raise ValueError(f'{folder}: {few.policy.iloc[0]} ran {few.n_forward.iloc[0]:g} passes; '
-                         f'expected at least {least[few.index[0]]}')
-    dials = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
-                         if k != 'top_p' and not s.task)
-             for key, c in st.cells.items()}
-    matched = {k: policy(c['policy'], **c['hyper']).matched
-               if c['policy'] in policies() else c['matched'] for k, c in st.cells.items()}
-    return df.assign(task=task, matched=df.cell.map(matched), cell=f'{folder}: ' + df.cell,
-                     name=df.policy + file + df.cell.map(dials))
+    settings = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
+                             if k != 'top_p' and not s.task) for key, c in st.cells.items()}
+    return df.assign(task=st.task or 'text', cell=f'{folder}: ' + df.cell,
+                     name=(df.policy + file + df.cell.map(settings)).map(plain))
+
+def plain(name):
+    "A name without what Markdown or HTML would read as more than a text."
+    return re.sub(r'[^\w .,:;=+/()-]+', '_', name)
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d010
 def ranked(
@@ -213,11 +197,6 @@ def committed(home):
     names = 'sudoku-[235]*', 'dials-*', 'changed-*', 'peers', 'since', 'board'
     return below(p for name in names for p in Path(home).glob(name))
 
-# %% ../../nbs/experiments/board.ipynb #5707ec06
-def plain(name):
-    "A name without what Markdown or HTML would read as more than a text."
-    return re.sub(r'[^\w .,:;=+/()-]+', '_', name)
-
 # %% ../../nbs/experiments/board.ipynb #b0a4d021
 HEAD = ('Small trained models for the study of samplers, on which a policy\'s effect is visible in '
         'minutes: 7 M parameters (text) and 1.5 M (Sudoku). Policies are ranked, not models.')
@@ -238,17 +217,13 @@ def board(
 ): # list of `Table`
     """The tables: all puzzles, each kind of them, and texts. KeyError, ValueError or
     FileNotFoundError for a store that does not belong there."""
-    # a submission is never ours, committed or not
-    ours = {p.resolve() for p in committed(home)} - {p.resolve() for p in below([f'{home}/board'])}
-    def whose(p): return '' if p in ours else str(p.parent)
-    # a folder that is given and committed counts once
-    df = pd.concat(entered(p).assign(home=whose(at))
-                   for at, p in {Path(p).resolve(): p for p in folders}.items())
-    df['name'] = df['name'].map(plain)
-    # a row belongs to one folder of stores, so that no store moves the row of another
-    turn = df.groupby('name').home.transform(lambda homes: pd.factorize(homes, sort=True)[0])
-    df['name'] += [f' [{k + 1}: {plain(Path(home).name)}]' if k else ''
-                   for k, home in zip(turn, df.home)]
+    ours, each = {p.resolve() for p in committed(home)}, []
+    for at, p in {Path(p).resolve(): p for p in folders}.items():     # each counts once
+        df = entered(p)
+        # no store moves the row of another
+        if at not in ours: df['name'] += f' [{plain(at.parent.name)}]'
+        each.append(df)
+    df = pd.concat(each)
     of = dict(iter(df.groupby('task')))
     kinds = {k: solved(own) for k, own in of.items() if k != 'text'}
     made = [of_puzzles(own) for own in (kinds, *({k: v} for k, v in kinds.items())) if own]

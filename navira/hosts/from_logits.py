@@ -12,7 +12,7 @@ from torch import Tensor
 from ..base.checks import check_choice
 from ..base.noise import Noise
 from ..budgets import n_steps
-from ..checked import checked
+from ..checked import check_step, checked
 from ..core import Policy, State, step
 from ..diffusion import Denoiser, Forward
 from ..registry import parameters, policies, policy as named_policy
@@ -128,7 +128,7 @@ def start(
     if after: noise = after.st.noise.after(after.st.n)
     ids = ids.clone().long() # hosts write in place
     st = State.start(ids, mask_id, 0, noise, fixed)
-    rule = replace(policy, second='full', depth=0) # a host runs whole texts
+    rule = replace(policy, depth=None) # a host runs whole texts
     n = n_steps(rule, budget, st.n_free) if st.n_free.any() else 0
     return Memory(checked(rule), replace(st, n=n), ids)
 
@@ -154,7 +154,7 @@ def policy_step(
     ran.append(Ran(ids, logits, st.mask_id, st.noise.samples, quality))
     while st.i < st.n:
         model = HostLogits(st, ran)
-        try: st = step(memory.policy, st, model)
+        try: st = check_step(memory.policy, st, step(memory.policy, st, model))
         except Unread as e:
             return e.args[0], replace(memory, st=st, ids=e.args[0], ran=tuple(model.used))
     return st.x, replace(memory, st=st, ids=st.x, ran=())

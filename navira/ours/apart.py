@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Pass, Policy, ranks, reaches, Schedule, State, TopK
+from ..core import Pass, Policy, ranks, reaches, Schedule, State, Step, TopK
 from ..diffusion import drawer, probability
 from ..scores import confidence
 from ..registry import register
@@ -32,13 +32,12 @@ def depth(
 @dataclass(frozen=True)
 class Apart:
     "The shallowest masks of all strands, or the surest, no token twice; and all that are sure."
-    draw: Penalised
     strands: int # 0: the surest come first
     sure: float # joint probability above which tokens need not wait
 
     def __call__(self, st, p, eligible): # [B, L] bool
         if not eligible.any(): return eligible
-        sureness = confidence(self.draw)(st, p, eligible)
+        sureness = confidence(st, p, eligible)
         u = st.uniform('ties')
         first = sureness if self.strands == 0 else -depth(st, self.strands).double()
         L = st.x.shape[1]
@@ -64,7 +63,7 @@ class Apart:
     def again(self, st: State, p: Pass, where: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Would the same token be written at a position of a better place?"
         token = torch.full(st.x.shape, -1, device=st.x.device)
-        token = token.masked_scatter(where, p.drawn(self.draw, where)[0])
+        token = token.masked_scatter(where, p.drawn(where)[0])
         order = place.masked_fill(~where, where.shape[1]).argsort(1)
         # equal tokens next to each other, best first
         sorted_, back = token.gather(1, order).sort(dim=1, stable=True)
@@ -120,8 +119,6 @@ def apart(
     doubt: float = .5, # tokens drawn with less than this probability are remasked
     share: float = .05, # largest share of the free positions that a step remasks
     sure: float = .9, # tokens that are right together with this probability need not wait
-    temperature: float = 1., # of the draw; 0 takes the most likely token
-    top_p: float = .3, # nucleus
 ) -> Policy:
     "Write distant positions together, avoid repetition, and remask guesses."
     check_int('strands', strands, 0, high=2**16)
@@ -131,6 +128,6 @@ def apart(
     if doubt > sure:
         raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in '
                          f'doubt')
-    draw = Penalised(temperature, top_p, penalty=penalty)
     remask = TopK(low_confidence, guesses(doubt, share, sure))
-    return Policy(unmask=Apart(draw, strands, sure), remask=remask, from_clean=True, draw=draw)
+    return Policy(unmask=Apart(strands, sure), remask=remask, decoupled=True,
+                  draw=Penalised(top_p=.3, penalty=penalty), step=Step(cost=1))

@@ -15,7 +15,7 @@ from navira.core import (
     TopK)
 from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
-from ..registry import register, scheduled
+from ..registry import register, Scheduled
 
 # %% auto #0
 __all__ = ['onepass', 'onepass_suspects']
@@ -52,12 +52,12 @@ class RateAhead(Step):
     needs_quality = True
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st)
+        p = Pass(model, st, policy.draw)
         clean = st.store_quality(p).remask(pick(policy.remask, st, p, st.committed))
-        q = Pass(model, clean)
+        q = Pass(model, clean, policy.draw)
         S = pick(policy.unmask, clean, q, clean.masked)
         rated = self.rated(clean, q, S.any(1)) # before the draw: both read the pass's last block
-        after = draw_at(policy, rated, q, S)
+        after = draw_at(rated, q, S)
         watch(policy, st, p, rated, after)
         return after.next(p.cost + q.cost)
 
@@ -86,18 +86,17 @@ def onepass(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
     score: _As = 'logit', # 'drawn': new tokens by the probability of their draw; 'both': the mean
 ) -> Policy:
     "NAVIRA in one pass: remask by stored scores, then predict and rate in a single pass."
     k = remask_count(eta, on, off, n_remask)
-    return replace(backbone(top_p), from_clean=True, remask=TopK(stored[score], k, tau),
-                   step=RateAhead(replace(k, k=1)))
+    return replace(backbone(), decoupled=True, remask=TopK(stored[score], k, tau),
+                   step=RateAhead(replace(k, k=1), cost=1))
 
 # %% ../../nbs/ours/one_pass.ipynb #04db2c99
 for _schedule in (quadratic, sigmoid, piecewise):
     register(f'navira-onepass-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
-             **_card)(scheduled(_schedule, onepass))
+             **_card)(Scheduled(_schedule, onepass))
 
 # %% ../../nbs/ours/one_pass.ipynb #dbec8ba6
 def expected_errors(
@@ -119,8 +118,7 @@ def onepass_suspects(
     tau: Schedule = 0., # temperature: 0 remasks the K lowest
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
-    top_p: float = 0.9, # nucleus
     score: _As = 'logit', # as in `onepass`
 ) -> Policy:
     "NAVIRA in one pass, remasking more where the head expects more errors."
-    return onepass(tau, on=on, off=off, n_remask=expected_errors(rate), top_p=top_p, score=score)
+    return onepass(tau, on=on, off=off, n_remask=expected_errors(rate), score=score)

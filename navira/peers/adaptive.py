@@ -5,14 +5,14 @@
 # %% ../../nbs/peers/adaptive.ipynb #f9578a1d
 from __future__ import annotations
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, nucleus
+from ..diffusion import drawer, greedy
 from ..core import (
     Denoiser, evaluate, finish, Pass, Policy, random_order, ranks, reaches, Rule, Schedule, Score,
     State, Step, TopK)
@@ -28,15 +28,16 @@ def until_done(policy: Policy, budget: int, n_free: Tensor) -> int: # T
     "A step for each free position; the budget is not used, and finished rows cost nothing."
     return int(n_free.max())
 
+free_steps = Step(plan=until_done, matched=False)
+
 # %% ../../nbs/peers/adaptive.ipynb #c01d88a1
 @register('first-hitting', scores='nothing', selects='one random mask', never='what is committed',
           exact='exact at top_p=1', source='Zheng et al., arXiv 2409.02908')
 def first_hitting(
-    top_p: float = 0.9, # nucleus; exact at 1
 ) -> Policy:
     "The first-hitting sampler of a time-independent model: one uniformly chosen mask a pass."
     one = TopK(random_order, 1)
-    return Policy(unmask=one, draw=nucleus(top_p), steps=until_done, matched=False)
+    return Policy(unmask=one, step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #38b67378
 @dataclass(frozen=True)
@@ -66,15 +67,12 @@ class AtLeast:
 def fast_dllm(
     threshold: float = 0.9, # commit tokens of at least this probability
     block_length: int | None = 32, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Fast-dLLM's confidence-aware parallel decoding."
     level = check_range('threshold', threshold, '(0, 1]', 'a probability; 1 is one token a step')
     length = check_block(block_length)
-    draw = drawer(temperature, top_p)
-    rule = TopK(confidence(draw), 1) if level == 1 else AtLeast(confidence(draw), level)
-    return Policy(unmask=Within(length, rule), draw=draw, steps=until_done, matched=False)
+    rule = TopK(confidence, 1) if level == 1 else AtLeast(confidence, level)
+    return Policy(unmask=Within(length, rule), draw=greedy, step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #fpp00002
 def running(
@@ -86,15 +84,11 @@ def running(
     v = f(values.double().nan_to_num(0.).gather(1, place.argsort(1))).gather(1, place)
     return v.masked_fill(values.isnan(), torch.nan).to(values.dtype)
 
-def frechet(
-    draw: drawer, # the policy's own
-) -> Score:
+def frechet(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The score G of the masks up to this one, the surest first."
-    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        c = confidence(draw)(st, p, where)
-        place = ranks(c, where, st.uniform('ties'))
-        return running(lambda c: (c - 1).cumsum(1) + c, c, place)
-    return score
+    c = confidence(st, p, where)
+    place = ranks(c, where, st.uniform('ties'))
+    return running(lambda c: (c - 1).cumsum(1) + c, c, place)
 
 # %% ../../nbs/peers/adaptive.ipynb #fpp00004
 @register('fast-dllm-plus', scores='probability of the drawn token', never='what is committed',
@@ -104,14 +98,11 @@ def frechet(
 def fast_dllm_plus(
     margin: float = 0.25, # delta: by how much the bound of the tokens must exceed that of others
     block_length: int | None = 32, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Fast-dLLM++: commit as many tokens as are together more probable than any others."
     check_range('margin', margin, '[0, 1]', 'a probability; 0 asks only for a mode')
-    draw = drawer(temperature, top_p)
-    rule = Within(check_block(block_length), AtLeast(frechet(draw), margin))
-    return replace(first_hitting(), unmask=rule, draw=draw)
+    rule = Within(check_block(block_length), AtLeast(frechet, margin))
+    return Policy(unmask=rule, draw=greedy, step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #86c15ed2
 def divergence(
@@ -128,13 +119,11 @@ def divergence(
 @dataclass(frozen=True)
 class Watched(Step):
     "The common step, which remembers how the distributions at the masks have moved."
-    draw: drawer # the policy's own
     length: int | None # free positions in a block
     history: int # H, divergences to remember
-    overwrites = False
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = Pass(model, st)
+        p = Pass(model, st, policy.draw)
         known = st.remember(**self.observed(st, p))
         return finish(policy, known, p, known, p, watch)
 
@@ -153,7 +142,7 @@ class Watched(Step):
         same = block == st.memory.get('block', torch.full_like(block, -1))
         age = torch.where(same, st.memory.get('age', block) + 1, 0)
         now = p.logits(where)
-        sure = confidence(self.draw)(st, p, where)
+        sure = confidence(st, p, where)
         logits = now.new_zeros(len(where), int(where.sum(1).max()), now.shape[1])
         logits[where.nonzero()[:, 0], place[where]] = now
         return dict(logits=logits, place=place, sure=sure, kl=torch.cat([kl[..., 1:], last], -1),
@@ -193,36 +182,33 @@ def klass(
     kl: float = 0.01, # largest KL between passes, in nats; 0 is one token a step
     history: int = 2, # H, passes over which it must be stable
     block_length: int | None = 64, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus of the draw; 1 keeps all
 ) -> Policy:
     "KLASS: unmask tokens that are probable and stable."
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 1 is one token a step')
     kl = check_range('kl', kl, '[0, inf]', 'nats; 0 is one token a step')
     history = check_int('history', history, 1, high=64)
     length = check_block(block_length)
-    draw = drawer(temperature, top_p)
     one = level == 1 or kl == 0
-    rule: Rule = TopK(confidence(draw), 1) if one else Stable(level, kl, history)
-    return Policy(unmask=Within(length, rule), draw=draw, steps=until_done, matched=False,
-                  step=Step() if one else Watched(draw, length, history))
+    rule: Rule = TopK(confidence, 1) if one else Stable(level, kl, history)
+    watched = Watched(length, history, plan=until_done, matched=False)
+    return Policy(unmask=Within(length, rule), draw=greedy, step=free_steps if one else watched)
 
 # %% ../../nbs/peers/adaptive.ipynb #fa65a1c6
 def excess(
     order: Score, # which mask comes first
-    draw: drawer, # whose entropies are added up
 ) -> Score:
     "Minus (sum - max) of the entropies of the masks up to this one in that order, in nats."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        H = -negentropy(draw)(st, p, where)
+        H = -negentropy(st, p, where)
         place = ranks(order(st, p, where), where, st.uniform('ties'))
         return running(lambda h: h.cummax(1).values - h.cumsum(1), H, place)
     return score
 
 # %% ../../nbs/peers/adaptive.ipynb #986c8aa2
-def top_probability(draw: drawer) -> Score:
+@of_ranked
+def top_probability(q: Tensor) -> Tensor: # [N, n] -> [N]
     "Probability of the most likely token at each mask."
-    return of_ranked(draw, lambda q: q[:, 0])
+    return q[:, 0]
 
 sureness = dict(entropy=negentropy, confidence=top_probability, margin=margin)
 
@@ -233,15 +219,12 @@ sureness = dict(entropy=negentropy, confidence=top_probability, margin=margin)
 def eb(
     gamma: float = 0.1, # nats that a step may lose; 0 is one token a step, inf is all at once
     order: Literal['entropy', 'confidence', 'margin'] = 'entropy', # sorts the masks, surest first
-    temperature: float = 1., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus, before the entropies; 1 keeps all
 ) -> Policy:
     "Entropy-bounded unmasking."
     gamma = check_range('gamma', gamma, '[0, inf]', 'nats that a step may lose')
-    draw = drawer(temperature, top_p)
-    score = excess(sureness[order](draw), draw)
+    score = excess(sureness[order])
     rule = TopK(score, 1) if gamma == 0 else AtLeast(score, -gamma)
-    return Policy(unmask=rule, draw=draw, steps=until_done, matched=False)
+    return Policy(unmask=rule, draw=drawer(), step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #7ffeaa31
 def dilated(
@@ -300,21 +283,18 @@ def dus(
     block_length: int = 32, # free positions in a block
     threshold: float = 0.3, # below it a position waits for the next level; 0 is off
     skip: int = 1, # the first stride is block_length // base^skip
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Dilated unmasking, with deferral."
     base = check_int('base', base, 2)
     skip = check_int('skip', skip, 1, high=16)
     length = check_int('block_length', block_length, 1, high=2**16)
-    draw = drawer(temperature, top_p)
     if base ** skip > length:
         raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; '
                          'base^skip is at most block_length')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 defers nothing')
     levels = tuple(dilated(length, base, skip))
-    rule = Dilated(length, levels, confidence(draw), sure)
-    return Policy(unmask=rule, draw=draw, steps=rule.steps, matched=False)
+    rule = Dilated(length, levels, confidence, sure)
+    return Policy(unmask=rule, draw=greedy, step=Step(plan=rule.steps, matched=False))
 
 # %% ../../nbs/peers/adaptive.ipynb #bis00002
 def behind(masked: Tensor) -> Tensor: # [B, L] bool -> [B, L]
@@ -333,21 +313,19 @@ def middles(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
           never='what is committed', exact='exact on Markov chains at top_p=1',
           source='Bansal et al., arXiv 2606.22976')
 def bisection(
-    top_p: float = 1., # nucleus; exact at 1
 ) -> Policy:
     "The bisection sampler: midpoints first, a logarithmic number of passes."
-    return replace(first_hitting(top_p), unmask=middles)
+    return Policy(unmask=middles, draw=drawer(), step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #pun00002
 def independent(
-    draw: drawer, # the policy's own
     epsilon: float, # largest KL, in nats
 ) -> Rule:
     "All but the candidates that surer ones would change, by tests in passes of its own."
     def rule(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         kept = eligible
-        draft = st.write(kept, *p.drawn(draw, kept))
-        place = ranks(top_probability(draw)(st, p, kept), kept, st.uniform('ties'))
+        draft = st.write(kept, *p.drawn(kept))
+        place = ranks(top_probability(st, p, kept), kept, st.uniform('ties'))
         for b in reversed(range((int(kept.sum(1).max()) - 1).bit_length())):
             test = kept & (place >> b & 1 == 1)
             q = Pass(p.model, draft.remask(eligible & (test | ~kept)))
@@ -364,10 +342,7 @@ def independent(
           source='PUNT, arXiv 2510.21961')
 def punt(
     epsilon: float = 0.08, # largest KL in nats that surer candidates may cause
-    temperature: float = 1., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "PUNT: write together what passes tests of independence, which take passes of their own."
     check_range('epsilon', epsilon, '(0, inf]', 'nats; inf is all at once')
-    draw = drawer(temperature, top_p)
-    return replace(first_hitting(), unmask=independent(draw, epsilon), draw=draw)
+    return Policy(unmask=independent(epsilon), draw=drawer(), step=free_steps)

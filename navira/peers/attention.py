@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer, Forward, probability
+from ..diffusion import drawer, Forward, greedy, probability
 from ..core import (
     Denoiser, Pass, Policy, ranks, reaches, Rule, Score, State, Step, TopK, unmask_until)
 from ..registry import register
@@ -26,8 +26,8 @@ __all__ = ['AttendedPass', 'dos', 'dawn', 'Bounded', 'demask']
 # %% ../../nbs/peers/attention.ipynb #attn0005
 class AttendedPass(Pass):
     "A pass and `read` [B, L, L], how much each prediction depends on each token; 0 if not run."
-    def __init__(self, model: Any, st: State, together: Tensor | None = None): # together [B] bool
-        super().__init__(model, st, together)
+    def __init__(self, model: Any, st: State, *how: Any): # as for a `Pass`
+        super().__init__(model, st, *how)
         self.read = torch.zeros(*st.x.shape, st.x.shape[1], device=st.x.device)
 
     def forward(self, new: Tensor) -> Forward: # [B] bool: rows
@@ -41,11 +41,12 @@ class Reading(Step):
     "The common step of a policy that never remasks, with an `AttendedPass`."
     needs = "the network's attention"
     asks = AttendedPass
-    overwrites = False
     ragged = False # a mean over positions would depend on the longest row
 
     def fits(self, model: Denoiser, length: int | None = None) -> None:
         if type(model).attending is Denoiser.attending: raise model.lacks('attending')
+
+free_reading = Reading(plan=until_done, matched=False)
 
 # %% ../../nbs/peers/attention.ipynb #attn0021
 def context(st: State, p: Any, where: Tensor) -> Tensor: # [B, L]
@@ -61,20 +62,16 @@ def context(st: State, p: Any, where: Tensor) -> Tensor: # [B, L]
 def dos(
     gamma: float | None = None, # nats that a step may lose, as in `eb`; None: counts of LLaDA
     block_length: int | None = None, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "DOS: the masks that read most of the visible tokens first."
     length = check_block(block_length)
-    draw = drawer(temperature, top_p)
     if gamma is None:
         rule: Rule = TopK(context, unmask_until(per_block(llada_counts, length)))
-        return Policy(unmask=Within(length, rule), draw=draw, step=Reading(),
-                      steps=in_blocks(length))
+        return Policy(unmask=Within(length, rule), draw=greedy,
+                      step=Reading(plan=in_blocks(length)))
     gamma = check_range('gamma', gamma, '[0, inf]', 'nats that a step may lose')
-    rule = TopK(context, 1) if gamma == 0 else AtLeast(excess(context, draw), -gamma)
-    return Policy(unmask=Within(length, rule), draw=draw, step=Reading(), steps=until_done,
-                  matched=False)
+    rule = TopK(context, 1) if gamma == 0 else AtLeast(excess(context), -gamma)
+    return Policy(unmask=Within(length, rule), draw=greedy, step=free_reading)
 
 # %% ../../nbs/peers/attention.ipynb #attn0031
 def greedily(
@@ -139,17 +136,14 @@ def dawn(
     tau_edge: float = .07, # share of attention from which a mask depends on a token
     tau_sink: float = .01, # mean share of attention above which a token is a sink
     block_length: int | None = 32, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "DAWN: parallel decoding by a graph of dependencies, made of attention."
     taus = dict(threshold=threshold, tau_induce=tau_induce, tau_low=tau_low, tau_edge=tau_edge,
                 tau_sink=tau_sink)
     for name, v in taus.items(): check_range(name, v, '[0, 1]', 'a probability, or a share')
-    draw = drawer(temperature, top_p)
-    rule = Anchored(confidence(draw), *taus.values())
-    return Policy(unmask=Within(check_block(block_length), rule), draw=draw, step=Reading(),
-                  steps=until_done, matched=False)
+    rule = Anchored(confidence, *taus.values())
+    return Policy(unmask=Within(check_block(block_length), rule), draw=greedy,
+                  step=free_reading)
 
 # %% ../../nbs/peers/attention.ipynb #attn0051
 @dataclass(frozen=True)
@@ -169,11 +163,7 @@ class Bounded:
           source='DEMASK, arXiv 2604.02560; attention in place of its trained predictor')
 def demask(
     tau: float = .1, # dependence that a step may add up to; 0 is one token a step
-    temperature: float = 1., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "DEMASK's selection: the surest masks whose total dependence on each other is bounded."
     tau = check_range('tau', tau, '[0, inf]', 'dependence that a step may add up to')
-    draw = drawer(temperature, top_p)
-    return Policy(unmask=Bounded(sureness['confidence'](draw), tau), draw=draw, step=Reading(),
-                  steps=until_done, matched=False)
+    return Policy(unmask=Bounded(sureness['confidence'], tau), draw=drawer(), step=free_reading)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base.checks import check_int
 from ..base.noise import Noise
-from ..diffusion import tolerance
+from ..diffusion import nucleus, tolerance
 from ..core import Denoiser, nothing, Pass, Policy, ranks, State, Step, step
 from ..registry import policy, register
 
@@ -73,16 +73,18 @@ def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown 
 @dataclass(frozen=True)
 class BestOf(Step):
     "A step of several drafts by `base`; the last step keeps the best draft: for `Policy.step`."
-    base: Policy
+    base: Policy # its draw is the policy's
     n: int # drafts
     rated: bool # by the head, in a step of its own, or else by the probabilities of the draws
     needs = 'several drafts of a text'
+    overwrites = True # the last step may keep another draft
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         T = st.n - self.rated
         seen = list[tuple]()
         drafts = spread(st, self.n, T)
-        if st.i < T: after = step(self.base, drafts, model, lambda *event: seen.append(event))
+        base = replace(self.base, draw=policy.draw)
+        if st.i < T: after = step(base, drafts, model, lambda *event: seen.append(event))
         else: after = self.review(drafts, model, seen)
         last = st.i == st.n - 1
         shown = self.best(st, after) if last else st.x.new_zeros(len(st.x))
@@ -129,7 +131,7 @@ class BestOf(Step):
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         each = budget // self.n - self.rated
-        return self.base.steps(self.base, each, n_free) + self.rated
+        return self.base.step.steps(self.base, each, n_free) + self.rated
 
 # %% ../../nbs/peers/best_of.ipynb #00b3bc78
 @register('best-of', selects='the best of several texts', never='what its base never revises',
@@ -140,11 +142,9 @@ def best_of(
     base: Literal['backbone', 'prism', 'navira-onepass', 'mask-predict'] = 'backbone', # writes them
     drafts: int = 4, # texts, of which one is kept; each has an equal share of the budget
     score: Literal['confidence', 'quality'] = 'confidence', # 'quality': by the head, a pass a text
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "Several texts by one policy, of which the best is kept."
+    rule, n = policy(base), check_int('drafts', drafts, 1)
+    act = BestOf(rule, n, score == 'quality', cost=n * rule.passes)
     # mask-predict's own temperature, 0, would write one text n times
-    hot = dict(temperature=1.) if base == 'mask-predict' else {}
-    rule = policy(base, top_p=top_p, **hot)
-    act = BestOf(rule, check_int('drafts', drafts, 1), score == 'quality')
-    return replace(rule, cost=act.n * rule.passes, steps=act.steps, step=act)
+    return replace(rule, draw=nucleus(), step=act)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..core import by_budget, Policy, rows_of, Rule, State
+from ..core import by_budget, Plan, rows_of, Rule, State
 
 # %% auto #0
 __all__ = ['Within']
@@ -74,19 +74,16 @@ def check_steps(
                      f'and the budget gives {T}')
 
 # %% ../../nbs/peers/blocks.ipynb #4202db76
-Steps = Callable[[Policy, int, Tensor], int] # for `Policy.steps`: budget, free positions -> T
-
-def within_budget(
+def most_steps(
     cost: Callable[[int], int], # T -> forward passes of a run, at most
-) -> Steps:
+    budget: int,
+) -> int: # T
     "As many steps as the budget pays for, where the cost of a step varies."
-    def steps(policy, budget, n_free): # T
-        return max((T for T in range(budget + 1) if cost(T) <= budget), default=0)
-    return steps
+    return max((T for T in range(budget + 1) if cost(T) <= budget), default=0)
 
 def in_blocks(
     length: int | None, # free positions in a block
-) -> Steps:
+) -> Plan:
     "As many steps as the budget pays for. ValueError unless blocks divide the free positions."
     def steps(policy, budget, n_free):
         for N in n_free.tolist():

@@ -55,10 +55,9 @@ def remdm_conf(
     cap: float = 1., # sigma_max is capped by it first
     confidence: Literal['commit', 'current'] = 'commit', # probability when drawn, or now
     t_switch: float = 1., # no remasking while t = 1 - alpha_t is above
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-conf: sigma spread over committed tokens by low confidence; masks filled as in MDLM."
     sigma = tempered(eta, cap, t_switch)
     grid = grids['linear']
     def total(st): return sigma(grid(st.i, st.n), grid(st.i + 1, st.n))
-    return replace(kernel(top_p=top_p), remask=Spread(confidences[confidence], total))
+    return replace(kernel(), remask=Spread(confidences[confidence], total))

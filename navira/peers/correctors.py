@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, nucleus, probability
+from ..diffusion import drawer, greedy, probability
 from ..core import (
-    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Policy, reaches, rows_of,
+    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Plan, Policy, reaches, rows_of,
     Score, second_pass, Step, TopK, unmask_until)
 from ..registry import grids, register
 from ..scores import confidence, over
-from .blocks import Steps, within_budget
+from .blocks import most_steps
 from .orders import llada_counts
 from .revisers import at_clean, unsure
 
@@ -37,9 +37,9 @@ class Redraw(Step):
     in_place = True
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st)
+        p = Pass(model, st, policy.draw)
         doubtful = pick(policy.remask, st, p, st.committed)
-        redrawn = draw_at(policy, st, p, doubtful, 'redraw')
+        redrawn = draw_at(st, p, doubtful, 'redraw')
         return finish(policy, st, p, redrawn, second_pass(policy, p, redrawn), watch)
 
 # %% ../../nbs/peers/correctors.ipynb #74f5bada
@@ -51,7 +51,6 @@ def informed_corrector(
     k: int = 4, # tokens redrawn in a step
     tau: float = 1., # temperature of the choice; 0 is greedy
     score: Literal['margin', 'confidence'] = 'margin', # of the committed token
-    top_p: float = 1., # nucleus; 1 keeps all
     schedule: Literal['cosine', 'linear'] = 'cosine', # of the predictor
 ) -> Policy:
     "Ancestral steps, each followed by a correction that redraws doubtful tokens in place."
@@ -61,19 +60,17 @@ def informed_corrector(
         if st.i == T: return 1.
         return (grid(st.i + 1, T) - grid(st.i, T)) / (1 - grid(st.i, T))
     return Policy(unmask=Flip(rate), remask=TopK(doubts[score], check_int('k', k, 0), tau),
-                  decoupled=True, draw=nucleus(top_p), step=Redraw(),
-                  steps=lambda *run: by_budget(*run) + 1)
+                  decoupled=True, draw=drawer(),
+                  step=Redraw(plan=lambda *run: by_budget(*run) + 1))
 
 # %% ../../nbs/peers/correctors.ipynb #ed3015aa
-likeliest = drawer(0.)     # the draw of a check, at any temperature of the policy
-
 def brittle(
     threshold: float, # probability that the replacement must have
 ) -> Score: # of a pass over the text without the candidates
     "-ln p of the removed token, where another one is likeliest and likely enough; NaN elsewhere."
     def score(st, q, where): # [B, L]
         def rate(logits, at):
-            new, sure = q.drawn(likeliest, at, 'check')
+            new, sure = q.drawn(at, 'check', greedy)   # at any temperature of the policy
             kept = (new == st.x[at]) | ~reaches(sure, threshold)
             lost = -(probability(logits, st.x[at]) + 1e-10).log()      # the authors' floor
             return lost.masked_fill(kept, torch.nan)
@@ -87,9 +84,9 @@ def checks(T: int, every: int) -> range:
     first = max(T // 4, 1)
     return range(-(-first // every) * every, 3 * T // 4, every)
 
-def with_checks(every: int) -> Steps:
+def with_checks(every: int) -> Plan:
     "As many steps as the budget pays for, each check a pass."
-    return within_budget(lambda T: T + len(checks(T, every)))
+    return lambda policy, budget, n_free: most_steps(lambda T: T + len(checks(T, every)), budget)
 
 # %% ../../nbs/peers/correctors.ipynb #1dfbfe30
 n_filled = unmask_until(llada_counts)
@@ -103,13 +100,13 @@ class Checked(Step):
     in_place = True
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st, rows_of(policy.unmask, st, st.masked))
+        p = Pass(model, st, policy.draw, rows_of(policy.unmask, st, st.masked))
         n_after = (~st.fixed).flip(1).cumsum(1).flip(1)    # free positions from here on
         C = pick(policy.remask, st, p, st.committed & (n_after > self.protect))
         q = Pass(model, st.remask(C))
         def at_most(st): return evaluate(n_filled, st).clamp(max=self.k)
         R = TopK(brittle(self.threshold), at_most)(st, q, C)
-        better = st.write(R, *q.drawn(likeliest, R, 'check')) if R.any() else st
+        better = st.write(R, *q.drawn(R, 'check', greedy)) if R.any() else st
         after = finish(policy, st, p, better, p, watch)
         return replace(after, n_forward=after.n_forward + q.cost)
 
@@ -124,8 +121,6 @@ def core(
     every: int = 8, # steps between checks, from a quarter to three quarters of the run; 0: none
     threshold: float = .3, # probability that a replacement must have
     protect: int = 16, # last free positions, which are never checked
-    temperature: float = 0., # of the draw; a check takes the most likely token in any case
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "CORE: LLaDA's sampler, with occasional passes without the doubtful tokens that replace one."
     m = check_int('m', m, 0)
@@ -133,9 +128,8 @@ def core(
     protect = check_int('protect', protect, 0)
     every = check_int('every', every, 0, 'steps from one check to the next, 0 for none:')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
-    draw = drawer(temperature, top_p)
     def candidates(st): # [B]
         return m * (evaluate(n_filled, st) > 0) * (k > 0 and st.i in checks(st.n, every))
-    return Policy(unmask=TopK(confidence(draw), n_filled), draw=draw, decoupled=None,
-                  remask=TopK(unsure['margin'], candidates), steps=with_checks(every),
-                  step=Checked(k, sure, protect))
+    return Policy(unmask=TopK(confidence, n_filled), draw=greedy,
+                  remask=TopK(unsure['margin'], candidates),
+                  step=Checked(k, sure, protect, plan=with_checks(every)))

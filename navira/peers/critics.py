@@ -13,13 +13,13 @@ from pathlib import Path
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import n_committed, nucleus
+from ..diffusion import n_committed
 from ..core import (
     Denoiser, evaluate, finish, Flip, n_unmask, Pass, pick, Policy, Schedule, Score, State,
     Step, step, TopK, unmask_until)
 from ..models.critic import Critic, find_critic, vocabulary_hash
 from ..registry import register
-from .blocks import within_budget
+from .blocks import most_steps
 from .revisers import Below, level
 
 # %% auto #0
@@ -28,10 +28,10 @@ __all__ = ['token_critic', 'g_star']
 # %% ../../nbs/peers/critics.ipynb #fdc28e82
 n_clean = level(n_committed)      # k_i: how many free positions are clean after the step
 
-def filled(policy: Policy, st: State, p: Pass, rows: Tensor) -> State: # no mask in `rows` [B]
+def filled(st: State, p: Pass, rows: Tensor) -> State: # no mask in `rows` [B]
     "The text with every mask of these rows filled by the draw that `step` would make."
     where = p.masked & rows[:, None]
-    tokens, _ = p.drawn(policy.draw, where)
+    tokens, _ = p.drawn(where)
     return replace(st, x=st.x.masked_scatter(where, tokens))
 
 class Reviewed(Pass):
@@ -42,9 +42,7 @@ class Reviewed(Pass):
     ):
         k = evaluate(level, st)
         has_mask = st.masked.any(1)
-        super().__init__(model, st, has_mask & (k > 0))
-        self.policy = policy
-        self.st = st
+        super().__init__(model, st, policy.draw, has_mask & (k > 0))
         self.critic = critic
         ahead = k < st.committed.sum(1)          # more tokens than due, after a rule with coins
         self.has_mask = has_mask
@@ -54,7 +52,7 @@ class Reviewed(Pass):
     def quality(self, where):
         if self.review is None:
             self.run(self.undecided & self.has_mask)
-            self.review = Pass(self.critic, filled(self.policy, self.st, self, self.undecided))
+            self.review = Pass(self.critic, filled(self.st, self, self.undecided))
         q = self.review.quality(where & self.undecided[:, None])
         self.scored = self.review.scored
         return q
@@ -116,13 +114,12 @@ _critic = dict(scores='all free positions, by a critic that reads the filled tex
 def token_critic(
     critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or a model
     noise: float = 0., # width of the annealed noise on the score; 0 ranks by the critic only
-    top_p: float = .9, # nucleus
 ) -> Policy:
     "Token-Critic: fill all masks, rate all tokens, keep the best."
     check_range('noise', noise, '[0, inf)', 'a width; 0 ranks by the critic only')
     rate = trust(lambda st, u: noise * st.s * (u - .5))
-    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, n_clean), cost=2,
-                  draw=nucleus(top_p), step=CriticStep(source_of(critic), n_clean))
+    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, n_clean),
+                  step=CriticStep(source_of(critic), n_clean, cost=2))
 
 # %% ../../nbs/peers/critics.ipynb #1ef1c906
 def n_kept(N: Tensor, i: int, T: int) -> Tensor:
@@ -145,12 +142,14 @@ class LateCriticStep(CriticStep):
     t_on: float
 
     def __call__(self, policy, st, model, watch):
-        if st.i < first_late(st.n, self.t_on): return step(self.early, st, model, watch)
-        return super().__call__(policy, st, model, watch)
+        if st.i >= first_late(st.n, self.t_on): return super().__call__(policy, st, model, watch)
+        return step(replace(self.early, draw=policy.draw), st, model, watch)
 
-    def cost(self, T: int) -> int: # passes of a run
+    def most(self, T: int) -> int: # passes of a run
         "One a step, and one of the critic in each late step but the last, with nothing to rate."
         return T + max(T - first_late(T, self.t_on) - 1, 0)
+
+    def steps(self, policy, budget, n_free): return most_steps(self.most, budget)
 
 # %% ../../nbs/peers/critics.ipynb #5be8a9a2
 @register('g-star', selects='N s_i from softmax(-quality / tau), late; before t_on nothing',
@@ -159,16 +158,13 @@ def g_star(
     critic: str | Denoiser = 'embedded', # a folder that `navira critic` made, or a model
     t_on: float = .3, # the critic is used from t = 1 - i / T <= t_on on; 0 is MDLM, 1 always
     tau: float = 1., # temperature of the choice of what is remasked; 0 remasks the worst
-    top_p: float = .9, # nucleus
 ) -> Policy:
     "G-Star: MDLM's sampler; late in the run, fill and rate all, then remask by a Gumbel top-k."
     check_range('t_on', t_on, '[0, 1]', 'a time; 0 never uses the critic')
     check_range('tau', tau, '[0, inf)', 'a temperature; 0 remasks the worst')
     # minus tau times Gumbel noise: the lowest are drawn from softmax(-quality / tau)
     rate = trust(lambda st, u: tau * (-u.log()).log())
-    draw = nucleus(top_p)
     keep = level(n_kept)
-    early = Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), draw=draw)
-    act = LateCriticStep(source_of(critic), keep, early, t_on)
-    return Policy(unmask=TopK(rate, unmask_until(n_kept)), remask=BelowAll(rate, keep), cost=2,
-                  draw=draw, steps=within_budget(act.cost), step=act)
+    early = Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)))
+    act = LateCriticStep(source_of(critic), keep, early, t_on, cost=2)
+    return Policy(unmask=TopK(rate, unmask_until(n_kept)), remask=BelowAll(rate, keep), step=act)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, nucleus, probability
+from ..diffusion import drawer, greedy, probability
 from ..core import (
-    by_budget, Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, ranks, reaches,
+    Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, ranks, reaches,
     rows_of, Rule, Score, State, Step)
 from ..registry import register
-from ..scores import confidence, over
-from .blocks import block_of, check_block, check_steps, within_budget
+from ..scores import draw_confidence, over
+from .blocks import block_of, check_block, check_steps, most_steps
 
 # %% auto #0
 __all__ = ['llada2_edit', 'block_refinement', 't2m', 'proseco']
@@ -59,14 +59,13 @@ def exceeds(q: Tensor, level: float) -> Tensor: # bool; nothing exceeds 1
 
 @dataclass(frozen=True)
 class Surest(InBlock):
-    "Masks whose score exceeds `level`, and as many as the remaining steps require."
-    score: Score
+    "Masks whose draw's probability exceeds `level`, and as many as the remaining steps require."
     level: float
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = self.open(st, eligible)
         if not ok.any(): return ok
-        score = self.score(st, p, ok)
+        score = draw_confidence(st, p, ok)
         place = ranks(score, ok, st.uniform('ties'))
         return ok & (exceeds(score, self.level) | (place < self.quota(st)[:, None]))
 
@@ -75,24 +74,26 @@ class Surest(InBlock):
         return torch.where(spare(st, self.length) > 0, share, st.x.shape[1])
 
 # %% ../../nbs/peers/editors.ipynb #eefc875d
-def rival(draw: drawer) -> Score:
+def rival(
+    st: State,
+    p: Pass,
+    where: Tensor, # [B, L] bool
+    draw: drawer | None = None, # None: the policy's
+) -> Tensor: # [B, L]
     "The probability of the token that would be drawn, NaN where it is the present one."
-    def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        def rate(logits, at):
-            token, q = p.drawn(draw, at)
-            return q.masked_fill(token == st.x[at], torch.nan)
-        return over(p, where, rate)
-    return score
+    def rate(logits, at):
+        token, q = p.drawn(at, draw=draw)
+        return q.masked_fill(token == st.x[at], torch.nan)
+    return over(p, where, rate)
 
 @dataclass(frozen=True)
 class Overruled(InBlock):
     "Tokens where another one is drawn, with a probability that exceeds `level`."
-    draw: drawer # the policy's own
     level: float
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = self.open(st, eligible)
-        return ok & exceeds(rival(self.draw)(st, p, ok), self.level)
+        return ok & exceeds(rival(st, p, ok), self.level)
 
 # %% ../../nbs/peers/editors.ipynb #8a68259a
 @dataclass(frozen=True)
@@ -102,12 +103,12 @@ class BlockStep(Step):
     after: int # most passes over a block that is full
     most: int = 2**31 # passes over a block that is not, before the next block begins
     in_place = True # tokens are replaced without a mask in between
-    overwrites = False # but those that `remask` picks
+    overwrites = False # but only those that `remask` picks
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         st = begun(st)
         block = in_work(st, self.length)
-        p = Pass(model, st, block.any(1))
+        p = Pass(model, st, policy.draw, block.any(1))
         T = pick(policy.remask, st, p, st.committed)
         after = finish(policy, st, p, self.revised(policy, st, p, T), p, watch)
         after = self.recorded(st, p, after, block)
@@ -115,7 +116,7 @@ class BlockStep(Step):
         return self.moved_on(st, after, block, T, more)
 
     def revised(self, policy: Policy, st: State, p: Pass, T: Tensor) -> State:
-        return draw_at(policy, st, p, T)
+        return draw_at(st, p, T)
 
     def recorded(self, st: State, p: Pass, after: State, block: Tensor) -> State: return after
 
@@ -132,13 +133,14 @@ class BlockStep(Step):
                               filling=torch.where(done, 0, filling))
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        return check_steps(self.length, n_free, by_budget(policy, budget, n_free))
+        T = super().steps(policy, budget, n_free)
+        return check_steps(self.length, n_free, T) if self.matched else T
 
 # %% ../../nbs/peers/editors.ipynb #929cc214
-def filling(draw: drawer, length: int | None, threshold: float) -> Surest:
+def filling(length: int | None, threshold: float) -> Surest:
     "The unmask rule of both policies."
     level = check_range('threshold', threshold, '(0, 1]', 'a probability; 1 fills the surest one')
-    return Surest(length, confidence(draw, 'draw'), level)
+    return Surest(length, level)
 
 # %% ../../nbs/peers/editors.ipynb #c01d88a2
 @register('llada2-edit', scores='probability of the drawn token, at masks and at other tokens',
@@ -150,20 +152,16 @@ def llada2_edit(
     editing_threshold: float | None = .5, # replace a token by another above this probability
     max_post_steps: int = 16, # most passes over a block that is full
     block_length: int | None = 32, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA2.1: fill by confidence, block by block, and replace tokens that the model overrules."
     length = check_block(block_length)
-    draw = drawer(temperature, top_p)
     remask: Rule = nothing
     if editing_threshold is not None:
         level = check_range('editing_threshold', editing_threshold, '[0, 1]',
                             'a probability, or None; 0 replaces all but the argmax')
-        remask = Overruled(length, draw, level)
+        remask = Overruled(length, level)
     act = BlockStep(length, check_int('max_post_steps', max_post_steps, 0))
-    return Policy(unmask=filling(draw, length, threshold), remask=remask, draw=draw,
-                  steps=act.steps, step=act)
+    return Policy(unmask=filling(length, threshold), remask=remask, draw=greedy, step=act)
 
 # %% ../../nbs/peers/editors.ipynb #41b10c02
 @dataclass(frozen=True)
@@ -187,20 +185,17 @@ def block_refinement(
     editing_threshold: float | None = .5, # replace a token by another above it; None and 0: never
     max_post_steps: int = 16, # most passes over a block that is full, after the first
     block_length: int = 32, # free positions in a block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "The rule of diffusers' BlockRefinementScheduler, block by block."
     passes = check_int('num_inference_steps', num_inference_steps, 1, high=2**16)
     length = check_int('block_length', block_length, 1, high=2**16)
-    base = llada2_edit(threshold, editing_threshold or None, max_post_steps, length, temperature,
-                       top_p)
+    base = llada2_edit(threshold, editing_threshold or None, max_post_steps, length)
     most = passes + (base.remask is not nothing) * (max_post_steps + 1) # for a block
-    def steps(policy: Policy, budget: int, n_free: Tensor) -> int: # T
+    def all_blocks(policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return -(-int(n_free.max()) // length) * most
     rule = Scheduled(**vars(base.unmask), share=length // passes, more=length % passes)
-    return replace(base, unmask=rule, steps=steps, matched=False,
-                   step=BlockStep(length, max_post_steps + 1, passes))
+    act = BlockStep(length, max_post_steps + 1, passes, plan=all_blocks, matched=False)
+    return replace(base, unmask=rule, step=act)
 
 # %% ../../nbs/peers/editors.ipynb #e816efff
 def unlikely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
@@ -262,13 +257,11 @@ def t2m(
     threshold: float = .7, # fill tokens above this probability
     max_post_steps: int = 16, # most passes over a block that is full
     block_length: int | None = 32, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "T2M: LLaDA2.1's sampler, but a doubtful token becomes a mask instead of being replaced."
     length = check_block(block_length)
-    draw = drawer(temperature, top_p)
-    signs = {'low-prob': (unlikely, .1), 'take-over': (rival(draw), .9), 'drop': (fallen, .3)}
+    signs: dict[str, tuple[Score, float]] = {
+        'low-prob': (unlikely, .1), 'take-over': (rival, .9), 'drop': (fallen, .3)}
     score, usual = signs[strategy]
     level = check_range('remask_threshold', usual if remask_threshold is None else remask_threshold,
                         '[0, 1]', 'a probability, or None')
@@ -277,12 +270,9 @@ def t2m(
                    check_range('ratio', ratio, '[0, 1]', 'a share of a block'))
     post = check_int('max_post_steps', max_post_steps, 0)
     act = BackToMask(length, post, recalls=strategy == 'drop')
-    return Policy(unmask=filling(draw, length, threshold), remask=back, draw=draw,
-                  steps=act.steps, step=act)
+    return Policy(unmask=filling(length, threshold), remask=back, draw=greedy, step=act)
 
 # %% ../../nbs/peers/editors.ipynb #4f8d9945
-likeliest = drawer(0.)
-
 @dataclass(frozen=True)
 class DraftStep(Step):
     "An ancestral step; every `every`-th step first corrects a draft of the whole text."
@@ -297,7 +287,7 @@ class DraftStep(Step):
         return super().__call__(policy, st, model, watch)
 
     def corrected(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = Pass(model, st)
+        p = Pass(model, st, policy.draw)
         new = pick(policy.unmask, st, p, st.masked)
         rows = (new | st.committed).any(1) # in other rows a correction has no effect
         draft = self.filled(st, p, st.masked & rows[:, None])
@@ -305,13 +295,13 @@ class DraftStep(Step):
         ran = p.cost
         for s in range(self.times):
             if not rows.any(): break
-            q = Pass(model, draft, rows)
+            q = Pass(model, draft, policy.draw, rows)
             text = self.filled(draft, q, ~st.fixed & rows[:, None])
             moving = (text.x != draft.x).any(1) & (s + 1 < self.times)
             done = (rows & ~moving)[:, None]
             changed = st.committed & done & (text.x != st.x)
-            after = after.write(changed, *q.drawn(likeliest, changed, 'likeliest'))
-            after = draw_at(policy, after, q, new & done)
+            after = after.write(changed, *q.drawn(changed, 'likeliest', greedy))
+            after = draw_at(after, q, new & done)
             ran = ran + q.cost
             draft = text
             rows = moving
@@ -320,10 +310,12 @@ class DraftStep(Step):
 
     def filled(self, st: State, p: Pass, where: Tensor) -> State:
         "With the most likely token at `where`."
-        tokens, _ = p.drawn(likeliest, where, 'likeliest')
+        tokens, _ = p.drawn(where, 'likeliest', greedy)
         return replace(st, x=st.x.masked_scatter(where, tokens))
 
-    def cost(self, T: int) -> int: return T + self.times * (T // self.every)     # passes, at most
+    def most(self, T: int) -> int: return T + self.times * (T // self.every) # passes of a run
+    def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
+        return most_steps(self.most, budget)
 
 # %% ../../nbs/peers/editors.ipynb #063859de
 @register('proseco', scores='the argmax, at every position of an argmax fill', never='nothing',
@@ -332,11 +324,9 @@ class DraftStep(Step):
 def proseco(
     n_correct: int = 4, # passes over a draft that correct it, at most; 0 is MDLM
     every: int = 2, # a draft is corrected in every so many steps
-    top_p: float = .9, # nucleus of the draws at masks; corrections take the most likely token
 ) -> Policy:
     "ProSeCo's sampler: MDLM's, but tokens are corrected in place, in a draft of the whole text."
     times = check_int('n_correct', n_correct, 0)
     every = check_int('every', every, 1)
-    act = DraftStep(times, every)
-    return Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), draw=nucleus(top_p),
-                  cost=1 + -(-times // every), steps=within_budget(act.cost), step=act)
+    act = DraftStep(times, every, cost=1 + -(-times // every))
+    return Policy(unmask=Flip(lambda st: 1 / (st.n - st.i)), step=act)

@@ -41,6 +41,7 @@ class Correct(Step):
     k: int # tokens a step
     time: float # t0
     patience: int # steps without a better share of argmax tokens
+    draw: drawer # of the tokens that replace
     in_place = True
 
     def __call__(self, policy, st, model, watch):
@@ -50,23 +51,23 @@ class Correct(Step):
         waited = kept['waited']
         done = kept['done']
         where = st.committed & ~done[:, None]
-        p = Pass(at_time(model, self.time), st)
+        p = Pass(at_time(model, self.time), st, self.draw)
         after = st
         rows = where.any(1)
         if rows.any():
-            change, share = self.proposed(policy, st, p, where)
+            change, share = self.proposed(st, p, where)
             waited = torch.where(share > best, 0, waited + rows)
             best = torch.maximum(best, share)
             stop = rows & (waited > self.patience)
             done = done | stop | (rows & ~change.any(1))
-            after = draw_at(policy, st, p, change & ~stop[:, None])
+            after = draw_at(st, p, change & ~stop[:, None])
         watch(policy, st, p, after, after)
         return after.remember(best=best, waited=waited, done=done).next(p.cost)
 
     def proposed(
-        self, policy: Policy, st: State, p: Pass, where: Tensor
+        self, st: State, p: Pass, where: Tensor
     ) -> tuple[Tensor, Tensor]: # where to write [B, L], the share of argmax tokens then [B]
-        tokens, q = p.drawn(policy.draw, where)
+        tokens, q = p.drawn(where)
         prob = torch.zeros(where.shape, dtype=q.dtype, device=q.device).masked_scatter(where, q)
         new = st.x.masked_scatter(where, tokens)
         other = where & (new != st.x)
@@ -89,12 +90,11 @@ def gidd_correct(
     temperature: float = 0.1, # of the draws that replace
     t0: float = 0.01, # time passed to a network with time conditioning
     patience: int = 32, # steps without a larger share of argmax tokens before a text is finished
-    top_p: float = 0.9, # nucleus, while the text is written
 ) -> Policy:
     "Ancestral unmasking, then a loop that replaces tokens in place where the model draws others."
     time = check_range('t0', t0, '(0, 1)', 'a time such as 0.01')
     k = check_int('n_replace', n_replace, 0)
     patience = check_int('patience', patience, 0)
-    then = Policy(unmask=TopK(random_order, math.inf), draw=drawer(temperature),
-                  step=Correct(k, time, patience))
-    return followed(mdlm(top_p=top_p), then, *looping(loop_steps, 1))
+    then = Policy(unmask=TopK(random_order, math.inf),
+                  step=Correct(k, time, patience, drawer(temperature)))
+    return followed(mdlm(), then, *looping(loop_steps, 1))

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, nucleus
+from ..diffusion import drawer
 from navira.core import (
-    finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step,
+    finish, Pass, pick, Plan, Policy, random_choice, random_order, Schedule, State, Step, step,
     TopK)
 from ..prism import low_quality, prism
 from ..registry import register
-from .blocks import within_budget
+from .blocks import most_steps
 from .orders import llada_low_confidence
 
 # %% auto #0
@@ -32,47 +32,55 @@ class InTurn(Step):
     first: Policy
     then: Policy
     loop: Callable[[int], int] # T -> steps of the second phase
+    heat: float | None = None # temperature of the draw in the loop; None: the policy's
 
     def __call__(self, policy, st, model, watch):
-        T0 = st.n - self.loop(st.n)
-        if st.i >= T0: return step(self.then, st, model, watch)
-        return replace(step(self.first, replace(st, n=T0), model, watch), n=st.n)
+        T0, draw = st.n - self.loop(st.n), policy.draw
+        if st.i < T0:
+            first = replace(self.first, draw=draw)
+            return replace(step(first, replace(st, n=T0), model, watch), n=st.n)
+        if self.heat is not None: draw = replace(draw, temperature=self.heat)
+        return step(replace(self.then, draw=draw), st, model, watch)
+
+    @property
+    def overwrites(self) -> bool: return self.first.revises or self.then.revises
 
 # %% ../../nbs/peers/loops.ipynb #15d85b7a
 def followed(
     first: Policy,
     then: Policy, # runs in the last steps
     loop: Callable[[int], int], # T -> how many
-    steps: Callable, # as `Policy.steps`
+    plan: Plan,
+    heat: float | None = None, # temperature of the draw in the loop; None: the policy's
 ) -> Policy:
     "Two policies in turn, in one run."
-    return replace(first, decoupled=None, cost=first.passes, remask=then.remask, steps=steps,
-                   step=InTurn(first, then, loop))
+    act = InTurn(first, then, loop, heat, plan=plan, cost=first.passes)
+    return replace(first, decoupled=False, remask=then.remask, step=act)
 
 # %% ../../nbs/peers/loops.ipynb #3a570b82
 def looping(
     loop_steps: int | None, # None: about one `part` of the budget
     cost: int, # passes of a loop step
     part: int = 4,
-) -> tuple[Callable, Callable]: # T -> loop steps; a `Policy.steps`
+) -> tuple[Callable[[int], int], Plan]: # T -> loop steps
     "How many loop steps there are, and how many steps a budget pays for."
     given = None if loop_steps is None else check_int('loop_steps', loop_steps, 0)
     share = part - 1 if cost == 2 else part
     def loop(T): return T // share if given is None else given
     def steps(policy, budget, n_free):
-        T = within_budget(lambda T: T + (cost - 1) * loop(T))(policy, budget, n_free)
+        T = most_steps(lambda T: T + (cost - 1) * loop(T), budget)
         if loop(T) < T: return T
         raise ValueError(f'loop_steps={loop_steps}: at {cost} each they leave no step to write the '
                          f'text in; a budget of {budget} pays for at most {(budget - 1) // cost}')
     return loop, steps
 
 # %% ../../nbs/peers/loops.ipynb #99dae3a5
-def loop_step(score: str, R: int, top_p: float) -> Policy:
+def loop_step(score: str, R: int) -> Policy:
     "Remasks R tokens of a finished text and fills them in; the learned score takes a pass more."
     scores = dict(random=random_choice, head=low_quality)
     remask = TopK(scores[score], R)
-    return Policy(unmask=TopK(random_order, math.inf), remask=remask, draw=nucleus(top_p),
-                  decoupled=score == 'head', from_clean=score == 'random')
+    return Policy(unmask=TopK(random_order, math.inf), remask=remask, decoupled=True,
+                  step=Step(cost=2 if score == 'head' else 1))
 
 # %% ../../nbs/peers/loops.ipynb #c01d88a3
 @register('prism-loop', scores='as prism; in the loop nothing, or the quality', never='nothing',
@@ -87,11 +95,10 @@ def prism_loop(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "PRISM, then a loop over the finished text that remasks tokens and fills them in."
-    first = prism(eta, on, off, n_remask, top_p)
-    then = loop_step(score, check_int('n_remask_loop', n_remask_loop, 0), top_p)
+    first = prism(eta, on, off, n_remask)
+    then = loop_step(score, check_int('n_remask_loop', n_remask_loop, 0))
     return followed(first, then, *looping(loop_steps, then.passes))
 
 # %% ../../nbs/peers/loops.ipynb #a065f334
@@ -120,10 +127,10 @@ class Redecoded(Step):
     patience: int | None # repeats after which a position is locked; None: never
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st)                                # never run: the choice is random
+        p = Pass(model, st, policy.draw)                   # never run: the choice is random
         T = pick(policy.remask, st, p, is_open(st, self.patience))
         clean = st.remask(T)
-        after = finish(policy, st, p, clean, Pass(model, clean), watch)
+        after = finish(policy, st, p, clean, Pass(model, clean, policy.draw), watch)
         same = st.memory.get('same', torch.zeros_like(st.x))
         streak = torch.where((after.x == st.x) & (same > 0), same + 1, 1)
         return after.remember(same=torch.where(T, streak, same))
@@ -138,9 +145,7 @@ def tolerator(
     start: float = .8, # share of the open positions remasked in the first of them
     end: float = .4, # and in the last
     patience: int | None = 10, # repeats of a token that lock its position; None: never
-    temperature: float = .5, # of the draw while filling; 0 takes the most likely token
     loop_temperature: float = .3, # and in the loop
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Tolerator: LLaDA's sampler, then as many passes that remask and rewrite a share of the text."
     check_range('start', start, '[0, 1]', 'a share')
@@ -153,5 +158,6 @@ def tolerator(
         n_open = is_open(st, runs).sum(1)
         return n_open - (n_open * (1 - share_of(st)) + 1e-9).floor().long()
     then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again),
-                  from_clean=True, draw=drawer(heat, top_p), step=Redecoded(runs))
-    return followed(llada_low_confidence(temperature, None, top_p), then, loop, steps)
+                  decoupled=True, step=Redecoded(runs, cost=1))
+    first = replace(llada_low_confidence(), draw=drawer(.5))
+    return followed(first, then, loop, steps, heat)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..diffusion import drawer, n_committed
+from ..diffusion import drawer, greedy, n_committed
 from ..core import Pass, Policy, random_order, State, Step, TopK
 from ..registry import register
 from ..scores import low_confidence
@@ -31,13 +31,10 @@ def worst_counts(st: State) -> Tensor: # [B]
 @register('mask-predict', scores='probability the token had when it was drawn', never='nothing',
           selects='the n_r lowest', exact='heuristic, biased at any temperature',
           source='Mask-Predict, arXiv 1904.09324')
-def mask_predict(
-    temperature: float = 0., # of the draw; 0 (the authors') takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
-) -> Policy:
+def mask_predict() -> Policy:
     "Mask-Predict: write all tokens, then mask the least probable again, fewer each time."
     return Policy(unmask=TopK(random_order, math.inf), remask=TopK(low_confidence, worst_counts),
-                  from_clean=True, draw=drawer(temperature, top_p))
+                  decoupled=True, draw=greedy, step=Step(cost=1))
 
 # %% ../../nbs/peers/mask_predict.ipynb #923161c6
 def low_record(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
@@ -78,14 +75,12 @@ class Begun:
 def rcr(
     running: Literal['last', 'highest', 'lowest'] = 'last', # confidence; public code: the last
     block_length: int | None = None, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = .95, # nucleus, with the token that crosses it
 ) -> Policy:
     "Running confidence remasking: write all tokens, then mask the least confident again."
     length = check_block(block_length)
     count = per_block(n_committed, length)
     def n_again(st): # [B] tokens beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
-    return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), from_clean=True,
-                  draw=drawer(temperature, top_p, keep_crossing=True), steps=in_blocks(length),
-                  step=records[running])
+    return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), decoupled=True,
+                  draw=drawer(0., .95, keep_crossing=True),
+                  step=replace(records[running], plan=in_blocks(length), cost=1))

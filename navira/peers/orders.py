@@ -6,16 +6,15 @@
 from __future__ import annotations
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer
-from ..core import Flip, Policy, random_order, Schedule, Score, State, TopK, unmask_until
+from ..diffusion import drawer, greedy
+from ..core import Flip, Policy, random_order, Schedule, Score, State, Step, TopK, unmask_until
 from ..registry import register
-from ..scores import confidence, margin, negentropy
+from ..scores import confidence, draw_confidence, margin, negentropy
 from .blocks import check_block, in_blocks, per_block, Within
 
 # %% auto #0
@@ -35,31 +34,26 @@ def llada_counts(
 _llada = dict(selects='top k in the leftmost block, LLaDA counts', never='what is committed',
               source='LLaDA, arXiv 2502.09992')
 
-def _by_llada(score: Score, draw: drawer, block_length: int | None) -> Policy:
+def _by_llada(score: Score, block_length: int | None) -> Policy:
     length = check_block(block_length)
     rule = TopK(score, unmask_until(per_block(llada_counts, length)))
-    return Policy(unmask=Within(length, rule), draw=draw, steps=in_blocks(length))
+    return Policy(unmask=Within(length, rule), draw=greedy, step=Step(plan=in_blocks(length)))
 
 @register('llada-random', scores='nothing',
           exact='exact at one token a step, temperature 1', **_llada)
 def llada_random(
-    temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA's sampler with random order, in semi-autoregressive blocks."
-    return _by_llada(random_order, drawer(temperature, top_p), block_length)
+    return _by_llada(random_order, block_length)
 
 @register('llada-low-confidence', scores='probability of the drawn token',
           exact='heuristic: sees the drawn token', **_llada)
 def llada_low_confidence(
-    temperature: float = 0., # of the draw; 0 takes the most likely token
     block_length: int | None = None, # free positions in a block; None is one block
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "LLaDA's sampler that keeps the least confident candidates masked, in blocks."
-    draw = drawer(temperature, top_p)
-    return _by_llada(confidence(draw), draw, block_length)
+    return _by_llada(confidence, block_length)
 
 # %% ../../nbs/peers/orders.ipynb #6bf2c356
 def dream_share(eps: float) -> Callable:
@@ -75,64 +69,49 @@ def dream_counts(eps: float = 1e-3) -> Schedule:
 # %% ../../nbs/peers/orders.ipynb #d90c2ccb
 _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')
 _drawn = dict(selects='top k, or drawn at alg_temp', **_dream)
+_draw = drawer(.2, .95, keep_crossing=True)
 
-def _in_dream(score: Callable[[drawer], Score], eps: float, alg_temp: Schedule | None,
-              temperature: float, top_p: float, top_k: int | None) -> Policy:
+def _in_dream(score: Score, eps: float, alg_temp: Schedule | None) -> Policy:
     "The part that three of Dream's four policies share."
-    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
     if not callable(alg_temp):
         alg_temp = check_range('alg_temp', alg_temp or 0., '[0, inf)', 'temperature of the order')
-    return Policy(unmask=TopK(score(draw), dream_counts(eps), alg_temp), draw=draw)
+    return Policy(unmask=TopK(score, dream_counts(eps), alg_temp), draw=_draw)
 
 @register('dream-origin', scores='nothing', selects='each mask by a coin',
           exact='exact as T grows, temperature 1, top_p=1', **_dream)
 def dream_origin(
-    temperature: float = 0.2, # of the draw; 0 takes the most likely token
-    top_p: float = 0.95, # nucleus, with the token that crosses it
-    top_k: int | None = None, # tokens to keep; None keeps all
     eps: float = 1e-3, # where the clock stops
 ) -> Policy:
     "Dream's ancestral sampler."
-    draw = drawer(temperature, top_p, top_k, keep_crossing=True)
-    return Policy(unmask=Flip(dream_share(eps)), draw=draw)
+    return Policy(unmask=Flip(dream_share(eps)), draw=_draw)
 
 @register('dream-maskgit-plus', scores='probability of the drawn token',
           exact='heuristic: sees the drawn token', **_drawn)
 def dream_maskgit_plus(
-    temperature: float = 0.2, # of the draw; 0 takes the most likely token
-    top_p: float = 0.95, # nucleus, with the token that crosses it
-    top_k: int | None = None, # tokens to keep; None keeps all
     eps: float = 1e-3, # where the clock stops
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: the surest candidates first."
-    rate = partial(confidence, under='draw')
-    return _in_dream(rate, eps, alg_temp, temperature, top_p, top_k)
+    return _in_dream(draw_confidence, eps, alg_temp)
 
 # %% ../../nbs/peers/orders.ipynb #ae7aec93
 _exact = dict(exact='exact at eps=0 with at least a step a token, temperature 1, top_p=1', **_drawn)
 
 @register('dream-topk-margin', scores='lead of the best token', **_exact)
 def dream_topk_margin(
-    temperature: float = 0.2, # of the draw; 0 takes the most likely token
-    top_p: float = 0.95, # nucleus, with the token that crosses it
-    top_k: int | None = None, # tokens to keep; None keeps all
     eps: float = 1e-3, # where the clock stops
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: positions with the largest lead of the best token first."
-    return _in_dream(margin, eps, alg_temp, temperature, top_p, top_k)
+    return _in_dream(margin, eps, alg_temp)
 
 @register('dream-entropy', scores='entropy', **_exact)
 def dream_entropy(
-    temperature: float = 0.2, # of the draw; 0 takes the most likely token
-    top_p: float = 0.95, # nucleus, with the token that crosses it
-    top_k: int | None = None, # tokens to keep; None keeps all
     eps: float = 1e-3, # where the clock stops
     alg_temp: Schedule | None = 0., # temperature of the order; 0 is greedy
 ) -> Policy:
     "Dream: positions with the least entropy first."
-    return _in_dream(negentropy, eps, alg_temp, temperature, top_p, top_k)
+    return _in_dream(negentropy, eps, alg_temp)
 
 # %% ../../nbs/peers/orders.ipynb #b1c33439
 def cosine_counts(st: State) -> Tensor: # [B]
@@ -149,13 +128,10 @@ def cosine_counts(st: State) -> Tensor: # [B]
           exact='heuristic: sees the drawn token', source='MaskGIT, arXiv 2202.04200')
 def maskgit(
     choice_temperature: float = 4.5, # of the order at the start; it falls to 0
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "MaskGIT's parallel decoding."
     tau = check_range('choice_temperature', choice_temperature, '[0, inf)',
                       'the temperature of the order, 0 is greedy')
-    draw = drawer(top_p=top_p)
-    sure = confidence(draw)
-    def log_confidence(st, p, where): return sure(st, p, where).log()
+    def log_confidence(st, p, where): return confidence(st, p, where).log()
     def falling(st): return tau * (1 - (st.i + 1) / st.n)
-    return Policy(unmask=TopK(log_confidence, cosine_counts, falling), draw=draw)
+    return Policy(unmask=TopK(log_confidence, cosine_counts, falling), draw=drawer())

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 
 from ..base.checks import check_range
-from ..diffusion import nucleus
-from ..core import by_budget, Flip, Policy
+from ..core import by_budget, Flip, Policy, Step
 from ..prism import sigma_max
 from ..registry import grids, register
 
@@ -26,7 +25,7 @@ Sigma = Callable[[float, float], float]    # alpha_t, alpha_s -> P(a committed t
 
 @dataclass(frozen=True)
 class rates:
-    "sigma and rho of each step. As `Policy.steps`, it checks all of them before any pass."
+    "sigma and rho of each step. As a `Step.plan`, it checks all of them before any pass."
     sigma: Sigma
     grid: Grid
 
@@ -50,13 +49,12 @@ class rates:
 def kernel(
     sigma: Sigma | float = 0., # of (alpha_t, alpha_s); 0 is MDLM
     grid: Grid = grids['linear'], # (i, T) -> alpha before step i
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "The ReMDM family: remask with probability sigma, unmask with the rho that keeps a share alpha."
     rate = rates(sigma if callable(sigma) else lambda a_t, a_s: sigma, grid)
     remask = Flip(lambda st: rate.at(st.i, st.n)[0], 'remask')
     unmask = Flip(lambda st: rate.at(st.i, st.n)[1])
-    return Policy(unmask=unmask, remask=remask, draw=nucleus(top_p), steps=rate)
+    return Policy(unmask=unmask, remask=remask, step=Step(plan=rate))
 
 # %% ../../nbs/peers/remdm.ipynb #94ea688d
 def tempered(
@@ -80,20 +78,18 @@ _error = 'ancestral: error ~ 1/sqrt(T), ~ 1/T if eta = c/T'
 @register('remdm-cap', selects='each token with probability sigma', exact=_error, **_remdm)
 def remdm_cap(
     eta: float = 0.04, # largest probability of a remask in a step; the authors: 0.008 for T >= L
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-cap: sigma = min(eta, sigma_max)."
-    return kernel(tempered(1., check_range('eta', eta, '[0, 1]', 'a probability')), top_p=top_p)
+    return kernel(tempered(1., check_range('eta', eta, '[0, 1]', 'a probability')))
 
 # %% ../../nbs/peers/remdm.ipynb #2eddbcc0
 @register('remdm-rescale', selects='each token with probability sigma', exact=_error, **_remdm)
 def remdm_rescale(
     eta: float = 0.045, # share of sigma_max; the authors' script, for T = L: 0.015
     cap: float = 1., # sigma_max is capped by it first
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-rescale: sigma = eta * sigma_max."
-    return kernel(tempered(eta, cap), top_p=top_p)
+    return kernel(tempered(eta, cap))
 
 # %% ../../nbs/peers/remdm.ipynb #716173c5
 @register('remdm-switch', selects='each token with probability sigma, late', exact=_error, **_remdm)
@@ -101,12 +97,11 @@ def remdm_switch(
     t_switch: float = 0.5, # remask from t = 1 - alpha_t <= t_switch on
     eta: float = 0.04, # cap, as in `remdm-cap`
     rescale: float = 1., # share, as in `remdm-rescale`
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-switch: no remasking before t_switch."
     share = check_range('rescale', rescale, '[0, 1]', 'a probability')
     cap = check_range('eta', eta, '[0, 1]', 'a probability')
-    return kernel(tempered(share, cap, t_switch), top_p=top_p)
+    return kernel(tempered(share, cap, t_switch))
 
 # %% ../../nbs/peers/remdm.ipynb #9fe11d4d
 def loop_grid(t_on: float, t_off: float, alpha_on: float) -> Grid:
@@ -128,7 +123,6 @@ def remdm_loop(
     t_on: float = 0.55, # the loop begins
     t_off: float = 0.05, # the loop ends
     alpha_on: float = 0.9, # share of clean tokens in the loop
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "ReMDM-loop: correct at a constant share of clean tokens (ReMDM, Algorithm 3)."
     if not 0 <= t_off < t_on <= 1:
@@ -139,7 +133,7 @@ def remdm_loop(
     # above it a mask would stay with a negative probability
     check_range('eta', eta, f'[0, {top}]', 'at most (1 - alpha_on) / alpha_on')
     def sigma(a_t, a_s): return eta * (a_t == a_s < 1)
-    return kernel(sigma, loop_grid(t_on, t_off, alpha_on), top_p=top_p)
+    return kernel(sigma, loop_grid(t_on, t_off, alpha_on))
 
 # %% ../../nbs/peers/remdm.ipynb #5ed429e2
 def corrector(beta: Callable[[float], float]) -> Sigma: # alpha_t -> strength
@@ -153,11 +147,9 @@ def corrector(beta: Callable[[float], float]) -> Sigma: # alpha_t -> strength
 @register('forward-backward', selects='each token with probability sigma', scores='nothing',
           never='nothing', exact='ancestral: error ~ 1/T',
           source='Campbell et al., arXiv 2205.14987; ReMDM')
-def forward_backward(
-    top_p: float = 0.9, # nucleus
-) -> Policy:
+def forward_backward() -> Policy:
     "The forward-backward corrector in one pass: sigma = (alpha_s - alpha_t) / alpha_t."
-    return kernel(corrector(lambda a: 1.), top_p=top_p)
+    return kernel(corrector(lambda a: 1.))
 
 # %% ../../nbs/peers/remdm.ipynb #872e422d
 def dfm_times(
@@ -190,11 +182,10 @@ def dfm_grid(A: float) -> Grid:
           exact='ancestral: error vanishes with T', source='DFM, arXiv 2407.15595; ReMDM')
 def dfm(
     A: float = 10., # strength of the corrector, (1 + A (t (1 - t))^(1/4)); 0 is MDLM
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "Discrete flow matching's corrector, with adaptive steps that fit the budget."
     check_range('A', A, '[0, inf)', 'a finite strength')
-    return kernel(corrector(lambda a: A * (a * (1 - a)) ** .25), dfm_grid(A), top_p=top_p)
+    return kernel(corrector(lambda a: A * (a * (1 - a)) ** .25), dfm_grid(A))
 
 # %% ../../nbs/peers/remdm.ipynb #0650deed
 def mixture(
@@ -217,7 +208,6 @@ def psi(
     kappa: float | Callable[[float, float], float] = .99, # share of the posterior
     t_on: float = 1., # the corrector is active from t = 1 - alpha_t <= t_on on
     t_off: float = .1, # and until t <= t_off
-    top_p: float = 0.9, # nucleus
 ) -> Policy:
     "Psi-sampler: a mixture of the posterior and of the prediction, noised again."
     if not callable(kappa):
@@ -225,4 +215,4 @@ def psi(
     if not 0 <= t_off <= t_on <= 1:
         raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0, '
                          '0 <= t_off <= t_on <= 1')
-    return kernel(mixture(kappa, t_on, t_off), top_p=top_p)
+    return kernel(mixture(kappa, t_on, t_off))

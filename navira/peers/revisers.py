@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer, log_probability, n_committed
+from ..diffusion import drawer, greedy, log_probability, n_committed
 from ..core import (
     Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks,
     Schedule, Score, State, Step, TopK, unmask_until)
@@ -57,14 +57,13 @@ class Below:
 
 # %% ../../nbs/peers/revisers.ipynb #73fc87ed
 def self_planner(
-    draw: drawer, # the policy's own
     eta: float = 1., # factor on clean positions
 ) -> Score:
     "P2's self-planning, untempered: eta ln p of a clean token, ln p of the drawn one at a mask."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         def rate(logits, at):
             new = p.masked[at]
-            token = st.x[at].masked_scatter(new, p.drawn(draw, at & p.masked)[0])
+            token = st.x[at].masked_scatter(new, p.drawn(at & p.masked)[0])
             logp = log_probability(logits, token)
             return torch.where(new, logp, eta * logp if eta else torch.inf)   # eta = 0: clean first
         return over(p, where, rate)
@@ -72,18 +71,16 @@ def self_planner(
 
 # %% ../../nbs/peers/revisers.ipynb #a85b379c
 def head_planner(
-    draw: drawer, # the policy's own
     eta: float = 1., # factor on clean positions
 ) -> Score:
     "eta ln sigmoid(quality) of a clean token, ln p of the drawn one at a mask."
-    drawn_p = confidence(draw)
     @needs_quality
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         new = where & p.masked
         old = where & ~p.masked
         trust = torch.nn.functional.logsigmoid(p.quality(old))
         trust = eta * trust if eta else trust.masked_fill(~trust.isnan(), torch.inf)
-        return torch.where(new, drawn_p(st, p, new).log(), trust)
+        return torch.where(new, confidence(st, p, new).log(), trust)
     return score
 
 # %% ../../nbs/peers/revisers.ipynb #616ef0c1
@@ -97,15 +94,13 @@ planners = dict(probability=self_planner, head=head_planner)
           exact='heuristic, biased even at one token a step')
 def p2(
     eta: float = 1., # factor on the score of clean positions; 0 remasks nothing
-    temperature: float = 1., # of the draw; the score is at temperature 1
-    top_p: float = 1., # nucleus; 1 keeps all
     score: Literal['probability', 'head'] = 'probability', # of clean tokens; 'head' is trained
 ) -> Policy:
     "P2, path planning with the model as its own planner."
     check_range('eta', eta, '[0, inf)', '0 remasks nothing, larger remasks more')
-    draw = drawer(temperature, top_p)
-    rate = planners[score](draw, eta)
-    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=draw)
+    rate = planners[score](eta)
+    remask = Below(rate, level(n_committed))
+    return Policy(unmask=TopK(rate, n_unmask), remask=remask, draw=drawer())
 
 # %% ../../nbs/peers/revisers.ipynb #fb45950e
 def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
@@ -119,25 +114,22 @@ def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
 def remedi(
     score: Literal['head', 'probability'] = 'head', # of clean tokens
     block_length: int | None = None, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "RemeDi's inference: one ranking by a per-token score, block by block."
-    draw = drawer(temperature, top_p)
     length = check_block(block_length)
-    rate = planners[score](draw)
+    rate = planners[score]()
     count = per_block(remainder_last, length)
     return Policy(unmask=Within(length, TopK(rate, unmask_until(count))),
-                  remask=Below(rate, level(count), length), draw=draw, steps=in_blocks(length))
+                  remask=Below(rate, level(count), length), draw=greedy,
+                  step=Step(plan=in_blocks(length)))
 
 # %% ../../nbs/peers/revisers.ipynb #83dba7cb
 def candidate_score(
-    draw: drawer, # the policy's own
     noise: float = 0., # width of the Gumbel noise at the start; it falls to 0
 ) -> Score:
     "ln p of the token that would be drawn, at clean positions too; temperature 1."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        logp = over(p, where, lambda logits, at: log_probability(logits, p.drawn(draw, at)[0]))
+        logp = over(p, where, lambda logits, at: log_probability(logits, p.drawn(at)[0]))
         return logp - noise * st.s * (-st.uniform('gumbel').log()).log().to(logp.dtype)
     return score
 
@@ -147,9 +139,9 @@ class Rewrite(Step):
     in_place = 'what stays'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = Pass(model, st, ~st.fixed.all(1))
+        p = Pass(model, st, policy.draw, ~st.fixed.all(1))
         T = pick(policy.remask, st, p, st.committed)
-        redrawn = draw_at(policy, st.remask(T), p, st.committed & ~T)
+        redrawn = draw_at(st.remask(T), p, st.committed & ~T)
         return finish(policy, st, p, redrawn, p, watch)
 
 # %% ../../nbs/peers/revisers.ipynb #3c167018
@@ -158,14 +150,11 @@ class Rewrite(Step):
           exact='heuristic: clean tokens are redrawn all at once', source='MGDM, arXiv 2410.14157')
 def mgdm(
     noise: float = .5, # width of the Gumbel noise on the score, falling to 0; 0 ranks by ln p alone
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "MGDM's sampler: a new candidate at every free position in every step; the surest are kept."
     check_range('noise', noise, '[0, inf)', 'a width; 0 ranks by ln p alone')
-    draw = drawer(temperature, top_p)
-    rate = candidate_score(draw, noise)
-    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=draw,
+    rate = candidate_score(noise)
+    return Policy(unmask=TopK(rate, n_unmask), remask=Below(rate, level(n_committed)), draw=greedy,
                   step=Rewrite())
 
 # %% ../../nbs/peers/revisers.ipynb #631d93c9
@@ -189,9 +178,9 @@ unsure = dict(entropy=at_clean(lambda logp, x: torch.special.entr(logp.exp()).su
 # %% ../../nbs/peers/revisers.ipynb #4b7a9af4
 _first = dict(never='nothing', exact='heuristic', source='NAVIRA, first experiment')
 
-def _unsure(kind: str, k: Schedule, top_p: float, decoupled: bool) -> Policy:
+def _unsure(kind: str, k: Schedule, decoupled: bool) -> Policy:
     if not decoupled: k = prism_guard(k)
-    return replace(backbone(top_p), remask=TopK(unsure[kind], k), decoupled=decoupled)
+    return replace(backbone(), remask=TopK(unsure[kind], k), decoupled=decoupled)
 
 @register('entropy-remask', scores='entropy of the raw logits at the position',
           selects='the K highest', **_first)
@@ -200,11 +189,10 @@ def entropy_remask(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's distribution has the highest entropy."
-    return _unsure('entropy', remask_count(eta, on, off, n_remask), top_p, decoupled)
+    return _unsure('entropy', remask_count(eta, on, off, n_remask), decoupled)
 
 # %% ../../nbs/peers/revisers.ipynb #30008f0f
 @register('margin-remask', scores='p1 - p2 of the raw logits at the position',
@@ -214,8 +202,7 @@ def margin_remask(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
-    top_p: float = 0.9, # nucleus
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's two best tokens are closest."
-    return _unsure('margin', remask_count(eta, on, off, n_remask), top_p, decoupled)
+    return _unsure('margin', remask_count(eta, on, off, n_remask), decoupled)

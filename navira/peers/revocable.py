@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer
+from ..diffusion import greedy
 from ..core import (
     Denoiser, draw_at, finish, needs_quality, Pass, pick, Policy, Rule, Score, State, Step, TopK)
 from ..registry import register
-from ..scores import confidence
+from ..scores import confidence, draw_confidence
 from .adaptive import AtLeast, fast_dllm, until_done
 from .blocks import check_block
-from .editors import BackToMask, exceeds, filling, likeliest, rival, spare, Surest
+from .editors import BackToMask, exceeds, filling, rival, spare, Surest
 from .shadow import NarrowOut, read_by, shadows_of, ShadowStep
 
 # %% auto #0
@@ -27,14 +27,13 @@ __all__ = ['saber', 'rdd', 'cover', 'asrd', 'reflective']
 @dataclass(frozen=True)
 class Backtracking(Step):
     "One pass writes; then what became less sure is masked again, of the new tokens too."
-    score: Score
     n: int # tokens that a pass writes at least
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st)
+        p = Pass(model, st, policy.draw)
         S = pick(policy.unmask, st, p, st.masked)
-        new, n = draw_at(policy, st, p, S), S.sum(1)
-        sure = self.score(st, p, ~st.fixed & st.masked.any(1, keepdim=True)).nan_to_num(0.)
+        new, n = draw_at(st, p, S), S.sum(1)
+        sure = draw_confidence(st, p, ~st.fixed & st.masked.any(1, keepdim=True)).nan_to_num(0.)
         fall = 1 + st.memory.get('sure', 0) - sure         # plus 1, as in `margin`
         k = ((n + 7) // 8).clamp(min=self.n // 2).minimum(n - 1) * new.masked.any(1)
         new = new.remember(sure=sure, fall=fall, back=k)
@@ -49,17 +48,13 @@ class Backtracking(Step):
           exact='heuristic: sees the drawn token', source='Saber, arXiv 2510.18165')
 def saber(
     n_tokens: int = 2, # n: tokens that a pass writes at least
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Saber: write what is surer than the text so far; remask what became less sure."
     least = check_int('n_tokens', n_tokens, 1)
-    draw = drawer(temperature, top_p)
-    score = confidence(draw, 'draw')
-    surer = AtLeast(score, lambda st: st.conf.nanmean(1), least)
+    surer = AtLeast(draw_confidence, lambda st: st.conf.nanmean(1), least)
     fell = TopK(lambda st, *_: st.memory['fall'], lambda st: st.memory.get('back', 0))
-    return Policy(unmask=surer, remask=fell, draw=draw, step=Backtracking(score, least),
-                  steps=until_done, matched=False)
+    return Policy(unmask=surer, remask=fell, draw=greedy,
+                  step=Backtracking(least, plan=until_done, matched=False))
 
 # %% ../../nbs/peers/revocable.ipynb #rdd00002
 def retreat(
@@ -68,7 +63,7 @@ def retreat(
     "If no mask of the block in work is sure: its tokens, and the unsure ones of the block before."
     def rule(st, p, eligible): # [B, L] bool
         masks = fill.open(st, st.masked)
-        sure = exceeds(fill.score(st, p, masks), fill.level).any(1)
+        sure = exceeds(draw_confidence(st, p, masks), fill.level).any(1)
         stuck = masks.any(1) & ~sure & (spare(st, fill.length) > 1)
         last = fill.open(st.remember(block=st.memory['block'] - 1), eligible & stuck[:, None])
         T = last & (st.memory['remasked'] == 0) & ~exceeds(st.conf, fill.level)
@@ -88,17 +83,15 @@ class Reversible(BackToMask):
 def rdd(
     threshold: float = .9, # fill tokens above this probability
     block_length: int | None = 32, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "RDD: where a block is stuck, return to the block before and remask what was unsure."
-    draw = drawer(temperature, top_p)
-    fill = filling(draw, check_block(block_length), threshold)
-    act = Reversible(fill.length, 0)
-    return Policy(unmask=fill, remask=retreat(fill), draw=draw, steps=act.steps, step=act)
+    fill = filling(check_block(block_length), threshold)
+    return Policy(unmask=fill, remask=retreat(fill), draw=greedy, step=Reversible(fill.length, 0))
 
 # %% ../../nbs/peers/revocable.ipynb #cov00002
-other = rival(likeliest)
+def other(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "The probability of the likeliest token, NaN where it is the present one."
+    return rival(st, p, where, greedy)
 
 def refuted(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The probability of the likeliest token by the shadow, NaN where it is the present one."
@@ -137,13 +130,11 @@ def cover(
     threshold: float = 0.6, # accept tokens of at least this probability
     seeds: int = 8, # tokens that a pass rates at most
     block_length: int | None = 128, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "COVER: accept above a threshold; revoke seeds where the model prefers another token unseen."
-    act = SeededStep(check_block(block_length), most=check_int('seeds', seeds, 0))
-    return replace(fast_dllm(threshold, block_length, temperature, top_p), step=act,
-                   remask=NarrowOut(refuted))
+    act = SeededStep(check_block(block_length), most=check_int('seeds', seeds, 0),
+                     plan=until_done, matched=False)
+    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(refuted))
 
 # %% ../../nbs/peers/revocable.ipynb #asr00003
 @dataclass(frozen=True)
@@ -156,14 +147,14 @@ class AnchorStep(SteadyStep):
     def rated(self, st): # [B, L] bool
         return super().rated(st) & (self.streak(st) < self.patience)
 
-    def passed(self, model, st, rated):
+    def passed(self, policy, model, st, rated):
         def read(rows): # [B] bool
             def edit(h): # [b, L, D]
                 a, b = h.chunk(2, -1)
                 aside = h + self.push * torch.cat([-b, a], -1)
                 return torch.where(rated[rows][..., None], aside, h)
             return model.embedded(st.x[rows], edit)
-        return read_by(read, model, st)
+        return read_by(read, policy, model, st)
 
     def fits(self, model, length=None):
         "ValueError for a model whose embeddings cannot be edited."
@@ -179,15 +170,12 @@ def asrd(
     patience: int = 2, # passes in a row that predict a token again, until it is an anchor
     perturbation: float = 0.5, # of the embeddings of other tokens, in units of their length
     block_length: int | None = 128, # free positions in a block; None is one block
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "ASRD: perturb the embeddings of tokens that are not trusted yet; revoke those that flip."
     check_range('perturbation', perturbation, '[0, inf)', 'in units of the embedding')
     act = AnchorStep(check_block(block_length), doubt=other, push=perturbation,
-                     patience=check_int('patience', patience, 1))
-    return replace(fast_dllm(threshold, block_length, temperature, top_p), step=act,
-                   remask=NarrowOut(other))
+                     patience=check_int('patience', patience, 1), plan=until_done, matched=False)
+    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(other))
 
 # %% ../../nbs/peers/revocable.ipynb #rfm00002
 @needs_quality
@@ -199,7 +187,7 @@ class UntilSettled(Step):
     "The common step, in rows where the last one changed something."
     def __call__(self, policy, st, model, watch):
         live = st.memory.get('live', torch.ones_like(st.x[:, 0], dtype=torch.bool))
-        p = Pass(model, st, live)
+        p = Pass(model, st, policy.draw, live)
         T = pick(policy.remask, st, p, st.committed & live[:, None])
         after = finish(policy, st, p, st.store_quality(p).remask(T), p, watch)
         return after.remember(live=live & (after.x != st.x).any(1))
@@ -211,12 +199,9 @@ class UntilSettled(Step):
           source='Reflective masking, arXiv 2606.16700')
 def reflective(
     n_tokens: int = 1, # masks to fill in a pass at least; more where the passes left require it
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "Reflective masking: remask what the network would rather see masked."
     least = check_int('n_tokens', n_tokens, 1)
-    draw = drawer(temperature, top_p)
     count = lambda st: (st.masked.sum(1) / (st.n - st.i)).ceil().clamp(min=least)
-    return Policy(unmask=TopK(confidence(draw), count), remask=rejected, draw=draw,
+    return Policy(unmask=TopK(confidence, count), remask=rejected, draw=greedy,
                   step=UntilSettled())

@@ -5,11 +5,11 @@
 # %% ../../nbs/peers/sedd.ipynb #sedd0002
 from __future__ import annotations
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
-from ..diffusion import nucleus
+from ..diffusion import drawer
 from ..core import Flip, Policy, State
 from ..registry import mdlm, register
 from ..scores import over
@@ -20,11 +20,9 @@ __all__ = ['d3pm', 'sedd']
 # %% ../../nbs/peers/sedd.ipynb #sedd0013
 @register('d3pm', scores='nothing', selects='each mask by a coin', never='what is committed',
           exact='exact as T grows', source='D3PM, arXiv 2107.03006')
-def d3pm(
-    top_p: float = 1., # nucleus; 1 keeps all
-) -> Policy:
+def d3pm() -> Policy:
     "D3PM with an absorbing state, beta_t = 1 / (T - t + 1): MDLM's distribution."
-    return mdlm(top_p)
+    return replace(mdlm(), draw=drawer())
 
 # %% ../../nbs/peers/sedd.ipynb #sedd0023
 noises = dict( # sigma of the time t, and its slope
@@ -56,8 +54,7 @@ def sedd(
     predictor: Literal['analytic', 'euler'] = 'analytic', # how a step uses the score
     noise: Literal['loglinear', 'geometric'] = 'loglinear', # which times the steps are at
     scores: Literal['posterior', 'network'] = 'posterior', # network: one trained by score entropy
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "SEDD's sampler for masks: predictor steps, and a last step that fills what is left."
     rule = Reverse(predictor, noise)
-    return Policy(unmask=rule if scores == 'network' else Flip(rule.rate), draw=nucleus(top_p))
+    return Policy(unmask=rule if scores == 'network' else Flip(rule.rate), draw=drawer())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, Forward, probability
+from ..diffusion import Forward, greedy, probability
 from ..core import (
     Denoiser, draw_at, nothing, Pass, pick, Policy, ranks, reaches, Score, State, Step)
 from ..registry import register
@@ -33,13 +33,19 @@ class WideIn(AtLeast):
     def most(self, n): return (n * 7 // 10).clamp(min=5, max=self.limit)
 
 # %% ../../nbs/peers/shadow.ipynb #bf876951
-def read_by(read: Callable[[Tensor], Forward], model: Denoiser, st: State) -> Pass: # of rows [B]
+def read_by(
+    read: Callable[[Tensor], Forward], # of rows [B] bool
+    policy: Policy,
+    model: Denoiser,
+    st: State,
+) -> Pass:
     "A pass that `read` runs, over all rows that have a mask."
-    p = Pass(model, st, st.masked.any(1))
+    p = Pass(model, st, policy.draw, st.masked.any(1))
     p.forward = read  # type: ignore[assignment, method-assign]
     return p
 
 def shadowed(
+    policy: Policy,
     model: Denoiser, # with a `shadow`
     st: State,
     where: Tensor, # [B, L] bool
@@ -49,12 +55,12 @@ def shadowed(
     def read(rows): # [B] bool
         x, some = st.x[rows], where[rows]
         return model.shadow(x, some, together) if some.any() else model(x)
-    return read_by(read, model, st)
+    return read_by(read, policy, model, st)
 
 def shadows_of(p: Pass) -> Pass:
     "The shadows of a pass, as a pass."
     def shade(f): return SimpleNamespace(logits=lambda where: f.left_out(where))
-    q = Pass(p.model, p.st)
+    q = Pass(p.model, p.st, p.draw)
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
 
@@ -94,13 +100,13 @@ class ShadowStep(Step):
 
     def __call__(self, policy, st, model, watch):
         rated = self.rated(st) & self.revokes
-        p = self.passed(model, st, rated)
+        p = self.passed(policy, model, st, rated)
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
         several = (n > 1)[:, None]
         T = pick(policy.remask, st, p, st.committed & rated & several)
         clean = st.remask(T).remember(accepted=n, **self.kept(st, p, S, rated))
-        after = draw_at(policy, clean, p, S)
+        after = draw_at(clean, p, S)
         watch(policy, st, p, clean, after)
         return after.next(p.cost)
 
@@ -110,8 +116,8 @@ class ShadowStep(Step):
         clean = block & st.committed
         return block & clean.any(1, keepdim=True) if self.together else clean
 
-    def passed(self, model: Any, st: State, rated: Tensor) -> Pass:
-        return shadowed(model, st, rated, self.together)
+    def passed(self, policy: Policy, model: Any, st: State, rated: Tensor) -> Pass:
+        return shadowed(policy, model, st, rated, self.together)
 
     def kept(self, st: State, p: Pass, S: Tensor, rated: Tensor) -> dict[str, Tensor]:
         "What else the next step finds in memory."
@@ -150,16 +156,12 @@ def wino(
     block_length: int | None = 128, # free positions in a block; None is one block
     max_accept: int = 20, # tokens that a step may accept
     shadows: Literal['together', 'alone'] = 'together', # do they read each other?
-    temperature: float = 0., # of the draw; 0 takes the most likely token
-    top_p: float = 1., # nucleus; 1 keeps all
 ) -> Policy:
     "WINO: accept above one threshold; revoke by the model's prediction without the token."
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 accepts the most')
     back = check_range('threshold_back', threshold_back, '[0, 1]', 'a probability; 0 revokes none')
     most = check_int('max_accept', max_accept, 1)
     length = check_block(block_length)
-    draw = drawer(temperature, top_p)
-    return Policy(unmask=Within(length, WideIn(confidence(draw), level, limit=most)), draw=draw,
-                  remask=NarrowOut(improbable(back)) if back else nothing,
-                  step=ShadowStep(length, shadows == 'together', back > 0), steps=until_done,
-                  matched=False)
+    act = ShadowStep(length, shadows == 'together', back > 0, plan=until_done, matched=False)
+    return Policy(unmask=Within(length, WideIn(confidence, level, limit=most)), draw=greedy,
+                  remask=NarrowOut(improbable(back)) if back else nothing, step=act)

@@ -22,5 +22,5 @@ def coupling(rule: Policy) -> str:
     replaced = rule.step.in_place
     if replaced is True: return 'replaced in place'
     if rule.remask is nothing: return NOTHING
-    kind = 'decoupled' if rule.cleans else 'coupled'
+    kind = 'decoupled' if rule.decoupled else 'coupled'
     return f'{kind}, {replaced} is replaced in place' if replaced else kind

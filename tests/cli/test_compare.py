@@ -21,7 +21,7 @@ def cells(folder):
 
 
 def test_a_comparison_shows_a_table_texts_and_two_policies_side_by_side(run, tmp_path):
-    typed = 'compare backbone,prism:eta=.3 navira-det:eta=.3 --budgets 4,8'
+    typed = 'compare backbone prism:eta=.3 navira-det:eta=.3 --budgets 4,8'
     args = [*typed.split(), *QUICK, '--out', tmp_path, '--show', 1]
     printed = run(*args)
     assert printed.count('· ') == 3 and '8 texts a point' in ' '.join(printed.split())
@@ -52,7 +52,7 @@ def test_all_means_all_that_the_model_can_run(tmp_path, capsys, monkeypatch):
 
 
 def test_puzzles_are_right_or_wrong(grid_folder, capsys, tmp_path):  # noqa: F811
-    typed = 'compare backbone,mask-predict --task sudoku:2x2-14 -n 60 --budgets 2'
+    typed = 'compare backbone mask-predict --task sudoku:2x2-14 -n 60 --budgets 2'
     args = [*typed.split(), '--model', grid_folder, '--out', tmp_path]
     code, printed = said(capsys, *args)
     assert not code and '60 puzzles a point' in ' '.join(printed.out.split())
@@ -73,8 +73,8 @@ def test_the_replay_shows_a_puzzle_that_only_the_last_policy_solves(ours, shown)
     'sentence, typed',
     [
         ("did you mean 'sudoku'?", '--task sudoko'),
-        ("did you mean 'navira-det'?", '-p prism,navira-dett'),
-        ('budget=1', '--budgets 1 -p navira'),
+        ("did you mean 'navira-det'?", 'prism navira-dett'),
+        ('budget=1', 'navira --budgets 1'),
         ('as in --budgets 8,16', '--budgets 16,x'),
         ('as in --budgets 8,16', '--budgets 8-16'),
         ('as in --budgets 8,16', 'prism --budgets 8 16'),

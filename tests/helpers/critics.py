@@ -1,11 +1,6 @@
-"""What the tests of critics share: one without an opinion, and one that remembers."""
-import torch
+"What the tests of critics share: a model that remembers what it was shown."
 
-from navira.diffusion import Denoiser, Forward
-
-class Flat(Forward):
-    def __init__(self, x): self.seen_masked = torch.zeros_like(x, dtype=torch.bool)
-    def _quality(self): return torch.zeros(self.seen_masked.shape, dtype=torch.float64)
+from navira.diffusion import Denoiser
 
 
 class Seen(Denoiser):

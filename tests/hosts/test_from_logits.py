@@ -35,7 +35,7 @@ def run(rule, x, budget=16, seed=3, net=network, **how):
 
 def reference(rule, x, budget=16, seed=3, made=0):
     "The last state of the library's own loop"
-    rule = replace(rule, second='full', depth=0)
+    rule = replace(rule, depth=None)
     noise = Noise(seed, torch.arange(len(x)), made)
     *_, last = states(rule, frozen.net, x, n_steps(rule, budget, (x == M).sum(1)), noise)
     return last

@@ -123,7 +123,7 @@ def test_a_network_that_sees_a_window_only_runs_whole_texts():
     model = TransformersLM(net.eval(), 10)
     assert model.n_blocks is None
     with pytest.warns(UserWarning, match='runs whole texts only'):
-        policy = replace(backbone(), decoupled=True, second='changed')
+        policy = replace(backbone(), decoupled=True, depth=0)
         sample(model, policy, 8, 2, length=6, progress=False)
     with pytest.raises(ValueError, match='runs whole texts only'):
         sample(model, 'backbone', 8, 2, length=6, cache='changed')

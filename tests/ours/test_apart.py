@@ -64,10 +64,10 @@ def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, s
     x = torch.where(torch.rand(B, L, generator=g) < .6, V, torch.randint(V, (B, L), generator=g))
     back = torch.rand(B, L, generator=g) < .2           # had a token, and was remasked
     st = state(x, V, i, n, conf=torch.where(back | (x != V), .7, NAN))
-    rule = Apart(Penalised(penalty=0.), strands, .9)
-    p = Pass(Says(table), st)
+    rule = Apart(strands, .9)
+    p = Pass(Says(table), st, Penalised(penalty=0.))
     S = pick(rule, st, p, st.masked)
-    token = torch.full((B, L), -1).masked_scatter(st.masked, p.drawn(rule.draw, st.masked)[0])
+    token = torch.full((B, L), -1).masked_scatter(st.masked, p.drawn(st.masked)[0])
     given_p = table.softmax(-1).gather(2, token.clamp(min=0)[..., None])[..., 0]
     for b in range(B):
         free = set(st.masked[b].nonzero().flatten().tolist())

@@ -1,17 +1,11 @@
 """Rules that read attention, against their loops written out."""
-import math
 
-import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
-import navira
-from navira.exact import counts, Distribution
-from navira.joint import random_joint
-from navira.peers.attention import AttendedPass, context, dawn, demask, dos, greedily
-from navira.registry import policy
+from navira.peers.attention import dawn, dos
 from navira.sampling import sample
-from helpers.peers import best, prompts, state
+from helpers.peers import best, prompts
 from toys import small_lm
 
 L, M = 12, 10
@@ -28,27 +22,6 @@ def known(model, x):
     top = p.logits(torch.ones(1, len(x), dtype=torch.bool)).softmax(-1).max(-1)
     return top.values.tolist(), top.indices.tolist(), read[0].tolist()
 
-def chosen(weight, order, limit):
-    "The greedy choice, one after the other"
-    kept, spent = [], 0.
-    for i in order:
-        more = spent + sum(weight[i][j] for j in kept)
-        if more <= limit: kept, spent = kept + [i], more
-    return kept, spent
-
-@given(hs.integers(0, 999), hs.integers(1, 7), hs.sampled_from([0., .5, 1., 3., math.inf]))
-def test_the_greedy_choice_stays_within_the_limit_and_leaves_out_only_what_exceeds_it(seed, n,
-                                                                                      limit):
-    g = torch.Generator().manual_seed(seed)
-    weight = torch.rand(3, n, n, generator=g, dtype=torch.float64)
-    weight[weight < .3] = 0.
-    rank = torch.rand(3, n, generator=g).argsort(1).argsort(1)
-    node = torch.rand(3, n, generator=g) < .7
-    got = greedily(weight, rank, node, limit)
-    for b in range(3):
-        order = [i for i in rank[b].argsort().tolist() if node[b, i]]
-        kept, spent = chosen(weight[b].tolist(), order, limit)
-        assert spent <= limit and sorted(kept) == got[b].nonzero()[:, 0].tolist()
 
 def by_dawn(model, x, T, induce, low, edge, sink, length):
     "DAWN's loop at temperature 0, for one row: the text, and the number of passes"
@@ -100,39 +73,3 @@ def test_dos_fills_the_masks_that_read_most_of_what_is_written(seed, T):
         read = model.attending(now[None])[1][0]
         score = {j: read[j, now != M].sum().item() for j in masks}
         assert sorted(best(score, len(new))) == new
-
-@settings(max_examples=12)
-@given(hs.integers(0, 30), hs.sampled_from([0., .1, .5, 9.]))
-def test_what_demask_fills_together_depends_little_on_each_other(seed, tau):
-    model, x = lm(seed, 1.), prompts(L, M, seed, rows=2)
-    for now, masks, new in steps(sample(model, demask(tau), 1, prompt=x, trace=True)):
-        p, _, read = known(model, now)
-        assert sorted(chosen(read, sorted(masks, key=lambda j: -p[j]), tau)[0]) == new
-
-@pytest.mark.parametrize('rule, F', [(dos(temperature=1.), 3), (dos(0., temperature=1.), 1),
-                                     (demask(0.), 1)], ids=['dos', 'dos, gamma=0', 'demask'])
-def test_one_token_at_a_time_gives_the_joint(rule, F):
-    model = random_joint(3, 3, seed=4)
-    joint = Distribution.of(model.joint.flatten(), model.outcomes)
-    assert joint.holds(counts(model, rule, F, seed=1))
-
-def test_a_prompt_is_a_visible_token():
-    model = small_lm(3).double()
-    st = state([[1, M, M, 2]], M, 0, 3, fixed=[[True, False, False, False]])
-    p = AttendedPass(model, st)
-    score = context(st, p, st.masked)
-    torch.testing.assert_close(score, p.read[..., [0, 3]].sum(-1))
-
-@pytest.mark.parametrize('name', ['dos', 'dawn', 'demask'])
-def test_a_row_does_not_depend_on_longer_ones(pytestconfig, name):
-    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada').double()
-    texts = [[5, 6], [7, 8, 9, 10, 11, 12], [13]]
-    given = dict(budget=4, max_new_tokens=8, seed=1)
-    low = dict(threshold=.02, tau_induce=.015, tau_low=.01)     # a random network is never sure
-    rule = policy(name, **low if name == 'dawn' else {})
-    together = sample(model, rule, prompt=texts, **given)
-    for b, text in enumerate(texts):
-        alone = sample(model, rule, n=range(b, b + 1), prompt=[text], **given)
-        n = len(text) + 8
-        assert torch.equal(together.tokens[b, :n], alone.tokens[0, :n])
-        assert together.n_forward[b] == alone.n_forward[0]

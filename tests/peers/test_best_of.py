@@ -1,7 +1,6 @@
 """The best of several texts: against texts written one by one; trace, blocks, budgets."""
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
@@ -9,7 +8,6 @@ from navira.base.noise import Noise
 from navira.registry import policy
 from navira.sampling import sample
 from helpers.peers import run, started
-from helpers.sample_api import says
 from toys import Tiny
 
 BASES = 'backbone', 'prism', 'navira-onepass', 'mask-predict'
@@ -55,28 +53,3 @@ def test_it_is_the_best_of_texts_written_one_by_one(base, n, rated, seed, more):
     tokens, passes = one_by_one(model, base, n, rated, x, budget, seed)
     assert all(y in best for y, best in zip(out.tokens.tolist(), tokens))
     assert out.n_forward.tolist() == passes and max(passes) <= budget and out.n_steps == budget // n
-
-@pytest.mark.parametrize('base', BASES)
-@pytest.mark.parametrize('score', ['confidence', 'quality'])
-def test_the_trace_has_the_first_draft_and_then_the_one_that_is_kept(base, score):
-    model, x = Tiny(12, 6, seed=3), torch.full((5, 12), 6)
-    x[:, [0, 7]] = 3
-    how = dict(prompt=x, seed=3, trace=True)
-    out = sample(model, 'best-of', 13, batch_size=2, base=base, drafts=3, score=score, **how)
-    t, T = out.trace, out.n_steps
-    first = sample(model, based(base), T - (score == 'quality'), **how).trace
-    assert T == 4 and torch.equal(t.x[:T], first.x[:T]) and torch.equal(t.x[-1].long(), out.tokens)
-    assert torch.equal(t.remasked[:T - 1], first.remasked[:T - 1])
-    assert torch.equal(t.unmasked[:T - 1], first.unmasked[:T - 1])
-    for a, b, gone, new in zip(t.x, t.x[1:], t.remasked, t.unmasked):
-        assert torch.equal(new | (gone & (b == 6)), (a != b) | (gone & new))
-
-def test_blocks_keep_the_best_of_each():
-    model, how = Tiny(9, 5), dict(block_length=3, score='quality')
-    out = sample(model, 'best-of', 24, 3, seed=1, drafts=2, trace=True, **how)
-    assert out.n_steps == 12 and (out.n_forward == 24).all()
-    for b, x in enumerate(out.trace.x[4::4]):
-        end = 3 * b + 3
-        assert torch.equal(x[:, :end].long(), out.tokens[:, :end])
-    with says(ValueError, 'budget=15', '3 blocks need at least 18'):
-        sample(model, 'best-of', 15, drafts=3, **how)

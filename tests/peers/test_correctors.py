@@ -6,7 +6,6 @@ from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
 from navira.diffusion import nucleus
-from navira.peers.correctors import checks, with_checks
 from navira.registry import grids, policy
 from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw, run, started
@@ -79,10 +78,3 @@ def test_core_is_its_loop(seed, T, hyper):
     st = run(policy('core', **hyper), started(x, 5, T, seed), model)
     want, n, _ = core_loop(model, x[0], T, **hyper)
     assert torch.equal(st.x[0], want) and st.n_forward[0] == n
-
-@given(hs.integers(1, 300), hs.integers(0, 12))
-def test_the_budget_pays_for_steps_and_checks(budget, every):
-    T = with_checks(every)(None, budget, None)
-    def is_check(i, T): return i > 0 and i % every == 0 and int(.25 * T) <= i < int(.75 * T)
-    cost = lambda T: T + sum(every > 0 and is_check(i, T) for i in range(T))
-    assert len(checks(T, every)) == cost(T) - T and cost(T) <= budget < cost(T + 1)

@@ -1,9 +1,12 @@
 """LLaDA2.1, T2M and ProSeCo: against plain loops, within budgets, block by block."""
+from dataclasses import replace
+
 import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.peers.editors import block_refinement, llada2_edit, proseco, t2m
+from navira.diffusion import nucleus
+from navira.peers.editors import llada2_edit, proseco, t2m
 from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw, run, started
 from toys import pick, truncate
@@ -82,58 +85,6 @@ def test_t2m_is_the_public_loop(shape, length, post, theta, sign, most, share):
         assert torch.equal(out.tokens[b], tokens)
         assert out.n_forward[b] <= passes                   # none to remask nothing
 
-def refined(model, x, length, S, theta, edit, post):
-    "One row as diffusers' scheduler has it: S passes fill a block; tokens, and passes that matter"
-    x, M, passes = x.clone(), model.mask_id, 0
-    free = [j for j in range(len(x)) if x[j] == M]
-    for block in (free[k:k + length] for k in range(0, len(free), length)):
-        step = full = 0
-        while True:
-            masks = [j for j in block if x[j] == M]
-            full += not masks
-            if not masks and not edit: break                # a pass that changes nothing
-            p, old = everywhere(model, x), x.clone()
-            new, q = p.argmax(-1), p.amax(-1)
-            passes += 1
-            k = length // S + (step < length % S)
-            sure = [j for j in masks if q[j] > theta]
-            fill = sure if len(sure) >= k else sorted(masks, key=lambda j: -q[j])[:k]
-            gone = [j for j in block if edit and old[j] != M and new[j] != old[j] and q[j] > edit]
-            x[fill + gone] = new[fill + gone]
-            step += bool(masks)
-            if step >= S if masks else not gone or full > post: break
-    return x, passes
-
-@given(shape, hs.sampled_from([1, 2, 3, 5]), hs.integers(1, 7), posts, thetas,
-       hs.sampled_from([None, 0., .1, .4]))
-def test_block_refinement_is_the_scheduler_of_diffusers(shape, length, S, post, theta, edit):
-    L, V, seed = shape
-    model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
-    rule = block_refinement(S, theta, edit, post, length)
-    out = sample(model, rule, 1, 3, seed, prompt=x)
-    for b in range(3):
-        tokens, passes = refined(model, x[b], length, S, theta, edit, post)
-        assert torch.equal(out.tokens[b], tokens) and out.n_forward[b] == passes
-
-rules = [('llada2-edit', dict(editing_threshold=.4)), ('t2m', dict(remask_threshold=.3, ratio=1.))]
-
-@given(hs.sampled_from(rules), shape, lengths, hs.integers(0, 12))
-def test_blocks_are_filled_in_turn_at_any_budget(rule, shape, length, more):
-    (name, hyper), (L, V, seed) = rule, shape
-    model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
-    n = int((x == V).sum(1).max())
-    budget = (1 if length is None else -(-n // length)) + more
-    out = sample(model, name, budget, 3, seed, prompt=x, trace=True, block_length=length, **hyper)
-    assert not (out.tokens == V).any() and (out.n_forward <= budget).all()
-    for b in range(3):
-        free, last = (x[b] == V).nonzero()[:, 0].tolist(), 0
-        size = length or len(free)
-        for before, after in zip(out.trace.x[:-1, b], out.trace.x[1:, b]):
-            blocks = {free.index(j) // size for j in (before != after).nonzero()[:, 0].tolist()}
-            assert len(blocks) <= 1             # a step changes one block, all before it are full
-            for k in blocks:
-                assert k >= last and not (after[free[:k * size]] == V).any()
-                last = k
 
 # ---- proseco
 
@@ -164,8 +115,9 @@ def drafted(model, x, T, seed, times, every, P):
 @given(shape, hs.integers(1, 9), hs.integers(0, 4), hs.integers(1, 3), hs.sampled_from([.6, 1.]))
 def test_proseco_is_the_public_loop(shape, T, times, every, P):
     L, V, seed = shape
-    model, x, rule = Raw(L, V, seed=seed % 997), prompts(L, V, seed), proseco(times, every, P)
+    model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
+    rule = replace(proseco(times, every), draw=nucleus(P))
     st = run(rule, started(x, V, T, seed), model)
     tokens, passes = drafted(model, x, T, seed, times, every, P)
     assert torch.equal(st.x, tokens) and st.n_forward.tolist() == passes
-    assert st.n_forward.max() <= rule.step.cost(T)
+    assert st.n_forward.max() <= rule.step.most(T)

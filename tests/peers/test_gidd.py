@@ -7,9 +7,7 @@ from hypothesis import given, settings, strategies as hs
 from navira.core import ranks, step
 from navira.diffusion import drawer
 from navira.joint import random_joint
-from navira.models.dit import MaskedLM, tiny_model
 from navira.registry import policy
-from navira.sampling import sample
 from helpers.peers import Raw, state
 
 def written_out(model, st, steps, k, tau, patience):
@@ -56,15 +54,3 @@ def test_it_is_the_authors_loop(seed, k, tau, patience):
             st = step(rule, st, model)
             assert torch.equal(st.x, texts[s])
         assert st.n_forward.tolist() == passes
-
-def test_a_network_with_time_conditioning_gets_t0_in_the_loop():
-    model, seen = MaskedLM(replace(tiny_model().config, p_uniform=.2)).eval(), []
-    with torch.no_grad():
-        for p in model.parameters():
-            p.normal_(std=.3, generator=torch.Generator().manual_seed(0))
-    plain = model.forward
-    model.forward = lambda x, time=None: seen.append((x, time)) or plain(x, time)
-    sample(model, 'gidd-correct', 9, 3, length=8, loop_steps=5, t0=.05, temperature=1.)
-    masked = [bool((x == model.mask_id).any()) for x, _ in seen]
-    assert [t is None for _, t in seen] == masked and set(masked) == {True, False}
-    assert all((t == .05).all() and t.shape == x.shape[:1] for x, t in seen if t is not None)

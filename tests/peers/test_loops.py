@@ -1,27 +1,15 @@
 """PRISM and LLaDA with a loop at the end: what it costs, and Tolerator's loop."""
 import math
 
-import pytest
 import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
 from navira.diffusion import drawer
-from navira.peers.loops import looping
 from navira.sampling import sample
 from helpers.peers import at_masks, best
 from toys import Tiny
 
-@given(hs.integers(1, 200), hs.sampled_from([1, 2]), hs.one_of(hs.none(), hs.integers(0, 60)))
-def test_a_loop_pays_for_itself(budget, cost, loop_steps):
-    loop, steps = looping(loop_steps, cost)
-    if loop_steps is not None and cost * loop_steps >= budget:
-        with pytest.raises(ValueError, match='leave no step'): steps(None, budget, None)
-        return
-    T = steps(None, budget, None)
-    n = loop(T)
-    assert n < T and T - n + cost * n in (budget, budget - (loop_steps is None and cost == 2))
-    if loop_steps is None: assert n == budget // 4 if cost == 1 else abs(n - budget / 4) < 1
 
 def filled_by_llada(model, x, T): # at temperature 0, one row
     x, n = x.clone(), int((x == model.mask_id).sum())

@@ -1,14 +1,11 @@
 """Orders of unmasking: the authors' loops, counts, blocks."""
-import itertools, math
+import itertools
 
 import pytest
 import torch
-from hypothesis import given, strategies as hs
 
-from navira.core import evaluate
-from navira.peers.orders import cosine_counts, dream_counts, dream_share
 from navira.sampling import sample
-from helpers.peers import at_masks, best, prefixes, state
+from helpers.peers import at_masks, best, prefixes
 from toys import Tiny
 
 # ---- The authors' loops, on one row and at temperature 0
@@ -48,51 +45,4 @@ def test_llada_and_dream_are_the_authors_loops(seed):
         got = sample(model, name, T, prompt=x, temperature=0., top_p=1.).tokens[0]
         assert torch.equal(got, dream(model, x[0], T, rate)), (name, P, T)
 
-@given(hs.integers(1, 4), hs.integers(1, 15), hs.lists(hs.integers(1, 4), min_size=1, max_size=3),
-       hs.sampled_from(['llada-random', 'llada-low-confidence']))
-def test_llada_writes_block_after_block_by_its_counts(length, T, blocks, name):
-    L = length * 4
-    model, x = Tiny(L, 4), prefixes(L, 4, *(L - b * length for b in blocks))
-    how = dict(prompt=x, block_length=length, temperature=1.)
-    if T < max(blocks):
-        with pytest.raises(ValueError, match=f'block_length={length}.*{max(blocks)} steps'):
-            sample(model, name, T, len(x), **how)
-        return
-    s = sample(model, name, T, len(x), trace=True, **how)
-    for row, n in enumerate(blocks):
-        when, i = [], 0
-        for b in range(n):                                  # the authors' loop over blocks
-            T_b = len([j for j in range(T) if j * n // T == b])
-            base, rest = divmod(length, T_b)
-            for j in range(T_b): when += [i + j] * (base + (j < rest))
-            i += T_b
-        steps = s.trace.unmasked[:, row].nonzero()
-        assert steps[:, 0].tolist() == when
-        order = (steps[:, 1] - (L - n * length)) // length
-        assert order.tolist() == [k // length for k in range(n * length)]
 
-# ---- Counts and rates
-
-@given(hs.integers(1, 200), hs.integers(1, 60), hs.sampled_from([0., 1e-3, .3]))
-def test_dream_and_maskgit_fill_their_counts_and_leave_none(n, T, eps):
-    fixed = (torch.arange(200) >= n)[None]
-    left = dict(dream=n, maskgit=n)
-    for i in range(T):
-        def count(schedule, m):
-            x = torch.where(torch.arange(200) < m, 9, 0)[None]
-            return int(evaluate(schedule, state(x, 9, i, T, fixed=fixed)))
-        m, last = left['dream'], i == T - 1
-        t, s = (1 - (1 - eps) * j / T for j in (i, i + 1))
-        k, rate = count(dream_counts(eps), m), 1 - s / t
-        want = m if last else m * rate
-        assert k in (math.floor(want + 1e-9), math.floor(want - 1e-9))
-        now = state(torch.zeros(1, 1), 9, i, T)
-        if not last: assert dream_share(eps)(now) == pytest.approx(rate)
-        left['dream'] -= k
-        m = left['maskgit']
-        k, angle = count(cosine_counts, m), math.pi / 2 * (i + 1) / T
-        keep = math.floor(n * math.cos(angle) + 1e-9)      # cos(pi/3) may fall below a half
-        want = 0 if last or not m else max(1, min(m - 1, keep))
-        assert m - k == want or m == 1 and k == 0
-        left['maskgit'] -= k
-    assert left == dict(dream=0, maskgit=0)

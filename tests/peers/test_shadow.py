@@ -4,12 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
-import navira
-from navira.diffusion import Denoiser
 from navira.models.layers import rotary, rotate
 from navira.peers.shadow import wino
 from navira.sampling import sample
-from helpers.sample_api import says
 from toys import small_lm
 
 L, M = 12, 10
@@ -77,10 +74,6 @@ def test_it_is_the_loop_of_its_authors(seed, T1, T2, length, together, given_, m
 
 # ---- Shadows
 
-def masked_in_turn(model, x, where):
-    rows, at = where.nonzero()[:, 0], where.nonzero()[:, 1:]
-    alone = torch.arange(x.shape[1]) == at
-    return model(torch.where(alone, model.mask_id, x[rows])).logits(alone)
 
 @pytest.mark.parametrize('kw', [{}, dict(boxes=(2, 2), model_length=16)], ids=['text', 'grid'])
 @pytest.mark.parametrize('together', [False, True])
@@ -98,49 +91,3 @@ def test_shadows_are_those_of_one_long_sequence(kw, together):
         only = where & (torch.arange(4) == b)[:, None]
         torch.testing.assert_close(p.left_out(only), shades, **same)
     torch.testing.assert_close(p.logits(where), model(x).logits(where), **same)
-
-@pytest.mark.parametrize('name', ['llada', 'bert', 'roberta', 'distilbert'])
-def test_networks_of_the_transformers_library_have_them(pytestconfig, name):
-    "Both ways in which they attend"
-    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / name)
-    x = torch.arange(20, 36).view(2, 8).clone()
-    x[:, ::3] = model.mask_id
-    every, masked = torch.ones_like(x, dtype=torch.bool), x == model.mask_id
-    for kind in ('sdpa', 'eager'):
-        model.net.set_attn_implementation(kind)
-        p, plain, close = model.shadow(x, every), model(x), dict(atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(p.logits(every), plain.logits(every), **close)
-        torch.testing.assert_close(p.left_out(masked), plain.logits(masked), **close)
-        truth = masked_in_turn(model, x, ~masked).softmax(-1)
-        off = (p.left_out(~masked).softmax(-1) - truth).abs().max()
-        assert 0 < off < (plain.logits(~masked).softmax(-1) - truth).abs().max()
-
-# ---- Runs
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_a_model_in_16_bits_is_not_taken_for_a_wrong_one(dtype):
-    model = lm(3).to(dtype)
-    for autocast in (torch.autocast('cpu', dtype, enabled=False), torch.autocast('cpu', dtype)):
-        with autocast: assert (sample(model, 'wino', 1, n=2, threshold=.3).tokens != M).all()
-        model = model.float()
-
-class Plain(Denoiser):
-    mask_id, length = M, L
-    def __call__(self, x): raise AssertionError('a pass before the refusal')
-
-class Wrong(Plain):
-    "Its shadows predict something else than its masks"
-    def __init__(self, model): self.model = model
-    def __call__(self, x): return self.model(x)
-    def shadow(self, x, where, together=False):
-        return self.model.shadow((x + 1) % M, where, together)
-
-def test_a_model_without_shadows_is_refused_before_any_pass(pytestconfig):
-    golden = pytestconfig.rootpath / 'tests' / 'golden'
-    with says(ValueError, 'Plain has no `shadow`', 'such as fast-dllm'): sample(Plain(), 'wino', 4)
-    with says(ValueError, 'Wrong', 'is off by', 'mask of attention'):
-        sample(Wrong(lm(1)), 'wino', 4)
-    with says(ValueError, 'gives no shadows for 8 positions', 'without shift'):
-        sample(navira.load(golden / 'dream'), 'wino', 4, length=8)
-    with says(ValueError, 'for a text of 12 positions', 'is off by'):
-        sample(navira.load(golden / 'modernbert'), 'wino', 4, length=12)

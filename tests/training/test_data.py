@@ -1,6 +1,5 @@
 """From texts and grids to batches: a tokenizer, a corpus on disk, an order that can be resumed."""
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from navira.models.checkpoints import MASK
 from navira.tasks.sudoku import held_out, is_solved, random_grids, Sudoku, symbol_tokenizer
 from navira.tasks.corpora import encode, read_corpus
-from navira.training.data import encode_corpus, EOS, epochs, grid_epochs, train_tokenizer
+from navira.training.data import EOS, epochs, grid_epochs, train_tokenizer
 from helpers.training import LINES, one_thread, table  # noqa: F401
 
 TOK = train_tokenizer(LINES, 300)
@@ -66,10 +65,6 @@ def test_a_folder_has_splits_and_says_what_it_leaves_out(tmp_path, monkeypatch):
             next(read_corpus(tmp_path, text_column='txt'))
         with pytest.raises(FileNotFoundError, match="did you mean .*train-0.parquet'"):
             next(read_corpus(tmp_path / 'train-0.parqet'))
-
-def test_a_full_disk_is_named():
-    if not Path('/dev/full').exists(): pytest.skip('no /dev/full')
-    with pytest.raises(OSError, match='Errno 28'): encode_corpus(TOK, LINES, Path('/dev/full'))
 
 def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     "One `train` split of Parquet files with a column `text`, as openwebtext has"

@@ -26,32 +26,19 @@ def test_any_setting_is_of_its_type_or_a_sentence_that_names_it(data):
     except (ValueError, KeyError) as e: assert name in str(e) or 'missing' in str(e)
     else: assert value is None or isinstance(kept, (bool, int, float, str))
 
-@settings(max_examples=100)
-@given(st.text(max_size=30)
-       | st.sampled_from(['[1, 2]', '5', 'null', '{"data":', '{"data": "d"}', 'hyper = 5']))
-def test_any_settings_file_is_settings_or_a_sentence(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp('c')
-    for name in ('c.json', 'c.toml'):
-        (path / name).write_text(text, encoding='utf-8', errors='ignore')
-        try: read_config(TrainConfig, path / name)
-        except (ValueError, KeyError): pass
-
 @pytest.mark.parametrize('kind, given, match', [
     (TrainConfig, dict(lrr=1), "setting 'lrr': did you mean 'lr'"),
     (TrainConfig, dict(lr='fast'), "lr='fast': expected float"),
     (TrainConfig, dict(ema=1.5), 'ema=1.5: expected float from 0 to 1'),
     (TrainConfig, dict(vocab_size=100), 'vocab_size=100: expected int from 258'),
     (TrainConfig, dict(precision='fp64'), "'fp64': did you mean 'fp32'"),
-    (TrainConfig, dict(out=None), 'navira train: missing --out'),
     (TrainConfig, dict(data=None, out=None), 'missing --data and --out'),
     (TrainConfig, dict(kind='x'), "setting 'kind'"),
-    (TrainConfig, dict(path='x'), "setting 'path'"),
     (SudokuConfig, dict(data='books.txt'), "'books.txt': expected one of sudoku"),
     (AdaptConfig, {}, 'navira adapt: missing --model'),
     (FinetuneConfig, dict(head_steps=0, joint_steps=0), 'head_steps=0 and joint_steps=0'),
     (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'"),
     (FinetuneConfig, dict(fil=4), "setting 'fil': did you mean 'fill'"),
-    (FinetuneConfig, dict(objective='cdlm', fill=4), "setting 'fill'"),
     (FinetuneConfig, dict(objective='cdlm', replaced=2), 'replaced=2: expected float')])
 def test_mistakes_are_named(kind, given, match):
     with pytest.raises((ValueError, KeyError), match=match):
@@ -64,22 +51,19 @@ def test_a_parameter_of_an_objective_is_in_a_file_or_typed(tmp_path):
         cfg = read_config(FinetuneConfig, tmp_path / 'run.toml', drafts='3', fill=None)
         hyper = dict(fill=4, drafts=3, nucleus=.9, mdlm_weight=.5)
         assert cfg.hyper == hyper and cfg.batch_size == 8
-        assert cfg == FinetuneConfig(data='d', out='o', batch_size=8, hyper=dict(fill=4, drafts=3))
+        assert read_config(FinetuneConfig, data='d', out='o', hyper=hyper).hyper == hyper
     with pytest.raises(KeyError, match="prism: parameter 'lr'"):
         FinetuneConfig(data='d', out='o', hyper=dict(lr=1))
 
 @pytest.mark.parametrize('name, text, match', [
     ('runs.toml', None, 'did you mean .*run.toml'), ('corpus.txt', 'hello', '--data'),
+    ('list.json', '[1, 2]', 'expected settings by name'), ('cut.json', '{"data":', 'cut.json: '),
     ('.', None, '--model'), ('dots.toml', '.'.join('a' * 20_000) + ' = 1', 'at most 8000')])
 def test_a_file_that_holds_no_settings_is_named(name, text, match, tmp_path):
     (tmp_path / 'run.toml').write_text('data = "d"')
     if text: (tmp_path / name).write_text(text)
     with pytest.raises((ValueError, FileNotFoundError), match=match):
         read_config(TrainConfig, tmp_path / name)
-
-def test_numbers_in_any_spelling():
-    cfg = TrainConfig(data='d', out='o', tokens='76_000_000', batch_size='1e2', beta2='.9')
-    assert (cfg.tokens, cfg.batch_size, cfg.beta2) == (76_000_000, 100, .9)
 
 def test_an_objective_says_which_stages_it_has():
     steps = {name: FinetuneConfig(data='d', out='o', objective=name)

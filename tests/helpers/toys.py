@@ -1,11 +1,9 @@
-"""Small things that tests share: chi-square, small models, and the paper's algorithms written a
+"""Small things that tests share: small models, and the paper's algorithms written a
 second time, slowly: `transcribed` runs them as loops over rows and positions, with full logits
 everywhere, and calls none of the library's samplers."""
 import math
-from collections import Counter
 from fractions import Fraction
-import numpy as np, torch
-from scipy import stats
+import torch
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.models.critic import Critic
@@ -16,29 +14,6 @@ from navira.base.noise import Noise
 # a planted error must fall below the first, the right distribution stays above the second
 REJECT, ACCEPT = 1e-6, 1e-3
 
-def chi2(counts, probs):
-    """p-value of outcome counts under outcome probabilities; cells below 5 are pooled, an
-    impossible one gives 0"""
-    n, keys = sum(counts.values()), sorted(set(counts) | set(probs), key=str)
-    e, o = (np.array([d.get(k, 0) for k in keys], dtype=float) for d in (probs, counts))
-    assert abs(e.sum() - 1) < 1e-9, e.sum()
-    if o[e < 1e-14].sum(): return 0.
-    e, few = e * n, e * n < 5
-    if few.any(): e, o = np.append(e[~few], e[few].sum()), np.append(o[~few], o[few].sum())
-    if few.any() and e[-1] < 5:
-        e, o = np.append(e[:-2], e[-2:].sum()), np.append(o[:-2], o[-2:].sum())
-    assert len(e) > 1 and e.min() >= 5
-    return stats.chisquare(o, e * (o.sum() / e.sum())).pvalue
-
-def counted(x): return Counter(map(tuple, x.tolist()))
-
-
-def planted(dist, share=.05):
-    """The distribution with a share of its mass moved: the first half of the outcomes loses what
-    the second half gains"""
-    keys = sorted(dist); half = len(keys) // 2
-    a, b = sum(dist[k] for k in keys[:half]), sum(dist[k] for k in keys[half:])
-    return {k: dist[k] * (1 - share / a if i < half else 1 + share / b) for i, k in enumerate(keys)}
 
 def within(i, T, on, off):
     "Is step i of T in the window of a run? The shares are those that were typed, as fractions"
