@@ -11,6 +11,7 @@ import onnx
 import torch
 from torch import nn
 import navira
+from navira.models.products import set_products
 from numpy.random import default_rng
 from navira.tasks.sudoku import dug, Sudoku, puzzles
 
@@ -100,7 +101,7 @@ def build(out):
     shutil.copytree(assets, out)
     runtime = sum((out/name).stat().st_size for name in RUNTIME)
     for task, more in (('sudoku', of_sudoku), ('text', of_text)):
-        model = navira.load(None if task == 'text' else task, products='default')
+        model = set_products(navira.load(None if task == 'text' else task), 'default')
         export(model, out/f'{task}.onnx')
         about = dict(length=model.length, mask=model.mask_id, vocabulary=model.config.vocab_size,
                      bytes=runtime + (out/f'{task}.onnx').stat().st_size,

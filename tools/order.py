@@ -33,7 +33,7 @@ Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/or
     peers/attention peers/shadow peers/revisers peers/editors peers/revocable
     peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/uniform
     peers/critics peers/survey
-Tasks: tasks/sudoku tasks/walks tasks/lists
+Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity

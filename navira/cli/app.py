@@ -30,6 +30,8 @@ GROUPS = {'Write': 'generate fill solve',
           'Train': 'train finetune adapt critic',
           'Look up': 'info reference'}
 HYPER = 'settings of a policy stand after its name, as in prism:{0}=VALUE; see `navira info POLICY`'
+PROMPTS = 'prompts are arguments, as in navira generate "One" "Two", or --prompts FILE'
+STORE = 'the store is an argument, as in navira report runs/small'
 LONG = '--tokens, --epochs and --minutes say how long it trains'
 HINTS = {
     'train budget': LONG, 'adapt budget': LONG,
@@ -42,7 +44,10 @@ HINTS = {
     'finetune': '--head-steps, --joint-steps and --minutes say how long it trains',
     'critic': '--steps and --minutes say how long it trains',
     'sweep': 'results go to --store FOLDER, and settings are given as in --set n=64',
-    'compare hyper': HYPER, 'generate hyper': HYPER}
+    'compare hyper': HYPER, 'generate hyper': HYPER,
+    'generate set': HYPER.format('eta'), 'generate prompt': PROMPTS, 'generate infill': PROMPTS,
+    'compare policies': 'policies are arguments, as in navira compare prism navira',
+    'evaluate store': STORE, 'report store': STORE, 'judge store': STORE}
 
 def hint(
     command: str,

@@ -22,14 +22,13 @@ class Overlap:
     intersection: Tensor # [T, n] float64: number of positions in both
     jaccard: Tensor # [T, n] float64, NaN where both sets are empty
     coefficient: Tensor # [T, n] float64, NaN where one set is empty
-    both: Tensor # [T, n] bool: neither set is empty
-    either: Tensor # [T, n] bool: not both are empty
     def mean(self,
         reading: str='both', # 'both': where neither set is empty; 'either': where one is not
     ) -> dict: # 'intersection', 'jaccard', 'coefficient' -> Ratio
-        where = getattr(self, check_choice('reading', reading, ('both', 'either')))
+        defined = dict(both=self.coefficient, either=self.jaccard)
+        where = ~defined[check_choice('reading', reading, defined)].isnan()
         def share(v): return Ratio(v.nan_to_num(0).where(where, 0).sum(0), where.sum(0).double())
-        return {k: share(getattr(self, k)) for k in ('intersection', 'jaccard', 'coefficient')}
+        return {k: share(v) for k, v in vars(self).items()}
 
 def overlap(
     a: Tensor, # [T, n, L] bool: what one run remasked, `trace.remasked`
@@ -42,7 +41,7 @@ def overlap(
                          'expected two of [T, n, L], of runs with equal steps, samples and length')
     common, in_a, in_b = (s.sum(2).double().cpu() for s in (a & b, a, b))
     union, smaller = in_a + in_b - common, torch.minimum(in_a, in_b)
-    return Overlap(common, common / union, common / smaller, smaller > 0, union > 0)
+    return Overlap(common, common / union, common / smaller)
 
 # %% ../../nbs/evaluation/trajectories.ipynb #c6e48861
 def reselected(

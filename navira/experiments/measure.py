@@ -195,7 +195,8 @@ def real_windows(
 ) -> Tensor: # [n, L] tokens
     """Windows at random places of the first 10 n L tokens of a corpus. Errors as `read_corpus`;
     ValueError for one shorter than two windows."""
-    from navira.training.data import EOS, read_corpus
+    from navira.tasks.corpora import read_corpus
+    from navira.training.data import EOS
     assert st.tokenizer
     source, length = st.record['real'], st.record['length']
     ids: list[int] = []

@@ -22,7 +22,7 @@ from .plots import (
     bars, budgets_axis, finished, in_markdown, LOOKS, looks, perplexity_axis, STYLE, Table)
 from navira.experiments.results import (
     curve, differences, interval_of, main_budget, Missing, note, or_none, reading, tables,
-    texts, trajectory)
+    trajectory)
 from .measure import ships
 from .store import open_store
 from .sweep import typed
@@ -317,9 +317,10 @@ def passes(p: pd.DataFrame, a: str = 'prism', b: str = 'navira-det') -> Table:
 # %% ../../nbs/experiments/paper.ipynb #69d6aa85
 def names_of(p: pd.DataFrame) -> pd.Series: # from `results.points`
     "Labels, or the policy as one types it where points of one label differ in more than eta."
-    cells = [open_store(p.store.iloc[0]).cells[k] for k in p.cell]
+    cells = open_store(p.store.iloc[0]).cells
     twice = p.duplicated(['label', 'budget', 'strength'], keep=False)
-    return p.label.where(~twice, [typed(c['policy'], c['hyper']) for c in cells])
+    full = p.cell.map(lambda k: typed(cells[k]['policy'], cells[k]['hyper']))
+    return p.label.where(~twice, full)
 
 # statistic -> its name in a table, and its scale
 PRINTED: dict[str, tuple[str, Callable]] = dict(
@@ -340,32 +341,25 @@ def paired(p: pd.DataFrame) -> Table:
     "Every policy against the first that nobody has added, at equal passes."
     cells = open_store(p.store.iloc[0]).cells.values()
     base = min(cells, key=lambda c: not ours(c['policy']))['label']
-    wanted = [k for k in ('solved', 'log_perplexity', 'entropy') if k in p]
-    if wanted == ['entropy']: raise Missing('perplexities')
-    p = p.assign(name=names_of(p)).dropna(subset=wanted)
-    first = p[p.label == base].drop_duplicates('budget')
-    both = p[p.label != base].merge(first, on='budget', suffixes=('', '_base'))
-    if not len(both): raise Missing(f'another policy with the budgets of {base}')
-    rows = pd.DataFrame(dict(policy=both['name'], passes=both.budget, eta=both.strength))
     heads = dict(solved='more solved (points)', log_perplexity='ratio of perplexities',
                  entropy='difference of entropies')
+    wanted = [k for k in heads if k in p]
+    if wanted == ['entropy']: raise Missing('perplexities')
+    p = p.assign(name=names_of(p)).dropna(subset=wanted)
+    first = p[p.label == base].drop_duplicates('budget').set_index('budget')
+    rest = p[(p.label != base) & p.budget.isin(first.index)]
+    if not len(rest): raise Missing(f'another policy with the budgets of {base}')
+    rows = dict(policy=rest['name'], passes=rest.budget, eta=rest.strength)
     for k in wanted:
-        less = both[k] - both[f'{k}_base']     # than the base
+        less = rest[k] - rest.budget.map(first[k])     # than the base
         rows[heads[k]] = [interval_of(v, PRINTED[k][1]) for v in less]
-    return Table(f'Against {base}, at equal passes', rows, f'{note(p)}, paired')
-
-def first_texts(p: pd.DataFrame) -> Table:
-    "The first text of every policy, at its largest budget."
-    st, last = open_store(p.store.iloc[0]), p.groupby('label', sort=False).last().reset_index()
-    try: first = [texts(st, key)[0] for key in last.cell]
-    except (ValueError, IndexError):
-        raise Missing('texts: no tokenizer, or a copy without tokens') from None
-    return Table('The first texts', last[['label', 'budget']].assign(text=first))
+    return Table(f'Against {base}, at equal passes', pd.DataFrame(rows), f'{note(p)}, paired')
 
 # file -> function of points, which gives a `Table` or a `Figure`, or raises `Missing`
-ANY = dict(grid=grid, paired=paired, texts=first_texts)
-PAPER = {'grid': grid, 'table-1': table1, 'table-2': table2, 'passes': passes,
-         'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4}
+ANY: dict[str, Callable[[pd.DataFrame], Any]] = dict(grid=grid, paired=paired)
+PAPER: dict[str, Callable[[pd.DataFrame], Any]] = {
+    'grid': grid, 'table-2': table2, 'table-1': table1, 'passes': passes,
+    'figure-2': figure2, 'figure-3': figure3, 'figure-4': figure4}
 
 # %% ../../nbs/experiments/paper.ipynb #aa60e7c8
 def report(
@@ -382,7 +376,7 @@ def report(
     of_paper = {'prism', 'navira-det'} <= {*own.label} and all(map(ours, own.policy))
     made = PAPER if of_paper else ANY
     if 'log_perplexity' in own: made = made | dict(plane=plane, curves=curves)
-    elif of_paper: made = {k: made[k] for k in ('grid', 'table-2')}
+    else: made = dict([*made.items()][:2])     # the others are of perplexities
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     text, lost, files = ['# Results', '', in_markdown(note(own)), ''], [], []

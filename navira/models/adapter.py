@@ -127,6 +127,7 @@ def save_head(
 
 def base_of(
     folder: Path, # of a model of the transformers library
+    settings: dict, # what its config.json says
     head: Path, # what was trained on it
     dtype: Any = 'auto', # of the parameters
     **how: Any, # for `load_family`
@@ -134,7 +135,7 @@ def base_of(
     "The base: a masked diffusion model, or for `navira adapt --lora` what it began with."
     file = head / 'quality.safetensors'
     shift = metadata(file).get('shift')
-    if shift is None: return load_family(folder, dtype=dtype, **how)
+    if shift is None: return load_family(folder, settings, dtype=dtype, **how)
     if shift not in ('True', 'False'):
         raise ValueError(f"{file}: shift={shift!r}; expected 'True' or 'False'")
     for name, value in how.items():

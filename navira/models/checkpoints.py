@@ -74,12 +74,11 @@ LAYOUTS = dict(mdlm=MDLM, proseco=MDLM, dit=GIDD)           # by `model_type`
 FIXED = dict(time_conditioning=False, t_eps=1e-4)           # in all published checkpoints
 
 # %% ../../nbs/models/checkpoints.ipynb #9e94989c
-def read_config(
-    path: Path, # a `config.json`
+def config_of(
+    d: dict, # what a `config.json` says
+    path: Path, # its place, for messages
 ) -> Config:
-    """The `Config` in a file of MDLM's, GIDD's or ours. `FileNotFoundError` or `ValueError`
-    naming it."""
-    d = read_json(path)
+    "The `Config` that a file of MDLM's, GIDD's or ours says. `ValueError` naming it."
     kind = d.get('model_type', 'mdlm')
     if kind not in LAYOUTS:
         raise ValueError(f'{path}: model_type {kind!r}: expected one of {", ".join(LAYOUTS)}')
@@ -92,15 +91,14 @@ def read_config(
 # %% ../../nbs/models/checkpoints.ipynb #1bfcd2a5
 def infer_config(
     weights: dict[str, Tensor], # by name, beginning with `backbone.`
-    length: int | None = None,  # tokens; None: MDLM's 1024, as shapes do not say
 ) -> Config:
-    "The `Config` that fits the weights. `KeyError` or `ValueError` for other networks."
+    "The `Config` that fits the weights, of MDLM's length, which shapes do not say. Or `KeyError`."
     vocab_size, hidden_dim = weights['backbone.vocab_embed.embedding'].shape
     cond_dim, = weights['backbone.sigma_map.mlp.0.bias'].shape
     frequencies, = weights['backbone.rotary_emb.inv_freq'].shape
     blocks = {k.split('.')[2] for k in weights if k.startswith('backbone.blocks.')}
     head = any(k.startswith('quality.') for k in weights)
-    return Config(vocab_size, length or Config.model_length, hidden_dim, cond_dim, len(blocks),
+    return Config(vocab_size, Config.model_length, hidden_dim, cond_dim, len(blocks),
                   hidden_dim // (2 * frequencies), quality_blocks=1 if head else None)
 
 # %% ../../nbs/models/checkpoints.ipynb #501d8adf
@@ -187,16 +185,15 @@ def name_average(
 # %% ../../nbs/models/checkpoints.ipynb #2fa409d4
 def read_ckpt(
     path: str | os.PathLike,  # `.ckpt`, `.pt`, `.bin`
-    ema: bool = True, # take the average where there is one
 ) -> dict[str, Tensor]:
-    """Name -> tensor of a Lightning checkpoint, or of a bare state dict. `ValueError` naming the
-    file."""
+    """Name -> tensor of a Lightning checkpoint, its average where it has one, or of a bare state
+    dict. `ValueError` naming the file."""
     data = read_pickle(path)
     with guarded(path):
         state = data.get('state_dict', data)
         weights = prefixed({k: w for k, w in state.items() if isinstance(w, Tensor)})
         average = data.get('ema', {}).get('shadow_params')
-        if not ema or average is None: return weights
+        if average is None: return weights
         with torch.device('meta'): net = MaskedLM(infer_config(weights))
         return weights | name_average(average, net)
 
@@ -204,14 +201,11 @@ def read_ckpt(
 MASK = '<|mask|>'
 
 def check_tokenizer(
-    tokenizer,      # a `tokenizers.Tokenizer`, or a fast one of the transformers library
+    tok: Tokenizer,
     config: Config, # of the model
-    name: str | os.PathLike, # for messages: its file, or 'tokenizer'
+    name: str | os.PathLike, # its file, for messages
 ) -> Tokenizer:
     "A copy that reads `<|mask|>` as the model's mask. `ValueError` if none can."
-    tok = getattr(tokenizer, 'backend_tokenizer', tokenizer)
-    if not isinstance(tok, Tokenizer):
-        raise ValueError(f'{name}: {type(tok).__name__}; expected a tokenizers.Tokenizer')
     with guarded(name):
         data = json.loads(uncut(tok).to_str())
         for token in data['added_tokens']:

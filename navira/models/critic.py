@@ -20,7 +20,7 @@ from ..base.runs import atomic_write
 from ..diffusion import Forward
 from .layers import Config, OutputLayer
 from .dit import DiT, in_full, LanguageModel, MaskedLM
-from .checkpoints import fill, on_disk, read_config, read_json, read_safetensors
+from .checkpoints import config_of, fill, on_disk, read_json, read_safetensors
 from .sources import nearest, of_run, own
 
 # %% auto #0
@@ -98,7 +98,8 @@ class Critic(LanguageModel):
         "`FileNotFoundError` where there is none, `ValueError` where the files are no critic."
         folder = find_critic(source)
         path, file = folder / 'critic.safetensors', folder / 'critic.json'
-        with torch.device('meta'): critic = cls(read_config(file), read_json(file).get('words'))
+        settings = read_json(file)
+        with torch.device('meta'): critic = cls(config_of(settings, file), settings.get('words'))
         return fill(critic, read_safetensors(path), path)
 
 # %% ../../nbs/models/critic.ipynb #776c9920

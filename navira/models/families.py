@@ -28,7 +28,7 @@ from ..base.checks import check_int, need
 from ..base.files import check_file, guarded
 from ..base.runs import atomic_folder
 from .checkpoints import check_finite, LAYOUTS, MASK, read_json
-from .sources import fetched, PACKAGE
+from .sources import FILES, PACKAGE, resolve
 from .transformers import check_net, probed, TransformersLM, wrap
 
 # %% auto #0
@@ -109,16 +109,17 @@ BOUNDS = {      # of whole numbers in config.json, by their names; the first tha
     'layers?$|labels$': 2**10, 'vocab_size$|^embedding_size$': 2**22,
     '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
 
-def settings_of(folder: Path) -> dict:
-    """What config.json says. `ValueError` for a pipe or a device in the folder, on which the
-    library would wait, and for sizes that no network has."""
+def check_folder(
+    folder: Path,
+    settings: dict, # what its config.json says
+) -> None:
+    """`ValueError` for a pipe or a device in the folder, on which the library would wait, and for
+    sizes that no network has."""
     for file in [*folder.glob('*'), *folder.glob('*/*')]:
         if file.exists() and not file.is_dir(): check_file(file)
-    settings = read_json(folder / 'config.json')
     for k, n in settings.items():
         most = [high for pattern, high in BOUNDS.items() if re.search(pattern, k)]
         if most and type(n) is int: check_int(f'{folder}/config.json: {k}', n, 0, high=most[0])
-    return settings
 
 HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'
 
@@ -139,20 +140,20 @@ def family_of(
 
 # %% ../../nbs/models/families.ipynb #7f7e205a
 def load_family(
-    folder: str | os.PathLike, # config.json, weights, a tokenizer
+    folder: Path, # config.json, weights, a tokenizer
+    settings: dict, # what config.json says
     dtype: str | torch.dtype = 'auto', # of the parameters; 'auto': as they were saved
     device_map: Any = None, # as in the transformers library: 'auto', a device, or a dict
-    tokenizer: PreTrainedTokenizerBase | None = None, # instead of the folder's
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as the family
     block: int | None = None, # positions of a block, as in `LanguageModel`; None: as config.json
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
-    folder = Path(folder)
-    settings, file = settings_of(folder), folder / 'config.json'
+    file = folder / 'config.json'
+    check_folder(folder, settings)
     family = family_of(settings, file)
     with guarded(file, settings): config = configured(family, settings)
-    if tokenizer is None: tokenizer = read_tokenizer(folder, family)
+    tokenizer = read_tokenizer(folder, family)
     net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
                    key_mapping=family.keys)
     with guarded(folder):
@@ -272,7 +273,8 @@ def from_folder(
     folder: Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     "Model in float32 and tokenizer of an encoder or a decoder. `ValueError` for another."
-    settings = settings_of(folder)
+    settings = read_json(folder / 'config.json')
+    check_folder(folder, settings)
     masked = str(settings.get('model_type')) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     decoder = settings.get('is_decoder') or not masked
     auto = AutoModelForCausalLM if decoder else AutoModelForMaskedLM
@@ -290,9 +292,9 @@ def pretrained(
     """A pretrained network as a masked diffusion model that is still to be trained. A function of
     the global seed: a missing head is drawn, a missing mask put nearly at the mean of all words.
     `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
-    source = os.path.expanduser(source)
-    path = Path(source)
-    net, tokenizer = from_gguf(path) if path.suffix == '.gguf' else from_folder(fetched(source))
+    path = Path(os.path.expanduser(source))
+    net, tokenizer = (from_gguf(path) if path.suffix == '.gguf' else
+                      from_folder(resolve(path, None, *FILES)))
     check_net(net, None)
     decoder = not type(net).__name__.endswith('ForMaskedLM')
     if shift and not decoder:

@@ -18,13 +18,13 @@ from ..base.checks import check_choice
 from ..base.files import guarded, open_tokenizer
 from .dit import LanguageModel, MaskedLM
 from .checkpoints import (
-    check_tokenizer, fill, infer_config, LAYOUTS, read_ckpt, read_config, read_json,
+    check_tokenizer, config_of, fill, infer_config, LAYOUTS, read_ckpt, read_json,
     read_safetensors, save_denoiser)
-from .products import PRODUCTS, set_products
-from .sources import fetch, FILES, is_repository, nearest, no_such, of_run, own
+from .products import set_products
+from .sources import fetch, FILES, nearest, of_run, own, resolve
 
 # %% auto #0
-__all__ = ['load', 'located', 'save']
+__all__ = ['SETTINGS', 'load', 'existing_head', 'said', 'save']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
 if TYPE_CHECKING: from navira.models.transformers import TransformersLM
@@ -32,28 +32,25 @@ else: TransformersLM = ForwardRef('TransformersLM')     # importing the library 
 
 # %% ../../nbs/models/load.ipynb #97d70b48
 def load_mdlm(
-    path: Path,              # a folder, or a file of weights
-    ema: bool = True,        # of a Lightning file, take the average
-    length: int | None = None, # where no config.json says it; None: MDLM's 1024
-    tokenizer: Any = None,   # instead of the folder's
-    dtype: torch.dtype | None = None, # of the parameters; None: float32
+    path: Path, # a folder, or a file of weights
+    settings: dict | None, # what the config.json beside the weights says; None: there is none
+    dtype: torch.dtype, # of the parameters
+    tokenizer: Tokenizer | None = None, # where the folder has none
 ) -> MaskedLM:
     "`FileNotFoundError` or `ValueError` naming the file."
-    whole, config, name = path.is_dir(), None, Path('tokenizer')
-    folder = path if whole else path.parent
-    if whole or (folder / 'config.json').exists(): config = read_config(folder / 'config.json')
-    if whole: path = weights_in(path)
-    weights = read_safetensors(path) if path.suffix == '.safetensors' else read_ckpt(path, ema)
+    folder = path if path.is_dir() else path.parent
+    config = None if settings is None else config_of(settings, folder / 'config.json')
+    file = weights_in(path) if path.is_dir() else path
+    weights = read_safetensors(file) if file.suffix == '.safetensors' else read_ckpt(file)
     if config is None:
         with guarded(f'{path}: not the weights of an MDLM backbone; for a model of the '
                      'transformers library, give the folder of its config.json and weights'):
-            config = infer_config(weights, length)
-    if tokenizer is None and (folder / 'tokenizer.json').exists():
-        name = folder / 'tokenizer.json'
-        tokenizer = open_tokenizer(name)
+            config = infer_config(weights)
+    name = folder / 'tokenizer.json'
+    if name.exists(): tokenizer = open_tokenizer(name)
     if tokenizer is not None: tokenizer = check_tokenizer(tokenizer, config, name)
     with torch.device('meta'): model = MaskedLM(config, tokenizer)
-    return fill(model, weights, path, dtype or torch.float32)
+    return fill(model, weights, file, dtype)
 
 def weights_in(
     folder: Path,
@@ -65,27 +62,19 @@ def weights_in(
                             'pytorch_model.bin')
 
 # %% ../../nbs/models/load.ipynb #733dd75a
-def is_foreign(
-    folder: Path,
-) -> bool:
-    "Is it a model of the transformers library? `ValueError` for what cannot be read."
-    try: return str(read_json(folder / 'config.json').get('model_type', 'mdlm')) not in LAYOUTS
-    except OSError: return False
-
 def load_foreign(
     folder: Path,
+    settings: dict, # what its config.json says
     heads: Sequence[str | os.PathLike] = (), # what `navira adapt --lora` and `finetune` wrote
     **how: Any, # for `load_family`
 ) -> TransformersLM:
     "`FileNotFoundError` or `ValueError` naming the file."
     from navira.models.families import load_family
     if not heads and (folder / 'quality.safetensors').exists(): heads = [folder]
-    if not heads: return load_family(folder, **how)
+    if not heads: return load_family(folder, settings, **how)
     from navira.models.adapter import base_of, load_adapter
-    with guarded(f'{folder}: head={heads[-1]!r}'):
-        paths = [Path(os.path.expanduser(head)) for head in heads]
-    paths = [of_run(path, 'model', 'quality.safetensors') for path in paths]
-    model = base_of(folder, paths[0], **how)
+    paths = [of_run(Path(head), 'model', 'quality.safetensors') for head in heads]
+    model = base_of(folder, settings, paths[0], **how)
     for path in paths: load_adapter(model, path)
     return model
 
@@ -101,23 +90,23 @@ def mdlm_only(
 # %% ../../nbs/models/load.ipynb #ef7c4e79
 def download(
     repo: str,                   # owner/name
-    revision: str | None = None, # branch, tag or commit
-) -> Path:
-    """The folder of a local copy, without the repository's code. `ValueError` for a family that
-    we do not know."""
-    folder = fetch(repo, ['config.json'], revision)
-    if not is_foreign(folder): return fetch(repo, [*FILES, 'pytorch_model.bin'], revision)
-    from navira.models.families import family_of
-    family_of(read_json(folder / 'config.json'), folder / 'config.json')
-    return fetch(repo, FILES, revision)
+    revision: str | None,        # branch, tag or commit
+    settings: dict,              # what its config.json says
+) -> tuple[Path, Tokenizer | None]: # its folder, and GPT-2's tokenizer for a model that needs it
+    "A local copy, without the repository's code. `ValueError` for a family that we do not know."
+    if not is_mdlm(settings):
+        from navira.models.families import family_of
+        family_of(settings, f'{repo}/config.json')
+        return fetch(repo, FILES, revision), None
+    folder = fetch(repo, [*FILES, 'pytorch_model.bin'], revision)
+    if settings.get('vocab_size') != 50258 or (folder / 'tokenizer.json').exists():
+        return folder, None
+    gpt2 = fetch('openai-community/gpt2', ['tokenizer.json'])
+    return folder, open_tokenizer(gpt2 / 'tokenizer.json')
 
-def gpt2_tokenizer(
-    folder: Path, # of a repository in MDLM's layout
-) -> Tokenizer | None:
-    "GPT-2's, for a model with its vocabulary and no tokenizer."
-    size = read_config(folder / 'config.json').vocab_size
-    if size != 50258 or (folder / 'tokenizer.json').exists(): return None
-    return open_tokenizer(fetch('openai-community/gpt2', ['tokenizer.json']) / 'tokenizer.json')
+def is_mdlm(settings: dict | None) -> bool: # what config.json says; None: there is none
+    "Is it a network of MDLM's architecture, rather than of the transformers library?"
+    return settings is None or str(settings.get('model_type', 'mdlm')) in LAYOUTS
 
 # %% ../../nbs/models/load.ipynb #29caed17
 SHORT = dict(bf16='bfloat16', fp16='float16', fp32='float32', fp64='float64')
@@ -152,21 +141,16 @@ def check_device(
                          f"'cuda', and there are {torch.cuda.device_count()} GPUs") from None
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
+SETTINGS = 'mask_id', 'shift', 'block' # of a model of the transformers library, as in `wrap`
+
 def load(
     source: str | os.PathLike | None = None, # a folder, a run, a file, a Hub id, or a name, below
     device: str | torch.device | None = None, # None: the CPU; 'auto': a GPU where there is one
-    ema: bool = True,          # of a Lightning file, take the average
-    length: int | None = None, # for a file without config.json: longest sequence, in tokens
-    tokenizer: Tokenizer | None = None, # instead of the one in the folder
     dtype: str | torch.dtype | None = None, # of the parameters, such as 'bfloat16'; None: see below
-    device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all
+    head: str | os.PathLike | None = None, # what `navira finetune` wrote for a model of theirs
     revision: str | None = None, # of a Hub repository: branch, tag or commit
-    mask_id: int | None = None, # of a model of the transformers library that does not say it
-    shift: bool | None = None, # likewise: does position i predict the token at i + 1?
-    block: int | None = None,  # likewise: positions of a block (BD3LM), as in `LanguageModel`
-    head: str | os.PathLike | None = None, # for such a model: what `navira finetune` wrote
-    products: str = 'auto', # of float32 matrices on a CPU: 'default', 'onednn'; 'auto': the faster
-    **unknown, # refused, with the name that was meant
+    device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all
+    **settings: Any, # of such a model that does not say it: `mask_id`, `shift`, `block`, as `wrap`
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
     Hub. `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
@@ -176,61 +160,49 @@ def load(
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
     is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
     or `KeyError` naming what was given and what was expected."""
-    for k in unknown: check_choice('load: argument', k, [*inspect.signature(load).parameters][:-1])
+    known = [*inspect.signature(load).parameters][:-1] + [*SETTINGS]
+    for k in settings: check_choice('load: argument', k, known)
     place = check_device(device)
     dtype = None if dtype is None else check_dtype(dtype)
-    check_choice('products', products, PRODUCTS)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
-    if head is not None:
-        with guarded(f'{source or "embedded"}: head={head!r}'): head = os.path.expanduser(head)
-        if not os.path.exists(head):
-            near = nearest(head, 'what `navira finetune` wrote', having='quality.safetensors')
-            raise FileNotFoundError(f'head={head!r}: not found; {near}')
-    heads = [] if head is None else [head]
-    ours = source == 'smollm2'
-    if ours:
+    name = source or 'embedded'
+    heads: list[Any] = [] if head is None else [existing_head(source, head)]
+    if source == 'smollm2':
         from navira.models.families import unpacked
         trained = Path(own(source))
-        heads = [trained, *(heads or [trained / 'head'])]
-        source = unpacked()
-    path = located(source, revision)
-    theirs = dict(device_map=device_map, mask_id=mask_id, shift=shift, block=block)
-    foreign = path.is_dir() and is_foreign(path)
-    for name, value in (dict(length=length) if foreign else theirs | dict(head=head)).items():
-        if value is not None:
-            kind = 'the transformers library' if foreign else "MDLM's architecture"
-            raise ValueError(f'{source or "embedded"}: {name}={value!r}: not for a model of {kind}')
-    if foreign:
-        model: Any = load_foreign(path, heads, dtype=dtype or 'auto', tokenizer=tokenizer, **theirs)
-        if ours: model.config.max_position_embeddings = 256    # as it was trained
+        source, heads = unpacked(), [trained, *(heads or [trained / 'head'])]
+    path = resolve(source, revision)
+    config = said(path)
+    theirs = {k: v for k, v in settings.items() if v is not None}
+    if device_map is not None: theirs['device_map'] = device_map
+    refused = theirs | (dict(head=head) if head is not None else {})
+    if is_mdlm(config) and refused:
+        k, v = refused.popitem()
+        raise ValueError(f"{name}: {k}={v!r}: not for a model of MDLM's architecture")
+    tokenizer = None
+    if config is not None and not Path(own(source)).exists():
+        path, tokenizer = download(str(source), revision, config)
+    if config is None or is_mdlm(config):
+        model: Any = load_mdlm(path, config, dtype or torch.float32, tokenizer)
     else:
-        if tokenizer is None and is_repository(source or ''): tokenizer = gpt2_tokenizer(path)
-        model = load_mdlm(path, ema, length, tokenizer, dtype)
-    return model if device_map is not None else set_products(model.to(place), products)
+        model = load_foreign(path, config, heads, dtype=dtype or 'auto', **theirs)
+        if name == 'smollm2': model.config.max_position_embeddings = 256    # as it was trained
+    return model if device_map is not None else set_products(model.to(place))
 
-def located(
-    source: str | os.PathLike | None, # as `load` takes it
-    revision: str | None, # of a repository
-) -> Path: # a folder, or a file of weights
-    "Where the model is, fetched if need be. `FileNotFoundError` or `ValueError` naming the source."
-    if not isinstance(source, (str, os.PathLike, type(None))):
-        raise ValueError(f'source={type(source).__name__}: expected a folder, a file or the name '
-                         'of a Hub repository')
-    path = Path(own(source))
-    if not path.exists():
-        if is_repository(path): return download(str(source), revision)
-        raise no_such(path)
-    if revision is not None:
-        raise ValueError(f'revision={revision!r}: {path} is on this computer; expected it for a '
-                         'Hub repository only')
-    if path.is_dir(): return of_run(path)
-    if path.suffix == '.gguf':
-        raise ValueError(f'{path}: a GGUF, which reads from left to right; expected safetensors of '
-                         'a masked diffusion model, or `navira adapt --model` with this file')
-    if path.name == 'config.json' or is_foreign(path.parent):
-        raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
-    return path
+def existing_head(source: Any, head: str | os.PathLike) -> str:
+    "Where a head is. `FileNotFoundError` or `ValueError` for what is none."
+    with guarded(f'{source or "embedded"}: head={head!r}'): path = os.path.expanduser(head)
+    if os.path.exists(path): return str(path)
+    near = nearest(path, 'what `navira finetune` wrote', having='quality.safetensors')
+    raise FileNotFoundError(f'head={path!r}: not found; {near}')
+
+def said(path: Path) -> dict | None: # a folder, or a file of weights
+    "What config.json says; None for a file without. `ValueError` for one of several files."
+    file = (path if path.is_dir() else path.parent) / 'config.json'
+    settings = read_json(file) if path.is_dir() or file.exists() else None
+    if path.is_dir() or is_mdlm(settings) and path.name != 'config.json': return settings
+    raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
 
 # %% ../../nbs/models/load.ipynb #5ae0b1c3
 def save(

@@ -94,11 +94,23 @@ def no_such(
     near = nearest(source, expected, ('embedded', 'smollm2', 'sudoku'))
     return FileNotFoundError(f'{source}: not found; {near}')
 
-def fetched(
-    source: str | os.PathLike, # a folder, also of a run; or a Hub repository
-) -> Path:
-    "The folder, or a local copy of the repository. `FileNotFoundError` for anything else."
-    path = Path(source)
-    if path.is_dir(): return of_run(path)
-    if is_repository(source): return fetch(str(source), FILES)
-    raise no_such(source)
+def resolve(
+    source: str | os.PathLike | None, # as `load` takes it
+    revision: str | None = None, # of a repository: branch, tag or commit
+    *patterns: str, # what is fetched of a repository; none: config.json
+) -> Path: # a folder, or a file of weights
+    "Where a model is. `FileNotFoundError` or `ValueError` naming the source."
+    if not isinstance(source, (str, os.PathLike, type(None))):
+        raise ValueError(f'source={type(source).__name__}: expected a folder, a file or the name '
+                         'of a Hub repository')
+    path = Path(own(source))
+    if not path.exists():
+        if not is_repository(path): raise no_such(path)
+        return fetch(str(source), [*(patterns or ['config.json'])], revision)
+    if revision is not None:
+        raise ValueError(f'revision={revision!r}: {path} is on this computer; expected it for a '
+                         'Hub repository only')
+    if path.suffix == '.gguf':
+        raise ValueError(f'{path}: a GGUF, which reads from left to right; expected safetensors of '
+                         'a masked diffusion model, or `navira adapt --model` with this file')
+    return of_run(path) if path.is_dir() else path

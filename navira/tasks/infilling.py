@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from ..evaluation.diversity import entropy
 from .sudoku import boxes_of
-from ..training.data import encode, read_corpus
+from .corpora import encode, read_corpus
 
 # %% auto #0
 __all__ = []

@@ -4,24 +4,20 @@
 
 # %% ../../nbs/training/data.ipynb #d3d2b9f1
 from __future__ import annotations
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from tokenizers import decoders, models, pre_tokenizers, Tokenizer, trainers
 
-from ..base.files import guarded, json_texts, read_text
 from ..models.checkpoints import MASK
-from ..models.sources import is_repository, nearest
-from ..tasks.lists import made_of
-from ..tasks.sudoku import held_out, random_grids, shuffled, symbol_tokenizer, unseen
+from ..tasks.corpora import encode
+from ..tasks.sudoku import held_out, shuffled
 
 # %% auto #0
-__all__ = ['train_tokenizer', 'read_corpus', 'epochs']
+__all__ = ['train_tokenizer', 'epochs']
 
 # %% ../../nbs/training/data.ipynb #3c586b1c
 EOS = '<|endoftext|>'
@@ -44,21 +40,6 @@ def train_tokenizer(
     tok.add_special_tokens([MASK])
     return tok
 
-# %% ../../nbs/training/data.ipynb #ddaddb7b
-def encode(
-    tokenizer: Tokenizer,
-    text: str,
-) -> np.ndarray: # [n] uint32 token ids
-    """The ids of a text, paragraph by paragraph on all cores. Special tokens spelled out in it are
-    ordinary text."""
-    special = tokenizer.encode_special_tokens
-    tokenizer.encode_special_tokens = True
-    try:
-        paragraphs = text.splitlines(keepends=True)
-        encoded = tokenizer.encode_batch_fast(paragraphs, add_special_tokens=False)
-    finally: tokenizer.encode_special_tokens = special
-    return np.array([i for e in encoded for i in e.ids], np.uint32)
-
 # %% ../../nbs/training/data.ipynb #c6c552eb
 def encode_corpus(
     tokenizer: Tokenizer,
@@ -74,98 +55,6 @@ def encode_corpus(
     return read_tokens(path)
 
 def read_tokens(path): return np.memmap(path, np.uint32, 'r')
-
-# %% ../../nbs/training/data.ipynb #ffbb286b
-KINDS = '.txt', '.md', '.text', '.jsonl', '.parquet', '.pq'
-EXPECTED = f'expected text in {", ".join(KINDS)} files'
-
-def documents(
-    path, # a text, which is one document, or a Parquet or .jsonl file with one a row
-    column, # with the text, of these
-):
-    "`ValueError` for a file that cannot be read, is of another kind or has no such column."
-    kind = path.suffix.lower()
-    if kind not in (*KINDS, ''): raise ValueError(f'{path}: {EXPECTED}')
-    if kind == '.jsonl': yield from json_texts(path, column)
-    elif kind not in ('.parquet', '.pq'): yield read_text(path)
-    else:
-        with guarded(path):
-            names = pq.read_schema(path).names
-            if column not in names:
-                raise ValueError(f'no column {column!r}; it has {", ".join(names)}')
-            yield from only_texts(column, pq.read_table(path, columns=[column])[column].to_pylist())
-
-def only_texts(column, values):
-    for v in values:
-        if not isinstance(v, str | None):
-            raise ValueError(f'column {column!r} holds {type(v).__name__}; expected text')
-        yield v
-
-# %% ../../nbs/training/data.ipynb #231c9c47
-def files_of(
-    path, # a file or a folder
-    split='train', # also 'validation', 'test'
-):
-    "The text and Parquet files of a split, with a warning for others."
-    if path.is_file(): return [path]
-    if not path.is_dir():
-        expected = 'a text, .jsonl or Parquet file, a folder, or a data set, OWNER/NAME'
-        raise FileNotFoundError(f'data={str(path)!r}: not found; {nearest(path, expected)}')
-    every = sorted(f for f in path.iterdir() if f.is_file() and f.name[0] != '.')
-    files = [f for f in every if f.suffix.lower() in KINDS]
-    others = ', '.join(f.name for f in every if f not in files)
-    if others and not files: raise ValueError(f'{path}: {others:.200}: {EXPECTED}')
-    if others: warnings.warn(f'{path}: {others:.200} left out; {EXPECTED}')
-    return [f for f in files if f.name.startswith(split)] or files
-
-# %% ../../nbs/training/data.ipynb #9cd41dbf
-def dataset_documents(
-    name, # of a data set on the Hub
-    split,
-    column,
-):
-    "Documents by way of the `datasets` library (`pip install '.[train]'`). `ValueError`."
-    with guarded(f'data={name!r}: no such file or folder here, and as a data set'):
-        from datasets import load_dataset
-        splits = load_dataset(name)
-        rows = splits[split if split in splits else next(iter(splits))].select_columns(column)
-        yield from only_texts(column, (row[column] for row in rows))
-
-# %% ../../nbs/training/data.ipynb #f2614898
-def grid_documents(
-    s, # `Sudoku`, `Walks` or `Lists`
-    split, # 'train', or 'validation' for held-out grids
-):
-    """20,000 random grids (walks, lists), or 2,000 for validation, a document each; the same ones
-    whenever it is read."""
-    train = split == 'train'
-    decode = symbol_tokenizer(s).decode
-    rng = np.random.default_rng(0 if train else 1)
-    if s.boxes: make = random_grids if train else unseen
-    else: make = type(s).draw
-    for _ in range(40 if train else 4): yield from map(decode, make(s, 500, rng).tolist())
-
-# %% ../../nbs/training/data.ipynb #24c3d5f2
-def read_corpus(
-    data: str | Path, # a file, a folder, 'sudoku', 'walks', 'lists', or a data set
-    text_column: str = 'text', # with the text, of Parquet and .jsonl files and data sets
-    split: str = 'train', # of a folder or data set that has splits
-) -> Iterator[str]: # documents, blank ones left out
-    """Raises `FileNotFoundError` with the nearest name, or `ValueError` (empty, damaged, no such
-    column), when the first document is asked for."""
-    path = Path(data).expanduser()
-    name = str(data)
-    empty = True
-    grids = made_of(name)
-    if grids: texts = grid_documents(grids, split)
-    elif not path.exists() and is_repository(name):
-        texts = dataset_documents(name, split, text_column)
-    else: texts = (text for f in files_of(path, split) for text in documents(f, text_column))
-    for text in texts:
-        if not text or text.isspace(): continue
-        empty = False
-        yield text.removeprefix('\ufeff').replace('\r\n', '\n')
-    if empty: raise ValueError(f'data={name!r}: the corpus is empty; {EXPECTED}')
 
 # %% ../../nbs/training/data.ipynb #8ee9c031
 def packed(

@@ -5,7 +5,6 @@
 # %% ../../nbs/training/finetune.ipynb #a30306f4
 from __future__ import annotations
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,9 +71,11 @@ class Finetuning(Recipe):
             for n, p in model.named_parameters():
                 learns = name == 'joint' and (model.adapter is None or 'lora_' in n)
                 p.requires_grad_(learns or n.startswith('quality.'))
-            minutes = (cfg.minutes or math.inf) * steps / (cfg.head_steps + cfg.joint_steps)
+            if cfg.minutes:
+                share = steps / (cfg.head_steps + cfg.joint_steps)
+                c = replace(c, minutes=cfg.minutes * share)
             yield Stage(name, self.objective.make(model, **cfg.hyper), steps, c, self.out / name,
-                        self.evaluate, minutes)
+                        self.evaluate)
 
     def measure(self, held):
         out = super().measure(held)

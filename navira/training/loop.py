@@ -78,10 +78,9 @@ class Stage:
     name: str
     objective: Any # as for `Trainer`
     steps: int # at most
-    cfg: LoopConfig # its rates, seed and intervals
+    cfg: LoopConfig # its rates, seed, intervals, and the minutes that it may take
     out: Path # where its log and checkpoints go
     evaluate: Callable # measures the model of the objective, for the log
-    minutes: float = math.inf # fewer steps, if so many take longer
 
 # %% ../../nbs/training/loop.ipynb #1e0925e7
 class Trainer:
@@ -102,7 +101,7 @@ class Trainer:
         self.step = 0                   # done
         self.steps = stage.steps        # in all
         self.seconds = 0.               # spent
-        self.minutes = stage.minutes    # at most
+        self.minutes = cfg.minutes or math.inf     # at most
         self.path = stage.out / 'last.pt'
         if self.path.exists(): self.restore()
 

@@ -144,16 +144,15 @@ def correct_fills(
     rows = []
     for _, x, z, _, _ in masked_batches(model, sequences, batch_size):
         masked = z == model.mask_id
-        everywhere = torch.ones_like(z, dtype=torch.bool)
         y = z.masked_scatter(masked, model(z).logits(masked).argmax(-1))
-        before = y == x
-        after = model(y).logits(everywhere).argmax(-1).view(y.shape) == x
-        counts = before, ~before, before & after, ~before & after
-        rows.append(torch.stack([c.sum(1) for c in counts]).cpu())
-    right, wrong, kept, fixed = torch.cat(rows, 1).numpy()
+        again = model(y).logits(torch.ones_like(masked)).argmax(-1).view(y.shape)
+        right, after = y == x, again == x
+        rows.append(torch.stack([right, right & after, ~right & after]).sum(2).cpu())
+    right, kept, fixed = torch.cat(rows, 1).numpy()
+    length = sequences.shape[1]
     def share(part, whole):
         low, high = bootstrap(part, whole)
         return dict(value=float(part.sum() / whole.sum()), low=low, high=high)
-    return dict(fixed=share(fixed, wrong), kept=share(kept, right),
-                before=share(right, right + wrong)['value'],
-                after=share(kept + fixed, right + wrong)['value'])
+    return dict(fixed=share(fixed, length - right), kept=share(kept, right),
+                before=float(right.mean() / length),
+                after=float((kept + fixed).mean() / length))

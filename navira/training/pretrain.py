@@ -5,7 +5,6 @@
 # %% ../../nbs/training/pretrain.ipynb #250d5de3
 from __future__ import annotations
 import dataclasses
-import math
 from pathlib import Path
 
 import torch
@@ -17,7 +16,8 @@ from ..models.dit import MaskedLM, n_params
 from ..models.layers import Config
 from ..tasks.lists import made_of
 from ..tasks.sudoku import symbol_tokenizer
-from .data import EOS, read_corpus, train_tokenizer
+from ..tasks.corpora import read_corpus
+from .data import EOS, train_tokenizer
 from .loop import Stage
 from .objectives import mdlm
 from .recipe import Recipe
@@ -31,13 +31,11 @@ class Likelihood(Recipe):
     "Minimises the NELBO, over `tokens` or as many as `epochs` and `minutes` allow."
     def stages(self):
         cfg = self.cfg
-        minutes = math.inf
-        steps = (cfg.tokens or 0) // (cfg.batch_size * self.length)
-        if cfg.tokens is None:
-            steps = cfg.epochs * self.batches(cfg.seed)[1]
-            minutes = cfg.minutes
-        yield Stage(cfg.command, mdlm(self.model), max(1, steps), cfg, self.out, self.evaluate,
-                    minutes)
+        steps = cfg.epochs * self.batches(cfg.seed)[1]
+        if cfg.tokens is not None:
+            steps = max(1, cfg.tokens // (cfg.batch_size * self.length))
+            cfg = dataclasses.replace(cfg, minutes=None)
+        yield Stage(cfg.command, mdlm(self.model), steps, cfg, self.out, self.evaluate)
 
 # %% ../../nbs/training/pretrain.ipynb #48aac9c1
 class Pretraining(Likelihood):

@@ -20,8 +20,8 @@ from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
 from ..tasks.lists import made_of
 from ..tasks.sudoku import boxes_of, writes, written_by
-from .data import (
-    encode_corpus, epochs, grid_epochs, packed, read_corpus, read_tokens)
+from ..tasks.corpora import read_corpus
+from .data import encode_corpus, epochs, grid_epochs, packed, read_tokens
 from .loop import fit, precision, processes, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record
 from .settings import flat, read_run

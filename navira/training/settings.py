@@ -248,7 +248,7 @@ def read_config(
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
     from navira.tasks.lists import made_of
     given = settings_file(Path(path).expanduser()) if path else {}
-    given |= {k: v for k, v in flags.items() if v is not None}
+    given |= flat({k: v for k, v in flags.items() if v is not None})
     for key in given.keys() & {'data', 'out', 'validation', 'model', 'tokenizer'}:
         if isinstance(given[key], str): given[key] = os.path.expanduser(given[key])
     out = given.get('out')
@@ -278,7 +278,7 @@ def settings_file(
     # tomllib takes a second for a key of 8,000 dots, and 23 for 40,000
     with guarded(path): return flat(read(read_text(check_file(path, 8000))))
 
-def flat(given: Any) -> dict: # as a file holds it
+def flat(given: Any) -> dict: # with the parameters in `hyper` among the settings
     if not isinstance(given, dict) or not isinstance(given.get('hyper') or {}, dict):
         raise ValueError(f'holds {given!r:.40}; expected settings by name, such as lr = 0.001')
     return given | (given.pop('hyper', None) or {})

@@ -66,11 +66,8 @@ def test_a_mistake_is_named(sentence, typed, refuses):
 def test_a_configuration_nested_without_end(tmp_path, refuses):
     (tmp_path / 'deep.toml').write_text('name = ' + '[' * 20_000)
     refuses('maximum recursion depth', 'sweep', tmp_path / 'deep.toml')
-    for key in ('{}a = 1', '[{}a]', 'x = {{{}a = 1}}'):
-        (tmp_path / 'dotted.toml').write_text(key.format('a . ' * 20_000))
-        refuses('300 dots', 'sweep', tmp_path / 'dotted.toml')
-    (tmp_path / 'dotted.toml').write_text('#' * 2**19)
-    refuses('expected at most', 'sweep', tmp_path / 'dotted.toml')
+    (tmp_path / 'long.toml').write_text('#' * 2**19)
+    refuses('expected at most', 'sweep', tmp_path / 'long.toml')
 
 
 def test_a_dry_run_says_what_a_run_would(config, tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as hs
 
 from navira.evaluation.judge import (
-    ASPECTS, LONGEST, judge_prompt, judge_text, PROMPT, read_marks, Unreadable)
+    ASPECTS, judge_prompt, judge_text, LONGEST, PROMPT, read_marks, Unreadable)
 from navira.evaluation.perplexity import perplexity, reference_ids
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from navira.base.runs import Busy, folder_lock, Interrupted
+from navira.base.runs import Interrupted
 from navira.evaluation.judge import ASPECTS, Server
 from navira.experiments.judged import judge, marks, table3, unjudged
 from navira.experiments.run import run
@@ -16,7 +16,6 @@ from navira.experiments.sweep import Sweep
 from toys import small_lm
 
 FIVE = json.dumps(dict.fromkeys(ASPECTS, 4.))
-REFUSED = 400, dict(error=dict(message='content policy'))
 
 def said(content): return 200, dict(choices=[dict(message=dict(content=content))])
 
@@ -103,13 +102,8 @@ def test_a_failure_is_a_verdict_and_may_be_asked_again(store):
         assert judge(store, web.server(), limit=2, retry_failed=True)['judged'] == done['failed']
     assert verdicts(store).failed.isna().all()
 
-def test_a_text_may_be_refused(store):
-    with Scripted(lambda i: REFUSED if i == 3 else said(FIVE)) as web:
-        assert judge(store, web.server(), limit=2) == dict(judged=7, failed=1, asked=8)
-
-@pytest.mark.parametrize('code', ['content_filter', 'content_policy_violation'])
-def test_texts_that_a_content_filter_refuses_are_failures_even_all_of_them(store, code):
-    filtered = 400, dict(error=dict(message='no', code=code, param='prompt'))
+def test_texts_that_a_content_filter_refuses_are_failures_even_all_of_them(store):
+    filtered = 400, dict(error=dict(message='no', code='content_filter', param='prompt'))
     with Scripted(lambda i: filtered) as web:
         assert judge(store, web.server(), limit=1) == dict(judged=0, failed=4, asked=4)
         assert judge(store, web.server(), limit=1)['asked'] == 0
@@ -126,10 +120,6 @@ def test_a_key_in_an_answer_is_not_stored(store, monkeypatch):
         judge(store, web.server(), limit=1)
     assert verdicts(store).answer.str.contains('***', regex=False).all()
     assert not any(b'sk-secret' in p.read_bytes() for p in store.folder.rglob('*') if p.is_file())
-
-def test_two_at_once_are_refused(store):
-    with Scripted() as web, folder_lock(store.folder), pytest.raises(Busy):
-        judge(store, web.server())
 
 def test_table_3_is_the_mean_of_the_marks(store):
     with pytest.raises(LookupError, match='no judge has seen'): marks(store)

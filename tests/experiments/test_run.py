@@ -1,6 +1,6 @@
 """A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged,
 extended, measured."""
-import errno, json, math, os, random, runpy, shutil, signal, time
+import errno, json, os, random, runpy, shutil, signal, time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,13 +15,12 @@ from navira.diffusion import RULES
 from navira.experiments.results import frame, judges, note, points, tokens, trajectory
 from navira.experiments.judged import unjudged
 from navira.experiments.measure import evaluate, real_windows
-from navira.experiments.run import by_step, resample, run, work
+from navira.experiments.run import resample, run, work
 from navira.experiments.store import compact, open_store, write_record, write_table
 from navira.experiments.sweep import Entry
 from helpers.experiments import cli, corpus, home, judge, one_thread_each, same  # noqa: F401
 
 # --- killed and interrupted
-# --------------------------------------------------------------------------------------
 def n_parts(folder):
     "`os.walk`, as folders of parts go while we look"
     return sum(n.endswith('.parquet') for _, _, names in os.walk(folder) for n in names
@@ -41,11 +40,7 @@ def killed_and_resumed(home, folder, kills):
 
 def test_kill_9_and_resume(home, tmp_path): killed_and_resumed(home, tmp_path/'store', 2)
 
-@pytest.mark.slow
-def test_kill_9_often(home, tmp_path):
-    for i in range(4): killed_and_resumed(home, tmp_path/f'{i}', 5)
-
-@pytest.mark.parametrize('call', range(0, 26, 5))
+@pytest.mark.parametrize('call', [0, 11, 24])
 @pytest.mark.parametrize('full', [False, True], ids=['dead', 'disk full'])
 def test_dies_at_any_write(home, tmp_path, monkeypatch, call, full):
     "Between the bytes and the new name, at every kind of write: a part, a table"
@@ -64,15 +59,6 @@ def test_dies_at_any_write(home, tmp_path, monkeypatch, call, full):
     # what a kill leaves
     (tmp_path/'store'/'.navira-1073741824-0123456789abcdef.tmp').write_bytes(b'PAR1')
     assert same(run(home.sweep, tmp_path/'store', home.model), home.store)
-
-def test_the_bar_counts_whole_passes(home, tmp_path, monkeypatch):
-    sizes = []
-    def noted(what, pieces, of):
-        sizes.extend(of)
-        work(what, pieces, of)
-    monkeypatch.setattr('navira.experiments.run.work', noted)
-    run(home.sweep, tmp_path/'store', home.model)
-    assert sizes and {*map(type, sizes)} == {int}
 
 def test_a_kill_between_table_and_parts_counts_nothing_twice(home, tmp_path, monkeypatch):
     with monkeypatch.context() as m:
@@ -101,15 +87,6 @@ def test_ctrl_c_finishes_the_piece(home, tmp_path, stopping, sig):
     assert n_parts(tmp_path/'store') == 2
     assert same(run(home.sweep, tmp_path/'store', home.model), home.store)
 
-def test_ctrl_c_in_a_process(home, tmp_path):
-    p = cli('sweep', home.config, '--store', tmp_path/'store')
-    while p.poll() is None and not n_parts(tmp_path/'store'): time.sleep(.002)
-    p.send_signal(signal.SIGINT)
-    text, _ = p.communicate(timeout=300)
-    assert p.returncode == 130 and 'Traceback' not in text, text
-    assert 'give the same command again to go on' in text
-    assert same(run(home.sweep, tmp_path/'store'), home.store)
-
 def test_a_piece_is_made_once(tmp_path):
     from pyarrow import table
     made = []
@@ -129,7 +106,6 @@ def test_two_processes_make_the_same_store(home, tmp_path):
     assert same(open_store(tmp_path/'store'), home.store)
 
 # --- another sweep in the same folder
-# ----------------------------------------------------------------------------
 def test_only_one_at_a_time(home, tmp_path):
     with folder_lock(tmp_path/'store'), pytest.raises(ValueError,
                                                       match='another sweep or evaluate is writing'):
@@ -143,10 +119,9 @@ def test_a_sweep_of_another_kind_is_refused(home, change):
                        match=f'another kind: {next(iter(change))}: .* in the store, .* now'):
         run(replace(home.sweep, **change), home.store.folder, home.model)
 
-@pytest.mark.parametrize('n', [12, 13, 21])
-def test_more_samples_are_those_of_a_larger_sweep(home, tmp_path, n):
+def test_more_samples_are_those_of_a_larger_sweep(home, tmp_path):
     run(home.sweep, tmp_path/'grown', home.model)
-    larger = replace(home.sweep, n=n)
+    larger = replace(home.sweep, n=13)
     assert same(run(larger, tmp_path/'grown', home.model),
                 run(larger, tmp_path/'whole', home.model))
 
@@ -165,7 +140,6 @@ def test_a_second_sweep_forgets_nothing(home, tmp_path):
     with pytest.raises(ValueError, match='without a trace'): trajectory(st, untraced)
 
 # --- what is in it
-# -----------------------------------------------------------------------------------------------
 def test_a_store_holds_what_sample_gives(home):
     for key, c in home.store.cells.items():
         res = resample(c, home.store.record, home.model, 4, 4)
@@ -176,70 +150,48 @@ def test_a_store_holds_what_sample_gives(home):
                                res.trace.remasked) and torch.equal(written[:, 4:8],
                                                                    res.trace.unmasked)
 
-def test_positions_there_and_back():
-    where = torch.rand(5, 3, 7, generator=torch.Generator().manual_seed(0)) < .3
-    back = torch.zeros_like(where)
-    for b, steps in enumerate(by_step(where).to_pylist()):
-        for i, at in enumerate(steps): back[i, b, at] = True
-    assert torch.equal(where, back)
-
-@pytest.mark.parametrize('name', ['samples.parquet', 'store.json', 'tokenizer.json'])
-def test_a_damaged_file_is_named(home, tmp_path, name):
-    st = run(home.sweep, tmp_path/'store', home.model)
-    path = st.folder/name
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError,
-                       match=name): frame(open_store(st.folder)), open_store(st.folder).tokenizer
-
-RECORDS = [
-    lambda r: [], lambda r: 5, lambda r: None, lambda r: r | dict(cells=[]),
-    *[lambda r, k=k, v=v: r | {k: v} for k, v in dict(
-        length='8', reference=None, prompt=[1], eos=1, places=[1], batch_size=0, rules=-1).items()],
-    *[lambda r, k=k, v=v: r | dict(cells={key: c | {k: v} for key, c in r['cells'].items()})
-      for k, v in dict(n='x', budget=-5, settled=[], policy=None, matched=1, charged='1', seed=.5,
-                       hyper=None, label=3, steps={}).items()],
-    lambda r: r | dict(cells={'a': next(iter(r['cells'].values())) | dict(settled=dict(eta='x'))}),
-    lambda r: r | dict(cells=dict(a=5)), lambda r: r | dict(prompt=dict(task=5))]
-
 @pytest.fixture
 def copied(home, tmp_path):
     shutil.copytree(home.store.folder, tmp_path/'copied')
     return tmp_path/'copied'
 
-def test_a_record_of_other_kinds_is_named(copied):
-    record = json.loads((copied/'store.json').read_text())
-    for change in RECORDS:
-        (copied/'store.json').write_text(json.dumps(change(record)))
-        with pytest.raises(ValueError, match='store.json: damaged'): open_store(copied)
-    for given in ([], 5, None, record | dict(cells=dict(a=5)), record | dict(places=[5])):
-        (copied/'store.json').write_text(json.dumps(given))
-        with pytest.raises(ValueError, match='damaged.*expected an object'): open_store(copied)
+def cut(path): path.write_bytes(path.read_bytes()[:-40])
 
-@pytest.mark.parametrize('column, value', [
-    ('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'),
-    ('n_forward', None), ('solved', .5), ('n_remasked', [1]),
-    ('sample', None), ('cell', 5), ('tokens', 5), ('tokens', [1, 2]), ('tokens', [-1] * 12),
-    ('seconds', dict(a=1)), ('remasked', [[99]]), ('solved', 7), ('entropy', -1.)])
-def test_damaged_numbers_are_named_and_not_reported(copied, column, value):
-    table = pq.read_table(copied/'samples.parquet')
-    if column in table.column_names: table = table.drop_columns([column])
-    pq.write_table(table.append_column(column, [[value] * len(table)]), copied/'samples.parquet')
-    with pytest.raises(ValueError, match=f'samples.parquet: damaged column {column}'): frame(copied)
+def without(column):
+    def change(path): pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    return change
 
-@pytest.mark.parametrize('column', ['cell', 'sample', 'n_forward'])
-def test_a_missing_column_is_named(copied, column):
-    table = pq.read_table(copied/'samples.parquet').drop_columns([column])
-    pq.write_table(table, copied/'samples.parquet')
-    with pytest.raises(ValueError, match=f'damaged column {column}'):
-        open_store(copied).read('samples')
+def twice(path):
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table, table]), path)
 
-def test_a_pipe_is_no_table_and_no_sample_stands_twice(copied):
-    table = pq.read_table(copied/'samples.parquet')
-    pq.write_table(pa.concat_tables([table, table]), copied/'samples.parquet')
-    with pytest.raises(ValueError, match='twice'): frame(copied)
-    (copied/'samples.parquet').unlink()
-    os.mkfifo(copied/'samples.parquet')
-    with pytest.raises(ValueError, match='pipe'): frame(copied)
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+def record(**new): # a cell's value where the cell has one
+    def change(path):
+        old = json.loads(path.read_text())
+        cells = {k: c | {x: v for x, v in new.items() if x in c} for k, c in old['cells'].items()}
+        path.write_text(json.dumps(old | dict(cells=cells) | {
+            x: v for x, v in new.items() if x in old}))
+    return change
+
+DAMAGED = [
+    ('samples.parquet', cut, 'samples.parquet'), ('tokenizer.json', cut, 'tokenizer.json'),
+    ('store.json', cut, 'store.json: damaged'),
+    ('store.json', lambda path: path.write_text('5'), 'store.json: damaged'),
+    *[('store.json', record(**{k: v}), f'{k} = ') for k, v in dict(
+        length='8', prompt=[1], cells=[], n='x', settled=[], matched=1, label=3).items()],
+    ('samples.parquet', without('cell'), 'samples.parquet'),
+    ('samples.parquet', without('sample'), 'samples.parquet'),
+    ('samples.parquet', twice, 'a sample stands there twice'), ('samples.parquet', pipe, 'pipe')]
+
+@pytest.mark.parametrize('name, change, expected', DAMAGED)
+def test_damage_is_named(copied, name, change, expected):
+    change(copied/name)
+    with pytest.raises(ValueError, match=expected):
+        frame(open_store(copied)), open_store(copied).tokenizer
 
 def test_a_store_of_which_nothing_is_finished_says_so(home, copied):
     "Also one with a piece of a cell, and one without cells"
@@ -281,8 +233,7 @@ def test_a_folder_that_is_no_store(tmp_path, home):
     (tmp_path/'file').write_text('')
     with pytest.raises(ValueError, match='file'): run(home.sweep, tmp_path/'file', home.model)
 
-# --- measured -------------------------------------------------------------------------------------
-# ---------------
+# --- measured
 @pytest.fixture
 def measured(home, tmp_path):
     "A store of one's own"
@@ -326,12 +277,6 @@ def test_sets_and_mauve(home, judge, tmp_path):
     st.record['length'] = 1500
     with pytest.raises(ValueError, match='two windows'): real_windows(st, 4)
 
-def test_a_metric_leaves_the_others_where_they_are(measured, judge):
-    for metrics in (['entropy'], ['repetition'], ['perplexity'], ['entropy', 'repetition']):
-        evaluate(measured, metrics, judge)
-    df = frame(measured)
-    assert df[['entropy', 'repetition', 'nll']].notna().all().all() and len(df) == 20
-
 def test_a_small_copy_makes_the_same_frame_and_no_more_samples(home, tmp_path, measured):
     evaluate(measured)
     record = json.loads((measured.folder/'store.json').read_text())
@@ -339,7 +284,8 @@ def test_a_small_copy_makes_the_same_frame_and_no_more_samples(home, tmp_path, m
     (measured.folder/'store.json').write_text(json.dumps(record))
     st = open_store(measured.folder)
     small = compact(st, tmp_path/'small')
-    assert frame(small).equals(frame(st))
+    both = [frame(s).drop(columns='store') for s in (small, st)]
+    assert both[0].equals(both[1])
     key = next(iter(small.cells))
     assert torch.equal(tokens(small, key), tokens(st, key)[:3])
     with pytest.raises(ValueError, match='small copy'): run(home.sweep, small.folder, home.model)

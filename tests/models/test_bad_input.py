@@ -148,11 +148,11 @@ def test_a_damaged_file_is_a_model_or_one_sentence(golden, tmp_path, name, place
 
 # --- arguments --------------------------------------------------------------------------------
 
-@pytest.mark.parametrize('how', [dict(length=10), dict(tokenizer='foo'), dict(shift='yes'),
-                                 dict(head=5), dict(mask_id='x')])
+@pytest.mark.parametrize('how', [dict(shift='yes'), dict(head=5), dict(mask_id='x')])
 def test_no_argument_is_ignored(golden, how):
     (name, value), = how.items()
     refused(golden / 'llada', f'{name}={value!r}', **how)
+    with says(KeyError, "'mask'", "'mask_id'"): navira.load(golden / 'llada', mask=5)
     with says(ValueError, 'device=', 'device_map='): navira.load(device='cpu', device_map='auto')
     with says(ValueError, 'foo'): navira.load(golden / 'llada', device_map='foo')
 

@@ -1,25 +1,15 @@
-"""Models in bf16 and fp16: every policy samples, scores and logits are float32; devices and
-types."""
+"Models in bf16 and fp16: qualities and logits are float32; devices and types."
 import copy
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-import navira.peers  # noqa: F401  registers the policies
 from navira.models.load import load, save
-from navira.registry import parameters, policies, policy
 from navira.sampling import sample
-from helpers.peers import KINDS
 from helpers.checkpoints import no_grad  # noqa: F401
 from helpers.sample_api import says
 from toys import critic_like, small_lm
-
-def made(name, lm):
-    "The policy; one that brings a network of its own gets one for this model"
-    own = {}
-    if 'critic' in parameters(policies()[name]): own = dict(critic=critic_like(lm, n_blocks=1))
-    return policy(name, **own)
 
 def prompts(lm):
     "Three rows with 0, 3 and 7 given tokens, some in the middle"
@@ -36,13 +26,6 @@ def lm(): return small_lm(seed=3)
 
 @pytest.fixture(scope='module', params=LOW)
 def low(lm, request): return copy.deepcopy(lm).to(request.param)
-
-@pytest.mark.parametrize('name', KINDS)
-def test_policies_of_every_kind_sample_from_a_model_in_16_bits(low, name):
-    x = prompts(low)[1:]
-    out = sample(low, made(name, low), 8, 2, seed=5, prompt=x, trace=True)
-    assert not (out.tokens == low.mask_id).any() and out.trace.score.dtype == torch.float32
-    assert torch.equal(out.tokens[x != low.mask_id], x[x != low.mask_id])
 
 def test_logits_and_qualities_are_near_those_in_32_bits(lm, low):
     x, off = prompts(lm), LOW[next(low.parameters()).dtype]
@@ -87,27 +70,11 @@ def test_a_model_is_loaded_in_the_type_asked_for(lm, tmp_path, names, want):
         for a, b in zip(model.parameters(), lm.parameters(), strict=True):
             assert torch.equal(a, b.to(want))
 
-@pytest.mark.parametrize(
-    'name, words',
-    [
-        ('bfloat61', "did you mean 'bfloat16'"),
-        (torch.int64, 'int64'),
-    ],
-)
-def test_a_type_that_is_none(name, words):
-    with pytest.raises(KeyError) as e: load(dtype=name)
-    assert words in e.value.args[0]
-
 # --- devices ----------------------------------------------------------------------------------
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
-def test_devices(capsys):
-    from navira.cli.app import main
-
+def test_devices():
     for name in (None, 'cpu', 'auto', torch.device('cpu')):
         assert load(device=name).device.type == 'cpu'
     for name in ('gpu', 1.5, 'cuda', torch.device('cuda', 1), 'mps'):
-        with says(ValueError, f'device={str(name)!r}', "expected 'auto', 'cpu'") as e:
-            load(device=name)
-        with pytest.raises(SystemExit): main(['generate', '--device', str(name)])
-        assert capsys.readouterr().err.strip() == f'navira: {e.value}'
+        with says(ValueError, f'device={str(name)!r}', "expected 'auto', 'cpu'"): load(device=name)

@@ -1,5 +1,5 @@
 """One function, `load`, for a folder, a file, a run, a name on the Hub, or the embedded model."""
-import json, os, types
+import json, os
 from dataclasses import replace
 
 import pytest
@@ -98,27 +98,11 @@ def marked_at(i): return words(*'abcdefghij'[:i], '<|mask|>', *'abcdefghij'[i:])
     (words(*'abcdefghijk'), "token 10 is 'k'"),
     (words(*'abcdefghi', **{'<|mask|>': 10, 'z': 99}), 'its last token is 99')])
 def test_a_tokenizer_of_another_model(tmp_path, tok, part):
-    "From the folder, and given: the blank would stay in the text, as letters."
+    "The blank would stay in the text, as letters."
     save(noisy(), tmp_path / 'm')
-    with says(ValueError, 'tokenizer: ', part): load(tmp_path / 'm', tokenizer=tok)
     tok.save(str(tmp_path / 'm' / 'tokenizer.json'))
     for source in (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors'):
         with says(ValueError, 'tokenizer.json: ', part): load(source)
-
-@pytest.mark.parametrize('tok', [marked_at(10), small_tokenizer()])
-def test_a_blank_is_read_as_the_mask_and_the_tokenizer_is_not_changed(tmp_path, tok):
-    "A mask that is only a word of the vocabulary would be taken to pieces."
-    save(noisy(), tmp_path / 'm')
-    fast = types.SimpleNamespace(backend_tokenizer=tok)         # of the transformers library
-    for given in (tok, fast):
-        model = load(tmp_path / 'm', tokenizer=given)
-        assert model.tokenizer.encode('b <|mask|> c').ids == [1, 10, 2]
-    assert 10 not in tok.encode('b <|mask|> c').ids
-
-@pytest.mark.parametrize('given', ['tokenizer.json', 5])
-def test_what_is_no_tokenizer(given):
-    with says(ValueError, f'tokenizer: {type(given).__name__}; expected a tokenizers.Tokenizer'):
-        load(tokenizer=given)
 
 def edited(tmp_path, **settings):
     "The embedded model, its tokenizer.json changed."
@@ -136,9 +120,7 @@ def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
         edited(tmp_path, truncation=cut, padding=filled),
         load().tokenizer.encode(text).ids,
     )
-    given = Tokenizer.from_file(str(folder / 'tokenizer.json'))
-    for model in (load(folder), load(tokenizer=given)):
-        assert model.tokenizer.encode(text).ids == want
+    assert load(folder).tokenizer.encode(text).ids == want
 
 
 # --- names that people type -------------------------------------------------------------------

@@ -7,6 +7,7 @@ from transformers import AutoModelForMaskedLM, LlamaForCausalLM
 
 import navira
 from navira.models.families import pretrained
+from navira.models.products import set_products
 from helpers.sample_api import says
 
 @pytest.fixture(scope='module')
@@ -34,7 +35,7 @@ def test_a_new_head_is_a_function_of_the_seed(toys):
 def test_saved_it_is_a_folder_like_any_other(toys, tmp_path, shift):
     model = pretrained(toys / 'llama', shift)
     navira.save(model, tmp_path)
-    again = navira.load(tmp_path, products='default')
+    again = set_products(navira.load(tmp_path), 'default')
     x = torch.tensor([[1, model.mask_id, 2, model.mask_id]])
     with torch.inference_mode():
         torch.testing.assert_close(*(m(x).logits(x == m.mask_id) for m in (again, model)))

@@ -8,8 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 from navira.models.checkpoints import MASK
 from navira.tasks.sudoku import held_out, is_solved, random_grids, Sudoku, symbol_tokenizer
-from navira.training.data import (
-    encode, EOS, epochs, grid_epochs, read_corpus, train_tokenizer)
+from navira.tasks.corpora import encode, read_corpus
+from navira.training.data import EOS, epochs, grid_epochs, train_tokenizer
 from helpers.training import LINES, one_thread, table  # noqa: F401
 
 TOK = train_tokenizer(LINES, 300)

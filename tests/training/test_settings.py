@@ -51,6 +51,7 @@ def test_a_parameter_of_an_objective_is_in_a_file_or_typed(tmp_path):
         cfg = read_config(FinetuneConfig, tmp_path / 'run.toml', drafts='3', fill=None)
         hyper = dict(fill=4, drafts=3, nucleus=.9, mdlm_weight=.5)
         assert cfg.hyper == hyper and cfg.batch_size == 8
+        assert read_config(FinetuneConfig, data='d', out='o', hyper=hyper).hyper == hyper
     with pytest.raises(KeyError, match="prism: parameter 'lr'"):
         FinetuneConfig(data='d', out='o', hyper=dict(lr=1))
 
