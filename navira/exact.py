@@ -89,8 +89,7 @@ class Distribution(dict[Text, float]):
 
     def p_value(self, got: Tensor | Mapping[Text, int]) -> float: # texts [N, L], or their counts
         "Of a chi-square test; rare texts share a cell. ValueError for a text without probability."
-        texts = got if isinstance(got, Mapping) else map(tuple, got.tolist())
-        seen = collections.Counter(texts)
+        seen = collections.Counter(got if isinstance(got, Mapping) else map(tuple, got.tolist()))
         strange = set(seen) - set(self)
         if strange: raise ValueError(f'{min(strange)}: this text has no probability')
         texts = sorted(self, key=self.__getitem__)

@@ -47,7 +47,7 @@ class Trace:
         "One sample. ValueError for a row that does not exist."
         if not 0 <= i < self.n: raise ValueError(f'row={i}: the trace has rows 0 to {self.n - 1}')
         parts = {name: getattr(self, name).narrow(dim, i, 1).cpu() for name, dim in ROWS.items()}
-        return replace(self, **parts)  # type: ignore[arg-type]
+        return replace(self, **parts)
 
     def tilde(self, i: int) -> Tensor: # [n, L]
         "The state that the second pass of step `i` reads."

@@ -5,7 +5,7 @@
 # %% ../nbs/samples.ipynb #977cc8d1
 from __future__ import annotations
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -103,17 +103,13 @@ class Samples(Sequence[str]):
 # %% ../nbs/samples.ipynb #1a66ebee
 @dataclass(frozen=True)
 class Partial:
-    "A text after a step; its `str` shows masks as the tokenizer writes them."
-    sample: int       # its number
-    ids: list[int]    # its tokens, and masks
-    final: int        # the first ids that will not change
-    tokenizer: Any = field(repr=False)
-    special: list[bool] = field(repr=False) # of each id, as in `Samples`
+    "A text after a step; `str` shows masks as the tokenizer writes them."
+    sample: int     # its number
+    ids: list[int]  # its tokens, and masks
+    final: int      # the first ids that will not change
+    text: str
 
-    def __str__(self) -> str:
-        if self.tokenizer is None: return str(self.ids)
-        ids = [v for v, special in zip(self.ids, self.special) if not special]
-        return self.tokenizer.decode(ids, skip_special_tokens=False)
+    def __str__(self) -> str: return self.text
 
 @dataclass(frozen=True)
 class Partials:
@@ -126,14 +122,16 @@ class Partials:
 
     def __len__(self) -> int: return len(self.numbers)
     def __iter__(self) -> Iterator[Partial]:
-        st = self.st
-        written = st.x != st.mask_id
-        final = written & st.fixed if self.revises and st.i < st.n else written
-        final = final.int().cumprod(1).sum(1).tolist()  # type: ignore[assignment]
-        for b, row in enumerate(st.x.tolist()):
-            ids = [i for i in row if i >= 0]
-            special = self.special[b, :len(ids)].tolist()
-            yield Partial(self.numbers[b], ids, min(final[b], len(ids)), self.tokenizer, special)  # type: ignore[arg-type]
+        x = self.st.x.cpu()
+        final = (x >= 0) & (x != self.st.mask_id)
+        if self.revises and self.st.i < self.st.n: final &= self.st.fixed.cpu()
+        until = final.int().cumprod(1).sum(1).tolist()
+        for number, row, special, n in zip(self.numbers, x, self.special, until):
+            exists = row >= 0
+            ids, shown = row[exists].tolist(), row[exists & ~special[:len(row)]].tolist()
+            text = str(ids)
+            if self.tokenizer: text = self.tokenizer.decode(shown, skip_special_tokens=False)
+            yield Partial(number, ids, n, text)
 
 # %% ../nbs/samples.ipynb #a34c64e3
 class Recorder:

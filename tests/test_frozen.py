@@ -1,5 +1,5 @@
 """Every policy of 0.1.0 samples what it sampled then, from the same seeds, for the same cost:
-frozen.json, which python tests/frozen.py wrote. A new policy need not be in it."""
+frozen.json, which python tests/helpers/frozen.py wrote. A new policy need not be in it."""
 import pytest
 import frozen
 

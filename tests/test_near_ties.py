@@ -30,7 +30,7 @@ def different(a, b): # how many texts
 FEW = 1     # texts of 64
 @pytest.mark.parametrize('name', KINDS)
 def test_the_last_digits_decide_nothing(name, one_thread):
-    "They differ from call to call here: tests/kernels.py"
+    "They differ from call to call here: helpers/kernels.py"
     assert different(drawn(name), drawn(name)) <= FEW
 
 # --- the order ---

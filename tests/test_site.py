@@ -288,13 +288,3 @@ def test_live_page_fits_a_phone_and_keeps_nobody_out(task, scheme, live):
     assert p.locator('.tok:is(.remasked, .rewritten)').count() > 2      # more than in the legend
     assert p.evaluate('document.documentElement.scrollWidth') <= 390
     serious(p)
-
-def test_live_page_without_webassembly_says_so_and_shows_a_recorded_run(browser, served):
-    c = browser.new_context()
-    c.add_init_script('delete window.WebAssembly')
-    p = c.new_page()
-    p.goto(f'{served}/live.html', wait_until='load')
-    assert 'WebAssembly' in p.locator('#live-root').inner_text()
-    assert not p.locator('#live-form').count()
-    assert p.frame_locator('iframe[title=replay]').locator('.grid .tok').count() == 162
-    c.close()

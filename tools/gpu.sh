@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that wants a GPU. Give it again after a stop: sweep and evaluate go on. Rehearsed without a GPU, in minutes:
-#   tools/gpu.sh runs/rehearsal cpu tests/rehearsal.toml
+#   tools/gpu.sh runs/rehearsal cpu tests/data/rehearsal.toml
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/gpu} device=${2:-cuda} config=${3:-one-gpu} bin=.venv/bin

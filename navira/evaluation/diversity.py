@@ -76,7 +76,7 @@ def vocabulary(
 # %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
 def _precisions(rows, n, epsilon) -> list: # p_n of each sample
     counts = [_ngrams(r, n) for r in rows]
-    every = defaultdict(lambda: [0])
+    every: dict[tuple, list[int]] = defaultdict(lambda: [0])
     for c in counts:
         for g, k in c.items(): every[g].append(k)
     best = {g: sorted(ks)[-2:] for g, ks in every.items()}

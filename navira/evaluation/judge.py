@@ -120,15 +120,16 @@ def explained(server: Server, error: Any) -> Exception:
 def requested(server: Server, request: Callable) -> dict:
     """The answer to `request(client)`. `Refused` where the server refuses, ConnectionError
     where it does not answer with JSON, ValueError for what cannot be sent."""
-    try: text = request(server.client).http_response.text
-    except ImportError: raise
-    except Exception as e: error = e
-    else:
+    error: Exception
+    try:
+        text = request(server.client).http_response.text
         try: return json.loads(text)
-        except (ValueError, RecursionError): error = None
-    # not chained: an exception of the client holds the request with its key
-    if error: raise explained(server, error)
-    raise ConnectionError(f'{server}: an answer that is no JSON: {shown(server, text)!r}')
+        except (ValueError, RecursionError):
+            said = shown(server, text)
+            error = ConnectionError(f'{server}: an answer that is no JSON: {said!r}')
+    except ImportError: raise
+    except Exception as e: error = explained(server, e)
+    raise error # not chained: an exception of the client holds the request with its key
 
 # %% ../../nbs/evaluation/judge.ipynb #055a30cf
 def check_words(server: Server, ids: list[int], words: list[str]) -> None:
@@ -156,7 +157,7 @@ def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each to
                          f"{shown(server, str(answer))!r}: expected vLLM's prompt_logprobs of "
                          f'{len(ids)} tokens') from None
     check_words(server, ids[1:65], [str(entry.get('decoded_token') or '') for entry in table])
-    logprobs = [entry.get('logprob') for entry in table]
+    logprobs: list[Any] = [entry.get('logprob') for entry in table]
     for v in logprobs:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:
             raise ValueError(f'{server}: a log-probability is {v!r}: expected a number of '

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from ..base.checks import check_choice
 from ..base.files import guarded, open_tokenizer
 from .dit import LanguageModel, MaskedLM
-from .checkpoints import (
-    check_tokenizer, config_of, fill, infer_config, LAYOUTS, read_ckpt, read_json,
-    read_safetensors, save_denoiser)
+from navira.models.checkpoints import (
+    check_tokenizer, config_of, fill, LAYOUTS, read_json, read_pickle, read_safetensors,
+    save_denoiser)
 from .products import set_products
 from .sources import fetch, FILES, nearest, of_run, own, resolve
 
@@ -32,20 +32,16 @@ else: TransformersLM = ForwardRef('TransformersLM')     # importing the library 
 
 # %% ../../nbs/models/load.ipynb #97d70b48
 def load_mdlm(
-    path: Path, # a folder, or a file of weights
-    settings: dict | None, # what the config.json beside the weights says; None: there is none
+    path: Path, # a folder, or a file of weights in it
+    settings: dict, # what the folder's config.json says
     dtype: torch.dtype, # of the parameters
     tokenizer: Tokenizer | None = None, # where the folder has none
 ) -> MaskedLM:
     "`FileNotFoundError` or `ValueError` naming the file."
     folder = path if path.is_dir() else path.parent
-    config = None if settings is None else config_of(settings, folder / 'config.json')
+    config = config_of(settings, folder / 'config.json')
     file = weights_in(path) if path.is_dir() else path
-    weights = read_safetensors(file) if file.suffix == '.safetensors' else read_ckpt(file)
-    if config is None:
-        with guarded(f'{path}: not the weights of an MDLM backbone; for a model of the '
-                     'transformers library, give the folder of its config.json and weights'):
-            config = infer_config(weights)
+    weights = (read_safetensors if file.suffix == '.safetensors' else read_pickle)(file)
     name = folder / 'tokenizer.json'
     if name.exists(): tokenizer = open_tokenizer(name)
     if tokenizer is not None: tokenizer = check_tokenizer(tokenizer, config, name)
@@ -104,9 +100,9 @@ def download(
     gpt2 = fetch('openai-community/gpt2', ['tokenizer.json'])
     return folder, open_tokenizer(gpt2 / 'tokenizer.json')
 
-def is_mdlm(settings: dict | None) -> bool: # what config.json says; None: there is none
+def is_mdlm(settings: dict) -> bool: # what config.json says
     "Is it a network of MDLM's architecture, rather than of the transformers library?"
-    return settings is None or str(settings.get('model_type', 'mdlm')) in LAYOUTS
+    return str(settings.get('model_type', 'mdlm')) in LAYOUTS
 
 # %% ../../nbs/models/load.ipynb #29caed17
 SHORT = dict(bf16='bfloat16', fp16='float16', fp32='float32', fp64='float64')
@@ -152,8 +148,8 @@ def load(
     device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all
     **settings: Any, # of such a model that does not say it: `mask_id`, `shift`, `block`, as `wrap`
 ) -> MaskedLM | TransformersLM:
-    """A model in eval mode, from the package, a folder, a `.safetensors` or `.ckpt` file, or the
-    Hub. `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
+    """A model in eval mode, from the package, a folder, a file of weights in one, or the Hub.
+    `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
     'smollm2' SmolLM2-135M as `navira adapt` made it a masked diffusion model.
 
     Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the
@@ -181,9 +177,9 @@ def load(
         k, v = refused.popitem()
         raise ValueError(f"{name}: {k}={v!r}: not for a model of MDLM's architecture")
     tokenizer = None
-    if config is not None and not Path(own(source)).exists():
+    if not Path(own(source)).exists():
         path, tokenizer = download(str(source), revision, config)
-    if config is None or is_mdlm(config):
+    if is_mdlm(config):
         model: Any = load_mdlm(path, config, dtype or torch.float32, tokenizer)
     else:
         model = load_foreign(path, config, heads, dtype=dtype or 'auto', **theirs)
@@ -197,10 +193,13 @@ def existing_head(source: Any, head: str | os.PathLike) -> str:
     near = nearest(path, 'what `navira finetune` wrote', having='quality.safetensors')
     raise FileNotFoundError(f'head={path!r}: not found; {near}')
 
-def said(path: Path) -> dict | None: # a folder, or a file of weights
-    "What config.json says; None for a file without. `ValueError` for one of several files."
+def said(path: Path) -> dict: # a folder, or a file of weights
+    "What config.json says. `FileNotFoundError`, or `ValueError` for one of several files."
     file = (path if path.is_dir() else path.parent) / 'config.json'
-    settings = read_json(file) if path.is_dir() or file.exists() else None
+    if not path.is_dir() and not file.exists():
+        raise FileNotFoundError(f'{path}: no config.json beside it; expected a folder with both, '
+                                "as the repository's tools/convert_ckpt.py makes of a .ckpt")
+    settings = read_json(file)
     if path.is_dir() or is_mdlm(settings) and path.name != 'config.json': return settings
     raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
 

@@ -89,7 +89,7 @@ def no_such(
     source: str | os.PathLike,
 ) -> FileNotFoundError:
     "The error for a source that is nothing, with what was probably meant."
-    expected = ("a folder, a .safetensors or .ckpt file, 'embedded', or a Hub repository such as "
+    expected = ("a folder, a .safetensors file, 'embedded', or a Hub repository such as "
                 "'kuleshov-group/mdlm-owt'")
     near = nearest(source, expected, ('embedded', 'smollm2', 'sudoku'))
     return FileNotFoundError(f'{source}: not found; {near}')

@@ -125,18 +125,6 @@ def test_a_streamer_gets_each_token_once_and_none_after_the_end(net, policy, giv
         assert sum(got, []) == text and set(out[len(text) :]) <= {0}
 
 
-@pytest.mark.parametrize('name', ['llada', 'diffugpt'])
-def test_a_network_that_was_loaded_writes_as_its_model_does(pytestconfig, name):
-    "Its configuration says by now which token is the mask, and whether it is shifted."
-    model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / name)
-    x, before = torch.tensor([[30, 31, 32]]), model.config.to_dict()
-    out = model.net.generate(
-        x, custom_generate=generate_with('backbone', 8), max_new_tokens=6, eos_token_id=None
-    )
-    told = navira.sample(model, 'backbone', 8, prompt=[x[0]], max_new_tokens=6, eos='keep')
-    assert out[0].tolist() == told.tokens[0].tolist() and model.config.to_dict() == before
-
-
 def test_a_wrong_argument_is_named(net):
     with says(KeyError, 'policy', "'remdm-conf'"):
         generate_with('remdm-cond')

@@ -4,18 +4,12 @@ import json, math
 
 import pytest
 
-import navira
 from navira.joint import random_joint
 from helpers.sample_api import says
 
 lm_eval = pytest.importorskip('lm_eval')
-from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from navira.hf.lm_eval import log_likelihood, Navira  # noqa: E402
-
-
-def ask(kind, *args):
-    return Instance(request_type=kind, doc={}, arguments=args, idx=0)
 
 
 @pytest.fixture(scope='module')
@@ -74,15 +68,6 @@ def test_the_harness_itself(lm, tasks):
     assert right == 1.0  # doors are opened, and skies are not
     written = [s['resps'][0][0] for s in told['samples']['navira_write']]
     assert len(written) == 2 and all(isinstance(t, str) and '.' not in t for t in written)
-
-
-def test_the_text_of_the_mask_is_text(lm):
-    assert lm.loglikelihood([ask('loglikelihood', 'The man', ' opened<|mask|>')])[0][0] < 0
-    said = 'What is <|mask|>? Answer:'
-    assert lm.model.tokenizer.decode(lm.context(said)) == said
-    told = lm.generate_until([ask('generate_until', said, dict(max_gen_toks=4))], True)
-    same = navira.sample(lm.model, lm.rule, lm.budget, prompt=[lm.context(said)], max_new_tokens=4)
-    assert told == [lm.model.tokenizer.decode(same.tokens[0, len(lm.context(said)) :].tolist())]
 
 
 def test_the_bound_is_exact_on_a_joint_that_we_know():

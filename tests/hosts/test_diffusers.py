@@ -9,6 +9,7 @@ from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
 
 from navira.base.noise import Noise
 from navira.budgets import n_steps
+from navira.diffusion import Denoiser
 from navira.hosts.diffusers import NaviraScheduler
 from navira.hosts.from_logits import hosted, Ran
 from navira.sampling import states
@@ -28,6 +29,14 @@ def piped(net, scheduler, ids=PROMPT, seed=0, gen_length=2 * B - 9, **how):
     return pipe(input_ids=ids, gen_length=gen_length, output_type='seq', mask_token_id=MASK,
                 **how).sequences
 
+class Behind(Denoiser):
+    "The network on a block, behind what stands before it"
+    mask_id, length = MASK, B
+    def __init__(self, net, text): self.net, self.text = net, text
+    def __call__(self, x):
+        logits = self.net(torch.cat([self.text, x], 1)).logits[:, -B:]
+        return Ran(x, logits, MASK, torch.arange(len(x)))
+
 def own(net, name, ids=PROMPT, seed=0, passes=B, n_blocks=2):
     "The same by the library's own loop, block by block, each after what stands before it"
     seed = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(seed)))
@@ -35,10 +44,7 @@ def own(net, name, ids=PROMPT, seed=0, passes=B, n_blocks=2):
     for b in range(n_blocks):
         x = torch.full((len(ids), B), MASK)
         if b == 0: x[:, :ids.shape[1]] = ids
-        def model(y):
-            logits = net(torch.cat([text, y], 1)).logits[:, -B:]
-            return Ran(y, logits, MASK, torch.arange(len(y)))
-        model.mask_id, rule = MASK, hosted(name, {}, B, passes)
+        rule, model = hosted(name, {}, B, passes), Behind(net, text)
         T = n_steps(rule, passes, (x == MASK).sum(1))
         for st in states(rule, model, x, T, noise): pass
         text, noise = torch.cat([text, st.x], 1), noise.after(T)

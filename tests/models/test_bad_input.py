@@ -126,7 +126,7 @@ def test_one_file_of_a_folder(golden, tmp_path):
     for file in ('config.json', 'model-00001-of-00003.safetensors'):
         refused(golden / 'llada' / file, f"its folder, {str(golden / 'llada')!r}")
     shutil.copy(golden / 'a2d-llama' / 'model.safetensors', tmp_path / 'x.safetensors')
-    refused(tmp_path / 'x.safetensors', 'give the folder')
+    refused(tmp_path / 'x.safetensors', 'no config.json beside it', error=FileNotFoundError)
     (tmp_path / 'm-q4.gguf').write_bytes(b'GGUF')
     refused(tmp_path / 'm-q4.gguf', 'm-q4.gguf: a GGUF', 'navira adapt')
     with says(FileNotFoundError, 'no config.json'): navira.load(tmp_path)

@@ -62,9 +62,9 @@ def test_qualities_do_not_tie(low):
 )
 def test_a_model_is_loaded_in_the_type_asked_for(lm, tmp_path, names, want):
     save(lm, tmp_path / 'm')
-    torch.save(load_file(tmp_path / 'm' / 'model.safetensors'), tmp_path / 'm.pt')
+    torch.save(load_file(tmp_path / 'm' / 'model.safetensors'), tmp_path / 'm' / 'm.pt')
     for source, name in zip(
-        (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors', tmp_path / 'm.pt'), names
+        (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors', tmp_path / 'm' / 'm.pt'), names
     ):
         model = load(source, dtype=name)
         for a, b in zip(model.parameters(), lm.parameters(), strict=True):

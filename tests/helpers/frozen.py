@@ -1,5 +1,5 @@
-"""What every policy samples and costs on a small random model: `python tests/frozen.py` writes
-tests/frozen.json."""
+"""What every policy samples and costs on a small random model: `python
+tests/helpers/frozen.py` writes tests/data/frozen.json."""
 import copy, hashlib, json, math
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,8 +44,8 @@ def by_row(st): return .1 + .2 * st.n_free.double() / st.x.shape[1]
 
 L, V, ROWS, TOLERANCE = 12, 15, 5, 1e-6     # V: the mask is the last id
 M = V - 1
-path = Path(__file__).with_name('frozen.json')
-VARIANTS = json.loads((path.parent/'data'/'variants.json').read_text(encoding='utf-8'))
+path = Path(__file__).parents[1]/'data'/'frozen.json'
+VARIANTS = json.loads(path.with_name('variants.json').read_text(encoding='utf-8'))
 
 class Net(Denoiser):
     """A random float64 network in which every token changes every logit and quality. Counts what
