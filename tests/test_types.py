@@ -47,7 +47,7 @@ def second_thoughts(weight: float = 1., eta: float = .01, on: float = .5) -> Pol
     def fallen(st: State, p: Pass, where: Tensor) -> Tensor:
         q = p.quality(where)
         return -q + weight * (st.score - q).clamp(min=0).nan_to_num(0.)
-    return replace(navira_det(top_p=.8), remask=TopK(fallen, window(binomial(eta), on)))
+    return replace(navira_det(), remask=TopK(fallen, window(binomial(eta), on)), draw=drawer(1., .8))
 
 @dataclass(frozen=True)
 class above:
