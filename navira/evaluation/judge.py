@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from itertools import islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,29 @@ from .references import (
 # %% auto #0
 __all__ = ['Server', 'judge_text']
 
+# %% ../../nbs/evaluation/judge.ipynb #5707ec04
+LARGEST = 2**22     # bytes of an answer; the log-probabilities of 1,024 tokens are about 200,000
+
+def bounded(timeout: float) -> Any:
+    "A web client for openai whose answers are whole within the time, or cut at LARGEST bytes."
+    from openai import DefaultHttpxClient
+    class Bounded(DefaultHttpxClient):
+        def send(self, request, **kw):
+            def whole():
+                r = super(Bounded, self).send(request, **kw | dict(stream=True))
+                # never unpacked: a small answer could fill the memory
+                body = b''.join(islice(r.iter_raw(2**16), LARGEST // 2**16))
+                r.close()
+                r.headers.pop('content-encoding', None)
+                return type(r)(r.status_code, headers=r.headers, content=body, request=request)
+            # in a thread: the library's own time-out begins anew with every byte
+            with ThreadPool(1) as pool:
+                answer = pool.apply_async(whole)
+                answer.wait(timeout)
+                if answer.ready(): return answer.get()
+            raise import_module(type(request).__module__).ReadTimeout(f'no answer in {timeout:g} s')
+    return Bounded(follow_redirects=False)     # another address would be told the key
+
 # %% ../../nbs/evaluation/judge.ipynb #ab93041b
 @dataclass(eq=False, repr=False)
 class Server(Reader):
@@ -33,7 +58,7 @@ class Server(Reader):
     model: str # as the server calls it
     concurrency: int = 8 # requests at once
     retries: int = 5 # further tries after a failure that may be worth repeating
-    timeout: float = 120. # seconds of a try
+    timeout: float = 120. # seconds of a try, from the connection to the last byte
     max_tokens: int = 256 # of a judge's answer; five marks are about 60
     key: str = 'OPENAI_API_KEY' # environment variable that holds the key; unset, none is sent
     tokenizer: Any = None # of the model: a folder, a Hub id or a tokenizer; None: a judge only
@@ -65,11 +90,10 @@ class Server(Reader):
     @cached_property
     def client(self):
         need('openai', f'{self}')
-        from openai import DefaultHttpxClient, OpenAI
+        from openai import OpenAI
         return OpenAI(base_url=self.base_url, api_key=os.environ.get(self.key) or 'EMPTY',
-                      timeout=self.timeout, max_retries=self.retries,
-                      # another address would be told the key
-                      http_client=DefaultHttpxClient(follow_redirects=False))
+                      default_headers={'Accept-Encoding': 'identity'}, timeout=self.timeout,
+                      max_retries=self.retries, http_client=bounded(self.timeout))
 
     def nll(self, rows, where, batch_tokens=None, progress=None):
         "As `Reader` says. ValueError for an answer of another form, or from another tokenizer."
@@ -196,12 +220,14 @@ def judge_prompt(text: str) -> str:
 class Unreadable(ValueError):
     "The answer does not hold the five marks."
 
-LONGEST = 10_000     # characters of an answer that are stored; five marks are about 100
+LONGEST = 10_000     # characters of an answer that are read and stored; five marks are about 100
 
 def read_marks(
     answer: str, # what the judge wrote
 ) -> dict[str, float]: # of ASPECTS
     "The five marks of an answer. `Unreadable` if it does not hold them."
+    if len(answer) > LONGEST:
+        raise Unreadable(f'{len(answer):,} characters, where five marks are about 100')
     fenced = re.fullmatch(r'\s*```(?:json)?\s*\n(.*)\n\s*```\s*', answer, re.S)
     try: values = json.loads(fenced[1] if fenced else answer)
     except (ValueError, RecursionError) as e: raise Unreadable(f'no JSON: {e}') from None
