@@ -1,13 +1,13 @@
 """Models behind an address: a server that misbehaves by script, and answers without numbers or
 marks."""
-import hashlib, json, threading, time, traceback
+import gzip, hashlib, json, threading, time, traceback, tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as hs
 
 from navira.evaluation.judge import (
-    ASPECTS, judge_prompt, judge_text, LONGEST, PROMPT, read_marks, Unreadable)
+    ASPECTS, judge_prompt, judge_text, LARGEST, LONGEST, PROMPT, read_marks, Unreadable)
 from navira.evaluation.perplexity import perplexity, reference_ids
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
@@ -90,6 +90,37 @@ def test_answers_without_log_probabilities(serve, answer):
         perplexity(['w1 w2 w3'], end)
 
 
+def endless(h):
+    h.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n')
+    while True: h.wfile.write(b'7' * 2**20)
+
+PACKED = gzip.compress(bytes(3 * 10**7))
+
+def packed(h): h.send(200, PACKED, Content_Encoding='gzip')
+
+def dripping(start):
+    def drip(h):
+        h.wfile.write(start)
+        while True:
+            h.wfile.write(b'x')
+            h.wfile.flush()
+            time.sleep(.05)
+    return drip
+
+@pytest.mark.parametrize('fault, what', [
+    (endless, 'no JSON|is none|is no'), (packed, 'no JSON'),
+    (dripping(b'HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n'), 'no answer in 2 s'),
+    (dripping(b'HTTP/1.1 200 OK\r\nX: '), 'no answer in 2 s')])
+def test_an_answer_is_bounded_in_bytes_and_time(serve, fault, what):
+    s, end = serve([fault] * 9, retries=0, timeout=2)
+    start = time.monotonic()
+    tracemalloc.start()
+    try:
+        with pytest.raises((ConnectionError, ValueError), match=what): judge_text(end, 'An apple.')
+        spent = tracemalloc.get_traced_memory()[1]
+    finally: tracemalloc.stop()
+    assert time.monotonic() - start < 6 and spent < 6 * LARGEST
+
 # --- marks ---
 leaves = hs.one_of(hs.none(), hs.booleans(), hs.floats(), hs.text())
 
@@ -118,7 +149,7 @@ LONG = 'x' * (LONGEST - 5) + 'sk-secret-123'
     ([chat(None), chat(GOOD)], 2, None),
     ([chat('I like it.')] * 2, 2, 'no JSON'),
     ([chat(GOOD.replace('3', '11', 1))] * 2, 2, 'a mark is between 1 and 10'),
-    ([fails(400)], 1, 'refused'), ([chat(LONG)] * 2, 2, 'no JSON')])
+    ([fails(400)], 1, 'refused'), ([chat(LONG)] * 2, 2, 'characters')])
 def test_a_verdict(serve, script, asked, failed):
     s, end = serve(script)
     v = judge_text(end, 'An apple.')
