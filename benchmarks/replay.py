@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 import navira
 from navira.sampling import Samples
-from navira.replay import Trace
+from navira.sampler.replay import Trace
 
 # noqa: E501
 FLAGS = ('--no-sandbox --disable-gpu --disable-quic --no-first-run '

@@ -8,7 +8,7 @@
 They run in turn, in a new order each round, so that a slow minute of the machine falls on all of
 them. On a CPU in float32 the products alone run twice, PyTorch's own and oneDNN's; the floor is
 the faster. The last command measures seconds of the processor, for a machine that is not idle.
-nbs/experiments/speed.ipynb explains what is compared and shows what was recorded.
+nbs/studies/speed.ipynb explains what is compared and shows what was recorded.
 """
 import ctypes, multiprocessing, random, time
 from concurrent.futures import ProcessPoolExecutor
@@ -31,7 +31,7 @@ from navira.diffusion import Denoiser, Forward
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.models.products import HAS_ONEDNN, onednn, products_of, set_products
-from navira.registry import policy
+from navira.sampler.registry import policy
 
 POLICIES = 'backbone,prism,navira-det,navira-piecewise,navira-onepass,remdm-cap,dream-entropy'
 ROWS = {'embedded': 64, 'mdlm-owt': 1}     # texts at a time

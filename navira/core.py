@@ -9,18 +9,19 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base.checks import check_int
+from .sampler.ties import ranks
 from .base.noise import Noise
-from .diffusion import Denoiser, n_committed, nucleus, tolerance
-from .caching import Cached
-from .passes import ChangedPass, Draw, Pass
+from .diffusion import Denoiser, n_committed
+from .sampler.draws import nucleus, tolerance
+from .sampler.caching import Cached
+from .sampler.passes import ChangedPass, Draw, Pass
 
 # %% auto #0
-__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'ranks',
-           'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
+__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'TopK',
+           'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -143,41 +144,6 @@ def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
     return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
 
 n_unmask = unmask_until(n_committed)
-
-# %% ../nbs/02_policies.ipynb #7c0603e8
-def reaches(
-    score: Tensor, # any shape
-    threshold: float,
-) -> Tensor: # bool
-    "`score >= threshold`, up to the tolerance; NaN reaches nothing."
-    return score >= threshold - tolerance(score.dtype) * abs(threshold)
-
-# %% ../nbs/02_policies.ipynb #7c0603e9
-def ranks(
-    score: Tensor, # [B, L], high first; NaN counts as not eligible
-    eligible: Tensor, # [B, L] bool
-    u: Tensor, # [B, L] uniforms that break ties
-    near: float | None = None, # relative difference of ties; None: the tolerance of the dtype
-) -> Tensor: # [B, L] 0 for the best of a row
-    """The rank of each position in its row. The best is tied with all within the tolerance of it;
-    then the best of the rest, and so on."""
-    ok = eligible & ~score.isnan()
-    near = tolerance(score.dtype) if near is None else near
-    v, at = score.double().masked_fill(~ok, -torch.inf).sort(dim=1, descending=True)
-    size = v.abs().masked_fill(v.isinf(), 0.)
-    if near > 1e-6: near = 2 * near     # in float32 the scores of a sharp draw round more
-    gap = near * (size + .1 * size.amax(1, keepdim=True))
-    L = v.shape[1]
-    # which place would begin the next tie, if each began one; the first place does
-    jump = F.pad(torch.searchsorted(-v, gap - v, right=True), (0, 1), value=L)
-    begins = (torch.arange(L + 1, device=v.device) == 0).long().expand(len(v), -1)
-    for _ in range(L.bit_length()): # places 1, 2, 4, ... ties away
-        begins = begins.scatter_reduce(1, jump, begins, 'amax')
-        jump = jump.gather(1, jump)
-    level = torch.zeros_like(at).scatter(1, at, begins[:, :-1].cumsum(1))
-    level = level.masked_fill(~ok, L + 1) # an eligible -inf still comes first
-    order = u.argsort(1)
-    return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
 
 # %% ../nbs/02_policies.ipynb #57ce78cf
 @runtime_checkable

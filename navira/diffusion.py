@@ -5,18 +5,13 @@
 # %% ../nbs/01_masked_diffusion.ipynb #85ab096e
 from __future__ import annotations
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .base.checks import check_int, check_range
-
 # %% auto #0
-__all__ = ['LACKS', 'greedy', 'corrupt', 'Forward', 'Denoiser', 'Function', 'as_denoiser', 'low_discrepancy', 'nelbo', 'drawer',
-           'nucleus', 'n_committed']
+__all__ = ['LACKS', 'corrupt', 'Forward', 'Denoiser', 'Function', 'as_denoiser', 'low_discrepancy', 'nelbo', 'n_committed']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -157,187 +152,6 @@ def nelbo(
     row = masked.nonzero()[:, 0]
     total = torch.zeros(len(x), device=x.device, dtype=ce.dtype).index_add(0, row, ce)
     return total / t.to(ce.dtype) / x.shape[1]
-
-# %% ../nbs/01_masked_diffusion.ipynb #a99b1908
-RULES = 2     # how a seed becomes tokens; 1 was an inverse CDF
-GAMMA, FIRST, SECOND = (n - 2**64 for n in (
-    0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))     # as int64
-
-def exponentials(
-    u: Tensor, # [...] uniforms in (0, 1), of 52 bits
-    ids: Tensor, # [...] int64 token ids
-) -> Tensor: # [...] float64, exponentially distributed
-    "A number for each token, all from the bits of one uniform by SplitMix64 (Steele et al. 2014)."
-    z = ((u * 2**52).long() << 12) + (ids + 1) * GAMMA
-    z = (z ^ (z >> 30 & 2**34 - 1)) * FIRST
-    z = (z ^ (z >> 27 & 2**37 - 1)) * SECOND
-    z ^= z >> 31 & 2**33 - 1
-    return (z >> 12 & 2**52 - 1).double().add_(.5).div_(2**52).log_().neg_()
-
-# %% ../nbs/01_masked_diffusion.ipynb #74377121
-def tolerance(
-    dtype: torch.dtype, # of probabilities or scores, or of the logits that they come from
-) -> float: # relative
-    "Numbers that differ by less are tied: 1e-9 in float64, else 1e-5, ten times the rounding."
-    return 1e-5 if dtype in (torch.float32, torch.bfloat16, torch.float16) else 1e-9
-
-def descending(
-    x: Tensor, # [N, V]
-) -> Tensor: # [N, V]
-    "Each row sorted, high first."
-    if x.device.type != 'cpu' or x.dtype not in (torch.float32, torch.float64):
-        return x.sort(dim=-1, descending=True).values
-    low = x.detach().neg()
-    low.numpy().sort(axis=-1) # faster: numpy sorts values alone, torch carries indices along
-    return low.neg_()
-
-def few(x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers at a time
-    "The rows in parts that stay in a CPU's cache; elsewhere all of them."
-    return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
-
-def log_probability(
-    logits: Tensor, # [N, V]
-    tokens: Tensor, # [N] int64
-) -> Tensor: # [N] float64
-    "ln p of a token of each row, at temperature 1, before any truncation."
-    parts, out = few(logits), torch.empty_like(tokens, dtype=torch.float64)
-    sizes = [len(x) for x in parts]
-    for x, i, v in zip(parts, tokens[:, None].split(sizes), out.split(sizes)):
-        v[:] = x.double().log_softmax(-1).gather(1, i)[:, 0]
-    return out
-
-def probability(logits: Tensor, tokens: Tensor) -> Tensor: # as `log_probability`
-    "The probability of a token of each row, at temperature 1, before any truncation."
-    return log_probability(logits, tokens).exp()
-
-def highest(
-    x: Tensor, # [N, V]
-    v: Tensor, # [N, V] the same, `descending`
-    n: Tensor, # [N] int64: how many, at least 1
-) -> tuple[Tensor, Tensor]: # row and index of each, int64, row by row
-    "The n highest values of each row; of tied ones those that come first."
-    last = v.gather(1, n[:, None] - 1)
-    # in float32 some logits of a large vocabulary are as near by chance
-    near = tolerance(x.dtype) if x.dtype == torch.float64 else 0.
-    kept = x >= last - near
-    over = kept.sum(-1) > n
-    if over.any():
-        above = x[over] > last[over] + near
-        place = (kept[over] & ~above).cumsum(-1)
-        kept[over] &= above | (place <= (n[over] - above.sum(-1))[:, None])
-    if x.device.type == 'cpu': at = torch.from_numpy(np.flatnonzero(kept))     # four times as fast
-    else: at = kept.flatten().nonzero()[:, 0]
-    row = torch.arange(len(x), device=x.device).repeat_interleave(n)
-    return row, at - row * x.shape[1]
-
-# %% ../nbs/01_masked_diffusion.ipynb #1c89aeb9
-@dataclass(frozen=True)
-class drawer:
-    "A token draw from the tempered, truncated, renormalised distribution, in float64."
-    temperature: float = 1.0 # of the logits; 0 takes the most likely token (of tied ones, by noise)
-    top_p: float = 1.0 # nucleus: probability mass to keep; 1 keeps all
-    top_k: int | None = None # tokens to keep; None keeps all
-    keep_crossing: bool = False # also keep the token that crosses `top_p`: Hugging Face, Dream
-
-    def __post_init__(self):
-        check_range('temperature', self.temperature, '[0, inf)', '0 takes the most likely token')
-        check_range('top_p', self.top_p, '(0, 1]', 'the probability mass that the nucleus keeps')
-        if self.top_k is not None: check_int('top_k', self.top_k, 1)
-
-    def __call__(self,
-        logits: Tensor, # [N, V]
-        u: Tensor, # [N] uniforms
-        *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
-    ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
-        "A token a row."
-        parts, tokens, prob = few(logits), u.long(), u.clone()
-        start = 0
-        # written in place: small results between large ones would keep freed memory from use
-        for x in parts:
-            rows = slice(start, start + len(x))
-            tokens[rows], prob[rows] = self.drawn(x, u[rows])
-            start += len(x)
-        return tokens, prob
-
-    def distribution(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]
-        "The probabilities of the draw; at temperature 0, those before the most likely is taken."
-        q = self.ranked(logits)
-        tokens = self.tempered(logits).argsort(dim=-1, descending=True, stable=True)
-        out = torch.zeros(logits.shape, dtype=q.dtype, device=q.device)
-        return out.scatter(1, tokens[:, :q.shape[1]], q)
-
-    def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus
-        "The probabilities that tokens are drawn with, the most likely first, then zeros."
-        parts = [self.kept(self.tempered(descending(x))) for x in few(logits)]
-        n = max(q.shape[1] for q in parts)
-        return torch.cat([torch.nn.functional.pad(q, (0, n - q.shape[1])) for q in parts])
-
-    def tempered(self, logits: Tensor) -> Tensor: # [N, V]
-        if self.temperature in (0, 1): return logits
-        top = logits.amax(-1, keepdim=True)              # subtracted, so that no quotient overflows
-        return logits.to(torch.float64, copy=True).sub_(top).div_(self.temperature)
-
-    def kept(self, v: Tensor) -> Tensor: # [N, V] tempered logits, high first -> [N, n]
-        q = v.double().softmax(-1)
-        n = torch.full((len(q), 1), q.shape[-1], device=q.device)
-        if self.top_p < 1:
-            mass = q.new_full((len(q), 1), self.top_p * (1 + 1e-7))
-            n = torch.searchsorted(q.cumsum(-1), mass, right=True) + self.keep_crossing
-            n = n.clamp(min=1)
-        if self.top_k is not None: n = n.clamp(max=int(self.top_k))
-        q = q[:, :n.max() if len(n) else 1]
-        q = q * (torch.arange(q.shape[-1], device=q.device) < n)
-        return q / q.sum(-1, keepdim=True)
-
-    @property
-    def cut(self) -> bool: return self.top_p < 1 or self.top_k is not None
-
-    @property
-    def as_given(self) -> bool: # does a token's probability stay what the model says?
-        return self.temperature in (0, 1) and not self.cut
-
-    def drawn(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call, in one part
-        if self.temperature == 0: return self.most_likely(logits, u)
-        if not self.cut:
-            q = self.tempered(logits).double().softmax(-1)
-            ids = torch.arange(q.shape[1], device=q.device)
-            token = (q / exponentials(u[:, None], ids)).argmax(-1)
-            return token, q.gather(1, token[:, None])[:, 0]
-        v = descending(logits)
-        q = self.kept(self.tempered(v))
-        row, ids = highest(logits, v, (q > 0).sum(-1))
-        w = logits[row, ids].double().sub_(v[row, 0]).div_(self.temperature).exp_()
-        race = w / exponentials(u[row], ids)
-        won = race == race.new_zeros(len(q)).scatter_reduce(0, row, race, 'amax')[row]
-        token, prob = row.new_empty(len(q)), w.new_empty(len(q))
-        token[row[won]] = ids[won]
-        prob[row[won]] = w[won]
-        return token, prob * q[:, 0]
-
-    def most_likely(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call
-        token = logits.argmax(-1)
-        best = logits.gather(1, token[:, None])
-        same = logits >= best - tolerance(logits.dtype)
-        n = same.sum(-1)
-        if self.cut:
-            q = self.kept(descending(logits))
-            prob, n = q[:, 0], torch.minimum(n, (q > 0).sum(-1))
-        else: prob = probability(logits, token)
-        tied = n > 1
-        if tied.any():
-            place = (u * n).long()[tied, None]
-            token[tied] = (same[tied].cumsum(-1) > place).to(torch.uint8).argmax(-1)
-        return token, prob
-
-# %% ../nbs/01_masked_diffusion.ipynb #00286bcb
-def nucleus(
-    top_p: float = 0.9, # probability mass to keep; 1 keeps all
-    keep_crossing: bool = False, # also keep the token that crosses `top_p`
-) -> drawer: # logits [N, V], uniforms [N] -> tokens [N], their probability [N]
-    "A draw from the nucleus, at temperature 1."
-    return drawer(top_p=top_p, keep_crossing=keep_crossing)
-
-greedy = drawer(0.)     # takes the most likely token
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
 _N = TypeVar('_N', Tensor, int)

@@ -54,7 +54,7 @@ class binomial:
 
 # %% ../nbs/03_prism.ipynb #aca8cbf5
 @dataclass(frozen=True)
-class window:
+class Window:
     "A schedule: `k` at the steps on*T <= i < off*T, else 0."
     k: Schedule # how many while it is on
     on: float = 0.5 # first step, as a share of T; PRISM's script corrects in the second half
@@ -86,9 +86,9 @@ def remask_count(
     on: float = 0.5, # first correcting step, as a share of T
     off: float = 1.0, # first step after the correcting ones
     n_remask: Schedule | None = None, # K; None is `binomial(eta)`
-) -> window:
+) -> Window:
     "How many tokens a step remasks: a binomial number, or your own, in a window of the run."
-    return window(binomial(eta) if n_remask is None else n_remask, on, off)
+    return Window(binomial(eta) if n_remask is None else n_remask, on, off)
 
 # %% ../nbs/03_prism.ipynb #f11ad085
 def prism(

@@ -22,15 +22,15 @@ from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .caching import Audit, Cached, Caching
-from .budgets import charged, check_budget, n_steps
+from .sampler.caching import Audit, Cached, Caching
+from .sampler.budgets import charged, check_budget, n_steps
 from .core import Policy, State, step, no_watch
 from .diffusion import as_denoiser, Denoiser
-from .checked import check_step, checked, NO_HEAD
-from .prompts import start_ids
-from .registry import parameters, policies, policy as named_policy
-from .replay import Trace
-from .samples import Partials, Recorder, Samples
+from .sampler.checked import check_step, checked, NO_HEAD
+from .sampler.prompts import start_ids
+from .sampler.registry import parameters, policies, policy as named_policy
+from .sampler.replay import Trace
+from .sampler.samples import Partials, Recorder, Samples
 
 # %% auto #0
 __all__ = ['states', 'sample']
@@ -261,7 +261,7 @@ def without_end(model: Denoiser) -> Denoiser:
 
 # %% ../nbs/07_sampling.ipynb #c652fd36
 def default_policy(model: Denoiser) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
-    "What reads best (experiments/text_settings); LLaDA's policy if there is no quality head."
+    "What reads best (studies/settings); LLaDA's policy if there is no quality head."
     if not model.has_quality: return 'llada-low-confidence', {}
     return 'remdm-cap', dict(top_p=.5)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from navira.models.critic import Critic
-from navira.registry import parameters, policies, policy
+from navira.sampler.registry import parameters, policies, policy
 from navira.sampling import sample
 from helpers.peers import KINDS
 from helpers.pretended import Pretended

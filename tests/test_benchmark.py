@@ -8,7 +8,7 @@ import torch
 from toys import small_lm
 from navira.base.noise import Noise
 from navira.core import State, step
-from navira.registry import policy
+from navira.sampler.registry import policy
 
 script = Path(__file__).parents[1]/'benchmarks'/'sampling.py'
 spec = importlib.util.spec_from_file_location('benchmark_script', script)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from navira.prompts import start_ids
+from navira.sampler.prompts import start_ids
 from navira.sampling import sample
 from helpers.core import CORRECTING, COUPLED, DECOUPLED, FORMS, NAMES, S5, picked
 from toys import small_lm, Tiny, transcribed

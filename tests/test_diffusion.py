@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.diffusion import drawer, exponentials
+from navira.sampler.draws import TokenSampler, exponentials
 from toys import race
 
 
@@ -50,7 +50,7 @@ def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p,
     lg = torch.tensor(rows, dtype=dtype) * .7
     lg[:, -1] = -torch.inf
     u = torch.rand(len(lg), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    d = drawer(temperature, p, top_k, crossing)
+    d = TokenSampler(temperature, p, top_k, crossing)
     tokens, prob = d(lg, u)
     want = by_sorting(lg, u, temperature, p, top_k, crossing)
     assert tokens.tolist() == [t for t, _ in want]

@@ -7,7 +7,7 @@ import pytest, torch
 from hypothesis import given, strategies as hs
 import navira
 from navira.models.critic import Critic
-from navira.core import ranks
+from navira.sampler.ties import ranks
 from helpers.peers import KINDS
 from toys import small_lm
 

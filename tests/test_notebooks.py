@@ -96,8 +96,8 @@ def passes(fresh, nb, log, **kw):
 def test_runs(nb, fresh, tmp_path): passes(fresh, nb, tmp_path/'log')
 
 # Their slow cells need only what the repository and `make` bring.
-SLOW = ('index ten_minutes which_policy when_it_helps numbers 05_stochastic_remasking '
-        '08_experiments experiments/equal peers/adaptive').split()
+SLOW = ('index start/ten_minutes start/which_policy start/when_it_helps '
+        '05_stochastic_remasking 08_experiments studies/equal peers/adaptive').split()
 
 @pytest.mark.slow
 @pytest.mark.parametrize('page', SLOW)

@@ -2,7 +2,7 @@
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.prism import window
+from navira.prism import Window
 from helpers.peers import state
 
 
@@ -11,5 +11,5 @@ def test_a_window_is_that_of_exact_fractions(a, b, T):
     "`.55 * 100` is above 55 in floats, so the expected steps are computed without any"
     on, off = sorted((a, b))
     exact = [i for i in range(T) if on * T <= 100 * i < off * T]
-    k = window(1, on / 100, off / 100)
+    k = Window(1, on / 100, off / 100)
     assert [i for i in range(T) if k(state(torch.zeros(4).long(), 9, i, T, 1)).item()] == exact

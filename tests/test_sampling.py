@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira.exact import counts, Distribution
+from navira.sampler.exact import counts, Distribution
 from navira.prism import prism
-from navira.registry import policy
+from navira.sampler.registry import policy
 from navira.sampling import sample
 from helpers.peers import WITHOUT_CRITIC
 from helpers.sample_api import says

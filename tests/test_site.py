@@ -134,7 +134,7 @@ def test_a_page(page, visit):
     serious(p, 'color-contrast')
 
 
-# --- the page that samples (nbs/live.ipynb) ---
+# --- the page that samples (nbs/start/live.ipynb) ---
 FILES = '/site_libs/live'
 # Runs every start to its end; a pass is its text, and its logits and qualities as bytes in base64
 RUNS = """async ([files, task, how, starts]) => {
@@ -188,7 +188,7 @@ def test_live_page_draws_the_tokens_of_the_library(policy, passes, hyper, visit)
     rule, schedule = in_words(policy)
     how = dict(eta=.15, on=0.) | hyper
     said = dict(policy=rule, schedule=schedule, passes=passes, seed=7) | how
-    runs, given = visit('live.html').evaluate(RUNS, [FILES, 'sudoku', said, x.tolist()])
+    runs, given = visit('start/live.html').evaluate(RUNS, [FILES, 'sudoku', said, x.tolist()])
     tokens, ran = torch.tensor([t for t, _ in runs]), [n for _, n in runs]
     kw = dict(budget=passes, seed=7, prompt=x, progress=False)
     if policy != 'backbone': kw |= how
@@ -211,7 +211,7 @@ def test_live_page_reads_a_prompt_as_the_tokenizer_does(visit):
         const net = await live.about('text'); return texts.map(t => live.encode(t, net)) }"""
     texts += ['qzjxkv' * 500, 'antidisestablishmentarianism' * 100]
     start = time.monotonic()
-    ids = visit('live.html').evaluate(read, [FILES, texts])
+    ids = visit('start/live.html').evaluate(read, [FILES, texts])
     assert ids == [navira.load().tokenizer.encode(t).ids for t in texts]
     assert time.monotonic() - start < 20     # a word of 3,000 letters took four seconds a key
 
@@ -219,7 +219,7 @@ def test_live_page_reads_a_prompt_as_the_tokenizer_does(visit):
 def live(visit):
     "Opens the page and waits for its form; it plays as fast as it goes."
     def go(*args):
-        p = visit('live.html', *args)
+        p = visit('start/live.html', *args)
         p.locator('#live-play').wait_for()
         p.select_option('[name=pace]', '0')
         return p

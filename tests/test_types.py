@@ -16,7 +16,7 @@ model = navira.load()
 res = navira.sample(model, 'navira-piecewise', budget=64, n=2, seed=0, prompt='The old', trace=True)
 reveal_type(model)      # navira.models.dit.MaskedLM | navira.models.transformers.TransformersLM
 reveal_type(model.mask_id)    # int
-reveal_type(res)              # navira.samples.Samples
+reveal_type(res)              # navira.sampler.samples.Samples
 reveal_type(res.texts)        # list[str]
 reveal_type(res.tokens)       # Tensor
 reveal_type(res.n_steps)      # int
@@ -36,8 +36,8 @@ from torch import Tensor
 import navira
 from navira.core import Denoiser, Flip, Pass, Policy, Rule, Schedule, Score, State, Step, TopK, draw_at, evaluate, n_unmask, needs_quality, nothing, pick, random_choice
 from navira.decoupling import navira_det, refill_first
-from navira.diffusion import drawer
-from navira.prism import binomial, window
+from navira.sampler.draws import TokenSampler
+from navira.prism import binomial, Window
 from navira.remasking import navira as drawn
 from navira.schedules import piecewise
 
@@ -47,7 +47,7 @@ def second_thoughts(weight: float = 1., eta: float = .01, on: float = .5) -> Pol
     def fallen(st: State, p: Pass, where: Tensor) -> Tensor:
         q = p.quality(where)
         return -q + weight * (st.score - q).clamp(min=0).nan_to_num(0.)
-    return replace(navira_det(), remask=TopK(fallen, window(binomial(eta), on)), draw=drawer(1., .8))
+    return replace(navira_det(), remask=TopK(fallen, Window(binomial(eta), on)), draw=TokenSampler(1., .8))
 
 @dataclass(frozen=True)
 class above:
@@ -66,7 +66,7 @@ class InPlace(Step):
 
 def late(st: State) -> float: return max(0., st.u - .5)
 
-warm = drawer(temperature=.7, top_k=40)
+warm = TokenSampler(temperature=.7, top_k=40)
 mine = Policy(unmask=TopK(refill_first, n_unmask), remask=above(.9), decoupled=True, draw=warm)
 reveal_type(second_thoughts)              # def (weight: float =, eta: float =, on: float =) -> navira.core.Policy
 reveal_type(mine.passes)                  # int
@@ -80,8 +80,8 @@ reveal_type(by_schedule.matched)          # bool
 ''',  # noqa: E501
 toy='''
 import navira
-from navira.joint import orchard
-reveal_type(orchard())                                                     # navira.joint.Words
+from navira.sampler.joint import orchard
+reveal_type(orchard())                                          # navira.sampler.joint.Words
 reveal_type(navira.sample(orchard(), 'backbone', budget=3, n=4).n_forward) # Tensor
 ''',
 sweep='''

@@ -1,4 +1,4 @@
-"""What the page that samples in a browser (nbs/live.ipynb) loads, in a folder: the two embedded
+"""What the page that samples in a browser (nbs/start/live.ipynb) loads, in a folder: both embedded
 networks for ONNX Runtime, a JSON file about each, and the page's own files.
 
     python tools/live.py build/live

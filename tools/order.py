@@ -4,7 +4,7 @@
 
 A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that
 each imports only from those above it (tests/test_house.py), each under the section of the sidebar
-that shows it. SIDEBAR orders the sections: the first two are open, the others folded under "More".
+that shows it. The first three sections of SIDEBAR are open, the others folded under "Library".
 """
 import json, re, sys
 from configparser import ConfigParser
@@ -13,48 +13,48 @@ from pathlib import Path
 root = Path(__file__).resolve().parent.parent
 nbs = root/'nbs'
 
-SIDEBAR = ['Start here', 'The paper', 'Beyond the paper', 'In practice', 'In other libraries',
-           'Published policies', 'Models', 'Tasks', 'Training', 'Evaluation', 'Experiments',
-           'Library']
+SIDEBAR = ['Start', 'The paper', 'Studies', 'Policies', 'Sampler', 'Models', 'Tasks', 'Training',
+           'Evaluation', 'Experiments', 'Hosts', 'Command line', 'Base']
 
 ORDER = """
-Library: base/checks base/parallel base/noise base/files base/runs base/stats
-The paper: 01_masked_diffusion joint
+Base: base/checks base/parallel base/noise base/files base/runs base/stats
+The paper: 01_masked_diffusion sampler/joint
+Sampler: sampler/draws sampler/ties
 Models: models/kv_cache
-Library: caching passes
+Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
 Models: models/layers models/dit models/checkpoints models/sources models/parted
     models/transformers models/families models/adapter models/products models/load models/critic
-Library: checked budgets registry scores replay prompts samples
-The paper: 07_sampling step_figure
-Library: exact filling chatting
-Beyond the paper: ours/one_pass ours/apart
-Published policies: peers/blocks peers/sedd peers/remdm peers/confident peers/orders peers/adaptive
-    peers/attention peers/shadow peers/revisers peers/editors peers/revocable
-    peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors peers/uniform
-    peers/critics peers/survey
+Sampler: sampler/checked sampler/budgets sampler/registry sampler/scores sampler/replay
+    sampler/prompts sampler/samples
+The paper: 07_sampling
+Sampler: sampler/exact sampler/filling sampler/chatting
+Policies: ours/one_pass ours/apart peers/blocks peers/sedd peers/remdm peers/confident
+    peers/orders peers/adaptive peers/attention peers/shadow peers/revisers peers/editors
+    peers/revocable peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors
+Studies: peers/uniform
+Policies: peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/pretrain training/finetune training/adapt training/critic
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
-    evaluation/mauve evaluation/trajectories evaluation/same_state evaluation/landmarks
+    evaluation/mauve evaluation/trajectories
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/sweep experiments/store experiments/run experiments/measure
     experiments/results experiments/plots experiments/paper
-    experiments/equal experiments/axes experiments/text_settings
-    experiments/puzzles
-    experiments/best_settings experiments/board experiments/infilling experiments/judged
-    experiments/speed experiments/caches experiments/second_pass experiments/left_out
-    experiments/heads experiments/trained experiments/larger_model experiments/seeds
-    experiments/distribution
+Studies: studies/puzzles studies/settings
+Experiments: experiments/board
+Studies: studies/infilling
+Experiments: experiments/judged
+Studies: studies/speed studies/second_pass studies/equal studies/larger_model studies/seeds
+    studies/distribution
 The paper: 08_experiments
-Start here: ten_minutes live
-Library: hf/generate hf/lm_eval hosts/from_logits
-In other libraries: hosts/diffusers hosts/servers hosts/custom_generate hosts/where
-    hosts/conformance
-Library: hosts/conformance_cases cli/app cli/generate cli/compare
-    cli/experiments cli/training cli/info
-In practice: which_policy when_it_helps numbers add_your_own policy_template glossary
+Start: start/ten_minutes start/live
+Hosts: hf/generate hf/lm_eval hosts/from_logits hosts/diffusers hosts/servers
+    hosts/custom_generate hosts/conformance
+Command line: cli/app cli/generate cli/compare cli/experiments cli/training cli/info
+Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
+    start/glossary
 """
 
 HEAD = """# Written by tools/order.py, from the list in it.
@@ -113,8 +113,8 @@ def listed(section):
 
 def sidebar():
     "The text of nbs/sidebar.yml."
-    first, last = [sum(map(listed, part), []) for part in (SIDEBAR[:2], SIDEBAR[2:])]
-    lines = [*first, '- section: More', '  contents:', *(f'    {line}' for line in last)]
+    first, last = [sum(map(listed, part), []) for part in (SIDEBAR[:3], SIDEBAR[3:])]
+    lines = [*first, '- section: Library', '  contents:', *(f'    {line}' for line in last)]
     return '\n'.join([HEAD, *(f'      {line}' for line in lines)]) + '\n'
 
 def unlisted():

@@ -5,7 +5,7 @@ writes nothing and only says whether a notebook runs; --out writes a copy with o
     python tools/run_nbs.py nbs/03_prism.ipynb
     python tools/run_nbs.py --force slow nbs/training/pretrain.ipynb
     python tools/run_nbs.py --check nbs/03_prism.ipynb
-    python tools/run_nbs.py --out runs/gpu nbs/experiments/speed.ipynb
+    python tools/run_nbs.py --out runs/gpu nbs/studies/speed.ipynb
 """
 import argparse, contextlib, re, sys
 from pathlib import Path

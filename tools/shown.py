@@ -5,8 +5,9 @@
 import json, re, sys
 from order import nbs
 
-PAGES = ['index', 'ten_minutes', 'which_policy', 'when_it_helps', 'numbers', 'add_your_own', 'live',
-         'glossary', 'policy_template']
+PAGES = ['index', '08_experiments',
+         *(f'start/{page}' for page in ('ten_minutes', 'which_policy', 'when_it_helps', 'live',
+                                        'add_your_own', 'glossary', 'policy_template'))]
 
 def shown():
     "(page, command, output) of each shell block that its output follows."

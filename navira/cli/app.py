@@ -56,7 +56,7 @@ def hint(
 ) -> str:
     "What to type instead; nothing if it is not known."
     from navira.base.checks import FOREIGN
-    from navira.registry import parameters, policies
+    from navira.sampler.registry import parameters, policies
     name = option.strip('-').replace('-', '_')
     ours = ''.join(ours for ours, names in FOREIGN.items() if name in names.split())
     flag, equals, rest = ours.partition('=')
@@ -225,7 +225,7 @@ def run_own(source: str) -> dict: # a .py file, or a module that Python finds fr
 
 def add_policies(source: str) -> None:
     "Run what registers policies. Errors as of `run_own`, ValueError if nothing does."
-    from navira.registry import policies
+    from navira.sampler.registry import policies
     before = policies()
     source = os.path.expanduser(source)
     sys.path.append(str(Path(source).resolve().parent))     # last: no file in it hides a library

@@ -20,7 +20,7 @@ from .generate import NO_HEAD, USUAL, why_not
 # %% ../../nbs/cli/compare.ipynb #7815cc3a
 def entry(label: str) -> dict: # of a sweep
     "A policy as one types it."
-    from navira.registry import split_typed
+    from navira.sampler.registry import split_typed
     name, pairs = split_typed(label)
     return dict(policy=name, label=label, hyper=hypers(pairs))
 
@@ -155,7 +155,7 @@ def report(folder: Path, st, p, net, texts: int) -> None: # a store, and from `p
     "Print and write what was measured."
     from navira.experiments.results import frame, note, texts as texts_of
     from navira.experiments.run import resample
-    from navira.samples import printable
+    from navira.sampler.samples import printable
     from navira.tasks.sudoku import boxes_of
     about, rows = note(p), measured(p)
     show(in_words(rows), note=about)

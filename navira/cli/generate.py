@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 def typed(label: str | None, net=None) -> Choice: # None: the usual of `net`
     "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
     import navira
-    from navira.registry import split_typed
+    from navira.sampler.registry import split_typed
     if label is None: label = NO_HEAD if not net.has_quality else USUAL
     name, pairs = split_typed(label)
     hyper = hypers(pairs)
@@ -64,7 +64,7 @@ def prompts_in(file: Path) -> list[str]:
 # %% ../../nbs/cli/generate.ipynb #282775c7
 def as_chat(net, prompts: list[str], new: int | None) -> tuple:
     "For answers: the model, what its template makes of the prompts, tokens to write."
-    from navira.chatting import answer_length, answering, chat_ids
+    from navira.sampler.chatting import answer_length, answering, chat_ids
     if not prompts: raise ValueError('--chat: expected what the user says, as in '
                                      '--chat "Why is the sky blue?"')
     ids = [chat_ids(net, prompt) for prompt in prompts]
@@ -79,7 +79,7 @@ def print_samples(
     answers: bool = False, # without the prompts
 ) -> None:
     "Texts for a reader, or as JSON lines."
-    from navira.samples import passes, printable
+    from navira.sampler.samples import passes, printable
     texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
     for i, text in enumerate(texts):
         tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text

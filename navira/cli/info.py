@@ -25,7 +25,7 @@ def default_of(p: inspect.Parameter) -> str:
 def show_policy(name: str) -> None:
     "What a policy does, and each hyper-parameter with its default, choices and meaning."
     import pandas as pd
-    from navira.registry import about, choices, meanings, parameters, policies
+    from navira.sampler.registry import about, choices, meanings, parameters, policies
     factory = policies()[name]
     print(f'{name}: {inspect.getdoc(factory)}')
     for key, text in about(name).items(): print(f'{key}: {text or "-"}')
@@ -59,7 +59,7 @@ NOTE = ('navira info POLICY says what each hyper-parameter means, and NAME:key=v
 def show_policies(net) -> None:
     "The policies that a model runs, and why it does not run the others."
     import pandas as pd
-    from navira.registry import choices, parameters, policies
+    from navira.sampler.registry import choices, parameters, policies
     rows = []
     for name, factory in sorted(policies().items()):
         why = why_not(net, name)

@@ -22,7 +22,7 @@ from .results import at_equal, frame, interval_of, judges, or_none
 from .run import prepared
 from .store import open_store
 from .sweep import read_sweeps
-from ..registry import policies
+from ..sampler.registry import policies
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d006
 @cache

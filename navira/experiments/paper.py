@@ -26,7 +26,7 @@ from navira.experiments.results import (
 from .measure import ships
 from .store import open_store
 from .sweep import typed
-from ..registry import policies
+from ..sampler.registry import policies
 
 # %% auto #0
 __all__ = ['TABLE1', 'PAPER_LENGTH', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'figure2', 'figure3', 'figure4', 'traced', 'table2',

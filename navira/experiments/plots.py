@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ..samples import printable
+from ..sampler.samples import printable
 from .results import ends
 
 # %% auto #0

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..base.stats import FEW, p_value, percentiles, resamplings, spread
-from ..diffusion import RULES
+from ..sampler.draws import RULES
 from ..evaluation.perplexity import eos_rules
 from ..evaluation.references import reference_name
 from .store import open_store, Store

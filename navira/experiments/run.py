@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ..base.runs import folder_lock, graceful_interrupt, Interrupted, progress_bar
 from ..tasks.task import Task, task_of, until_solved
-from ..diffusion import RULES
+from ..sampler.draws import RULES
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
 from ..models.products import products_of
-from ..prompts import start_ids
-from ..samples import Samples
+from ..sampler.prompts import start_ids
+from ..sampler.samples import Samples
 from ..sampling import check_fits, sample
 from .store import (
     claim, environment, fingerprint, open_store, Store, write_table)

@@ -22,13 +22,13 @@ import torch
 
 from ..base.checks import check_choice, check_int
 from ..base.files import check_file
-from ..budgets import charged as charge, check_budget, n_steps
+from ..sampler.budgets import charged as charge, check_budget, n_steps
 from ..core import Policy, TopK
 from ..decoupling import refill_first
-from ..diffusion import drawer, nucleus
+from ..sampler.draws import TokenSampler, nucleus
 from ..evaluation.perplexity import eos_rules
 from ..tasks.task import kind_of
-from ..registry import parameters, policies, policy
+from ..sampler.registry import parameters, policies, policy
 
 # %% auto #0
 __all__ = ['Cell', 'Entry', 'Sweep', 'cells']
@@ -40,7 +40,7 @@ def _refilled_first(p: Policy) -> Policy:
 
 def _crossing_kept(p: Policy) -> Policy:
     "The nucleus keeps the token that crosses `top_p`."
-    return replace(p, draw=nucleus(cast(drawer, p.draw).top_p, keep_crossing=True))
+    return replace(p, draw=nucleus(cast(TokenSampler, p.draw).top_p, keep_crossing=True))
 
 changes: dict[str, Callable[[Policy], Policy]] = {
     'refill-first': _refilled_first, 'keep-crossing': _crossing_kept}

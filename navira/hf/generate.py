@@ -18,7 +18,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from ..core import Policy
 from ..models.transformers import wrap
-from ..samples import Partials
+from ..sampler.samples import Partials
 from ..sampling import choose, sample
 
 # %% auto #0

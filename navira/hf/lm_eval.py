@@ -16,11 +16,11 @@ from torch.nn.functional import pad
 
 from ..base.checks import check_int
 from ..base.noise import Noise
-from ..chatting import answering, templated
+from ..sampler.chatting import answering, templated
 from ..diffusion import Denoiser
-from ..passes import portions
+from ..sampler.passes import portions
 from ..models.load import load
-from ..prompts import literal_ids, read_prompts
+from ..sampler.prompts import literal_ids, read_prompts
 from ..sampling import choose, sample
 
 # %% auto #0

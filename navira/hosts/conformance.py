@@ -18,8 +18,8 @@ import numpy as np
 
 from ..base.checks import check_choice
 from ..base.stats import holm
-from ..exact import Distribution
-from ..registry import parameters, policies
+from ..sampler.exact import Distribution
+from ..sampler.registry import parameters, policies
 
 # %% auto #0
 __all__ = ['Case', 'DRAWS', 'ALPHA', 'recorded', 'is_draws', 'Outcome', 'conform', 'conformance_report']
@@ -115,8 +115,8 @@ def outcome(rule: str, f: Callable, names: set[str], number: int, case: Case) ->
     "Of a case, played up to the first step that departs."
     out = Outcome(rule, number, case, {*case['hyper'], *case['needs']} - names)
     constant = defaults(rule) | case['hyper'] | dict(memory={})
-    for step, record in enumerate([] if out.lacks else case['steps']):
-        out.step, every = step, constant | arguments(case, record)
+    for i, record in enumerate([] if out.lacks else case['steps']):
+        out.step, every = i, constant | arguments(case, record)
         given = {k: v for k, v in every.items() if k in names}
         try: out.answer = answer(f, given, case, every['ids'].shape)
         except (Exception, SystemExit) as e: # the other cases go on

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ..base.checks import check_choice
 from ..base.noise import Noise
-from ..budgets import n_steps
-from ..checked import check_step, checked
+from ..sampler.budgets import n_steps
+from ..sampler.checked import check_step, checked
 from ..core import Policy, State, step
 from ..diffusion import Denoiser, Forward
-from ..registry import parameters, policies, policy as named_policy
+from ..sampler.registry import parameters, policies, policy as named_policy
 
 # %% auto #0
 __all__ = ['Memory', 'check_needs', 'hosted', 'unused', 'start', 'policy_step']

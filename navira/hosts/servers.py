@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..diffusion import Denoiser
 from .from_logits import hosted, Memory, policy_step, Ran, start, unused
-from ..registry import policy as named_policy
+from ..sampler.registry import policy as named_policy
 from ..sampling import sample
 
 # %% auto #0

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Pass, Policy, ranks, reaches, Schedule, State, Step, TopK
-from ..diffusion import drawer, probability
-from ..scores import confidence
-from ..registry import register
-from ..scores import low_confidence
+from ..core import Pass, Policy, Schedule, State, Step, TopK
+from ..sampler.ties import ranks, at_least
+from ..sampler.draws import TokenSampler, probability
+from ..sampler.scores import confidence
+from ..sampler.registry import register
+from ..sampler.scores import low_confidence
 
 # %% auto #0
 __all__ = ['apart']
@@ -52,7 +53,7 @@ class Apart:
         order = place.argsort(1)
         before = sureness.gather(1, order).nan_to_num(1.).cumprod(1).roll(1, 1)
         before[:, 0] = 1.
-        sure = ~reaches(-before, -self.sure)
+        sure = ~at_least(-before, -self.sure)
         return torch.zeros_like(sure).scatter(1, order, sure)
 
     def due(self, st: State) -> Tensor: # [B] n_t
@@ -73,7 +74,7 @@ class Apart:
 
 # %% ../../nbs/ours/apart.ipynb #ad658aab
 @dataclass(frozen=True)
-class Penalised(drawer):
+class Penalised(TokenSampler):
     "A draw that makes tokens of the text less likely; its probabilities are the model's own."
     penalty: float = 0. # alpha
 
@@ -103,7 +104,7 @@ def guesses(
     "How many tokens were improbable when drawn; at most a share of the free positions."
     def k(st): # [B]
         done = ~st.masked.any(1, keepdim=True)
-        doubtful = ~reaches(st.conf, doubt) | done & ~reaches(st.conf, sure)
+        doubtful = ~at_least(st.conf, doubt) | done & ~at_least(st.conf, sure)
         most = (share * st.n_free.double() - 1e-9).ceil()
         return torch.minimum((st.committed & doubtful & ~st.conf.isnan()).sum(1), most)
     return k

@@ -15,7 +15,7 @@ from navira.core import (
     TopK)
 from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
-from ..registry import register, Scheduled
+from ..sampler.registry import register, Scheduled
 
 # %% auto #0
 __all__ = ['onepass', 'onepass_suspects']

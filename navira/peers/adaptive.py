@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, greedy
-from ..core import (
-    Denoiser, evaluate, finish, Pass, Policy, random_order, ranks, reaches, Rule, Schedule, Score,
-    State, Step, TopK)
-from ..registry import register
-from ..scores import confidence, margin, negentropy, of_ranked, over
+from ..sampler.draws import TokenSampler, greedy
+from navira.core import (
+    Denoiser, evaluate, finish, Pass, Policy, random_order, Rule, Schedule, Score, State, Step,
+    TopK)
+from ..sampler.ties import ranks, at_least
+from ..sampler.registry import register
+from ..sampler.scores import confidence, margin, negentropy, of_ranked, map_logits
 from .blocks import block_of, check_block, Within
 
 # %% auto #0
@@ -54,7 +55,7 @@ class AtLeast:
         place = ranks(score, ok, st.uniform('ties'))
         n = self.most(ok.sum(1))
         level = evaluate(self.level, st)[:, None]
-        sure = reaches(score, level) | (place < self.least)  # type: ignore[arg-type]
+        sure = at_least(score, level) | (place < self.least)  # type: ignore[arg-type]
         return ok & sure & (place < n[:, None])
 
     def most(self, n: Tensor) -> Tensor: # [B] how many of n eligible positions a step may pick
@@ -136,7 +137,7 @@ class Watched(Step):
         where = st.masked & (blocks - block[:, None] <= 1)
         if not where.any(): return {}
         place = where.cumsum(1).sub(1).masked_fill(~where, -1)
-        moved = over(p, where, lambda logits, at: self.moved(st, logits, at))
+        moved = map_logits(p, where, lambda logits, at: self.moved(st, logits, at))
         last = moved.masked_fill(~where, torch.inf)[..., None]
         kl = st.memory.get('kl', last.expand(*where.shape, self.history))
         same = block == st.memory.get('block', torch.full_like(block, -1))
@@ -167,8 +168,8 @@ class Stable:
         if not eligible.any(): return eligible
         sure = st.memory['sure']
         old = st.memory['age'] >= self.history - 1
-        still = reaches(-st.memory['kl'], -self.kl).all(2) & old[:, None]
-        ready = eligible & still & reaches(sure, self.level)
+        still = at_least(-st.memory['kl'], -self.kl).all(2) & old[:, None]
+        ready = eligible & still & at_least(sure, self.level)
         best = ranks(sure, eligible, st.uniform('ties')) == 0
         return ready | eligible & best & ~ready.any(1, keepdim=True)
 
@@ -224,7 +225,7 @@ def eb(
     gamma = check_range('gamma', gamma, '[0, inf]', 'nats that a step may lose')
     score = excess(sureness[order])
     rule = TopK(score, 1) if gamma == 0 else AtLeast(score, -gamma)
-    return Policy(unmask=rule, draw=drawer(), step=free_steps)
+    return Policy(unmask=rule, draw=TokenSampler(), step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #7ffeaa31
 def dilated(
@@ -272,7 +273,7 @@ class Dilated:
         late = self.late(st)
         early = ok & ~late
         if not early.any(): return ok
-        return ok & (late | reaches(self.score(st, p, early), self.threshold))
+        return ok & (late | at_least(self.score(st, p, early), self.threshold))
 
 # %% ../../nbs/peers/adaptive.ipynb #9d1be37d
 @register('dus', scores='nothing (position); a deferral looks at the drawn token',
@@ -315,7 +316,7 @@ def middles(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
 def bisection(
 ) -> Policy:
     "The bisection sampler: midpoints first, a logarithmic number of passes."
-    return Policy(unmask=middles, draw=drawer(), step=free_steps)
+    return Policy(unmask=middles, draw=TokenSampler(), step=free_steps)
 
 # %% ../../nbs/peers/adaptive.ipynb #pun00002
 def independent(
@@ -329,8 +330,8 @@ def independent(
         for b in reversed(range((int(kept.sum(1).max()) - 1).bit_length())):
             test = kept & (place >> b & 1 == 1)
             q = Pass(p.model, draft.remask(eligible & (test | ~kept)))
-            moved = over(q, test, lambda logits, at: divergence(p.logits(at), logits))
-            kept = kept & (~test | reaches(-moved, -epsilon))
+            moved = map_logits(q, test, lambda logits, at: divergence(p.logits(at), logits))
+            kept = kept & (~test | at_least(-moved, -epsilon))
             p.cost = p.cost + q.cost
         return kept
     return rule
@@ -345,4 +346,4 @@ def punt(
 ) -> Policy:
     "PUNT: write together what passes tests of independence, which take passes of their own."
     check_range('epsilon', epsilon, '(0, inf]', 'nats; inf is all at once')
-    return Policy(unmask=independent(epsilon), draw=drawer(), step=free_steps)
+    return Policy(unmask=independent(epsilon), draw=TokenSampler(), step=free_steps)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer, Forward, greedy, probability
-from ..core import (
-    Denoiser, Pass, Policy, ranks, reaches, Rule, Score, State, Step, TopK, unmask_until)
-from ..registry import register
-from ..scores import confidence, over
+from ..sampler.draws import TokenSampler, greedy, probability
+from ..diffusion import Forward
+from ..core import Denoiser, Pass, Policy, Rule, Score, State, Step, TopK, unmask_until
+from ..sampler.ties import ranks, at_least
+from ..sampler.registry import register
+from ..sampler.scores import confidence, map_logits
 from .adaptive import AtLeast, excess, sureness, until_done
 from .blocks import check_block, in_blocks, per_block, Within
 from .orders import llada_counts
@@ -87,7 +88,7 @@ def greedily(
     order = rank.masked_fill(~node, node.shape[1]).argsort(1)
     for j in order.T[:int(node.sum(1).max())]:
         more = spent + (weight[row, j] * kept).sum(1)
-        fits = node[row, j] & reaches(-more, -limit)
+        fits = node[row, j] & at_least(-more, -limit)
         kept[row, j] = fits
         spent = torch.where(fits, more, spent)
     return kept
@@ -108,21 +109,21 @@ class Anchored:
         sure = self.score(st, p, eligible)
         rank = ranks(sure, eligible, st.uniform('ties'))
         visible = (st.x >= 0) & ~p.masked & eligible.any(1, keepdim=True)
-        top = over(p, visible, lambda logits, at: probability(logits, logits.argmax(-1)))
+        top = map_logits(p, visible, lambda logits, at: probability(logits, logits.argmax(-1)))
         edge = self.edges(p.read)
         def reads(some: Tensor) -> Tensor: return (edge & some[:, None]).any(2)
-        certain = reaches(sure, self.threshold)
-        induced = reaches(sure, self.induce) & reads(reaches(top, self.threshold))
+        certain = at_least(sure, self.threshold)
+        induced = at_least(sure, self.induce) & reads(at_least(top, self.threshold))
         near = certain | induced | reads(certain & induced)
-        rest = greedily((edge | edge.mT).double(), rank, reaches(sure, self.low) & ~near, 0.)
+        rest = greedily((edge | edge.mT).double(), rank, at_least(sure, self.low) & ~near, 0.)
         picked = certain | induced | rest
         return picked | eligible & (rank == 0) & ~picked.any(1, keepdim=True)
 
     def edges(self, read: Tensor) -> Tensor: # [B, L, L] bool
         "Which position reads which token, sinks and itself left out."
-        sink = ~reaches(-read.mean(1), -self.sink)
+        sink = ~at_least(-read.mean(1), -self.sink)
         itself = torch.eye(read.shape[1], dtype=torch.bool, device=read.device)
-        return reaches(read.masked_fill(sink[:, None] | itself, 0.), self.edge)
+        return at_least(read.masked_fill(sink[:, None] | itself, 0.), self.edge)
 
 # %% ../../nbs/peers/attention.ipynb #attn0037
 @register('dawn', scores='probability of the drawn token, attention',
@@ -166,4 +167,5 @@ def demask(
 ) -> Policy:
     "DEMASK's selection: the surest masks whose total dependence on each other is bounded."
     tau = check_range('tau', tau, '[0, inf]', 'dependence that a step may add up to')
-    return Policy(unmask=Bounded(sureness['confidence'], tau), draw=drawer(), step=free_reading)
+    rule = Bounded(sureness['confidence'], tau)
+    return Policy(unmask=rule, draw=TokenSampler(), step=free_reading)

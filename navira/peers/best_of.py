@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ..base.checks import check_int
 from ..base.noise import Noise
-from ..diffusion import nucleus, tolerance
-from ..core import Denoiser, nothing, Pass, Policy, ranks, State, Step, step
-from ..registry import policy, register
+from ..sampler.draws import nucleus, tolerance
+from ..core import Denoiser, nothing, Pass, Policy, State, Step, step
+from ..sampler.ties import ranks
+from ..sampler.registry import policy, register
 
 # %% auto #0
 __all__ = ['best_of']

@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..diffusion import probability
+from ..sampler.draws import probability
 from ..core import evaluate, Pass, Policy, Schedule, Score, State
-from ..registry import grids, register
-from ..scores import low_confidence, over
+from ..sampler.registry import grids, register
+from ..sampler.scores import low_confidence, map_logits
 from .remdm import kernel, tempered
 
 # %% auto #0
@@ -41,7 +41,7 @@ class Spread:
 # %% ../../nbs/peers/confident.ipynb #c2c3ba23
 def low_confidence_now(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Minus the model's present probability of a committed token, at temperature 1, untruncated."
-    return -over(p, where, lambda logits, at: probability(logits, st.x[at]))
+    return -map_logits(p, where, lambda logits, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/confident.ipynb #eb06e8d4
 confidences = dict(commit=low_confidence, current=low_confidence_now)

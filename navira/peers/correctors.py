@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, greedy, probability
+from ..sampler.draws import TokenSampler, greedy, probability
 from ..core import (
-    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Plan, Policy, reaches, rows_of,
-    Score, second_pass, Step, TopK, unmask_until)
-from ..registry import grids, register
-from ..scores import confidence, over
+    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Plan, Policy, rows_of, Score,
+    second_pass, Step, TopK, unmask_until)
+from ..sampler.ties import at_least
+from ..sampler.registry import grids, register
+from ..sampler.scores import confidence, map_logits
 from .blocks import most_steps
 from .orders import llada_counts
 from .revisers import at_clean, unsure
@@ -60,7 +61,7 @@ def informed_corrector(
         if st.i == T: return 1.
         return (grid(st.i + 1, T) - grid(st.i, T)) / (1 - grid(st.i, T))
     return Policy(unmask=Flip(rate), remask=TopK(doubts[score], check_int('k', k, 0), tau),
-                  decoupled=True, draw=drawer(),
+                  decoupled=True, draw=TokenSampler(),
                   step=Redraw(plan=lambda *run: by_budget(*run) + 1))
 
 # %% ../../nbs/peers/correctors.ipynb #ed3015aa
@@ -71,10 +72,10 @@ def brittle(
     def score(st, q, where): # [B, L]
         def rate(logits, at):
             new, sure = q.drawn(at, 'check', greedy)   # at any temperature of the policy
-            kept = (new == st.x[at]) | ~reaches(sure, threshold)
+            kept = (new == st.x[at]) | ~at_least(sure, threshold)
             lost = -(probability(logits, st.x[at]) + 1e-10).log()      # the authors' floor
             return lost.masked_fill(kept, torch.nan)
-        return over(q, where, rate)
+        return map_logits(q, where, rate)
     return score
 
 # %% ../../nbs/peers/correctors.ipynb #747c1973

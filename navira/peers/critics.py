@@ -18,7 +18,7 @@ from ..core import (
     Denoiser, evaluate, finish, Flip, n_unmask, Pass, pick, Policy, Schedule, Score, State,
     Step, step, TopK, unmask_until)
 from ..models.critic import Critic, find_critic, vocabulary_hash
-from ..registry import register
+from ..sampler.registry import register
 from .blocks import most_steps
 from .revisers import Below, level
 

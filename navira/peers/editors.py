@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer, greedy, probability
+from ..sampler.draws import TokenSampler, greedy, probability
 from ..core import (
-    Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, ranks, reaches,
-    rows_of, Rule, Score, State, Step)
-from ..registry import register
-from ..scores import draw_confidence, over
+    Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, rows_of, Rule, Score, State, Step)
+from ..sampler.ties import ranks, at_least
+from ..sampler.registry import register
+from ..sampler.scores import draw_confidence, map_logits
 from .blocks import block_of, check_block, check_steps, most_steps
 
 # %% auto #0
@@ -55,7 +55,7 @@ class InBlock:
 
 # %% ../../nbs/peers/editors.ipynb #88d2eb0a
 def exceeds(q: Tensor, level: float) -> Tensor: # bool; nothing exceeds 1
-    return reaches(q, level) & (level < 1)
+    return at_least(q, level) & (level < 1)
 
 @dataclass(frozen=True)
 class Surest(InBlock):
@@ -78,13 +78,13 @@ def rival(
     st: State,
     p: Pass,
     where: Tensor, # [B, L] bool
-    draw: drawer | None = None, # None: the policy's
+    draw: TokenSampler | None = None, # None: the policy's
 ) -> Tensor: # [B, L]
     "The probability of the token that would be drawn, NaN where it is the present one."
     def rate(logits, at):
         token, q = p.drawn(at, draw=draw)
         return q.masked_fill(token == st.x[at], torch.nan)
-    return over(p, where, rate)
+    return map_logits(p, where, rate)
 
 @dataclass(frozen=True)
 class Overruled(InBlock):
@@ -200,7 +200,7 @@ def block_refinement(
 # %% ../../nbs/peers/editors.ipynb #e816efff
 def unlikely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "One minus the model's probability of the present token."
-    return 1 - over(p, where, lambda logits, at: probability(logits, st.x[at]))
+    return 1 - map_logits(p, where, lambda logits, at: probability(logits, st.x[at]))
 
 def fallen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "How far the probability of the token fell since the last pass; NaN without a last pass."
@@ -223,7 +223,7 @@ class Suspect(InBlock):
         ok = self.open(st, eligible)
         if not ok.any(): return ok
         score = self.score(st, p, ok)
-        bad = ok & ~score.isnan() & reaches(score, self.level)
+        bad = ok & ~score.isnan() & at_least(score, self.level)
         n_tokens = super().open(st, eligible).sum(1)
         limit = (n_tokens * self.ratio).long().clamp(min=1)
         return bad & (ranks(score, bad, st.uniform('ties')) < limit[:, None])

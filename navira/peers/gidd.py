@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Denoiser, draw_at, Pass, Policy, random_order, ranks, State, Step, TopK
-from ..diffusion import drawer, tolerance
-from ..registry import mdlm, register
-from ..scores import over
+from ..core import Denoiser, draw_at, Pass, Policy, random_order, State, Step, TopK
+from ..sampler.ties import ranks
+from ..sampler.draws import TokenSampler, tolerance
+from ..sampler.registry import mdlm, register
+from ..sampler.scores import map_logits
 from .loops import followed, looping
 
 # %% auto #0
@@ -41,7 +42,7 @@ class Correct(Step):
     k: int # tokens a step
     time: float # t0
     patience: int # steps without a better share of argmax tokens
-    draw: drawer # of the tokens that replace
+    draw: TokenSampler # of the tokens that replace
     in_place = True
 
     def __call__(self, policy, st, model, watch):
@@ -76,7 +77,7 @@ class Correct(Step):
         def is_top(logits, at):
             top = logits.amax(-1) - tolerance(logits.dtype)
             return logits.gather(1, text[at][:, None])[:, 0] >= top
-        right = over(p, where, is_top).nansum(1).double()
+        right = map_logits(p, where, is_top).nansum(1).double()
         return change, right / where.sum(1).clamp(min=1)
 
 # %% ../../nbs/peers/gidd.ipynb #d346d7d5
@@ -96,5 +97,5 @@ def gidd_correct(
     k = check_int('n_replace', n_replace, 0)
     patience = check_int('patience', patience, 0)
     then = Policy(unmask=TopK(random_order, math.inf),
-                  step=Correct(k, time, patience, drawer(temperature)))
+                  step=Correct(k, time, patience, TokenSampler(temperature)))
     return followed(mdlm(), then, *looping(loop_steps, 1))

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import drawer
+from ..sampler.draws import TokenSampler
 from navira.core import (
     finish, Pass, pick, Plan, Policy, random_choice, random_order, Schedule, State, Step, step,
     TopK)
 from ..prism import low_quality, prism
-from ..registry import register
+from ..sampler.registry import register
 from .blocks import most_steps
 from .orders import llada_low_confidence
 
@@ -159,5 +159,5 @@ def tolerator(
         return n_open - (n_open * (1 - share_of(st)) + 1e-9).floor().long()
     then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again),
                   decoupled=True, step=Redecoded(runs, cost=1))
-    first = replace(llada_low_confidence(), draw=drawer(.5))
+    first = replace(llada_low_confidence(), draw=TokenSampler(.5))
     return followed(first, then, loop, steps, heat)

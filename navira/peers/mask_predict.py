@@ -12,10 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..diffusion import drawer, greedy, n_committed
+from ..sampler.draws import TokenSampler, greedy
+from ..diffusion import n_committed
 from ..core import Pass, Policy, random_order, State, Step, TopK
-from ..registry import register
-from ..scores import low_confidence
+from ..sampler.registry import register
+from ..sampler.scores import low_confidence
 from .blocks import block_of, check_block, in_blocks, per_block
 
 # %% auto #0
@@ -82,5 +83,5 @@ def rcr(
     def n_again(st): # [B] tokens beyond the count of the step before
         return (st.committed.sum(1) - count(st.n_free, st.i - 1, st.n)) * (st.i > 0)
     return Policy(unmask=Begun(length), remask=TopK(low_record, n_again), decoupled=True,
-                  draw=drawer(0., .95, keep_crossing=True),
+                  draw=TokenSampler(0., .95, keep_crossing=True),
                   step=replace(records[running], plan=in_blocks(length), cost=1))

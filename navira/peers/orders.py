@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer, greedy
+from ..sampler.draws import TokenSampler, greedy
 from ..core import Flip, Policy, random_order, Schedule, Score, State, Step, TopK, unmask_until
-from ..registry import register
-from ..scores import confidence, draw_confidence, margin, negentropy
+from ..sampler.registry import register
+from ..sampler.scores import confidence, draw_confidence, margin, negentropy
 from .blocks import check_block, in_blocks, per_block, Within
 
 # %% auto #0
@@ -69,7 +69,7 @@ def dream_counts(eps: float = 1e-3) -> Schedule:
 # %% ../../nbs/peers/orders.ipynb #d90c2ccb
 _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')
 _drawn = dict(selects='top k, or drawn at alg_temp', **_dream)
-_draw = drawer(.2, .95, keep_crossing=True)
+_draw = TokenSampler(.2, .95, keep_crossing=True)
 
 def _in_dream(score: Score, eps: float, alg_temp: Schedule | None) -> Policy:
     "The part that three of Dream's four policies share."
@@ -134,4 +134,4 @@ def maskgit(
                       'the temperature of the order, 0 is greedy')
     def log_confidence(st, p, where): return confidence(st, p, where).log()
     def falling(st): return tau * (1 - (st.i + 1) / st.n)
-    return Policy(unmask=TopK(log_confidence, cosine_counts, falling), draw=drawer())
+    return Policy(unmask=TopK(log_confidence, cosine_counts, falling), draw=TokenSampler())

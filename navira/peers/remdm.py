@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..base.checks import check_range
 from ..core import by_budget, Flip, Policy, Step
 from ..prism import sigma_max
-from ..registry import grids, register
+from ..sampler.registry import grids, register
 
 # %% auto #0
 __all__ = ['kernel', 'remdm_cap', 'remdm_rescale', 'remdm_switch', 'remdm_loop', 'forward_backward', 'dfm', 'psi']
@@ -24,7 +24,7 @@ Grid = Callable[[int, int], float]         # i, T -> alpha before step i: 0 at i
 Sigma = Callable[[float, float], float]    # alpha_t, alpha_s -> P(a committed token is remasked)
 
 @dataclass(frozen=True)
-class rates:
+class Rates:
     "sigma and rho of each step. As a `Step.plan`, it checks all of them before any pass."
     sigma: Sigma
     grid: Grid
@@ -51,7 +51,7 @@ def kernel(
     grid: Grid = grids['linear'], # (i, T) -> alpha before step i
 ) -> Policy:
     "The ReMDM family: remask with probability sigma, unmask with the rho that keeps a share alpha."
-    rate = rates(sigma if callable(sigma) else lambda a_t, a_s: sigma, grid)
+    rate = Rates(sigma if callable(sigma) else lambda a_t, a_s: sigma, grid)
     remask = Flip(lambda st: rate.at(st.i, st.n)[0], 'remask')
     unmask = Flip(lambda st: rate.at(st.i, st.n)[1])
     return Policy(unmask=unmask, remask=remask, step=Step(plan=rate))

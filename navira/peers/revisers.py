@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_range
-from ..diffusion import drawer, greedy, log_probability, n_committed
+from ..sampler.draws import TokenSampler, greedy, log_probability
+from ..diffusion import n_committed
 from ..core import (
-    Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, ranks,
-    Schedule, Score, State, Step, TopK, unmask_until)
+    Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, Schedule,
+    Score, State, Step, TopK, unmask_until)
+from ..sampler.ties import ranks
 from ..prism import backbone, prism_guard, remask_count
-from ..registry import register
-from ..scores import confidence, over
+from ..sampler.registry import register
+from ..sampler.scores import confidence, map_logits
 from .blocks import block_in_work, check_block, in_blocks, per_block, Within
 
 # %% auto #0
@@ -66,7 +68,7 @@ def self_planner(
             token = st.x[at].masked_scatter(new, p.drawn(at & p.masked)[0])
             logp = log_probability(logits, token)
             return torch.where(new, logp, eta * logp if eta else torch.inf)   # eta = 0: clean first
-        return over(p, where, rate)
+        return map_logits(p, where, rate)
     return score
 
 # %% ../../nbs/peers/revisers.ipynb #a85b379c
@@ -100,7 +102,7 @@ def p2(
     check_range('eta', eta, '[0, inf)', '0 remasks nothing, larger remasks more')
     rate = planners[score](eta)
     remask = Below(rate, level(n_committed))
-    return Policy(unmask=TopK(rate, n_unmask), remask=remask, draw=drawer())
+    return Policy(unmask=TopK(rate, n_unmask), remask=remask, draw=TokenSampler())
 
 # %% ../../nbs/peers/revisers.ipynb #fb45950e
 def remainder_last(N: Tensor, i: int, T: int) -> Tensor:
@@ -129,7 +131,7 @@ def candidate_score(
 ) -> Score:
     "ln p of the token that would be drawn, at clean positions too; temperature 1."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        logp = over(p, where, lambda logits, at: log_probability(logits, p.drawn(at)[0]))
+        logp = map_logits(p, where, lambda logits, at: log_probability(logits, p.drawn(at)[0]))
         return logp - noise * st.s * (-st.uniform('gumbel').log()).log().to(logp.dtype)
     return score
 
@@ -164,7 +166,7 @@ def at_clean(
     "A score of committed tokens from the raw logits at their own positions."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         def of_token(logits, at): return rate(logits.double().log_softmax(-1), st.x[at][:, None])
-        return over(p, where, of_token)
+        return map_logits(p, where, of_token)
     return score
 
 def top_gap(logp: Tensor) -> Tensor: # [N, V] -> [N]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import greedy
+from ..sampler.draws import greedy
 from ..core import (
     Denoiser, draw_at, finish, needs_quality, Pass, pick, Policy, Rule, Score, State, Step, TopK)
-from ..registry import register
-from ..scores import confidence, draw_confidence
+from ..sampler.registry import register
+from ..sampler.scores import confidence, draw_confidence
 from .adaptive import AtLeast, fast_dllm, until_done
 from .blocks import check_block
 from .editors import BackToMask, exceeds, filling, rival, spare, Surest

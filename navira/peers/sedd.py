@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 
-from ..diffusion import drawer
+from ..sampler.draws import TokenSampler
 from ..core import Flip, Policy, State
-from ..registry import mdlm, register
-from ..scores import over
+from ..sampler.registry import mdlm, register
+from ..sampler.scores import map_logits
 
 # %% auto #0
 __all__ = ['d3pm', 'sedd']
@@ -22,7 +22,7 @@ __all__ = ['d3pm', 'sedd']
           exact='exact as T grows', source='D3PM, arXiv 2107.03006')
 def d3pm() -> Policy:
     "D3PM with an absorbing state, beta_t = 1 / (T - t + 1): MDLM's distribution."
-    return replace(mdlm(), draw=drawer())
+    return replace(mdlm(), draw=TokenSampler())
 
 # %% ../../nbs/peers/sedd.ipynb #sedd0023
 noises = dict( # sigma of the time t, and its slope
@@ -45,7 +45,7 @@ class Reverse:
 
     def __call__(self, st, p, eligible): # [B, L] bool
         def total(logits, at): return logits.logsumexp(-1).exp() / (logits.shape[1] - 1)
-        return eligible & (st.uniform('flip') < self.rate(st) * over(p, eligible, total))
+        return eligible & (st.uniform('flip') < self.rate(st) * map_logits(p, eligible, total))
 
 # %% ../../nbs/peers/sedd.ipynb #sedd0029
 @register('sedd', scores='nothing, or the sum of the scores', selects='each mask by a coin',
@@ -57,4 +57,4 @@ def sedd(
 ) -> Policy:
     "SEDD's sampler for masks: predictor steps, and a last step that fills what is left."
     rule = Reverse(predictor, noise)
-    return Policy(unmask=rule if scores == 'network' else Flip(rule.rate), draw=drawer())
+    return Policy(unmask=rule if scores == 'network' else Flip(rule.rate), draw=TokenSampler())

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..diffusion import Forward, greedy, probability
-from ..core import (
-    Denoiser, draw_at, nothing, Pass, pick, Policy, ranks, reaches, Score, State, Step)
-from ..registry import register
-from ..scores import confidence, over
+from ..diffusion import Forward
+from ..sampler.draws import greedy, probability
+from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step
+from ..sampler.ties import ranks, at_least
+from ..sampler.registry import register
+from ..sampler.scores import confidence, map_logits
 from .blocks import block_in_work, check_block, Within
 from .adaptive import AtLeast, until_done
 
@@ -66,14 +67,14 @@ def shadows_of(p: Pass) -> Pass:
 
 def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
     "Probability of the committed token, by its shadow, at temperature 1."
-    return over(shadows_of(p), where, lambda logits, at: probability(logits, st.x[at]))
+    return map_logits(shadows_of(p), where, lambda logits, at: probability(logits, st.x[at]))
 
 # %% ../../nbs/peers/shadow.ipynb #1511aa67
 def improbable(level: float) -> Score:
     "Minus the probability that a token's shadow gives it, NaN from `level` on."
     def doubt(st, p, where): # [B, L]
         q = unseen(st, p, where)
-        return (-q).masked_fill(reaches(q, level), torch.nan)
+        return (-q).masked_fill(at_least(q, level), torch.nan)
     return doubt
 
 @dataclass(frozen=True)

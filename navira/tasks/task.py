@@ -12,7 +12,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from ..base.checks import check_choice
-from ..replay import Trace
+from ..sampler.replay import Trace
 from .infilling import Infilling
 from .lists import SOURCES
 from .sudoku import Puzzles, writes, written_by

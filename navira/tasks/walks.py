@@ -15,7 +15,7 @@ from torch import nn
 
 from ..base.checks import check_int
 from ..base.stats import percentiles
-from ..joint import JointDenoiser, JointForward
+from ..sampler.joint import JointDenoiser, JointForward
 from ..models.dit import LanguageModel
 from .sudoku import symbol_tokenizer
 

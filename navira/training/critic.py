@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ..diffusion import corrupt, low_discrepancy, nucleus
+from ..diffusion import corrupt, low_discrepancy
+from ..sampler.draws import nucleus
 from ..models.critic import Critic
 from ..models.dit import n_params
 from ..models.load import load, mdlm_only

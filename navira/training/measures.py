@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from scipy.stats import rankdata
 
 from ..base.stats import bootstrap, percentiles
-from ..diffusion import corrupt, low_discrepancy, nucleus
-from ..scores import left_out
+from ..diffusion import corrupt, low_discrepancy
+from ..sampler.draws import nucleus
+from ..sampler.scores import left_out
 from .data import keyed
 from .objectives import random_fill
 

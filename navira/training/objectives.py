@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..diffusion import corrupt, low_discrepancy, nucleus as nucleus_of, tolerance
-from ..core import ranks
+from ..diffusion import corrupt, low_discrepancy
+from ..sampler.draws import nucleus as nucleus_of, tolerance
+from ..sampler.ties import ranks
 from .loop import evaluating, learning
 from .settings import objective, SHARE
 

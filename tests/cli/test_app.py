@@ -28,7 +28,7 @@ def mine(
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     "A file with a policy of one's own and its neighbour; the policy is forgotten afterwards"
-    from navira.registry import _about, _registry, policies
+    from navira.sampler.registry import _about, _registry, policies
     policies()      # those of the package stay
     for registry in (_registry, _about):
         for name in [*registry]: monkeypatch.setitem(registry, name, registry[name])

@@ -4,7 +4,7 @@ import pytest
 from helpers.cli import net, refuses, run, said  # noqa: F401
 
 def test_every_policy_and_parameter_fits_80_columns(run, monkeypatch):
-    from navira.registry import parameters, policies
+    from navira.sampler.registry import parameters, policies
     monkeypatch.setenv('COLUMNS', '80')
     printed = run('info')
     assert max(map(len, printed.splitlines())) <= 80 and '…' not in printed

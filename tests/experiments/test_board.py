@@ -18,7 +18,7 @@ from test_house import root
 MINE = '''
 from dataclasses import replace
 from navira.prism import prism
-from navira.registry import register
+from navira.sampler.registry import register
 @register('mine')
 def mine(top_p: float = 0.9, eta: float = 0.1): return replace(prism(eta, top_p=top_p))
 '''

@@ -11,7 +11,7 @@ import torch
 
 from navira import registry
 from navira.base.runs import folder_lock, Interrupted
-from navira.diffusion import RULES
+from navira.sampler.draws import RULES
 from navira.experiments.results import frame, judges, note, points, tokens, trajectory
 from navira.experiments.judged import unjudged
 from navira.experiments.measure import evaluate, real_windows
@@ -218,7 +218,7 @@ def test_other_code_under_a_swept_name_is_refused(home, tmp_path, monkeypatch):
         runpy.run_path(str(tmp_path/'mine.py'))
         grid = replace(sweep, entries=(Entry(policy),), n=1, budgets=(4,))
         return run(grid, tmp_path/'store', home.model)
-    code = ('from navira.prism import prism\nfrom navira.registry import register\n'
+    code = ('from navira.prism import prism\nfrom navira.sampler.registry import register\n'
             '@register("mine")\ndef mine(eta: float = .1): return prism(eta)\n')
     swept(code, 'mine'), swept(code, 'mine')
     for other, name in (code.replace('(eta)', '(2 * eta)'), 'mine'), (code + '# \n', 'mine'):

@@ -7,7 +7,7 @@ import torch
 
 # --- navira: all that depends on its names stands in this block ---
 from navira.diffusion import Denoiser, Forward
-from navira.registry import parameters, policies
+from navira.sampler.registry import parameters, policies
 from navira.sampling import sample as _sample
 
 # `peers/survey` registers one of its own

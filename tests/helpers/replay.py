@@ -4,7 +4,7 @@ import json, re
 
 import torch
 
-from navira.replay import Trace
+from navira.sampler.replay import Trace
 
 hostile = [
     '</script><script>alert(1)</script>',

@@ -8,7 +8,7 @@ from navira.models.layers import Config
 from navira.models.dit import MaskedLM
 from navira.models.critic import Critic
 from navira.diffusion import Denoiser, Forward
-from navira.joint import random_joint  # noqa: F401 (tests take it from here)
+from navira.sampler.joint import random_joint  # noqa: F401 (tests take it from here)
 from navira.base.noise import Noise
 
 # a planted error must fall below the first, the right distribution stays above the second

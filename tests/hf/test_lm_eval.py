@@ -4,7 +4,7 @@ import json, math
 
 import pytest
 
-from navira.joint import random_joint
+from navira.sampler.joint import random_joint
 from helpers.sample_api import says
 
 lm_eval = pytest.importorskip('lm_eval')

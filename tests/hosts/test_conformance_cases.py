@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navira.base.stats import holm
-from navira.diffusion import exponentials
+from navira.sampler.draws import exponentials
 from navira.hosts.conformance import ALPHA, is_draws, p_of_draws, recorded
 from helpers.peers import KINDS
 

@@ -8,7 +8,7 @@ if os.environ.get('CI') != 'true': pytest.importorskip('diffusers')   # CI insta
 from diffusers import BlockRefinementScheduler, LLaDA2Pipeline
 
 from navira.base.noise import Noise
-from navira.budgets import n_steps
+from navira.sampler.budgets import n_steps
 from navira.diffusion import Denoiser
 from navira.hosts.diffusers import NaviraScheduler
 from navira.hosts.from_logits import hosted, Ran

@@ -7,9 +7,9 @@ import torch
 import frozen
 from helpers.peers import WITHOUT_CRITIC
 from navira.base.noise import Noise
-from navira.budgets import n_steps
+from navira.sampler.budgets import n_steps
 from navira.hosts.from_logits import hosted, policy_step, start
-from navira.registry import policy
+from navira.sampler.registry import policy
 from navira.sampling import states
 
 M, L, V = frozen.M, frozen.L, frozen.V

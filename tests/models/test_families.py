@@ -11,7 +11,7 @@ import navira
 import navira.peers  # noqa: F401  registers the policies
 from navira.models.dit import MaskedLM, with_head
 from navira.models.transformers import LinearQuality, TransformersLM
-from navira.registry import parameters, policies, policy
+from navira.sampler.registry import parameters, policies, policy
 from helpers.peers import KINDS
 from helpers.sample_api import says
 

@@ -6,7 +6,7 @@ import torch
 
 from navira.models.load import load
 from navira.sampling import sample
-from navira.scores import left_out
+from navira.sampler.scores import left_out
 from helpers.metrics import unshipped  # noqa: F401
 
 def test_without_its_base_it_says_what_brings_it(unshipped):

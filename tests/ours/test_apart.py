@@ -6,9 +6,9 @@ from torch import tensor
 from navira.ours.apart import Apart, Penalised
 from navira.core import Pass, pick
 from navira.diffusion import Denoiser, Forward
-from navira.exact import Chain
-from navira.joint import random_joint
-from navira.registry import policy
+from navira.sampler.exact import Chain
+from navira.sampler.joint import random_joint
+from navira.sampler.registry import policy
 from helpers.peers import state
 
 NAN = math.nan

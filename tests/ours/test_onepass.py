@@ -3,7 +3,7 @@ run keeps."""
 from dataclasses import replace
 import pytest, torch
 from navira.ours.onepass import onepass
-from navira.registry import policy
+from navira.sampler.registry import policy
 from navira.sampling import sample
 from toys import (
     Tiny)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.diffusion import greedy
+from navira.sampler.draws import greedy
 from navira.peers.adaptive import fast_dllm_plus, klass, punt
 from navira.sampling import sample
 from helpers.peers import at_masks, best, prefixes

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 from navira.base.noise import Noise
-from navira.registry import policy
+from navira.sampler.registry import policy
 from navira.sampling import sample
 from helpers.peers import run, started
 from toys import Tiny

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from navira.core import step
-from navira.registry import policy
+from navira.sampler.registry import policy
 from helpers.peers import N, state
 from toys import ACCEPT, REJECT, random_joint
 

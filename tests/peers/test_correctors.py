@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.diffusion import nucleus
-from navira.registry import grids, policy
+from navira.sampler.draws import nucleus
+from navira.sampler.registry import grids, policy
 from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw, run, started
 

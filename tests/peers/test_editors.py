@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.diffusion import nucleus
+from navira.sampler.draws import nucleus
 from navira.peers.editors import llada2_edit, proseco, t2m
 from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw, run, started

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as hs
 import frozen
 from navira.core import Policy
 from navira.diffusion import n_committed
-from navira.registry import parameters, policies, policy
+from navira.sampler.registry import parameters, policies, policy
 from navira.sampling import sample
 from helpers.core import NAMES as PAPER
 from helpers.peers import KINDS

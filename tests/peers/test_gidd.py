@@ -4,10 +4,11 @@ from dataclasses import replace
 import torch
 from hypothesis import given, settings, strategies as hs
 
-from navira.core import ranks, step
-from navira.diffusion import drawer
-from navira.joint import random_joint
-from navira.registry import policy
+from navira.sampler.ties import ranks
+from navira.core import step
+from navira.sampler.draws import TokenSampler
+from navira.sampler.joint import random_joint
+from navira.sampler.registry import policy
 from helpers.peers import Raw, state
 
 def written_out(model, st, steps, k, tau, patience):
@@ -22,7 +23,7 @@ def written_out(model, st, steps, k, tau, patience):
                 ran += 1
                 logits = model(z[None]).logits(where)
                 now = replace(st[torch.arange(len(st.x)) == b], i=st.i + s)
-                new, q = drawer(temperature=tau)(logits, now.uniform('token')[where])
+                new, q = TokenSampler(temperature=tau)(logits, now.uniform('token')[where])
                 score, ties = q * (new != z[at]), now.uniform('ties')[where]
                 every = torch.ones(1, len(at), dtype=torch.bool)
                 place = ranks(score[None], every, ties[None])[0]       # near-ties

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.diffusion import drawer
+from navira.sampler.draws import TokenSampler
 from navira.sampling import sample
 from helpers.peers import at_masks, best
 from toys import Tiny
@@ -21,7 +21,7 @@ def filled_by_llada(model, x, T): # at temperature 0, one row
 
 def redecoded(model, x, free, T0, M, start, end, patience, temperature, seed):
     "Tolerator's loop for one row: ids, passes, positions locked at the end"
-    x, noise, draw = x.clone(), Noise(seed, torch.tensor([0])), drawer(temperature)
+    x, noise, draw = x.clone(), Noise(seed, torch.tensor([0])), TokenSampler(temperature)
     last, streak, n = {}, dict.fromkeys(free, 0), 0
     for j in range(M):
         r = end + (start - end) * .5 * (1 + math.cos(math.pi * j / (M - 1))) if M > 1 else end

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.diffusion import drawer
+from navira.sampler.draws import TokenSampler
 from navira.sampling import sample
 from toys import Tiny
 
@@ -15,7 +15,7 @@ def loop(model, x, T, count, length, running, seed, temperature):
     n_blocks = len(free) // length
     S = T // n_blocks
     fold = dict(last=lambda old, new: new, highest=max, lowest=min)[running]
-    noise, draw, kept, n = Noise(seed, torch.tensor([0])), drawer(temperature), {}, 0
+    noise, draw, kept, n = Noise(seed, torch.tensor([0])), TokenSampler(temperature), {}, 0
     for b in range(n_blocks):
         pool = free[:(b + 1) * length]
         for i in range(S):

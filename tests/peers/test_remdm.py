@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as hs
 
 from navira.peers.remdm import kernel, mixture
-from navira.registry import policy
+from navira.sampler.registry import policy
 from navira.sampling import sample
 from toys import Tiny
 

@@ -7,16 +7,17 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
-from navira.diffusion import drawer, n_committed
+from navira.sampler.draws import TokenSampler
+from navira.diffusion import n_committed
 from navira.peers.revisers import remainder_last, unsure
-from navira.registry import policy
+from navira.sampler.registry import policy
 from navira.sampling import sample
 from helpers.peers import everywhere, prompts, Raw
 
 def planned(model, x, T, seed, hyper, length=None, count=n_committed):
     "One row of P2 and RemeDi: candidates at masks, all of the block ranked, the best stay"
     x, M, N = x.clone(), model.mask_id, Noise(seed, torch.tensor([0]))
-    free, draw = [j for j in range(len(x)) if x[j] == M], drawer(hyper['temperature'])
+    free, draw = [j for j in range(len(x)) if x[j] == M], TokenSampler(hyper['temperature'])
     length = length or len(free)
     n_blocks = len(free) // length
     for i in range(T):

@@ -5,8 +5,8 @@ import torch
 import frozen
 from navira.core import step
 from navira.peers.survey import coupling
-from navira.registry import policy
-from navira.budgets import n_steps
+from navira.sampler.registry import policy
+from navira.sampler.budgets import n_steps
 from helpers.peers import started
 
 def seen(rule, F=16):

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings, strategies as some
 
 from helpers.grids import novice
-from navira.exact import Distribution
-from navira.joint import JointDenoiser
+from navira.sampler.exact import Distribution
+from navira.sampler.joint import JointDenoiser
 from navira.models.load import load
 from navira.sampling import sample
 from navira.tasks.task import task_of

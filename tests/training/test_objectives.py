@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from navira.diffusion import nucleus
+from navira.sampler.draws import nucleus
 from navira.models.critic import Critic
 from navira.models.dit import with_head
 from navira.training import objectives

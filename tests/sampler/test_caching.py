@@ -1,0 +1,123 @@
+"""Caches: exact when refreshed in every step, audited when not, and no row runs in vain."""
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from navira.base.noise import Noise
+from navira.sampler.caching import Cached, Caching
+from navira.core import State
+from navira.diffusion import Denoiser
+from navira.sampler.joint import orchard
+from navira.models.transformers import TransformersLM
+from navira.sampler.registry import policy
+from navira.sampling import sample
+from helpers.peers import WITHOUT_CRITIC
+from toys import small_lm
+
+def llama(n_blocks=2, shift=False):
+    torch.manual_seed(0)
+    net = LlamaForCausalLM(LlamaConfig(
+        vocab_size=11, hidden_size=16, num_hidden_layers=n_blocks, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=32, max_position_embeddings=12, eos_token_id=3))
+    with torch.no_grad():
+        for p in net.parameters(): p.copy_(.4 * torch.randn_like(p))
+    model = TransformersLM(net.double().eval(), 10, shift)
+    model.quality = lambda h: h[..., 0]
+    return model
+
+MODELS = dict(dit=lambda: small_lm(1).double(), llama=llama)
+
+@pytest.mark.parametrize('name', WITHOUT_CRITIC)
+@pytest.mark.parametrize('kind', MODELS)
+def test_refreshed_in_every_step_it_is_no_cache(name, kind):
+    model = MODELS[kind]()
+    how = dict(n=3, seed=1, progress=False, length=12)
+    plain = sample(model, policy(name), 24, **how)
+    cached = sample(model, policy(name), 24, cache='changed', refresh=1, **how)
+    assert torch.equal(plain.tokens, cached.tokens)
+    assert torch.equal(plain.n_forward, cached.n_forward) and not cached.audit.found
+
+
+@pytest.mark.parametrize('cache', ['prompt', 'changed'])
+@pytest.mark.parametrize('shift', [False, True])
+@pytest.mark.parametrize('name', ['backbone', 'mdlm', 'llada-low-confidence', 'remdm-cap'])
+def test_with_one_block_nothing_can_go_stale(name, shift, cache):
+    "Keys and values of one block are functions of a token and its place: a cache has no error"
+    model = llama(1, shift)
+    how = dict(prompt=[[1, 2], [4, 5, 6, 7]], max_new_tokens=6, seed=2, progress=False)
+    for more in ({}, dict(block_length=3)):
+        plain = sample(model, name, 12, **how, **more)
+        cached = sample(model, name, 12, cache=cache, refresh=5, **how, **more)
+        assert torch.equal(plain.tokens, cached.tokens)
+        assert not cached.audit.found or cached.audit.summary()['max_kl'] < 1e-9
+
+
+def started(model, rows=3, i=1):
+    x = torch.full((rows, 12), 10)
+    x[:, :6] = torch.arange(6)
+    fixed = torch.zeros_like(x, dtype=torch.bool)
+    fixed[:, :4] = True
+    return replace(State.start(x, 10, 9, Noise(0, torch.arange(rows)), fixed), i=i)
+
+def test_what_runs_and_when():
+    model, runs = small_lm(3), []
+    class Spy(Denoiser):
+        mask_id, length, n_blocks = model.mask_id, model.length, 2
+        def partial(self, x, cache, run, *how):
+            runs.append(run[0])
+            return model.partial(x, cache, run, *how)
+    def ran(kind, st, refresh=4):
+        cached = Cached(Spy(), st.noise.samples, Caching(kind, refresh))
+        cached.resume(replace(st, i=0))                           # full
+        x = st.x.clone()
+        x[:, 5] = 9                                               # an edit
+        runs.clear()
+        cached.resume(replace(st, i=1, x=x))
+        return runs[0].nonzero()[:, 0].tolist()
+    st = started(model)
+    assert ran('prompt', st) == [4, 5, 6, 7, 8, 9, 10, 11]
+    assert ran('changed', st) == [5, 6, 7, 8, 9, 10, 11]
+    x = st.x.clone()
+    x[:, 6:11] = 1                                                # one mask is left
+    assert ran('changed', replace(st, x=x)) == [5, 11]
+    assert ran('changed', st, refresh=1) == [*range(12)]
+
+
+@pytest.mark.parametrize('cache', ['prompt', 'changed'])
+@pytest.mark.parametrize('refresh', [1, 2, 4])
+@pytest.mark.parametrize('prompt', [None, [1], [1, 2, 3, 4, 5, 6]])
+def test_what_is_charged_pays_for_what_ran(cache, refresh, prompt):
+    how = dict(prompt=prompt, length=12, n=2, progress=False)
+    for name in ('backbone', 'prism', 'llada-low-confidence', 'best-of'):
+        out = sample(small_lm(5).double(), name, 8, cache=cache, refresh=refresh, **how)
+        assert out.n_forward.max() <= out.charged + 1e-9
+        assert out.charged == 8 or f'{out.charged:.2f}'.rstrip('0') in out.cost
+        if prompt is None and cache == 'prompt': assert out.charged == 8 == out.n_forward.max()
+
+
+def test_a_bound_on_the_audit_shortens_the_interval():
+    model = small_lm(5).double()
+    how = dict(budget=24, n=4, cache='changed', refresh=8, progress=False, length=12)
+    loose, tight = (sample(model, 'backbone', max_kl=k, **how) for k in (10., 1e-9))
+    assert loose.audit.refresh == 8 and tight.audit.refresh < 8
+    assert (tight.n_forward > loose.n_forward).all()
+
+def test_what_cannot_be_is_said_in_a_sentence():
+    model = small_lm()
+    for wrong, says in [
+            (dict(cache='changed', refresh=0), 'refresh=0: expected a whole number of at least 1'),
+            (dict(cache='changed', max_kl=-1), r'max_kl=-1: mean KL of an audit'),
+            (dict(refresh=4), "refresh=4, max_kl=None: nothing is cached; expected cache='prompt'"),
+            (dict(cache='block'), "cache='block': MaskedLM attends both ways everywhere"),
+            (dict(cache='chnaged'), "cache 'chnaged': did you mean 'changed'")]:
+        with pytest.raises((ValueError, KeyError), match=says):
+            sample(model, 'backbone', 8, 2, **wrong)
+    with pytest.raises(ValueError, match='Words runs whole texts only'):
+        sample(orchard(), 'backbone', 8, 2, cache='changed')
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        out = sample(orchard(), 'navira-changed', 8, 2)
+    assert 'Words runs whole texts only' in str(heard[0].message) and out.charged == 8
