@@ -6,21 +6,21 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from navira import registry
+from navira.sampler import registry
 from navira.evaluation.diversity import vocabulary
 from navira.experiments.board import (at_best, board, different, entered, HEAD, page, parts, ranked,
                                       stores)
 from navira.experiments.store import write_record, write_table
 from navira.experiments.sweep import digest
 from helpers.cli import refuses, said  # noqa: F401
-from test_house import root
+from order import root
 
 MINE = '''
 from dataclasses import replace
 from navira.prism import prism
 from navira.sampler.registry import register
 @register('mine')
-def mine(top_p: float = 0.9, eta: float = 0.1): return replace(prism(eta, top_p=top_p))
+def mine(eta: float = 0.1): return replace(prism(eta))
 '''
 
 @pytest.fixture(autouse=True)

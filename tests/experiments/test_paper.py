@@ -9,7 +9,7 @@ from navira.experiments.measure import evaluate
 from navira.experiments.run import run
 from navira.experiments.results import frame, main_budget, points, tables
 from helpers.experiments import home, judge, one_thread_each  # noqa: F401
-from test_house import root
+from order import root
 
 @pytest.fixture(scope='module')
 def small(): return points(frame(root/'results'/'small'))

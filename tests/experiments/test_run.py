@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from navira import registry
+from navira.sampler import registry
 from navira.base.runs import folder_lock, Interrupted
 from navira.sampler.draws import RULES
 from navira.experiments.results import frame, judges, note, points, tokens, trajectory

@@ -17,7 +17,7 @@ RULES = recorded()['rules']
 @pytest.fixture(scope='module')
 def page(root):
     "What the page makes its cases with"
-    book = json.loads((root/'nbs'/'hosts'/'conformance_cases.ipynb').read_text(encoding='utf-8'))
+    book = json.loads((root/'nbs'/'hosts'/'conformance.ipynb').read_text(encoding='utf-8'))
     module = sys.modules['the_page'] = types.ModuleType('the_page')
     for c in book['cells']:
         if not c['id'].startswith('recorder-'): continue

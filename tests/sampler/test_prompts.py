@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira import prompts
+from navira.sampler import prompts
 from navira.sampler.prompts import read_prompts
 from navira.sampling import sample
 from helpers.bytes_lm import byte_lm
