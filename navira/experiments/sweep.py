@@ -31,7 +31,7 @@ from ..tasks.task import kind_of
 from ..sampler.registry import parameters, policies, policy
 
 # %% auto #0
-__all__ = ['Cell', 'Entry', 'Sweep', 'cells']
+__all__ = ['NEUTRAL', 'LISTED', 'Cell', 'Entry', 'Sweep', 'cells']
 
 # %% ../../nbs/experiments/sweep.ipynb #30f44b20
 def _refilled_first(p: Policy) -> Policy:
@@ -49,6 +49,12 @@ changes: dict[str, Callable[[Policy], Policy]] = {
 STRENGTHS = ('eta', 'rate')     # hyper-parameters that set how much is corrected
 
 # %% ../../nbs/experiments/sweep.ipynb #4b532548
+# Of a draw that changes nothing these are left out, but for policies whose cells had them when
+# every policy declared its own: keys of stores stay
+NEUTRAL = dict(temperature=1., top_k=None)
+LISTED = dict(temperature={'apart', 'demask', 'eb', 'p2', 'punt'},
+              top_k={'dream-origin', 'dream-maskgit-plus', 'dream-topk-margin', 'dream-entropy'})
+
 @dataclass(frozen=True)
 class Cell:
     "One policy at one budget under one seed."
@@ -68,7 +74,10 @@ class Cell:
     def settled(self) -> dict[str, Any]: # name -> value
         "All hyper-parameters, defaults filled in."
         known = parameters(policies()[check_choice('policy', self.policy, policies())])
-        return {k: _plain(p.default) for k, p in known.items()} | self.hyper
+        usual = {k: _plain(p.default) for k, p in known.items()}
+        for k, v in NEUTRAL.items():
+            if usual.get(k) == v and self.policy not in LISTED[k]: usual.pop(k, None)
+        return usual | self.hyper
 
     @cached_property
     def key(self) -> str: # 12 hexadecimal digits
