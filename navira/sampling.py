@@ -36,7 +36,7 @@ from .sampler.samples import Partials, Recorder, Samples
 __all__ = ['states', 'sample']
 
 # %% ../nbs/07_sampling.ipynb #c2c9f374
-def cut(
+def cut_at_end(
     st: State,
     ends: Sequence[int], # token ids that end a text
 ) -> State:
@@ -63,7 +63,7 @@ def states(
     st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
         st = check_step(policy, st, step(careful, st, model, watch))
-        if ends and (st.i == T or not policy.revises): st = cut(st, ends)
+        if ends and (st.i == T or not policy.revises): st = cut_at_end(st, ends)
         yield st
 
 # %% ../nbs/07_sampling.ipynb #80175e79

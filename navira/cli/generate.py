@@ -79,7 +79,7 @@ def print_samples(
     answers: bool = False, # without the prompts
 ) -> None:
     "Texts for a reader, or as JSON lines."
-    from navira.sampler.samples import passes, printable
+    from navira.sampler.samples import passes_text, printable
     texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
     for i, text in enumerate(texts):
         tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text
@@ -91,8 +91,8 @@ def print_samples(
         if prompts: row['prompt'] = prompts[res.first + i]
         if as_json: print(json.dumps(row))
         else:
-            print(f'--- {choice.label}, {passes(res.n_forward[i])} forward passes run, '
-                  f'{passes(res.charged)} charged, seed {res.seed}, sample {res.first + i}')
+            print(f'--- {choice.label}, {passes_text(res.n_forward[i])} forward passes run, '
+                  f'{passes_text(res.charged)} charged, seed {res.seed}, sample {res.first + i}')
             print(printable(f'{tokens if text is None else text}\n'))
     if res.audit and not as_json: print(res.audit)
 

@@ -49,15 +49,15 @@ class DraftNoise(Noise):
         return out
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2
-def own(st: State) -> dict[str, Tensor]:
+def draft_fields(st: State) -> dict[str, Tensor]:
     "The fields that differ between drafts."
     return dict(x=st.x, conf=st.conf, score=st.score, n_forward=st.n_forward)
 
-def spread(st: State, n: int, T: int) -> State:
+def drafts_of(st: State, n: int, T: int) -> State:
     "The drafts of every row, n rows for one, in a run of T steps."
     def each(v): return v.repeat_interleave(n, 0)
     fields: dict[str, Any] = {k: v.flatten(0, 1) for k, v in st.memory.items()}
-    if not fields: fields = {k: each(v) for k, v in own(st).items()}
+    if not fields: fields = {k: each(v) for k, v in draft_fields(st).items()}
     draft = torch.arange(n, device=st.x.device).repeat(len(st.x))
     noise = DraftNoise(st.noise.seed, each(st.noise.samples), st.noise.made, draft, n)
     return replace(st, fixed=each(st.fixed), noise=noise, n=T, memory={}, **fields)
@@ -65,7 +65,7 @@ def spread(st: State, n: int, T: int) -> State:
 def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown [B]: one of each row
     "The state after a step of the drafts; its text is the draft that is shown."
     at = torch.arange(len(st.x), device=st.x.device) * n + shown
-    kept = {k: v.unflatten(0, (-1, n)) for k, v in own(drafts).items()}
+    kept = {k: v.unflatten(0, (-1, n)) for k, v in draft_fields(drafts).items()}
     ran = kept['n_forward'].sum(1) - st.n_forward
     shown_now = replace(st, x=drafts.x[at], conf=drafts.conf[at], score=drafts.score[at])
     return shown_now.remember(**kept).next(ran)
@@ -83,7 +83,7 @@ class BestOf(Step):
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         T = st.n - self.rated
         seen = list[tuple]()
-        drafts = spread(st, self.n, T)
+        drafts = drafts_of(st, self.n, T)
         base = replace(self.base, draw=policy.draw)
         if st.i < T: after = step(base, drafts, model, lambda *event: seen.append(event))
         else: after = self.review(drafts, model, seen)

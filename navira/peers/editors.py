@@ -24,7 +24,7 @@ from .blocks import block_of, check_block, check_steps, most_steps
 __all__ = ['llada2_edit', 'block_refinement', 't2m', 'proseco']
 
 # %% ../../nbs/peers/editors.ipynb #872433c0
-def begun(st: State) -> State:
+def with_blocks(st: State) -> State:
     """With the block in work and the passes over it before and since it was full in memory, [B]
     each; how often a position was remasked and the probability of its token after the last pass,
     [B, L]."""
@@ -35,12 +35,12 @@ def begun(st: State) -> State:
 
 def in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
     "The free positions of the block in work, which may be full; none in a finished row."
-    return ~st.fixed & (block_of(st, length) == begun(st).memory['block'][:, None])
+    return ~st.fixed & (block_of(st, length) == with_blocks(st).memory['block'][:, None])
 
 def spare(st: State, length: int | None) -> Tensor: # [B]
     "The number of steps from this one on, beyond one for each unfinished block."
     n_blocks = (st.n_free > 0).long() if length is None else -(-st.n_free // length)
-    return st.n - st.i - (n_blocks - begun(st).memory['block'])
+    return st.n - st.i - (n_blocks - with_blocks(st).memory['block'])
 
 @dataclass(frozen=True)
 class InBlock:
@@ -106,7 +106,7 @@ class BlockStep(Step):
     overwrites = False # but only those that `remask` picks
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        st = begun(st)
+        st = with_blocks(st)
         block = in_work(st, self.length)
         p = Pass(model, st, policy.draw, block.any(1))
         T = pick(policy.remask, st, p, st.committed)
@@ -215,7 +215,7 @@ class Suspect(InBlock):
     ratio: float # share of the block's tokens that one pass may remask, at least one token
 
     def open(self, st: State, eligible: Tensor) -> Tensor: # [B, L] bool
-        often = begun(st).memory['remasked']
+        often = with_blocks(st).memory['remasked']
         fillable = spare(st, self.length) > 0              # or no step is left to fill it
         return super().open(st, eligible) & (often < self.most) & fillable[:, None]
 

@@ -65,7 +65,7 @@ def shadows_of(p: Pass) -> Pass:
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
 
-def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
+def shadow_probability(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
     "Probability of the committed token, by its shadow, at temperature 1."
     return map_logits(shadows_of(p), where, lambda logits, at: probability(logits, st.x[at]))
 
@@ -73,7 +73,7 @@ def unseen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
 def improbable(level: float) -> Score:
     "Minus the probability that a token's shadow gives it, NaN from `level` on."
     def doubt(st, p, where): # [B, L]
-        q = unseen(st, p, where)
+        q = shadow_probability(st, p, where)
         return (-q).masked_fill(at_least(q, level), torch.nan)
     return doubt
 

@@ -16,7 +16,7 @@ from ..core import evaluate, Pass, Policy, rows_of, State
 from .replay import replay, Trace
 
 # %% auto #0
-__all__ = ['passes', 'Samples']
+__all__ = ['passes_text', 'Samples']
 
 # %% ../../nbs/sampler/samples.ipynb #8c1e5b41
 def printable(text: str) -> str:
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
     return ''.join(map(shown, text))
 
 # %% ../../nbs/sampler/samples.ipynb #9554d5b1
-def passes(n: float | Tensor) -> str:
+def passes_text(n: float | Tensor) -> str:
     "A number of forward passes; of parts, with two decimals."
     return f'{float(n):.2f}'.removesuffix('.00')
 
@@ -72,13 +72,13 @@ class Samples(Sequence[str]):
     @property
     def cost(self) -> str:
         "What was run and what is charged, in words."
-        low, high = passes(self.n_forward.min()), passes(self.n_forward.max())
+        low, high = passes_text(self.n_forward.min()), passes_text(self.n_forward.max())
         run = low if low == high else f'{low} to {high}'
         by = f' by {self.policy}' if self.policy else ''
         many, each = (f'{len(self)} samples', ' each') if len(self) > 1 else ('1 sample', '')
         charged = self.budget if self.charged is None else self.charged
         audit = f'\n{self.audit}' if self.audit else ''
-        return f'{many}{by}: {run} forward passes run, {passes(charged)} charged{each}{audit}'
+        return f'{many}{by}: {run} forward passes run, {passes_text(charged)} charged{each}{audit}'
 
     def __repr__(self) -> str:
         texts = map(printable, self[:8]) if self.tokenizer else self.tokens[:8].tolist()
