@@ -4,14 +4,11 @@
 
 # %% ../nbs/07_sampling.ipynb #7b1f7371
 from __future__ import annotations
-import inspect
-import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +23,9 @@ from .sampler.caching import Audit, Cached, Caching
 from .sampler.budgets import charged, check_budget, n_steps
 from .core import Policy, State, step, no_watch
 from .diffusion import as_denoiser, Denoiser
-from .sampler.checked import check_step, checked, NO_HEAD
+from .sampler.checked import check_step, checked
 from .sampler.prompts import start_ids
-from .sampler.registry import parameters, policies, policy as named_policy
+from .sampler.requests import check_model, choose, fitted, sample_numbers, without_end
 from .sampler.replay import Trace
 from .sampler.samples import Partials, Recorder, Samples
 
@@ -211,94 +208,6 @@ def check_full(policy: Policy, st: State) -> None:
     raise ValueError(f'unmask: {name_of(policy.unmask)} left {left} masks in finished texts, '
                      f'after {st.n} steps; expected none, as with `TopK(random_order, n_unmask)`')
 
-# %% ../nbs/07_sampling.ipynb #f3a9c25c
-def check_model(model: Any) -> Denoiser:
-    "The model; ValueError for what is none, with what to pass instead."
-    if isinstance(model, (str, os.PathLike)):
-        name = repr(str(model)).replace("'embedded'", '')
-        raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
-                         f'navira.load({name}) opens one')
-    lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
-    if callable(model) and not lacks: return as_denoiser(model)
-    kind = type(model)
-    has = ''.join(f', and has no {a}' for a in lacks)
-    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
-                     'expected what navira.load or navira.wrap gives, or a subclass with '
-                     '`mask_id`, `length` and a `__call__` from ids [B, L] to a `Forward`')
-
-def check_fits(model: Denoiser, policy: Policy, length: int | None = None) -> None:
-    """ValueError if the policy needs a head that the model lacks, or a network of its own does
-    not fit."""
-    policy.step.fits(model, length or model.length)
-    if policy.reads_quality and not model.has_quality: raise ValueError(NO_HEAD)
-
-def fitted(policy: Policy, model: Denoiser, length: int) -> Policy:
-    """The policy on this model: where that runs whole texts only, with whole second passes.
-    ValueError as `check_fits`, and for more blocks than the model has."""
-    check_fits(model, policy, length)
-    if policy.depth is None: return policy
-    if model.n_blocks is not None:
-        check_int('depth', policy.depth, 0, f'{type(model).__name__} has {model.n_blocks} blocks;'
-                  ' expected', model.n_blocks)
-        return policy
-    warnings.warn(f'depth={policy.depth}: {type(model).__name__} runs whole texts only, so the '
-                  'second pass runs, and is charged, in full', stacklevel=3)
-    return replace(policy, depth=None)
-
-def ends_in(model: Denoiser) -> tuple[int, ...]:
-    "The tokens that end a text: as the model says, else GPT-2's."
-    tok = model.tokenizer
-    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
-    return model.eos_ids or (() if gpt2 is None else (gpt2,))
-
-def without_end(model: Denoiser) -> Denoiser:
-    "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
-    ends = ends_in(model)
-    if not ends:
-        raise ValueError("eos='suppress': this model names no token that ends a text; expected "
-                         "'cut' or 'keep'")
-    return model.suppressing(ends)
-
-# %% ../nbs/07_sampling.ipynb #c652fd36
-def default_policy(model: Denoiser) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
-    "What reads best (studies/settings); LLaDA's policy if there is no quality head."
-    if not model.has_quality: return 'llada-low-confidence', {}
-    return 'remdm-cap', dict(top_p=.5)
-
-def choose(
-    model: Denoiser | None, # None: not known yet
-    policy: str | Policy | None, # None: the default
-    hyper: dict[str, Any],
-    caller: Callable, # that a user called: one of its parameters may have been meant
-) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
-    "KeyError or ValueError for another policy or hyper-parameter, with the nearest."
-    if policy is None:
-        policy, usual = default_policy(model)  # type: ignore[arg-type]
-        hyper = usual | hyper
-    own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
-    block_length = hyper.get('block_length')
-    others = {k: v for k, v in hyper.items() if k != 'block_length'}
-    if isinstance(policy, Policy):
-        if not others: return policy, '', block_length
-        raise ValueError(f'{", ".join(others)}: a Policy has its hyper-parameters already; '
-                         f'expected one of {", ".join(own)}')
-    if not isinstance(policy, str):
-        called = ', which this would give when called' if callable(policy) else ''
-        raise ValueError(f"policy={policy!r}: expected a name, such as 'prism', or a "
-                         f"Policy{called}")
-    known = parameters(policies()[check_choice('policy', policy, policies())])
-    if 'block_length' in known and (model is None or model.block is None):
-        block_length, others = None, hyper
-    for k in others: check_choice(f'{policy}: hyper-parameter', k, [*known, *own])
-    name = ', '.join([policy, *(f'{k}={v}' for k, v in hyper.items())])
-    return named_policy(policy, **others), name, block_length
-
-# %% ../nbs/07_sampling.ipynb #df7d0e29
-def _numbers(n: int | range | None) -> tuple[int | None, int]: # how many, the number of the first
-    if not isinstance(n, range): return n, 0
-    if n.step == 1 and n.start >= 0: return len(n), n.start
-    raise ValueError(f'n={n}: expected numbers of samples from 0 on, one after the other')
-
 # %% ../nbs/07_sampling.ipynb #d7ae555e
 @torch.inference_mode()
 def sample(
@@ -333,7 +242,7 @@ def sample(
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
     if batch_size is not None: check_int('batch_size', batch_size, 1)
     if eos == 'suppress': model = without_end(model)
-    n, first = _numbers(n)
+    n, first = sample_numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     rule, begun = fitted(rule, model, x.shape[1]), time.perf_counter()
     block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)

@@ -22,7 +22,7 @@ from navira.cli.app import (
     app, AsJson, Device, Dtype, Head, hypers, Imports, MaskId, Model, Name, Number, Seed, Shift)
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
-# as `navira.sampling.default_policy` has them
+# as `navira.sampler.requests.default_policy` has them
 USUAL = 'remdm-cap:top_p=.5'
 NO_HEAD = 'llada-low-confidence'
 
@@ -43,7 +43,7 @@ def typed(label: str | None, net=None) -> Choice: # None: the usual of `net`
 
 def why_not(net, name: str) -> str: # '' if the model runs the policy
     import navira
-    from navira.sampling import check_fits
+    from navira.sampler.requests import check_fits
     try: check_fits(net, navira.policy(name))
     except (ValueError, OSError) as e: return str(e)
     return ''

@@ -25,7 +25,8 @@ from ..models.load import load as load_model
 from ..models.products import products_of
 from ..sampler.prompts import start_ids
 from ..sampler.samples import Samples
-from ..sampling import check_fits, sample
+from ..sampling import sample
+from ..sampler.requests import check_fits
 from .store import (
     claim, environment, fingerprint, open_store, Store, write_table)
 from .sweep import Cell, cells, digest, Sweep

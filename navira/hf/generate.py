@@ -19,7 +19,8 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from ..core import Policy
 from ..models.transformers import wrap
 from ..sampler.samples import Partials
-from ..sampling import choose, sample
+from ..sampling import sample
+from ..sampler.requests import choose
 
 # %% auto #0
 __all__ = ['generate_with']

@@ -21,7 +21,8 @@ from ..diffusion import Denoiser
 from ..sampler.passes import portions
 from ..models.load import load
 from ..sampler.prompts import literal_ids, read_prompts
-from ..sampling import choose, sample
+from ..sampling import sample
+from ..sampler.requests import choose
 
 # %% auto #0
 __all__ = ['Navira', 'up_to']

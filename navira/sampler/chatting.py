@@ -13,7 +13,8 @@ from typing import Any
 from ..base.checks import check_int
 from ..core import Policy
 from .prompts import literal_ids
-from ..sampling import choose, sample
+from ..sampling import sample
+from .requests import choose
 
 # %% auto #0
 __all__ = ['chat']

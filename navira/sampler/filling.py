@@ -19,7 +19,8 @@ from ..diffusion import Denoiser
 from ..models.load import load
 from .prompts import read_prompts
 from .samples import Partials, Samples
-from ..sampling import check_model, choose, ends_in, sample
+from ..sampling import sample
+from .requests import check_model, choose, ends_in
 from .scores import left_out
 
 # %% auto #0
