@@ -22,8 +22,7 @@ FOREIGN = {
     'n=': 'num_samples num_return_sequences',
     'policy=, by name': 'sampler alg remasking',
     "eos='suppress', which keeps out ends of a text": 'suppress_tokens bad_words_ids eos_token_id',
-    'it for a policy of `sample` that has it, such as llada-low-confidence':
-        'temperature top_p top_k do_sample',
+    'temperature=, 0 for the most likely token': 'do_sample',
     'a prompt alone, as no policy has guidance': 'cfg cfg_scale guidance_scale',
     'dtype= of navira.load': 'torch_dtype',
     'eos=, as a text ends at its end-of-text token and nowhere else':
