@@ -17,12 +17,13 @@ import pandas as pd
 from ..base.checks import check_choice
 from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
+from ..core import by_budget, Step, TopK
 from .plots import Table
 from .results import at_equal, frame, interval_of, judges, or_none
 from .run import prepared
 from .store import open_store
 from .sweep import read_sweeps
-from ..sampler.registry import policies
+from ..sampler.registry import policies, policy
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d006
 @cache
@@ -40,6 +41,17 @@ def submitted(
         if p.is_symlink(): raise ValueError(f'{p}: a link; expected the file of a policy')
         with guarded(p): out[p] = check_file(p, 2**20).read_text('utf-8')
     return out
+
+def least_passes(
+    c, # a cell, as a store describes it
+):
+    "Passes of a sample: a rule of this library that writes exact counts writes at every step."
+    if c['policy'] not in policies(): return 1
+    rule = policy(c['policy'], **c['hyper'])
+    exact = [TopK, Step, by_budget, None]
+    if [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact: return 1
+    # near one token a pass a step may have nothing to write
+    return min(c['budget'] // rule.passes, c['free'] // 2)
 
 def entered(
     folder, # of a store
@@ -63,9 +75,17 @@ def entered(
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
                          f'{s.budgets} passes, all with {" and ".join(measured)} '
                          '(`navira evaluate`)')
+    least = df.cell.map({k: least_passes(c) for k, c in st.cells.items()})
+    short = df[~(df.n_forward >= least)]
+    if len(short):
+        raise ValueError(f'{folder}: {short.policy.iloc[0]} ran {short.n_forward.iloc[0]:g} '
+                         f'passes; expected at least {least[short.index[0]]}')
+    matched = {k: policy(c['policy'], **c['hyper']).matched
+               if c['policy'] in policies() else c['matched'] for k, c in st.cells.items()}
     settings = {key: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                              if k != 'top_p' and not s.task) for key, c in st.cells.items()}
-    return df.assign(task=st.task or 'text', cell=f'{folder}: ' + df.cell,
+    return df.assign(task=st.task or 'text', matched=df.cell.map(matched),
+                     cell=f'{folder}: ' + df.cell,
                      name=(df.policy + file + df.cell.map(settings)).map(plain))
 
 def plain(name):

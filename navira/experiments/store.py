@@ -50,6 +50,38 @@ def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.rea
                          f'delete it, and what it '
                          'held is computed again') from None
 
+SPANS = {name: span for span, names in {
+    ('', chr(0x10ffff)): 'cell reference metric failed answer',
+    (0, 1e9): 'sample n_forward n_remasked seconds steps_to remasked_to samples groups asked '
+              'tokens remasked written nll_once nll_stop weight_once weight_stop',
+    (0, 1): 'solved recovered repetition', (0, 20): 'entropy', (-1e9, 1e9): 'value low high',
+    (1, 10): 'clarity grammaticality factuality style creativity',
+    }.items() for name in names.split()}
+DEPTH = dict(tokens=1, remasked=2, written=2)     # of lists
+
+def check_values(
+    path: Path, # of a table
+    table: pa.Table,
+    needed: Iterable[str], # columns
+    length: int, # L
+) -> None:
+    "ValueError for a column that holds what no sweep, metric or judge writes."
+    for name in {*needed, *(SPANS.keys() & {*table.column_names})}:
+        low, high = SPANS[name]
+        try:
+            v, sizes = table[name], [length]
+            depth = 0 if pa.types.is_null(v.type) else DEPTH.get(name, 0)
+            if depth == 1: sizes = pc.list_value_length(v).to_pylist()
+            if depth == 2: high = length - 1
+            for _ in range(depth): v = pc.list_flatten(v)
+            least, most = pc.min_max(v).as_py().values()
+            full = name not in ('cell', 'sample', 'n_forward') or not v.null_count
+            within = least is None or low <= least and most <= high
+            typed = name != 'solved' or v.type in (pa.bool_(), pa.null())
+            if full and typed and within and {*sizes} <= {None, length}: continue
+        except (LookupError, TypeError, pa.ArrowException): pass
+        raise ValueError(f'{path}: damaged column {name}; expected {low!r} to {high!r}')
+
 # %% ../../nbs/experiments/store.ipynb #32fb7393
 @dataclass(frozen=True, eq=False)
 class Store:
@@ -89,11 +121,9 @@ class Store:
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
         tables = [read_table(f, filters=where, columns=columns) for f in files]
+        who = dict(samples=(*WHO[:2], 'n_forward'), sets=WHO[2:]).get(name, WHO[:3])
         for f, table in zip(files, tables):
-            for k in columns or WHO[:1]:
-                if k not in table.column_names or k in WHO[:2] and table[k].null_count:
-                    raise ValueError(f'{f}: damaged column {k}; delete it, and what it held is '
-                                     'computed again')
+            check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
         return merged(name, pa.concat_tables(tables, promote_options='permissive'))
 
@@ -165,7 +195,9 @@ def checked(record: dict) -> dict:
     "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
     def check(given: dict, names: Iterable[str]) -> dict:
         for k in names:
-            if type(given[k]).__name__ not in KINDS[k]: raise TypeError(f'{k} = {given[k]!r:.40}')
+            v, least = given[k], k not in ('seed', 'keep')
+            if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
+                raise TypeError(f'{k} = {v!r:.40}')
         return given
     record = check(dict(rules=1, model=None, real=None, places=[]) | record, RECORD + IDENTITY)
     for place in record['places']: check(place, ['device_name'])

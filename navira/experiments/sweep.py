@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import re
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -294,6 +295,9 @@ def _parsed(source: str | Path) -> dict:
                                 f'file, or one of {", ".join(configs())}')
     try:
         text = check_file(path, 2**18).read_text(encoding='utf-8')
+        # tomllib takes a time that grows with the square of a key's parts
+        if any(part.count('.') > 300 for part in re.split('[\n=]', text)):
+            raise ValueError('more than 300 dots in a key; expected names such as entries')
         return {'name': path.stem} | tomllib.loads(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 

@@ -83,6 +83,12 @@ def ranks(table): # policy -> its ranges, by column
     rows = table.rows.set_index('policy')
     return rows.apply(lambda column: column.str.split(':').str[0])
 
+def test_a_store_that_ran_too_few_passes_is_refused(right, tmp_path):
+    folder = puzzles(tmp_path/'a', dict(good=right['good']))
+    df = pd.read_parquet(folder/'samples.parquet').assign(n_forward=1.)
+    write_table(folder/'samples.parquet', pa.Table.from_pandas(df, preserve_index=False))
+    with pytest.raises(ValueError, match='ran 1 passes; expected at least'): entered(folder)
+
 def test_a_planted_worse_policy_ends_lower_and_equal_ones_share_a_rank(right, tmp_path):
     same = right | {'good, again': right['good']}
     made = board([puzzles(tmp_path/'me'/k, same, k) for k in ('sudoku-35', 'sudoku-25')])

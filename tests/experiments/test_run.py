@@ -1,6 +1,6 @@
 """A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged,
 extended, measured."""
-import errno, json, os, random, runpy, shutil, signal, time
+import errno, json, math, os, random, runpy, shutil, signal, time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -177,12 +177,26 @@ def record(**new): # a cell's value where the cell has one
             x: v for x, v in new.items() if x in old}))
     return change
 
+def filled(name, value): # a column of one value
+    def change(path):
+        table = pq.read_table(path)
+        if name in table.column_names: table = table.drop_columns([name])
+        pq.write_table(table.append_column(name, [[value] * len(table)]), path)
+    return change
+
+NUMBERS = [('n_forward', -5.), ('n_forward', math.inf), ('n_forward', 'x'), ('n_forward', None),
+           ('solved', .5), ('solved', 7), ('n_remasked', [1]), ('sample', None), ('cell', 5),
+           ('tokens', 5), ('tokens', [1, 2]), ('tokens', [-1] * 12), ('seconds', dict(a=1)),
+           ('remasked', [[99]]), ('entropy', -1.)]
+
 DAMAGED = [
+    *[('samples.parquet', filled(*column), f'damaged column {column[0]}') for column in NUMBERS],
     ('samples.parquet', cut, 'samples.parquet'), ('tokenizer.json', cut, 'tokenizer.json'),
     ('store.json', cut, 'store.json: damaged'),
     ('store.json', lambda path: path.write_text('5'), 'store.json: damaged'),
     *[('store.json', record(**{k: v}), f'{k} = ') for k, v in dict(
-        length='8', prompt=[1], cells=[], n='x', settled=[], matched=1, label=3).items()],
+        length='8', prompt=[1], cells=[], n='x', settled=[], matched=1, label=3,
+        budget=-5).items()],
     ('samples.parquet', without('cell'), 'samples.parquet'),
     ('samples.parquet', without('sample'), 'samples.parquet'),
     ('samples.parquet', twice, 'a sample stands there twice'), ('samples.parquet', pipe, 'pipe')]
