@@ -87,7 +87,8 @@ def room_of(path):
 
 def exports(path):
     "The modules that a notebook exports, such as `peers.remdm`, in the order of their first cells."
-    named = re.findall(r'"#\|\s*(?:default_exp|exporti?) ([\w.]+)', path.read_text(encoding='utf-8'))
+    text = path.read_text(encoding='utf-8')
+    named = re.findall(r'"#\|\s*(?:default_exp|exporti?) ([\w.]+)', text)
     return list(dict.fromkeys(named))
 
 def modules():
