@@ -19,11 +19,10 @@ from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .sampler.caching import Audit, Cached, Caching
+from .sampler.caching import Cached, Caching
 from .sampler.budgets import charged, check_budget, n_steps
 from .core import Policy, State, step, no_watch
 from .diffusion import as_denoiser, Denoiser
-from .sampler.checked import check_step, checked
 from .sampler.prompts import start_ids
 from .sampler.requests import check_model, choose, fitted, sample_numbers, without_end
 from .sampler.replay import Trace
@@ -56,10 +55,10 @@ def states(
     watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    careful, model = checked(policy), as_denoiser(model)
+    model = as_denoiser(model)
     st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
-        st = check_step(policy, st, step(careful, st, model, watch))
+        st = step(policy, st, model, watch)
         if ends and (st.i == T or not policy.revises): st = cut_at_end(st, ends)
         yield st
 
@@ -123,7 +122,6 @@ class Run:
     block: Tensor # [n, L] int64, from `blocks_of`
     steps: list[int] # T of each block
     caching: Caching
-    audit: Audit | None # of the cache, if there is one
     ends: Sequence[int] # token ids that end a text
     trace: bool
     watch: Callable[[Partials], None] | None # `progress`, where it is a function
@@ -162,7 +160,7 @@ class Run:
         L, noise = int(self.lengths[rows].max()), self.noise[rows]
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
         record, model = Recorder(x, self.model.mask_id), self.model
-        if self.audit: model = Cached(model, noise.samples, self.caching, self.audit)
+        if self.caching.cache != 'none': model = Cached(model, noise.samples, self.caching)
         ran, made = noise.samples.new_zeros(len(rows), dtype=torch.float64), 0
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
@@ -177,7 +175,7 @@ class Run:
         return tokens, ran.cpu(), record.trace() if self.trace else None
 
     def show(self, rows: Tensor, st: State) -> None:
-        if self.audit: self.bar.set_postfix_str(str(self.audit), refresh=False)
+        if self.caching.found: self.bar.set_postfix_str(str(self.caching), refresh=False)
         self.bar.update(len(rows))
         if self.watch is None: return
         self.watch(Partials(st, self.noise.samples[rows].tolist(), self.policy.revises,
@@ -235,7 +233,7 @@ def sample(
     A `progress` function is called after each step of a batch, by several threads on a CPU, with
     its texts, a `Partial` each."""
     model = check_model(model)
-    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
     caching = Caching(**how)
     caching.fits(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
@@ -248,12 +246,12 @@ def sample(
     block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
     numbers = torch.arange(len(x), device=model.device) + first
     noise = Noise(check_int('seed', seed, -2**63), numbers)
-    audit = None if caching.cache == 'none' else Audit(caching.every)
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:
-        run = Run(model, rule, x, special, noise, block, steps, caching, audit,
+        run = Run(model, rule, x, special, noise, block, steps, caching,
                   model.eos_ids if eos == 'cut' else (), trace, watch, bar)
         tokens, ran, traces = run.all(batch_size)
+    audit = None if caching.cache == 'none' else caching
     if audit: charged = max(charged, float(ran.max()))      # an audit comes on top
     return Samples(tokens, ran, sum(steps), budget, time.perf_counter() - begun, model.tokenizer,
                    traces, name, seed, first, charged, given_tokens(x, special, model.mask_id),

@@ -49,7 +49,7 @@ def fill(
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl'
+    of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh'
     how = {k: hyper.pop(k) for k in of_sample if k in hyper}
     if not ends_in(model): how.pop('eos', None)
     rule, name, block_length = choose(model, policy, hyper, fill)

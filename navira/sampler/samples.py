@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .caching import Audit
+from .caching import Caching
 from ..core import evaluate, Pass, Policy, rows_of, State
 from .replay import replay, Trace
 
@@ -47,7 +47,7 @@ class Samples(Sequence[str]):
     charged: float | None = None # forward passes charged, run or not; None: the budget
     given: Tensor | None = None # [n] int64: prompt tokens that each text begins with
     special: Tensor | None = None # [n, L] bool: tokens that the tokenizer put around a prompt
-    audit: Audit | None = None # of the cache, where there was one
+    audit: Caching | None = None # the cache that was used, and what was found of it
 
     def decode(self, ids, skip_special_tokens: bool = False) -> str: # token ids -> text
         "ValueError for a model without a tokenizer."
