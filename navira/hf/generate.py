@@ -18,7 +18,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from ..core import Policy
 from ..models.transformers import wrap
-from ..sampler.samples import Partials
+from ..sampler.samples import Partial
 from ..sampling import sample
 from ..sampler.requests import choose
 
@@ -73,7 +73,7 @@ def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` o
     if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
     streamer.put(prompts[0][None])
     sent = len(prompts[0])
-    def show(texts: Partials) -> None:
+    def show(texts: Iterator[Partial]) -> None:
         nonlocal sent
         for p in texts:
             if p.final > sent: streamer.put(torch.tensor(p.ids[sent:p.final]))

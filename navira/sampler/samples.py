@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .caching import Caching
 from ..core import evaluate, Pass, Policy, rows_of, State
+from ..diffusion import Denoiser
 from .replay import replay, Trace
 
 # %% auto #0
@@ -111,27 +112,22 @@ class Partial:
 
     def __str__(self) -> str: return self.text
 
-@dataclass(frozen=True)
-class Partials:
-    "The texts of a batch after a step: `len` is their number, a loop gives a `Partial` of each."
-    st: State
-    numbers: list[int]  # of the samples
-    revises: bool       # may the policy change what it wrote?
-    tokenizer: Any
-    special: Tensor     # [B, L] bool, as in `Samples`
-
-    def __len__(self) -> int: return len(self.numbers)
-    def __iter__(self) -> Iterator[Partial]:
-        x = self.st.x.cpu()
-        final = (x >= 0) & (x != self.st.mask_id)
-        if self.revises and self.st.i < self.st.n: final &= self.st.fixed.cpu()
-        until = final.int().cumprod(1).sum(1).tolist()
-        for number, row, special, n in zip(self.numbers, x, self.special, until):
-            exists = row >= 0
-            ids, shown = row[exists].tolist(), row[exists & ~special[:len(row)]].tolist()
-            text = str(ids)
-            if self.tokenizer: text = self.tokenizer.decode(shown, skip_special_tokens=False)
-            yield Partial(number, ids, n, text)
+def partials(
+    st: State, # of a batch, after a step
+    policy: Policy,
+    model: Denoiser,
+    special: Tensor, # [B, L] bool, as in `Samples`
+) -> Iterator[Partial]:
+    x = st.x.cpu()
+    final = (x >= 0) & (x != st.mask_id)
+    if policy.revises and st.i < st.n: final &= st.fixed.cpu()
+    until = final.int().cumprod(1).sum(1).tolist()
+    for number, row, marks, n in zip(st.noise.samples.tolist(), x, special, until):
+        exists = row >= 0
+        ids, shown = row[exists].tolist(), row[exists & ~marks[:len(row)]].tolist()
+        tok = model.tokenizer
+        text = tok.decode(shown, skip_special_tokens=False) if tok else str(ids)
+        yield Partial(number, ids, n, text)
 
 # %% ../../nbs/sampler/samples.ipynb #a34c64e3
 class Recorder:
