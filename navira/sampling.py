@@ -155,7 +155,7 @@ class Run:
         that leaves masks."""
         L, noise = int((self.x[rows] >= 0).sum(1).max()), self.noise[rows]
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
-        record, model = Recorder(x, self.model.mask_id), self.model
+        record, model = Recorder(x), self.model
         if self.caching.cache != 'none': model = Cached(model, noise.samples, self.caching)
         ran, made = noise.samples.new_zeros(len(rows), dtype=torch.float64), 0
         for b, T in enumerate(self.steps):
@@ -163,7 +163,7 @@ class Run:
             for st in states(self.policy, model, x, T, noise.after(made), fixed, self.ends,
                              record.watch if self.trace else no_watch):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
-                if self.trace: record.add(st)
+                if self.trace: record.x.append(st.x.int().cpu())
                 self.bar.update(len(rows))
                 if self.watch: self.watch(partials(st, self.policy, model, self.special[rows]))
             left = int(st.masked.sum())
@@ -172,7 +172,7 @@ class Run:
                 f'{T} steps; expected none, as with `TopK(random_order, n_unmask)`')
             x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
-        return tokens, ran.cpu(), record.trace() if self.trace else None
+        return tokens, ran.cpu(), record.trace(model.mask_id) if self.trace else None
 
 def planned(
     policy: Policy,
