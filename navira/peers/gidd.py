@@ -15,7 +15,7 @@ from ..base.checks import check_int, check_range
 from ..core import Denoiser, draw_at, Pass, Policy, random_order, State, Step, TopK
 from ..sampler.ties import ranks
 from ..sampler.draws import TokenSampler, tolerance
-from ..sampler.registry import mdlm, register
+from ..sampler.registry import ancestral, register
 from ..sampler.scores import map_logits
 from .loops import followed, looping
 
@@ -98,4 +98,4 @@ def gidd_correct(
     patience = check_int('patience', patience, 0)
     then = Policy(unmask=TopK(random_order, math.inf),
                   step=Correct(k, time, patience, TokenSampler(temperature)))
-    return followed(mdlm(), then, *looping(loop_steps, 1))
+    return followed(ancestral(), then, *looping(loop_steps, 1))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..sampler.draws import TokenSampler
 from ..core import Flip, Policy, State
-from ..sampler.registry import mdlm, register
+from ..sampler.registry import ancestral, register
 from ..sampler.scores import map_logits
 
 # %% auto #0
@@ -22,7 +22,7 @@ __all__ = ['d3pm', 'sedd']
           exact='exact as T grows', source='D3PM, arXiv 2107.03006')
 def d3pm() -> Policy:
     "D3PM with an absorbing state, beta_t = 1 / (T - t + 1): MDLM's distribution."
-    return replace(mdlm(), draw=TokenSampler())
+    return replace(ancestral(), draw=TokenSampler())
 
 # %% ../../nbs/peers/sedd.ipynb #sedd0023
 noises = dict( # sigma of the time t, and its slope
