@@ -30,8 +30,8 @@ Sampler: sampler/checked sampler/budgets sampler/registry sampler/scores sampler
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling sampler/chatting
 Policies: ours/one_pass ours/apart peers/blocks peers/sedd peers/remdm peers/confident
-    peers/orders peers/adaptive peers/attention peers/shadow peers/revisers peers/editors
-    peers/revocable peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors
+    peers/orders peers/adaptive peers/attention peers/revisers peers/editors peers/shadow
+    peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors
 Studies: peers/uniform
 Policies: peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora

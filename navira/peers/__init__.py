@@ -2,4 +2,4 @@
 import navira.ours  # noqa: F401
 from navira.peers import adaptive, attention, best_of, confident, correctors  # noqa: F401
 from navira.peers import critics, editors, gidd, loops, mask_predict, orders, remdm  # noqa: F401
-from navira.peers import revisers, revocable, sedd, shadow  # noqa: F401
+from navira.peers import revisers, sedd, shadow  # noqa: F401
