@@ -172,7 +172,8 @@ def block_refinement(
     def all_blocks(policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return -(-int(n_free.max()) // length) * most
     act = BlockStep(length, max_post_steps + 1, passes, plan=all_blocks, matched=False)
-    return replace(base, unmask=replace(base.unmask, passes=passes), step=act)
+    fill = replace(filling(threshold, length), passes=passes)
+    return replace(base, unmask=fill, step=act)
 
 # %% ../../nbs/peers/editors.ipynb #e816efff
 def likely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

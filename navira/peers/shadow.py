@@ -73,7 +73,7 @@ class ShadowStep(Step):
         rated = self.rated(st) & policy.revises
         p = Pass(model, st, policy.draw, st.masked.any(1))
         def read(rows): return self.read(model, st.x[rows], rated[rows])
-        p.forward = read  # type: ignore[method-assign]
+        p.forward = read
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
         T = pick(policy.remask, st, p, st.committed & rated & (n > 1)[:, None])
