@@ -121,4 +121,4 @@ def gidd_correct(
     patience = check_int('patience', patience, 0)
     then = Policy(unmask=TopK(random_order, math.inf),
                   step=Correct(k, time, patience, TokenSampler(temperature)))
-    return followed(mdlm(), then, *looping(loop_steps, 1))
+    return followed(mdlm(), then, looping(loop_steps))

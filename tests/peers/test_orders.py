@@ -77,7 +77,8 @@ seeds, prompts = hs.integers(0, 10**6), hs.integers(0, 3)
 temperatures = hs.sampled_from([0., 1.])
 
 @given(seeds, prompts, temperatures, hs.integers(1, 4),
-       hs.sampled_from(['last', 'highest', 'lowest']), hs.sampled_from([(8, None), (8, 4), (6, 2), (5, None), (9, 3)]))
+       hs.sampled_from(['last', 'highest', 'lowest']),
+       hs.sampled_from([(8, None), (8, 4), (6, 2), (5, None), (9, 3)]))
 def test_rcr_is_its_loop(seed, P, temperature, per_block, running, shape):
     G, length = shape
     model, x = Tiny(P + G, 5, seed=seed % 97), prefixes(P + G, 5, P)
