@@ -29,11 +29,10 @@ Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay
     sampler/prompts sampler/samples sampler/requests
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling sampler/chatting
-Policies: ours/one_pass ours/apart peers/blocks peers/sedd peers/remdm peers/confident
-    peers/orders peers/adaptive peers/attention peers/shadow peers/revisers peers/editors
-    peers/revocable peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors
-Studies: peers/uniform
-Policies: peers/critics peers/survey
+Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident
+    peers/orders peers/adaptive peers/attention peers/revisers peers/editors peers/shadow
+    peers/loops peers/best_of peers/noises peers/correctors
+    peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/pretrain training/finetune training/adapt training/critic
