@@ -86,15 +86,14 @@ def room_of(path):
     return path.relative_to(nbs).with_suffix('').as_posix()
 
 def exports(path):
-    "The module that a notebook exports, as `peers.remdm`; None if it exports none."
-    line = re.search(r'#\|\s*default_exp ([\w.]+)', path.read_text(encoding='utf-8'))
-    return line and line[1]
+    "The modules that a notebook exports, such as `peers.remdm`, in the order of their first cells."
+    text = path.read_text(encoding='utf-8')
+    named = re.findall(r'"#\|\s*(?:default_exp|exporti?) ([\w.]+)', text)
+    return list(dict.fromkeys(named))
 
 def modules():
-    "{module: room}, in the order of the rooms."
-    exported = {exports(nbs/f'{room}.ipynb'): room for room in rooms()}
-    exported.pop(None, None)
-    return exported
+    "The modules, in the order of the rooms."
+    return [m for room in rooms() for m in exports(nbs/f'{room}.ipynb')]
 
 def entry(room):
     """The sidebar's lines for a room: numbered chapters show their number, others the title of

@@ -4,14 +4,16 @@
 
 # %% ../../nbs/base/noise.ipynb #175341aa
 from __future__ import annotations
+import copy
 import hashlib
 from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch import Tensor
 
 # %% auto #0
-__all__ = ['Noise']
+__all__ = ['AHEAD', 'Noise']
 
 # %% ../../nbs/base/noise.ipynb #958f1038
 _LOW = 0xFFFFFFFF
@@ -31,6 +33,9 @@ def philox(
     return a, b, c, d
 
 # %% ../../nbs/base/noise.ipynb #d87edb3f
+AHEAD = 32          # steps whose numbers are made at once: a call is a hundred kernels
+_MOST = 2**20       # numbers of a purpose at a time
+
 class Noise:
     """Counter-based uniforms: a function of (seed, sample, step, purpose, position), and of nothing
     else."""
@@ -40,8 +45,15 @@ class Noise:
         made: int = 0, # steps made before: step i draws the numbers of step made + i
     ):
         self.seed, self.samples, self.made = seed, samples, made
+        self._whole, self._rows = self, slice(None)     # whose rows these are, and which
+        # length -> first step, {purpose: [AHEAD, B, L]}
+        self._windows: dict[int, tuple[int, dict[str, Tensor]]] = {}
 
-    def __getitem__(self, rows) -> Noise: return Noise(self.seed, self.samples[rows], self.made)
+    def __getitem__(self, rows) -> Self:
+        "Of some rows, by numbers that are made for all of them."
+        some = copy.copy(self)
+        some.samples, some._whole, some._rows = self.samples[rows], self, rows
+        return some
 
     def after(self, steps: int) -> Noise:
         "For a run that follows on one of so many steps, with numbers of its own."
@@ -51,10 +63,29 @@ class Noise:
         i: int, # step
         purpose: str, # what the numbers are for
         length: int, # L
-    ) -> Tensor: # [B, L] float64 in the open interval (0, 1)
-        where = torch.arange(length, device=self.samples.device)
-        word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), 'little')
+    ) -> Tensor: # [B, L] float64 in the open interval (0, 1); shared, so never written to
+        if self._whole is not self:
+            return Noise.uniform(self._whole, i, purpose, length)[self._rows]
+        steps = max(1, min(AHEAD, _MOST // max(1, len(self.samples) * length)))
+        first = (self.made + i) // steps * steps
+        begun, window = self._windows.get(length, (first, {}))
+        kept = window if begun == first else {}
+        if purpose not in kept:
+            asked = sorted({purpose, *window} - {*kept})
+            made = self._made(range(first, first + steps), asked, length)
+            kept = kept | dict(zip(asked, made))
+            self._windows[length] = first, kept
+        return kept[purpose][self.made + i - first]
+
+    def _made(self, steps: range, purposes: list[str], length: int) -> Tensor:
+        # [purposes, steps, B, L]
+        device = self.samples.device
+        words = [int.from_bytes(hashlib.blake2b(p.encode(), digest_size=4).digest(), 'little')
+                 for p in purposes]
+        word = torch.tensor(words, device=device)[:, None, None, None]
+        step = torch.tensor(steps, device=device)[:, None, None]
+        where = torch.arange(length, device=device)
         key = self.seed & _LOW, self.seed >> 32 & _LOW
-        a, b, _, _ = philox((where[None], self.made + i, word, self.samples[:, None]), key)
+        a, b, _, _ = philox((where, step, word, self.samples[:, None]), key)
         # 52 bits: one half more still fits a float64
         return (((a >> 6) * 2**26 + (b >> 6)).double() + 0.5) / 2**52
