@@ -92,8 +92,8 @@ def exports(path):
 
 def tests_of(path):
     "The test files of the modules that a notebook exports."
-    named = [root/'tests'/re.sub(r'(\w+)$', r'test_\1.py', m.replace('.', '/')) for m in exports(path)]
-    return [p for p in named if p.exists()]
+    names = [re.sub(r'(\w+)$', r'test_\1.py', m.replace('.', '/')) for m in exports(path)]
+    return [root/'tests'/name for name in names if (root/'tests'/name).exists()]
 
 def modules():
     "The modules, in the order of the rooms."
