@@ -53,12 +53,11 @@ def drafts_of(st: State, n: int, T: int) -> State:
 
 def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown [B]: one of each row
     "The state after a step of the drafts; its text is the draft that is shown."
-    fields = 'x', 'conf', 'score', 'n_forward'
-    kept = {k: getattr(drafts, k).unflatten(0, (-1, n)) for k in fields}
+    fields = dict(x=drafts.x, conf=drafts.conf, score=drafts.score, n_forward=drafts.n_forward)
+    kept = {k: v.unflatten(0, (-1, n)) for k, v in fields.items()}
     row = torch.arange(len(st.x), device=st.x.device)
-    best = {k: v[row, shown] for k, v in kept.items()}
-    ran = kept['n_forward'].sum(1)
-    return replace(st, **best | dict(n_forward=ran), i=st.i + 1).remember(**kept)
+    best = {k: v[row, shown] for k, v in kept.items()} | dict(n_forward=kept['n_forward'].sum(1))
+    return replace(st, i=st.i + 1, **best).remember(**kept)
 
 # %% ../../nbs/peers/best_of.ipynb #921a0104
 def review(policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
