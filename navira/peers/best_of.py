@@ -6,7 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -25,22 +25,24 @@ __all__ = ['best_of']
 class DraftNoise(Noise):
     "Noise for several drafts of each sample; the first has the sample's own numbers."
     def __init__(self,
-        base: Noise, # of the samples of the rows
+        noise: Noise, # of the sample of each row
         draft: Tensor, # [R] int64: which of its drafts the row is
         n: int, # drafts of a sample
     ):
-        super().__init__(base.seed, base.samples, base.made)
+        vars(self).update(vars(noise))      # numbers that the sample has made are kept
         self.draft = draft
         self.n = n
 
-    def __getitem__(self, rows) -> DraftNoise:
-        return DraftNoise(super().__getitem__(rows), self.draft[rows], self.n)
+    def __getitem__(self, rows) -> Self:
+        out = super().__getitem__(rows)
+        out.draft = self.draft[rows]
+        return out
 
     def uniform(self, i: int, purpose: str, length: int) -> Tensor: # [R, L]
         out = super().uniform(i, purpose, length)
         for j in range(1, self.n):
-            rows = self.draft == j
-            out[rows] = super().__getitem__(rows).uniform(i, f'{purpose}, draft {j}', length)
+            own = super().uniform(i, f'{purpose}, draft {j}', length)
+            out = torch.where((self.draft == j)[:, None], own, out)
         return out
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2
