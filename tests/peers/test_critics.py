@@ -1,4 +1,4 @@
-"""G-Star against its loop. At t_on = 1 and tau = 0 it is Token-Critic, which the page enumerates."""
+"""G-Star against its loop. At t_on=1, tau=0 it is Token-Critic, which the page enumerates."""
 import math
 
 import pytest
