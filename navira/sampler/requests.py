@@ -58,15 +58,12 @@ def fitted(policy: Policy, model: Denoiser, length: int) -> Policy:
                   'second pass runs, and is charged, in full', stacklevel=3)
     return replace(policy, depth=None)
 
-def ends_in(model: Denoiser) -> tuple[int, ...]:
-    "The tokens that end a text: as the model says, else GPT-2's."
-    tok = model.tokenizer
-    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
-    return model.eos_ids or (() if gpt2 is None else (gpt2,))
-
 def without_end(model: Denoiser) -> Denoiser:
-    "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
-    ends = ends_in(model)
+    """The model that never writes a token that ends a text (LLaDA, appendix B.4): as it says, else
+    GPT-2's."""
+    ends, tok = model.eos_ids, model.tokenizer
+    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
+    if not ends and gpt2 is not None: ends = gpt2,
     if not ends:
         raise ValueError("eos='suppress': this model names no token that ends a text; expected "
                          "'cut' or 'keep'")
