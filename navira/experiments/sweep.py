@@ -23,7 +23,7 @@ import torch
 
 from ..base.checks import check_choice, check_int
 from ..base.files import check_file
-from ..sampler.budgets import charged as charge, check_budget, n_steps
+from ..sampler.budgets import charge, check_budget, n_steps
 from ..core import Policy, TopK
 from ..decoupling import refill_first
 from ..sampler.draws import TokenSampler, nucleus
