@@ -20,7 +20,7 @@ from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
 from .sampler.caching import Cached, Caching
-from .sampler.budgets import charge, n_steps
+from .sampler.budgets import charged, n_steps
 from .core import Policy, State, step, no_watch
 from .diffusion import Denoiser
 from .sampler.prompts import start_ids
@@ -183,7 +183,7 @@ def planned(
     "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
     block = blocks_of(free, length, own)
     steps = block_steps(policy, budget, block)
-    cost = sum(charge(policy, T, (block == b).sum(1)) for b, T in enumerate(steps))
+    cost = sum(charged(policy, T, (block == b).sum(1)) for b, T in enumerate(steps))
     return block, steps, min(cost, budget) if policy.matched else cost
 
 def given_tokens(x: Tensor, special: Tensor, mask_id: int) -> Tensor: # [n, L] each -> [n]

@@ -1,4 +1,5 @@
-"""Write navira/assets/meanings.json: {policy: {parameter: the comment behind it}}, for `navira info`."""
+"""Write navira/assets/meanings.json, {policy: {parameter: the comment behind it}}, which
+`navira info` shows."""
 import json
 from pathlib import Path
 from fastcore.docments import docments

@@ -38,7 +38,7 @@ def rerun(policy: Policy, T: int, N: int) -> float:
     if isinstance(unmask, TopK) and unmask.score is random_order: S = due[steps + 1] - n + K
     return float((p * (K + S - K * S / masks))[K > 0].sum())
 
-def charge(
+def charged(
     policy: Policy,
     T: int, # steps
     n_free: Tensor, # [n] int64: free positions of each sample
@@ -70,6 +70,6 @@ def n_steps(
     def steps(passes: int) -> int: return policy.step.steps(policy, passes, n_free)
     if policy.depth is not None:
         fits = bisect_right(range(budget + 1), budget, lo=policy.step.least(policy) + 1,
-                            key=lambda F: charge(policy, steps(F), n_free))  # type: ignore
+                            key=lambda F: charged(policy, steps(F), n_free))  # type: ignore
         budget = fits - 1
     return check_int(f'steps: {name_of(policy.step.plan)} gave T', steps(budget), 1)

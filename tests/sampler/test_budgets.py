@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from navira.sampler.budgets import charge, n_steps
+from navira.sampler.budgets import charged, n_steps
 from navira.core import TopK
 from navira.sampler.registry import policy
 from navira.sampling import sample
@@ -25,15 +25,15 @@ def test_what_is_charged_is_what_runs_on_average(name):
     out = sample(model, CASES[name], 16, 300, progress=False)
     # a row that remasks nothing runs one pass of two, as is usual
     assert float(out.n_forward.mean()) == pytest.approx(out.charged, rel=.015)
-    assert out.charged <= 16 < charge(CASES[name], out.n_steps + 1, N)
+    assert out.charged <= 16 < charged(CASES[name], out.n_steps + 1, N)
 
 def test_what_cannot_be_foreseen_is_charged_whole():
     "Blocks that run in full, rules without counts, and a schedule of one's own"
     rule = policy('navira-det-changed', eta=.1, on=0.)
     for dear in (replace(rule, depth=1), replace(rule, remask=lambda st, p, ok: ok),
                  policy('navira-det-changed', n_remask=lambda st: 1, on=0.)):
-        assert charge(dear, 10, N) == 20 and n_steps(dear, 16, N) == 8
-    assert charge(replace(rule, depth=None), 10, N) == 20
+        assert charged(dear, 10, N) == 20 and n_steps(dear, 16, N) == 8
+    assert charged(replace(rule, depth=None), 10, N) == 20
 
 @pytest.mark.parametrize('hyper', [{}, dict(eta=.5, on=0.), dict(n_remask=2), dict(on=.1, off=.9)],
                          ids=str)
