@@ -4,7 +4,7 @@ from dataclasses import replace
 import torch
 
 from navira.base.noise import Noise
-from navira.core import State, step
+from navira.core import no_watch, State, step
 from toys import Tiny, TinyForward
 
 N = 50_000
@@ -27,9 +27,9 @@ def started(x, M, T, seed=0):
     "The rows of `x` [B, L] before the first of T steps, its tokens a prompt"
     return State.start(x, M, T, Noise(seed, torch.arange(len(x))))
 
-def run(rule, st, model):
+def run(rule, st, model, watch=no_watch):
     "The state after the last step, without `sample`"
-    while st.i < st.n: st = step(rule, st, model)
+    while st.i < st.n: st = step(rule, st, model, watch)
     return st
 
 class Raw(Tiny):
