@@ -1,6 +1,6 @@
 """One function, `load`: folders of MDLM's layout, whole, damaged, foreign and malicious; the Hub;
 names that people type; precision, products and devices."""
-import copy, json, math, os, pickle, subprocess, sys
+import copy, json, math, os, pickle, shutil, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-import navira
 from navira.models.checkpoints import on_disk
 from navira.models.families import pretrained
 from navira.models.load import HAS_ONEDNN, load, products_of, save, set_products
 from helpers.checkpoints import (  # noqa: F401
-    convert, HEAD, TINY, hub_folder, lightning, no_grad, noisy, refused, same, small_tokenizer, words)
+    convert, HEAD, TINY, hub_folder, lightning, no_grad, noisy, refused, same, small_tokenizer,
+    words)
 from helpers.sample_api import says
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_of_a_malicious_checkpoint_nothing_runs(tmp_path, place):
 def test_a_damaged_file_is_a_model_or_one_sentence(tmp_path, golden, kind, name, place, byte, cut):
     for old in [*tmp_path.glob('*')]: old.unlink()
     if kind == 'bert':
-        for file in (golden / 'bert').iterdir(): (tmp_path / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(golden / 'bert', tmp_path, dirs_exist_ok=True)
     else:
         model = noisy(TINY)
         model.tokenizer = small_tokenizer()
@@ -288,7 +288,8 @@ def test_products_give_the_same_numbers_from_the_same_parameters(golden, monkeyp
     seen, real = [], torch.ops.mkldnn._linear_pointwise
     monkeypatch.setattr(torch.ops.mkldnn, '_linear_pointwise',
                         lambda *args: seen.append(args[3]) or real(*args), raising=False)
-    a = noisy(HEAD).to(getattr(torch, dtype)) if kind == 'mdlm' else load(golden / kind, dtype=dtype)
+    a = noisy(HEAD) if kind == 'mdlm' else load(golden / kind)
+    a.to(getattr(torch, dtype))
     b = copy.deepcopy(set_products(a, 'onednn'))
     assert products_of(b) == 'onednn' and products_of(set_products(a, 'default')) == 'default'
     x = torch.randint(5, 10, (2, 12), generator=torch.Generator().manual_seed(0))
