@@ -73,8 +73,8 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
         if self.memory is None or self.done:
             fixed = ~masked | self.ended
             if prompt_mask is not None: fixed |= prompt_mask
-            seed = torch.randint(2**62, (1,), generator=generator,
-                                 device=getattr(generator, 'device', None))
+            device = generator.device if generator else None
+            seed = torch.randint(2**62, (1,), generator=generator, device=device)
             self.memory = start(self.rule, sample, mask_token_id, self.num_inference_steps,
                                 int(seed), fixed, after=self.memory)
         ids, self.memory = policy_step(sample, model_output, None, self.memory)

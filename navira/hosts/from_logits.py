@@ -149,8 +149,9 @@ def policy_step(
     st, ran = memory.st, [*memory.ran]
     edited = ids != memory.ids
     if edited.any():
-        unknown = {k: getattr(st, k).masked_fill(edited, torch.nan) for k in ('conf', 'score')}
-        st, ran = replace(st, x=torch.where(edited, ids, st.x), **unknown), []
+        st, ran = replace(st, x=torch.where(edited, ids, st.x),
+                          conf=st.conf.masked_fill(edited, torch.nan),
+                          score=st.score.masked_fill(edited, torch.nan)), []
     ran.append(Ran(ids, logits, st.mask_id, st.noise.samples, quality))
     while st.i < st.n:
         model = HostLogits(st, ran)

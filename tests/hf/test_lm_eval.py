@@ -61,7 +61,7 @@ def test_the_harness_itself(lm, tasks):
         model=lm,
         tasks=['navira_choice', 'navira_write'],
         bootstrap_iters=0,
-        task_manager=TaskManager(include_path=str(tasks)),
+        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
         log_samples=True,
     )
     right = told['results']['navira_choice']['acc,none']
@@ -82,11 +82,11 @@ def test_the_bound_is_exact_on_a_joint_that_we_know():
 def test_a_context_gives_way_to_its_continuation(lm):
     "The last of it that fits is read; beside a continuation of full length that is nothing."
     context, y = (
-        lm.ids('The man opened the door and walked in.'),
-        lm.ids('It was a dark night. ' * 60)[: lm.max_length],
+        literal_ids(lm.model, 'The man opened the door and walked in.'),
+        literal_ids(lm.model, 'It was a dark night. ' * 60)[: lm.max_length],
     )
     nats = lambda *given: pytest.approx(lm.likely(*given)[0])
-    assert len(y) == lm.max_length and lm.likely(context, y)[0] == nats([], y)
+    assert len(y) == lm.max_length and lm.likely(context, y)== nats([], y)
     short = lm.likely(context, y[:-2])[0]
     assert short == nats(context[-2:], y[:-2]) and short != nats([], y[:-2])
     assert lm.likely(context, y[:5])[0] != nats(context[1:], y[:5])
