@@ -94,9 +94,6 @@ def print_samples(
         print(printable(f'{tokens if text is None else text}\n'))
     if res.audit and not as_json: print(res.audit)
 
-# %% ../../nbs/cli/generate.ipynb #5c4f62d8
-
-
 # %% ../../nbs/cli/generate.ipynb #9530b909
 Texts = Annotated[list[str], Argument(
     metavar='TEXT', show_default=False,
@@ -196,9 +193,6 @@ def read_grids(given: list[str]) -> list[tuple]: # puzzles, and files with one a
             try: grids.append(read_grid(line))
             except ValueError as e: raise ValueError(f'puzzle {len(grids) + 1}: {e}') from None
     return grids
-
-# %% ../../nbs/cli/generate.ipynb #6d80808f
-
 
 # %% ../../nbs/cli/generate.ipynb #63e48cf9
 Puzzles = Annotated[list[str], Argument(

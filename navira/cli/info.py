@@ -85,9 +85,6 @@ def info(
     show(pd.DataFrame(facts(net).items(), columns=['model', subject or 'embedded']))
     show_policies(net)
 
-# %% ../../nbs/cli/info.ipynb #cconf-read
-
-
 # %% ../../nbs/cli/info.ipynb #cconf-command
 @app.command()
 def conformance(

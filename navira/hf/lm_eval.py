@@ -39,7 +39,7 @@ def log_likelihood(
     "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6)."
     noise, L, total = Noise(seed, torch.arange(draws)), len(continuation), 0.
     start = noise.uniform(0, 'count', 1)[0]
-    l = ((start + torch.arange(draws) / draws) % 1 * L).long().clamp(max=L - 1) + 1   # evenly spaced
+    l = ((start + torch.arange(draws) / draws) % 1 * L).long().clamp(max=L - 1) + 1
     ranks = noise.uniform(0, 'which', L).argsort(1).argsort(1)
     masked = pad(ranks < l[:, None], (len(context), 0))
     text = torch.tensor([*context, *continuation], device=model.device)

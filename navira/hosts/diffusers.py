@@ -13,7 +13,7 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
 from torch import Tensor
 
-from .from_logits import hosted, Memory, policy_step, start, unused
+from .servers import hosted, Memory, policy_step, start, unused
 
 # %% auto #0
 __all__ = ['NaviraScheduler']
