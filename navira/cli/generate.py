@@ -30,7 +30,7 @@ class Choice(NamedTuple):
     rule: Any                # its `Policy`
     hyper: dict[str, Any]    # what was given
 
-def chosen(label: str | None, net=None) -> Choice: # None: the usual of `net`
+def typed_policy(label: str | None, net=None) -> Choice: # None: the usual of `net`
     "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
     import navira
     from navira.sampler.registry import split_typed
@@ -132,7 +132,7 @@ def generate_command(
     check_int('-n', n, 1, high=2**20)
     starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = chosen(policy, net)
+    choice = typed_policy(policy, net)
     each = [start for start in starts for _ in range(n)]
     total, asked = len(each) or n, [*each]
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
@@ -165,7 +165,7 @@ def fill_command(
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = chosen(policy, net)
+    choice = typed_policy(policy, net)
     res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
     print_samples(res, choice, [text] * n, as_json)
 
@@ -224,7 +224,7 @@ def solve(
     """
     import navira
     from navira.tasks.sudoku import check_grids, drawn_grid, is_solved, side_by_side
-    puzzles, choice, unsolved = read_grids(puzzle), chosen(policy), 0
+    puzzles, choice, unsolved = read_grids(puzzle), typed_policy(policy), 0
     net = navira.load(model, device)
     for rules, _ in puzzles: check_grids('solve', rules, net)
     for rules, grid in puzzles:

@@ -31,8 +31,7 @@ def show_policy(name: str) -> None:
     meaning = meanings(factory)
     rows = [(k, p.default, ', '.join(choices(p)), meaning.get(k, ''))
             for k, p in parameters(factory).items()]
-    rows = pd.DataFrame(rows, columns=['setting', 'default', 'choices', 'meaning'])
-    show(rows.replace(inspect.Parameter.empty, '(needed)'))
+    show(pd.DataFrame(rows, columns=['setting', 'default', 'choices', 'meaning']))
 
 # %% ../../nbs/cli/info.ipynb #23c0c7af
 def facts(net) -> dict:
