@@ -45,25 +45,9 @@ def recorded_model(case: Case) -> Callable: # ids [n, L] -> logits [n, L, V], qu
         except KeyError: raise Unrecorded(row) from None
 
     def model(ids):
-        ids = np.asarray(ids)
-        if ids.ndim != 2 or ids.dtype.kind not in 'iu':
-            raise ValueError(f'model: got {ids.dtype} of shape {[*ids.shape]}; expected whole '
-                             'texts, in whole numbers')
-        texts = [text_of(row) for row in ids.tolist()]
+        texts = [text_of(row) for row in np.asarray(ids).tolist()]
         return tuple(np.array([text[k] for text in texts]) for k in ('logits', 'quality'))
     return model
-
-# %% ../../nbs/hosts/conformance.ipynb #conf-given
-ARGUMENTS = {*'ids logits prompt mask_id step steps quality conf noise seed model memory'.split()}
-
-def names_taken(rule: str, f: Callable) -> set[str]: # arguments
-    "KeyError for an argument that no case has."
-    known = ARGUMENTS | {*parameters(policies()[rule])}
-    takes = inspect.signature(f).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in takes): return known
-    for p in takes:
-        if p.default is p.empty: check_choice(f'{rule}: argument', p.name, known)
-    return known & {p.name for p in takes}
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-arguments
 def arguments(case: Case, record: dict) -> dict[str, Any]: # by name
@@ -106,14 +90,17 @@ def p_of_draws(case: Case, probability: list[float], seen: Counter) -> float:
     possible = {tuple(x): p for x, p in zip(case['after'], probability) if p}
     return Distribution(possible).p_value(seen) if {*seen} <= {*possible} else 0.
 
-def play(rule: str, f: Callable, names: set[str], number: int, case: Case) -> Outcome:
+def play(rule: str, f: Callable, number: int, case: Case) -> Outcome:
     "A case, up to the first step that departs."
-    out = Outcome(rule, number, case, {*case['hyper'], *case['needs']} - names)
+    takes = inspect.signature(f).parameters
+    rest = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    needs = {*case['hyper'], *case['needs']}
+    out = Outcome(rule, number, case, set() if rest else needs - {*takes})
     usual = {k: p.default for k, p in parameters(policies()[rule]).items()}
     usual |= case['hyper'] | dict(memory={})
     for i, record in enumerate([] if out.lacks else case['steps']):
         out.step, every = i, usual | arguments(case, record)
-        given = {k: v for k, v in every.items() if k in names}
+        given = {k: v for k, v in every.items() if rest or k in takes}
         try: out.answer = answer(f, given, case, every['ids'].shape)
         except (Exception, SystemExit) as e: # the other cases go on
             out.error = f'{type(e).__name__}: {e}'
@@ -132,8 +119,7 @@ def conform(
     for rule, f in samplers.items():
         check_choice('rule', rule, rules)
         if not callable(f): raise ValueError(f'{rule}: got {f!r}; expected a function')
-        names = names_taken(rule, f)
-        outcomes += [play(rule, f, names, k, case) for k, case in enumerate(rules[rule], 1)]
+        outcomes += [play(rule, f, k, case) for k, case in enumerate(rules[rule], 1)]
     for out, p in zip(outcomes, holm([out.p for out in outcomes])): out.departs |= bool(p < ALPHA)
     return outcomes
 
