@@ -56,7 +56,7 @@ class Commands(typer.core.TyperGroup):
             raise     # typer ends with exit code 130
         except Exception as e:
             hint = HINTS.get(vars(e).get('option_name', ''))     # that the command does not have
-            if hint: e.message += f'; {hint}'  # type: ignore[attr-defined]
+            if hint: e.message += f'; {hint}'
             raise
 
 # %% ../../nbs/cli/app.ipynb #a526ecc4

@@ -138,11 +138,9 @@ def generate_command(
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
     sample = partial(navira.sample, net, choice.rule, budget, seed=seed, length=length, eos=eos,
                      max_new_tokens=max_new_tokens, block_length=block_length, cache=cache)
-    for first in range(0, total, 32):
+    for first in range(0, total, 32):     # printed as they finish
         rows = range(first, min(first + 32, total))
-        try: res = sample(n=rows, prompt=asked[first:rows.stop] or None)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f'stopped with {first} of {total} texts') from None
+        res = sample(n=rows, prompt=asked[first:rows.stop] or None)
         print_samples(res, choice, each, as_json, chat)
     if replay:
         sample(n=1, prompt=asked[:1] or None, trace=True).replay(
@@ -232,12 +230,12 @@ def solve(
             res = navira.sample(net, choice.rule, budget, tries, seed, prompt=grid, trace=True)
             right = is_solved(rules, res.tokens.numpy(), grid[None])
             if right.any(): break
-        k = int(right.argmax())
+        k, trace = int(right.argmax()), res.trace
         unsolved += not right[k]
         row = dict(solved=bool(right[k]), grid=res[k], tries=tries.stop,
                    n_forward=round(float(res.n_forward[k]), 2), policy=choice.label,
-                   hyper=choice.hyper, remasked=int(res.trace.remasked[:, k].sum()),
-                   budget=budget, seed=seed, sample=res.first + k)
+                   hyper=choice.hyper, budget=budget, seed=seed, sample=res.first + k,
+                   remasked=int(trace.remasked[:, k].sum()))  # type: ignore[union-attr]
         if as_json: print(json.dumps(row))
         else:
             print(side_by_side(drawn_grid(rules, grid), drawn_grid(rules, res.tokens[k].numpy())))

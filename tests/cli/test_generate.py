@@ -73,7 +73,7 @@ def test_what_is_finished_is_printed_when_a_run_is_stopped(run, net, monkeypatch
         return sample(*args, n=n, **kw)
     monkeypatch.setattr(package, 'sample', stopped, raising=False)
     code, printed = said(capsys, *'generate -n 40 -p prism --budget 2 --length 8 --json'.split())
-    assert code == 130 and printed.err.strip() == 'navira: stopped with 32 of 40 texts'
+    assert code == 130 and printed.err.strip() == 'navira: interrupted'
     once = sample(net, 'prism', 2, 40, length=8).tokens.tolist()
     assert [r['tokens'] for r in rows(printed.out)] == once[:32]
 
