@@ -18,7 +18,6 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from ..core import Policy
 from ..models.transformers import wrap
-from ..sampler.samples import Partials
 from ..sampling import sample
 from ..sampler.requests import choose
 
@@ -69,19 +68,6 @@ def both_ways(
         vars(net.config).clear()
         vars(net.config).update(before)
 
-# %% ../../nbs/hf/generate.ipynb #ccda8751
-def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` of `sample`
-    "Hands a streamer the prompt, and then the final tokens, each once, from left to right."
-    if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
-    streamer.put(prompts[0][None])
-    sent = len(prompts[0])
-    def show(texts: Partials) -> None:
-        nonlocal sent
-        for p in texts:
-            if p.final > sent: streamer.put(torch.tensor(p.ids[sent:p.final]))
-            sent = max(sent, p.final)
-    return show
-
 # %% ../../nbs/hf/generate.ipynb #ccda8752
 def generate_with(
     policy: str | Policy, # a registered name, or a `Policy`
@@ -90,7 +76,6 @@ def generate_with(
     mask_id: int | None = None, # None: what the configuration calls the mask
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
-    streamer: Any = None, # of one prompt; `generate` hands its own `streamer` to its own loops only
     **hyper, # of a named policy; `block_length`, `cache`, `refresh` and `max_kl` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
@@ -112,9 +97,8 @@ def generate_with(
             if any(lm.mask_id in p for p in prompts):
                 raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which is '
                                  'not filled; navira.sample(model, prompt=[ids]) fills blanks')
-            out = sample(lm, rule, passes, seed=seed, prompt=prompts, max_new_tokens=new, **how,
-                         progress=False if streamer is None else _streaming(streamer, prompts))
-        if streamer is not None: streamer.end()
+            out = sample(lm, rule, passes, seed=seed, prompt=prompts, max_new_tokens=new,
+                         progress=False, **how)
         fill = generation_config._pad_token_tensor
         written = torch.stack([t[len(p):len(p) + new] for t, p in zip(out.tokens, prompts)])
         written = written.masked_fill(written < 0, 0 if fill is None else int(fill))

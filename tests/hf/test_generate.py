@@ -64,30 +64,9 @@ def test_threads_take_turns(net):
     torch.testing.assert_close(net(**X).logits, causal)
     assert not hasattr(net.config, 'is_causal')
 
-class Collected:
-    def __init__(self): self.got, self.ended = [], False
-    def put(self, ids): self.got.append(ids.tolist())
-    def end(self): self.ended = True
-
-@pytest.mark.parametrize('policy, given, parts', [
-    ('llada-random', {}, None), ('remdm-conf', dict(block_length=2), 3), ('remdm-conf', {}, 1)])
-def test_a_streamer_gets_each_token_once_and_none_after_the_end(net, policy, given, parts):
-    one = {k: v[:1] for k, v in X.items()}
-    def streamed(end):
-        s = Collected()
-        out = run(net, policy, inputs=one, given=given | dict(streamer=s), eos_token_id=end)
-        assert s.ended and s.got[0] == [X['input_ids'][0].tolist()]
-        return out[0, 4:].tolist(), s.got[1:]
-    kept, got = streamed(None)
-    assert sum(got, []) == kept and parts in (None, len(got))
-    end = next(v for v in kept if v)
-    out, got = streamed(end)
-    text = out[:out.index(end) + 1]
-    assert sum(got, []) == text and set(out[len(text):]) <= {0}
-
 @pytest.mark.parametrize('odd, name', [
     (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'),
-    (dict(num_beams=2), 'num_beams=2'), (dict(given=dict(streamer=Collected())), 'streamer'),
+    (dict(num_beams=2), 'num_beams=2'),
     (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True'),
     (dict(inputs=dict(X, input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, M, 8]]))), f'token {M}')])
 def test_what_has_no_meaning_is_refused_by_name(net, odd, name):
