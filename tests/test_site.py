@@ -289,6 +289,6 @@ def test_live_page_fits_a_phone_and_keeps_nobody_out(live):
         p.check(f'[value={task}]'); p.fill('[name=passes]', '8'); p.fill('[name=eta]', '.5')
         for _ in range(7): p.click('#live-step')
         at(p, 7)
-        assert p.locator('.tok:is(.remasked, .rewritten)').count() > 2      # more than in the legend
+        assert p.locator('.tok:is(.remasked, .rewritten)').count() > 2 # more than in the legend
         assert p.evaluate('document.documentElement.scrollWidth') <= 390
         serious(p, 'color-contrast', 'aria-allowed-attr', 'label', 'scrollable-region-focusable')
