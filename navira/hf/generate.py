@@ -76,10 +76,10 @@ def generate_with(
     mask_id: int | None = None, # None: what the configuration calls the mask
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
-    **hyper, # of a named policy; `block_length`, `cache`, `refresh` and `max_kl` as in `sample`
+    **hyper, # of a named policy; `block_length`, `cache` and `refresh` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
-    how: dict[str, Any] = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
+    how: dict[str, Any] = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
     rule, _, how['block_length'] = choose(None, policy, hyper, generate_with)
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,
