@@ -15,7 +15,7 @@ from ..base.checks import check_int, check_range
 from ..diffusion import Forward
 from ..sampler.draws import greedy
 from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step, TopK
-from ..sampler.ties import ranks, at_least
+from ..sampler.ties import at_least
 from ..sampler.registry import register
 from ..sampler.scores import confidence
 from .adaptive import AtLeast, fast_dllm, until_done
@@ -41,24 +41,11 @@ def shadows_of(p: Pass) -> Pass:
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
 
-def improbable(level: float) -> Score:
-    "Minus the probability that a token's shadow gives it, NaN from `level` on."
-    def doubt(st, p, where): # [B, L]
-        q = likely(st, shadows_of(p), where)
-        return (-q).masked_fill(at_least(q, level), torch.nan)
-    return doubt
-
-@dataclass(frozen=True)
-class NarrowOut:
-    "Doubtful tokens, the most doubtful first; fewer than the step before accepted."
-    doubt: Score # NaN: the token stays
-
-    def __call__(self, st, p, eligible): # [B, L] bool
-        if not eligible.any(): return eligible
-        doubt = self.doubt(st, p, eligible)
-        fewer = st.memory['accepted'] - 1
-        bad = eligible & ~doubt.isnan()
-        return bad & (ranks(doubt, bad, st.uniform('ties')) < fewer[:, None])
+def narrow_out(
+    doubt: Score, # NaN: the token stays
+) -> TopK:
+    "The most doubtful tokens, fewer than the step before accepted."
+    return TopK(doubt, lambda st: st.memory.get('accepted', st.n_free) - 1)
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)
@@ -133,9 +120,12 @@ def wino(
     back = check_range('threshold_back', threshold_back, '[0, 1]', 'a probability; 0 revokes none')
     most = check_int('max_accept', max_accept, 1)
     length = check_block(block_length)
+    def improbable(st, p, where): # [B, L]
+        q = likely(st, shadows_of(p), where)
+        return (-q).masked_fill(at_least(q, back), torch.nan)
     act = ShadowStep(length, shadows == 'together', plan=until_done, matched=False)
     return Policy(unmask=Within(length, WideIn(confidence, level, limit=most)), draw=greedy,
-                  remask=NarrowOut(improbable(back)) if back else nothing, step=act)
+                  remask=narrow_out(improbable) if back else nothing, step=act)
 
 # %% ../../nbs/peers/shadow.ipynb #cov00002
 def other(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
@@ -178,7 +168,7 @@ def cover(
     "COVER: accept above a threshold; revoke seeds where the model prefers another token unseen."
     act = SeededStep(check_block(block_length), most=check_int('seeds', seeds, 0),
                      plan=until_done, matched=False)
-    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(refuted))
+    return replace(fast_dllm(threshold, block_length), step=act, remask=narrow_out(refuted))
 
 # %% ../../nbs/peers/shadow.ipynb #asr00003
 @dataclass(frozen=True)
@@ -216,4 +206,4 @@ def asrd(
     check_range('perturbation', perturbation, '[0, inf)', 'in units of the embedding')
     act = AnchorStep(check_block(block_length), doubt=other, push=perturbation,
                      patience=check_int('patience', patience, 1), plan=until_done, matched=False)
-    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(other))
+    return replace(fast_dllm(threshold, block_length), step=act, remask=narrow_out(other))

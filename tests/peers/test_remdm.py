@@ -4,7 +4,7 @@ import math
 import pytest
 from hypothesis import given, strategies as hs
 
-from navira.peers.remdm import kernel, mixture
+from navira.peers.remdm import kernel, psi
 from navira.sampler.registry import policy
 from navira.sampling import sample
 from toys import Tiny
@@ -69,7 +69,7 @@ def test_psi_is_the_mixture_that_it_is_defined_as(kappa, T, data):
     "At a token and at a mask, over (0, 1, mask), with a prediction (.7, .3)"
     i = data.draw(hs.integers(0, T - 1))
     a, b = i / T, (i + 1) / T
-    sigma, rho = kernel(mixture(kappa)).step.plan.at(i, T)
+    sigma, rho = psi(kappa, t_off=0.).step.plan.at(i, T)
     fill = (b - a) / (1 - a)
     for x0, posterior, now in (
             ([0., 1.], [0., 1., 0.], [0., 1 - sigma, sigma]),                       # token 1
