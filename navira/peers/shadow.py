@@ -15,7 +15,7 @@ from ..base.checks import check_int, check_range
 from ..diffusion import Forward
 from ..sampler.draws import greedy
 from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step, TopK
-from ..sampler.ties import at_least
+from ..sampler.ties import ranks, at_least
 from ..sampler.registry import register
 from ..sampler.scores import confidence
 from .adaptive import AtLeast, fast_dllm, until_done
@@ -41,11 +41,16 @@ def shadows_of(p: Pass) -> Pass:
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
 
-def narrow_out(
-    doubt: Score, # NaN: the token stays
-) -> TopK:
+@dataclass(frozen=True)
+class NarrowOut:
     "The most doubtful tokens, fewer than the step before accepted."
-    return TopK(doubt, lambda st: st.memory.get('accepted', st.n_free) - 1)
+    doubt: Score # NaN: the token stays
+
+    def __call__(self, st, p, eligible): # [B, L] bool
+        if not eligible.any(): return eligible
+        doubt = self.doubt(st, p, eligible)
+        place = ranks(doubt, eligible, st.uniform('ties'))
+        return eligible & ~doubt.isnan() & (place < st.memory['accepted'][:, None] - 1)
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def wino(
         return (-q).masked_fill(at_least(q, back), torch.nan)
     act = ShadowStep(length, shadows == 'together', plan=until_done, matched=False)
     return Policy(unmask=Within(length, WideIn(confidence, level, limit=most)), draw=greedy,
-                  remask=narrow_out(improbable) if back else nothing, step=act)
+                  remask=NarrowOut(improbable) if back else nothing, step=act)
 
 # %% ../../nbs/peers/shadow.ipynb #cov00002
 def other(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
@@ -168,7 +173,7 @@ def cover(
     "COVER: accept above a threshold; revoke seeds where the model prefers another token unseen."
     act = SeededStep(check_block(block_length), most=check_int('seeds', seeds, 0),
                      plan=until_done, matched=False)
-    return replace(fast_dllm(threshold, block_length), step=act, remask=narrow_out(refuted))
+    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(refuted))
 
 # %% ../../nbs/peers/shadow.ipynb #asr00003
 @dataclass(frozen=True)
@@ -206,4 +211,4 @@ def asrd(
     check_range('perturbation', perturbation, '[0, inf)', 'in units of the embedding')
     act = AnchorStep(check_block(block_length), doubt=other, push=perturbation,
                      patience=check_int('patience', patience, 1), plan=until_done, matched=False)
-    return replace(fast_dllm(threshold, block_length), step=act, remask=narrow_out(other))
+    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(other))
