@@ -61,6 +61,18 @@ def at_masks(model, x): # -> {position: probabilities [V]} of one row
 
 def best(rate, k): return sorted(rate, key=lambda j: -rate[j])[:k]
 
+def by_blocks(model, x, length, choose):
+    """A row whose leftmost block gets the tokens of `choose`, {position: token}, until it is full;
+    and the number of passes. It is asked with the row, the masks of the block, and how often."""
+    x, first, n = x.clone(), int((x != model.mask_id).sum()), 0
+    for b in range(first, len(x), length):
+        age = 0
+        while (x[b:b + length] == model.mask_id).any():
+            masks = [j for j in range(b, min(b + length, len(x))) if x[j] == model.mask_id]
+            n, age = n + 1, age + 1
+            for j, v in choose(x, masks, age).items(): x[j] = v
+    return x, n
+
 def prompts(L, V, seed, rows=3, share=.25):
     "Rows [rows, L] with a share of random tokens and masks V, at least one of them"
     g = torch.Generator().manual_seed(seed)
