@@ -280,8 +280,8 @@ class Policy:
     def __post_init__(self):
         for name, rule in dict(unmask=self.unmask, remask=self.remask).items():
             if callable(rule): continue
-            raise ValueError(f'{name}={rule!r}: expected a rule, (state, pass, eligible) -> picked, '
-                             'such as TopK(score, k)')
+            raise ValueError(f'{name}={rule!r}: expected a rule, (state, pass, eligible) -> '
+                             'picked, such as TopK(score, k)')
         drawn = purposes((self.unmask, self.remask))
         for shared in drawn:
             if drawn.count(shared) == 1: continue

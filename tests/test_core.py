@@ -63,7 +63,8 @@ def test_only_what_is_needed_is_asked(name, batch_size, one_thread):
     assert sum(model.asked) == t.unmasked.sum() and not any(model.seen)
     assert sum(model.rows) == out.n_forward.sum() and (out.n_forward < 48).all()
     opens, takes = t.unmasked.any(2).long(), t.remasked.any(2).long()          # [T, n]
-    assert torch.equal(out.n_forward, (opens + takes if name in DECOUPLED else opens | takes).sum(0))
+    ran = opens + takes if name in DECOUPLED else opens | takes
+    assert torch.equal(out.n_forward, ran.sum(0))
     assert model.rated == sum(int(g.any(1).sum()) for g in takes.split(batch_size, 1))
     assert takes.any() == (name in CORRECTING)
 

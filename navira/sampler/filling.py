@@ -52,9 +52,9 @@ def fill(
     rule, name, block_length = choose(model, policy, hyper, fill)
     plain = tokens is None and any(re.search('(?<!_)_{3,5}(?!_)', t) for t in texts)
     tries = (1, 2, 3) if plain else (1,)
-    def blank(plain: int, m: re.Match) -> str: # three underscores are `plain` tokens
+    def marked(plain: int, m: re.Match) -> str: # three underscores are `plain` tokens
         return f'[MASK*{tokens or (plain if len(m[0]) < 6 else len(m[0]) // 3)}]'
-    prompts = [re.sub('_{3,}', functools.partial(blank, k), t)
+    prompts = [re.sub('_{3,}', functools.partial(marked, k), t)
                for k in tries for t in texts for _ in range(n)]
     read = read_prompts(model, prompts)
     blanks = pad_sequence([p.ids == model.mask_id for p in read], True)

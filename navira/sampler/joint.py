@@ -48,10 +48,11 @@ class JointDenoiser(Denoiser):
         "p(x_j = v | the other visible tokens) for every position j, in plain numbers."
         return self.table[self.state(torch.tensor([tuple(x)]))[0]].tolist()
 
-    def __call__(self, x: Tensor, *how: object) -> JointForward:
-        return JointForward(x, self.table[self.state(x)])
+    def __call__(self, x: Tensor) -> JointForward: return JointForward(x, self.table[self.state(x)])
 
-    shadow = __call__     # at a token, any pass leaves it out
+    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward:
+        "A pass; at a token, any pass leaves it out."
+        return self(x)
 
     def attending(self, x: Tensor) -> tuple[JointForward, Tensor]: # ids [B, L]
         """A pass, and how far each prediction depends on each token, [B, L, L]: the total
