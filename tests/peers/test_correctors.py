@@ -28,10 +28,10 @@ def core_loop(model, x, T, m, k, every, threshold, protect):
     return x, n
 
 how = hs.fixed_dictionaries(dict(
-    m=hs.integers(1, 9), k=hs.integers(0, 2), every=hs.integers(0, 2),
-    threshold=hs.sampled_from([0., .3]), protect=hs.sampled_from([0, 3, 6])))
+    m=hs.integers(1, 6), k=hs.integers(1, 2), every=hs.integers(1, 2),
+    threshold=hs.sampled_from([0., .3, .5]), protect=hs.sampled_from([0, 2, 3])))
 
-@given(hs.integers(0, 2**40), hs.integers(3, 6), how)
+@given(hs.integers(0, 2**40), hs.integers(3, 8), how)
 def test_core_is_its_loop(seed, T, hyper):
     model, x = Raw(14, 5, seed=seed % 97), prompts(14, 5, seed, 1)
     st = run(policy('core', **hyper), started(x, 5, T, seed), model)
