@@ -155,7 +155,7 @@ BOUNDS = {      # of whole numbers in a configuration, by their names; the first
     'layers?$|labels$|^n_blocks$': 2**10, 'vocab_size$|^embedding_size$|^model_length$': 2**22,
     '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
 
-def read_config(
+def read_json(
     folder: Path,
     name: str = 'config.json',
 ) -> dict:

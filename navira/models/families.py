@@ -28,11 +28,11 @@ from ..base.checks import need
 from ..base.files import check_file, guarded
 from ..base.runs import atomic_folder
 from .checkpoints import (
-    check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_config, resolve)
+    check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
 
 # %% auto #0
-__all__ = ['pretrained', 'opened', 'started']
+__all__ = ['pretrained', 'open_network', 'started']
 
 # %% ../../nbs/models/families.ipynb #0ec98cde
 @dataclass(frozen=True)
@@ -257,13 +257,13 @@ def pretrained(
     if path.suffix == '.gguf': net, tokenizer = from_gguf(path)
     else:
         path = resolve(source, None, *FILES)
-        settings = read_config(path)
-        with guarded(path, settings): net, tokenizer = opened(path, settings)
+        settings = read_json(path)
+        with guarded(path, settings): net, tokenizer = open_network(path, settings)
     with guarded(path): model = started(net, tokenizer, shift)
     check_finite(model.named_parameters(), path)
     return model
 
-def opened(
+def open_network(
     folder: Path,
     settings: dict, # what config.json says
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

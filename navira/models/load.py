@@ -20,7 +20,7 @@ from ..base.checks import check_choice
 from ..base.files import check_file, guarded
 from .dit import LanguageModel, MaskedLM
 from navira.models.checkpoints import (
-    check_finite, fetch, FILES, is_mdlm, load_mdlm, nearest, of_run, own, read_config, resolve,
+    check_finite, fetch, FILES, is_mdlm, load_mdlm, nearest, of_run, own, read_json, resolve,
     write)
 
 # %% auto #0
@@ -137,7 +137,7 @@ def load(
     theirs = {k: v for k, v in theirs.items() if v is not None}
     if source == 'smollm2': return smollm2(device, dtype, revision, **theirs)
     folder, hub = resolve(source, revision), not own(source).exists()
-    config = read_config(folder)
+    config = read_json(folder)
     if is_mdlm(config):
         for k, v in theirs.items(): raise ValueError(
             f"{source or 'embedded'}: {k}={str(v)!r}: not for a model of MDLM's architecture")
