@@ -180,8 +180,8 @@ def read_net(
         with safe_open(file, 'pt') as f:
             types = {f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
         if types <= {'F64', 'F32', 'F16', 'BF16'} or settings.get('quantization_config'): continue
-        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and config.json '
-                         'names no quantization_config; expected F32, F16 or BF16')
+        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and '
+                         'config.json names no quantization_config; expected F32, F16 or BF16')
     with without_bars():
         net, report = kind.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **how)
