@@ -49,8 +49,8 @@ Studies: studies/speed studies/second_pass studies/equal studies/larger_model st
     studies/distribution
 The paper: 08_experiments
 Start: start/ten_minutes start/live
-Hosts: hf/generate hf/lm_eval hosts/from_logits hosts/diffusers hosts/servers
-    hosts/custom_generate hosts/conformance
+Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers
+    hosts/conformance
 Command line: cli/app cli/generate cli/compare cli/experiments cli/training cli/info
 Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
     start/glossary
