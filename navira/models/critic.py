@@ -86,10 +86,9 @@ class Critic(LanguageModel):
     def save(
         self,
         folder: str | os.PathLike, # made if absent; a model in it is not touched
-        dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
     ) -> None:
         "Writes `critic.safetensors` and `critic.json`: both, or nothing."
-        write(self, folder, FILES, dtype, words=self.words)
+        write(self, folder, FILES, words=self.words)
 
     @classmethod
     def load(

@@ -4,7 +4,6 @@
 
 # %% ../../nbs/models/load.ipynb #fdc2ef1b
 from __future__ import annotations
-import copy
 import inspect
 import os
 import platform
@@ -187,11 +186,10 @@ def smollm2(device: Any, dtype: Any, revision: Any, head: Path | None = None, **
 def save(
     model: MaskedLM | TransformersLM, # from `load` or `wrap`
     folder: str | os.PathLike,        # made if absent
-    dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
 ) -> None:
     """Writes configuration, weights, tokenizer and head, which `load` reads; of MDLM's architecture
     all, or nothing. `ValueError` for what is no such model."""
-    if isinstance(model, MaskedLM): return write(model, folder, dtype=dtype, model_type='mdlm')
+    if isinstance(model, MaskedLM): return write(model, folder, model_type='mdlm')
     if not isinstance(model, LanguageModel):
         raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap '
                          'gives')
@@ -199,9 +197,8 @@ def save(
         raise ValueError('model: its adapter is still in training; expected '
                          'navira.models.adapter.save_adapter for it')
     from navira.models.adapter import save_head
-    net, head = model.net, Path(folder) / 'quality.safetensors'
-    if dtype is not None: net = copy.deepcopy(net).to(dtype)
-    net.save_pretrained(folder)
+    head = Path(folder) / 'quality.safetensors'
+    model.net.save_pretrained(folder)
     if model.text_tokenizer is not None: model.text_tokenizer.save_pretrained(folder)
     head.unlink(missing_ok=True)
     if model.quality is not None: save_head(model, head)
