@@ -1,5 +1,4 @@
 """What the tests of training share."""
-import dataclasses
 import json
 import os
 import random
@@ -52,10 +51,12 @@ def lines(tmp_path_factory):
     return folder
 
 def small(home, out, steps=30, **kw):
-    return TrainConfig(data=str(home), out=str(out), tokens=int(steps * 8 * 16), **SMALL | kw)
+    given = dict(data=str(home), out=str(out), tokens=int(steps * 8 * 16))
+    return TrainConfig(**given | SMALL | kw)
 
 def nano(home, out, steps=2, **kw):
-    few = dict(dim=8, cond_dim=4, checkpoint_every=1, eval_every=100, eval_sequences=2)
+    few = dict(dim=8, cond_dim=4, checkpoint_every=1, eval_every=100, eval_sequences=2,
+               final_sequences=4)
     return small(home, out, steps, **few | kw)
 
 @pytest.fixture(scope='module')
@@ -93,8 +94,10 @@ os.write(1, f'process {PartialState().process_index} of {PartialState().num_proc
 def launch(*cfgs, tmp_path, prefix=(sys.executable,)):
     "A process that pretrains, and perhaps fine-tunes."
     (tmp_path / 'run.py').write_text(SCRIPT)
-    paths = [tmp_path / f'{i}.json' for i in range(len(cfgs))]
-    for path, c in zip(paths, cfgs): path.write_text(json.dumps(dataclasses.asdict(c)))
+    paths = [tmp_path / f'{i}.toml' for i in range(len(cfgs))]
+    for path, c in zip(paths, cfgs):
+        given = {k: v for k, v in vars(c).items() if v is not None and k != 'hyper'}
+        path.write_text('\n'.join(f'{k} = {json.dumps(v)}' for k, v in given.items()))
     env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
     return subprocess.Popen([*prefix, str(tmp_path / 'run.py'), *map(str, paths)], env=env,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

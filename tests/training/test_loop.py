@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from navira.models.load import load
-from navira.training.loop import processes, read_log, Stage, Trainer
-from navira.training.objectives import mdlm
+from navira.training.loop import accelerator, read_log, Stage, Trainer
+from navira.training.objectives import mdlm_loss
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
 from helpers.training import (  # noqa: F401
@@ -22,11 +22,11 @@ from helpers.training import (  # noqa: F401
 def test_the_average_is_exponential_and_changes_places(tmp_path):
     model = tiny_model()
     cfg = TrainConfig(data='d', out=str(tmp_path), ema=.5)
-    tr = Trainer(Stage('s', mdlm(model), 9, cfg, tmp_path, dict), processes('fp32'))
+    tr = Trainer(Stage('s', mdlm_loss(model), 9, cfg, tmp_path, dict), accelerator('fp32'))
     def weights(): return {n: p.detach().clone() for n, p in model.named_parameters()}
     expect = weights()
     for s in range(1, 6):
-        tr.train_step(torch.zeros(4, 10, dtype=torch.long), .01)
+        tr.train_step(torch.zeros(4, 10, dtype=torch.long))
         d = min(.5, (1 + s) / (10 + s))
         expect = {n: d * expect[n] + (1 - d) * p for n, p in weights().items()}
     raw = weights()
@@ -110,7 +110,7 @@ def test_the_last_good_checkpoint_stays(begun, tmp_path, monkeypatch):
     def spoilt(tr, *a):
         result = real(tr, *a)
         if tr.step == 4:
-            with torch.no_grad(): next(tr.objective.model.parameters()).view(-1)[0] = math.nan
+            with torch.no_grad(): next(tr.stage.objective.model.parameters()).view(-1)[0] = math.nan
         return result
     with monkeypatch.context() as m:
         m.setattr(Trainer, 'train_step', spoilt)
