@@ -11,7 +11,7 @@ from order import root
 cfg = order.settings()
 modules = {'.'.join(p.relative_to(root/'navira').with_suffix('').parts): p
            for p in house.modules('navira')}
-above = list(order.modules())      # each may import those before it
+above = order.modules()      # each may import those before it
 
 def cells(nb): return json.loads(nb.read_text(encoding='utf-8'))['cells']
 

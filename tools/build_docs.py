@@ -53,12 +53,12 @@ def link_only_names_of_one_module(cfg):
     NbdevLookup.__getitem__ = meant
 
 def show_with_names_of_the_module(cfg):
-    "Signatures may name what a later cell defines: a page begins with what its module exports."
+    "Signatures may name what a later cell defines: a page begins with what it exports."
     begin = exec_show_docs.begin
     def begin_with_names(self):
         begin(self)
-        module = order.exports(Path(self.nb.path_))
-        if module: self.k.run_cell(f'from {cfg.lib_name}.{module} import *')
+        for module in order.exports(Path(self.nb.path_)):
+            self.k.run_cell(f'from {cfg.lib_name}.{module} import *')
     exec_show_docs.begin = begin_with_names
 
 def rename_pages(proc):

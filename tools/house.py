@@ -67,7 +67,7 @@ def imports(path):
 
 def upward():
     "Imports of a module that stands below in tools/order.py: 'a <- b'"
-    above = list(order.modules())
+    above = order.modules()
     for i, name in enumerate(above):
         path = root/'navira'/f'{name.replace(".", "/")}.py'
         names = [n.removeprefix('navira.') for n in imports(path) if n.startswith('navira.')]

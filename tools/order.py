@@ -1,6 +1,7 @@
 """Every notebook in one list: what may import what, and where the site shows it.
 
-    python tools/order.py            # write nbs/sidebar.yml
+    python tools/order.py                       # write nbs/sidebar.yml
+    python tools/order.py nbs/03_prism.ipynb    # print the tests of the modules that a page exports
 
 A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that
 each imports only from those above it (tests/test_house.py), each under the section of the sidebar
@@ -17,7 +18,7 @@ SIDEBAR = ['Start', 'The paper', 'Studies', 'Policies', 'Sampler', 'Models', 'Ta
            'Evaluation', 'Experiments', 'Hosts', 'Command line', 'Base']
 
 ORDER = """
-Base: base/checks base/parallel base/noise base/files base/runs base/stats
+Base: base/base
 The paper: 01_masked_diffusion sampler/joint
 Sampler: sampler/draws sampler/ties
 Models: models/kv_cache
@@ -25,15 +26,13 @@ Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
 Models: models/layers models/dit models/checkpoints models/sources models/parted
     models/transformers models/families models/adapter models/products models/load models/critic
-Sampler: sampler/checked sampler/budgets sampler/registry sampler/scores sampler/replay
-    sampler/prompts sampler/samples sampler/requests
+Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
+    sampler/samples sampler/requests
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling sampler/chatting
-Policies: ours/one_pass ours/apart peers/blocks peers/sedd peers/remdm peers/confident
-    peers/orders peers/adaptive peers/attention peers/shadow peers/revisers peers/editors
-    peers/revocable peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors
-Studies: peers/uniform
-Policies: peers/critics peers/survey
+Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
+    peers/adaptive peers/attention peers/revisers peers/editors peers/shadow peers/loops
+    peers/best_of peers/noises peers/correctors peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/pretrain training/finetune
@@ -86,15 +85,19 @@ def room_of(path):
     return path.relative_to(nbs).with_suffix('').as_posix()
 
 def exports(path):
-    "The module that a notebook exports, as `peers.remdm`; None if it exports none."
-    line = re.search(r'#\|\s*default_exp ([\w.]+)', path.read_text(encoding='utf-8'))
-    return line and line[1]
+    "The modules that a notebook exports, such as `peers.remdm`, in the order of their first cells."
+    text = path.read_text(encoding='utf-8')
+    named = re.findall(r'"#\|\s*(?:default_exp|exporti?) ([\w.]+)', text)
+    return list(dict.fromkeys(named))
+
+def tests_of(path):
+    "The test files of the modules that a notebook exports."
+    names = [re.sub(r'(\w+)$', r'test_\1.py', m.replace('.', '/')) for m in exports(path)]
+    return [root/'tests'/name for name in names if (root/'tests'/name).exists()]
 
 def modules():
-    "{module: room}, in the order of the rooms."
-    exported = {exports(nbs/f'{room}.ipynb'): room for room in rooms()}
-    exported.pop(None, None)
-    return exported
+    "The modules, in the order of the rooms."
+    return [m for room in rooms() for m in exports(nbs/f'{room}.ipynb')]
 
 def entry(room):
     """The sidebar's lines for a room: numbered chapters show their number, others the title of
@@ -122,5 +125,8 @@ def unlisted():
     return {room_of(p) for p in notebooks()} - {*rooms(*SIDEBAR), 'index'}
 
 if __name__ == '__main__':
+    if sys.argv[1:]:
+        print(*(t for page in sys.argv[1:] for t in tests_of(Path(page))))
+        sys.exit()
     if unlisted(): sys.exit(f'not in ORDER of tools/order.py: {unlisted()}')
     (nbs/'sidebar.yml').write_text(sidebar(), encoding='utf-8')

@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
 python tools/colab.py
-nbdev_export
+python tools/export.py
+PYTHONPATH=$PWD python tools/meanings.py
 nbdev_clean
 python tools/order.py
 python tools/make_readme.py

@@ -126,8 +126,6 @@ Cache = Annotated[Literal['none', 'prompt', 'changed', 'block'], Option(
          'finished blocks (for networks that are exact with it).')]
 Refresh = Annotated[int | None, Option(
     help='With --cache: steps from one full pass to the next; 8 if not given.')]
-MaxKL = Annotated[float | None, Option(
-    help='With --cache: mean KL in nats above which a text is refreshed twice as often.')]
 Replay = Annotated[Path | None, Option(
     help='Also write an HTML replay of the first text, or the last grid, here.')]
 
@@ -136,7 +134,7 @@ def generate(
     texts: Texts = [], prompts: Prompts = None, chat: Chat = False, policy: Name = None,
     budget: Budget = 128, n: Number = 1, seed: Seed = 0, length: Long = None,
     max_new_tokens: New = None, block_length: Block = None, eos: Eos = 'cut',
-    cache: Cache = 'none', refresh: Refresh = None, max_kl: MaxKL = None, model: Model = None,
+    cache: Cache = 'none', refresh: Refresh = None, model: Model = None,
     head: Head = None, mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto',
     dtype: Dtype = None, as_json: AsJson = False, replay: Replay = None, own: Imports = [],
 ) -> None:
@@ -153,7 +151,7 @@ def generate(
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
     sample = partial(navira.sample, net, choice.rule, budget, seed=seed, length=length, eos=eos,
                      max_new_tokens=max_new_tokens, block_length=block_length, cache=cache,
-                     refresh=refresh, max_kl=max_kl)
+                     refresh=refresh)
     for res in in_batches(sample, asked, len(each) or n):
         print_samples(res, choice, each, as_json, chat)
     if replay:

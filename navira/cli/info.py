@@ -29,7 +29,7 @@ def show_policy(name: str) -> None:
     factory = policies()[name]
     print(f'{name}: {inspect.getdoc(factory)}')
     for key, text in about(name).items(): print(f'{key}: {text or "-"}')
-    meaning = meanings(factory)
+    meaning = meanings(name)
     rows = [(k, default_of(p), ', '.join(choices(p)), meaning.get(k, ''))
             for k, p in parameters(factory).items()]
     show(pd.DataFrame(rows, columns=['setting', 'default', 'choices', 'meaning']))

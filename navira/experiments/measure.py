@@ -7,37 +7,39 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from ..base.runs import folder_lock
-from ..evaluation.diversity import entropy, Grouped, grouped, of_sets, repetition
-from ..evaluation.mauve import features, grouped_mauve
-from ..evaluation.perplexity import landmarks, perplexities
+from ..evaluation.diversity import entropy, grouped, of_sets, repetition
+from ..evaluation.judge import ASPECTS, judge_text, Server
+from ..evaluation.perplexity import perplexities
 from ..evaluation.references import load_reference, reference_name
 from .run import work
 from .store import Store
-from .sweep import METRICS, REFERENCED
+from .sweep import METRICS
 
 # %% auto #0
 __all__ = ['evaluate']
 
 # %% ../../nbs/experiments/measure.ipynb #92dc3abe
-SET = 10     # texts in a group of set metrics, as of the landmarks
+EVERY = (*METRICS, 'marks')
+JUDGED = ('perplexity', 'marks')     # by a model
+OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
 
 @dataclass(frozen=True, eq=False)
 class Judge:
     "A reference, loaded when first needed."
-    given: Any # its name, a `Reference`, or an `Endpoint`
+    given: Any # its name, a `Reference`, or a `Server`
 
     @property
     def name(self) -> str:
@@ -47,164 +49,96 @@ class Judge:
     def model(self) -> Any:
         if not isinstance(self.given, str): return self.given
         # all GPUs, and main memory if need be
-        device = 'auto' if torch.cuda.is_available() else None
-        return load_reference(self.given, device=device)
-
-def likelihoods(texts: list[str], judge: Judge) -> dict[str, Any]: # name -> [n]
-    """Nats and tokens of each text, under both rules for separators: nll_once, weight_once,
-    nll_stop, weight_stop."""
-    both = perplexities(texts, judge.model)
-    return {f'{k}_{rule}': getattr(p, k).numpy() for rule, p in both.items()
-            for k in ('nll', 'weight')}
-
-def vectors(texts: list[str], judge: Judge) -> dict[str, Any]: # name -> [n]
-    # half precision: they only place texts in clusters
-    return dict(features=list(features(judge.model, texts).numpy().astype(np.float16)))
-
-OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
-OF_TEXTS: dict[str, Callable[[list[str], Judge], dict]] = dict(perplexity=likelihoods,
-                                                               features=vectors)
-OF_CELLS = ('sets', 'mauve')
-COLUMN = dict(perplexity='nll_once')     # of a table, where it has another name
+        return load_reference(self.given, device='auto' if torch.cuda.is_available() else None)
 
 # %% ../../nbs/experiments/measure.ipynb #c40fe277
 def evaluate(
     st: Store,
-    metrics: Iterable[str] | None = None, # of METRICS; None: those that the sweeps ask for
-    reference: Any = None, # a `Reference`, an `Endpoint`, a name, or 'none'; None: the sweep's
+    metrics: Iterable[str] | None = None, # of METRICS, or 'marks'; None: as the sweeps ask
+    reference: Any = None, # a `Reference`, a `Server`, a name, or 'none'; None: the sweep's
     scored: int | None = None, # samples a cell that the reference judges; None: as the sweeps ask
     keys: Iterable[str] | None = None, # of cells; None: all
 ) -> Store:
     """Add metrics to a store, as far as they are missing. KeyError for an unknown metric,
-    ValueError for one that needs a reference where that is 'none', ImportError that names the
-    extra a reference needs; `Interrupted` after Ctrl-C."""
-    asked = None if metrics is None else [check_choice('metric', m, METRICS) for m in metrics]
+    ValueError for perplexity where the reference is 'none', ImportError that names the extra a
+    reference needs; `Interrupted` after Ctrl-C."""
+    asked = None if metrics is None else [check_choice('metric', m, EVERY) for m in metrics]
     scored = None if scored is None else check_int('scored', scored, 1)
     judge = Judge(st.record['reference'] if reference is None else reference)
-    if judge.given == 'none' and {*REFERENCED} & {*(asked or ())}:
-        raise ValueError(f"reference 'none': {', '.join(asked or ())} cannot all be measured "
-                         "without a reference; expected "
-                         'one, or other metrics')
+    if 'marks' in (asked or ()) and not isinstance(judge.given, Server):
+        raise ValueError(f'marks by {judge.given!r}: expected a `Server`')
+    if judge.given == 'none' and 'perplexity' in (asked or ()):
+        raise ValueError("reference 'none': perplexity cannot be measured without a reference; "
+                         'expected one, or other metrics')
     with folder_lock(st.folder, 'sweep or evaluate'):
         st.join()
-        for name in METRICS:     # sets and MAUVE after features, of which they are
-            if judge.given == 'none' and name in REFERENCED: continue
+        for name in EVERY:
+            if judge.given == 'none' and name == 'perplexity': continue
             wanted = [k for k in (st.finished if keys is None else keys)
                       if name in (asked or st.cells[k]['metrics'])]
-            _measure(st, name, wanted, judge, scored, must=asked is not None)
+            try: work(f'measuring {name}', _pieces(st, name, wanted, judge, scored))
+            except ValueError as e:
+                if asked or name != 'sets': raise
+                warnings.warn(f'{name}, not measured everywhere: {e}', stacklevel=2)
             st.join()
     return st
 
 # %% ../../nbs/experiments/measure.ipynb #7241c240
-def _measure(st: Store, name: str, keys: list[str], judge: Judge, scored: int | None,
-             must: bool) -> None:
-    "One metric, as far as it is missing."
-    table = 'sets' if name in OF_CELLS else 'features' if name == 'features' else 'metrics'
-    have = _measured(st, table, name, judge)
-    pieces: dict[Path, Callable[[], pa.Table]] = {}
+def _pieces(st: Store, name: str, keys: list[str], judge: Judge,
+            scored: int | None) -> dict[Path, Callable[[], pa.Table]]:
+    "File -> what makes its table: one metric, as far as it is missing."
+    table, which = ('sets', 'samples') if name == 'sets' else ('metrics', 'sample')
+    old, have, pieces = st.read(table), set(), {}
+    if old:
+        df = old.to_pandas()
+        df = df[df.reference == judge.name if name in JUDGED else df.reference.isna()]
+        column = dict(perplexity='nll_once', sets='value', marks='clarity').get(name, name)
+        df = df.reindex(columns=['cell', which, column]).dropna()
+        have = {*zip(df.cell, df[which], strict=True)}
     for key in keys:
         n = st.cells[key]['n']
-        if name == 'perplexity': n = scored or st.cells[key]['scored'] or n
+        if name in JUDGED: n = scored or st.cells[key]['scored'] or n
         rows = st.read('samples', [key], ['cell', 'sample', 'tokens'])[:n].to_pandas()
-        if name in OF_CELLS: new = [(key, n) not in have] * len(rows)
-        else: new = [i not in have for i in zip(rows.cell, rows['sample'], strict=True)]
-        make = _of_cell if name in OF_CELLS else _of_samples
-        if any(new): pieces[st.part(table, key, name)] = partial(make, st, name, rows[new], judge)
-    try: work(f'measuring {name}', pieces)
-    except (ImportError, ValueError) as e:
-        if must or name not in (*OF_CELLS, 'features'): raise
-        warnings.warn(f'{name}, not measured everywhere: {e}', stacklevel=4)
-
-def _measured(st: Store, table: str, name: str, judge: Judge) -> set[tuple[str, int]]:
-    "Cell and sample, or cell and number of samples, of what has a metric."
-    old = st.read(table)
-    if old is None: return set()
-    df = old.to_pandas()
-    df = df[df.reference == judge.name if name in REFERENCED else df.reference.isna()]
-    if name in OF_CELLS: return {*zip(df.cell, df.samples, strict=True)}
-    df = df[df.get(COLUMN.get(name, name), pd.Series(index=df.index)).notna()]
-    return {*zip(df.cell, df['sample'], strict=True)}
+        new = [(key, n if name == 'sets' else i) not in have for i in rows['sample']]
+        rows = rows[new]
+        size = 32 if name == 'marks' else n     # answers of a server are kept by and by
+        pieces |= {st.part(table, key, name, i): partial(_measured, st, name, rows[i:i + size], judge)
+                   for i in range(0, len(rows), size)}
+    return pieces
 
 # %% ../../nbs/experiments/measure.ipynb #42bd1edb
-def _ids(st: Store, name: str, rows: pd.DataFrame) -> Tensor: # [n, L]
-    if rows.tokens.notna().all(): return torch.tensor(np.stack(list(rows.tokens)).astype(int))
-    raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that '
-                     f'does not hold them all')
-
-def _of_samples(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table:
-    "A metric of some samples of a cell."
-    x, whose = _ids(st, name, rows), None
-    if name in OF_TOKENS: values: dict[str, Any] = {name: OF_TOKENS[name](x).numpy()}
-    else: values, whose = OF_TEXTS[name](st.decode(x), judge), judge.name
-    who = dict(cell=rows.cell, sample=rows['sample'].astype(np.int32),
+def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table:
+    "A metric of some samples of a cell: of each, or of sets of ten with Student's interval."
+    if rows.tokens.isna().any():
+        raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that '
+                         'does not hold them all')
+    x = torch.tensor(np.stack([*rows.tokens]).astype(int))
+    if name == 'sets':
+        groups = len(x) // 10     # a larger group has another self-BLEU
+        if groups < 2:
+            raise ValueError(f'{len(x)} samples: set metrics need at least 20; sample more, or '
+                             'leave out sets')
+        made = {k: grouped(f, x[:groups * 10], groups) for k, f in of_sets.items()}
+        return pa.Table.from_pylist([dict(
+            zip(('low', 'high'), g.interval()), cell=rows.cell.iloc[0], metric=k, reference=None,
+            value=g.value, groups=groups, samples=len(x)) for k, g in made.items()])
+    whose = judge.name if name in JUDGED else None
+    out = dict(cell=rows.cell, sample=rows['sample'].astype(np.int32),
                reference=pa.array([whose] * len(rows), pa.string()))
-    return pa.table(who | values)
+    if name in OF_TOKENS: return pa.table(out | {name: OF_TOKENS[name](x).numpy()})
+    if name == 'marks': return pa.table(out | _marks(judge.given, st.decode(x)))
+    for rule, p in perplexities(st.decode(x), judge.model).items():
+        out |= {f'nll_{rule}': p.nll.numpy(), f'weight_{rule}': p.weight.numpy()}
+    return pa.table(out)
 
-def _of_cell(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table:
-    "The set metrics of a cell, or its MAUVE."
-    key, whose = rows.cell.iloc[0], None
-    if name == 'sets': groups = _grouped_sets(_ids(st, name, rows))
-    else: groups, whose = dict(mauve=_mauve(st, key, judge)), judge.name
-    def row(metric: str, g: Grouped) -> dict:
-        low, high = g.interval()
-        return dict(cell=key, metric=metric, reference=whose, value=g.value, low=low, high=high,
-                    groups=len(g.values), samples=len(rows))
-    return pa.Table.from_pylist([row(*named) for named in groups.items()])
-
-def _grouped_sets(x: Tensor) -> dict[str, Grouped]: # x: [n, L]
-    "Every set metric, over groups of `SET` texts, or of fewer where there are not twice as many."
-    groups = len(x) // SET if len(x) >= 2 * SET else min(10, len(x) // 2)
-    if groups < 2:
-        raise ValueError(f'{len(x)} samples: set metrics need at least 4, or they have no '
-                         f'interval; sample more, or '
-                         'leave out sets')
-    if len(x) >= 2 * SET: x = x[:groups * SET]     # a larger group has another self-BLEU
-    return {name: grouped(f, x, groups) for name, f in of_sets.items()}
-
-# %% ../../nbs/experiments/measure.ipynb #f640669c
-def _mauve(st: Store, key: str, judge: Judge) -> Grouped:
-    table = st.read('features', [key])
-    own = table and table.filter(pc.equal(table['reference'], judge.name))
-    if own:
-        own_features = np.array(own['features'].to_pylist(), np.float32)
-        return grouped_mauve(_real(st, judge), own_features)
-    raise ValueError(f'no features of cell {key} under {judge.name!r}: `navira evaluate --metrics '
-                     f'features` comes first')
-
-@lru_cache(maxsize=1)
-def _real(st: Store, judge: Judge) -> np.ndarray: # [m, D]
-    "The reference's features of real text."
-    record = st.record
-    if record['real'] is not None:
-        windows = real_windows(st, max(c['n'] for c in st.cells.values()))
-        return np.array(vectors(st.decode(windows), judge)['features'], np.float32)
-    if ships(st, judge.name):
-        known = landmarks()
-        return np.stack(known[known.kind == 'real text'].features)
-    raise ValueError(f'MAUVE under {judge.name!r} at L = {record["length"]} has no real text to '
-                     'compare with: name a corpus, `navira sweep CONFIG --set real=FILE` once more')
-
-# %% ../../nbs/experiments/measure.ipynb #101c5798
-def ships(st: Store, reference: str | None) -> bool:
-    "Do the landmarks hold for a store? They are of the embedded model's tokens, judged by SmolLM2."
-    return st.record['length'] == 128 and reference == 'smollm2' and st.record['model'] is None
-
-def real_windows(
-    st: Store, # that names a corpus
-    n: int, # at most so many
-) -> Tensor: # [n, L] tokens
-    """Windows at random places of the first 10 n L tokens of a corpus. Errors as `read_corpus`;
-    ValueError for one shorter than two windows."""
-    from navira.tasks.corpora import read_corpus
-    from navira.training.data import EOS
-    assert st.tokenizer
-    source, length = st.record['real'], st.record['length']
-    ids: list[int] = []
-    for text in read_corpus(source, split='validation'):
-        ids += st.tokenizer.encode(text + EOS, add_special_tokens=False).ids
-        if len(ids) >= 10 * n * length: break
-    windows = torch.tensor(ids[:len(ids) // length * length]).view(-1, length)
-    if len(windows) < 2:
-        raise ValueError(f'real={source!r}: expected at least two windows of {length} tokens')
-    # a group must not be one document
-    return windows[np.random.default_rng(0).permutation(len(windows))[:n]]
+def _marks(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]
+    "Marks, and what was answered. ValueError for a server that refuses each of the texts."
+    with ThreadPool(server.concurrency) as pool:
+        answers = pool.map(partial(judge_text, server), texts)
+    why = {v['failed'] for v in answers}
+    if len(why) == 1 and 'the server refused: ' in str(why):
+        raise ValueError(f'{why.pop()}; it refuses each of {len(texts)} texts, and none is stored')
+    df = pd.DataFrame([v | (v['marks'] or dict.fromkeys(ASPECTS)) for v in answers])
+    # a judge may well answer half a character
+    df['answer'] = df.answer.str.encode('utf-8', 'replace').str.decode('utf-8')
+    return {k: pa.array(df[k], from_pandas=True) for k in ('asked', 'answer', *ASPECTS)}

@@ -21,7 +21,7 @@ from ..sampler.samples import printable
 from .results import ends
 
 # %% auto #0
-__all__ = ['looks', 'Table']
+__all__ = ['looks', 'in_legend', 'Table']
 
 # %% ../../nbs/experiments/plots.ipynb #54e252c7
 # label, colour, marker, line; in the order of tables
@@ -76,35 +76,31 @@ def looks(
 ) -> dict[str, dict]: # label -> what `errorbar` and `plot` take
     """The policies of the paper as in every figure, others by a look drawn from their name. No two
     have the same marker and line."""
-    styles: dict[str, Any] = dict.fromkeys(labels)
-    for k in sorted(styles, key=lambda k: k not in LOOKS):
-        at = zlib.crc32(k.encode()) % len(_SPARE)
-        known = [v for v in (LOOKS.get(k), LOOKS.get(same_curve(k))) if v]
-        used = {(v['marker'], v['ls']) for v in styles.values() if v}
-        free = (v for v in [*known, *_SPARE[at:], *_SPARE] if v[1:] not in used)
-        look = next(free, _SPARE[at])
-        styles[k] = dict(zip(('color', 'marker', 'ls'), look, strict=True), label=in_legend(k))
-    return styles
+    labels, chosen = [*dict.fromkeys(labels)], dict[str, Any]()
+    for k in sorted(labels, key=lambda k: k not in LOOKS):
+        at = zlib.crc32(k.encode()) % len(SPARE)
+        tries = [LOOKS.get(k), LOOKS.get(same_curve(k)), *SPARE[at:], *SPARE]
+        used = {v[1:] for v in chosen.values()}
+        chosen[k] = next((v for v in tries if v and v[1:] not in used), SPARE[at])
+    return {k: dict(zip(('color', 'marker', 'ls'), chosen[k]), label=in_legend(k)) for k in labels}
 
-# %% ../../nbs/experiments/plots.ipynb #6819a457
 def in_legend(text: str) -> str:
     "A legend reads $ as mathematics, and skips what begins with an underscore."
     text = textwrap.shorten(text, 48, placeholder=' ...').replace('$', r'\$')
     return f' {text}' if text.startswith('_') else text
 
 # %% ../../nbs/experiments/plots.ipynb #125b2c0a
-_LINES = ('-', '--', '-.', ':', (0, (6, 2, 1, 2)))
+LINES = ('-', '--', '-.', ':', (0, (6, 2, 1, 2)))
 # Paul Tol's
-_MUTED = ('#117733', '#882255', '#999933', '#44aa99', '#aa4499', '#6699cc', '#661100')
-_SPARE = [(colour, marker, _LINES[(i + j) % len(_LINES)])
-          for j, marker in enumerate('^vPX8phd<>D') for i, colour in enumerate(_MUTED)]
+MUTED = ('#117733', '#882255', '#999933', '#44aa99', '#aa4499', '#6699cc', '#661100')
+SPARE = [(colour, marker, LINES[(i + j) % len(LINES)])
+         for j, marker in enumerate('^vPX8phd<>D') for i, colour in enumerate(MUTED)]
 
 # %% ../../nbs/experiments/plots.ipynb #efe61f7d
 STYLE: dict[Any, Any] = {
     'font.size': 8, 'axes.titlesize': 8, 'legend.fontsize': 7.5, 'axes.spines.top': False,
     'axes.spines.right': False, 'axes.grid': True, 'axes.axisbelow': True, 'grid.color': '0.9',
-    'grid.linewidth': .5, 'lines.linewidth': 1.1, 'lines.markersize': 4.5, 'legend.frameon': False,
-    'svg.hashsalt': 'navira'}
+    'grid.linewidth': .5, 'lines.linewidth': 1.1, 'lines.markersize': 4.5, 'legend.frameon': False}
 
 def bars(
     x: Iterable, # numbers, or draws
@@ -112,9 +108,8 @@ def bars(
     f: Callable = lambda v: v, # increasing; of y
 ) -> dict: # what `errorbar` takes
     "Positions and intervals. No interval, no mark."
-    def three(v, f): return ends(v, f) if np.ndim(v) else (v, v, v)
-    known = [(three(a, lambda v: v), three(b, f)) for a, b in zip(x, y, strict=True)
-             if b is not None and a is not None]
+    known = [(ends(a) if np.ndim(a) else (a, a, a), ends(b, f)) for a, b in zip(x, y, strict=True)
+             if a is not None and b is not None]
     value, low, high = np.array(known, float).reshape(-1, 2, 3).transpose(2, 1, 0)
     arms = np.abs([value - low, high - value])     # [2, (x, y), n]
     return dict(x=value[0], y=value[1], xerr=arms[:, 0], yerr=arms[:, 1])

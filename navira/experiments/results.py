@@ -17,15 +17,15 @@ from torch import Tensor
 from ..base.checks import check_choice
 from ..base.stats import FEW, p_value, percentiles, resamplings, spread
 from ..sampler.draws import RULES
-from ..evaluation.perplexity import eos_rules
+from ..evaluation.judge import ASPECTS
 from ..evaluation.references import reference_name
 from .store import open_store, Store
 from .sweep import digest, STRENGTHS
 
 # %% auto #0
-__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'interval', 'shown',
-           'interval_of', 'verdict', 'note', 'curve', 'reading', 'at_equal', 'main_budget', 'compare', 'or_none',
-           'tokens', 'texts', 'trajectory']
+__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'shown', 'interval_of',
+           'verdict', 'note', 'curve_at', 'reading', 'at_equal', 'main_budget', 'compare', 'or_none', 'tokens',
+           'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
 def judges(st: Store) -> list[str]:
@@ -41,7 +41,6 @@ class Missing(LookupError, ValueError):
 def frame(
     store: Store | str | Path, # or its folder
     reference: str | None = None, # whose perplexity; None: the sweep's
-    eos: str | None = None, # rule for text separators, 'once' or 'stop'; None: the sweep's
     keys: Iterable[str] | None = None, # of cells; None: all that are finished
     tokens: bool = False, # with them
 ) -> pd.DataFrame:
@@ -53,20 +52,19 @@ def frame(
     judged them by which rule: `judge`, `eos`. KeyError for a reference that has judged
     nothing."""
     st = store if isinstance(store, Store) else open_store(store)
-    rule = check_choice('eos rule', eos or st.record['eos'], eos_rules)
-    done, samples = st.finished, st.read('samples', keys)
+    rule, done, samples = st.record['eos'], st.finished, st.read('samples', keys)
     df = samples.drop_columns([c for c in TRACES[tokens:] if c in samples.column_names]).to_pandas()
     df = df[df.cell.isin(done)]
     if df.duplicated(['cell', 'sample']).any():
         raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
     df = df.assign(store=str(st.folder), length=st.record['length'], judge=None, eos=rule)
-    metrics = st.read('metrics', keys)
+    metrics, names = st.read('metrics', keys), judges(st)
     if metrics is None: return df
-    names = judges(st)
     judge = next(iter(names), None)
-    if reference is not None and reference not in names: reference = reference_name(reference)
-    if reference is not None: judge = check_choice('reference', reference, names)
+    if reference is not None:
+        known = reference if reference in names else reference_name(reference)
+        judge = check_choice('reference', known, names)
     rows = metrics.to_pandas().rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
     own = rows[rows.reference.isna() | (rows.reference == judge)]
     values = own.groupby(['cell', 'sample']).first()
@@ -75,15 +73,15 @@ def frame(
 
 # %% ../../nbs/experiments/results.ipynb #7ac51fe8
 TRACES = ('tokens', 'remasked', 'written')     # columns of samples that `frame` leaves out
-MEASURED = ('entropy', 'repetition', 'nll', 'weight')     # and those of metrics that it has
+MEASURED = ('entropy', 'repetition', 'nll', 'weight', 'asked', *ASPECTS)     # of metrics
+KEPT = ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched', 'trace', 'seed',
+        'role')
 
 def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
-    kept = {k: c[k] for k in ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched',
-                              'trace', 'seed', 'role')}
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
-    return dict(cell=key, point=point) | kept | dict(strength=strength) | hyper
+    return dict(cell=key, point=point) | {k: c[k] for k in KEPT} | dict(strength=strength) | hyper
 
 # %% ../../nbs/experiments/results.ipynb #86ad68e2
 STATISTICS = dict( # name -> a column, or two whose sums are divided
@@ -101,11 +99,11 @@ def points(
     df = df.sort_values(['sample', 'seed'], kind='stable')
     groups = df.groupby('point', sort=False)
     out = groups.first().drop(columns='sample').assign(n=groups.size(), scored=0)
-    row, column = groups.ngroup(), groups.cumcount()
+    where = groups.ngroup(), groups.cumcount()
     counts = resamplings(out.n.max(), paired=True).T     # sample i counts alike in every point
     def summed(v: np.ndarray) -> np.ndarray: # [samples] -> [points, 1 + resamplings]
         wide = np.zeros((len(out), len(counts)))
-        wide[row, column] = v
+        wide[where] = v
         return wide @ counts
     for name, columns in statistics.items():
         if not {*columns} <= {*df.columns}: continue
@@ -149,18 +147,6 @@ def ends(
     "An estimate and its percentile interval."
     low, high = percentiles(draws[1:])
     return float(f(draws[0])), float(f(low)), float(f(high))
-
-def interval(
-    df: pd.DataFrame, # from `frame`
-    by: str | list[str], # columns
-    statistic: str, # of STATISTICS
-    f: Callable = lambda v: v, # increasing
-) -> pd.DataFrame: # value, low, high
-    "A statistic of groups of samples, with its paired bootstrap interval."
-    own = df.assign(point=df.groupby(by, dropna=False, sort=False).ngroup())
-    p = points(own, {statistic: STATISTICS[statistic]}).sort_values('point').set_index(by)
-    known = p[statistic].dropna()
-    return pd.DataFrame([ends(v, f) for v in known], known.index, ['value', 'low', 'high'])
 
 # %% ../../nbs/experiments/results.ipynb #defeedda
 def shown(
@@ -222,7 +208,7 @@ def note(
             f'a point{judged if first.judge else ""}; 95 % percentile bootstrap intervals')
 
 # %% ../../nbs/experiments/results.ipynb #01671c2b
-def curve(
+def curve_at(
     p: pd.DataFrame, # from `points`
     label: str,
     budget: int,
@@ -232,7 +218,7 @@ def curve(
     own = p[(p.label == label) & (p.budget == budget)].sort_values('strength', kind='stable')
     if len(own) < 2:
         raise Missing(f'a curve of {label} at {budget} passes: {len(own)} of two strengths '
-                         '(`navira sweep curves` makes more)')
+                      '(`navira sweep curves` makes more)')
     first = own.iloc[0]
     # its eta has a scale of its own, and no backbone at 0
     if first.policy.startswith('remdm'): return own
@@ -259,7 +245,7 @@ def common_range(
     along: str = 'entropy', # a statistic
 ) -> tuple[float, float]: # low, high
     "The range that all of the curves reach. `Missing` where they do not overlap."
-    values = [c[along].map(lambda draws: draws[0]) for c in curves]
+    values = [c[along].str[0] for c in curves]
     low, high = max(v.min() for v in values), min(v.max() for v in values)
     if low < high: return low, high
     raise Missing(f'no common range of {along}: the curves do not overlap')
@@ -294,7 +280,7 @@ def compare(
 ) -> np.ndarray: # [1 + resamplings]
     "b less a where `along` is equal, at the main budget. `Missing` without two such curves."
     F = main_budget(p)
-    return at_equal(curve(p, a, F), curve(p, b, F), along, y)
+    return at_equal(curve_at(p, a, F), curve_at(p, b, F), along, y)
 
 def or_none(f: Callable, *args: Any) -> Any:
     "What a function gives; None for what is missing."
@@ -310,13 +296,6 @@ def tokens(
     rows = st.read('samples', [key], ['cell', 'sample', 'tokens'])['tokens'].drop_null()
     return torch.tensor(rows.to_pylist(), dtype=torch.int64)
 
-def texts(
-    st: Store,
-    key: str, # of a cell
-) -> list[str]:
-    "The texts of a cell. ValueError where the model had no tokenizer."
-    return st.decode(tokens(st, key))
-
 def trajectory(
     st: Store,
     key: str, # of a cell
@@ -325,11 +304,9 @@ def trajectory(
     c, table = st.cells[key], st.read('samples', [key])
     if not c['trace']:
         raise ValueError(f'{c["label"]} at budget {c["budget"]} was sampled without a trace; set '
-                         f'trace = true in its '
-                         'entry and sweep again')
-    def at_steps(name: str) -> Tensor:
-        out = torch.zeros(len(table), c['steps'], st.record['length'], dtype=torch.bool)
+                         'trace = true in its entry and sweep again')
+    out = torch.zeros(2, c['steps'], len(table), st.record['length'], dtype=torch.bool)
+    for did, name in zip(out, ('remasked', 'written')):
         for b, steps in enumerate(table[name].to_pylist()):
-            for i, where in enumerate(steps): out[b, i, where] = True
-        return out.permute(1, 0, 2)
-    return at_steps('remasked'), at_steps('written')
+            for i, where in enumerate(steps): did[i, b, where] = True
+    return out[0], out[1]

@@ -28,7 +28,7 @@ from ..sampler.samples import Samples
 from ..sampling import sample
 from ..sampler.requests import check_fits
 from .store import (
-    claim, environment, fingerprint, open_store, Store, write_table)
+    as_cell, claim, environment, fingerprint, open_store, Store, write_table)
 from .sweep import Cell, cells, digest, Sweep
 
 # %% auto #0
@@ -54,35 +54,20 @@ def work(
                                   'same command again to go on')
 
 # %% ../../nbs/experiments/run.ipynb #ab87410f
-def start_of(
-    s: Sweep,
-    model: MaskedLM,
-) -> str | None | dict: # as a store keeps it
-    "How texts begin: the prompt, or which task, with a digest of its first prompt."
-    if s.task is None: return s.prompt
-    return dict(task=s.task, of=digest(task_of(s.task, model, s.real).prompts(0, 1).tolist()))
-
-def prompts_at(
-    start: str | None | dict, # from `start_of`
-    model: MaskedLM,
-    real: str | None, # of the sweep
-    first: int, # sample
-    n: int,
-) -> str | Tensor | None: # as `sample` takes them
-    "The prompts of some samples."
-    if not isinstance(start, dict): return start
-    return task_of(start['task'], model, real).prompts(first, n)
+def task_in(st: Store, model: MaskedLM) -> Task | None:
+    "The task of a store. Errors as `task_of`."
+    return task_of(st.task, model, st.record['real']) if st.task else None
 
 def resample(
-    about: dict, # of a cell, as a store describes it
-    record: dict, # of the store
+    st: Store,
+    key: str, # of a cell
     model: MaskedLM,
     first: int,
     n: int,
 ) -> Samples: # with a trace
     "Some samples of a cell. ValueError that names the cell where they cannot be made."
-    cell = Cell(**{k: about[k] for k in Cell.__dataclass_fields__})
-    prompt = prompts_at(record['prompt'], model, record['real'], first, n)
+    cell, task, record = as_cell(st.cells[key]), task_in(st, model), st.record
+    prompt = task.prompts(first, n) if task else record['prompt']
     with torch.autocast(model.device.type, torch.bfloat16, enabled=record['dtype'] == 'bfloat16'):
         try:
             # the ends are kept: texts of one length compare
@@ -94,57 +79,31 @@ def resample(
                              'was finished before is kept') from e
 
 # %% ../../nbs/experiments/run.ipynb #4044c429
-def tabled(
-    res: Samples, # with a trace
-    key: str, # of the cell
-    first: int, # number of the first sample
-    trace: bool, # keep the trace
-    task: Task | None = None, # that was asked
-) -> pa.Table: # one row a sample
-    "Samples as a table."
-    assert res.trace is not None
-    n = len(res.tokens)
+def by_step(
+    where: Tensor, # [T, n, L] bool
+) -> pa.Array: # n lists of T lists of positions
+    steps = [list(map(np.flatnonzero, sample)) for sample in where.permute(1, 0, 2).cpu().numpy()]
+    return pa.array(steps, pa.list_(pa.list_(pa.int32())))
+
+def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
+    "Some samples of a cell as a table: a row a sample, with what its task says of it."
+    res, task = resample(st, key, net, first, n), task_in(st, net)
+    trace: Any = res.trace
     ids = pa.uint16() if res.tokens.max() < 2**16 else pa.int32()
     columns = dict(cell=[key] * n, sample=np.arange(first, first + n, dtype=np.int32),
                    tokens=pa.array(res.tokens.tolist(), pa.list_(ids)),
                    n_forward=res.n_forward.float().numpy(),
-                   n_remasked=res.trace.remasked.sum((0, 2)).int().numpy(),
+                   n_remasked=trace.remasked.sum((0, 2)).int().numpy(),
                    seconds=np.full(n, res.seconds / n))
-    if task is not None: columns |= _judged(task, res, first)
-    if trace: columns |= dict(remasked=by_step(res.trace.remasked),
-                              written=by_step(res.trace.unmasked))
+    if task: columns |= task.judge(res.tokens, first)
+    if task and task.goal == 'solved':
+        for name, v in zip(('steps_to', 'remasked_to'), until_solved(task, trace, first)):
+            columns[name] = pa.array(v, pa.int32(), ~columns['solved'])
+    if st.cells[key]['trace']: columns |= dict(remasked=by_step(trace.remasked),
+                                               written=by_step(trace.unmasked))
     return pa.table(columns)
 
-def by_step(
-    where: Tensor, # [T, n, L] bool
-) -> pa.Array: # n lists of T lists of positions
-    "Positions, as lists of lists."
-    steps = [list(map(np.flatnonzero, sample)) for sample in where.permute(1, 0, 2).cpu().numpy()]
-    return pa.array(steps, pa.list_(pa.list_(pa.int32())))
-
-# %% ../../nbs/experiments/run.ipynb #77b753c5
-def _judged(task: Task, res: Samples, first: int) -> dict[str, Any]:
-    "What a task says of samples, and when they were right first."
-    out: dict[str, Any] = dict(task.judge(res.tokens, first))
-    if task.goal != 'solved': return out
-    assert res.trace
-    steps, remasked = until_solved(task, res.trace, first)
-    never = steps < 0
-    return out | dict(steps_to=pa.array(steps, pa.int32(), never),
-                      remasked_to=pa.array(remasked, pa.int32(), never))
-
 # %% ../../nbs/experiments/run.ipynb #8be78fa5
-def processes(
-    device: str = 'auto', # or 'cpu', 'cuda'
-) -> Any:
-    "Accelerate's view of the processes there are: one, if nobody launched more."
-    from accelerate import PartialState
-    gpu = torch.cuda.is_available()
-    if device == 'cuda' and not gpu:
-        raise ValueError("device='cuda': no CUDA device here; expected 'cpu' or 'auto'")
-    # they wait as long as it takes
-    return PartialState(cpu=device == 'cpu' or not gpu, timeout=timedelta(days=1))
-
 def prepared(
     s: Sweep,
     model: MaskedLM | None = None, # None: load the sweep's
@@ -153,8 +112,12 @@ def prepared(
     "Everything that can be wrong is wrong here, before any work."
     plan = cells(s)
     net = cast(MaskedLM, load_model(s.model) if model is None else model).to(device)
-    start = start_of(s, net)
-    x, _ = start_ids(net, 1, s.length, prompts_at(start, net, s.real, 0, 1))
+    prompt: Any = s.prompt
+    start = prompt     # as the store keeps it: of a task the name, and a digest of a prompt
+    if s.task:
+        prompt = task_of(s.task, net, s.real).prompts(0, 1)
+        start = dict(task=s.task, of=digest(prompt.tolist()))
+    x, _ = start_ids(net, 1, s.length, prompt)
     for c in plan: check_fits(net, c.rule, x.shape[1])
     identity = dict(fingerprint=fingerprint(net), length=x.shape[1], prompt=start, dtype=s.dtype,
                     device=net.device.type, batch_size=s.batch_size, rules=RULES)
@@ -166,10 +129,15 @@ def run(
     folder: str | Path, # the store, made if need be
     model: MaskedLM | None = None, # None: load the sweep's
 ) -> Store:
-    """Sample every cell of a sweep that is not in the store yet; give the same call again to go
-    on. `Interrupted` after Ctrl-C, OSError where the disk is full, ValueError for a store of
-    another kind of sweep."""
-    procs = processes(s.device)
+    """Sample every cell of a sweep that is not in the store yet, on all processes that were
+    launched; give the same call again to go on. `Interrupted` after Ctrl-C, OSError where the
+    disk is full, ValueError for a store of another kind of sweep."""
+    from accelerate import PartialState
+    gpu = torch.cuda.is_available()
+    if s.device == 'cuda' and not gpu:
+        raise ValueError("device='cuda': no CUDA device here; expected 'cpu' or 'auto'")
+    # they wait as long as it takes
+    procs = PartialState(cpu=s.device == 'cpu' or not gpu, timeout=timedelta(days=1))
     net, plan, identity, free = prepared(s, model, procs.device)
     main = procs.is_main_process
     with folder_lock(folder, 'sweep or evaluate') if main else contextlib.nullcontext():
@@ -188,11 +156,6 @@ def run(
     return st
 
 # %% ../../nbs/experiments/run.ipynb #ff22be3a
-def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
-    about, task = st.cells[key], None
-    if st.task: task = task_of(st.task, net, st.record['real'])
-    return tabled(resample(about, st.record, net, first, n), key, first, about['trace'], task)
-
 def _batches(st: Store, keys: list[str]) -> Iterator[tuple[str, int, int]]:
     """What is missing: cell, first sample, number of samples. A batch of which a sample is missing
     is sampled whole: on a CPU the shape of a batch decides the last bit of a sum."""

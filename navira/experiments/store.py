@@ -24,14 +24,15 @@ from tokenizers import Tokenizer
 from ..base.files import check_file, first_lines, open_tokenizer
 from ..base.runs import atomic_write
 from ..models.sources import nearest
-from .sweep import Cell, charged, Sweep
+from .sweep import Cell, Sweep
 
 # %% auto #0
 __all__ = ['Store', 'open_store', 'newest', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
-TABLES = ('samples', 'metrics', 'sets', 'features', 'verdicts')
+TABLES = ('samples', 'metrics', 'sets')
+WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a row is about
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file, whole or not at all. OSError where the disk is full or the folder
@@ -46,9 +47,8 @@ def read_table(path: Path, **kw: Any) -> pa.Table: # kw: of `pyarrow.parquet.rea
     try: return pq.read_table(path, page_checksum_verification=True, partitioning=None, **kw)
     except (OSError, pa.ArrowException) as e:
         if isinstance(e, FileNotFoundError): raise
-        raise ValueError(f'{path}: no readable Parquet file ({str(e).splitlines()[0][:100]}); '
-                         f'delete it, and what it '
-                         'held is computed again') from None
+        raise ValueError(f'{path}: no readable Parquet file ({first_lines(e, 100)}); delete it, '
+                         'and what it held is computed again') from None
 
 SPANS = {name: span for span, names in {
     ('', chr(0x10ffff)): 'cell reference metric failed answer',
@@ -116,7 +116,8 @@ class Store:
         keys: Iterable[str] | None = None, # of cells; None: all
         columns: list[str] | None = None,
     ) -> Any: # a table; None: there is nothing yet
-        "A table, parts included. ValueError for a damaged file."
+        """A table, parts included: of rows about the same the last, of metrics the last known
+        value of each. ValueError for a damaged file."""
         whole = self.folder / f'{name}.parquet'
         files = [whole] * whole.exists() + sorted((self.folder / 'parts' / name).glob('*.parquet'))
         where = None if keys is None else pc.field('cell').isin([*keys])
@@ -125,7 +126,11 @@ class Store:
         for f, table in zip(files, tables):
             check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
-        return merged(name, pa.concat_tables(tables, promote_options='permissive'))
+        both = pa.concat_tables(tables, promote_options='permissive')
+        df, who = both.to_pandas(), [c for c in WHO if c in both.column_names]
+        if name == 'metrics': df = df.groupby(who, dropna=False).last().reset_index()
+        else: df = df.drop_duplicates(who, keep='last').sort_values(who)
+        return pa.Table.from_pandas(df, both.schema, preserve_index=False)
 
     @property
     def finished(self) -> list[str]: # keys
@@ -144,16 +149,6 @@ class Store:
             if any(parts.glob('*.parquet')):
                 write_table(self.folder / f'{name}.parquet', self.read(name))
             shutil.rmtree(parts, ignore_errors=True)
-
-# %% ../../nbs/experiments/store.ipynb #1c36798e
-WHO = ('cell', 'sample', 'reference', 'metric')     # columns that say what a row is about
-
-def merged(name: str, table: pa.Table) -> pa.Table: # name: of TABLES
-    "The last of the rows that are about the same; of metrics, the last known value of each."
-    df, who = table.to_pandas(), [c for c in WHO if c in table.column_names]
-    if name == 'metrics': df = df.groupby(who, dropna=False).last().reset_index()
-    else: df = df.drop_duplicates(who, keep='last').sort_values(who)
-    return pa.Table.from_pandas(df, table.schema, preserve_index=False)
 
 # %% ../../nbs/experiments/store.ipynb #ab01a7ef
 IDENTITY = ('fingerprint', 'length', 'prompt', 'dtype', 'device', 'batch_size', 'rules')
@@ -180,30 +175,34 @@ def environment(
                 torch=torch.__version__)
 
 # %% ../../nbs/experiments/store.ipynb #5707ec02
-KINDS = {name: kinds.split() for kinds, names in {
-    'dict': 'cells hyper settled', 'list': 'places metrics', 'bool': 'matched trace',
-    'str': 'fingerprint dtype device reference eos device_name policy label role',
-    'str NoneType': 'model real change', 'str dict NoneType': 'prompt', 'int NoneType': 'scored',
-    'int float': 'charged',
-    'int': 'length batch_size rules budget seed n steps keep free',
-    }.items() for name in names.split()}
-RECORD = ('cells', 'reference', 'eos', 'model', 'real', 'places')     # and IDENTITY
-CELL = ('policy', 'label', 'role', 'change', 'hyper', 'settled', 'budget', 'n', 'seed', 'steps',
-        'charged', 'matched', 'trace', 'keep', 'metrics', 'scored', 'free')
+def of_kinds(kinds: dict[Any, str]) -> dict[str, Any]: # kind -> names
+    return {name: kind for kind, names in kinds.items() for name in names.split()}
 
-def checked(record: dict) -> dict:
-    "A record, with what some stores leave out. TypeError or KeyError for what no sweep writes."
-    def check(given: dict, names: Iterable[str]) -> dict:
-        for k in names:
-            v, least = given[k], k not in ('seed', 'keep')
-            if type(v).__name__ not in KINDS[k] or type(v) is int and v < least:
-                raise TypeError(f'{k} = {v!r:.40}')
-        return given
-    record = check(dict(rules=1, model=None, real=None, places=[]) | record, RECORD + IDENTITY)
-    for place in record['places']: check(place, ['device_name'])
+RECORD = of_kinds({dict: 'cells', list: 'places', str | None: 'model real',
+                   str: 'fingerprint dtype device reference eos', str | dict | None: 'prompt',
+                   int: 'length batch_size rules'})
+DESCRIBED = of_kinds({dict: 'settled', list: 'metrics', bool: 'matched', int: 'steps free',
+                      int | float: 'charged', int | None: 'scored'})     # beside the fields of `Cell`
+
+def check_record(record: dict) -> dict:
+    "A record, with what some stores leave out. An error for what no sweep writes."
+    def check(given: dict, kinds: dict) -> None:
+        for k, kind in kinds.items():
+            v = given[k]
+            if not isinstance(v, kind) or type(v) is int and v < 1:
+                raise TypeError(f'{k}={v!r:.40}')
+    record = dict(rules=1, model=None, real=None, places=[]) | record
+    check(record, RECORD)
+    for place in record['places']: check(place, dict(device_name=str))
     old = dict(keep=0, metrics=[], scored=None, free=2**20, role='')
-    cells = {k: check(old | c, CELL) for k, c in record['cells'].items()}
+    cells = {k: old | c for k, c in record['cells'].items()}
+    for c in cells.values():
+        check(c, DESCRIBED)
+        as_cell(c)
     return record | dict(cells=cells)
+
+def as_cell(about: dict) -> Cell: # about: as a store describes it
+    return Cell(**{k: about[k] for k in Cell.__dataclass_fields__})
 
 # %% ../../nbs/experiments/store.ipynb #ecd82b91
 def open_store(
@@ -213,13 +212,13 @@ def open_store(
     store.json."""
     path, wanted = Path(folder), 'a folder that `navira sweep` made'
     at = path / 'store.json'
-    if not path.is_dir(): raise FileNotFoundError(f'store {str(folder)!r}: not found; '
-                                                  f'{nearest(path, wanted, having=at.name)}')
-    if not at.is_file(): raise FileNotFoundError(f'store {str(folder)!r}: no store.json in it; '
-                                                 f'expected {wanted}')
+    if not at.is_file():
+        why = 'no store.json in it' if path.is_dir() else 'not found'
+        raise FileNotFoundError(f'store {str(folder)!r}: {why}; '
+                                f'{nearest(path, wanted, having=at.name)}')
     try:
         given = json.loads(check_file(at, 2**26).read_text(encoding='utf-8'), parse_constant=int)
-        return Store(path, checked(given))
+        return Store(path, check_record(given))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
                          'sweep` command again') from None
@@ -229,7 +228,7 @@ def newest() -> Store:
     every = sorted(RUNS.glob('*/store.json'), key=lambda p: p.stat().st_mtime)
     if every: return open_store(every[-1].parent)
     raise FileNotFoundError(f'no store in {RUNS}: expected one that `navira sweep` made there, '
-                            f'or its folder by name')
+                            'or its folder by name')
 
 # %% ../../nbs/experiments/store.ipynb #bdef4282
 def claim(
@@ -255,8 +254,9 @@ def claim(
         raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
                          'the same settings, or name another folder')
     places, cells = old.get('places', []), old.get('cells', {})
-    changed = {c.policy for c in plan for o in cells.values()
-               if o['policy'] == c.policy and o.get('code', c.code) != c.code}
+    codes = {(o['policy'], o['code']) for o in cells.values() if 'code' in o}
+    changed = {c.policy for c in plan for policy, code in codes
+               if policy == c.policy and code != c.code}
     if changed:
         raise ValueError(f'{folder}: {", ".join(changed)} was sampled by other code, which the '
                          'store keeps; expected that file again, another name, or a new folder')
@@ -270,9 +270,9 @@ def claim(
     return write_record(path, record)
 
 def write_record(path: Path, record: dict) -> Store:
-    with atomic_write(path / 'store.json') as f: f.write_text(json.dumps(record, indent=1),
-                                                              encoding='utf-8')
-    return Store(path, json.loads(json.dumps(record)))
+    text = json.dumps(record, indent=1)
+    with atomic_write(path / 'store.json') as f: f.write_text(text, encoding='utf-8')
+    return Store(path, json.loads(text))
 
 # %% ../../nbs/experiments/store.ipynb #d04755f3
 def _described(
@@ -281,13 +281,12 @@ def _described(
     free: int, # N
     old: dict | None, # as the store has it
 ) -> dict:
-    T, passes = charged(c, free)
+    steps, passes = c.cost(free)
     old = old or dict(n=0, trace=False, metrics=[], scored=0, role='')
-    metrics = [*old['metrics'], *s.metrics, *['features', 'mauve'] * (s.features == c.budget)]
     every = None in (s.scored, old['scored'])
     return asdict(c) | dict(
-        code=c.code, settled=c.settled, steps=T, charged=passes, passes=c.rule.passes,
-        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys(metrics)),
+        code=c.code, settled=c.settled, steps=steps, charged=passes, passes=c.rule.passes,
+        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys([*old['metrics'], *s.metrics])),
         n=max(c.n, old['n']), trace=c.trace or old['trace'],
         role='table' if 'table' in (c.role, old['role']) else c.role,
         scored=None if every else max(s.scored, old['scored']))

@@ -14,40 +14,67 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 
-from ..base.checks import check_choice, check_int
+from ..base.checks import check_choice, check_int, name_of
 from ..base.files import check_file
-from ..sampler.budgets import charged as charge, check_budget, n_steps
-from ..core import Policy, TopK
+from ..sampler.budgets import charged, check_budget, n_steps
+from ..core import Policy
 from ..decoupling import refill_first
-from ..sampler.draws import TokenSampler, nucleus
+from ..sampler.draws import nucleus
 from ..evaluation.perplexity import eos_rules
 from ..tasks.task import kind_of
 from ..sampler.registry import parameters, policies, policy
 
 # %% auto #0
-__all__ = ['NEUTRAL', 'LISTED', 'Cell', 'Entry', 'Sweep', 'cells']
+__all__ = ['NEUTRAL', 'LISTED', 'Cell', 'Sweep', 'cells']
+
+# %% ../../nbs/experiments/sweep.ipynb #ec51adbf
+LOWEST = dict(seed=0, seeds=0, keep=0)     # all other numbers are at least 1
+hints_of = cache(get_type_hints)
+
+def check_fields(settings: Any) -> None:
+    "ValueError for the first field that holds something else than its annotation says."
+    for f in fields(settings):
+        value, kind = vars(settings)[f.name], hints_of(type(settings))[f.name]
+        if isinstance(value, list): value = tuple(value)
+        empty = value == '' != f.default or value == () and f.name != 'metrics'
+        if not isinstance(value, kind) or empty:
+            expected = f.type.replace('tuple', 'list of at least one')
+            raise ValueError(f'{f.name}={value!r}: expected {expected}')
+        for v in value if isinstance(value, tuple) else [value]:
+            if isinstance(v, int) and kind != bool: check_int(f.name, v, LOWEST.get(f.name, 1))
+        object.__setattr__(settings, f.name, value)
 
 # %% ../../nbs/experiments/sweep.ipynb #30f44b20
-def _refilled_first(p: Policy) -> Policy:
-    "What was remasked in a step is drawn again before other masks."
-    return replace(p, unmask=replace(cast(TopK, p.unmask), score=refill_first))
+changes: dict[str, Callable[[Any], Policy]] = {
+    # what was remasked in a step is drawn again before other masks
+    'refill-first': lambda p: replace(p, unmask=replace(p.unmask, score=refill_first)),
+    # the nucleus keeps the token that crosses `top_p`
+    'keep-crossing': lambda p: replace(p, draw=nucleus(p.draw.top_p, keep_crossing=True))}
 
-def _crossing_kept(p: Policy) -> Policy:
-    "The nucleus keeps the token that crosses `top_p`."
-    return replace(p, draw=nucleus(cast(TokenSampler, p.draw).top_p, keep_crossing=True))
-
-changes: dict[str, Callable[[Policy], Policy]] = {
-    'refill-first': _refilled_first, 'keep-crossing': _crossing_kept}
+def ours(
+    name: str, # of a policy
+) -> bool: # not one that a reader has added
+    return name in policies() and policies()[name].__module__.startswith('navira.')
 
 # %% ../../nbs/experiments/sweep.ipynb #04b30215
 STRENGTHS = ('eta', 'rate')     # hyper-parameters that set how much is corrected
+
+def as_typed(
+    name: str, # a registered name
+    hyper: dict, # hyper-parameters
+) -> str: # 'navira:tau=.2'
+    "A policy as one types it, how much it corrects left aside: `prism` at any `eta` is one curve."
+    def short(v: Any) -> str:
+        return (f'{v:g}'.removeprefix('0') or '0') if isinstance(v, float) else str(v)
+    given = [f'{k}={short(v)}' for k, v in hyper.items() if k not in STRENGTHS]
+    return name + (':' + '+'.join(given) if given else '')
 
 # %% ../../nbs/experiments/sweep.ipynb #4b532548
 # Of a draw that changes nothing these are left out, but for policies whose cells had them when
@@ -71,11 +98,14 @@ class Cell:
     trace: bool = False       # also keep which positions were remasked and written, step by step
     keep: int = 64            # samples whose tokens stay in a small copy of the store
 
+    def __post_init__(self) -> None: check_fields(self)
+
     @cached_property
     def settled(self) -> dict[str, Any]: # name -> value
         "All hyper-parameters, defaults filled in."
         known = parameters(policies()[check_choice('policy', self.policy, policies())])
-        usual = {k: _plain(p.default) for k, p in known.items()}
+        usual = {k: name_of(p.default) if callable(p.default) else p.default
+                 for k, p in known.items()}
         for k, v in NEUTRAL.items():
             if usual.get(k) == v and self.policy not in LISTED[k]: usual.pop(k, None)
         return usual | self.hyper
@@ -88,10 +118,9 @@ class Cell:
     @cached_property
     def code(self) -> str | None: # None: the library's own, or not known
         "A hash of the file that registers the policy."
-        factory = policies()[self.policy]
         with suppress(OSError, TypeError):
-            if not factory.__module__.startswith('navira.'):
-                return digest(inspect.findsource(factory)[0])
+            if not ours(self.policy):
+                return digest(inspect.findsource(policies()[self.policy])[0])
         return None
 
     @cached_property
@@ -101,10 +130,16 @@ class Cell:
         if self.change is None: return made
         return changes[check_choice('change', self.change, changes)](made)
 
-# %% ../../nbs/experiments/sweep.ipynb #98290abe
-def _plain(v: Any) -> Any: # a default as JSON has it: a function is its name
-    return getattr(v, '__qualname__', v) if callable(v) else v
+    def cost(self,
+        free: int, # N: positions to write
+    ) -> tuple[int, float]: # steps, forward passes a sample
+        "What a cell is charged. A policy without a fixed budget may take fewer."
+        n_free = torch.tensor([free])
+        T = n_steps(self.rule, self.budget, n_free)
+        passes = charged(self.rule, T, n_free)
+        return T, min(passes, self.budget) if self.rule.matched else passes
 
+# %% ../../nbs/experiments/sweep.ipynb #98290abe
 def digest(
     v: Any, # numbers, texts, lists and tables of them
 ) -> str: # 12 hexadecimal digits
@@ -114,50 +149,16 @@ def digest(
     same = json.loads(json.dumps(v), parse_int=number)
     return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=6).hexdigest()
 
-# %% ../../nbs/experiments/sweep.ipynb #db5d4153
-def charged(
-    cell: Cell,
-    free: int, # N: positions to write
-) -> tuple[int, float]: # steps, forward passes a sample
-    "What a cell is charged. A policy without a fixed budget may take fewer."
-    made = cell.rule
-    n_free = torch.tensor([free])
-    T = n_steps(made, cell.budget, n_free)
-    cost = charge(made, T, n_free)
-    return T, min(cost, cell.budget) if made.matched else cost
-
 # %% ../../nbs/experiments/sweep.ipynb #707c21b5
-METRICS = ('entropy', 'repetition', 'perplexity', 'features', 'sets', 'mauve')
-REFERENCED = ('perplexity', 'features', 'mauve')     # those that need the reference model
+METRICS = ('entropy', 'repetition', 'sets', 'perplexity')
+CHOICES = dict(dtype=('float32', 'bfloat16'), device=('auto', 'cpu', 'cuda'), eos=eos_rules,
+               role=('', 'table', 'curve'))
 
 # %% ../../nbs/experiments/sweep.ipynb #f29abd5b
 @dataclass(frozen=True)
-class Entry:
-    "A row of a sweep. A None takes the sweep's."
-    policy: str                     # a registered name
-    label: str = ''                 # in tables and figures; as one types it if empty
-    hyper: dict = field(default_factory=dict) # hyper-parameters
-    vary: dict = field(default_factory=dict)  # hyper-parameter -> list of values: one cell each
-    change: str | None = None       # see `changes`
-    budgets: tuple | None = None
-    n: int | None = None
-    seeds: tuple | None = None
-    role: str | None = None         # 'table': tables show its cells; 'curve': they do not
-    trace: bool = False             # keep which positions were remasked and written
-    keep: int | None = None
-
-    def __post_init__(self):
-        _check_kinds(self, f'{self.label or self.policy}: ')
-        for k, v in self.vary.items():
-            if isinstance(v, list) and v: continue
-            raise ValueError(f'{self.policy}: vary {k}={v!r}: expected a list of values')
-        auto = typed(self.policy, self.hyper) + (f', {self.change}' if self.change else '')
-        object.__setattr__(self, 'label', self.label or auto)
-
-@dataclass(frozen=True)
 class Sweep:
     "The settings of a grid."
-    entries: tuple                    # of `Entry`
+    entries: tuple                    # tables, each of a policy: see `expand`
     name: str = 'sweep'
     model: str | None = None          # a folder, file or Hub id; None: the embedded model
     length: int | None = None         # L; None: the model's
@@ -179,22 +180,13 @@ class Sweep:
     reference: str = 'smollm2'        # the model that judges perplexity
     metrics: tuple = ('entropy', 'repetition', 'sets', 'perplexity') # what `evaluate` computes
     scored: int | None = None         # samples a cell that the reference judges; None: all
-    features: int | None = None       # the budget at which MAUVE is measured; None: at none
-    # real text, for MAUVE and the task 'infill': see `read_corpus`
-    real: str | None = None
+    real: str | None = None           # real text for the task 'infill': see `read_corpus`
     eos: str = 'once'                 # rule for text separators under which perplexity is read
 
-    def __post_init__(self):
-        _check_kinds(self)
-        if not self.entries: raise ValueError('entries: expected a list of at least one policy')
-        object.__setattr__(self, 'entries', tuple(map(as_entry, self.entries)))
-        known = {k for e in self.entries for k in parameters(policies()[e.policy])}
-        for k in self.hyper: check_choice('hyper: hyper-parameter', k, known)
+    def __post_init__(self) -> None:
+        check_fields(self)
         for m in self.metrics: check_choice('metric', m, METRICS)
-        check_choice('dtype', self.dtype, ('float32', 'bfloat16'))
-        check_choice('device', self.device, ('auto', 'cpu', 'cuda'))
-        check_choice('eos', self.eos, eos_rules)
-        for e in self.entries: check_choice('role', e.role or self.role, ('', 'table', 'curve'))
+        for name, valid in CHOICES.items(): check_choice(name, vars(self)[name], valid)
         if self.task is None: return
         if self.prompt is not None:
             raise ValueError(f'prompt={self.prompt!r} and task={self.task!r}: expected one of '
@@ -202,52 +194,55 @@ class Sweep:
         # right or wrong
         if kind_of(self.task) != 'infill': object.__setattr__(self, 'metrics', ())
 
-# %% ../../nbs/experiments/sweep.ipynb #ec51adbf
-_LOWEST = dict(seeds=0, keep=0)     # all other numbers are at least 1
+# %% ../../nbs/experiments/sweep.ipynb #8b932a23
+SHARED = ('budgets', 'n', 'seeds', 'role', 'keep')     # settings of a sweep that an entry may have
+ENTRY = ('policy', 'label', 'change', 'trace', 'hyper', 'vary', *SHARED)
 
-def _check_kinds(settings: Any, whose: str = '') -> None:
-    "ValueError for the first field that holds something else than its annotation says."
-    kinds = get_type_hints(type(settings))
-    for f in fields(settings):
-        value, name, kind = getattr(settings, f.name), whose + f.name, kinds[f.name]
-        if isinstance(value, list): value = tuple(value)
-        empty = value == '' != f.default or value == () and f.name in ('budgets', 'seeds')
-        if not isinstance(value, kind) or empty:
-            raise ValueError(f'{name}={value!r}: expected {f.type.replace("tuple", "list")}')
-        if f.name in ('budgets', 'seeds'): numbers = value or ()
-        else: numbers = (value,) if isinstance(value, int) and kind != bool else ()
-        for v in numbers: check_int(name, v, _LOWEST.get(f.name, 1))
-        object.__setattr__(settings, f.name, value)
-
-# %% ../../nbs/experiments/sweep.ipynb #c4a648ca
-def typed(
-    name: str, # a registered name
-    hyper: dict, # hyper-parameters
-) -> str: # 'navira:tau=.2'
-    "A policy as one types it, how much it corrects left aside: `prism` at any `eta` is one curve."
-    def short(v: Any) -> str:
-        return (f'{v:g}'.removeprefix('0') or '0') if isinstance(v, float) else str(v)
-    given = [f'{k}={short(v)}' for k, v in hyper.items() if k not in STRENGTHS]
-    return name + (':' + '+'.join(given) if given else '')
-
-def as_entry(
-    given: Entry | dict, # a table of a TOML file
-) -> Entry:
-    """From settings and hyper-parameters, mixed. KeyError with the nearest name for one that is
-    neither."""
-    if isinstance(given, Entry): return given
+def expand(
+    given: Any, # an entry: settings and hyper-parameters of a policy, mixed
+    s: Sweep, # for what it leaves open
+) -> list[Cell]:
+    """The cells of an entry; `vary` has a list of values a hyper-parameter, for a cell each.
+    KeyError with the nearest name, ValueError for what cannot be."""
     if not isinstance(given, dict) or 'policy' not in given:
         raise ValueError(f'entry {given!r}: expected a policy = one of {", ".join(policies())}')
     name = check_choice('policy', given['policy'], policies())
-    own, known = [f.name for f in fields(Entry)], parameters(policies()[name])
-    vary = given.get('vary', ())
-    names = [*given, *(vary if isinstance(vary, dict | list) else ())]
-    for k in names: check_choice(f'{name}: setting', k, [*own, *known])
-    e = Entry(**{k: v for k, v in given.items() if k in own})
-    hyper = {k: v for k, v in given.items() if k not in own}
-    twice = hyper.keys() & {*e.hyper, *e.vary} | e.hyper.keys() & e.vary.keys()
+    known, hyper, vary = parameters(policies()[name]), given.get('hyper', {}), given.get('vary', {})
+    for k, v in dict(hyper=hyper, vary=vary).items():
+        if not isinstance(v, dict): raise ValueError(f'{name}: {k}={v!r}: expected a table')
+    for k in [*given, *vary]: check_choice(f'{name}: setting', k, [*ENTRY, *known])
+    for k, v in vary.items():
+        if isinstance(v, list) and v: continue
+        raise ValueError(f'{name}: vary {k}={v!r}: expected a list of values')
+    more = {k: v for k, v in given.items() if k not in ENTRY}
+    twice = more.keys() & {*hyper, *vary} | hyper.keys() & vary.keys()
     if twice: raise ValueError(f'{name}: {", ".join(twice)} given twice; expected one value')
-    return replace(e, label=given.get('label', ''), hyper=e.hyper | hyper)
+    own = replace(s, **{k: v for k, v in given.items() if k in SHARED})
+    change, hyper = given.get('change'), hyper | more
+    label = given.get('label') or as_typed(name, hyper) + (f', {change}' if change else '')
+    base = {k: v for k, v in s.hyper.items() if k in known} | hyper
+    grid = itertools.product(itertools.product(*vary.values()), own.seeds, own.budgets)
+    out = [Cell(name, budget, base | dict(zip(vary, values)), change, seed, own.n, label, own.role,
+                given.get('trace', False), own.keep) for values, seed, budget in grid]
+    affordable = [c for c in out if c.budget >= c.rule.passes]
+    return affordable if affordable and 'budgets' not in given else out     # `cells` refuses others
+
+# %% ../../nbs/experiments/sweep.ipynb #9f3cd064
+def cells(
+    s: Sweep,
+) -> list[Cell]: # by budget, then as the entries stand
+    """What is to be sampled. ValueError for a cell that stands twice, or a budget too small for
+    its policy."""
+    every: dict[str, Cell] = {}
+    for c in sorted((c for e in s.entries for c in expand(e, s)), key=lambda c: c.budget):
+        twin = every.setdefault(c.key, c)
+        if twin is not c:
+            raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} '
+                             f'{c.hyper}, budget {c.budget}, seed {c.seed}; expected different ones')
+        check_budget(c.rule, c.budget)
+    known = {k for c in every.values() for k in c.settled}
+    for k in s.hyper: check_choice('hyper: hyper-parameter', k, known)
+    return list(every.values())
 
 # %% ../../nbs/experiments/sweep.ipynb #28f9b9bc
 def configs() -> dict[str, Path]: # name -> file
@@ -264,17 +259,9 @@ def read_sweep(
     choice."""
     given = (source if isinstance(source, dict) else _parsed(source)) | flags
     for k in given: check_choice('setting', k, [*(f.name for f in fields(Sweep)), 'others'])
-    others = given.pop('others', None)
-    entries = given.pop('entries', ())
-    if isinstance(others, dict):     # settings of all policies that have no entry
-        others = dict(others)     # parts share it
-        imported = others.pop('imported', False)
-        named = {as_entry(e).policy for e in entries}
-        rest = [p for p, factory in policies().items() if p not in named
-                and not (imported and factory.__module__.startswith('navira.')) and _can_be_made(p)]
-        entries = [*entries, *(dict(policy=p) | others for p in rest)]
-    elif others is not None: raise ValueError(f'others={others!r}: expected a table')
-    return Sweep(entries, **given)
+    others, entries = given.pop('others', None), given.pop('entries', ())
+    if not isinstance(others, dict | None): raise ValueError(f'others={others!r}: expected a table')
+    return Sweep((*entries, *_others(others, entries)), **given)
 
 def read_sweeps(
     source: str | Path, # as of `read_sweep`
@@ -301,43 +288,15 @@ def _parsed(source: str | Path) -> dict:
         return {'name': path.stem} | tomllib.loads(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
 
-def _can_be_made(name: str) -> bool:
-    """False, with a warning, for a policy that needs a file which is not there (a critic that
-    was not trained)."""
-    try: policy(name)
-    except FileNotFoundError as e:
-        warnings.warn(f'{name} is left out: {e}', stacklevel=2)
-        return False
-    return True
-
-# %% ../../nbs/experiments/sweep.ipynb #8b932a23
-def expand(
-    e: Entry,
-    s: Sweep, # for what the entry leaves open
-) -> list[Cell]:
-    "The cells of one entry."
-    def own(k: str) -> Any: return getattr(s if getattr(e, k) is None else e, k)
-    known = parameters(policies()[e.policy])
-    base = {k: v for k, v in s.hyper.items() if k in known} | e.hyper
-    grid = itertools.product(itertools.product(*e.vary.values()), own('seeds'), own('budgets'))
-    out = [Cell(e.policy, budget, base | dict(zip(e.vary, values, strict=True)), e.change, seed,
-                own('n'), e.label, own('role'), e.trace,
-                own('keep')) for values, seed, budget in grid]
-    affordable = [c for c in out if c.budget >= c.rule.passes]
-    return affordable if affordable and e.budgets is None else out     # `cells` refuses the others
-
-# %% ../../nbs/experiments/sweep.ipynb #9f3cd064
-def cells(
-    s: Sweep,
-) -> list[Cell]: # by budget, then as the entries stand
-    """What is to be sampled. ValueError for a cell that stands twice, or a budget too small for
-    its policy."""
-    every: dict[str, Cell] = {}
-    for c in sorted((c for e in s.entries for c in expand(e, s)), key=lambda c: c.budget):
-        twin = every.setdefault(c.key, c)
-        if twin is not c:
-            raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} '
-                             f'{c.hyper}, '
-                             f'budget {c.budget}, seed {c.seed}; expected different ones')
-        check_budget(c.rule, c.budget)
-    return list(every.values())
+def _others(settings: dict | None, entries: Any) -> list[dict]:
+    "Entries of all policies that have none, but for one that needs a file which is not there."
+    if settings is None: return []
+    out, named = [], [e.get('policy') for e in entries if isinstance(e, dict)]
+    settings = dict(settings)     # parts share it
+    imported = settings.pop('imported', False)
+    for name in policies():
+        if name in named or imported and ours(name): continue
+        try: policy(name)
+        except FileNotFoundError as e: warnings.warn(f'{name} is left out: {e}', stacklevel=2)
+        else: out.append(dict(policy=name) | settings)
+    return out

@@ -18,7 +18,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from ..core import Policy
 from ..models.transformers import wrap
-from ..sampler.samples import Partials
+from ..sampler.samples import Partial
 from ..sampling import sample
 from ..sampler.requests import choose
 
@@ -73,7 +73,7 @@ def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` o
     if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
     streamer.put(prompts[0][None])
     sent = len(prompts[0])
-    def show(texts: Partials) -> None:
+    def show(texts: Iterator[Partial]) -> None:
         nonlocal sent
         for p in texts:
             if p.final > sent: streamer.put(torch.tensor(p.ids[sent:p.final]))
@@ -89,10 +89,10 @@ def generate_with(
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
     streamer: Any = None, # of one prompt; `generate` hands its own `streamer` to its own loops only
-    **hyper, # of a named policy; `block_length`, `cache`, `refresh` and `max_kl` as in `sample`
+    **hyper, # of a named policy; `block_length`, `cache` and `refresh` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
-    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
     rule, _, block_length = choose(None, policy, hyper, generate_with)
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..base.checks import check_choice
 from ..base.noise import Noise
 from ..sampler.budgets import n_steps
-from ..sampler.checked import check_step, checked
 from ..core import Policy, State, step
 from ..diffusion import Denoiser, Forward
 from ..sampler.registry import parameters, policies, policy as named_policy
@@ -130,7 +129,7 @@ def start(
     st = State.start(ids, mask_id, 0, noise, fixed)
     rule = replace(policy, depth=None) # a host runs whole texts
     n = n_steps(rule, budget, st.n_free) if st.n_free.any() else 0
-    return Memory(checked(rule), replace(st, n=n), ids)
+    return Memory(rule, replace(st, n=n), ids)
 
 @torch.no_grad()
 def policy_step(
@@ -154,7 +153,7 @@ def policy_step(
     ran.append(Ran(ids, logits, st.mask_id, st.noise.samples, quality))
     while st.i < st.n:
         model = HostLogits(st, ran)
-        try: st = check_step(memory.policy, st, step(memory.policy, st, model))
+        try: st = step(memory.policy, st, model)
         except Unread as e:
             return e.args[0], replace(memory, st=st, ids=e.args[0], ran=tuple(model.used))
     return st.x, replace(memory, st=st, ids=st.x, ran=())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -36,16 +36,16 @@ class DraftNoise(Noise):
         self.draft = draft
         self.n = n
 
-    def __getitem__(self, rows) -> DraftNoise:
-        out = copy.copy(self)
-        out.samples, out.draft = self.samples[rows], self.draft[rows]
+    def __getitem__(self, rows) -> Self:
+        out = super().__getitem__(rows)
+        out.draft = self.draft[rows]
         return out
 
     def uniform(self, i: int, purpose: str, length: int) -> Tensor: # [R, L]
         out = super().uniform(i, purpose, length)
         for j in range(1, self.n):
-            rows = self.draft == j
-            out[rows] = super().__getitem__(rows).uniform(i, f'{purpose}, draft {j}', length)
+            own = super().uniform(i, f'{purpose}, draft {j}', length)
+            out = torch.where((self.draft == j)[:, None], own, out)
         return out
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2

@@ -89,7 +89,7 @@ def chat(
     ids = chat_ids(model, messages)
     new = answer_length(model, ids) if max_new_tokens is None else max_new_tokens
     new = check_int('max_new_tokens', new, 1)
-    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh', 'max_kl') if k in hyper}
+    how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh') if k in hyper}
     rule, _, block_length = choose(model, policy, hyper, chat)
     budget = new * rule.passes if budget is None else budget
     out = sample(answering(model), rule, budget, seed=seed, prompt=[ids], max_new_tokens=new,

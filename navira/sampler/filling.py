@@ -6,7 +6,7 @@
 from __future__ import annotations
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -18,7 +18,7 @@ from ..core import Policy
 from ..diffusion import Denoiser
 from ..models.load import load
 from .prompts import read_prompts
-from .samples import Partials, Samples
+from .samples import Partial, Samples
 from ..sampling import sample
 from .requests import check_model, choose, ends_in
 from .scores import left_out
@@ -38,7 +38,7 @@ def fill(
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
-    progress: bool | Callable[[Partials], None] | None = None, # as in `sample`
+    progress: bool | Callable[[Iterator[Partial]], None] | None = None, # as in `sample`
     **hyper, # of a named policy; also `length`, `trace`, `batch_size`, `eos`, `cache` of `sample`
 ) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
     "Fill the blanks of a text. ValueError for a text without one."
@@ -49,7 +49,7 @@ def fill(
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh', 'max_kl'
+    of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh'
     how = {k: hyper.pop(k) for k in of_sample if k in hyper}
     if not ends_in(model): how.pop('eos', None)
     rule, name, block_length = choose(model, policy, hyper, fill)

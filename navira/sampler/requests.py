@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from ..base.checks import check_choice, check_int
-from .checked import NO_HEAD
 from ..core import Policy
 from ..diffusion import as_denoiser, Denoiser
 from .registry import parameters, policies, policy as named_policy
@@ -21,6 +20,11 @@ from .registry import parameters, policies, policy as named_policy
 __all__ = []
 
 # %% ../../nbs/sampler/requests.ipynb #f3a9c25c
+NO_HEAD = (
+    'this policy needs a quality head and the model has none: `navira finetune --model FOLDER '
+    '--lora 16` trains one, load(head=) or --head loads it; backbone, mdlm and '
+    'llada-low-confidence need none')
+
 def check_model(model: Any) -> Denoiser:
     "The model; ValueError for what is none, with what to pass instead."
     if isinstance(model, (str, os.PathLike)):

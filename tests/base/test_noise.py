@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.base.noise import Noise, philox
+from navira.base.noise import AHEAD, Noise, philox
 
 ONES = 0xFFFFFFFF
 
@@ -28,7 +28,8 @@ def test_philox_is_the_plain_one(counter, key):
 
 @pytest.mark.parametrize('bits, want', [(0, 2.**-53), (ONES, 1 - 2.**-53)])
 def test_uniforms_stay_inside_the_open_interval(monkeypatch, bits, want):
-    monkeypatch.setattr('navira.base.noise.philox', lambda *a: (torch.tensor(bits),) * 4)
+    drawn = torch.full((1, AHEAD, 1, 1), bits)
+    monkeypatch.setattr('navira.base.noise.philox', lambda *a: (drawn,) * 4)
     u = Noise(0, torch.arange(1)).uniform(0, 'token', 1).item()
     assert 0 < u < 1 and u == pytest.approx(want)
     assert math.isfinite(-math.log(-math.log(u)))                          # a Gumbel too
@@ -45,3 +46,12 @@ def test_every_purpose_has_its_own_numbers(root):
     u = torch.stack([noise.uniform(i, w, 40).flatten() for w in sorted(words) for i in (0, 1)])
     r = np.corrcoef(u.numpy()) - np.eye(len(u))
     assert abs(r).max() < 5 / math.sqrt(u.shape[1]) and len(u.unique()) == u.numel()
+
+@given(hs.integers(0, 99), hs.integers(0, 3), hs.lists(hs.tuples(hs.integers(0, 99),
+       hs.sampled_from(['order', 'ties'])), min_size=1), hs.permutations(range(4)))
+def test_numbers_hang_neither_on_what_was_asked_before_nor_on_rows(i, made, before, rows):
+    samples = torch.arange(3, 7)
+    noise = Noise(5, samples, made)
+    for j, purpose in before: noise.uniform(j, purpose, 6)
+    alone = Noise(5, samples[rows], made + i).uniform(0, 'order', 6)
+    torch.testing.assert_close(noise[rows][:2].uniform(i, 'order', 6), alone[:2])

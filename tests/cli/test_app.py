@@ -143,7 +143,7 @@ def test_an_own_file_or_module_runs_in_a_command(own, run):
     how = '--policy', 'mine:eta=.5', '--budget', 4, '--length', 16
     assert run('generate', '--import', own, *how)
     own.rename(own.parent / 'my_rules.py')
-    assert 'how often' in run('info', 'mine', '--import', 'my_rules')
+    assert 'eta' in run('info', 'mine', '--import', 'my_rules')
 
 @pytest.mark.parametrize('text, sentence', [
     ('import navira\n', 'it registers no policy'),

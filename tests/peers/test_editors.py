@@ -1,4 +1,4 @@
-"""LLaDA2.1, T2M and ProSeCo: against plain loops, within budgets, block by block."""
+"""LLaDA2.1, T2M, RDD and ProSeCo against plain loops."""
 from dataclasses import replace
 
 import torch
@@ -6,9 +6,9 @@ from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
 from navira.sampler.draws import nucleus
-from navira.peers.editors import llada2_edit, proseco, t2m
+from navira.peers.editors import llada2_edit, proseco, rdd, t2m
 from navira.sampling import sample
-from helpers.peers import everywhere, prompts, Raw, run, started
+from helpers.peers import best, everywhere, prefixes, prompts, Raw, run, started
 from toys import pick, truncate
 
 STRATEGIES = [('low-prob', .1), ('low-prob', .3), ('low-prob', .6), ('take-over', .5),
@@ -85,6 +85,36 @@ def test_t2m_is_the_public_loop(shape, length, post, theta, sign, most, share):
         assert torch.equal(out.tokens[b], tokens)
         assert out.n_forward[b] <= passes                   # none to remask nothing
 
+# ---- rdd
+
+def returning(model, x, P, threshold, length):
+    "RDD's loop for one row"
+    L, M, b, passes, written, remasked = len(x), model.mask_id, 0, 0, {}, set()
+    blocks = [list(range(a, L))[:length] for a in range(P, L, length)]
+    def masks_in(block): return [j for j in block if x[j] == M]
+    while b < len(blocks):
+        q, new = everywhere(model, x).max(-1)
+        passes, masks = passes + 1, masks_in(blocks[b])
+        sure = [j for j in masks if q[j] > threshold]
+        unsure = [] if sure or not b else [j for j in blocks[b - 1] if j not in remasked
+                                           and written[j] < threshold]
+        if unsure:
+            again = unsure + [j for j in blocks[b] if x[j] != M]
+            remasked |= set(again)
+            x[again] = M
+            b -= 1
+            continue
+        for j in sure or best({j: q[j] for j in masks}, 1): x[j], written[j] = new[j], q[j]
+        while b < len(blocks) and not masks_in(blocks[b]): b += 1
+    return x, passes
+
+@given(hs.integers(0, 99), hs.integers(1, 5), hs.sampled_from([.25, .5, 1.]),
+       hs.sampled_from([.3, .5, .7, .9]), hs.sampled_from([2, 3, 5, 12]))
+def test_rdd_is_its_loop(seed, P, sharp, threshold, length):
+    model, x = Raw(12, 5, seed=seed, sharp=sharp), prefixes(12, 5, P)
+    out = sample(model, rdd(threshold, length), 40, prompt=x)
+    tokens, passes = returning(model, x[0].clone(), P, threshold, length)
+    assert torch.equal(out.tokens[0], tokens) and out.n_forward[0] == passes
 
 # ---- proseco
 

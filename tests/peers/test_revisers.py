@@ -1,18 +1,15 @@
-"""P2, RemeDi, MGDM, entropy and margin: against loops over positions; the flag."""
+"""P2, RemeDi, MGDM, Saber and reflective masking against loops over positions."""
 import math
-from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, strategies as hs
 
 from navira.base.noise import Noise
 from navira.sampler.draws import TokenSampler
 from navira.diffusion import n_committed
-from navira.peers.revisers import remainder_last, unsure
-from navira.sampler.registry import policy
+from navira.peers.revisers import remainder_last
 from navira.sampling import sample
-from helpers.peers import everywhere, prompts, Raw
+from helpers.peers import best, everywhere, prefixes, prompts, Raw
 
 def planned(model, x, T, seed, hyper, length=None, count=n_committed):
     "One row of P2 and RemeDi: candidates at masks, all of the block ranked, the best stay"
@@ -84,16 +81,52 @@ def test_mgdm_is_the_public_loop(L, V, T, seed, noise):
     assert torch.equal(out.tokens, transcribed(model, x, T, seed, noise))
     assert (out.n_forward == T).all()
 
-# ---- entropy and margin at clean positions
+# ---- saber and reflective, at temperature 0
 
-@pytest.mark.parametrize('kind', unsure)
-def test_the_flag_is_prism_or_navira_det_with_another_score(kind):
-    model, hyper = Raw(9, 4), dict(eta=.4, on=0.)
-    for decoupled, base, budget in ((False, 'prism', 6), (True, 'navira-det', 12)):
-        rule = policy(base, **hyper)
-        rule = replace(rule, remask=replace(rule.remask, score=unsure[kind]))
-        out = sample(model, f'{kind}-remask', budget, 30, decoupled=decoupled, trace=True, **hyper)
-        assert torch.equal(out.tokens, sample(model, rule, budget, 30).tokens)
-        assert out.trace.remasked.any()
-        at_once = out.trace.remasked & out.trace.unmasked
-        assert at_once.any() == decoupled
+L, V = 12, 5                # the mask is V
+
+def agree(name, loop, seed, P, sharp, budget, **hyper):
+    model, x = Raw(L, V, seed=seed, sharp=sharp), prefixes(L, V, P)
+    out = sample(model, name, budget, prompt=x, **hyper)
+    want, passes = loop(model, x[0].clone(), range(P, L), budget, hyper['n_tokens'])
+    assert torch.equal(out.tokens[0], want) and out.n_forward[0] == passes
+
+def masks_in(x): return (x == V).nonzero()[:, 0].tolist()
+
+shapes = dict(seed=hs.integers(0, 99), P=hs.integers(1, 5), sharp=hs.sampled_from([.25, .5, 1.]))
+
+def falling(model, x, free, _, n):
+    passes, before, written = 0, {}, {}
+    while masks_in(x):
+        masks, (q, new) = masks_in(x), everywhere(model, x).max(-1)
+        mean = sum(written.values()) / len(written) if written else math.inf
+        chosen = best({j: q[j] for j in masks}, n)
+        chosen += [j for j in masks if q[j] > mean and j not in chosen]
+        for j in chosen: x[j], written[j] = new[j], q[j].item()
+        if masks_in(x):
+            fall = {j: before.get(j, 0) - q[j] for j in free if x[j] != V}
+            k = min(max(n // 2, math.ceil(len(chosen) / 8)), len(chosen) - 1)
+            x[best(fall, k)] = V
+        before, passes = dict(enumerate(q)), passes + 1
+    return x, passes
+
+@given(n_tokens=hs.integers(1, 6), **shapes)
+def test_saber_is_its_loop(n_tokens, **shape):
+    agree('saber', falling, budget=1, n_tokens=n_tokens, **shape)
+
+def rejecting(model, x, free, T, n):
+    passes = 0
+    for i in range(T):
+        if i == T - 1 and not masks_in(x): break               # nothing is asked
+        g, (q, new), before = model(x[None]).quality()[0], everywhere(model, x).max(-1), x.clone()
+        masks, passes = masks_in(x), passes + 1
+        back = [j for j in free if x[j] != V and g[j] < 0 and i < T - 1]
+        k = max(n, math.ceil((len(masks) + len(back)) / (T - i)))
+        for j in best({j: q[j] for j in masks}, k): x[j] = new[j]
+        x[back] = V
+        if torch.equal(x, before): break
+    return x, passes
+
+@given(budget=hs.integers(1, 24), n_tokens=hs.integers(1, 4), **shapes)
+def test_reflective_is_its_loop(budget, n_tokens, **shape):
+    agree('reflective', rejecting, budget=budget, n_tokens=n_tokens, **shape)

@@ -98,19 +98,11 @@ def test_what_is_charged_pays_for_what_ran(cache, refresh, prompt):
         if prompt is None and cache == 'prompt': assert out.charged == 8 == out.n_forward.max()
 
 
-def test_a_bound_on_the_audit_shortens_the_interval():
-    model = small_lm(5).double()
-    how = dict(budget=24, n=4, cache='changed', refresh=8, progress=False, length=12)
-    loose, tight = (sample(model, 'backbone', max_kl=k, **how) for k in (10., 1e-9))
-    assert loose.audit.refresh == 8 and tight.audit.refresh < 8
-    assert (tight.n_forward > loose.n_forward).all()
-
 def test_what_cannot_be_is_said_in_a_sentence():
     model = small_lm()
     for wrong, says in [
             (dict(cache='changed', refresh=0), 'refresh=0: expected a whole number of at least 1'),
-            (dict(cache='changed', max_kl=-1), r'max_kl=-1: mean KL of an audit'),
-            (dict(refresh=4), "refresh=4, max_kl=None: nothing is cached; expected cache='prompt'"),
+            (dict(refresh=4), "refresh=4: nothing is cached; expected cache='prompt'"),
             (dict(cache='block'), "cache='block': MaskedLM attends both ways everywhere"),
             (dict(cache='chnaged'), "cache 'chnaged': did you mean 'changed'")]:
         with pytest.raises((ValueError, KeyError), match=says):

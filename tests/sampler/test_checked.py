@@ -14,7 +14,8 @@ L, PROMPT, MASK = 12, [[1, 2, 3]], 10
 def text(model, policy, **kw): return navira.sample(model, policy, 12, 3, 0, L, PROMPT, **kw)
 
 def refused(policy, *words, model=None):
-    with pytest.raises(ValueError) as e: text(model or small_lm(), policy)
+    with pytest.raises(ValueError) as e:
+        text(model or small_lm(), policy() if callable(policy) else policy)
     assert all(w in str(e.value) for w in words), str(e.value)
 
 # ---- a score asks for what it likes
@@ -84,8 +85,8 @@ class Stays(Step):
     def __call__(self, policy, st, model, watch): return st
 
 WRONG = {     # part -> what is wrong with it, and words of the sentence
-    'remask': [(takes_all, 'takes_all', 'prompt'), (3, 'expected a rule')],
-    'unmask': [(takes_committed, 'may not be picked'), (as_numbers, 'bool tensor'),
+    'remask': [(takes_all, 'takes_all', 'prompt'), (3, 'remask', 'expected a rule')],
+    'unmask': [(takes_committed, 'takes_committed', 'may not be picked'), (as_numbers, 'as_numbers', 'bool tensor'),
                (nothing, 'masks'),
                (TopK(lambda st, p, where: torch.zeros(3, 12, 1), n_unmask),
                 'one number a position'),
@@ -101,7 +102,7 @@ CASES = [(part, *case) for part, cases in WRONG.items() for case in cases]
 @pytest.mark.parametrize('part, wrong, words', [(p, w, words) for p, w, *words in CASES])
 def test_the_part_that_is_wrong_is_named(part, wrong, words):
     if part == 'plan': part, wrong = 'step', Step(plan=wrong)
-    refused(replace(prism(), **{part: wrong}), part, *words)
+    refused(lambda: replace(prism(), **{part: wrong}), *words)
 
 
 # ---- numbers that are none
