@@ -5,7 +5,7 @@
 # %% ../../nbs/training/finetune.ipynb #a30306f4
 from __future__ import annotations
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -107,7 +107,6 @@ class CriticTraining(Recipe):
                                          cfg.batch_size, critic=self.critic))
 
     def save(self, _, folder): self.critic.save(folder)
-    def about(self): return dict(network=asdict(self.critic.config))
 
 # %% ../../nbs/training/finetune.ipynb #criticfn1
 def train_critic(

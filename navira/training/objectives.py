@@ -32,8 +32,7 @@ def per_token(
     "Their sum with weight 1/t, over all B L tokens."
     return (values / t.to(values)[where.nonzero()[:, 0]]).sum() / where.numel()
 
-def cross_entropy(logits, x): # [N, V], [N] ids -> [N], nats
-    return F.cross_entropy(logits, x, reduction='none')
+cross_entropy = partial(F.cross_entropy, reduction='none')     # [N, V], [N] ids -> [N], nats
 
 # %% ../../nbs/training/objectives.ipynb #objectivemod
 class Objective(nn.Module):
@@ -95,10 +94,11 @@ def random_fill(
     return torch.zeros_like(masked).scatter(-1, smallest, True) & masked
 
 # %% ../../nbs/training/objectives.ipynb #hyperfill0
-# parameters that several objectives have
-Fill = Annotated[int, 'k: masked positions filled at a time']
-Nucleus = Annotated[float, 'P of the draws that fill them', SHARE]
-Correction = Annotated[float, 'lambda: weight of the loss at tokens that are not masked']
+# the types of an objective's parameters
+Number = Annotated[int, 'from 1']
+Weight = Annotated[float, 'from 0']
+Share = Annotated[float, 'from 0 to 1', SHARE]
+Switch = Annotated[bool, 'true or false']
 
 # %% ../../nbs/training/objectives.ipynb #d7a3710c
 @torch.no_grad()
@@ -128,10 +128,10 @@ def head_bce(
 # %% ../../nbs/training/objectives.ipynb #5e3e050e
 def prism_loss(
     model, # with a quality head; is trained jointly if more of it learns
-    fill: Fill = 8,
-    drafts: Annotated[int, "n_y: states y made from one z (the authors' code: 4)"] = 1,
-    nucleus: Nucleus = 0.9,
-    mdlm_weight: Annotated[float, 'lambda: weight of the pretraining loss'] = 0.5,
+    fill: Number = 8, # k: masked positions filled at a time
+    drafts: Number = 1, # n_y: states y made from one z (the authors' code: 4)
+    nucleus: Share = 0.9, # P of the draws that fill them
+    mdlm_weight: Weight = 0.5, # lambda: of the pretraining loss
 ) -> Objective:
     """PRISM's fine-tuning objective (section 3.2). Draws as `noised`, and keys [B, n_y, L],
     uniforms [B, L]."""
@@ -157,8 +157,8 @@ def prism_loss(
 # %% ../../nbs/training/objectives.ipynb #1dcb9cf4
 def backplay_loss(
     model, # with a quality head, the only part that learns
-    fill: Fill = 8,
-    nucleus: Nucleus = 0.9,
+    fill: Number = 8, # k: the surest draws are kept
+    nucleus: Share = 0.9, # P of the draws
 ) -> Objective:
     """BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged
     in a later text. Draws a text [B, L], an earlier one, uniforms of draws and of ties."""
@@ -183,10 +183,10 @@ def backplay_loss(
 # %% ../../nbs/training/objectives.ipynb #4822162f
 def proseco_loss(
     model, # with no head: all of it learns
-    correction_weight: Correction = 1.0,
-    t_min: Annotated[float, 'Least noise level', SHARE] = 0.1,
-    fill_all: Annotated[bool, 'The argmax replaces the visible tokens too'] = False,
-    mistakes_first: Annotated[bool, 'A right token of the fill costs 1 - p and not -log p'] = False,
+    correction_weight: Weight = 1.0, # lambda: of the loss at all tokens of the fill
+    t_min: Share = 0.1, # least noise level
+    fill_all: Switch = False, # the argmax replaces the visible tokens too
+    mistakes_first: Switch = False, # a right token of the fill costs 1 - p and not -log p
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
     argmax makes of it. Draws as `noised`."""
@@ -211,8 +211,8 @@ def uniform(x, model, generator): # [B, L] real tokens, no mask
 # %% ../../nbs/training/objectives.ipynb #cdl00002
 def cdlm_loss(
     model, # with no head: all of it learns
-    replaced: Annotated[float, 'Share of the visible tokens that are replaced', SHARE] = .2,
-    correction_weight: Correction = 1.0,
+    replaced: Share = .2, # of the visible tokens
+    correction_weight: Weight = 1.0, # lambda: of the loss at replaced tokens
 ) -> Objective:
     """CDLM's objective (arXiv 2512.15596): masks, and visible tokens of which some are uniform.
     Draws corrupted tokens [B, L] and which were replaced [B, L]."""
@@ -244,7 +244,7 @@ def drafted(model, x, generator, noise=0.): # z [B, L], levels [B], what the dra
 # %% ../../nbs/training/objectives.ipynb #t2t00003
 def t2t_loss(
     model, # with no head: all of it learns
-    noise: Annotated[float, 'Share of random tokens among those that are filled', SHARE] = .05,
+    noise: Share = .05, # of random tokens among those that are filled
 ) -> Objective:
     """Self-generated token-to-token editing (arXiv 2606.17175): recover the text where the model's
     own argmax stands and where a mask does. Draws as `drafted`."""
@@ -259,8 +259,8 @@ def t2t_loss(
 # %% ../../nbs/training/objectives.ipynb #rfl00002
 def reflective_loss(
     model, # that rates by its mask's logit, `quality_blocks=0`: all of it learns
-    top_k: Annotated[int, 'Wrong tokens are drawn from so many of the likeliest'] = 8,
-    keep: Annotated[float, 'Weight of the loss at right tokens'] = 1.,
+    top_k: Number = 8, # wrong tokens are drawn from so many of the likeliest
+    keep: Weight = 1., # of the loss at right tokens
 ) -> Objective:
     """Reflective masking (arXiv 2606.16700) without its history: reveal, remask, keep. Draws as
     `drafted`, and uniforms [B, L]."""

@@ -18,12 +18,11 @@ import torch
 
 from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
-from ..models.transformers import TransformersLM
 from ..tasks.lists import made_of
 from ..tasks.sudoku import boxes_of, writes, written_by
 from ..tasks.corpora import read_corpus
 from .data import encode_corpus, epochs, grid_epochs, packed, read_tokens
-from .loop import accelerator, fit, learning, precision, read_log
+from .loop import accelerator, fit, precision, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record
 from .settings import flat, read_run
 
@@ -120,15 +119,6 @@ class Recipe:
         "The model, when its tokens are there."
         return self.model
 
-    def about(self):
-        "What the record says of the network."
-        model = self.model
-        n = sum(p.numel() for p in learning(model).values())
-        if not isinstance(model, TransformersLM):
-            return dict(network=dataclasses.asdict(model.config), parameters=n)
-        return dict(base=Path(self.cfg.model).name, network=type(model.net).__name__,
-                    shift=model.shift, mask_id=model.mask_id, parameters=n)
-
     def measure(self, held): # [N, L] validation text
         "NELBO, and AUROC of the head."
         model = self.model
@@ -201,7 +191,7 @@ class Recipe:
         self.save(self.model, folder)
         data = dict(name=Path(cfg.data).name, train_tokens=len(self.ids),
                     validation_tokens=self.held.size)
-        record = dict(format=1, **self.about(), data=data, before=stages[0]['evals'][0],
+        record = dict(format=1, data=data, before=stages[0]['evals'][0],
                       stages=self.past.get('stages', []) + stages,
                       **self.measure(self.held[:cfg.final_sequences]))
         write_json(folder / self.file, record)

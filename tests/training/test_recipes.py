@@ -22,7 +22,7 @@ from navira.training.settings import (
     AdaptConfig, CriticConfig, FinetuneConfig, read_config)
 from helpers.sample_api import says
 from helpers.training import (  # noqa: F401
-    assert_same, home, lines, losses, nano, one_thread, trained)
+    assert_same, assert_same_weights, home, lines, losses, nano, one_thread, trained)
 
 FEW = dict(batch_size=8, log_every=1, checkpoint_every=2, eval_every=50, eval_sequences=16,
            final_sequences=16, precision='fp32')
@@ -76,9 +76,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights(kind, home, networks, whole, 
     "The losses are those of an undisturbed run, and no record names a folder of this machine."
     run, base, kw = KINDS[kind]
     assert run(home, networks[base], tmp_path, 3, **kw) == tmp_path
-    assert_same(weights(whole(kind)), weights(run(home, networks[base], tmp_path, **kw)))
+    assert_same_weights(weights(whole(kind)), weights(run(home, networks[base], tmp_path, **kw)))
     logs = [p.parent.relative_to(tmp_path) for p in tmp_path.rglob('*.jsonl')]
-    assert weights(whole(kind)) and logs
+    assert logs
     for p in logs: assert_same(losses(whole(kind).parent / p), losses(tmp_path / p))
     for path in whole(kind).glob('*training.json'):
         assert '/tmp' not in path.read_text() and str(home) not in path.read_text()
@@ -157,8 +157,7 @@ def test_an_adapter_is_written_and_loads_on_its_base_here_and_in_peft(networks, 
     tuned = whole('an adapter and a head')
     assert sorted(p.name for p in tuned.iterdir()) == [
         'adapter_config.json', 'adapter_model.safetensors', 'quality.safetensors', 'training.json']
-    r, state = record(tuned), checkpoint(tuned.parent / 'joint')['model']
-    assert (r['base'], r['parameters']) == ('llada', sum(v.numel() for v in state.values()))
+    state = checkpoint(tuned.parent / 'joint')['model']
     assert all('lora_' in k or k.startswith('quality.') for k in state)
     model, base = load(networks['llada'], head=tuned), load(networks['llada'])
     assert not [n for n, _ in model.named_parameters() if 'lora' in n]                  # merged
@@ -191,7 +190,6 @@ def test_an_adapted_network_loads_samples_and_takes_a_head(home, networks, tmp_p
         assert torch.equal(v, average.get(f'net.{k}', v))
     made = read_tokens(tmp_path / 'a' / 'tokens' / 'validation')
     characters = len((home / 'validation.txt').read_text()) / len(made)
-    assert r['base'] == 'llama' and r['shift']
     bits = r['nelbo']['value'] / math.log(2) / characters
     assert r['nelbo']['bits_per_char'] == pytest.approx(bits)
     head = tune(home, folder, tmp_path / 'b', lora=2, length=16)
