@@ -55,6 +55,11 @@ def write_json(path, record):
     with atomic_write(path) as temp: temp.write_text(json.dumps(record, indent=1) + '\n')
 
 # %% ../../nbs/training/recipe.ipynb #65b23118
+def sized(texts, sizes): # yields the texts; `sizes` gets the characters of each
+    for text in texts:
+        sizes.append(len(text))
+        yield text
+
 def tokens_of(
     folder, # 'tokens', in a run's
     length, # L
@@ -179,10 +184,10 @@ class Recipe:
         if cfg.validation or self.made or any(Path(cfg.data).glob('validation*')):
             sources['validation'] = cfg.validation or cfg.data
         for split, source in sources.items():
-            n = len(encode_corpus(tok, read_corpus(source, cfg.text_column, split), folder / split,
-                                  self.eos))
-        characters = sum(map(len, read_corpus(source, cfg.text_column, split)))
-        write_json(folder / 'about.json', characters / n)
+            sizes: list[int] = []
+            texts = sized(read_corpus(source, cfg.text_column, split), sizes)
+            n = len(encode_corpus(tok, texts, folder / split, self.eos))
+        write_json(folder / 'about.json', sum(sizes) / n)
 
     def export(self, stages): # records
         "Writes the averaged weights, and what was measured."
