@@ -13,8 +13,8 @@ import torch
 from ..models.adapter import save_adapter, with_adapter
 from ..models.critic import Critic
 from ..models.dit import MaskedLM, with_head
-from ..models.load import load, mdlm_only
-from ..models.sources import of_run, own
+from ..models.load import load
+from ..models.checkpoints import of_run, own
 from .loop import Stage
 from .measures import correct_fills, judge_draws, judged_record
 from .objectives import critic_loss
@@ -90,7 +90,7 @@ class CriticTraining(Recipe):
     file = 'critic-training.json'
     def __init__(self, cfg):
         super().__init__(cfg)
-        self.model = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
+        self.model = load(cfg.model).requires_grad_(False)
         self.length = self.model.length
         self.critic = Critic.of(self.model, cfg.blocks)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from ..base.checks import check_choice, check_settings, declared, SHARE
 from ..base.files import guarded, read_table
-from ..models.sources import nearest
+from ..models.checkpoints import nearest
 
 # %% auto #0
 __all__ = ['Tokens', 'Epochs', 'GRIDS', 'Lora', 'Length', 'Checkpointing', 'TrainConfig', 'AdaptConfig', 'FinetuneConfig',
