@@ -51,7 +51,7 @@ test-kernels: $(VENV)/.test  ## the tests of equality, with the kernels of a pla
 
 quick: sync lint  ## check a change in under 90 s: sync, ruff, its notebooks, the tests named after them (SINCE=commit)
 	@nbs=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- '*.ipynb'; git ls-files -o --exclude-standard -- '*.ipynb'); \
-	tests=$$(for nb in $$nbs; do ls $$(sed -E 's|^nbs/(.*/)?([0-9]+_)?(.*).ipynb|tests/\1test_\3.py|' <<< $$nb) 2> /dev/null; done); \
+	tests=$$([ -z "$$nbs" ] || $(BIN)/python tools/order.py $$nbs); \
 	if [ -n "$$nbs" ]; then $(OFFLINE) $(BIN)/python tools/run_nbs.py --check $$nbs; fi && \
 	if [ -n "$$tests" ]; then $(OFFLINE) $(BIN)/python -m pytest -q -x -m "not slow" $$tests; fi
 

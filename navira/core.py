@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from .base.checks import check_int
+from .base.checks import check_int, name_of
 from .sampler.ties import ranks
 from .base.noise import Noise
 from .diffusion import Denoiser, n_committed
@@ -20,8 +20,8 @@ from .sampler.caching import Cached
 from .sampler.passes import ChangedPass, Draw, Pass
 
 # %% auto #0
-__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'TopK',
-           'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
+__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'described',
+           'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -139,9 +139,15 @@ def unmask_until(
 
 # %% ../nbs/02_policies.ipynb #2670b56e
 def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
-    "A schedule's value in a state, one per row."
+    "A schedule's value in a state, one per row. ValueError for anything but numbers."
     given = schedule(st) if callable(schedule) else schedule
-    return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
+    try: return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
+    except (TypeError, RuntimeError, ValueError):
+        raise ValueError(f'{name_of(schedule)} gave {described(given)}; expected a number, or one '
+                         f'for each of {len(st.x)} rows') from None
+
+def described(v: object) -> str: # for messages
+    return f'{v.dtype} {tuple(v.shape)}' if isinstance(v, Tensor) else repr(v)
 
 n_unmask = unmask_until(n_committed)
 
@@ -176,6 +182,9 @@ class TopK:
         ok = eligible & (k > 0)
         if not ok.any(): return ok
         score = self.score(st, p, ok)
+        if not isinstance(score, Tensor) or score.shape != ok.shape:
+            raise ValueError(f'{name_of(self.score)} gave {described(score)}; expected one number '
+                             f'a position, a tensor {tuple(ok.shape)}')
         near = tolerance(score.dtype)
         rank = ranks(self.perturbed(st, score), ok, st.uniform('ties'), near)
         return ok & ~score.isnan() & (rank < k)
@@ -206,8 +215,8 @@ class Flip:
 
 def purposes(part: Any) -> list[str]:
     "What the noise is for that each rule in it draws by."
-    return [inner.purpose for inner in parts_of(part)
-            if hasattr(inner, 'purpose') and getattr(inner, 'tau', 1) not in (None, 0)]
+    rules = [vars(inner) for inner in parts_of(part) if is_dataclass(inner)]
+    return [r['purpose'] for r in rules if 'purpose' in r and r.get('tau', 1) not in (None, 0)]
 
 # %% ../nbs/02_policies.ipynb #a2601555
 Plan = Callable[['Policy', int, Tensor], int] # budget, free positions [n] of each sample -> T
@@ -273,6 +282,10 @@ class Policy:
     depth: int | None = None  # blocks that run in full where a second pass runs what changed
 
     def __post_init__(self):
+        for name, rule in dict(unmask=self.unmask, remask=self.remask).items():
+            if callable(rule): continue
+            raise ValueError(f'{name}={rule!r}: expected a rule, (state, pass, eligible) -> picked, '
+                             'such as TopK(score, k)')
         drawn = purposes((self.unmask, self.remask))
         for shared in drawn:
             if drawn.count(shared) == 1: continue
@@ -305,10 +318,16 @@ def step(
     model: Denoiser,
     watch: Callable = no_watch, # sees policy, state before, pass, cleaned, state after
 ) -> State: # at step i + 1
-    "One step of any policy."
+    "One step of any policy. ValueError where a step of your own breaks what all keep."
     parts = policy.depth is not None and model.n_blocks is not None
     if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
-    return policy.step(policy, st, model, watch)
+    after, name = policy.step(policy, st, model, watch), f'step: {name_of(policy.step)}'
+    made = after.i if isinstance(after, State) else None
+    if made != st.i + 1:
+        raise ValueError(f'{name} gave {type(after).__name__} {made}; expected the state of step '
+                         f'{st.i + 1}, as with `.next`')
+    if not ((after.x != st.x) & st.fixed).any(): return after
+    raise ValueError(f'{name} changed the prompt; expected what is `fixed` as it was')
 
 def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
     "The pass that predicts from the cleaned text: the first one, where a policy has no other."
@@ -319,8 +338,18 @@ def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
 
 # %% ../nbs/02_policies.ipynb #6f8ba7e5
 def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
-    "What a rule picks; it is not asked where nothing is eligible."
-    return rule(st, p, eligible) if eligible.any() else eligible
+    """What a rule picks; it is not asked where nothing is eligible. ValueError for anything but
+    eligible positions: a rule may be yours."""
+    if not eligible.any(): return eligible
+    where, name = rule(st, p, eligible), name_of(rule)
+    right = isinstance(where, Tensor) and where.dtype == torch.bool
+    if not right or where.shape != eligible.shape:
+        raise ValueError(f'{name} gave {described(where)}; expected which positions to pick, a '
+                         f'bool tensor {tuple(eligible.shape)}')
+    if not (where & ~eligible).any(): return where
+    what = 'the prompt' if (where & st.fixed).any() else 'what may not be picked'
+    raise ValueError(f'{name} picked positions of {what}; expected a subset of `eligible`, '
+                     'such as `picked & eligible`')
 
 def draw_at(
     st: State,

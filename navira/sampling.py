@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import torch
@@ -19,15 +19,14 @@ from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
 from .base.parallel import parallel_map
 from .base.runs import progress_bar
-from .sampler.caching import Audit, Cached, Caching
-from .sampler.budgets import charged, check_budget, n_steps
+from .sampler.caching import Cached, Caching
+from .sampler.budgets import charged, n_steps
 from .core import Policy, State, step, no_watch
-from .diffusion import as_denoiser, Denoiser
-from .sampler.checked import check_step, checked
+from .diffusion import Denoiser
 from .sampler.prompts import start_ids
 from .sampler.requests import check_model, choose, fitted, sample_numbers, without_end
 from .sampler.replay import Trace
-from .sampler.samples import Partials, Recorder, Samples
+from .sampler.samples import Partial, partials, Recorder, Samples
 
 # %% auto #0
 __all__ = ['states', 'sample']
@@ -56,10 +55,9 @@ def states(
     watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    careful, model = checked(policy), as_denoiser(model)
     st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
-        st = check_step(policy, st, step(careful, st, model, watch))
+        st = step(policy, st, model, watch)
         if ends and (st.i == T or not policy.revises): st = cut_at_end(st, ends)
         yield st
 
@@ -83,14 +81,13 @@ def block_steps(
     block: Tensor, # [n, L], from `blocks_of`
 ) -> list[int]: # T of each block
     "The budget, shared out among the blocks. ValueError if it does not pay for a step in each."
-    n, least = int(block.max()) + 1, policy.step.least(policy)
+    n, passes = int(block.max()) + 1, policy.passes
     if n == 1: return [n_steps(policy, budget, (block == 0).sum(1))]
-    if budget < n * least:
-        raise ValueError(f'budget={budget}: {n} blocks need at least {n * least} forward passes; '
-                         'expected that many, or a longer block_length')
-    steps = budget // policy.passes
+    least = n * policy.step.least(policy)
+    budget = check_int('budget', budget, least, f'{n} blocks need', high=10**6)
+    steps = budget // passes
     shares = [steps * (b + 1) // n - steps * b // n for b in range(n)]
-    return [n_steps(policy, k * policy.passes, (block == b).sum(1)) for b, k in enumerate(shares)]
+    return [n_steps(policy, k * passes, (block == b).sum(1)) for b, k in enumerate(shares)]
 
 # %% ../nbs/07_sampling.ipynb #69f58244
 _R = TypeVar('_R')
@@ -98,10 +95,11 @@ _R = TypeVar('_R')
 def _as_many_as_fit(
     run: Callable[[Tensor], _R], # on a batch of rows; torch.OutOfMemoryError for too many
     rows: Tensor, # [n]
+    size: int | None = None, # rows in the first batch; None: all
 ) -> list[_R]: # of what `run` returns, in order
-    "`run` on all rows at once, or on batches of half of them, a quarter, ..., the first that fits."
+    "`run` on batches of `size`, or of half as many, a quarter, ..., the first that fits."
     done: list[_R] = []
-    size = len(rows)
+    size = size or len(rows)
     while len(rows):
         try:
             done.append(run(rows[:size]))
@@ -123,65 +121,57 @@ class Run:
     block: Tensor # [n, L] int64, from `blocks_of`
     steps: list[int] # T of each block
     caching: Caching
-    audit: Audit | None # of the cache, if there is one
     ends: Sequence[int] # token ids that end a text
     trace: bool
-    watch: Callable[[Partials], None] | None # `progress`, where it is a function
+    watch: Callable[[Iterator[Partial]], None] | None # `progress`, where it is a function
     bar: tqdm
-
-    def __post_init__(self):
-        self.lengths = (self.x >= 0).sum(1)
-        self.stop = threading.Event() # another batch has failed
-        if not self.trace or self.lengths.min() == self.lengths.max(): return
-        raise ValueError(f'trace=True: the texts have {self.lengths.min()} to '
-                         f'{self.lengths.max()} tokens, and a trace is of one length; '
-                         'sample them one by one, or give a length')
+    stop: threading.Event = field(default_factory=threading.Event) # another batch has failed
 
     def all(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
         "As `batch`, of all rows, in batches of rows that may stand together."
-        groups = [(self.lengths == n).nonzero()[:, 0] for n in self.lengths.unique()]
+        lengths, device = (self.x >= 0).sum(1), self.noise.samples.device
+        if self.trace and lengths.min() < lengths.max():
+            raise ValueError(f'trace=True: the texts have {lengths.min()} to {lengths.max()} '
+                             'tokens, and a trace is of one length; sample them one by one, or '
+                             'give a length')
+        groups = [(lengths == n).nonzero()[:, 0] for n in lengths.unique()]
         if self.model.ragged and self.policy.step.ragged:
-            groups = [self.lengths.argsort(stable=True)]     # near ones together
+            groups = [lengths.argsort(stable=True)]     # near ones together
+        if device.type == 'cpu':
+            most = batch_size or 32
+            size = -(-min(most, len(self.x)) // torch.get_num_threads())
+            batches = [b for rows in groups for b in rows.split(size)]
+            done = parallel_map(self.batch, batches, device, most // size, self.stop.set)
+        else: done = (part for rows in groups
+                      for part in _as_many_as_fit(self.batch, rows, batch_size))
+        tokens, ran, traces = zip(*done)
         order = torch.cat(groups).argsort()
-        tokens, ran, traces = zip(*self.parts(groups, batch_size))
         trace = Trace.cat(traces) if self.trace else None     # its rows have one length
         return torch.cat(tokens)[order], torch.cat(ran)[order], trace
 
-    def parts(self, groups: list[Tensor], batch_size: int | None) -> list: # what `batch` returns
-        device = self.noise.samples.device
-        cpu = device.type == 'cpu'
-        if batch_size is None and not cpu:
-            return [part for rows in groups for part in _as_many_as_fit(self.batch, rows)]
-        most = batch_size or 32
-        size = -(-min(most, len(self.x)) // torch.get_num_threads()) if cpu else most
-        batches = [b for rows in groups for b in rows.split(size)]
-        return list(parallel_map(self.batch, batches, device, most // size, self.stop.set))
-
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor, Trace | None]:
-        "Tokens [n, L], forward passes [n], and the trace of some rows."
-        L, noise = int(self.lengths[rows].max()), self.noise[rows]
+        """Tokens [n, L], forward passes [n], and the trace of some rows. ValueError for a policy
+        that leaves masks."""
+        L, noise = int((self.x[rows] >= 0).sum(1).max()), self.noise[rows]
         x, block = (a[rows, :L].to(noise.samples.device) for a in (self.x, self.block))
-        record, model = Recorder(x, self.model.mask_id), self.model
-        if self.audit: model = Cached(model, noise.samples, self.caching, self.audit)
+        record, model = Recorder(x), self.model
+        if self.caching.cache != 'none': model = Cached(model, noise.samples, self.caching)
         ran, made = noise.samples.new_zeros(len(rows), dtype=torch.float64), 0
         for b, T in enumerate(self.steps):
             fixed = (block != b) | (x < 0)
             for st in states(self.policy, model, x, T, noise.after(made), fixed, self.ends,
                              record.watch if self.trace else no_watch):
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
-                if self.trace: record.add(st)
-                self.show(rows, st)
-            check_full(self.policy, st)
+                if self.trace: record.x.append(st.x.int().cpu())
+                self.bar.update(len(rows))
+                if self.watch: self.watch(partials(st, self.policy, model, self.special[rows]))
+            left = int(st.masked.sum())
+            if left: raise ValueError(
+                f'unmask: {name_of(self.policy.unmask)} left {left} masks in finished texts, after '
+                f'{T} steps; expected none, as with `TopK(random_order, n_unmask)`')
             x, ran, made = st.x, ran + st.n_forward, made + T
         tokens = F.pad(x.cpu(), (0, self.x.shape[1] - L), value=-1)
-        return tokens, ran.cpu(), record.trace() if self.trace else None
-
-    def show(self, rows: Tensor, st: State) -> None:
-        if self.audit: self.bar.set_postfix_str(str(self.audit), refresh=False)
-        self.bar.update(len(rows))
-        if self.watch is None: return
-        self.watch(Partials(st, self.noise.samples[rows].tolist(), self.policy.revises,
-                            self.model.tokenizer, self.special[rows]))
+        return tokens, ran.cpu(), record.trace(model.mask_id) if self.trace else None
 
 def planned(
     policy: Policy,
@@ -192,21 +182,14 @@ def planned(
 ) -> tuple[Tensor, list[int], float]: # block of each position [n, L], T of each, passes charged
     "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
     block = blocks_of(free, length, own)
-    steps = block_steps(policy, check_budget(policy, budget), block)
+    steps = block_steps(policy, budget, block)
     cost = sum(charged(policy, T, (block == b).sum(1)) for b, T in enumerate(steps))
     return block, steps, min(cost, budget) if policy.matched else cost
 
 def given_tokens(x: Tensor, special: Tensor, mask_id: int) -> Tensor: # [n, L] each -> [n]
     "How many tokens each text begins with, up to the last given one, whatever blanks come before."
-    rest = (x == mask_id) | special | (x < 0)
-    return rest.shape[1] - rest.flip(1).int().cumprod(1).sum(1)
-
-def check_full(policy: Policy, st: State) -> None:
-    "ValueError for a text that still has masks at the end."
-    left = int(st.masked.sum())
-    if not left: return
-    raise ValueError(f'unmask: {name_of(policy.unmask)} left {left} masks in finished texts, '
-                     f'after {st.n} steps; expected none, as with `TopK(random_order, n_unmask)`')
+    given = ~((x == mask_id) | special | (x < 0))
+    return (given * torch.arange(1, x.shape[1] + 1)).amax(1)
 
 # %% ../nbs/07_sampling.ipynb #d7ae555e
 @torch.inference_mode()
@@ -220,23 +203,19 @@ def sample(
     prompt: str | Sequence | Tensor | None = None, # a text or ids, or a list of one for each sample
     batch_size: int | None = None, # rows at a time; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
-    progress: bool | Callable[[Partials], None] | None = None, # None: a bar if the run lasts
+    progress: bool | Callable[[Iterator[Partial]], None] | None = None, # None: a bar if it lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
-    **hyper, # of a named policy; `block_length`, free positions; of `Caching`: `cache`, ...
+    **hyper, # of a named policy; `block_length`, free positions; `cache` and `refresh`
 ) -> Samples:
     """Sample from a masked diffusion model with any policy, within a budget of forward passes
     (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
 
-    A blank in a text is the tokenizer's mask token or `[MASK]`, in ids `mask_id`; `[MASK*12]` is
-    twelve. `n=range(32, 64)` continues `n=32`. With `block_length` each block is a run of its own:
-    progress, windows and schedules begin anew in it. A text ends with a token that the model names
-    in `eos_ids`: 'cut' drops what follows, 'keep' keeps it, 'suppress' never writes such a token.
-    A `progress` function is called after each step of a batch, by several threads on a CPU, with
-    its texts, a `Partial` each."""
+    `n=range(32, 64)` continues `n=32`. In a text `[MASK*12]` is twelve blanks, in ids `mask_id` is
+    one. A `progress` function sees a `Partial` of each text after each step; on a CPU several
+    threads call it."""
     model = check_model(model)
-    how = {k: hyper.pop(k) for k in ('cache', 'refresh', 'max_kl') if k in hyper}
-    caching = Caching(**how)
+    caching = Caching(**{k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper})
     caching.fits(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
@@ -248,12 +227,12 @@ def sample(
     block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
     numbers = torch.arange(len(x), device=model.device) + first
     noise = Noise(check_int('seed', seed, -2**63), numbers)
-    audit = None if caching.cache == 'none' else Audit(caching.every)
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:
-        run = Run(model, rule, x, special, noise, block, steps, caching, audit,
-                  model.eos_ids if eos == 'cut' else (), trace, watch, bar)
-        tokens, ran, traces = run.all(batch_size)
+        tokens, ran, traces = Run(model, rule, x, special, noise, block, steps, caching,
+                                  model.eos_ids if eos == 'cut' else (), trace, watch,
+                                  bar).all(batch_size)
+    audit = None if caching.cache == 'none' else caching
     if audit: charged = max(charged, float(ran.max()))      # an audit comes on top
     return Samples(tokens, ran, sum(steps), budget, time.perf_counter() - begun, model.tokenizer,
                    traces, name, seed, first, charged, given_tokens(x, special, model.mask_id),

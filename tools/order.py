@@ -1,6 +1,7 @@
 """Every notebook in one list: what may import what, and where the site shows it.
 
-    python tools/order.py            # write nbs/sidebar.yml
+    python tools/order.py                       # write nbs/sidebar.yml
+    python tools/order.py nbs/03_prism.ipynb    # print the tests of the modules that a page exports
 
 A room is a notebook, named by its path in nbs/ without the suffix. ORDER lists the rooms so that
 each imports only from those above it (tests/test_house.py), each under the section of the sidebar
@@ -17,23 +18,21 @@ SIDEBAR = ['Start', 'The paper', 'Studies', 'Policies', 'Sampler', 'Models', 'Ta
            'Evaluation', 'Experiments', 'Hosts', 'Command line', 'Base']
 
 ORDER = """
-Base: base/checks base/parallel base/noise base/files base/runs base/stats
+Base: base/base
 The paper: 01_masked_diffusion sampler/joint
 Sampler: sampler/draws sampler/ties
 Models: models/kv_cache
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/layers models/dit models/checkpoints models/sources models/parted
-    models/transformers models/families models/adapter models/products models/load models/critic
-Sampler: sampler/checked sampler/budgets sampler/registry sampler/scores sampler/replay
-    sampler/prompts sampler/samples sampler/requests
+Models: models/layers models/dit models/checkpoints models/transformers models/families
+    models/adapter models/load models/critic
+Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
+    sampler/samples sampler/requests
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling sampler/chatting
-Policies: ours/one_pass ours/apart peers/blocks peers/sedd peers/remdm peers/confident
-    peers/orders peers/adaptive peers/attention peers/shadow peers/revisers peers/editors
-    peers/revocable peers/mask_predict peers/loops peers/best_of peers/gidd peers/correctors
-Studies: peers/uniform
-Policies: peers/critics peers/survey
+Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
+    peers/adaptive peers/attention peers/revisers peers/editors peers/shadow peers/loops
+    peers/best_of peers/noises peers/correctors peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/pretrain training/finetune training/adapt training/critic
@@ -50,8 +49,8 @@ Studies: studies/speed studies/second_pass studies/equal studies/larger_model st
     studies/distribution
 The paper: 08_experiments
 Start: start/ten_minutes start/live
-Hosts: hf/generate hf/lm_eval hosts/from_logits hosts/diffusers hosts/servers
-    hosts/custom_generate hosts/conformance
+Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers
+    hosts/conformance
 Command line: cli/app cli/generate cli/compare cli/experiments cli/training cli/info
 Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
     start/glossary
@@ -91,6 +90,11 @@ def exports(path):
     named = re.findall(r'"#\|\s*(?:default_exp|exporti?) ([\w.]+)', text)
     return list(dict.fromkeys(named))
 
+def tests_of(path):
+    "The test files of the modules that a notebook exports."
+    names = [re.sub(r'(\w+)$', r'test_\1.py', m.replace('.', '/')) for m in exports(path)]
+    return [root/'tests'/name for name in names if (root/'tests'/name).exists()]
+
 def modules():
     "The modules, in the order of the rooms."
     return [m for room in rooms() for m in exports(nbs/f'{room}.ipynb')]
@@ -121,5 +125,8 @@ def unlisted():
     return {room_of(p) for p in notebooks()} - {*rooms(*SIDEBAR), 'index'}
 
 if __name__ == '__main__':
+    if sys.argv[1:]:
+        print(*(t for page in sys.argv[1:] for t in tests_of(Path(page))))
+        sys.exit()
     if unlisted(): sys.exit(f'not in ORDER of tools/order.py: {unlisted()}')
     (nbs/'sidebar.yml').write_text(sidebar(), encoding='utf-8')

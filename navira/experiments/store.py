@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from ..base.files import check_file, first_lines, open_tokenizer
 from ..base.runs import atomic_write
-from ..models.sources import nearest
+from ..models.checkpoints import nearest
 from .sweep import Cell, Sweep
 
 # %% auto #0

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..base.checks import check_int, check_range
 from ..sampler.draws import TokenSampler
-from navira.core import (
-    finish, Pass, pick, Plan, Policy, random_choice, random_order, Schedule, State, Step, step,
-    TopK)
+from ..core import (
+    finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step, TopK)
 from ..prism import low_quality, prism
 from ..sampler.registry import register
 from .blocks import most_steps
@@ -26,12 +25,14 @@ from .orders import llada_low_confidence
 __all__ = ['prism_loop', 'tolerator']
 
 # %% ../../nbs/peers/loops.ipynb #a0190e90
+Loop = Callable[[int], int] # T -> how many of the steps are the loop
+
 @dataclass(frozen=True)
 class InTurn(Step):
     "The step of `first`, in a run without the loop; in the last `loop(T)` steps that of `then`."
     first: Policy
     then: Policy
-    loop: Callable[[int], int] # T -> steps of the second phase
+    loop: Loop
     heat: float | None = None # temperature of the draw in the loop; None: the policy's
 
     def __call__(self, policy, st, model, watch):
@@ -45,42 +46,33 @@ class InTurn(Step):
     @property
     def overwrites(self) -> bool: return self.first.revises or self.then.revises
 
+    def steps(self, policy, budget, n_free): # T
+        extra = self.then.passes - 1
+        T = most_steps(lambda T: T + extra * self.loop(T), budget)
+        if self.loop(T) < T: return T
+        raise ValueError(f'loop_steps={self.loop(T)}: at {extra + 1} each they leave no step to '
+                         f'write the text in; a budget of {budget} pays for at most '
+                         f'{(budget - 1) // (extra + 1)}')
+
 # %% ../../nbs/peers/loops.ipynb #15d85b7a
 def followed(
     first: Policy,
     then: Policy, # runs in the last steps
-    loop: Callable[[int], int], # T -> how many
-    plan: Plan,
+    loop: Loop,
     heat: float | None = None, # temperature of the draw in the loop; None: the policy's
 ) -> Policy:
     "Two policies in turn, in one run."
-    act = InTurn(first, then, loop, heat, plan=plan, cost=first.passes)
+    act = InTurn(first, then, loop, heat, cost=first.passes)
     return replace(first, decoupled=False, remask=then.remask, step=act)
 
-# %% ../../nbs/peers/loops.ipynb #3a570b82
 def looping(
-    loop_steps: int | None, # None: about one `part` of the budget
-    cost: int, # passes of a loop step
+    loop_steps: int | None, # None: one `part` of the steps
     part: int = 4,
-) -> tuple[Callable[[int], int], Plan]: # T -> loop steps
-    "How many loop steps there are, and how many steps a budget pays for."
-    given = None if loop_steps is None else check_int('loop_steps', loop_steps, 0)
-    share = part - 1 if cost == 2 else part
-    def loop(T): return T // share if given is None else given
-    def steps(policy, budget, n_free):
-        T = most_steps(lambda T: T + (cost - 1) * loop(T), budget)
-        if loop(T) < T: return T
-        raise ValueError(f'loop_steps={loop_steps}: at {cost} each they leave no step to write the '
-                         f'text in; a budget of {budget} pays for at most {(budget - 1) // cost}')
-    return loop, steps
-
-# %% ../../nbs/peers/loops.ipynb #99dae3a5
-def loop_step(score: str, R: int) -> Policy:
-    "Remasks R tokens of a finished text and fills them in; the learned score takes a pass more."
-    scores = dict(random=random_choice, head=low_quality)
-    remask = TopK(scores[score], R)
-    return Policy(unmask=TopK(random_order, math.inf), remask=remask, decoupled=True,
-                  step=Step(cost=2 if score == 'head' else 1))
+) -> Loop:
+    "How many loop steps there are."
+    if loop_steps is None: return lambda T: T // part
+    given = check_int('loop_steps', loop_steps, 0)
+    return lambda T: given
 
 # %% ../../nbs/peers/loops.ipynb #c01d88a3
 @register('prism-loop', scores='as prism; in the loop nothing, or the quality', never='nothing',
@@ -97,43 +89,33 @@ def prism_loop(
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
 ) -> Policy:
     "PRISM, then a loop over the finished text that remasks tokens and fills them in."
-    first = prism(eta, on, off, n_remask)
-    then = loop_step(score, check_int('n_remask_loop', n_remask_loop, 0))
-    return followed(first, then, *looping(loop_steps, then.passes))
+    R = check_int('n_remask_loop', n_remask_loop, 0)
+    by, cost, part = (low_quality, 2, 3) if score == 'head' else (random_choice, 1, 4)
+    then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(by, R), decoupled=True,
+                  step=Step(cost=cost))
+    return followed(prism(eta, on, off, n_remask), then, looping(loop_steps, part))
 
 # %% ../../nbs/peers/loops.ipynb #a065f334
-def annealed(
-    loop: Callable[[int], int], # T -> steps of the loop, the last ones
-    start: float, # share in the first of them
-    end: float, # and in the last
-) -> Callable[[State], float]: # a schedule
-    "The share of the open positions that a loop step remasks: half a cosine from `start` to `end`."
-    def share(st):
-        M = loop(st.n)
-        if M <= 1: return end
-        j = st.i - (st.n - M)
-        return end + (start - end) * (1 + math.cos(math.pi * j / (M - 1))) / 2
-    return share
-
-def is_open(st: State, patience: int | None) -> Tensor: # [B, L] bool
-    "Committed positions that have not received the same token `patience` times in a row."
-    if patience is None or 'same' not in st.memory: return st.committed
-    return st.committed & (st.memory['same'] < patience)
+def repeats(st: State) -> Tensor: # [B, L]
+    "How many times in a row a loop step gave each position the same token."
+    return st.memory.get('same', torch.zeros_like(st.x))
 
 # %% ../../nbs/peers/loops.ipynb #7a7d776f
 @dataclass(frozen=True)
 class Redecoded(Step):
     "A loop step that counts how often in a row each position received the same token."
-    patience: int | None # repeats after which a position is locked; None: never
+    patience: float # repeats after which a position is locked
+
+    def open(self, st: State) -> Tensor: # [B, L] bool
+        return st.committed & (repeats(st) < self.patience)
 
     def __call__(self, policy, st, model, watch):
         p = Pass(model, st, policy.draw)                   # never run: the choice is random
-        T = pick(policy.remask, st, p, is_open(st, self.patience))
+        T = pick(policy.remask, st, p, self.open(st))
         clean = st.remask(T)
         after = finish(policy, st, p, clean, Pass(model, clean, policy.draw), watch)
-        same = st.memory.get('same', torch.zeros_like(st.x))
-        streak = torch.where((after.x == st.x) & (same > 0), same + 1, 1)
-        return after.remember(same=torch.where(T, streak, same))
+        streak = torch.where(after.x == st.x, repeats(st) + 1, 1)
+        return after.remember(same=torch.where(T, streak, repeats(st)))
 
 # %% ../../nbs/peers/loops.ipynb #0b038246
 @register('tolerator', scores='probability of the drawn token; in the loop nothing',
@@ -150,14 +132,15 @@ def tolerator(
     "Tolerator: LLaDA's sampler, then as many passes that remask and rewrite a share of the text."
     check_range('start', start, '[0, 1]', 'a share')
     check_range('end', end, '[0, 1]', 'a share')
-    runs = None if patience is None else check_int('patience', patience, 1)
+    act = Redecoded(math.inf if patience is None else check_int('patience', patience, 1), cost=1)
     heat = check_range('loop_temperature', loop_temperature, '[0, inf)', 'of the draw in the loop')
-    loop, steps = looping(loop_steps, 1, 2)
-    share_of = annealed(loop, start, end)
+    loop = looping(loop_steps, 2)
     def n_again(st): # [B] in whole numbers: a share of .2 of 10 is 2, not 1.99..
-        n_open = is_open(st, runs).sum(1)
-        return n_open - (n_open * (1 - share_of(st)) + 1e-9).floor().long()
+        M, n_open = loop(st.n), act.open(st).sum(1)
+        j = st.i - (st.n - M)
+        falling = (1 + math.cos(math.pi * j / (M - 1))) / 2 if M > 1 else 0.
+        return n_open - (n_open * (1 - end - (start - end) * falling) + 1e-9).floor().long()
     then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again),
-                  decoupled=True, step=Redecoded(runs, cost=1))
+                  decoupled=True, step=act)
     first = replace(llada_low_confidence(), draw=TokenSampler(.5))
-    return followed(first, then, loop, steps, heat)
+    return followed(first, then, loop, heat)

@@ -4,8 +4,7 @@
 
 # %% ../../nbs/peers/shadow.ipynb #be8aa3cc
 from __future__ import annotations
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -14,16 +13,17 @@ from torch import Tensor
 
 from ..base.checks import check_int, check_range
 from ..diffusion import Forward
-from ..sampler.draws import greedy, probability
-from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step
+from ..sampler.draws import greedy
+from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step, TopK
 from ..sampler.ties import ranks, at_least
 from ..sampler.registry import register
-from ..sampler.scores import confidence, map_logits
+from ..sampler.scores import confidence
+from .adaptive import AtLeast, fast_dllm, until_done
 from .blocks import block_in_work, check_block, Within
-from .adaptive import AtLeast, until_done
+from .editors import likely, rival
 
 # %% auto #0
-__all__ = ['wino']
+__all__ = ['wino', 'cover', 'asrd']
 
 # %% ../../nbs/peers/shadow.ipynb #4399e7e4
 @dataclass(frozen=True)
@@ -34,30 +34,6 @@ class WideIn(AtLeast):
     def most(self, n): return (n * 7 // 10).clamp(min=5, max=self.limit)
 
 # %% ../../nbs/peers/shadow.ipynb #bf876951
-def read_by(
-    read: Callable[[Tensor], Forward], # of rows [B] bool
-    policy: Policy,
-    model: Denoiser,
-    st: State,
-) -> Pass:
-    "A pass that `read` runs, over all rows that have a mask."
-    p = Pass(model, st, policy.draw, st.masked.any(1))
-    p.forward = read  # type: ignore[assignment, method-assign]
-    return p
-
-def shadowed(
-    policy: Policy,
-    model: Denoiser, # with a `shadow`
-    st: State,
-    where: Tensor, # [B, L] bool
-    together: bool, # do the shadows read each other?
-) -> Pass:
-    "A pass with shadows of the tokens at `where`."
-    def read(rows): # [B] bool
-        x, some = st.x[rows], where[rows]
-        return model.shadow(x, some, together) if some.any() else model(x)
-    return read_by(read, policy, model, st)
-
 def shadows_of(p: Pass) -> Pass:
     "The shadows of a pass, as a pass."
     def shade(f): return SimpleNamespace(logits=lambda where: f.left_out(where))
@@ -65,47 +41,34 @@ def shadows_of(p: Pass) -> Pass:
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
 
-def shadow_probability(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L], NaN outside
-    "Probability of the committed token, by its shadow, at temperature 1."
-    return map_logits(shadows_of(p), where, lambda logits, at: probability(logits, st.x[at]))
-
-# %% ../../nbs/peers/shadow.ipynb #1511aa67
-def improbable(level: float) -> Score:
-    "Minus the probability that a token's shadow gives it, NaN from `level` on."
-    def doubt(st, p, where): # [B, L]
-        q = shadow_probability(st, p, where)
-        return (-q).masked_fill(at_least(q, level), torch.nan)
-    return doubt
-
 @dataclass(frozen=True)
 class NarrowOut:
-    "Doubtful tokens, the most doubtful first; fewer than the step before accepted."
+    "The most doubtful tokens, fewer than the step before accepted."
     doubt: Score # NaN: the token stays
 
     def __call__(self, st, p, eligible): # [B, L] bool
         if not eligible.any(): return eligible
         doubt = self.doubt(st, p, eligible)
-        fewer = st.memory['accepted'] - 1
-        bad = eligible & ~doubt.isnan()
-        return bad & (ranks(doubt, bad, st.uniform('ties')) < fewer[:, None])
+        place = ranks(doubt, eligible, st.uniform('ties'))
+        return eligible & ~doubt.isnan() & (place < st.memory['accepted'][:, None] - 1)
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)
 class ShadowStep(Step):
-    "One pass with shadows accepts, then revokes: for `Policy.step`."
+    "One pass with shadows accepts, then revokes."
     length: int | None # free positions in a block; None is one block
     together: bool = False # do the shadows read each other? Then each position of the block has one
-    revokes: bool = True # False: no shadows are computed
     ragged = False
     needs = 'shadow passes'
 
     def __call__(self, policy, st, model, watch):
-        rated = self.rated(st) & self.revokes
-        p = self.passed(policy, model, st, rated)
+        rated = self.rated(st) & policy.revises
+        p = Pass(model, st, policy.draw, st.masked.any(1))
+        def read(rows): return self.read(model, st.x[rows], rated[rows])
+        p.forward = read
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
-        several = (n > 1)[:, None]
-        T = pick(policy.remask, st, p, st.committed & rated & several)
+        T = pick(policy.remask, st, p, st.committed & rated & (n > 1)[:, None])
         clean = st.remask(T).remember(accepted=n, **self.kept(st, p, S, rated))
         after = draw_at(clean, p, S)
         watch(policy, st, p, clean, after)
@@ -117,33 +80,32 @@ class ShadowStep(Step):
         clean = block & st.committed
         return block & clean.any(1, keepdim=True) if self.together else clean
 
-    def passed(self, policy: Policy, model: Any, st: State, rated: Tensor) -> Pass:
-        return shadowed(policy, model, st, rated, self.together)
+    def read(self, model: Any, x: Tensor, rated: Tensor) -> Forward: # ids [b, L], bool
+        return model.shadow(x, rated, self.together) if rated.any() else model(x)
 
     def kept(self, st: State, p: Pass, S: Tensor, rated: Tensor) -> dict[str, Tensor]:
         "What else the next step finds in memory."
         return {}
 
-    def fits(self, model, length=None):
+    def fits(self, model, length):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
         if type(model).shadow is Denoiser.shadow: raise model.lacks('shadow')
-        L = length or model.length
         M = model.mask_id
-        masked = torch.arange(L, device=model.device)[None] % 2 == 0
+        name = type(model).__name__
+        masked = torch.arange(length, device=model.device)[None] % 2 == 0
         x = torch.where(masked, M, M // 2 or M + 1)
         try: a, b = model.shadow(x, masked).left_out(masked), model(x).logits(masked)
         except Exception as e:
-            name = type(model).__name__
-            raise ValueError(f'{name} gives no shadows for {L} positions: {e}') from e
+            raise ValueError(f'{name} gives no shadows for {length} positions: {e}') from e
         gap = (a.softmax(-1) - b.softmax(-1)).abs().max().item()
         if gap > (.05 if in_half(model, x.device) else 1e-3):
-            raise ValueError(f'{type(model).__name__}: for a text of {L} positions the shadow of a '
-                             f'mask is off by {gap:.2g} from the mask; expected a network that '
-                             'takes a mask of attention as given')
+            raise ValueError(f'{name}: for a text of {length} positions the shadow of a mask is '
+                             f'off by {gap:.2g} from the mask; expected a network that takes a '
+                             'mask of attention as given')
 
 def in_half(model: Any, device: torch.device) -> bool:
     "Does it compute in 16 bits?"
-    kinds = {p.dtype for p in getattr(model, 'parameters', list)()}
+    kinds = {p.dtype for p in model.parameters()} if isinstance(model, torch.nn.Module) else set()
     return torch.is_autocast_enabled(device.type) or not kinds <= {torch.float32, torch.float64}
 
 # %% ../../nbs/peers/shadow.ipynb #15966a50
@@ -163,6 +125,90 @@ def wino(
     back = check_range('threshold_back', threshold_back, '[0, 1]', 'a probability; 0 revokes none')
     most = check_int('max_accept', max_accept, 1)
     length = check_block(block_length)
-    act = ShadowStep(length, shadows == 'together', back > 0, plan=until_done, matched=False)
+    def improbable(st, p, where): # [B, L]
+        q = likely(st, shadows_of(p), where)
+        return (-q).masked_fill(at_least(q, back), torch.nan)
+    act = ShadowStep(length, shadows == 'together', plan=until_done, matched=False)
     return Policy(unmask=Within(length, WideIn(confidence, level, limit=most)), draw=greedy,
-                  remask=NarrowOut(improbable(back)) if back else nothing, step=act)
+                  remask=NarrowOut(improbable) if back else nothing, step=act)
+
+# %% ../../nbs/peers/shadow.ipynb #cov00002
+def other(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "The probability of the likeliest token, NaN where it is the present one."
+    return rival(st, p, where, greedy)
+
+def refuted(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
+    "The probability of the likeliest token by the shadow, NaN where it is the present one."
+    return other(st, shadows_of(p), where)
+
+def streak(st: State) -> Tensor: # [B, L]
+    "How often in a row a token was rated and stood."
+    return st.memory.get('streak', torch.zeros_like(st.x))
+
+@dataclass(frozen=True)
+class SeededStep(ShadowStep):
+    "Shadows of the tokens at most risk, as many as the step before accepted, at most `most`."
+    most: int = 8
+    doubt: Score = refuted # NaN where a token stands
+
+    def rated(self, st): # [B, L] bool
+        k = st.memory.get('accepted', st.n_free).clamp(max=self.most)
+        risk = TopK(lambda *_: (1 - st.conf) / (1 + streak(st)), lambda st: k)
+        return risk(st, None, super().rated(st))
+
+    def kept(self, st, p, S, rated):
+        falls = ~self.doubt(st, p, rated).isnan()
+        return dict(streak=(streak(st) + rated).masked_fill(S | falls, 0))
+
+# %% ../../nbs/peers/shadow.ipynb #cov00004
+@register('cover', never='finished blocks', source='COVER, arXiv 2602.06161',
+          scores='probability of the drawn token; of a few committed ones, without seeing them',
+          selects='all masks above a threshold in the leftmost block; what is refuted unseen',
+          exact='heuristic: sees the drawn token')
+def cover(
+    threshold: float = 0.6, # accept tokens of at least this probability
+    seeds: int = 8, # tokens that a pass rates at most
+    block_length: int | None = 128, # free positions in a block; None is one block
+) -> Policy:
+    "COVER: accept above a threshold; revoke seeds where the model prefers another token unseen."
+    act = SeededStep(check_block(block_length), most=check_int('seeds', seeds, 0),
+                     plan=until_done, matched=False)
+    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(refuted))
+
+# %% ../../nbs/peers/shadow.ipynb #asr00003
+@dataclass(frozen=True)
+class AnchorStep(SeededStep):
+    "One pass with perturbed embeddings accepts, then revokes what it no longer predicts."
+    patience: int = 2 # passes in a row that must predict a token again
+    push: float = .5 # in units of the embedding
+    needs = 'edited embeddings'
+
+    def rated(self, st): # [B, L] bool
+        return ShadowStep.rated(self, st) & (streak(st) < self.patience)
+
+    def read(self, model, x, rated): # ids [b, L], bool
+        def edit(h): # [b, L, D]
+            a, b = h.chunk(2, -1)
+            return torch.where(rated[..., None], h + self.push * torch.cat([-b, a], -1), h)
+        return model.embedded(x, edit)
+
+    def fits(self, model, length):
+        "ValueError for a model whose embeddings cannot be edited."
+        if type(model).embedded is Denoiser.embedded: raise model.lacks('embedded')
+
+# %% ../../nbs/peers/shadow.ipynb #asr00004
+@register('asrd', never='anchors and finished blocks', source='ASRD, arXiv 2606.16847',
+          scores='probability of the drawn token; of a committed one, when it is perturbed',
+          selects='all masks above a threshold in the leftmost block; tokens that flip',
+          exact='heuristic: sees the drawn token')
+def asrd(
+    threshold: float = 0.6, # accept tokens of at least this probability
+    patience: int = 2, # passes in a row that predict a token again, until it is an anchor
+    perturbation: float = 0.5, # of the embeddings of other tokens, in units of their length
+    block_length: int | None = 128, # free positions in a block; None is one block
+) -> Policy:
+    "ASRD: perturb the embeddings of tokens that are not trusted yet; revoke those that flip."
+    check_range('perturbation', perturbation, '[0, inf)', 'in units of the embedding')
+    act = AnchorStep(check_block(block_length), doubt=other, push=perturbation,
+                     patience=check_int('patience', patience, 1), plan=until_done, matched=False)
+    return replace(fast_dllm(threshold, block_length), step=act, remask=NarrowOut(other))

@@ -7,79 +7,66 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args, Literal
 
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice, check_int, check_range
+from ..base.checks import check_choice, check_int
 from ..diffusion import Denoiser, Forward
 from .draws import row_chunks
 from ..models.kv_cache import KVCache
 
 # %% auto #0
-__all__ = ['Caching', 'Audit', 'Cached']
+__all__ = ['Caching', 'Cached']
 
 # %% ../../nbs/sampler/caching.ipynb #f251cfba
 Kind = Literal['none', 'prompt', 'changed', 'block']
 
 # %% ../../nbs/sampler/caching.ipynb #3c5e851c
-@dataclass(frozen=True)
+@dataclass
 class Caching:
-    "What a run keeps between passes. KeyError or ValueError for what cannot be."
+    """What a run keeps between passes, and an audit: how far cached logits were from those of full
+    passes, at the positions that were asked about."""
     cache: Kind = 'none'
     refresh: int | None = None   # steps from one full pass to the next; None: 8, with 'block' never
-    max_kl: float | None = None  # nats; an audit above it halves `refresh` for that text
+    used: bool = False           # did any pass read the cache?
+    found: list[Tensor] = field(default_factory=list)
+    # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
 
     def __post_init__(self):
         check_choice('cache', self.cache, get_args(Kind))
-        if self.refresh is not None: check_int('refresh', self.refresh, 1)
-        if self.max_kl is not None:
-            check_range('max_kl', self.max_kl, '[0, inf]', 'mean KL of an audit, in nats')
-        if self.cache != 'none' or {self.refresh, self.max_kl} == {None}: return
-        raise ValueError(f'refresh={self.refresh}, max_kl={self.max_kl}: nothing is cached; '
-                         "expected cache='prompt', 'changed' or 'block' with it")
+        if self.refresh is None: return
+        check_int('refresh', self.refresh, 1)
+        if self.cache == 'none':
+            raise ValueError(f"refresh={self.refresh}: nothing is cached; expected cache='prompt', "
+                             "'changed' or 'block' with it")
 
     @property
     def every(self) -> int: # steps
-        if self.cache == 'none': return 1
-        return self.refresh or (2**31 if self.cache == 'block' else 8)
+        return self.refresh or dict(none=1, block=2**31).get(self.cache, 8)
 
     def fits(self, model: Denoiser) -> None:
         "ValueError for a model that cannot be cached so."
-        if self.cache == 'none': return
         kind = type(model).__name__
-        if model.n_blocks is None:
+        if self.cache != 'none' and model.n_blocks is None:
             raise ValueError(f'cache={self.cache!r}: {kind} runs whole texts only; expected '
                              "cache='none', or a network that gives keys and values")
         if self.cache == 'block' and model.block is None:
             raise ValueError(f"cache='block': {kind} attends both ways everywhere; expected "
                              "'prompt' or 'changed', or a network with blocks, such as BD3LM")
 
-# %% ../../nbs/sampler/caching.ipynb #2091a3ac
-@dataclass
-class Audit:
-    "How far cached logits were from those of full passes, at the positions that were asked about."
-    refresh: int      # the shortest interval in use at the end, in steps
-    used: bool = False # did any pass read the cache?
-    found: list[Tensor] = field(default_factory=list)
-    # [2, n] each: KL(full || cached) in nats, and whether another token is the likeliest
-
-    def add(self, full: Tensor, cached: Tensor) -> Tensor: # [n, V] logits each -> [n] nats
-        found = []
+    def add(self, full: Tensor, cached: Tensor) -> None: # [n, V] logits each
         for both in zip(row_chunks(full), row_chunks(cached)):
             p, q = (a.log_softmax(-1).clamp_(min=-1e4) for a in both)  # -inf at the mask in both
             kl = (p.exp() * (p - q)).sum(-1).clamp(min=0).double()
-            found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]))
-        out = torch.cat(found, 1)
-        self.found.append(out.cpu())
-        return out[0]
+            self.found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]).cpu())
 
     def summary(self) -> dict[str, float]: # in nats; empty if nothing was compared
         if not self.found: return {}
         kl, changed = torch.cat(self.found, 1)
         return dict(positions=len(kl), mean_kl=float(kl.mean()), max_kl=float(kl.max()),
-                    changed=float(changed.mean()), refresh=self.refresh)
+                    changed=float(changed.mean()), refresh=self.every)
 
     def __str__(self) -> str:
         if not self.used: return 'cache: not used, this policy needs whole passes'
@@ -88,31 +75,15 @@ class Audit:
                 '{positions:,} likeliest tokens changed; refreshed every {refresh} steps'
                 ).format(**self.summary())
 
-def _audited(
-    full: Callable, # the logits of a full pass
-    cached: Forward, # a pass of some rows
-    rows: Tensor, # [B] bool: which
-    note: Callable,
-    where: Tensor, # [B, L] bool
-) -> Tensor:
-    "The logits of a full pass, once those of the cached one are compared with them."
-    out, row = full(where), where.nonzero()[:, 0]
-    ours = rows[row]
-    if ours.any(): note(row[ours], out[ours], cached.logits(where[rows]))
-    return out
-
 # %% ../../nbs/sampler/caching.ipynb #46cb707e
 class Cached(Denoiser):
     "A model that keeps what its passes over a batch left."
     def __init__(self,
         model: Denoiser, # with `n_blocks`
         samples: Tensor, # [B] the numbers of the batch's samples
-        how: Caching = Caching(),
-        audit: Audit | None = None, # added to
+        how: Caching | None = None, # its audit is added to; None: nothing is kept
     ):
-        self.model, self.samples, self.how = model, samples, how
-        self.audit = audit or Audit(how.every)
-        self.every = torch.full_like(samples, how.every)  # [B] steps
+        self.model, self.samples, self.how = model, samples, how or Caching()
         self.step = torch.full_like(samples, -1)          # [B] step of the last pass
         self.kept: KVCache | None = None
 
@@ -138,41 +109,36 @@ class Cached(Denoiser):
         if len(at.unique()) < len(at): return self.model(st.x)
         rows = None if torch.equal(st.noise.samples, self.samples) else at
         if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
-        cached = None
-        if run is None:
-            i = st.noise.made + st.i
-            every, entries = self.every[at], self.kept.x[at]
-            # the first pass since a multiple of `every` steps
-            due = (every == 1) | (self.step[at] // every != i // every)
-            run = self.needed(st, entries)
-            if self.how.cache == 'block': # what is to the right of a change has read the old text
-                ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
-                self.kept.x[at] = entries.masked_fill(ends, -2)
-            saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
-            audited = due & (every > 1) & (entries > -2).any(1) & saves
-            if audited.any():
-                cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
-            run = run | due[:, None]
-            self.step[at] = i
-        self.audit.used = True
-        forward = self.model.partial(st.x, self.kept, run, depth, rows)
-        if cached is not None:
-            forward.share = forward.share.index_add(0, audited.nonzero()[:, 0], cached.share)
-            note = partial(self.note, at, every)
-            forward.logits = partial(  # type: ignore[method-assign]
-                _audited, forward.logits, cached, audited, note)
-        return forward
+        self.how.used = True
+        if run is not None: return self.model.partial(st.x, self.kept, run, depth, rows)
+        i, every, entries = st.noise.made + st.i, self.how.every, self.kept.x[at]
+        # the first pass since a multiple of `every` steps
+        due = self.step[at] // every != i // every
+        if every == 1: due[:] = True
+        self.step[at] = i
+        run = self.needed(st, entries)
+        if self.how.cache == 'block': # what is to the right of a change has read the old text
+            ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
+            self.kept.x[at] = entries.masked_fill(ends, -2)
+        saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
+        audited = due & (every > 1) & (entries > -2).any(1) & saves
+        if not audited.any(): return self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
+        cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
+        full = self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
+        full.share = full.share.index_add(0, audited.nonzero()[:, 0], cached.share)
+        full.logits = partial(self.compared, full.logits, cached, audited)  # type: ignore[method-assign]
+        return full
 
-    def note(self, at: Tensor, every: Tensor, row: Tensor, full: Tensor, cached: Tensor) -> None:
-        """Records the KL of an audit, and shortens intervals above `max_kl`: of rows `at` [b],
-        `row` [n] among them, logits [n, V]."""
-        kl = self.audit.add(full, cached)
-        if self.how.max_kl is None: return
-        total = kl.new_zeros(len(at)).index_add(0, row, kl)
-        mean = total / row.bincount(minlength=len(at)).clamp(min=1)
-        halved = torch.where(mean > self.how.max_kl, (every // 2).clamp(min=1), every)
-        self.every[at] = torch.minimum(self.every[at], halved)
-        self.audit.refresh = min(self.audit.refresh, int(halved.min()))
+    def compared(self,
+        full: Callable, # the logits of a full pass
+        cached: Forward, # a pass of some rows
+        rows: Tensor, # [b] bool: which
+        where: Tensor, # [b, L] bool
+    ) -> Tensor:
+        "The logits of a full pass, once those of the cached one are compared with them."
+        out, both = full(where), where & rows[:, None]
+        if both.any(): self.how.add(out[both[where]], cached.logits(where[rows]))
+        return out
 
     def predicting(self, where: Tensor) -> Tensor: # [b, L] bool, both
         "The positions whose hidden states give the logits at `where`."

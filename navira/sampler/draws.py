@@ -4,6 +4,7 @@
 
 # %% ../../nbs/sampler/draws.ipynb #draws-imports
 from __future__ import annotations
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,16 +53,29 @@ def row_chunks(x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], nu
     "The rows in parts that stay in a CPU's cache; elsewhere all of them."
     return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
 
+def by_chunks(
+    f: Callable[[Tensor, Tensor], tuple[Tensor, ...]], # of some rows of both
+    logits: Tensor, # [N, V]
+    more: Tensor, # [N]
+    *out: Tensor, # [N] each, filled
+) -> tuple[Tensor, ...]: # `out`
+    "`f` of all rows, in parts that stay in a CPU's cache."
+    start = 0
+    # written in place: small results between large ones would keep freed memory from use
+    for x in row_chunks(logits):
+        rows = slice(start, start + len(x))
+        for to, some in zip(out, f(x, more[rows])): to[rows] = some
+        start += len(x)
+    return out
+
 def log_probability(
     logits: Tensor, # [N, V]
     tokens: Tensor, # [N] int64
 ) -> Tensor: # [N] float64
     "ln p of a token of each row, at temperature 1, before any truncation."
-    parts, out = row_chunks(logits), torch.empty_like(tokens, dtype=torch.float64)
-    sizes = [len(x) for x in parts]
-    for x, i, v in zip(parts, tokens[:, None].split(sizes), out.split(sizes)):
-        v[:] = x.double().log_softmax(-1).gather(1, i)[:, 0]
-    return out
+    def of(x: Tensor, i: Tensor) -> tuple[Tensor]:
+        return x.double().log_softmax(-1).gather(1, i[:, None])[:, 0],
+    return by_chunks(of, logits, tokens, torch.empty_like(tokens, dtype=torch.float64))[0]
 
 def probability(logits: Tensor, tokens: Tensor) -> Tensor: # as `log_probability`
     "The probability of a token of each row, at temperature 1, before any truncation."
@@ -105,23 +119,9 @@ class TokenSampler:
         logits: Tensor, # [N, V]
         u: Tensor, # [N] uniforms
         *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
-    ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
+    ) -> tuple[Tensor, ...]: # tokens [N], their probability [N]
         "A token a row."
-        parts, tokens, prob = row_chunks(logits), u.long(), u.clone()
-        start = 0
-        # written in place: small results between large ones would keep freed memory from use
-        for x in parts:
-            rows = slice(start, start + len(x))
-            tokens[rows], prob[rows] = self.drawn(x, u[rows])
-            start += len(x)
-        return tokens, prob
-
-    def distribution(self, logits: Tensor) -> Tensor: # [N, V] -> [N, V]
-        "The probabilities of the draw; at temperature 0, those before the most likely is taken."
-        q = self.ranked(logits)
-        tokens = self.tempered(logits).argsort(dim=-1, descending=True, stable=True)
-        out = torch.zeros(logits.shape, dtype=q.dtype, device=q.device)
-        return out.scatter(1, tokens[:, :q.shape[1]], q)
+        return by_chunks(self.drawn, logits, u, u.long(), u.clone())
 
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus
         "The probabilities that tokens are drawn with, the most likely first, then zeros."

@@ -6,11 +6,13 @@
 from __future__ import annotations
 import functools
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
+from importlib.resources import files
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, Literal, TypeVar, Union
 
@@ -24,23 +26,23 @@ from ..remasking import navira, prism_stochastic
 from ..schedules import piecewise, quadratic, sigmoid
 
 # %% auto #0
-__all__ = ['grids', 'register', 'policies', 'about', 'policy', 'changed', 'mdlm']
+__all__ = ['CARD', 'TYPES', 'grids', 'register', 'policies', 'about', 'policy', 'changed', 'ancestral']
 
 # %% ../../nbs/sampler/registry.ipynb #492bc571
 _registry: dict[str, Callable[..., Policy]] = {}
 _about: dict[str, dict[str, str]] = {}
 _F = TypeVar('_F', bound=Callable[..., Policy])
 
+CARD = 'scores', 'selects', 'never', 'exact', 'source'
+
 def register(
     name: str, # the name that users type
-    scores: str = '', # for tables: what it looks at
-    selects: str = '', # how it picks
-    never: str = '', # what it can never revise
-    exact: str = '', # 'exact', 'ancestral' or 'heuristic', and when
-    source: str = '', # system and paper
+    **card: str, # for tables, what is known of `CARD`
 ) -> Callable[[_F], _F]: # a decorator for the factory
     """Register a policy factory under `name`, in place of one that had it. ValueError for no
-    factory."""
+    factory. The card says what it looks at (`scores`), how it picks (`selects`), what it can
+    never revise (`never`), whether it is 'exact', 'ancestral' or 'heuristic', and when (`exact`),
+    its system and paper (`source`)."""
     if not isinstance(name, str) or not name:
         raise ValueError(f'register({name!r}): expected a name first, as in @register("mine")')
     def enter(factory: _F) -> _F:
@@ -48,8 +50,7 @@ def register(
             raise ValueError(f'register({name!r}): got {type(factory).__name__}; expected a '
                              'factory, a function that returns a Policy')
         _registry[name] = factory
-        _about[name] = dict(
-            scores=scores, selects=selects, never=never, exact=exact, source=source)
+        _about[name] = dict.fromkeys(CARD, '') | card
         return factory
     return enter
 
@@ -68,27 +69,26 @@ def about(
     return dict(_about[check_choice('policy', name, policies())])
 
 # %% ../../nbs/sampler/registry.ipynb #f180d1d7
-@dataclass(frozen=True)
-class Scheduled:
-    "A factory of policies with a scheduled temperature (section 4.4)."
-    schedule: Callable # its constructor, such as `piecewise`
-    rule: Callable[..., Policy] = navira # a factory with a temperature, `tau`
-
-    def __post_init__(self):
-        what = f'{self.rule.__doc__} Its temperature: {self.schedule.__doc__}'
-        object.__setattr__(self, '__doc__', what)
-
-    def __call__(self, **hyper) -> Policy: # of the schedule, and of the rule but for tau
-        shape = {k: hyper.pop(k) for k in signature(self.schedule) if k in hyper}
-        return self.rule(tau=self.schedule(**shape), **hyper)
+_sources: dict[Callable, tuple[Callable, ...]] = {}
 
 def sources(factory: Callable) -> tuple[Callable, ...]:
     "The functions whose parameters a factory takes."
-    own = inspect.unwrap(factory)
-    return (own.schedule, own.rule) if isinstance(own, Scheduled) else (own,)
+    return _sources.get(factory, (factory,))
+
+def with_schedule(
+    schedule: Callable, # its constructor, such as `piecewise`
+    rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
+) -> Callable[..., Policy]: # takes the parameters of both, but for tau
+    "A factory of policies with a scheduled temperature (section 4.4)."
+    def factory(**hyper) -> Policy:
+        shape = {k: hyper.pop(k) for k in signature(schedule) if k in hyper}
+        return rule(tau=schedule(**shape), **hyper)
+    factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
+    _sources[factory] = schedule, rule
+    return factory
 
 def signature(factory: Callable) -> dict[str, inspect.Parameter]: # by name
-    "The parameters of a function, or of a `Scheduled` policy, with their types."
+    "The parameters that a factory takes, with their types."
     known = {k: p for f in sources(factory)
              for k, p in inspect.signature(f, eval_str=True).parameters.items()}
     if len(sources(factory)) > 1: del known['tau']
@@ -96,19 +96,14 @@ def signature(factory: Callable) -> dict[str, inspect.Parameter]: # by name
 
 DRAW = 'temperature', 'top_p', 'top_k'     # of any policy that draws by a `TokenSampler`
 
-def draw_parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
-    "What the draw of a factory's policy takes; nothing where the policy has a draw of its own."
-    draw = factory().draw
-    if not isinstance(draw, TokenSampler): return {}
-    known = signature(TokenSampler)
-    return {k: known[k].replace(default=getattr(draw, k)) for k in DRAW}
-
 @functools.cache
 def parameters(factory: Callable) -> dict[str, inspect.Parameter]: # by name
     "What a policy takes: its factory's parameters and those of its draw, with their types."
     own = signature(factory)
     if any(p.default is p.empty for p in own.values()): return own
-    return own | {k: p for k, p in draw_parameters(factory).items() if k not in own}
+    draw, usual = factory().draw, signature(TokenSampler)
+    if not isinstance(draw, TokenSampler): return own
+    return own | {k: usual[k].replace(default=vars(draw)[k]) for k in DRAW if k not in own}
 
 def _kinds(p: inspect.Parameter) -> tuple: # the members of a union
     "What a hyper-parameter may be: what its annotation says, else a schedule like its default."
@@ -119,17 +114,18 @@ def _kinds(p: inspect.Parameter) -> tuple: # the members of a union
 
 def choices(p: inspect.Parameter) -> tuple[str, ...]: # none: any value of its type
     "The texts that a hyper-parameter may be, where its type is a `Literal`."
-    texts = (get_args(k) for k in _kinds(p) if get_origin(k) is Literal)
-    return next(texts, ())
+    return next((get_args(k) for k in _kinds(p) if get_origin(k) is Literal), ())
 
 # %% ../../nbs/sampler/registry.ipynb #865ecdbf
-def meanings(factory: Callable) -> dict[str, str]: # by name of a parameter
-    "The comment behind each parameter of a policy, where its source is at hand."
-    try: text = ''.join(map(inspect.getsource, (TokenSampler, *sources(factory))))
-    except (OSError, TypeError): return {}
-    return dict(re.findall(r'^    (\w+): [^#\n]*# (.+)$', text, re.M))
+def meanings(name: str) -> dict[str, str]: # by name of a parameter
+    "What each hyper-parameter of a policy of this package means; `tools/meanings.py` wrote it."
+    known = files('navira').joinpath('assets/meanings.json').read_text(encoding='utf-8')
+    return json.loads(known).get(name, {})
 
 # %% ../../nbs/sampler/registry.ipynb #24f909e2
+TYPES = {bool: ('true or false', bool), str: ('text', str), float: ('a number', (int, float)),
+         int: ('a whole number', (int, float))}
+
 def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     "ValueError or KeyError for a value that the signature does not allow."
     kinds, what = _kinds(p), f'{name}: {p.name}'
@@ -139,14 +135,10 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
     if choices(p):
         check_choice(what, v, choices(p))
         return
-    wanted, types = 'a number', (int, float)
-    if bool in kinds: wanted, types = 'true or false', bool  # type: ignore[assignment]
-    if str in kinds: wanted, types = 'text', str  # type: ignore[assignment]
-    right = isinstance(v, types) and isinstance(v, bool) == (types is bool)
-    if wanted == 'a number' and int in kinds and float not in kinds:
-        wanted, right = 'a whole number', right and v % 1 == 0
-    if right and isinstance(v, int): right = abs(v) < 2**63
-    if right: return
+    wanted, types = next((TYPES[k] for k in TYPES if k in kinds), TYPES[float])
+    right = isinstance(v, types) and isinstance(v, bool) == (types is bool)  # type: ignore[arg-type]
+    if right and wanted == 'a whole number': right = v % 1 == 0
+    if right and not (isinstance(v, int) and abs(v) >= 2**63): return
     example = 1 if p.default is None else p.default
     raise ValueError(f'{what}={v!r}: expected {wanted}, such as {example!r}')
 
@@ -161,9 +153,8 @@ def policy(
     hyper = {k: plain_number(v) for k, v in hyper.items()}
     for k, v in hyper.items():
         _check_hyper(name, v, known[check_choice(f'{name}: hyper-parameter', k, known)])
-    own = signature(factory)
-    made = factory(**{k: v for k, v in hyper.items() if k in own})
-    draw = {k: v for k, v in hyper.items() if k not in own}
+    draw = {k: hyper.pop(k) for k in hyper.keys() - signature(factory).keys()}
+    made = factory(**hyper)
     if isinstance(made, Policy):
         return replace(made, draw=replace(made.draw, **draw)) if draw else made  # type: ignore[type-var]
     raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; '
@@ -194,14 +185,14 @@ for _name, _factory, _selects, _source in [
 # %% ../../nbs/sampler/registry.ipynb #6845e5f1
 for _schedule in (quadratic, sigmoid, piecewise):
     register(f'navira-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
-             source='NAVIRA, section 4.4', **_revises)(Scheduled(_schedule))
+             source='NAVIRA, section 4.4', **_revises)(with_schedule(_schedule))
 
 # %% ../../nbs/sampler/registry.ipynb #c4a96ed1
 def changed(rule: Callable[..., Policy]) -> Callable[..., Policy]: # factories
     "A decoupled policy whose second pass runs only what changed."
-    @functools.wraps(rule)
     def factory(**hyper) -> Policy: return replace(rule(**hyper), depth=0)
     factory.__doc__ = f'{rule.__doc__} The second pass runs only what changed.'
+    _sources[factory] = sources(rule)
     return factory
 
 for _name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):
@@ -215,7 +206,7 @@ grids = dict(linear=lambda i, n: i / n, cosine=_cosine)
 
 @register('mdlm', scores='nothing', selects='each mask by a coin', never='what is committed',
           exact='exact as T grows', source='MDLM, arXiv 2406.07524; cosine: MD4, arXiv 2406.04329')
-def mdlm(
+def ancestral(
     schedule: Literal['linear', 'cosine'] = 'linear', # MDLM's, or MD4's
 ) -> Policy:
     "MDLM's ancestral sampler; rows without anything to unmask skip the pass (its cached variant)."

@@ -39,15 +39,13 @@ class Trace:
     @classmethod
     def cat(cls, traces: Sequence[Trace]) -> Trace:
         "One trace of the samples of several batches."
-        parts = {name: torch.cat([getattr(t, name) for t in traces], dim)
-                 for name, dim in ROWS.items()}
+        parts = {k: torch.cat([vars(t)[k] for t in traces], dim) for k, dim in ROWS.items()}
         return cls(**parts, mask_id=traces[0].mask_id)
 
-    def row(self, i: int) -> Trace: # n = 1, on the CPU
+    def row(self, i: int) -> Trace: # n = 1
         "One sample. ValueError for a row that does not exist."
         if not 0 <= i < self.n: raise ValueError(f'row={i}: the trace has rows 0 to {self.n - 1}')
-        parts = {name: getattr(self, name).narrow(dim, i, 1).cpu() for name, dim in ROWS.items()}
-        return replace(self, **parts)
+        return replace(self, **{k: vars(self)[k].narrow(dim, i, 1) for k, dim in ROWS.items()})
 
     def tilde(self, i: int) -> Tensor: # [n, L]
         "The state that the second pass of step `i` reads."
@@ -79,13 +77,6 @@ def _panel(
             s=scores if any(scores) else []))
     return dict(name=name, T=trace.T, L=trace.L, fixed=_where(trace.fixed[0]), x0=z[0].tolist(),
                 steps=steps, tau=_rounded(trace.tau[:, 0], 3))
-
-# %% ../../nbs/sampler/replay.ipynb #ecb36dd7
-def _busiest(traces: Sequence[Trace], N: int) -> int: # 0 to N
-    for trace in traces:
-        remasks = trace.remasked.sum((1, 2))
-        if remasks.any(): return -(-(int(remasks.argmax()) + 1) * N // trace.T)
-    return N
 
 # %% ../../nbs/sampler/replay.ipynb #89bc350c
 @dataclass(frozen=True)
@@ -121,16 +112,16 @@ def replay(
     ValueError for a row or step that does not exist, or another prompt; OSError where the file
     cannot be written."""
     given = [trace] if other is None else [trace, other]
-    for t in given:
-        if isinstance(t, Trace): continue
-        raise ValueError(f'{type(t).__name__}: expected a Trace, as sample(..., trace=True).trace')
     traces = [t.row(row) for t in given]
     a, b = traces[0], traces[-1]
     if (a.L, a.mask_id) != (b.L, b.mask_id) or not a.x[0].equal(b.x[0]):
         raise ValueError('other: its trace begins otherwise; expected the same prompt, length and '
                          'vocabulary')
     N = max(t.T for t in traces)
-    start = _busiest(traces, N) if start is None else check_int('start', start, 0, high=N)
+    if start is None:
+        busy = [t.remasked.sum((1, 2)) for t in traces if t.remasked.any()]
+        start = -(-(int(busy[0].argmax()) + 1) * N // len(busy[0])) if busy else N
+    check_int('start', start, 0, high=N)
     heads = [''] if other is None else names
     used = torch.cat([t.x[t.x != t.mask_id] for t in traces]).long().unique()
     d = dict(title=title, start=start, vocab=[decode([i]) for i in used.tolist()], boxes=boxes,

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .caching import Audit
+from .caching import Caching
 from ..core import evaluate, Pass, Policy, rows_of, State
+from ..diffusion import Denoiser
 from .replay import replay, Trace
 
 # %% auto #0
@@ -39,15 +40,15 @@ class Samples(Sequence[str]):
     n_steps: int             # T
     budget: int              # forward passes asked for
     seconds: float           # wall time
-    tokenizer: Any = None
-    trace: Trace | None = None
-    policy: str = ''         # its name and hyper-parameters; '' for a `Policy` without a name
-    seed: int | None = None
-    first: int = 0           # number of the first sample
-    charged: float | None = None # forward passes charged, run or not; None: the budget
-    given: Tensor | None = None # [n] int64: prompt tokens that each text begins with
-    special: Tensor | None = None # [n, L] bool: tokens that the tokenizer put around a prompt
-    audit: Audit | None = None # of the cache, where there was one
+    tokenizer: Any           # None: token ids are all that there is
+    trace: Trace | None
+    policy: str              # its name and hyper-parameters; '' for a `Policy` without a name
+    seed: int
+    first: int               # number of the first sample
+    charged: float           # forward passes charged, run or not
+    given: Tensor            # [n] int64: prompt tokens that each text begins with
+    special: Tensor          # [n, L] bool: tokens that the tokenizer put around a prompt
+    audit: Caching | None = None # the cache that was used, and what was found of it
 
     def decode(self, ids, skip_special_tokens: bool = False) -> str: # token ids -> text
         "ValueError for a model without a tokenizer."
@@ -58,27 +59,24 @@ class Samples(Sequence[str]):
     def __len__(self) -> int: return len(self.tokens)
     def __getitem__(self, i): # a text; for a slice, a list of texts
         if isinstance(i, slice): return self.texts[i]
-        ids = self.tokens[range(len(self))[i]]
-        return self.decode(ids if self.special is None else ids[~self.special[i]])
+        return self.decode(self.tokens[i][~self.special[i]])
 
     @property
     def texts(self) -> list[str]: return list(self)
     @property
     def new_texts(self) -> list[str]:
         "What was written after each prompt, without special tokens."
-        starts = [0] * len(self) if self.given is None else self.given.tolist()
-        return [self.decode(row[k:], True) for row, k in zip(self.tokens, starts)]
+        return [self.decode(row[k:], True) for row, k in zip(self.tokens, self.given)]
 
     @property
     def cost(self) -> str:
         "What was run and what is charged, in words."
-        low, high = passes_text(self.n_forward.min()), passes_text(self.n_forward.max())
-        run = low if low == high else f'{low} to {high}'
+        run = dict.fromkeys(map(passes_text, self.n_forward.aminmax()))
         by = f' by {self.policy}' if self.policy else ''
         many, each = (f'{len(self)} samples', ' each') if len(self) > 1 else ('1 sample', '')
-        charged = self.budget if self.charged is None else self.charged
         audit = f'\n{self.audit}' if self.audit else ''
-        return f'{many}{by}: {run} forward passes run, {passes_text(charged)} charged{each}{audit}'
+        return (f'{many}{by}: {" to ".join(run)} forward passes run, {passes_text(self.charged)} '
+                f'charged{each}{audit}')
 
     def __repr__(self) -> str:
         texts = map(printable, self[:8]) if self.tokenizer else self.tokens[:8].tolist()
@@ -86,19 +84,19 @@ class Samples(Sequence[str]):
         if len(self) > 8: shown.append(f'... and {len(self) - 8} more: .texts has all')
         return '\n\n'.join([self.cost, *shown])
 
-    def _traced(self, row: int) -> Trace: # n = 1
-        if self.trace is None: raise ValueError('no trace was recorded: sample(..., trace=True)')
-        return self.trace.row(row)
-
     def replay(self, path=None, row: int = 0, other: Samples | None = None, **kw):
         """Show the trace of a sample, or write it to `path` as HTML. `other`: the same sample by
         another policy."""
+        traces = []
+        for s in [self] if other is None else [self, other]:
+            if not isinstance(s, Samples):
+                raise ValueError(f'other: {type(s).__name__}; expected what `sample` returned')
+            if s.trace is None: raise ValueError('no trace was recorded: sample(..., trace=True)')
+            traces.append(s.trace.row(self.first + row - s.first))
         if other is not None:
-            if not isinstance(other, Samples):
-                raise ValueError(f'other: {type(other).__name__}; expected what `sample` returned')
             names = self.policy or 'first', other.policy or 'second'
-            kw = dict(other=other._traced(self.first + row - other.first), names=names) | kw
-        return replay(self._traced(row), self.decode, path, **kw)
+            kw = dict(other=traces[1], names=names) | kw
+        return replay(traces[0], self.decode, path, **kw)
 
 # %% ../../nbs/sampler/samples.ipynb #1a66ebee
 @dataclass(frozen=True)
@@ -111,36 +109,28 @@ class Partial:
 
     def __str__(self) -> str: return self.text
 
-@dataclass(frozen=True)
-class Partials:
-    "The texts of a batch after a step: `len` is their number, a loop gives a `Partial` of each."
-    st: State
-    numbers: list[int]  # of the samples
-    revises: bool       # may the policy change what it wrote?
-    tokenizer: Any
-    special: Tensor     # [B, L] bool, as in `Samples`
-
-    def __len__(self) -> int: return len(self.numbers)
-    def __iter__(self) -> Iterator[Partial]:
-        x = self.st.x.cpu()
-        final = (x >= 0) & (x != self.st.mask_id)
-        if self.revises and self.st.i < self.st.n: final &= self.st.fixed.cpu()
-        until = final.int().cumprod(1).sum(1).tolist()
-        for number, row, special, n in zip(self.numbers, x, self.special, until):
-            exists = row >= 0
-            ids, shown = row[exists].tolist(), row[exists & ~special[:len(row)]].tolist()
-            text = str(ids)
-            if self.tokenizer: text = self.tokenizer.decode(shown, skip_special_tokens=False)
-            yield Partial(number, ids, n, text)
+def partials(
+    st: State, # of a batch, after a step
+    policy: Policy,
+    model: Denoiser,
+    special: Tensor, # [B, L] bool, as in `Samples`
+) -> Iterator[Partial]:
+    x = st.x.cpu()
+    final = (x >= 0) & (x != st.mask_id)
+    if policy.revises and st.i < st.n: final &= st.fixed.cpu()
+    until = final.int().cumprod(1).sum(1).tolist()
+    for number, row, marks, n in zip(st.noise.samples.tolist(), x, special, until):
+        exists = row >= 0
+        ids, shown = row[exists].tolist(), row[exists & ~marks[:len(row)]].tolist()
+        tok = model.tokenizer
+        text = tok.decode(shown, skip_special_tokens=False) if tok else str(ids)
+        yield Partial(number, ids, n, text)
 
 # %% ../../nbs/sampler/samples.ipynb #a34c64e3
 class Recorder:
-    "Collects the steps of a batch: `step` calls `watch`, and `add` takes the state after it."
-    def __init__(self, x: Tensor, mask_id: int): # [B, L] ids at the start
-        self.x, self.mask_id = [x.int().cpu()], mask_id
-        self.steps = list[list[Tensor]]()
-
-    def add(self, st: State) -> None: self.x.append(st.x.int().cpu())
+    "Collects the steps of a batch: `step` calls `watch`; the texts after it are added to `x`."
+    def __init__(self, x: Tensor): # [B, L] ids at the start
+        self.x, self.steps = [x.int().cpu()], list[list[Tensor]]()
 
     def watch(self, policy: Policy, before: State, p: Pass, clean: State, after: State) -> None:
         # a policy that replaces tokens remasks and refills them at once
@@ -155,7 +145,6 @@ class Recorder:
         tau = evaluate(torch.nan if tau is None else tau, before)
         self.steps.append([a.cpu() for a in (remasked, unmasked, score.float(), tau.float())])
 
-    def trace(self) -> Trace:
-        remasked, unmasked, score, tau = map(torch.stack, zip(*self.steps))
+    def trace(self, mask_id: int) -> Trace:
         x = torch.stack(self.x)
-        return Trace(x, remasked, unmasked, score, tau, self.mask_id, x[0] != self.mask_id)
+        return Trace(x, *map(torch.stack, zip(*self.steps)), mask_id, x[0] != mask_id)
