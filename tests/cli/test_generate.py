@@ -22,7 +22,7 @@ def test_a_policy_is_typed_with_its_hyper_parameters(run, net):
     expected = package.sample(net, 'prism', 4, length=24, **hyper).tokens[0].tolist()
     for typed in ('prism:top_p=.5+eta=+5e-1+n_remask=1_0', 'prism:top_p=.5;eta=.5;n_remask=10'):
         row, = rows(run('generate', *LITTLE, '-p', typed))
-        assert row['hyper'] == hyper and row['tokens'] == expected
+        assert row['policy'] == typed and row['tokens'] == expected
 
 def test_prompts_are_typed_or_read_and_each_has_n_texts(run, tmp_path):
     (tmp_path / 'p.txt').write_bytes('\ufeffIt was\r\n\n caf\xe9 and\n'.encode())
