@@ -148,13 +148,10 @@ def test_a_puzzle_that_stays_unsolved_ends_with_exit_code_1(grid_folder, capsys,
     assert code == 1 and not facts['solved'] and len(facts['grid']) == 16
 
 def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys):  # noqa: F811
-    "Its try is the first right one of as many side by side; an unsolved one has had all 16"
     how = ['--model', grid_folder, '--policy', 'backbone:top_p=1.', '--json']
-    until, every = (json.loads(said(capsys, 'solve', '12.4341221.34.21', *how, *n)[1].out)
-                    for n in ([], ['-n', 16]))
-    assert until['solved'] == every['solved']
-    if until['solved']: assert all(until[k] == every[k] for k in ('grid', 'sample'))
-    assert until['tries'] in (1, 4, 16) and until['tries'] > until['sample']
+    row = json.loads(said(capsys, 'solve', '12.4341221.34.21', *how)[1].out)
+    assert row['tries'] in (1, 4, 16) and row['tries'] > row['sample']
+    assert row['solved'] or row['tries'] == 16
 
 def test_several_puzzles(grid_folder, capsys, tmp_path):  # noqa: F811
     # as Notepad writes it, with a byte order mark
