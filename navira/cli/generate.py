@@ -20,7 +20,7 @@ from navira.cli.app import (
     app, AsJson, Device, Dtype, Head, hypers, Imports, MaskId, Model, Name, Number, Seed, Shift)
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
-# as `navira.sampler.requests.default_policy` has them
+# as `navira.sampler.requests.choose` has them
 USUAL = 'remdm-cap:top_p=.5'
 NO_HEAD = 'llada-low-confidence'
 
