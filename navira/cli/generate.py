@@ -44,11 +44,9 @@ def why_not(net, name: str) -> str: # '' if the model runs the policy
 def prompts_in(file: Path) -> list[str]:
     "The prompts of a file. ValueError where it has none."
     from navira.base.files import guarded, json_texts, read_text
-    kind = file.suffix.lower()
     with guarded(f'--prompts {file}'):
-        if kind not in ('', '.txt', '.md', '.text', '.jsonl'):
-            raise ValueError(f'{kind}: expected .txt, a prompt a line, or .jsonl, an object a line')
-        lines = json_texts(file, 'prompt') if kind == '.jsonl' else read_text(file).split('\n')
+        as_json = file.suffix.lower() in ('.json', '.jsonl')
+        lines = json_texts(file, 'prompt') if as_json else read_text(file).split('\n')
         prompts = [line for line in lines if line.strip()]
         if prompts: return prompts
         raise ValueError('no prompt in it')

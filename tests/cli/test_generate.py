@@ -108,7 +108,7 @@ def test_a_mistake_is_named(sentence, typed, refuses):
     (b'caf\xe9 ', '.txt', 'utf-8'), (b'\n', '.txt', 'no prompt in it'),
     (b'{"text": "x"}', '.jsonl', 'prompt'),
     (b'{"prompt": "a"}\n{"prompt": null}', '.jsonl', 'line 2: '),
-    (b'{"prompt": "a"}', '.json', 'or .jsonl'), (b'prompt\nOnce\n', '.csv', '.csv: expected .txt'),
+    (b'[{"prompt": "a"}]', '.json', 'expected an object with a text'),
     (b'{"prompt": ' + b'[' * 20_000, '.jsonl', 'recursion')])
 def test_a_file_without_prompts_is_named(content, suffix, sentence, tmp_path, refuses):
     file = tmp_path / f'p{suffix}'
