@@ -11,7 +11,7 @@ TORCH_INDEX ?=
 PIP_ARGS    ?=
 PIP := $(BIN)/python -m pip install --no-compile --prefer-binary $(PIP_ARGS)
 
-# The demo, in 45 to 90 seconds on two cores; DEMO_ARGS=--full is all of 20 cells of text. Or: make demo DEMO_ARGS="--budgets 8,16 -n 8" OUT=demo-small
+# The demo, in 45 to 90 seconds on two cores; with other settings: make demo DEMO_ARGS="--budgets 8,16 -n 8" OUT=demo-small
 OUT       ?= demo
 DEMO_ARGS ?= backbone prism navira remdm-cap:top_p=.5 --budgets 16 --show 0
 PUZZLES   := --task sudoku backbone prism:eta=.15+on=0 navira:eta=.15+on=0 llada-low-confidence p2 --budgets 27 -n 80

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import navira
 import navira.peers  # noqa: F401  registers the policies
-from navira.models.products import products_of, set_products
+from navira.models.load import products_of, set_products
 from navira.models.transformers import LinearQuality
 
 L, GIVEN, FORWARDS = 512, 384, 64

@@ -30,7 +30,7 @@ from navira.core import State, step
 from navira.diffusion import Denoiser, Forward
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
-from navira.models.products import HAS_ONEDNN, onednn, products_of, set_products
+from navira.models.load import HAS_ONEDNN, onednn, products_of, set_products
 from navira.sampler.registry import policy
 
 POLICIES = 'backbone,prism,navira-det,navira-piecewise,navira-onepass,remdm-cap,dream-entropy'

@@ -322,9 +322,10 @@ def step(
     parts = policy.depth is not None and model.n_blocks is not None
     if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
     after, name = policy.step(policy, st, model, watch), f'step: {name_of(policy.step)}'
-    if not isinstance(after, State) or after.i != st.i + 1:
-        raise ValueError(f'{name} gave {after!r:.100}; expected the state of step {st.i + 1}, as '
-                         'with `.next`')
+    made = after.i if isinstance(after, State) else None
+    if made != st.i + 1:
+        raise ValueError(f'{name} gave {type(after).__name__} {made}; expected the state of step '
+                         f'{st.i + 1}, as with `.next`')
     if not ((after.x != st.x) & st.fixed).any(): return after
     raise ValueError(f'{name} changed the prompt; expected what is `fixed` as it was')
 

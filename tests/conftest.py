@@ -34,6 +34,12 @@ def root():
 
 
 @pytest.fixture(scope='session')
+def golden(root):
+    "Folders in the layouts of published models, with what their own code computes"
+    return root / 'tests' / 'golden'
+
+
+@pytest.fixture(scope='session')
 def embedded():
     "The model that the package brings"
     import navira

@@ -89,8 +89,8 @@ from pathlib import Path
 from navira.experiments.results import frame
 from navira.experiments.measure import evaluate
 from navira.experiments.run import run
-from navira.experiments.sweep import Entry, Sweep, cells
-grid = Sweep(entries=(Entry('prism'), Entry('navira', hyper=dict(tau=.1))), budgets=(16, 32), n=8)
+from navira.experiments.sweep import Sweep, cells
+grid = Sweep((dict(policy='prism'), dict(policy='navira', tau=.1)), budgets=(16, 32), n=8)
 store = run(grid, Path('runs')/'mine')
 reveal_type(store.folder)                       # Path
 reveal_type([c.policy for c in cells(grid)])    # list[str]

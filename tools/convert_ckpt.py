@@ -4,7 +4,7 @@ import sys
 import torch
 from torch import Tensor
 from navira.base.files import check_file, guarded
-from navira.models.checkpoints import fill, prefixed
+from navira.models.checkpoints import check_finite, prefixed
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.models.load import save
@@ -59,6 +59,9 @@ def convert(path, folder, length=Config.model_length):
         with torch.device('meta'): model = MaskedLM(infer_config(weights, length))
         average = data.get('ema', {}).get('shadow_params')
         if average is not None: weights |= name_average(average, model)
-    save(fill(model, weights, path), folder)
+        kept = {k: w.float() for k, w in weights.items() if '.rotary_emb.' not in k}
+        model.load_state_dict(kept, assign=True)
+    check_finite(kept.items(), path)
+    save(model, folder)
 
 if __name__ == '__main__': convert(*sys.argv[1:3], *map(int, sys.argv[3:]))

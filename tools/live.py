@@ -11,7 +11,7 @@ import onnx
 import torch
 from torch import nn
 import navira
-from navira.models.products import set_products
+from navira.models.load import set_products
 from numpy.random import default_rng
 from navira.tasks.sudoku import dug, Sudoku, puzzles
 

@@ -24,8 +24,8 @@ Sampler: sampler/draws sampler/ties
 Models: models/kv_cache
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/layers models/dit models/checkpoints models/sources models/parted
-    models/transformers models/families models/adapter models/products models/load models/critic
+Models: models/layers models/dit models/checkpoints models/transformers models/families
+    models/adapter models/load models/critic
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
     sampler/samples sampler/requests
 The paper: 07_sampling
@@ -49,8 +49,8 @@ Studies: studies/speed studies/second_pass studies/equal studies/larger_model st
     studies/distribution
 The paper: 08_experiments
 Start: start/ten_minutes start/live
-Hosts: hf/generate hf/lm_eval hosts/from_logits hosts/diffusers hosts/servers
-    hosts/custom_generate hosts/conformance
+Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers
+    hosts/conformance
 Command line: cli/app cli/generate cli/compare cli/experiments cli/training cli/info
 Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
     start/glossary

@@ -8,11 +8,9 @@ __all__ = []
 # %% ../../nbs/cli/app.ipynb #3cfed91e
 import contextlib
 import ctypes
-import importlib
 import json
 import os
 import platform
-import re
 import runpy
 import sys
 import traceback
@@ -29,54 +27,23 @@ GROUPS = {'Write': 'generate fill solve',
           'Compare': 'compare sweep evaluate report board judge lm-eval conformance',
           'Train': 'train finetune adapt critic',
           'Look up': 'info reference'}
-HYPER = 'settings of a policy stand after its name, as in prism:{0}=VALUE; see `navira info POLICY`'
-PROMPTS = 'prompts are arguments, as in navira generate "One" "Two", or --prompts FILE'
-STORE = 'the store is an argument, as in navira report runs/small'
-LONG = '--tokens, --epochs and --minutes say how long it trains'
-HINTS = {
-    'train budget': LONG, 'adapt budget': LONG,
-    'compare budget': '--budgets counts forward passes, as in --budgets 8,16',
-    'generate out': 'texts are printed; > FILE after the command keeps them',
-    'generate batch_size': '-n is the number of texts; no option says how many at once',
-    'fill max_new_tokens': '--tokens says how many tokens a blank gets',
-    'fill eos': 'a blank gets --tokens tokens, and the rest of the text stays',
-    'evaluate out': 'results stay in the store; --compact FOLDER also writes a small copy',
-    'finetune': '--head-steps, --joint-steps and --minutes say how long it trains',
-    'critic': '--steps and --minutes say how long it trains',
-    'sweep': 'results go to --store FOLDER, and settings are given as in --set n=64',
-    'compare hyper': HYPER, 'generate hyper': HYPER,
-    'generate set': HYPER.format('eta'), 'generate prompt': PROMPTS, 'generate infill': PROMPTS,
-    'compare policies': 'policies are arguments, as in navira compare prism navira',
-    'evaluate store': STORE, 'report store': STORE, 'judge store': STORE}
-
-def hint(
-    command: str,
-    option: str, # that the command does not have
-    options: set[str], # that it has
-) -> str:
-    "What to type instead; nothing if it is not known."
-    from navira.base.checks import FOREIGN
-    from navira.sampler.registry import parameters, policies
-    name = option.strip('-').replace('-', '_')
-    ours = ''.join(ours for ours, names in FOREIGN.items() if name in names.split())
-    flag, equals, rest = ours.partition('=')
-    typed = ('-' if len(flag) == 1 else '--') + flag.replace('_', '-')
-    key = 'out' if name == 'output' else flag or name
-    if any(name in parameters(rule) for rule in policies().values()): key = 'hyper'
-    like = 'generate' if command in ('fill', 'solve') else command
-    known = HINTS.get(f'{command} {key}') or HINTS.get(f'{like} {key}') or HINTS.get(command)
-    if known: return f'; {known}'.format(name)
-    # as Python's errors say it, but for the equals sign of n= and budget=
-    if typed in options: ours = re.sub("=(?!')", '', f'{typed}={rest}')
-    elif equals or '--model' not in options: ours = ''
-    return f'; expected {ours}' if ours else ''
+OF_POLICY = 'settings of a policy stand after its name, as in --policy prism:top_p=.5'
+HINTS = {     # options of other programs, and of ours in other commands
+    '--steps': '--budget counts forward passes', '--gen-length': 'expected --max-new-tokens',
+    '--max-length': 'expected --length', '--num-samples': 'expected -n',
+    '--prompt': 'prompts are arguments, as in navira generate "One" "Two"',
+    '--policies': 'policies are arguments, as in navira compare prism navira',
+    '--store': 'the store is an argument, as in navira report runs/small',
+    '--output': 'texts are printed; > FILE after the command keeps them',
+    '--cfg-scale': 'no policy has guidance', '--stop': 'a text ends at its end-of-text token',
+    **dict.fromkeys(['--temperature', '--top-p', '--top-k', '--set'], OF_POLICY)}
 
 def warn(line: str) -> None:
     "Print a line to the standard error."
     typer.secho(f'navira: {line}', err=True, fg='red')
 
 class Commands(typer.core.TyperGroup):
-    "The commands in groups. Options of other programs lead to ours; Ctrl-C gives exit code 130."
+    "The commands in groups. Options of other programs lead to ours."
     def format_commands(self, ctx, formatter) -> None:
         for title, names in GROUPS.items():
             rows = [(k, self.commands[k].get_short_help_str(200)) for k in names.split()]
@@ -86,12 +53,10 @@ class Commands(typer.core.TyperGroup):
         try: return super().invoke(ctx)
         except KeyboardInterrupt as e:
             warn(str(e) or 'interrupted')
-            raise typer.Exit(130) from None
+            raise     # typer ends with exit code 130
         except Exception as e:
-            option = getattr(e, 'option_name', '')     # that the command does not have
-            if option:
-                options = {k for p in e.ctx.command.params for k in p.opts}
-                e.message += hint(e.ctx.info_name, option, options)
+            hint = HINTS.get(vars(e).get('option_name', ''))     # that the command does not have
+            if hint: e.message += f'; {hint}'
             raise
 
 # %% ../../nbs/cli/app.ipynb #a526ecc4
@@ -212,32 +177,25 @@ def show(rows, title: str = '', note: str = '') -> None: # rows: a data frame
     Console(markup=False, highlight=False).print(table)
 
 # %% ../../nbs/cli/app.ipynb #4d9667fc
-def run_own(source: str) -> dict: # a .py file, or a module that Python finds from here
-    "What code of the user defines. Errors as of an import, ValueError if it ends the program."
+def run_own(path: str) -> dict:
+    "What a file of the user defines. Errors as of its code, ValueError if it ends the program."
     from navira.base.files import check_file
-    own_files.append(source)
-    try:
-        if source.endswith('.py'): return runpy.run_path(str(check_file(source)))
-        module = importlib.import_module(source)
-    except SystemExit as e: raise ValueError(f'{source}: it ends the program with {e!r}') from None
-    own_files.append(module.__file__)
-    return vars(module)
+    own_files.append(path)
+    try: return runpy.run_path(str(check_file(path)))
+    except SystemExit as e: raise ValueError(f'{path}: it ends the program with {e!r}') from None
 
-def add_policies(source: str) -> None:
-    "Run what registers policies. Errors as of `run_own`, ValueError if nothing does."
+def imported(paths: list[str]) -> list[str]:
+    "Run files that register policies. Errors as of `run_own`, ValueError if one registers none."
     from navira.sampler.registry import policies
-    before = policies()
-    source = os.path.expanduser(source)
-    sys.path.append(str(Path(source).resolve().parent))     # last: no file in it hides a library
-    run_own(source)
-    if policies() != before: return
-    raise ValueError(f'--import {source}: it registers no policy; expected '
-                     '@navira.register(name) before a function that returns a `Policy`')
-
-def imported(sources: list[str]) -> list[str]:
-    for source in sources: add_policies(source)
-    return sources
+    for path in map(os.path.expanduser, paths):
+        before = policies()
+        sys.path.append(str(Path(path).resolve().parent))     # last: no file in it hides a library
+        run_own(path)
+        if policies() != before: continue
+        raise ValueError(f'--import {path}: it registers no policy; expected '
+                         '@navira.register(name) before a function that returns a `Policy`')
+    return paths
 
 Imports = Annotated[list[str], Option(
     '--import', metavar='FILE', callback=imported,
-    help='A .py file, or a module, that registers policies of your own; may be repeated.')]
+    help='A .py file that registers policies of your own; may be repeated.')]

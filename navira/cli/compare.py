@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/cli/compare.ipynb #1e6905e0
-import math
 import re
 from pathlib import Path
 from typing import Annotated
@@ -24,151 +23,100 @@ def entry(label: str) -> dict: # of a sweep
     name, pairs = split_typed(label)
     return dict(policy=name, label=label, hyper=hypers(pairs))
 
-# %% ../../nbs/cli/compare.ipynb #18b03448
-def percent(share: float) -> float: return 100 * share
-
-# a statistic of `results.points` -> its head in the table, its scale, its form with an interval
-MEASURED = dict(solved=('solved (%)', percent, '{:.1f} [{:.1f}, {:.1f}]'),
-                recovered=('recovered (%)', percent, '{:.1f} [{:.1f}, {:.1f}]'),
-                log_perplexity=('perplexity', math.exp, '{:.0f} [{:.0f}, {:.0f}]'),
-                entropy=('entropy', float, '{:.2f} [{:.2f}, {:.2f}]'))
-
-def measured(p): # from `points`
-    "A row a policy and budget, with the value and the ends of the interval of each measure."
-    from navira.experiments.results import ends
-    rows = p[['label', 'budget']].rename(columns=dict(label='policy'))
-    for head in ('run', 'remasked'): rows[head] = [round(float(v[0]), 1) for v in p[head]]
-    for name, (head, scale, _) in MEASURED.items():
-        if name in p: rows[head] = [v if v is None else ends(v, scale) for v in p[name]]
-    return rows
-
-def in_words(rows): # from `measured`
-    "The same with intervals as texts."
-    rows = rows.copy()
-    for head, _, form in MEASURED.values():
-        if head in rows: rows[head] = [form.format(*v) if v else '-' for v in rows[head]]
-    return rows
-
-def figure(p, note: str): # from `points`
-    "Perplexity against entropy, or what was solved against the budget."
-    from matplotlib.figure import Figure
-    from navira.experiments.plots import bars, finished, looks, perplexity_axis
-    y = next(k for k in MEASURED if k in p)
-    head, scale, _ = MEASURED[y]
-    x = 'entropy' if y == 'log_perplexity' else 'budget'
-    fig = Figure(figsize=(7.5, 4.6), layout='constrained')
-    ax = fig.subplots()
-    for label, look in looks(p.label.unique()).items():
-        own = p[p.label == label]
-        ax.errorbar(**bars(own[x], own[y], scale), capsize=2, **look)
-    ax.set(xlabel=x, ylabel=head)
-    if x == 'entropy': perplexity_axis(ax)
-    return finished(fig, '', note)
+def show_table(made) -> None: # made: a `Table` of plots
+    from navira.experiments.plots import as_text
+    show(made.rows.map(as_text), made.title, made.note)
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
 TEXT = ['backbone', 'prism', 'navira-det', 'navira-piecewise', USUAL]
-BUDGETS = ('16,64', '16,32,64,128'), ('8,27', '4,8,16,27,54')     # with --full; of tasks
 
 Names = Annotated[list[str], Argument(
     metavar='POLICY',
     help="Names, each also as NAME:key=value+key=value, or 'all' that the model can run; backbone, "
          'prism, navira-det, navira-piecewise and what `generate` takes if not given, or backbone '
          'and llada-low-confidence for a model without a quality head.')]
+Budgets = Annotated[str, Option(
+    help='Comma-separated numbers of forward passes; 16,64 if not given, of a task 8,27.')]
+Samples = Annotated[int | None, Option('-n', '--samples', help=(
+    'Texts a cell, at least 8; 12 if not given, of a task 72.'))]
+Reference = Annotated[str, Option(
+    help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.")]
+Out = Annotated[Path, Option('--out', help='Folder for figure, replay and numbers.')]
+Prompt = Annotated[str | None, Option(help='How every text begins; nothing if not given.')]
+Task = Annotated[str | None, Option(
+    help='Something with a right answer: sudoku-35, or another number of given cells, by the '
+         'Sudoku model; walks or lists-sort by a model trained on them; infill, the middle of '
+         'paragraphs of --real.')]
+Real = Annotated[str | None, Option(help='Text file, folder or corpus for --task infill.')]
+Printed = Annotated[int, Option(
+    '--show', help='Texts to print for each policy, at the largest budget.')]
+Rows = Annotated[int, Option(help='Texts in a forward pass.')]
 
 # %% ../../nbs/cli/compare.ipynb #21d32f96
-@app.command()
-def compare(
-    names: Names = [],
-    budgets: Annotated[str, Option(
-        help='Comma-separated numbers of forward passes; 16,64 if not given, with --full '
-             '16,32,64,128; of a task 8,27, with --full 4,8,16,27,54.')] = '',
-    n: Annotated[int | None, Option('-n', '--samples', help=(
-        'Texts a cell, at least 8; 12 if not given, with --full 32; of a task six times as '
-        'many.'))] = None,
-    full: Annotated[bool, Option(
-        '--full', help='More budgets and more texts, in several minutes.')] = False,
-    seed: Seed = 0, model: Model = None, head: Head = None, mask_id: MaskId = None,
-    shift: Shift = None, dtype: Dtype = None,
-    reference: Annotated[str, Option(
-        help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'."
-    )] = 'smollm2',
-    folder: Annotated[Path, Option(
-        '--out', help='Folder for figure, replay and numbers.')] = Path('demo'),
-    prompt: Annotated[str | None, Option(
-        help='How every text begins; nothing if not given.')] = None,
-    task: Annotated[str | None, Option(
-        help='Something with a right answer: sudoku-35, or another number of given cells, by the '
-             'Sudoku model; walks or lists-sort by a model trained on them; infill, the middle of '
-             'paragraphs of --real.')] = None,
-    real: Annotated[str | None, Option(
-        help='Text file, folder or corpus for --task infill.')] = None,
-    texts: Annotated[int, Option(
-        '--show', help='Texts to print for each policy, at the largest budget.')] = 3,
-    batch_size: Annotated[int, Option(help='Texts in a forward pass.')] = 32,
-    own: Imports = [],
+@app.command('compare')
+def compare_command(
+    names: Names = [], budgets: Budgets = '', n: Samples = None, seed: Seed = 0,
+    model: Model = None, head: Head = None, mask_id: MaskId = None, shift: Shift = None,
+    dtype: Dtype = None, reference: Reference = 'smollm2', folder: Out = Path('demo'),
+    prompt: Prompt = None, task: Task = None, real: Real = None, texts: Printed = 3,
+    batch_size: Rows = 32, own: Imports = [],
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
     import navira
     from navira.evaluation.references import find_reference
     from navira.experiments.measure import evaluate
-    import pandas as pd
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
     from navira.experiments.sweep import cells, digest, read_sweep
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    labels = [name.strip() for name in names]
+    usual = TEXT if net.has_quality else ['backbone', NO_HEAD]
+    labels = [name.strip() for name in names] or usual
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
-    usual = ['backbone', NO_HEAD] if not net.has_quality else TEXT
-    numbers = [k for k in labels if k[0].isdigit()]     # of --budgets 8 16
-    typed = ' '.join([budgets, *numbers]).strip()
-    if numbers or not re.fullmatch(r'(\d+(, *\d+)*)?', typed):
-        raise ValueError(f'--budgets {typed}: expected whole numbers with commas between them, as '
-                         'in --budgets 8,16')
-    n = n or (32 if full else 12) * (6 if task else 1)
+    budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)
+    if not re.fullmatch(r'\d+(, *\d+)*', budgets):
+        raise ValueError(f'--budgets {budgets}: expected whole numbers with commas between them, '
+                         'as in --budgets 8,16')
     if n < 8: raise ValueError(f'-n {n}: an interval needs at least 8 texts')
     settings = dict(model=model, prompt=prompt, task=task, real=real, batch_size=batch_size)
     grid = read_sweep(settings | dict(
-        entries=[*map(entry, labels or usual)], n=n, seeds=[seed], reference=reference,
-        budgets=value(f'[{budgets or BUDGETS[bool(task)][full]}]'),
-        metrics=['entropy', 'perplexity']))
+        entries=[*map(entry, labels)], n=n, seeds=[seed], reference=reference,
+        budgets=value(f'[{budgets}]'), metrics=['entropy', 'perplexity']))
     keys = [c.key for c in cells(grid)]
     kind = digest([*settings.values(), str(head), mask_id, shift, dtype])
     st = run(grid, folder / f'store-{kind}', net)  # type: ignore[arg-type]
     evaluate(st, None, reference, keys=keys)
-    judge = None if reference == 'none' else reference
-    df = frame(st, judge, keys=keys)
-    p = points(df[df['sample'] < n])
-    p = pd.concat([p[p.label == e.label] for e in grid.entries])     # in the order typed
-    p = p.sort_values('budget', kind='stable')
-    report(folder, st, p, net, texts)
+    df = frame(st, None if reference == 'none' else reference, keys)
+    p = points(df[df['sample'] < n]).sort_values('label', key=lambda v: v.map(labels.index))
+    show_comparison(folder, st, p.sort_values('budget', kind='stable'), net, texts)
 
 # %% ../../nbs/cli/compare.ipynb #903cca0b
-def telling(df, a: str, b: str) -> int: # df: of `results.frame`; a, b: cells
-    "The first sample that b solves and a does not; 0 where there is none."
-    if 'solved' not in df: return 0
-    right = df.pivot(index='sample', columns='cell', values='solved')
-    return int((right[b] > right[a]).idxmax())
-
-def report(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
+def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
     "Print and write what was measured."
-    from navira.experiments.results import frame, note, texts as texts_of
+    from navira.experiments.paper import grid, over_budgets, PRINTED
+    from navira.experiments.results import ends, frame, tokens
     from navira.experiments.run import resample
     from navira.sampler.samples import printable
     from navira.tasks.sudoku import boxes_of
-    about, rows = note(p), measured(p)
-    show(in_words(rows), note=about)
-    last = p[p.budget == p.budget.max()]
+    show_table(grid(p))
+    last, k = p[p.budget == p.budget.max()], 0
     for _, c in last.iterrows():
         if 'solved' in p or not texts: break     # the replay shows grids
         print(f'\n{c.label}')
-        for text in texts_of(st, c.cell)[:texts]: print('·', printable(' '.join(text.split())))
-    ends = [st.cells[last.cell.iloc[k]] for k in (0, -1)]
-    k = telling(frame(st), *last.cell.iloc[[0, -1]])
-    left, right = (resample(c, st.record, net, k, 1) for c in ends)
-    left.replay(folder / 'replay.html', title=f'Sample {k}', other=right,
-                names=[c['label'] for c in ends], boxes=boxes_of(net))
+        for text in st.decode(tokens(st, c.cell)[:texts]):
+            print('·', printable(' '.join(text.split())))
+    left, right = last.cell.iloc[[0, -1]]
+    if 'solved' in p:     # the first that the last policy solves and the first does not
+        solved = frame(st).pivot(index='sample', columns='cell', values='solved')
+        k = int((solved[right] > solved[left]).idxmax())
+    names = [*last.label.iloc[[0, -1]]]
+    resample(st, left, net, k, 1).replay(
+        folder / 'replay.html', title=f'Sample {k}', other=resample(st, right, net, k, 1),
+        names=names, boxes=boxes_of(net))
+    rows = p[['label', 'budget']].assign(run=p.run.str[0].round(1))
+    for y, (head, scale) in PRINTED.items():
+        if y in p: rows[head] = [v if v is None else ends(v, scale) for v in p[y]]
     rows.to_json(folder / 'compare.json', orient='records', indent=1)
-    figure(p, about).savefig(folder / 'compare.png', dpi=130)
+    over_budgets(p, [*p.label.unique()], '').savefig(folder / 'compare.png', dpi=130)
     print(f'\nwritten: replay.html, compare.json and compare.png in {folder}')

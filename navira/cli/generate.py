@@ -9,8 +9,6 @@ __all__ = []
 import json
 import os
 import re
-import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -22,7 +20,7 @@ from navira.cli.app import (
     app, AsJson, Device, Dtype, Head, hypers, Imports, MaskId, Model, Name, Number, Seed, Shift)
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
-# as `navira.sampler.requests.default_policy` has them
+# as `navira.sampler.requests.choose` has them
 USUAL = 'remdm-cap:top_p=.5'
 NO_HEAD = 'llada-low-confidence'
 
@@ -32,11 +30,11 @@ class Choice(NamedTuple):
     rule: Any                # its `Policy`
     hyper: dict[str, Any]    # what was given
 
-def typed(label: str | None, net=None) -> Choice: # None: the usual of `net`
+def typed_policy(label: str | None, net=None) -> Choice: # None: the usual of `net`
     "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
     import navira
     from navira.sampler.registry import split_typed
-    if label is None: label = NO_HEAD if not net.has_quality else USUAL
+    label = label or (USUAL if net.has_quality else NO_HEAD)
     name, pairs = split_typed(label)
     hyper = hypers(pairs)
     return Choice(label, navira.policy(name, **hyper), hyper)
@@ -81,29 +79,20 @@ def print_samples(
     "Texts for a reader, or as JSON lines."
     from navira.sampler.samples import passes_text, printable
     texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
-    for i, text in enumerate(texts):
-        tokens = [t for t in res.tokens[i].tolist() if t >= 0]     # -1: after the end of a text
-        row = dict(text=text, policy=choice.label, hyper=choice.hyper, budget=res.budget,
-                   steps=res.n_steps, seed=res.seed, sample=res.first + i,
-                   n_forward=round(float(res.n_forward[i]), 2), charged=round(res.charged, 2),
-                   tokens=tokens)
-        if res.audit: row['cache'] = res.audit.summary()
-        if prompts: row['prompt'] = prompts[res.first + i]
-        if as_json: print(json.dumps(row))
-        else:
-            print(f'--- {choice.label}, {passes_text(res.n_forward[i])} forward passes run, '
-                  f'{passes_text(res.charged)} charged, seed {res.seed}, sample {res.first + i}')
-            print(printable(f'{tokens if text is None else text}\n'))
+    for i, text in enumerate(texts, res.first):
+        tokens, ran = res.tokens[i - res.first].tolist(), float(res.n_forward[i - res.first])
+        tokens = [t for t in tokens if t >= 0]     # -1: after the end of a text
+        if as_json:
+            print(json.dumps(dict(
+                text=text, policy=choice.label, hyper=choice.hyper, budget=res.budget,
+                steps=res.n_steps, seed=res.seed, sample=i, n_forward=round(ran, 2),
+                charged=round(res.charged, 2), tokens=tokens,
+                cache=res.audit and res.audit.summary(), prompt=prompts[i] if prompts else None)))
+            continue
+        print(f'--- {choice.label}, {passes_text(ran)} forward passes run, '
+              f'{passes_text(res.charged)} charged, seed {res.seed}, sample {i}')
+        print(printable(f'{tokens if text is None else text}\n'))
     if res.audit and not as_json: print(res.audit)
-
-# %% ../../nbs/cli/generate.ipynb #5c4f62d8
-def in_batches(sample, prompts: list, total: int, size: int = 32) -> Iterator:
-    "`Samples`, one after the other. KeyboardInterrupt says how many texts there are."
-    for first in range(0, total, size):
-        rows = range(first, min(first + size, total))
-        try: yield sample(n=rows, prompt=prompts[first:rows.stop] or None)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f'stopped with {first} of {total} texts') from None
 
 # %% ../../nbs/cli/generate.ipynb #9530b909
 Texts = Annotated[list[str], Argument(
@@ -124,19 +113,17 @@ Eos = Annotated[Literal['cut', 'keep', 'suppress'], Option(
 Cache = Annotated[Literal['none', 'prompt', 'changed', 'block'], Option(
     help='Keys and values kept between passes: of the prompt, of all that has not changed, or of '
          'finished blocks (for networks that are exact with it).')]
-Refresh = Annotated[int | None, Option(
-    help='With --cache: steps from one full pass to the next; 8 if not given.')]
 Replay = Annotated[Path | None, Option(
     help='Also write an HTML replay of the first text, or the last grid, here.')]
 
-@app.command()
-def generate(
+@app.command('generate')
+def generate_command(
     texts: Texts = [], prompts: Prompts = None, chat: Chat = False, policy: Name = None,
     budget: Budget = 128, n: Number = 1, seed: Seed = 0, length: Long = None,
     max_new_tokens: New = None, block_length: Block = None, eos: Eos = 'cut',
-    cache: Cache = 'none', refresh: Refresh = None, model: Model = None,
-    head: Head = None, mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto',
-    dtype: Dtype = None, as_json: AsJson = False, replay: Replay = None, own: Imports = [],
+    cache: Cache = 'none', model: Model = None, head: Head = None, mask_id: MaskId = None,
+    shift: Shift = None, device: Device = 'auto', dtype: Dtype = None, as_json: AsJson = False,
+    replay: Replay = None, own: Imports = [],
 ) -> None:
     "Write texts."
     import navira
@@ -145,35 +132,38 @@ def generate(
     check_int('-n', n, 1, high=2**20)
     starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = typed(policy, net)
+    choice = typed_policy(policy, net)
     each = [start for start in starts for _ in range(n)]
-    asked: list = each
+    total, asked = len(each) or n, [*each]
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
     sample = partial(navira.sample, net, choice.rule, budget, seed=seed, length=length, eos=eos,
-                     max_new_tokens=max_new_tokens, block_length=block_length, cache=cache,
-                     refresh=refresh)
-    for res in in_batches(sample, asked, len(each) or n):
+                     max_new_tokens=max_new_tokens, block_length=block_length, cache=cache)
+    for first in range(0, total, 32):     # printed as they finish
+        rows = range(first, min(first + 32, total))
+        res = sample(n=rows, prompt=asked[first:rows.stop] or None)
         print_samples(res, choice, each, as_json, chat)
     if replay:
         sample(n=1, prompt=asked[:1] or None, trace=True).replay(
             replay, title=f'{choice.label}, budget {budget}, seed {seed}', boxes=boxes_of(net))
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b
-Blanks = Annotated[str, Argument(help='A text with blanks, each written ___.')]
-Tokens = Annotated[int | None, Option(help='Tokens a blank; if not given, one to three for ___.')]
-Passes = Annotated[int | None, Option(help='Forward passes; `navira.fill` chooses if not given.')]
-
-@app.command()
-def fill(
-    text: Blanks, n: Number = 1, tokens: Tokens = None, policy: Name = None,
-    budget: Passes = None, seed: Seed = 0, model: Model = None, head: Head = None,
-    mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto', dtype: Dtype = None,
-    as_json: AsJson = False, own: Imports = [],
+@app.command('fill')
+def fill_command(
+    text: Annotated[str, Argument(help='A text with blanks, each written ___.')],
+    n: Number = 1,
+    tokens: Annotated[int | None, Option(
+        help='Tokens a blank; if not given, one to three for ___.')] = None,
+    policy: Name = None,
+    budget: Annotated[int | None, Option(
+        help='Forward passes; `navira.fill` chooses if not given.')] = None,
+    seed: Seed = 0, model: Model = None, head: Head = None, mask_id: MaskId = None,
+    shift: Shift = None, device: Device = 'auto', dtype: Dtype = None, as_json: AsJson = False,
+    own: Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = typed(policy, net)
+    choice = typed_policy(policy, net)
     res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
     print_samples(res, choice, [text] * n, as_json)
 
@@ -188,84 +178,64 @@ def read_grid(text: str) -> tuple: # the rules, and [cells] ids
     if solvable: return rules, grid
     raise ValueError('this puzzle has no solution: every way to fill it breaks a rule')
 
-def read_grids(given: list[str]) -> list[tuple]: # puzzles, files, or - for the standard input
+def read_grids(given: list[str]) -> list[tuple]: # puzzles, and files with one a line
     "All puzzles. ValueError says which is wrong."
+    from navira.base.files import read_text
     grids: list[tuple] = []
-    for text in given:
-        lines = list(filter(str.strip, lines_of(text)))
+    for text in map(os.path.expanduser, given):
+        # a puzzle may have a letter by mistake, and a name has more of them
+        is_file = os.path.exists(text) or 2 * sum(map(str.isalpha, text)) > len(text)
+        lines = [*filter(str.strip, read_text(text).splitlines() if is_file else [text])]
         if not lines: raise ValueError(f'{text}: no puzzle in it')
         for line in lines:
             try: grids.append(read_grid(line))
             except ValueError as e: raise ValueError(f'puzzle {len(grids) + 1}: {e}') from None
     return grids
 
-def lines_of(text: str) -> list[str]: # a puzzle, a file or -
-    from navira.base.files import guarded, read_text
-    text = os.path.expanduser(text)
-    if text == '-':
-        with guarded('standard input'): return sys.stdin.read().lstrip('\ufeff').splitlines()
-    # a puzzle may have a letter by mistake, and a name has more of them
-    is_file = os.path.exists(text) or 2 * sum(map(str.isalpha, text)) > len(text)
-    return read_text(text).splitlines() if is_file else [text]
-
-# %% ../../nbs/cli/generate.ipynb #6d80808f
-BATCHES = 1, 3, 12     # tries if -n is not given: side by side a try takes a fraction of the time
-
-def attempt(sample, rules, grid, n: int | None) -> tuple: # n: tries; None: until one is right
-    "`Samples`, and which of them are right."
-    from navira.tasks.sudoku import is_solved
-    first = 0
-    for size in [n] if n else BATCHES:
-        res = sample(n=range(first, first + size))
-        right = is_solved(rules, res.tokens.numpy(), grid[None])
-        if right.any(): break
-        first += size
-    return res, right
-
 # %% ../../nbs/cli/generate.ipynb #63e48cf9
 Puzzles = Annotated[list[str], Argument(
     metavar='PUZZLE',
     help='Its cells row by row: digits, and . 0 or _ where one is empty. Or a file of puzzles, '
-         'one a line, or - for the standard input. Several may be given.')]
+         'one a line. Several may be given.')]
+Tries = Annotated[int | None, Option(
+    '-n', '--tries', help='Tries, side by side; if not given, one after another until the puzzle '
+                          'is solved, at most 16.')]
+# side by side a try takes a fraction of the time
+TRIES = range(1), range(1, 4), range(4, 16)
 SOLVED = '''solved: {n_forward:g} forward passes, {remasked} tokens remasked
 {policy}, seed {seed}, sample {sample}'''
 UNSOLVED = 'not solved in {tries} tries of {budget} forward passes; a larger --budget may help'
 
-Policy = Annotated[str, Option(
-    '--policy', '-p', help='Sampling policy, or NAME:key=value+key=value.')]
-Tries = Annotated[int | None, Option(
-    '-n', '--tries', help='Tries, side by side; if not given, one after another until the puzzle '
-                          'is solved, at most 16.')]
-Grids = Annotated[str, Option(
-    help='A model of such grids: a folder, or the one of this package.')]
-
 @app.command()
 def solve(
-    puzzle: Puzzles, policy: Policy = 'p2', budget: Budget = 54, n: Tries = None, seed: Seed = 0,
-    model: Grids = 'sudoku', device: Device = 'auto', as_json: AsJson = False,
-    replay: Replay = None, own: Imports = [],
+    puzzle: Puzzles,
+    policy: Annotated[str, Option(
+        '--policy', '-p', help='Sampling policy, or NAME:key=value+key=value.')] = 'p2',
+    budget: Budget = 54, n: Tries = None, seed: Seed = 0,
+    model: Annotated[str, Option(
+        help='A model of such grids: a folder, or the one of this package.')] = 'sudoku',
+    device: Device = 'auto', as_json: AsJson = False, replay: Replay = None, own: Imports = [],
 ) -> None:
     """Solve a Sudoku, typed or in a file.
 
     navira solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     """
     import navira
-    from navira.tasks.sudoku import check_grids, drawn_grid, side_by_side
-    puzzles = read_grids(puzzle)
-    choice = typed(policy)
-    unsolved = 0
+    from navira.tasks.sudoku import check_grids, drawn_grid, is_solved, side_by_side
+    puzzles, choice, unsolved = read_grids(puzzle), typed_policy(policy), 0
     net = navira.load(model, device)
     for rules, _ in puzzles: check_grids('solve', rules, net)
-    sample = partial(navira.sample, net, choice.rule, budget, seed=seed, trace=True)
     for rules, grid in puzzles:
-        res, right = attempt(partial(sample, prompt=grid), rules, grid, n)
-        k = int(right.argmax())
-        row = dict(solved=bool(right[k]), grid=res[k], tries=res.first + len(res),
-                   n_forward=round(float(res.n_forward[k]), 2), policy=choice.label,
-                   hyper=choice.hyper,
-                   remasked=int(res.trace.remasked[:, k].sum()), budget=budget, seed=seed,
-                   sample=res.first + k)
+        for tries in [range(n)] if n else TRIES:
+            res = navira.sample(net, choice.rule, budget, tries, seed, prompt=grid, trace=True)
+            right = is_solved(rules, res.tokens.numpy(), grid[None])
+            if right.any(): break
+        k, trace = int(right.argmax()), res.trace
         unsolved += not right[k]
+        row = dict(solved=bool(right[k]), grid=res[k], tries=tries.stop,
+                   n_forward=round(float(res.n_forward[k]), 2), policy=choice.label,
+                   hyper=choice.hyper, budget=budget, seed=seed, sample=res.first + k,
+                   remasked=int(trace.remasked[:, k].sum()))  # type: ignore[union-attr]
         if as_json: print(json.dumps(row))
         else:
             print(side_by_side(drawn_grid(rules, grid), drawn_grid(rules, res.tokens[k].numpy())))

@@ -8,20 +8,19 @@ __all__ = []
 # %% ../../nbs/cli/info.ipynb #eece00b6
 import difflib
 import inspect
-from collections.abc import Callable
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
+from unittest.mock import patch
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from navira.cli.app import app, Imports, MaskId, run_own, show
 from navira.cli.generate import why_not
 
 # %% ../../nbs/cli/info.ipynb #001060ad
-def default_of(p: inspect.Parameter) -> str:
-    return '(needed)' if p.default is p.empty else str(p.default)
-
 def show_policy(name: str) -> None:
     "What a policy does, and each hyper-parameter with its default, choices and meaning."
     import pandas as pd
@@ -30,7 +29,7 @@ def show_policy(name: str) -> None:
     print(f'{name}: {inspect.getdoc(factory)}')
     for key, text in about(name).items(): print(f'{key}: {text or "-"}')
     meaning = meanings(name)
-    rows = [(k, default_of(p), ', '.join(choices(p)), meaning.get(k, ''))
+    rows = [(k, p.default, ', '.join(choices(p)), meaning.get(k, ''))
             for k, p in parameters(factory).items()]
     show(pd.DataFrame(rows, columns=['setting', 'default', 'choices', 'meaning']))
 
@@ -48,10 +47,6 @@ def facts(net) -> dict:
                      'predicts': 'the next token' if net.shift else 'the token at each position',
                      'ends': net.eos_ids}
 
-def show_model(source: str, net) -> None:
-    import pandas as pd
-    show(pd.DataFrame(facts(net).items(), columns=['model', source]))
-
 # %% ../../nbs/cli/info.ipynb #a7e415e1
 NOTE = ('navira info POLICY says what each hyper-parameter means, and NAME:key=value, as in '
         '--policy navira-onepass:score=both, sets them.')
@@ -64,21 +59,21 @@ def show_policies(net) -> None:
     for name, factory in sorted(policies().items()):
         why = why_not(net, name)
         does = f'not with this model: {why}' if why else (factory.__doc__ or '').split('\n')[0]
-        hypers = [f'{k}={"|".join(choices(p)) or default_of(p)}'
+        hypers = [f'{k}={"|".join(choices(p)) or p.default}'
                   for k, p in parameters(factory).items()]
         rows.append((name, f'{does}\n{" ".join(hypers)}'))
-    show(pd.DataFrame(rows, columns=['policy', 'what it is, and its hyper-parameters']),
-         note=NOTE)
+    show(pd.DataFrame(rows, columns=['policy', 'what it is, and its hyper-parameters']), note=NOTE)
 
 # %% ../../nbs/cli/info.ipynb #a8450db4
-Subject = Annotated[str | None, Argument(
-    metavar='POLICY|MODEL',
-    help='A policy, or a folder, checkpoint or Hub id; the embedded model if not given.')]
-
 @app.command()
-def info(subject: Subject = None, mask_id: MaskId = None, own: Imports = []) -> None:
+def info(
+    subject: Annotated[str | None, Argument(metavar='POLICY|MODEL', help=(
+        'A policy, or a folder, checkpoint or Hub id; the embedded model if not given.'))] = None,
+    mask_id: MaskId = None, own: Imports = [],
+) -> None:
     "What a policy is, or a checkpoint and every policy that it runs."
     import navira
+    import pandas as pd
     known = navira.policies()
     if subject in known: return show_policy(subject)
     try: net = navira.load(subject, mask_id=mask_id)
@@ -86,38 +81,29 @@ def info(subject: Subject = None, mask_id: MaskId = None, own: Imports = []) -> 
         near = difflib.get_close_matches(str(subject), known, 1)
         hint = f' (or the policy {near[0]!r}?)' if near else ''
         raise FileNotFoundError(f'{e}{hint}') from None
-    show_model(subject or 'embedded', net)
+    show(pd.DataFrame(facts(net).items(), columns=['model', subject or 'embedded']))
     show_policies(net)
 
-# %% ../../nbs/cli/info.ipynb #cconf-read
-def read_samplers(
-    path: Path,
-    rule: str | None, # the only one that is wanted
-) -> dict[str, Callable]: # by rule
-    "Run the file. ValueError or KeyError for one without samplers, or without this rule."
-    from navira.base.checks import check_choice
-    samplers = run_own(str(path)).get('samplers')
-    if not isinstance(samplers, dict) or not samplers:
-        raise ValueError(f'{path}: no samplers; expected a dictionary of that name, such as '
-                         "samplers = {'llada-low-confidence': step}")
-    if rule is None: return samplers
-    return {rule: samplers[check_choice('--rule', rule, samplers)]}
-
 # %% ../../nbs/cli/info.ipynb #cconf-command
-Own = Annotated[Path, Argument(metavar='FILE.py', help='Your samplers. The file is run.')]
-Rule = Annotated[str | None, Option(help='Only this rule of the file.')]
-
 @app.command()
-def conformance(file: Own, rule: Rule = None) -> None:
+def conformance(
+    file: Annotated[Path, Argument(metavar='FILE.py', help='Your samplers. The file is run.')],
+) -> None:
     """Play recorded cases of published rules against samplers of your own.
 
     Cases count from 1; steps, rows and positions from 0. `_` is the mask."""
     from navira.hosts.conformance import conform, conformance_report
-    samplers = read_samplers(file, rule)
-    outcomes = conform(samplers)
-    failed = False
+    pid, leave = os.getpid(), os._exit
+    def stop(code): (sys.exit if os.getpid() == pid else leave)(code)
+    with patch.object(os, '_exit', stop): # else exit code 0 would say that all is well
+        samplers = run_own(str(file)).get('samplers')
+        if not isinstance(samplers, dict) or not samplers:
+            raise ValueError(f'{file}: no samplers; expected a dictionary of that name, such as '
+                             "samplers = {'llada-low-confidence': step}")
+        outcomes = conform(samplers)
+    failed = any(out.departs for out in outcomes)
     for name in samplers:
         mine = [out for out in outcomes if out.rule == name]
         print(conformance_report(mine))
-        failed |= any(out.departs for out in mine) or all(out.lacks for out in mine)
+        failed |= all(out.lacks for out in mine)
     if failed: raise typer.Exit(1)

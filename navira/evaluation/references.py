@@ -28,9 +28,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ..base.checks import check_choice, need
 from ..base.files import first_lines, guarded
 from ..base.parallel import parallel_map
-from ..models.checkpoints import check_finite
+from ..models.checkpoints import check_finite, PACKAGE
 from ..models.load import has_bf16
-from ..models.sources import PACKAGE
 
 # %% ../../nbs/evaluation/references.ipynb #54bd1548
 class Reader:

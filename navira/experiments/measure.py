@@ -102,8 +102,9 @@ def _pieces(st: Store, name: str, keys: list[str], judge: Judge,
         new = [(key, n if name == 'sets' else i) not in have for i in rows['sample']]
         rows = rows[new]
         size = 32 if name == 'marks' else n     # answers of a server are kept by and by
-        pieces |= {st.part(table, key, name, i): partial(_measured, st, name, rows[i:i + size], judge)
-                   for i in range(0, len(rows), size)}
+        for i in range(0, len(rows), size):
+            make = partial(_measured, st, name, rows[i:i + size], judge)
+            pieces[st.part(table, key, name, i)] = make
     return pieces
 
 # %% ../../nbs/experiments/measure.ipynb #42bd1edb
@@ -138,7 +139,8 @@ def _marks(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]
     why = {v['failed'] for v in answers}
     if len(why) == 1 and 'the server refused: ' in str(why):
         raise ValueError(f'{why.pop()}; it refuses each of {len(texts)} texts, and none is stored')
-    df = pd.DataFrame([v | (v['marks'] or dict.fromkeys(ASPECTS)) for v in answers])
     # a judge may well answer half a character
-    df['answer'] = df.answer.str.encode('utf-8', 'replace').str.decode('utf-8')
-    return {k: pa.array(df[k], from_pandas=True) for k in ('asked', 'answer', *ASPECTS)}
+    said = [v['answer'].encode('utf-8', 'replace').decode() for v in answers]
+    marks = {k: [v['marks'] and v['marks'][k] for v in answers] for k in ASPECTS}
+    return dict(asked=[v['asked'] for v in answers], answer=said) | {
+        k: pa.array(v, pa.float64()) for k, v in marks.items()}

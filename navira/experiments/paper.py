@@ -219,7 +219,8 @@ OTHERS: dict[str, Any] = dict(color='0.72', marker='.', ms=5, mew=0, lw=.8, zord
 def mark_real_text(ax: Any, p: pd.DataFrame) -> None: # p: points that are shown
     "Real text, where it is known: as tokens of the embedded model, judged by SmolLM2."
     first = p.iloc[0]
-    if [first.length, first.judge, open_store(first.store).record['model']] != [128, 'smollm2', None]: return
+    model = open_store(first.store).record['model']
+    if (first.length, first.judge, model) != (128, 'smollm2', None): return
     known = landmarks()[landmarks().kind == 'real text']
     y = resampled(known[f'nll_{first.eos}'], known[f'weight_{first.eos}'])
     ax.errorbar(**bars([resampled(known.entropy)], [y], np.exp), color='k', marker='*', ms=7,
@@ -296,8 +297,8 @@ def names_of(p: pd.DataFrame) -> pd.Series: # from `results.points`
 
 def grid(p: pd.DataFrame) -> Table:
     "Every point of a store, and its difference from the first policy that nobody has added."
-    cells = open_store(p.store.iloc[0]).cells.values()
-    base = min(cells, key=lambda c: not ours(c['policy']))['label']
+    known = [c for c in open_store(p.store.iloc[0]).cells.values() if c['label'] in {*p.label}]
+    base = min(known, key=lambda c: not ours(c['policy']))['label']
     first = p[p.label == base].drop_duplicates('budget').set_index('budget')
     rows = dict(passes=p.budget, policy=names_of(p) + np.where(p.matched, '', '*'),
                 eta=p.strength, samples=p.n, run=p.run.str[0].round(1))

@@ -22,7 +22,7 @@ from ..tasks.task import Task, task_of, until_solved
 from ..sampler.draws import RULES
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
-from ..models.products import products_of
+from ..models.load import products_of
 from ..sampler.prompts import start_ids
 from ..sampler.samples import Samples
 from ..sampling import sample

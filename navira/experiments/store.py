@@ -23,11 +23,11 @@ from tokenizers import Tokenizer
 
 from ..base.files import check_file, first_lines, open_tokenizer
 from ..base.runs import atomic_write
-from ..models.sources import nearest
+from ..models.checkpoints import nearest
 from .sweep import Cell, Sweep
 
 # %% auto #0
-__all__ = ['Store', 'open_store', 'newest', 'compact']
+__all__ = ['Store', 'open_store', 'store_at', 'compact']
 
 # %% ../../nbs/experiments/store.ipynb #28570c98
 RUNS = Path('runs')     # where `navira sweep` makes stores
@@ -181,8 +181,9 @@ def of_kinds(kinds: dict[Any, str]) -> dict[str, Any]: # kind -> names
 RECORD = of_kinds({dict: 'cells', list: 'places', str | None: 'model real',
                    str: 'fingerprint dtype device reference eos', str | dict | None: 'prompt',
                    int: 'length batch_size rules'})
+# beside the fields of `Cell`
 DESCRIBED = of_kinds({dict: 'settled', list: 'metrics', bool: 'matched', int: 'steps free',
-                      int | float: 'charged', int | None: 'scored'})     # beside the fields of `Cell`
+                      int | float: 'charged', int | None: 'scored'})
 
 def check_record(record: dict) -> dict:
     "A record, with what some stores leave out. An error for what no sweep writes."
@@ -223,8 +224,9 @@ def open_store(
         raise ValueError(f'{at}: damaged ({first_lines(e, 99)}); delete it, and give the `navira '
                          'sweep` command again') from None
 
-def newest() -> Store:
-    "The store that was swept last. FileNotFoundError where there is none."
+def store_at(folder: Path | None) -> Store: # None: the one that was swept last
+    "Errors as `open_store`, FileNotFoundError where there is none."
+    if folder: return open_store(folder)
     every = sorted(RUNS.glob('*/store.json'), key=lambda p: p.stat().st_mtime)
     if every: return open_store(every[-1].parent)
     raise FileNotFoundError(f'no store in {RUNS}: expected one that `navira sweep` made there, '
@@ -286,7 +288,8 @@ def _described(
     every = None in (s.scored, old['scored'])
     return asdict(c) | dict(
         code=c.code, settled=c.settled, steps=steps, charged=passes, passes=c.rule.passes,
-        matched=c.rule.matched, free=free, metrics=list(dict.fromkeys([*old['metrics'], *s.metrics])),
+        matched=c.rule.matched, free=free,
+        metrics=list(dict.fromkeys([*old['metrics'], *s.metrics])),
         n=max(c.n, old['n']), trace=c.trace or old['trace'],
         role='table' if 'table' in (c.role, old['role']) else c.role,
         scored=None if every else max(s.scored, old['scored']))

@@ -238,7 +238,8 @@ def cells(
         twin = every.setdefault(c.key, c)
         if twin is not c:
             raise ValueError(f'{c.label!r} and {twin.label!r} are the same cell: {c.policy} '
-                             f'{c.hyper}, budget {c.budget}, seed {c.seed}; expected different ones')
+                             f'{c.hyper}, budget {c.budget}, seed {c.seed}; expected '
+                             'different ones')
         check_budget(c.rule, c.budget)
     known = {k for c in every.values() for k in c.settled}
     for k in s.hyper: check_choice('hyper: hyper-parameter', k, known)

@@ -5,6 +5,7 @@
 # %% ../../nbs/hf/generate.ipynb #bc2eb4ff
 from __future__ import annotations
 import contextlib
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,18 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from ..core import Policy
 from ..models.transformers import wrap
-from ..sampler.samples import Partial
 from ..sampling import sample
 from ..sampler.requests import choose
 
 # %% auto #0
-__all__ = ['generate_with']
+__all__ = ['generate_with', 'custom_generate']
 
 # %% ../../nbs/hf/generate.ipynb #19b0ff06
 # processors that look at one position
@@ -42,9 +41,12 @@ def _check_known(what: str, given: list, names: str) -> None:
         raise ValueError(f'{what}: {type(f).__name__} has no meaning for a text that is not '
                          f'written from left to right; expected none, or one of {", ".join(known)}')
 
-def _check_config(config: GenerationConfig) -> None:
+def _check(config: GenerationConfig, processors: list, criteria: list) -> None:
+    "ValueError for what would have no effect."
+    _check_known('logits_processor', processors, _BY_ROW)
+    _check_known('stopping_criteria', criteria, _ENDS)
     for name, nothing in _NOTHING.items():
-        value = getattr(config, name, nothing)
+        value = config.to_dict().get(name)
         if value not in (nothing, None):
             raise ValueError(f'{name}={value}: a policy has none; expected {nothing}')
 
@@ -57,28 +59,14 @@ def both_ways(
 ) -> Iterator[None]:
     "The network attends in both directions, in eval mode, within the block."
     before = dict(vars(net.config))     # `wrap` writes to it
-    causal = [m for m in net.modules() if getattr(m, 'is_causal', None) is True]
-    training = [m for m in net.modules() if m.training]
+    kept = [(m, k, v) for m in net.modules() for k, v in vars(m).items()
+            if k in ('is_causal', 'training')]
     net.eval()
     try: yield
     finally:
-        for m in causal: m.is_causal = True
-        for m in training: m.training = True
+        for m, k, v in kept: vars(m)[k] = v
         vars(net.config).clear()
         vars(net.config).update(before)
-
-# %% ../../nbs/hf/generate.ipynb #ccda8751
-def _streaming(streamer: Any, prompts: list[Tensor]) -> Callable: # `progress` of `sample`
-    "Hands a streamer the prompt, and then the final tokens, each once, from left to right."
-    if len(prompts) > 1: raise ValueError(f'streamer: {len(prompts)} prompts; expected one')
-    streamer.put(prompts[0][None])
-    sent = len(prompts[0])
-    def show(texts: Iterator[Partial]) -> None:
-        nonlocal sent
-        for p in texts:
-            if p.final > sent: streamer.put(torch.tensor(p.ids[sent:p.final]))
-            sent = max(sent, p.final)
-    return show
 
 # %% ../../nbs/hf/generate.ipynb #ccda8752
 def generate_with(
@@ -88,46 +76,51 @@ def generate_with(
     mask_id: int | None = None, # None: what the configuration calls the mask
     shift: bool | None = None, # is the token at i + 1 predicted at i? None: see the configuration
     quality: Any = None, # a quality head, for policies that need one
-    streamer: Any = None, # of one prompt; `generate` hands its own `streamer` to its own loops only
     **hyper, # of a named policy; `block_length`, `cache` and `refresh` as in `sample`
 ) -> Callable: # for `model.generate(custom_generate=...)`
     "A loop for `generate` of the transformers library, by any policy."
-    how = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
-    rule, _, block_length = choose(None, policy, hyper, generate_with)
+    how: dict[str, Any] = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
+    rule, _, how['block_length'] = choose(None, policy, hyper, generate_with)
 
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,
              stopping_criteria: list, generation_config: GenerationConfig,
              **inputs: Any): # a parameter named as an input would be given twice
-        _check_config(generation_config)
-        _check_known('logits_processor', logits_processor, _BY_ROW)
-        _check_known('stopping_criteria', stopping_criteria, _ENDS)
-        new = generation_config.max_length - input_ids.shape[1]
-        ends = generation_config._eos_token_tensor
+        _check(generation_config, logits_processor, stopping_criteria)
         given = inputs.get('attention_mask')
         given = torch.ones_like(input_ids) if given is None else given
         prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]
-        with _ONE, both_ways(model), warnings.catch_warnings():
-            warnings.simplefilter('ignore')     # of `wrap`: a missing head is known here
-            lm = wrap(model, None, mask_id, shift)
+        new = generation_config.max_length - input_ids.shape[1]
+        passes = rule.passes * new if budget is None else budget
+        with _ONE, both_ways(model):
+            lm = _wrapped(model, mask_id, shift, generation_config._eos_token_tensor)
+            lm.quality, lm.processors = quality, logits_processor
             if any(lm.mask_id in p for p in prompts):
                 raise ValueError(f'input_ids: the mask, token {lm.mask_id}, in a prompt, which is '
                                  'not filled; navira.sample(model, prompt=[ids]) fills blanks')
-            lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
-            lm.quality, lm.processors = quality, logits_processor
-            out = sample(lm, rule, rule.passes * new if budget is None else budget, seed=seed,
-                         prompt=prompts, max_new_tokens=new, block_length=block_length, **how,
-                         progress=False if streamer is None else _streaming(streamer, prompts))
-        if streamer is not None: streamer.end()
-        sequences = _padded(out.tokens, input_ids, given, new, generation_config)
+            out = sample(lm, rule, passes, seed=seed, prompt=prompts, max_new_tokens=new,
+                         progress=False, **how)
+        fill = generation_config._pad_token_tensor
+        written = torch.stack([t[len(p):len(p) + new] for t, p in zip(out.tokens, prompts)])
+        written = written.masked_fill(written < 0, 0 if fill is None else int(fill))
+        sequences = torch.cat([input_ids, written.to(input_ids.device)], 1)
         if not generation_config.return_dict_in_generate: return sequences
         return GenerateDecoderOnlyOutput(sequences=sequences)
     return loop
 
-def _padded(tokens: Tensor, ids: Tensor, given: Tensor, new: int,
-            config: GenerationConfig) -> Tensor:
-    "The texts where `generate` has them: prompts as they were padded, then the new tokens."
-    fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    sizes = given.sum(1).tolist()
-    texts = torch.cat([t[:n + new] for t, n in zip(tokens, sizes, strict=True)])
-    at, out = (pad(a, (0, new), value=1) for a in (given, ids))
-    return out.masked_scatter(at.bool(), texts.masked_fill(texts < 0, fill).to(ids.device))
+def _wrapped(net: PreTrainedModel, mask_id: int | None, shift: bool | None, ends: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')     # a network that reads from left to right is known here
+        lm = wrap(net, None, mask_id, shift)
+    lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
+    return lm
+
+def custom_generate(
+    model: Any, # of the transformers library
+    inputs: Any = None, # as of its `generate`
+    hyper: dict | None = None, # of the policy, and `block_length`, `cache`
+    **more: Any, # `policy`, `budget`, ... of `generate_with`, and what `generate` takes
+) -> Any: # what `generate` returns
+    "`model.generate` by any policy: what transformers finds in `navira.hosts.FOLDER`."
+    names = inspect.signature(generate_with).parameters
+    loop = generate_with(**{k: more.pop(k) for k in names if k in more}, **hyper or {})
+    return model.generate(inputs, custom_generate=loop, **more)

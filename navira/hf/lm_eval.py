@@ -6,13 +6,12 @@
 from __future__ import annotations
 import functools
 import re
-from itertools import groupby
-from typing import Any
+from collections import defaultdict
 
 import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
-from torch.nn.functional import pad
+from torch.nn.functional import cross_entropy, pad
 
 from ..base.checks import check_int
 from ..base.noise import Noise
@@ -38,22 +37,19 @@ def log_likelihood(
     batch_size: int = 32, # draws in one pass
 ) -> float: # nats, estimated without bias but for the bound
     "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6)."
-    n, L, total = draws, len(continuation), 0.
-    device = model.device
-    text = torch.tensor([*context, *continuation], device=device)
-    start = Noise(seed, torch.zeros(1, dtype=torch.int64)).uniform(0, 'count', 1)[0, 0] * L
-    l = ((start + torch.arange(n) * L / n) % L).long().clamp(max=L - 1) + 1     # evenly spaced
-    ranks = Noise(seed, torch.arange(n)).uniform(0, 'which', L).argsort(1).argsort(1)
+    noise, L, total = Noise(seed, torch.arange(draws)), len(continuation), 0.
+    start = noise.uniform(0, 'count', 1)[0]
+    l = ((start + torch.arange(draws) / draws) % 1 * L).long().clamp(max=L - 1) + 1
+    ranks = noise.uniform(0, 'which', L).argsort(1).argsort(1)
     masked = pad(ranks < l[:, None], (len(context), 0))
-    for where, weight in zip(masked.to(device).split(batch_size),
-                             (L / l.double()).to(device).split(batch_size)):
-        x = text.expand(len(where), -1)
+    text = torch.tensor([*context, *continuation], device=model.device)
+    for where in masked.to(model.device).split(batch_size):
+        x, weight = text.expand(len(where), -1), L / where.sum(1).double()
         p = model(x.masked_fill(where, model.mask_id))
         for part in portions(model, where):
-            logits = p.logits(part)
-            of_tokens = logits.gather(1, x[part][:, None])[:, 0] - logits.logsumexp(1)
-            total += float((of_tokens.double() * weight[part.nonzero()[:, 0]]).sum())
-    return total / n
+            nats = cross_entropy(p.logits(part), x[part], reduction='none')
+            total -= float((nats * weight[part.nonzero()[:, 0]]).sum())
+    return total / draws
 
 # %% ../../nbs/hf/lm_eval.ipynb #899a1cca
 class Navira(LM):
@@ -66,35 +62,30 @@ class Navira(LM):
         budget: int | None = None, # forward passes a text; None: a step for each new token
         max_new_tokens: int = 256, # where a task does not say it
         draws: int = 128, # Monte-Carlo draws of `loglikelihood`
-        greedy: bool = False, # also say whether a continuation is what greedy decoding writes
         seed: int = 0,
         batch_size: int | str = 32, # texts, or draws, in one pass
         device: str | None = None,
-        dtype: str | None = None,
         max_batch_size: int | None = None, # of the harness, not used
-        **more, # of `load`: `device_map`, `revision`, `head`, `mask_id`, `shift`; else of `sample`
+        **more, # of `load`: `dtype`, `device_map`, `revision`, `head`, ...; else of `sample`
     ):
         super().__init__()
-        of_load = 'device_map', 'revision', 'head', 'mask_id', 'shift'
+        of_load = 'dtype', 'device_map', 'revision', 'head', 'mask_id', 'shift'
         how = {k: more.pop(k) for k in of_load if k in more}
         self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)
         # the harness's default
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
-        device = None if 'device_map' in how else device
-        self.model = answering(load(pretrained, device, dtype=dtype, **how))
+        self.model = answering(load(pretrained, None if 'device_map' in how else device, **how))
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
         self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
-        self.draws, self.greedy, self.seed = check_int('draws', draws, 1), bool(greedy), seed
-        # 'auto:4' is the harness's
-        auto = str(batch_size or 'auto').startswith('auto')
+        self.draws, self.seed = check_int('draws', draws, 1), seed
+        auto = str(batch_size or 'auto').startswith('auto') # 'auto:4' is the harness's
         self.rows = 32 if auto else check_int('batch_size', int(batch_size), 1)
-        self._device = self.model.device
+        self._device, self.max_length = self.model.device, self.model.length
 
     @property
     def tokenizer_name(self) -> str:
-        return getattr(self.model.text_tokenizer, 'name_or_path', '')
-    @property
-    def max_length(self) -> int: return self.model.length
+        tok = self.model.text_tokenizer
+        return tok.name_or_path if tok else ''
 
     def apply_chat_template(self, chat_history: list[dict[str, str]],
                             add_generation_prompt: bool = True) -> str:
@@ -112,78 +103,56 @@ class Navira(LM):
         "Special tokens that the tokenizer puts before a text, as `sample` does."
         return read_prompts(self.model, '', open_ended=True)[0].ids.tolist()
 
-    def ids(self, text: str) -> list[int]: # without special tokens that are not in the text
-        return literal_ids(self.model, text)
-
     def context(self, text: str) -> list[int]:
         """As `sample` reads a prompt: it begins with `lead`, once; a chat template may have
         written it."""
-        ids = self.ids(text)
+        ids = literal_ids(self.model, text)
         return ids if ids[:len(self.lead)] == self.lead else [*self.lead, *ids]
-
-    def last(self, ids: list[int], most: int) -> list[int]:
-        "The last of a context that fits, after its leading special tokens."
-        if len(ids) <= most: return ids
-        lead = ids[:min(most, len(self.lead))]
-        return lead + ids[len(ids) - most + len(lead):]
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         "Ids of both, cut apart in the whole: a space between them belongs to the continuation."
         bare = context.rstrip()
-        whole, start = self.ids(context + continuation), self.ids(bare)
-        if len(whole) <= len(start): whole = start + self.ids(context[len(bare):] + continuation)
+        whole, start = (literal_ids(self.model, t) for t in (context + continuation, bare))
+        if len(whole) <= len(start):
+            whole = start + literal_ids(self.model, context[len(bare):] + continuation)
         return self.context(bare), whole[len(start):]
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        return [self.likely(*self.pair(*r.args)) for r in requests]
+        "Nats; whether greedy decoding would write the continuation is never computed."
+        return [(self.likely(*self.pair(*r.args)), False) for r in requests]
 
-    def likely(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
-        "Nats, and whether it is what greedy decoding writes."
-        if not continuation: return 0., self.greedy
+    def likely(self, context: list[int], continuation: list[int]) -> float: # nats
+        if not continuation: return 0.
         room = self.max_length - len(continuation)
         if room < 0:
             raise ValueError(f'a continuation of {len(continuation)} tokens; expected at most '
                              f'{self.max_length}, which the model was trained for')
-        context = self.last(context, room)
-        value = log_likelihood(self.model, context, continuation, self.draws, self.seed, self.rows)
-        return value, self.greedy and self.written(context, len(continuation)) == continuation
-
-    def written(self, context: list[int], n: int) -> list[int]:
-        "What LLaDA's decoding writes, one token a pass, the surest first."
-        x = [*context, *[self.model.mask_id] * n]
-        out = sample(self.model, 'llada-low-confidence', n, prompt=[x], length=len(x), eos='keep',
-                     progress=False)
-        return out.tokens[0, len(context):].tolist()
+        context = context[max(0, len(context) - room):]
+        return log_likelihood(self.model, context, continuation, self.draws, self.seed, self.rows)
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
         L = self.max_length - len(self.lead)
-        parts = [torch.tensor(self.ids(r.args[0])).split(L) for r in requests]
-        def total(part): return sum((self.likely(self.lead, ids.tolist())[0] for ids in part), 0.)
-        return [total(part) for part in parts]
+        texts = [torch.tensor(literal_ids(self.model, r.args[0])).split(L) for r in requests]
+        return [sum(self.likely(self.lead, part.tolist()) for part in parts) for parts in texts]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        out, todo = [''] * len(requests), []
-        for i, r in enumerate(requests):
-            until, new = self.wanted(dict(r.args[1]))
-            todo.append((new, self.last(self.context(r.args[0]), self.max_length - new), i, until))
-        def alike(a): return a[0], not a[1]       # without a context there is no prompt
-        for (new, no_prompt), group in groupby(sorted(todo, key=alike), alike):
-            _, prompts, rows, untils = zip(*group)
-            budget = self.budget or new * self.rule.passes
-            res = sample(self.model, self.rule, budget, len(rows), self.seed,
-                         prompt=None if no_prompt else list(prompts), max_new_tokens=new,
+        out, groups = [''] * len(requests), defaultdict(list)
+        for i, (text, how) in enumerate(r.args for r in requests):
+            until = how.get('until') or []
+            new = how.get('max_gen_toks') or how.get('max_new_tokens') or self.max_new_tokens
+            new = min(check_int('max_gen_toks', new, 1), self.max_length - 1)
+            ids = self.context(text)[new - self.max_length:]
+            until = [until] if isinstance(until, str) else until
+            groups[new, bool(ids)].append((i, ids, until)) # without a context there is no prompt
+        for (new, prompted), group in groups.items():
+            rows, prompts, untils = zip(*group)
+            res = sample(self.model, self.rule, self.budget or new * self.rule.passes, len(rows),
+                         self.seed, prompt=list(prompts) if prompted else None, max_new_tokens=new,
                          block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm)
             for i, until, ids, k in zip(rows, untils, res.tokens, res.given):  # type: ignore[arg-type]
                 out[i] = self.special.sub('', up_to(res.decode(ids[k:]), until))
         return out
-
-    def wanted(self, request: dict[str, Any]) -> tuple[list[str], int]:
-        "Strings that end a text, and how many new tokens."
-        until = request.get('until') or []
-        new = request.get('max_gen_toks') or request.get('max_new_tokens') or self.max_new_tokens
-        new = min(check_int('max_gen_toks', new, 1), self.max_length - 1)
-        return [until] if isinstance(until, str) else list(until), new
 
 def up_to(text: str, until: list[str]) -> str:
     "The text up to the first of these strings."

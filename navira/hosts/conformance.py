@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,29 +45,9 @@ def recorded_model(case: Case) -> Callable: # ids [n, L] -> logits [n, L, V], qu
         except KeyError: raise Unrecorded(row) from None
 
     def model(ids):
-        ids = np.asarray(ids)
-        if ids.shape[1:] != (len(case['prompt'][0]),) or ids.dtype.kind not in 'iu':
-            raise ValueError(f'model: got {ids.dtype} of shape {[*ids.shape]}; expected whole '
-                             'texts, in whole numbers')
-        texts = [text_of(row) for row in ids.tolist()]
+        texts = [text_of(row) for row in np.asarray(ids).tolist()]
         return tuple(np.array([text[k] for text in texts]) for k in ('logits', 'quality'))
     return model
-
-# %% ../../nbs/hosts/conformance.ipynb #conf-given
-ARGUMENTS = {*'ids logits prompt mask_id step steps quality conf noise seed model memory'.split()}
-
-def defaults(rule: str) -> dict[str, Any]: # of its hyper-parameters
-    known = parameters(policies()[rule]).items()
-    return {k: p.default for k, p in known if p.default is not p.empty}
-
-def names_taken(rule: str, f: Callable) -> set[str]: # arguments
-    "KeyError for an argument that no case has."
-    known = ARGUMENTS | {*defaults(rule)}
-    takes = inspect.signature(f).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in takes): return known
-    for p in takes:
-        if p.default is p.empty: check_choice(f'{rule}: argument', p.name, known)
-    return known & {p.name for p in takes}
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-arguments
 def arguments(case: Case, record: dict) -> dict[str, Any]: # by name
@@ -100,30 +79,34 @@ class Outcome:
     number: int # of the case, from 1
     case: Case
     lacks: set[str] # arguments that the case needs and the function does not take
-    step: int = 0 # the last that was played, and the first that departs
-    answer: Any = None # in that step
+    step: int = 0 # the last that was played
+    answer: Any = None # in the last step that was played
     p: float = np.nan # of a case of draws
     error: str = ''
     departs: bool = False
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-examine
 def p_of_draws(case: Case, probability: list[float], seen: Counter) -> float:
-    q = Distribution((tuple(x), p) for x, p in zip(case['after'], probability) if p)
-    return 0. if {*seen} - {*q} else q.p_value(seen)
+    possible = {tuple(x): p for x, p in zip(case['after'], probability) if p}
+    return Distribution(possible).p_value(seen) if {*seen} <= {*possible} else 0.
 
-def outcome(rule: str, f: Callable, names: set[str], number: int, case: Case) -> Outcome:
-    "Of a case, played up to the first step that departs."
-    out = Outcome(rule, number, case, {*case['hyper'], *case['needs']} - names)
-    constant = defaults(rule) | case['hyper'] | dict(memory={})
+def play(rule: str, f: Callable, number: int, case: Case) -> Outcome:
+    "A case, up to the first step that departs."
+    takes = inspect.signature(f).parameters
+    rest = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    needs = {*case['hyper'], *case['needs']}
+    out = Outcome(rule, number, case, set() if rest else needs - {*takes})
+    usual = {k: p.default for k, p in parameters(policies()[rule]).items()}
+    usual |= case['hyper'] | dict(memory={})
     for i, record in enumerate([] if out.lacks else case['steps']):
-        out.step, every = i, constant | arguments(case, record)
-        given = {k: v for k, v in every.items() if k in names}
+        out.step, every = i, usual | arguments(case, record)
+        given = {k: v for k, v in every.items() if rest or k in takes}
         try: out.answer = answer(f, given, case, every['ids'].shape)
         except (Exception, SystemExit) as e: # the other cases go on
             out.error = f'{type(e).__name__}: {e}'
-        drawn = isinstance(out.answer, Counter)
-        if drawn: out.p = p_of_draws(case, case['probability'], out.answer)
-        out.departs = bool(out.error) or not drawn and out.answer != record.get('after')
+        if isinstance(out.answer, Counter):
+            out.p = p_of_draws(case, case['probability'], out.answer)
+        else: out.departs = bool(out.error) or out.answer != record.get('after')
         if out.departs: break
     return out
 
@@ -132,13 +115,11 @@ def conform(
     samplers: Mapping[str, Callable], # by rule
 ) -> list[Outcome]: # of every case of these rules
     "Play the cases. KeyError or ValueError for what is not a known rule or a sampler of it."
-    rules = recorded()['rules']
-    outcomes = []
+    rules, outcomes = recorded()['rules'], []
     for rule, f in samplers.items():
         check_choice('rule', rule, rules)
         if not callable(f): raise ValueError(f'{rule}: got {f!r}; expected a function')
-        names = names_taken(rule, f)
-        outcomes += [outcome(rule, f, names, k, case) for k, case in enumerate(rules[rule], 1)]
+        outcomes += [play(rule, f, k, case) for k, case in enumerate(rules[rule], 1)]
     for out, p in zip(outcomes, holm([out.p for out in outcomes])): out.departs |= bool(p < ALPHA)
     return outcomes
 
@@ -156,40 +137,39 @@ def causes(outcomes: list[Outcome]) -> list[str]: # of one rule
             if all(explains(str(k), out) for out in played)]
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-departure
-def departure(out: Outcome) -> list[str]: # lines
-    "Where a case departs, and how."
-    case, record, got = out.case, out.case['steps'][out.step], out.answer
-    def symbols(text): return ' '.join('_' if v == case['mask_id'] else str(v) for v in text)
-    if out.error: return [out.error]
-    if isinstance(got, Counter):
-        expected = {tuple(x): p * DRAWS for x, p in zip(case['after'], case['probability'])}
-        worst = max({*expected, *got}, key=lambda x: abs(got[x] - expected.get(x, 0)))
-        return [f'after "{symbols(record["ids"][0])}": "{symbols(worst)}" came {got[worst]:,} '
-                f'times in {DRAWS:,}, expected {expected.get(worst, 0):,.0f} (p = {out.p:.1g})']
-    if not isinstance(got[0], list):
-        return [f'asked for {symbols(got)}, a text whose logits the rule does not read']
-    row, place = np.argwhere(np.array(got) != record['after'])[0]
-    texts = dict(before=record['ids'][row], expected=record['after'][row], returned=got[row])
-    return [f'row {row}, position {place}', *(f'  {k:9} {symbols(v)}' for k, v in texts.items())]
+def departure(out: Outcome) -> str: # a line, or several
+    "How a case departs."
+    def symbols(text): return ' '.join('_' if v == out.case['mask_id'] else str(v) for v in text)
+    record = out.case['steps'][out.step]
+    if out.error: return out.error
+    if isinstance(out.answer, Counter):
+        after = map(tuple, out.case['after'])
+        expected = Counter({x: p * DRAWS for x, p in zip(after, out.case['probability'])})
+        worst = max(out.answer | expected, key=lambda x: abs(out.answer[x] - expected[x]))
+        return (f'"{symbols(worst)}" came {out.answer[worst]:,} times in {DRAWS:,}, expected '
+                f'{expected[worst]:,.0f} (p = {out.p:.1g})')
+    if not isinstance(out.answer[0], list):
+        return f'asked for {symbols(out.answer)}, a text whose logits the rule does not read'
+    row, place = np.argwhere(np.array(out.answer) != record['after'])[0]
+    texts = dict(before=record['ids'], expected=record['after'], returned=out.answer)
+    lines = [f'    {k:9} {symbols(v[row])}' for k, v in texts.items()]
+    return '\n'.join([f'row {row}, position {place}', *lines])
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-report
 def conformance_report(
     outcomes: list[Outcome], # of one rule
-) -> str: # lines of at most 80 columns
+) -> str: # lines
     "How many cases conform, where the others depart, and which slips explain it."
     played = [out for out in outcomes if not out.lacks]
     wrong = [out for out in played if out.departs]
-    lines = []
+    lines = [f'{outcomes[0].rule}: {len(played) - len(wrong)} of {len(played)} cases conform']
     for lacks, n in Counter(', '.join(sorted(o.lacks)) for o in outcomes if o.lacks).items():
-        lines.append(f'not played: {n}, as the function does not take {lacks}')
+        lines.append(f'  not played: {n}, as the function does not take {lacks}')
     for out in wrong:
         hyper = ', '.join(f'{k}={v}' for k, v in out.case['hyper'].items()) or 'defaults'
         step = f'step {out.case["steps"][out.step]["step"]} of {out.case["n"]}'
-        first, *more = departure(out)
-        lines += [f'case {out.number} ({hyper}), {step}: {first}', *more]
+        lines.append(f'  case {out.number} ({hyper}), {step}: {departure(out)}')
     if not all(out.error for out in wrong):
-        lines.append(f'likely cause: {"; or ".join(causes(outcomes)[:3]) or "none that is known"}')
-    head = f'{outcomes[0].rule}: {len(played) - len(wrong)} of {len(played)} cases conform'
-    filled = [textwrap.fill(line, 80, initial_indent='  ', subsequent_indent='    ')
-              for line in lines]
-    return '\n'.join([head, *filled])
+        named = '\n    or '.join(causes(outcomes)[:3]) or 'none that is known'
+        lines.append(f'  likely cause: {named}')
+    return '\n'.join(lines)

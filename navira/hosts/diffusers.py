@@ -13,7 +13,7 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
 from torch import Tensor
 
-from .from_logits import hosted, Memory, policy_step, start, unused
+from .servers import hosted, Memory, policy_step, start, unused
 
 # %% auto #0
 __all__ = ['NaviraScheduler']
@@ -73,8 +73,8 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
         if self.memory is None or self.done:
             fixed = ~masked | self.ended
             if prompt_mask is not None: fixed |= prompt_mask
-            seed = torch.randint(2**62, (1,), generator=generator,
-                                 device=getattr(generator, 'device', None))
+            device = generator.device if generator else None
+            seed = torch.randint(2**62, (1,), generator=generator, device=device)
             self.memory = start(self.rule, sample, mask_token_id, self.num_inference_steps,
                                 int(seed), fixed, after=self.memory)
         ids, self.memory = policy_step(sample, model_output, None, self.memory)

@@ -12,12 +12,13 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import allclose, bfloat16, nn, Tensor, where
+from transformers.pytorch_utils import Conv1D
 
 from ..base.checks import check_int, check_range
-from ..base.files import check_file, guarded
+from ..base.files import guarded
 from ..base.runs import atomic_folder
-from .checkpoints import check_finite, read_json
-from .families import load_family, pretrained
+from .checkpoints import read_config
+from .families import load_family, opened, started
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -31,8 +32,13 @@ def with_lora(
     "A model whose network learns by LoRA, with alpha = 2 r. Uses the global seed."
     check_int('lora', rank, 0, high=4096)
     model.requires_grad_(False)
-    # through vars: it shares the network, which is a part of the model already
-    if rank: vars(model)['adapter'] = lora(model.net, rank, 2 * rank, 'all-linear')
+    if not rank: return model
+    import peft
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules='all-linear')
+    with warnings.catch_warnings():     # peft still says is_gradient_checkpointing
+        warnings.simplefilter('ignore', FutureWarning)
+        # through vars: it shares the network, which is a part of the model already
+        vars(model)['adapter'] = peft.get_peft_model(model.net, config)
     return model
 
 def with_adapter(
@@ -40,22 +46,9 @@ def with_adapter(
     rank: int, # r, of LoRA; 0: the head alone is trained
 ) -> TransformersLM: # the same, with a new head and a new adapter
     "A model to fine-tune: PRISM's recipe for LLaDA (arXiv 2510.01384). Uses the global seed."
-    with_lora(model, rank)
-    weight = model.net.get_input_embeddings().weight
+    weight = with_lora(model, rank).net.get_input_embeddings().weight
     model.quality = LinearQuality(weight.shape[1]).to(weight.device)      # in float32
     return model
-
-def lora(
-    net: Any,   # of the transformers library; gets the adapter in place
-    rank: int,
-    alpha: Any, # a number
-    names: Any, # of layers, or 'all-linear'
-) -> Any: # the network as one of peft
-    import peft
-    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names)
-    with warnings.catch_warnings():     # peft still says is_gradient_checkpointing
-        warnings.simplefilter('ignore', FutureWarning)
-        return peft.get_peft_model(net, config)
 
 def with_mask(
     model: TransformersLM, # changed in place
@@ -70,23 +63,23 @@ def with_mask(
 
 # %% ../../nbs/models/adapter.ipynb #3b6aa98c
 BASE = 'base.'     # in the file, before the names of the base's parameters
-# fields of an adapter's configuration that do not matter once it is trained, or are read
-FREE = {'auto_mapping', 'base_model_name_or_path', 'inference_mode', 'lora_dropout',
-        'peft_version', 'revision', 'target_modules', 'task_type'}
 MASK_ROW = 'mask_embedding'
 
 def last_numbers(
-    model: TransformersLM,
+    net: nn.Module,
+    without: Tensor | None = None, # a parameter that is left out
 ) -> dict[str, Tensor]: # [1] each, by parameter of the base; none of what is offloaded
     "The last number of each parameter: together they tell one base from another."
     return {BASE + name.replace('.base_layer', ''): p.detach().flatten()[-1:].float().cpu().clone()
-            for name, p in model.net.named_parameters()
-            if 'lora_' not in name and p.is_floating_point() and not p.is_meta}
+            for name, p in net.named_parameters() if 'lora_' not in name and p is not without
+            and p.is_floating_point() and not p.is_meta}
 
-def metadata(
-    path: Path, # of `save_head`
-) -> dict[str, str]: # 'lora': rank; of an adapted network 'shift'
-    with guarded(check_file(path)), safe_open(path, 'pt') as f: return f.metadata() or {}
+def read_head(
+    folder: Path, # of `save_adapter`
+) -> tuple[dict[str, str], dict[str, Tensor]]: # 'lora': the rank, 'shift' of an adapted network
+    "What is said of a head, and its tensors."
+    with safe_open(folder / 'quality.safetensors', 'pt') as f:
+        return f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
 
 # %% ../../nbs/models/adapter.ipynb #1241d7d4
 def save_adapter(
@@ -112,96 +105,103 @@ def save_head(
 ) -> None:
     "Head and embedding of the mask, with what tells their base, and the rank of the adapter."
     kept = {} if model.quality is None else model.quality.state_dict()
-    about = dict(format='pt', lora='0')
+    about, row = dict(format='pt', lora='0'), model.mask_embedding
     if model.adapter is not None: about['lora'] = str(model.adapter.peft_config['default'].r)
-    if model.mask_embedding is not None:
-        kept[MASK_ROW] = model.mask_embedding
+    if row is not None:
+        kept[MASK_ROW] = row
         about['shift'] = str(model.shift)
     kept = {k: w.detach().float().cpu() for k, w in kept.items()}
-    words = model.net.get_input_embeddings().weight.data
-    row = words[model.mask_id].clone()
-    words[model.mask_id] = kept.get(MASK_ROW, row)    # as `load_adapter` compares the base
-    numbers = last_numbers(model)
-    words[model.mask_id] = row
-    save_file(numbers | kept, path, metadata=about)
+    # the base of an adapted network has another row for the mask
+    words = None if row is None else model.net.get_input_embeddings().weight
+    save_file(last_numbers(model.net, words) | kept, path, metadata=about)
 
-def base_of(
+# %% ../../nbs/models/adapter.ipynb #da7ceadb
+def load_adapted(
     folder: Path, # of a model of the transformers library
     settings: dict, # what its config.json says
-    head: Path, # what was trained on it
     dtype: Any = 'auto', # of the parameters
+    head: Path | None = None, # what `navira adapt --lora` or `navira finetune` wrote
     **how: Any, # for `load_family`
 ) -> TransformersLM:
-    "The base: a masked diffusion model, or for `navira adapt --lora` what it began with."
-    file = head / 'quality.safetensors'
-    shift = metadata(file).get('shift')
-    if shift is None: return load_family(folder, settings, dtype=dtype, **how)
-    if shift not in ('True', 'False'):
-        raise ValueError(f"{file}: shift={shift!r}; expected 'True' or 'False'")
-    for name, value in how.items():
-        if value is not None: raise ValueError(f'{name}={value!r}: not for an adapted network, '
-                                               f'whose adapter {head} says all')
-    model = pretrained(folder, shift == 'True')
-    return model if dtype == 'auto' else model.to(dtype)
+    "A model, with its head and adapter. `load` names the folder of what is raised here."
+    if head is None and (folder / 'quality.safetensors').exists(): head = folder
+    if head is None: return load_family(folder, settings, dtype, **how)
+    with guarded(head):
+        about, tensors = read_head(head)
+        shift = about.get('shift')
+        if shift not in (None, 'True', 'False'):
+            raise ValueError(f"shift={shift!r}; expected 'True' or 'False'")
+        if shift is None: base = load_family(folder, settings, dtype, **how)
+        else:                    # of `navira adapt --lora`: the base is what it began with
+            for k, v in how.items():
+                raise ValueError(f'{k}={v!r}: not for an adapted network, whose adapter says all')
+            base = started(*opened(folder, settings), shift == 'True')
+            if dtype != 'auto': base = base.to(dtype)
+        return adapted(base, head, about, tensors)
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place
     folder: str | os.PathLike, # of `save_adapter`
-) -> TransformersLM: # the same, with its head; an adapter is merged into the network
-    """The head and adapter that were trained on a base. `FileNotFoundError`, or `ValueError` for
-    another base."""
-    path = Path(folder) / 'quality.safetensors'
-    about = metadata(path)
-    with guarded(path):
-        tensors, rank = load_file(path), check_int('lora', int(about['lora']), 0, high=4096)
-    check_finite(tensors.items(), path)
-    for k, w in tensors.items():
-        if not w.is_floating_point():
-            raise ValueError(f'{path}: {k} is {w.dtype}; expected floating-point numbers')
-    if not rank and (Path(folder) / 'adapter_model.safetensors').exists():
-        raise ValueError(f"{path}: lora='0' beside an adapter; expected its rank")
+) -> TransformersLM: # the same, with its head; an adapter is added to the network's weights
+    "The head and adapter that were trained on a base. `ValueError` for another base."
+    with guarded(folder): return adapted(model, Path(folder), *read_head(Path(folder)))
+
+def adapted(
+    model: TransformersLM, # the base, changed in place
+    folder: Path,
+    about: dict[str, str],
+    tensors: dict[str, Tensor],
+) -> TransformersLM:
     words = model.net.get_input_embeddings().weight
     row = tensors.pop(MASK_ROW, words[model.mask_id])
     if row.shape != words.shape[1:]:
-        raise ValueError(f'{path}: {MASK_ROW} is {[*row.shape]}; expected {[*words.shape[1:]]}')
+        raise ValueError(f'{MASK_ROW} is {[*row.shape]}; expected {[*words.shape[1:]]}')
     words.data[model.mask_id] = row
-    here = last_numbers(model)
+    here = last_numbers(model.net)
     base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
     if here and not base:
-        raise ValueError(f'{path}: no {BASE}* numbers, which tell its base; expected them, as '
+        raise ValueError(f'no {BASE}* numbers, which tell its base; expected them, as '
                          '`navira finetune` writes them')
     for k, number in base.items():
         if k not in here or not allclose(here[k], number.float(), rtol=.01, atol=1e-3):
-            raise ValueError(f'{folder}: was made for another base model ({k} differs); expected '
-                             'the model that it was trained on')
-    if rank: model.net = merged(model.net, Path(folder), rank)
+            raise ValueError(f'made for another base model ({k} differs); expected the model that '
+                             'it was trained on')
     if tensors:
         model.quality = LinearQuality(words.shape[1])
-        with guarded(path): model.quality.load_state_dict(tensors)
+        model.quality.load_state_dict(tensors)
         model.quality.to(model.device)
+    rank = int(about['lora'])
+    if rank or (folder / 'adapter_model.safetensors').exists(): add_lora(model.net, folder, rank)
     return model.eval()
 
-def merged(
+# %% ../../nbs/models/adapter.ipynb #3c0f0e8d
+# fields of an adapter's configuration that do not matter once it is trained, or are read
+FREE = {'auto_mapping', 'base_model_name_or_path', 'fan_in_fan_out', 'inference_mode',
+        'lora_alpha', 'lora_dropout', 'peft_version', 'revision', 'target_modules', 'task_type'}
+# and what the others are, where they are anything
+USUAL = dict(peft_type='LORA', bias='none', init_lora_weights=True, megatron_core='megatron.core',
+             qalora_group_size=16)
+
+def add_lora(
     net: Any, # the base, changed in place
     folder: Path,
     rank: int, # of the adapter that was trained with the head
-) -> Any: # the network
-    """The base plus its adapter. Of the adapter's configuration, names and alpha alone are used:
-    other fields would make peft import modules. ValueError for one that changes the merge."""
-    import peft
-    config = read_json(folder / 'adapter_config.json')
-    weights = check_file(folder / 'adapter_model.safetensors')
-    with guarded(f'{folder}: not an adapter of this model'):
-        alpha = check_range('lora_alpha', config['lora_alpha'], '(0, inf)', 'expected a number')
-        both = lora(net, rank, alpha, list(config['target_modules']))
-        usual = both.peft_config['default'].to_dict()
-        for k in config.keys() - FREE:
-            if config[k] and config[k] != usual.get(k):
-                raise ValueError(f'adapter_config.json: {k}={config[k]!r}; expected '
-                                 f'{usual.get(k)!r}, as `navira finetune` writes it')
-        tensors = load_file(weights)
-        check_finite(tensors.items(), weights)
-        report: Any = peft.set_peft_model_state_dict(both, tensors)
-        odd = [k for k in report.missing_keys if 'lora_' in k] + report.unexpected_keys
-        if odd: raise ValueError(f'{len(odd)} weights are missing or unexpected, such as {odd[0]}')
-        return both.merge_and_unload()
+) -> None:
+    "Adds `alpha / rank * B @ A` to each weight. `ValueError` for a configuration of other rules."
+    config, usual = read_config(folder, 'adapter_config.json'), USUAL | dict(r=rank)
+    for k in config.keys() - FREE:
+        if config[k] and config[k] != usual.get(k):
+            raise ValueError(f'adapter_config.json: {k}={config[k]!r}; expected {usual.get(k)!r}, '
+                             'as `navira finetune` writes it')
+    alpha = check_range('lora_alpha', config['lora_alpha'], '(0, inf)', 'expected a number')
+    tensors, end = load_file(folder / 'adapter_model.safetensors'), '.lora_A.weight'
+    for name in [k for k in tensors if k.endswith(end)]:
+        a, b = tensors.pop(name).float(), tensors.pop(name.replace('lora_A', 'lora_B')).float()
+        layer = net.get_submodule(name.removeprefix('base_model.model.').removesuffix(end))
+        update = alpha / rank * b @ a
+        if isinstance(layer, Conv1D): update = update.T
+        if len(a) != rank or update.shape != layer.weight.shape:
+            raise ValueError(f'not an adapter of this model: {name} is {[*a.shape]}; expected rank '
+                             f'{rank} and a layer of {[*layer.weight.shape]}')
+        layer.weight.data += update.to(layer.weight)
+    if tensors: raise ValueError(f'{len(tensors)} unexpected weights, such as {min(tensors)}')

@@ -7,24 +7,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..base.runs import atomic_write
+from ..base.files import guarded
 from ..diffusion import Forward
-from .layers import Config, OutputLayer
-from .dit import DiT, in_full, LanguageModel, MaskedLM
-from .checkpoints import config_of, fill, on_disk, read_json, read_safetensors
-from .sources import nearest, of_run, own
+from .layers import Config, in_full, OutputLayer
+from .dit import DiT, LanguageModel, MaskedLM
+from .checkpoints import (
+    check_finite, config_of, nearest, of_run, own, read_config, with_weights, write)
 
 # %% auto #0
-__all__ = ['Critic', 'find_critic']
+__all__ = ['FILES', 'Critic', 'find_critic']
 
 # %% ../../nbs/models/critic.ipynb #a995d127
 class CriticForward(Forward):
@@ -46,6 +45,8 @@ def vocabulary_hash(
     return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
 
 # %% ../../nbs/models/critic.ipynb #2273a1f9
+FILES = 'critic.json', 'critic.safetensors'
+
 class Critic(LanguageModel):
     "Rates every token of a text without masks: `critic(x).quality()` `[B, L]`, high = trust."
     has_quality = True
@@ -67,10 +68,14 @@ class Critic(LanguageModel):
     @classmethod
     def of(
         cls,
-        model: MaskedLM, # the denoiser
+        model: LanguageModel, # the denoiser, of MDLM's architecture
         n_blocks: int = 2, # the first ones, at most all
     ) -> Critic:
-        "A new critic for a denoiser, with copies of its embedding and first blocks."
+        """A new critic for a denoiser, with copies of its embedding and first blocks. `ValueError`
+        for a network of the transformers library."""
+        if not isinstance(model, MaskedLM):
+            raise ValueError("a critic works on models of MDLM's architecture; this one is a "
+                             f'{type(model).__name__}')
         check_int('n_blocks', n_blocks, 1, 'the critic starts from', model.config.n_blocks)
         sizes = replace(model.config, n_blocks=n_blocks, quality_blocks=None)
         critic, old = cls(sizes, vocabulary_hash(model.tokenizer)), model.backbone.state_dict()
@@ -83,12 +88,8 @@ class Critic(LanguageModel):
         folder: str | os.PathLike, # made if absent; a model in it is not touched
         dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
     ) -> None:
-        "Writes `critic.safetensors` and `critic.json`, each atomically."
-        config = asdict(self.config) | dict(words=self.words)
-        with atomic_write(Path(folder) / 'critic.safetensors') as f:
-            save_file(on_disk(self, dtype), f, metadata={'format': 'pt'})
-        with atomic_write(Path(folder) / 'critic.json') as f:
-            f.write_text(json.dumps(config, indent=2) + '\n')
+        "Writes `critic.safetensors` and `critic.json`: both, or nothing."
+        write(self, folder, FILES, dtype, words=self.words)
 
     @classmethod
     def load(
@@ -97,19 +98,21 @@ class Critic(LanguageModel):
     ) -> Critic: # in eval mode, float32
         "`FileNotFoundError` where there is none, `ValueError` where the files are no critic."
         folder = find_critic(source)
-        path, file = folder / 'critic.safetensors', folder / 'critic.json'
-        settings = read_json(file)
-        with torch.device('meta'): critic = cls(config_of(settings, file), settings.get('words'))
-        return fill(critic, read_safetensors(path), path)
+        settings = read_config(folder, FILES[0])
+        with guarded(folder / FILES[1]):
+            with torch.device('meta'): critic = cls(config_of(settings), settings.get('words'))
+            with_weights(critic, folder / FILES[1])
+        check_finite(critic.named_parameters(), folder / FILES[1])
+        return critic
 
 # %% ../../nbs/models/critic.ipynb #776c9920
 def find_critic(
     source: str | os.PathLike | None = None, # a folder; None, 'embedded', 'sudoku': ours
 ) -> Path: # the folder
     "Where a critic lies. `FileNotFoundError` where there is none."
-    folder = of_run(Path(own(source)), 'critic', 'critic.safetensors')
-    if (folder / 'critic.safetensors').exists() and (folder / 'critic.json').exists(): return folder
+    folder = of_run(own(source, 'critic'), 'critic', FILES[1])
+    if all((folder / name).exists() for name in FILES): return folder
     near = 'this folder has none' if folder.is_dir() else nearest(folder, 'a folder with one')
     raise FileNotFoundError(
-        f'critic={str(folder)!r}: no critic.safetensors and critic.json; {near}; train one with '
+        f'critic={str(folder)!r}: no {FILES[1]} and {FILES[0]}; {near}; train one with '
         '`navira critic --data CORPUS --out RUN`, then say critic=RUN/critic')

@@ -17,11 +17,12 @@ from torch import nn, Tensor
 
 from ..diffusion import Denoiser, Forward
 from .kv_cache import KVCache, Part
-from .layers import (
-    Block, Config, Embedding, full, keeping, OutputLayer, Place, rotary, SigmaMap, weights_of)
+from navira.models.layers import (
+    Block, Config, Embedding, full, keeping, OutputLayer, Place, QualityHead, rotary, SigmaMap,
+    weights_of)
 
 # %% auto #0
-__all__ = ['EDIT', 'DiT', 'n_params', 'QualityHead', 'LanguageModel', 'MaskedLM']
+__all__ = ['EDIT', 'DiT', 'n_params', 'LanguageModel', 'MaskedLM']
 
 # %% ../../nbs/models/dit.ipynb #909029d3
 def mask_time(
@@ -93,32 +94,36 @@ def no_tokens(
     "Ids that the tokenizer has no token for: a network must not write them."
     return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()}) if tokenizer else ()
 
-def in_full(
-    layer: nn.Module, # such as the last one of a head
-    *inputs: Tensor,
-) -> Tensor:
-    """`layer(*inputs)` in the inputs' precision, fp32 at least, whatever the layer's own or
-    autocast's."""
-    with torch.autocast(inputs[0].device.type, enabled=False):
-        inputs = tuple(map(full, inputs))
-        params = {k: p.to(inputs[0].dtype) for k, p in layer.named_parameters()}
-        return torch.func.functional_call(layer, params, inputs)
-
-# %% ../../nbs/models/dit.ipynb #85fefade
-class QualityHead(nn.Module):
-    "The PRISM head: residual stream `[B, L, D]` to quality logits `[B, L]`, high = trust."
-    def __init__(self, config):
-        super().__init__()
-        c = config
-        self.block = Block(c.hidden_dim, c.n_heads, c.cond_dim, c.dropout)
-        self.output_layer = OutputLayer(c.hidden_dim, 1, c.cond_dim)
-
-    def forward(self, h, c, rope):
-        return in_full(self.output_layer, self.block(h, c, rope), c)[..., 0]
-
 # %% ../../nbs/models/dit.ipynb #e5bc8f39
-class DiTForward(Forward):
-    "One forward pass of a `MaskedLM` over `x` `[B, L]`."
+class HiddenForward(Forward):
+    """One forward pass that keeps its last hidden states, and computes logits where they are asked
+    for. A subclass has `words(h, where)`: of `[N, D]` at N positions `[N, V]`."""
+    h: Tensor                       # [B, L, D]
+    shadows: Tensor                 # [B, S, D], of a pass with shadows
+    columns: Tensor                 # [S]: where they stand
+
+    def __init__(self, model: LanguageModel, x: Tensor): # ids [B, L]
+        self.model, self.x, self.seen_masked = model, x, x == model.mask_id
+
+    def words(self, h: Tensor, where: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def logits(
+        self,
+        where: Tensor, # [B, L] bool, true at N positions
+    ) -> Tensor:
+        "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
+        return self.words(self.h[where], where)
+
+    def left_out(
+        self,
+        where: Tensor, # [B, L] bool, true at N positions that have a shadow
+    ) -> Tensor:
+        "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
+        return self.words(self.shadows[where[:, self.columns]], where)
+
+class DiTForward(HiddenForward):
+    "One forward pass of a `MaskedLM`."
     def __init__(
         self,
         model: MaskedLM,
@@ -126,41 +131,29 @@ class DiTForward(Forward):
         *how: Any, # time, positions and what they read, for `DiT.forward`
         part: Part | None = None, # to run some positions only
     ):
-        self.model, self.x, kind = model, x, x.device.type
-        self.seen_masked = x == model.mask_id
-        if part: self.share = part.share
+        super().__init__(model, x)
+        kind = x.device.type
         self.autocast = torch.autocast(
             kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         self.h, self.c, self.rope = model.backbone(x, *how, part=part)
 
-    def logits(
-        self,
-        where: Tensor, # [B, L] bool, true at N positions
-    ) -> Tensor:
-        "`[N, V]` logits in fp32 (fp64 for a float64 model), in the order of `where.nonzero()`."
-        return self.tokens(self.project(self.h[where], where))
-
     def project(self, h, where):
-        "`[N, D]` at the positions `where` to `[N, V]`, in full, with the mask's own logit."
+        "`[N, V]` in full, with the mask's own logit."
         c = self.c[0] if len(self.c) == 1 else self.c[where.nonzero()[:, 0], 0]
         with self.autocast: return full(self.model.backbone.output_layer(h, c))
 
-    def tokens(self, out):
-        "The same, `-inf` at the mask and at ids without a token."
-        out[:, self.model.mask_id] = -torch.inf
-        if self.model.suppress: out[:, self.model.suppress] = -torch.inf
+    def words(self, h, where):
+        out = self.project(h, where)
+        out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
         return out
-
-    def over_mask(self, where):
-        "`[N]`: how far the logit of the token that stands there exceeds the mask's."
-        out = self.project(self.h[where], where)
-        return out.gather(1, self.x[where][:, None])[:, 0] - out[:, self.model.mask_id]
 
     def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
         if self._cached is not None: return self._cached[rows]
         if self.model.quality is None: return super()._quality()
-        if self.model.config.quality_blocks == 0:
-            return self.over_mask(rows[:, None].expand_as(self.x)).view(-1, self.x.shape[1])
+        if self.model.config.quality_blocks == 0:     # how far the token's logit exceeds the mask's
+            where = rows[:, None].expand_as(self.x)
+            out, token = self.project(self.h[where], where), self.x[where][:, None]
+            return (out.gather(1, token)[:, 0] - out[:, self.model.mask_id]).view_as(self.x[rows])
         c = self.c.expand(len(rows), -1, -1)[rows]
         with self.autocast: return self.model.quality(self.h[rows], c, self.rope)
 
@@ -168,7 +161,7 @@ class DiTForward(Forward):
 
 # %% ../../nbs/models/dit.ipynb #59199961
 def with_shadows(
-    x: Tensor, # [B, L]
+    x: Tensor, # [B, L]; below 0 after the end of a row
     where: Tensor, # [B, L] bool: which tokens get a shadow
     mask_id: int,
     together: bool, # do shadows read each other?
@@ -182,37 +175,12 @@ def with_shadows(
     seen = (text & (at[:, None] != at) | (i[:, None] == i)).repeat(len(x), 1, 1)
     real = torch.cat([torch.zeros_like(where), where[:, columns]], 1)
     if together: seen |= ~text[:, None] & real[:, None]
-    shadows = torch.full_like(x, mask_id)[:, columns]
-    return torch.cat([x, shadows], 1), at, seen[:, None]
-
-class ShadowedForward(DiTForward):
-    "One forward pass, and shadows of the tokens at `where`."
-    def __init__(
-        self,
-        model: MaskedLM,
-        x: Tensor, # [B, L] int64 token ids
-        where: Tensor, # [B, L] bool
-        together: bool, # do shadows read each other?
-    ):
-        ids, at, seen = with_shadows(x, where, model.mask_id, together)
-        super().__init__(model, ids, mask_time(x, model.config), at, seen)
-        L = x.shape[1]
-        self.x, self.seen_masked, self.columns = x, x == model.mask_id, at[L:]
-        self.h, self.shadows = self.h[:, :L], self.h[:, L:]
-        if self.rope: self.rope = [a[:L] for a in self.rope]                 # what the head reads
-
-    def left_out(
-        self,
-        where: Tensor, # [B, L] bool, true at N positions that have a shadow
-    ) -> Tensor:
-        "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
-        return self.tokens(self.project(self.shadows[where[:, self.columns]], where))
+    ids = torch.cat([x, torch.full_like(x, mask_id)[:, columns]], 1)
+    return ids, at, (seen & (ids >= 0)[:, None])[:, None]
 
 # %% ../../nbs/models/dit.ipynb #d17a0001
 class LanguageModel(nn.Module, Denoiser):
     "A `Denoiser` that is a network, perhaps with a head `quality`."
-    run_part: Callable[[Tensor, Part], Forward]
-    shadowed: Callable[..., Forward]           # a pass with shadows
     config: Any
     adapter: Any = None                        # in training, of the library peft
     suppress: tuple[int, ...] = ()             # tokens that are never written
@@ -247,7 +215,9 @@ class LanguageModel(nn.Module, Denoiser):
         self.check_ids(x)
         seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
         part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
-        return self.run_part(x, part)
+        p = self(x, part=part)
+        p.share = part.share
+        return p
 
     def reads(
         self,
@@ -268,21 +238,32 @@ class LanguageModel(nn.Module, Denoiser):
         finally: EDIT.reset(before)
 
     def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
-        "A pass, and the share of its attention that each position gives to each, `[B, L, L]`."
+        """A pass, and the share of its attention that each position's prediction gives to each
+        token, `[B, L, L]`."""
         with keeping() as kept: p = self(x)
-        return p, weights_of(kept)
+        read = weights_of(kept)
+        return p, torch.cat([read[:, :1], read[:, :-1]], 1) if self.shift else read
 
     def shadow(
         self,
         x: Tensor, # [B, L] int64 token ids
         where: Tensor, # [B, L] bool: which tokens get a shadow
         together: bool = False, # do the shadows read each other?
-    ) -> Any: # a `ShadowedForward`, or a `ShadowedHidden`
+    ) -> HiddenForward:
         "A pass whose `left_out` gives predictions for tokens that they do not see."
         self.check_ids(x)
-        if not self.shift: return self.shadowed(self, x, where, together)
-        raise ValueError('this network predicts the token at i + 1 at position i; a shadow stands '
-                         'at the place that it predicts: expected a model without shift')
+        if self.shift:
+            raise ValueError('this network predicts the token at i + 1 at position i; a shadow '
+                             'stands at the place that it predicts: expected a model without shift')
+        ids, at, seen = with_shadows(x, where, self.mask_id, together)
+        p, L = self.beside(x, ids, at, seen), x.shape[1]
+        p.x, p.seen_masked, p.columns = x, x == self.mask_id, at[L:]
+        p.h, p.shadows = p.h[:, :L], p.h[:, L:]
+        return p
+
+    def beside(self, x: Tensor, ids: Tensor, at: Tensor, seen: Tensor) -> Any:
+        "A pass over a text `x` and shadows, as `with_shadows` puts them beside it."
+        raise NotImplementedError
 
     def check_ids(self, x: Tensor) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `shortest <= L <= length`."
@@ -295,8 +276,6 @@ class LanguageModel(nn.Module, Denoiser):
 # %% ../../nbs/models/dit.ipynb #494f8918
 class MaskedLM(LanguageModel):
     "A masked diffusion language model of MDLM's architecture."
-    shadowed = ShadowedForward
-
     def __init__(
         self,
         config: Config,                    # sizes
@@ -314,18 +293,20 @@ class MaskedLM(LanguageModel):
         if config.quality_blocks: self.quality = QualityHead(config)
         if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates
 
-
     def forward(
         self,
         x: Tensor, # [B, L] int64 token ids, L at most `model.length`
         time: Tensor | None = None, # [B] in (0, 1), for GIDD's network; None: from the masks
+        part: Part | None = None, # to run some positions only
     ) -> DiTForward:
         "One forward pass; its heads run when asked. `ValueError` for another shape or type."
         self.check_ids(x)
-        return DiTForward(self, x, time)
+        return DiTForward(self, x, time, part=part)
 
-    def run_part(self, x: Tensor, part: Part) -> DiTForward: return DiTForward(self, x, part=part)
-
+    def beside(self, x, ids, at, seen):
+        p = DiTForward(self, ids, mask_time(x, self.config), at, seen)
+        if p.rope: p.rope = [a[:x.shape[1]] for a in p.rope]                 # what the head reads
+        return p
 
 # %% ../../nbs/models/dit.ipynb #7e2fba58
 def tiny_model(

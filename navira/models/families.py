@@ -22,17 +22,17 @@ from transformers import (
     AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel,
     LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase,
     PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_LMS
 
-from ..base.checks import check_int, need
+from ..base.checks import need
 from ..base.files import check_file, guarded
 from ..base.runs import atomic_folder
-from .checkpoints import check_finite, LAYOUTS, MASK, read_json
-from .sources import FILES, PACKAGE, resolve
+from .checkpoints import (
+    check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_config, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
 
 # %% auto #0
-__all__ = ['pretrained']
+__all__ = ['pretrained', 'opened', 'started']
 
 # %% ../../nbs/models/families.ipynb #0ec98cde
 @dataclass(frozen=True)
@@ -105,22 +105,6 @@ FAMILIES = {       # by the `model_type` in config.json
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
-BOUNDS = {      # of whole numbers in config.json, by their names; the first that fits
-    'layers?$|labels$': 2**10, 'vocab_size$|^embedding_size$': 2**22,
-    '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
-
-def check_folder(
-    folder: Path,
-    settings: dict, # what its config.json says
-) -> None:
-    """`ValueError` for a pipe or a device in the folder, on which the library would wait, and for
-    sizes that no network has."""
-    for file in [*folder.glob('*'), *folder.glob('*/*')]:
-        if file.exists() and not file.is_dir(): check_file(file)
-    for k, n in settings.items():
-        most = [high for pattern, high in BOUNDS.items() if re.search(pattern, k)]
-        if most and type(n) is int: check_int(f'{folder}/config.json: {k}', n, 0, high=most[0])
-
 HEADS = 'ForMaskedLM', 'ForPreTraining', 'LMHeadModel'
 
 def family_of(
@@ -130,13 +114,13 @@ def family_of(
     "The family of a checkpoint. `ValueError` for one that cannot be a masked diffusion model here."
     kind, heads = str(settings.get('model_type')), settings.get('architectures') or [HEADS[0]]
     if kind in FAMILIES: return FAMILIES[kind]
-    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+    if kind not in MASKED_LMS:
         known = ', '.join(sorted([*LAYOUTS, *FAMILIES], key=str.lower))
         raise ValueError(f'{file}: model_type {kind!r} is not known; known are {known}, and '
                          'encoders with a masked-LM head, such as bert and modernbert')
     if any(str(head).endswith(HEADS) for head in heads): return ENCODER
     raise ValueError(f'{file}: {heads[0]} has no head over the vocabulary; expected '
-                     f'{MODEL_FOR_MASKED_LM_MAPPING_NAMES[kind]}; `navira adapt` makes one of it')
+                     f'{MASKED_LMS[kind]}; `navira adapt` makes one of it')
 
 # %% ../../nbs/models/families.ipynb #7f7e205a
 def load_family(
@@ -148,22 +132,18 @@ def load_family(
     shift: bool | None = None, # does position i predict the token at i + 1? None: as the family
     block: int | None = None, # positions of a block, as in `LanguageModel`; None: as config.json
 ) -> TransformersLM: # in eval mode
-    "A checkpoint of a known family. `ValueError` or `FileNotFoundError` naming the file."
-    file = folder / 'config.json'
-    check_folder(folder, settings)
-    family = family_of(settings, file)
-    with guarded(file, settings): config = configured(family, settings)
-    tokenizer = read_tokenizer(folder, family)
-    net = read_net(folder, family.net, settings, config=config, dtype=dtype, device_map=device_map,
-                   key_mapping=family.keys)
-    with guarded(folder):
-        # DiffuGPT's and DiffuLLaMA's tokenizers have a mask, their configurations are in full
-        adapted = 'return_dict' in settings and tokenizer and tokenizer.mask_token_id is not None
-        left = family.plain and not adapted or settings.get('is_decoder', False)
-        net.config.is_causal = left and settings.get('is_causal', True)
-        usual = family.shift or net.config.is_causal
-        if shift is None: shift = settings.get('right_shift_logits', usual)
-        model = wrap(net, tokenizer, mask_id, shift, block)
+    "A checkpoint of a known family. `load` names the folder of what is raised here."
+    family = family_of(settings)
+    tokenizer = read_tokenizer(folder, family.tokenizer)
+    net = read_net(folder, family.net, settings, config=configured(family, settings), dtype=dtype,
+                   device_map=device_map, key_mapping=family.keys)
+    # DiffuGPT's and DiffuLLaMA's tokenizers have a mask, their configurations are in full
+    adapted = 'return_dict' in settings and tokenizer and tokenizer.mask_token_id is not None
+    left = family.plain and not adapted or settings.get('is_decoder', False)
+    net.config.is_causal = left and settings.get('is_causal', True)
+    usual = family.shift or net.config.is_causal
+    if shift is None: shift = settings.get('right_shift_logits', usual)
+    model = wrap(net, tokenizer, mask_id, shift, block)
     if model.block is None and 'bd3lm' in str(folder).lower(): warnings.warn(
         f'{folder}: a BD3LM by its name, but config.json has no block_size, and every position '
         'will read all others; expected it there, or block= (32 for those of dLLM)', stacklevel=2)
@@ -186,6 +166,7 @@ def without_bars() -> Iterator[None]:
 # weights of a block, as of a deeper network, but for computed buffers of old files
 OF_A_BLOCK = (r'(?!.*(inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids))'
               r'.*\.\d+\.\w+\.')
+LOCAL: dict[str, Any] = dict(local_files_only=True, trust_remote_code=False)
 
 def read_net(
     folder: Path,
@@ -196,38 +177,34 @@ def read_net(
 ) -> Any: # the network
     "All its weights, or a `ValueError` that says what is wrong with them."
     for file in folder.glob('*.safetensors'):
-        with guarded(file), safe_open(file, 'pt') as f:
+        with safe_open(file, 'pt') as f:
             types = {f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
         if types <= {'F64', 'F32', 'F16', 'BF16'} or settings.get('quantization_config'): continue
-        raise ValueError(f'{file}: weights of type {", ".join(sorted(types))}, and config.json '
+        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and config.json '
                          'names no quantization_config; expected F32, F16 or BF16')
-    with without_bars(), guarded(folder, settings):
+    with without_bars():
         net, report = kind.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True,
-            ignore_mismatched_sizes=True, **how)
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **how)
     wrong = [f'{k} is {list(a)} in the file and {list(b)} by config.json'
              for k, a, b in report['mismatched_keys']]
     wrong += [f'Missing: {k}' for k in report['missing_keys']
               if head or k.startswith(f'{net.base_model_prefix}.')]
     wrong += [f'unexpected: {k}' for k in report['unexpected_keys'] if re.match(OF_A_BLOCK, k)]
     if wrong:
-        raise ValueError(f'{folder}: not the weights of this configuration, {len(wrong)} in all. '
+        raise ValueError(f'not the weights of this configuration, {len(wrong)} in all. '
                          f'{", ".join(sorted(wrong)[:4])}')
-    check_finite(net.named_parameters(), folder)
     vars(net).pop('_weight_conversions', None)     # saved again, its weights have the native names
     return net
 
 # %% ../../nbs/models/families.ipynb #582cb441
 def read_tokenizer(
     folder: Path,
-    family: Family,
+    kind: Any = AutoTokenizer, # the class, with `from_pretrained`, where no tokenizer.json says it
 ) -> PreTrainedTokenizerBase | None:
-    "The folder's tokenizer; None where it has none. `ValueError` for a damaged one."
+    "The folder's tokenizer; None where it has none."
     if not re.search(r'\b(tokenizer|vocab)\.|\.model\b', ' '.join(os.listdir(folder))): return None
-    fast = (folder / 'tokenizer.json').exists()
-    with without_bars(), guarded(f'{folder}: not a readable tokenizer'):
-        return (PreTrainedTokenizerFast if fast else family.tokenizer).from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True)
+    if (folder / 'tokenizer.json').exists(): kind = PreTrainedTokenizerFast
+    with without_bars(): return kind.from_pretrained(folder, **LOCAL)
 
 # %% ../../nbs/models/families.ipynb #ff02435b
 def from_gguf(
@@ -236,7 +213,7 @@ def from_gguf(
     "Model in float32 and tokenizer of a GGUF file. `ValueError`, or `ImportError` without `gguf`."
     need('gguf', str(path))
     check_file(path)
-    how: dict[str, Any] = dict(gguf_file=path.name, local_files_only=True, trust_remote_code=False)
+    how = LOCAL | dict(gguf_file=path.name)
     with without_bars(), guarded(f'{path}: not a readable GGUF file'):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **how)
         if hasattr(transformers, 'GgufConfig'):      # a version that would keep blocks packed
@@ -268,22 +245,6 @@ def unpacked() -> Path:
             for part in from_gguf(path): part.save_pretrained(temp)
     return folder
 
-# %% ../../nbs/models/families.ipynb #f9d212bd
-def from_folder(
-    folder: Path,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    "Model in float32 and tokenizer of an encoder or a decoder. `ValueError` for another."
-    settings = read_json(folder / 'config.json')
-    check_folder(folder, settings)
-    masked = str(settings.get('model_type')) in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    decoder = settings.get('is_decoder') or not masked
-    auto = AutoModelForCausalLM if decoder else AutoModelForMaskedLM
-    net = read_net(folder, auto, settings, head=False, dtype=torch.float32)
-    with guarded(f'{folder}: not a readable tokenizer'):
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True)
-    return net, tokenizer
-
 # %% ../../nbs/models/families.ipynb #eb8e11e1
 def pretrained(
     source: str | os.PathLike, # a folder of config.json, weights, tokenizer; a .gguf; a Hub id
@@ -292,9 +253,32 @@ def pretrained(
     """A pretrained network as a masked diffusion model that is still to be trained. A function of
     the global seed: a missing head is drawn, a missing mask put nearly at the mean of all words.
     `ValueError`, `FileNotFoundError` or `ImportError` naming the source."""
-    path = Path(os.path.expanduser(source))
-    net, tokenizer = (from_gguf(path) if path.suffix == '.gguf' else
-                      from_folder(resolve(path, None, *FILES)))
+    path = own(source)
+    if path.suffix == '.gguf': net, tokenizer = from_gguf(path)
+    else:
+        path = resolve(source, None, *FILES)
+        settings = read_config(path)
+        with guarded(path, settings): net, tokenizer = opened(path, settings)
+    with guarded(path): model = started(net, tokenizer, shift)
+    check_finite(model.named_parameters(), path)
+    return model
+
+def opened(
+    folder: Path,
+    settings: dict, # what config.json says
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    "Network in float32 and tokenizer of an encoder or a decoder."
+    masked = str(settings.get('model_type')) in MASKED_LMS and not settings.get('is_decoder')
+    auto = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+    net = read_net(folder, auto, settings, head=False, dtype=torch.float32)
+    return net, AutoTokenizer.from_pretrained(folder, **LOCAL)
+
+def started(
+    net: PreTrainedModel, # changed in place
+    tokenizer: PreTrainedTokenizerBase, # changed in place
+    shift: bool | None,
+) -> TransformersLM:
+    "A network that was trained for something else, with a mask, and looking both ways."
     check_net(net, None)
     decoder = not type(net).__name__.endswith('ForMaskedLM')
     if shift and not decoder:

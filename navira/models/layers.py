@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +21,12 @@ from torch import nn, Tensor
 from ..base.checks import check_int, check_range
 
 # %% ../../nbs/models/layers.ipynb #273b9fdc
+SIZES = 'vocab_size', 'model_length', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads'
+
 @dataclass(frozen=True)
 class Config:
     """Sizes of the network, named as in MDLM's `config.json`. The defaults are
-    `kuleshov-group/mdlm-owt`."""
+    `kuleshov-group/mdlm-owt`. `ValueError` naming the first field that cannot work."""
     vocab_size: int = 50258              # symbols, the mask included
     model_length: int = 1024             # longest sequence, in tokens
     hidden_dim: int = 768                # width of the residual stream
@@ -38,31 +41,24 @@ class Config:
     p_uniform: float | None = None       # GIDD's share of random tokens; its network uses the time
 
     def __post_init__(self):
-        if isinstance(self.boxes, list): object.__setattr__(self, 'boxes', tuple(self.boxes))
-        for name in SIZES: check_int(name, vars(self)[name], 1, high=2**24)
+        for name in SIZES: check_int(name, vars(self)[name], 1)
         if self.mask_id is None: object.__setattr__(self, 'mask_id', self.vocab_size - 1)
-        check_config(self)
-
-# %% ../../nbs/models/layers.ipynb #e04cd9af
-SIZES = 'vocab_size', 'model_length', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads'
-
-def check_config(
-    c: Config, # its sizes are whole numbers
-) -> None:
-    "Raises `ValueError` naming the first field that cannot work."
-    check_int('n_blocks', c.n_blocks, 1, high=1000)
-    check_int('mask_id', c.mask_id, 0, high=c.vocab_size - 1)
-    check_range('dropout', c.dropout, '[0, 1)', 'the share of activations to drop')
-    if c.hidden_dim % (2 * c.n_heads):
-        raise ValueError(f'hidden_dim={c.hidden_dim}: expected a multiple of 2 * n_heads = '
-                         f'{2 * c.n_heads} (rotary needs heads of even size)')
-    if c.quality_blocks not in (None, 0, 1):
-        raise ValueError(f'quality_blocks={c.quality_blocks}: expected 1, 0, or None for no head')
-    if c.p_uniform is not None:
-        check_range('p_uniform', c.p_uniform, '[0, 1)', "GIDD's share of random tokens")
-    if c.boxes is not None and c.model_length != math.prod(c.boxes) ** 2:
-        raise ValueError(f'model_length={c.model_length}: expected {math.prod(c.boxes) ** 2}, the '
-                         f'cells of a grid with boxes={c.boxes}')
+        check_int('mask_id', self.mask_id, 0, high=self.vocab_size - 1)
+        check_range('dropout', self.dropout, '[0, 1)', 'the share of activations to drop')
+        if self.hidden_dim % (2 * self.n_heads):
+            raise ValueError(f'hidden_dim={self.hidden_dim}: expected a multiple of 2 * n_heads = '
+                             f'{2 * self.n_heads} (rotary needs heads of even size)')
+        if self.quality_blocks not in (None, 0, 1):
+            raise ValueError(f'quality_blocks={self.quality_blocks}: expected 1, 0, or None for no '
+                             'head')
+        if self.p_uniform is not None:
+            check_range('p_uniform', self.p_uniform, '[0, 1)', "GIDD's share of random tokens")
+        if self.boxes is None: return
+        object.__setattr__(self, 'boxes', tuple(self.boxes))         # JSON has lists
+        cells = math.prod(self.boxes) ** 2
+        if self.model_length != cells:
+            raise ValueError(f'model_length={self.model_length}: expected {cells}, the cells of a '
+                             f'grid with boxes={self.boxes}')
 
 # %% ../../nbs/models/layers.ipynb #8da60360
 def full(
@@ -179,16 +175,10 @@ def attend(
 ) -> Tensor: # [B, H, L, head_dim]
     "Softmax attention."
     keep(q, k, seen, q.shape[-1] ** -.5)
-    # on a CPU, torch's fused attention trains in bf16 many times more slowly than plain products
-    fused = v.device.type != 'cpu' or v.dtype != torch.bfloat16 or not torch.is_grad_enabled()
-    if fused: return F.scaled_dot_product_attention(q, k, v, seen)
-    score = q * q.shape[-1] ** -.5 @ k.transpose(-1, -2)
-    if seen is not None: score = score.masked_fill(~seen, -torch.inf)
-    return score.softmax(-1) @ v
-
+    return F.scaled_dot_product_attention(q, k, v, seen)
 
 # %% ../../nbs/models/layers.ipynb #keptcode
-def keep(*what) -> None: # queries, keys, what is seen, the scale
+def keep(*what: Any) -> None: # queries, keys, what is seen, the scale
     kept = KEPT.get()
     if kept is not None: kept.append(what)
 
@@ -207,11 +197,10 @@ def weights_of(
     maps = []
     for q, k, seen, scale in kept:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)      # heads may share their keys
-        score = full(q) @ full(k).transpose(-1, -2) * scale
-        if seen is not None and seen.dtype == torch.bool: seen = torch.where(seen, 0., -torch.inf)
-        maps.append((score if seen is None else score + seen).softmax(-1).mean(1))
+        score = full(q) @ full(k).mT * scale
+        if seen is not None: score += seen.log() if seen.dtype == torch.bool else seen
+        maps.append(score.softmax(-1).mean(1))
     return torch.stack(maps).mean(0)
-
 
 # %% ../../nbs/models/layers.ipynb #1bf5a8cc
 class Block(nn.Module):
@@ -256,3 +245,25 @@ class OutputLayer(nn.Module):
 
     def forward(self, x, c):
         return self.linear(self.norm_final(x, *self.adaLN_modulation(c).chunk(2, -1)))
+
+# %% ../../nbs/models/layers.ipynb #06fdfcda
+def in_full(
+    layer: nn.Module, # such as the last one of a head
+    *inputs: Tensor,
+) -> Tensor:
+    """`layer(*inputs)` in the inputs' precision, fp32 at least, whatever the layer's own or
+    autocast's."""
+    with torch.autocast(inputs[0].device.type, enabled=False):
+        inputs = tuple(map(full, inputs))
+        params = {k: p.to(inputs[0].dtype) for k, p in layer.named_parameters()}
+        return torch.func.functional_call(layer, params, inputs)
+
+class QualityHead(nn.Module):
+    "The PRISM head: residual stream `[B, L, D]` to quality logits `[B, L]`, high = trust."
+    def __init__(self, c):
+        super().__init__()
+        self.block = Block(c.hidden_dim, c.n_heads, c.cond_dim, c.dropout)
+        self.output_layer = OutputLayer(c.hidden_dim, 1, c.cond_dim)
+
+    def forward(self, h, c, rope):
+        return in_full(self.output_layer, self.block(h, c, rope), c)[..., 0]

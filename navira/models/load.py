@@ -7,113 +7,40 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Sequence
+import platform
 from pathlib import Path
+from types import MethodType
 from typing import Any, ForwardRef, TYPE_CHECKING
 
 import torch
-from tokenizers import Tokenizer
+import torch.nn.functional as F
+from torch import nn, Tensor
 
 from ..base.checks import check_choice
-from ..base.files import guarded, open_tokenizer
+from ..base.files import check_file, guarded
 from .dit import LanguageModel, MaskedLM
 from navira.models.checkpoints import (
-    check_tokenizer, config_of, fill, LAYOUTS, read_json, read_pickle, read_safetensors,
-    save_denoiser)
-from .products import set_products
-from .sources import fetch, FILES, nearest, of_run, own, resolve
+    check_finite, fetch, FILES, is_mdlm, load_mdlm, nearest, of_run, own, read_config, resolve,
+    write)
 
 # %% auto #0
-__all__ = ['SETTINGS', 'load', 'existing_head', 'said', 'save']
+__all__ = ['load', 'find_head', 'download', 'smollm2', 'save']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
 if TYPE_CHECKING: from navira.models.transformers import TransformersLM
 else: TransformersLM = ForwardRef('TransformersLM')     # importing the library takes seconds
-
-# %% ../../nbs/models/load.ipynb #97d70b48
-def load_mdlm(
-    path: Path, # a folder, or a file of weights in it
-    settings: dict, # what the folder's config.json says
-    dtype: torch.dtype, # of the parameters
-    tokenizer: Tokenizer | None = None, # where the folder has none
-) -> MaskedLM:
-    "`FileNotFoundError` or `ValueError` naming the file."
-    folder = path if path.is_dir() else path.parent
-    config = config_of(settings, folder / 'config.json')
-    file = weights_in(path) if path.is_dir() else path
-    weights = (read_safetensors if file.suffix == '.safetensors' else read_pickle)(file)
-    name = folder / 'tokenizer.json'
-    if name.exists(): tokenizer = open_tokenizer(name)
-    if tokenizer is not None: tokenizer = check_tokenizer(tokenizer, config, name)
-    with torch.device('meta'): model = MaskedLM(config, tokenizer)
-    return fill(model, weights, file, dtype)
-
-def weights_in(
-    folder: Path,
-) -> Path:
-    "Its file of weights. `FileNotFoundError` for a folder that has none."
-    for name in ('model.safetensors', 'pytorch_model.bin'):
-        if (folder / name).exists(): return folder / name
-    raise FileNotFoundError(f'{folder}: no weights; expected model.safetensors or '
-                            'pytorch_model.bin')
-
-# %% ../../nbs/models/load.ipynb #733dd75a
-def load_foreign(
-    folder: Path,
-    settings: dict, # what its config.json says
-    heads: Sequence[str | os.PathLike] = (), # what `navira adapt --lora` and `finetune` wrote
-    **how: Any, # for `load_family`
-) -> TransformersLM:
-    "`FileNotFoundError` or `ValueError` naming the file."
-    from navira.models.families import load_family
-    if not heads and (folder / 'quality.safetensors').exists(): heads = [folder]
-    if not heads: return load_family(folder, settings, **how)
-    from navira.models.adapter import base_of, load_adapter
-    paths = [of_run(Path(head), 'model', 'quality.safetensors') for head in heads]
-    model = base_of(folder, settings, paths[0], **how)
-    for path in paths: load_adapter(model, path)
-    return model
-
-def mdlm_only(
-    model: LanguageModel, # from `load`
-    what: str,  # that needs it, for the message
-) -> MaskedLM:
-    "The model, which must be of MDLM's architecture. `ValueError` for another."
-    if isinstance(model, MaskedLM): return model
-    raise ValueError(f"{what} works on models of MDLM's architecture; this one is a "
-                     f"{type(model).__name__}")
-
-# %% ../../nbs/models/load.ipynb #ef7c4e79
-def download(
-    repo: str,                   # owner/name
-    revision: str | None,        # branch, tag or commit
-    settings: dict,              # what its config.json says
-) -> tuple[Path, Tokenizer | None]: # its folder, and GPT-2's tokenizer for a model that needs it
-    "A local copy, without the repository's code. `ValueError` for a family that we do not know."
-    if not is_mdlm(settings):
-        from navira.models.families import family_of
-        family_of(settings, f'{repo}/config.json')
-        return fetch(repo, FILES, revision), None
-    folder = fetch(repo, [*FILES, 'pytorch_model.bin'], revision)
-    if settings.get('vocab_size') != 50258 or (folder / 'tokenizer.json').exists():
-        return folder, None
-    gpt2 = fetch('openai-community/gpt2', ['tokenizer.json'])
-    return folder, open_tokenizer(gpt2 / 'tokenizer.json')
-
-def is_mdlm(settings: dict) -> bool: # what config.json says
-    "Is it a network of MDLM's architecture, rather than of the transformers library?"
-    return str(settings.get('model_type', 'mdlm')) in LAYOUTS
 
 # %% ../../nbs/models/load.ipynb #29caed17
 SHORT = dict(bf16='bfloat16', fp16='float16', fp32='float32', fp64='float64')
 DTYPES = 'float32', 'bfloat16', 'float16', 'float64', 'half', 'double'
 
 def check_dtype(
-    dtype: str | torch.dtype | None, # None: float32
-) -> torch.dtype:
+    dtype: str | torch.dtype | None, # None: as `load` does
+) -> torch.dtype | None:
     "The type of this name. `KeyError` with the nearest one, where there is none."
-    name = str(dtype or 'float32').removeprefix('torch.')
-    return getattr(torch, check_choice('dtype', SHORT.get(name, name), DTYPES))
+    if dtype is None: return None
+    name = str(dtype).removeprefix('torch.')
+    return vars(torch)[check_choice('dtype', SHORT.get(name, name), DTYPES)]
 
 def has_bf16(
     device: str | torch.device = 'cpu', # or 'cuda'
@@ -136,11 +63,56 @@ def check_device(
         raise ValueError(f"device={str(device)!r}: no such device here; expected 'auto', 'cpu' or "
                          f"'cuda', and there are {torch.cuda.device_count()} GPUs") from None
 
-# %% ../../nbs/models/load.ipynb #ccaca57d
-SETTINGS = 'mask_id', 'shift', 'block' # of a model of the transformers library, as in `wrap`
+# %% ../../nbs/models/load.ipynb #97c74ec9
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64')
 
+def onednn(
+    x: Tensor, # [..., in]
+    weight: Tensor, # [out, in]
+    bias: Tensor | None = None, # [out]
+    gelu: nn.GELU | None = None, # applied to the product
+) -> Tensor: # [..., out]
+    "A linear layer as one call of oneDNN, where it can compute it."
+    off = torch.is_grad_enabled() or torch.is_autocast_enabled('cpu') or x.device.type != 'cpu'
+    if off or not x.dtype == weight.dtype == torch.float32:
+        x = F.linear(x, weight, bias)
+        return gelu(x) if gelu else x
+    then = ('gelu', [], gelu.approximate) if gelu else ('none', [], '')
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, *then)
+
+# %% ../../nbs/models/load.ipynb #c79769ba
+def linear_forward(self: nn.Linear, x: Tensor) -> Tensor: return onednn(x, self.weight, self.bias)
+
+def mlp_forward(self: nn.Sequential, x: Tensor) -> Tensor:
+    "Layers in turn; a GELU after the first is computed within its product."
+    # an adapter may stand in place of the first
+    if [type(m) for m in self][:2] != [nn.Linear, nn.GELU]: return nn.Sequential.forward(self, x)
+    first, gelu, *others = self
+    x = onednn(x, first.weight, first.bias, gelu)
+    for layer in others: x = layer(x)
+    return x
+
+FORWARDS: dict[type, Any] = {nn.Linear: linear_forward, nn.Sequential: mlp_forward}
+
+def set_products(
+    model: nn.Module, # changed in place
+    products: str = 'onednn' if HAS_ONEDNN else 'default',
+) -> Any: # the same
+    "Choose the float32 products of a model's linear layers."
+    for m in model.modules():
+        if type(m) not in FORWARDS: continue
+        vars(m).pop('forward', None)
+        if products == 'onednn': m.forward = MethodType(FORWARDS[type(m)], m)
+    return model
+
+def products_of(model: nn.Module) -> str: # 'default' or 'onednn', as `set_products` chose
+    methods = [vars(m).get('forward') for m in model.modules()]
+    ours = any(isinstance(f, MethodType) and f.__func__ is linear_forward for f in methods)
+    return 'onednn' if ours else 'default'
+
+# %% ../../nbs/models/load.ipynb #ccaca57d
 def load(
-    source: str | os.PathLike | None = None, # a folder, a run, a file, a Hub id, or a name, below
+    source: str | os.PathLike | None = None, # a folder, a run, a Hub id, or a name, below
     device: str | torch.device | None = None, # None: the CPU; 'auto': a GPU where there is one
     dtype: str | torch.dtype | None = None, # of the parameters, such as 'bfloat16'; None: see below
     head: str | os.PathLike | None = None, # what `navira finetune` wrote for a model of theirs
@@ -148,60 +120,67 @@ def load(
     device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all
     **settings: Any, # of such a model that does not say it: `mask_id`, `shift`, `block`, as `wrap`
 ) -> MaskedLM | TransformersLM:
-    """A model in eval mode, from the package, a folder, a file of weights in one, or the Hub.
-    `None` or 'embedded' is the small model that comes with navira, 'sudoku' one of grids, and
-    'smollm2' SmolLM2-135M as `navira adapt` made it a masked diffusion model.
+    """A model in eval mode, from the package, a folder, or the Hub. `None` or 'embedded' is the
+    small model that comes with navira, 'sudoku' one of grids, and 'smollm2' SmolLM2-135M as
+    `navira adapt` made it a masked diffusion model.
 
     Its `config.json` says what it is: MDLM's network (also ProSeCo's and GIDD's), or one of the
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
     is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
     or `KeyError` naming what was given and what was expected."""
-    known = [*inspect.signature(load).parameters][:-1] + [*SETTINGS]
+    known = [*inspect.signature(load).parameters][:-1] + ['mask_id', 'shift', 'block']
     for k in settings: check_choice('load: argument', k, known)
-    place = check_device(device)
-    dtype = None if dtype is None else check_dtype(dtype)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
-    name = source or 'embedded'
-    heads: list[Any] = [] if head is None else [existing_head(source, head)]
-    if source == 'smollm2':
-        from navira.models.families import unpacked
-        trained = Path(own(source))
-        source, heads = unpacked(), [trained, *(heads or [trained / 'head'])]
-    path = resolve(source, revision)
-    config = said(path)
-    theirs = {k: v for k, v in settings.items() if v is not None}
-    if device_map is not None: theirs['device_map'] = device_map
-    refused = theirs | (dict(head=head) if head is not None else {})
-    if is_mdlm(config) and refused:
-        k, v = refused.popitem()
-        raise ValueError(f"{name}: {k}={v!r}: not for a model of MDLM's architecture")
-    tokenizer = None
-    if not Path(own(source)).exists():
-        path, tokenizer = download(str(source), revision, config)
+    place, of = check_device(device), check_dtype(dtype)
+    theirs = dict(device_map=device_map, head=None if head is None else find_head(head)) | settings
+    theirs = {k: v for k, v in theirs.items() if v is not None}
+    if source == 'smollm2': return smollm2(device, dtype, revision, **theirs)
+    folder, hub = resolve(source, revision), not own(source).exists()
+    config = read_config(folder)
     if is_mdlm(config):
-        model: Any = load_mdlm(path, config, dtype or torch.float32, tokenizer)
-    else:
-        model = load_foreign(path, config, heads, dtype=dtype or 'auto', **theirs)
-        if name == 'smollm2': model.config.max_position_embeddings = 256    # as it was trained
+        for k, v in theirs.items(): raise ValueError(
+            f"{source or 'embedded'}: {k}={str(v)!r}: not for a model of MDLM's architecture")
+    if hub: folder = download(str(source), revision, config)
+    with guarded(folder, config):
+        if is_mdlm(config): model: Any = load_mdlm(folder, config, of or torch.float32, hub)
+        else:
+            from navira.models.adapter import load_adapted
+            model = load_adapted(folder, config, of or 'auto', **theirs)
+    check_finite(model.named_parameters(), folder)
     return model if device_map is not None else set_products(model.to(place))
 
-def existing_head(source: Any, head: str | os.PathLike) -> str:
+def find_head(
+    head: str | os.PathLike, # what `navira finetune` wrote, or its run
+) -> Path:
     "Where a head is. `FileNotFoundError` or `ValueError` for what is none."
-    with guarded(f'{source or "embedded"}: head={head!r}'): path = os.path.expanduser(head)
-    if os.path.exists(path): return str(path)
+    path = own(head, 'head')
+    if path.exists():
+        path = of_run(path, 'model', 'quality.safetensors')
+        check_file(path / 'quality.safetensors')
+        return path
     near = nearest(path, 'what `navira finetune` wrote', having='quality.safetensors')
-    raise FileNotFoundError(f'head={path!r}: not found; {near}')
+    raise FileNotFoundError(f'head={str(path)!r}: not found; {near}')
 
-def said(path: Path) -> dict: # a folder, or a file of weights
-    "What config.json says. `FileNotFoundError`, or `ValueError` for one of several files."
-    file = (path if path.is_dir() else path.parent) / 'config.json'
-    if not path.is_dir() and not file.exists():
-        raise FileNotFoundError(f'{path}: no config.json beside it; expected a folder with both, '
-                                "as the repository's tools/convert_ckpt.py makes of a .ckpt")
-    settings = read_json(file)
-    if path.is_dir() or is_mdlm(settings) and path.name != 'config.json': return settings
-    raise ValueError(f'{path}: one file of a model; expected its folder, {str(path.parent)!r}')
+def download(
+    repo: str, # owner/name
+    revision: str | None, # branch, tag or commit
+    config: dict, # what its config.json says
+) -> Path:
+    "A local copy, without the repository's code. `ValueError` for a family that we do not know."
+    if not is_mdlm(config):
+        from navira.models.families import family_of
+        family_of(config, f'{repo}/config.json')
+    return fetch(repo, FILES + ['pytorch_model.bin'] * is_mdlm(config), revision)
+
+def smollm2(device: Any, dtype: Any, revision: Any, head: Path | None = None, **how: Any) -> Any:
+    "What was trained, on its base; its own head gives way to another."
+    from navira.models.adapter import load_adapter
+    from navira.models.families import unpacked
+    trained = own('smollm2')
+    model = load(unpacked(), device, dtype, trained, revision, **how)
+    model.config.max_position_embeddings = 256    # as it was trained
+    return load_adapter(model, head or trained / 'head')
 
 # %% ../../nbs/models/load.ipynb #5ae0b1c3
 def save(
@@ -211,7 +190,7 @@ def save(
 ) -> None:
     """Writes configuration, weights, tokenizer and head, which `load` reads; of MDLM's architecture
     all, or nothing. `ValueError` for what is no such model."""
-    if isinstance(model, MaskedLM): return save_denoiser(model, folder, dtype)
+    if isinstance(model, MaskedLM): return write(model, folder, dtype=dtype, model_type='mdlm')
     if not isinstance(model, LanguageModel):
         raise ValueError(f'model: {type(model).__name__}; expected what navira.load or navira.wrap '
                          'gives')

@@ -6,21 +6,26 @@
 from __future__ import annotations
 import copy
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from tokenizers import Tokenizer
 from torch import nn, Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AttentionInterface, AttentionMaskInterface, PreTrainedModel, PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from ..base.checks import check_int
 from ..base.files import guarded, uncut
-from ..diffusion import Forward
 from .kv_cache import Part
-from .parted import PART, prepare
-from .dit import EDIT, in_full, LanguageModel, no_tokens, with_shadows
-from .layers import full, zero_
+from .dit import EDIT, HiddenForward, LanguageModel, no_tokens
+from .layers import full, in_full, keep, zero_
 
 # %% auto #0
 __all__ = ['wrap', 'check_net']
@@ -53,67 +58,35 @@ def bidirectional(
     return net
 
 # %% ../../nbs/models/transformers.ipynb #103da610
-class HiddenForward(Forward):
-    "One forward pass of a `TransformersLM`: hidden states now, logits where they are asked for."
+class TransformersForward(HiddenForward):
+    "One forward pass of a `TransformersLM`: hidden states `h`, logits where they are asked for."
     def __init__(
         self,
         model: TransformersLM,
         x: Tensor, # [B, L] int64 token ids; below 0 after the end of a row
-        part: Part | None = None, # to run some positions only
+        h: Tensor, # [B, L, D]
     ):
-        self.model, self.seen_masked = model, x == model.mask_id
-        if part: self.share = part.share
-        PART.set(part)                                     # of this thread
-        try: self.h = model.hidden(x)
-        finally: PART.set(None)
+        super().__init__(model, x)
+        self.h = h
 
-    def logits(
-        self,
-        where: Tensor, # [B, L] bool, true at N positions
-    ) -> Tensor:
+    def logits(self, where: Tensor) -> Tensor:
         "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
         row, at = where.nonzero(as_tuple=True)
         if self.model.shift: at = (at - 1).clamp(min=0)
-        return self.project(self.h[row, at])
+        return self.words(self.h[row, at], where)
 
-    def project(self, h: Tensor) -> Tensor:
+    def words(self, h: Tensor, where: Tensor) -> Tensor:
         "`[N, D]` to `[N, V]`; `-inf` at the mask and at suppressed tokens."
-        n = len(h)
+        n, model = len(h), self.model
         # oneDNN keeps a large buffer for every number of rows that it was trained with: allow few
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
-        out = full(head_of(self.model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
-        out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
-        for process in self.model.processors: out = process(out.new_zeros(n, 0).long(), out)
+        out = full(head_of(model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
+        out[:, [model.mask_id, *model.suppress]] = -torch.inf
+        for process in model.processors: out = process(out.new_zeros(n, 0).long(), out)
         return out
 
     def _quality(self) -> Tensor: # [B, L]
-        if self.model.quality is None: return super()._quality()
-        return self.model.quality(self.h)
-
-# %% ../../nbs/models/transformers.ipynb #2135ee6a
-class ShadowedHidden(HiddenForward):
-    "A pass of a `TransformersLM` with shadows of the tokens at `where`."
-    def __init__(
-        self,
-        model: TransformersLM,
-        x: Tensor, # [B, L] int64 token ids
-        where: Tensor, # [B, L] bool
-        together: bool, # do shadows read each other?
-    ):
-        ids, at, seen = with_shadows(x, where, model.mask_id, together)
-        L = x.shape[1]
-        seen[..., :L] &= (x >= 0)[:, None, None]
-        h = model.body(ids, position_ids=at[None] + model.first,
-                       attention_mask=model.added(seen, at))
-        self.model, self.seen_masked, self.columns = model, x == model.mask_id, at[L:]
-        self.h, self.shadows = h[:, :L], h[:, L:]
-
-    def left_out(
-        self,
-        where: Tensor, # [B, L] bool, true at N positions that have a shadow
-    ) -> Tensor:
-        "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
-        return self.project(self.shadows[where[:, self.columns]])
+        return super()._quality() if self.model.quality is None else self.model.quality(self.h)
 
 # %% ../../nbs/models/transformers.ipynb #6af8ff1a
 class LinearQuality(nn.Module):
@@ -127,10 +100,54 @@ class LinearQuality(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor: return in_full(self.linear, h)[..., 0]
 
+# %% ../../nbs/models/transformers.ipynb #1d570488
+PART: ContextVar[Part | None] = ContextVar('part', default=None)    # of this thread's pass
+_enabled: WeakSet[nn.Module] = WeakSet()
+
+def _attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+               **how: Any) -> tuple[Tensor, None]:
+    "The library's fused attention, for the queries of a part."
+    part = PART.get()
+    if part is None:
+        keep(q, k, mask, how.get('scaling') or q.shape[-1] ** -.5)
+        return sdpa_attention_forward(module, q, k, v, mask, **how)
+    q, k, v = part.read(q, k, v)
+    if part.layer > part.depth: mask = part.seen
+    return part.packed(sdpa_attention_forward(module, q, k, v, mask, **how)[0]), None
+
+def _packing(i: int) -> Callable: # a hook before block i
+    "Packs what a block is given; hidden states are packed already after the first such block."
+    def hook(block, args, given):
+        part = PART.get()
+        if part is None or part.whole or i < part.depth: return None
+        if i == part.depth: args = part.pack(args[0]), *args[1:]
+        angles = given.get('position_embeddings')
+        if angles is None: return args, given
+        return args, given | dict(position_embeddings=tuple(map(part.pack, angles)))
+    return hook
+
+def _merging(block: nn.Module, args: tuple, out: Any) -> Any: # a hook after the last block
+    part = PART.get()
+    if part is None: return None
+    return (part.merged(out[0]), *out[1:]) if isinstance(out, tuple) else part.merged(out)
+
+AttentionInterface.register('navira', _attention)
+AttentionMaskInterface.register('navira', sdpa_mask)
+
+def enable_parts(net: PreTrainedModel) -> None:
+    "Let a network run parts, in place."
+    net.config._attn_implementation = 'navira'
+    if net in _enabled: return
+    lists = [m for m in net.base_model.modules() if isinstance(m, nn.ModuleList)]
+    blocks = max(lists, key=len)
+    for i, block in enumerate(blocks):
+        block.register_forward_pre_hook(_packing(i), with_kwargs=True)
+    blocks[-1].register_forward_hook(_merging)
+    _enabled.add(net)
+
 # %% ../../nbs/models/transformers.ipynb #1846b6fc
 class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
-    shadowed = ShadowedHidden
     ragged = True                    # `probed` finds out
     processors: Any = ()             # of logits, in `generate`
 
@@ -161,11 +178,14 @@ class TransformersLM(LanguageModel):
     @property
     def config(self) -> Any: return self.net.config
     @property
+    def vocab_size(self) -> int: return self.config.vocab_size  # type: ignore[override]
+    @property
     def length(self) -> int:  # type: ignore[override]
         return (getattr(self.config, 'max_position_embeddings', None) or 1024) - self.first
     @property
     def tokenizer(self) -> Tokenizer | None:
-        return getattr(self.text_tokenizer, 'backend_tokenizer', None)
+        fast = isinstance(self.text_tokenizer, PreTrainedTokenizerFast)
+        return self.text_tokenizer.backend_tokenizer if fast else None
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         "Where ids go: of a network that is spread over devices, where it begins."
@@ -200,28 +220,26 @@ class TransformersLM(LanguageModel):
         h = EDIT.get()(self.net.get_input_embeddings()(x.clamp(min=0)))
         return self.net.base_model(inputs_embeds=h, **more).last_hidden_state.to(x.device)
 
-    @property
-    def vocab_size(self) -> int: return self.config.vocab_size  # type: ignore[override]
-
-    def run_part(self, x: Tensor, part: Part) -> HiddenForward:
-        prepare(self.net)
-        return HiddenForward(self, x, part)
-
-    def attending(self, x: Tensor) -> tuple[Forward, Tensor]: # ids [B, L]
-        """A pass, and the share of its attention that each position's prediction gives to each
-        token, `[B, L, L]`."""
-        prepare(self.net)
-        p, read = super().attending(x)
-        return p, torch.cat([read[:, :1], read[:, :-1]], 1) if self.shift else read
-
     def forward(
         self,
         x: Tensor, # [B, L] int64 token ids, below 0 after the end of a row; L <= `model.length`
-    ) -> HiddenForward:
+        part: Part | None = None, # to run some positions only
+    ) -> TransformersForward:
         """One forward pass of the body; heads run when asked. `ValueError` for another shape or
         type."""
         self.check_ids(x)
-        return HiddenForward(self, x)
+        if part: enable_parts(self.net)
+        before = PART.set(part)                                     # of this thread
+        try: return TransformersForward(self, x, self.hidden(x))
+        finally: PART.reset(before)
+
+    def attending(self, x):
+        enable_parts(self.net)
+        return super().attending(x)
+
+    def beside(self, x, ids, at, seen):
+        h = self.body(ids, position_ids=at[None] + self.first, attention_mask=self.added(seen, at))
+        return TransformersForward(self, x, h)
 
 def ends_of(
     net: PreTrainedModel,
@@ -233,11 +251,9 @@ def ends_of(
     if tokenizer: named.append(tokenizer.eos_token_id)
     if tokenizer and named.count(None) == len(named): named = [tokenizer.sep_token_id]
     ids = {i for ends in named for i in (ends if isinstance(ends, list) else [ends])}
-    return ids & {*range(net.get_output_embeddings().weight.shape[0])}
+    return ids & {*range(len(net.get_output_embeddings().weight))}
 
-def first_position(
-    net: PreTrainedModel,
-) -> int:
+def first_position(net: PreTrainedModel) -> int:
     "The number of the first position: RoBERTa's embedding of positions begins after its padding."
     for name, module in net.named_modules():
         if name.endswith('.position_embeddings') and isinstance(module, nn.Embedding):

@@ -7,15 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
 from ..core import Pass, Policy, Schedule, State, Step, TopK
 from ..sampler.ties import ranks, at_least
 from ..sampler.draws import TokenSampler, probability
-from ..sampler.scores import confidence
+from ..sampler.scores import confidence, low_confidence
 from ..sampler.registry import register
-from ..sampler.scores import low_confidence
 
 # %% auto #0
 __all__ = ['apart']
@@ -37,7 +37,6 @@ class Apart:
     sure: float # joint probability above which tokens need not wait
 
     def __call__(self, st, p, eligible): # [B, L] bool
-        if not eligible.any(): return eligible
         sureness = confidence(st, p, eligible)
         u = st.uniform('ties')
         first = sureness if self.strands == 0 else -depth(st, self.strands).double()
@@ -51,8 +50,8 @@ class Apart:
     def together(self, sureness: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Are all positions of a better place right with a joint probability above `sure`?"
         order = place.argsort(1)
-        before = sureness.gather(1, order).nan_to_num(1.).cumprod(1).roll(1, 1)
-        before[:, 0] = 1.
+        upto = sureness.gather(1, order).nan_to_num(1.).cumprod(1)
+        before = F.pad(upto[:, :-1], (1, 0), value=1.)
         sure = ~at_least(-before, -self.sure)
         return torch.zeros_like(sure).scatter(1, order, sure)
 
@@ -63,14 +62,11 @@ class Apart:
 
     def again(self, st: State, p: Pass, where: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Would the same token be written at a position of a better place?"
-        token = torch.full(st.x.shape, -1, device=st.x.device)
-        token = token.masked_scatter(where, p.drawn(where)[0])
-        order = place.masked_fill(~where, where.shape[1]).argsort(1)
-        # equal tokens next to each other, best first
-        sorted_, back = token.gather(1, order).sort(dim=1, stable=True)
-        same = torch.zeros_like(where)
-        same[:, 1:] = sorted_[:, 1:] == sorted_[:, :-1]
-        return where & torch.zeros_like(where).scatter(1, order.gather(1, back), same)
+        L = where.shape[1]
+        token = torch.full_like(st.x, -1).masked_scatter(where, p.drawn(where)[0])
+        by_token, at = (token * L + place).sort(1)      # equal tokens together, best first
+        same = F.pad((by_token // L).diff(dim=1) == 0, (1, 0))
+        return where & torch.zeros_like(where).scatter(1, at, same)
 
 # %% ../../nbs/ours/apart.ipynb #ad658aab
 @dataclass(frozen=True)
@@ -86,10 +82,10 @@ class Penalised(TokenSampler):
         if self.penalty == 0: return logits
         real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
         ids = x.masked_fill(~real, 0)
-        row = where.nonzero()[:, 0]
         count = logits.new_zeros(len(x), logits.shape[1])
         count.scatter_add_(1, ids, real.to(logits.dtype))
         less = self.penalty * count.gather(1, ids).log1p() # the other tokens stay
+        row = where.nonzero()[:, 0]
         return logits.scatter(1, ids[row], logits.gather(1, ids[row]) - less[row])
 
     @property
@@ -124,11 +120,9 @@ def apart(
     "Write distant positions together, avoid repetition, and remask guesses."
     check_int('strands', strands, 0, high=2**16)
     check_range('penalty', penalty, '[0, inf)', 'a power of how often a token stands; 0 is none')
-    for name, v in dict(doubt=doubt, share=share, sure=sure).items():
-        check_range(name, v, '[0, 1]', 'a share' if name == 'share' else 'a probability')
-    if doubt > sure:
-        raise ValueError(f'doubt={doubt}: expected at most sure={sure}; what is sure is not in '
-                         f'doubt')
+    check_range('share', share, '[0, 1]', 'a share')
+    check_range('sure', sure, '[0, 1]', 'a probability')
+    check_range('doubt', doubt, f'[0, {sure}]', 'a probability; what is `sure` is not in doubt')
     remask = TopK(low_confidence, guesses(doubt, share, sure))
     return Policy(unmask=Apart(strands, sure), remask=remask, decoupled=True,
                   draw=Penalised(top_p=.3, penalty=penalty), step=Step(cost=1))

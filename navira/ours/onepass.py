@@ -15,7 +15,7 @@ from navira.core import (
     TopK)
 from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
-from ..sampler.registry import register, WithSchedule
+from ..sampler.registry import register, with_schedule
 
 # %% auto #0
 __all__ = ['onepass', 'onepass_suspects']
@@ -96,7 +96,7 @@ def onepass(
 # %% ../../nbs/ours/one_pass.ipynb #04db2c99
 for _schedule in (quadratic, sigmoid, piecewise):
     register(f'navira-onepass-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
-             **_card)(WithSchedule(_schedule, onepass))
+             **_card)(with_schedule(_schedule, onepass))
 
 # %% ../../nbs/ours/one_pass.ipynb #dbec8ba6
 def expected_errors(

@@ -49,7 +49,6 @@ class AtLeast:
     least: int = 1 # how many
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        if not eligible.any(): return eligible
         score = self.score(st, p, eligible)
         ok = eligible & ~score.isnan()
         place = ranks(score, ok, st.uniform('ties'))
@@ -119,9 +118,9 @@ def divergence(
 # %% ../../nbs/peers/adaptive.ipynb #d70e7e83
 @dataclass(frozen=True)
 class Watched(Step):
-    "The common step, which remembers how the distributions at the masks have moved."
+    "The common step, which remembers the distributions at the masks and how often they stayed."
     length: int | None # free positions in a block
-    history: int # H, divergences to remember
+    kl: float # by which a distribution that stays may move in a pass
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         p = Pass(model, st, policy.draw)
@@ -130,24 +129,21 @@ class Watched(Step):
 
     def observed(self, st: State, p: Pass) -> dict[str, Tensor]:
         """Of this pass, at the W masks of the block in work and of the next one: `logits`
-        [B, W, V], their `place` [B, L] in it, `sure` [B, L], the last `kl` [B, L, H]; `block`,
-        `age` [B]."""
+        [B, W, V], their `place` [B, L] in it, and the passes that each has `stayed` [B, L];
+        of the `block` in work [B], the passes over it before this one, `age` [B]."""
         blocks = block_of(st, self.length)
         block = blocks.masked_fill(~st.masked, st.x.shape[1]).amin(1)
         where = st.masked & (blocks - block[:, None] <= 1)
         if not where.any(): return {}
         place = where.cumsum(1).sub(1).masked_fill(~where, -1)
         moved = map_logits(p, where, lambda logits, at: self.moved(st, logits, at))
-        last = moved.masked_fill(~where, torch.inf)[..., None]
-        kl = st.memory.get('kl', last.expand(*where.shape, self.history))
+        stays = at_least(-moved, -self.kl)
         same = block == st.memory.get('block', torch.full_like(block, -1))
-        age = torch.where(same, st.memory.get('age', block) + 1, 0)
         now = p.logits(where)
-        sure = confidence(st, p, where)
         logits = now.new_zeros(len(where), int(where.sum(1).max()), now.shape[1])
         logits[where.nonzero()[:, 0], place[where]] = now
-        return dict(logits=logits, place=place, sure=sure, kl=torch.cat([kl[..., 1:], last], -1),
-                    block=block, age=age)
+        return dict(logits=logits, place=place, stayed=stays * (1 + st.memory.get('stayed', 0)),
+                    block=block, age=same * (1 + st.memory.get('age', 0)))
 
     def moved(self, st: State, logits: Tensor, at: Tensor) -> Tensor: # [N, V], [B, L] bool -> [N]
         "The KL from the last pass, infinite in the first pass over a mask."
@@ -159,17 +155,14 @@ class Watched(Step):
 # %% ../../nbs/peers/adaptive.ipynb #1329dce6
 @dataclass(frozen=True)
 class Stable:
-    "Eligible masks that reach `level` and moved by at most `kl` a pass; if none, the surest."
+    "Eligible masks that reach `level` and have stayed; of a row without one, the surest."
     level: float # probability of the drawn token
-    kl: float
-    history: int # divergences to look at
+    history: int # H, passes
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        if not eligible.any(): return eligible
-        sure = st.memory['sure']
-        old = st.memory['age'] >= self.history - 1
-        still = at_least(-st.memory['kl'], -self.kl).all(2) & old[:, None]
-        ready = eligible & still & at_least(sure, self.level)
+        sure = confidence(st, p, eligible)
+        passes = torch.minimum(st.memory['stayed'], st.memory['age'][:, None] + 1)
+        ready = eligible & at_least(sure, self.level) & (passes >= self.history)
         best = ranks(sure, eligible, st.uniform('ties')) == 0
         return ready | eligible & best & ~ready.any(1, keepdim=True)
 
@@ -187,12 +180,12 @@ def klass(
     "KLASS: unmask tokens that are probable and stable."
     level = check_range('threshold', threshold, '[0, 1]', 'a probability; 1 is one token a step')
     kl = check_range('kl', kl, '[0, inf]', 'nats; 0 is one token a step')
-    history = check_int('history', history, 1, high=64)
+    history = check_int('history', history, 1)
     length = check_block(block_length)
     one = level == 1 or kl == 0
-    rule: Rule = TopK(confidence, 1) if one else Stable(level, kl, history)
-    watched = Watched(length, history, plan=until_done, matched=False)
-    return Policy(unmask=Within(length, rule), draw=greedy, step=free_steps if one else watched)
+    rule: Rule = TopK(confidence, 1) if one else Stable(level, history)
+    act = free_steps if one else Watched(length, kl, plan=until_done, matched=False)
+    return Policy(unmask=Within(length, rule), draw=greedy, step=act)
 
 # %% ../../nbs/peers/adaptive.ipynb #fa65a1c6
 def excess(
@@ -248,7 +241,6 @@ class Dilated:
     "Block after block, each at the levels of `dilated`; a token below `threshold` waits."
     length: int # free positions in a block
     levels: tuple[int, ...] # the level of each position of a block
-    score: Score
     threshold: float
 
     @property
@@ -259,9 +251,6 @@ class Dilated:
         level = torch.tensor(self.levels, device=st.x.device)[rank % self.length]
         return rank // self.length * self.n + level
 
-    def late(self, st: State) -> Tensor: # [B, L] bool: is this the last step of its block?
-        return self.due(st) // self.n < (st.i + 1) // self.n
-
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return self.n * -(-int(n_free.max()) // self.length)
 
@@ -269,11 +258,11 @@ class Dilated:
         return (eligible & (self.due(st) <= st.i)).any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        ok = eligible & (self.due(st) <= st.i)
-        late = self.late(st)
-        early = ok & ~late
-        if not early.any(): return ok
-        return ok & (late | at_least(self.score(st, p, early), self.threshold))
+        due = self.due(st)
+        ok = eligible & (due <= st.i)
+        waits = ok & (due // self.n >= (st.i + 1) // self.n)    # its block has steps left
+        if not waits.any(): return ok
+        return ok & (~waits | at_least(confidence(st, p, waits), self.threshold))
 
 # %% ../../nbs/peers/adaptive.ipynb #9d1be37d
 @register('dus', scores='nothing (position); a deferral looks at the drawn token',
@@ -293,8 +282,7 @@ def dus(
         raise ValueError(f'skip={skip}: the first stride {length} // {base}^{skip} is 0; '
                          'base^skip is at most block_length')
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 defers nothing')
-    levels = tuple(dilated(length, base, skip))
-    rule = Dilated(length, levels, confidence, sure)
+    rule = Dilated(length, tuple(dilated(length, base, skip)), sure)
     return Policy(unmask=rule, draw=greedy, step=Step(plan=rule.steps, matched=False))
 
 # %% ../../nbs/peers/adaptive.ipynb #bis00002

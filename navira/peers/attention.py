@@ -13,16 +13,16 @@ from torch import Tensor
 from ..base.checks import check_range
 from ..sampler.draws import TokenSampler, greedy, probability
 from ..diffusion import Forward
-from ..core import Denoiser, Pass, Policy, Rule, Score, State, Step, TopK, unmask_until
+from ..core import Denoiser, Pass, Policy, Rule, State, Step, TopK, unmask_until
 from ..sampler.ties import ranks, at_least
 from ..sampler.registry import register
 from ..sampler.scores import confidence, map_logits
-from .adaptive import AtLeast, excess, sureness, until_done
+from .adaptive import AtLeast, excess, top_probability, until_done
 from .blocks import check_block, in_blocks, per_block, Within
 from .orders import llada_counts
 
 # %% auto #0
-__all__ = ['AttendedPass', 'dos', 'dawn', 'Bounded', 'demask']
+__all__ = ['AttendedPass', 'dos', 'dawn', 'demask']
 
 # %% ../../nbs/peers/attention.ipynb #attn0005
 class AttendedPass(Pass):
@@ -97,7 +97,6 @@ def greedily(
 @dataclass(frozen=True)
 class Anchored:
     "DAWN's choice: what is certain, what a certain token supports, what conflicts with neither."
-    score: Score # probability of the drawn token
     threshold: float
     induce: float
     low: float
@@ -105,8 +104,7 @@ class Anchored:
     sink: float
 
     def __call__(self, st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
-        if not eligible.any(): return eligible
-        sure = self.score(st, p, eligible)
+        sure = confidence(st, p, eligible)
         rank = ranks(sure, eligible, st.uniform('ties'))
         visible = (st.x >= 0) & ~p.masked & eligible.any(1, keepdim=True)
         top = map_logits(p, visible, lambda logits, at: probability(logits, logits.argmax(-1)))
@@ -142,22 +140,10 @@ def dawn(
     taus = dict(threshold=threshold, tau_induce=tau_induce, tau_low=tau_low, tau_edge=tau_edge,
                 tau_sink=tau_sink)
     for name, v in taus.items(): check_range(name, v, '[0, 1]', 'a probability, or a share')
-    rule = Anchored(confidence, *taus.values())
-    return Policy(unmask=Within(check_block(block_length), rule), draw=greedy,
-                  step=free_reading)
+    rule = Within(check_block(block_length), Anchored(*taus.values()))
+    return Policy(unmask=rule, draw=greedy, step=free_reading)
 
 # %% ../../nbs/peers/attention.ipynb #attn0051
-@dataclass(frozen=True)
-class Bounded:
-    "Masks in order, while what they depend on each other adds up to at most `tau`."
-    score: Score
-    tau: float
-
-    def __call__(self, st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
-        if not eligible.any(): return eligible
-        rank = ranks(self.score(st, p, eligible), eligible, st.uniform('ties'))
-        return greedily(p.read, rank, eligible, self.tau)
-
 @register('demask', scores='probability of the likeliest token, dependence',
           selects='surest first, while their dependence on each other adds up to at most tau',
           never='what is committed', exact='heuristic: exact at tau=0, temperature 1, top_p=1',
@@ -166,6 +152,8 @@ def demask(
     tau: float = .1, # dependence that a step may add up to; 0 is one token a step
 ) -> Policy:
     "DEMASK's selection: the surest masks whose total dependence on each other is bounded."
-    tau = check_range('tau', tau, '[0, inf]', 'dependence that a step may add up to')
-    rule = Bounded(sureness['confidence'], tau)
-    return Policy(unmask=rule, draw=TokenSampler(), step=free_reading)
+    check_range('tau', tau, '[0, inf]', 'dependence that a step may add up to')
+    def bounded(st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
+        rank = ranks(top_probability(st, p, eligible), eligible, st.uniform('ties'))
+        return greedily(p.read, rank, eligible, tau)
+    return Policy(unmask=bounded, draw=TokenSampler(), step=free_reading)

@@ -4,7 +4,6 @@
 
 # %% ../../nbs/peers/best_of.ipynb #74cc9067
 from __future__ import annotations
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -26,13 +25,11 @@ __all__ = ['best_of']
 class DraftNoise(Noise):
     "Noise for several drafts of each sample; the first has the sample's own numbers."
     def __init__(self,
-        seed: int,
-        samples: Tensor, # [R] int64: the sample of each row
-        made: int,
+        noise: Noise, # of the sample of each row
         draft: Tensor, # [R] int64: which of its drafts the row is
         n: int, # drafts of a sample
     ):
-        super().__init__(seed, samples, made)
+        vars(self).update(vars(noise))      # numbers that the sample has made are kept
         self.draft = draft
         self.n = n
 
@@ -49,90 +46,66 @@ class DraftNoise(Noise):
         return out
 
 # %% ../../nbs/peers/best_of.ipynb #0d4654c2
-def draft_fields(st: State) -> dict[str, Tensor]:
-    "The fields that differ between drafts."
-    return dict(x=st.x, conf=st.conf, score=st.score, n_forward=st.n_forward)
-
 def drafts_of(st: State, n: int, T: int) -> State:
     "The drafts of every row, n rows for one, in a run of T steps."
-    def each(v): return v.repeat_interleave(n, 0)
-    fields: dict[str, Any] = {k: v.flatten(0, 1) for k, v in st.memory.items()}
-    if not fields: fields = {k: each(v) for k, v in draft_fields(st).items()}
-    draft = torch.arange(n, device=st.x.device).repeat(len(st.x))
-    noise = DraftNoise(st.noise.seed, each(st.noise.samples), st.noise.made, draft, n)
-    return replace(st, fixed=each(st.fixed), noise=noise, n=T, memory={}, **fields)
+    row = torch.arange(len(st.x), device=st.x.device).repeat_interleave(n)
+    same = replace(st, n=T, memory={})[row]
+    noise = DraftNoise(same.noise, torch.arange(n, device=row.device).repeat(len(st.x)), n)
+    return replace(same, noise=noise, **{k: v.flatten(0, 1) for k, v in st.memory.items()})
 
 def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown [B]: one of each row
     "The state after a step of the drafts; its text is the draft that is shown."
-    at = torch.arange(len(st.x), device=st.x.device) * n + shown
-    kept = {k: v.unflatten(0, (-1, n)) for k, v in draft_fields(drafts).items()}
-    ran = kept['n_forward'].sum(1) - st.n_forward
-    shown_now = replace(st, x=drafts.x[at], conf=drafts.conf[at], score=drafts.score[at])
-    return shown_now.remember(**kept).next(ran)
+    fields = dict(x=drafts.x, conf=drafts.conf, score=drafts.score, n_forward=drafts.n_forward)
+    kept = {k: v.unflatten(0, (-1, n)) for k, v in fields.items()}
+    row = torch.arange(len(st.x), device=st.x.device)
+    best = {k: v[row, shown] for k, v in kept.items()} | dict(n_forward=kept['n_forward'].sum(1))
+    return replace(st, i=st.i + 1, **best).remember(**kept)
 
 # %% ../../nbs/peers/best_of.ipynb #921a0104
+def review(policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
+    "A step that changes nothing, and stores the quality of every token."
+    p = Pass(model, st)
+    p.quality(~st.fixed)
+    watch(replace(policy, remask=nothing), st, p, st, st)
+    return st.store_quality(p).next(p.cost)
+
 @dataclass(frozen=True)
 class BestOf(Step):
     "A step of several drafts by `base`; the last step keeps the best draft: for `Policy.step`."
     base: Policy # its draw is the policy's
     n: int # drafts
-    rated: bool # by the head, in a step of its own, or else by the probabilities of the draws
+    needs_quality: bool # the head rates them, in a step of its own; or the probabilities of draws
     needs = 'several drafts of a text'
     overwrites = True # the last step may keep another draft
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        T = st.n - self.rated
-        seen = list[tuple]()
-        drafts = drafts_of(st, self.n, T)
-        base = replace(self.base, draw=policy.draw)
-        if st.i < T: after = step(base, drafts, model, lambda *event: seen.append(event))
-        else: after = self.review(drafts, model, seen)
+        drafts = drafts_of(st, self.n, st.n - self.needs_quality)
+        one = review if st.i == drafts.n else step
+        seen = list[Any]()
+        after = one(replace(self.base, draw=policy.draw), drafts, model, lambda *e: seen.extend(e))
         last = st.i == st.n - 1
         shown = self.best(st, after) if last else st.x.new_zeros(len(st.x))
         out = gathered(st, after, self.n, shown)
-        self.show(st, seen[0], out if last else None, watch)
+        # the first draft is shown, and at the end the kept one, as a change of the first
+        first = slice(None, None, self.n)
+        rule, before, p, clean = seen[0], seen[1][first], seen[2], seen[3][first]
+        other = (out.x != after.x[first]) & before.committed
+        watch(rule, before, p, replace(clean, x=torch.where(other, out.x, clean.x)), out)
         return out
 
-    def review(self, drafts: State, model: Denoiser, seen: list) -> State:
-        "The drafts with the quality of every token, for one pass each."
-        p = Pass(model, drafts)
-        p.quality(~drafts.fixed)
-        seen.append((replace(self.base, remask=nothing), drafts, p, drafts, drafts))
-        return drafts.store_quality(p).next(p.cost)
-
     def best(self, st: State, drafts: State) -> Tensor: # [B] which one
-        given = drafts.score if self.rated else drafts.conf
-        score = given.double().sigmoid() if self.rated else given.double()
+        given = drafts.score if self.needs_quality else drafts.conf
+        score = given.double().sigmoid() if self.needs_quality else given.double()
         mean = score.masked_fill(drafts.fixed, torch.nan).nanmean(1).unflatten(0, (-1, self.n))
         u = st.noise.uniform(st.i, 'draft', self.n)
         return ranks(mean, ~mean.isnan(), u, tolerance(given.dtype)).argmin(1)
 
-    def show(self, st: State, event: tuple, kept: State | None, watch: Callable) -> None:
-        "Shows the first draft; in the last step, the draft that is `kept`."
-        rule, before, p, clean, after = event
-        first = slice(None, None, self.n)
-        p = copy.copy(p)
-        p.x = p.x[first]
-        p.masked = p.masked[first]
-        p.scored = None if p.scored is None else p.scored[first]
-        before = before[first]
-        clean = clean[first]
-        after = after[first]
-        if kept is not None:
-            other = (kept.x != after.x) & before.committed
-            clean = replace(clean, x=torch.where(other, kept.x, clean.x))
-            after = kept
-        watch(rule, before, p, clean, after)
-
-    @property
-    def needs_quality(self) -> bool: return self.rated
-
     def least(self, policy: Policy) -> int: # a step of each draft
-        return self.n * (self.base.passes + self.rated)
+        return self.n * (self.base.passes + self.needs_quality)
 
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
-        each = budget // self.n - self.rated
-        return self.base.step.steps(self.base, each, n_free) + self.rated
+        each = budget // self.n - self.needs_quality
+        return self.base.step.steps(self.base, each, n_free) + self.needs_quality
 
 # %% ../../nbs/peers/best_of.ipynb #00b3bc78
 @register('best-of', selects='the best of several texts', never='what its base never revises',

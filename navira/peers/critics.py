@@ -28,12 +28,6 @@ __all__ = ['token_critic', 'g_star']
 # %% ../../nbs/peers/critics.ipynb #fdc28e82
 n_clean = level(n_committed)      # k_i: how many free positions are clean after the step
 
-def filled(st: State, p: Pass, rows: Tensor) -> State: # no mask in `rows` [B]
-    "The text with every mask of these rows filled by the draw that `step` would make."
-    where = p.masked & rows[:, None]
-    tokens, _ = p.drawn(where)
-    return replace(st, x=st.x.masked_scatter(where, tokens))
-
 class Reviewed(Pass):
     "A pass whose qualities are a critic's, for the filled text; NaN in rows that need no ranking."
     def __init__(
@@ -52,7 +46,9 @@ class Reviewed(Pass):
     def quality(self, where):
         if self.review is None:
             self.run(self.undecided & self.has_mask)
-            self.review = Pass(self.critic, filled(self.st, self, self.undecided))
+            masks = self.masked & self.undecided[:, None]
+            filled = self.x.masked_scatter(masks, self.drawn(masks)[0]) # as the step would draw
+            self.review = Pass(self.critic, replace(self.st, x=filled))
         q = self.review.quality(where & self.undecided[:, None])
         self.scored = self.review.scored
         return q
@@ -82,14 +78,13 @@ class CriticStep(Step):
         critic, words = self.critic, vocabulary_hash(model.tokenizer)
         theirs = critic.words if isinstance(critic, Critic) else None
         pairs = {'vocabulary': (critic.vocab_size, model.vocab_size), 'tokenizer': (theirs, words),
-                 'mask id': (self.critic.mask_id, model.mask_id)}
+                 'mask id': (critic.mask_id, model.mask_id)}
         for what, (own, its) in pairs.items():
             if own is None or its is None or own == its: continue
             raise ValueError(f"the critic's {what} is {own}, the model's {its}: "
                              'a critic works with the model that it was trained for')
-        if self.critic.length < length:
-            raise ValueError(f'the critic rates {self.critic.length} positions, '
-                             f'and there are {length}')
+        if critic.length < length:
+            raise ValueError(f'the critic rates {critic.length} positions, and there are {length}')
 
 # %% ../../nbs/peers/critics.ipynb #7521333f
 def trust(

@@ -180,8 +180,6 @@ def likely(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The model's probability of the present token, at temperature 1."
     return map_logits(p, where, lambda logits, at: probability(logits, st.x[at]))
 
-def unlikely(st: State, p: Pass, where: Tensor) -> Tensor: return 1 - likely(st, p, where)
-
 def fallen(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "How far the probability of the token fell since the last pass; NaN without a last pass."
     return st.memory['trust'] - likely(st, p, where)
@@ -241,7 +239,8 @@ def t2m(
     "T2M: LLaDA2.1's sampler, but a doubtful token becomes a mask instead of being replaced."
     fill = filling(threshold, block_length)
     signs: dict[str, tuple[Score, float]] = {
-        'low-prob': (unlikely, .1), 'take-over': (rival, .9), 'drop': (fallen, .3)}
+        'low-prob': (lambda *args: 1 - likely(*args), .1), 'take-over': (rival, .9),
+        'drop': (fallen, .3)}
     score, usual = signs[strategy]
     level = check_range('remask_threshold', usual if remask_threshold is None else remask_threshold,
                         '[0, 1]', 'a probability, or None')

@@ -74,14 +74,6 @@ def looping(
     given = check_int('loop_steps', loop_steps, 0)
     return lambda T: given
 
-# %% ../../nbs/peers/loops.ipynb #99dae3a5
-def loop_step(score: str, R: int) -> Policy:
-    "Remasks R tokens of a finished text and fills them in; the learned score takes a pass more."
-    scores = dict(random=random_choice, head=low_quality)
-    remask = TopK(scores[score], R)
-    return Policy(unmask=TopK(random_order, math.inf), remask=remask, decoupled=True,
-                  step=Step(cost=2 if score == 'head' else 1))
-
 # %% ../../nbs/peers/loops.ipynb #c01d88a3
 @register('prism-loop', scores='as prism; in the loop nothing, or the quality', never='nothing',
           selects='as prism; in the loop R at random, or the R lowest',
@@ -97,24 +89,13 @@ def prism_loop(
     n_remask: Schedule | None = None, # tokens remasked in a step; None is binomial, by eta
 ) -> Policy:
     "PRISM, then a loop over the finished text that remasks tokens and fills them in."
-    first = prism(eta, on, off, n_remask)
-    then = loop_step(score, check_int('n_remask_loop', n_remask_loop, 0))
-    return followed(first, then, looping(loop_steps, 3 if score == 'head' else 4))
+    R = check_int('n_remask_loop', n_remask_loop, 0)
+    by, cost, part = (low_quality, 2, 3) if score == 'head' else (random_choice, 1, 4)
+    then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(by, R), decoupled=True,
+                  step=Step(cost=cost))
+    return followed(prism(eta, on, off, n_remask), then, looping(loop_steps, part))
 
 # %% ../../nbs/peers/loops.ipynb #a065f334
-def annealed(
-    loop: Loop,
-    start: float, # share in the first step of the loop
-    end: float, # and in the last
-) -> Callable[[State], float]: # a schedule
-    "The share of the open positions that a loop step remasks: half a cosine from `start` to `end`."
-    def share(st):
-        M = loop(st.n)
-        if M <= 1: return end
-        j = st.i - (st.n - M)
-        return end + (start - end) * (1 + math.cos(math.pi * j / (M - 1))) / 2
-    return share
-
 def repeats(st: State) -> Tensor: # [B, L]
     "How many times in a row a loop step gave each position the same token."
     return st.memory.get('same', torch.zeros_like(st.x))
@@ -154,10 +135,11 @@ def tolerator(
     act = Redecoded(math.inf if patience is None else check_int('patience', patience, 1), cost=1)
     heat = check_range('loop_temperature', loop_temperature, '[0, inf)', 'of the draw in the loop')
     loop = looping(loop_steps, 2)
-    share_of = annealed(loop, start, end)
     def n_again(st): # [B] in whole numbers: a share of .2 of 10 is 2, not 1.99..
-        n_open = act.open(st).sum(1)
-        return n_open - (n_open * (1 - share_of(st)) + 1e-9).floor().long()
+        M, n_open = loop(st.n), act.open(st).sum(1)
+        j = st.i - (st.n - M)
+        falling = (1 + math.cos(math.pi * j / (M - 1))) / 2 if M > 1 else 0.
+        return n_open - (n_open * (1 - end - (start - end) * falling) + 1e-9).floor().long()
     then = Policy(unmask=TopK(random_order, math.inf), remask=TopK(random_choice, n_again),
                   decoupled=True, step=act)
     first = replace(llada_low_confidence(), draw=TokenSampler(.5))

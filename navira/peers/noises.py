@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ..base.checks import check_int, check_range
 from ..core import draw_at, Flip, Pass, Policy, random_order, State, Step, TopK
@@ -79,18 +78,7 @@ class Correct(Step):
         p = Pass(model, st, self.draw)
         def timed(new): return model(st.x[new], zero[new].float() + self.time)
         if model.timed: p.forward = timed
-        change, share = self.proposed(st, p, where)
-        waited = torch.where(share > best, 0, waited + rows)
-        stop = rows & (waited > self.patience)
-        after = draw_at(st, p, change & ~stop[:, None])
-        watch(policy, st, p, after, after)
-        kept = dict(best=torch.maximum(best, share), waited=waited,
-                    done=done + (stop | rows & ~change.any(1)))
-        return after.remember(**kept).next(p.cost)
 
-    def proposed(
-        self, st: State, p: Pass, where: Tensor
-    ) -> tuple[Tensor, Tensor]: # where to write [B, L], the share of argmax tokens then [B]
         tokens, q = p.drawn(where)
         new = st.x.masked_scatter(where, tokens)
         other = where & (new != st.x)
@@ -100,8 +88,14 @@ class Correct(Step):
         def is_top(logits, at):
             top = logits.amax(-1) - tolerance(logits.dtype)
             return logits.gather(1, text[at][:, None])[:, 0] >= top
-        right = map_logits(p, where, is_top).nansum(1).double()
-        return change, right / where.sum(1).clamp(min=1)
+        share = map_logits(p, where, is_top).nansum(1) / where.sum(1).clamp(min=1)
+
+        waited = torch.where(share > best, 0, waited + rows)
+        stop = rows & (waited > self.patience)
+        after = draw_at(st, p, change & ~stop[:, None])
+        watch(policy, st, p, after, after)
+        done = done + (stop | rows & ~change.any(1))
+        return after.remember(best=best.maximum(share), waited=waited, done=done).next(p.cost)
 
 # %% ../../nbs/peers/noises.ipynb #d346d7d5
 @register('gidd-correct', scores='whether another token is drawn, and how probable it is',

@@ -106,11 +106,9 @@ def remdm_switch(
 # %% ../../nbs/peers/remdm.ipynb #9fe11d4d
 def loop_grid(t_on: float, t_off: float, alpha_on: float) -> Grid:
     "Linear to alpha_on while t > t_on; constant until t <= t_off; linear to 1."
-    def phases(n): # steps before and after the loop
-        after = max(n - math.ceil((1 - t_off) * n - 1e-9), 1)
-        return min(max(math.ceil((1 - t_on) * n - 1e-9), 1), n - after), after
     def alpha(i, n):
-        before, after = phases(n)
+        after = max(n - math.ceil((1 - t_off) * n - 1e-9), 1)         # steps behind the loop
+        before = min(max(math.ceil((1 - t_on) * n - 1e-9), 1), n - after)
         if i > n - after: return 1 - (1 - alpha_on) * (n - i) / after
         return alpha_on * min(i / before, 1.) if i else 0.   # exactly alpha_on all through the loop
     return alpha
@@ -187,19 +185,6 @@ def dfm(
     check_range('A', A, '[0, inf)', 'a finite strength')
     return kernel(corrector(lambda a: A * (a * (1 - a)) ** .25), dfm_grid(A))
 
-# %% ../../nbs/peers/remdm.ipynb #0650deed
-def mixture(
-    kappa: float | Sigma, # share of the posterior, or a function of (alpha_t, alpha_s)
-    t_on: float = 1., # the corrector is active from t = 1 - alpha_t <= t_on on
-    t_off: float = 0., # until t <= t_off
-) -> Sigma: # of (alpha_t, alpha_s)
-    "The sigma of kappa * posterior + (1 - kappa) * the prediction, noised again."
-    share = kappa if callable(kappa) else lambda a_t, a_s: kappa
-    def sigma(a_t, a_s):
-        if not t_off + 1e-12 < 1 - a_t <= t_on + 1e-12: return 0.
-        return (1 - share(a_t, a_s)) * (1 - a_s)
-    return sigma
-
 # %% ../../nbs/peers/remdm.ipynb #d4d86cdc
 @register('psi', selects='each token with probability (1 - kappa) (1 - alpha_s)',
           scores='nothing', never='nothing', source='Psi-samplers, arXiv 2602.21185',
@@ -215,4 +200,7 @@ def psi(
     if not 0 <= t_off <= t_on <= 1:
         raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0, '
                          '0 <= t_off <= t_on <= 1')
-    return kernel(mixture(kappa, t_on, t_off))
+    def sigma(a_t, a_s):
+        if not t_off + 1e-12 < 1 - a_t <= t_on + 1e-12: return 0.
+        return (1 - (kappa(a_t, a_s) if callable(kappa) else kappa)) * (1 - a_s)
+    return kernel(sigma)

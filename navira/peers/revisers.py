@@ -164,10 +164,6 @@ unsure = dict(entropy=at_clean(lambda logp, x: torch.special.entr(logp.exp()).su
 # %% ../../nbs/peers/revisers.ipynb #4b7a9af4
 _first = dict(never='nothing', exact='heuristic', source='NAVIRA, first experiment')
 
-def _unsure(kind: str, k: Schedule, decoupled: bool) -> Policy:
-    if not decoupled: k = prism_guard(k)
-    return replace(backbone(), remask=TopK(unsure[kind], k), decoupled=decoupled)
-
 @register('entropy-remask', scores='entropy of the raw logits at the position',
           selects='the K highest', **_first)
 def entropy_remask(
@@ -178,7 +174,9 @@ def entropy_remask(
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's distribution has the highest entropy."
-    return _unsure('entropy', remask_count(eta, on, off, n_remask), decoupled)
+    k: Schedule = remask_count(eta, on, off, n_remask)
+    remask = TopK(unsure['entropy'], k if decoupled else prism_guard(k))
+    return replace(backbone(), remask=remask, decoupled=decoupled)
 
 # %% ../../nbs/peers/revisers.ipynb #30008f0f
 @register('margin-remask', scores='p1 - p2 of the raw logits at the position',
@@ -191,7 +189,9 @@ def margin_remask(
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's two best tokens are closest."
-    return _unsure('margin', remask_count(eta, on, off, n_remask), decoupled)
+    rule = entropy_remask(eta, on, off, n_remask, decoupled)
+    remask = replace(rule.remask, score=unsure['margin'])  # type: ignore[type-var]
+    return replace(rule, remask=remask)
 
 # %% ../../nbs/peers/revisers.ipynb #sab00003
 @dataclass(frozen=True)

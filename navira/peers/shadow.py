@@ -41,24 +41,16 @@ def shadows_of(p: Pass) -> Pass:
     q.ran, q.parts = p.ran, [(rows, shade(f)) for rows, f in p.parts]
     return q
 
-def improbable(level: float) -> Score:
-    "Minus the probability that a token's shadow gives it, NaN from `level` on."
-    def doubt(st, p, where): # [B, L]
-        q = likely(st, shadows_of(p), where)
-        return (-q).masked_fill(at_least(q, level), torch.nan)
-    return doubt
-
 @dataclass(frozen=True)
 class NarrowOut:
-    "Doubtful tokens, the most doubtful first; fewer than the step before accepted."
+    "The most doubtful tokens, fewer than the step before accepted."
     doubt: Score # NaN: the token stays
 
     def __call__(self, st, p, eligible): # [B, L] bool
         if not eligible.any(): return eligible
         doubt = self.doubt(st, p, eligible)
-        fewer = st.memory['accepted'] - 1
-        bad = eligible & ~doubt.isnan()
-        return bad & (ranks(doubt, bad, st.uniform('ties')) < fewer[:, None])
+        place = ranks(doubt, eligible, st.uniform('ties'))
+        return eligible & ~doubt.isnan() & (place < st.memory['accepted'][:, None] - 1)
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)
@@ -133,9 +125,12 @@ def wino(
     back = check_range('threshold_back', threshold_back, '[0, 1]', 'a probability; 0 revokes none')
     most = check_int('max_accept', max_accept, 1)
     length = check_block(block_length)
+    def improbable(st, p, where): # [B, L]
+        q = likely(st, shadows_of(p), where)
+        return (-q).masked_fill(at_least(q, back), torch.nan)
     act = ShadowStep(length, shadows == 'together', plan=until_done, matched=False)
     return Policy(unmask=Within(length, WideIn(confidence, level, limit=most)), draw=greedy,
-                  remask=NarrowOut(improbable(back)) if back else nothing, step=act)
+                  remask=NarrowOut(improbable) if back else nothing, step=act)
 
 # %% ../../nbs/peers/shadow.ipynb #cov00002
 def other(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

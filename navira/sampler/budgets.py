@@ -6,57 +6,36 @@
 from __future__ import annotations
 import math
 from bisect import bisect_right
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.distributions import Binomial
 
 from ..base.checks import check_int, name_of
-from ..base.noise import Noise
-from ..core import by_budget, evaluate, Policy, random_order, Schedule, State, TopK
-from ..diffusion import n_committed
+from ..core import Policy, random_order, TopK
 from ..prism import binomial, sigma_max, Window
 
 # %% auto #0
 __all__ = ['n_steps']
 
 # %% ../../nbs/sampler/budgets.ipynb #cc4f22a3
-def counted(
-    k: Schedule, # of K
-    n: Tensor, # [steps, 1] committed before each of some steps
-    T: int,
-    N: int,
-    steps: range,
-) -> tuple[Tensor, Tensor]: # [steps, m] each
-    "Values of K in a run with exact counts, and their probabilities."
+def rerun(policy: Policy, T: int, N: int) -> float:
+    "The expected number of the N free positions that the second passes of T steps run, in all."
+    remask, unmask, steps, k = policy.remask, policy.unmask, torch.arange(T), None
+    if isinstance(remask, TopK): k = remask.k
+    if isinstance(k, Window): steps, k = torch.tensor(k.steps(T)), k.k
+    if not len(steps): return 0.
+    if policy.depth or not isinstance(k, (binomial, float, int)): return T * N
+    due = -(-N * torch.arange(T + 1)[:, None] // T)     # committed after each step
+    n = due[steps]
     if isinstance(k, binomial):
         sigma = sigma_max(n / N, n / N + 1 / T).clamp(max=k.eta)
         mean = float((n * sigma).max())
         K = torch.arange(mean + 12 * math.sqrt(mean) + 30).expand(len(n), -1)
-        return K, Binomial(n, sigma, validate_args=False).log_prob(K).exp()
-    rows = max(4, 2**14 // N) if callable(k) else 1     # a schedule that draws is simulated
-    noise, values = Noise(0, torch.arange(rows)), []
-    for i, x in zip(steps, (torch.arange(N) < n).long()):
-        x = x.expand(rows, N)
-        values.append(evaluate(k, replace(State.start(x, 0, T, noise, x < 0), i=i)))
-    K = torch.minimum(torch.stack(values), n)
-    return K, torch.full_like(K, 1 / rows)
-
-def rerun(policy: Policy, T: int, N: int) -> float:
-    "The expected number of the N free positions that the second passes of T steps run, in all."
-    remask, unmask = policy.remask, policy.unmask
-    if policy.depth or not isinstance(remask, TopK): return T * N
-    k, steps = remask.k, range(T)
-    if isinstance(k, Window):
-        steps = k.steps(T)
-        k = k.k
-    if not steps: return 0.
-    n = torch.tensor([[n_committed(N, i - 1, T)] for i in steps])
-    K, p = counted(k, n, T, N, steps)
+        p = Binomial(n, sigma, validate_args=False).log_prob(K).exp()
+    else: K, p = n.clamp(max=k), torch.ones(1)
     S = masks = (N - n + K).clamp(min=1)
-    if isinstance(unmask, TopK) and unmask.score is random_order:
-        S = torch.tensor([[n_committed(N, i, T)] for i in steps]) - n + K
+    if isinstance(unmask, TopK) and unmask.score is random_order: S = due[steps + 1] - n + K
     return float((p * (K + S - K * S / masks))[K > 0].sum())
 
 def charged(
@@ -84,14 +63,10 @@ def check_budget(
 def n_steps(
     policy: Policy,
     budget: int, # forward passes
-    n_free: Tensor | None = None, # [n] int64: free positions of each sample; some policies need it
+    n_free: Tensor, # [n] int64: free positions of each sample
 ) -> int: # T
     "How many steps the policy takes: for most, the largest number whose passes fit the budget."
     budget = check_budget(policy, budget)
-    if n_free is None:
-        if policy.step.plan is by_budget and policy.depth is None: n_free = torch.empty(0)
-        else: raise ValueError('n_free=None: the steps of this policy depend on how many positions '
-                               'are free')
     def steps(passes: int) -> int: return policy.step.steps(policy, passes, n_free)
     if policy.depth is not None:
         fits = bisect_right(range(budget + 1), budget, lo=policy.step.least(policy) + 1,

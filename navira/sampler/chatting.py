@@ -6,7 +6,6 @@
 from __future__ import annotations
 import copy
 import multiprocessing
-import os
 from threading import Thread
 from typing import Any
 
@@ -23,7 +22,7 @@ __all__ = ['chat']
 def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     """A conversation in the tokenizer's template. ValueError, in the template's words, for what
     it refuses. A template is a program, which may never end: it runs in a process of its own."""
-    if not getattr(tok, 'chat_template', None):
+    if tok is None or not tok.chat_template:
         raise ValueError('the tokenizer of this model has no chat template: it was not trained on '
                          'conversations. Expected an instruct model; '
                          'sample(model, prompt=...) writes on from a text')
@@ -31,7 +30,7 @@ def templated(tok: Any, talk: list[dict[str, str]], **how: Any) -> str:
     def run() -> None:
         try: there.send((True, tok.apply_chat_template(talk, tokenize=False, **how)[:2**24]))
         except Exception as e: there.send((False, str(e)))
-    forks = hasattr(os, 'fork')
+    forks = 'fork' in multiprocessing.get_all_start_methods()
     work: Any = (multiprocessing.get_context('fork').Process if forks else Thread)(target=run)
     work.start()
     done, text = here.recv() if here.poll(5) else (False, 'not done in 5 seconds')

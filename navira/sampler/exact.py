@@ -62,11 +62,12 @@ class Distribution(dict[Text, float]):
         M = model.mask_id
         def one(x, i):
             q = {j: row[:M] for j, row in enumerate(model.given(x)) if x[j] == M}
+            if not q: return {x: 1.}
             out = collections.defaultdict(float)
             for tokens in itertools.product(range(M), repeat=len(q)):
                 drawn = dict(zip(q, tokens))
                 weight = math.prod(q[j][v] for j, v in drawn.items())
-                for kept, r in (choose(q, drawn, i) if q else {(): 1.}).items():
+                for kept, r in choose(q, drawn, i).items():
                     out[tuple(drawn[j] if j in kept else v for j, v in enumerate(x))] += weight * r
             return out
         return cls.after(model.length, one, (M,) * model.length)
@@ -93,8 +94,8 @@ class Distribution(dict[Text, float]):
         strange = set(seen) - set(self)
         if strange: raise ValueError(f'{min(strange)}: this text has no probability')
         texts = sorted(self, key=self.__getitem__)
-        n = np.array([seen[x] for x in texts])
-        expected = np.array([self[x] for x in texts]) * n.sum() / sum(self.values())
+        n, q = (np.array([of[x] for x in texts]) for of in (seen, self))
+        expected = q * n.sum() / q.sum()
         rare = max(1 + int(expected.cumsum().searchsorted(5)), int((expected < 5).sum()))
         n, expected = (np.append(a[rare:], a[:rare].sum()) for a in (n, expected))
         return float(chisquare(n, expected).pvalue)
@@ -133,8 +134,7 @@ class Chain:
         rho: float | Tensor, # that a mask is filled
     ) -> Tensor: # [S, S]
         "One step that remasks and unmasks each position independently."
-        s, r = (torch.as_tensor(rate, dtype=torch.float64).expand_as(self.states)[..., None]
-                for rate in (sigma, rho))
+        s, r = (torch.as_tensor(rate, dtype=torch.float64)[..., None] for rate in (sigma, rho))
         masked = r * self.model.table + (1 - r) * self.gone
         committed = (1 - s) * self.still + s * self.gone
         is_mask = (self.states == self.model.mask_id)[..., None]
@@ -163,12 +163,12 @@ class Chain:
         i: int, # the step, of
         n: int,
         texts: int = 50_000,
-        conf: Iterable[float] = (), # what each token had when it was drawn
+        conf: tuple[float, ...] = (), # what each token had when it was drawn
     ) -> Tensor: # [texts, L]
         "Where texts in state x are after a step of the policy."
         st = state_at(self.model, torch.tensor([tuple(x)]).expand(texts, -1), i, n, seed=i)
-        kept = torch.tensor(tuple(conf), dtype=torch.float64).expand(texts, -1) if conf else st.conf
-        return step(policy, replace(st, conf=kept), self.model).x
+        if conf: st = replace(st, conf=torch.tensor(conf, dtype=torch.float64).expand(texts, -1))
+        return step(policy, st, self.model).x
 
     def p_values(self,
         policy: Policy,
@@ -179,9 +179,14 @@ class Chain:
         **kw # as `land` takes them
     ) -> tuple[float, float]:
         "Over starts with several ways to go: the smallest, and the largest with a planted error."
-        expected = {tuple(x): self.row(table, x) for x in starts}
-        landed = [(q, self.land(policy, x, i, n, **kw)) for x, q in expected.items() if len(q) > 1]
-        return min(q.p_value(y) for q, y in landed), max(q.planted().p_value(y) for q, y in landed)
+        both = []
+        for x in starts:
+            q = self.row(table, x)
+            if len(q) == 1: continue
+            y = self.land(policy, x, i, n, **kw)
+            both.append((q.p_value(y), q.planted().p_value(y)))
+        right, wrong = zip(*both)
+        return min(right), max(wrong)
 
 def state_at(model: Denoiser, x: Tensor, i: int = 0, n: int = 3, seed: int = 0) -> State: # x [B, L]
     "The state in which the sampler has written `x` (no prompt), before step i of n."

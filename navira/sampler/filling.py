@@ -20,7 +20,7 @@ from ..models.load import load
 from .prompts import read_prompts
 from .samples import Partial, Samples
 from ..sampling import sample
-from .requests import check_model, choose, ends_in
+from .requests import check_model, choose
 from .scores import left_out
 
 # %% auto #0
@@ -39,22 +39,19 @@ def fill(
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
     progress: bool | Callable[[Iterator[Partial]], None] | None = None, # as in `sample`
-    **hyper, # of a named policy; also `length`, `trace`, `batch_size`, `eos`, `cache` of `sample`
+    **hyper, # of a named policy; also `batch_size`, `eos`, `cache` and `refresh` of `sample`
 ) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
     "Fill the blanks of a text. ValueError for a text without one."
     n = check_int('n', n, 1, 'the number of fillings is')
-    model = _embedded() if model is None else model
-    model = check_model(model)
+    model = check_model(_embedded() if model is None else model)
     if tokens is not None: check_int('tokens', tokens, 1, high=model.length)
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, (list, tuple)) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f'text={text!r}: expected a text, or a list of texts')
-    of_sample = 'length', 'trace', 'batch_size', 'eos', 'cache', 'refresh'
-    how = {k: hyper.pop(k) for k in of_sample if k in hyper}
-    if not ends_in(model): how.pop('eos', None)
+    how = {k: hyper.pop(k) for k in ('batch_size', 'eos', 'cache', 'refresh') if k in hyper}
     rule, name, block_length = choose(model, policy, hyper, fill)
     plain = tokens is None and any(re.search('(?<!_)_{3,5}(?!_)', t) for t in texts)
-    tries = (1, 2, 3) if plain and not how.get('length') and not how.get('trace') else (1,)
+    tries = (1, 2, 3) if plain else (1,)
     prompts = [_with_blanks(t, tokens, k) for k in tries for t in texts for _ in range(n)]
     read = read_prompts(model, prompts)
     blanks = pad_sequence([p.ids == model.mask_id for p in read], True)
@@ -78,16 +75,13 @@ def _with_blanks(text: str, tokens: int | None, plain: int) -> str:
 def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool
     "Of three tries of each filling the one whose tokens are the likeliest."
     def score(ids: Tensor, blank: Tensor) -> Tensor:
-        written = ids >= 0      # not after an end of the text
-        x, where = (a[written][None].to(model.device) for a in (ids, blank))
+        x, where = (a[ids >= 0][None].to(model.device) for a in (ids, blank))
         return left_out(model, x, where).mean()
     best = torch.stack([*map(score, out.tokens, blanks)]).view(3, -1).argmax(0).cpu()
     rows = best * len(best) + torch.arange(len(best))
-    L = int((out.tokens[rows] >= 0).sum(1).max())
     compared = blanks.sum(1).view(3, -1).sum(0) # a pass for each token
-    n_forward = out.n_forward.view(3, -1).sum(0) + compared
     more = int(compared.max())
     return replace(
-        out, tokens=out.tokens[rows, :L], special=out.special[rows, :L],  # type: ignore[index]
-        given=out.given[rows], n_forward=n_forward,  # type: ignore[index]
-        budget=3 * out.budget + more, charged=3 * out.charged + more)  # type: ignore[operator]
+        out, tokens=out.tokens[rows], special=out.special[rows], given=out.given[rows],
+        n_forward=out.n_forward.view(3, -1).sum(0) + compared,
+        budget=3 * out.budget + more, charged=3 * out.charged + more)

@@ -25,9 +25,8 @@ class JointDenoiser(Denoiser):
     # [V]*L probabilities, all positive: then every context has a conditional
     def __init__(self, joint: Tensor):
         if not (joint > 0).all():
-            raise ValueError(f'joint: every entry must be positive, got a minimum of '
-                             f'{joint.min().item():g}; '
-                             'mix in a little of the uniform')
+            raise ValueError(f'joint: a minimum of {joint.min().item():g}; expected positive '
+                             'entries: mix in a little of the uniform')
         self.joint = joint.double() / joint.double().sum()
         self.length, self.mask_id = joint.ndim, joint.shape[0]
         self.vocab_size = self.mask_id + 1
@@ -46,31 +45,26 @@ class JointDenoiser(Denoiser):
         return table.view(-1, L, V + 1)
 
     def state(self, x: Tensor) -> Tensor: # [B, L] -> [B] row of the table
-        return (x * (self.mask_id + 1) ** torch.arange(self.length - 1, -1, -1)).sum(1)
+        return (x * (self.mask_id + 1) ** torch.arange(self.length - 1, -1, -1)).sum(-1)
 
     def given(self, x: Sequence[int]) -> list[list[float]]: # a state -> [L][V + 1]
         "p(x_j = v | the other visible tokens) for every position j, in plain numbers."
         return self.table[self.state(torch.tensor([tuple(x)]))[0]].tolist()
 
-    def __call__(self, x: Tensor) -> JointForward: return JointForward(x, self.table[self.state(x)])
+    def __call__(self, x: Tensor, *how: object) -> JointForward:
+        return JointForward(x, self.table[self.state(x)])
 
-    # [B, L], [B, L] bool
-    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward:
-        """A pass whose `left_out` gives the logits of tokens that it does not see: here, those
-        of any pass."""
-        return self(x)
+    shadow = __call__     # at a token, any pass leaves it out
 
     def attending(self, x: Tensor) -> tuple[JointForward, Tensor]: # ids [B, L]
         """A pass, and how far each prediction depends on each token, [B, L, L]: the total
         variation by which p(x_i) moves when j is filled (expected) or, where visible, masked."""
-        p, masked = self(x), x == self.mask_id
-        moved = torch.zeros(*x.shape, self.length, dtype=p.p.dtype)
-        for v in range(self.mask_id + 1):
-            weight = torch.where(masked, p.p[..., v], float(v == self.mask_id))
-            for j in range(self.length):
-                far = (self(x.index_fill(1, torch.tensor(j), v)).p - p.p).abs().sum(-1) / 2
-                moved[..., j] += weight[:, [j]] * far
-        return p, moved
+        p, j, v = self(x), torch.arange(self.length), torch.arange(self.mask_id + 1)
+        moved = x.repeat(len(v), len(j), 1, 1)        # [V + 1, L, B, L]: v in the place of each j
+        moved[:, j, :, j] = v[:, None]
+        far = (self.table[self.state(moved)] - p.p).abs().sum(-1) / 2
+        weight = torch.where(p.seen_masked[..., None], p.p, (v == self.mask_id).double())
+        return p, torch.einsum('bjv,vjbi->bij', weight, far)
 
 # %% ../../nbs/sampler/joint.ipynb #2da891af
 class JointForward(Forward):
@@ -99,12 +93,12 @@ class Words(JointDenoiser):
         weights: dict[str, float], # sentence -> weight; all with the same number of words
     ):
         smooth = .01     # share of the uniform distribution
-        sents = {tuple(s.split()): w for s, w in weights.items()}
-        self.words = sorted({w for s in sents for w in s})
-        L, V = len(next(iter(sents))), len(self.words)
-        joint = torch.full((V,) * L, smooth / V**L, dtype=torch.float64)
-        for s, w in sents.items():
-            joint[tuple(map(self.words.index, s))] += (1 - smooth) * w / sum(sents.values())
+        self.words = sorted({*' '.join(weights).split()})
+        self.mask_id = V = len(self.words)
+        x = self.encode(*weights)
+        joint = torch.full((V,) * x.shape[1], smooth / V**x.shape[1], dtype=torch.float64)
+        w = torch.tensor([*weights.values()], dtype=torch.float64)
+        joint[*x.T] += (1 - smooth) * w / w.sum()
         super().__init__(joint)
 
     def encode(self, *texts: str) -> Tensor: # -> [B, L]

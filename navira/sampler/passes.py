@@ -35,15 +35,13 @@ def check_drawn(
 ) -> tuple[Tensor, Tensor]: # the same
     "ValueError for anything but tokens of the vocabulary without the mask, and probabilities."
     N, V = logits.shape
-    pair = out if isinstance(out, tuple) else ()
-    right = len(pair) == 2 and all(isinstance(v, Tensor) and v.shape == (N,) for v in pair)
-    if not right or pair[0].is_floating_point():
+    right = isinstance(out, tuple) and [v.shape for v in out if isinstance(v, Tensor)] == [(N,)] * 2
+    if not right or out[0].is_floating_point():
         raise ValueError(f'draw: {name_of(draw)} gave {out!r:.200}; expected token ids [{N}] '
                          f'and the probability of each [{N}]')
-    tokens, conf = pair
-    possible = ((0 <= tokens) & (tokens < V)).all()
-    if possible: possible = logits.gather(1, tokens[:, None]).isfinite().all() # not the mask
-    if possible and not conf.isnan().any(): return tokens, conf
+    tokens, conf = out
+    possible = ((0 <= tokens) & (tokens < V)).all() and not conf.isnan().any()
+    if possible and logits.gather(1, tokens[:, None]).isfinite().all(): return out # not the mask
     raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability; '
                      f'expected ids in 0..{V - 1} but for the mask')
 
@@ -77,14 +75,14 @@ class Pass:
         self.cost = self.ran.double() # [B] shares of a full pass
         self.parts = list[tuple[Tensor, Forward]]() # rows run together, what the model gave
         self.scored: Tensor | None = None # [B, L] qualities asked for so far, NaN in other rows
-        self._rated = self.ran # [B] rows with a quality
-        self._together = self.ran if together is None else together
-        self._last: tuple[Tensor, Tensor] | None = None # the last logits: where, and what
+        self.rated = self.ran # [B] rows with a quality
+        self.together = self.ran if together is None else together
+        self.last: tuple[Tensor, Tensor] | None = None # the last logits: where, and what
 
     def run(self, rows: Tensor) -> None: # [B] bool
         "Have these rows run, if they have not been."
         if not (rows & ~self.ran).any(): return
-        new = (rows | self._together) & ~self.ran
+        new = (rows | self.together) & ~self.ran
         forward = self.forward(new)
         self.parts.append((new, forward))
         self.ran = self.ran | new
@@ -96,53 +94,50 @@ class Pass:
     def ask(self, where: Tensor) -> None: # [B, L] bool
         "Announces positions that will be asked about, in one question or in several."
 
-    def portions(self, where: Tensor, most: int = 2**25) -> list[Tensor]: # [B, L] bool each
+    def portions(self, where: Tensor) -> list[Tensor]: # [B, L] bool each
         "As `portions`, announced as one question."
         self.ask(where)
-        return portions(self.model, where, most)
+        return portions(self.model, where)
 
     def logits(self, where: Tensor) -> Tensor: # [B, L] bool with N true -> [N, V]
         "Unnormalised log-probabilities, row by row. They are shared: never edit them in place."
         self.ask(where)
-        if self._last is not None and not (where & self._last[0]).any():
-            self._last = None # dropped first: of a large vocabulary, both would be much
-        if self._last is None: self._last = where, self._logits(where)
-        at, logits = self._last
+        if self.last is None or not (where & self.last[0]).any():
+            self.last = None # dropped first: of a large vocabulary, both would be much
+            self.last = where, self.computed(where)
+        at, logits = self.last
         if at is where: return logits
-        if not (where & ~at).any(): return logits[where[at]]
+        new = where & ~at
+        if not new.any(): return logits[where[at]]
         out = logits.new_empty(int(where.sum()), logits.shape[1])
         out[at[where]] = logits[where[at]]
-        del logits
-        self._last = None
-        out[~at[where]] = self._logits(where & ~at)
-        self._last = where, out
+        out[new[where]] = self.computed(new)
+        self.last = where, out
         return out
 
-    def _logits(self, where: Tensor) -> Tensor:
+    def computed(self, where: Tensor) -> Tensor: # as `logits`
         self.run(where.any(1))
-        parts = [(rows, forward) for rows, forward in self.parts if where[rows].any()]
-        parts = parts or self.parts[:1]     # asked about nothing, it gives no rows
-        if len(parts) == 1: return finite(parts[0][1].logits(where[parts[0][0]]))
-        logits = [finite(forward.logits(where[rows])) for rows, forward in parts]
+        logits = [finite(forward.logits(where[rows])) for rows, forward in self.parts]
+        if len(logits) == 1: return logits[0]
         out = logits[0].new_empty(int(where.sum()), logits[0].shape[1])
-        for (rows, _), some in zip(parts, logits): out[(where & rows[:, None])[where]] = some
+        for (rows, _), some in zip(self.parts, logits): out[(where & rows[:, None])[where]] = some
         return out
 
     def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
         "Quality logits (Eq. 2), high = trust, of the rows with a position in `where`; else NaN."
-        need = where.any(1) & ~self._rated
+        need = where.any(1) & ~self.rated
         self.run(need)
         for rows, forward in self.parts:
-            if need[rows].any(): self._rate(need & rows, forward.rated(need[rows]))
-        self._rated = self._rated | need
-        blank = torch.full(self.x.shape, torch.nan, device=self.x.device)
-        return blank if self.scored is None else self.scored
-
-    def _rate(self, rows: Tensor, q: Tensor) -> None: # [B] bool with n true, [n, L]
-        if (q.isnan() & ~self.masked[rows]).any():
-            raise ValueError(f'the model gave NaN for the quality of a token; {DIVERGED}')
-        if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
-        self.scored = self.scored.index_put((rows.nonzero()[:, 0],), q)
+            some = need & rows
+            if not some.any(): continue
+            q = forward.rated(need[rows])
+            if (q.isnan() & ~self.masked[some]).any():
+                raise ValueError(f'the model gave NaN for the quality of a token; {DIVERGED}')
+            if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
+            self.scored = self.scored.index_put((some.nonzero()[:, 0],), q)
+        self.rated = self.rated | need
+        if self.scored is None: return torch.full(self.x.shape, torch.nan, device=self.x.device)
+        return self.scored
 
     def drawn(self,
         where: Tensor, # [B, L] bool with N true

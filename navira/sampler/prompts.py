@@ -25,7 +25,7 @@ __all__ = ['start_ids']
 class Prompt:
     "Token ids of a prompt, `mask_id` at its blanks."
     ids: Tensor          # [l] int64
-    special: Tensor = torch.tensor(False) # [l] bool: what the tokenizer put around the text
+    special: Tensor | bool = False # [l] bool: what the tokenizer put around the text
     whole: bool = False  # a text with blanks, which nothing follows
 
 # %% ../../nbs/sampler/prompts.ipynb #07dc34cf
@@ -101,8 +101,7 @@ def _ids(prompt) -> list[Prompt]:
     if rows and all(r.ndim == 1 and len(r) and r.dtype != torch.bool
                     and torch.can_cast(r.dtype, torch.int64) for r in rows):
         return [Prompt(r.cpu().long()) for r in rows]
-    shape = f' {list(rows[0].shape)}' if rows else ''
-    raise ValueError(f'prompt: {type(prompt).__name__}{shape}; expected a text, a list of texts, '
+    raise ValueError(f'prompt: {type(prompt).__name__}; expected a text, a list of texts, '
                      'or whole-number ids: [l], [n, l], or a list of rows; '
                      'messages with roles are for navira.chat')
 
@@ -156,7 +155,7 @@ def start_ids(
                          'leave n out for one sample a prompt, or give one prompt')
     lengths = [_length(model, i, p, length, new) for i, p in enumerate(prompts)]
     x = torch.full((len(prompts), max(lengths)), -1)
-    special = torch.zeros_like(x, dtype=torch.bool)
+    special = x > 0
     for row, marks, p, L in zip(x, special, prompts, lengths):
         row[:L] = model.mask_id
         row[:len(p.ids)], marks[:len(p.ids)] = p.ids, p.special

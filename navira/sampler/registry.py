@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
 from types import NoneType, UnionType
@@ -69,27 +69,26 @@ def about(
     return dict(_about[check_choice('policy', name, policies())])
 
 # %% ../../nbs/sampler/registry.ipynb #f180d1d7
-@dataclass(frozen=True)
-class WithSchedule:
-    "A factory of policies with a scheduled temperature (section 4.4)."
-    schedule: Callable # its constructor, such as `piecewise`
-    rule: Callable[..., Policy] = navira # a factory with a temperature, `tau`
-
-    def __post_init__(self):
-        what = f'{self.rule.__doc__} Its temperature: {self.schedule.__doc__}'
-        object.__setattr__(self, '__doc__', what)
-
-    def __call__(self, **hyper) -> Policy: # of the schedule, and of the rule but for tau
-        shape = {k: hyper.pop(k) for k in signature(self.schedule) if k in hyper}
-        return self.rule(tau=self.schedule(**shape), **hyper)
+_sources: dict[Callable, tuple[Callable, ...]] = {}
 
 def sources(factory: Callable) -> tuple[Callable, ...]:
     "The functions whose parameters a factory takes."
-    own = inspect.unwrap(factory)
-    return (own.schedule, own.rule) if isinstance(own, WithSchedule) else (own,)
+    return _sources.get(factory, (factory,))
+
+def with_schedule(
+    schedule: Callable, # its constructor, such as `piecewise`
+    rule: Callable[..., Policy] = navira, # a factory with a temperature, `tau`
+) -> Callable[..., Policy]: # takes the parameters of both, but for tau
+    "A factory of policies with a scheduled temperature (section 4.4)."
+    def factory(**hyper) -> Policy:
+        shape = {k: hyper.pop(k) for k in signature(schedule) if k in hyper}
+        return rule(tau=schedule(**shape), **hyper)
+    factory.__doc__ = f'{rule.__doc__} Its temperature: {schedule.__doc__}'
+    _sources[factory] = schedule, rule
+    return factory
 
 def signature(factory: Callable) -> dict[str, inspect.Parameter]: # by name
-    "The parameters of a function, or of a `WithSchedule`, with their types."
+    "The parameters that a factory takes, with their types."
     known = {k: p for f in sources(factory)
              for k, p in inspect.signature(f, eval_str=True).parameters.items()}
     if len(sources(factory)) > 1: del known['tau']
@@ -186,14 +185,14 @@ for _name, _factory, _selects, _source in [
 # %% ../../nbs/sampler/registry.ipynb #6845e5f1
 for _schedule in (quadratic, sigmoid, piecewise):
     register(f'navira-{_schedule.__name__}', selects='K from pi(tau), tau scheduled',
-             source='NAVIRA, section 4.4', **_revises)(WithSchedule(_schedule))
+             source='NAVIRA, section 4.4', **_revises)(with_schedule(_schedule))
 
 # %% ../../nbs/sampler/registry.ipynb #c4a96ed1
 def changed(rule: Callable[..., Policy]) -> Callable[..., Policy]: # factories
     "A decoupled policy whose second pass runs only what changed."
-    @functools.wraps(rule)
     def factory(**hyper) -> Policy: return replace(rule(**hyper), depth=0)
     factory.__doc__ = f'{rule.__doc__} The second pass runs only what changed.'
+    _sources[factory] = sources(rule)
     return factory
 
 for _name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'navira-piecewise'):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..base.checks import check_choice, check_int
 from ..core import Policy
-from ..diffusion import as_denoiser, Denoiser
+from ..diffusion import Denoiser
 from .registry import parameters, policies, policy as named_policy
 
 # %% auto #0
@@ -31,11 +31,9 @@ def check_model(model: Any) -> Denoiser:
         name = repr(str(model)).replace("'embedded'", '')
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
-    lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
-    if callable(model) and not lacks: return as_denoiser(model)
+    if isinstance(model, Denoiser): return model
     kind = type(model)
-    has = ''.join(f', and has no {a}' for a in lacks)
-    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
+    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser; '
                      'expected what navira.load or navira.wrap gives, or a subclass with '
                      '`mask_id`, `length` and a `__call__` from ids [B, L] to a `Forward`')
 
@@ -58,36 +56,30 @@ def fitted(policy: Policy, model: Denoiser, length: int) -> Policy:
                   'second pass runs, and is charged, in full', stacklevel=3)
     return replace(policy, depth=None)
 
-def ends_in(model: Denoiser) -> tuple[int, ...]:
-    "The tokens that end a text: as the model says, else GPT-2's."
-    tok = model.tokenizer
-    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
-    return model.eos_ids or (() if gpt2 is None else (gpt2,))
-
 def without_end(model: Denoiser) -> Denoiser:
-    "The model that never writes a token that ends a text (LLaDA, appendix B.4)."
-    ends = ends_in(model)
+    """The model that never writes a token that ends a text (LLaDA, appendix B.4): as it says, else
+    GPT-2's."""
+    ends, tok = model.eos_ids, model.tokenizer
+    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
+    if not ends and gpt2 is not None: ends = gpt2,
     if not ends:
         raise ValueError("eos='suppress': this model names no token that ends a text; expected "
                          "'cut' or 'keep'")
     return model.suppressing(ends)
 
 # %% ../../nbs/sampler/requests.ipynb #c652fd36
-def default_policy(model: Denoiser) -> tuple[str, dict[str, Any]]: # name, hyper-parameters
-    "What reads best (studies/settings); LLaDA's policy if there is no quality head."
-    if not model.has_quality: return 'llada-low-confidence', {}
-    return 'remdm-cap', dict(top_p=.5)
-
 def choose(
     model: Denoiser | None, # None: not known yet
     policy: str | Policy | None, # None: the default
     hyper: dict[str, Any],
     caller: Callable, # that a user called: one of its parameters may have been meant
 ) -> tuple[Policy, str, int | None]: # the policy, its name with hyper-parameters, `block_length`
-    "KeyError or ValueError for another policy or hyper-parameter, with the nearest."
+    """KeyError or ValueError for another policy or hyper-parameter, with the nearest. The default
+    is what reads best (studies/settings), or LLaDA's policy if there is no quality head."""
     if policy is None:
-        policy, usual = default_policy(model)  # type: ignore[arg-type]
-        hyper = usual | hyper
+        good = model is not None and model.has_quality
+        policy, hyper = ('remdm-cap', dict(top_p=.5) | hyper) if good else (
+            'llada-low-confidence', hyper)
     own = [k for k, p in inspect.signature(caller).parameters.items() if p.default is not p.empty]
     block_length = hyper.get('block_length')
     others = {k: v for k, v in hyper.items() if k != 'block_length'}

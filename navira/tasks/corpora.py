@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from ..base.files import guarded, json_texts, read_text
-from ..models.sources import is_repository, nearest
+from ..models.checkpoints import is_repository, nearest
 from .lists import made_of
 from .sudoku import random_grids, symbol_tokenizer, unseen
 

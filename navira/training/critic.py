@@ -13,7 +13,7 @@ from ..diffusion import corrupt, low_discrepancy
 from ..sampler.draws import nucleus
 from ..models.critic import Critic
 from ..models.dit import n_params
-from ..models.load import load, mdlm_only
+from ..models.load import load
 from .loop import Stage
 from .measures import judge_draws, judged_record
 from .objectives import head_bce, Objective
@@ -50,7 +50,7 @@ class CriticTraining(Recipe):
     file = 'critic-training.json'
     def __init__(self, cfg):
         super().__init__(cfg)
-        self.model = mdlm_only(load(cfg.model), 'a critic').requires_grad_(False)
+        self.model = load(cfg.model).requires_grad_(False)
         self.length = self.model.length
         self.critic = Critic.of(self.model, cfg.blocks)
 

@@ -12,7 +12,7 @@ import torch
 
 from ..models.dit import MaskedLM, with_head
 from ..models.load import load
-from ..models.sources import of_run, own
+from ..models.checkpoints import of_run, own
 from .loop import learning, Stage
 from .measures import correct_fills
 from .pretrain import denoiser_of

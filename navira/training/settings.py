@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin, Literal, Name
 
 from ..base.checks import check_choice
 from ..base.files import check_file, guarded, read_text
-from ..models.sources import nearest
+from ..models.checkpoints import nearest
 
 # %% auto #0
 __all__ = ['Tokens', 'Epochs', 'Length', 'Checkpointing', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig',

@@ -1,5 +1,4 @@
 """`navira generate`, `fill` and `solve`: from what is typed to what is printed."""
-import io
 import json
 import shutil
 
@@ -74,7 +73,7 @@ def test_what_is_finished_is_printed_when_a_run_is_stopped(run, net, monkeypatch
         return sample(*args, n=n, **kw)
     monkeypatch.setattr(package, 'sample', stopped, raising=False)
     code, printed = said(capsys, *'generate -n 40 -p prism --budget 2 --length 8 --json'.split())
-    assert code == 130 and printed.err.strip() == 'navira: stopped with 32 of 40 texts'
+    assert code == 130 and printed.err.strip() == 'navira: interrupted'
     once = sample(net, 'prism', 2, 40, length=8).tokens.tolist()
     assert [r['tokens'] for r in rows(printed.out)] == once[:32]
 
@@ -114,8 +113,7 @@ def test_a_mistake_is_named(sentence, typed, refuses):
 def test_a_file_without_prompts_is_named(content, suffix, sentence, tmp_path, refuses):
     file = tmp_path / f'p{suffix}'
     file.write_bytes(content)
-    refuses(f'--prompts {file}: ', 'generate', '--prompts', file)
-    refuses(sentence, 'generate', '--prompts', file)
+    assert f'--prompts {file}: ' in refuses(sentence, 'generate', '--prompts', file)
 
 # --- Sudokus --------------------------------------------------------------------------------------
 
@@ -134,8 +132,7 @@ def test_a_text_that_is_no_puzzle_is_named_before_a_model_is_loaded(puzzle, sent
 def test_a_file_that_holds_no_puzzle_is_named(content, sentence, refuses, tmp_path):
     file = tmp_path / 'puzzles.txt'
     if content is not None: file.write_bytes(content)
-    refuses(str(file), 'solve', file)
-    refuses(sentence, 'solve', file)
+    assert str(file) in refuses(sentence, 'solve', file)
 
 def test_a_model_of_other_grids_is_named(grid_folder, refuses):  # noqa: F811
     refuses('this model writes grids with boxes of 2 x 2; expected one of grids with boxes of '
@@ -159,12 +156,9 @@ def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys):  # noqa: F81
     if until['solved']: assert all(until[k] == every[k] for k in ('grid', 'sample'))
     assert until['tries'] in (1, 4, 16) and until['tries'] > until['sample']
 
-@pytest.mark.parametrize('how', ['typed', 'file', 'stdin'])
-def test_several_puzzles(grid_folder, capsys, tmp_path, monkeypatch, how):  # noqa: F811
+def test_several_puzzles(grid_folder, capsys, tmp_path):  # noqa: F811
     # as Notepad writes it, with a byte order mark
     (tmp_path / 'two.txt').write_text(f'\ufeff{OPEN}\n\n{MORE}\n', newline='\r\n')
-    monkeypatch.setattr('sys.stdin', io.StringIO(f'\ufeff{OPEN}\n{MORE}\n'))
-    puzzles = dict(typed=[OPEN, MORE], file=[tmp_path / 'two.txt'], stdin=['-'])
-    easy = ['-n', 64, '--policy', 'backbone:top_p=1.']
-    code, printed = said(capsys, 'solve', *puzzles[how], '--model', grid_folder, *easy)
-    assert not code and printed.out.count('solved: ') == 2 and '4 3 | 2 1' in printed.out
+    easy = ['--model', grid_folder, '-n', 64, '--policy', 'backbone:top_p=1.']
+    code, printed = said(capsys, 'solve', tmp_path / 'two.txt', OPEN, *easy)
+    assert not code and printed.out.count('solved: ') == 3 and '4 3 | 2 1' in printed.out

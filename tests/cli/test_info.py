@@ -31,71 +31,41 @@ def test_neither_a_policy_nor_a_model(refuses, tmp_path):
 
 # --- conformance ----------------------------------------------------------------------------------
 
-STEP = """
-import numpy as np
+HEAD = """
+import inspect, os, sys
+sys.path.append({helpers!r})
+from planted import llada
 
-def llada(ids, logits, prompt, mask_id, step, steps):
-    logits = logits.copy()
-    logits[..., mask_id] = -np.inf
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    sure, token = (p / p.sum(-1, keepdims=True)).max(-1), p.argmax(-1)
-    out = ids.copy()
-    for b, x in enumerate(ids):
-        masks, N = x == mask_id, (~prompt[b]).sum()
-        due = N // steps * (step + 1) + min(N % steps, step + 1)
-        k = min(due - (~masks & ~prompt[b]).sum(), masks.sum())
-        best = np.where(masks, sure[b], -1).argsort()[::-1][:k]
-        out[b, best] = token[b, best]
-    return out
-
-def broken(ids, step):
-    return ids / (2 - step)
-
-samplers = {'llada-low-confidence': llada}
+def broken(ids, step): return ids / (2 - step)
+def stopped(ids): os._exit(0)
 """
 
 @pytest.fixture
-def played(tmp_path, capsys):
-    "The exit code, and what is printed of a file with this text"
-    def played(text, *more):
-        (tmp_path / 'own.py').write_text(text)
-        code, printed = said(capsys, 'conformance', tmp_path / 'own.py', *more)
-        return code, printed.out
-    return played
+def file(tmp_path, root):
+    "Writes a file with these samplers"
+    def file(samplers):
+        helpers = str(root / 'tests' / 'helpers')
+        (tmp_path / 'own.py').write_text(HEAD.format(helpers=helpers) + samplers)
+        return tmp_path / 'own.py'
+    return file
 
-def test_samplers_are_played_and_the_exit_code_says_whether_all_conform(played):
-    code, printed = played(STEP)
-    assert not code and 'llada-low-confidence: 1 of 1 cases conform' in printed
-    assert 'as the function does not take noise, temperature' in printed
-    code, printed = played(STEP.replace('(~prompt[b])', '(~prompt[0])'))
-    assert code == 1 and '0 of 1 cases conform' in printed
-    assert 'likely cause' in printed and 'row 0 of the batch' in printed
-    assert max(map(len, printed.splitlines())) <= 80
-    code, printed = played(STEP.replace('llada-low-confidence', 'mdlm'))     # plays no case
-    assert code == 1 and 'mdlm: 0 of 0 cases conform' in printed
-
-def test_one_rule_is_picked_and_an_error_inside_leaves_the_others(played):
-    text = STEP.replace("': llada}", "': llada, 'fast-dllm': broken}")
-    code, printed = played(text)
-    assert code == 1 and 'step 0 of 5: ValueError: returned float64' in printed
-    assert 'llada-low-confidence: 1 of 1 cases conform' in printed
-    code, printed = played(text, '--rule', 'llada-low-confidence')
-    assert not code and 'fast-dllm' not in printed
+@pytest.mark.parametrize('samplers, code, sentences', [
+    ("'llada-low-confidence': llada", 0, ['4 of 4 cases conform', 'function does not take seed']),
+    ("'llada-low-confidence': lambda **given: llada(**given, slip='row 0')", 1, []),
+    ("'llada-low-confidence': llada, 'fast-dllm': broken", 1,
+     ['step 0 of 5: ValueError: returned float64', 'low-confidence: 4 of 4']),
+    ("'fast-dllm': stopped, 'llada-low-confidence': llada", 1, ['SystemExit: 0', '4 of 4']),
+    ("'mdlm': lambda ids: ids", 1, ['mdlm: 0 of'])])
+def test_the_exit_code_says_whether_all_conform(samplers, code, sentences, file, capsys):
+    got, printed = said(capsys, 'conformance', file(f'samplers = {{{samplers}}}'))
+    assert got == code and all(s in printed.out for s in sentences), printed
 
 @pytest.mark.parametrize('text, sentence', [
-    (None, 'not found'),
-    ('samplers = {}\n', 'no samplers; expected a dictionary'),
-    (STEP.replace('confidence', 'confidense'), "did you mean 'llada-low-confidence'"),
-    (STEP.replace('steps)', 'temprature)'), "'temprature': did you mean 'temperature'"),
-    ('samplers = dict(mdlm=3)\n', 'mdlm: got 3; expected a function'),
-    ('import navira\n\n1 / 0\n', 'line 3: ZeroDivisionError: division by zero'),
-    ('import sys\n\nsys.exit(0)\n', 'it ends the program'),
-    ('def f(:\n', 'invalid syntax')])
-def test_a_file_that_cannot_be_played_is_named(text, sentence, tmp_path, refuses):
-    if text is not None: (tmp_path / 'own.py').write_text(text)
-    refuses(sentence, 'conformance', tmp_path / 'own.py')
-
-def test_a_rule_that_is_not_in_the_file(tmp_path, refuses):
-    (tmp_path / 'own.py').write_text(STEP)
-    refuses("--rule 'llada-low-confident': did you mean", 'conformance', tmp_path / 'own.py',
-            '--rule', 'llada-low-confident')
+    ('samplers = {}', 'no samplers; expected a dictionary'),
+    ("samplers = {'llada-low-confidense': llada}", "did you mean 'llada-low-confidence'"),
+    ('samplers = dict(mdlm=3)', 'mdlm: got 3; expected a function'),
+    ('1 / 0', 'line 8: ZeroDivisionError: division by zero'),
+    ('sys.exit(0)', 'it ends the program'), ('os._exit(0)', 'it ends the program'),
+    ('def f(:', 'invalid syntax')])
+def test_a_file_that_cannot_be_played_is_named(text, sentence, file, refuses):
+    refuses(sentence, 'conformance', file(text))

@@ -1,50 +1,22 @@
-"""A judge's verdicts: every text is asked about once, and what was answered is kept."""
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+"""A judge's marks: every text is asked about once, and what was answered is kept."""
+import json, shutil
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from navira.base.runs import Interrupted
-from navira.evaluation.judge import ASPECTS, Server
-from navira.experiments.judged import judge, marks, table3, unjudged
+from navira.evaluation.judge import ASPECTS
+from navira.experiments.judged import table3
+from navira.experiments.measure import evaluate
+from navira.experiments.results import frame
 from navira.experiments.run import run
-from navira.experiments.store import open_store, write_table
+from navira.experiments.store import open_store
 from navira.experiments.sweep import Sweep
+from helpers.metrics import chat, fails, ref, serve  # noqa: F401
 from toys import small_lm
 
-FIVE = json.dumps(dict.fromkeys(ASPECTS, 4.))
-
-def said(content): return 200, dict(choices=[dict(message=dict(content=content))])
-
-class Scripted(ThreadingHTTPServer):
-    "Answers by `script`, a function of how many requests came before: (status, what is sent)."
-    daemon_threads = True
-    def __init__(self, script=lambda i: said(FIVE)):
-        super().__init__(('127.0.0.1', 0), Handler)
-        self.script, self.asked = script, 0
-        threading.Thread(target=self.serve_forever, args=(.02,), daemon=True).start()
-    def server(self, model='qwen', **kw):
-        url = f'http://127.0.0.1:{self.server_port}/v1'
-        return Server(url, model, **dict(concurrency=1, retries=0, timeout=20.) | kw)
-    def __exit__(self, *e):
-        self.shutdown()
-        self.server_close()
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *args): pass
-    def do_POST(self):
-        self.rfile.read(int(self.headers['Content-Length']))
-        status, body = self.server.script(self.server.asked)
-        self.server.asked += 1
-        body = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header('Content-Type', 'application/json')
-        self.send_header('Content-Length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+FIVE = chat(json.dumps(dict.fromkeys(ASPECTS, 4.)))
+def answers(status, **body): return lambda h: h.send(status, body)
 
 @pytest.fixture(scope='module')
 def swept(tmp_path_factory):
@@ -57,80 +29,50 @@ def swept(tmp_path_factory):
 
 @pytest.fixture
 def store(swept, tmp_path):
-    import shutil
     shutil.copytree(swept.folder, tmp_path/'store')
     return open_store(tmp_path/'store')
 
-def verdicts(st): return st.read('verdicts').to_pandas()
+@pytest.fixture
+def judged(store, serve):  # noqa: F811
+    "Judge texts by answers; how many requests it took"
+    def judged(script, limit=None):
+        web, server = serve(script, retries=0, concurrency=1)
+        evaluate(store, ['marks'], server, limit)
+        return len(web.requests)
+    return judged
 
-def test_every_text_is_asked_about_once(store):
-    with Scripted() as web:
-        assert judge(store, web.server(), limit=2) == dict(judged=8, failed=0, asked=8)
-        assert set(verdicts(store)['sample']) == {0, 1}
-        assert judge(store, web.server(concurrency=3)) == dict(judged=32, failed=0, asked=32)
-        assert judge(store, web.server())['asked'] == 0 and web.asked == 40
-        assert len(unjudged(store, 'qwen')) == 0 and len(unjudged(store, 'other')) == 40
-        judge(store, web.server('other'), limit=1)
-    with pytest.raises(LookupError, match='other, qwen have judged'): marks(store)
-    assert len(marks(store, 'qwen')) == 40
+def marks(st): return frame(st, 'the-model')
 
-@pytest.mark.parametrize('stops', ['server', 'ctrl-c'])
-def test_a_run_that_is_stopped_keeps_what_was_answered(store, stops, monkeypatch):
-    down = 500, dict(error='down')
-    with Scripted(lambda i: down if stops == 'server' and i >= 6 else said(FIVE)) as web:
-        if stops == 'server':
-            with pytest.raises(ConnectionError): judge(store, web.server())
-            kept = 6
-        else:
-            import signal
-            monkeypatch.setattr('navira.experiments.run.write_table', lambda *a: (
-                write_table(*a), signal.raise_signal(signal.SIGINT)))
-            with pytest.raises(Interrupted, match='stopped after 1 of 10'):
-                judge(store, web.server())
-            monkeypatch.undo()
-            kept = 4
-        assert len(verdicts(store)) == kept
-        web.script = lambda i: said(FIVE)
-        assert judge(store, web.server())['judged'] == 40 - kept
-
-def test_a_failure_is_a_verdict_and_may_be_asked_again(store):
-    odd = ['{"clarity": 3}'] * 2 + [FIVE.replace('4.0', '11', 1), 'half a character: \ud800'] * 2
-    with Scripted(lambda i: said(odd[i]) if i < 6 else said(FIVE)) as web:
-        done = judge(store, web.server(), limit=2)
-        assert done['judged'] + done['failed'] == 8 and done['failed'] >= 2
-        assert judge(store, web.server(), limit=2)['asked'] == 0
-        assert judge(store, web.server(), limit=2, retry_failed=True)['judged'] == done['failed']
-    assert verdicts(store).failed.isna().all()
-
-def test_texts_that_a_content_filter_refuses_are_failures_even_all_of_them(store):
-    filtered = 400, dict(error=dict(message='no', code='content_filter', param='prompt'))
-    with Scripted(lambda i: filtered) as web:
-        assert judge(store, web.server(), limit=1) == dict(judged=0, failed=4, asked=4)
-        assert judge(store, web.server(), limit=1)['asked'] == 0
-
-def test_a_server_that_refuses_every_text_is_no_judge(store):
-    "What it says, such as a parameter that it lacks, is no verdict on a text"
-    with Scripted(lambda i: (422, dict(detail=[dict(loc=['body', 'max_tokens'])]))) as web:
-        with pytest.raises(ValueError, match='refuses each of 4 texts'): judge(store, web.server())
-    assert store.read('verdicts') is None and web.asked == 4
-
-def test_a_key_in_an_answer_is_not_stored(store, monkeypatch):
-    monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-1234')
-    with Scripted(lambda i: said('your key is sk-secret-1234')) as web:
-        judge(store, web.server(), limit=1)
-    assert verdicts(store).answer.str.contains('***', regex=False).all()
-    assert not any(b'sk-secret' in p.read_bytes() for p in store.folder.rglob('*') if p.is_file())
-
-def test_table_3_is_the_mean_of_the_marks(store):
-    with pytest.raises(LookupError, match='no judge has seen'): marks(store)
+def test_every_text_is_asked_about_once_and_table_3_is_the_mean(store, judged):
     rng = np.random.default_rng(0)
-    def script(i):
-        given = dict(zip(ASPECTS, rng.uniform(1, 10, 5)))
-        return said('no') if i < 2 else said(json.dumps(given))
-    with Scripted(script) as web: judge(store, web.server())
+    script = [chat(json.dumps(dict(zip(ASPECTS, rng.uniform(1, 10, 5))))) for _ in range(40)]
+    assert (judged(script, limit=2), judged(script), judged(script)) == (8, 32, 0)
     df, table = marks(store), table3(marks(store))
-    assert len(table.rows) == 4 and df.failed.sum() == 1 and df.overall.isna().sum() == 1
-    assert sum(int(f.split()[0]) for f in table.rows.failed) == 1
-    means = df.groupby('point').overall.mean()
+    assert set(table.rows.failed) == {'0 of 10'} and 'the-model' in table.title
+    means = df[[*ASPECTS]].mean(axis=1).groupby(df.point).mean()
     shown = [float(text.split()[0]) for text in table.rows.overall]
     np.testing.assert_allclose(sorted(shown), sorted(means), atol=.06)
+
+def test_a_server_that_stops_loses_at_most_a_part(store, judged):
+    with pytest.raises(ConnectionError): judged([FIVE] * 15 + [fails(500)])
+    assert marks(store).clarity.notna().sum() == 10 and judged([FIVE] * 30) == 30
+
+@pytest.mark.parametrize('odd', [
+    [chat('{"clarity": 3}')] * 2, [chat('half a character: \ud800')] * 2,
+    [answers(400, error=dict(message='no', code='content_filter', param='prompt'))]])
+def test_a_text_without_marks_is_a_failure_and_asked_about_again(store, judged, odd):
+    judged(odd + [FIVE] * 7, limit=2)
+    assert sorted(table3(marks(store)).rows.failed) == ['0 of 2'] * 3 + ['1 of 2']
+    assert judged([FIVE], limit=2) == 1 and marks(store).clarity.notna().sum() == 8
+
+def test_a_server_that_refuses_every_text_is_no_judge(store, judged):
+    "What it says, such as a parameter that it lacks, says nothing of a text"
+    with pytest.raises(ValueError, match='refuses each of 10 texts'):
+        judged([answers(422, detail=[dict(loc=['body', 'max_tokens'])])] * 10)
+    assert store.read('metrics') is None
+    with pytest.raises(LookupError, match='navira judge'): table3(frame(store))
+
+def test_a_key_in_an_answer_is_not_stored(store, judged):
+    judged([chat('your key is sk-secret-123')] * 8, limit=1)
+    assert store.read('metrics').to_pandas().answer.str.contains('***', regex=False).all()
+    assert not any(b'sk-secret' in p.read_bytes() for p in store.folder.rglob('*') if p.is_file())

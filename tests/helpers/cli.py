@@ -1,69 +1,47 @@
 """What tests of the command line share: the program, in a process of its own and in this one."""
-
 import os, subprocess, sys
 
 import pytest
 
-
 def navira(*args, **env):
     "The program in a process of its own"
-    offline = dict(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1', COLUMNS='100')
-    return subprocess.run(
-        [sys.executable, '-m', 'navira', *map(str, args)],
-        text=True,
-        timeout=300,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        env=os.environ | offline | env,
-    )
-
+    env = os.environ | dict(COLUMNS='100') | env
+    return subprocess.run([sys.executable, '-m', 'navira', *map(str, args)], text=True, env=env,
+                          timeout=300, capture_output=True, stdin=subprocess.DEVNULL)
 
 def said(capsys, *args):
     "The exit code of the program in this process, and what it printed"
     from navira.cli.app import main
-
-    with pytest.raises(SystemExit) as e:
-        main([str(a) for a in args])
+    with pytest.raises(SystemExit) as e: main([str(a) for a in args])
     return e.value.code or 0, capsys.readouterr()
-
 
 @pytest.fixture(scope='module')
 def net():
     from navira import load
-
     return load()
-
 
 @pytest.fixture
 def run(net, monkeypatch, capsys):
     "The program in this process, with the embedded model; `run.asked`: how it was asked for"
     import navira
-
     asked = []
-
     def load(source=None, device=None, **how):
         asked.append(dict(source=source, **how))
         return net
-
     monkeypatch.setattr(navira, 'load', load, raising=False)
-
     def run(*args):
         code, printed = said(capsys, *args)
         assert not code, printed.err
         return printed.out
-
     run.asked = asked
     return run
 
-
 @pytest.fixture
-def refuses(capsys, monkeypatch):
+def refuses(capsys):
     "The program with bad input: one line that names it, exit code 2, no traceback"
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-
     def refuses(sentence, *args):
         code, printed = said(capsys, *args)
         assert code == 2 and sentence in printed.err, printed
         assert len(printed.err.strip().splitlines()) == 1 and not printed.out, printed
-
+        return printed.err
     return refuses

@@ -1,5 +1,5 @@
 "What the tests of experiments share."
-import json, os, random, subprocess, sys
+import json, os, subprocess, sys
 from types import SimpleNamespace
 
 import pytest
@@ -70,5 +70,3 @@ def judge():
     from transformers import PreTrainedTokenizerFast
     tok = PreTrainedTokenizerFast(tokenizer_object=words(*WORDS), eos_token='<|endoftext|>')
     return Reference(llama(16), tok, '<|endoftext|>', 'random')
-
-def corpus(path): path.write_text(' '.join(random.Random(0).choices(WORDS, k=2000)))

@@ -1,7 +1,8 @@
-"What tests of hosts share: a small network as they serve it."
+"What tests of hosts share: a small network as they serve it, and the loop that they run."
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from navira.hosts.servers import policy_step, start
 from navira.models.transformers import bidirectional
 
 V, MASK, EOS = 40, 39, 1
@@ -15,3 +16,18 @@ def served():
     def unlikely(module, inputs, out): out.logits[..., MASK] = -30   # hosts would write it
     net.register_forward_hook(unlikely)
     return net
+
+def run(rule, x, net, mask_id=MASK, budget=16, seed=3, **how): # net: ids -> logits, qualities
+    "The memory at the end, and every text that was read"
+    ids, read = x, []
+    memory = start(rule, x, mask_id, budget, seed, quality=rule.reads_quality, **how)
+    while not memory.done:
+        logits, quality = net(ids)
+        read.append(ids)
+        ids, memory = policy_step(ids, logits, quality if rule.reads_quality else None, memory)
+    assert torch.equal(ids, memory.st.x)
+    return memory, read
+
+def behind(net, text): # [B, l]
+    "The network on a block, behind what stands before it"
+    return lambda ids: (net(torch.cat([text, ids], 1)).logits[:, text.shape[1]:], None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import torch
 
 from navira.base.noise import Noise
-from navira.core import State, step
+from navira.core import no_watch, State, step
 from toys import Tiny, TinyForward
 
 N = 50_000
@@ -27,9 +27,9 @@ def started(x, M, T, seed=0):
     "The rows of `x` [B, L] before the first of T steps, its tokens a prompt"
     return State.start(x, M, T, Noise(seed, torch.arange(len(x))))
 
-def run(rule, st, model):
+def run(rule, st, model, watch=no_watch):
     "The state after the last step, without `sample`"
-    while st.i < st.n: st = step(rule, st, model)
+    while st.i < st.n: st = step(rule, st, model, watch)
     return st
 
 class Raw(Tiny):
@@ -60,6 +60,31 @@ def at_masks(model, x): # -> {position: probabilities [V]} of one row
     return dict(zip(masked.nonzero()[:, 0].tolist(), q))
 
 def best(rate, k): return sorted(rate, key=lambda j: -rate[j])[:k]
+
+def by_blocks(model, x, length, choose):
+    """A row whose leftmost block gets the tokens of `choose`, {position: token}, until it is full;
+    and the number of passes. It is asked with the row, the masks of the block, and how often."""
+    x, first, n = x.clone(), int((x != model.mask_id).sum()), 0
+    for b in range(first, len(x), length):
+        age = 0
+        while (x[b:b + length] == model.mask_id).any():
+            masks = [j for j in range(b, min(b + length, len(x))) if x[j] == model.mask_id]
+            n, age = n + 1, age + 1
+            for j, v in choose(x, masks, age).items(): x[j] = v
+    return x, n
+
+def by_llada(model, x, T, length=None):
+    "A row that LLaDA's loop writes at temperature 0, least confident last, after a prefix"
+    x, P = x.clone(), int((x != model.mask_id).sum())
+    length = length or len(x) - P
+    n = (len(x) - P) // length
+    for b in range(n):
+        base, rest = divmod(length, T // n)
+        for i in range(T // n):
+            q = {j: v for j, v in at_masks(model, x).items() if j < P + (b + 1) * length}
+            top = {j: v.max() for j, v in q.items()}
+            for j in best(top, base + (i < rest)): x[j] = q[j].argmax()
+    return x
 
 def prompts(L, V, seed, rows=3, share=.25):
     "Rows [rows, L] with a share of random tokens and masks V, at least one of them"

@@ -2,23 +2,14 @@
 CUDA refuses is refused. No GPU is needed. Where a tensor lives is a mark on its storage, as in
 PyTorch, so views and parameters have it too. The numbers are computed by the CPU's kernels: what
 is tested is that code asks for the right device, not that CUDA computes well. A mode belongs to
-its thread: another thread sees all tensors on the CPU."""
+its thread: another thread sees all tensors on the CPU. A CPU tensor without dimensions is taken
+everywhere, which CUDA does in pointwise functions alone."""
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 CUDA, CPU = torch.device('cuda:0'), torch.device('cpu')
-
-# Functions of tensors element by element: in these alone CUDA takes a CPU tensor without dimensions
-OPERATORS = ('add sub mul div truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt '
-             'ge').split()
-FUNCTIONS = ('add sub subtract rsub mul multiply div divide true_divide floor_divide remainder '
-             'fmod pow eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or '
-             'bitwise_xor maximum minimum fmax fmin where clamp clip clamp_min clamp_max lerp '
-             'addcmul addcdiv masked_fill fill copysign atan2 hypot xlogy logaddexp').split()
-POINTWISE = {f'__{side}{name}__' for name in OPERATORS for side in ('', 'r', 'i')}
-POINTWISE |= {name + end for name in FUNCTIONS for end in ('', '_')}
 # the indices may be of the CPU
 INDEXING = {'__getitem__', '__setitem__', 'index_put', 'index_put_'}
 ACROSS = {'copy_', 'set_', 'load_state_dict', '_has_compatible_shallow_copy_type', 'type_as'}
@@ -78,7 +69,9 @@ class Pretended(TorchFunctionMode):
         if func is Tensor.cuda: return self.place(args[0], True)
         want, args, kwargs = self.asked(func, name, args, kwargs)
         there = any(map(self.on, tensors))
-        if want is None and there: self.check(func, name, args, kwargs, tensors)
+        if want is None and there and name not in ACROSS and func != Tensor.data.__set__:
+            free = name in INDEXING and self.on(args[0])
+            self.check(name, [args[0], *args[2:3]] if free else tensors)
         goes = there if want is None else want
         if name in INDEXING: goes = self.on(args[0])
         g = kwargs.get('generator')
@@ -105,29 +98,10 @@ class Pretended(TorchFunctionMode):
         want = wanted(kwargs.get('device'))
         return want, args, kwargs if want is None else kwargs | dict(device=CPU)
 
-    def check(self, func, name, args, kwargs, tensors):
-        "RuntimeError where CUDA would not compute, since some of these tensors are on the CPU"
-        here = [t for t in tensors if not self.on(t) and t.device.type == 'cpu']
-        if not here or name in ACROSS or func == Tensor.data.__set__: return
-        if name in INDEXING: wrong = self.misplaced(args)
-        else:
-            own = isinstance(args[0], Tensor) and not self.on(args[0]) if args else False
-            changes = (name in POINTWISE and name.startswith('__i')
-                       or name.endswith('_') and not name.endswith('__'))
-            out = [t for t in tensors_in(kwargs.get('out')) if not self.on(t)]
-            mixes = own and changes or out or name not in POINTWISE
-            wrong = here if mixes else [t for t in here if t.dim()]
-        if wrong:
-            raise RuntimeError(
-                'Expected all tensors to be on the same device, but found at least two devices, '
-                f'cuda:0 and cpu! ({name}; of the CPU: {[tuple(t.shape) for t in wrong]})')
-
-    def misplaced(self, args):
-        "Values that cannot be written at these places; slices copy, also across devices"
-        indices, values = [*tensors_in(args[1])], [t for t in args[2:3] if isinstance(t, Tensor)]
-        def counts(t):
-            return t.dim() == 0 and not t.is_floating_point() and t.dtype != torch.bool
-        if not self.on(args[0]) and not all(counts(t) for t in indices if self.on(t)):
-            raise RuntimeError('indices should be either on cpu or on the same device as the '
-                               'indexed tensor (cpu)')
-        return [v for v in values if self.on(v) != self.on(args[0]) and v.dim() and indices]
+    def check(self, name, tensors):
+        "RuntimeError where CUDA would not compute, since these tensors are on two devices"
+        large = [t for t in tensors_in(tensors) if t.dim()]
+        here = [tuple(t.shape) for t in large if not self.on(t) and t.device.type == 'cpu']
+        if here and len(here) < len(large):
+            raise RuntimeError('Expected all tensors to be on the same device, but found at least '
+                               f'two devices, cuda:0 and cpu! ({name}; of the CPU: {here})')

@@ -1,27 +1,19 @@
 "`model.generate(custom_generate=navira.generate_with(...))` on models of transformers."
-
 import threading
 
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import navira
 from navira.hf.generate import generate_with
+from navira.hosts import FOLDER
 from navira.models.transformers import wrap
 from helpers.sample_api import says
 
 V, M = 40, 39
-X = dict(
-    input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, 9, 8]]),
-    attention_mask=torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]),
-)
-
+X = dict(input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, 9, 8]]),
+         attention_mask=torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]))
 
 @pytest.fixture(params=['llama', 'gpt2'])
 def net(request):
@@ -30,18 +22,12 @@ def net(request):
     if request.param == 'gpt2':
         config = GPT2Config(n_positions=64, n_embd=16, n_layer=2, n_head=2, **ends)
         return GPT2LMHeadModel(config).eval()
-    size = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
-    return LlamaForCausalLM(LlamaConfig(**size, **ends)).eval()
+    return LlamaForCausalLM(LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                                        intermediate_size=24, **ends)).eval()
 
-
-def run(net, policy='remdm-conf', budget=8, inputs=X, new=6, given={}, **kw):
-    return net.generate(
-        **inputs,
-        custom_generate=generate_with(policy, budget, mask_id=M, **given),
-        max_new_tokens=new,
-        **kw,
-    )
-
+def run(net, policy='remdm-conf', inputs=X, new=6, given={}, **kw):
+    loop = generate_with(policy, 8, mask_id=M, **given)
+    return net.generate(**inputs, custom_generate=loop, max_new_tokens=new, **kw)
 
 @pytest.mark.parametrize('policy', ['remdm-conf', 'mask-predict'])
 def test_it_writes_what_sample_writes(net, policy):
@@ -51,21 +37,21 @@ def test_it_writes_what_sample_writes(net, policy):
     torch.testing.assert_close(net(**X).logits, causal)
     assert net.config.to_dict() == before
     assert torch.equal(out[:, :4], X['input_ids']) and (out != M).all()
-    with pytest.warns(UserWarning):
-        model = wrap(net, mask_id=M)
-        model.eos_ids = ()
-    told = navira.sample(
-        model, policy, 8, prompt=[X['input_ids'][0], X['input_ids'][1, 2:]], max_new_tokens=6
-    )
-    assert [t[k : k + 6].tolist() for t, k in zip(told.tokens, (4, 2))] == out[:, 4:].tolist()
+    with pytest.warns(UserWarning): model = wrap(net, mask_id=M)
+    model.eos_ids = ()
+    prompts = [X['input_ids'][0], X['input_ids'][1, 2:]]
+    told = navira.sample(model, policy, 8, prompt=prompts, max_new_tokens=6)
+    assert [t[k:k + 6].tolist() for t, k in zip(told.tokens, (4, 2))] == out[:, 4:].tolist()
 
-
-def test_a_mask_in_a_prompt_is_refused_and_padding_may_be_one(net):
-    with says(ValueError, 'input_ids', f'token {M}', 'navira.sample'):
-        run(net, inputs=dict(X, input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, M, 8]])))
-    ids = torch.tensor([[5, 6, 7, 8], [M, M, 9, 8]])
-    assert torch.equal(run(net, inputs=dict(X, input_ids=ids))[:, :4], ids)
-
+@pytest.mark.parametrize('policy, hyper', [
+    ('remdm-conf', dict(eta=.5)), ('fast-dllm', dict(block_length=4, cache='changed'))])
+def test_a_folder_writes_what_the_function_writes(net, policy, hyper):
+    "Processors and the padding of prompts go through"
+    how = dict(suppress_tokens=[5, 6, 7], max_new_tokens=6)
+    out = net.generate(**X, custom_generate=FOLDER, trust_remote_code=True, policy=policy, budget=8,
+                       mask_id=M, seed=3, hyper=hyper, **how)
+    assert torch.equal(out, run(net, policy, given=hyper | dict(seed=3), suppress_tokens=[5, 6, 7]))
+    assert not torch.isin(out[:, 4:], torch.tensor([5, 6, 7])).any()
 
 def test_threads_take_turns(net):
     "The network is as causal afterwards as it was, and each text is that of a single thread."
@@ -78,55 +64,17 @@ def test_threads_take_turns(net):
     torch.testing.assert_close(net(**X).logits, causal)
     assert not hasattr(net.config, 'is_causal')
 
-
-class Collected:
-    def __init__(self):
-        self.got, self.ended = [], False
-
-    def put(self, ids):
-        self.got.append(ids.tolist())
-
-    def end(self):
-        self.ended = True
-
-
-@pytest.mark.parametrize(
-    'odd, name',
-    [
-        (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'),
-        (dict(num_beams=2), 'num_beams=2'),
-        (dict(given=dict(streamer=Collected())), 'streamer'),
-        (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True'),
-    ],
-)
+@pytest.mark.parametrize('odd, name', [
+    (dict(repetition_penalty=1.3), 'RepetitionPenaltyLogitsProcessor'),
+    (dict(num_beams=2), 'num_beams=2'),
+    (dict(output_scores=True, return_dict_in_generate=True), 'output_scores=True'),
+    (dict(inputs=dict(X, input_ids=torch.tensor([[5, 6, 7, 8], [0, 0, M, 8]]))), f'token {M}')])
 def test_what_has_no_meaning_is_refused_by_name(net, odd, name):
-    with says(ValueError, name):
-        run(net, **odd)
+    with says(ValueError, name): run(net, **odd)
 
-
-@pytest.mark.parametrize(
-    'policy, given, parts',
-    [('llada-random', {}, None), ('remdm-conf', dict(block_length=2), 3), ('remdm-conf', {}, 1)],
-)
-def test_a_streamer_gets_each_token_once_and_none_after_the_end(net, policy, given, parts):
-    one = {k: v[:1] for k, v in X.items()}
-
-    def streamed(end):
-        s = Collected()
-        out = run(net, policy, inputs=one, given=given | dict(streamer=s), eos_token_id=end)
-        assert s.ended and s.got[0] == [X['input_ids'][0].tolist()]
-        return out[0, 4:].tolist(), s.got[1:]
-
-    kept, got = streamed(None)
-    assert sum(got, []) == kept and parts in (None, len(got))
-    for end in set(kept) - {0}:
-        out, got = streamed(end)
-        text = out[: out.index(end) + 1]
-        assert sum(got, []) == text and set(out[len(text) :]) <= {0}
-
-
-def test_a_wrong_argument_is_named(net):
-    with says(KeyError, 'policy', "'remdm-conf'"):
-        generate_with('remdm-cond')
+def test_padding_may_be_the_mask_and_a_wrong_argument_is_named(net):
+    ids = torch.tensor([[5, 6, 7, 8], [M, M, 9, 8]])
+    assert torch.equal(run(net, inputs=dict(X, input_ids=ids))[:, :4], ids)
+    with says(KeyError, 'policy', "'remdm-conf'"): generate_with('remdm-cond')
     with says(ValueError, 'which token is the mask', 'mask_id='):
         net.generate(**X, custom_generate=generate_with('mdlm', 8), max_new_tokens=6)

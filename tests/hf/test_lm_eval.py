@@ -1,74 +1,40 @@
 """The real harness, offline, on tasks made from the corpus that the tests have."""
-
 import json, math
 
 import pytest
 
 from navira.sampler.joint import random_joint
+from navira.sampler.prompts import literal_ids
 from helpers.sample_api import says
 
 lm_eval = pytest.importorskip('lm_eval')
 from lm_eval.tasks import TaskManager  # noqa: E402
 from navira.hf.lm_eval import log_likelihood, Navira  # noqa: E402
 
-
 @pytest.fixture(scope='module')
-def lm():
-    return Navira(policy='navira-piecewise', budget=16, max_new_tokens=8, draws=16)
+def lm(): return Navira(policy='navira-piecewise', budget=16, max_new_tokens=8, draws=16)
 
+DOCS = [dict(context='The man opened the', choices=[' door', ' sky']),
+        dict(context='She looked out of the', choices=[' window', ' fish'])]
+SHARED = dict(dataset_path='json', test_split='test', doc_to_text='{{context}}')
+CHOICE = dict(output_type='multiple_choice', doc_to_choice='{{choices}}', doc_to_target=0,
+              target_delimiter='', metric_list=[dict(metric='acc')])
+WRITE = dict(output_type='generate_until', doc_to_target='{{choices[0]}}',
+             generation_kwargs=dict(until=['.'], max_gen_toks=6),
+             metric_list=[dict(metric='exact_match')])
 
-WORDS = [
-    ('The man opened the', ' door', ' sky'),
-    ('She looked out of the', ' window', ' fish'),
-]
-
-
-@pytest.fixture(scope='module')
-def tasks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('tasks')
-    docs = [dict(context=c, choices=[a, b], gold=0, text=c, answer=a.strip()) for c, a, b in WORDS]
-    (folder / 'docs.jsonl').write_text('\n'.join(map(json.dumps, docs)))
-    common = f"""dataset_path: json
-dataset_kwargs: {{data_files: {{test: {folder / 'docs.jsonl'}}}}}
-test_split: test
-"""
-    (folder / 'choice.yaml').write_text(
-        common
-        + """task: navira_choice
-output_type: multiple_choice
-doc_to_text: "{{context}}"
-doc_to_choice: "{{choices}}"
-doc_to_target: gold
-target_delimiter: ""
-metric_list: [{metric: acc}]
-"""
-    )
-    (folder / 'write.yaml').write_text(
-        common
-        + """task: navira_write
-output_type: generate_until
-doc_to_text: "{{context}}"
-doc_to_target: "{{answer}}"
-generation_kwargs: {until: ["."], max_gen_toks: 6}
-metric_list: [{metric: exact_match}]
-"""
-    )
-    return folder
-
-
-def test_the_harness_itself(lm, tasks):
+def test_the_harness_itself(lm, tmp_path):
+    (tmp_path / 'docs.jsonl').write_text('\n'.join(map(json.dumps, DOCS)))
+    data = dict(data_files=dict(test=str(tmp_path / 'docs.jsonl')))
+    for name, task in dict(choice=CHOICE, write=WRITE).items():
+        text = json.dumps(SHARED | task | dict(task=f'navira_{name}', dataset_kwargs=data))
+        (tmp_path / f'{name}.yaml').write_text(text)     # JSON is YAML
     told = lm_eval.simple_evaluate(
-        model=lm,
-        tasks=['navira_choice', 'navira_write'],
-        bootstrap_iters=0,
-        task_manager=TaskManager(include_path=str(tasks)),
-        log_samples=True,
-    )
-    right = told['results']['navira_choice']['acc,none']
-    assert right == 1.0  # doors are opened, and skies are not
+        model=lm, tasks=['navira_choice', 'navira_write'], bootstrap_iters=0, log_samples=True,
+        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False))
+    assert told['results']['navira_choice']['acc,none'] == 1.0     # doors are opened
     written = [s['resps'][0][0] for s in told['samples']['navira_write']]
     assert len(written) == 2 and all(isinstance(t, str) and '.' not in t for t in written)
-
 
 def test_the_bound_is_exact_on_a_joint_that_we_know():
     "With exact conditionals the expectation is the log-likelihood itself."
@@ -78,25 +44,17 @@ def test_the_bound_is_exact_on_a_joint_that_we_know():
         true = math.log(p[tuple(y)] / p.sum())
         assert abs(log_likelihood(joint, context, y, 3000) - true) < 0.03
 
-
 def test_a_context_gives_way_to_its_continuation(lm):
     "The last of it that fits is read; beside a continuation of full length that is nothing."
-    context, y = (
-        lm.ids('The man opened the door and walked in.'),
-        lm.ids('It was a dark night. ' * 60)[: lm.max_length],
-    )
-    nats = lambda *given: pytest.approx(lm.likely(*given)[0])
-    assert len(y) == lm.max_length and lm.likely(context, y)[0] == nats([], y)
-    short = lm.likely(context, y[:-2])[0]
-    assert short == nats(context[-2:], y[:-2]) and short != nats([], y[:-2])
-    assert lm.likely(context, y[:5])[0] != nats(context[1:], y[:5])
+    context = literal_ids(lm.model, 'The man opened the door and walked in.')
+    y = literal_ids(lm.model, 'It was a dark night. ' * 60)[:lm.max_length]
+    assert lm.likely(context, y) == pytest.approx(lm.likely([], y))
+    short = lm.likely(context, y[:-2])
+    assert short == pytest.approx(lm.likely(context[-2:], y[:-2]))
+    assert short != pytest.approx(lm.likely([], y[:-2]))
     with says(ValueError, f'continuation of {lm.max_length + 1} tokens', lm.max_length):
         lm.likely([], [*y, 5])
 
-
-def test_a_wrong_argument_is_named():
-    with says(KeyError, 'policy', "'prism'"):
-        Navira(policy='prsim')
-    lm = Navira(policy='mdlm')
-    with says(ValueError, 'chat template'):
-        lm.apply_chat_template([])
+def test_a_wrong_argument_is_named(lm):
+    with says(KeyError, 'policy', "'prism'"): Navira(policy='prsim')
+    with says(ValueError, 'chat template'): lm.apply_chat_template([])

@@ -1,138 +1,158 @@
-"vLLM's plugin, SGLang and dLLM: stubs of their interfaces, and plain loops of their rules."
-import subprocess
+"""A policy that is handed logits writes what it writes when it asks a model for them; and so do
+the objects for vLLM's plugin, SGLang and dLLM, with stubs of their interfaces."""
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol, runtime_checkable
+from collections import namedtuple
+from dataclasses import replace
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import frozen
+from helpers.hosts import behind, EOS, MASK, run, served
+from helpers.peers import WITHOUT_CRITIC
+from navira.base.noise import Noise
+from navira.hosts.servers import (
+    DllmSampler, hosted, policy_step, sglang_algorithm, start, VllmPolicy)
+from navira.sampler.budgets import n_steps
+from navira.sampler.registry import policy
+from navira.sampling import states
 from order import settings
-from navira.hosts.from_logits import hosted, policy_step, start
-from navira.hosts.servers import DllmSampler, sglang_algorithm, SglangPolicy, VllmPolicy
-from helpers.hosts import EOS, MASK, served
 
-B = 8
+M, L, V, B = frozen.M, frozen.L, frozen.V, 8
+ALONE = [n for n in WITHOUT_CRITIC if policy(n).step.needs]      # more than logits of one text
+PLAIN = [n for n in WITHOUT_CRITIC if n not in ALONE]
+TWO = ['remdm-conf', 'entropy-remask', 'mask-predict']
+# 12, 9, 6, 8 and 1 free
+ragged = torch.stack([torch.tensor(t + [M] * (L - len(t))) for t in frozen.prompts['ragged']])
+
+def network(ids): # -> logits [B, L, V], qualities [B, L]
+    everywhere = torch.ones_like(ids, dtype=torch.bool)
+    return frozen.net.logits_at(ids, everywhere).unflatten(0, ids.shape), frozen.net.quality_of(ids)
+
+def reference(rule, x, budget=16, seed=3, made=0):
+    "The last state of the library's own loop"
+    rule = replace(rule, depth=None)
+    noise = Noise(seed, torch.arange(len(x)), made)
+    *_, last = states(rule, frozen.net, x, n_steps(rule, budget, (x == M).sum(1)), noise)
+    return last
+
+# ---- A loop of one's own
+
+@pytest.mark.parametrize('name', PLAIN)
+def test_a_policy_writes_what_the_own_loop_writes(name):
+    "Rows have 1 to 12 masks, and a text that has been read is not read anew"
+    rule = policy(name)
+    last, (memory, read) = reference(rule, ragged), run(rule, ragged, network, M)
+    assert torch.equal(memory.st.x, last.x) and torch.equal(memory.st.n_forward, last.n_forward)
+    torch.testing.assert_close(memory.st.conf, last.conf, equal_nan=True)
+    torch.testing.assert_close(memory.st.score, last.score, equal_nan=True)
+    assert all(not torch.equal(a, b) for a, b in zip(read, read[1:]))
+    assert len(read) <= (16 if rule.matched else last.n * rule.passes)
+    for ids in read: assert torch.equal(ids[ragged != M], ragged[ragged != M])
+
+@pytest.mark.parametrize('name', ALONE + [n for n in PLAIN if policy(n).reads_quality])
+def test_a_policy_that_needs_more_says_so_by_name(name):
+    needs = 'head|shadow|embed|attention|critic|draft'
+    with pytest.raises(ValueError, match=f"'{name}' needs .*({needs})"): hosted(name, {}, 32, 32)
+    if name not in ALONE: return
+    with pytest.raises(ValueError, match='needs'): start(policy(name), ragged, M, 16, quality=True)
+
+@pytest.mark.parametrize('name', TWO)
+def test_rows_are_alone_a_step_is_pure_and_blocks_follow_on_each_other(name):
+    "A second block has the numbers of later steps, as block after block in `sample`"
+    rule = policy(name)
+    first = run(rule, ragged, network, M)[0]
+    assert torch.equal(first.st.x[0], run(rule, ragged[:1], network, M)[0].st.x[0])
+    memory = start(rule, ragged, M, 16, 3)
+    for _ in range(4):
+        given = memory.ids, network(memory.ids)[0], None, memory
+        ids, memory = policy_step(*given)
+        again, other = policy_step(*given)
+        assert torch.equal(ids, again) and torch.equal(memory.st.x, other.st.x)
+    second = run(rule, ragged, network, M, after=first)[0].st
+    assert torch.equal(second.x, reference(rule, ragged, made=first.st.n).x)
+
+@pytest.mark.parametrize('name', TWO)
+def test_a_run_goes_on_after_a_host_has_changed_the_text(name):
+    "It writes tokens and masks of its own, also between two passes of a step"
+    ids, changed = torch.full((1, L), M), 0
+    memory = start(policy(name), ids, M, 16, 3)
+    for k in range(40):
+        if memory.done: break
+        ids, memory = policy_step(ids, network(ids)[0], None, memory)
+        if k < 6 and not memory.done:
+            ids = ids.index_fill(1, torch.tensor([k]), M if k % 2 else 2)
+            changed += not torch.equal(ids, memory.ids)
+    assert memory.done and (ids != M).all() and changed > 1
+
+def test_fixed_masks_stay_a_full_text_is_done_and_bad_input_is_named():
+    rule, fixed = policy('remdm-conf'), torch.zeros_like(ragged, dtype=torch.bool)
+    fixed[:, -3:] = True
+    last = run(rule, ragged, network, M, fixed=fixed | (ragged != M))[0].st
+    assert (last.x[:, -3:][ragged[:, -3:] == M] == M).all()
+    assert start(rule, torch.zeros(2, L, dtype=torch.long), M, 16).done
+    with pytest.raises(ValueError, match='positions'):
+        policy_step(ragged, network(ragged)[0].flatten(0, 1), None, start(rule, ragged, M, 16))
+    with pytest.raises(ValueError, match='budget'): start(policy('entropy-remask'), ragged, M, 1)
+
+# ---- Servers
 
 @pytest.fixture(scope='module')
 def net(): return served()
 
-@pytest.fixture
-def stub(monkeypatch):
-    "Puts a module in the place of a host's"
-    def put(name, **what):
-        parts = name.split('.')
-        for k in range(1, len(parts) + 1):
-            monkeypatch.setitem(sys.modules, '.'.join(parts[:k]), ModuleType('.'.join(parts[:k])))
-        vars(sys.modules[name]).update(what)
-    return put
-
-def test_installing_and_importing_needs_no_host(root):
+def test_installing_and_importing_needs_no_host(monkeypatch):
     "Only the scheduler of diffusers imports its host, which an extra brings"
     hosts = 'diffusers', 'dllm', 'sglang', 'vllm', 'vllm_dllm_plugin'
-    code = f"""import sys
-sys.modules.update(dict.fromkeys({hosts}))
-import navira.hosts.custom_generate.generate, navira.hosts.from_logits, navira.hosts.servers
-try: import navira.hosts.diffusers
-except ImportError as e: print(e)"""
-    said = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True)
-    assert said.returncode == 0 and 'diffusers' in said.stdout, said.stderr
-    required = settings()['requirements'].lower()
-    assert not [name for name in hosts if name in required]
+    for name in hosts: monkeypatch.setitem(sys.modules, name, None)
+    for name in 'servers', 'diffusers':
+        monkeypatch.delitem(sys.modules, f'navira.hosts.{name}', raising=False)
+    import_module('navira.hosts.servers')
+    with pytest.raises(ImportError, match='diffusers'): import_module('navira.hosts.diffusers')
+    assert not [name for name in hosts if name in settings()['requirements'].lower()]
 
-# ---- vLLM's dllm-plugin: its contract in our words
-
-@dataclass(frozen=True)
-class RemaskStepResult:
-    committed_token_ids: tuple
-    next_input_block: tuple
-
-@runtime_checkable
-class RemaskingPolicy(Protocol):
-    def apply(self, *, input_draft: Sequence[int], logits: Any | None = None,
-              remasking_config: Mapping[str, Any] | None = None) -> RemaskStepResult: ...
-
-@pytest.fixture
-def plugin(stub): stub('vllm_dllm_plugin.remasking', RemaskStepResult=RemaskStepResult)
-
-def block_of(rule, net, before, draft, **config): # -> the block, how many passes
-    "As a worker would: until something is committed"
-    for k in range(99):
-        logits = net(torch.tensor([[*before, *draft]])).logits[0, -len(draft):]
-        r = rule.apply(input_draft=draft, logits=logits, remasking_config=config)
-        assert isinstance(r, RemaskStepResult) and len(r.next_input_block) == len(draft)
-        assert all(type(i) is int for i in r.next_input_block + r.committed_token_ids)
-        if r.committed_token_ids: break
-        draft = r.next_input_block
-    assert r.next_input_block == (MASK,) * len(draft)
-    return r.committed_token_ids, k + 1
-
-def hosted_run(name, net, before, x, budget, seed=0, after=None):
-    rule, ids = hosted(name, {}, B, budget), x[None]
-    memory = start(rule, ids, MASK, budget, seed, after=after)
-    while not memory.done:
-        text = torch.cat([torch.tensor([before]).long(), ids], 1)
-        ids, memory = policy_step(ids, net(text).logits[:, -len(x):], None, memory)
-    return ids[0], memory
-
-@pytest.mark.parametrize('name', ['remdm-conf', 'llada-low-confidence', 'entropy-remask'])
-def test_vllm_gets_a_policy_that_commits_whole_blocks(net, plugin, name):
-    rule = VllmPolicy(name, MASK, budget=6, seed=4, block_length=B)
-    assert isinstance(rule, RemaskingPolicy)
+@pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask'])
+def test_vllm_gets_a_policy_that_commits_whole_blocks(net, name, monkeypatch):
+    Result = namedtuple('RemaskStepResult', 'committed_token_ids next_input_block')
+    monkeypatch.setitem(sys.modules, 'vllm_dllm_plugin.remasking',
+                        SimpleNamespace(RemaskStepResult=Result))
+    rule, before, memory = VllmPolicy(name, MASK, budget=6, seed=4, block_length=B), (), None
     draft = (3, 4) + (MASK,) * (B - 2)     # the end of the prompt is in the first block
-    first, passes = block_of(rule, net, [], draft)
-    want, memory = hosted_run(name, net, [], torch.tensor(draft), 6, 4)
-    assert first == tuple(want.tolist()) and first[:2] == (3, 4) and passes <= 6
-    second, _ = block_of(rule, net, first, (MASK,) * B)
-    want, _ = hosted_run(name, net, first, torch.full((B,), MASK), 6, 4, memory)
-    assert second == tuple(want.tolist()) and MASK not in second
+    for _ in range(2):
+        text = torch.tensor([before], dtype=torch.long)
+        memory, _ = run(hosted(name, {}, B, 6), torch.tensor([draft]), behind(net, text), budget=6,
+                        seed=4, after=memory)
+        committed = ()
+        while not committed:
+            logits = net(torch.tensor([[*before, *draft]])).logits[0, -B:]
+            committed, draft = rule.apply(input_draft=draft, logits=logits)
+            assert all(type(i) is int for i in committed + draft) and len(draft) == B
+        assert committed == tuple(memory.st.x[0].tolist()) and draft == (MASK,) * B
+        before += committed
+    assert before[:2] == (3, 4) and MASK not in before
 
-
-# ---- SGLang: its two loops in our words
-
-class DllmAlgorithm:
+class DllmAlgorithm: # of SGLang
     def __init__(self, config): self.block_size, self.mask_id = config.block_size, config.mask_id
 
-@pytest.fixture
-def algorithm(stub):
-    stub('sglang.srt.dllm.algorithm.base', DllmAlgorithm=DllmAlgorithm)
-    return sglang_algorithm()
-
-def config(name='remdm-conf', **how):
-    return SimpleNamespace(block_size=B, mask_id=MASK,
-                           algorithm_config=dict(policy=name, budget=6, **how))
-
-def batch_of(rows, rids, place=0, dtype=torch.int64, prompt=None):
-    ids = torch.tensor(rows, dtype=dtype).flatten()
-    positions = (place + torch.arange(B)).repeat(len(rows))
-    return SimpleNamespace(input_ids=ids, rids=rids, positions=positions, dllm_prompt_mask=prompt)
-
-def forward(net, batch):
-    x = batch.input_ids.view(-1, B).long()
-    return net(x).logits.flatten(0, 1), x.clone()
-
-def in_step(rule, net, batch):
-    "All blocks together until all are done -> passes, and the texts of the last one"
-    states, buffer = [None] * (len(batch.input_ids) // B), None
-    for k in range(rule.max_steps(B)):
-        logits, read = forward(net, batch)
-        buffer = logits if buffer is None else buffer.copy_(logits)      # as in a CUDA graph
-        if all(rule.step(batch, buffer, states)): return k + 1, read
-
-PROMPTED = [3, 4] + [MASK] * (B - 2)
-
 @pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask', 'mdlm'])
-def test_sglang_emits_a_block_after_a_pass_that_has_read_it(net, algorithm, name):
-    rule, ids = algorithm(config(name)), batch_of([PROMPTED, [MASK] * B], ['a', 'b'])
-    assert isinstance(rule, DllmAlgorithm) and isinstance(rule, SglangPolicy)
-    address = ids.input_ids.data_ptr()
-    passes, read = in_step(rule, net, ids)
-    assert torch.equal(read.flatten(), ids.input_ids) and (ids.input_ids != MASK).all()
-    assert passes <= 7 and ids.input_ids[:2].tolist() == [3, 4]
-    assert ids.input_ids.data_ptr() == address
-
+def test_sglang_emits_a_block_after_a_pass_that_has_read_it(net, name, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'sglang.srt.dllm.algorithm.base',
+                        SimpleNamespace(DllmAlgorithm=DllmAlgorithm))
+    config = SimpleNamespace(block_size=B, mask_id=MASK,
+                             algorithm_config=dict(policy=name, budget=6))
+    rule, memories, buffer, done, passes = sglang_algorithm()(config), [None, None], None, [], 0
+    assert isinstance(rule, DllmAlgorithm)
+    batch = SimpleNamespace(input_ids=torch.full((2 * B,), MASK), rids=['a', 'b'],
+                            positions=torch.arange(B).repeat(2), dllm_prompt_mask=None)
+    batch.input_ids[:2], address = torch.tensor([3, 4]), batch.input_ids.data_ptr()
+    while not done or not all(done):
+        read = batch.input_ids.clone()
+        logits, passes = net(read.view(2, B)).logits.flatten(0, 1), passes + 1
+        buffer = logits if buffer is None else buffer.copy_(logits)      # as in a CUDA graph
+        done = rule.step(batch, buffer, memories)
+    assert torch.equal(read, batch.input_ids) and batch.input_ids.data_ptr() == address
+    assert passes <= 7 and read[:2].tolist() == [3, 4] and (read != MASK).all()
 
 # ---- dLLM
 
@@ -145,16 +165,15 @@ def mdlm(net, prompts, new, size, steps):
         x = torch.tensor([*p] + [MASK] * new + [EOS] * (L - len(p) - new))
         seen = (torch.arange(L) < len(p) + new).long()[None]
         for start_ in range(len(p), len(p) + new, size):
-            block = range(start_, start_ + size)
             for _ in range(steps * size // new):
                 sure = net(x[None], attention_mask=seen).logits[0].softmax(-1).max(-1)
-                masks = [j for j in block if x[j] == MASK]
+                masks = [j for j in range(start_, start_ + size) if x[j] == MASK]
                 for j in sorted(masks, key=lambda j: -sure.values[j])[:new // steps]:
                     x[j] = sure.indices[j]
         rows.append(x)
     return torch.stack(rows)
 
-@pytest.mark.parametrize('size, steps', [(12, 12), (12, 4), (4, 6), (6, 12)])
+@pytest.mark.parametrize('size, steps', [(12, 4), (4, 6)])
 def test_dllm_writes_the_tokens_of_its_own_rule(net, size, steps):
     "Prompts of two lengths; the shorter text is padded with the end token"
     prompts = [[3, 4, 5, 6], [7, 8]]
@@ -162,30 +181,26 @@ def test_dllm_writes_the_tokens_of_its_own_rule(net, size, steps):
         prompts, max_new_tokens=12, block_size=size, steps=steps)
     assert torch.equal(out, mdlm(net, prompts, 12, size, steps))
 
-@dataclass
-class Config: # as dLLM's have it
-    max_new_tokens: int = 128
-    max_length: int | None = None
-    block_size: int = 128
-    steps: int = 128
-    temperature: float = 0.
-    cfg_scale: float = 0.
-    suppress_tokens: list | None = None
-    right_shift_logits: bool = False
-    return_dict: bool = False
+class Config: # of dLLM
+    def __init__(self, **how):
+        vars(self).update(dict(max_new_tokens=128, max_length=None, block_size=128, steps=128,
+                               temperature=0., cfg_scale=0., return_dict=False) | how)
 
-def test_dllm_s_config_is_read_and_what_has_no_effect_refused(net, stub):
+def test_dllm_s_config_is_read_and_what_has_no_effect_refused(net, monkeypatch):
     sampler, prompt = DllmSampler(net, TOKENS, 'remdm-conf', seed=1, eta=.5), [[3, 4, 5]]
     how = Config(max_new_tokens=8, steps=8, block_size=4)
     out = sampler.sample(prompt, how)
     assert out.shape == (1, 11) and (out != MASK).all()
     other = Config(max_new_tokens=0, max_length=11, steps=3)
     assert torch.equal(out, sampler.sample([torch.tensor(prompt[0])], other, steps=8, block_size=4))
-    for more in (dict(temperature=.5), dict(cfg_scale=1.), dict(suppress_tokens=[3]), dict(top=3)):
+    for more in (dict(temperature=.5), dict(cfg_scale=1.), dict(top=3)):
         with pytest.raises(ValueError, match=f'{[*more][0]}='): sampler.sample(prompt, how, **more)
     with pytest.raises(ValueError, match='cfg_scale=2'):
         sampler.sample(prompt, Config(cfg_scale=2.))
-    with pytest.raises(KeyError, match='remdm-conf'):
-        DllmSampler(net, TOKENS, 'remdm-con')
-    stub('dllm.core.samplers', BaseSamplerOutput=SimpleNamespace)
+    with pytest.raises(KeyError, match='remdm-conf'): DllmSampler(net, TOKENS, 'remdm-con')
+    monkeypatch.setitem(sys.modules, 'dllm.core.samplers',
+                        SimpleNamespace(BaseSamplerOutput=SimpleNamespace))
     assert torch.equal(sampler.sample(prompt, how, return_dict=True).sequences, out)
+    text = [3, MASK, 4, MASK]
+    filled = sampler.infill([text], steps=2)[0].tolist()
+    assert filled[::2] == [3, 4] and MASK not in filled

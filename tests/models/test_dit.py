@@ -1,5 +1,6 @@
 """The diffusion transformer of MDLM, with a quality head, and one forward pass with heads on
-demand."""
+demand; grids; networks in 16 bits."""
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -7,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 
-from navira.models.dit import mask_time, with_head
+from navira.models.dit import MaskedLM, mask_time
 from navira.models.layers import Config
 from helpers.checkpoints import (  # noqa: F401
     HEAD, TIMED, TINY, X, bare, no_grad, noisy, plain_forward)
-from toys import small_lm
+from helpers.sample_api import says
+from toys import critic_like, small_lm
 
 EVERY = torch.ones_like(X, dtype=torch.bool)
 
 @pytest.mark.parametrize('dtype, tol', [(torch.float64, 1e-6), (torch.float32, 1e-4)])
-@pytest.mark.parametrize(
-    'config, time', [(HEAD, None), (TIMED, None), (TIMED, torch.tensor([0.01, 0.7]))]
-)
+@pytest.mark.parametrize('config, time', [
+    (HEAD, None), (TIMED, None), (TIMED, torch.tensor([.01, .7]))])
 def test_same_as_a_plain_transcription(dtype, tol, config, time):
     "GIDD's network has another time for each row."
     model = noisy(config).to(dtype)
@@ -35,7 +36,7 @@ def test_same_as_a_plain_transcription(dtype, tol, config, time):
 @pytest.mark.parametrize('config', [HEAD, TIMED])
 @pytest.mark.parametrize('where', [X == 10, X == 7, X < 99, X < 0])
 def test_heads_are_lazy_and_a_row_does_not_depend_on_its_batch(config, where):
-    model = noisy(config).double()
+    model, calls = noisy(config).double(), []
     every, quality = model(X).logits(EVERY).view(2, 5, 11), model(X).quality()
     assert torch.allclose(model(X).logits(where), every[where], atol=1e-12)
     for r in range(2):
@@ -44,9 +45,12 @@ def test_heads_are_lazy_and_a_row_does_not_depend_on_its_batch(config, where):
         assert torch.allclose(part.logits(EVERY[:1]).view(1, 5, 11), every[rows], atol=1e-12)
         for q in (part.quality(), model(X).rated(rows)):
             assert torch.allclose(q, quality[rows], atol=1e-12)
+    model.quality.register_forward_hook(lambda *a: calls.append(1))
+    p = model(X)
+    assert p.quality() is p.quality() and len(calls) == 1
 
 def test_attention_that_is_read_is_that_of_the_last_four_blocks(monkeypatch):
-    "As the fused kernel is given queries and keys; nothing is kept of a pass that is not asked"
+    "As the fused kernel is given queries and keys"
     model, maps = small_lm(2, n_blocks=5), []
     fused = F.scaled_dot_product_attention
     def seen(q, k, v, mask=None):
@@ -54,18 +58,10 @@ def test_attention_that_is_read_is_that_of_the_last_four_blocks(monkeypatch):
         return fused(q, k, v, mask)
     monkeypatch.setattr(F, 'scaled_dot_product_attention', seen)
     x = torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(): p, read = model.attending(x)
+    p, read = model.attending(x)
     assert len(maps) == 5
     torch.testing.assert_close(read, torch.stack(maps[1:]).mean(0))
     torch.testing.assert_close(p.h, model(x).h)
-
-def test_the_head_runs_once_and_may_be_absent():
-    model, calls = noisy(), []
-    model.quality.register_forward_hook(lambda *a: calls.append(1))
-    p = model(X)
-    assert p.quality() is p.quality() and len(calls) == 1 and p.quality().shape == X.shape
-    with pytest.raises(ValueError, match='navira finetune'): noisy(TINY)(X).quality()
-    assert not with_head(noisy(TINY))(X).quality().any() and with_head(model, None).quality is None
 
 @pytest.mark.parametrize('config', [HEAD, TIMED])
 def test_an_edit_of_embeddings_is_for_one_pass_of_one_thread(config):
@@ -95,15 +91,11 @@ def test_dropout_is_for_training_and_everything_learns():
         (loss + p.quality().sum()).backward()
     assert all(q.grad is not None and q.grad.isfinite().all() for q in model.parameters())
 
-@pytest.mark.parametrize(
-    'x, words',
-    [
-        (torch.zeros(1, 13, dtype=torch.long), '13 positions: expected 1 to 12'),
-        (torch.zeros(5, dtype=torch.long), r'\[5\]'),
-    ],
-)
-def test_ids_are_checked(x, words):
-    with pytest.raises(ValueError, match=words): noisy()(x)
+@pytest.mark.parametrize('x, part', [
+    (torch.zeros(1, 13, dtype=torch.long), '13 positions: expected 1 to 12'),
+    (torch.zeros(5, dtype=torch.long), '[5]'), (X.int(), 'int32')])
+def test_ids_are_checked(x, part):
+    with says(ValueError, part): noisy()(x)
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0, .5), st.integers(1, 200))
@@ -119,3 +111,40 @@ def test_the_time_of_a_text_gives_its_share_of_masks(p, L):
     inside = (t > 1.1e-4) & (t < 1 - 1.1e-4)
     assert (t[inside].diff() > 0).all() and (inside.sum() > L / 4 or L < 5)
     assert ((m - torch.arange(L + 1) / L)[inside].abs() < 1e-4).all()
+
+def test_a_network_of_grids_does_not_know_the_order_of_its_cells():
+    "It knows a cell by its units alone: if two like rows change places, so do the outputs."
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=5, model_length=16, hidden_dim=16, cond_dim=4, n_blocks=2, n_heads=2)
+    model = MaskedLM(Config(**sizes, boxes=(2, 2))).double().eval()
+    for p in model.parameters(): p.copy_(.3 * torch.randn(p.shape))
+    rows = model.backbone.place.units[0].embedding
+    rows[1] = rows[0]
+    x, every = torch.randint(0, 5, (3, 16)), torch.ones(3, 16, dtype=torch.bool)
+    def swapped(v): return torch.cat([v[:, 4:8], v[:, :4], v[:, 8:]], 1)
+    a, b = (model(v).logits(every).view(3, 16, 5)[..., :4] for v in (x, swapped(x)))
+    assert torch.allclose(swapped(a), b, atol=1e-12)
+    with says(ValueError, '15 positions: expected 16 to 16'): model(x[:, :15])
+
+# and by how much their logits may be off, which are as large as 4
+LOW = {torch.bfloat16: .06, torch.float16: .008}
+
+@pytest.mark.parametrize('dtype', LOW)
+def test_in_16_bits_logits_and_qualities_are_float32_and_near_those_in_32(dtype):
+    "Qualities do not tie: the last layer works in float32 (in bf16 most of 768 numbers would)."
+    lm = small_lm(seed=3)
+    low, off = copy.deepcopy(lm).to(dtype), LOW[dtype]
+    x = torch.randint(0, 11, (64, 12), generator=torch.Generator().manual_seed(0))
+    for where in (x == lm.mask_id, x == 3, x >= 0):
+        want, got = lm(x).logits(where), low(x).logits(where)
+        assert got.dtype == torch.float32 and torch.equal(got.isneginf(), want.isneginf())
+        assert 0 < (got - want)[want.isfinite()].abs().max() < 2 * off
+    want, got = lm(x).quality(), low(x).quality()
+    assert got.dtype == torch.float32 and 0 < (got - want).abs().max() < 2 * off
+    assert got.unique().numel() > 700
+    critic = critic_like(low, n_blocks=1).to(dtype)                 # 240 if they were rounded
+    assert critic(x).quality().unique().numel() > 400
+    for model in (lm, low):
+        with torch.autocast('cpu', torch.bfloat16): p = model(x)
+        assert p.logits(x == 3).dtype == p.quality().dtype == p.h.dtype == torch.float32
+        assert (p.quality() - want).abs().max() < .1 * (1 + want.abs().max())

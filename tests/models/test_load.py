@@ -1,54 +1,206 @@
-"""One function, `load`, for a folder, a file, a run, a name on the Hub, or the embedded model."""
-import json, os
+"""One function, `load`: folders of MDLM's layout, whole, damaged, foreign and malicious; the Hub;
+names that people type; precision, products and devices."""
+import copy, json, math, os, pickle, shutil, subprocess, sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-import navira
+from navira.models.checkpoints import on_disk
 from navira.models.families import pretrained
-from navira.models.load import load, save
+from navira.models.load import HAS_ONEDNN, load, products_of, save, set_products
 from helpers.checkpoints import (  # noqa: F401
-    HEAD, TINY, X, bare, hub_folder, no_grad, noisy, plain_forward, refused, same, small_tokenizer,
+    convert, HEAD, TINY, hub_folder, lightning, no_grad, noisy, refused, same, small_tokenizer,
     words)
 from helpers.sample_api import says
 
-# --- folders ----------------------------------------------------------------------------------
+@pytest.fixture
+def folder(tmp_path):
+    "A model with a head and a tokenizer"
+    model = noisy(HEAD)
+    model.tokenizer = small_tokenizer()
+    save(model, tmp_path / 'm')
+    return tmp_path / 'm'
+
+def changed(file, **fields):
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return file.parent
+
+# --- whole folders ----------------------------------------------------------------------------
 
 @pytest.mark.parametrize('config', [TINY, HEAD])
 @pytest.mark.parametrize('kept', [None, torch.bfloat16])
-def test_saved_and_loaded_it_is_the_same(tmp_path, config, kept):
+@pytest.mark.parametrize('dtype', [None, 'bf16', 'half'])
+def test_saved_and_loaded_it_is_the_same(tmp_path, config, kept, dtype):
     model, folder = noisy(config), tmp_path / 'a' / 'b'
     model.tokenizer = small_tokenizer()
     save(model, folder, kept)
-    again = load(str(folder))
-    want = model if kept is None else noisy(config).to(kept).float()
-    assert same(again, want) and again.config == config and not again.training
+    again = load(str(folder), dtype=dtype)
+    assert same(again, noisy(config).to(kept).to(next(again.parameters()).dtype))
+    assert again.config == config and not again.training
     assert again.tokenizer.encode('c d').ids == [2, 3]
     assert again.tokenizer.token_to_id('<|mask|>') == 10
     files = sorted(p.name for p in folder.iterdir())
     assert files == ['config.json', 'model.safetensors', 'tokenizer.json']
 
+def test_a_save_that_fails_leaves_the_old_model_whole(folder, monkeypatch):
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    monkeypatch.setattr('navira.models.checkpoints.save_file', None)
+    with pytest.raises(TypeError): save(noisy(seed=2), folder)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+def test_a_pickle_of_weights(tmp_path):
+    folder = hub_folder(tmp_path / 'hf', noisy(TINY))
+    (folder / 'model.safetensors').unlink()
+    state = {k.removeprefix('backbone.'): w for k, w in on_disk(noisy(TINY)).items()}
+    torch.save(state, folder / 'pytorch_model.bin')
+    assert same(load(folder), noisy(TINY))
+
+def test_a_training_run_is_its_model(tmp_path):
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / 'run.json').write_text('{}')
+    refused(tmp_path / 'run', 'no model/config.json yet', 'the run ends', error=FileNotFoundError)
+    save(noisy(), tmp_path / 'run' / 'model')
+    assert same(load(tmp_path / 'run'), noisy())
+    save(noisy(seed=5), tmp_path / 'run')                       # a model of its own comes first
+    assert same(load(tmp_path / 'run'), noisy(seed=5))
+
+# --- configurations, weights and tokenizers that do not fit -------------------------------------
+
 SIZES = 'vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads', 'model_length'
 
-@pytest.mark.parametrize(
-    'settings, words',
-    [
-        *((({k: v}), (f'config.json: {k}={v!r}: expected',)) for k in SIZES for v in (10**12,)),
-        (dict(n_blocks=3), ('Missing key(s) in state_dict: "backbone.blocks.2',)),
-        (dict(quality_blocks=None), ('Unexpected key(s) in state_dict: "quality.',)),
-        (dict(model_type='mamba'), ("'mamba'", 'mdlm')),
-        (dict(time_conditioning=True), ('config.json', 'time_conditioning=True')),
-    ],
-)
-def test_a_configuration_that_does_not_fit(tmp_path, settings, words):
-    save(noisy(), tmp_path / 'm')
-    file = tmp_path / 'm' / 'config.json'
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-    refused(tmp_path / 'm', *words)
+@pytest.mark.parametrize('fields, parts', [
+    *(({k: 10**12}, [f'config.json: {k}={10**12}: expected']) for k in SIZES),
+    *((dict([bad]), [bad[0]]) for bad in dict(n_heads=5, mask_id=11, p_uniform=1.5, cond_dim=0,
+                                             quality_blocks=2).items()),
+    (dict(boxes=[3, 3]), ['model_length=12: expected 81']),
+    (dict(n_blocks=3), ['Missing key(s) in state_dict: "backbone.blocks.2']),
+    (dict(quality_blocks=None), ['Unexpected key(s) in state_dict: "quality.']),
+    (dict(model_type='mamba'), ["'mamba'", 'mdlm']),
+    (dict(time_conditioning=True), ['time_conditioning=True'])])
+def test_a_configuration_that_does_not_fit(folder, fields, parts):
+    refused(changed(folder / 'config.json', **fields), *parts)
 
-# --- the Hub ----------------------------------------------------------------------------------
+@pytest.mark.parametrize('change, part', [
+    ({'adapter.weight': torch.ones(1)}, 'Unexpected key(s) in state_dict: "backbone.adapter'),
+    ({'backbone.blocks.1.norm2.weight': None}, 'Missing key(s) in state_dict: "backbone.blocks.1.'),
+    ({'backbone.blocks.0.attn_out.weight': torch.ones(16, 8)}, 'torch.Size([16, 8])'),
+    *(({'quality.block.norm1.weight': torch.full((16,), v).to(kept)},
+       'quality.block.norm1.weight holds NaN or infinity; expected finite')
+      for v in (math.nan, -math.inf) for kept in (torch.float32, torch.bfloat16)),
+    ({'quality.block.norm1.weight': torch.full((16,), 1e6)}, 'too large for torch.float16')])
+def test_weights_that_cannot_be_are_named(folder, change, part):
+    state = {k: w for k, w in (on_disk(noisy(HEAD)) | change).items() if w is not None}
+    save_file(state, folder / 'model.safetensors')
+    refused(folder, part, dtype='half')
+
+def marked_at(i): return words(*'abcdefghij'[:i], '<|mask|>', *'abcdefghij'[i:])
+
+@pytest.mark.parametrize('tok, part', [
+    (marked_at(7), "token 10 is 'j'; the model has 11 tokens, and its mask is token 10"),
+    (words(*'abcdefghijk'), "token 10 is 'k'"),
+    (words(*'abcdefghi', **{'<|mask|>': 10, 'z': 99}), 'its last token is 99')])
+def test_a_tokenizer_of_another_model(folder, tok, part):
+    "The blank would stay in the text, as letters."
+    tok.save(str(folder / 'tokenizer.json'))
+    refused(folder, 'tokenizer.json: ', part)
+
+def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
+    save(load(), tmp_path)
+    changed(tmp_path / 'tokenizer.json', truncation=dict(
+        direction='Right', max_length=4, strategy='LongestFirst', stride=0), padding=dict(
+        strategy=dict(Fixed=40), direction='Right', pad_to_multiple_of=None, pad_id=0,
+        pad_type_id=0, pad_token='a'))
+    text = 'It was a dark and stormy night'
+    assert load(tmp_path).tokenizer.encode(text).ids == load().tokenizer.encode(text).ids
+
+# --- malice and damage --------------------------------------------------------------------------
+
+class Calls:
+    "Pickles as `function(*args)`."
+    def __init__(self, function, *args): self.how = function, args
+    def __reduce__(self): return self.how
+
+def attacks(marker):
+    touch, code = f'touch {marker}', f"open({str(marker)!r}, 'w').write('x')"
+    return [Calls(os.system, touch), Calls(eval, code), Calls(open, str(marker), 'w'),
+            Calls(getattr, Path('x'), 'unlink'), Calls(subprocess.Popen, ['touch', str(marker)]),
+            Calls(pickle.loads, pickle.dumps(Calls(os.system, touch)))]
+
+@pytest.mark.parametrize('place', ['state_dict', 'average', 'configuration'])
+def test_of_a_malicious_checkpoint_nothing_runs(tmp_path, place):
+    "It is refused, or what it wanted to call is a stand-in that does nothing."
+    marker, params = tmp_path / 'owned', [*noisy(TINY).parameters()]
+    folder = hub_folder(tmp_path / 'hf', noisy(TINY))
+    (folder / 'model.safetensors').unlink()
+    for bad in attacks(marker):
+        state = on_disk(noisy(TINY)) | ({'x': bad} if place == 'state_dict' else {})
+        average = [*params, bad] if place == 'average' else params
+        config = {'config': [{'b': bad}]} if place == 'configuration' else {}
+        both = dict(state_dict=state, ema=dict(shadow_params=average), **config)
+        for file, content in ((folder / 'pytorch_model.bin', state | both),
+                              (tmp_path / 'evil.ckpt', both)):
+            torch.save(content, file)
+            try: assert same(load(folder) if file.suffix == '.bin' else convert(file), noisy(TINY))
+            except ValueError as e: assert str(file.parent) in str(e)
+        assert not marker.exists()
+
+@settings(max_examples=60, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(['mdlm', 'bert', 'pickle']), place=st.floats(0, 1),
+       name=st.sampled_from(['config.json', 'tokenizer.json', 'weights']),
+       byte=st.integers(0, 255), cut=st.booleans())
+@pytest.mark.filterwarnings('ignore')
+def test_a_damaged_file_is_a_model_or_one_sentence(tmp_path, golden, kind, name, place, byte, cut):
+    for old in [*tmp_path.glob('*')]: old.unlink()
+    if kind == 'bert':
+        shutil.copytree(golden / 'bert', tmp_path, dirs_exist_ok=True)
+    else:
+        model = noisy(TINY)
+        model.tokenizer = small_tokenizer()
+        save(model, tmp_path)
+    if kind == 'pickle':
+        (tmp_path / 'model.safetensors').unlink()
+        torch.save(model.state_dict(), tmp_path / 'pytorch_model.bin',
+                   _use_new_zipfile_serialization=byte % 2 == 0)
+    weights = 'pytorch_model.bin' if kind == 'pickle' else 'model.safetensors'
+    file = tmp_path / (weights if name == 'weights' else name)
+    data = bytearray(file.read_bytes())
+    at = min(int(place * len(data)), len(data) - 1)
+    data[at:] = b'' if cut else bytes([byte]) + data[at + 1:]
+    file.write_bytes(data)
+    try: load(tmp_path)
+    except ValueError as e:
+        assert str(tmp_path) in str(e) and '\n' not in str(e) and len(str(e)) < 2000
+
+# --- Lightning's checkpoints, converted ---------------------------------------------------------
+
+def test_a_file_of_mdlms_training_is_converted_without_its_packages(tmp_path):
+    "It holds objects of OmegaConf 2.3, tokenizers, optimizers and numpy."
+    real = Path(__file__).parent / 'lightning.ckpt'
+    refused(real, 'one file', 'convert_ckpt')
+    run = ('import sys, runpy; runpy.run_path("tools/convert_ckpt.py", run_name="__main__"); '
+           'sys.exit(bool({"omegaconf", "transformers"} & {*sys.modules}))')
+    code = subprocess.run([sys.executable, '-c', run, real, tmp_path / 'm', '12'],
+                          cwd=Path(__file__).parents[2]).returncode
+    assert code == 0 and same(load(tmp_path / 'm'), noisy(TINY, 2))
+    assert load(tmp_path / 'm').length == 12
+
+def test_the_average_of_backbone_and_head_in_either_order(tmp_path):
+    raw, average = noisy(HEAD, 1), noisy(HEAD, 2)
+    backbone, head = list(average.backbone.parameters()), list(average.quality.parameters())
+    for listed in (backbone + head, head + backbone):
+        assert same(convert(lightning(tmp_path / 'a.ckpt', raw, listed)), average)
+    model = convert(lightning(tmp_path / 'a.ckpt', raw, backbone))
+    assert same(model.backbone, average.backbone) and same(model.quality, raw.quality)
+    with pytest.raises(ValueError, match='in the order and the shapes of the backbone'):
+        convert(lightning(tmp_path / 'a.ckpt', raw, backbone[::-1]))
+
+# --- the Hub ------------------------------------------------------------------------------------
 
 @pytest.fixture
 def hub(monkeypatch):
@@ -61,10 +213,10 @@ def hub(monkeypatch):
     monkeypatch.setattr('huggingface_hub.snapshot_download', download)
     return folders, asked
 
-def test_of_a_repository_the_configuration_comes_first_and_no_code(tmp_path, hub, pytestconfig):
+def test_of_a_repository_the_configuration_comes_first_and_no_code(tmp_path, hub, golden):
     folders, asked = hub
     folders['kuleshov-group/mdlm-owt'] = hub_folder(tmp_path / 'hf', noisy(TINY))
-    folders['GSAI-ML/LLaDA-8B-Base'] = pytestconfig.rootpath / 'tests' / 'golden' / 'llada'
+    folders['GSAI-ML/LLaDA-8B-Base'] = golden / 'llada'
     assert same(load('kuleshov-group/mdlm-owt'), noisy(TINY))
     assert load('GSAI-ML/LLaDA-8B-Base', revision='abc').mask_id == 277
     assert [a[2] for a in asked[::2]] == [('config.json',)] * 2
@@ -89,84 +241,64 @@ def test_what_the_hub_does_not_have(tmp_path, hub):
     refused('kuleshov-group/mdlm-own', 'ConnectionError', 'HF_HUB_OFFLINE',
             '`hf download kuleshov-group/mdlm-own`', 'navira.load()', error=FileNotFoundError)
 
-# --- tokenizers -------------------------------------------------------------------------------
+# --- what people type ---------------------------------------------------------------------------
 
-def marked_at(i): return words(*'abcdefghij'[:i], '<|mask|>', *'abcdefghij'[i:])
+def test_a_tilde_is_the_home_folder(folder, monkeypatch, golden):
+    monkeypatch.setenv('HOME', str(folder.parent))
+    assert load('~/m').tokenizer
+    for refusing in (lambda: load('~/no'), lambda: pretrained('~/no'),
+                     lambda: load(golden / 'bert', head='~/no')):
+        with says(FileNotFoundError, folder.parent / 'no'): refusing()
 
-@pytest.mark.parametrize('tok, part', [
-    (marked_at(7), "token 10 is 'j'; the model has 11 tokens, and its mask is token 10"),
-    (words(*'abcdefghijk'), "token 10 is 'k'"),
-    (words(*'abcdefghi', **{'<|mask|>': 10, 'z': 99}), 'its last token is 99')])
-def test_a_tokenizer_of_another_model(tmp_path, tok, part):
-    "The blank would stay in the text, as letters."
-    save(noisy(), tmp_path / 'm')
-    tok.save(str(tmp_path / 'm' / 'tokenizer.json'))
-    for source in (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors'):
-        with says(ValueError, 'tokenizer.json: ', part): load(source)
+@pytest.mark.parametrize('source, part, error', [
+    ('mm', 'did you mean', FileNotFoundError), ('nowhere', 'mdlm-owt', FileNotFoundError),
+    ('embeded', "'embedded'", FileNotFoundError), ('/nope/x', 'expected', FileNotFoundError),
+    ('m/best.ckpt', 'not found', FileNotFoundError), ('.', 'no config.json', FileNotFoundError),
+    ('m/model.safetensors', 'one file; expected the folder', ValueError),
+    (3, 'source=3: expected a folder', ValueError), (b'x', "b'x'", ValueError)])
+def test_sources_that_are_none(folder, monkeypatch, source, part, error):
+    monkeypatch.chdir(folder.parent)
+    with says(error, part): load(source)
 
-def edited(tmp_path, **settings):
-    "The embedded model, its tokenizer.json changed."
-    save(load(), tmp_path / 'm')
-    file = tmp_path / 'm' / 'tokenizer.json'
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-    return tmp_path / 'm'
-
-def test_a_tokenizer_neither_cuts_nor_fills_up_a_prompt(tmp_path):
-    text, cut = 'It was a dark and stormy night', dict(
-        direction='Right', max_length=4, strategy='LongestFirst', stride=0)
-    filled = dict(strategy=dict(Fixed=40), direction='Right', pad_to_multiple_of=None, pad_id=0,
-                  pad_type_id=0, pad_token='a')
-    folder, want = (
-        edited(tmp_path, truncation=cut, padding=filled),
-        load().tokenizer.encode(text).ids,
-    )
-    assert load(folder).tokenizer.encode(text).ids == want
-
-
-# --- names that people type -------------------------------------------------------------------
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, pytestconfig):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    save(noisy(), tmp_path / 'x')
-    assert same(load('~/x'), noisy())
-    with says(FileNotFoundError, str(tmp_path / 'no')): load('~/no')
-    base = pytestconfig.rootpath / 'tests' / 'golden' / 'bert'
-    with says(FileNotFoundError, str(tmp_path / 'no')): load(base, head='~/no')
-    with says(FileNotFoundError, str(tmp_path / 'no')): pretrained('~/no')
-
-def test_sources_that_do_not_exist(tmp_path, monkeypatch):
-    save(noisy(), tmp_path / 'model')
-    refused(tmp_path / 'modle', 'did you mean', 'model', error=FileNotFoundError)
-    refused(tmp_path / 'nothing.ckpt', 'expected', error=FileNotFoundError)
-    refused('nowhere', 'kuleshov-group/mdlm-owt', error=FileNotFoundError)
-    refused('embeded', "'embedded'", error=FileNotFoundError)
-    refused('/nope/x', 'expected', error=FileNotFoundError)
-    monkeypatch.chdir(tmp_path)
-    refused('model/best.ckpt', 'not found', error=FileNotFoundError)
-    for source in (3, b'x', ['a']):
-        with says(ValueError, f'source={type(source).__name__}: expected a folder, a file'):
-            load(source)
-
-
-def test_a_training_run_is_its_model(tmp_path):
-    (tmp_path / 'run').mkdir()
-    (tmp_path / 'run' / 'run.json').write_text('{}')
-    refused(tmp_path / 'run', 'no model/config.json yet', 'the run ends', error=FileNotFoundError)
-    save(noisy(), tmp_path / 'run' / 'model')
-    assert same(load(tmp_path / 'run'), noisy())
-    save(noisy(seed=5), tmp_path / 'run')                       # a model of its own comes first
-    assert same(load(tmp_path / 'run'), noisy(seed=5))
-
-def test_what_is_of_another_architecture_is_refused(tmp_path):
-    save(noisy(), tmp_path / 'm')
-    for source in (tmp_path / 'm', tmp_path / 'm' / 'model.safetensors'):
-        for how in (dict(shift=True), dict(mask_id=3), dict(device_map='auto'), dict(head='.')):
-            refused(source, *how, "MDLM's", **how)
+def test_no_argument_is_ignored(folder):
+    for source in (None, folder):
+        for how in (dict(shift=False), dict(mask_id=3), dict(device_map='auto'), dict(block=4)):
+            (name, value), = how.items()
+            with says(ValueError, f"{name}='{value}'", "MDLM's architecture"): load(source, **how)
+        with says(ValueError, "revision='x'", 'Hub'): load(source, revision='x')
     with says(FileNotFoundError, "head='nofolder': not found"): load(head='nofolder')
-    with says(ValueError, "embedded: shift=False"): load(shift=False)
-    (tmp_path / 'm' / 'config.json').unlink()
-    os.mkfifo(tmp_path / 'm' / 'config.json')
-    refused(tmp_path / 'm', 'config.json: a pipe', shift=False)
-    (tmp_path / 'm' / 'config.json').unlink()
-    for source in (None, tmp_path / 'm'):
-        with says(ValueError, "revision='x'", 'Hub'): navira.load(source, revision='x')
+    with says(KeyError, "'mask'", "'mask_id'"): load(mask=5)
+    with says(ValueError, 'device=', 'device_map='): load(device='cpu', device_map='auto')
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
+def test_devices():
+    for name in (None, 'cpu', 'auto', torch.device('cpu')):
+        assert load(device=name).device.type == 'cpu'
+    for name in ('gpu', 1.5, 'cuda', torch.device('cuda', 1), 'mps'):
+        with says(ValueError, f'device={str(name)!r}', "expected 'auto', 'cpu'"): load(device=name)
+
+# --- products -----------------------------------------------------------------------------------
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason='no oneDNN, or no x86')
+@pytest.mark.parametrize('kind', ['mdlm', 'llada', 'bert', 'diffugpt'])
+@pytest.mark.parametrize('how', ['float32', 'gradients', 'float64', 'bfloat16', 'autocast'])
+def test_products_give_the_same_numbers_from_the_same_parameters(golden, monkeypatch, kind, how):
+    "What oneDNN cannot do, PyTorch does; heads run in float32 at least."
+    dtype = dict(gradients='float32', autocast='float32').get(how, how)
+    seen, real = [], torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(torch.ops.mkldnn, '_linear_pointwise',
+                        lambda *args: seen.append(args[3]) or real(*args), raising=False)
+    a = noisy(HEAD) if kind == 'mdlm' else load(golden / kind)
+    a.to(getattr(torch, dtype))
+    b = copy.deepcopy(set_products(a, 'onednn'))
+    assert products_of(b) == 'onednn' and products_of(set_products(a, 'default')) == 'default'
+    x = torch.randint(5, 10, (2, 12), generator=torch.Generator().manual_seed(0))
+    def outputs(m):
+        with torch.autocast('cpu', torch.bfloat16, enabled=how == 'autocast'), \
+                torch.set_grad_enabled(how == 'gradients'):
+            return m(x).logits(x > 0), m(x).quality() if kind == 'mdlm' else 0
+    want = outputs(a)
+    assert not seen
+    for one, two in zip(want, outputs(b), strict=True): torch.testing.assert_close(one, two)
+    if how == 'float32': assert seen and (kind != 'mdlm' or 'gelu' in seen)
+    else: assert len(seen) <= 2 * (how in ('bfloat16', 'autocast'))

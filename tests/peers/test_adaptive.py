@@ -5,84 +5,59 @@ from dataclasses import replace
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.sampler.draws import greedy
 from navira.peers.adaptive import fast_dllm_plus, klass, punt
+from navira.sampler.draws import greedy
 from navira.sampling import sample
-from helpers.peers import at_masks, best, prefixes
+from helpers.peers import at_masks, best, by_blocks, prefixes
 from toys import Tiny
 
+def kl(p, q): return (p[:-1] * (p[:-1] / q[:-1]).log()).sum()      # the mask, last, has 0
 
-# ---- klass
+def klass_loop(model, tau, near, H):
+    past = []
+    def choose(x, masks, age):
+        past.append(at_masks(model, x))
+        q = past[-1]
+        def moved(j, h):
+            if len(past) < h + 2: return math.inf
+            return kl(past[-h - 1][j], past[-h - 2][j])
+        def ready(j):
+            return q[j].max() > tau and age >= H and all(moved(j, h) < near for h in range(H))
+        chosen = [j for j in masks if ready(j)] or best({j: q[j].max() for j in masks}, 1)
+        return {j: q[j].argmax() for j in chosen}
+    return choose
 
-def klass_loop(model, x, length, tau, near, H): # one row, full distributions of every pass
-    x, P, past = x.clone(), int((x != model.mask_id).sum()), []
-    for b in range(P, len(x), length):
-        age = 0
-        while (x[b:b + length] == model.mask_id).any():
-            past.append({j: v.double().tolist() for j, v in at_masks(model, x).items()})
-            q, age = past[-1], age + 1
-            block = [j for j in q if j < b + length]
-            def moved(j, h):
-                if len(past) < h + 2: return math.inf
-                now, was = past[-h - 1][j], past[-h - 2][j]
-                return sum(a * math.log(a / c) for a, c in zip(now, was) if a > 0)
-            def ready(j):
-                return max(q[j]) > tau and age >= H and all(moved(j, h) < near for h in range(H))
-            chosen = [j for j in block if ready(j)] or best({j: max(q[j]) for j in block}, 1)
-            for j in chosen: x[j] = q[j].index(max(q[j]))
-    return x, len(past)
+def fast_dllm_plus_loop(model, margin):
+    def choose(x, masks, age):
+        q = at_masks(model, x)
+        order = best({j: q[j].max() for j in masks}, len(masks))
+        c = [q[j].max().item() for j in order]
+        def gap(n): return max(0, sum(c[:n]) - (n - 1)) - (1 - c[n - 1])
+        n = next((n for n in range(2, len(c) + 1) if gap(n) < margin), len(c) + 1) - 1
+        return {j: q[j].argmax() for j in order[:n]}
+    return choose
 
-def sharp(seed):
-    "`Tiny`, much surer of its tokens"
-    model = Tiny(11, 5, seed=seed)
-    model.W = 2 * model.W
-    return model
+near = hs.sampled_from([1e-3, .02, .1, 1., 20.])
+cases = hs.one_of(
+    hs.tuples(hs.just((klass, klass_loop)), hs.sampled_from([.2, .4, .6, .9]), near,
+              hs.integers(1, 3)),
+    hs.tuples(hs.just((fast_dllm_plus, fast_dllm_plus_loop)), hs.sampled_from([0., .1, .25, .7])))
 
-@given(hs.integers(0, 60), hs.sampled_from([(0, 11), (3, 4), (2, 6)]),
-       hs.sampled_from([.2, .4, .6, .9]), hs.sampled_from([1e-3, .02, .1, 1., 20.]),
-       hs.integers(1, 3))
-def test_klass_is_its_loop(seed, shape, tau, near, H):
-    (P, length), model = shape, sharp(seed)
+@given(hs.integers(0, 60), hs.sampled_from([(0, 11), (3, 4), (2, 6)]), cases)
+def test_it_is_its_loop(seed, shape, case):
+    (rule, loop), *hyper = case
+    (P, length), model = shape, Tiny(11, 5, seed=seed)
+    model.W = 2 * model.W                          # much surer of its tokens
     x = prefixes(11, 5, P)
-    out = sample(model, klass(tau, near, H, length), 1, prompt=x)
-    want, n = klass_loop(model, x[0], length, tau, near, H)
+    out = sample(model, rule(*hyper, block_length=length), 1, prompt=x)
+    want, n = by_blocks(model, x[0], length, loop(model, *hyper))
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
-
-# ---- fast-dllm-plus
-
-def fitted(model, x, length, margin): # Fast-dLLM++'s loop: the text, the number of passes
-    x, P, n = x.clone(), int((x != model.mask_id).sum()), 0
-    for b in range(P, len(x), length):
-        while any(x[b:b + length] == model.mask_id):
-            q = {j: v for j, v in at_masks(model, x).items() if j < b + length}
-            order, c = best({j: v.max().item() for j, v in q.items()}, len(q)), []
-            for j in order:
-                c.append(q[j].max().item())
-                lower, upper = max(0, sum(c) - (len(c) - 1)), 1 - c[-1]
-                if len(c) > 1 and lower - upper < margin: break
-                x[j] = q[j].argmax()
-            n += 1
-    return x, n
-
-@given(hs.integers(0, 60), hs.sampled_from([(0, 11), (3, 4), (2, 6)]),
-       hs.sampled_from([0., .1, .25, .7]))
-def test_fast_dllm_plus_is_its_loop(seed, shape, margin):
-    (P, length), model = shape, sharp(seed)
-    x = prefixes(11, 5, P)
-    out = sample(model, fast_dllm_plus(margin, length), 1, prompt=x)
-    want, n = fitted(model, x[0], length, margin)
-    assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n
-
-
-
-
-# ---- punt
 
 def probed(model, x, eps): # PUNT's loop at temperature 0
     x, n = x.clone(), 0
     while (x == model.mask_id).any():
         q, n = at_masks(model, x), n + 1
-        order = best({j: v.max().item() for j, v in q.items()}, len(q))
+        order = best({j: v.max() for j, v in q.items()}, len(q))
         kept = order
         for b in reversed(range((len(order) - 1).bit_length())):
             anchors = [j for j in kept if not order.index(j) >> b & 1]
@@ -90,8 +65,7 @@ def probed(model, x, eps): # PUNT's loop at temperature 0
             z, n = x.clone(), n + 1
             for j in anchors: z[j] = q[j].argmax()
             r = at_masks(model, z)
-            def moved(j): return sum(a * math.log(a / c) for a, c in zip(q[j], r[j]) if a > 0)
-            kept = [j for j in kept if j in anchors or moved(j) <= eps]
+            kept = [j for j in kept if j in anchors or kl(q[j], r[j]) <= eps]
         for j in kept: x[j] = q[j].argmax()
     return x, n
 

@@ -11,7 +11,7 @@ from navira.diffusion import n_committed
 from navira.sampler.registry import parameters, policies, policy
 from navira.sampling import sample
 from helpers.core import NAMES as PAPER
-from helpers.peers import KINDS
+from helpers.peers import KINDS, prompts
 
 NAMES = frozen.registered()
 SHADOWS = {'wino', 'cover'}         # the net does not count them
@@ -19,21 +19,14 @@ SHADOWS = {'wino', 'cover'}         # the net does not count them
 EXACT = {*PAPER} - {'mdlm'}       # of N free positions ceil(N (i + 1) / T) after step i
 own = frozen.own
 
-@hs.composite
-def runs(draw):
-    name = draw(hs.sampled_from(NAMES))
-    g = torch.Generator().manual_seed(draw(hs.integers(0, 999)))
-    given = torch.rand(3, frozen.L, generator=g) < torch.tensor([[0.], [.3], [.8]])
-    given[:, 5] = False
-    x = torch.where(given, torch.randint(frozen.M, given.shape, generator=g), frozen.M)
-    hyper = own(name) | draw(hs.sampled_from(frozen.variants(name)))
-    return name, hyper, x, draw(hs.integers(1, 30)), draw(hs.integers(0, 2**40))
+names = hs.sampled_from(NAMES)
 
 @settings(max_examples=120)
-@given(runs())
-def test_prompt_budget_trace_and_rows_are_kept(case):
-    name, hyper, x, budget, seed = case
-    rule, model, M = policy(name, **hyper), frozen.net, frozen.M
+@given(names, hs.integers(1, 30), hs.integers(0, 2**40), hs.sampled_from([0., .3, .8]), hs.data())
+def test_prompt_budget_trace_and_rows_are_kept(name, budget, seed, share, data):
+    model, M = frozen.net, frozen.M
+    rule = policy(name, **own(name) | data.draw(hs.sampled_from(frozen.variants(name))))
+    x = prompts(frozen.L, M, seed, share=share)
     model.reset()
     try: out = sample(model, rule, budget, 3, seed, prompt=x, trace=True)
     except ValueError as e:                    # too small a budget, blocks that do not fit
@@ -97,7 +90,7 @@ ODD = [0, 1, 2, 7, .25, .999, 1e-9, 1e9, 2**40, math.inf, True, None, 'x', '', (
        torch.tensor(.5)]
 
 @settings(max_examples=120)
-@given(hs.sampled_from(NAMES), hs.data())
+@given(names, hs.data())
 def test_whatever_comes_through_the_door_ends_in_a_text_or_in_a_sentence(name, data):
     k = data.draw(hs.sampled_from(sorted(parameters(policies()[name]))))
     v = data.draw(hs.sampled_from(ODD))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 
-from navira.models.layers import rotary, rotate
+from navira.models.layers import rotary
 from navira.peers.shadow import asrd, cover, wino
 from navira.sampling import sample
 from helpers.peers import best, everywhere, prefixes, Raw
@@ -31,14 +31,7 @@ def long_pass(model, x, block, together):
     if net.place is None: rope = [a[where] for a in rotary(n, h.shape[-1] // net.config.n_heads, h)]
     else: h = h + net.place()[where]
     c = torch.nn.functional.silu(net.sigma_map(torch.zeros(1)))
-    for b in net.blocks:
-        m = b.adaLN_modulation(c)[0].chunk(6)
-        three = b.attn_qkv(b.norm1(h, m[0], m[1])).chunk(3, -1)
-        q, k, v = (a.view(1, n + S, b.n_heads, -1).transpose(1, 2) for a in three)
-        if rope is not None: q, k = rotate(q, *rope), rotate(k, *rope)
-        a = (q @ k.mT / q.shape[-1] ** .5).masked_fill(~sees, -torch.inf).softmax(-1) @ v
-        h = h + m[2] * b.attn_out(a.transpose(1, 2).flatten(2))
-        h = h + m[5] * b.mlp(b.norm2(h, m[3], m[4]))
+    for b in net.blocks: h = b(h, c, rope, seen=sees)
     out = net.output_layer(h, c)[0]
     out[:, model.mask_id] = -torch.inf
     return out[:n], out[n:]

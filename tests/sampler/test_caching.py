@@ -1,20 +1,17 @@
 """Caches: exact when refreshed in every step, audited when not, and no row runs in vain."""
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from navira.base.noise import Noise
 from navira.sampler.caching import Cached, Caching
-from navira.core import State
 from navira.diffusion import Denoiser
 from navira.sampler.joint import orchard
 from navira.models.transformers import TransformersLM
 from navira.sampler.registry import policy
 from navira.sampling import sample
-from helpers.peers import WITHOUT_CRITIC
+from helpers.peers import state, WITHOUT_CRITIC
 from toys import small_lm
 
 def llama(n_blocks=2, shift=False):
@@ -28,18 +25,14 @@ def llama(n_blocks=2, shift=False):
     model.quality = lambda h: h[..., 0]
     return model
 
-MODELS = dict(dit=lambda: small_lm(1).double(), llama=llama)
-
 @pytest.mark.parametrize('name', WITHOUT_CRITIC)
-@pytest.mark.parametrize('kind', MODELS)
-def test_refreshed_in_every_step_it_is_no_cache(name, kind):
-    model = MODELS[kind]()
+def test_refreshed_in_every_step_it_is_no_cache(name):
     how = dict(n=3, seed=1, progress=False, length=12)
-    plain = sample(model, policy(name), 24, **how)
-    cached = sample(model, policy(name), 24, cache='changed', refresh=1, **how)
-    assert torch.equal(plain.tokens, cached.tokens)
-    assert torch.equal(plain.n_forward, cached.n_forward) and not cached.audit.found
-
+    for model in (small_lm(1).double(), llama()):
+        plain = sample(model, policy(name), 24, **how)
+        cached = sample(model, policy(name), 24, cache='changed', refresh=1, **how)
+        assert torch.equal(plain.tokens, cached.tokens)
+        assert torch.equal(plain.n_forward, cached.n_forward) and not cached.audit.found
 
 @pytest.mark.parametrize('cache', ['prompt', 'changed'])
 @pytest.mark.parametrize('shift', [False, True])
@@ -54,37 +47,23 @@ def test_with_one_block_nothing_can_go_stale(name, shift, cache):
         assert torch.equal(plain.tokens, cached.tokens)
         assert not cached.audit.found or cached.audit.summary()['max_kl'] < 1e-9
 
-
-def started(model, rows=3, i=1):
-    x = torch.full((rows, 12), 10)
-    x[:, :6] = torch.arange(6)
-    fixed = torch.zeros_like(x, dtype=torch.bool)
-    fixed[:, :4] = True
-    return replace(State.start(x, 10, 9, Noise(0, torch.arange(rows)), fixed), i=i)
-
-def test_what_runs_and_when():
-    model, runs = small_lm(3), []
+@pytest.mark.parametrize('kind, refresh, masks, runs', [
+    ('prompt', 4, 6, [4, 5, 6, 7, 8, 9, 10, 11]), ('changed', 4, 6, [5, 6, 7, 8, 9, 10, 11]),
+    ('changed', 4, 1, [5, 11]), ('changed', 1, 6, [*range(12)])])
+def test_what_runs_and_when(kind, refresh, masks, runs):
+    "Four positions of a prompt, and an edit at position 5"
+    model, seen = small_lm(3), []
     class Spy(Denoiser):
         mask_id, length, n_blocks = model.mask_id, model.length, 2
         def partial(self, x, cache, run, *how):
-            runs.append(run[0])
+            seen.append(run[0].nonzero()[:, 0].tolist())
             return model.partial(x, cache, run, *how)
-    def ran(kind, st, refresh=4):
-        cached = Cached(Spy(), st.noise.samples, Caching(kind, refresh))
-        cached.resume(replace(st, i=0))                           # full
-        x = st.x.clone()
-        x[:, 5] = 9                                               # an edit
-        runs.clear()
-        cached.resume(replace(st, i=1, x=x))
-        return runs[0].nonzero()[:, 0].tolist()
-    st = started(model)
-    assert ran('prompt', st) == [4, 5, 6, 7, 8, 9, 10, 11]
-    assert ran('changed', st) == [5, 6, 7, 8, 9, 10, 11]
-    x = st.x.clone()
-    x[:, 6:11] = 1                                                # one mask is left
-    assert ran('changed', replace(st, x=x)) == [5, 11]
-    assert ran('changed', st, refresh=1) == [*range(12)]
-
+    x = (torch.arange(12) % 10).masked_fill(torch.arange(12) >= 12 - masks, 10)
+    st = state(x, 10, 0, 9, n=3, fixed=torch.arange(12) < 4)
+    cached = Cached(Spy(), st.noise.samples, Caching(kind, refresh))
+    cached.resume(st)                                             # full
+    cached.resume(replace(st, i=1, x=st.x.index_fill(1, torch.tensor([5]), 9)))
+    assert seen[1] == runs
 
 @pytest.mark.parametrize('cache', ['prompt', 'changed'])
 @pytest.mark.parametrize('refresh', [1, 2, 4])
@@ -97,19 +76,17 @@ def test_what_is_charged_pays_for_what_ran(cache, refresh, prompt):
         assert out.charged == 8 or f'{out.charged:.2f}'.rstrip('0') in out.cost
         if prompt is None and cache == 'prompt': assert out.charged == 8 == out.n_forward.max()
 
+@pytest.mark.parametrize('wrong, says', [
+    (dict(cache='changed', refresh=0), 'refresh=0: expected a whole number of at least 1'),
+    (dict(refresh=4), "refresh=4: nothing is cached; expected cache='prompt'"),
+    (dict(cache='block'), "cache='block': MaskedLM attends both ways everywhere"),
+    (dict(cache='chnaged'), "cache 'chnaged': did you mean 'changed'")])
+def test_what_cannot_be_is_said_in_a_sentence(wrong, says):
+    with pytest.raises((ValueError, KeyError), match=says):
+        sample(small_lm(), 'backbone', 8, 2, **wrong)
 
-def test_what_cannot_be_is_said_in_a_sentence():
-    model = small_lm()
-    for wrong, says in [
-            (dict(cache='changed', refresh=0), 'refresh=0: expected a whole number of at least 1'),
-            (dict(refresh=4), "refresh=4: nothing is cached; expected cache='prompt'"),
-            (dict(cache='block'), "cache='block': MaskedLM attends both ways everywhere"),
-            (dict(cache='chnaged'), "cache 'chnaged': did you mean 'changed'")]:
-        with pytest.raises((ValueError, KeyError), match=says):
-            sample(model, 'backbone', 8, 2, **wrong)
+def test_a_model_that_runs_whole_texts_only():
     with pytest.raises(ValueError, match='Words runs whole texts only'):
         sample(orchard(), 'backbone', 8, 2, cache='changed')
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter('always')
-        out = sample(orchard(), 'navira-changed', 8, 2)
-    assert 'Words runs whole texts only' in str(heard[0].message) and out.charged == 8
+    with pytest.warns(UserWarning, match='Words runs whole texts only'):
+        assert sample(orchard(), 'navira-changed', 8, 2).charged == 8

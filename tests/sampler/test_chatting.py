@@ -1,5 +1,4 @@
 """A conversation in the model's template."""
-
 import pytest
 
 import navira
@@ -7,61 +6,46 @@ from navira.sampler.chatting import chat_ids
 from helpers.bytes_lm import byte_lm
 from helpers.sample_api import says
 
+def golden(root, name): return navira.load(root/'tests'/'golden'/name)
 
 @pytest.fixture(scope='module')
-def model(pytestconfig):
-    return navira.load(pytestconfig.rootpath / 'tests' / 'golden' / 'llada')
-
+def model(pytestconfig): return golden(pytestconfig.rootpath, 'llada')
 
 def test_the_template_is_the_tokenizers_own(model):
     said = ('user', 'the house'), ('assistant', 'and'), ('user', 'then')
-    talk = [dict(role=role, content=text) for role, text in said]
-    text = model.tokenizer.decode(chat_ids(model, talk), skip_special_tokens=False)
-    assert text == (
+    ids = chat_ids(model, [dict(role=role, content=text) for role, text in said])
+    assert model.tokenizer.decode(ids, skip_special_tokens=False) == (
         '<|start|>user\nthe house<|eot|><|start|>assistant\nand<|eot|><|start|>user\nthen<|eot|>'
-        '<|start|>assistant\n'
-    )
+        '<|start|>assistant\n')
     assert chat_ids(model, 'the house') == chat_ids(model, [dict(role='user', content='the house')])
 
-
 def test_an_answer_is_what_sample_writes_after_it(model):
-    how = dict(max_new_tokens=8, seed=3)
+    how = dict(max_new_tokens=8, seed=3, block_length=4)
     told = navira.chat(model, 'the man', policy='remdm-conf', budget=8, **how)
     same = navira.sample(model, 'remdm-conf', 8, prompt=[chat_ids(model, 'the man')], **how)
-    assert told == same.new_texts[0].strip()
-    blocks = navira.chat(model, 'the man', block_length=4, **how)
-    assert isinstance(blocks, str) and '<|' not in blocks
-
+    assert told == same.new_texts[0].strip() and '<|' not in told
 
 @pytest.mark.parametrize('name', ['bytes', 'bert', 'llada'])
-def test_a_question_about_the_mask_is_a_question(pytestconfig, name, monkeypatch):
+def test_a_question_about_the_mask_is_a_question(root, name, monkeypatch):
     "Its text stays, and an answer begins after it."
-    if name == 'bytes':
-        model = byte_lm()
-    else:
-        model = navira.load(pytestconfig.rootpath / 'tests' / 'golden' / name)
+    model, seen = byte_lm() if name == 'bytes' else golden(root, name), []
     monkeypatch.setattr(model.text_tokenizer, 'chat_template', '{{ messages[0].content }}')
     mask = model.tokenizer.id_to_token(model.mask_id)
     said = f'what is {mask} in {mask}{mask}, [MASK] or ___?'
     ids = chat_ids(model, said)
     assert model.mask_id not in ids and model.tokenizer.decode(ids) == said
-    seen = []
     navira.chat(model, said, 'backbone', max_new_tokens=4, eos='keep', progress=seen.extend)
-    assert seen[-1].ids[: len(ids)] == ids and len(seen[-1].ids) == len(ids) + 4
-
+    assert seen[-1].ids[:len(ids)] == ids and len(seen[-1].ids) == len(ids) + 4
 
 def test_a_template_that_never_ends_is_refused(model, monkeypatch):
     endless = '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}'
     monkeypatch.setattr(model.text_tokenizer, 'chat_template', endless)
     with says(ValueError, 'chat template', '5 seconds'): navira.chat(model, 'the house')
 
-
 def test_an_answer_has_the_room_that_there_is(model):
     "A number that was given stands."
     seen = []
     navira.chat(model, 'hi', 'backbone', eos='keep', progress=seen.extend)
     assert len(seen[-1].ids) == model.length == 64
-    with says(ValueError, 'max_new_tokens=128', '64'):
-        navira.chat(model, 'hi', max_new_tokens=128)
-    with says(ValueError, 'prompt', 'longer than the 64'):
-        navira.chat(model, 'hi ' * 64)
+    with says(ValueError, 'max_new_tokens=128', '64'): navira.chat(model, 'hi', max_new_tokens=128)
+    with says(ValueError, 'prompt', 'longer than the 64'): navira.chat(model, 'hi ' * 64)
