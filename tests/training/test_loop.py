@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from navira.models.load import load
-from navira.training.loop import accelerator, read_log, Stage, Trainer
+from navira.training.loop import accelerator, read_log, Trainer
 from navira.training.objectives import mdlm_loss
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
@@ -18,7 +18,7 @@ from helpers.training import (  # noqa: F401
 def test_the_average_is_exponential_and_changes_places(tmp_path):
     model = tiny_model()
     cfg = TrainConfig(data='d', out=str(tmp_path), ema=.5)
-    tr = Trainer(Stage('s', mdlm_loss(model), 9, cfg, tmp_path, dict), accelerator('fp32'))
+    tr = Trainer('s', mdlm_loss(model), 9, cfg, tmp_path, dict, accelerator('fp32'))
     def weights(): return {n: p.detach().clone() for n, p in model.named_parameters()}
     expect = weights()
     for s in range(1, 6):
@@ -104,7 +104,7 @@ def test_the_last_good_checkpoint_stays(begun, tmp_path, monkeypatch):
     def spoilt(tr, *a):
         result = real(tr, *a)
         if tr.step == 4:
-            with torch.no_grad(): next(tr.stage.objective.model.parameters()).view(-1)[0] = math.nan
+            with torch.no_grad(): next(tr.objective.model.parameters()).view(-1)[0] = math.nan
         return result
     with monkeypatch.context() as m:
         m.setattr(Trainer, 'train_step', spoilt)
