@@ -21,11 +21,11 @@ ORDER = """
 Base: base/base
 The paper: 01_masked_diffusion sampler/joint
 Sampler: sampler/draws sampler/ties
-Models: models/kv_cache
+Models: models/layers
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/layers models/dit models/checkpoints models/transformers models/families
-    models/adapter models/load models/critic
+Models: models/dit models/checkpoints models/transformers models/families models/adapter
+    models/load models/critic
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
     sampler/samples sampler/requests
 The paper: 07_sampling

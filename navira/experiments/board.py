@@ -19,7 +19,7 @@ from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
 from ..core import by_budget, Step, TopK
 from .plots import Table
-from .results import at_equal, frame, interval_of, judges, or_none
+from .results import at_equal, frame, interval_of, or_none
 from .run import prepared
 from .store import open_store
 from .sweep import read_sweeps
@@ -71,13 +71,14 @@ def entered(
     s, identity = parts()[check_choice(f'{folder}: task', task, parts())]
     for c in st.cells.values():
         if not file: check_choice(f'{folder}: no file of a policy; policy', c['policy'], policies())
-    df = frame(st, s.reference if judges(st) else None, tokens=True)
+    df = frame(st, tokens=True)
     df = df[df.budget.isin(s.budgets) & df.seed.isin(s.seeds) & (df['sample'] < s.n)]
     df = df[df.groupby('cell')['sample'].transform('size') == s.n]
     have, wanted = ({k: record[k] for k in ('fingerprint', 'length', 'prompt', 'dtype')}
                     for record in (st.record, identity))
     measured = ['solved'] if s.task else ['nll', 'tokens']
     bare = df.reindex(columns=measured).isna().any(axis=None)
+    bare |= not s.task and (df.judge != s.reference).any()
     if have != wanted or bare or not len(df):
         raise ValueError(f'{folder}: {have}, {len(df)} samples for the board, evaluated: '
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '

@@ -24,7 +24,7 @@ from navira.experiments.results import (
     curve_at, differences, interval_of, main_budget, Missing, note, or_none, reading, tables,
     trajectory)
 from .store import open_store
-from .sweep import as_typed, ours
+from .sweep import ours
 
 # %% auto #0
 __all__ = ['TABLE1', 'PAPER_LENGTH', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'PARTS', 'figure2', 'figure3', 'figure4', 'traced',
@@ -288,19 +288,14 @@ def passes(p: pd.DataFrame, a: str = 'prism', b: str = 'navira-det') -> Table:
                  'over its budgets has there; a dash: it never runs as few, or as many')
 
 # %% ../../nbs/experiments/paper.ipynb #69d6aa85
-def names_of(p: pd.DataFrame) -> pd.Series: # from `results.points`
-    "Labels, or the policy as one types it where points of one label differ in more than eta."
-    cells = open_store(p.store.iloc[0]).cells
-    twice = p.duplicated(['label', 'budget', 'strength'], keep=False)
-    full = p.cell.map(lambda k: as_typed(cells[k]['policy'], cells[k]['hyper']))
-    return p.label.where(~twice, full)
-
 def grid(p: pd.DataFrame) -> Table:
     "Every point of a store, and its difference from the first policy that nobody has added."
     known = [c for c in open_store(p.store.iloc[0]).cells.values() if c['label'] in {*p.label}]
     base = min(known, key=lambda c: not ours(c['policy']))['label']
     first = p[p.label == base].drop_duplicates('budget').set_index('budget')
-    rows = dict(passes=p.budget, policy=names_of(p) + np.where(p.matched, '', '*'),
+    # points of one label may differ in more than eta
+    names = p.label.mask(p.duplicated(['label', 'budget', 'strength'], keep=False), p.typed)
+    rows = dict(passes=p.budget, policy=names + np.where(p.matched, '', '*'),
                 eta=p.strength, samples=p.n, run=p.run.str[0].round(1))
     def less(y: str) -> list: # than the base at equal passes
         pairs = zip(p[y], p.budget.map(first[y]))
