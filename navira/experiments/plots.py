@@ -134,7 +134,7 @@ def finished(fig: Figure, title: str, note: str) -> Figure:
     entries: dict[str, Any] = {}
     for ax in fig.axes:
         handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
+        entries |= dict(zip(labels, handles))
     width = fig.get_figwidth()
     letters = 9 + max(map(len, entries), default=0)     # 9 for mark and space; an inch has 17
     wrapped = textwrap.wrap(note.replace('$', r'\$'), int(width * 19))
