@@ -17,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from ..base.checks import check_int, check_range
 from ..base.files import guarded
 from ..base.runs import atomic_folder
-from .checkpoints import read_config
-from .families import load_family, opened, started
+from .checkpoints import read_json
+from .families import load_family, open_network, started
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -135,7 +135,7 @@ def load_adapted(
         else:                    # of `navira adapt --lora`: the base is what it began with
             for k, v in how.items():
                 raise ValueError(f'{k}={v!r}: not for an adapted network, whose adapter says all')
-            base = started(*opened(folder, settings), shift == 'True')
+            base = started(*open_network(folder, settings), shift == 'True')
             if dtype != 'auto': base = base.to(dtype)
         return adapted(base, head, about, tensors)
 
@@ -188,7 +188,7 @@ def add_lora(
     rank: int, # of the adapter that was trained with the head
 ) -> None:
     "Adds `alpha / rank * B @ A` to each weight. `ValueError` for a configuration of other rules."
-    config, usual = read_config(folder, 'adapter_config.json'), USUAL | dict(r=rank)
+    config, usual = read_json(folder, 'adapter_config.json'), USUAL | dict(r=rank)
     for k in config.keys() - FREE:
         if config[k] and config[k] != usual.get(k):
             raise ValueError(f'adapter_config.json: {k}={config[k]!r}; expected {usual.get(k)!r}, '

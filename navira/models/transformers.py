@@ -59,22 +59,7 @@ def bidirectional(
 
 # %% ../../nbs/models/transformers.ipynb #103da610
 class TransformersForward(HiddenForward):
-    "One forward pass of a `TransformersLM`: hidden states `h`, logits where they are asked for."
-    def __init__(
-        self,
-        model: TransformersLM,
-        x: Tensor, # [B, L] int64 token ids; below 0 after the end of a row
-        h: Tensor, # [B, L, D]
-    ):
-        super().__init__(model, x)
-        self.h = h
-
-    def logits(self, where: Tensor) -> Tensor:
-        "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
-        row, at = where.nonzero(as_tuple=True)
-        if self.model.shift: at = (at - 1).clamp(min=0)
-        return self.words(self.h[row, at], where)
-
+    "One forward pass of a `TransformersLM`."
     def words(self, h: Tensor, where: Tensor) -> Tensor:
         "`[N, D]` to `[N, V]`; `-inf` at the mask and at suppressed tokens."
         n, model = len(h), self.model
@@ -139,7 +124,7 @@ def enable_parts(net: PreTrainedModel) -> None:
     net.config._attn_implementation = 'navira'
     if net in _enabled: return
     lists = [m for m in net.base_model.modules() if isinstance(m, nn.ModuleList)]
-    blocks = max(lists, key=len)
+    blocks: Any = max(lists, key=len)
     for i, block in enumerate(blocks):
         block.register_forward_pre_hook(_packing(i), with_kwargs=True)
     blocks[-1].register_forward_hook(_merging)

@@ -40,10 +40,9 @@ class Apart:
         sureness = confidence(st, p, eligible)
         u = st.uniform('ties')
         first = sureness if self.strands == 0 else -depth(st, self.strands).double()
-        L = st.x.shape[1]
         place = ranks(first, eligible, u)
         late = self.again(st, p, eligible, place)        # after all others
-        place = (place + L * late).masked_fill(~eligible, 2 * L).argsort(1).argsort(1)
+        place = ranks(-(place + st.x.shape[1] * late).double(), eligible, u)
         sure = self.together(sureness, ranks(sureness, eligible, u))
         return eligible & (sure | (place < self.due(st)[:, None]))
 

@@ -122,9 +122,10 @@ class Cached(Denoiser):
             self.kept.x[at] = entries.masked_fill(ends, -2)
         saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
         audited = due & (every > 1) & (entries > -2).any(1) & saves
-        if not audited.any(): return self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
-        cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
+        if audited.any():
+            cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
         full = self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
+        if not audited.any(): return full
         full.share = full.share.index_add(0, audited.nonzero()[:, 0], cached.share)
         full.logits = partial(self.compared, full.logits, cached, audited)  # type: ignore[method-assign]
         return full

