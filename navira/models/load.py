@@ -141,8 +141,8 @@ def load(
     if is_mdlm(config):
         for k, v in theirs.items(): raise ValueError(
             f"{source or 'embedded'}: {k}={str(v)!r}: not for a model of MDLM's architecture")
-    if hub: folder = download(str(source), revision, config)
     with guarded(folder, config):
+        if hub: folder = download(str(source), revision, config)
         if is_mdlm(config): model: Any = load_mdlm(folder, config, of or torch.float32, hub)
         else:
             from navira.models.adapter import load_adapted
