@@ -123,7 +123,7 @@ class Run:
     caching: Caching
     ends: Sequence[int] # token ids that end a text
     trace: bool
-    watch: Callable[[Iterator[Partial]], None] | None # `progress`, where it is a function
+    watch: Callable[[list[Partial]], None] | None # `progress`, where it is a function
     bar: tqdm
     stop: threading.Event = field(default_factory=threading.Event) # another batch has failed
 
@@ -165,7 +165,7 @@ class Run:
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.x.append(st.x.int().cpu())
                 self.bar.update(len(rows))
-                if self.watch: self.watch(partials(st, self.policy, model, self.special[rows]))
+                if self.watch: self.watch([*partials(st, self.policy, model, self.special[rows])])
             left = int(st.masked.sum())
             if left: raise ValueError(
                 f'unmask: {name_of(self.policy.unmask)} left {left} masks in finished texts, after '
@@ -204,7 +204,7 @@ def sample(
     prompt: str | Sequence | Tensor | None = None, # a text or ids, or a list of one for each sample
     batch_size: int | None = None, # rows at a time; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
-    progress: bool | Callable[[Iterator[Partial]], None] | None = None, # None: a bar if it lasts
+    progress: bool | Callable[[list[Partial]], None] | None = None, # None: a bar if it lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
     **hyper, # of a named policy; `block_length`, free positions; `cache` and `refresh`

@@ -60,7 +60,8 @@ class JointDenoiser(Denoiser):
         p, j, v = self(x), torch.arange(self.length), torch.arange(self.mask_id + 1)
         moved = x.repeat(len(v), len(j), 1, 1)        # [V + 1, L, B, L]: v in the place of each j
         moved[:, j, :, j] = v[:, None]
-        far = (self.table[self.state(moved)] - p.p).abs().sum(-1) / 2
+        then = self(moved.flatten(0, 2)).p.unflatten(0, moved.shape[:3])
+        far = (then - p.p).abs().sum(-1) / 2
         weight = torch.where(p.seen_masked[..., None], p.p, (v == self.mask_id).double())
         return p, torch.einsum('bjv,vjbi->bij', weight, far)
 

@@ -15,7 +15,7 @@ from ..models.critic import Critic
 from ..models.dit import MaskedLM, with_head
 from ..models.load import load
 from ..models.checkpoints import of_run, own
-from .loop import Stage
+from .loop import Trainer
 from .measures import correct_fills, judge_draws, judged_record
 from .objectives import critic_loss
 from .pretrain import begin_from
@@ -66,8 +66,8 @@ class Finetuning(Recipe):
             if cfg.minutes:
                 share = steps / (cfg.head_steps + cfg.joint_steps)
                 c = replace(c, minutes=cfg.minutes * share)
-            yield Stage(name, self.objective.make(model, **cfg.hyper), steps, c, self.out / name,
-                        self.evaluate)
+            yield Trainer(name, self.objective.make(model, **cfg.hyper), steps, c, self.out / name,
+                          self.evaluate, self.acc)
 
     def measure(self, held):
         out = super().measure(held)
@@ -97,7 +97,7 @@ class CriticTraining(Recipe):
     def stages(self):
         cfg = self.cfg
         objective = critic_loss(self.critic.to(self.acc.device), self.model, cfg.nucleus)
-        yield Stage('critic', objective, cfg.steps, cfg, self.out, self.evaluate)
+        yield Trainer('critic', objective, cfg.steps, cfg, self.out, self.evaluate, self.acc)
 
     def measure(self, held):
         """The critic's verdicts on texts whose masks, a share t of them uniform, are all filled by

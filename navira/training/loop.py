@@ -71,45 +71,40 @@ def accelerator(name): # precision: 'fp32' or 'bf16' -> `Accelerator`
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(mixed_precision=name.replace('fp32', 'no'), cpu=cpu)
 
-# %% ../../nbs/training/loop.ipynb #81d20a9e
+# %% ../../nbs/training/loop.ipynb #1e0925e7
 @dataclass
-class Stage:
-    "One objective, trained for a number of steps."
+class Trainer:
+    "One objective, trained for a number of steps: the state between two of them."
     name: str
-    objective: Any # as for `Trainer`
+    objective: Any # a module with a `model`
     steps: int # at most
     cfg: LoopConfig # its rates, seed, intervals, and the minutes that it may take
     out: Path # where its log and checkpoints go
     evaluate: Callable # measures the model of the objective, for the log
+    acc: Accelerator
 
-# %% ../../nbs/training/loop.ipynb #1e0925e7
-class Trainer:
-    "The state of a stage between two steps."
-    def __init__(self, stage: Stage, acc: Accelerator):
-        "Where the checkpoint in `stage.out` says, or before the first step."
-        cfg = stage.cfg
-        train_mode(stage.objective.model)
-        self.stage = stage
-        self.acc = acc
-        self.weights = learning(stage.objective.model)
+    def __post_init__(self):
+        "Where the checkpoint in `out` says, or before the first step."
+        cfg = self.cfg
+        train_mode(self.objective.model)
+        self.weights = learning(self.objective.model)
         optimizer = torch.optim.AdamW(self.weights.values(), cfg.lr, betas=(.9, cfg.beta2),
                                       weight_decay=cfg.weight_decay, fused=True)
-        self.wrapped, self.optimizer = acc.prepare(stage.objective, optimizer)
+        self.wrapped, self.optimizer = self.acc.prepare(self.objective, optimizer)
         self.average = {n: p.detach().clone() for n, p in self.weights.items()}
         self.step = 0                   # done
-        self.steps = stage.steps        # in all
         self.seconds = 0.               # spent
         self.minutes = cfg.minutes or math.inf     # at most
-        self.path = stage.out / 'last.pt'
+        self.path = self.out / 'last.pt'
         if self.path.exists(): self.restore()
 
     def train_step(self,
         x, # [B, L] the batch of all processes
     ): # losses of this process, and 'grad_norm'
         "One step of AdamW on (seed, step), and of the average."
-        cfg = self.stage.cfg
+        cfg = self.cfg
         acc = self.acc
-        whole = x, *self.stage.objective.noise(x, keyed(cfg.seed, self.step, 1))
+        whole = x, *self.objective.noise(x, keyed(cfg.seed, self.step, 1))
         batch = [a[acc.process_index::acc.num_processes].to(acc.device) for a in whole]
         rate = cosine(self.step, self.steps, cfg.warmup, cfg.min_lr_ratio)
         self.optimizer.param_groups[0]['lr'] = cfg.lr * rate
@@ -139,7 +134,7 @@ class Trainer:
         "`ValueError` naming the file if it is damaged."
         with guarded(f'{self.path}: damaged; delete it, and the run starts anew'):
             state = torch.load(self.path, map_location=self.acc.device, weights_only=True)
-            self.stage.objective.model.load_state_dict(state['model'], strict=False)
+            self.objective.model.load_state_dict(state['model'], strict=False)
             self.average = state['ema']
             self.optimizer.load_state_dict(state['optimizer'])
             self.step, self.steps, self.seconds, self.minutes = state['progress']
@@ -157,7 +152,7 @@ class Trainer:
         if not (weights and math.isfinite(means['loss'])):
             raise FloatingPointError(
                 f'step {self.step}: NaN or infinity in the loss ({means["loss"]}) or the weights, '
-                f'not saved. Expected a lower learning rate (lr={self.stage.cfg.lr}), in another '
+                f'not saved. Expected a lower learning rate (lr={self.cfg.lr}), in another '
                 'folder')
         self.seconds = means['seconds']
         if self.seconds >= .6 * self.minutes:
@@ -186,30 +181,29 @@ def record(
     lines = [losses] if losses else []
     if look:
         tr.swap()
-        with evaluating(tr.stage.objective.model), tr.acc.autocast():
-            lines.append(tr.stage.evaluate())
+        with evaluating(tr.objective.model), tr.acc.autocast():
+            lines.append(tr.evaluate())
         tr.swap()
-    with open(tr.stage.out / 'log.jsonl', 'a') as f:
+    with open(tr.out / 'log.jsonl', 'a') as f:
         for line in lines: f.write(json.dumps(dict(step=tr.step, tokens=tokens) | line) + '\n')
 
 # %% ../../nbs/training/loop.ipynb #4dc778a5
 def fit(
-    stage: Stage,
+    tr: Trainer, # `step` < `steps` if interrupted
     batch, # step -> [B, L], the same in every process
-    acc, # of `accelerator`
     progress=True, # show a bar
     stop=None, # interrupt after this many steps
-): # the trainer; `step` < `steps` if interrupted
-    """Trains, or goes on from the checkpoint in `stage.out`. At the end the model has the averaged
+):
+    """Trains, or goes on from the checkpoint in `tr.out`. At the end the model has the averaged
     weights. Raises `FloatingPointError` for a NaN or infinite loss or weight, `ValueError` for a
     damaged checkpoint, `Interrupted` for Ctrl-C, when the step at hand is saved."""
-    cfg = stage.cfg
+    cfg = tr.cfg
+    acc = tr.acc
     main = acc.is_main_process
-    tr = Trainer(stage, acc)
-    if main: cut_log(stage.out / 'log.jsonl', tr.step or -1)
+    if main: cut_log(tr.out / 'log.jsonl', tr.step or -1)
     if main and not tr.step: record(tr, 0)
     began = time.monotonic() - tr.seconds
-    bar = progress_bar(tr.steps, stage.name, show=progress and main, done=tr.step)
+    bar = progress_bar(tr.steps, tr.name, show=progress and main, done=tr.step)
     with bar, graceful_interrupt(acc.num_processes == 1) as halt:
         while tr.step < min(tr.steps, stop or tr.steps):
             x = batch(tr.step)
@@ -228,6 +222,5 @@ def fit(
                 raise Interrupted(f'stopped; step {tr.step} of {tr.steps} is saved. To go on: '
                                   f'navira {cfg.command} --out {shlex.quote(cfg.out)}')
     if tr.step == tr.steps: tr.swap()
-    stage.objective.model.eval()
+    tr.objective.model.eval()
     acc.free_memory()                                  # a stage that follows wraps the model anew
-    return tr

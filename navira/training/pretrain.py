@@ -18,7 +18,7 @@ from ..models.layers import Config
 from ..tasks.sudoku import symbol_tokenizer
 from ..tasks.corpora import read_corpus
 from .data import EOS, train_tokenizer
-from .loop import Stage
+from .loop import Trainer
 from .objectives import mdlm_loss
 from .recipe import Recipe
 from .settings import AdaptConfig, TrainConfig
@@ -35,7 +35,8 @@ class Likelihood(Recipe):
         if cfg.tokens is not None:
             steps = max(1, cfg.tokens // (cfg.batch_size * self.length))
             cfg = replace(cfg, minutes=None)
-        yield Stage(cfg.command, mdlm_loss(self.model), steps, cfg, self.out, self.evaluate)
+        yield Trainer(cfg.command, mdlm_loss(self.model), steps, cfg, self.out, self.evaluate,
+                      self.acc)
 
 # %% ../../nbs/training/pretrain.ipynb #48aac9c1
 class Pretraining(Likelihood):

@@ -89,17 +89,17 @@ def device_name() -> str:
 # local paths are not published
 PRIVATE = 'data', 'out', 'validation', 'model', 'tokenizer'
 
-def stage_record(stage, tr):
+def stage_record(tr): # a trainer
     "A stage of training: settings, steps, tokens, seconds, evaluations."
-    recipe = {k: v for k, v in dataclasses.asdict(stage.cfg).items() if k not in PRIVATE}
-    evals = [r for r in read_log(stage.out / 'log.jsonl') if 'loss' not in r]
-    return dict(name=stage.name, recipe=recipe, steps=tr.step, tokens=evals[-1]['tokens'],
+    recipe = {k: v for k, v in dataclasses.asdict(tr.cfg).items() if k not in PRIVATE}
+    evals = [r for r in read_log(tr.out / 'log.jsonl') if 'loss' not in r]
+    return dict(name=tr.name, recipe=recipe, steps=tr.step, tokens=evals[-1]['tokens'],
                 seconds=round(tr.seconds), device=device_name(), evals=evals)
 
 # %% ../../nbs/training/recipe.ipynb #8d4b228d
 class Recipe:
     """A kind of training. It also has `model`, which is measured; `length` of a sequence, L; and
-    the generator `stages()`, which is asked for a stage when the one before has ended."""
+    the generator `stages()` of trainers, which is asked for one when the one before has ended."""
     result = 'model'            # folder of the result, in the run's
     file = 'training.json'      # the record, in it
     eos = None                  # id of the token after each document; None: that of `<|endoftext|>`
@@ -155,10 +155,10 @@ class Recipe:
             self.ids, self.held = tokens_of(tokens, self.length)
             self.chars = json.loads((tokens / 'about.json').read_text())
             self.model = self.network().to(self.acc.device)
-            for stage in self.stages():
-                tr = fit(stage, self.batches(stage.cfg.seed)[0], self.acc, progress, stop)
+            for tr in self.stages():
+                fit(tr, self.batches(tr.cfg.seed)[0], progress, stop)
                 if tr.step < tr.steps: return self.out
-                stages.append(stage_record(stage, tr))
+                stages.append(stage_record(tr))
             if self.acc.is_main_process: self.export(stages)
             self.acc.wait_for_everyone()
             return self.out / self.result

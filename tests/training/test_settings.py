@@ -37,6 +37,8 @@ def test_any_setting_is_of_its_type_or_a_sentence_that_names_it(data):
     (TrainConfig, dict(data='sudoku:2x4'), "did you mean 'sudoku:2x3'"),
     (AdaptConfig, {}, 'navira adapt: missing --model'),
     (FinetuneConfig, dict(head_steps=0, joint_steps=0), 'head_steps=0 and joint_steps=0'),
+    (FinetuneConfig, dict(objective='backplay', head_steps=0), "nothing to train with.*backplay"),
+    (FinetuneConfig, dict(objective='proseco', joint_steps=0), "nothing to train with.*proseco"),
     (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'"),
     (FinetuneConfig, dict(fil=4), "setting 'fil': did you mean 'fill'"),
     (FinetuneConfig, dict(objective='cdlm', replaced=2), 'replaced=2: expected a number')])
@@ -62,9 +64,3 @@ def test_a_file_that_holds_no_settings_is_named(name, text, match, tmp_path):
     (tmp_path / 'run.toml').write_text('data = "d"')
     if text: (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=match): read_config(FinetuneConfig, tmp_path / name)
-
-def test_an_objective_says_which_stages_it_has():
-    steps = {name: FinetuneConfig(data='d', out='o', objective=name)
-             for name in ('prism', 'backplay', 'proseco')}
-    assert [(c.head_steps, c.joint_steps) for c in steps.values()] == [
-        (1500, 500), (1500, 0), (0, 500)]
