@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # %% auto #0
-__all__ = ['LACKS', 'corrupt', 'Forward', 'Denoiser', 'low_discrepancy', 'nelbo', 'n_committed']
+__all__ = ['LACKS', 'corrupt', 'Forward', 'Denoiser', 'Function', 'as_denoiser', 'low_discrepancy', 'nelbo', 'n_committed']
 
 # %% ../nbs/01_masked_diffusion.ipynb #d80ab86e
 def corrupt(
@@ -113,6 +113,18 @@ class Denoiser:
     def suppressing(self, ids: tuple[int, ...]) -> Denoiser:
         "The same model, which never writes these tokens."
         raise self.lacks('suppressing')
+
+class Function(Denoiser):
+    "Any function from ids to a `Forward` that has `mask_id` and `length`, as a `Denoiser`."
+    has_quality = True                  # perhaps; if not, its passes say so
+
+    def __init__(self, f: Any):
+        self.f, self.mask_id, self.length = f, f.mask_id, f.length
+
+    def __call__(self, x: Tensor) -> Forward: return self.f(x)
+
+def as_denoiser(model: Any) -> Denoiser: # with `mask_id` and `length`
+    return model if isinstance(model, Denoiser) else Function(model)
 
 # %% ../nbs/01_masked_diffusion.ipynb #a92c9943
 def low_discrepancy(

@@ -22,7 +22,7 @@ from .base.runs import progress_bar
 from .sampler.caching import Cached, Caching
 from .sampler.budgets import charged, n_steps
 from .core import Policy, State, step, no_watch
-from .diffusion import Denoiser
+from .diffusion import as_denoiser, Denoiser
 from .sampler.prompts import start_ids
 from .sampler.requests import check_model, choose, fitted, sample_numbers, without_end
 from .sampler.replay import Trace
@@ -55,6 +55,7 @@ def states(
     watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
+    model = as_denoiser(model)
     st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
         st = step(policy, st, model, watch)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..base.checks import check_choice, check_int
 from ..core import Policy
-from ..diffusion import Denoiser
+from ..diffusion import as_denoiser, Denoiser
 from .registry import parameters, policies, policy as named_policy
 
 # %% auto #0
@@ -31,9 +31,11 @@ def check_model(model: Any) -> Denoiser:
         name = repr(str(model)).replace("'embedded'", '')
         raise ValueError(f'model={str(model)!r}: expected a model, not its name; '
                          f'navira.load({name}) opens one')
-    if isinstance(model, Denoiser): return model
+    lacks = [a for a in ('mask_id', 'length') if not hasattr(model, a)]
+    if callable(model) and not lacks: return as_denoiser(model)
     kind = type(model)
-    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser; '
+    has = ''.join(f', and has no {a}' for a in lacks)
+    raise ValueError(f'model: {kind.__module__}.{kind.__qualname__} is no navira.Denoiser{has}; '
                      'expected what navira.load or navira.wrap gives, or a subclass with '
                      '`mask_id`, `length` and a `__call__` from ids [B, L] to a `Forward`')
 
