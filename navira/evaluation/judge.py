@@ -122,7 +122,7 @@ def keyless(server: Server, text: str) -> str:
     key = os.environ.get(server.key, '')
     return text.replace(key, '***') if len(key) > 3 else text
 
-def shown(server: Server, text: str) -> str: # for a message
+def excerpt(server: Server, text: str) -> str: # for a message
     return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in keyless(server, text)[:300])
 
 def explained(server: Server, error: Any) -> Exception:
@@ -130,7 +130,7 @@ def explained(server: Server, error: Any) -> Exception:
     if not isinstance(error, openai.OpenAIError): return ValueError(f'{server}: {error}')
     refused = isinstance(error, openai.APIStatusError)
     said = error.response.text if refused else error.__cause__ or ''
-    message = shown(server, f'{error} {said}'.strip())
+    message = excerpt(server, f'{error} {said}'.strip())
     status = error.status_code if refused else 500
     if status >= 500 or status in (408, 409, 429):
         return ConnectionError(f'{server}: no answer in {server.retries + 1} tries: {message}')
@@ -149,7 +149,7 @@ def requested(server: Server, request: Callable) -> dict:
         text = request(server.client).http_response.text
         try: return json.loads(text)
         except (ValueError, RecursionError):
-            said = shown(server, text)
+            said = excerpt(server, text)
             error = ConnectionError(f'{server}: an answer that is no JSON: {said!r}')
     except ImportError: raise
     except Exception as e: error = explained(server, e)
@@ -178,7 +178,7 @@ def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each to
         table = [dict(entry[str(i)]) for entry, i in zip(given, ids[1:], strict=True)]
     except (LookupError, TypeError, ValueError, AttributeError):
         raise ValueError(f'{server}: no log-probabilities of the prompt in the answer '
-                         f"{shown(server, str(answer))!r}: expected vLLM's prompt_logprobs of "
+                         f"{excerpt(server, str(answer))!r}: expected vLLM's prompt_logprobs of "
                          f'{len(ids)} tokens') from None
     check_words(server, ids[1:65], [str(entry.get('decoded_token') or '') for entry in table])
     logprobs: list[Any] = [entry.get('logprob') for entry in table]
@@ -262,6 +262,6 @@ def judge_text(
             break
         except (LookupError, TypeError):
             raise ConnectionError(f'{server}: an answer without a message: '
-                                  f'{shown(server, str(got))!r}') from None
+                                  f'{excerpt(server, str(got))!r}') from None
     stored = keyless(server, answer)[:LONGEST]
     return dict(marks=values, failed=failed, answer=stored, asked=asked)
