@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 import torch
 
 from ..base.checks import check_choice, check_int, name_of
-from ..base.files import read_table
+from ..base.files import read_toml
 from ..sampler.budgets import charged, check_budget, n_steps
 from ..core import Policy
 from ..decoupling import refill_first
@@ -279,7 +279,7 @@ def _parsed(source: str | Path) -> dict:
         if not path.suffix: check_choice('configuration', str(source), configs())
         raise FileNotFoundError(f'configuration {str(source)!r}: not found; expected a .toml '
                                 f'file, or one of {", ".join(configs())}')
-    return {'name': path.stem} | read_table(path)
+    return {'name': path.stem} | read_toml(path)
 
 def _others(settings: dict | None, entries: Any) -> list[dict]:
     "Entries of all policies that have none, but for one that needs a file which is not there."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from ..base.checks import check_choice, check_settings, declared, SHARE
-from ..base.files import guarded, read_table
+from ..base.files import guarded, read_toml
 from ..models.checkpoints import nearest
 
 # %% auto #0
@@ -191,7 +191,7 @@ def read_config(
 
 # %% ../../nbs/training/settings.ipynb #3c039487
 def settings_file(path: Path) -> dict:
-    if path.suffix.lower() == '.toml' and path.is_file(): return read_table(path)
+    if path.suffix.lower() == '.toml' and path.is_file(): return read_toml(path)
     expected = 'a .toml file of settings; --data names a corpus, --model a model'
     hint = f'expected {expected}' if path.exists() else nearest(path, expected)
     raise ValueError(f'config={str(path)!r}: {hint}')
