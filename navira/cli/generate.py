@@ -20,16 +20,15 @@ from navira.cli.app import (
     app, AsJson, Device, Dtype, Head, hypers, Imports, MaskId, Model, Name, Number, Seed, Shift)
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
-# as `navira.sampler.requests.choose` has them
-USUAL = 'remdm-cap:top_p=.5'
-NO_HEAD = 'llada-low-confidence'
+# has a model a quality head? As `navira.sampler.requests.choose` has it
+USUAL = {True: 'remdm-cap:top_p=.5', False: 'llada-low-confidence'}
 
 def typed_policy(label: str | None, net=None) -> tuple: # None: the usual of `net`
     """The label, and its `Policy`. ValueError or KeyError for an unknown policy, or a
     hyper-parameter that it does not have."""
     import navira
     from navira.sampler.registry import split_typed
-    label = label or (USUAL if net.has_quality else NO_HEAD)
+    label = label or USUAL[net.has_quality]
     name, pairs = split_typed(label)
     return label, navira.policy(name, **hypers(pairs))
 

@@ -47,20 +47,19 @@ def submitted(
         with guarded(p): out[name] = check_file(p, 2**20).read_text('utf-8')
     return out
 
+def known(c): # a cell -> its policy, None for one that this library does not have
+    return policy(c['policy'], **c['hyper']) if c['policy'] in policies() else None
+
 def least_passes(
     c, # a cell, as a store describes it
 ):
     "Passes of a sample: a rule of this library that writes exact counts writes at every step."
-    if c['policy'] not in policies(): return 1
-    rule = policy(c['policy'], **c['hyper'])
+    rule = known(c)
     exact = [TopK, Step, by_budget, None]
-    if [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact: return 1
+    if not rule or [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact:
+        return 1
     # near one token a pass a step may have nothing to write
     return min(c['budget'] // rule.passes, c['free'] // 2)
-
-def matched(c): # a cell: does its policy keep to the budget?
-    if c['policy'] not in policies(): return c['matched']
-    return policy(c['policy'], **c['hyper']).matched
 
 def entered(
     folder, # of a store
@@ -92,7 +91,8 @@ def entered(
                          f'passes; expected at least {least[short.index[0]]}')
     setting = each(lambda c: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                                      if k != 'top_p' and not s.task))
-    return df.assign(task=task, matched=each(matched), cell=f'{folder}: ' + df.cell,
+    matched = each(lambda c: known(c).matched if known(c) else c['matched'])
+    return df.assign(task=task, matched=matched, cell=f'{folder}: ' + df.cell,
                      name=(df.policy + file + setting).map(plain))
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d010

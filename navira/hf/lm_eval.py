@@ -148,7 +148,7 @@ class Navira(LM):
                          self.seed, prompt=list(prompts) if prompted else None, max_new_tokens=new,
                          block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm)
-            for i, until, ids, k in zip(rows, untils, res.tokens, res.given):  # type: ignore[arg-type]
+            for i, until, ids, k in zip(rows, untils, res.tokens, res.given):
                 out[i] = self.special.sub('', up_to(res.decode(ids[k:]), until))
         return out
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import check_choice
-from ..base.stats import holm
 from ..sampler.exact import Distribution
 from ..sampler.registry import parameters, policies
 
@@ -26,7 +25,7 @@ __all__ = ['Case', 'DRAWS', 'ALPHA', 'recorded', 'is_draws', 'Outcome', 'conform
 # %% ../../nbs/hosts/conformance.ipynb #conf-recorded
 Case = dict[str, Any]
 DRAWS = 10_000 # texts in a case of draws
-ALPHA = 1e-3 # probability that a run has any false alarm in its cases of draws
+ALPHA = 6e-6 # a case of draws whose p-value is smaller departs
 
 @functools.cache
 def recorded() -> dict[str, Any]: # 'version', 'slips', 'rules'
@@ -106,6 +105,7 @@ def play(rule: str, f: Callable, number: int, case: Case) -> Outcome:
         if is_draws(case) and not out.error and isinstance(out.answer[0], list):
             out.answer = Counter(map(tuple, out.answer))
             out.p = p_of_draws(case, case['probability'], out.answer)
+            out.departs = out.p < ALPHA
         else: out.departs = bool(out.error) or out.answer != record.get('after')
         if out.departs: break
     return out
@@ -120,7 +120,6 @@ def conform(
         check_choice('rule', rule, rules)
         if not callable(f): raise ValueError(f'{rule}: got {f!r}; expected a function')
         outcomes += [play(rule, f, k, case) for k, case in enumerate(rules[rule], 1)]
-    for out, p in zip(outcomes, holm([out.p for out in outcomes])): out.departs |= bool(p < ALPHA)
     return outcomes
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-causes

@@ -86,14 +86,6 @@ def n_params(
     "Number of parameters."
     return sum(p.numel() for p in module.parameters())
 
-# %% ../../nbs/models/dit.ipynb #ebf187cc
-def no_tokens(
-    tokenizer: Tokenizer | None,
-    vocab_size: int, # perhaps padded for speed
-) -> tuple[int, ...]:
-    "Ids that the tokenizer has no token for: a network must not write them."
-    return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()}) if tokenizer else ()
-
 # %% ../../nbs/models/dit.ipynb #e5bc8f39
 class HiddenForward(Forward):
     """One forward pass that keeps its last hidden states, and computes logits where they are asked
@@ -289,7 +281,9 @@ class MaskedLM(LanguageModel):
         self.prompt, self.boxes = config.prompt, config.boxes
         self.timed = config.p_uniform is not None
         if config.boxes: self.shortest = self.length
-        self.suppress = no_tokens(tokenizer, config.vocab_size)
+        # ids without a token, in a vocabulary that is padded for speed
+        if tokenizer: self.suppress = tuple(
+            {*range(config.vocab_size)} - {*tokenizer.get_vocab().values()})
         self.backbone = DiT(config)
         if config.quality_blocks: self.quality = QualityHead(config)
         if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates

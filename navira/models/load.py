@@ -7,8 +7,8 @@ from __future__ import annotations
 import inspect
 import os
 import platform
+from functools import partial
 from pathlib import Path
-from types import MethodType
 from typing import Any, ForwardRef, TYPE_CHECKING
 
 import torch
@@ -102,12 +102,12 @@ def set_products(
     for m in model.modules():
         if type(m) not in FORWARDS: continue
         vars(m).pop('forward', None)
-        if products == 'onednn': m.forward = MethodType(FORWARDS[type(m)], m)
+        if products == 'onednn': m.forward = partial(FORWARDS[type(m)], m)
     return model
 
 def products_of(model: nn.Module) -> str: # 'default' or 'onednn', as `set_products` chose
-    methods = [vars(m).get('forward') for m in model.modules()]
-    ours = any(isinstance(f, MethodType) and f.__func__ is linear_forward for f in methods)
+    forwards = [vars(m).get('forward') for m in model.modules()]
+    ours = any(isinstance(f, partial) and f.func is linear_forward for f in forwards)
     return 'onednn' if ours else 'default'
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
@@ -141,8 +141,8 @@ def load(
     if is_mdlm(config):
         for k, v in theirs.items(): raise ValueError(
             f"{source or 'embedded'}: {k}={str(v)!r}: not for a model of MDLM's architecture")
-    if hub: folder = download(str(source), revision, config)
     with guarded(folder, config):
+        if hub: folder = download(str(source), revision, config)
         if is_mdlm(config): model: Any = load_mdlm(folder, config, of or torch.float32, hub)
         else:
             from navira.models.adapter import load_adapted

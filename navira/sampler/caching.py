@@ -46,8 +46,8 @@ class Caching:
     def every(self) -> int: # steps
         return self.refresh or dict(none=1, block=2**31).get(self.cache, 8)
 
-    def fits(self, model: Denoiser) -> None:
-        "ValueError for a model that cannot be cached so."
+    def fitted(self, model: Denoiser) -> Caching:
+        "The same. ValueError for a model that cannot be cached so."
         kind = type(model).__name__
         if self.cache != 'none' and model.n_blocks is None:
             raise ValueError(f'cache={self.cache!r}: {kind} runs whole texts only; expected '
@@ -55,6 +55,7 @@ class Caching:
         if self.cache == 'block' and model.block is None:
             raise ValueError(f"cache='block': {kind} attends both ways everywhere; expected "
                              "'prompt' or 'changed', or a network with blocks, such as BD3LM")
+        return self
 
     def add(self, full: Tensor, cached: Tensor) -> None: # [n, V] logits each
         for both in zip(row_chunks(full), row_chunks(cached)):

@@ -157,33 +157,24 @@ class Chain:
         "The distribution of a step from state x."
         return Distribution.of(table[self.model.state(torch.tensor([tuple(x)]))[0]], self.states)
 
-    def land(self,
-        policy: Policy,
-        x: Iterable[int], # where all texts are
-        i: int, # the step, of
-        n: int,
-        texts: int = 50_000,
-        conf: tuple[float, ...] = (), # what each token had when it was drawn
-    ) -> Tensor: # [texts, L]
-        "Where texts in state x are after a step of the policy."
-        st = state_at(self.model, torch.tensor([tuple(x)]).expand(texts, -1), i, n, seed=i)
-        if conf: st = replace(st, conf=torch.tensor(conf, dtype=torch.float64).expand(texts, -1))
-        return step(policy, st, self.model).x
-
     def p_values(self,
         policy: Policy,
         table: Tensor, # [S, S]: the distribution of step i of n, from every state
         i: int,
         n: int,
-        starts: Iterable[Iterable[int]],
-        **kw # as `land` takes them
+        starts: Iterable[Iterable[int]], # where all texts are
+        texts: int = 50_000,
+        conf: tuple[float, ...] = (), # what each token had when it was drawn
     ) -> tuple[float, float]:
-        "Over starts with several ways to go: the smallest, and the largest with a planted error."
+        """Of texts after a step of the policy, over starts with several ways to go: the smallest,
+        and the largest with a planted error."""
         both = []
         for x in starts:
             q = self.row(table, x)
             if len(q) == 1: continue
-            y = self.land(policy, x, i, n, **kw)
+            st = state_at(self.model, torch.tensor([tuple(x)]).expand(texts, -1), i, n, seed=i)
+            if conf: st = replace(st, conf=torch.tensor([conf]).double().expand(texts, -1))
+            y = step(policy, st, self.model).x
             both.append((q.p_value(y), q.planted().p_value(y)))
         right, wrong = zip(*both)
         return min(right), max(wrong)

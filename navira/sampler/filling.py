@@ -6,7 +6,7 @@
 from __future__ import annotations
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -38,7 +38,7 @@ def fill(
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
-    progress: bool | Callable[[Iterator[Partial]], None] | None = None, # as in `sample`
+    progress: bool | Callable[[list[Partial]], None] | None = None, # as in `sample`
     **hyper, # of a named policy; also `batch_size`, `eos`, `cache` and `refresh` of `sample`
 ) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
     "Fill the blanks of a text. ValueError for a text without one."

@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from ..base.checks import check_choice, check_settings, declared, SHARE
 from ..base.files import guarded, read_toml
-from ..models.checkpoints import nearest
 
 # %% auto #0
 __all__ = ['Tokens', 'Epochs', 'GRIDS', 'Lora', 'Length', 'Checkpointing', 'TrainConfig', 'AdaptConfig', 'FinetuneConfig',
@@ -193,6 +192,7 @@ def read_config(
 def settings_file(path: Path) -> dict:
     if path.suffix.lower() == '.toml' and path.is_file(): return read_toml(path)
     expected = 'a .toml file of settings; --data names a corpus, --model a model'
+    from navira.models.checkpoints import nearest     # torch, which `--help` does without
     hint = f'expected {expected}' if path.exists() else nearest(path, expected)
     raise ValueError(f'config={str(path)!r}: {hint}')
 

@@ -1,4 +1,5 @@
 """The program as a user meets it: exit codes, own policies, help, and whatever is typed."""
+import io
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import pytest
 import typer
 from hypothesis import given, HealthCheck, settings, strategies as st
 
-from helpers.cli import navira, net, refuses, run, said  # noqa: F401
+from helpers.cli import net, refuses, run, said  # noqa: F401
 from toys import small_lm
 
 OWN = '''
@@ -66,9 +67,12 @@ def test_whatever_is_typed_ends_in_a_result_or_in_a_sentence(
     assert '\x1b' not in printed.out  # a text cannot control the terminal
     assert code != 2 or printed.err.strip()
 
-def test_what_the_terminal_lacks_is_spelt_out():
-    r = navira(*'generate 日本 --max-new-tokens 2 --budget 2'.split(), PYTHONIOENCODING='ascii')
-    assert r.returncode == 0 and r'\u65e5\u672c' in r.stdout, r.stderr
+def test_what_the_terminal_lacks_is_spelt_out(run, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), 'ascii')
+    monkeypatch.setattr(sys, 'stdout', out)
+    run(*'generate 日本 --max-new-tokens 2 --budget 2'.split())
+    out.flush()
+    assert rb'\u65e5\u672c' in out.buffer.getvalue()
 
 @pytest.mark.parametrize('typed, expected', [
     ('generate --steps 16', '--budget counts forward passes'),

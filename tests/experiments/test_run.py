@@ -198,12 +198,6 @@ def test_other_code_under_a_swept_name_is_refused(home, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='prism was sampled'):
         swept(code.replace('"mine"', '"prism"'), 'prism')
 
-def test_a_folder_that_is_no_store(tmp_path, home):
-    with pytest.raises(FileNotFoundError, match='whole'): open_store(home.folder/'whol')
-    with pytest.raises(FileNotFoundError, match='no store.json'): open_store(tmp_path)
-    (tmp_path/'file').write_text('')
-    with pytest.raises(ValueError, match='file'): run(home.sweep, tmp_path/'file', home.model)
-
 # --- measured
 @pytest.fixture
 def one(home): # a sweep of two cells

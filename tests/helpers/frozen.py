@@ -10,8 +10,7 @@ from navira.diffusion import Denoiser, Forward
 from navira.sampler.registry import parameters, policies
 from navira.sampling import sample as _sample
 
-# `peers/survey` registers one of its own
-def registered(): return sorted(set(policies()) - {'second-thoughts'})
+def registered(): return sorted(policies())
 
 def sampled(model, name, budget, prompt, seed, hyper):
     "tokens [n, L], passes [n], steps; of the trace: x, remasked, unmasked, score, tau"

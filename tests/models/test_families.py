@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import navira
 from navira.models.dit import MaskedLM, with_head
@@ -87,8 +87,8 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     model = loaded(folder)
     navira.save(model, tmp_path)
     again = loaded(tmp_path)
-    told = [(m.mask_id, m.shift, m.eos_ids) for m in (model, again)]
-    assert told[0] == told[1]
+    assert (again.mask_id, again.shift) == (model.mask_id, model.shift)
+    assert again.eos_ids == model.eos_ids
     x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
     x[:, 3:6] = model.mask_id
     torch.testing.assert_close(again(x).logits(x > 0), model(x).logits(x > 0))
@@ -107,10 +107,9 @@ def test_shards_precision_and_places(golden, how, off):
     a, b = (m(x).logits(x == 277).float() for m in (model, one))
     torch.testing.assert_close(a, b, rtol=off, atol=off)
 
-@pytest.mark.parametrize('name', ['llada', 'dream'])
-def test_no_code_of_the_checkpoint_is_run(copied, tmp_path, name, monkeypatch):
+def test_no_code_of_the_checkpoint_is_run(copied, tmp_path, monkeypatch):
     "Its config.json asks for code of its own; the code is there, and somebody would say yes."
-    folder = copied(name)
+    folder = copied('dream')
     targets = json.loads((folder / 'config.json').read_text())['auto_map'].values()
     for file in (*(t.split('.')[0] for t in targets), 'tokenization_dream'):
         (folder / f'{file}.py').write_text(f'open({str(tmp_path / "ran")!r}, "w").close()\n')
@@ -215,10 +214,9 @@ def test_who_says_how_long_a_block_is(golden, copied):
     ('a2d-llama', dict(model_type='lada'),
      ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert']),
     ('a2d-llama', dict(is_encoder_decoder=True), ['encoder-decoder']),
-    *((name, {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for name, k in (
-        ('a2d-llama', 'num_hidden_layers'), ('llada', 'n_layers'), ('bert', 'num_labels'),
-        ('a2d-llama', 'hidden_size'), ('a2d-llama', 'vocab_size'), ('bert', 'intermediate_size'),
-        ('a2d-llama', 'num_key_value_heads'), ('llada', 'd_model'))),
+    *(('bert', {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for k in (
+        'num_hidden_layers n_layers num_labels hidden_size vocab_size num_key_value_heads '
+        'd_model').split()),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
     ('a2d-llama', dict(mask_token_id='<mask>'), ["mask_id='<mask>'"]),
     ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),
@@ -334,10 +332,6 @@ def test_weights_may_be_missing_in_a_head_alone(toys, tmp_path):
     save_file(w, folder / 'model.safetensors', metadata=dict(format='pt'))
     with says(ValueError, '1 in all', 'Missing: bert.encoder.layer.0.output.dense.weight'):
         pretrained(folder)
-
-def test_a_masked_language_model_is_as_it_was(golden):
-    was = AutoModelForMaskedLM.from_pretrained(golden / 'bert').state_dict()
-    for k, w in pretrained(golden / 'bert').net.state_dict().items(): assert torch.equal(w, was[k])
 
 @pytest.mark.parametrize('text, error, why', [
     ('[]', ValueError, 'JSON object'), ('{"model_type": ', ValueError, 'config.json: '),

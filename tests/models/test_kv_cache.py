@@ -34,9 +34,7 @@ def model(kind):
         for p in net.parameters(): p.copy_(.3 * torch.randn_like(p))
     return TransformersLM(net, 10).eval()
 
-def blocks(m):
-    if isinstance(m, MaskedLM): return m.backbone.blocks
-    return next(b for b in m.net.base_model.modules() if isinstance(b, torch.nn.ModuleList))
+def blocks(m): return next(b for b in m.modules() if isinstance(b, torch.nn.ModuleList))
 
 def by_definition(m, x, y, run, depth):
     "Hidden states [B, L, D] of the pass over y, of which `run` runs, after one over x"
