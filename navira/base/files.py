@@ -86,7 +86,7 @@ def json_texts(
             yield row[key]
 
 # %% ../../nbs/base/base.ipynb #tablecode
-def read_table(
+def read_toml(
     path: str | os.PathLike, # a .toml file
     most: int = 2**18, # bytes
 ) -> dict:

@@ -8,8 +8,6 @@ import hashlib
 import inspect
 import itertools
 import json
-import re
-import tomllib
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +20,7 @@ from typing import Any, get_type_hints
 import torch
 
 from ..base.checks import check_choice, check_int, name_of
-from ..base.files import check_file
+from ..base.files import read_toml
 from ..sampler.budgets import charged, check_budget, n_steps
 from ..core import Policy
 from ..decoupling import refill_first
@@ -281,13 +279,7 @@ def _parsed(source: str | Path) -> dict:
         if not path.suffix: check_choice('configuration', str(source), configs())
         raise FileNotFoundError(f'configuration {str(source)!r}: not found; expected a .toml '
                                 f'file, or one of {", ".join(configs())}')
-    try:
-        text = check_file(path, 2**18).read_text(encoding='utf-8')
-        # tomllib takes a time that grows with the square of a key's parts
-        if any(part.count('.') > 300 for part in re.split('[\n=]', text)):
-            raise ValueError('more than 300 dots in a key; expected names such as entries')
-        return {'name': path.stem} | tomllib.loads(text)
-    except (ValueError, RecursionError) as e: raise ValueError(f'{source}: {e}') from None
+    return {'name': path.stem} | read_toml(path)
 
 def _others(settings: dict | None, entries: Any) -> list[dict]:
     "Entries of all policies that have none, but for one that needs a file which is not there."

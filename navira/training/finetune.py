@@ -56,16 +56,15 @@ class Finetuning(Recipe):
         are shared out as the steps are."""
         cfg = self.cfg
         model = self.model
-        head = replace(cfg, lr=cfg.head_lr)
-        joint = replace(cfg, seed=cfg.seed + 1)
-        for name, steps, c in (('head', cfg.head_steps, head), ('joint', cfg.joint_steps, joint)):
+        changes = dict(head=dict(lr=cfg.head_lr), joint=dict(seed=cfg.seed + 1))
+        for name, change in changes.items():
+            steps = vars(cfg)[f'{name}_steps']
             if not steps: continue
             for n, p in model.named_parameters():
                 learns = name == 'joint' and (model.adapter is None or 'lora_' in n)
                 p.requires_grad_(learns or n.startswith('quality.'))
-            if cfg.minutes:
-                share = steps / (cfg.head_steps + cfg.joint_steps)
-                c = replace(c, minutes=cfg.minutes * share)
+            share = steps / (cfg.head_steps + cfg.joint_steps)
+            c = replace(cfg, minutes=cfg.minutes and cfg.minutes * share, **change)
             yield Trainer(name, self.objective.make(model, **cfg.hyper), steps, c, self.out / name,
                           self.evaluate, self.acc)
 

@@ -149,7 +149,7 @@ def prism_loss(
         filled = z.masked_scatter(need, draw(sampled_logits(model, z, need), u[need])[0])
         y = torch.where(new, filled[:, None], z[:, None]).flatten(0, 1)
         bce = head_bce(model, y, x.repeat_interleave(drafts, 0), new.flatten(0, 1))
-        if not joint: return dict(loss=bce, bce=bce)
+        if not joint: return dict(loss=bce)
         nelbo = bound.loss(x, z, t)['loss']
         return dict(loss=bce + mdlm_weight * nelbo, bce=bce, nelbo=nelbo)
     return Objective(model, noise, loss)

@@ -33,7 +33,7 @@ __all__ = []
 HARMLESS = ('out', 'log_every', 'checkpoint_every', 'eval_every', 'eval_sequences',
             'final_sequences')
 
-def begun(cfg):
+def holds_run(cfg):
     """Does the folder hold this run? Raises `ValueError` if it holds a run with other settings or
     files of others."""
     out = Path(cfg.out)
@@ -170,7 +170,7 @@ class Recipe:
             yield
             return
         with folder_lock(self.out, 'training'):
-            if not begun(self.cfg):
+            if not holds_run(self.cfg):
                 with atomic_folder(self.out / 'tokens') as temp: self.write_tokens(temp)
                 write_json(self.out / 'run.json', settings_of(self.cfg))
             yield

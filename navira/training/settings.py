@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from ..base.checks import check_choice, check_settings, declared, SHARE
-from ..base.files import guarded, read_table
+from ..base.files import guarded, read_toml
 
 # %% auto #0
 __all__ = ['Tokens', 'Epochs', 'GRIDS', 'Lora', 'Length', 'Checkpointing', 'TrainConfig', 'AdaptConfig', 'FinetuneConfig',
@@ -190,7 +190,7 @@ def read_config(
 
 # %% ../../nbs/training/settings.ipynb #3c039487
 def settings_file(path: Path) -> dict:
-    if path.suffix.lower() == '.toml' and path.is_file(): return read_table(path)
+    if path.suffix.lower() == '.toml' and path.is_file(): return read_toml(path)
     expected = 'a .toml file of settings; --data names a corpus, --model a model'
     from navira.models.checkpoints import nearest     # torch, which `--help` does without
     hint = f'expected {expected}' if path.exists() else nearest(path, expected)
