@@ -6,7 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -152,14 +152,10 @@ def described(v: object) -> str: # for messages
 n_unmask = unmask_until(n_committed)
 
 # %% ../nbs/02_policies.ipynb #57ce78cf
-@runtime_checkable
-class KnowsRows(Protocol):
-    "A rule that knows before any pass in which rows it may pick something."
-    def rows(self, st: State, eligible: Tensor) -> Tensor: ... # [B, L] bool -> [B] bool
-
 def rows_of(rule: Rule, st: State, eligible: Tensor) -> Tensor: # [B] bool
-    "Rows in which a rule may pick something: where it does not know, those with eligible ones."
-    return rule.rows(st, eligible) if isinstance(rule, KnowsRows) else eligible.any(1)
+    """Rows in which a rule may pick something. One that knows before any pass has a method `rows`;
+    for others, rows with eligible positions."""
+    return rule.rows(st, eligible) if hasattr(rule, 'rows') else eligible.any(1)
 
 # %% ../nbs/02_policies.ipynb #f32379ab
 @dataclass(frozen=True)
@@ -284,8 +280,8 @@ class Policy:
     def __post_init__(self):
         for name, rule in dict(unmask=self.unmask, remask=self.remask).items():
             if callable(rule): continue
-            raise ValueError(f'{name}={rule!r}: expected a rule, (state, pass, eligible) -> picked, '
-                             'such as TopK(score, k)')
+            raise ValueError(f'{name}={rule!r}: expected a rule, (state, pass, eligible) -> '
+                             'picked, such as TopK(score, k)')
         drawn = purposes((self.unmask, self.remask))
         for shared in drawn:
             if drawn.count(shared) == 1: continue

@@ -123,12 +123,13 @@ class Run:
     caching: Caching
     ends: Sequence[int] # token ids that end a text
     trace: bool
-    watch: Callable[[Iterator[Partial]], None] | None # `progress`, where it is a function
+    watch: Callable[[list[Partial]], None] | None # `progress`, where it is a function
     bar: tqdm
     stop: threading.Event = field(default_factory=threading.Event) # another batch has failed
 
     def all(self, batch_size: int | None) -> tuple[Tensor, Tensor, Trace | None]:
         "As `batch`, of all rows, in batches of rows that may stand together."
+        if batch_size is not None: batch_size = check_int('batch_size', batch_size, 1)
         lengths, device = (self.x >= 0).sum(1), self.noise.samples.device
         if self.trace and lengths.min() < lengths.max():
             raise ValueError(f'trace=True: the texts have {lengths.min()} to {lengths.max()} '
@@ -164,7 +165,7 @@ class Run:
                 if self.stop.is_set(): raise InterruptedError('another batch has failed')
                 if self.trace: record.x.append(st.x.int().cpu())
                 self.bar.update(len(rows))
-                if self.watch: self.watch(partials(st, self.policy, model, self.special[rows]))
+                if self.watch: self.watch([*partials(st, self.policy, model, self.special[rows])])
             left = int(st.masked.sum())
             if left: raise ValueError(
                 f'unmask: {name_of(self.policy.unmask)} left {left} masks in finished texts, after '
@@ -203,35 +204,31 @@ def sample(
     prompt: str | Sequence | Tensor | None = None, # a text or ids, or a list of one for each sample
     batch_size: int | None = None, # rows at a time; None: 32 on a CPU, elsewhere as many as fit
     trace: bool = False, # record every step
-    progress: bool | Callable[[Iterator[Partial]], None] | None = None, # None: a bar if it lasts
+    progress: bool | Callable[[list[Partial]], None] | None = None, # None: a bar if it lasts
     max_new_tokens: int | None = None, # instead of a length: tokens to write after each prompt
     eos: Literal['cut', 'keep', 'suppress'] = 'cut', # what follows a token that ends a text
     **hyper, # of a named policy; `block_length`, free positions; `cache` and `refresh`
 ) -> Samples:
-    """Sample from a masked diffusion model with any policy, within a budget of forward passes
-    (Algorithm 2). ValueError or KeyError for invalid input, with the nearest valid choice.
-
-    `n=range(32, 64)` continues `n=32`. In a text `[MASK*12]` is twelve blanks, in ids `mask_id` is
-    one. A `progress` function sees a `Partial` of each text after each step; on a CPU several
-    threads call it."""
+    """Sample with any policy, within a budget of forward passes (Algorithm 2). ValueError or
+    KeyError for invalid input, with the nearest valid choice. `n=range(32, 64)` continues `n=32`; a
+    `progress` function sees a `Partial` of each text after each step, in several threads."""
     model = check_model(model)
-    caching = Caching(**{k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper})
-    caching.fits(model)
+    how = {k: hyper.pop(k) for k in ('cache', 'refresh') if k in hyper}
+    caching = Caching(**how).fitted(model)
     rule, name, block_length = choose(model, policy, hyper, sample)
     check_choice('eos', eos, ('cut', 'keep', 'suppress'))
-    if batch_size is not None: check_int('batch_size', batch_size, 1)
     if eos == 'suppress': model = without_end(model)
     n, first = sample_numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     rule, begun = fitted(rule, model, x.shape[1]), time.perf_counter()
     block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
     numbers = torch.arange(len(x), device=model.device) + first
-    noise = Noise(check_int('seed', seed, -2**63), numbers)
+    noise, ends = Noise(check_int('seed', seed, -2**63), numbers), model.eos_ids
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:
-        tokens, ran, traces = Run(model, rule, x, special, noise, block, steps, caching,
-                                  model.eos_ids if eos == 'cut' else (), trace, watch,
-                                  bar).all(batch_size)
+        run = Run(model, rule, x, special, noise, block, steps, caching,
+                  ends if eos == 'cut' else (), trace, watch, bar)
+        tokens, ran, traces = run.all(batch_size)
     audit = None if caching.cache == 'none' else caching
     if audit: charged = max(charged, float(ran.max()))      # an audit comes on top
     return Samples(tokens, ran, sum(steps), budget, time.perf_counter() - begun, model.tokenizer,

@@ -7,21 +7,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from .base.checks import check_range
-from .core import State
 
 # %% auto #0
 __all__ = ['Curve', 'curve', 'quadratic', 'sigmoid', 'piecewise']
 
 # %% ../nbs/06_schedules.ipynb #d1707135
-Curve = Callable[[float | State], float] # of progress u in [0, 1], or of the state that has it
+Curve = Callable[[Any], float] # of progress u in [0, 1], or of a state that has it as `.u`
 
 def curve(f: Callable[[float], float]) -> Curve:
     "A function of progress as a schedule."
-    def tau(u: float | State) -> float:
-        u = u.u if isinstance(u, State) else u
-        return float(f(check_range('u', u, '[0, 1]', 'progress')))
+    def tau(u: Any) -> float:
+        return float(f(check_range('u', getattr(u, 'u', u), '[0, 1]', 'progress')))
     return tau
 
 def _check_taus(**taus: float) -> None:

@@ -4,7 +4,6 @@ import torch
 from hypothesis import given, settings, strategies as hs
 
 import navira
-from navira.sampler.exact import counts, Distribution
 from navira.prism import prism
 from navira.sampler.registry import policy
 from navira.sampling import sample
@@ -24,12 +23,10 @@ OFTEN = dict(eta=.4, on=0.)
 def test_a_sample_is_what_it_is_alone(rows, seed, batch_size, name):
     model = Tiny(6, MASK)
     out = sample(model, name, 8, prompt=rows, seed=seed, batch_size=batch_size, **OFTEN)
-    for i, r in enumerate(rows):
-        assert all(v in (MASK, w) for v, w in zip(r, out.tokens[i].tolist()))
-        assert MASK not in out.tokens[i]
+    for i, (r, tokens) in enumerate(zip(rows, out.tokens)):
+        assert all(v in (MASK, w) for v, w in zip(r, tokens.tolist())) and MASK not in tokens
         alone = sample(model, name, 8, range(i, i + 1), prompt=r, seed=seed, **OFTEN)
-        assert torch.equal(alone.tokens[0], out.tokens[i])
-        assert alone.n_forward[0] == out.n_forward[i]
+        assert torch.equal(alone.tokens[0], tokens) and alone.n_forward[0] == out.n_forward[i]
 
 @pytest.mark.parametrize('batch_size', [1, 3])
 def test_the_number_of_threads_changes_no_sample(batch_size):
@@ -39,22 +36,19 @@ def test_the_number_of_threads_changes_no_sample(batch_size):
             torch.set_num_threads(threads)
             outs.append(sample(model, 'navira', 6, 7, batch_size=batch_size, trace=True, **OFTEN))
     finally: torch.set_num_threads(n)
-    for o in outs[1:]:
-        assert torch.equal(o.n_forward, outs[0].n_forward)
-        assert torch.equal(o.trace.x, outs[0].trace.x)
-        assert torch.equal(o.trace.score.isnan(), outs[0].trace.score.isnan())
+    for what in (lambda o: o.n_forward, lambda o: o.trace.x, lambda o: o.trace.score.isnan()):
+        for o in outs[1:]: assert torch.equal(what(o), what(outs[0]))
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float64])
-def test_low_precision_stays_inside_the_network(dtype):
+@pytest.mark.parametrize('name', ['prism', 'navira-piecewise', 'mdlm', 'remdm-conf'])
+def test_low_precision_stays_inside_the_network(name):
     class Low(TinyForward):
-        def logits(self, where): return super().logits(where).to(dtype)
-        def _quality(self): return super()._quality().to(dtype)
+        def logits(self, where): return super().logits(where).bfloat16()
+        def _quality(self): return super()._quality().bfloat16()
     class LowModel(Tiny):
         def __call__(self, x): return Low(self, x)
-    for name in ('prism', 'navira-piecewise', 'mdlm', 'remdm-conf'):
-        out = sample(LowModel(6, 4), name, 8, n=3, trace=True)
-        assert (out.tokens < 4).all()
-        assert out.trace.score.dtype == out.trace.tau.dtype == torch.float32
+    out = sample(LowModel(6, 4), name, 8, n=3, trace=True)
+    assert (out.tokens < 4).all()
+    assert out.trace.score.dtype == out.trace.tau.dtype == torch.float32
 
 # ---- Blocks
 
@@ -65,22 +59,15 @@ def test_every_policy_writes_in_blocks_from_left_to_right(name):
     out = sample(Tiny(12, MASK), policy(name), 24, progress=seen.extend, batch_size=3, **how)
     assert out.tokens.shape == (3, 11) and (out.tokens != MASK).all()
     assert (out.n_forward <= 24).all()
-    for p in seen:
-        masks = [i for i, v in enumerate(p.ids) if v == MASK]
-        begun = [b for b in range(3) if any(v != MASK for v in p.ids[2 + 4 * b:6 + 4 * b])]
-        assert not masks or max(begun, default=0) <= (masks[0] - 2) // 4, p.ids
+    for p in seen:     # behind the block of the first mask, nothing is written
+        first = p.ids.index(MASK) if MASK in p.ids else 11
+        assert set(p.ids[6 + (first - 2) // 4 * 4:]) <= {MASK}, p.ids
 
 @pytest.mark.parametrize('name', ['backbone', 'prism', 'navira-piecewise', 'remdm-cap'])
 def test_one_block_is_no_block(name):
     how = dict(n=4, length=9, seed=1)
     a, b = (sample(Tiny(12, MASK), name, 16, **how, **more) for more in ({}, dict(block_length=9)))
     assert torch.equal(a.tokens, b.tokens) and torch.equal(a.n_forward, b.n_forward)
-
-def test_blocks_of_one_are_left_to_right_and_exact():
-    "A token a pass in a fixed order, with exact conditionals: the joint."
-    model = random_joint(3, 3)
-    joint = Distribution.of(model.joint.flatten(), model.outcomes)
-    assert joint.holds(counts(model, 'backbone', 3, block_length=1, top_p=1.))
 
 @settings(max_examples=20)
 @given(hs.integers(1, 12), hs.integers(1, 12), hs.integers(2, 40),
@@ -124,12 +111,9 @@ def test_a_text_that_has_ended_takes_part_in_no_further_pass(name, block_length,
     how = dict(n=24, length=12, seed=4, batch_size=24, block_length=block_length)
     model = Ends(12, MASK)
     out = sample(model, name, 12, **how)
-    passes = sum(model.rows)
+    assert (out.tokens == -1).any() and sum(model.rows) == out.n_forward.sum()
     full = sample(model, name, 12, eos='keep', **how)
-    ended = (out.tokens == -1).any(1)
-    assert ended.any() and passes == out.n_forward.sum()
-    assert (out.n_forward[ended] < full.n_forward[ended]).any()
-    assert (out.n_forward <= full.n_forward).all()
+    assert (out.n_forward <= full.n_forward).all() and out.n_forward.sum() < full.n_forward.sum()
 
 # ---- What may be asked for
 

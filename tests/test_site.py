@@ -8,7 +8,8 @@ import pytest
 import torch
 import navira
 from navira import schedules
-from navira.diffusion import Denoiser, Forward
+from navira.diffusion import Denoiser
+from navira.hosts.servers import Ran
 from navira.tasks.sudoku import is_solved, puzzles, Sudoku
 
 from order import notebooks, room_of, root
@@ -159,23 +160,18 @@ RUNS = """async ([files, task, how, starts]) => {
     return [runs, passes]
 }"""
 
-class Recorded(Forward):
-    "What the browser's passes gave over each row."
-    def __init__(self, passes, x, mask_id):
-        self.passes, self.x, self.seen_masked = passes, x, x == mask_id
-    def read(self, j): # [B, L, ...]
-        rows = [self.passes[','.join(map(str, row))][j] for row in self.x.tolist()]
-        return torch.stack([torch.frombuffer(bytearray(base64.b64decode(r)), dtype=torch.float32)
-                            for r in rows]).view(*self.x.shape, -1)
-    def logits(self, where): return self.read(0)[where]
-    def _quality(self): return self.read(1)[..., 0]
-
 class Browser(Denoiser):
     "A model that answers as the browser's network did; a KeyError for a text that it did not see."
+    has_quality = True
     def __init__(self, model, passes):
         self.passes, self.mask_id, self.length = passes, model.mask_id, model.length
-        self.has_quality = True
-    def __call__(self, x): return Recorded(self.passes, x, self.mask_id)
+
+    def __call__(self, x):
+        given = [self.passes[','.join(map(str, row))] for row in x.tolist()]
+        logits, quality = (torch.stack([torch.frombuffer(bytearray(base64.b64decode(g[j])),
+                                                         dtype=torch.float32) for g in given])
+                           for j in (0, 1))
+        return Ran(x, logits.view(*x.shape, -1), self.mask_id, torch.arange(len(x)), quality)
 
 def in_words(policy): # as the page has it: policy, schedule
     rule, _, schedule = policy.rpartition('-')
@@ -195,11 +191,12 @@ def test_live_page_draws_the_tokens_of_the_library(visit):
         runs, given = p.evaluate(RUNS, [FILES, 'sudoku', said, x.tolist()])
         kw = dict(budget=passes, seed=7, prompt=x, progress=False)
         if policy != 'backbone': kw |= how
-        same = navira.sample(Browser(model, given), policy, **kw)
+        theirs = Browser(model, given)
+        same = navira.sample(theirs, policy, **kw)
         assert same.tokens.tolist() == [t for t, _ in runs]
         assert same.n_forward.tolist() == [n for _, n in runs]
         seen = torch.tensor([[*map(int, text.split(','))] for text in given])
-        ours, theirs = model(seen), Recorded(given, seen, model.mask_id)
+        ours, theirs = model(seen), theirs(seen)
         free = seen == model.mask_id
         with torch.no_grad():
             torch.testing.assert_close(theirs.logits(free), ours.logits(free), atol=1e-3, rtol=1e-3)

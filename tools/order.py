@@ -21,21 +21,21 @@ ORDER = """
 Base: base/base
 The paper: 01_masked_diffusion sampler/joint
 Sampler: sampler/draws sampler/ties
-Models: models/kv_cache
+Models: models/layers
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/layers models/dit models/checkpoints models/transformers models/families
-    models/adapter models/load models/critic
+Models: models/dit models/checkpoints models/transformers models/families models/adapter
+    models/load models/critic
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
     sampler/samples sampler/requests
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling sampler/chatting
 Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
     peers/adaptive peers/attention peers/revisers peers/editors peers/shadow peers/loops
-    peers/best_of peers/noises peers/correctors peers/critics peers/survey
+    peers/best_of peers/correctors peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
-    training/recipe training/pretrain training/finetune training/adapt training/critic
+    training/recipe training/pretrain training/finetune
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories
 Tasks: tasks/infilling tasks/task

@@ -5,9 +5,14 @@
 # %% ../../nbs/base/base.ipynb #3e3e7113
 from __future__ import annotations
 import difflib
+import inspect
 import numbers
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, Literal
 
 # %% auto #0
 __all__ = []
@@ -81,12 +86,54 @@ def check_range(
     low, high = map(float, span[1:-1].split(','))
     ends = {'[': low, ']': high}
     number = isinstance(v, (int, float)) and not isinstance(v, bool)
-    if number and (low < v < high or v in (ends.get(span[0]), ends.get(span[-1]))): return float(v)
+    if number and (low < v < high or v in (ends.get(span[0]), ends.get(span[-1]))):
+        with suppress(OverflowError): return float(v)       # of an int that no float holds
     raise ValueError(f'{name}={v!r}: {why}, in {span}')
 
 def name_of(part: object) -> str:
     "The name of a function, or of a callable's class, for messages."
     return getattr(part, '__qualname__', type(part).__qualname__)
+
+# %% ../../nbs/base/base.ipynb #settings02
+SHARE = '[0, 1]'     # the range of a share
+
+def declared(
+    of: Any, # a class of settings, or a factory with parameters
+) -> dict[str, Any]: # name -> `Annotated[type, meaning, range or lowest whole number]`
+    "A class's annotations and those of its bases, or a factory's; without a meaning none counts."
+    hints = {}
+    for part in reversed(of.mro() if isinstance(of, type) else [of]):
+        for name, hint in inspect.get_annotations(part, eval_str=True).items():
+            if get_origin(hint) is Annotated: hints[name] = hint
+    return hints
+
+def check_setting(
+    name: str, # what it is, for the message
+    v: Any, # what the user gave
+    hint: Any, # its annotation
+) -> Any:
+    "`v`, of its type and in its range; a path with the home folder for ~. Errors that name it."
+    kind, _, *span = get_args(hint)
+    kinds = get_args(kind) or (kind,)
+    if get_origin(kind) is Literal: return check_choice(name, v, kinds)
+    if v is None and NoneType in kinds: return None
+    if int in kinds: return check_int(name, v, *span or [1])
+    where = span[0] if span else '[0, inf)'
+    if float in kinds: return check_range(name, v, where, 'expected a number')
+    if str in kinds and isinstance(v, str | os.PathLike) and str(v): return os.path.expanduser(v)
+    if str not in kinds and isinstance(v, kinds): return v
+    raise ValueError(f'{name}={v!r}: expected {kinds[0].__name__}')
+
+def check_settings(
+    of: Any, # a class of settings, or a factory
+    given: dict[str, Any],
+    what: str = 'setting', # for the message
+) -> dict[str, Any]: # all that are declared
+    "The settings given, checked, and the defaults of the others. KeyError for an unknown name."
+    hints = declared(of)
+    for name in given: check_choice(what, name, hints)
+    usual = {k: p.default for k, p in inspect.signature(of).parameters.items() if k in hints}
+    return {k: check_setting(k, v, hints[k]) for k, v in (usual | given).items()}
 
 # %% ../../nbs/base/base.ipynb #2ace8fdb
 def need(

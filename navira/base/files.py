@@ -12,6 +12,7 @@ import math
 import os
 import pickle
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,18 @@ def json_texts(
                 raise ValueError(f'{path}: line {i}: {line.strip():.60}; expected an object with '
                                  f'a text at {key!r}')
             yield row[key]
+
+# %% ../../nbs/base/base.ipynb #tablecode
+def read_table(
+    path: str | os.PathLike, # a .toml file
+    most: int = 2**18, # bytes
+) -> dict:
+    "The settings in a file. `ValueError` naming a file that holds none."
+    with guarded(path):
+        text = read_text(check_file(path, most))
+        if any(part.count('.') > 300 for part in re.split('[\n=]', text)):
+            raise ValueError('more than 300 dots in a key; expected names such as batch_size')
+        return tomllib.loads(text)
 
 # %% ../../nbs/base/base.ipynb #c277c771
 def open_tokenizer(

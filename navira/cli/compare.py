@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from .app import (
     app, Dtype, Head, hypers, Imports, MaskId, Model, Seed, Shift, show, value)
-from .generate import NO_HEAD, USUAL, why_not
+from .generate import USUAL, why_not
 
 # %% ../../nbs/cli/compare.ipynb #7815cc3a
 def entry(label: str) -> dict: # of a sweep
@@ -28,7 +28,7 @@ def show_table(made) -> None: # made: a `Table` of plots
     show(made.rows.map(as_text), made.title, made.note)
 
 # %% ../../nbs/cli/compare.ipynb #01c3e39c
-TEXT = ['backbone', 'prism', 'navira-det', 'navira-piecewise', USUAL]
+TEXT = ['backbone', 'prism', 'navira-det', 'navira-piecewise', USUAL[True]]
 
 Names = Annotated[list[str], Argument(
     metavar='POLICY',
@@ -71,7 +71,7 @@ def compare_command(
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    usual = TEXT if net.has_quality else ['backbone', NO_HEAD]
+    usual = TEXT if net.has_quality else ['backbone', USUAL[False]]
     labels = [name.strip() for name in names] or usual
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)

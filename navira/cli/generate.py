@@ -11,7 +11,7 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -20,24 +20,17 @@ from navira.cli.app import (
     app, AsJson, Device, Dtype, Head, hypers, Imports, MaskId, Model, Name, Number, Seed, Shift)
 
 # %% ../../nbs/cli/generate.ipynb #9056a551
-# as `navira.sampler.requests.choose` has them
-USUAL = 'remdm-cap:top_p=.5'
-NO_HEAD = 'llada-low-confidence'
+# has a model a quality head? As `navira.sampler.requests.choose` has it
+USUAL = {True: 'remdm-cap:top_p=.5', False: 'llada-low-confidence'}
 
-class Choice(NamedTuple):
-    "A policy as one types it."
-    label: str
-    rule: Any                # its `Policy`
-    hyper: dict[str, Any]    # what was given
-
-def typed_policy(label: str | None, net=None) -> Choice: # None: the usual of `net`
-    "ValueError or KeyError for an unknown policy, or a hyper-parameter that it does not have."
+def typed_policy(label: str | None, net=None) -> tuple: # None: the usual of `net`
+    """The label, and its `Policy`. ValueError or KeyError for an unknown policy, or a
+    hyper-parameter that it does not have."""
     import navira
     from navira.sampler.registry import split_typed
-    label = label or (USUAL if net.has_quality else NO_HEAD)
+    label = label or USUAL[net.has_quality]
     name, pairs = split_typed(label)
-    hyper = hypers(pairs)
-    return Choice(label, navira.policy(name, **hyper), hyper)
+    return label, navira.policy(name, **hypers(pairs))
 
 def why_not(net, name: str) -> str: # '' if the model runs the policy
     import navira
@@ -50,11 +43,9 @@ def why_not(net, name: str) -> str: # '' if the model runs the policy
 def prompts_in(file: Path) -> list[str]:
     "The prompts of a file. ValueError where it has none."
     from navira.base.files import guarded, json_texts, read_text
-    kind = file.suffix.lower()
     with guarded(f'--prompts {file}'):
-        if kind not in ('', '.txt', '.md', '.text', '.jsonl'):
-            raise ValueError(f'{kind}: expected .txt, a prompt a line, or .jsonl, an object a line')
-        lines = json_texts(file, 'prompt') if kind == '.jsonl' else read_text(file).split('\n')
+        as_json = file.suffix.lower() in ('.json', '.jsonl')
+        lines = json_texts(file, 'prompt') if as_json else read_text(file).split('\n')
         prompts = [line for line in lines if line.strip()]
         if prompts: return prompts
         raise ValueError('no prompt in it')
@@ -71,7 +62,7 @@ def as_chat(net, prompts: list[str], new: int | None) -> tuple:
 # %% ../../nbs/cli/generate.ipynb #757d625f
 def print_samples(
     res, # of `sample`
-    choice: Choice,
+    label: str, # of its policy
     prompts: list[str], # of each text, or none
     as_json: bool,
     answers: bool = False, # without the prompts
@@ -79,17 +70,16 @@ def print_samples(
     "Texts for a reader, or as JSON lines."
     from navira.sampler.samples import passes_text, printable
     texts = (res.new_texts if answers else res.texts) if res.tokenizer else [None] * len(res)
-    for i, text in enumerate(texts, res.first):
-        tokens, ran = res.tokens[i - res.first].tolist(), float(res.n_forward[i - res.first])
-        tokens = [t for t in tokens if t >= 0]     # -1: after the end of a text
+    for i, text, ids, ran in zip(range(res.first, 2**63), texts, res.tokens.tolist(),
+                                 res.n_forward.tolist()):
+        tokens = [t for t in ids if t >= 0]     # -1: after the end of a text
         if as_json:
             print(json.dumps(dict(
-                text=text, policy=choice.label, hyper=choice.hyper, budget=res.budget,
-                steps=res.n_steps, seed=res.seed, sample=i, n_forward=round(ran, 2),
-                charged=round(res.charged, 2), tokens=tokens,
+                text=text, policy=label, budget=res.budget, steps=res.n_steps, seed=res.seed,
+                sample=i, n_forward=round(ran, 2), charged=round(res.charged, 2), tokens=tokens,
                 cache=res.audit and res.audit.summary(), prompt=prompts[i] if prompts else None)))
             continue
-        print(f'--- {choice.label}, {passes_text(ran)} forward passes run, '
+        print(f'--- {label}, {passes_text(ran)} forward passes run, '
               f'{passes_text(res.charged)} charged, seed {res.seed}, sample {i}')
         print(printable(f'{tokens if text is None else text}\n'))
     if res.audit and not as_json: print(res.audit)
@@ -132,19 +122,19 @@ def generate_command(
     check_int('-n', n, 1, high=2**20)
     starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = typed_policy(policy, net)
+    label, rule = typed_policy(policy, net)
     each = [start for start in starts for _ in range(n)]
     total, asked = len(each) or n, [*each]
     if chat: net, asked, max_new_tokens = as_chat(net, each, max_new_tokens)
-    sample = partial(navira.sample, net, choice.rule, budget, seed=seed, length=length, eos=eos,
+    sample = partial(navira.sample, net, rule, budget, seed=seed, length=length, eos=eos,
                      max_new_tokens=max_new_tokens, block_length=block_length, cache=cache)
     for first in range(0, total, 32):     # printed as they finish
         rows = range(first, min(first + 32, total))
         res = sample(n=rows, prompt=asked[first:rows.stop] or None)
-        print_samples(res, choice, each, as_json, chat)
+        print_samples(res, label, each, as_json, chat)
     if replay:
         sample(n=1, prompt=asked[:1] or None, trace=True).replay(
-            replay, title=f'{choice.label}, budget {budget}, seed {seed}', boxes=boxes_of(net))
+            replay, title=f'{label}, budget {budget}, seed {seed}', boxes=boxes_of(net))
 
 # %% ../../nbs/cli/generate.ipynb #739eea9b
 @app.command('fill')
@@ -163,9 +153,9 @@ def fill_command(
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
-    choice = typed_policy(policy, net)
-    res = navira.fill(text, n, tokens, net, choice.rule, budget, seed)
-    print_samples(res, choice, [text] * n, as_json)
+    label, rule = typed_policy(policy, net)
+    res = navira.fill(text, n, tokens, net, rule, budget, seed)
+    print_samples(res, label, [text] * n, as_json)
 
 # %% ../../nbs/cli/generate.ipynb #d580f700
 def read_grid(text: str) -> tuple: # the rules, and [cells] ids
@@ -222,23 +212,23 @@ def solve(
     """
     import navira
     from navira.tasks.sudoku import check_grids, drawn_grid, is_solved, side_by_side
-    puzzles, choice, unsolved = read_grids(puzzle), typed_policy(policy), 0
+    puzzles, (label, rule), unsolved = read_grids(puzzle), typed_policy(policy), 0
     net = navira.load(model, device)
     for rules, _ in puzzles: check_grids('solve', rules, net)
     for rules, grid in puzzles:
         for tries in [range(n)] if n else TRIES:
-            res = navira.sample(net, choice.rule, budget, tries, seed, prompt=grid, trace=True)
+            res = navira.sample(net, rule, budget, tries, seed, prompt=grid, trace=True)
             right = is_solved(rules, res.tokens.numpy(), grid[None])
             if right.any(): break
         k, trace = int(right.argmax()), res.trace
         unsolved += not right[k]
         row = dict(solved=bool(right[k]), grid=res[k], tries=tries.stop,
-                   n_forward=round(float(res.n_forward[k]), 2), policy=choice.label,
-                   hyper=choice.hyper, budget=budget, seed=seed, sample=res.first + k,
+                   n_forward=round(float(res.n_forward[k]), 2), policy=label, budget=budget,
+                   seed=seed, sample=res.first + k,
                    remasked=int(trace.remasked[:, k].sum()))  # type: ignore[union-attr]
         if as_json: print(json.dumps(row))
         else:
             print(side_by_side(drawn_grid(rules, grid), drawn_grid(rules, res.tokens[k].numpy())))
             print((SOLVED if right[k] else UNSOLVED).format(**row))
-        if replay: res.replay(replay, k, title=f'{choice.label}, seed {seed}', boxes=rules.boxes)
+        if replay: res.replay(replay, k, title=f'{label}, seed {seed}', boxes=rules.boxes)
     if unsolved: raise typer.Exit(1)

@@ -7,81 +7,71 @@ __all__ = []
 
 # %% ../../nbs/cli/training.ipynb #7a49dd46
 import shlex
-from collections.abc import Callable
-from inspect import Parameter, Signature, signature
+from dataclasses import fields, make_dataclass, MISSING
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
+from navira.base.checks import declared
 from navira.cli.app import app, hypers
 from navira.training import settings
 
 # %% ../../nbs/cli/training.ipynb #0e642bdf
-def options(kind: type[settings.LoopConfig]) -> list[Parameter]:
-    "An option for each setting. One that is not typed is `None`: what a file or a run says counts."
-    out = []
-    for name, hint in settings.declared(kind).items():
-        typ, meaning, *_ = get_args(hint)
-        default = getattr(kind, name, None)
-        text = meaning + ('.' if default is None else f'.  [default: {default}]')
-        out.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None,
-                             annotation=Annotated[typ | None, typer.Option(help=text)]))
-    return out
-
-# %% ../../nbs/cli/training.ipynb #6c97a758
-File = Annotated[Path | None, typer.Argument(help='TOML or JSON file with settings.')]
-Sets = Annotated[list[str], typer.Option(
+File = Annotated[Path | None, typer.Argument(help='TOML file with settings.')]
+Sets = Annotated[list[str] | None, typer.Option(
     '--set', help='Any setting, or a parameter of the objective, as in --set lr=0.001; may be '
                   'repeated.')]
 
-def trains(kind: type[settings.LoopConfig]) -> Callable:
-    "Makes a command of a function of settings; each of them is an option."
-    def enter(train: Callable) -> Callable:
-        def run(config: File = None, sets: Sets = [], **flags):
-            train(settings.read_config(kind, config, **flags | hypers(sets)))
-        run.__doc__ = train.__doc__
-        shared = list(signature(run).parameters.values())[:2]
-        vars(run)['__signature__'] = Signature([*shared, *options(kind)])
-        app.command(train.__name__)(run)
-        return train
-    return enter
+def options(kind: type[settings.LoopConfig]) -> list[tuple[str, Any, None]]:
+    """Name, annotation and default of what may be typed. A setting that is not typed is `None`:
+    what a file or a run says counts."""
+    out: list[tuple[str, Any, None]] = [('config', File, None), ('sets', Sets, None)]
+    usual = {f.name: f.default for f in fields(kind)}
+    for name, hint in declared(kind).items():
+        if name == 'hyper': continue     # its values are typed by --set
+        typ, meaning, *_ = get_args(hint)
+        default = '' if usual[name] in (None, MISSING) else f'  [default: {usual[name]}]'
+        text = typer.Option(help=f'{meaning}.{default}')
+        out.append((name, Annotated[typ | None, text], None))
+    return out
 
-# %% ../../nbs/cli/training.ipynb #6627f87a
-@trains(settings.TrainConfig)
-def train(config) -> None:
-    """Pretrain a model, or resume a run. Several processes: `accelerate launch -m navira.cli train
-    ...`."""
-    from navira.training.pretrain import train
-    print(f'model: {train(config)}')
-
-# %% ../../nbs/cli/training.ipynb #7238245d
-@trains(settings.FinetuneConfig)
-def finetune(config) -> None:
-    "Give a model a quality head, or teach it to correct itself."
-    from navira.training.finetune import finetune
-    made = finetune(config)
-    show_made(config.model, made)
-
+# %% ../../nbs/cli/training.ipynb #6c97a758
 def show_made(
-    base: str | None, # the model that was trained
-    folder: Path, # the result: a model, or an adapter and a head for the base
+    base: str | None, # the model that was trained, or a critic's denoiser
+    folder: Path, # the result: a model, a critic, or an adapter and a head for the base
 ) -> None:
     given = ['--model', str(folder)]
     if (folder / 'quality.safetensors').exists():
         given = ['--model', base or 'embedded', '--head', str(folder)]
-    print(f'model: {folder}\nuse it: {shlex.join(["navira", "generate", *given])}')
+    if folder.name == 'critic':
+        given = ['--model', base or 'embedded', '--policy', f'token-critic:critic={folder}']
+    print(f'{folder.name}: {folder}\nuse it: {shlex.join(["navira", "generate", *given])}')
 
-# %% ../../nbs/cli/training.ipynb #2aa7f271
-@trains(settings.AdaptConfig)
-def adapt(config) -> None:
-    "Make a masked diffusion model of a BERT, a Llama or their like."
-    from navira.training.adapt import adapt
-    show_made(config.model, adapt(config))
+# %% ../../nbs/cli/training.ipynb #6627f87a
+def trains(
+    kind: type[settings.LoopConfig], # each of its settings is an option
+    function: str, # of `navira.training`, which takes them
+    what: str, # it does, for `--help`
+) -> None:
+    "Adds a command."
+    def run(typed) -> None:
+        given = vars(typed)
+        file, sets = given.pop('config'), hypers(given.pop('sets') or [])
+        config = settings.read_config(kind, file, **given | sets)
+        module, name = function.split('.')
+        made = vars(import_module(f'navira.training.{module}'))[name](config)
+        show_made(vars(config).get('model'), made)
+    typed = make_dataclass(kind.command, options(kind), namespace=dict(__post_init__=run))
+    app.command(kind.command, help=what)(typed)
 
-# %% ../../nbs/cli/training.ipynb #2e778a4a
-@trains(settings.CriticConfig)
-def critic(config) -> None:
-    "Train a critic for a model (Token-Critic)."
-    from navira.training.critic import train_critic
-    print(f'critic: {train_critic(config)}')
+trains(settings.TrainConfig, 'pretrain.train',
+       'Pretrain a model, or resume a run. Several processes: `accelerate launch -m navira.cli '
+       'train ...`.')
+trains(settings.FinetuneConfig, 'finetune.finetune',
+       'Give a model a quality head, or teach it to correct itself.')
+trains(settings.AdaptConfig, 'pretrain.adapt',
+       'Make a masked diffusion model of a BERT, a Llama or their like.')
+trains(settings.CriticConfig, 'finetune.train_critic',
+       'Train a critic for a model (Token-Critic).')

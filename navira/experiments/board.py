@@ -19,7 +19,7 @@ from ..base.files import check_file, guarded
 from ..base.stats import halves, holm, p_value, resampled, resamplings
 from ..core import by_budget, Step, TopK
 from .plots import Table
-from .results import at_equal, frame, interval_of, judges, or_none
+from .results import at_equal, frame, interval_of, or_none
 from .run import prepared
 from .store import open_store
 from .sweep import read_sweeps
@@ -47,20 +47,19 @@ def submitted(
         with guarded(p): out[name] = check_file(p, 2**20).read_text('utf-8')
     return out
 
+def known(c): # a cell -> its policy, None for one that this library does not have
+    return policy(c['policy'], **c['hyper']) if c['policy'] in policies() else None
+
 def least_passes(
     c, # a cell, as a store describes it
 ):
     "Passes of a sample: a rule of this library that writes exact counts writes at every step."
-    if c['policy'] not in policies(): return 1
-    rule = policy(c['policy'], **c['hyper'])
+    rule = known(c)
     exact = [TopK, Step, by_budget, None]
-    if [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact: return 1
+    if not rule or [type(rule.unmask), type(rule.step), rule.step.plan, rule.depth] != exact:
+        return 1
     # near one token a pass a step may have nothing to write
     return min(c['budget'] // rule.passes, c['free'] // 2)
-
-def matched(c): # a cell: does its policy keep to the budget?
-    if c['policy'] not in policies(): return c['matched']
-    return policy(c['policy'], **c['hyper']).matched
 
 def entered(
     folder, # of a store
@@ -71,13 +70,14 @@ def entered(
     s, identity = parts()[check_choice(f'{folder}: task', task, parts())]
     for c in st.cells.values():
         if not file: check_choice(f'{folder}: no file of a policy; policy', c['policy'], policies())
-    df = frame(st, s.reference if judges(st) else None, tokens=True)
+    df = frame(st, tokens=True)
     df = df[df.budget.isin(s.budgets) & df.seed.isin(s.seeds) & (df['sample'] < s.n)]
     df = df[df.groupby('cell')['sample'].transform('size') == s.n]
     have, wanted = ({k: record[k] for k in ('fingerprint', 'length', 'prompt', 'dtype')}
                     for record in (st.record, identity))
     measured = ['solved'] if s.task else ['nll', 'tokens']
     bare = df.reindex(columns=measured).isna().any(axis=None)
+    bare |= not s.task and (df.judge != s.reference).any()
     if have != wanted or bare or not len(df):
         raise ValueError(f'{folder}: {have}, {len(df)} samples for the board, evaluated: '
                          f'{not bare}; expected {wanted}, {s.n} samples of seed 0 at some of '
@@ -91,7 +91,8 @@ def entered(
                          f'passes; expected at least {least[short.index[0]]}')
     setting = each(lambda c: ''.join(f', {k}={v}' for k, v in c['hyper'].items()
                                      if k != 'top_p' and not s.task))
-    return df.assign(task=task, matched=each(matched), cell=f'{folder}: ' + df.cell,
+    matched = each(lambda c: known(c).matched if known(c) else c['matched'])
+    return df.assign(task=task, matched=matched, cell=f'{folder}: ' + df.cell,
                      name=(df.policy + file + setting).map(plain))
 
 # %% ../../nbs/experiments/board.ipynb #b0a4d010

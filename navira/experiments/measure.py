@@ -88,7 +88,8 @@ def _pieces(st: Store, name: str, keys: list[str], judge: Judge,
             scored: int | None) -> dict[Path, Callable[[], pa.Table]]:
     "File -> what makes its table: one metric, as far as it is missing."
     table, which = ('sets', 'samples') if name == 'sets' else ('metrics', 'sample')
-    old, have, pieces = st.read(table), set(), {}
+    old, have = st.read(table), set()
+    pieces: dict[Path, Callable[[], pa.Table]] = {}
     if old:
         df = old.to_pandas()
         df = df[df.reference == judge.name if name in JUDGED else df.reference.isna()]

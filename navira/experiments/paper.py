@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 
 from ..base.runs import atomic_write
 from ..base.stats import FEW, resampled
-from ..evaluation.perplexity import landmarks
 from ..evaluation.trajectories import overlap
 from .plots import (
     bars, budgets_axis, finished, in_markdown, LOOKS, looks, perplexity_axis, STYLE, Table)
@@ -24,7 +23,7 @@ from navira.experiments.results import (
     curve_at, differences, interval_of, main_budget, Missing, note, or_none, reading, tables,
     trajectory)
 from .store import open_store
-from .sweep import as_typed, ours
+from .sweep import ours
 
 # %% auto #0
 __all__ = ['TABLE1', 'PAPER_LENGTH', 'TABLE2', 'TEMPERATURES', 'SCHEDULES', 'PARTS', 'figure2', 'figure3', 'figure4', 'traced',
@@ -216,16 +215,6 @@ FIRST = ('prism', 'navira-det', 'navira-piecewise', 'navira:tau=.2', 'navira-one
          'navira-onepass:score=both', 'prism:top_p=.7', 'entropy-remask', 'remdm-cap', 'backbone')
 OTHERS: dict[str, Any] = dict(color='0.72', marker='.', ms=5, mew=0, lw=.8, zorder=1.5)
 
-def mark_real_text(ax: Any, p: pd.DataFrame) -> None: # p: points that are shown
-    "Real text, where it is known: as tokens of the embedded model, judged by SmolLM2."
-    first = p.iloc[0]
-    model = open_store(first.store).record['model']
-    if (first.length, first.judge, model) != (128, 'smollm2', None): return
-    known = landmarks()[landmarks().kind == 'real text']
-    y = resampled(known[f'nll_{first.eos}'], known[f'weight_{first.eos}'])
-    ax.errorbar(**bars([resampled(known.entropy)], [y], np.exp), color='k', marker='*', ms=7,
-                mfc='w', ls='', label='real text')
-
 # %% ../../nbs/experiments/paper.ipynb #998807e9
 def curves(
     p: pd.DataFrame, # from `results.points`
@@ -250,7 +239,6 @@ def curves(
             for ax, x in ((left, 'entropy'), (right, 'remasked')):
                 ax.errorbar(**bars(c[x], c.log_perplexity, np.exp), **styles.get(k, OTHERS),
                             elinewidth=.6)
-        mark_real_text(left, every)
         perplexity_axis(left)
         left.set(xlabel='entropy of a text (nats)')
         right.set(xlabel='tokens remasked in a text')
@@ -288,27 +276,21 @@ def passes(p: pd.DataFrame, a: str = 'prism', b: str = 'navira-det') -> Table:
                  'over its budgets has there; a dash: it never runs as few, or as many')
 
 # %% ../../nbs/experiments/paper.ipynb #69d6aa85
-def names_of(p: pd.DataFrame) -> pd.Series: # from `results.points`
-    "Labels, or the policy as one types it where points of one label differ in more than eta."
-    cells = open_store(p.store.iloc[0]).cells
-    twice = p.duplicated(['label', 'budget', 'strength'], keep=False)
-    full = p.cell.map(lambda k: as_typed(cells[k]['policy'], cells[k]['hyper']))
-    return p.label.where(~twice, full)
-
 def grid(p: pd.DataFrame) -> Table:
-    "Every point of a store, and its difference from the first policy that nobody has added."
-    known = [c for c in open_store(p.store.iloc[0]).cells.values() if c['label'] in {*p.label}]
-    base = min(known, key=lambda c: not ours(c['policy']))['label']
+    "Every point of a store, and its difference from the backbone, or from the first label."
+    base = min(p.label, key=lambda k: k != 'backbone')
     first = p[p.label == base].drop_duplicates('budget').set_index('budget')
-    rows = dict(passes=p.budget, policy=names_of(p) + np.where(p.matched, '', '*'),
+    # points of one label may differ in more than eta
+    names = p.label.mask(p.duplicated(['label', 'budget', 'strength'], keep=False), p.typed)
+    rows = dict(passes=p.budget, policy=names + np.where(p.matched, '', '*'),
                 eta=p.strength, samples=p.n, run=p.run.str[0].round(1))
-    def less(y: str) -> list: # than the base at equal passes
-        pairs = zip(p[y], p.budget.map(first[y]))
-        return [None if v is None or np.ndim(w) == 0 else v - w for v, w in pairs]
+    def less(v: Any, w: Any) -> Any: return v - w if v is not None and np.ndim(w) else None
     for k, (name, f) in PRINTED.items():
         if k not in p: continue
         rows[name] = [interval_of(v, f) for v in p[k]]
-        if k in AGAINST: rows[AGAINST[k]] = [interval_of(v, f) for v in less(k)]
+        if k not in AGAINST: continue
+        pairs = zip(p[k], p.budget.map(first[k]))
+        rows[AGAINST[k]] = [interval_of(less(v, w), f) for v, w in pairs]
     return Table('Every point', pd.DataFrame(rows), f'{note(p)}. Ratio, more: against {base} at '
                  'equal passes, paired. *: costs what it costs, whatever the budget.')
 

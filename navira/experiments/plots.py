@@ -5,7 +5,6 @@
 # %% ../../nbs/experiments/plots.ipynb #c8573594
 from __future__ import annotations
 import html
-import re
 import textwrap
 import zlib
 from collections.abc import Callable, Iterable
@@ -62,14 +61,6 @@ navira-onepass-suspects            #2e0f45  X :
 '''
 LOOKS = {k: tuple(look) for k, *look in map(str.split, ROWS.strip().splitlines())}
 
-# %% ../../nbs/experiments/plots.ipynb #6dd2ac60
-def same_curve(
-    label: str, # a policy as one types it, or any text
-) -> str:
-    "The label of the curve that a policy lies on: `prism:eta=.1` is `prism`."
-    kept = re.sub(r'(?<=[:+])(eta|rate)=[^+]*\+?', '', label)
-    return kept.rstrip(':+').replace('=0.', '=.')
-
 # %% ../../nbs/experiments/plots.ipynb #3df7de14
 def looks(
     labels: Iterable[str],
@@ -79,9 +70,9 @@ def looks(
     labels, chosen = [*dict.fromkeys(labels)], dict[str, Any]()
     for k in sorted(labels, key=lambda k: k not in LOOKS):
         at = zlib.crc32(k.encode()) % len(SPARE)
-        tries = [LOOKS.get(k), LOOKS.get(same_curve(k)), *SPARE[at:], *SPARE]
+        tries = [LOOKS.get(k, SPARE[at]), *SPARE[at:], *SPARE]
         used = {v[1:] for v in chosen.values()}
-        chosen[k] = next((v for v in tries if v and v[1:] not in used), SPARE[at])
+        chosen[k] = next((v for v in tries if v[1:] not in used), SPARE[at])
     return {k: dict(zip(('color', 'marker', 'ls'), chosen[k]), label=in_legend(k)) for k in labels}
 
 def in_legend(text: str) -> str:
@@ -134,7 +125,7 @@ def finished(fig: Figure, title: str, note: str) -> Figure:
     entries: dict[str, Any] = {}
     for ax in fig.axes:
         handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
+        entries |= dict(zip(labels, handles))
     width = fig.get_figwidth()
     letters = 9 + max(map(len, entries), default=0)     # 9 for mark and space; an inch has 17
     wrapped = textwrap.wrap(note.replace('$', r'\$'), int(width * 19))

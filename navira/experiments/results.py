@@ -20,21 +20,13 @@ from ..sampler.draws import RULES
 from ..evaluation.judge import ASPECTS
 from ..evaluation.references import reference_name
 from .store import open_store, Store
-from .sweep import digest, STRENGTHS
+from .sweep import as_typed, digest, STRENGTHS
 
 # %% auto #0
-__all__ = ['STATISTICS', 'judges', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'shown', 'interval_of',
-           'verdict', 'note', 'curve_at', 'reading', 'at_equal', 'main_budget', 'compare', 'or_none', 'tokens',
-           'trajectory']
+__all__ = ['STATISTICS', 'Missing', 'frame', 'points', 'tables', 'differences', 'ends', 'shown', 'interval_of', 'verdict', 'note',
+           'curve_at', 'reading', 'at_equal', 'main_budget', 'compare', 'or_none', 'tokens', 'trajectory']
 
 # %% ../../nbs/experiments/results.ipynb #abe131f9
-def judges(st: Store) -> list[str]:
-    "The reference models that have judged samples of a store, the sweep's own first."
-    table = st.read('metrics', columns=['reference'])
-    every = sorted({*table['reference'].to_pylist()} - {None}) if table else []
-    own = st.record['reference']
-    return sorted(every, key=lambda r: r not in (own, reference_name(own)))
-
 class Missing(LookupError, ValueError):
     "Something that a table or figure needs and the store does not hold."
 
@@ -59,15 +51,19 @@ def frame(
         raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
     df = df.assign(store=str(st.folder), length=st.record['length'], judge=None, eos=rule)
-    metrics, names = st.read('metrics', keys), judges(st)
+    metrics = st.read('metrics', keys)
     if metrics is None: return df
+    rows, own = metrics.to_pandas(), st.record['reference']
+    # who has judged, the sweep's own first
+    names = sorted(rows.reference.dropna().unique())
+    names.sort(key=lambda r: r not in (own, reference_name(own)))
     judge = next(iter(names), None)
     if reference is not None:
-        known = reference if reference in names else reference_name(reference)
-        judge = check_choice('reference', known, names)
-    rows = metrics.to_pandas().rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
-    own = rows[rows.reference.isna() | (rows.reference == judge)]
-    values = own.groupby(['cell', 'sample']).first()
+        if reference not in names: reference = reference_name(reference)
+        judge = check_choice('reference', reference, names)
+    rows = rows.rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
+    known = rows[rows.reference.isna() | (rows.reference == judge)]
+    values = known.groupby(['cell', 'sample']).first()
     values = values[[c for c in MEASURED if c in rows]]
     return df.assign(judge=judge).join(values, on=['cell', 'sample'])
 
@@ -81,7 +77,8 @@ def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
     hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
-    return dict(cell=key, point=point) | {k: c[k] for k in KEPT} | dict(strength=strength) | hyper
+    named = dict(cell=key, point=point, typed=as_typed(c['policy'], c['hyper']))
+    return named | {k: c[k] for k in KEPT} | dict(strength=strength) | hyper
 
 # %% ../../nbs/experiments/results.ipynb #86ad68e2
 STATISTICS = dict( # name -> a column, or two whose sums are divided

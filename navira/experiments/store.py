@@ -127,9 +127,9 @@ class Store:
             check_values(f, table, columns or who, self.record.get('length', 2**20))
         if len(tables) < 2: return tables[0] if tables else None
         both = pa.concat_tables(tables, promote_options='permissive')
-        df, who = both.to_pandas(), [c for c in WHO if c in both.column_names]
-        if name == 'metrics': df = df.groupby(who, dropna=False).last().reset_index()
-        else: df = df.drop_duplicates(who, keep='last').sort_values(who)
+        df, same = both.to_pandas(), [c for c in WHO if c in both.column_names]
+        if name == 'metrics': df = df.groupby(same, dropna=False).last().reset_index()
+        else: df = df.drop_duplicates(same, keep='last').sort_values(same)
         return pa.Table.from_pandas(df, both.schema, preserve_index=False)
 
     @property
@@ -309,8 +309,8 @@ def compact(
     real = st.record['real'] and Path(st.record['real']).name          # its folder is one machine's
     copy = write_record(out, st.record | dict(copy=True, real=real))
     table = st.read('samples')
-    kept = [i < st.cells[k]['keep'] for k, i in zip(table['cell'].to_pylist(),
-                                                    table['sample'].to_pylist(), strict=True)]
+    who = table.select(['cell', 'sample']).to_pandas()
+    kept = who['sample'] < who.cell.map({k: c['keep'] for k, c in st.cells.items()})
     tokens = pc.if_else(pa.array(kept), table['tokens'], None)
     at = table.column_names.index('tokens')
     write_table(out / 'samples.parquet', table.set_column(at, 'tokens', tokens))

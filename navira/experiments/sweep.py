@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -36,12 +36,12 @@ __all__ = ['NEUTRAL', 'LISTED', 'Cell', 'Sweep', 'cells']
 
 # %% ../../nbs/experiments/sweep.ipynb #ec51adbf
 LOWEST = dict(seed=0, seeds=0, keep=0)     # all other numbers are at least 1
-hints_of = cache(get_type_hints)
 
 def check_fields(settings: Any) -> None:
     "ValueError for the first field that holds something else than its annotation says."
+    kinds = get_type_hints(type(settings))
     for f in fields(settings):
-        value, kind = vars(settings)[f.name], hints_of(type(settings))[f.name]
+        value, kind = vars(settings)[f.name], kinds[f.name]
         if isinstance(value, list): value = tuple(value)
         empty = value == '' != f.default or value == () and f.name != 'metrics'
         if not isinstance(value, kind) or empty:

@@ -25,26 +25,20 @@ from ..sampler.requests import choose
 __all__ = ['generate_with', 'custom_generate']
 
 # %% ../../nbs/hf/generate.ipynb #19b0ff06
-# processors that look at one position
-_BY_ROW = '''EpsilonLogitsWarper EtaLogitsWarper LogitNormalization MinPLogitsWarper
+# processors that look at one position, and criteria that a length or an end of a text is
+_KNOWN = '''EpsilonLogitsWarper EtaLogitsWarper LogitNormalization MinPLogitsWarper
     SuppressTokensLogitsProcessor TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper
-    TypicalLogitsWarper'''
-_ENDS = 'EosTokenCriteria MaxLengthCriteria'
+    TypicalLogitsWarper EosTokenCriteria MaxLengthCriteria'''.split()
 # what a generation config may ask for, and the value that asks for nothing
 _NOTHING = dict(num_beams=1, output_scores=False, output_logits=False, output_attentions=False,
                 output_hidden_states=False)
 
-def _check_known(what: str, given: list, names: str) -> None:
-    known = names.split()
-    for f in given:
-        if any(kind.__name__ in known for kind in type(f).__mro__): continue
-        raise ValueError(f'{what}: {type(f).__name__} has no meaning for a text that is not '
-                         f'written from left to right; expected none, or one of {", ".join(known)}')
-
-def _check(config: GenerationConfig, processors: list, criteria: list) -> None:
+def _check(config: GenerationConfig, given: list) -> None: # given: processors and criteria
     "ValueError for what would have no effect."
-    _check_known('logits_processor', processors, _BY_ROW)
-    _check_known('stopping_criteria', criteria, _ENDS)
+    for f in given:
+        if any(kind.__name__ in _KNOWN for kind in type(f).__mro__): continue
+        raise ValueError(f'{type(f).__name__} has no meaning for a text that is not written from '
+                         f'left to right; expected none, or one of {", ".join(_KNOWN)}')
     for name, nothing in _NOTHING.items():
         value = config.to_dict().get(name)
         if value not in (nothing, None):
@@ -85,7 +79,7 @@ def generate_with(
     def loop(model: PreTrainedModel, input_ids: Tensor, logits_processor: list,
              stopping_criteria: list, generation_config: GenerationConfig,
              **inputs: Any): # a parameter named as an input would be given twice
-        _check(generation_config, logits_processor, stopping_criteria)
+        _check(generation_config, [*logits_processor, *stopping_criteria])
         given = inputs.get('attention_mask')
         given = torch.ones_like(input_ids) if given is None else given
         prompts = [row[m.bool()].cpu() for row, m in zip(input_ids, given, strict=True)]

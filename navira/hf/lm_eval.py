@@ -14,9 +14,8 @@ from lm_eval.api.registry import model_registry
 from torch.nn.functional import cross_entropy, pad
 
 from ..base.checks import check_int
-from ..base.noise import Noise
 from ..sampler.chatting import answering, templated
-from ..diffusion import Denoiser
+from ..diffusion import Denoiser, low_discrepancy
 from ..sampler.passes import portions
 from ..models.load import load
 from ..sampler.prompts import literal_ids, read_prompts
@@ -37,11 +36,10 @@ def log_likelihood(
     batch_size: int = 32, # draws in one pass
 ) -> float: # nats, estimated without bias but for the bound
     "A lower bound on the log-likelihood of a continuation (LLaDA, arXiv 2502.09992, Eq. 6)."
-    noise, L, total = Noise(seed, torch.arange(draws)), len(continuation), 0.
-    start = noise.uniform(0, 'count', 1)[0]
-    l = ((start + torch.arange(draws) / draws) % 1 * L).long().clamp(max=L - 1) + 1
-    ranks = noise.uniform(0, 'which', L).argsort(1).argsort(1)
-    masked = pad(ranks < l[:, None], (len(context), 0))
+    g, L, total = torch.Generator().manual_seed(seed), len(continuation), 0.
+    hidden = 1 + (low_discrepancy(draws, g) * L).long()     # of each draw, 1 to L
+    order = torch.rand(draws, L, generator=g).argsort(1)
+    masked = pad(order < hidden[:, None], (len(context), 0))
     text = torch.tensor([*context, *continuation], device=model.device)
     for where in masked.to(model.device).split(batch_size):
         x, weight = text.expand(len(where), -1), L / where.sum(1).double()
@@ -150,7 +148,7 @@ class Navira(LM):
                          self.seed, prompt=list(prompts) if prompted else None, max_new_tokens=new,
                          block_length=self.block_length, batch_size=self.rows,
                          progress=not disable_tqdm)
-            for i, until, ids, k in zip(rows, untils, res.tokens, res.given):  # type: ignore[arg-type]
+            for i, until, ids, k in zip(rows, untils, res.tokens, res.given):
                 out[i] = self.special.sub('', up_to(res.decode(ids[k:]), until))
         return out
 

@@ -62,14 +62,13 @@ def arguments(case: Case, record: dict) -> dict[str, Any]: # by name
         steps=case['n'], noise={k: np.array(v) for k, v in record['noise'].items()}, seed=0,
         model=model)
 
-def answer(f: Callable, given: dict[str, Any], case: Case, shape: tuple) -> Any:
-    "Ids [B][L], a count of texts, or a text [L] that is not recorded. ValueError for no ids."
+def answer(f: Callable, given: dict[str, Any], shape: tuple) -> list:
+    "Ids [B][L], or a text [L] that is not recorded. ValueError for no ids."
     try: ids = np.asarray(f(**given))
     except Unrecorded as e: return e.args[0]
-    if ids.shape != shape or ids.dtype.kind not in 'iu':
-        raise ValueError(f'returned {ids.dtype} of shape {[*ids.shape]}; expected whole numbers '
-                         f'of shape {[*shape]}')
-    return Counter(map(tuple, ids.tolist())) if is_draws(case) else ids.tolist()
+    if ids.shape == shape and ids.dtype.kind in 'iu': return ids.tolist()
+    raise ValueError(f'returned {ids.dtype} of shape {[*ids.shape]}; expected whole numbers of '
+                     f'shape {[*shape]}')
 
 # %% ../../nbs/hosts/conformance.ipynb #conf-outcome
 @dataclass
@@ -101,10 +100,11 @@ def play(rule: str, f: Callable, number: int, case: Case) -> Outcome:
     for i, record in enumerate([] if out.lacks else case['steps']):
         out.step, every = i, usual | arguments(case, record)
         given = {k: v for k, v in every.items() if rest or k in takes}
-        try: out.answer = answer(f, given, case, every['ids'].shape)
+        try: out.answer = answer(f, given, every['ids'].shape)
         except (Exception, SystemExit) as e: # the other cases go on
             out.error = f'{type(e).__name__}: {e}'
-        if isinstance(out.answer, Counter):
+        if is_draws(case) and not out.error and isinstance(out.answer[0], list):
+            out.answer = Counter(map(tuple, out.answer))
             out.p = p_of_draws(case, case['probability'], out.answer)
         else: out.departs = bool(out.error) or out.answer != record.get('after')
         if out.departs: break

@@ -17,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from ..base.checks import check_int, check_range
 from ..base.files import guarded
 from ..base.runs import atomic_folder
-from .checkpoints import read_config
-from .families import load_family, opened, started
+from .checkpoints import read_json
+from .families import load_family, open_network, started
 from .transformers import LinearQuality, TransformersLM
 
 # %% auto #0
@@ -75,11 +75,14 @@ def last_numbers(
             and p.is_floating_point() and not p.is_meta}
 
 def read_head(
-    folder: Path, # of `save_adapter`
+    folder: Path | None, # of `save_adapter`
 ) -> tuple[dict[str, str], dict[str, Tensor]]: # 'lora': the rank, 'shift' of an adapted network
-    "What is said of a head, and its tensors."
-    with safe_open(folder / 'quality.safetensors', 'pt') as f:
-        return f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
+    "What is said of a head, and its tensors; nothing of no folder."
+    if folder is None: return {}, {}
+    with guarded(folder), safe_open(folder / 'quality.safetensors', 'pt') as f:
+        about, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
+        if about.get('shift') in (None, 'True', 'False'): return about, tensors
+        raise ValueError(f"shift={about['shift']!r}; expected 'True' or 'False'")
 
 # %% ../../nbs/models/adapter.ipynb #1241d7d4
 def save_adapter(
@@ -125,26 +128,22 @@ def load_adapted(
 ) -> TransformersLM:
     "A model, with its head and adapter. `load` names the folder of what is raised here."
     if head is None and (folder / 'quality.safetensors').exists(): head = folder
-    if head is None: return load_family(folder, settings, dtype, **how)
-    with guarded(head):
-        about, tensors = read_head(head)
-        shift = about.get('shift')
-        if shift not in (None, 'True', 'False'):
-            raise ValueError(f"shift={shift!r}; expected 'True' or 'False'")
-        if shift is None: base = load_family(folder, settings, dtype, **how)
-        else:                    # of `navira adapt --lora`: the base is what it began with
-            for k, v in how.items():
-                raise ValueError(f'{k}={v!r}: not for an adapted network, whose adapter says all')
-            base = started(*opened(folder, settings), shift == 'True')
-            if dtype != 'auto': base = base.to(dtype)
-        return adapted(base, head, about, tensors)
+    about, tensors = read_head(head)
+    if 'shift' not in about: model = load_family(folder, settings, dtype, **how)
+    else:                    # of `navira adapt --lora`: the base is what it began with
+        for k, v in how.items():
+            raise ValueError(f'{k}={v!r}: not for an adapted network, whose adapter says all')
+        net, tokenizer = open_network(folder, settings)
+        model = started(net, tokenizer, about['shift'] == 'True')
+        if dtype != 'auto': model = model.to(dtype)
+    return model if head is None else adapted(model, head, about, tensors)
 
 def load_adapter(
     model: TransformersLM, # the base, changed in place
     folder: str | os.PathLike, # of `save_adapter`
 ) -> TransformersLM: # the same, with its head; an adapter is added to the network's weights
     "The head and adapter that were trained on a base. `ValueError` for another base."
-    with guarded(folder): return adapted(model, Path(folder), *read_head(Path(folder)))
+    return adapted(model, Path(folder), *read_head(Path(folder)))
 
 def adapted(
     model: TransformersLM, # the base, changed in place
@@ -152,26 +151,27 @@ def adapted(
     about: dict[str, str],
     tensors: dict[str, Tensor],
 ) -> TransformersLM:
-    words = model.net.get_input_embeddings().weight
-    row = tensors.pop(MASK_ROW, words[model.mask_id])
-    if row.shape != words.shape[1:]:
-        raise ValueError(f'{MASK_ROW} is {[*row.shape]}; expected {[*words.shape[1:]]}')
-    words.data[model.mask_id] = row
-    here = last_numbers(model.net)
-    base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
-    if here and not base:
-        raise ValueError(f'no {BASE}* numbers, which tell its base; expected them, as '
-                         '`navira finetune` writes them')
-    for k, number in base.items():
-        if k not in here or not allclose(here[k], number.float(), rtol=.01, atol=1e-3):
-            raise ValueError(f'made for another base model ({k} differs); expected the model that '
-                             'it was trained on')
-    if tensors:
-        model.quality = LinearQuality(words.shape[1])
-        model.quality.load_state_dict(tensors)
-        model.quality.to(model.device)
-    rank = int(about['lora'])
-    if rank or (folder / 'adapter_model.safetensors').exists(): add_lora(model.net, folder, rank)
+    with guarded(folder):
+        words = model.net.get_input_embeddings().weight
+        row = tensors.pop(MASK_ROW, words[model.mask_id])
+        if row.shape != words.shape[1:]:
+            raise ValueError(f'{MASK_ROW} is {[*row.shape]}; expected {[*words.shape[1:]]}')
+        words.data[model.mask_id] = row
+        here = last_numbers(model.net)
+        base = {k: tensors.pop(k) for k in [*tensors] if k.startswith(BASE)}
+        if here and not base:
+            raise ValueError(f'no {BASE}* numbers, which tell its base; expected them, as '
+                             '`navira finetune` writes them')
+        for k, number in base.items():
+            if k not in here or not allclose(here[k], number.float(), rtol=.01, atol=1e-3):
+                raise ValueError(f'made for another base model ({k} differs); expected the model '
+                                 'that it was trained on')
+        if tensors:
+            model.quality = LinearQuality(words.shape[1])
+            model.quality.load_state_dict(tensors)
+            model.quality.to(model.device)
+        rank, added = int(about['lora']), folder / 'adapter_model.safetensors'
+        if rank or added.exists(): add_lora(model.net, folder, rank)
     return model.eval()
 
 # %% ../../nbs/models/adapter.ipynb #3c0f0e8d
@@ -188,7 +188,7 @@ def add_lora(
     rank: int, # of the adapter that was trained with the head
 ) -> None:
     "Adds `alpha / rank * B @ A` to each weight. `ValueError` for a configuration of other rules."
-    config, usual = read_config(folder, 'adapter_config.json'), USUAL | dict(r=rank)
+    config, usual = read_json(folder, 'adapter_config.json'), USUAL | dict(r=rank)
     for k in config.keys() - FREE:
         if config[k] and config[k] != usual.get(k):
             raise ValueError(f'adapter_config.json: {k}={config[k]!r}; expected {usual.get(k)!r}, '

@@ -126,10 +126,9 @@ def resolve(
 # %% ../../nbs/models/checkpoints.ipynb #3a01c633
 def on_disk(
     net: Any, # a `MaskedLM` or a `Critic`
-    dtype: torch.dtype | None = None, # of the parameters; None: as they are
 ) -> dict[str, Tensor]:
     "What a safetensors file keeps of a network."
-    tensors = {k: w.to('cpu', dtype).contiguous() for k, w in net.state_dict().items()}
+    tensors = {k: w.cpu().contiguous() for k, w in net.state_dict().items()}
     head_dim = net.config.hidden_dim // net.config.n_heads
     return tensors | {'backbone.rotary_emb.inv_freq': frequencies(head_dim, torch.ones(1))}
 
@@ -137,7 +136,6 @@ def write(
     net: Any, # a `MaskedLM` or a `Critic`
     folder: str | os.PathLike, # made if absent
     names: tuple[str, str] = ('config.json', 'model.safetensors'),
-    dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
     **more: Any, # what the configuration says besides the sizes
 ) -> None:
     """Writes configuration, weights and tokenizer: all, or nothing. `ValueError` for a folder that
@@ -146,7 +144,7 @@ def write(
     # each takes its place once all are written
     with atomic_write(config_file) as config, atomic_write(weights_file) as weights:
         config.write_text(json.dumps(more | asdict(net.config), indent=2) + '\n')
-        save_file(on_disk(net, dtype), weights, metadata={'format': 'pt'})
+        save_file(on_disk(net), weights, metadata={'format': 'pt'})
         if net.tokenizer:
             with atomic_write(Path(folder) / 'tokenizer.json') as f: net.tokenizer.save(str(f))
 
@@ -155,7 +153,7 @@ BOUNDS = {      # of whole numbers in a configuration, by their names; the first
     'layers?$|labels$|^n_blocks$': 2**10, 'vocab_size$|^embedding_size$|^model_length$': 2**22,
     '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
 
-def read_config(
+def read_json(
     folder: Path,
     name: str = 'config.json',
 ) -> dict:

@@ -20,7 +20,7 @@ from ..diffusion import Forward
 from .layers import Config, in_full, OutputLayer
 from .dit import DiT, LanguageModel, MaskedLM
 from .checkpoints import (
-    check_finite, config_of, nearest, of_run, own, read_config, with_weights, write)
+    check_finite, config_of, nearest, of_run, own, read_json, with_weights, write)
 
 # %% auto #0
 __all__ = ['FILES', 'Critic', 'find_critic']
@@ -86,10 +86,9 @@ class Critic(LanguageModel):
     def save(
         self,
         folder: str | os.PathLike, # made if absent; a model in it is not touched
-        dtype: torch.dtype | None = None, # of the parameters on disk; None: as they are
     ) -> None:
         "Writes `critic.safetensors` and `critic.json`: both, or nothing."
-        write(self, folder, FILES, dtype, words=self.words)
+        write(self, folder, FILES, words=self.words)
 
     @classmethod
     def load(
@@ -98,7 +97,7 @@ class Critic(LanguageModel):
     ) -> Critic: # in eval mode, float32
         "`FileNotFoundError` where there is none, `ValueError` where the files are no critic."
         folder = find_critic(source)
-        settings = read_config(folder, FILES[0])
+        settings = read_json(folder, FILES[0])
         with guarded(folder / FILES[1]):
             with torch.device('meta'): critic = cls(config_of(settings), settings.get('words'))
             with_weights(critic, folder / FILES[1])

@@ -86,34 +86,30 @@ def n_params(
     "Number of parameters."
     return sum(p.numel() for p in module.parameters())
 
-# %% ../../nbs/models/dit.ipynb #ebf187cc
-def no_tokens(
-    tokenizer: Tokenizer | None,
-    vocab_size: int, # perhaps padded for speed
-) -> tuple[int, ...]:
-    "Ids that the tokenizer has no token for: a network must not write them."
-    return tuple({*range(vocab_size)} - {*tokenizer.get_vocab().values()}) if tokenizer else ()
-
 # %% ../../nbs/models/dit.ipynb #e5bc8f39
 class HiddenForward(Forward):
     """One forward pass that keeps its last hidden states, and computes logits where they are asked
-    for. A subclass has `words(h, where)`: of `[N, D]` at N positions `[N, V]`."""
-    h: Tensor                       # [B, L, D]
-    shadows: Tensor                 # [B, S, D], of a pass with shadows
-    columns: Tensor                 # [S]: where they stand
+    for."""
+    words: Callable[[Tensor, Tensor], Tensor]  # hidden states [N, D] at N positions -> [N, V]
+    shadows: Tensor                            # [B, S, D], of a pass with shadows
+    columns: Tensor                            # [S]: where they stand
 
-    def __init__(self, model: LanguageModel, x: Tensor): # ids [B, L]
-        self.model, self.x, self.seen_masked = model, x, x == model.mask_id
-
-    def words(self, h: Tensor, where: Tensor) -> Tensor:
-        raise NotImplementedError
+    def __init__(
+        self,
+        model: Any, # a `LanguageModel`
+        x: Tensor, # [B, L] int64 token ids
+        h: Tensor, # [B, L, D]
+    ):
+        self.model, self.x, self.h, self.seen_masked = model, x, h, x == model.mask_id
 
     def logits(
         self,
         where: Tensor, # [B, L] bool, true at N positions
     ) -> Tensor:
         "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
-        return self.words(self.h[where], where)
+        row, at = where.nonzero(as_tuple=True)
+        if self.model.shift: at = (at - 1).clamp(min=0)
+        return self.words(self.h[row, at], where)
 
     def left_out(
         self,
@@ -131,11 +127,11 @@ class DiTForward(HiddenForward):
         *how: Any, # time, positions and what they read, for `DiT.forward`
         part: Part | None = None, # to run some positions only
     ):
-        super().__init__(model, x)
+        h, self.c, self.rope = model.backbone(x, *how, part=part)
+        super().__init__(model, x, h)
         kind = x.device.type
         self.autocast = torch.autocast(
             kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        self.h, self.c, self.rope = model.backbone(x, *how, part=part)
 
     def project(self, h, where):
         "`[N, V]` in full, with the mask's own logit."
@@ -182,6 +178,7 @@ def with_shadows(
 class LanguageModel(nn.Module, Denoiser):
     "A `Denoiser` that is a network, perhaps with a head `quality`."
     config: Any
+    beside: Callable[..., Any]                 # a pass over a text and its shadows
     adapter: Any = None                        # in training, of the library peft
     suppress: tuple[int, ...] = ()             # tokens that are never written
 
@@ -261,10 +258,6 @@ class LanguageModel(nn.Module, Denoiser):
         p.h, p.shadows = p.h[:, :L], p.h[:, L:]
         return p
 
-    def beside(self, x: Tensor, ids: Tensor, at: Tensor, seen: Tensor) -> Any:
-        "A pass over a text `x` and shadows, as `with_shadows` puts them beside it."
-        raise NotImplementedError
-
     def check_ids(self, x: Tensor) -> None:
         "`ValueError` for what is not int64 `[B, L]` with `shortest <= L <= length`."
         if x.dim() != 2 or x.dtype != torch.int64:
@@ -288,7 +281,9 @@ class MaskedLM(LanguageModel):
         self.prompt, self.boxes = config.prompt, config.boxes
         self.timed = config.p_uniform is not None
         if config.boxes: self.shortest = self.length
-        self.suppress = no_tokens(tokenizer, config.vocab_size)
+        # ids without a token, in a vocabulary that is padded for speed
+        if tokenizer: self.suppress = tuple(
+            {*range(config.vocab_size)} - {*tokenizer.get_vocab().values()})
         self.backbone = DiT(config)
         if config.quality_blocks: self.quality = QualityHead(config)
         if config.quality_blocks == 0: self.quality = nn.Identity()     # the output layer rates

@@ -28,11 +28,11 @@ from ..base.checks import need
 from ..base.files import check_file, guarded
 from ..base.runs import atomic_folder
 from .checkpoints import (
-    check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_config, resolve)
+    check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
 
 # %% auto #0
-__all__ = ['pretrained', 'opened', 'started']
+__all__ = ['pretrained', 'open_network', 'started']
 
 # %% ../../nbs/models/families.ipynb #0ec98cde
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def read_net(
         with safe_open(file, 'pt') as f:
             types = {f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
         if types <= {'F64', 'F32', 'F16', 'BF16'} or settings.get('quantization_config'): continue
-        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and config.json '
-                         'names no quantization_config; expected F32, F16 or BF16')
+        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and '
+                         'config.json names no quantization_config; expected F32, F16 or BF16')
     with without_bars():
         net, report = kind.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **how)
@@ -257,13 +257,13 @@ def pretrained(
     if path.suffix == '.gguf': net, tokenizer = from_gguf(path)
     else:
         path = resolve(source, None, *FILES)
-        settings = read_config(path)
-        with guarded(path, settings): net, tokenizer = opened(path, settings)
+        settings = read_json(path)
+        with guarded(path, settings): net, tokenizer = open_network(path, settings)
     with guarded(path): model = started(net, tokenizer, shift)
     check_finite(model.named_parameters(), path)
     return model
 
-def opened(
+def open_network(
     folder: Path,
     settings: dict, # what config.json says
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -22,9 +22,9 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from ..base.checks import check_int
-from ..base.files import guarded, uncut
+from ..base.files import uncut
 from .kv_cache import Part
-from .dit import EDIT, HiddenForward, LanguageModel, no_tokens
+from .dit import EDIT, HiddenForward, LanguageModel
 from .layers import full, in_full, keep, zero_
 
 # %% auto #0
@@ -59,22 +59,7 @@ def bidirectional(
 
 # %% ../../nbs/models/transformers.ipynb #103da610
 class TransformersForward(HiddenForward):
-    "One forward pass of a `TransformersLM`: hidden states `h`, logits where they are asked for."
-    def __init__(
-        self,
-        model: TransformersLM,
-        x: Tensor, # [B, L] int64 token ids; below 0 after the end of a row
-        h: Tensor, # [B, L, D]
-    ):
-        super().__init__(model, x)
-        self.h = h
-
-    def logits(self, where: Tensor) -> Tensor:
-        "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
-        row, at = where.nonzero(as_tuple=True)
-        if self.model.shift: at = (at - 1).clamp(min=0)
-        return self.words(self.h[row, at], where)
-
+    "One forward pass of a `TransformersLM`."
     def words(self, h: Tensor, where: Tensor) -> Tensor:
         "`[N, D]` to `[N, V]`; `-inf` at the mask and at suppressed tokens."
         n, model = len(h), self.model
@@ -139,7 +124,7 @@ def enable_parts(net: PreTrainedModel) -> None:
     net.config._attn_implementation = 'navira'
     if net in _enabled: return
     lists = [m for m in net.base_model.modules() if isinstance(m, nn.ModuleList)]
-    blocks = max(lists, key=len)
+    blocks: Any = max(lists, key=len)
     for i, block in enumerate(blocks):
         block.register_forward_pre_hook(_packing(i), with_kwargs=True)
     blocks[-1].register_forward_hook(_merging)
@@ -166,9 +151,9 @@ class TransformersLM(LanguageModel):
         self.mask_embedding: nn.Parameter | None = None       # of `navira adapt --lora`
         # a sentence encoder's tokenizer would cut our texts off
         if self.tokenizer is not None:
-            uncut(self.tokenizer)
-            ids = no_tokens(self.tokenizer, len(net.get_output_embeddings().weight))
-            net.config.ids_without_token = ids          # for `generate`, which has no tokenizer
+            words = {*uncut(self.tokenizer).get_vocab().values()}
+            every = {*range(len(net.get_output_embeddings().weight))}
+            net.config.ids_without_token = tuple(every - words)     # for `generate`, without it
         config = net.config.to_dict()
         self.suppress = tuple(config.get('ids_without_token', ()))
         windows = {*(config.get('layer_types') or ())} - {'full_attention'}
@@ -275,7 +260,8 @@ def probed(
     if any(p.is_meta for p in model.net.parameters()): return model
     x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
     texts = x[:1], x[1:], nn.functional.pad(x[:1], (0, 1), value=-1)
-    with guarded(f'{kind} {BOTH_WAYS}'): h, other, padded = map(model.hidden, texts)
+    try: h, other, padded = map(model.hidden, texts)
+    except Exception as e: raise ValueError(f'{kind} {BOTH_WAYS}') from e
     # more than rounding, and less than what a token changes in a network of random weights
     close = torch.finfo(h.dtype).eps ** .6 * h.abs().max()
     if (h - other)[:, :2].abs().max() < close: raise ValueError(f'{kind} {BOTH_WAYS}')

@@ -40,20 +40,17 @@ class Apart:
         sureness = confidence(st, p, eligible)
         u = st.uniform('ties')
         first = sureness if self.strands == 0 else -depth(st, self.strands).double()
-        L = st.x.shape[1]
         place = ranks(first, eligible, u)
         late = self.again(st, p, eligible, place)        # after all others
-        place = (place + L * late).masked_fill(~eligible, 2 * L).argsort(1).argsort(1)
+        place = ranks(-(place + st.x.shape[1] * late).double(), eligible, u)
         sure = self.together(sureness, ranks(sureness, eligible, u))
         return eligible & (sure | (place < self.due(st)[:, None]))
 
     def together(self, sureness: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Are all positions of a better place right with a joint probability above `sure`?"
-        order = place.argsort(1)
-        upto = sureness.gather(1, order).nan_to_num(1.).cumprod(1)
-        before = F.pad(upto[:, :-1], (1, 0), value=1.)
-        sure = ~at_least(-before, -self.sure)
-        return torch.zeros_like(sure).scatter(1, order, sure)
+        upto = sureness.gather(1, place.argsort(1)).nan_to_num(1.).cumprod(1)
+        before = F.pad(upto[:, :-1], (1, 0), value=1.).gather(1, place)
+        return ~at_least(-before, -self.sure)
 
     def due(self, st: State) -> Tensor: # [B] n_t
         "The remasked positions, and an equal share of those that were never written."
@@ -66,7 +63,7 @@ class Apart:
         token = torch.full_like(st.x, -1).masked_scatter(where, p.drawn(where)[0])
         by_token, at = (token * L + place).sort(1)      # equal tokens together, best first
         same = F.pad((by_token // L).diff(dim=1) == 0, (1, 0))
-        return where & torch.zeros_like(where).scatter(1, at, same)
+        return where & same.gather(1, at.argsort(1))
 
 # %% ../../nbs/ours/apart.ipynb #ad658aab
 @dataclass(frozen=True)
@@ -81,12 +78,9 @@ class Penalised(TokenSampler):
     def penalised(self, logits: Tensor, x: Tensor, where: Tensor) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
         real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
-        ids = x.masked_fill(~real, 0)
         count = logits.new_zeros(len(x), logits.shape[1])
-        count.scatter_add_(1, ids, real.to(logits.dtype))
-        less = self.penalty * count.gather(1, ids).log1p() # the other tokens stay
-        row = where.nonzero()[:, 0]
-        return logits.scatter(1, ids[row], logits.gather(1, ids[row]) - less[row])
+        count.scatter_add_(1, x.masked_fill(~real, 0), real.to(logits.dtype))
+        return logits - self.penalty * count.log1p()[where.nonzero()[:, 0]]
 
     @property
     def as_given(self) -> bool: return True

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from navira.core import (
-    draw_at, evaluate, needs_quality, Pass, pick, Policy, Schedule, Score, State, Step,
+    evaluate, finish, needs_quality, Pass, pick, Policy, rows_of, Schedule, Score, State, Step,
     TopK)
 from ..prism import backbone, remask_count, sigma_of
 from ..schedules import piecewise, quadratic, sigmoid
@@ -52,21 +52,14 @@ class RateAhead(Step):
     needs_quality = True
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st, policy.draw)
+        p = Pass(model, st, policy.draw) # runs only for a score that is not stored
         clean = st.store_quality(p).remask(pick(policy.remask, st, p, st.committed))
-        q = Pass(model, clean, policy.draw)
-        S = pick(policy.unmask, clean, q, clean.masked)
-        rated = self.rated(clean, q, S.any(1)) # before the draw: both read the pass's last block
-        after = draw_at(rated, q, S)
-        watch(policy, st, p, rated, after)
-        return after.next(p.cost + q.cost)
-
-    def rated(self, clean, q, rows): # [B] bool: rows that are run
+        rows = rows_of(policy.unmask, clean, clean.masked)
+        q = Pass(model, clean, policy.draw, rows)
         due = rows & (evaluate(self.due, replace(clean, i=clean.i + 1)) > 0)
-        if not due.any(): return clean
-        q.run(rows)
-        q.quality(due[:, None] & ~q.masked)
-        return clean.store_quality(q)
+        # before the draw: both read the pass's last block
+        if due.any(): q.quality(due[:, None] & ~q.masked)
+        return finish(policy, st, p, clean.store_quality(q), q, watch)
 
 # %% ../../nbs/ours/one_pass.ipynb #56a34d13
 stored: dict[str, Score] = {

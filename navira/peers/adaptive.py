@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..base.checks import check_int, check_range
 from ..sampler.draws import TokenSampler, greedy
@@ -129,21 +130,17 @@ class Watched(Step):
 
     def observed(self, st: State, p: Pass) -> dict[str, Tensor]:
         """Of this pass, at the W masks of the block in work and of the next one: `logits`
-        [B, W, V], their `place` [B, L] in it, and the passes that each has `stayed` [B, L];
-        of the `block` in work [B], the passes over it before this one, `age` [B]."""
-        blocks = block_of(st, self.length)
-        block = blocks.masked_fill(~st.masked, st.x.shape[1]).amin(1)
-        where = st.masked & (blocks - block[:, None] <= 1)
+        [B, W, V], their `place` [B, L] in it, and for how many passes over its block each has
+        `stayed` [B, L]."""
+        block = block_of(st, self.length)
+        ahead = block - block.masked_fill(~st.masked, st.x.shape[1]).amin(1, keepdim=True)
+        where = st.masked & (ahead <= 1)
         if not where.any(): return {}
-        place = where.cumsum(1).sub(1).masked_fill(~where, -1)
         moved = map_logits(p, where, lambda logits, at: self.moved(st, logits, at))
-        stays = at_least(-moved, -self.kl)
-        same = block == st.memory.get('block', torch.full_like(block, -1))
-        now = p.logits(where)
-        logits = now.new_zeros(len(where), int(where.sum(1).max()), now.shape[1])
-        logits[where.nonzero()[:, 0], place[where]] = now
-        return dict(logits=logits, place=place, stayed=stays * (1 + st.memory.get('stayed', 0)),
-                    block=block, age=same * (1 + st.memory.get('age', 0)))
+        stays = at_least(-moved, -self.kl) & (ahead == 0)
+        logits = pad_sequence(p.logits(where).split(where.sum(1).tolist()), batch_first=True)
+        return dict(logits=logits, place=where.cumsum(1).sub(1).masked_fill(~where, -1),
+                    stayed=stays * (1 + st.memory.get('stayed', 0)))
 
     def moved(self, st: State, logits: Tensor, at: Tensor) -> Tensor: # [N, V], [B, L] bool -> [N]
         "The KL from the last pass, infinite in the first pass over a mask."
@@ -153,18 +150,17 @@ class Watched(Step):
         return divergence(logits, before).masked_fill(place < 0, torch.inf)
 
 # %% ../../nbs/peers/adaptive.ipynb #1329dce6
-@dataclass(frozen=True)
-class Stable:
+def stable(
+    level: float, # probability of the drawn token
+    history: int, # H, passes
+) -> Rule:
     "Eligible masks that reach `level` and have stayed; of a row without one, the surest."
-    level: float # probability of the drawn token
-    history: int # H, passes
-
-    def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
+    def rule(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         sure = confidence(st, p, eligible)
-        passes = torch.minimum(st.memory['stayed'], st.memory['age'][:, None] + 1)
-        ready = eligible & at_least(sure, self.level) & (passes >= self.history)
+        ready = eligible & at_least(sure, level) & (st.memory['stayed'] >= history)
         best = ranks(sure, eligible, st.uniform('ties')) == 0
         return ready | eligible & best & ~ready.any(1, keepdim=True)
+    return rule
 
 # %% ../../nbs/peers/adaptive.ipynb #ece2f710
 @register('klass', scores='probability of the drawn token, KL to the last passes',
@@ -183,7 +179,7 @@ def klass(
     history = check_int('history', history, 1)
     length = check_block(block_length)
     one = level == 1 or kl == 0
-    rule: Rule = TopK(confidence, 1) if one else Stable(level, history)
+    rule: Rule = TopK(confidence, 1) if one else stable(level, history)
     act = free_steps if one else Watched(length, kl, plan=until_done, matched=False)
     return Policy(unmask=Within(length, rule), draw=greedy, step=act)
 

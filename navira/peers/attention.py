@@ -94,34 +94,28 @@ def greedily(
     return kept
 
 # %% ../../nbs/peers/attention.ipynb #attn0033
-@dataclass(frozen=True)
-class Anchored:
-    "DAWN's choice: what is certain, what a certain token supports, what conflicts with neither."
-    threshold: float
-    induce: float
-    low: float
-    edge: float
-    sink: float
+def edges(read: Tensor, edge: float, sink: float) -> Tensor: # [B, L, L] bool
+    "Which position reads which token, sinks and itself left out."
+    loud = ~at_least(-read.mean(1), -sink)
+    itself = torch.eye(read.shape[1], dtype=torch.bool, device=read.device)
+    return at_least(read.masked_fill(loud[:, None] | itself, 0.), edge)
 
-    def __call__(self, st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
+def anchored(threshold: float, induce: float, low: float, edge: float, sink: float) -> Rule:
+    "DAWN's choice: what is certain, what a certain token supports, what conflicts with neither."
+    def rule(st: State, p: Any, eligible: Tensor) -> Tensor: # [B, L] bool
         sure = confidence(st, p, eligible)
         rank = ranks(sure, eligible, st.uniform('ties'))
         visible = (st.x >= 0) & ~p.masked & eligible.any(1, keepdim=True)
         top = map_logits(p, visible, lambda logits, at: probability(logits, logits.argmax(-1)))
-        edge = self.edges(p.read)
-        def reads(some: Tensor) -> Tensor: return (edge & some[:, None]).any(2)
-        certain = at_least(sure, self.threshold)
-        induced = at_least(sure, self.induce) & reads(at_least(top, self.threshold))
+        graph = edges(p.read, edge, sink)
+        def reads(some: Tensor) -> Tensor: return (graph & some[:, None]).any(2)
+        certain = at_least(sure, threshold)
+        induced = at_least(sure, induce) & reads(at_least(top, threshold))
         near = certain | induced | reads(certain & induced)
-        rest = greedily((edge | edge.mT).double(), rank, at_least(sure, self.low) & ~near, 0.)
+        rest = greedily((graph | graph.mT).double(), rank, at_least(sure, low) & ~near, 0.)
         picked = certain | induced | rest
         return picked | eligible & (rank == 0) & ~picked.any(1, keepdim=True)
-
-    def edges(self, read: Tensor) -> Tensor: # [B, L, L] bool
-        "Which position reads which token, sinks and itself left out."
-        sink = ~at_least(-read.mean(1), -self.sink)
-        itself = torch.eye(read.shape[1], dtype=torch.bool, device=read.device)
-        return at_least(read.masked_fill(sink[:, None] | itself, 0.), self.edge)
+    return rule
 
 # %% ../../nbs/peers/attention.ipynb #attn0037
 @register('dawn', scores='probability of the drawn token, attention',
@@ -140,7 +134,7 @@ def dawn(
     taus = dict(threshold=threshold, tau_induce=tau_induce, tau_low=tau_low, tau_edge=tau_edge,
                 tau_sink=tau_sink)
     for name, v in taus.items(): check_range(name, v, '[0, 1]', 'a probability, or a share')
-    rule = Within(check_block(block_length), Anchored(*taus.values()))
+    rule = Within(check_block(block_length), anchored(*taus.values()))
     return Policy(unmask=rule, draw=greedy, step=free_reading)
 
 # %% ../../nbs/peers/attention.ipynb #attn0051

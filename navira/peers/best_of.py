@@ -51,7 +51,8 @@ def drafts_of(st: State, n: int, T: int) -> State:
     row = torch.arange(len(st.x), device=st.x.device).repeat_interleave(n)
     same = replace(st, n=T, memory={})[row]
     noise = DraftNoise(same.noise, torch.arange(n, device=row.device).repeat(len(st.x)), n)
-    return replace(same, noise=noise, **{k: v.flatten(0, 1) for k, v in st.memory.items()})
+    kept: dict[str, Any] = {k: v.flatten(0, 1) for k, v in st.memory.items()}
+    return replace(same, noise=noise, **kept)
 
 def gathered(st: State, drafts: State, n: int, shown: Tensor) -> State: # shown [B]: one of each row
     "The state after a step of the drafts; its text is the draft that is shown."

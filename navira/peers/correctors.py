@@ -13,7 +13,7 @@ from torch import Tensor
 from ..base.checks import check_int, check_range
 from ..sampler.draws import TokenSampler, greedy, probability
 from ..core import (
-    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Plan, Policy, rows_of, Score,
+    by_budget, draw_at, evaluate, finish, Flip, Pass, pick, Plan, Policy, rows_of, Rule, Score,
     second_pass, Step, TopK, unmask_until)
 from ..sampler.ties import at_least
 from ..sampler.registry import grids, register
@@ -71,7 +71,7 @@ def brittle(
     "-ln p of the removed token, where another one is likeliest and likely enough; NaN elsewhere."
     def score(st, q, where): # [B, L]
         def rate(logits, at):
-            new, sure = q.drawn(at, 'check', greedy)   # at any temperature of the policy
+            new, sure = q.drawn(at, 'check')
             kept = (new == st.x[at]) | ~at_least(sure, threshold)
             lost = -(probability(logits, st.x[at]) + 1e-10).log()      # the authors' floor
             return lost.masked_fill(kept, torch.nan)
@@ -95,8 +95,7 @@ n_filled = unmask_until(llada_counts)
 @dataclass(frozen=True)
 class Checked(Step):
     "LLaDA's step; one more pass without the picked tokens replaces the worst of them."
-    k: int # tokens replaced at most; never more than the step fills
-    threshold: float # probability that a replacement must have
+    worst: Rule # of the candidates, what is replaced
     protect: int # last free positions, which are never checked
     in_place = True
 
@@ -104,10 +103,8 @@ class Checked(Step):
         p = Pass(model, st, policy.draw, rows_of(policy.unmask, st, st.masked))
         n_after = (~st.fixed).flip(1).cumsum(1).flip(1)    # free positions from here on
         C = pick(policy.remask, st, p, st.committed & (n_after > self.protect))
-        q = Pass(model, st.remask(C))
-        def at_most(st): return evaluate(n_filled, st).clamp(max=self.k)
-        R = TopK(brittle(self.threshold), at_most)(st, q, C)
-        better = st.write(R, *q.drawn(R, 'check', greedy)) if R.any() else st
+        q = Pass(model, st.remask(C), greedy)              # at any temperature of the policy
+        better = draw_at(st, q, self.worst(st, q, C), 'check')
         after = finish(policy, st, p, better, p, watch)
         return replace(after, n_forward=after.n_forward + q.cost)
 
@@ -131,6 +128,7 @@ def core(
     sure = check_range('threshold', threshold, '[0, 1]', 'a probability; 0 takes every other token')
     def candidates(st): # [B]
         return m * (evaluate(n_filled, st) > 0) * (k > 0 and st.i in checks(st.n, every))
+    worst = TopK(brittle(sure), lambda st: n_filled(st).clamp(max=k)) # no more than are filled
     return Policy(unmask=TopK(confidence, n_filled), draw=greedy,
                   remask=TopK(unsure['margin'], candidates),
-                  step=Checked(k, sure, protect, plan=with_checks(every)))
+                  step=Checked(worst, protect, plan=with_checks(every)))

@@ -39,13 +39,11 @@ class Reviewed(Pass):
         super().__init__(model, st, policy.draw, has_mask & (k > 0))
         self.critic = critic
         ahead = k < st.committed.sum(1)          # more tokens than due, after a rule with coins
-        self.has_mask = has_mask
         self.undecided = (has_mask | ahead) & (0 < k) & (k < st.n_free)
         self.review: Pass | None = None
 
     def quality(self, where):
         if self.review is None:
-            self.run(self.undecided & self.has_mask)
             masks = self.masked & self.undecided[:, None]
             filled = self.x.masked_scatter(masks, self.drawn(masks)[0]) # as the step would draw
             self.review = Pass(self.critic, replace(self.st, x=filled))

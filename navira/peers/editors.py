@@ -24,7 +24,7 @@ from .blocks import block_of, check_block, check_steps, most_steps
 __all__ = ['llada2_edit', 'block_refinement', 't2m', 'rdd', 'proseco']
 
 # %% ../../nbs/peers/editors.ipynb #872433c0
-def begun(st: State) -> State:
+def with_blocks(st: State) -> State:
     """With the block in work and the passes over it before and since it was full in memory, [B]
     each; how often a position was remasked and the probability of its token after the last pass,
     [B, L]."""
@@ -101,7 +101,7 @@ class BlockStep(Step):
     before = 0 # blocks before the one in work that it may revise
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        st = begun(st)
+        st = with_blocks(st)
         block = in_work(st, self.length)
         p = Pass(model, st, policy.draw, block.any(1))
         T = pick(policy.remask, st, p, st.committed & in_work(st, self.length, self.before))

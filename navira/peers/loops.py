@@ -13,16 +13,19 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..sampler.draws import TokenSampler
-from ..core import (
-    finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step, TopK)
+from ..sampler.draws import TokenSampler, tolerance
+from navira.core import (
+    draw_at, finish, Pass, pick, Policy, random_choice, random_order, Schedule, State, Step, step,
+    TopK)
 from ..prism import low_quality, prism
-from ..sampler.registry import register
+from ..sampler.registry import ancestral, register
+from ..sampler.scores import map_logits
+from ..sampler.ties import ranks
 from .blocks import most_steps
 from .orders import llada_low_confidence
 
 # %% auto #0
-__all__ = ['prism_loop', 'tolerator']
+__all__ = ['prism_loop', 'tolerator', 'gidd_correct']
 
 # %% ../../nbs/peers/loops.ipynb #a0190e90
 Loop = Callable[[int], int] # T -> how many of the steps are the loop
@@ -144,3 +147,60 @@ def tolerator(
                   decoupled=True, step=act)
     first = replace(llada_low_confidence(), draw=TokenSampler(.5))
     return followed(first, then, loop, heat)
+
+# %% ../../nbs/peers/loops.ipynb #c552b767
+@dataclass(frozen=True)
+class Correct(Step):
+    "Writes the most probable draws that differ from the present tokens."
+    k: int # tokens a step
+    time: float # t0, for a network with time conditioning
+    patience: int # steps without a better share of argmax tokens
+    draw: TokenSampler # of the tokens that replace
+    in_place = True
+
+    def __call__(self, policy, st, model, watch):
+        zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
+        best, waited, done = (st.memory.get(k, zero) for k in ('best', 'waited', 'done'))
+        where = st.committed & (done == 0)[:, None]
+        rows = where.any(1)
+        p = Pass(model, st, self.draw)
+        def timed(new): return model(st.x[new], zero[new].float() + self.time)
+        if model.timed: p.forward = timed
+
+        tokens, q = p.drawn(where)
+        new = st.x.masked_scatter(where, tokens)
+        other = where & (new != st.x)
+        prob = q.new_zeros(where.shape).masked_scatter(where, q)
+        change = other & (ranks(prob, other, st.uniform('ties')) < self.k)
+        text = torch.where(change, new, st.x)
+        def is_top(logits, at):
+            top = logits.amax(-1) - tolerance(logits.dtype)
+            return logits.gather(1, text[at][:, None])[:, 0] >= top
+        share = map_logits(p, where, is_top).nansum(1) / where.sum(1).clamp(min=1)
+
+        waited = torch.where(share > best, 0, waited + rows)
+        stop = rows & (waited > self.patience)
+        after = draw_at(st, p, change & ~stop[:, None])
+        watch(policy, st, p, after, after)
+        done = done + (stop | rows & ~change.any(1))
+        return after.remember(best=best.maximum(share), waited=waited, done=done).next(p.cost)
+
+# %% ../../nbs/peers/loops.ipynb #d346d7d5
+@register('gidd-correct', scores='whether another token is drawn, and how probable it is',
+          selects='the k most probable, written in place', never='nothing',
+          exact='heuristic; at temperature 0 and k = 1 an ascent of the joint',
+          source='GIDD, arXiv 2503.04482, its code')
+def gidd_correct(
+    loop_steps: int | None = None, # steps after the text is finished; None: about a quarter of all
+    n_replace: int = 1, # tokens written in each, at most
+    temperature: float = 0.1, # of the draws that replace
+    t0: float = 0.01, # time passed to a network with time conditioning
+    patience: int = 32, # steps without a larger share of argmax tokens before a text is finished
+) -> Policy:
+    "Ancestral unmasking, then a loop that replaces tokens in place where the model draws others."
+    time = check_range('t0', t0, '(0, 1)', 'a time such as 0.01')
+    k = check_int('n_replace', n_replace, 0)
+    patience = check_int('patience', patience, 0)
+    then = Policy(unmask=TopK(random_order, math.inf),
+                  step=Correct(k, time, patience, TokenSampler(temperature)))
+    return followed(ancestral(), then, looping(loop_steps))

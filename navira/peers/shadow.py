@@ -90,23 +90,19 @@ class ShadowStep(Step):
     def fits(self, model, length):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
         if type(model).shadow is Denoiser.shadow: raise model.lacks('shadow')
-        M = model.mask_id
-        name = type(model).__name__
+        M, name = model.mask_id, type(model).__name__
         masked = torch.arange(length, device=model.device)[None] % 2 == 0
         x = torch.where(masked, M, M // 2 or M + 1)
-        try: a, b = model.shadow(x, masked).left_out(masked), model(x).logits(masked)
+        try: shadows = model.shadow(x, masked).left_out(masked)
         except Exception as e:
             raise ValueError(f'{name} gives no shadows for {length} positions: {e}') from e
-        gap = (a.softmax(-1) - b.softmax(-1)).abs().max().item()
-        if gap > (.05 if in_half(model, x.device) else 1e-3):
+        gap = (shadows.softmax(-1) - model(x).logits(masked).softmax(-1)).abs().max().item()
+        weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+        half = any(p.dtype not in (torch.float32, torch.float64) for p in weights)
+        if gap > (.05 if half or torch.is_autocast_enabled(x.device.type) else 1e-3):
             raise ValueError(f'{name}: for a text of {length} positions the shadow of a mask is '
                              f'off by {gap:.2g} from the mask; expected a network that takes a '
                              'mask of attention as given')
-
-def in_half(model: Any, device: torch.device) -> bool:
-    "Does it compute in 16 bits?"
-    kinds = {p.dtype for p in model.parameters()} if isinstance(model, torch.nn.Module) else set()
-    return torch.is_autocast_enabled(device.type) or not kinds <= {torch.float32, torch.float64}
 
 # %% ../../nbs/peers/shadow.ipynb #15966a50
 @register('wino', scores='probability of the drawn token; of a committed one, without seeing it',

@@ -46,8 +46,8 @@ class Caching:
     def every(self) -> int: # steps
         return self.refresh or dict(none=1, block=2**31).get(self.cache, 8)
 
-    def fits(self, model: Denoiser) -> None:
-        "ValueError for a model that cannot be cached so."
+    def fitted(self, model: Denoiser) -> Caching:
+        "The same. ValueError for a model that cannot be cached so."
         kind = type(model).__name__
         if self.cache != 'none' and model.n_blocks is None:
             raise ValueError(f'cache={self.cache!r}: {kind} runs whole texts only; expected '
@@ -55,6 +55,7 @@ class Caching:
         if self.cache == 'block' and model.block is None:
             raise ValueError(f"cache='block': {kind} attends both ways everywhere; expected "
                              "'prompt' or 'changed', or a network with blocks, such as BD3LM")
+        return self
 
     def add(self, full: Tensor, cached: Tensor) -> None: # [n, V] logits each
         for both in zip(row_chunks(full), row_chunks(cached)):
@@ -122,9 +123,10 @@ class Cached(Denoiser):
             self.kept.x[at] = entries.masked_fill(ends, -2)
         saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
         audited = due & (every > 1) & (entries > -2).any(1) & saves
-        if not audited.any(): return self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
-        cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
+        if audited.any():
+            cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
         full = self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
+        if not audited.any(): return full
         full.share = full.share.index_add(0, audited.nonzero()[:, 0], cached.share)
         full.logits = partial(self.compared, full.logits, cached, audited)  # type: ignore[method-assign]
         return full

@@ -53,22 +53,17 @@ def chat_ids(
     return literal_ids(model, templated(model.text_tokenizer, talk, add_generation_prompt=True))
 
 # %% ../../nbs/sampler/chatting.ipynb #aa1f5634
-def turn_end(tok: Any) -> int | None:
-    "The token that closes an answer in the template: the first special one after its text."
-    marker = 'navira-answer'
+def answering(model: Any) -> Any:
+    """The same model, whose texts also end with the token that closes a turn: the first special one
+    after an answer in the template."""
+    tok, marker = model.text_tokenizer, 'navira-answer'
     talk = [dict(role='user', content='x'), dict(role='assistant', content=marker)]
     try: rest = templated(tok, talk).partition(marker)[2]
-    except ValueError: return None
+    except ValueError: return model
     special = {i for i, token in tok.added_tokens_decoder.items() if token.special}
-    ids = tok(rest, add_special_tokens=False)['input_ids']
-    return next((i for i in ids if i in special), None)
-
-def answering(model: Any) -> Any:
-    "The same model, whose texts also end with the token that closes a turn."
-    end = turn_end(model.text_tokenizer)
-    if end in (None, *model.eos_ids): return model
+    ends = [i for i in tok(rest, add_special_tokens=False)['input_ids'] if i in special]
     out = copy.copy(model)
-    out.eos_ids = (*model.eos_ids, end)
+    out.eos_ids = (*model.eos_ids, *ends[:1])
     return out
 
 def answer_length(model: Any, ids: list[int]) -> int: # tokens, where no length was given

@@ -119,9 +119,10 @@ class TokenSampler:
         logits: Tensor, # [N, V]
         u: Tensor, # [N] uniforms
         *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
-    ) -> tuple[Tensor, ...]: # tokens [N], their probability [N]
+    ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
         "A token a row."
-        return by_chunks(self.drawn, logits, u, u.long(), u.clone())
+        tokens, prob = by_chunks(self.drawn, logits, u, u.long(), u.clone())
+        return tokens, prob
 
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus
         "The probabilities that tokens are drawn with, the most likely first, then zeros."

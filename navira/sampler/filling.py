@@ -6,7 +6,7 @@
 from __future__ import annotations
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -38,7 +38,7 @@ def fill(
     policy: str | Policy | None = None, # a registered name, or a `Policy`; None: as in `sample`
     budget: int | None = None, # passes of a try; None: two steps a token of the longest, <= 128
     seed: int = 0, # a filling's noise depends on (seed, its number)
-    progress: bool | Callable[[Iterator[Partial]], None] | None = None, # as in `sample`
+    progress: bool | Callable[[list[Partial]], None] | None = None, # as in `sample`
     **hyper, # of a named policy; also `batch_size`, `eos`, `cache` and `refresh` of `sample`
 ) -> Samples: # whole texts: the n fillings of the first, then those of the second, ...
     "Fill the blanks of a text. ValueError for a text without one."
@@ -52,7 +52,10 @@ def fill(
     rule, name, block_length = choose(model, policy, hyper, fill)
     plain = tokens is None and any(re.search('(?<!_)_{3,5}(?!_)', t) for t in texts)
     tries = (1, 2, 3) if plain else (1,)
-    prompts = [_with_blanks(t, tokens, k) for k in tries for t in texts for _ in range(n)]
+    def marked(plain: int, m: re.Match) -> str: # three underscores are `plain` tokens
+        return f'[MASK*{tokens or (plain if len(m[0]) < 6 else len(m[0]) // 3)}]'
+    prompts = [re.sub('_{3,}', functools.partial(marked, k), t)
+               for k in tries for t in texts for _ in range(n)]
     read = read_prompts(model, prompts)
     blanks = pad_sequence([p.ids == model.mask_id for p in read], True)
     for prompt, blank in zip(prompts, blanks):
@@ -63,13 +66,6 @@ def fill(
     out = sample(model, rule, budget, seed=seed, prompt=prompts, progress=progress,
                  block_length=block_length, **how)
     return replace(out if len(tries) == 1 else _likeliest(model, out, blanks), policy=name)
-
-def _with_blanks(text: str, tokens: int | None, plain: int) -> str:
-    "`[MASK*k]` for each blank of k tokens; `plain` of them for ___."
-    def blank(m: re.Match) -> str:
-        k = plain if len(m[0]) < 6 else len(m[0]) // 3
-        return f'[MASK*{tokens or k}]'
-    return re.sub('_{3,}', blank, text)
 
 @torch.inference_mode()
 def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n, L] bool

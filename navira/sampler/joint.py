@@ -32,9 +32,6 @@ class JointDenoiser(Denoiser):
         self.vocab_size = self.mask_id + 1
         outcomes = torch.cartesian_prod(*[torch.arange(self.mask_id)] * self.length)
         self.outcomes = outcomes.view(-1, self.length)
-        self.table = self._tabulate()
-
-    def _tabulate(self) -> Tensor: # [(V+1)^L, L, V+1] p(x_i = v | the other visible tokens)
         V, L, full = self.mask_id, self.length, self.joint
         # with the sum over a position at index V of its dimension
         for i in range(L): full = torch.cat([full, full.sum(i, keepdim=True)], i)
@@ -42,7 +39,7 @@ class JointDenoiser(Denoiser):
         for i in range(L):
             p = (full.narrow(i, 0, V) / full.narrow(i, V, 1)).movedim(i, -1)
             table[..., i, :V] = p.unsqueeze(i)
-        return table.view(-1, L, V + 1)
+        self.table = table.view(-1, L, V + 1)     # p(x_i = v | the other visible tokens)
 
     def state(self, x: Tensor) -> Tensor: # [B, L] -> [B] row of the table
         return (x * (self.mask_id + 1) ** torch.arange(self.length - 1, -1, -1)).sum(-1)
@@ -51,10 +48,11 @@ class JointDenoiser(Denoiser):
         "p(x_j = v | the other visible tokens) for every position j, in plain numbers."
         return self.table[self.state(torch.tensor([tuple(x)]))[0]].tolist()
 
-    def __call__(self, x: Tensor, *how: object) -> JointForward:
-        return JointForward(x, self.table[self.state(x)])
+    def __call__(self, x: Tensor) -> JointForward: return JointForward(x, self.table[self.state(x)])
 
-    shadow = __call__     # at a token, any pass leaves it out
+    def shadow(self, x: Tensor, where: Tensor, together: bool = False) -> JointForward:
+        "A pass; at a token, any pass leaves it out."
+        return self(x)
 
     def attending(self, x: Tensor) -> tuple[JointForward, Tensor]: # ids [B, L]
         """A pass, and how far each prediction depends on each token, [B, L, L]: the total
@@ -62,7 +60,8 @@ class JointDenoiser(Denoiser):
         p, j, v = self(x), torch.arange(self.length), torch.arange(self.mask_id + 1)
         moved = x.repeat(len(v), len(j), 1, 1)        # [V + 1, L, B, L]: v in the place of each j
         moved[:, j, :, j] = v[:, None]
-        far = (self.table[self.state(moved)] - p.p).abs().sum(-1) / 2
+        then = self(moved.flatten(0, 2)).p.unflatten(0, moved.shape[:3])
+        far = (then - p.p).abs().sum(-1) / 2
         weight = torch.where(p.seen_masked[..., None], p.p, (v == self.mask_id).double())
         return p, torch.einsum('bjv,vjbi->bij', weight, far)
 

@@ -199,10 +199,8 @@ for _name in ('navira', 'navira-det', 'navira-quadratic', 'navira-sigmoid', 'nav
     register(f'{_name}-changed', **_about[_name])(changed(_registry[_name]))
 
 # %% ../../nbs/sampler/registry.ipynb #850277d6
-def _cosine(i: int, n: int) -> float:
-    return 1 - math.cos(math.pi / 2 * i / n) if i < n else 1. # cos(pi/2) is not 0 in floats
-
-grids = dict(linear=lambda i, n: i / n, cosine=_cosine)
+grids = dict( # cos(pi/2) is not 0 in floats
+    linear=lambda i, n: i / n, cosine=lambda i, n: 1 - math.cos(math.pi / 2 * i / n) * (i < n))
 
 @register('mdlm', scores='nothing', selects='each mask by a coin', never='what is committed',
           exact='exact as T grows', source='MDLM, arXiv 2406.07524; cosine: MD4, arXiv 2406.04329')

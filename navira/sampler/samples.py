@@ -146,5 +146,6 @@ class Recorder:
         self.steps.append([a.cpu() for a in (remasked, unmasked, score.float(), tau.float())])
 
     def trace(self, mask_id: int) -> Trace:
-        x = torch.stack(self.x)
-        return Trace(x, *map(torch.stack, zip(*self.steps)), mask_id, x[0] != mask_id)
+        x, parts = torch.stack(self.x), map(torch.stack, zip(*self.steps))
+        remasked, unmasked, score, tau = parts
+        return Trace(x, remasked, unmasked, score, tau, mask_id, x[0] != mask_id)

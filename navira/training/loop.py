@@ -64,57 +64,50 @@ def precision(name='auto'): # 'fp32', 'bf16' or 'auto' -> 'fp32' or 'bf16'
     if name != 'auto': return name
     return 'bf16' if has_bf16('cuda' if torch.cuda.is_available() else 'cpu') else 'fp32'
 
-def processes(name): # precision: 'fp32' or 'bf16' -> `Accelerator`
+def accelerator(name): # precision: 'fp32' or 'bf16' -> `Accelerator`
     "This process among those that `accelerate launch` or `torchrun` started."
     cpu = int(os.environ.get('WORLD_SIZE', 1)) > 1 and not torch.cuda.is_available()
     # of an earlier run in this process
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(mixed_precision=name.replace('fp32', 'no'), cpu=cpu)
 
-# %% ../../nbs/training/loop.ipynb #81d20a9e
+# %% ../../nbs/training/loop.ipynb #1e0925e7
 @dataclass
-class Stage:
-    "One objective, trained for a number of steps."
+class Trainer:
+    "One objective, trained for a number of steps: the state between two of them."
     name: str
-    objective: Any # as for `Trainer`
+    objective: Any # a module with a `model`
     steps: int # at most
     cfg: LoopConfig # its rates, seed, intervals, and the minutes that it may take
     out: Path # where its log and checkpoints go
     evaluate: Callable # measures the model of the objective, for the log
+    acc: Accelerator
 
-# %% ../../nbs/training/loop.ipynb #1e0925e7
-class Trainer:
-    "The state of a stage between two steps."
-    def __init__(self, stage: Stage, acc: Accelerator):
-        "Where the checkpoint in `stage.out` says, or before the first step."
-        objective = stage.objective
-        cfg = stage.cfg
-        train_mode(objective.model)
-        self.objective = objective
-        self.cfg = cfg
-        self.acc = acc
-        self.weights = learning(objective.model)
+    def __post_init__(self):
+        "Where the checkpoint in `out` says, or before the first step."
+        cfg = self.cfg
+        train_mode(self.objective.model)
+        self.weights = learning(self.objective.model)
         optimizer = torch.optim.AdamW(self.weights.values(), cfg.lr, betas=(.9, cfg.beta2),
                                       weight_decay=cfg.weight_decay, fused=True)
-        self.wrapped, self.optimizer = acc.prepare(objective, optimizer)
+        self.wrapped, self.optimizer = self.acc.prepare(self.objective, optimizer)
         self.average = {n: p.detach().clone() for n, p in self.weights.items()}
         self.step = 0                   # done
-        self.steps = stage.steps        # in all
         self.seconds = 0.               # spent
         self.minutes = cfg.minutes or math.inf     # at most
-        self.path = stage.out / 'last.pt'
+        self.path = self.out / 'last.pt'
         if self.path.exists(): self.restore()
 
     def train_step(self,
         x, # [B, L] the batch of all processes
-        rate, # learning rate
     ): # losses of this process, and 'grad_norm'
         "One step of AdamW on (seed, step), and of the average."
         cfg = self.cfg
         acc = self.acc
         whole = x, *self.objective.noise(x, keyed(cfg.seed, self.step, 1))
         batch = [a[acc.process_index::acc.num_processes].to(acc.device) for a in whole]
-        self.optimizer.param_groups[0]['lr'] = rate
+        rate = cosine(self.step, self.steps, cfg.warmup, cfg.min_lr_ratio)
+        self.optimizer.param_groups[0]['lr'] = cfg.lr * rate
         # dropout draws from the global generator
         torch.manual_seed(keyed(cfg.seed, self.step, 3).initial_seed() + (acc.process_index << 48))
         losses = self.wrapped(*batch)
@@ -146,21 +139,27 @@ class Trainer:
             self.optimizer.load_state_dict(state['optimizer'])
             self.step, self.steps, self.seconds, self.minutes = state['progress']
 
-    def settle(self, seconds): # spent
-        "How many steps there will be follows from the first hundredth of the minutes."
-        self.seconds = seconds
-        if seconds < .6 * self.minutes: return
-        steps = int(60 * self.minutes * self.step / seconds)
-        self.steps = max(self.step + 1, min(self.steps, steps))
-        self.minutes = math.inf
-
-    def check(self, loss):
-        "`FloatingPointError` for a NaN or infinite loss or weight."
+    def settle(self,
+        losses, # of this process
+        seconds, # spent
+    ): # their means over all processes, and the learning rate
+        """How many steps there will be follows from the first hundredth of the minutes.
+        `FloatingPointError` for a NaN or infinite loss or weight."""
+        acc = self.acc
+        losses |= dict(seconds=torch.tensor(seconds, device=acc.device))
+        means = {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
         weights = all(p.isfinite().all() for p in self.weights.values())
-        if weights and math.isfinite(loss): return
-        raise FloatingPointError(
-            f'step {self.step}: NaN or infinity in the loss ({loss}) or the weights, not saved. '
-            f'Expected a lower learning rate (lr={self.cfg.lr}), in another folder')
+        if not (weights and math.isfinite(means['loss'])):
+            raise FloatingPointError(
+                f'step {self.step}: NaN or infinity in the loss ({means["loss"]}) or the weights, '
+                f'not saved. Expected a lower learning rate (lr={self.cfg.lr}), in another '
+                'folder')
+        self.seconds = means['seconds']
+        if self.seconds >= .6 * self.minutes:
+            steps = int(60 * self.minutes * self.step / self.seconds)
+            self.steps = max(self.step + 1, min(self.steps, steps))
+            self.minutes = math.inf
+        return means | dict(lr=self.optimizer.param_groups[0]['lr'])
 
 # %% ../../nbs/training/loop.ipynb #6531c740
 def read_log(path): # need not exist -> records of the complete lines
@@ -173,8 +172,7 @@ def cut_log(path, step): # of a checkpoint: what is later will be written again
 
 # %% ../../nbs/training/loop.ipynb #35509552
 def record(
-    tr,
-    stage,
+    tr, # a trainer
     tokens, # trained on
     losses=None,
     look=True, # evaluate the averaged weights
@@ -183,56 +181,46 @@ def record(
     lines = [losses] if losses else []
     if look:
         tr.swap()
-        with evaluating(tr.objective.model), tr.acc.autocast(): lines.append(stage.evaluate())
+        with evaluating(tr.objective.model), tr.acc.autocast():
+            lines.append(tr.evaluate())
         tr.swap()
-    with open(stage.out / 'log.jsonl', 'a') as f:
+    with open(tr.out / 'log.jsonl', 'a') as f:
         for line in lines: f.write(json.dumps(dict(step=tr.step, tokens=tokens) | line) + '\n')
 
 # %% ../../nbs/training/loop.ipynb #4dc778a5
-def means(acc, losses, seconds): # over all processes
-    losses |= dict(seconds=torch.tensor(seconds, device=acc.device))
-    return {k: acc.reduce(v, 'mean').item() for k, v in losses.items()}
-
-def stopped(tr):
-    command = f'navira {tr.cfg.command} --out {shlex.quote(tr.cfg.out)}'
-    return Interrupted(f'stopped; step {tr.step} of {tr.steps} is saved. To go on: {command}')
-
 def fit(
-    stage: Stage,
-    batch: Callable, # step -> [B, L]
-    acc: Accelerator,
-    progress: bool = True, # show a bar
-    stop: int | None = None, # interrupt after this many steps, with a checkpoint
-) -> Trainer:
-    """Trains, or goes on from the checkpoint in `stage.out`. At the end the model has the averaged
+    tr: Trainer, # `step` < `steps` if interrupted
+    batch, # step -> [B, L], the same in every process
+    progress=True, # show a bar
+    stop=None, # interrupt after this many steps
+):
+    """Trains, or goes on from the checkpoint in `tr.out`. At the end the model has the averaged
     weights. Raises `FloatingPointError` for a NaN or infinite loss or weight, `ValueError` for a
     damaged checkpoint, `Interrupted` for Ctrl-C, when the step at hand is saved."""
-    cfg = stage.cfg
+    cfg = tr.cfg
+    acc = tr.acc
     main = acc.is_main_process
-    tr = Trainer(stage, acc)
-    if main: cut_log(stage.out / 'log.jsonl', tr.step or -1)
-    if main and not tr.step: record(tr, stage, 0)
+    if main: cut_log(tr.out / 'log.jsonl', tr.step or -1)
+    if main and not tr.step: record(tr, 0)
     began = time.monotonic() - tr.seconds
-    bar = progress_bar(tr.steps, stage.name, show=progress and main, done=tr.step)
+    bar = progress_bar(tr.steps, tr.name, show=progress and main, done=tr.step)
     with bar, graceful_interrupt(acc.num_processes == 1) as halt:
         while tr.step < min(tr.steps, stop or tr.steps):
-            rate = cfg.lr * cosine(tr.step, tr.steps, cfg.warmup, cfg.min_lr_ratio)
             x = batch(tr.step)
-            losses = tr.train_step(x, rate)
+            losses = tr.train_step(x)
             bar.update(1)
             last = tr.step in (tr.steps, stop)
             look = last or tr.step % cfg.eval_every == 0
             save = last or tr.step % cfg.checkpoint_every == 0 or halt.is_set()
             if not (look or save or tr.step % cfg.log_every == 0): continue
-            numbers = means(acc, losses, time.monotonic() - began)
-            tr.check(numbers['loss'])
-            tr.settle(numbers['seconds'])
+            numbers = tr.settle(losses, time.monotonic() - began)
             bar.total = tr.steps
-            if main: record(tr, stage, tr.step * x.numel(), numbers | dict(lr=rate), look)
+            if main: record(tr, tr.step * x.numel(), numbers, look)
             if main and save: tr.save()
             acc.wait_for_everyone()
-            if halt.is_set(): raise stopped(tr)
+            if halt.is_set():
+                raise Interrupted(f'stopped; step {tr.step} of {tr.steps} is saved. To go on: '
+                                  f'navira {cfg.command} --out {shlex.quote(cfg.out)}')
     if tr.step == tr.steps: tr.swap()
-    stage.objective.model.eval()
+    tr.objective.model.eval()
     acc.free_memory()                                  # a stage that follows wraps the model anew
-    return tr

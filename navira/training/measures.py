@@ -114,24 +114,19 @@ def auroc_interval(
     "Percentile bootstrap over sequences."
     rng = np.random.default_rng(0)
     rows = row.max() + 1
-    values = []
-    for _ in range(n):
-        times = np.bincount(rng.integers(rows, size=rows), minlength=rows)[row]
-        values.append(auroc(np.repeat(score, times), np.repeat(right, times)))
-    return percentiles(values)
+    times = (np.bincount(rng.integers(rows, size=rows), minlength=rows)[row] for _ in range(n))
+    return percentiles([auroc(np.repeat(score, t), np.repeat(right, t)) for t in times])
 
 # %% ../../nbs/training/measures.ipynb #40f7fd63
 def judged_record(
     q, # of `judge_draws`
 ): # 'quality' and 'drawn_probability'
-    right = q.right.to_numpy()
-    row = q.row.to_numpy()
+    score, right, drawn, row = (q[k].to_numpy() for k in ('score', 'right', 'drawn', 'row'))
     def rated(score):
         low, high = auroc_interval(score, right, row)
         return dict(auroc=auroc(score, right), low=low, high=high)
     about = dict(tokens=len(q), right=float(right.mean()))
-    return dict(quality=rated(q.score.to_numpy()) | about,
-                drawn_probability=rated(q.drawn.to_numpy()))
+    return dict(quality=rated(score) | about, drawn_probability=rated(drawn))
 
 # %% ../../nbs/training/measures.ipynb #254b4e3b
 @torch.no_grad()
@@ -147,13 +142,13 @@ def correct_fills(
         masked = z == model.mask_id
         y = z.masked_scatter(masked, model(z).logits(masked).argmax(-1))
         again = model(y).logits(torch.ones_like(masked)).argmax(-1).view(y.shape)
-        right, after = y == x, again == x
-        rows.append(torch.stack([right, right & after, ~right & after]).sum(2).cpu())
-    right, kept, fixed = torch.cat(rows, 1).numpy()
-    length = sequences.shape[1]
+        rows.append(torch.stack([y == x, y != x, (y == x) & (again == x),
+                                 (y != x) & (again == x)]).sum(2).cpu())
+    right, wrong, kept, fixed = torch.cat(rows, 1).double()
     def share(part, whole):
         low, high = bootstrap(part, whole)
         return dict(value=float(part.sum() / whole.sum()), low=low, high=high)
-    return dict(fixed=share(fixed, length - right), kept=share(kept, right),
+    length = sequences.shape[1]
+    return dict(fixed=share(fixed, wrong), kept=share(kept, right),
                 before=float(right.mean() / length),
                 after=float((kept + fixed).mean() / length))

@@ -5,33 +5,34 @@
 # %% ../../nbs/training/objectives.ipynb #696a3cb9
 from __future__ import annotations
 import math
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..base.checks import SHARE
 from ..diffusion import corrupt, low_discrepancy
 from ..sampler.draws import nucleus as nucleus_of, tolerance
 from ..sampler.ties import ranks
 from .loop import evaluating, learning
-from .settings import objective, SHARE
 
 # %% auto #0
-__all__ = ['mdlm', 'sedd', 'prism', 'backplay', 'proseco', 'cdlm', 't2t', 'reflective']
+__all__ = ['noised', 'mdlm_loss', 'sedd_loss', 'prism_loss', 'backplay_loss', 'proseco_loss', 'cdlm_loss', 't2t_loss',
+           'reflective_loss', 'critic_loss']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
-def masked_ce(
-    logits, # [N, V] at these positions
-    x, # [B, L] the clean tokens
-    where, # [B, L] bool with N true
+def per_token(
+    values, # [N]
+    where, # [B, L] bool with N true: their positions
     t, # [B] noise levels
-    read=None, # [B, L]: where it is right, 1 - p leaves a likely token alone
-): # scalar, nats a token
-    "Cross-entropy with weight 1/t, over all B L tokens."
-    ce = F.cross_entropy(logits, x[where], reduction='none')
-    if read is not None: ce = torch.where((read == x)[where], -torch.expm1(-ce), ce)
-    return (ce / t.to(ce)[where.nonzero()[:, 0]]).sum() / x.numel()
+): # scalar
+    "Their sum with weight 1/t, over all B L tokens."
+    return (values / t.to(values)[where.nonzero()[:, 0]]).sum() / where.numel()
+
+cross_entropy = partial(F.cross_entropy, reduction='none')     # [N, V], [N] ids -> [N], nats
 
 # %% ../../nbs/training/objectives.ipynb #objectivemod
 class Objective(nn.Module):
@@ -49,31 +50,36 @@ class Objective(nn.Module):
     def forward(self, *batch): return self.loss(*batch)
 
 # %% ../../nbs/training/objectives.ipynb #02d6d16e
-def mdlm(model) -> Objective:
-    "The pretraining objective (section 3.1). Draws corrupted tokens [B, L] and levels [B]."
-    def noise(x, generator):
-        t = low_discrepancy(len(x), generator)
-        return corrupt(x, t, model.mask_id, generator, model.prompt), t
+def noised(
+    model,
+    x, # [B, L] tokens
+    generator,
+    least=0., # lowest level
+    most=1., # share of the level that is masked
+): # corrupted tokens [B, L], levels [B]
+    t = least + (1 - least) * low_discrepancy(len(x), generator)
+    return corrupt(x, t * most, model.mask_id, generator, model.prompt), t
 
+def mdlm_loss(model) -> Objective:
+    "The pretraining objective (section 3.1). Draws as `noised`."
     def loss(x, z, t):
         masked = z == model.mask_id
-        return dict(loss=masked_ce(model(z).logits(masked), x, masked, t))
-    return Objective(model, noise, loss)
+        ce = cross_entropy(model(z).logits(masked), x[masked])
+        return dict(loss=per_token(ce, masked, t))
+    return Objective(model, partial(noised, model), loss)
 
 # %% ../../nbs/training/objectives.ipynb #seddcode
-def sedd(model) -> Objective:
+def sedd_loss(model) -> Objective:
     """Score entropy (arXiv 2310.16834) of a network whose ratios are e^logits alpha / (1 - alpha)
-    V. Draws as `mdlm`."""
+    V. Draws as `noised`."""
     def loss(x, z, t):
         masked = z == model.mask_id
         logits = model(z).logits(masked)
         log_Z = logits.logsumexp(-1) - math.log(logits.shape[1] - 1)
-        off = (log_Z.expm1() - log_Z) / t.to(log_Z)[masked.nonzero()[:, 0]]
-        nelbo = masked_ce(logits, x, masked, t)
-        scale = off.sum() / x.numel()
+        nelbo = per_token(cross_entropy(logits, x[masked]), masked, t)
+        scale = per_token(log_Z.expm1() - log_Z, masked, t)
         return dict(loss=nelbo + scale, nelbo=nelbo, scale=scale)
-    return Objective(model, mdlm(model).noise, loss)
-
+    return Objective(model, partial(noised, model), loss)
 
 # %% ../../nbs/training/objectives.ipynb #394aa7d3
 def random_fill(
@@ -88,10 +94,11 @@ def random_fill(
     return torch.zeros_like(masked).scatter(-1, smallest, True) & masked
 
 # %% ../../nbs/training/objectives.ipynb #hyperfill0
-# parameters that several objectives have
-Fill = Annotated[int, 'k: masked positions filled at a time']
-Nucleus = Annotated[float, 'P of the draws that fill them', *SHARE]
-Correction = Annotated[float, "lambda: weight of the loss at tokens that are not masked"]
+# the types of an objective's parameters
+Number = Annotated[int, 'from 1']
+Weight = Annotated[float, 'from 0']
+Share = Annotated[float, 'from 0 to 1', SHARE]
+Switch = Annotated[bool, 'true or false']
 
 # %% ../../nbs/training/objectives.ipynb #d7a3710c
 @torch.no_grad()
@@ -119,55 +126,50 @@ def head_bce(
     return bce / max(1, len(right))
 
 # %% ../../nbs/training/objectives.ipynb #5e3e050e
-@objective('prism', stages='head joint')
-def prism(
+def prism_loss(
     model, # with a quality head; is trained jointly if more of it learns
-    fill: Fill = 8,
-    drafts: Annotated[int, "n_y: states y made from one z (the authors' code: 4)"] = 1,
-    nucleus: Nucleus = 0.9,
-    mdlm_weight: Annotated[float, 'lambda: weight of the pretraining loss'] = 0.5,
+    fill: Number = 8, # k: masked positions filled at a time
+    drafts: Number = 1, # n_y: states y made from one z (the authors' code: 4)
+    nucleus: Share = 0.9, # P of the draws that fill them
+    mdlm_weight: Weight = 0.5, # lambda: of the pretraining loss
 ) -> Objective:
-    """PRISM's fine-tuning objective (section 3.2). Draws z [B, L], t [B], keys [B, n_y, L],
+    """PRISM's fine-tuning objective (section 3.2). Draws as `noised`, and keys [B, n_y, L],
     uniforms [B, L]."""
     draw = nucleus_of(nucleus)
+    bound = mdlm_loss(model)
     joint = any(not name.startswith('quality.') for name in learning(model))
     def noise(x, generator):
-        t = low_discrepancy(len(x), generator)
-        z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator, model.prompt)
+        z, t = noised(model, x, generator, most=1 - 1e-3)
         keys = torch.rand(len(x), drafts, x.shape[1], generator=generator)
         return z, t, keys, torch.rand(x.shape, generator=generator, dtype=torch.float64)
 
     def loss(x, z, t, keys, u):
-        masked = z == model.mask_id
-        new = random_fill(keys, masked[:, None], fill)                         # [B, n_y, L]
+        new = random_fill(keys, (z == model.mask_id)[:, None], fill)           # [B, n_y, L]
         need = new.any(1)
         filled = z.masked_scatter(need, draw(sampled_logits(model, z, need), u[need])[0])
         y = torch.where(new, filled[:, None], z[:, None]).flatten(0, 1)
         bce = head_bce(model, y, x.repeat_interleave(drafts, 0), new.flatten(0, 1))
         if not joint: return dict(loss=bce, bce=bce)
-        nelbo = masked_ce(model(z).logits(masked), x, masked, t)
+        nelbo = bound.loss(x, z, t)['loss']
         return dict(loss=bce + mdlm_weight * nelbo, bce=bce, nelbo=nelbo)
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #1dcb9cf4
-@objective('backplay', stages='head')
-def backplay(
+def backplay_loss(
     model, # with a quality head, the only part that learns
-    fill: Fill = 8,
-    nucleus: Nucleus = 0.9,
-    own: Annotated[bool, 'Ask about these tokens alone, not about the true ones'] = False,
+    fill: Number = 8, # k: the surest draws are kept
+    nucleus: Share = 0.9, # P of the draws
 ) -> Objective:
     """BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged
     in a later text. Draws a text [B, L], an earlier one, uniforms of draws and of ties."""
     draw = nucleus_of(nucleus)
     def noise(x, generator):
-        u, ties = torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
-        t = low_discrepancy(len(x), generator) * (1 - 1e-3)
+        z, t = noised(model, x, generator, most=1 - 1e-3)
         least = fill / x.shape[1]
         more = least + (1 - t - least).clamp(min=0) * torch.rand(len(x), generator=generator)
-        z = corrupt(x, t, model.mask_id, generator)
-        early = corrupt(z, (more / (1 - t)).clamp(max=1), model.mask_id, generator)
-        return z, early, u, ties
+        share = (more / (1 - t)).clamp(max=1)
+        early = corrupt(z, share, model.mask_id, generator, model.prompt)
+        return z, early, *torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
 
     def loss(x, z, early, u, ties):
         masked = early == model.mask_id
@@ -175,36 +177,31 @@ def backplay(
         score = torch.zeros_like(masked, dtype=prob.dtype).masked_scatter(masked, prob)
         new = masked & (ranks(score, masked, ties, tolerance(torch.float32)) < fill)
         y = torch.where(new, early.masked_scatter(masked, tokens), z)
-        bce = head_bce(model, y, x, new if own else y != model.mask_id)
-        return dict(loss=bce, bce=bce)
+        return dict(loss=head_bce(model, y, x, y != model.mask_id))
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #4822162f
-@objective('proseco', head=None)
-def proseco(
+def proseco_loss(
     model, # with no head: all of it learns
-    correction_weight: Correction = 1.0,
-    t_min: Annotated[float, 'Least noise level', *SHARE] = 0.1,
-    fill_all: Annotated[bool, 'The argmax replaces the visible tokens too'] = False,
-    mistakes_first: Annotated[bool, 'A right token of the fill costs 1 - p and not -log p'] = False,
+    correction_weight: Weight = 1.0, # lambda: of the loss at all tokens of the fill
+    t_min: Share = 0.1, # least noise level
+    fill_all: Switch = False, # the argmax replaces the visible tokens too
+    mistakes_first: Switch = False, # a right token of the fill costs 1 - p and not -log p
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
-    argmax makes of it. Draws corrupted tokens [B, L] and levels [B]."""
-    def noise(x, generator):
-        t = t_min + (1 - t_min) * low_discrepancy(len(x), generator)
-        return corrupt(x, t * (1 - 1e-3), model.mask_id, generator), t
-
+    argmax makes of it. Draws as `noised`."""
     def loss(x, z, t):
         masked = z == model.mask_id
-        everywhere = torch.ones_like(z, dtype=torch.bool)
+        everywhere = torch.ones_like(masked)
         filled = everywhere if fill_all else masked
         logits = model(z).logits(filled)
         y = z.masked_scatter(filled, logits.detach().argmax(-1))
-        nelbo = masked_ce(logits[masked[filled]], x, masked, t)
-        correction = masked_ce(model(y).logits(everywhere), x, everywhere, t,
-                               y if mistakes_first else None)
+        nelbo = per_token(cross_entropy(logits[masked[filled]], x[masked]), masked, t)
+        ce = cross_entropy(model(y).logits(everywhere), x.flatten())
+        if mistakes_first: ce = torch.where((y == x).flatten(), -torch.expm1(-ce), ce)
+        correction = per_token(ce, everywhere, t)
         return dict(loss=nelbo + correction_weight * correction, nelbo=nelbo, correction=correction)
-    return Objective(model, noise, loss)
+    return Objective(model, partial(noised, model, least=t_min, most=1 - 1e-3), loss)
 
 # %% ../../nbs/training/objectives.ipynb #cdl0001b
 def uniform(x, model, generator): # [B, L] real tokens, no mask
@@ -212,48 +209,42 @@ def uniform(x, model, generator): # [B, L] real tokens, no mask
     return ids + (ids >= model.mask_id)
 
 # %% ../../nbs/training/objectives.ipynb #cdl00002
-@objective('cdlm', head=None)
-def cdlm(
+def cdlm_loss(
     model, # with no head: all of it learns
-    replaced: Annotated[float, 'Share of the visible tokens that are replaced', *SHARE] = .2,
-    correction_weight: Correction = 1.0,
+    replaced: Share = .2, # of the visible tokens
+    correction_weight: Weight = 1.0, # lambda: of the loss at replaced tokens
 ) -> Objective:
     """CDLM's objective (arXiv 2512.15596): masks, and visible tokens of which some are uniform.
     Draws corrupted tokens [B, L] and which were replaced [B, L]."""
     def noise(x, generator):
-        t = low_discrepancy(len(x), generator)
-        z = corrupt(x, t, model.mask_id, generator, model.prompt)
+        z, _ = noised(model, x, generator)
         new = torch.rand(x.shape, generator=generator) < replaced
         new[:, :model.prompt] = False
         new &= z != model.mask_id
         return torch.where(new, uniform(x, model, generator), z), new
 
     def loss(x, y, new):
-        masked = y == model.mask_id
-        asked = masked | new
-        ce = F.cross_entropy(model(y).logits(asked), x[asked], reduction='none')
-        at = masked[asked]
-        nll, correction = (ce[a].sum() / max(1, len(ce[a])) for a in (at, ~at))
+        p = model(y)
+        def mean(where):
+            ce = cross_entropy(p.logits(where), x[where])
+            return ce.sum() / max(1, len(ce))
+        nll, correction = mean(y == model.mask_id), mean(new)
         return dict(loss=nll + correction_weight * correction, nll=nll, correction=correction)
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #t2t00002
-def drafted(model, noise): # of (x, generator): z [B, L], levels [B], what the draft does not fill
+def drafted(model, x, generator, noise=0.): # z [B, L], levels [B], what the draft does not fill
     "Masked texts of which a share of the masks is filled: there `given` [B, L] is -1."
-    def draw(x, generator):
-        t = low_discrepancy(len(x), generator)
-        z = corrupt(x, t * (1 - 1e-3), model.mask_id, generator, model.prompt)
-        stay, odd = torch.rand(2, *x.shape, generator=generator)
-        stay = stay < torch.rand(len(x), 1, generator=generator)
-        filled = torch.where(odd < noise, uniform(x, model, generator), -1)
-        return z, t, torch.where((z == model.mask_id) & ~stay, filled, z)
-    return draw
+    z, t = noised(model, x, generator, most=1 - 1e-3)
+    stay, odd = torch.rand(2, *x.shape, generator=generator)
+    stay = stay < torch.rand(len(x), 1, generator=generator)
+    filled = torch.where(odd < noise, uniform(x, model, generator), -1)
+    return z, t, torch.where((z == model.mask_id) & ~stay, filled, z)
 
 # %% ../../nbs/training/objectives.ipynb #t2t00003
-@objective('t2t', head=None)
-def t2t(
+def t2t_loss(
     model, # with no head: all of it learns
-    noise: Annotated[float, 'Share of random tokens among those that are filled', *SHARE] = .05,
+    noise: Share = .05, # of random tokens among those that are filled
 ) -> Objective:
     """Self-generated token-to-token editing (arXiv 2606.17175): recover the text where the model's
     own argmax stands and where a mask does. Draws as `drafted`."""
@@ -261,36 +252,62 @@ def t2t(
         masked = z == model.mask_id
         draft = z.masked_scatter(masked, sampled_logits(model, z, masked).argmax(-1))
         y = torch.where(given < 0, draft, given)
-        return dict(loss=masked_ce(model(y).logits(masked), x, masked, t))
-    return Objective(model, drafted(model, noise), loss)
+        ce = cross_entropy(model(y).logits(masked), x[masked])
+        return dict(loss=per_token(ce, masked, t))
+    return Objective(model, partial(drafted, model, noise=noise), loss)
 
 # %% ../../nbs/training/objectives.ipynb #rfl00002
-@objective('reflective', head=0)
-def reflective(
+def reflective_loss(
     model, # that rates by its mask's logit, `quality_blocks=0`: all of it learns
-    top_k: Annotated[int, 'Wrong tokens are drawn from so many of the likeliest'] = 8,
-    keep: Annotated[float, 'Weight of the loss at right tokens'] = 1.,
+    top_k: Number = 8, # wrong tokens are drawn from so many of the likeliest
+    keep: Weight = 1., # of the loss at right tokens
 ) -> Objective:
     """Reflective masking (arXiv 2606.16700) without its history: reveal, remask, keep. Draws as
     `drafted`, and uniforms [B, L]."""
-    draws = drafted(model, 0.)
     def noise(x, generator):
-        z, _, given = draws(x, generator)
+        z, _, given = drafted(model, x, generator)
         return z, given, torch.rand(x.shape, generator=generator)
 
     def loss(x, z, given, u):
-        masked = z == model.mask_id
-        wrong = sampled_logits(model, z, masked).scatter(1, x[masked][:, None], -torch.inf)
-        few = wrong.topk(min(top_k, wrong.shape[1] - 2)).indices
+        masked, wrong = z == model.mask_id, given < 0
+        others = sampled_logits(model, z, masked).scatter(1, x[masked][:, None], -torch.inf)
+        few = others.topk(min(top_k, others.shape[1] - 2)).indices
         one = few.gather(1, (u[masked] * few.shape[1]).long()[:, None])[:, 0]
-        y = torch.where(given < 0, z.masked_scatter(masked, one), given)
-        doubt = given < 0
-        p, every = model(y), torch.ones_like(masked)
-        out = p.project(p.h[every], every)
-        ce = F.cross_entropy(out, torch.where(doubt, model.mask_id, x).flatten(),
-                             reduction='none').view(x.shape)
-        kinds = dict(reveal=y == model.mask_id, remask=doubt, keep=~masked)
-        weight = torch.where(masked, 1., keep)
-        parts = {k: ce[a].sum() / max(1, int(a.sum())) for k, a in kinds.items()}
-        return dict(loss=(weight * ce).sum() / weight.sum().clamp(min=1)) | parts
+        p = model(torch.where(wrong, z.masked_scatter(masked, one), given))
+        every = torch.ones_like(masked)
+        target = torch.where(wrong, model.mask_id, x)
+        ce = cross_entropy(p.project(p.h[every], every), target.flatten())
+        weight = torch.where(masked, 1., keep).flatten()
+        return dict(loss=(weight * ce).sum() / weight.sum().clamp(min=1))
     return Objective(model, noise, loss)
+
+# %% ../../nbs/training/objectives.ipynb #critcode
+def critic_loss(
+    critic, # what is trained
+    denoiser, # in eval mode, on the same device
+    p: float = 0.9, # nucleus
+) -> Objective:
+    """Token-Critic's objective: which of the denoiser's fills are the true tokens? Draws z [B, L]
+    and uniforms [B, L]."""
+    draw = nucleus_of(p)
+    def noise(x, generator):
+        z, _ = noised(denoiser, x, generator)
+        return z, torch.rand(x.shape, generator=generator, dtype=torch.float64)
+
+    def loss(x, z, u):
+        masked = z == denoiser.mask_id
+        y = z.masked_scatter(masked, draw(sampled_logits(denoiser, z, masked), u[masked])[0])
+        return dict(loss=head_bce(critic, y, x, masked))
+    return Objective(critic, noise, loss)
+
+# %% ../../nbs/training/objectives.ipynb #tablecod
+class Trained(NamedTuple):
+    "How an objective of fine-tuning is used."
+    make: Callable             # (model, its parameters) -> `Objective`
+    head: int | None = None    # blocks of the quality head; None: the network corrects itself
+    stages: str = 'joint'      # 'head', in which the backbone is frozen, 'joint', or both
+
+OBJECTIVES = {
+    'prism': Trained(prism_loss, 1, 'head joint'), 'backplay': Trained(backplay_loss, 1, 'head'),
+    'proseco': Trained(proseco_loss), 'cdlm': Trained(cdlm_loss), 't2t': Trained(t2t_loss),
+    'reflective': Trained(reflective_loss, 0)}

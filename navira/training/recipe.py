@@ -22,7 +22,7 @@ from ..tasks.lists import made_of
 from ..tasks.sudoku import boxes_of, writes, written_by
 from ..tasks.corpora import read_corpus
 from .data import encode_corpus, epochs, grid_epochs, packed, read_tokens
-from .loop import fit, precision, processes, read_log
+from .loop import accelerator, fit, precision, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record
 from .settings import flat, read_run
 
@@ -42,8 +42,7 @@ def begun(cfg):
     if others and not past:
         raise ValueError(f'out={cfg.out!r} has no run.json, so it is not the folder of a run, but '
                          f'it holds {others[0]}. Expected an empty or new folder')
-    now = flat(json.loads(json.dumps(settings_of(cfg))))
-    differ = [f'{k}: {past[k]!r} there, {v!r} now' for k, v in now.items()
+    differ = [f'{k}: {past[k]!r} there, {v!r} now' for k, v in flat(settings_of(cfg)).items()
               if k not in HARMLESS and past.get(k, v) != v]
     if not differ: return bool(past)
     raise ValueError(f'out={cfg.out!r} holds a run with other settings: {"; ".join(differ)}. '
@@ -56,6 +55,11 @@ def write_json(path, record):
     with atomic_write(path) as temp: temp.write_text(json.dumps(record, indent=1) + '\n')
 
 # %% ../../nbs/training/recipe.ipynb #65b23118
+def sized(texts, sizes): # yields the texts; `sizes` gets the characters of each
+    for text in texts:
+        sizes.append(len(text))
+        yield text
+
 def tokens_of(
     folder, # 'tokens', in a run's
     length, # L
@@ -82,41 +86,43 @@ def device_name() -> str:
     name = named[1] if named else platform.machine()
     return f'{name}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}'
 
-# paths are nobody's business
+# local paths are not published
 PRIVATE = 'data', 'out', 'validation', 'model', 'tokenizer'
 
-def stage_record(stage, tr):
+def stage_record(tr): # a trainer
     "A stage of training: settings, steps, tokens, seconds, evaluations."
-    recipe = {k: v for k, v in dataclasses.asdict(stage.cfg).items() if k not in PRIVATE}
-    evals = [r for r in read_log(stage.out / 'log.jsonl') if 'loss' not in r]
-    return dict(name=stage.name, recipe=recipe, steps=tr.step, tokens=evals[-1]['tokens'],
+    recipe = {k: v for k, v in dataclasses.asdict(tr.cfg).items() if k not in PRIVATE}
+    evals = [r for r in read_log(tr.out / 'log.jsonl') if 'loss' not in r]
+    return dict(name=tr.name, recipe=recipe, steps=tr.step, tokens=evals[-1]['tokens'],
                 seconds=round(tr.seconds), device=device_name(), evals=evals)
 
 # %% ../../nbs/training/recipe.ipynb #8d4b228d
 class Recipe:
-    """A kind of training. It also has `model`, which is measured; `length` of a sequence, L; the
-    generator `stages()`, which is asked for a stage when the one before has ended; and `about()`,
-    what the record says of the network."""
+    """A kind of training. It also has `model`, which is measured; `length` of a sequence, L; and
+    the generator `stages()` of trainers, which is asked for one when the one before has ended."""
     result = 'model'            # folder of the result, in the run's
     file = 'training.json'      # the record, in it
     eos = None                  # id of the token after each document; None: that of `<|endoftext|>`
     past: dict = {}             # the record of the model that it starts from
+    save = staticmethod(save)   # writes the model into a folder
 
     def __init__(self, cfg):
         self.cfg = dataclasses.replace(cfg, precision=precision(cfg.precision))
         self.out = Path(cfg.out)
+        self.made = made_of(cfg.data)
 
     def tokenizer(self):
         "The model's own. `ValueError` if it has none, or if it does not write such data."
-        s = made_of(self.cfg.data)
         cfg = self.cfg
         model = self.model
-        fits = writes(s, model) if s else not boxes_of(model)
+        fits = writes(self.made, model) if self.made else not boxes_of(model)
         if model.tokenizer and fits: return model.tokenizer
         raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
                          f'{written_by(model)}; expected such data, and a tokenizer.json')
 
-    def save(self, folder): save(self.model, folder)
+    def network(self):
+        "The model, when its tokens are there."
+        return self.model
 
     def measure(self, held): # [N, L] validation text
         "NELBO, and AUROC of the head."
@@ -132,9 +138,8 @@ class Recipe:
     def evaluate(self): return self.measure(self.held[:self.cfg.eval_sequences])
 
     def batches(self, seed): # of `epochs`
-        s = made_of(self.cfg.data)
         size = self.cfg.batch_size
-        if s: return grid_epochs(s, self.ids, size, seed)
+        if self.made: return grid_epochs(self.made, self.ids, size, seed)
         return epochs(self.ids, self.length, size, seed)
 
     def run(self,
@@ -143,15 +148,17 @@ class Recipe:
     ): # folder of the result; the run folder if interrupted
         "Trains, or goes on where the run in `cfg.out` stopped."
         with self.prepared():
-            self.acc = processes(self.cfg.precision)
+            self.acc = accelerator(self.cfg.precision)
             stages = []
             self.acc.wait_for_everyone()
-            self.ids, self.held = tokens_of(self.out / 'tokens', self.length)
-            self.chars = json.loads((self.out / 'tokens' / 'about.json').read_text())
-            for stage in self.stages():
-                tr = fit(stage, self.batches(stage.cfg.seed)[0], self.acc, progress, stop)
+            tokens = self.out / 'tokens'
+            self.ids, self.held = tokens_of(tokens, self.length)
+            self.chars = json.loads((tokens / 'about.json').read_text())
+            self.model = self.network().to(self.acc.device)
+            for tr in self.stages():
+                fit(tr, self.batches(tr.cfg.seed)[0], progress, stop)
                 if tr.step < tr.steps: return self.out
-                stages.append(stage_record(stage, tr))
+                stages.append(stage_record(tr))
             if self.acc.is_main_process: self.export(stages)
             self.acc.wait_for_everyone()
             return self.out / self.result
@@ -174,22 +181,22 @@ class Recipe:
         tok = self.tokenizer()
         tok.save(str(folder / 'tokenizer.json'))
         sources = dict(train=cfg.data)
-        if cfg.validation or made_of(cfg.data) or any(Path(cfg.data).glob('validation*')):
+        if cfg.validation or self.made or any(Path(cfg.data).glob('validation*')):
             sources['validation'] = cfg.validation or cfg.data
         for split, source in sources.items():
-            n = len(encode_corpus(tok, read_corpus(source, cfg.text_column, split), folder / split,
-                                  self.eos))
-        characters = sum(map(len, read_corpus(source, cfg.text_column, split)))
-        write_json(folder / 'about.json', characters / n)
+            sizes: list[int] = []
+            texts = sized(read_corpus(source, cfg.text_column, split), sizes)
+            n = len(encode_corpus(tok, texts, folder / split, self.eos))
+        write_json(folder / 'about.json', sum(sizes) / n)
 
     def export(self, stages): # records
         "Writes the averaged weights, and what was measured."
         cfg = self.cfg
         folder = self.out / self.result
-        self.save(folder)
+        self.save(self.model, folder)
         data = dict(name=Path(cfg.data).name, train_tokens=len(self.ids),
                     validation_tokens=self.held.size)
-        record = dict(format=1, **self.about(), data=data, before=stages[0]['evals'][0],
+        record = dict(format=1, data=data, before=stages[0]['evals'][0],
                       stages=self.past.get('stages', []) + stages,
                       **self.measure(self.held[:cfg.final_sequences]))
         write_json(folder / self.file, record)

@@ -4,60 +4,19 @@
 
 # %% ../../nbs/training/settings.ipynb #12e39966
 from __future__ import annotations
-import contextlib
-import inspect
 import json
-import os
-import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass, fields, MISSING
 from importlib import import_module
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, ClassVar, get_args, get_origin, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
-from ..base.checks import check_choice
-from ..base.files import check_file, guarded, read_text
+from ..base.checks import check_choice, check_settings, declared, SHARE
+from ..base.files import guarded, read_table
 from ..models.checkpoints import nearest
 
 # %% auto #0
-__all__ = ['Tokens', 'Epochs', 'Length', 'Checkpointing', 'TrainConfig', 'SudokuConfig', 'AdaptConfig', 'FinetuneConfig',
+__all__ = ['Tokens', 'Epochs', 'GRIDS', 'Lora', 'Length', 'Checkpointing', 'TrainConfig', 'AdaptConfig', 'FinetuneConfig',
            'CriticConfig', 'read_config']
-
-# %% ../../nbs/training/settings.ipynb #settingtype
-SHARE = 0, 1     # the range of a share
-
-def declared(
-    of: Callable, # a class of settings, or a factory with parameters
-) -> dict[str, Any]: # name -> `Annotated[type, meaning, lowest value, highest]`
-    "A class's annotations and those of its bases, or a factory's; without a meaning none counts."
-    hints = {}
-    for part in reversed(getattr(of, '__mro__', [of])):
-        for name, hint in inspect.get_annotations(part, eval_str=True).items():
-            if get_origin(hint) is Annotated: hints[name] = hint
-    return hints
-
-# %% ../../nbs/training/settings.ipynb #6052c039
-def typed(
-    name: str, # of the setting
-    value: Any, # as given in a file or by a flag
-    hint: Any, # its annotation
-) -> Any:
-    "The value, of its type and in its range. ValueError or KeyError with the setting's name."
-    kind, _, *span = get_args(hint)
-    kinds = get_args(kind) or (kind,)
-    if get_origin(kind) is Literal: return check_choice(name, value, kinds)
-    if value is None and NoneType in kinds: return None
-    low, high, *_ = *(span or [int in kinds]), 2**53
-    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-        if bool in kinds: return dict(true=True, false=False)[str(value).lower()]
-        if str in kinds and value: return os.fspath(value)
-        number = float(value)
-        within = low <= number <= high
-        if within and float in kinds: return number
-        if within and int in kinds and number.is_integer(): return int(number)
-    raise ValueError(f'{name}={value!r}: expected {kinds[0].__name__} from {low:g} to '
-                     f'{high:g}')
 
 # %% ../../nbs/training/settings.ipynb #dbebc91b
 @dataclass(kw_only=True)
@@ -73,16 +32,16 @@ class LoopConfig:
     lr: Annotated[float, 'Peak learning rate'] = 2e-3
     warmup: Annotated[int, 'Steps of linear warm-up; at most a quarter of the run', 0] = 300
     min_lr_ratio: Annotated[
-        float, 'The cosine ends at this share of the peak; 1 is a constant rate', *SHARE] = 0.05
-    beta2: Annotated[float, 'Of AdamW', *SHARE] = 0.98
+        float, 'The cosine ends at this share of the peak; 1 is a constant rate', SHARE] = 0.05
+    beta2: Annotated[float, 'Of AdamW', SHARE] = 0.98
     weight_decay: Annotated[float, 'Of AdamW'] = 0.01
-    clip: Annotated[float, 'Largest norm of the gradient', 1e-9] = 1.0
-    ema: Annotated[float, 'Decay of the averaged weights', *SHARE] = 0.999
+    clip: Annotated[float, 'Largest norm of the gradient', '(0, inf)'] = 1.0
+    ema: Annotated[float, 'Decay of the averaged weights', SHARE] = 0.999
     seed: Annotated[int, 'Of weights, order and noise', 0] = 0
     precision: Annotated[Literal['auto', 'fp32', 'bf16'],
                          'Of the network; auto: bf16 where the hardware has it'] = 'auto'
     minutes: Annotated[float | None, 'Of training at most, estimated from its first steps; '
-                                     'None: no limit', 1e-9] = None
+                                     'None: no limit', '(0, inf)'] = None
     log_every: Annotated[int, 'Steps'] = 10
     checkpoint_every: Annotated[int, 'Steps'] = 100
     eval_every: Annotated[int, 'Steps'] = 250
@@ -90,8 +49,7 @@ class LoopConfig:
     final_sequences: Annotated[int | None, 'Of validation text, at the end; None: all', 2] = None
 
     def __post_init__(self):
-        for name, hint in declared(type(self)).items():
-            setattr(self, name, typed(name, getattr(self, name), hint))
+        vars(self).update(check_settings(type(self), vars(self)))
 
 # %% ../../nbs/training/settings.ipynb #d87b304d
 Tokens = Annotated[
@@ -108,31 +66,24 @@ class TrainConfig(LoopConfig):
     blocks: Annotated[int, 'Transformer blocks'] = 4
     heads: Annotated[int, 'Attention heads'] = 4
     cond_dim: Annotated[int, 'Width of the conditioning vector'] = 128
-    dropout: Annotated[float, 'While training', *SHARE] = 0.0
+    dropout: Annotated[float, 'While training', SHARE] = 0.0
     length: Annotated[int, 'L, tokens a sequence', 2] = 128
     # the 256 bytes, the end of a text and the mask
-    vocab_size: Annotated[int, 'Entries of the tokenizer that is trained', 258, 2**31] = 4096
+    vocab_size: Annotated[int, 'Entries of the tokenizer that is trained', 258] = 4096
     tokenizer: Annotated[str | None, 'A tokenizer.json to use instead'] = None
 
-# %% ../../nbs/training/settings.ipynb #080301ec
-@dataclass(kw_only=True)
-class SudokuConfig(TrainConfig):
-    "Pretraining on grids, walks or lists. Network and rates are the embedded Sudoku model's."
-    data: str = 'sudoku' # also 'sudoku:2x3', 'sudoku:2x2', 'walks', 'lists'
-    minutes: float | None = 120.
-    dim: int = 128
-    blocks: int = 6
-    cond_dim: int = 16
-    warmup: int = 100
-
     def __post_init__(self):
-        from navira.tasks.lists import made_of, SOURCES
-        from navira.tasks.sudoku import NAMES
+        from navira.tasks.lists import made_of      # imports torch, which --help does without
         super().__post_init__()
-        check_choice('data', self.data, [*NAMES, *SOURCES])
-        self.length = made_of(self.data).length
+        made = made_of(self.data)
+        if made: self.length = made.length
+
+# of the embedded Sudoku model, where `read_config` is told no others
+GRIDS = dict(minutes=120., dim=128, blocks=6, cond_dim=16, warmup=100)
 
 # %% ../../nbs/training/settings.ipynb #456ebe0c
+Lora = Annotated[int, "Rank of LoRA; 0: `adapt` trains all of a transformers network, `finetune` "
+                      'none of it', 0]
 Length = Annotated[int | None, "L, tokens a sequence; None: the network's, at most 512", 2]
 Checkpointing = Annotated[bool, 'Less memory, a third more time (transformers models)']
 
@@ -141,8 +92,7 @@ class AdaptConfig(LoopConfig):
     "Turning a network that was trained for something else into a masked diffusion model."
     command: ClassVar[str] = 'adapt'
     model: Annotated[str, 'A folder or .gguf file with the network, or a Hub id']
-    lora: Annotated[
-        int, "Rank of LoRA, with the mask's embedding; 0: the whole network learns", 0] = 0
+    lora: Lora = 0
     shift: Annotated[
         bool | None, 'Position i predicts token i + 1; None: if it read left to right'] = None
     tokens: Tokens = None
@@ -157,31 +107,12 @@ class AdaptConfig(LoopConfig):
     final_sequences: int | None = 1024
 
 # %% ../../nbs/training/settings.ipynb #objregistry
-class Entry(NamedTuple):
-    "A registered objective."
-    make: Callable     # (model, its parameters) -> `Objective`
-    head: int | None   # blocks of the quality head; None: the network corrects itself, without one
-    stages: str        # 'head', in which the backbone is frozen, 'joint', or both
-
-_objectives: dict[str, Entry] = {}
-
-def objective(
-    name: str, # that users type
-    head: int | None = 1, # see `Entry`
-    stages: str = 'joint',
-) -> Callable: # a decorator
-    "Register an objective of fine-tuning: a factory, its parameters annotated as settings are."
-    def enter(make: Callable) -> Callable:
-        _objectives[name] = Entry(make, head, stages)
-        return make
-    return enter
-
 def chosen(
     name: str, # of an objective
-) -> Entry:
+) -> Any: # its factory `make`, blocks of its quality head, its `stages`
     "KeyError with the nearest objective."
-    import_module('navira.training.objectives')     # they register themselves
-    return _objectives[check_choice('objective', name, _objectives)]
+    table = import_module('navira.training.objectives').OBJECTIVES
+    return table[check_choice('objective', name, table)]
 
 # %% ../../nbs/training/settings.ipynb #96800e98
 @dataclass(kw_only=True)
@@ -190,13 +121,12 @@ class FinetuneConfig(LoopConfig):
     command: ClassVar[str] = 'finetune'
     model: Annotated[
         str | None, 'A folder with a trained model, or a Hub id; None: the embedded one'] = None
-    lora: Annotated[
-        int, 'Rank of LoRA, for a transformers model; 0: its network stays as it is', 0] = 0
+    lora: Lora = 0
     length: Length = None
     gradient_checkpointing: Checkpointing = False
     objective: Annotated[
         str, 'prism or backplay; without a head: proseco, cdlm, t2t, reflective'] = 'prism'
-    hyper: dict | None = None # parameters of the objective, in place of their defaults
+    hyper: Annotated[dict | None, 'Parameters of the objective that are not the usual'] = None
     head_steps: Annotated[int, 'Stage 1: the head learns, the backbone is frozen', 0] = 1500
     joint_steps: Annotated[int, 'Stage 2: both learn', 0] = 500
     head_lr: Annotated[float, 'Of stage 1; `lr` is of stage 2'] = 1e-3
@@ -215,11 +145,7 @@ class FinetuneConfig(LoopConfig):
         if not self.head_steps + self.joint_steps:
             raise ValueError(f'head_steps=0 and joint_steps=0: nothing to train with '
                              f'objective={self.objective!r}; expected at least 1')
-        hints = declared(make)
-        defaults = {k: p.default for k, p in inspect.signature(make).parameters.items()}
-        for key in self.hyper or {}: check_choice(f'{self.objective}: parameter', key, hints)
-        given = {k: defaults[k] for k in hints} | (self.hyper or {})
-        self.hyper = {k: typed(k, v, hints[k]) for k, v in given.items()}
+        self.hyper = check_settings(make, self.hyper or {}, f'{self.objective}: parameter')
 
 # %% ../../nbs/training/settings.ipynb #afe7b18f
 @dataclass(kw_only=True)
@@ -229,7 +155,7 @@ class CriticConfig(LoopConfig):
     model: Annotated[str | None, 'A folder with the denoiser; None: the embedded one'] = None
     steps: Annotated[int, 'Steps of training'] = 800
     blocks: Annotated[int, "Of the critic, copies of the denoiser's first ones"] = 2
-    nucleus: Annotated[float, 'P of the draws that fill the masks', *SHARE] = 0.9
+    nucleus: Annotated[float, 'P of the draws that fill the masks', SHARE] = 0.9
     lr: float = 1e-3
     warmup: int = 50
     min_lr_ratio: float = 0.1
@@ -239,49 +165,41 @@ class CriticConfig(LoopConfig):
 
 # %% ../../nbs/training/settings.ipynb #240b193b
 def read_config(
-    kind: type[LoopConfig], # `TrainConfig` (`SudokuConfig` by its data), `FinetuneConfig`, ...
-    path: str | Path | None = None, # a .toml or .json file
+    kind: type[LoopConfig], # `TrainConfig`, `FinetuneConfig`, `AdaptConfig`, `CriticConfig`
+    path: str | Path | None = None, # a .toml file
     /,
     **flags, # override the file; None means not given
 ) -> Any: # of that kind
     """The settings of a run. A run that is in `out` keeps those that are not given.
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
     from navira.tasks.lists import made_of
-    given = settings_file(Path(path).expanduser()) if path else {}
+    given = flat(settings_file(Path(path).expanduser())) if path else {}
     given |= flat({k: v for k, v in flags.items() if v is not None})
-    for key in given.keys() & {'data', 'out', 'validation', 'model', 'tokenizer'}:
-        if isinstance(given[key], str): given[key] = os.path.expanduser(given[key])
     out = given.get('out')
-    past = read_run(Path(out)) if isinstance(out, str | Path) else {}
+    past = read_run(Path(out).expanduser()) if isinstance(out, str | Path) else {}
     both = past | given
-    if kind is TrainConfig and made_of(str(both.get('data'))): kind = SudokuConfig
-    defaults = {f.name: f.default for f in fields(kind)}
-    own = []
-    if kind is FinetuneConfig: own = [*declared(chosen(both.get('objective', 'prism')).make)]
-    for key in given: check_choice('setting', key, [*defaults, *own])
-    missing = [f'--{k}' for k, v in defaults.items() if v is MISSING and k not in both]
+    own: dict = {}
+    if kind is FinetuneConfig: own = declared(chosen(both.get('objective', 'prism')).make)
+    if kind is TrainConfig and made_of(str(both.get('data'))): both = GRIDS | both
+    for key in given: check_choice('setting', key, [*declared(kind), *own])
+    missing = [f'--{f.name}' for f in fields(kind) if f.default is MISSING and f.name not in both]
     if missing:
         raise ValueError(f'navira {kind.command}: missing {" and ".join(missing)}; expected as '
                          'options, or in a file of settings')
     if own: both['hyper'] = {k: both[k] for k in own if k in both}
-    return kind(**{k: both[k] for k in defaults if k in both})
+    return kind(**{k: v for k, v in both.items() if k in declared(kind)})
 
 # %% ../../nbs/training/settings.ipynb #3c039487
-def settings_file(
-    path: Path, # .toml or .json
-) -> dict: # the table [hyper] among the rest
-    expected = 'a .toml or .json file of settings; --data names a corpus, --model a model'
-    if not path.exists():
-        raise FileNotFoundError(f'config={str(path)!r}: not found; {nearest(path, expected)}')
-    read = {'.toml': tomllib.loads, '.json': json.loads}.get(path.suffix.lower())
-    if read is None: raise ValueError(f'config={str(path)!r}: expected {expected}')
-    # tomllib takes a second for a key of 8,000 dots, and 23 for 40,000
-    with guarded(path): return flat(read(read_text(check_file(path, 8000))))
+def settings_file(path: Path) -> dict:
+    if path.suffix.lower() == '.toml' and path.is_file(): return read_table(path)
+    expected = 'a .toml file of settings; --data names a corpus, --model a model'
+    hint = f'expected {expected}' if path.exists() else nearest(path, expected)
+    raise ValueError(f'config={str(path)!r}: {hint}')
 
-def flat(given: Any) -> dict: # with the parameters in `hyper` among the settings
-    if not isinstance(given, dict) or not isinstance(given.get('hyper') or {}, dict):
-        raise ValueError(f'holds {given!r:.40}; expected settings by name, such as lr = 0.001')
-    return given | (given.pop('hyper', None) or {})
+def flat(given: dict) -> dict: # with the parameters of the objective among the settings
+    hyper = given.pop('hyper', None) or {}
+    if isinstance(hyper, dict): return given | hyper
+    raise ValueError(f'hyper={hyper!r:.40}: expected parameters by name, such as fill = 8')
 
 def read_run(
     out: Path, # a run folder, or any

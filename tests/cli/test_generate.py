@@ -22,7 +22,7 @@ def test_a_policy_is_typed_with_its_hyper_parameters(run, net):
     expected = package.sample(net, 'prism', 4, length=24, **hyper).tokens[0].tolist()
     for typed in ('prism:top_p=.5+eta=+5e-1+n_remask=1_0', 'prism:top_p=.5;eta=.5;n_remask=10'):
         row, = rows(run('generate', *LITTLE, '-p', typed))
-        assert row['hyper'] == hyper and row['tokens'] == expected
+        assert row['policy'] == typed and row['tokens'] == expected
 
 def test_prompts_are_typed_or_read_and_each_has_n_texts(run, tmp_path):
     (tmp_path / 'p.txt').write_bytes('\ufeffIt was\r\n\n caf\xe9 and\n'.encode())
@@ -108,7 +108,7 @@ def test_a_mistake_is_named(sentence, typed, refuses):
     (b'caf\xe9 ', '.txt', 'utf-8'), (b'\n', '.txt', 'no prompt in it'),
     (b'{"text": "x"}', '.jsonl', 'prompt'),
     (b'{"prompt": "a"}\n{"prompt": null}', '.jsonl', 'line 2: '),
-    (b'{"prompt": "a"}', '.json', 'or .jsonl'), (b'prompt\nOnce\n', '.csv', '.csv: expected .txt'),
+    (b'[{"prompt": "a"}]', '.json', 'expected an object with a text'),
     (b'{"prompt": ' + b'[' * 20_000, '.jsonl', 'recursion')])
 def test_a_file_without_prompts_is_named(content, suffix, sentence, tmp_path, refuses):
     file = tmp_path / f'p{suffix}'
@@ -148,13 +148,10 @@ def test_a_puzzle_that_stays_unsolved_ends_with_exit_code_1(grid_folder, capsys,
     assert code == 1 and not facts['solved'] and len(facts['grid']) == 16
 
 def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys):  # noqa: F811
-    "Its try is the first right one of as many side by side; an unsolved one has had all 16"
     how = ['--model', grid_folder, '--policy', 'backbone:top_p=1.', '--json']
-    until, every = (json.loads(said(capsys, 'solve', '12.4341221.34.21', *how, *n)[1].out)
-                    for n in ([], ['-n', 16]))
-    assert until['solved'] == every['solved']
-    if until['solved']: assert all(until[k] == every[k] for k in ('grid', 'sample'))
-    assert until['tries'] in (1, 4, 16) and until['tries'] > until['sample']
+    row = json.loads(said(capsys, 'solve', '12.4341221.34.21', *how)[1].out)
+    assert row['tries'] in (1, 4, 16) and row['tries'] > row['sample']
+    assert row['solved'] or row['tries'] == 16
 
 def test_several_puzzles(grid_folder, capsys, tmp_path):  # noqa: F811
     # as Notepad writes it, with a byte order mark

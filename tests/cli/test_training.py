@@ -16,7 +16,6 @@ TINY = ('--dim 8 --blocks 1 --heads 2 --cond-dim 4 --vocab-size 300 --length 4 -
 @pytest.mark.parametrize('typed, sentence', [
     ('train --data words.txt --out run --set token=5', "did you mean 'tokens'?"),
     ('train --data words.txt --out run --set kind=x', "setting 'kind'"),
-    ('train list.json', 'expected settings by name'),
     ('finetune --data words.txt --out run --head-steps 0 --joint-steps 0', 'joint_steps=0'),
     ('finetune --data words.txt --out run --objective cdlm --set replaced=2', 'replaced=2'),
     ('adapt --data d --out run', 'missing --model'),
@@ -24,7 +23,6 @@ TINY = ('--dim 8 --blocks 1 --heads 2 --cond-dim 4 --vocab-size 300 --length 4 -
 def test_a_mistake_is_a_sentence(typed, sentence, refuses, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'words.txt').write_text('the dog sees the cat. ' * 40)
-    (tmp_path / 'list.json').write_text('[1, 2]')
     refuses(sentence, *typed.split())
 
 def test_a_run_is_stopped_and_goes_on(tmp_path, capsys, monkeypatch):

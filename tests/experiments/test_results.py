@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from navira.base.stats import resampled
-from navira.experiments.plots import in_markdown, LOOKS, looks, same_curve, Table
+from navira.experiments.plots import in_markdown, LOOKS, looks, Table
 from navira.experiments.results import (
     at_equal, curve_at, differences, ends, Missing, points, reading, shown, tables, verdict)
 
@@ -93,10 +93,8 @@ def test_a_verdict_follows_from_the_resamplings(centre, said):
     assert verdict(draws, -1, margin=6) == 'equal'
     assert verdict(draws, -1, p=.051) == 'cannot tell' and verdict(None, -1) == 'not tested'
 
-def test_a_policy_has_one_colour_and_the_name_one_types():
-    assert same_curve('prism:eta=.1') == 'prism'
+def test_a_policy_has_one_look():
     assert {k: (v['color'], v['marker'], v['ls']) for k, v in looks(LOOKS).items()} == LOOKS
-    assert looks(['prism:eta=.1'])['prism:eta=.1']['color'] == LOOKS['prism'][0]
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=9, unique=True))
 def test_no_two_of_nine_look_alike(labels):

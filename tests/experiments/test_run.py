@@ -11,7 +11,7 @@ import torch
 
 from navira.base.runs import folder_lock, Interrupted
 from navira.experiments.measure import evaluate
-from navira.experiments.results import frame, judges, note, points, tokens, trajectory
+from navira.experiments.results import frame, note, points, tokens, trajectory
 from navira.experiments.run import resample, run
 from navira.experiments.store import compact, open_store, write_record, write_table
 from navira.sampler import registry
@@ -198,12 +198,6 @@ def test_other_code_under_a_swept_name_is_refused(home, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='prism was sampled'):
         swept(code.replace('"mine"', '"prism"'), 'prism')
 
-def test_a_folder_that_is_no_store(tmp_path, home):
-    with pytest.raises(FileNotFoundError, match='whole'): open_store(home.folder/'whol')
-    with pytest.raises(FileNotFoundError, match='no store.json'): open_store(tmp_path)
-    (tmp_path/'file').write_text('')
-    with pytest.raises(ValueError, match='file'): run(home.sweep, tmp_path/'file', home.model)
-
 # --- measured
 @pytest.fixture
 def one(home): # a sweep of two cells
@@ -219,13 +213,13 @@ def test_only_what_is_missing_is_measured(measured, judge, home, one, monkeypatc
     rows, f = [], measure.OF_TOKENS['entropy']
     monkeypatch.setitem(measure.OF_TOKENS, 'entropy', lambda x: rows.append(len(x)) or f(x))
     evaluate(measured), evaluate(measured)
-    assert rows == [10, 10] and judges(measured) == []
+    assert rows == [10, 10] and frame(measured).judge.isna().all()
     st = run(replace(one, n=24), measured.folder, home.model)
     evaluate(st)
     assert sum(rows) == 48 and frame(st).entropy.notna().all()
     evaluate(st, ['perplexity', 'sets'], judge, scored=8)
     df, sets = frame(st), st.read('sets').to_pandas()
-    assert judges(st) == ['random'] and df.nll.notna().sum() == 16
+    assert set(df.judge) == {'random'} and df.nll.notna().sum() == 16
     assert (df.weight[df.nll.notna()] > 0).all() and (sets.low <= sets.value).all()
     with pytest.raises(KeyError, match="'smollm': expected one of random"): frame(st, 'smollm')
 

@@ -1,13 +1,5 @@
-"""What tests of the command line share: the program, in a process of its own and in this one."""
-import os, subprocess, sys
-
+"What tests of the command line share: the program, in this process."
 import pytest
-
-def navira(*args, **env):
-    "The program in a process of its own"
-    env = os.environ | dict(COLUMNS='100') | env
-    return subprocess.run([sys.executable, '-m', 'navira', *map(str, args)], text=True, env=env,
-                          timeout=300, capture_output=True, stdin=subprocess.DEVNULL)
 
 def said(capsys, *args):
     "The exit code of the program in this process, and what it printed"

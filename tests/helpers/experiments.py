@@ -1,5 +1,5 @@
 "What the tests of experiments share."
-import json, os, subprocess, sys
+import os, subprocess, sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,21 +13,23 @@ from helpers.checkpoints import words
 from helpers.metrics import llama
 from toys import small_lm
 
-ENTRIES = [dict(policy='prism', trace=True, eta=.2),
-           dict(policy='navira', tau=.2, vary=dict(eta=[.1, .3])),
-           dict(policy='backbone')]
-CONFIG = dict(n=10, batch_size=4, budgets=[4, 8], metrics=['entropy'], entries=ENTRIES)
+GRID = '''
+n = 10
+batch_size = 4
+budgets = [4, 8]
+metrics = ["entropy"]
+[[entries]]
+policy = "prism"
+trace = true
+eta = 0.2
+[[entries]]
+policy = "navira"
+tau = 0.2
+vary.eta = [0.1, 0.3]
+[[entries]]
+policy = "backbone"
+'''
 WORDS = '. we saw a red fox and it ran away'.split()
-
-def toml(config):
-    "Enough of TOML for a configuration; JSON's lists, texts and numbers are TOML's"
-    def value(v):
-        if not isinstance(v, dict): return json.dumps(v)
-        return '{' + ', '.join(f'{k} = {value(x)}' for k, x in v.items()) + '}'
-    def lines(table): return [f'{k} = {value(v)}' for k, v in table.items()]
-    top = lines({k: v for k, v in config.items() if k != 'entries'})
-    tables = ['\n'.join(['[[entries]]', *lines(t)]) for t in config.get('entries', [])]
-    return '\n'.join([*top, *tables])
 
 @pytest.fixture(scope='module', autouse=True)
 def one_thread_each():
@@ -44,7 +46,7 @@ def home(tmp_path_factory):
     model = small_lm(seed=3)
     model.tokenizer = words(*WORDS)
     save(model, home/'model')
-    (home/'grid.toml').write_text(toml(CONFIG | dict(model=str(home/'model'))))
+    (home/'grid.toml').write_text(f'model = "{home}/model"' + GRID)
     sweep = read_sweep(home/'grid.toml')
     net = load_model(home/'model')
     return SimpleNamespace(folder=home, config=home/'grid.toml', sweep=sweep, model=net,

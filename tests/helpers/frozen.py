@@ -1,6 +1,6 @@
 """What every policy samples and costs on a small random model: `python
 tests/helpers/frozen.py` writes tests/data/frozen.json."""
-import copy, hashlib, json, math
+import hashlib, json, math
 from contextlib import contextmanager
 from pathlib import Path
 import torch
@@ -10,8 +10,7 @@ from navira.diffusion import Denoiser, Forward
 from navira.sampler.registry import parameters, policies
 from navira.sampling import sample as _sample
 
-# `peers/survey` registers one of its own
-def registered(): return sorted(set(policies()) - {'second-thoughts'})
+def registered(): return sorted(policies())
 
 def sampled(model, name, budget, prompt, seed, hyper):
     "tokens [n, L], passes [n], steps; of the trace: x, remasked, unmasked, score, tau"
@@ -21,21 +20,15 @@ def sampled(model, name, budget, prompt, seed, hyper):
     return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.unmasked, t.score, t.tau)
 
 class Seen(Forward):
-    "A forward pass of `Net`: logits [N, V] where asked, quality [B, L], and a cut to fewer rows"
+    "A forward pass of `Net`: logits [N, V] where asked, also of what is left out, quality [B, L]"
     def __init__(self, net, x, edit=None):
         self.net, self.x, self.seen_masked, self.edit = net, x, x == net.mask_id, edit
     def logits(self, where): return self.net.logits_at(self.x, where, self.edit)
-    def _quality(self): return self.net.quality_of(self.x)
-    def only(self, rows):
-        part = copy.copy(self)
-        part.x, part.seen_masked = self.x[rows], self.seen_masked[rows]
-        if self._cached is not None: part._cached = self._cached[rows]
-        return part
-    def rated(self, rows): return super().rated(rows) if rows.all() else self.only(rows).quality()
-
-class Shadows(Seen):
-    "The same with logits of what is left out"
     def left_out(self, where): return self.net.unseen(self.x, where)
+    def _quality(self): return self.net.quality_of(self.x)
+    def rated(self, rows):
+        if rows.all() or self._cached is not None: return super().rated(rows)
+        return self.net.quality_of(self.x[rows])
 
 def climbing(st): return .6 * st.u         # schedules: functions of a sampler's state
 def in_turn(st): return 1 + st.i % 3
@@ -68,7 +61,7 @@ class Net(Denoiser):
         self.calls.append(1); self.rows.append(len(x))
         return Seen(self, x)
 
-    def shadow(self, x, where, together=False): return Shadows(self, x)
+    def shadow(self, x, where, together=False): return Seen(self, x)
 
     def embedded(self, x, edit):
         self(x)
@@ -100,17 +93,17 @@ class Net(Denoiser):
         return self.hidden(x) @ self.head
 
 # --- cases ---
-def given(text): return [M if c == '_' else int(c) for c in text.split()]
+def given(*texts): return [[M if c == '_' else int(c) for c in t.split()] for t in texts]
 
 prompts = dict(
     none=None,
-    shared=[given('3 _ _ 7 1 _ _ _ _ 2 _ _')],     # 8 free
+    shared=given('3 _ _ 7 1 _ _ _ _ 2 _ _'),     # 8 free
     # 12, 9, 6, 8 and 1 free
-    ragged=[given('_'), given('4 _ 2 9'), given('_ _ 5 5 _ _ 0 _ 8 11 _ 1'), given('13 12 _ 6 3'),
-            given('1 2 3 4 5 _ 7 8 9 10 11 12')],
+    ragged=given('_', '4 _ 2 9', '_ _ 5 5 _ _ 0 _ 8 11 _ 1', '13 12 _ 6 3',
+                 '1 2 3 4 5 _ 7 8 9 10 11 12'),
     # 12, 8, 4, 8 and 4 free: whole blocks
-    even=[given('_'), given('_ 4 _ 2 _ _ 9 7'), given('0 _ 1 2 3 _ 5 _ 7 8 _ 9'), given('1 2 3 4'),
-          given('_ _ _ _ 5 6 7 8 9 10 11 12')])
+    even=given('_', '_ 4 _ 2 _ _ 9 7', '0 _ 1 2 3 _ 5 _ 7 8 _ 9', '1 2 3 4',
+               '_ _ _ _ 5 6 7 8 9 10 11 12'))
 
 SCHEDULES = {f.__name__: f for f in (climbing, in_turn, by_row)}
 
@@ -183,14 +176,13 @@ def close(a, b):
     return a == b
 
 def differences(was, now):
-    "A line for each case that differs"
-    lines = [f'{k}: not in frozen.json' for k in now if k not in was]
-    lines += [f'{k}: no longer run' for k in was if k not in now]
-    for key in was.keys() & now.keys():
-        a, b = was[key], now[key]
+    "A line for each part of a case that differs; None: it is not there"
+    lines = []
+    for key in sorted(was.keys() | now.keys()):
+        a, b = was.get(key, {}), now.get(key, {})
         parts = [k for k in sorted(a.keys() | b.keys()) if not close(a.get(k), b.get(k))]
         lines += [f'{key}: {k} was {a.get(k)}, is {b.get(k)}' for k in parts]
-    return sorted(lines)
+    return lines
 
 def read(): return json.loads(path.read_text(encoding='utf-8'))
 

@@ -1,24 +1,22 @@
 """What the tests of training share."""
-import dataclasses
-import json
+import multiprocessing
 import os
 import random
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from accelerate import PartialState
 
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM, with_head
+from navira.training.finetune import finetune
 from navira.training.loop import read_log
 from navira.training.pretrain import train
 from navira.training.settings import TrainConfig
-
-ROOT = Path(__file__).resolve().parents[2]
 
 LINES = [
     f'the {a} {v} the {b}, and then the {c} sleeps.' for a in ('dog', 'cat', 'owl')
@@ -26,8 +24,8 @@ LINES = [
 
 SMALL = dict(
     batch_size=8, length=16, dim=16, blocks=1, heads=2, cond_dim=8, vocab_size=300, warmup=5,
-    lr=1e-2,
-    log_every=1, precision='fp32', eval_every=10, checkpoint_every=4, eval_sequences=16)
+    lr=1e-2, log_every=1, precision='fp32', eval_every=10, checkpoint_every=4, eval_sequences=16,
+    final_sequences=16)
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -51,8 +49,11 @@ def lines(tmp_path_factory):
     (folder / 'a.txt').write_text('\n'.join(LINES * 4))
     return folder
 
-def small(home, out, steps=30, **kw):
-    return TrainConfig(data=str(home), out=str(out), tokens=int(steps * 8 * 16), **SMALL | kw)
+STEPS = 30
+
+def small(home, out, steps=STEPS, **kw):
+    given = dict(data=str(home), out=str(out), tokens=int(steps * 8 * 16))
+    return TrainConfig(**given | SMALL | kw)
 
 def nano(home, out, steps=2, **kw):
     few = dict(dim=8, cond_dim=4, checkpoint_every=1, eval_every=100, eval_sequences=2)
@@ -71,34 +72,32 @@ def losses(run):
     return {r['step']: (r['loss'], r['grad_norm']) for r in records if 'loss' in r}
 
 def assert_same(a, b):
-    "Losses or weights of two runs with the same batches: what rounding comes to in a few steps"
+    "Losses of two runs with the same batches: what rounding comes to in a few steps"
     torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+def assert_same_weights(a, b):
+    "Adam's first steps are as long for a gradient that is rounding alone; such weights are few"
+    assert a and a.keys() == b.keys()
+    far = torch.cat([(a[k] - b[k]).abs().flatten() for k in a])
+    assert far.mean() < 3e-4
 
 def table(path, texts, column='text'):
     pq.write_table(pa.table({'title': [*map(str, range(len(texts)))], column: texts}), path)
 
-SCRIPT = '''
-import os, sys, torch
-from accelerate import PartialState
-torch.set_num_threads(1)
-from navira.training.settings import FinetuneConfig, TrainConfig, read_config
-from navira.training.pretrain import train
-from navira.training.finetune import finetune
-folder = train(read_config(TrainConfig, sys.argv[1]), progress=False)
-if len(sys.argv) > 2:
-    finetune(read_config(FinetuneConfig, sys.argv[2], model=str(folder)), progress=False)
-os.write(1, f'process {PartialState().process_index} of {PartialState().num_processes}\\n'.encode())
-'''
+@pytest.fixture(scope='module')
+def server():
+    "Starts processes that have the library imported."
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['navira.training.finetune'])
+    return context
 
-def launch(*cfgs, tmp_path, prefix=(sys.executable,)):
-    "A process that pretrains, and perhaps fine-tunes."
-    (tmp_path / 'run.py').write_text(SCRIPT)
-    paths = [tmp_path / f'{i}.json' for i in range(len(cfgs))]
-    for path, c in zip(paths, cfgs): path.write_text(json.dumps(dataclasses.asdict(c)))
-    env = os.environ | dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
-    return subprocess.Popen([*prefix, str(tmp_path / 'run.py'), *map(str, paths)], env=env,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            start_new_session=True)
+def train_there(env, cfg, tune=None):
+    "In a process of its own, or in one of several: pretrains, and perhaps fine-tunes."
+    os.environ |= env | dict(CUDA_VISIBLE_DEVICES='')
+    torch.set_num_threads(1)
+    folder = train(cfg, progress=False)
+    assert PartialState().num_processes == int(env.get('WORLD_SIZE', 1))
+    if tune: finetune(replace(tune, model=str(folder)), progress=False)
 
 def tiny_model(**kw):
     torch.manual_seed(0)

@@ -15,9 +15,10 @@ from helpers.peers import WITHOUT_CRITIC
 from navira.base.noise import Noise
 from navira.hosts.servers import (
     DllmSampler, hosted, policy_step, sglang_algorithm, start, VllmPolicy)
+from navira.models.transformers import wrap
 from navira.sampler.budgets import n_steps
 from navira.sampler.registry import policy
-from navira.sampling import states
+from navira.sampling import sample, states
 from order import settings
 
 M, L, V, B = frozen.M, frozen.L, frozen.V, 8
@@ -158,28 +159,14 @@ def test_sglang_emits_a_block_after_a_pass_that_has_read_it(net, name, monkeypat
 
 TOKENS = SimpleNamespace(mask_token_id=MASK, eos_token_id=EOS, bos_token_id=2)
 
-def mdlm(net, prompts, new, size, steps):
-    "dLLM's rule by rows: in each block the surest of N / T masks a step"
-    L, rows = max(map(len, prompts)) + new, []
-    for p in prompts:
-        x = torch.tensor([*p] + [MASK] * new + [EOS] * (L - len(p) - new))
-        seen = (torch.arange(L) < len(p) + new).long()[None]
-        for start_ in range(len(p), len(p) + new, size):
-            for _ in range(steps * size // new):
-                sure = net(x[None], attention_mask=seen).logits[0].softmax(-1).max(-1)
-                masks = [j for j in range(start_, start_ + size) if x[j] == MASK]
-                for j in sorted(masks, key=lambda j: -sure.values[j])[:new // steps]:
-                    x[j] = sure.indices[j]
-        rows.append(x)
-    return torch.stack(rows)
-
-@pytest.mark.parametrize('size, steps', [(12, 4), (4, 6)])
-def test_dllm_writes_the_tokens_of_its_own_rule(net, size, steps):
-    "Prompts of two lengths; the shorter text is padded with the end token"
-    prompts = [[3, 4, 5, 6], [7, 8]]
+def test_dllm_gets_what_sample_writes_padded_with_the_end_token(net):
+    "In blocks after prompts of two lengths"
+    prompts, model = [[3, 4, 5, 6], [7, 8]], wrap(net, mask_id=MASK, shift=False)
     out = DllmSampler(net, TOKENS, 'llada-low-confidence').sample(
-        prompts, max_new_tokens=12, block_size=size, steps=steps)
-    assert torch.equal(out, mdlm(net, prompts, 12, size, steps))
+        prompts, max_new_tokens=12, block_size=4, steps=6)
+    want = sample(model, 'llada-low-confidence', 6, prompt=prompts, max_new_tokens=12,
+                  block_length=4, eos='keep').tokens
+    assert torch.equal(out, want.masked_fill(want < 0, EOS)) and (out[1, -2:] == EOS).all()
 
 class Config: # of dLLM
     def __init__(self, **how):

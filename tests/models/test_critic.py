@@ -27,10 +27,8 @@ def test_saved_and_loaded(tmp_path):
     c = critic_like(lm)
     c.save(tmp_path / 'a')
     torch.testing.assert_close(Critic.load(tmp_path / 'a')(x).quality(), c(x).quality())
-    c.save(tmp_path / 'b', torch.bfloat16)
-    back = Critic.load(tmp_path / 'b')
-    assert back.backbone.vocab_embed.embedding.dtype == torch.float32
-    assert torch.allclose(back(x).quality(), c(x).quality(), atol=.3)
+    c.bfloat16().save(tmp_path / 'b')
+    assert Critic.load(tmp_path / 'b').backbone.vocab_embed.embedding.dtype == torch.float32
 
 def test_files_that_are_no_critic(tmp_path):
     lm, file = small_lm(), tmp_path / 'critic.safetensors'

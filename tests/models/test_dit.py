@@ -49,20 +49,6 @@ def test_heads_are_lazy_and_a_row_does_not_depend_on_its_batch(config, where):
     p = model(X)
     assert p.quality() is p.quality() and len(calls) == 1
 
-def test_attention_that_is_read_is_that_of_the_last_four_blocks(monkeypatch):
-    "As the fused kernel is given queries and keys"
-    model, maps = small_lm(2, n_blocks=5), []
-    fused = F.scaled_dot_product_attention
-    def seen(q, k, v, mask=None):
-        maps.append((q @ k.mT / q.shape[-1] ** .5).softmax(-1).mean(1))
-        return fused(q, k, v, mask)
-    monkeypatch.setattr(F, 'scaled_dot_product_attention', seen)
-    x = torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(0))
-    p, read = model.attending(x)
-    assert len(maps) == 5
-    torch.testing.assert_close(read, torch.stack(maps[1:]).mean(0))
-    torch.testing.assert_close(p.h, model(x).h)
-
 @pytest.mark.parametrize('config', [HEAD, TIMED])
 def test_an_edit_of_embeddings_is_for_one_pass_of_one_thread(config):
     "With the embedding of another token it is the pass over that text, at the time of its masks"

