@@ -39,19 +39,15 @@ Training: training/data training/settings training/loop training/objectives trai
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories
 Tasks: tasks/infilling tasks/task
-Experiments: experiments/sweep experiments/store experiments/run experiments/measure
-    experiments/results experiments/plots experiments/paper
+Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings
 Experiments: experiments/board
-Studies: studies/infilling
-Experiments: experiments/judged
-Studies: studies/speed studies/second_pass studies/equal studies/larger_model studies/seeds
-    studies/distribution
+Studies: studies/infilling studies/speed studies/second_pass studies/equal studies/larger_model
+    studies/seeds studies/distribution
 The paper: 08_experiments
 Start: start/ten_minutes start/live
-Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers
-    hosts/conformance
-Command line: cli/app cli/generate cli/compare cli/experiments cli/training cli/info
+Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers hosts/conformance
+Command line: cli/cli
 Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
     start/glossary
 """
