@@ -17,11 +17,11 @@ from .base.noise import Noise
 from .diffusion import Denoiser, n_committed
 from .sampler.draws import nucleus, tolerance
 from .sampler.caching import Cached
-from .sampler.passes import ChangedPass, Draw, Pass
+from .sampler.passes import ChangedPass, check_picked, described, Draw, Pass
 
 # %% auto #0
-__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'described',
-           'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
+__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'TopK',
+           'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 @dataclass(frozen=True)
@@ -145,9 +145,6 @@ def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
     except (TypeError, RuntimeError, ValueError):
         raise ValueError(f'{name_of(schedule)} gave {described(given)}; expected a number, or one '
                          f'for each of {len(st.x)} rows') from None
-
-def described(v: object) -> str: # for messages
-    return f'{v.dtype} {tuple(v.shape)}' if isinstance(v, Tensor) else repr(v)
 
 n_unmask = unmask_until(n_committed)
 
@@ -317,13 +314,12 @@ def step(
     "One step of any policy. ValueError where a step of your own breaks what all keep."
     parts = policy.depth is not None and model.n_blocks is not None
     if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
-    after, name = policy.step(policy, st, model, watch), f'step: {name_of(policy.step)}'
-    made = after.i if isinstance(after, State) else None
-    if made != st.i + 1:
-        raise ValueError(f'{name} gave {type(after).__name__} {made}; expected the state of step '
-                         f'{st.i + 1}, as with `.next`')
-    if not ((after.x != st.x) & st.fixed).any(): return after
-    raise ValueError(f'{name} changed the prompt; expected what is `fixed` as it was')
+    after = policy.step(policy, st, model, watch)
+    if not isinstance(after, State) or after.i != st.i + 1: what = f'gave {after!r:.80}'
+    elif ((after.x != st.x) & st.fixed).any(): what = 'changed the prompt'
+    else: return after
+    raise ValueError(f'step: {name_of(policy.step)} {what}; expected the state of step {st.i + 1}, '
+                     'as with `.next`, with what is `fixed` as it was')
 
 def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
     "The pass that predicts from the cleaned text: the first one, where a policy has no other."
@@ -337,15 +333,7 @@ def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] b
     """What a rule picks; it is not asked where nothing is eligible. ValueError for anything but
     eligible positions: a rule may be yours."""
     if not eligible.any(): return eligible
-    where, name = rule(st, p, eligible), name_of(rule)
-    right = isinstance(where, Tensor) and where.dtype == torch.bool
-    if not right or where.shape != eligible.shape:
-        raise ValueError(f'{name} gave {described(where)}; expected which positions to pick, a '
-                         f'bool tensor {tuple(eligible.shape)}')
-    if not (where & ~eligible).any(): return where
-    what = 'the prompt' if (where & st.fixed).any() else 'what may not be picked'
-    raise ValueError(f'{name} picked positions of {what}; expected a subset of `eligible`, '
-                     'such as `picked & eligible`')
+    return check_picked(rule, rule(st, p, eligible), eligible, st.fixed)
 
 def draw_at(
     st: State,

@@ -45,6 +45,25 @@ def check_drawn(
     raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability; '
                      f'expected ids in 0..{V - 1} but for the mask')
 
+def described(v: object) -> str: # for messages
+    return f'{v.dtype} {tuple(v.shape)}' if isinstance(v, Tensor) else repr(v)
+
+def check_picked(
+    rule: Callable,
+    where: Any, # what it picked
+    eligible: Tensor, # [B, L] bool
+    fixed: Tensor, # [B, L] bool: the prompt
+) -> Tensor: # the same
+    "ValueError for anything but eligible positions."
+    right = isinstance(where, Tensor) and where.dtype == torch.bool
+    if not right or where.shape != eligible.shape:
+        raise ValueError(f'{name_of(rule)} gave {described(where)}; expected which positions to '
+                         f'pick, a bool tensor {tuple(eligible.shape)}')
+    if not (where & ~eligible).any(): return where
+    what = 'the prompt' if (where & fixed).any() else 'what may not be picked'
+    raise ValueError(f'{name_of(rule)} picked positions of {what}; expected a subset of '
+                     '`eligible`, such as `picked & eligible`')
+
 def portions(
     model: Denoiser,
     where: Tensor, # [B, L] bool
