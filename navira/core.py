@@ -4,14 +4,14 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from .base.checks import check_int, name_of
+from .base.checks import check_int, name_of, parts_of
 from .sampler.ties import ranks
 from .base.noise import Noise
 from .diffusion import Denoiser, n_committed
@@ -108,9 +108,7 @@ def random_order(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Random order."
     return st.uniform('order')
 
-_F = TypeVar('_F', bound=Callable)
-
-def needs_quality(part: _F) -> _F:
+def needs_quality(part: Callable) -> Callable:
     "A decorator for scores that read qualities."
     vars(part).update(needs_quality=True)
     return part
@@ -119,12 +117,6 @@ def needs_quality(part: _F) -> _F:
 def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "A random choice of what to remask: by `random_order` the same would be unmasked again."
     return st.uniform('pick')
-
-def parts_of(part: Any) -> Iterator[Any]:
-    "A policy, or a part of one, and all that it is made of."
-    yield part
-    inside = part if isinstance(part, (tuple, list)) else ()
-    for inner in vars(part).values() if is_dataclass(part) else inside: yield from parts_of(inner)
 
 def reads_quality(part: Any) -> bool:
     "Is anything in it marked by `needs_quality`?"
@@ -178,8 +170,7 @@ class TopK:
         if not isinstance(score, Tensor) or score.shape != ok.shape:
             raise ValueError(f'{name_of(self.score)} gave {described(score)}; expected one number '
                              f'a position, a tensor {tuple(ok.shape)}')
-        near = tolerance(score.dtype)
-        rank = ranks(self.perturbed(st, score), ok, st.uniform('ties'), near)
+        rank = ranks(self.perturbed(st, score), ok, st.uniform('ties'), tolerance(score.dtype))
         return ok & ~score.isnan() & (rank < k)
 
     def perturbed(self, st: State, score: Tensor) -> Tensor: # [B, L]
@@ -315,7 +306,8 @@ def step(
     parts = policy.depth is not None and model.n_blocks is not None
     if parts and not isinstance(model, Cached): model = Cached(model, st.noise.samples)
     after = policy.step(policy, st, model, watch)
-    if not isinstance(after, State) or after.i != st.i + 1: what = f'gave {after!r:.80}'
+    if not isinstance(after, State): what = f'gave {after!r:.80}'
+    elif after.i != st.i + 1: what = f'gave the state of step {after.i}'
     elif ((after.x != st.x) & st.fixed).any(): what = 'changed the prompt'
     else: return after
     raise ValueError(f'step: {name_of(policy.step)} {what}; expected the state of step {st.i + 1}, '

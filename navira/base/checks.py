@@ -8,8 +8,9 @@ import difflib
 import inspect
 import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import is_dataclass
 from importlib.util import find_spec
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, Literal
@@ -93,6 +94,12 @@ def check_range(
 def name_of(part: object) -> str:
     "The name of a function, or of a callable's class, for messages."
     return getattr(part, '__qualname__', type(part).__qualname__)
+
+def parts_of(part: object) -> Iterator[object]:
+    "A policy, or a part of one, and all that it is made of."
+    yield part
+    inside = part if isinstance(part, (tuple, list)) else ()
+    for inner in vars(part).values() if is_dataclass(part) else inside: yield from parts_of(inner)
 
 # %% ../../nbs/base/base.ipynb #settings02
 SHARE = '[0, 1]'     # the range of a share

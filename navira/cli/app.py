@@ -120,8 +120,8 @@ def keep_memory() -> None:
     "What tensors free stays with the process: options of malloc.h, which only glibc knows."
     if platform.libc_ver()[0] != 'glibc': return
     # M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
-    for option, value in {-8: 1, -4: 0, -1: -1, -2: 2**28}.items():
-        ctypes.CDLL(None).mallopt(option, value)
+    for option, number in {-8: 1, -4: 0, -1: -1, -2: 2**28}.items():
+        ctypes.CDLL(None).mallopt(option, number)
 
 def at_home(arg: str) -> str:
     "A path with the home folder for ~, which a shell leaves alone in --out=~/runs."

@@ -126,7 +126,7 @@ class Exact(LanguageModel):
 
     def forward(self, x): return JointForward(x, self.source.given(x))
 
-    shadow, attending = JointDenoiser.shadow, JointDenoiser.attending
+    shadow, attending = JointDenoiser.shadow, JointDenoiser.attending # type: ignore[assignment]
 
 # %% ../../nbs/tasks/walks.ipynb #wal00011
 def pair_distance(w, x): # [n, L] nodes -> in [0, 1]
