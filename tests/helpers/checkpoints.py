@@ -55,12 +55,12 @@ def convert(path, *length):
     runpy.run_path(str(TOOL))['convert'](path, path.with_suffix(''), *length)
     return load(path.with_suffix(''))
 
-def lightning(path, raw, average, **more):
+def lightning(path, raw, average):
     ema = dict(decay=.9999, num_updates=3, shadow_params=average)
-    torch.save(dict(state_dict=on_disk(raw), ema=ema, epoch=0, global_step=7, **more), path)
+    torch.save(dict(state_dict=on_disk(raw), ema=ema, epoch=0, global_step=7), path)
     return path
 
-def hub_folder(folder, model, prefix=True, **more):
+def hub_folder(folder, model, **more):
     "As the repositories of MDLM have it."
     folder.mkdir(parents=True)
     names = 'vocab_size model_length hidden_dim cond_dim n_blocks n_heads dropout'
@@ -68,6 +68,5 @@ def hub_folder(folder, model, prefix=True, **more):
         model_type='mdlm', time_conditioning=False, architectures=['MDLM'],
         auto_map={'AutoModelForMaskedLM': 'x--y.z'})
     (folder / 'config.json').write_text(json.dumps(config | more))
-    state = {k if prefix else k.removeprefix('backbone.'): v for k, v in on_disk(model).items()}
-    save_file(state, folder / 'model.safetensors', metadata={'format': 'pt'})
+    save_file(on_disk(model), folder / 'model.safetensors', metadata={'format': 'pt'})
     return folder
