@@ -149,25 +149,17 @@ def test_a_shadow_reads_its_block_and_what_is_before_it(golden):
     same = one.isclose(two).all(-1).view(2, 12).any(0)
     assert same[:4].all() and not same[4:7].any() and not same[8:].any()
 
-@pytest.mark.parametrize('name', ['mdlm', 'remdm-conf', 'llada-low-confidence'])
-def test_text_is_written_in_the_networks_blocks(golden, name):
-    "They begin with the text, not with what is free, and rows share a batch."
-    model = loaded(golden / 'bd3lm', dtype='float64')
-    how = dict(budget=8, max_new_tokens=6, seed=1, eos='keep')
-    x = navira.sample(model, name, prompt=[[5] * 6], trace=True, **how).trace.x[:, 0]
-    masks = x == model.mask_id
-    assert masks[0, 6:].all() and masks[masks[:, 6:8].any(1), 8:].all() and not masks[-1].any()
-    how |= dict(prompt=[[5] * 6, [9, 8, 7]])
-    both, alone = (navira.sample(model, name, batch_size=b, **how).tokens for b in (2, 1))
-    assert torch.equal(both, alone)
-
 @pytest.mark.parametrize('name', ['mdlm', 'llada-low-confidence', 'p2'])
-def test_a_cache_of_finished_blocks_changes_nothing(golden, name):
+def test_text_is_written_in_the_networks_blocks_and_a_cache_changes_nothing(golden, name):
+    "They begin with the text, not with what is free, and rows of two lengths share a batch."
     model = loaded(golden / 'bd3lm', dtype='float64')
-    how = dict(budget=24, max_new_tokens=12, seed=1, eos='keep', prompt=[[5] * 6, [9, 8, 7]])
-    plain, kept = (navira.sample(model, name, cache=c, **how) for c in ('none', 'block'))
-    assert torch.equal(plain.tokens, kept.tokens)
-    assert (kept.n_forward < .6 * plain.n_forward).all()
+    how = dict(budget=24, max_new_tokens=12, seed=1, eos='keep')
+    alone = navira.sample(model, name, prompt=[[5] * 6], trace=True, **how)
+    masks = alone.trace.x[:, 0] == model.mask_id
+    assert masks[0, 6:].all() and masks[masks[:, 6:8].any(1), 8:].all() and not masks[-1].any()
+    both = navira.sample(model, name, prompt=[[5] * 6, [9, 8, 7]], cache='block', **how)
+    assert torch.equal(both.tokens[0], alone.tokens[0])
+    assert both.n_forward[0] < .6 * alone.n_forward[0]
 
 def test_who_says_how_long_a_block_is(golden, copied):
     one, two = loaded(golden / 'bd3lm'), loaded(golden / 'a2d-qwen3', block=4)
