@@ -8,8 +8,6 @@ import torch
 from safetensors.torch import load_file
 
 import navira
-from navira.models.adapter import load_adapter
-from navira.models.families import pretrained
 from navira.models.load import load
 from navira.models.transformers import TransformersLM
 from navira.training.data import read_tokens
@@ -96,22 +94,18 @@ def test_a_network_of_grids_writes_digits_and_takes_no_text(home, tmp_path):
     grids = train(nano(home, tmp_path / 'run', data='sudoku:2x2'), progress=False)
     lm = load(grids)
     assert (lm.config.boxes, lm.length, lm.tokenizer.decode([0, 1, 2, 3])) == ((2, 2), 16, '1234')
-    assert record(grids)['nelbo']['chars_per_token'] == 1
     text = navira.sample(lm, 'backbone', 4, seed=1, progress=False)[0]
     assert len(text) == 16 and set(text) <= set('1234')
     with says(ValueError, 'writes grids with boxes of 2 x 2'): tune(home, grids, tmp_path / 'b')
 
 # fine-tuning
 
-def test_finetuning_moves_what_it_should_and_keeps_the_record(networks, whole):
+def test_the_first_stage_moves_the_head_alone(networks, whole):
     folder = whole('a head')
     base, model = load(networks['trained']).backbone, load(folder).backbone
     assert all(k.startswith('quality.') for k in checkpoint(folder.parent / 'head')['model'])
     assert not all(map(torch.equal, base.state_dict().values(), model.state_dict().values()))
-    r = record(folder)
-    assert [s['name'] for s in r['stages']] == ['train', 'head', 'joint']
-    assert r['quality']['low'] <= r['quality']['auroc'] <= r['quality']['high']
-    assert r['before']['nelbo']['n'] == r['nelbo']['n'] == 16
+    assert [s['name'] for s in record(folder)['stages']] == ['train', 'head', 'joint']
 
 def test_a_run_keeps_the_parameters_of_its_objective(home, tmp_path, networks):
     tune(home, networks['trained'], tmp_path, stop=1, hyper=dict(fill=3))
@@ -131,28 +125,21 @@ def test_self_correction_leaves_a_head_behind_and_takes_a_new_one(home, tmp_path
     assert all(torch.equal(v, b.state_dict()[k]) for k, v in a.state_dict().items())
     names = [(s['name'], s['recipe'].get('objective')) for s in record(third)['stages'][2:]]
     assert names == [('joint', 'prism'), ('joint', 'proseco'), ('head', 'prism')]
-    r = record(second)
-    assert all(0 <= c['kept']['value'] <= 1 for c in (r['correction'], r['before']['correction']))
-    assert 'quality' not in r
 
 def test_a_reflective_network_is_its_own_head_and_a_critic_is_used(home, tmp_path, networks, whole):
     model = load(tune(home, networks['trained'], tmp_path, objective='reflective'))
     assert not [*model.quality.parameters()]
-    r = json.loads((whole('a critic') / 'critic-training.json').read_text())
-    assert r['stages'][0]['steps'] == 6 and 0 < r['quality']['right'] < 1
+    plain, critic = load(networks['trained']), str(whole('a critic'))
     for lm, policy, how in ((model, 'prism', dict(eta=.2, on=0.)),
-                            (load(networks['trained']), 'token-critic',
-                             dict(critic=str(whole('a critic'))))):
+                            (plain, 'token-critic', dict(critic=critic))):
         out = navira.sample(lm, policy, 8, n=2, length=16, **how)
         assert (out.tokens != lm.mask_id).all()
 
 # networks of the transformers library
 
-def test_an_adapter_is_written_and_loads_on_its_base_here_and_in_peft(networks, whole):
+def test_an_adapter_loads_on_its_base_here_and_in_peft(networks, whole):
     from peft import PeftModel
     tuned = whole('an adapter and a head')
-    assert sorted(p.name for p in tuned.iterdir()) == [
-        'adapter_config.json', 'adapter_model.safetensors', 'quality.safetensors', 'training.json']
     state = checkpoint(tuned.parent / 'joint')['model']
     assert all('lora_' in k or k.startswith('quality.') for k in state)
     model, base = load(networks['llada'], head=tuned), load(networks['llada'])
@@ -162,24 +149,19 @@ def test_an_adapter_is_written_and_loads_on_its_base_here_and_in_peft(networks, 
     assert (h - base(x).h).abs().max() > 1e-4
     net = PeftModel.from_pretrained(base.net, str(tuned)).get_base_model()
     torch.testing.assert_close(net.base_model(input_ids=x).last_hidden_state, h)
-    with says(ValueError, 'another base model'):
-        load(networks['llada'].parent / 'a2d-llama', head=tuned)
 
 def test_an_adapter_makes_a_masked_diffusion_model_of_its_base(networks, whole):
     base, folder = networks['llama'], whole('an adapter')
-    run = folder.parent
-    names = set(checkpoint(run)['model'])
-    assert {n for n in names if 'lora_' not in n} == {'mask_embedding'}
-    r, model = record(folder), load(base, head=run)   # whatever the seed: the new word is replaced
+    run, r = folder.parent, record(folder)
+    assert {n for n in checkpoint(run)['model'] if 'lora_' not in n} == {'mask_embedding'}
+    model = load(base, head=run)                      # whatever the seed: the new word is replaced
     assert r['nelbo']['value'] < r['before']['nelbo']['value']
     held = tokens_of(run / 'tokens', 16)[1][:16]
     assert evaluate_nelbo(model, held, 8)['value'] == pytest.approx(r['nelbo']['value'], rel=.01)
     assert model.shift and not model.config.is_causal and model.quality is None
     with says(ValueError, 'mask_id=3', 'adapter'): load(base, head=folder, mask_id=3)
-    with says(ValueError, 'another base model'):
-        load_adapter(pretrained(base.parent / 'bert'), folder)
 
-def test_an_adapted_network_loads_samples_and_takes_a_head(home, networks, tmp_path):
+def test_an_adapted_network_is_the_average_and_takes_a_head(home, networks, tmp_path):
     folder = adapted(home, networks['llama'], tmp_path / 'a')
     nelbo, average = record(folder)['nelbo'], checkpoint(tmp_path / 'a')['ema']
     for k, v in load_file(folder / 'model.safetensors').items():
@@ -188,28 +170,22 @@ def test_an_adapted_network_loads_samples_and_takes_a_head(home, networks, tmp_p
     characters = len((home / 'validation.txt').read_text()) / len(made)
     assert nelbo['bits_per_char'] == pytest.approx(nelbo['value'] / math.log(2) / characters)
     head = tune(home, folder, tmp_path / 'b', lora=2, length=16)
-    for model, policy in ((load(folder), 'mdlm'), (load(folder, head=head), 'navira-piecewise')):
-        assert navira.sample(model, policy, 8, prompt='the old', max_new_tokens=6).texts
+    model = load(folder, head=head)
+    assert navira.sample(model, 'prism', 8, prompt='the old', max_new_tokens=6).texts
 
 @pytest.mark.parametrize('lora', [0, 4])
 def test_the_network_that_is_sampled_has_no_dropout(home, networks, tmp_path, monkeypatch, lora):
-    """A frozen BERT has no dropout, and stays as it is; one that learns has it where it learns;
-    batches are as set."""
+    "A frozen BERT has no dropout; one that learns has it where it learns; batches are as set."
     seen, hidden = set(), TransformersLM.hidden
     def watched(model, x):
         assert len(x) <= 8
         seen.add((torch.is_grad_enabled(), any(m.training for m in model.net.modules())))
         return hidden(model, x)
-    with monkeypatch.context() as m:
-        m.setattr(TransformersLM, 'hidden', watched)
-        folder = tune(home, networks['bert'], tmp_path, lora=lora, length=16,
-                      head_steps=0 if lora else 4)
+    monkeypatch.setattr(TransformersLM, 'hidden', watched)
+    folder = tune(home, networks['bert'], tmp_path, lora=lora, length=16,
+                  head_steps=0 if lora else 4)
     assert seen == {(False, False), (True, bool(lora))}
     assert (folder / 'adapter_config.json').exists() == bool(lora)
-    model, x = load(networks['bert'], head=folder), torch.full((1, 8), 3)
-    if lora: return
-    torch.testing.assert_close(model(x).h, load(networks['bert'])(x).h)
-    assert model(x).quality().abs().max() > 0
 
 @pytest.mark.parametrize('base, kw, words', [
     ('trained', dict(lora=4), ('lora=4', "MDLM's")),
