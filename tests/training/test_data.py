@@ -34,8 +34,6 @@ FILES = {     # name: content, its documents or what is wrong
     'cut.jsonl': ('{"text": "a"', 'line 1: Expecting'),
     'a.json': ('[{"text": "a"}]', 'expected text in .txt'),
     'a.jsonl.gz': ('x', 'expected text in .txt'),
-    'empty.txt': (' \n', 'corpus is empty'),
-    'bad.txt': (b'good \xff bad', 'byte 0xff in position 5'),
     '16le.txt': ('text'.encode('utf-16-le'), 'zero bytes'),
     'cut.parquet': (b'PAR1 and no more', ''),
     'int.parquet': ([1, 2], "column 'text' holds int; expected text"),
@@ -61,10 +59,6 @@ def test_a_folder_has_splits_and_says_what_it_leaves_out(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match='a.csv left out'):
         assert list(read_corpus(f'~/{tmp_path.name}')) == LINES[:7]
         assert list(read_corpus(tmp_path, split='validation')) == ['held out']
-        with pytest.raises(ValueError, match="0.parquet: no column 'txt'; it has title, text"):
-            next(read_corpus(tmp_path, text_column='txt'))
-        with pytest.raises(FileNotFoundError, match="did you mean .*train-0.parquet'"):
-            next(read_corpus(tmp_path / 'train-0.parqet'))
 
 def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     "One `train` split of Parquet files with a column `text`, as openwebtext has"
@@ -93,16 +87,15 @@ def test_epochs_cover_each_sequence_at_most_once(n, length, size, seed):
         assert x.shape == (per_epoch * size, length) and (x.diff(dim=1) == 1).all()
         assert ((x[:, 0] - offset) % length == 0).all() and len(x[:, 0].unique()) == len(x)
         assert (n - offset) // length - len(x) <= size     # less than two batches are left out
-    assert torch.equal(epochs(np.arange(n), length, size, seed)[0](5), batch(5))
 
 def test_batches_of_grids_are_new_solved_and_a_function_of_their_step():
-    s, base = Sudoku(), random_grids(Sudoku(), 50, np.random.default_rng(0))
-    def batch(seed, i):
-        return grid_epochs(s, base.astype(np.uint32).ravel(), 64, seed)[0](i).numpy()
-    batches = [batch(3, i) for i in range(4)]
-    for b in batches: assert is_solved(s, b).all() and not held_out(b).any() and b.shape == (64, 81)
-    assert (batch(3, 2) == batches[2]).all() and (batch(4, 2) != batches[2]).any()
-    assert len(np.unique(np.concatenate([base, *batches]), axis=0)) == 50 + 4 * 64
+    s, rng = Sudoku(), np.random.default_rng(0)
+    base = random_grids(s, 50, rng).astype(np.uint32)
+    def batches(seed, steps): return [grid_epochs(s, base.ravel(), 64, seed)[0](i) for i in steps]
+    grids = np.concatenate([base, *batches(3, range(4))])
+    assert is_solved(s, grids).all() and not held_out(grids[50:]).any()
+    assert len(np.unique(grids, axis=0)) == 50 + 4 * 64
+    assert (batches(3, [3, 2])[1].numpy() == grids[50:].reshape(4, 64, 81)[2]).all()
 
 @pytest.mark.parametrize('split', ['train', 'validation'])
 def test_a_corpus_of_grids_is_solved_and_always_the_same(split):

@@ -1,16 +1,12 @@
-"""The bound of a model whose entropy is known; AUROC, and what is corrected."""
-import math
-
+"""What is judged, with which interval, and what is corrected."""
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
-from navira.training.measures import (
-    auroc, auroc_interval, correct_fills, evaluate_nelbo, judge_draws)
+from navira.training.measures import auroc_interval, correct_fills, judge_draws
 from helpers.training import moved, one_thread, tiny_model  # noqa: F401
 
-HELD = np.random.default_rng(0).integers(0, 11, (500, 10))
+HELD = np.random.default_rng(0).integers(0, 11, (40, 10))
 
 @pytest.fixture
 def model():
@@ -19,18 +15,6 @@ def model():
     model.read = []
     model.register_forward_pre_hook(lambda m, args: m.read.append(args[0]))
     return model
-
-def test_the_bound_of_a_uniform_model():
-    e = evaluate_nelbo(tiny_model().eval(), HELD)
-    assert abs(e['value'] - math.log(11)) < 3 * e['se'] and e['n'] == 500
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
-def test_auroc_is_the_share_of_pairs(pairs):
-    s, r = (np.array(a) for a in zip(*pairs))
-    wins = [(a > b) + .5 * (a == b) for a in s[r] for b in s[~r]]
-    expected = np.mean(wins) if wins else math.nan
-    assert auroc(s, r) == pytest.approx(expected, nan_ok=True)
 
 def test_an_interval_is_wider_for_clustered_tokens():
     rng, rows = np.random.default_rng(0), np.repeat(np.arange(200), 8)
@@ -41,12 +25,12 @@ def test_an_interval_is_wider_for_clustered_tokens():
     assert wide > 2 * narrow
 
 def test_what_is_judged_is_drawn_at_masks_and_scored_in_its_text(model):
-    q = judge_draws(model, HELD[:40], fill=3, batch_size=8)
+    q = judge_draws(model, HELD, fill=3, batch_size=8)
     early, y = (torch.cat(model.read[k::2]) for k in (0, 1))
     new = (early == model.mask_id) & (y != model.mask_id)
     assert torch.equal(new.sum(1), (early == model.mask_id).sum(1).clamp(max=3))
     assert q.row.tolist() == new.nonzero()[:, 0].tolist() and q.drawn.between(0, 1).all()
-    assert q.right.tolist() == (y == torch.from_numpy(HELD[:40]))[new].tolist()
+    assert q.right.tolist() == (y == torch.from_numpy(HELD))[new].tolist()
     torch.testing.assert_close(torch.tensor(q.score.to_numpy()), model(y).quality()[new].detach())
 
 def test_the_second_look_is_at_the_models_own_fill(model):

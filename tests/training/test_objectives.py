@@ -136,12 +136,6 @@ def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(written, he
         if written is backplay: noise[1] = z
         assert all(v.isfinite() for v in objective(x, *noise).values())
 
-def test_a_frozen_backbone_has_no_pretraining_loss():
-    model = tiny_model()
-    for n, p in model.named_parameters(): p.requires_grad_(n.startswith('quality.'))
-    objective = objectives.prism_loss(model)
-    assert 'nelbo' not in objective(texts(), *objective.noise(texts(), keyed(0, 0)))
-
 @pytest.mark.parametrize('name', ['prism', 'backplay'])
 def test_drafts_are_drawn_without_dropout_and_learned_from_with_it(name):
     model, asked = moved(tiny_model(dropout=.5)), []
