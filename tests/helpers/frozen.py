@@ -1,12 +1,12 @@
 """What every policy samples and costs on a small random model: `python
 tests/helpers/frozen.py` writes tests/data/frozen.json."""
-import hashlib, json, math
+import hashlib, json
 from contextlib import contextmanager
 from pathlib import Path
 import torch
 
 # --- navira: all that depends on its names stands in this block ---
-from navira.diffusion import Denoiser, Forward
+from toys import Tiny
 from navira.sampler.registry import parameters, policies
 from navira.sampling import sample as _sample
 
@@ -19,17 +19,6 @@ def sampled(model, name, budget, prompt, seed, hyper):
     t = out.trace
     return out.tokens, out.n_forward, out.n_steps, (t.x, t.remasked, t.unmasked, t.score, t.tau)
 
-class Seen(Forward):
-    "A forward pass of `Net`: logits [N, V] where asked, also of what is left out, quality [B, L]"
-    def __init__(self, net, x, edit=None):
-        self.net, self.x, self.seen_masked, self.edit = net, x, x == net.mask_id, edit
-    def logits(self, where): return self.net.logits_at(self.x, where, self.edit)
-    def left_out(self, where): return self.net.unseen(self.x, where)
-    def _quality(self): return self.net.quality_of(self.x)
-    def rated(self, rows):
-        if rows.all() or self._cached is not None: return super().rated(rows)
-        return self.net.quality_of(self.x[rows])
-
 def climbing(st): return .6 * st.u         # schedules: functions of a sampler's state
 def in_turn(st): return 1 + st.i % 3
 def by_row(st): return .1 + .2 * st.n_free.double() / st.x.shape[1]
@@ -39,58 +28,6 @@ L, V, ROWS, TOLERANCE = 12, 15, 5, 1e-6     # V: the mask is the last id
 M = V - 1
 path = Path(__file__).parents[1]/'data'/'frozen.json'
 VARIANTS = json.loads(path.with_name('variants.json').read_text(encoding='utf-8'))
-
-class Net(Denoiser):
-    """A random float64 network in which every token changes every logit and quality. Counts what
-    it computes."""
-    def __init__(self, seed, width=8):
-        g = torch.Generator().manual_seed(seed)
-        rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
-        self.length, self.mask_id, self.vocab_size, self.has_quality = L, M, V, True
-        self.emb, self.mix = rand(L, V, width), rand(L, L, width) / math.sqrt(L)
-        self.w = rand(width, width) / math.sqrt(width)
-        self.out, self.head = 1.5 * rand(width, V), rand(width)
-        self.reset()
-
-    # lists: threads may append to them
-    def reset(self): self.calls, self.rows, self.at, self.rated = [], [], [], []
-    def cost(self): return [len(self.calls), sum(self.rows), sum(self.at), sum(self.rated)]
-
-    def __call__(self, x):
-        assert len(x), 'a pass over no rows'
-        self.calls.append(1); self.rows.append(len(x))
-        return Seen(self, x)
-
-    def shadow(self, x, where, together=False): return Seen(self, x)
-
-    def embedded(self, x, edit):
-        self(x)
-        return Seen(self, x, edit)
-
-    def attending(self, x):
-        e = self.emb[torch.arange(x.shape[1]), x]
-        return self(x), (e @ e.mT).softmax(-1)
-
-    def unseen(self, x, where):
-        "Logits [N, V] of a mask at each position of `where`, with everything else as it is"
-        b, i = where.nonzero().T
-        x = x[b].scatter(1, i[:, None], M)
-        return self.logits_at(x, torch.nn.functional.one_hot(i, x.shape[1]).bool())
-
-    def hidden(self, x, edit=None):
-        e = self.emb[torch.arange(x.shape[1]), x]
-        if edit: e = edit(e)
-        return (torch.einsum('ijd,bjd->bid', self.mix, e) + .5 * e @ self.w).tanh()
-
-    def logits_at(self, x, where, edit=None):
-        self.at.append(int(where.sum()))
-        out = self.hidden(x, edit)[where] @ self.out
-        out[:, M] = -torch.inf
-        return out
-
-    def quality_of(self, x):
-        self.rated.append(x.numel())
-        return self.hidden(x) @ self.head
 
 # --- cases ---
 def given(*texts): return [[M if c == '_' else int(c) for c in t.split()] for t in texts]
@@ -151,7 +88,9 @@ def one_thread():
     try: yield
     finally: torch.set_num_threads(n)
 
-net, critic = Net(1), Net(2)
+net, critic = Tiny(L, M, 1), Tiny(L, M, 2)
+
+def cost(m): return [len(m.rows), sum(m.rows), sum(m.asked), sum(m.rated)]
 
 def measured(name, hyper, budget, prompt, seed):
     "What one case gives: `error` where it is refused"
@@ -163,7 +102,7 @@ def measured(name, hyper, budget, prompt, seed):
     # tokens after each step, what was remasked and written; qualities, temperatures
     return dict(tokens=digest(tokens.long()), run=digest(x.long(), remasked, unmasked),
                 passes=passes.tolist(), steps=steps, score=summed(score), tau=summed(tau),
-                cost=net.cost() + (critic.cost() if more else []))
+                cost=cost(net) + (cost(critic) if more else []))
 
 def measure(name):
     "key -> what the policy gives"

@@ -5,7 +5,6 @@ import torch
 
 from navira.base.noise import Noise
 from navira.core import no_watch, State, step
-from toys import Tiny, TinyForward
 
 N = 50_000
 # What policies differ in: a second pass, qualities, a critic, blocks, shadows, attention, edits.
@@ -31,25 +30,6 @@ def run(rule, st, model, watch=no_watch):
     "The state after the last step, without `sample`"
     while st.i < st.n: st = step(rule, st, model, watch)
     return st
-
-class Raw(Tiny):
-    "As `Tiny`, with logits at clean positions too; `sharp` makes it surer"
-    def __init__(self, *args, sharp=1., **kw):
-        super().__init__(*args, **kw)
-        self.W = sharp * self.W
-
-    def __call__(self, x):
-        self.rows.append(len(x))
-        return RawForward(self, x)
-
-    def embedded(self, x, edit): return RawForward(self, x, edit)
-
-class RawForward(TinyForward):
-    def logits(self, where):
-        self.m.asked.append(int(where.sum()))
-        out = (self.h + .5 * self.e)[where] @ self.m.W
-        out[:, self.m.mask_id] = -torch.inf
-        return out
 
 def everywhere(model, x): # -> probabilities [L, V] of one row
     return model(x[None]).logits(torch.ones(1, len(x), dtype=torch.bool)).softmax(-1)

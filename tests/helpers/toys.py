@@ -115,58 +115,72 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
     return x, taken
 
 class Tiny(Denoiser):
-    """A cheap denoiser for any length, whose logits and quality depend on every token. Counts
-    what it is asked for."""
+    """A random float64 network for texts of up to L tokens, in which every token changes every
+    logit and quality; `sharp` makes it surer. Counts what it computes."""
     has_quality = True
 
-    def __init__(self, L, V, mask_id=None, seed=0):
-        g, D = torch.Generator().manual_seed(seed), 4
-        self.length, self.mask_id, self.vocab_size = L, V if mask_id is None else mask_id, V + 1
+    def __init__(self, L, V, seed=0, sharp=1., width=8):
+        g = torch.Generator().manual_seed(seed)
         rand = lambda *s: torch.randn(*s, generator=g, dtype=torch.float64)
-        self.E, self.P = rand(L, V + 1, D) / math.sqrt(L), rand(L, D)
-        self.W, self.w = 2 * rand(D, V + 1), 3 * rand(D)
-        # rows of each call; positions asked for logits, how many of them are no masks; how often
-        # for quality
-        self.rows, self.asked, self.seen, self.rated = [], [], [], 0
+        self.length, self.mask_id, self.vocab_size = L, V, V + 1
+        self.emb, self.mix = rand(L, V + 1, width), rand(L, L, width) / math.sqrt(L)
+        self.w = rand(width, width) / math.sqrt(width)
+        self.out, self.head = 1.5 * sharp * rand(width, V + 1), rand(width)
+        self.reset()
+
+    # rows of each pass, positions asked for logits, tokens rated; threads may append to lists
+    def reset(self): self.rows, self.asked, self.rated = [], [], []
 
     def __call__(self, x):
+        assert len(x), 'a pass over no rows'
         self.rows.append(len(x))
         return TinyForward(self, x)
 
-    def shadow(self, x, where, together=False): return self(x)
+    def shadow(self, x, where, together=False): return TinyForward(self, x)
 
-    def embedded(self, x, edit): return TinyForward(self, x, edit)
+    def embedded(self, x, edit):
+        self(x)
+        return TinyForward(self, x, edit)
+
+    def embed(self, x): return self.emb[torch.arange(x.shape[1]), x]
 
     def attending(self, x):
         "Its pass, and what might be an attention: rows add up to 1"
-        e = self.E[torch.arange(x.shape[1]), x]
-        return self(x), (4 * e @ e.mT).softmax(-1)
+        e = self.embed(x)
+        return self(x), (e @ e.mT).softmax(-1)
+
+    def hidden(self, x, edit=None):
+        e, n = self.embed(x), x.shape[1]
+        if edit: e = edit(e)
+        return (torch.einsum('ijd,bjd->bid', self.mix[:n, :n], e) + .5 * e @ self.w).tanh()
+
+    def logits_at(self, x, where, edit=None):
+        self.asked.append(int(where.sum()))
+        out = self.hidden(x, edit)[where] @ self.out
+        out[:, self.mask_id] = -torch.inf
+        return out
+
+    def quality_of(self, x):
+        self.rated.append(x.numel())
+        return self.hidden(x) @ self.head
 
 class TinyForward(Forward):
-    def __init__(self, m, x, edit=lambda e: e):
-        assert len(x), 'a pass over no rows'
-        e = edit(m.E[torch.arange(x.shape[1]), x])
-        self.m, self.x, self.seen_masked = m, x, x == m.mask_id
-        self.h, self.e = (e.sum(1, keepdim=True) + m.P[:x.shape[1]]).tanh(), e
+    def __init__(self, net, x, edit=None):
+        self.net, self.x, self.seen_masked, self.edit = net, x, x == net.mask_id, edit
 
-    def logits(self, where):
-        self.m.asked.append(int(where.sum()))
-        self.m.seen.append(int((where & ~self.seen_masked).sum()))
-        out = self.h[where] @ self.m.W
-        out[:, self.m.mask_id] = -torch.inf
-        return out
+    def logits(self, where): return self.net.logits_at(self.x, where, self.edit)
 
     def left_out(self, where):
-        at = torch.arange(self.x.shape[1])
-        unseen = self.e.sum(1, keepdim=True) - self.e + self.m.E[at, self.m.mask_id]
-        out = (unseen + self.m.P[at]).tanh()[where] @ self.m.W
-        out[:, self.m.mask_id] = -torch.inf
-        return out
+        "Of a mask at each position of `where`, with everything else as it is"
+        b, i = where.nonzero().T
+        x = self.x[b].scatter(1, i[:, None], self.net.mask_id)
+        return self.net.logits_at(x, torch.nn.functional.one_hot(i, x.shape[1]).bool())
 
-    def _quality(self):
-        self.m.rated += 1
-        return (self.h + self.e) @ self.m.w
+    def _quality(self): return self.net.quality_of(self.x)
 
+    def rated(self, rows):
+        if rows.all() or self._cached is not None: return super().rated(rows)
+        return self.net.quality_of(self.x[rows])
 
 def critic_like(model, seed=1, **kw):
     "A critic with random numbers in every parameter"

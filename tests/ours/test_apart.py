@@ -14,8 +14,7 @@ from toys import Tiny
 def test_a_step_writes_its_share_and_repeats_only_if_it_must(seed, strands, i, sharp):
     g = torch.Generator().manual_seed(seed)
     L, V, n = 9, 5, 4
-    model = Tiny(L, V, seed=seed % 97)
-    model.W = sharp * model.W
+    model = Tiny(L, V, seed=seed % 97, sharp=sharp)
     x = torch.where(torch.rand(1, L, generator=g) < .6, V, torch.randint(V, (1, L), generator=g))
     back = torch.rand(1, L, generator=g) < .2           # had a token, and was remasked
     st = state(x, V, i, n, conf=torch.where(back | (x != V), .7, math.nan))

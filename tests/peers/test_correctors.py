@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, strategies as hs
 
 from navira.sampler.registry import policy
-from helpers.peers import best, everywhere, prompts, Raw, run, started
+from helpers.peers import best, everywhere, prompts, run, started
+from toys import Tiny
 
 def core_loop(model, x, T, m, k, every, threshold, protect):
     "CORE's loop for one row at temperature 0: ids and passes"
@@ -33,7 +34,7 @@ how = hs.fixed_dictionaries(dict(
 
 @given(hs.integers(0, 2**40), hs.integers(3, 8), how)
 def test_core_is_its_loop(seed, T, hyper):
-    model, x = Raw(14, 5, seed=seed % 97), prompts(14, 5, seed, 1)
+    model, x = Tiny(14, 5, seed=seed % 97), prompts(14, 5, seed, 1)
     st = run(policy('core', **hyper), started(x, 5, T, seed), model)
     want, n = core_loop(model, x[0], T, **hyper)
     assert torch.equal(st.x[0], want) and st.n_forward[0] == n

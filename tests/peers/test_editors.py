@@ -8,8 +8,8 @@ from navira.base.noise import Noise
 from navira.sampler.draws import nucleus
 from navira.peers.editors import llada2_edit, proseco, rdd, t2m
 from navira.sampling import sample
-from helpers.peers import best, everywhere, prefixes, prompts, Raw, run, started
-from toys import pick, truncate
+from helpers.peers import best, everywhere, prefixes, prompts, run, started
+from toys import pick, Tiny, truncate
 
 SIGNS = [('edit', .4), ('edit', 0.), ('edit', 1.), ('low-prob', .1), ('low-prob', .3),
          ('low-prob', .6), ('take-over', .5), ('take-over', .9), ('drop', .02), ('drop', .3)]
@@ -58,7 +58,7 @@ shape = hs.tuples(hs.integers(2, 9), hs.integers(2, 5), hs.integers(0, 2**40))
        hs.sampled_from([0., .25, .6]))
 def test_llada2_edit_and_t2m_are_the_public_loops(shape, length, post, theta, sign, most, share):
     L, V, seed = shape
-    model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
+    model, x = Tiny(L, V, seed=seed % 997), prompts(L, V, seed)
     edits = not sign or sign[0] == 'edit'
     rule = llada2_edit(theta, sign and sign[1], post, length) if edits else t2m(
         *sign, most, share, theta, post, length)
@@ -97,7 +97,7 @@ def returning(model, x, P, threshold, length):
 @given(hs.integers(0, 99), hs.integers(1, 5), hs.sampled_from([.25, .5, 1.]),
        hs.sampled_from([.3, .5, .7, .9]), hs.sampled_from([2, 3, 5, 12]))
 def test_rdd_is_its_loop(seed, P, sharp, threshold, length):
-    model, x = Raw(12, 5, seed=seed, sharp=sharp), prefixes(12, 5, P)
+    model, x = Tiny(12, 5, seed=seed, sharp=sharp), prefixes(12, 5, P)
     out = sample(model, rdd(threshold, length), 40, prompt=x)
     tokens, passes = returning(model, x[0].clone(), P, threshold, length)
     assert torch.equal(out.tokens[0], tokens) and out.n_forward[0] == passes
@@ -131,7 +131,7 @@ def drafted(model, x, T, seed, times, every, P):
 @given(shape, hs.integers(1, 9), hs.integers(0, 4), hs.integers(1, 3), hs.sampled_from([.6, 1.]))
 def test_proseco_is_the_public_loop(shape, T, times, every, P):
     L, V, seed = shape
-    model, x = Raw(L, V, seed=seed % 997), prompts(L, V, seed)
+    model, x = Tiny(L, V, seed=seed % 997), prompts(L, V, seed)
     rule = replace(proseco(times, every), draw=nucleus(P))
     st = run(rule, started(x, V, T, seed), model)
     tokens, passes = drafted(model, x, T, seed, times, every, P)

@@ -10,7 +10,7 @@ from navira.sampler.draws import TokenSampler
 from navira.sampler.registry import policy
 from navira.sampler.ties import ranks
 from navira.sampling import sample
-from helpers.peers import by_llada, Raw, state
+from helpers.peers import by_llada, state
 from toys import Tiny
 
 def redecoded(model, x, free, T0, M, start, end, patience, temperature, seed):
@@ -72,7 +72,7 @@ def written_out(model, st, steps, k, tau, patience):
        hs.sampled_from([0., .4, 1.]))
 def test_gidd_correct_is_its_loop(seed, k, tau, patience, share):
     "At every step, of texts with a prompt and without"
-    model, g = Raw(7, 5), torch.Generator().manual_seed(seed)
+    model, g = Tiny(7, 5), torch.Generator().manual_seed(seed)
     x, fixed = torch.randint(0, 5, (1, 7), generator=g), torch.rand(1, 7, generator=g) < share
     st = state(x, model.mask_id, 1, 99, seed=seed, fixed=fixed)
     hyper = dict(n_replace=k, temperature=tau, patience=patience)

@@ -7,7 +7,8 @@ from hypothesis import given, strategies as hs
 from navira.base.noise import Noise
 from navira.sampler.draws import TokenSampler
 from navira.sampling import sample
-from helpers.peers import best, everywhere, prefixes, Raw
+from helpers.peers import best, everywhere, prefixes
+from toys import Tiny
 
 def planned(model, x, T, seed, temperature, head, length):
     "One row of RemeDi: candidates at masks, all of the block ranked, the best stay"
@@ -39,7 +40,7 @@ def planned(model, x, T, seed, temperature, head, length):
 @given(hs.integers(2, 5), hs.integers(0, 2**40), hs.integers(0, 6),
        hs.sampled_from([None, 2, 3, 6]), hs.sampled_from([0., .5, 1.]), hs.booleans())
 def test_remedi_is_its_loop(V, seed, more, length, temperature, head):
-    model, x, T = Raw(8, V, seed=seed % 97), torch.full((1, 8), V), 6 // (length or 6) + more
+    model, x, T = Tiny(8, V, seed=seed % 97), torch.full((1, 8), V), 6 // (length or 6) + more
     x[0, [2, 5]] = 0
     out = sample(model, 'remedi', T, 1, seed, prompt=x, block_length=length,
                  temperature=temperature, score='head' if head else 'probability')
@@ -50,7 +51,7 @@ def test_remedi_is_its_loop(V, seed, more, length, temperature, head):
 L, V = 12, 5                # the mask is V
 
 def agree(name, loop, seed, P, sharp, budget, **hyper):
-    model, x = Raw(L, V, seed=seed, sharp=sharp), prefixes(L, V, P)
+    model, x = Tiny(L, V, seed=seed, sharp=sharp), prefixes(L, V, P)
     out = sample(model, name, budget, prompt=x, **hyper)
     want, passes = loop(model, x[0].clone(), range(P, L), budget, hyper['n_tokens'])
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == passes

@@ -7,8 +7,8 @@ from hypothesis import given, settings, strategies as hs
 from navira.models.layers import rotary
 from navira.peers.shadow import asrd, cover, wino
 from navira.sampling import sample
-from helpers.peers import best, everywhere, prefixes, Raw
-from toys import small_lm
+from helpers.peers import best, everywhere, prefixes
+from toys import small_lm, Tiny
 
 L = 12
 
@@ -81,22 +81,11 @@ def test_wino_is_its_loop(seed, P, accept, length, back, together, most):
     rule = wino(accept, back, length, most, 'together' if together else 'alone')
     agree(model, rule, prefixes(L, 10, P), accept, length, look, most)
 
-class LeftOut(Raw):
-    "Whose shadows are passes in which the token is masked"
-    def shadow(self, x, where, together=False):
-        forward = self(x)
-        def left_out(at):
-            rows = [self(x[b:b + 1].scatter(1, j.view(1, 1), self.mask_id)).logits(
-                torch.arange(L)[None] == j) for b, j in at.nonzero()]
-            return torch.cat(rows)
-        forward.left_out = left_out
-        return forward
-
 sharp = hs.sampled_from([.25, .5, 1.])
 
 @given(seeds, prompts, thresholds, lengths, hs.sampled_from([0, 1, 3, 8]), sharp)
 def test_cover_is_its_loop(seed, P, accept, length, most, sharp):
-    model = LeftOut(L, 5, seed=seed, sharp=sharp)
+    model = Tiny(L, 5, seed=seed, sharp=sharp)
     def look(x, block, committed, written, streak, last):
         risk = {j: (1 - written[j]) / (1 + streak[j]) for j in committed}
         rated, wrong = best(risk, min(last, most)), {}
@@ -108,7 +97,7 @@ def test_cover_is_its_loop(seed, P, accept, length, most, sharp):
 
 @given(seeds, prompts, thresholds, lengths, hs.integers(1, 3), hs.sampled_from([0., .5, 2.]), sharp)
 def test_asrd_is_its_loop(seed, P, accept, length, patience, push, sharp):
-    model = Raw(L, 5, seed=seed, sharp=sharp)
+    model = Tiny(L, 5, seed=seed, sharp=sharp, width=4)
     def look(x, block, committed, written, streak, last):
         rated = [j for j in committed if streak[j] < patience]
         def edit(h): # [1, L, 4]
