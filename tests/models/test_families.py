@@ -162,10 +162,7 @@ def test_text_is_written_in_the_networks_blocks_and_a_cache_changes_nothing(gold
     assert both.n_forward[0] < .6 * alone.n_forward[0]
 
 def test_who_says_how_long_a_block_is(golden, copied):
-    one, two = loaded(golden / 'bd3lm'), loaded(golden / 'a2d-qwen3', block=4)
-    x = torch.arange(1, 10)[None]
-    assert two.config.block_size == 4
-    torch.testing.assert_close(one(x).h, two(x).h)
+    assert loaded(golden / 'a2d-qwen3', block=4).config.block_size == 4
     with pytest.warns(UserWarning, match='no block_size.*block= .32'):
         navira.load(copied('bd3lm', block_size='absent'))
     with says(ValueError, 'block=0'): navira.load(golden / 'a2d-qwen3', block=0)

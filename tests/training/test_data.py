@@ -1,4 +1,4 @@
-"""From texts and grids to batches: a tokenizer, a corpus on disk, an order that can be resumed."""
+"""From texts and grids to batches: a corpus on disk, an order that can be resumed."""
 import itertools
 
 import numpy as np
@@ -6,21 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from navira.models.checkpoints import MASK
 from navira.tasks.sudoku import held_out, is_solved, random_grids, Sudoku, symbol_tokenizer
-from navira.tasks.corpora import encode, read_corpus
-from navira.training.data import EOS, epochs, grid_epochs, train_tokenizer
+from navira.tasks.corpora import read_corpus
+from navira.training.data import epochs, grid_epochs
 from helpers.training import LINES, one_thread, table  # noqa: F401
-
-TOK = train_tokenizer(LINES, 300)
-
-@settings(max_examples=40, deadline=None)
-@given(st.text(max_size=60))
-def test_tokenizer_round_trip(text):
-    text = text.encode('utf-8', 'ignore').decode()
-    ids = encode(TOK, text + MASK)
-    assert TOK.decode(ids.tolist(), skip_special_tokens=False) == text + MASK
-    assert not set(ids.tolist()) & {TOK.token_to_id(EOS), TOK.token_to_id(MASK)}
 
 # a corpus
 
