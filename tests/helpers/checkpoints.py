@@ -1,5 +1,5 @@
 """What the tests of networks and checkpoints share."""
-import json, runpy
+import json, runpy, warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +7,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+    ModernBertConfig, ModernBertForMaskedLM, RobertaConfig, RobertaForMaskedLM)
 
 from navira.models.checkpoints import on_disk
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
 from navira.models.load import load
+from navira.models.transformers import wrap
 
 TINY = Config(vocab_size=11, model_length=12, hidden_dim=16, cond_dim=8, n_blocks=2, n_heads=2)
 HEAD = replace(TINY, quality_blocks=1)
@@ -70,3 +74,26 @@ def hub_folder(folder, model, **more):
     (folder / 'config.json').write_text(json.dumps(config | more))
     save_file(on_disk(model), folder / 'model.safetensors', metadata={'format': 'pt'})
     return folder
+
+# --- networks of the transformers library -----------------------------------------------------
+
+V, M = 61, 60
+SIZE = dict(vocab_size=V, hidden_size=16, num_hidden_layers=3, num_attention_heads=2,
+            intermediate_size=24, max_position_embeddings=40)
+ENDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+NETS = {
+    'llama': lambda: LlamaForCausalLM(LlamaConfig(num_key_value_heads=1, **SIZE, **ENDS)),
+    'gpt2': lambda: GPT2LMHeadModel(GPT2Config(
+        vocab_size=V, n_positions=40, n_embd=16, n_layer=3, n_head=2, bos_token_id=1,
+        eos_token_id=2)),
+    'bert': lambda: BertForMaskedLM(BertConfig(**SIZE)),
+    'roberta': lambda: RobertaForMaskedLM(RobertaConfig(**SIZE, pad_token_id=1)),
+    'modernbert': lambda: ModernBertForMaskedLM(ModernBertConfig(
+        cls_token_id=1, sep_token_id=2, local_attention=8, global_attn_every_n_layers=2, **SIZE,
+        **ENDS))}
+
+def wrapped(name, **how):
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')                  # they were never adapted
+        return wrap(NETS[name]().double().eval(), mask_id=M, **how)

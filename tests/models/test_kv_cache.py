@@ -4,30 +4,17 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as hs
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import (
-    BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM)
 
 from navira.models.kv_cache import KVCache
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM
-from navira.models.transformers import TransformersLM
+from helpers.checkpoints import wrapped
 from toys import small_lm
 
-SIZE = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32,
-            vocab_size=11)
-NETS = dict(
-    llama=lambda: LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, **SIZE)),
-    bert=lambda: BertForMaskedLM(BertConfig(**SIZE)),
-    gpt2=lambda: GPT2LMHeadModel(GPT2Config(vocab_size=11, n_embd=16, n_layer=3, n_head=4)))
-
 def model(kind):
-    torch.manual_seed(0)
     if kind == 'dit': return small_lm(n_blocks=3).double()
     if kind == 'gidd': return small_lm(n_blocks=3, p_uniform=.2).double()
-    net = NETS[kind]().double()
-    with torch.no_grad():
-        for p in net.parameters(): p.copy_(.3 * torch.randn_like(p))
-    return TransformersLM(net, 10).eval()
+    return wrapped(kind, shift=False)
 
 def by_definition(m, x, y, run, depth):
     "Hidden states [B, L, D] of the pass over y, of which `run` runs, after one over x"
@@ -39,12 +26,12 @@ def by_definition(m, x, y, run, depth):
     def mixed(i):
         def hook(_, args): return torch.where(run[..., None], args[0], first[i]), *args[1:]
         return blocks[i].register_forward_pre_hook(hook)
-    mix = [mixed(i) for i in range(depth + 1 if depth else 0, 3)]
+    mix = [mixed(i) for i in range(depth + 1 if depth else 0, m.n_blocks)]
     h = m(y).h
     for hook in mix: hook.remove()
     return h
 
-@pytest.mark.parametrize('kind', ['dit', 'gidd', *NETS])
+@pytest.mark.parametrize('kind', ['dit', 'gidd', 'llama', 'bert', 'gpt2'])
 @settings(max_examples=12)
 @given(data=hs.data())
 def test_a_part_is_its_definition(kind, data):
@@ -55,7 +42,7 @@ def test_a_part_is_its_definition(kind, data):
     y = torch.where(new, (x + 1) % 10, x)       # as many masks: GIDD's network sees their number
     run = new | (torch.rand(3, 12, generator=g) < .2)
     run[0] = False                                     # a row that runs nothing
-    depth = data.draw(hs.integers(0, 3))
+    depth = data.draw(hs.integers(0, m.n_blocks))
     y[0] = x[0]
     with torch.no_grad():
         cache = KVCache(x)
@@ -63,7 +50,7 @@ def test_a_part_is_its_definition(kind, data):
         part = m.partial(y, cache, run, depth)
         wanted = by_definition(m, x, y, run, depth)[run]
         torch.testing.assert_close(part.h[run], wanted, rtol=1e-9, atol=1e-9)
-        assert depth > 1 or torch.equal(part.h[~run], first.h[~run])
+        assert depth + 1 >= m.n_blocks or torch.equal(part.h[~run], first.h[~run])
         assert torch.equal(cache.x, y)
 
 def test_multiply_adds_are_the_share_that_is_charged():

@@ -1,38 +1,13 @@
 """Networks of the transformers library: lazy heads, both ways, ragged batches."""
-import warnings
-
 import accelerate
 import pytest
 import torch
-from transformers import (
-    BertConfig, BertForMaskedLM, FNetConfig, FNetForMaskedLM, GPT2Config, GPT2LMHeadModel,
-    LlamaConfig, LlamaForCausalLM, ModernBertConfig, ModernBertForMaskedLM, RobertaConfig,
-    RobertaForMaskedLM)
+from transformers import FNetConfig, FNetForMaskedLM
 
 import navira
 from navira.models.transformers import LinearQuality, wrap
+from helpers.checkpoints import M, NETS, SIZE, V, wrapped
 from helpers.sample_api import says
-
-V, M = 61, 60
-SIZE = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-            intermediate_size=24, max_position_embeddings=40)
-ENDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
-NETS = {
-    'llama': lambda: LlamaForCausalLM(LlamaConfig(num_key_value_heads=1, **SIZE, **ENDS)),
-    'gpt2': lambda: GPT2LMHeadModel(GPT2Config(
-        vocab_size=V, n_positions=40, n_embd=16, n_layer=2, n_head=2, bos_token_id=1,
-        eos_token_id=2)),
-    'bert': lambda: BertForMaskedLM(BertConfig(**SIZE)),
-    'roberta': lambda: RobertaForMaskedLM(RobertaConfig(**SIZE, pad_token_id=1)),
-    'modernbert': lambda: ModernBertForMaskedLM(ModernBertConfig(
-        cls_token_id=1, sep_token_id=2, local_attention=8, global_attn_every_n_layers=2, **SIZE,
-        **ENDS))}
-
-def wrapped(name, **how):
-    torch.manual_seed(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')                  # they were never adapted
-        return wrap(NETS[name]().double().eval(), mask_id=M, **how)
 
 def ids(rows, length, seed=0):
     return torch.randint(3, M, (rows, length), generator=torch.Generator().manual_seed(seed))
