@@ -177,8 +177,7 @@ def test_who_says_how_long_a_block_is(golden, copied):
         'num_hidden_layers n_layers num_labels hidden_size vocab_size num_key_value_heads '
         'd_model').split()),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
-    ('a2d-llama', dict(mask_token_id=4000), ['mask_id=4000', '287']),
-    ('a2d-llama', dict(mask_token_id=280), ['280', 'tokenizer']),
+    ('a2d-llama', dict(mask_token_id=280), ['277 or 280', 'mask_id=']),
     ('a2d-llama', dict(eos_token_id=[2, 'x']), ["'eos_token_id'", "'x'"]),
     ('llada', dict(alibi=True), ['alibi=True']), ('llada', dict(d_model='absent'), ['d_model']),
     ('gidd', dict(t_eps=.01), ['t_eps=0.01']),
@@ -231,12 +230,11 @@ def test_nothing_waits_for_a_pipe(copied, golden, name, file):
     (folder / file).symlink_to('/dev/zero')
     refused(folder, file, 'a device')
 
-@pytest.mark.parametrize('how', [dict(shift='yes'), dict(head=5), dict(mask_id='x'),
-                                 dict(device_map='foo')])
-def test_no_argument_is_ignored(golden, how):
-    (name, value), = how.items()
-    with says(ValueError, 'foo' if value == 'foo' else f'{name}={value!r}'):
-        navira.load(golden / 'llada', **how)
+@pytest.mark.parametrize('name, value, part', [
+    ('shift', 'yes', "shift='yes'"), ('head', 5, 'head=5'), ('mask_id', 'x', "mask_id='x'"),
+    ('mask_id', 4000, 'mask_id=4000'), ('device_map', 'foo', 'foo')])
+def test_no_argument_is_ignored(golden, name, value, part):
+    with says(ValueError, part): navira.load(golden / 'llada', **{name: value})
 
 def test_wrap(golden):
     model = navira.load(golden / 'bert')
