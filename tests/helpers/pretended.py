@@ -12,17 +12,14 @@ from torch.overrides import TorchFunctionMode
 CUDA, CPU = torch.device('cuda:0'), torch.device('cpu')
 # the indices may be of the CPU
 INDEXING = {'__getitem__', '__setitem__', 'index_put', 'index_put_'}
-ACROSS = {'copy_', 'set_', 'load_state_dict', '_has_compatible_shallow_copy_type', 'type_as'}
+ACROSS = {'copy_', '_has_compatible_shallow_copy_type'}
 # What a tensor on the accelerator says of itself
-ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True,
-              Tensor.is_cpu.__get__: False}
+ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True}
 
 def key(t):
-    "The address of a tensor's storage; 0: none, as of a sparse one, or not of the CPU's memory"
-    try:
-        with torch._C.DisableTorchFunction():
-            return t.untyped_storage()._cdata if t.device.type == 'cpu' else 0
-    except (NotImplementedError, RuntimeError): return 0
+    "The address of a tensor's storage; 0: not of the CPU's memory"
+    with torch._C.DisableTorchFunction():
+        return t.untyped_storage()._cdata if t.device.type == 'cpu' else 0
 
 def tensors_in(found):
     if isinstance(found, Tensor): yield found
@@ -31,9 +28,8 @@ def tensors_in(found):
 
 def wanted(device):
     "True: the accelerator, False: the CPU, None: neither"
-    if device is None or isinstance(device, bool): return None
-    kind = 'cuda' if isinstance(device, int) else torch.device(device).type
-    return dict(cuda=True, cpu=False).get(kind)
+    if device is None: return None
+    return dict(cuda=True, cpu=False).get(torch.device(device).type)
 
 class Pretended(TorchFunctionMode):
     "Within it `cuda:0` is there."
@@ -66,7 +62,6 @@ class Pretended(TorchFunctionMode):
         if name in ('numpy', '__array__', '__dlpack__') and tensors and self.on(tensors[0]):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to "
                             'copy the tensor to host memory first.')
-        if func is Tensor.cuda: return self.place(args[0], True)
         want, args, kwargs = self.asked(func, name, args, kwargs)
         there = any(map(self.on, tensors))
         if want is None and there and name not in ACROSS and func != Tensor.data.__set__:
@@ -88,13 +83,8 @@ class Pretended(TorchFunctionMode):
     def asked(self, func, name, args, kwargs):
         "The device that a call asks for (None: it does not say), and the call without it"
         if name == 'cpu': return False, args, kwargs
-        if func is Tensor.type_as: return self.on(args[1]), args, kwargs
-        if func is Tensor.to:
-            for other in (*args[1:2], kwargs.get('other')):
-                if isinstance(other, Tensor): return self.on(other), args, kwargs
-            if len(args) > 1 and isinstance(args[1], (str, torch.device, int)):
-                want = wanted(args[1])
-                if want is not None: return want, (args[0], CPU, *args[2:]), kwargs
+        if func is Tensor.to and isinstance((*args, None)[1], (str, torch.device)):
+            return wanted(args[1]), (args[0], CPU, *args[2:]), kwargs
         want = wanted(kwargs.get('device'))
         return want, args, kwargs if want is None else kwargs | dict(device=CPU)
 

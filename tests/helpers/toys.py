@@ -15,11 +15,6 @@ from navira.base.noise import Noise
 REJECT, ACCEPT = 1e-6, 1e-3
 
 
-def within(i, T, on, off):
-    "Is step i of T in the window of a run? The shares are those that were typed, as fractions"
-    return Fraction(str(on)) * T <= i < Fraction(str(off)) * T
-
-
 def truncate(q, P):
     """{token: probability} of MDLM's nucleus: in falling order while the sum with it is within
     P; the first always"""
@@ -74,6 +69,7 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
     M, (B, L) = model.mask_id, x.shape
     free = [[j for j in range(L) if x[b, j] == M] for b in range(B)]
     noise, taken = Noise(seed, torch.arange(B)), []
+    opens, closes = (Fraction(str(share)) * T for share in (on, off))     # as they were typed
     def draw(logits, u): return pick(truncate(logits.double().softmax(-1).tolist(), P), u)
     for i in range(T):
         u = {k: noise.uniform(i, k, L).tolist()
@@ -85,7 +81,7 @@ def transcribed(model, x, T, seed, coupled, tau=lambda u: 0., eta=.01, on=.5, of
             N, n = len(free[b]), len(C)
             k = math.ceil(N * (i + 1) / T)
             sigma = min(eta, (1 - min(n / N + 1 / T, 1)) / (n / N)) if n else 0.
-            R = sum(u['count'][b][j] < sigma for j in C) if within(i, T, on, off) else 0
+            R = sum(u['count'][b][j] < sigma for j in C) if opens <= i < closes else 0
             if coupled and not (R > 0 and n > R and n < N - R): R = 0
             s = {j: g[b, j].item() for j in C}
             key = {j: -s[j] if t == 0 else -s[j] / t - math.log(-math.log(u['gumbel'][b][j]))
