@@ -100,7 +100,7 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     from navira.experiments.run import resample
     from navira.sampler.samples import printable
     from navira.tasks.sudoku import boxes_of
-    rows = grid(p).rows
+    rows = grid(p).rows.assign(remasked=[round(float(v[0]), 1) for v in p.remasked])
     measured = [head for head, _ in PRINTED.values() if head in rows]
     show(rows[['policy', 'passes', 'run', *measured]].map(as_text), note=note(p))
     last, k = p[p.budget == p.budget.max()], 0

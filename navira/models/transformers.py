@@ -283,12 +283,13 @@ def wrap(
     that cannot look both ways is a `ValueError`."""
     check_net(net, tokenizer)
     kind, config = type(net).__name__, net.config.to_dict()
-    masks = {config.get('mask_token_id'), tokenizer and tokenizer.mask_token_id} - {None}
     if mask_id is None:
-        if len(masks) != 1: raise ValueError(
+        masks = config.get('mask_token_id'), tokenizer and tokenizer.mask_token_id
+        named = [m for m in masks if m is not None]
+        if not named or named != named[:1] * len(named): raise ValueError(
             f'{kind}: which token is the mask? By its configuration and the tokenizer it is '
-            f'{" or ".join(map(str, sorted(masks))) or "none"}; expected mask_id=')
-        (mask_id,) = masks
+            f'{" or ".join(map(str, named)) or "none"}; expected mask_id=')
+        mask_id = named[0]
     last = net.get_output_embeddings().weight.shape[0] - 1
     expected = f'expected a token of the network, 0 to {last}:'
     mask_id = check_int('mask_id', mask_id, 0, expected, last)

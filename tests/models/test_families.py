@@ -177,7 +177,8 @@ def test_who_says_how_long_a_block_is(golden, copied):
         'num_hidden_layers n_layers num_labels hidden_size vocab_size num_key_value_heads '
         'd_model').split()),
     ('a2d-llama', dict(num_hidden_layers=3, layer_types=None), ['Missing', 'layers.2']),
-    ('a2d-llama', dict(mask_token_id=280), ['277 or 280', 'mask_id=']),
+    ('a2d-llama', dict(mask_token_id=280), ['280 or 277', 'mask_id=']),
+    ('a2d-llama', dict(mask_token_id='<mask>'), ['which token is the mask']),
     ('a2d-llama', dict(eos_token_id=[2, 'x']), ["'eos_token_id'", "'x'"]),
     ('llada', dict(alibi=True), ['alibi=True']), ('llada', dict(d_model='absent'), ['d_model']),
     ('gidd', dict(t_eps=.01), ['t_eps=0.01']),
