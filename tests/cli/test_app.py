@@ -95,11 +95,6 @@ def test_a_path_may_begin_with_the_home_folder(typed, capsys, monkeypatch, tmp_p
     code, printed = said(capsys, *typed.split())
     assert code == 2 and f'{tmp_path}/no' in printed.err.replace('\n', ''), printed
 
-@given(st.floats(allow_nan=False), st.integers(-(10**30), 10**30))
-def test_a_number_may_be_spelled_as_python_does(x, i):
-    from navira.cli.app import hypers
-    assert hypers([f'a={x!r}', f' b = {i:_} ', 'c=text']) == dict(a=x, b=i, c='text')
-
 @pytest.mark.parametrize('error', [MemoryError(), RuntimeError('cannot allocate')], ids=repr)
 def test_memory_that_runs_out_is_a_sentence_and_a_bug_is_a_traceback(error, monkeypatch, refuses,
                                                                      capsys):
