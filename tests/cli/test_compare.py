@@ -6,7 +6,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from helpers.cli import net, refuses, run, said  # noqa: F401
-from helpers.grids import grid_folder  # noqa: F401
 from helpers.replay import data_of
 from toys import small_lm
 
