@@ -50,10 +50,8 @@ def test_whatever_is_given_as_a_prompt_is_read_or_refused_in_a_sentence(prompt):
     else: assert x.dtype == torch.int64 and (x == MASK).any(1).all()
 
 @pytest.mark.parametrize('parts, kw', [
-    (['9 tokens', '6'], dict(prompt=[0] * 9)),
-    (['0..4', '9'], dict(prompt=[9])),
-    (['no tokenizer'], dict(prompt='abc')),
-    (['length=7', '6'], dict(length=7)),
+    (['9 tokens', '6'], dict(prompt=[0] * 9)), (['0..4', '9'], dict(prompt=[9])),
+    (['no tokenizer'], dict(prompt='abc')), (['length=7', '6'], dict(length=7)),
     (['length=2', 'max_new_tokens=3', 'one of them'], dict(length=2, max_new_tokens=3)),
     (['prompt 1', '3 tokens and 4 new'], dict(prompt=[[0], [1, 2, 3]], max_new_tokens=4)),
     (['n=1000000000000', 'range'], dict(n=10**12))])
