@@ -1,6 +1,6 @@
 """A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged,
 extended, measured."""
-import errno, json, math, os, runpy, shutil, signal, sys, time
+import errno, json, math, os, runpy, shutil, signal, subprocess, sys, time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,9 +16,14 @@ from navira.experiments.run import resample, run
 from navira.experiments.store import compact, open_store, write_record, write_table
 from navira.sampler import registry
 from navira.sampler.draws import RULES
-from helpers.experiments import cli, home, judge, one_thread_each, same  # noqa: F401
+from helpers.experiments import home, judge, one_thread_each, same  # noqa: F401
 
 # --- killed and interrupted
+def started(*args): # a module and its arguments
+    env = os.environ | dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+    return subprocess.Popen([sys.executable, '-m', *map(str, args)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, env=env)
+
 def n_parts(folder):
     "`os.walk`, as folders of parts go while we look"
     return sum(n.endswith('.parquet') for _, _, names in os.walk(folder) for n in names
@@ -27,7 +32,7 @@ def n_parts(folder):
 def test_kill_9_and_resume(home, tmp_path):
     "Real processes, killed in the middle, then a run that is left alone"
     for at in (3, 14):
-        p = cli('sweep', home.config, '--store', tmp_path)
+        p = started('navira.cli', 'sweep', home.config, '--store', tmp_path)
         while p.poll() is None and n_parts(tmp_path) < at: time.sleep(.002)
         p.kill(); p.communicate()
     assert same(run(home.sweep, tmp_path), home.store)
@@ -72,10 +77,9 @@ def test_ctrl_c_finishes_the_piece(home, tmp_path, monkeypatch, sig):
     assert same(run(home.sweep, tmp_path/'store', home.model), home.store)
 
 def test_two_processes_make_the_same_store(home, tmp_path):
-    launch = ('-m', 'accelerate.commands.launch', '--cpu', '--num_processes', '2',
-              '--main_process_port', '0',
-              '-m', 'navira.cli', 'sweep', home.config, '--store', tmp_path/'store')
-    p = cli(*launch, prefix=(sys.executable,))
+    p = started('accelerate.commands.launch', '--cpu', '--num_processes', 2,
+                '--main_process_port', 0,
+                '-m', 'navira.cli', 'sweep', home.config, '--store', tmp_path/'store')
     text, _ = p.communicate(timeout=300)
     assert p.returncode == 0, text
     assert same(open_store(tmp_path/'store'), home.store)
