@@ -52,9 +52,9 @@ def test_a_scheduler_is_saved_and_loaded_in_a_pipeline(net, tmp_path):
     short = dict(gen_length=23, num_inference_steps=4)
     assert torch.equal(piped(net, one, **short), piped(net, again, **short))
 
-def test_a_finished_text_no_longer_changes_and_all_finished_stop(net):
+def test_a_finished_text_no_longer_changes(net):
     "An end ends a text with its block: the other row goes on"
-    calls, ids, new = [], PROMPT.repeat(2, 1), 3 * B - 9
+    ids, new = PROMPT.repeat(2, 1), 3 * B - 9
     scheduler = NaviraScheduler('remdm-conf')
     kept = piped(net, scheduler, ids, new, num_inference_steps=8)
     end = next(v for v in kept[0, :B - 9].tolist() if v not in kept[1, :B - 9] and v > 10)
@@ -62,10 +62,6 @@ def test_a_finished_text_no_longer_changes_and_all_finished_stop(net):
     out = piped(net, scheduler, ids, **how)
     assert torch.equal(out[:, :B - 9], kept[:, :B - 9]) and (out[0, B - 9:] == MASK).all()
     assert (out[1, :2 * B - 9] != MASK).all()
-    hook = net.register_forward_hook(lambda *_: calls.append(1))
-    alone = piped(net, scheduler, **how)
-    hook.remove()
-    assert len(calls) <= 8 and (alone[0, B - 9:] == MASK).all()
 
 def test_settings_and_policies_that_would_have_no_effect_are_refused(net):
     scheduler, masks = NaviraScheduler('remdm-conf'), torch.full((1, B), MASK, dtype=torch.int32)

@@ -95,8 +95,6 @@ def test_equivalent_grids_keep_the_rules_and_the_empty_cells(s):
     assert is_solved(s, shuffled(s, grids, rng)).all()
     puzzles = shuffled(s, emptied(s, grids, s.n, rng), rng)
     assert ((puzzles < s.n).sum(1) == s.n).all() and not contradictions(s, puzzles).any()
-    other = shuffled(s, grids[:1].repeat(200, 0), rng)
-    assert len(np.unique(other, axis=0)) > 100
 
 
 def test_what_is_held_out_depends_on_the_grid_alone():
