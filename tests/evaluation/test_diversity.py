@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, strategies as hs
 from scipy import stats
 
-from navira.evaluation.diversity import (
-    entropy, pooled_entropy, repetition, self_bleu)
+from navira.evaluation.diversity import entropy, pooled_entropy, self_bleu
 
 ids = hs.integers(0, 4)
 ragged = hs.lists(hs.lists(ids, min_size=4, max_size=11), min_size=2, max_size=5)
@@ -44,11 +43,3 @@ def test_self_bleu_equals_its_transcription(rows, max_n, epsilon):
     score = self_bleu(relabelled(rows), max_n, epsilon)
     assert score == pytest.approx(np.mean(want)) and 0 <= score <= 1 + 1e-12
     assert self_bleu(rows + rows, max_n, epsilon) == pytest.approx(1)
-
-@given(ragged)
-def test_repetition_equals_its_transcription(rows):
-    def repeats(r, n): return len(set(grams(r, n))) < len(grams(r, n))
-    longest = [max(filter(lambda n: repeats(r, n), range(1, len(r))), default=0) for r in rows]
-    want = [k / len(r) for k, r in zip(longest, rows)]
-    assert repetition(rows).tolist() == repetition([r[::-1] for r in rows]).tolist() == want
-    assert repetition(rows, n=3).tolist() == [w if k >= 3 else 0 for w, k in zip(want, longest)]

@@ -1,5 +1,4 @@
 """MAUVE: how close is the set of samples to a set of human texts?"""
-
 import numpy as np
 import torch
 

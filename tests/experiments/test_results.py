@@ -1,4 +1,4 @@
-"Numbers with intervals: paired, as often right as they say, equal to plain transcriptions."
+"Numbers with intervals: what they are of, how they are shown, and what follows from them."
 import math
 
 import numpy as np

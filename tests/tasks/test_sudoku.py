@@ -1,17 +1,15 @@
-"Grids, puzzles and their reading, against plain transcriptions of the rules."
+"Grids and puzzles against plain transcriptions of the rules."
 
 import itertools
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as some
 from navira.tasks.sudoku import (
     contradictions,
-    dug,
     emptied,
     held_out,
     is_solved,
     random_grids,
     shuffled,
-    solutions,
     Sudoku,
 )
 
@@ -38,18 +36,6 @@ def plainly_wrong(s, grid):
     return {a for a, b in pairs if grid[a] == grid[b] < s.n}
 
 
-def plain_solutions(s, grid):
-    "Cell after cell, digit after digit"
-    at = next((i for i, d in enumerate(grid) if d == s.n), None)
-    if at is None:
-        yield tuple(grid)
-        return
-    for d in range(s.n):
-        trial = [*grid[:at], d, *grid[at + 1 :]]
-        if not plainly_wrong(s, np.array(trial)):
-            yield from plain_solutions(s, trial)
-
-
 # --- the rules
 @each_size
 @settings(deadline=None, max_examples=20)
@@ -61,28 +47,6 @@ def test_solved_and_contradicting_grids_are_what_the_rules_say(s, seed, changed)
         grid[rng.integers(s.cells)] = rng.integers(s.n + 1)
     assert is_solved(s, grid[None])[0] == plainly_solved(s, grid)
     assert {*np.flatnonzero(contradictions(s, grid[None])[0])} == plainly_wrong(s, grid)
-
-
-# --- solving
-@settings(deadline=None, max_examples=40)
-@given(seed=seeds, given=some.integers(2, 16), changed=some.booleans())
-def test_all_solutions_are_found(seed, given, changed):
-    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
-    (puzzle,) = emptied(s, random_grids(s, 1, rng, 64), given, rng)
-    if changed:
-        puzzle[rng.integers(16)] = rng.integers(4)
-    plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
-    found = [tuple(g) for g in solutions(s, puzzle)]
-    assert len(found) == len(plain) and {*found} == plain
-
-@settings(deadline=None, max_examples=15)
-@given(seed=seeds, left=some.integers(6, 15))
-def test_a_dug_puzzle_has_one_solution(seed, left):
-    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
-    (grid,) = random_grids(s, 1, rng, 64)
-    puzzle = dug(s, grid, left, rng)
-    (only,) = solutions(s, puzzle)
-    assert (only == grid).all() and (puzzle < s.n).sum() == left
 
 
 # --- random grids
