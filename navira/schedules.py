@@ -52,7 +52,7 @@ def sigmoid(
     "Sigmoid (section 4.4)."
     _check_taus(tau_min=tau_min, tau_max=tau_max)
     check_range('c', c, '[0, 1)', 'a progress')
-    check_range('k', k, '[0, inf)', 'the steepness, or the schedule would decrease')
+    check_range('k', k, '[0, inf)', 'the steepness (below 0 the schedule would decrease)')
     # tanh, because exp overflows
     return curve(lambda u: tau_min + (tau_max - tau_min) * (1 + math.tanh(k * (u - c) / 2)) / 2)
 

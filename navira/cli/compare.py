@@ -94,12 +94,15 @@ def compare_command(
 # %% ../../nbs/cli/cli.ipynb #903cca0b
 def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
     "Print and write what was measured."
-    from navira.experiments.paper import grid, over_budgets, PRINTED
-    from navira.experiments.results import ends, frame, tokens
+    from navira.experiments.paper import curves, grid, over_budgets, PRINTED
+    from navira.experiments.results import ends, frame, note, tokens
+    from navira.experiments.plots import as_text
     from navira.experiments.run import resample
     from navira.sampler.samples import printable
     from navira.tasks.sudoku import boxes_of
-    show_table(grid(p))
+    rows = grid(p).rows
+    measured = [head for head, _ in PRINTED.values() if head in rows]
+    show(rows[['policy', 'passes', 'run', *measured]].map(as_text), note=note(p))
     last, k = p[p.budget == p.budget.max()], 0
     for _, c in last.iterrows():
         if 'solved' in p or not texts: break     # the replay shows grids
@@ -118,5 +121,7 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     for y, (head, scale) in PRINTED.items():
         if y in p: rows[head] = [v if v is None else ends(v, scale) for v in p[y]]
     rows.to_json(folder / 'compare.json', orient='records', indent=1)
-    over_budgets(p, [*p.label.unique()], '').savefig(folder / 'compare.png', dpi=130)
+    labels = [*p.label.unique()]
+    drawn = curves(p, labels) if 'log_perplexity' in p else over_budgets(p, labels, '')
+    drawn.savefig(folder / 'compare.png', dpi=130)
     print(f'\nwritten: replay.html, compare.json and compare.png in {folder}')

@@ -283,11 +283,12 @@ def wrap(
     that cannot look both ways is a `ValueError`."""
     check_net(net, tokenizer)
     kind, config = type(net).__name__, net.config.to_dict()
-    if mask_id is None: mask_id = config.get('mask_token_id')
-    if mask_id is None and tokenizer is not None: mask_id = tokenizer.mask_token_id
+    masks = {config.get('mask_token_id'), tokenizer and tokenizer.mask_token_id} - {None}
     if mask_id is None:
-        raise ValueError(f'{kind}: which token is the mask? Neither its configuration nor a '
-                         'tokenizer says; expected mask_id=')
+        if len(masks) != 1: raise ValueError(
+            f'{kind}: which token is the mask? By its configuration and the tokenizer it is '
+            f'{" or ".join(map(str, sorted(masks))) or "none"}; expected mask_id=')
+        (mask_id,) = masks
     last = net.get_output_embeddings().weight.shape[0] - 1
     expected = f'expected a token of the network, 0 to {last}:'
     mask_id = check_int('mask_id', mask_id, 0, expected, last)
@@ -319,10 +320,10 @@ def check_net(
     if not isinstance(net, PreTrainedModel):
         raise ValueError(f'net: {kind}; expected a model of the transformers library, such as '
                          'LlamaForCausalLM; of one of peft, its `get_base_model()`')
-    head, name = net.get_output_embeddings(), kind.removesuffix('Model')
+    head = net.get_output_embeddings()
     if head is None or net.config.is_encoder_decoder:
         raise ValueError(f'{kind} is an encoder-decoder or has no head over the vocabulary; '
-                         f'expected a network such as {name}ForMaskedLM or {name}ForCausalLM')
+                         'expected a network such as BertForMaskedLM or LlamaForCausalLM')
     if tokenizer is None: return
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError(f'tokenizer={tokenizer!r:.60}: expected a tokenizer of the transformers '
