@@ -1,12 +1,12 @@
 """Models behind an address: a server that misbehaves by script, and answers without numbers or
 marks."""
-import gzip, hashlib, json, time, traceback, tracemalloc
+import gzip, json, time, traceback, tracemalloc
 
 import numpy as np
 import pytest
 
 from navira.evaluation.judge import (
-    ASPECTS, judge_prompt, judge_text, LARGEST, LONGEST, PROMPT, read_marks)
+    ASPECTS, judge_prompt, judge_text, LARGEST, LONGEST, read_marks)
 from navira.evaluation.perplexity import perplexity
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
@@ -98,13 +98,6 @@ def test_an_answer_is_bounded_in_bytes_and_time(serve, fault, what):
     assert time.monotonic() - start < 6 and spent < 6 * LARGEST
 
 # --- marks ---
-
-def test_the_prompt_is_the_paper_s():
-    asked = judge_prompt('{text} & {')
-    assert asked.count('Generated text:\n{text} & {\n\nReturn ONLY valid JSON') == 1
-    # of the paper's source
-    word_for_word = '723cba87939bfb244b24b0954ab276556ce1a8f9b024ade239dc26cc2ebf4e93'
-    assert hashlib.sha256(PROMPT.encode()).hexdigest() == word_for_word
 
 LONG = 'x' * (LONGEST - 5) + 'sk-secret-123'
 

@@ -12,7 +12,7 @@ from navira.sampler.joint import JointDenoiser
 from navira.models.load import load
 from navira.sampling import sample
 from navira.tasks.task import task_of
-from navira.tasks.walks import Exact, pair_distance, Walks
+from navira.tasks.walks import Exact, Walks
 from navira.training.finetune import finetune
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
@@ -69,16 +69,6 @@ def test_shadows_and_dependence_are_those_of_the_enumerated_joint():
     where = x < 5
     got = exact.shadow(x, where).left_out(where)
     torch.testing.assert_close(got, joint.shadow(x, where).left_out(where))
-
-
-# --- total variation
-def test_total_variation_is_that_of_the_shares_of_pairs():
-    w, x = Walks(5, 3), np.random.default_rng(0).integers(5, size=(40, 3))
-    seen = np.zeros(25)
-    for row in x:
-        for i in range(3): seen[row[i] * 5 + row[(i + 1) % 3]] += 1 / 120
-    larger = np.maximum(seen - w.pairs, 0).sum()     # the largest difference of any event
-    assert pair_distance(w, x) == pytest.approx(larger)
 
 
 # --- the task and training
