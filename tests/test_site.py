@@ -20,9 +20,6 @@ pages = sorted(p.relative_to(site).as_posix() for p in site.rglob('*.html')
 # there nothing is skipped: .ci/run makes the site, and has a browser
 ci = os.environ.get('CI') == 'true'
 pytestmark = pytest.mark.skipif(not pages and not ci, reason='no _docs: make docs')
-
-def test_the_site_is_there():
-    assert len(pages) >= 20 and axe.exists()
 desk, phone = dict(width=1280, height=900), dict(width=390, height=844)
 
 class Links(HTMLParser):
@@ -55,16 +52,6 @@ def test_no_link_is_broken():
 def test_every_notebook_is_a_page():
     rooms = [re.sub(r'(^|/)\d+_', r'\1', room_of(p)) for p in notebooks()]
     assert {f'{r}.html' for r in rooms} <= set(pages)
-
-def test_nothing_is_asked_of_the_network():
-    for css in site.rglob('*.css'):
-        assert not re.search(r'(?:@import\s*|url\(\s*)["\']?https?:',
-                             css.read_text(encoding='utf-8')), css
-    for page in pages:
-        text = (site/page).read_text(encoding='utf-8')
-        asked = re.findall(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(https?:[^"]+)"',
-                           text)
-        assert not [m for m in asked if not m.startswith('https://navira.github.io/navira')], page
 
 
 # --- in a browser ---
@@ -268,7 +255,6 @@ def test_live_page_refuses_bad_input_at_its_field(live):
         focused = p.evaluate('[document.activeElement.name, document.activeElement.ariaLabel]')
         assert field in focused
     p.fill('[name=passes]', '1'); refused('Passes: 1. .*2', 'passes'); p.fill('[name=passes]', '4')
-    p.fill('[name=eta]', '2'); refused('η: 2. .*1', 'eta'); p.fill('[name=eta]', '.1')
     row = [p.get_by_label(f'row 1, column {c}', exact=True) for c in (1, 2)]
     for cell in row: cell.fill('6')
     refused('row 1, column 1: 6. .*already', 'row 1, column 1')

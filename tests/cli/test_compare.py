@@ -6,7 +6,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from helpers.cli import net, refuses, run, said  # noqa: F401
-from helpers.grids import grid_folder  # noqa: F401
 from helpers.replay import data_of
 from toys import small_lm
 
@@ -40,21 +39,9 @@ def test_all_means_all_that_the_model_can_run(tmp_path, capsys, monkeypatch):
     assert not code and {'backbone', 'mdlm', 'remdm-cap'} <= ran
     assert not {'prism', 'navira', 'token-critic'} & ran
 
-def test_puzzles_are_right_or_wrong(grid_folder, capsys, tmp_path):  # noqa: F811
-    typed = 'compare backbone mask-predict --task sudoku:2x2-14 -n 60 --budgets 2'
-    code, printed = said(capsys, *typed.split(), '--model', grid_folder, '--out', tmp_path)
-    assert not code and '60 puzzles a point' in ' '.join(printed.out.split())
-    for c in cells(tmp_path):
-        value, low, high = c['solved (%)']
-        assert 0 <= low <= value <= high <= 100 and round(value * .6, 6) == round(value * .6)
-    assert (tmp_path/'compare.png').stat().st_size > 10_000
-
 @pytest.mark.parametrize('sentence, typed', [
-    ("did you mean 'sudoku'?", '--task sudoko'), ('budget=1', 'navira --budgets 1'),
-    ("did you mean 'navira-det'?", 'prism navira-dett'),
-    ('as in --budgets 8,16', '--budgets 16,x'), ('as in --budgets 8,16', '--budgets 8-16'),
+    ('budget=1', 'navira --budgets 1'), ("did you mean 'navira-det'?", 'prism navira-dett'),
     ("policy '16': ", 'prism --budgets 8 16'), ('at least 8 texts', '-n 3'),
-    ('cannot be written', '--out /proc/no/demo'), ('are the same cell', 'navira navira:tau=.2')])
+    ('are the same cell', 'navira navira:tau=.2')])
 def test_a_mistake_is_named_before_anything_is_sampled(sentence, typed, refuses, tmp_path):
-    out = [] if '--out' in typed else ['--out', tmp_path/'out']
-    refuses(sentence, 'compare', *typed.split(), *out)
+    refuses(sentence, 'compare', *typed.split(), '--out', tmp_path)

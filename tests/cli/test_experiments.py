@@ -37,19 +37,14 @@ def test_a_sweep_is_listed_sampled_measured_and_reported(config, tmp_path, capsy
     assert 'plain [/b]' in printed.out and '…' not in printed.out
     refuses('batch_size: 32 in the store, 5 now', 'sweep', config, '--store', store, '--set',
             'batch_size=5')
-    # only a store is offered for a store
-    (tmp_path/'smalt').mkdir()
-    refuses(f"did you mean '{tmp_path/'small'}'?", 'report', tmp_path/'smal')
 
 def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
     assert not said(capsys, 'sweep', config, '--store', tmp_path/'s', '--set', 'n=2')[0]
     refuses('at most 2 samples a point, and an interval needs 8', 'report', tmp_path/'s')
 
 @pytest.mark.parametrize('sentence, typed', [
-    ("did you mean 'small'?", 'sweep smal'), ('budgets=()', 'sweep small --set budgets=[]'),
     ('n is given twice', 'sweep small --set n=8 --set n=9'),
-    ("did you mean 'budgets'?", 'sweep small --set budget=[8]'),
-    ('not found', 'evaluate no/such/store'), ('--base-url: not given', 'judge no/such/store')])
+    ('--base-url: not given', 'judge no/such/store')])
 def test_a_mistake_is_named(sentence, typed, refuses): refuses(sentence, *typed.split())
 
 def test_a_configuration_without_end(tmp_path, refuses):

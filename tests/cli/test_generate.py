@@ -10,9 +10,6 @@ from helpers.grids import grid_folder  # noqa: F401
 
 LITTLE = '--budget', 4, '--length', 24, '--json'
 
-@pytest.fixture(scope='module')
-def golden(pytestconfig): return pytestconfig.rootpath / 'tests' / 'golden'
-
 def rows(text): return [json.loads(line) for line in text.splitlines()]
 
 # --- what reaches the library ---------------------------------------------------------------------
@@ -20,9 +17,9 @@ def rows(text): return [json.loads(line) for line in text.splitlines()]
 def test_a_policy_is_typed_with_its_hyper_parameters(run, net):
     hyper = dict(top_p=0.5, eta=0.5, n_remask=10)
     expected = package.sample(net, 'prism', 4, length=24, **hyper).tokens[0].tolist()
-    for typed in ('prism:top_p=.5+eta=+5e-1+n_remask=1_0', 'prism:top_p=.5;eta=.5;n_remask=10'):
-        row, = rows(run('generate', *LITTLE, '-p', typed))
-        assert row['policy'] == typed and row['tokens'] == expected
+    typed = 'prism:top_p=.5+eta=+5e-1+n_remask=1_0'
+    row, = rows(run('generate', *LITTLE, '-p', typed))
+    assert row['policy'] == typed and row['tokens'] == expected
 
 def test_prompts_are_typed_or_read_and_each_has_n_texts(run, tmp_path):
     (tmp_path / 'p.txt').write_bytes('\ufeffIt was\r\n\n caf\xe9 and\n'.encode())
@@ -46,24 +43,16 @@ def test_blanks_are_filled(run, net):
     row, = rows(run('fill', 'The man ___ in.', *typed.split()))
     policy = package.policy('prism', eta=0.1)
     assert row['text'] == package.fill('The man ___ in.', 1, 2, net, policy, 8).texts[0]
-    row, = rows(run('generate', 'She [MASK*2] the door.', '--budget', 4, '--json'))
-    assert row['text'].startswith('She') and row['text'].endswith(' the door.')
 
 # --- what is printed ------------------------------------------------------------------------------
 
-def test_charged_and_run(run):
+def test_charged_and_run(run, tmp_path):
     args = ['generate', '--policy', 'navira-det', '--budget', 17, '--length', 32]
     row, = rows(run(*args, '--json'))
     assert (row['budget'], row['charged'], row['steps']) == (17, 16, 8)
     assert row['n_forward'] < 16  # no rating in the first half
     line = '--- navira-det, {n_forward:g} forward passes run, 16 charged, seed 0, sample 0'
-    assert line.format(**row) in run(*args)
-
-def test_the_same_seed_gives_the_same_texts_and_a_replay(run, tmp_path):
-    args = ['generate', 'It was a dark night', *'--budget 8 -n 2 --seed 5 --json'.split()]
-    first, second = run(*args), run(*args, '--replay', tmp_path / 'new' / 'run.html')
-    a, b = rows(first)
-    assert first == second and a['tokens'] != b['tokens']
+    assert line.format(**row) in run(*args, '--replay', tmp_path / 'new' / 'run.html')
     assert '<html' in (tmp_path / 'new' / 'run.html').read_text()
 
 def test_what_is_finished_is_printed_when_a_run_is_stopped(run, net, monkeypatch, capsys):
@@ -97,9 +86,7 @@ def test_a_model_without_a_tokenizer_prints_tokens(capsys, golden, tmp_path):
 # --- bad input ------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('sentence, typed', [
-    ("did you mean 'navira'?", '-p navria'), ("did you mean 'tau'?", '-p navira:tao=1'),
-    ("tau='warm': expected a number", '-p navira:tau=warm'), ('name=value', '-p navira:tau'),
-    ('budget=1', '-p navira --budget 1'), ('-n=0', '-n 0'),
+    ("tau='warm': expected a number", '-p navira:tau=warm'), ('-n=0', '-n 0'),
     ('expected what the user says', '--chat')])
 def test_a_mistake_is_named(sentence, typed, refuses):
     refuses(sentence, 'generate', *typed.split())
@@ -120,12 +107,9 @@ def test_a_file_without_prompts_is_named(content, suffix, sentence, tmp_path, re
 PUZZLE = '53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79'
 OPEN, MORE = '1234341221434.21', '12343412214343.1'
 
-@pytest.mark.parametrize('puzzle, sentence', [
-    (PUZZLE[:80], '80 cells; expected 81'),
-    ('12345678.' + '.' * 71 + '9', 'this puzzle has no solution'),
-    ('x' + PUZZLE[1:], "row 1, column 1: 'x'")])
-def test_a_text_that_is_no_puzzle_is_named_before_a_model_is_loaded(puzzle, sentence, refuses):
-    refuses('puzzle 2: ' + sentence, 'solve', PUZZLE, puzzle, '--model', 'no/such')
+def test_a_text_that_is_no_puzzle_is_named_before_a_model_is_loaded(refuses):
+    refuses("puzzle 2: row 1, column 1: 'x'", 'solve', PUZZLE, 'x' + PUZZLE[1:],
+            '--model', 'no/such')
 
 @pytest.mark.parametrize('content, sentence', [
     (None, 'No such file'), (b'', 'no puzzle in it'), (PUZZLE.encode('utf-16'), "'utf-8' codec")])
@@ -146,12 +130,6 @@ def test_a_puzzle_that_stays_unsolved_ends_with_exit_code_1(grid_folder, capsys,
     code, printed = said(capsys, *args, '--json')
     facts = json.loads(printed.out)
     assert code == 1 and not facts['solved'] and len(facts['grid']) == 16
-
-def test_a_puzzle_is_tried_until_it_is_solved(grid_folder, capsys):  # noqa: F811
-    how = ['--model', grid_folder, '--policy', 'backbone:top_p=1.', '--json']
-    row = json.loads(said(capsys, 'solve', '12.4341221.34.21', *how)[1].out)
-    assert row['tries'] in (1, 4, 16) and row['tries'] > row['sample']
-    assert row['solved'] or row['tries'] == 16
 
 def test_several_puzzles(grid_folder, capsys, tmp_path):  # noqa: F811
     # as Notepad writes it, with a byte order mark

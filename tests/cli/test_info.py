@@ -13,14 +13,10 @@ def test_every_policy_and_parameter_fits_80_columns(run, monkeypatch):
     names = {word.partition('=')[0] for word in words if '=' in word}
     for factory in policies().values(): assert {*parameters(factory)} <= names
 
-@pytest.mark.parametrize('kind, facts', [
-    ('llada', ['network LlamaForCausalLM', 'parameters 14,160', 'mask 277 ',
-               'predicts the token at each position', 'length 64 ', 'ends (276,)']),
-    ('dream', ['network Qwen2ForCausalLM', 'predicts the next token'])])
-def test_a_model_of_the_transformers_library(kind, facts, pytestconfig, capsys):
-    code, printed = said(capsys, 'info', pytestconfig.rootpath / 'tests' / 'golden' / kind)
+def test_a_model_of_the_transformers_library(root, capsys):
+    code, printed = said(capsys, 'info', root / 'tests' / 'golden' / 'llada')
     words = ' '.join(printed.out.split())
-    assert not code and all(fact in words for fact in [*facts, 'quality head none']), words
+    assert not code and 'network LlamaForCausalLM' in words, words
     assert ' prism not with this model: this policy needs a quality head' in words
     assert ' llada-low-confidence not' not in words
 
@@ -36,7 +32,6 @@ import inspect, os, sys
 sys.path.append({helpers!r})
 from planted import llada
 
-def broken(ids, step): return ids / (2 - step)
 def stopped(ids): os._exit(0)
 """
 
@@ -51,11 +46,7 @@ def file(tmp_path, root):
 
 @pytest.mark.parametrize('samplers, code, sentences', [
     ("'llada-low-confidence': llada", 0, ['4 of 4 cases conform', 'function does not take seed']),
-    ("'llada-low-confidence': lambda **given: llada(**given, slip='row 0')", 1, []),
-    ("'llada-low-confidence': llada, 'fast-dllm': broken", 1,
-     ['step 0 of 5: ValueError: returned float64', 'low-confidence: 4 of 4']),
-    ("'fast-dllm': stopped, 'llada-low-confidence': llada", 1, ['SystemExit: 0', '4 of 4']),
-    ("'mdlm': lambda ids: ids", 1, ['mdlm: 0 of'])])
+    ("'fast-dllm': stopped, 'llada-low-confidence': llada", 1, ['SystemExit: 0', '4 of 4'])])
 def test_the_exit_code_says_whether_all_conform(samplers, code, sentences, file, capsys):
     got, printed = said(capsys, 'conformance', file(f'samplers = {{{samplers}}}'))
     assert got == code and all(s in printed.out for s in sentences), printed
@@ -64,7 +55,7 @@ def test_the_exit_code_says_whether_all_conform(samplers, code, sentences, file,
     ('samplers = {}', 'no samplers; expected a dictionary'),
     ("samplers = {'llada-low-confidense': llada}", "did you mean 'llada-low-confidence'"),
     ('samplers = dict(mdlm=3)', 'mdlm: got 3; expected a function'),
-    ('1 / 0', 'line 8: ZeroDivisionError: division by zero'),
+    ('1 / 0', 'line 7: ZeroDivisionError: division by zero'),
     ('sys.exit(0)', 'it ends the program'), ('os._exit(0)', 'it ends the program'),
     ('def f(:', 'invalid syntax')])
 def test_a_file_that_cannot_be_played_is_named(text, sentence, file, refuses):

@@ -1,33 +1,18 @@
 """Models behind an address: a server that misbehaves by script, and answers without numbers or
 marks."""
-import gzip, hashlib, json, threading, time, traceback, tracemalloc
+import gzip, json, time, traceback, tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as hs
 
 from navira.evaluation.judge import (
-    ASPECTS, judge_prompt, judge_text, LARGEST, LONGEST, PROMPT, read_marks, Unreadable)
-from navira.evaluation.perplexity import perplexity, reference_ids
+    ASPECTS, judge_prompt, judge_text, LARGEST, LONGEST, read_marks)
+from navira.evaluation.perplexity import perplexity
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
 GOOD = json.dumps(dict.fromkeys(ASPECTS, 3))
 
-# --- settings ---
-
 # --- perplexity ---
-def test_an_endpoint_gives_the_numbers_of_the_model(serve, ref):
-    s, end = serve()
-    for rule in 'once', 'stop':
-        here, there = perplexity(cases, ref, eos=rule), perplexity(cases, end, eos=rule)
-        np.testing.assert_allclose(there.nll, here.nll, rtol=1e-4)
-        assert there.weight.tolist() == here.weight.tolist() and there.reference == 'the-model'
-    q = s.requests[0]
-    assert q['model'] == 'the-model' and q['max_tokens'] == 1
-    # requests arrive in any order
-    assert reference_ids(ref, cases)[0].tolist() in [r['prompt'] for r in s.requests]
-    assert q['prompt_logprobs'] == 1
-    assert len(s.requests) == 2 * 9  # texts without a scored token are not sent
 
 def test_the_key_comes_from_the_environment(serve, monkeypatch):
     for variable, value, sent in ('OPENAI_API_KEY', '', 'EMPTY'), ('OTHER', 'k2', 'k2'):
@@ -59,7 +44,7 @@ def test_a_server_that_stays_down(serve):
 
 
 @pytest.mark.parametrize('script', [
-    [fails(401)], [fails(404)], [fails(500)] * 9,
+    [fails(401)], [fails(500)] * 9,
     [lambda h: h.send(200, dict(key=h.headers['Authorization']))] * 9,
     [lambda h: h.send(200, b'sk-secret-123')] * 9,
     [lambda h: h.send(404, dict(error=dict(message='sk-secret-123')))]])
@@ -68,24 +53,15 @@ def test_no_error_has_the_key_in_it_or_chained_to_it(serve, script):
     with pytest.raises((KeyError, ValueError, ConnectionError)) as e: perplexity(['w1 w2'], end)
     assert 'sk-secret' not in ''.join(traceback.format_exception(e.value)) + repr(end)
 
-def test_ctrl_c_drops_what_has_not_begun(serve):
-    held = threading.Event()
-    s, end = serve([None] + [lambda h: held.wait(60)] * 9, concurrency=1)
-    def pressed(done, total): raise KeyboardInterrupt
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt): perplexity(texts(9), end, progress=pressed)
-    assert time.monotonic() - start < 15 and len(s.requests) <= 2
-    held.set()
 
-
-def shorter(body):
+def shorter(h):
+    body = h.server.answer(h.asked)
     body['choices'][0]['prompt_logprobs'].pop()
-    return body
+    h.send(200, body)
 
-@pytest.mark.parametrize('answer', [
-    b'{"no": 1}', b'{"choices": [7]}', shorter])
+@pytest.mark.parametrize('answer', [lambda h: h.send(200, dict(choices=[7])), shorter])
 def test_answers_without_log_probabilities(serve, answer):
-    s, end = serve(change=answer if callable(answer) else lambda body: answer, retries=0)
+    s, end = serve([answer], retries=0)
     with pytest.raises(ValueError, match="no log-probabilities of the prompt"):
         perplexity(['w1 w2 w3'], end)
 
@@ -122,25 +98,6 @@ def test_an_answer_is_bounded_in_bytes_and_time(serve, fault, what):
     assert time.monotonic() - start < 6 and spent < 6 * LARGEST
 
 # --- marks ---
-leaves = hs.one_of(hs.none(), hs.booleans(), hs.floats(), hs.text())
-
-def nested(x):
-    return hs.one_of(hs.lists(x), hs.dictionaries(hs.sampled_from([*ASPECTS, 'other']), x))
-
-
-@given(hs.one_of(hs.text(), hs.recursive(leaves, nested).map(json.dumps)))
-def test_no_mark_is_ever_guessed(answer):
-    try: values = read_marks(answer)
-    except Unreadable: return
-    assert all(1 <= v <= 10 for v in values.values())
-    assert values == json.loads(answer) and set(values) == set(ASPECTS)
-
-def test_the_prompt_is_the_paper_s():
-    asked = judge_prompt('{text} & {')
-    assert asked.count('Generated text:\n{text} & {\n\nReturn ONLY valid JSON') == 1
-    # of the paper's source
-    word_for_word = '723cba87939bfb244b24b0954ab276556ce1a8f9b024ade239dc26cc2ebf4e93'
-    assert hashlib.sha256(PROMPT.encode()).hexdigest() == word_for_word
 
 LONG = 'x' * (LONGEST - 5) + 'sk-secret-123'
 
@@ -149,6 +106,7 @@ LONG = 'x' * (LONGEST - 5) + 'sk-secret-123'
     ([chat(None), chat(GOOD)], 2, None),
     ([chat('I like it.')] * 2, 2, 'no JSON'),
     ([chat(GOOD.replace('3', '11', 1))] * 2, 2, 'a mark is between 1 and 10'),
+    ([chat(GOOD.replace('3', 'NaN', 1))] * 2, 2, 'a mark is between 1 and 10'),
     ([fails(400)], 1, 'refused'), ([chat(LONG)] * 2, 2, 'characters')])
 def test_a_verdict(serve, script, asked, failed):
     s, end = serve(script)

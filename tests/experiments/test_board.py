@@ -1,13 +1,12 @@
 "The board: ranks with ties, the door, and a planted policy that ends lower."
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
 from navira.sampler import registry
 from navira.evaluation.diversity import vocabulary
 from navira.experiments.board import (
-    at_best, board, HEAD, page, parts, ranked, stores, vocabularies)
+    board, HEAD, page, parts, stores, vocabularies)
 from navira.experiments.store import open_store, write_record, write_table
 from navira.experiments.sweep import digest
 from helpers.cli import refuses, said  # noqa: F401
@@ -86,23 +85,6 @@ def test_a_planted_worse_policy_ends_lower_and_equal_ones_share_a_rank(right, tm
         assert set(of.loc[[f'good{here}', f'good, again{here}']].stack()) == {'1–2'}
         assert table.rows.policy.iloc[-1] == f'planted{here}'
         assert set(ranks(table)['passes run']) == {'1–4'}
-
-def test_a_setting_is_measured_on_puzzles_that_did_not_choose_it():
-    "One setting solves the even puzzles, the other the odd ones"
-    i = np.arange(100)
-    both = [pd.DataFrame(dict(cell=k, sample=i, right=i % 2 == k, n_forward=3))
-            for k in (0, 1)]
-    assert at_best(pd.concat(both))[0, 0] == 0 and at_best(both[0])[0, 0] == .5
-
-def test_a_range_holds_the_true_rank_and_follows_its_policy():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        truth = rng.permutation(8).astype(float)
-        draws = {k: t + rng.normal(0, .3, 501) for k, t in enumerate(truth)}
-        of = ranked(draws, 1)
-        for k, t in enumerate(truth): assert of[k][0] <= 8 - t <= of[k][1]
-        assert ranked(dict(reversed(draws.items())), 1) == of
-        assert ranked({k: -v for k, v in draws.items()}, -1) == of
 
 def test_twice_the_perplexity_is_a_ratio_of_two_and_elsewhere_there_is_none(tmp_path):
     home = tmp_path/'results'

@@ -3,33 +3,22 @@ import json, shutil
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
 
 from navira.evaluation.judge import ASPECTS
 from navira.experiments.judged import table3
 from navira.experiments.measure import evaluate
 from navira.experiments.results import frame
-from navira.experiments.run import run
 from navira.experiments.store import open_store
-from navira.experiments.sweep import Sweep
+from helpers.experiments import home, one_thread_each  # noqa: F401
 from helpers.metrics import chat, fails, ref, serve  # noqa: F401
-from toys import small_lm
 
 FIVE = chat(json.dumps(dict.fromkeys(ASPECTS, 4.)))
 def answers(status, **body): return lambda h: h.send(status, body)
 
-@pytest.fixture(scope='module')
-def swept(tmp_path_factory):
-    model = small_lm(seed=3)
-    words = {f'w{i}': i for i in range(model.config.vocab_size - 1)}
-    model.tokenizer = Tokenizer(models.WordLevel(words, unk_token='w0'))
-    entries = dict(policy='prism', eta=.3), dict(policy='navira-det', eta=.3)
-    return run(Sweep(entries, budgets=(4, 8), n=10), tmp_path_factory.mktemp('judge')/'store',
-               model)
-
 @pytest.fixture
-def store(swept, tmp_path):
-    shutil.copytree(swept.folder, tmp_path/'store')
+def store(home, tmp_path):  # noqa: F811
+    "Eight cells of ten texts"
+    shutil.copytree(home.store.folder, tmp_path/'store')
     return open_store(tmp_path/'store')
 
 @pytest.fixture
@@ -45,8 +34,8 @@ def marks(st): return frame(st, 'the-model')
 
 def test_every_text_is_asked_about_once_and_table_3_is_the_mean(store, judged):
     rng = np.random.default_rng(0)
-    script = [chat(json.dumps(dict(zip(ASPECTS, rng.uniform(1, 10, 5))))) for _ in range(40)]
-    assert (judged(script, limit=2), judged(script), judged(script)) == (8, 32, 0)
+    script = [chat(json.dumps(dict(zip(ASPECTS, rng.uniform(1, 10, 5))))) for _ in range(80)]
+    assert (judged(script, limit=2), judged(script), judged(script)) == (16, 64, 0)
     df, table = marks(store), table3(marks(store))
     assert set(table.rows.failed) == {'0 of 10'} and 'the-model' in table.title
     means = df[[*ASPECTS]].mean(axis=1).groupby(df.point).mean()
@@ -55,15 +44,15 @@ def test_every_text_is_asked_about_once_and_table_3_is_the_mean(store, judged):
 
 def test_a_server_that_stops_loses_at_most_a_part(store, judged):
     with pytest.raises(ConnectionError): judged([FIVE] * 15 + [fails(500)])
-    assert marks(store).clarity.notna().sum() == 10 and judged([FIVE] * 30) == 30
+    assert marks(store).clarity.notna().sum() == 10 and judged([FIVE] * 70) == 70
 
 @pytest.mark.parametrize('odd', [
     [chat('{"clarity": 3}')] * 2, [chat('half a character: \ud800')] * 2,
     [answers(400, error=dict(message='no', code='content_filter', param='prompt'))]])
 def test_a_text_without_marks_is_a_failure_and_asked_about_again(store, judged, odd):
-    judged(odd + [FIVE] * 7, limit=2)
-    assert sorted(table3(marks(store)).rows.failed) == ['0 of 2'] * 3 + ['1 of 2']
-    assert judged([FIVE], limit=2) == 1 and marks(store).clarity.notna().sum() == 8
+    judged(odd + [FIVE] * 15, limit=2)
+    assert sorted(table3(marks(store)).rows.failed) == ['0 of 2'] * 7 + ['1 of 2']
+    assert judged([FIVE], limit=2) == 1 and marks(store).clarity.notna().sum() == 16
 
 def test_a_server_that_refuses_every_text_is_no_judge(store, judged):
     "What it says, such as a parameter that it lacks, says nothing of a text"
@@ -73,6 +62,6 @@ def test_a_server_that_refuses_every_text_is_no_judge(store, judged):
     with pytest.raises(LookupError, match='navira judge'): table3(frame(store))
 
 def test_a_key_in_an_answer_is_not_stored(store, judged):
-    judged([chat('your key is sk-secret-123')] * 8, limit=1)
+    judged([chat('your key is sk-secret-123')] * 16, limit=1)
     assert store.read('metrics').to_pandas().answer.str.contains('***', regex=False).all()
     assert not any(b'sk-secret' in p.read_bytes() for p in store.folder.rglob('*') if p.is_file())

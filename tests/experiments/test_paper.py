@@ -2,7 +2,7 @@
 import pytest
 
 from navira.experiments.measure import evaluate
-from navira.experiments.paper import grid, over_budgets, passes, report
+from navira.experiments.paper import over_budgets, passes, report
 from navira.experiments.results import frame, main_budget, points, tables
 from navira.experiments.run import run
 from helpers.experiments import home, judge, one_thread_each  # noqa: F401
@@ -25,10 +25,6 @@ def test_a_policy_of_a_readers_own_is_in_figures_as_the_papers_are(small):
     assert 'Not in this store: yours' in ' '.join(fig.legends[0].get_title().get_text().split())
     mean, papers = passes(own, 'mine').rows.iloc[-1], passes(small).rows.iloc[-1]
     assert mean.tolist()[3:] == papers.tolist()[3:]
-
-def test_no_two_rows_of_a_report_read_alike():
-    rows = grid(stored('peers')).rows
-    assert len(rows) > 100 and not rows[['passes', 'policy', 'eta']].duplicated().any()
 
 def test_a_report_says_what_the_store_lacks(home, judge, small, tmp_path):
     st = evaluate(run(home.sweep, tmp_path/'store', home.model), ['entropy', 'perplexity'], judge)

@@ -1,6 +1,6 @@
 """A store as its users treat it: killed, interrupted, on a full disk, in two processes, damaged,
 extended, measured."""
-import errno, json, math, os, runpy, shutil, signal, sys, time
+import errno, json, math, os, runpy, shutil, signal, subprocess, sys, time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,9 +16,14 @@ from navira.experiments.run import resample, run
 from navira.experiments.store import compact, open_store, write_record, write_table
 from navira.sampler import registry
 from navira.sampler.draws import RULES
-from helpers.experiments import cli, home, judge, one_thread_each, same  # noqa: F401
+from helpers.experiments import home, judge, one_thread_each, same  # noqa: F401
 
 # --- killed and interrupted
+def started(*args): # a module and its arguments
+    env = os.environ | dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+    return subprocess.Popen([sys.executable, '-m', *map(str, args)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, env=env)
+
 def n_parts(folder):
     "`os.walk`, as folders of parts go while we look"
     return sum(n.endswith('.parquet') for _, _, names in os.walk(folder) for n in names
@@ -27,7 +32,7 @@ def n_parts(folder):
 def test_kill_9_and_resume(home, tmp_path):
     "Real processes, killed in the middle, then a run that is left alone"
     for at in (3, 14):
-        p = cli('sweep', home.config, '--store', tmp_path)
+        p = started('navira.cli', 'sweep', home.config, '--store', tmp_path)
         while p.poll() is None and n_parts(tmp_path) < at: time.sleep(.002)
         p.kill(); p.communicate()
     assert same(run(home.sweep, tmp_path), home.store)
@@ -72,10 +77,9 @@ def test_ctrl_c_finishes_the_piece(home, tmp_path, monkeypatch, sig):
     assert same(run(home.sweep, tmp_path/'store', home.model), home.store)
 
 def test_two_processes_make_the_same_store(home, tmp_path):
-    launch = ('-m', 'accelerate.commands.launch', '--cpu', '--num_processes', '2',
-              '--main_process_port', '0',
-              '-m', 'navira.cli', 'sweep', home.config, '--store', tmp_path/'store')
-    p = cli(*launch, prefix=(sys.executable,))
+    p = started('accelerate.commands.launch', '--cpu', '--num_processes', 2,
+                '--main_process_port', 0,
+                '-m', 'navira.cli', 'sweep', home.config, '--store', tmp_path/'store')
     text, _ = p.communicate(timeout=300)
     assert p.returncode == 0, text
     assert same(open_store(tmp_path/'store'), home.store)
@@ -85,11 +89,9 @@ def test_only_one_at_a_time(home, tmp_path):
     with folder_lock(tmp_path), pytest.raises(ValueError, match='another sweep or evaluate is'):
         run(home.sweep, tmp_path, home.model)
 
-@pytest.mark.parametrize('change', [dict(length=8), dict(batch_size=5), dict(dtype='bfloat16'),
-                                    dict(prompt='we saw')], ids=str)
-def test_a_sweep_of_another_kind_is_refused(home, change):
-    with pytest.raises(ValueError, match=f'another kind: {[*change][0]}: .* in the store, .* now'):
-        run(replace(home.sweep, **change), home.store.folder, home.model)
+def test_a_sweep_of_another_kind_is_refused(home):
+    with pytest.raises(ValueError, match='another kind: prompt: .* in the store, .* now'):
+        run(replace(home.sweep, prompt='we saw'), home.store.folder, home.model)
 
 def test_more_samples_are_those_of_a_larger_sweep(home, tmp_path):
     run(home.sweep, tmp_path/'grown', home.model)
@@ -103,9 +105,6 @@ def test_a_second_sweep_forgets_nothing(home, tmp_path):
     more = run(replace(home.sweep, entries=less), tmp_path/'store', home.model)
     assert more.cells.keys() > st.cells.keys()
     assert all(more.cells[k][x] == c[x] for k, c in st.cells.items() for x in ('n', 'trace'))
-    new = [k for k in more.cells if k not in st.cells]
-    removed, written = trajectory(more, new[0])
-    assert written.any(0).all() and not removed.any()
     untraced = next(k for k, c in st.cells.items() if not c['trace'])
     with pytest.raises(ValueError, match='without a trace'): trajectory(st, untraced)
 
@@ -169,7 +168,7 @@ def test_damage_is_named(copied, name, change, expected):
         frame(open_store(copied)), open_store(copied).tokenizer
 
 def test_a_store_of_which_nothing_is_finished_says_so(home, copied):
-    "Also one with a piece of a cell, and one without cells"
+    "Also one with a piece of a cell"
     path, st = copied/'samples.parquet', open_store(copied)
     whole = pq.read_table(path)
     pq.write_table(whole[:3], path)
@@ -178,9 +177,6 @@ def test_a_store_of_which_nothing_is_finished_says_so(home, copied):
     cell = whole['cell'][0].as_py()
     pq.write_table(whole.filter(pc.field('cell') == cell), path)
     assert evaluate(st).finished == [cell] and len(points(frame(st))) == 1
-    path.unlink()
-    write_record(copied, st.record | dict(cells={}))
-    with pytest.raises(ValueError, match='none of its 0 cells'): frame(copied)
 
 def test_other_code_under_a_swept_name_is_refused(home, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, '_registry', registry.policies())     # forgets it afterwards
@@ -194,9 +190,6 @@ def test_other_code_under_a_swept_name_is_refused(home, tmp_path, monkeypatch):
     swept(code, 'mine'), swept(code, 'mine')
     with pytest.raises(ValueError, match='mine was sampled by other code'):
         swept(code.replace('(eta)', '(2 * eta)'), 'mine')
-    swept(code, 'prism')
-    with pytest.raises(ValueError, match='prism was sampled'):
-        swept(code.replace('"mine"', '"prism"'), 'prism')
 
 # --- measured
 @pytest.fixture
@@ -237,7 +230,6 @@ def test_a_small_copy_makes_the_same_frame_and_no_more_samples(home, tmp_path, m
 
 @pytest.mark.parametrize('expected, how', [
     ("reference 'none': perplexity", dict(metrics=['perplexity'], reference='none')),
-    ("metric 'entropi': did you mean 'entropy'", dict(metrics=['entropi'])),
     ('expected a `Server`', dict(metrics=['marks'])), ('scored=0', dict(scored=0))])
 def test_what_cannot_be_measured_is_named(home, expected, how):
     with pytest.raises((KeyError, ValueError), match=expected): evaluate(home.store, **how)

@@ -11,25 +11,22 @@ def one(**settings): return dict(entries=[dict(policy='prism') | settings])
 
 MISTAKES = [
     (dict(budget=[8]), "setting 'budget': did you mean 'budgets'?"),
-    (one(policy='prisma'), "did you mean 'prism'?"), (one(etha=.1), "did you mean 'eta'?"),
-    (one(eta=2.), 'eta=2.0'), (one(eta='much'), "eta='much'"),
+    (one(etha=.1), "did you mean 'eta'?"), (one(eta=2.), 'eta=2.0'),
     (one(change='refill'), "did you mean 'refill-first'?"),
     (dict(entries=[dict(label='x')]), 'expected a policy'),
-    (one(vary=5), 'vary=5: expected a table'), (one(hyper=[1]), 'hyper=[1]: expected a table'),
+    (one(hyper=[1]), 'hyper=[1]: expected a table'),
     (one(eta=.1, hyper=dict(eta=.2)), 'eta given twice'),
-    (dict(entries=[]), 'at least one'), (one(n=0), 'n=0'),
+    (dict(entries=[]), 'at least one'),
     (one(vary=dict(eta=[])), 'expected a list of values'),
-    (one(vary=dict(tau=[1.])), "setting 'tau'"), (one(trace='yes'), "trace='yes': expected bool"),
+    (one(vary=dict(tau=[1.])), "setting 'tau'"),
     (dict(entries=[dict(policy='prism'), dict(policy='prism', label='b', eta=.01)]),
      'are the same cell'),
     (one(policy='navira', budgets=[1]), 'budget=1'), (dict(budgets=['many']), "budget='many'"),
     (dict(budgets=[10**9]), 'budget=1000000000'), (dict(n=0), 'n=0'), (dict(length=0), 'length=0'),
     (dict(seeds=[0, 2 * BIG]), f'seeds={2 * BIG}'), (dict(metrics=['mauv']), "metric 'mauv'"),
     (dict(metrics='entropy'), "metrics='entropy': expected list"),
-    (dict(hyper=dict(etha=1)), "hyper-parameter 'etha': did you mean 'eta'?"),
-    (dict(others=[1]), 'expected a table'), (dict(model=5), 'model=5: expected str | None'),
-    (dict(dtype='float64'), "dtype 'float64'"), (dict(role='tables'), "did you mean 'table'?"),
-    (dict(device='gpu'), "device 'gpu'"), (dict(eos='onec'), "did you mean 'once'?"),
+    (dict(others=[1]), 'expected a table'), (dict(role='tables'), "did you mean 'table'?"),
+    (dict(device='gpu'), "device 'gpu'"),
     (dict(prompt='a', task='sudoku-35'), 'expected one of them')]
 
 @pytest.mark.parametrize('change, expected', MISTAKES, ids=[e[:30] for _, e in MISTAKES])
@@ -51,15 +48,12 @@ def test_any_setting_ends_in_a_sweep_or_in_a_sentence(name, v):
     except (KeyError, ValueError) as e: assert str(e)
     else: assert s == read_sweep(dict(entries=entries, **{name: v}))
 
-@given(st.lists(st.integers(2, 40), min_size=1, max_size=3, unique=True),
-       st.sets(st.integers(0, 5), min_size=1),
-       st.sets(st.sampled_from([.25, .5, .75]), min_size=1))
-def test_a_sweep_is_a_product(budgets, seeds, nuclei):
-    s = Sweep((dict(policy='prism', vary=dict(top_p=list(nuclei))),
-               dict(policy='backbone', seeds=[7])), budgets=budgets, seeds=tuple(seeds))
+def test_a_sweep_is_a_product_by_rising_budgets():
+    s = Sweep((dict(policy='prism', vary=dict(top_p=[.25, .5])),
+               dict(policy='backbone', seeds=[7])), budgets=(40, 2, 8), seeds=(0, 1, 5))
     made = cells(s)
-    assert len(made) == len(budgets) * (len(seeds) * len(nuclei) + 1) == len({c.key for c in made})
-    assert [c.budget for c in made] == sorted(c.budget for c in made)
+    assert [c.budget for c in made] == [2] * 7 + [8] * 7 + [40] * 7
+    assert len({c.key for c in made}) == 21
 
 def test_a_key_is_of_what_decides_tokens():
     c = Cell('prism', 8, dict(eta=.01))     # .01 is the default
@@ -68,10 +62,6 @@ def test_a_key_is_of_what_decides_tokens():
               replace(c, seed=2**53), replace(c, change='refill-first'),
               replace(c, hyper=dict(eta=.02)), replace(c, policy='backbone', hyper={})]
     assert len({c.key, *(o.key for o in others)}) == 8
-
-def test_small_and_curves_share_a_store():
-    keys = [{c.key for c in cells(read_sweep(name))} for name in ('small', 'curves')]
-    assert keys[0] & keys[1]
 
 def test_a_label_is_the_policy_as_one_types_it():
     assert as_typed('navira', dict(tau=.2, eta=.1, on=None)) == 'navira:tau=.2+on=None'

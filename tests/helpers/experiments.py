@@ -1,5 +1,4 @@
 "What the tests of experiments share."
-import os, subprocess, sys
 from types import SimpleNamespace
 
 import pytest
@@ -49,7 +48,7 @@ def home(tmp_path_factory):
     (home/'grid.toml').write_text(f'model = "{home}/model"' + GRID)
     sweep = read_sweep(home/'grid.toml')
     net = load_model(home/'model')
-    return SimpleNamespace(folder=home, config=home/'grid.toml', sweep=sweep, model=net,
+    return SimpleNamespace(config=home/'grid.toml', sweep=sweep, model=net,
                            store=run(sweep, home/'whole'))
 
 def same(a, b):
@@ -57,14 +56,6 @@ def same(a, b):
     left = [*a.folder.rglob('parts/*/*'), *a.folder.rglob('*.tmp')]
     ours, theirs = (s.read('samples').drop_columns(['seconds']) for s in (a, b))
     return not left and ours.equals(theirs) and a.cells == b.cells
-
-def cli(*args, **kw):
-    env = os.environ | {'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '',
-                        'COLUMNS': '200'} | kw.pop('env', {})
-    prefix = kw.pop('prefix', (sys.executable, '-m', 'navira.cli'))
-    return subprocess.Popen([*prefix, *map(str, args)], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True,
-                            env=env, **kw)
 
 @pytest.fixture(scope='module')
 def judge():

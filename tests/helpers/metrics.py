@@ -70,9 +70,9 @@ class Scripted(ThreadingHTTPServer):
     """Answers from a model, after doing what the script says: one entry a request, `None` for
     nothing unusual."""
     daemon_threads = True
-    def __init__(self, ref, script=(), change=lambda body: body):
+    def __init__(self, ref, script):
         super().__init__(('127.0.0.1', 0), Handler)
-        self.ref, self.script, self.change = ref, list(script), change
+        self.ref, self.script = ref, list(script)
         self.requests, self.keys = [], []
     @property
     def url(self): return f'http://127.0.0.1:{self.server_port}/v1'
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         todo = s.script.pop(0) if s.script else None
         s.requests.append(q)
         s.keys.append(self.headers['Authorization'])
-        try: return todo(self) if todo else self.send(200, s.change(s.answer(self.asked)))
+        try: return todo(self) if todo else self.send(200, s.answer(self.asked))
         except (BrokenPipeError, ConnectionResetError): pass      # the client has gone
 
 def fails(status, **headers):
@@ -124,8 +124,9 @@ def serve(ref, monkeypatch):
     "A server and an endpoint for it."
     monkeypatch.setenv('NO_PROXY', '127.0.0.1')
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret-123'); made = []
-    def start(script=(), change=lambda body: body, **kw):
-        made.append(s := Scripted(ref, script, change))
+    def start(script=(), **kw):
+        s = Scripted(ref, script)
+        made.append(s)
         threading.Thread(target=s.serve_forever, kwargs=dict(poll_interval=0.01),
                          daemon=True).start()
         how = dict(tokenizer=ref.tokenizer, retries=2, timeout=30) | kw

@@ -53,19 +53,6 @@ def by_blocks(model, x, length, choose):
             for j, v in choose(x, masks, age).items(): x[j] = v
     return x, n
 
-def by_llada(model, x, T, length=None):
-    "A row that LLaDA's loop writes at temperature 0, least confident last, after a prefix"
-    x, P = x.clone(), int((x != model.mask_id).sum())
-    length = length or len(x) - P
-    n = (len(x) - P) // length
-    for b in range(n):
-        base, rest = divmod(length, T // n)
-        for i in range(T // n):
-            q = {j: v for j, v in at_masks(model, x).items() if j < P + (b + 1) * length}
-            top = {j: v.max() for j, v in q.items()}
-            for j in best(top, base + (i < rest)): x[j] = q[j].argmax()
-    return x
-
 def prompts(L, V, seed, rows=3, share=.25):
     "Rows [rows, L] with a share of random tokens and masks V, at least one of them"
     g = torch.Generator().manual_seed(seed)

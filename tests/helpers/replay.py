@@ -1,9 +1,9 @@
-"What the tests of replays share: hostile tokens, random traces, and what a page says."
+"What the tests of replays share: hostile tokens, runs that write them, and what a page says."
 import json, re
 
-import torch
-
-from navira.sampler.replay import Trace
+from navira.sampling import sample
+from helpers.peers import prompts
+from toys import Tiny
 
 hostile = [
     '</script><script>alert(1)</script>', '<!--', ']]>', '"', "'", '\\', '&amp;',
@@ -13,25 +13,10 @@ mask_id = len(hostile)
 
 def decode(ids): return ''.join(hostile[i] for i in ids)
 
-def random_trace(T, n, L, seed=0, ancestral=False, V=mask_id, like=None):
-    """Random remasks and writes, from the start of `like`; with `ancestral`, positions also change
-    without a flag."""
-    g = torch.Generator().manual_seed(seed)
-    def coin(p, *shape): return torch.rand(*shape, generator=g) < p
-    def tokens(n_ids=V): return torch.randint(n_ids, (n, L), generator=g).int()
-    fixed = coin(.1, n, L)
-    x = [torch.where(fixed, tokens(), mask_id)]
-    if like: fixed, x = like.fixed, [like.x[0]]
-    gone, new = coin(.1, T, n, L), coin(.2, T, n, L)
-    for i in range(T):
-        gone[i] &= (x[i] != mask_id) & ~fixed
-        z = torch.where(gone[i], mask_id, x[i])
-        new[i] &= z == mask_id
-        z = torch.where(new[i], tokens(), z)
-        x.append(torch.where(coin(.05 * ancestral, n, L) & ~fixed, tokens(V + 1), z))
-    score = 4 * torch.randn(T, n, L, generator=g)
-    score[coin(.5, T, n, L)] = torch.nan
-    return Trace(torch.stack(x), gone, new, score, torch.rand(T, n, generator=g), mask_id, fixed)
+def trace(T, n, L, seed=0):
+    "Of T steps that often remask; runs of one shape have one prompt"
+    how = dict(prompt=prompts(L, mask_id, 0, n), trace=True, eta=.4, on=0.)
+    return sample(Tiny(L, mask_id), 'navira', 2 * T, n, seed, **how).trace
 
 def data_of(page):
     "The one JSON block of the page, read as a browser would: up to the first </script"

@@ -1,7 +1,6 @@
 """The conformance kit: our own rules and right samplers conform; planted errors are found and
 named."""
 import functools, sys
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +11,9 @@ from navira.base.noise import Noise
 from navira.core import State, step
 from navira.diffusion import Denoiser
 from navira.hosts.conformance import (
-    ALPHA, causes, conform, conformance_report, is_draws, p_of_draws, recorded, recorded_model)
+    causes, conform, conformance_report, is_draws, recorded, recorded_model)
 from navira.hosts.servers import Ran
 from navira.sampler.registry import parameters, policies, policy
-from helpers.peers import KINDS
 from helpers.planted import llada, PLANTED, samplers
 
 RULES = recorded()['rules']
@@ -70,19 +68,6 @@ def test_our_own_rules_write_the_recorded_ids():
             after = [record['after'] for record in case['steps']]
             assert [*answers(rule, case, len(case['prompt']))] == after, rule
 
-@pytest.mark.parametrize('rule', sorted({*RULES} & {*KINDS}))
-def test_our_own_rule_draws_from_the_recorded_distribution(rule):
-    p = []
-    for case in filter(is_draws, RULES[rule]):
-        rows, = answers(rule, case, 1000)
-        p.append(p_of_draws(case, case['probability'], Counter(map(tuple, rows))))
-    assert min(p) > ALPHA
-
-def test_each_slip_shows_in_some_case():
-    "One that no case shows would be a cause that is never named"
-    seen = {k for cases in RULES.values() for case in cases for k in case['slips']}
-    assert seen == {str(k) for k in range(len(recorded()['slips']))}
-
 # ---- Samplers of others
 
 @pytest.mark.parametrize('rule', samplers)
@@ -108,22 +93,13 @@ def test_a_slip_that_the_kit_does_not_know_is_said_so():
     assert 'asked for _ _' in text and 'whose logits the rule does not read' in text
 
 @pytest.mark.parametrize('f, sentence', [
-    (lambda ids: ids * 1., 'returned float64 of shape [2, 8]; expected whole numbers'),
-    (lambda ids: ids[0], 'returned int64 of shape [8]; expected whole numbers'),
+    (lambda ids: ids[0] * 1., 'returned float64 of shape [8]; expected whole numbers'),
     (lambda ids: None, 'returned object of shape []; expected whole numbers'),
     (lambda ids, logit: ids, "missing 1 required positional argument: 'logit'"),
-    (lambda ids: sys.exit(0), 'SystemExit: 0'),
-    (lambda ids: ids[:, 9], 'IndexError: index 9 is out of bounds')])
+    (lambda ids: sys.exit(0), 'SystemExit: 0')])
 def test_what_is_no_answer_is_named_and_the_others_go_on(f, sentence):
     outcomes = conform({'fast-dllm': f, 'llada-low-confidence': llada})
     bad, *others = [out for out in outcomes if not out.lacks]
     assert bad.rule == 'fast-dllm' and bad.departs and sentence in bad.error
     assert len(others) > 2 and not [out for out in others if out.departs]
     assert f'case 1 (defaults), step 0 of 5: {bad.error}' in conformance_report([bad])
-
-@pytest.mark.parametrize('rule, f, sentence', [
-    ('llada-low-confidenc', llada, "did you mean 'llada-low-confidence'"),
-    ('mdlm', 'step', "mdlm: got 'step'; expected a function")])
-def test_a_sampler_that_is_none_is_named(rule, f, sentence):
-    with pytest.raises((KeyError, ValueError)) as e: conform({rule: f})
-    assert sentence in str(e.value)

@@ -45,21 +45,16 @@ def test_block_refinement_is_the_scheduler_of_diffusers(net, n, threshold, edit)
     ours = piped(net, NaviraScheduler('block-refinement', how), num_inference_steps=n)
     assert torch.equal(ours, theirs)
 
-def test_a_scheduler_is_saved_and_loaded_alone_and_in_a_pipeline(net, tmp_path):
+def test_a_scheduler_is_saved_and_loaded_in_a_pipeline(net, tmp_path):
     one = NaviraScheduler('p2', dict(eta=2., top_p=.9), block_length=16)
-    one.save_pretrained(tmp_path/'alone')
-    LLaDA2Pipeline(net, one).save_pretrained(tmp_path/'pipe')
-    again = LLaDA2Pipeline.from_pretrained(tmp_path/'pipe').scheduler
-    for other in NaviraScheduler.from_pretrained(tmp_path/'alone'), again:
-        short = dict(gen_length=23, num_inference_steps=4)
-        assert torch.equal(piped(net, one, **short), piped(net, other, **short))
-    other = NaviraScheduler.from_config(BlockRefinementScheduler(block_length=8).config,
-                                        policy='p2')
-    assert (other.config.block_length, other.config.policy) == (8, 'p2')
+    LLaDA2Pipeline(net, one).save_pretrained(tmp_path)
+    again = LLaDA2Pipeline.from_pretrained(tmp_path).scheduler
+    short = dict(gen_length=23, num_inference_steps=4)
+    assert torch.equal(piped(net, one, **short), piped(net, again, **short))
 
-def test_a_finished_text_no_longer_changes_and_all_finished_stop(net):
+def test_a_finished_text_no_longer_changes(net):
     "An end ends a text with its block: the other row goes on"
-    calls, ids, new = [], PROMPT.repeat(2, 1), 3 * B - 9
+    ids, new = PROMPT.repeat(2, 1), 3 * B - 9
     scheduler = NaviraScheduler('remdm-conf')
     kept = piped(net, scheduler, ids, new, num_inference_steps=8)
     end = next(v for v in kept[0, :B - 9].tolist() if v not in kept[1, :B - 9] and v > 10)
@@ -67,18 +62,11 @@ def test_a_finished_text_no_longer_changes_and_all_finished_stop(net):
     out = piped(net, scheduler, ids, **how)
     assert torch.equal(out[:, :B - 9], kept[:, :B - 9]) and (out[0, B - 9:] == MASK).all()
     assert (out[1, :2 * B - 9] != MASK).all()
-    hook = net.register_forward_hook(lambda *_: calls.append(1))
-    alone = piped(net, scheduler, **how)
-    hook.remove()
-    assert len(calls) <= 8 and (alone[0, B - 9:] == MASK).all()
 
 def test_settings_and_policies_that_would_have_no_effect_are_refused(net):
     scheduler, masks = NaviraScheduler('remdm-conf'), torch.full((1, B), MASK, dtype=torch.int32)
     for more in dict(temperature=.5), dict(top_p=.9), dict(threshold=.9), dict(top_k=3):
         with pytest.raises(ValueError, match=f'{[*more][-1]}='): piped(net, scheduler, **more)
-    for name in 'wino', 'navira-det', 'best-of':
-        with pytest.raises(ValueError, match=f"'{name}' needs"): NaviraScheduler(name)
-    with pytest.raises(KeyError, match='remdm-conf'): NaviraScheduler('remdm_conf')
     logits = torch.zeros(1, B, V)
     with pytest.raises(ValueError, match='mask_token_id'): scheduler.step(logits, 0, masks)
     with pytest.raises(ValueError, match='budget'):

@@ -10,7 +10,7 @@ from navira.sampler.draws import TokenSampler
 from navira.sampler.registry import policy
 from navira.sampler.ties import ranks
 from navira.sampling import sample
-from helpers.peers import by_llada, state
+from helpers.peers import state
 from toys import Tiny
 
 def redecoded(model, x, free, T0, M, start, end, patience, temperature, seed):
@@ -40,7 +40,8 @@ def test_tolerator_is_its_loop(seed, P, T0, M, start, end, patience, heat):
     x[0, torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:P]] = torch.arange(P)
     out = sample(model, 'tolerator', T0 + M, 1, seed, prompt=x, loop_steps=M, temperature=0.,
                  loop_temperature=heat, start=start, end=end, patience=patience)
-    draft, free = by_llada(model, x[0], T0), (x[0] == 5).nonzero()[:, 0].tolist()
+    draft = sample(model, 'llada-low-confidence', T0, prompt=x).tokens[0]
+    free = (x[0] == 5).nonzero()[:, 0].tolist()
     want, n = redecoded(model, draft, free, T0, M, start, end, patience, heat, seed)
     assert torch.equal(out.tokens[0], want) and out.n_forward[0] == n + min(T0, len(free))
 

@@ -76,15 +76,6 @@ def test_what_is_charged_pays_for_what_ran(cache, refresh, prompt):
         assert out.charged == 8 or f'{out.charged:.2f}'.rstrip('0') in out.cost
         if prompt is None and cache == 'prompt': assert out.charged == 8 == out.n_forward.max()
 
-@pytest.mark.parametrize('wrong, says', [
-    (dict(cache='changed', refresh=0), 'refresh=0: expected a whole number of at least 1'),
-    (dict(refresh=4), "refresh=4: nothing is cached; expected cache='prompt'"),
-    (dict(cache='block'), "cache='block': MaskedLM attends both ways everywhere"),
-    (dict(cache='chnaged'), "cache 'chnaged': did you mean 'changed'")])
-def test_what_cannot_be_is_said_in_a_sentence(wrong, says):
-    with pytest.raises((ValueError, KeyError), match=says):
-        sample(small_lm(), 'backbone', 8, 2, **wrong)
-
 def test_a_model_that_runs_whole_texts_only():
     with pytest.raises(ValueError, match='Words runs whole texts only'):
         sample(orchard(), 'backbone', 8, 2, cache='changed')

@@ -19,12 +19,6 @@ def test_the_template_is_the_tokenizers_own(model):
         '<|start|>assistant\n')
     assert chat_ids(model, 'the house') == chat_ids(model, [dict(role='user', content='the house')])
 
-def test_an_answer_is_what_sample_writes_after_it(model):
-    how = dict(max_new_tokens=8, seed=3, block_length=4)
-    told = navira.chat(model, 'the man', policy='remdm-conf', budget=8, **how)
-    same = navira.sample(model, 'remdm-conf', 8, prompt=[chat_ids(model, 'the man')], **how)
-    assert told == same.new_texts[0].strip() and '<|' not in told
-
 @pytest.mark.parametrize('name', ['bytes', 'bert', 'llada'])
 def test_a_question_about_the_mask_is_a_question(root, name, monkeypatch):
     "Its text stays, and an answer begins after it."

@@ -1,22 +1,9 @@
-"Chains: what leaves a joint alone, and a sampler's step against its row."
+"Chains: a sampler's step against its row."
 import pytest
-import torch
-from hypothesis import given, strategies as hs
 
 from navira.sampler.exact import Chain
 from navira.sampler.registry import policy
 from toys import ACCEPT, REJECT, random_joint
-
-def close(a, b): return torch.allclose(a, b, rtol=0, atol=1e-12)
-
-@given(hs.integers(1, 3), hs.integers(2, 3), hs.integers(0, 9999))     # at most 64 states
-def test_redrawing_one_site_keeps_the_joint(L, V, seed):
-    chain = Chain(random_joint(L, V, seed=seed))
-    pi = chain.noised(1.)
-    for j in range(L): assert close(pi @ chain.redraw([j]), pi)
-    # all at once: from any state as from masks
-    afresh = chain.noised(0.) @ chain.matrix(0., 1.)
-    assert close(chain.redraw(range(L)), afresh.expand(len(afresh), -1))
 
 def test_a_step_of_the_sampler_against_its_row():
     chain, i, n = Chain(random_joint(3, 3)), 1, 4

@@ -12,8 +12,7 @@ from helpers.sample_api import says
 def n_tokens(model, text): return len(read_prompts(model, text)[0].ids)
 
 @pytest.mark.parametrize('text, tokens, masks', [
-    ('It was ______ then', None, 2), ('It was _________ then', None, 3),
-    ('It was __________ then', None, 3), ('It was ___ then', 1, 1), ('It was _____ then', 1, 1),
+    ('It was ______ then', None, 2), ('It was __________ then', None, 3),
     ('It was ___ then ______ too', 4, 8), ('It was <|mask|> then', None, 1)])
 def test_the_length_of_a_blank(embedded, text, tokens, masks):
     out = fill(text, tokens=tokens, model=embedded, budget=2)
@@ -21,7 +20,7 @@ def test_the_length_of_a_blank(embedded, text, tokens, masks):
     assert (out.tokens >= 0).sum() - n_tokens(embedded, rest) == masks
 
 @pytest.mark.parametrize('text, tokens, policy, budget', [
-    ('a ___ b', 1, 'prism', 2), ('a ___ b', None, 'prism', 3 * 6 + 1 + 2 + 3),
+    ('a ___ b', 1, 'prism', 2),
     (['a ______ b ___', 'a ___'], None, 'navira-det', 3 * 20 + 3 + 4 + 5)])
 def test_the_budget_of_a_filling_is_its_tries_and_a_pass_a_token_to_compare(
         embedded, text, tokens, policy, budget):
@@ -47,7 +46,6 @@ def test_a_plain_blank_has_as_many_tokens_as_are_likeliest(embedded):
     (['no blank in it', '___'], 'The man opened the door.', {}),
     (['text=', 'a list of texts'], 3, {}), (['tokens=0'], '___', dict(tokens=0)),
     (['longer than the 128'], 'a ___ b', dict(tokens=128)),
-    (["did you mean 'tokens'?"], '___', dict(tokns=1)),
     (["model='embedded'", 'navira.load()'], '___', dict(model='embedded'))])
 def test_what_cannot_be_filled(parts, text, kw):
     with says((ValueError, KeyError), *parts): fill(text, **kw)

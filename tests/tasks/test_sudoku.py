@@ -1,24 +1,20 @@
-"Grids, puzzles and their reading, against plain transcriptions of the rules."
+"Grids and puzzles against plain transcriptions of the rules."
 
 import itertools
 import numpy as np, pytest
 from hypothesis import given, settings, strategies as some
 from navira.tasks.sudoku import (
-    _candidates,
     contradictions,
-    dug,
     emptied,
     held_out,
     is_solved,
     random_grids,
     shuffled,
-    solutions,
     Sudoku,
 )
 
 sizes = [Sudoku(2, 2), Sudoku(2, 3), Sudoku(3, 3)]
-name = lambda s: f'{s.n}x{s.n}'
-each_size = pytest.mark.parametrize('s', sizes, ids=name)
+each_size = pytest.mark.parametrize('s', sizes, ids=repr)
 seeds = some.integers(0, 2**32)
 
 
@@ -40,18 +36,6 @@ def plainly_wrong(s, grid):
     return {a for a, b in pairs if grid[a] == grid[b] < s.n}
 
 
-def plain_solutions(s, grid):
-    "Cell after cell, digit after digit"
-    at = next((i for i, d in enumerate(grid) if d == s.n), None)
-    if at is None:
-        yield tuple(grid)
-        return
-    for d in range(s.n):
-        trial = [*grid[:at], d, *grid[at + 1 :]]
-        if not plainly_wrong(s, np.array(trial)):
-            yield from plain_solutions(s, trial)
-
-
 # --- the rules
 @each_size
 @settings(deadline=None, max_examples=20)
@@ -65,40 +49,6 @@ def test_solved_and_contradicting_grids_are_what_the_rules_say(s, seed, changed)
     assert {*np.flatnonzero(contradictions(s, grid[None])[0])} == plainly_wrong(s, grid)
 
 
-# --- solving
-@settings(deadline=None, max_examples=40)
-@given(seed=seeds, given=some.integers(2, 16), changed=some.booleans())
-def test_all_solutions_are_found(seed, given, changed):
-    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
-    (puzzle,) = emptied(s, random_grids(s, 1, rng, 64), given, rng)
-    if changed:
-        puzzle[rng.integers(16)] = rng.integers(4)
-    plain = {*plain_solutions(s, [*puzzle])} if not plainly_wrong(s, puzzle) else set()
-    found = [tuple(g) for g in solutions(s, puzzle)]
-    assert len(found) == len(plain) and {*found} == plain
-
-@settings(deadline=None, max_examples=15)
-@given(seed=seeds, left=some.integers(6, 15))
-def test_a_dug_puzzle_has_one_solution(seed, left):
-    s, rng = Sudoku(2, 2), np.random.default_rng(seed)
-    (grid,) = random_grids(s, 1, rng, 64)
-    puzzle = dug(s, grid, left, rng)
-    (only,) = solutions(s, puzzle)
-    assert (only == grid).all() and (puzzle < s.n).sum() == left
-
-
-@each_size
-@settings(deadline=None, max_examples=15)
-@given(seed=seeds)
-def test_no_solution_is_ruled_out(s, seed):
-    rng = np.random.default_rng(seed)
-    grids = random_grids(s, 8, rng, 256)
-    puzzles = emptied(s, grids, int(rng.integers(s.cells)), rng)
-    may, n, dead = _candidates(s, puzzles)
-    assert not dead.any()
-    assert (may >> grids & 1)[puzzles == s.n].all() and (n[puzzles == s.n] >= 1).all()
-
-
 # --- random grids
 
 
@@ -109,8 +59,6 @@ def test_equivalent_grids_keep_the_rules_and_the_empty_cells(s):
     assert is_solved(s, shuffled(s, grids, rng)).all()
     puzzles = shuffled(s, emptied(s, grids, s.n, rng), rng)
     assert ((puzzles < s.n).sum(1) == s.n).all() and not contradictions(s, puzzles).any()
-    other = shuffled(s, grids[:1].repeat(200, 0), rng)
-    assert len(np.unique(other, axis=0)) > 100
 
 
 def test_what_is_held_out_depends_on_the_grid_alone():
@@ -118,6 +66,3 @@ def test_what_is_held_out_depends_on_the_grid_alone():
     out = held_out(grids)
     assert 10 < out.sum() < 100
     assert (held_out(grids[::-1].astype(np.int32))[::-1] == out).all()
-
-
-# --- bad input

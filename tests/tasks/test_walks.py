@@ -1,4 +1,4 @@
-"Walks: the exact denoiser against enumeration, samples against it, and what is no walk."
+"Walks: the exact denoiser against enumeration, samples against it, and networks of them."
 
 import itertools
 
@@ -7,13 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as some
 
-from helpers.grids import novice
 from navira.sampler.exact import Distribution
 from navira.sampler.joint import JointDenoiser
 from navira.models.load import load
 from navira.sampling import sample
 from navira.tasks.task import task_of
-from navira.tasks.walks import Exact, pair_distance, Walks
+from navira.tasks.walks import Exact, Walks
 from navira.training.finetune import finetune
 from navira.training.pretrain import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
@@ -28,17 +27,6 @@ def texts_of(w):
 def distribution(w):
     every = texts_of(w)
     return Distribution.of(torch.from_numpy(np.exp(w.log_p(every))), torch.from_numpy(every))
-
-
-# --- the distribution
-
-
-def test_samples_follow_the_distribution():
-    w = Walks(5, 3)
-    x = w.draw(50_000, np.random.default_rng(0))
-    exact = distribution(w)
-    likely = Distribution({k: v for k, v in exact.items() if v > 1e-4})
-    assert likely.holds(torch.from_numpy(x[w.solved(torch.from_numpy(x))]))
 
 
 # --- the exact denoiser
@@ -83,56 +71,23 @@ def test_shadows_and_dependence_are_those_of_the_enumerated_joint():
     torch.testing.assert_close(got, joint.shadow(x, where).left_out(where))
 
 
-# --- total variation
-def test_total_variation_is_that_of_the_shares_of_pairs():
-    w, x = Walks(5, 3), np.random.default_rng(0).integers(5, size=(40, 3))
-    seen = np.zeros(25)
-    for row in x:
-        for i in range(3): seen[row[i] * 5 + row[(i + 1) % 3]] += 1 / 120
-    larger = np.maximum(seen - w.pairs, 0).sum()     # the largest difference of any event
-    assert pair_distance(w, x) == pytest.approx(larger)
-
-
-# --- the task, training, sweeps
+# --- the task and training
 TINY = dict(dim=16, blocks=1, heads=2, cond_dim=8, batch_size=16, precision='fp32',
             eval_sequences=32, final_sequences=32)
 
 
-@pytest.fixture(scope='module')
-def networks(tmp_path_factory):
-    "By data: trained for a moment; that of walks with a head"
-    home, out = tmp_path_factory.mktemp('sources'), {}
-    for data in ('walks', 'lists'):
-        cfg = read_config(TrainConfig, data=data, out=str(home / data), tokens=8000, **TINY)
-        out[data] = train(cfg, progress=False)
-    few = dict(head_steps=3, joint_steps=2, batch_size=16, precision='fp32',
-               eval_sequences=32, final_sequences=32)
-    head = FinetuneConfig(data='walks', model=str(out['walks']), out=str(home / 'head'), **few)
-    out['walks'] = finetune(head, progress=False)
-    return {data: load(folder) for data, folder in out.items()}
-
-
-@pytest.mark.parametrize('data, policy, length, mask',
-                         [('walks', 'prism', 32, 12), ('lists', 'backbone', 17, 20)])
-def test_networks_are_trained_on_walks_and_lists_and_write_their_tasks(
-    networks, data, policy, length, mask
-):
-    model = networks[data]
+@pytest.mark.parametrize('data, length, mask, other', [('walks', 32, 12, 'lists'),
+                                                       ('lists', 17, 20, 'walks')])
+def test_a_network_is_trained_on_a_task_and_writes_it(data, length, mask, other, tmp_path):
+    cfg = read_config(TrainConfig, data=data, out=str(tmp_path), tokens=8000, **TINY)
+    model = load(train(cfg, progress=False))
     assert (model.length, model.mask_id) == (length, mask)
     task = task_of(data, model)
-    x = sample(model, policy, 4, prompt=task.prompts(0, 8), progress=False).tokens
+    x = sample(model, 'backbone', 4, prompt=task.prompts(0, 8), progress=False).tokens
     assert task.judge(x)['solved'].shape == (8,)
+    with pytest.raises(ValueError, match=f'`navira train --data {other}`'): task_of(other, model)
 
 
-def test_a_model_of_other_texts_is_refused(networks, tmp_path):
-    for name, model in (('walks', networks['lists']), ('lists', networks['walks']),
-                        ('walks', novice())):
-        with pytest.raises(ValueError, match=f'`navira train --data {name}`'):
-            task_of(name, model)
-    cfg = FinetuneConfig(data='walks', out=str(tmp_path / 'run'))
-    with pytest.raises(ValueError, match='embedded writes text'):
-        finetune(cfg, progress=False)
-    with pytest.raises(KeyError, match="did you mean 'walks'"):
-        task_of('walk', networks['walks'])
-    with pytest.raises(KeyError, match="did you mean 'walks'"):
-        task_of('walks-3', networks['walks'])
+def test_a_model_of_other_texts_is_not_trained_on_it(tmp_path):
+    cfg = FinetuneConfig(data='walks', out=str(tmp_path))
+    with pytest.raises(ValueError, match='embedded writes text'): finetune(cfg, progress=False)
