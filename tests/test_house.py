@@ -77,7 +77,7 @@ def test_outputs_are_stored_no_cell_failed_and_no_path_is_of_a_machine():
 def test_imports_stand_in_cells_of_their_own():
     "Docs processing runs any cell that imports: one that does more would be run there too"
     def mixed(c):
-        skip = r'^\s*[%!]|nbdev_export|^#\|\s*eval:\s*false'
+        skip = r'^\s*[%!]|^#\|\s*eval:\s*false'
         if c['cell_type'] != 'code' or re.search(skip, source(c), re.M): return False
         return len({isinstance(n, (ast.Import, ast.ImportFrom))
                     for n in ast.parse(source(c)).body}) > 1

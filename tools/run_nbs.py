@@ -15,9 +15,9 @@ from nbdev.clean import nbdev_clean
 from nbdev.config import get_config
 
 def skipped(cell, flags):
-    "Is the cell not run? The last one exports, which is not our work."
+    "Is the cell not run?"
     directives = re.findall(r'^#\|\s*(.*?)\s*$', cell.source, re.M)
-    return (cell.cell_type != 'code' or 'nbdev_export(' in cell.source
+    return (cell.cell_type != 'code'
             or any(d in flags or re.match(r'eval:\s*false', d) for d in directives))
 
 def run(path, force=(), check=False, out=None):
