@@ -28,7 +28,7 @@ from .dit import EDIT, HiddenForward, LanguageModel
 from .layers import full, in_full, keep, zero_
 
 # %% auto #0
-__all__ = ['wrap', 'check_net']
+__all__ = ['wrap', 'mask_of', 'check_net']
 
 # %% ../../nbs/models/transformers.ipynb #66fd16c9
 class Given(nn.Module):
@@ -283,13 +283,7 @@ def wrap(
     that cannot look both ways is a `ValueError`."""
     check_net(net, tokenizer)
     kind, config = type(net).__name__, net.config.to_dict()
-    if mask_id is None:
-        masks = config.get('mask_token_id'), tokenizer and tokenizer.mask_token_id
-        named = [m for m in masks if m is not None]
-        if not named or named != named[:1] * len(named): raise ValueError(
-            f'{kind}: which token is the mask? By its configuration and the tokenizer it is '
-            f'{" or ".join(map(str, named)) or "none"}; expected mask_id=')
-        mask_id = named[0]
+    if mask_id is None: mask_id = mask_of(net, tokenizer)
     last = net.get_output_embeddings().weight.shape[0] - 1
     expected = f'expected a token of the network, 0 to {last}:'
     mask_id = check_int('mask_id', mask_id, 0, expected, last)
@@ -311,6 +305,14 @@ def wrap(
     if block is None and decoder: block = config.get('block_size')
     if block is not None: model.block = net.config.block_size = check_int('block', block, 1)
     return model
+
+def mask_of(net: Any, tokenizer: Any) -> Any: # which token
+    "ValueError where configuration and tokenizer name none, or two."
+    masks = net.config.to_dict().get('mask_token_id'), tokenizer and tokenizer.mask_token_id
+    named = [m for m in masks if m is not None]
+    if named and named == named[:1] * len(named): return named[0]
+    raise ValueError(f'{type(net).__name__}: which token is the mask? By its configuration and the '
+                     f'tokenizer it is {" or ".join(map(str, named)) or "none"}; expected mask_id=')
 
 def check_net(
     net: Any,
