@@ -13,6 +13,7 @@ from torch import Tensor
 from ..base.checks import name_of
 from .caching import Cached
 from ..diffusion import Denoiser, Forward
+from .draws import TokenSampler
 
 # %% auto #0
 __all__ = ['Pass', 'ChangedPass']
@@ -97,6 +98,8 @@ class Pass:
         self.rated = self.ran # [B] rows with a quality
         self.together = self.ran if together is None else together
         self.last: tuple[Tensor, Tensor] | None = None # the last logits: where, and what
+        # purpose, draw -> what was drawn so far: where, tokens, probabilities
+        self.written: dict[tuple, tuple[Tensor, Tensor, Tensor]] = {}
 
     def run(self, rows: Tensor) -> None: # [B] bool
         "Have these rows run, if they have not been."
@@ -166,13 +169,18 @@ class Pass:
         "The tokens that are drawn at `where`, and their probabilities, as exact as the logits."
         draw = draw or self.draw
         if draw is None: raise ValueError('no draw: expected Pass(model, state, policy.draw)')
-        u, tokens = self.uniform(purpose), self.x
-        conf = torch.full(where.shape, torch.nan, device=where.device)
-        for part in self.portions(where):
+        u, key = self.uniform(purpose), (purpose, draw)
+        # other draws may read which positions are drawn together
+        shared = isinstance(draw, TokenSampler) and self.written.get(key)
+        seen, tokens, conf = shared or (
+            where & False, self.x, torch.full(where.shape, torch.nan, device=where.device))
+        new = where & ~seen
+        for part in self.portions(new) if new.any() else ():
             logits = self.logits(part)
             token, q = check_drawn(draw, logits, draw(logits, u[part], self.x, part))
             tokens = tokens.masked_scatter(part, token)
             conf = conf.to(logits.dtype).masked_scatter(part, q.to(logits.dtype))
+        if isinstance(draw, TokenSampler): self.written[key] = seen | new, tokens, conf
         return tokens[where], conf[where]
 
 # %% ../../nbs/sampler/passes.ipynb #9ff14226
