@@ -46,8 +46,8 @@ class Noise:
     ):
         self.seed, self.samples, self.made = seed, samples, made
         self._whole, self._rows = self, slice(None)     # whose rows these are, and which
-        # length -> first step, {purpose: [AHEAD, B, L]}
-        self._windows: dict[int, tuple[int, dict[str, Tensor]]] = {}
+        # length -> steps, {purpose: [steps, B, L]}
+        self._windows: dict[int, tuple[range, dict[str, Tensor]]] = {}
 
     def __getitem__(self, rows) -> Self:
         "Of some rows, by numbers that are made for all of them."
@@ -66,16 +66,18 @@ class Noise:
     ) -> Tensor: # [B, L] float64 in the open interval (0, 1); shared, so never written to
         if self._whole is not self:
             return Noise.uniform(self._whole, i, purpose, length)[self._rows]
-        steps = max(1, min(AHEAD, _MOST // max(1, len(self.samples) * length)))
-        first = (self.made + i) // steps * steps
-        begun, window = self._windows.get(length, (first, {}))
-        kept = window if begun == first else {}
+        now = self.made + i
+        # the first step may be the only one, as in a host's loop
+        steps, window = self._windows.get(length, (range(now, now + 1), {}))
+        kept = window
+        if now not in steps:
+            most = max(1, min(AHEAD, _MOST // max(1, len(self.samples) * length)))
+            steps, kept = range(now, now + most), {}
         if purpose not in kept:
             asked = sorted({purpose, *window} - {*kept})
-            made = self._made(range(first, first + steps), asked, length)
-            kept = kept | dict(zip(asked, made))
-            self._windows[length] = first, kept
-        return kept[purpose][self.made + i - first]
+            kept = kept | dict(zip(asked, self._made(steps, asked, length)))
+            self._windows[length] = steps, kept
+        return kept[purpose][now - steps.start]
 
     def _made(self, steps: range, purposes: list[str], length: int) -> Tensor:
         # [purposes, steps, B, L]

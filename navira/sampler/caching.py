@@ -90,7 +90,8 @@ class Cached(Denoiser):
 
         self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
         self.timed, self.n_blocks = model.timed, model.n_blocks
-        self.attending, self.embedded = model.attending, model.embedded  # type: ignore[method-assign]
+        self.attending = model.attending  # type: ignore[method-assign]
+        self.embedded = model.embedded  # type: ignore[method-assign]
         self.shadow = model.shadow  # type: ignore[method-assign]
 
     def __call__(self, *text: Tensor) -> Forward: return self.model(*text)
@@ -128,7 +129,8 @@ class Cached(Denoiser):
         full = self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
         if not audited.any(): return full
         full.share = full.share.index_add(0, audited.nonzero()[:, 0], cached.share)
-        full.logits = partial(self.compared, full.logits, cached, audited)  # type: ignore[method-assign]
+        full.logits = partial(  # type: ignore[method-assign]
+            self.compared, full.logits, cached, audited)
         return full
 
     def compared(self,

@@ -136,7 +136,8 @@ def _check_hyper(name: str, v: Any, p: inspect.Parameter) -> None:
         check_choice(what, v, choices(p))
         return
     wanted, types = next((TYPES[k] for k in TYPES if k in kinds), TYPES[float])
-    right = isinstance(v, types) and isinstance(v, bool) == (types is bool)  # type: ignore[arg-type]
+    right = (isinstance(v, types)  # type: ignore[arg-type]
+             and isinstance(v, bool) == (types is bool))
     if right and wanted == 'a whole number': right = v % 1 == 0
     if right and not (isinstance(v, int) and abs(v) >= 2**63): return
     example = 1 if p.default is None else p.default
@@ -156,7 +157,8 @@ def policy(
     draw = {k: hyper.pop(k) for k in hyper.keys() - signature(factory).keys()}
     made = factory(**hyper)
     if isinstance(made, Policy):
-        return replace(made, draw=replace(made.draw, **draw)) if draw else made  # type: ignore[type-var]
+        if not draw: return made
+        return replace(made, draw=replace(made.draw, **draw))  # type: ignore[type-var]
     raise ValueError(f'policy {name!r}: its factory returned {type(made).__name__}; '
                      'expected a Policy')
 
@@ -180,7 +182,8 @@ for _name, _factory, _selects, _source in [
     ('prism-stochastic', prism_stochastic, 'K from pi(tau)', 'NAVIRA, section 5'),
     ('navira-det', navira_det, 'the K lowest', 'NAVIRA, section 4.2'),
     ('navira', navira, 'K from pi(tau)', 'NAVIRA, section 4.3')]:
-    register(_name, selects=_selects, source=_source, **_revises)(_factory)  # type: ignore[type-var]
+    register(  # type: ignore[type-var]
+        _name, selects=_selects, source=_source, **_revises)(_factory)
 
 # %% ../../nbs/sampler/registry.ipynb #6845e5f1
 for _schedule in (quadratic, sigmoid, piecewise):
