@@ -5,19 +5,22 @@
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
 from collections.abc import Callable
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from .base.checks import check_int, name_of, parts_of
-from .sampler.ties import ranks
-from .base.noise import Noise
+from .sampler.ties import best, random_best
+from .base.noise import AHEAD, Noise
+from .base.parallel import read
 from .diffusion import Denoiser, n_committed
 from .sampler.draws import nucleus, tolerance
 from .sampler.caching import Cached
-from .sampler.passes import ChangedPass, check_picked, described, Draw, Pass
+from .sampler.passes import (
+    ChangedPass, check_found, check_picked, described, Draw, is_own, Pass, Positions)
 
 # %% auto #0
 __all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'TopK',
@@ -37,6 +40,7 @@ class State:
     i: int            # step, 0..n-1
     n: int            # number of steps T
     memory: dict[str, Tensor] = field(default_factory=dict) # [B, ...]: what else a policy keeps
+    found: list = field(default_factory=list) # what the model gave and is not checked yet
 
     @classmethod
     def start(cls,
@@ -52,18 +56,41 @@ class State:
         fixed = x != mask_id if fixed is None else fixed
         return cls(x, fixed, nan, nan, n_forward, noise, mask_id, 0, n)
 
-    def __getitem__(self, rows: Tensor) -> State: # [B] bool, or indices
-        memory = {k: v[rows] for k, v in self.memory.items()}
-        return replace(self, x=self.x[rows], fixed=self.fixed[rows], conf=self.conf[rows],
-                       score=self.score[rows], n_forward=self.n_forward[rows],
-                       noise=self.noise[rows], memory=memory)
+    def but(self, **new: Any) -> State:
+        "With other values of some fields. What follows from the others is not computed again."
+        st = object.__new__(State)
+        vars(st).update(vars(self) | new)
+        for field in new:
+            for known in FOLLOWS.get(field, ()): vars(st).pop(known, None)
+        return st
 
-    @property
-    def masked(self) -> Tensor: return (self.x == self.mask_id) & ~self.fixed
-    @property
-    def committed(self) -> Tensor: return ~self.masked & ~self.fixed # what may be remasked
-    @property
-    def n_free(self) -> Tensor: return (~self.fixed).sum(1) # N, per row
+    def __getitem__(self, rows: Tensor | slice) -> State: # [B] bool, or an index
+        if isinstance(rows, slice) and rows == slice(None): return self
+        memory = {k: v[rows] for k, v in self.memory.items()}
+        return self.but(x=self.x[rows], fixed=self.fixed[rows], conf=self.conf[rows],
+                        score=self.score[rows], n_forward=self.n_forward[rows],
+                        noise=self.noise[rows], memory=memory)
+
+    @cached_property
+    def free(self) -> Tensor: return ~self.fixed # [B, L]
+    @cached_property
+    def masked(self) -> Tensor: return (self.x == self.mask_id) & self.free
+    @cached_property
+    def committed(self) -> Tensor: return self.free ^ self.masked # what may be remasked
+    @cached_property
+    def n_free(self) -> Tensor: return self.free.sum(1) # N, per row
+    @cached_property
+    def plans(self) -> dict: return {} # by what `due` was asked for
+    @cached_property
+    def n_committed(self) -> Tensor: return self.n_free - self.masked.sum(1) # per row
+
+    def due(self, count: Callable[[Tensor, Any, int], Tensor]) -> Tensor: # (N, i, T) -> [B]
+        "How many are committed after the step by a count of steps, which is asked once in a run."
+        if not is_own(count): return count(self.n_free, self.i, self.n)
+        if (count, self.n) not in self.plans:
+            every = torch.arange(self.n, device=self.x.device)[:, None]
+            self.plans[count, self.n] = count(self.n_free, every, self.n)
+        return self.plans[count, self.n][self.i]
     @property
     def u(self) -> float: return self.i / (self.n - 1) if self.n > 1 else 0. # u_t, section 4.4
     @property
@@ -77,26 +104,35 @@ class State:
     def store_quality(self, p: Pass) -> State:
         "With the qualities that `p` was asked for; where `p` saw a mask, the last one stays."
         if p.scored is None: return self
-        new = ~p.scored.isnan() & ~p.masked
-        return replace(self, score=torch.where(new, p.scored, self.score))
+        new = p.scored.masked_fill(p.masked, torch.nan)
+        return self.but(score=torch.where(new.isnan(), self.score, new))
 
     def remask(self, where: Tensor) -> State: # [B, L] bool
         "With masks there; `conf` and `score` stay until a token is written."
-        return replace(self, x=torch.where(where, self.mask_id, self.x))
+        return self.but(x=self.x.masked_fill(where, self.mask_id))
 
-    def write(self, where: Tensor, tokens: Tensor, conf: Tensor) -> State: # [B, L], [N], [N]
-        "With tokens and the probabilities they were drawn with; old qualities there are dropped."
-        dtype = torch.promote_types(self.conf.dtype, conf.dtype)
-        return replace(self, x=self.x.masked_scatter(where, tokens),
-                       conf=self.conf.to(dtype).masked_scatter(where, conf.to(dtype)),
-                       score=self.score.masked_fill(where, torch.nan))
+    def write(self, where: Tensor | Positions, tokens: Tensor, conf: Tensor) -> State:
+        """With tokens [N] at N positions, and the probabilities [N] they were drawn with; old
+        qualities there are dropped."""
+        at, old = where, self.conf
+        if isinstance(where, Tensor): at = where.nonzero(as_tuple=True)  # type: ignore[assignment]
+        else: where = where.where
+        if old.dtype != conf.dtype: # float64 once there are numbers in float64
+            dtype = torch.promote_types(old.dtype, conf.dtype)
+            old, conf = old.to(dtype), conf.to(dtype)
+        return self.but(x=self.x.index_put(at, tokens), conf=old.index_put(at, conf),
+                        score=self.score.masked_fill(where, torch.nan))
 
     def remember(self, **kept: Tensor) -> State: # [B, ...] each
         "With these in `memory`."
-        return replace(self, memory=self.memory | kept)
+        return self.but(memory=self.memory | kept)
 
-    def next(self, cost: Tensor) -> State: # [B] forward passes that ran for each row
-        return replace(self, i=self.i + 1, n_forward=self.n_forward + cost)
+    def next(self, cost: Tensor | float) -> State: # [B] forward passes that ran for each row
+        return self.but(i=self.i + 1, n_forward=self.n_forward + cost)
+
+FOLLOWS = dict( # which properties follow from a field
+    fixed=('free', 'n_free', 'plans', 'masked', 'committed', 'n_committed'),
+    x=('masked', 'committed', 'n_committed'))
 
 # %% ../nbs/02_policies.ipynb #668602bf
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]
@@ -104,6 +140,12 @@ Rule = Callable[['State', 'Pass', Tensor], Tensor]    # eligible [B, L] bool -> 
 Schedule = float | Callable[['State'], Tensor | float]  # one number a row, or one for all
 
 # %% ../nbs/02_policies.ipynb #2d108920
+def is_noise(score: Callable) -> Callable:
+    "A decorator for scores that are noise, above 0."
+    vars(score).update(is_noise=True)
+    return score
+
+@is_noise
 def random_order(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "Random order."
     return st.uniform('order')
@@ -114,6 +156,7 @@ def needs_quality(part: Callable) -> Callable:
     return part
 
 # %% ../nbs/02_policies.ipynb #a5031a37
+@is_noise
 def random_choice(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "A random choice of what to remask: by `random_order` the same would be unmasked again."
     return st.uniform('pick')
@@ -127,16 +170,23 @@ def unmask_until(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many stand after step i
 ) -> Callable[[State], Tensor]: # a schedule
     "How many masks to fill so that `count` of the free positions are committed after the step."
-    return lambda st: count(st.n_free, st.i, st.n) - st.committed.sum(1)
+    return lambda st: st.due(count) - st.n_committed
 
 # %% ../nbs/02_policies.ipynb #2670b56e
-def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
-    "A schedule's value in a state, one per row. ValueError for anything but numbers."
+def amount(schedule: Schedule, st: State) -> Tensor | float: # [B], or of all rows
+    "A schedule's value in a state. ValueError for anything but numbers."
     given = schedule(st) if callable(schedule) else schedule
-    try: return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
+    if isinstance(given, int | float): return given
+    if isinstance(given, Tensor) and given.shape == st.n_forward.shape: return given
+    try: return torch.as_tensor(given, device=st.x.device).expand(len(st.x))
     except (TypeError, RuntimeError, ValueError):
         raise ValueError(f'{name_of(schedule)} gave {described(given)}; expected a number, or one '
                          f'for each of {len(st.x)} rows') from None
+
+def evaluate(schedule: Schedule, st: State) -> Tensor: # [B] float64
+    "The same, one number per row."
+    given = amount(schedule, st)
+    return torch.as_tensor(given, dtype=torch.float64, device=st.x.device).expand(len(st.x))
 
 n_unmask = unmask_until(n_committed)
 
@@ -145,6 +195,11 @@ def rows_of(rule: Rule, st: State, eligible: Tensor) -> Tensor: # [B] bool
     """Rows in which a rule may pick something. One that knows before any pass has a method `rows`;
     for others, rows with eligible positions."""
     return rule.rows(st, eligible) if hasattr(rule, 'rows') else eligible.any(1)
+
+def rests(rule: Rule, st: State) -> bool:
+    "Is it known without a look at the text that a rule picks nothing?"
+    k = rule.k if isinstance(rule, TopK) else None
+    return k == 0 or hasattr(k, 'rests') and k.rests(st)
 
 # %% ../nbs/02_policies.ipynb #f32379ab
 @dataclass(frozen=True)
@@ -163,23 +218,30 @@ class TopK:
         return (evaluate(self.k, st) > 0) & eligible.any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        k = evaluate(self.k, st)[:, None]
-        ok = eligible & (k > 0)
-        if not ok.any(): return ok
+        k = amount(self.k, st)
+        if hasattr(self.score, 'is_noise') and not self.tau:
+            return random_best(self.score(st, p, eligible) * eligible, eligible, k)
+        if isinstance(k, Tensor): ok = eligible & (k > 0)[:, None]
+        else: ok = eligible if k > 0 else torch.zeros_like(eligible)
+        # a score of yours is not asked about nothing
+        if p and not is_own(self.score) and not len(p.at(ok).flat): return ok
         score = self.score(st, p, ok)
         if not isinstance(score, Tensor) or score.shape != ok.shape:
             raise ValueError(f'{name_of(self.score)} gave {described(score)}; expected one number '
                              f'a position, a tensor {tuple(ok.shape)}')
-        rank = ranks(self.perturbed(st, score), ok, st.uniform('ties'), tolerance(score.dtype))
-        return ok & ~score.isnan() & (rank < k)
-
-    def perturbed(self, st: State, score: Tensor) -> Tensor: # [B, L]
-        "score / tau plus Gumbel noise; score at tau = 0."
-        if self.tau is None: return score
-        tau = evaluate(self.tau, st)[:, None]
+        near, tau = tolerance(score.dtype), self.tau if self.tau is None else amount(self.tau, st)
+        if tau is None or isinstance(tau, float | int) and tau == 0:
+            return best(score, ok, k, st.uniform('ties'), near)
         # float64: low-precision Gumbel noise acts as a lower temperature
         gumbel = -(-st.uniform(self.purpose).log()).log()
-        return torch.where(tau > 0, score / tau.clamp(min=1e-300) + gumbel, score)
+        # what differs by rounding only is far nearer than two numbers of the noise, unless it is
+        # weak
+        if not isinstance(tau, Tensor) and tau >= .01:
+            s = (score / tau + gumbel).nan_to_num_(-torch.inf).masked_fill_(~ok, -torch.inf)
+            return random_best(s, s > -torch.inf, k)
+        tau = torch.as_tensor(tau, dtype=torch.float64, device=ok.device).expand(len(ok))[:, None]
+        score = torch.where(tau > 0, score / tau.clamp(min=1e-300) + gumbel, score)
+        return best(score, ok, k, st.uniform('ties'), near)
 
 nothing = TopK(random_order, 0) # the rule of a policy that never remasks
 
@@ -194,8 +256,8 @@ class Flip:
 
     def __call__(self, st: State, p: Pass | None, eligible: Tensor) -> Tensor: # [B, L] bool
         rate = self.rate(st) if callable(self.rate) else self.rate
-        rate = torch.as_tensor(rate, dtype=torch.float64, device=st.x.device)
-        return eligible & (st.uniform(self.purpose) < (rate[:, None] if rate.ndim == 1 else rate))
+        if isinstance(rate, Tensor) and rate.ndim == 1: rate = rate[:, None]
+        return eligible & (st.uniform(self.purpose) < rate)
 
 def purposes(part: Any) -> list[str]:
     "What the noise is for that each rule in it draws by."
@@ -233,10 +295,14 @@ class Step:
         model: Denoiser,
         watch: Callable, # sees policy, state before, pass, cleaned, state after
     ) -> State: # at step i + 1
-        rows = None if policy.decoupled else rows_of(policy.unmask, st, st.masked)
-        p = self.asks(model, st, policy.draw, rows)
-        T = pick(policy.remask, st, p, st.committed) # T_t: masked again
-        clean = st.store_quality(p).remask(T)
+        def later() -> Tensor: return rows_of(policy.unmask, st, st.masked)
+        rests_now = rests(policy.remask, st)
+        p = self.asks(model, st, policy.draw, None if policy.decoupled or rests_now else later)
+        clean = st
+        if not rests_now:
+            T = pick(policy.remask, st, p, st.committed) # T_t: masked again
+            clean = st.store_quality(p).remask(T)
+            p.together = None
         return finish(policy, st, p, clean, second_pass(policy, p, clean), watch)
 
     @property
@@ -308,8 +374,11 @@ def step(
     after = policy.step(policy, st, model, watch)
     if not isinstance(after, State): what = f'gave {after!r:.80}'
     elif after.i != st.i + 1: what = f'gave the state of step {after.i}'
-    elif ((after.x != st.x) & st.fixed).any(): what = 'changed the prompt'
-    else: return after
+    elif not is_own(policy.step) and read((after.x != st.x) & st.fixed).any():
+        what = 'changed the prompt'
+    else:
+        if after.i == st.n or after.i % AHEAD == 0: check_found(after.found)
+        return after
     raise ValueError(f'step: {name_of(policy.step)} {what}; expected the state of step {st.i + 1}, '
                      'as with `.next`, with what is `fixed` as it was')
 
@@ -324,8 +393,13 @@ def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
 def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
     """What a rule picks; it is not asked where nothing is eligible. ValueError for anything but
     eligible positions: a rule may be yours."""
-    if not eligible.any(): return eligible
-    return check_picked(rule, rule(st, p, eligible), eligible, st.fixed)
+    where = asked(rule, st, p, eligible)
+    return where if is_own(rule) else check_picked(rule, where, eligible, st.fixed)
+
+def asked(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
+    # one that knows its rows does without a question
+    if not hasattr(rule, 'rows') and not len(p.at(eligible).flat): return eligible
+    return rule(st, p, eligible)
 
 def draw_at(
     st: State,
@@ -333,7 +407,8 @@ def draw_at(
     where: Tensor, # [B, L] bool
     purpose: str = 'token', # of the noise
 ) -> State: # with a token of the pass's draw written at each
-    return st.write(where, *p.drawn(where, purpose)) if where.any() else st
+    at = p.at(where)
+    return st.write(at, *p.drawn(at, purpose)) if len(at.flat) else st
 
 def finish(
     policy: Policy,
@@ -344,7 +419,8 @@ def finish(
     watch: Callable = no_watch,
 ) -> State: # at step i + 1
     "The second half of a step: unmask what `q` predicts in the cleaned text."
-    S = pick(policy.unmask, clean, q, clean.masked & q.masked) # S_t: filled
+    seen = clean.masked if q.st is clean else clean.masked & q.masked
+    S = pick(policy.unmask, clean, q, seen) # S_t: filled
     after = draw_at(clean, q, S)
     watch(policy, st, p, clean, after)
     return after.next(p.cost + (q.cost if q is not p else 0))

@@ -33,8 +33,9 @@ class Forward:
     share: Any = 1. # [B] its cost, as a share of a pass over all positions
     _cached: Tensor | None = None
 
-    def logits(self, where: Tensor) -> Tensor:
-        "`where` [B, L] bool -> [N, V] unnormalised log-probabilities; the mask id is at -inf."
+    def logits(self, where: Any) -> Tensor:
+        """Unnormalised log-probabilities [N, V] at N positions, row by row; the mask id is at -inf.
+        `where` is an index of [B, L]: a bool tensor, or a pair of tensors [N]."""
         raise NotImplementedError
 
     def _quality(self) -> Tensor:
@@ -46,7 +47,7 @@ class Forward:
         if self._cached is None: self._cached = self._quality()
         return self._cached
 
-    def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
+    def rated(self, rows: Tensor) -> Tensor: # indices [n] of rows -> [n, L]
         "The quality of some rows; a model that can computes no others."
         return self.quality()[rows]
 
@@ -158,8 +159,8 @@ _N = TypeVar('_N', Tensor, int)
 
 def n_committed(
     n_free: _N, # N: positions that are not part of a prompt
-    i: int, # step, 0..T-1
+    i: Tensor | int, # step, 0..T-1
     n: int, # T, number of steps
 ) -> _N: # how many of them are committed after step i
     "The exact-count schedule ceil(N (i+1) / T)."
-    return -(-n_free * (i + 1) // n)
+    return (n_free * (i + 1) + (n - 1)) // n

@@ -14,7 +14,7 @@ from torch import Tensor
 from .base.checks import check_range
 from .diffusion import n_committed
 from .core import (
-    evaluate, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
+    amount, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
 
 # %% auto #0
 __all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'remask_count', 'prism', 'backbone']
@@ -32,11 +32,11 @@ def sigma_max(
 ) -> Tensor: # float64
     "The largest remask probability that leaves masks a probability >= 0 (ReMDM, Eq. 7)."
     a_t, a_s = torch.as_tensor(a_t, dtype=torch.float64), torch.as_tensor(a_s, dtype=torch.float64)
-    return ((1 - a_s.clamp(max=1)) / a_t.clamp(min=1e-12)).clamp(max=1)
+    return ((1 - a_s) / a_t.clamp(min=1e-12)).clamp(0, 1)
 
 def sigma_of(st: State) -> Tensor: # [B]
     "`sigma_max` in a state: alpha_t is the share of free positions committed, and grows by 1/T."
-    alpha = st.committed.sum(1).double() / st.n_free.clamp(min=1)
+    alpha = st.n_committed.double() / st.n_free.clamp(min=1)
     return sigma_max(alpha, alpha + 1 / st.n)
 
 # %% ../nbs/03_prism.ipynb #3ee3b986
@@ -69,16 +69,23 @@ class Window:
     def steps(self, T: int) -> range: # .55 * 100 is above 55 in floats
         return range(*(math.ceil(share * T - 1e-9) for share in (self.on, self.off)))
 
-    def __call__(self, st: State) -> Tensor: # [B]
-        return evaluate(self.k, st) * (st.i in self.steps(st.n))
+    def rests(self, st: State) -> bool: return st.i not in self.steps(st.n)
+
+    def __call__(self, st: State) -> Tensor | float: # [B], or of all rows
+        return 0 if self.rests(st) else amount(self.k, st)
 
 # %% ../nbs/03_prism.ipynb #aee20765
-def prism_guard(k: Schedule) -> Callable[[State], Tensor]:
+@dataclass(frozen=True)
+class prism_guard:
     "PRISM's guard: K if 0 < K < n and K < N - n, at most what may stay masked; else 0."
-    def guarded(st: State) -> Tensor: # [B]
-        r, n, N = evaluate(k, st), st.committed.sum(1), st.n_free
-        return torch.minimum(r, N - n_committed(N, st.i, st.n)) * ((0 < r) & (r < n) & (n < N - r))
-    return guarded
+    k: Window
+
+    def rests(self, st: State) -> bool: return self.k.rests(st)
+
+    def __call__(self, st: State) -> Tensor: # [B]
+        r, n, N = self.k(st), st.n_committed, st.n_free
+        fits = r < torch.minimum(n, N - n)
+        return (N - st.due(n_committed)).clamp(max=r) * fits
 
 # %% ../nbs/03_prism.ipynb #6bf4e82d
 def remask_count(

@@ -4,14 +4,14 @@ import pytest
 import torch
 from hypothesis import given, strategies as hs
 
-from navira.sampler.draws import TokenSampler, exponentials
+from navira.sampler.draws import TokenSampler, logs
 from toys import race
 
 
 @given(hs.integers(0, 2**52 - 1), hs.integers(0, 200_000))
-def test_exponentials_are_those_of_splitmix(bits, i):
+def test_the_race_is_that_of_splitmix(bits, i):
     u = (bits + .5) / 2**52
-    e = exponentials(torch.tensor([u], dtype=torch.float64), torch.tensor([i]))
+    e = -logs(torch.tensor([u], dtype=torch.float64), torch.tensor([[i]]))
     assert e.item() == pytest.approx(race(u, i), rel=1e-12)
 
 
@@ -43,4 +43,5 @@ def test_a_draw_is_the_one_by_sorting_also_with_ties(rows, seed, temperature, p,
     u = torch.rand(len(lg), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     tokens, prob = TokenSampler(temperature, p, top_k, crossing)(lg, u)
     want, q = by_sorting(lg, u, temperature, p, top_k, crossing)
-    assert tokens.tolist() == [*want] and prob.tolist() == pytest.approx([*q], abs=1e-12)
+    assert tokens.tolist() == [*want] and prob.tolist() == pytest.approx(
+        [*q], abs=1e-6 if dtype == torch.float32 and temperature == 0 else 1e-12)

@@ -12,4 +12,4 @@ def test_a_window_is_that_of_exact_fractions(a, b, T):
     on, off = sorted((a, b))
     exact = [i for i in range(T) if on * T <= 100 * i < off * T]
     k = Window(1, on / 100, off / 100)
-    assert [i for i in range(T) if k(state(torch.zeros(4).long(), 9, i, T, 1)).item()] == exact
+    assert [i for i in range(T) if k(state(torch.zeros(4).long(), 9, i, T, 1))] == exact

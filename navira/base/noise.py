@@ -23,17 +23,21 @@ def philox(
     key: tuple[int, int], # two 32-bit words
 ) -> tuple[Tensor, ...]: # four int64 tensors, each uniform on 0..2^32-1
     "Philox4x32-10 (Salmon et al., SC 2011), the counter-based generator, vectorised in int64."
-    a, b, c, d = (torch.as_tensor(w, dtype=torch.int64) for w in counter)
-    k, l = key
-    for _ in range(10):
+    a, b, c, d = torch.broadcast_tensors(*(torch.as_tensor(w, dtype=torch.int64) for w in counter))
+    left, right = torch.stack([a, c]), torch.stack([b, d])
+    times, keys = (left.new_tensor(w).view(-1, *[1] * a.ndim) for w in (
+        (0xD2511F53, 0xCD9E8D57),
+        [(key[i] + j * step) & _LOW for j in range(10)
+         for i, step in enumerate((0x9E3779B9, 0xBB67AE85))]))
+    for j in range(10):
         # wraps modulo 2^64: both halves are read as unsigned
-        p, q = a * 0xD2511F53, c * 0xCD9E8D57
-        a, b, c, d = (q >> 32) & _LOW ^ b ^ k, q & _LOW, (p >> 32) & _LOW ^ d ^ l, p & _LOW
-        k, l = (k + 0x9E3779B9) & _LOW, (l + 0xBB67AE85) & _LOW
+        p = (left * times).flip(0)
+        left, right = (p >> 32 & _LOW) ^ right ^ keys[2 * j:2 * j + 2], p & _LOW
+    (a, c), (b, d) = left, right
     return a, b, c, d
 
 # %% ../../nbs/base/base.ipynb #d87edb3f
-AHEAD = 32          # steps whose numbers are made at once: a call is a hundred kernels
+AHEAD = 64          # steps whose numbers are made at once: a call is a hundred kernels
 _MOST = 2**20       # numbers of a purpose at a time
 
 class Noise:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 # %% auto #0
 __all__ = []
@@ -48,3 +50,11 @@ def _in_modes_of_here(f: Callable[[_X], _Y]) -> Callable[[_X], _Y]:
         autocast = torch.autocast('cpu', dtype, auto)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad), autocast: return f(item)
     return alike
+
+def on(a: Tensor, device: torch.device) -> Tensor:
+    "A tensor of the host on a device, without a wait."
+    return a if device.type == 'cpu' else a.to(device, non_blocking=True)
+
+def read(a: Tensor) -> np.ndarray:
+    "What the host must know. Here, and nowhere else in a step, it waits for a device."
+    return np.from_dlpack(a if a.is_cpu else a.cpu())

@@ -8,15 +8,17 @@ import functools
 import re
 from collections import defaultdict
 
+import numpy as np
 import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 from torch.nn.functional import cross_entropy, pad
 
 from ..base.checks import check_int
+from ..base.parallel import read
 from ..sampler.chatting import answering, templated
 from ..diffusion import Denoiser, low_discrepancy
-from ..sampler.passes import portions
+from ..sampler.passes import portions, Positions
 from ..models.load import load
 from ..sampler.prompts import literal_ids, read_prompts
 from ..sampling import sample
@@ -44,9 +46,9 @@ def log_likelihood(
     for where in masked.to(model.device).split(batch_size):
         x, weight = text.expand(len(where), -1), L / where.sum(1).double()
         p = model(x.masked_fill(where, model.mask_id))
-        for part in portions(model, where):
+        for part in portions(model, Positions(np.flatnonzero(read(where)), where)):
             nats = cross_entropy(p.logits(part), x[part], reduction='none')
-            total -= float((nats * weight[part.nonzero()[:, 0]]).sum())
+            total -= float((nats * weight[part[0]]).sum())
     return total / draws
 
 # %% ../../nbs/hf/lm_eval.ipynb #899a1cca

@@ -39,8 +39,8 @@ class Ran(Forward):
     def seen_masked(self) -> Tensor: # type: ignore[override]
         return self.x[self.rows] == self.mask_id
 
-    def logits(self, where: Tensor) -> Tensor: # [b, L] bool with N true -> [N, V]
-        row, at = where.nonzero(as_tuple=True)
+    def logits(self, where: Any) -> Tensor: # N positions -> [N, V]
+        row, at = where if isinstance(where, tuple) else where.nonzero(as_tuple=True)
         out = self.given[self.rows[row], at]           # a copy
         out[:, self.mask_id:self.mask_id + 1] = -torch.inf
         return out

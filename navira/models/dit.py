@@ -104,19 +104,20 @@ class HiddenForward(Forward):
 
     def logits(
         self,
-        where: Tensor, # [B, L] bool, true at N positions
+        where: Any, # N positions: a bool tensor [B, L], or a pair of indices
     ) -> Tensor:
-        "`[N, V]` logits in float32 at least, in the order of `where.nonzero()`."
-        row, at = where.nonzero(as_tuple=True)
+        "`[N, V]` logits in float32 at least, row by row."
+        row, at = where if isinstance(where, tuple) else where.nonzero(as_tuple=True)
         if self.model.shift: at = (at - 1).clamp(min=0)
-        return self.words(self.h[row, at], where)
+        return self.words(self.h[row, at], row)
 
     def left_out(
         self,
-        where: Tensor, # [B, L] bool, true at N positions that have a shadow
+        where: Any, # N positions that have a shadow, as for `logits`
     ) -> Tensor:
         "`[N, V]` logits of the shadows at `where`: predictions for tokens that they do not see."
-        return self.words(self.shadows[where[:, self.columns]], where)
+        row, at = where if isinstance(where, tuple) else where.nonzero(as_tuple=True)
+        return self.words(self.shadows[row, torch.searchsorted(self.columns, at)], row)
 
 class DiTForward(HiddenForward):
     "One forward pass of a `MaskedLM`."
@@ -133,27 +134,27 @@ class DiTForward(HiddenForward):
         self.autocast = torch.autocast(
             kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
 
-    def project(self, h, where):
+    def project(self, h, row):
         "`[N, V]` in full, with the mask's own logit."
-        c = self.c[0] if len(self.c) == 1 else self.c[where.nonzero()[:, 0], 0]
+        c = self.c[0] if len(self.c) == 1 else self.c[row, 0]
         with self.autocast: return full(self.model.backbone.output_layer(h, c))
 
-    def words(self, h, where):
-        out = self.project(h, where)
-        out[:, [self.model.mask_id, *self.model.suppress]] = -torch.inf
+    def words(self, h, row):
+        out = self.project(h, row)
+        for i in (self.model.mask_id, *self.model.suppress): out[:, i] = -torch.inf
         return out
 
-    def rated(self, rows: Tensor) -> Tensor: # [B] bool with n true -> [n, L]
+    def rated(self, rows: Any) -> Tensor: # an index of n rows -> [n, L]
         if self._cached is not None: return self._cached[rows]
         if self.model.quality is None: return super()._quality()
+        c, h, x = self.c.expand(len(self.h), -1, -1)[rows], self.h[rows], self.x[rows]
         if self.model.config.quality_blocks == 0:     # how far the token's logit exceeds the mask's
-            where = rows[:, None].expand_as(self.x)
-            out, token = self.project(self.h[where], where), self.x[where][:, None]
-            return (out.gather(1, token)[:, 0] - out[:, self.model.mask_id]).view_as(self.x[rows])
-        c = self.c.expand(len(rows), -1, -1)[rows]
-        with self.autocast: return self.model.quality(self.h[rows], c, self.rope)
+            row = torch.arange(len(self.x), device=x.device)[rows].repeat_interleave(x.shape[1])
+            out, token = self.project(h.flatten(0, 1), row), x.reshape(-1, 1)
+            return (out.gather(1, token)[:, 0] - out[:, self.model.mask_id]).view_as(x)
+        with self.autocast: return self.model.quality(h, c, self.rope)
 
-    def _quality(self): return self.rated(torch.ones(len(self.h), dtype=torch.bool))
+    def _quality(self): return self.rated(slice(None))
 
 # %% ../../nbs/models/dit.ipynb #59199961
 def with_shadows(

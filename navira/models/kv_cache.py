@@ -5,8 +5,11 @@
 # %% ../../nbs/models/layers.ipynb #61e2f793
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from ..base.parallel import on, read
 
 # %% auto #0
 __all__ = []
@@ -32,17 +35,21 @@ class Part:
         depth: int = 0, # blocks that run in full
         seen: Tensor | None = None, # [b, 1, L or 1, L] bool: what a position reads; None: all
     ):
-        run = x >= 0 if run is None else run & (x >= 0)
-        if not run.any(): run[:, 0] = True   # no network runs nothing
-        real = (x >= 0).sum(1)
-        self.cache, self.x, self.run, self.layer = cache, x, run, 0
+        real = x >= 0
+        host = read(torch.stack([real if run is None else run & real, real]))
+        n, length = host.sum(2)
+        if not n.any(): host[0, :, 0] = n[:] = 1 # no network runs nothing
+        self.cache, self.x, self.layer, self.widest = cache, x, 0, int(n.max())
         self.rows = slice(None) if rows is None else rows
         full = min(depth + 1, n_blocks) if depth else 0    # block `depth` reads the new states
-        self.depth = n_blocks if (run.sum(1) == real).all() else full
+        self.depth = n_blocks if (n == length).all() else full
         self.whole = self.depth == n_blocks
-        self.share = (full + (n_blocks - full) * run.sum(1).double() / real) / n_blocks # [b]
-        self.row, self.col = run.nonzero(as_tuple=True)
-        self.place = run.cumsum(1)[self.row, self.col] - 1 # of a position among those of its row
+        share = (full + (n_blocks - full) * n / length) / n_blocks
+        self.share = on(torch.from_numpy(share), x.device) # [b]
+        row, col = host[0].nonzero()
+        # place: of a position among those of its row
+        index = torch.from_numpy(np.stack([row, col, host[0].cumsum(1)[row, col] - 1]))
+        self.row, self.col, self.place = on(index, x.device).unbind()
         self.entries = self.row if rows is None else rows[self.row], self.col
         self.seen = None
         if seen is not None:
@@ -51,7 +58,7 @@ class Part:
 
     def spread(self, a: Tensor) -> Tensor: # [N, ...] -> [b, Q, ...]
         "Packed positions, a row of the batch in each row."
-        out = a.new_zeros(len(self.x), int(self.run.sum(1).max()), *a.shape[1:])
+        out = a.new_zeros(len(self.x), self.widest, *a.shape[1:])
         out[self.row, self.place] = a
         return out
 

@@ -60,13 +60,13 @@ def bidirectional(
 # %% ../../nbs/models/transformers.ipynb #103da610
 class TransformersForward(HiddenForward):
     "One forward pass of a `TransformersLM`."
-    def words(self, h: Tensor, where: Tensor) -> Tensor:
+    def words(self, h: Tensor, row: Tensor) -> Tensor:
         "`[N, D]` to `[N, V]`; `-inf` at the mask and at suppressed tokens."
         n, model = len(h), self.model
         # oneDNN keeps a large buffer for every number of rows that it was trained with: allow few
         if h.requires_grad: h = nn.functional.pad(h, (0, 0, 0, -n % 256))
         out = full(head_of(model.net)(inputs_embeds=h[None]).logits[0, :n].to(h.device))
-        out[:, [model.mask_id, *model.suppress]] = -torch.inf
+        for i in (model.mask_id, *model.suppress): out[:, i] = -torch.inf
         for process in model.processors: out = process(out.new_zeros(n, 0).long(), out)
         return out
 

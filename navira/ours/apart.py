@@ -14,6 +14,7 @@ from ..base.checks import check_int, check_range
 from ..core import Pass, Policy, Schedule, State, Step, TopK
 from ..sampler.ties import ranks, at_least
 from ..sampler.draws import TokenSampler, probability
+from ..sampler.passes import Positions
 from ..sampler.scores import confidence, low_confidence
 from ..sampler.registry import register
 
@@ -60,7 +61,8 @@ class Apart:
     def again(self, st: State, p: Pass, where: Tensor, place: Tensor) -> Tensor: # [B, L] bool
         "Would the same token be written at a position of a better place?"
         L = where.shape[1]
-        token = torch.full_like(st.x, -1).masked_scatter(where, p.drawn(where)[0])
+        at = p.at(where)
+        token = torch.full_like(st.x, -1).index_put_(at, p.drawn(at)[0])
         by_token, at = (token * L + place).sort(1)      # equal tokens together, best first
         same = F.pad((by_token // L).diff(dim=1) == 0, (1, 0))
         return where & same.gather(1, at.argsort(1))
@@ -75,12 +77,12 @@ class Penalised(TokenSampler):
         token = super().__call__(self.penalised(logits, *text), u)[0]
         return token, probability(logits, token)
 
-    def penalised(self, logits: Tensor, x: Tensor, where: Tensor) -> Tensor: # [N, V]
+    def penalised(self, logits: Tensor, x: Tensor, at: Positions) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
         real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
         count = logits.new_zeros(len(x), logits.shape[1])
         count.scatter_add_(1, x.masked_fill(~real, 0), real.to(logits.dtype))
-        return logits - self.penalty * count.log1p()[where.nonzero()[:, 0]]
+        return logits - self.penalty * count.log1p()[at[0]]
 
     @property
     def as_given(self) -> bool: return True

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from navira.core import (
-    evaluate, finish, needs_quality, Pass, pick, Policy, rows_of, Schedule, Score, State, Step,
+    finish, needs_quality, Pass, pick, Policy, rows_of, Schedule, Score, State, Step,
     TopK)
-from ..prism import backbone, remask_count, sigma_of
+from ..prism import backbone, remask_count, sigma_of, Window
 from ..schedules import piecewise, quadratic, sigmoid
 from ..sampler.registry import register, with_schedule
 
@@ -48,17 +48,16 @@ def low_stored_and_drawn(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
 @dataclass(frozen=True)
 class RateAhead(Step):
     "A step whose one pass, over the cleaned text, also rates the tokens that the next may remask."
-    due: Schedule # above 0 at the steps that remask
+    due: Window # the steps that remask
     needs_quality = True
 
     def __call__(self, policy, st, model, watch):
         p = Pass(model, st, policy.draw) # runs only for a score that is not stored
         clean = st.store_quality(p).remask(pick(policy.remask, st, p, st.committed))
         rows = rows_of(policy.unmask, clean, clean.masked)
-        q = Pass(model, clean, policy.draw, rows)
-        due = rows & (evaluate(self.due, replace(clean, i=clean.i + 1)) > 0)
+        q = Pass(model, clean, policy.draw, lambda: rows)
         # before the draw: both read the pass's last block
-        if due.any(): q.quality(due[:, None] & ~q.masked)
+        if not self.due.rests(clean.but(i=clean.i + 1)): q.quality(rows[:, None] & ~q.masked)
         return finish(policy, st, p, clean.store_quality(q), q, watch)
 
 # %% ../../nbs/ours/one_pass.ipynb #56a34d13
@@ -84,7 +83,7 @@ def onepass(
     "NAVIRA in one pass: remask by stored scores, then predict and rate in a single pass."
     k = remask_count(eta, on, off, n_remask)
     return replace(backbone(), decoupled=True, remask=TopK(stored[score], k, tau),
-                   step=RateAhead(replace(k, k=1), cost=1))
+                   step=RateAhead(k, cost=1))
 
 # %% ../../nbs/ours/one_pass.ipynb #04db2c99
 for _schedule in (quadratic, sigmoid, piecewise):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -17,6 +18,7 @@ from ..sampler.draws import TokenSampler, greedy
 from navira.core import (
     Denoiser, evaluate, finish, Pass, Policy, random_order, Rule, Schedule, Score, State, Step,
     TopK)
+from ..sampler.passes import Positions
 from ..sampler.ties import ranks, at_least
 from ..sampler.registry import register
 from ..sampler.scores import confidence, margin, negentropy, of_ranked, map_logits
@@ -135,18 +137,19 @@ class Watched(Step):
         block = block_of(st, self.length)
         ahead = block - block.masked_fill(~st.masked, st.x.shape[1]).amin(1, keepdim=True)
         where = st.masked & (ahead <= 1)
-        if not where.any(): return {}
+        if not len(p.at(where).flat): return {}
         moved = map_logits(p, where, lambda logits, at: self.moved(st, logits, at))
         stays = at_least(-moved, -self.kl) & (ahead == 0)
-        logits = pad_sequence(p.logits(where).split(where.sum(1).tolist()), batch_first=True)
+        n = np.bincount(p.at(where).flat // where.shape[1], minlength=len(where))
+        logits = pad_sequence(p.logits(where).split(n.tolist()), batch_first=True)
         return dict(logits=logits, place=where.cumsum(1).sub(1).masked_fill(~where, -1),
                     stayed=stays * (1 + st.memory.get('stayed', 0)))
 
-    def moved(self, st: State, logits: Tensor, at: Tensor) -> Tensor: # [N, V], [B, L] bool -> [N]
+    def moved(self, st: State, logits: Tensor, at: Positions) -> Tensor: # [N, V] -> [N]
         "The KL from the last pass, infinite in the first pass over a mask."
         if 'logits' not in st.memory: return logits.new_full((len(logits),), torch.inf)
         place = st.memory['place'][at]
-        before = st.memory['logits'][at.nonzero()[:, 0], place]
+        before = st.memory['logits'][at[0], place]
         return divergence(logits, before).masked_fill(place < 0, torch.inf)
 
 # %% ../../nbs/peers/adaptive.ipynb #1329dce6
@@ -189,8 +192,9 @@ def excess(
 ) -> Score:
     "Minus (sum - max) of the entropies of the masks up to this one in that order, in nats."
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        H = -negentropy(st, p, where)
-        place = ranks(order(st, p, where), where, st.uniform('ties'))
+        first = order(st, p, where)
+        H = -(first if order is negentropy else negentropy(st, p, where))
+        place = ranks(first, where, st.uniform('ties'))
         return running(lambda h: h.cummax(1).values - h.cumsum(1), H, place)
     return score
 
@@ -198,7 +202,7 @@ def excess(
 @of_ranked
 def top_probability(q: Tensor) -> Tensor: # [N, n] -> [N]
     "Probability of the most likely token at each mask."
-    return q[:, 0]
+    return q.amax(1)
 
 sureness = dict(entropy=negentropy, confidence=top_probability, margin=margin)
 
@@ -257,7 +261,6 @@ class Dilated:
         due = self.due(st)
         ok = eligible & (due <= st.i)
         waits = ok & (due // self.n >= (st.i + 1) // self.n)    # its block has steps left
-        if not waits.any(): return ok
         return ok & (~waits | at_least(confidence(st, p, waits), self.threshold))
 
 # %% ../../nbs/peers/adaptive.ipynb #9d1be37d
@@ -311,7 +314,8 @@ def independent(
         kept = eligible
         draft = st.write(kept, *p.drawn(kept))
         place = ranks(top_probability(st, p, kept), kept, st.uniform('ties'))
-        for b in reversed(range((int(kept.sum(1).max()) - 1).bit_length())):
+        n = np.bincount(p.at(eligible).flat // eligible.shape[1])
+        for b in reversed(range((int(n.max()) - 1).bit_length())):
             test = kept & (place >> b & 1 == 1)
             q = Pass(p.model, draft.remask(eligible & (test | ~kept)))
             moved = map_logits(q, test, lambda logits, at: divergence(p.logits(at), logits))

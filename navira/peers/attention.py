@@ -31,9 +31,10 @@ class AttendedPass(Pass):
         super().__init__(model, st, *how)
         self.read = torch.zeros(*st.x.shape, st.x.shape[1], device=st.x.device)
 
-    def forward(self, new: Tensor) -> Forward: # [B] bool: rows
-        forward, read = self.model.attending(self.x[new])
-        self.read = self.read.to(read.dtype).index_put((new.nonzero()[:, 0],), read)
+    def forward(self, rows: Any) -> Forward: # an index of [B]
+        forward, read = self.model.attending(self.x[rows])
+        self.read = self.read.to(read.dtype, copy=True)
+        self.read[rows] = read
         return forward
 
 # %% ../../nbs/peers/attention.ipynb #attn0008
@@ -52,7 +53,7 @@ free_reading = Reading(plan=until_done, matched=False)
 # %% ../../nbs/peers/attention.ipynb #attn0021
 def context(st: State, p: Any, where: Tensor) -> Tensor: # [B, L]
     "How much each position reads of the visible tokens."
-    p.run(where.any(1))
+    p.run(p.at(where).rows)
     return (p.read * ((st.x >= 0) & ~p.masked)[:, None]).sum(2)
 
 # %% ../../nbs/peers/attention.ipynb #attn0024

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..core import by_budget, Plan, rows_of, Rule, State
+from ..core import asked, by_budget, Plan, rows_of, Rule, State
 
 # %% auto #0
 __all__ = ['Within']
@@ -42,7 +42,7 @@ class Within:
         return rows_of(self.rule, st, eligible & block_in_work(st, self.length))
 
     def __call__(self, st, p, eligible): # [B, L] bool
-        return self.rule(st, p, eligible & block_in_work(st, self.length))
+        return asked(self.rule, st, p, eligible & block_in_work(st, self.length))
 
 # %% ../../nbs/peers/blocks.ipynb #81c17612
 def per_block(

@@ -31,7 +31,6 @@ class Spread:
 
     def __call__(self, st, p, eligible): # [B, L] bool
         ok = eligible & self.rows(st, eligible)[:, None]
-        if not ok.any(): return ok
         score = self.score(st, p, ok)
         ok = ok & ~score.isnan()
         share = score.double().masked_fill(~ok, -torch.inf).softmax(1)

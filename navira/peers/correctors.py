@@ -100,7 +100,7 @@ class Checked(Step):
     in_place = True
 
     def __call__(self, policy, st, model, watch):
-        p = Pass(model, st, policy.draw, rows_of(policy.unmask, st, st.masked))
+        p = Pass(model, st, policy.draw, lambda: rows_of(policy.unmask, st, st.masked))
         n_after = (~st.fixed).flip(1).cumsum(1).flip(1)    # free positions from here on
         C = pick(policy.remask, st, p, st.committed & (n_after > self.protect))
         q = Pass(model, st.remask(C), greedy)              # at any temperature of the policy

@@ -36,7 +36,7 @@ class Reviewed(Pass):
     ):
         k = evaluate(level, st)
         has_mask = st.masked.any(1)
-        super().__init__(model, st, policy.draw, has_mask & (k > 0))
+        super().__init__(model, st, policy.draw, lambda: has_mask & (k > 0))
         self.critic = critic
         ahead = k < st.committed.sum(1)          # more tokens than due, after a rule with coins
         self.undecided = (has_mask | ahead) & (0 < k) & (k < st.n_free)
@@ -45,7 +45,8 @@ class Reviewed(Pass):
     def quality(self, where):
         if self.review is None:
             masks = self.masked & self.undecided[:, None]
-            filled = self.x.masked_scatter(masks, self.drawn(masks)[0]) # as the step would draw
+            at = self.at(masks)
+            filled = self.x.index_put(at, self.drawn(at)[0])         # as the step would draw
             self.review = Pass(self.critic, replace(self.st, x=filled))
         q = self.review.quality(where & self.undecided[:, None])
         self.scored = self.review.scored

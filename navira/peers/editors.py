@@ -60,7 +60,6 @@ class Surest:
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = eligible & in_work(st, self.length)
-        if not ok.any(): return ok
         score = draw_confidence(st, p, ok)
         place = ranks(score, ok, st.uniform('ties'))
         return ok & (exceeds(score, self.level) | (place < self.quota(st)[:, None]))
@@ -103,7 +102,7 @@ class BlockStep(Step):
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
         st = with_blocks(st)
         block = in_work(st, self.length)
-        p = Pass(model, st, policy.draw, block.any(1))
+        p = Pass(model, st, policy.draw, lambda: block.any(1))
         T = pick(policy.remask, st, p, st.committed & in_work(st, self.length, self.before))
         after = finish(policy, st, p, self.revised(policy, st, p, T), p, watch)
         after = self.recorded(st, p, after, block)
@@ -201,7 +200,6 @@ class Suspect:
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = self.may(st, eligible)
-        if not ok.any(): return ok
         score = self.score(st, p, ok)
         bad = ok & ~score.isnan() & at_least(score, self.level)
         limit = (eligible.sum(1) * self.ratio).long().clamp(min=1)
@@ -220,7 +218,7 @@ class BackToMask(BlockStep):
     def recorded(self, st: State, p: Pass, after: State, block: Tensor) -> State:
         "The first pass over a block is not kept, as in the public code."
         if not self.recalls: return after
-        again = p.ran & (st.committed & block).any(1)
+        again = (st.committed & block & torch.from_numpy(p.ran).to(block.device)[:, None]).any(1)
         return after.remember(trust=likely(after, p, block & after.committed & again[:, None]))
 
 # %% ../../nbs/peers/editors.ipynb #93f6cbd8
@@ -304,12 +302,13 @@ class DraftStep(Step):
         draft = self.filled(st, p, st.masked & rows[:, None])
         after = st.next(p.cost)
         for s in range(self.times):
-            q = Pass(model, draft, policy.draw, rows)
+            q = Pass(model, draft, policy.draw, lambda: rows)
             text = self.filled(draft, q, ~st.fixed & rows[:, None])
             moving = (text.x != draft.x).any(1) & (s + 1 < self.times)
             done = (rows & ~moving)[:, None]
             changed = st.committed & done & (text.x != st.x)
-            after = after.write(changed, *q.drawn(changed, 'likeliest', greedy))
+            at = q.at(changed)
+            after = after.write(at, *q.drawn(at, 'likeliest', greedy))
             after = replace(draw_at(after, q, new & done), n_forward=after.n_forward + q.cost)
             draft, rows = text, moving
         watch(policy, st, p, after.remask(new), after)
@@ -317,8 +316,8 @@ class DraftStep(Step):
 
     def filled(self, st: State, p: Pass, where: Tensor) -> State:
         "With the most likely token at `where`."
-        tokens, _ = p.drawn(where, 'likeliest', greedy)
-        return replace(st, x=st.x.masked_scatter(where, tokens))
+        at = p.at(where)
+        return st.but(x=st.x.index_put(at, p.drawn(at, 'likeliest', greedy)[0]))
 
     def most(self, T: int) -> int: return T + self.times * (T // self.every) # passes of a run
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T

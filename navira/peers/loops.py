@@ -164,13 +164,14 @@ class Correct(Step):
         where = st.committed & (done == 0)[:, None]
         rows = where.any(1)
         p = Pass(model, st, self.draw)
-        def timed(new): return model(st.x[new], zero[new].float() + self.time)
+        def timed(rows): return model(st.x[rows], zero[rows].float() + self.time)
         if model.timed: p.forward = timed
 
-        tokens, q = p.drawn(where)
-        new = st.x.masked_scatter(where, tokens)
+        at = p.at(where)
+        tokens, q = p.drawn(at)
+        new = st.x.index_put(at, tokens)
         other = where & (new != st.x)
-        prob = q.new_zeros(where.shape).masked_scatter(where, q)
+        prob = q.new_zeros(where.shape).index_put(at, q)
         change = other & (ranks(prob, other, st.uniform('ties')) < self.k)
         text = torch.where(change, new, st.x)
         def is_top(logits, at):

@@ -33,7 +33,7 @@ def level(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> clean of N after step i
 ) -> Callable[[State], Tensor]: # a schedule
     "How many free positions are clean after the step; `count` as for `unmask_until`."
-    return lambda st: count(st.n_free, st.i, st.n)
+    return lambda st: st.due(count)
 
 # %% ../../nbs/peers/revisers.ipynb #9b6275ce
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ class Below:
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         pool, keep = self.pool(st)
         pool = pool & self.rows(st, eligible)[:, None]
-        if not pool.any(): return pool
         score = self.score(st, p, pool)
         below = ranks(score, pool, st.uniform('ties')) >= keep[:, None]
         return eligible & pool & ~score.isnan() & below
@@ -125,7 +124,7 @@ class Rewrite(Step):
     in_place = 'what stays'
 
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: Callable) -> State:
-        p = Pass(model, st, policy.draw, ~st.fixed.all(1))
+        p = Pass(model, st, policy.draw, lambda: st.free.any(1))
         T = pick(policy.remask, st, p, st.committed)
         redrawn = draw_at(st.remask(T), p, st.committed & ~T)
         return finish(policy, st, p, redrawn, p, watch)
@@ -236,7 +235,7 @@ class UntilSettled(Step):
     "The common step, in rows where the last one changed something."
     def __call__(self, policy, st, model, watch):
         live = st.memory.get('live', torch.ones_like(st.x[:, 0], dtype=torch.bool))
-        p = Pass(model, st, policy.draw, live)
+        p = Pass(model, st, policy.draw, lambda: live)
         T = pick(policy.remask, st, p, st.committed & live[:, None])
         after = finish(policy, st, p, st.store_quality(p).remask(T), p, watch)
         return after.remember(live=live & (after.x != st.x).any(1))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
+from ..base.parallel import read
 from ..diffusion import Forward
 from ..sampler.draws import greedy
 from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step, TopK
@@ -47,7 +48,6 @@ class NarrowOut:
     doubt: Score # NaN: the token stays
 
     def __call__(self, st, p, eligible): # [B, L] bool
-        if not eligible.any(): return eligible
         doubt = self.doubt(st, p, eligible)
         place = ranks(doubt, eligible, st.uniform('ties'))
         return eligible & ~doubt.isnan() & (place < st.memory['accepted'][:, None] - 1)
@@ -63,7 +63,7 @@ class ShadowStep(Step):
 
     def __call__(self, policy, st, model, watch):
         rated = self.rated(st) & policy.revises
-        p = Pass(model, st, policy.draw, st.masked.any(1))
+        p = Pass(model, st, policy.draw, lambda: st.masked.any(1))
         def read(rows): return self.read(model, st.x[rows], rated[rows])
         p.forward = read
         S = pick(policy.unmask, st, p, st.masked)
@@ -81,7 +81,7 @@ class ShadowStep(Step):
         return block & clean.any(1, keepdim=True) if self.together else clean
 
     def read(self, model: Any, x: Tensor, rated: Tensor) -> Forward: # ids [b, L], bool
-        return model.shadow(x, rated, self.together) if rated.any() else model(x)
+        return model.shadow(x, rated, self.together) if read(rated).any() else model(x)
 
     def kept(self, st: State, p: Pass, S: Tensor, rated: Tensor) -> dict[str, Tensor]:
         "What else the next step finds in memory."

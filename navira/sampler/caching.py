@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, get_args, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..base.checks import check_choice, check_int
+from ..base.parallel import on, read
 from ..diffusion import Denoiser, Forward
-from .draws import row_chunks
+from .draws import by_chunks
 from ..models.kv_cache import KVCache
 
 # %% auto #0
@@ -58,14 +60,14 @@ class Caching:
         return self
 
     def add(self, full: Tensor, cached: Tensor) -> None: # [n, V] logits each
-        for both in zip(row_chunks(full), row_chunks(cached)):
+        def compared(*both: Tensor) -> tuple[Tensor, ...]:
             p, q = (a.log_softmax(-1).clamp_(min=-1e4) for a in both)  # -inf at the mask in both
-            kl = (p.exp() * (p - q)).sum(-1).clamp(min=0).double()
-            self.found.append(torch.stack([kl, p.argmax(-1) != q.argmax(-1)]).cpu())
+            return (p.exp() * (p - q)).sum(-1).clamp(min=0).double(), p.argmax(-1) != q.argmax(-1)
+        self.found.append(torch.stack(by_chunks(compared, full, cached)))
 
     def summary(self) -> dict[str, float]: # in nats; empty if nothing was compared
         if not self.found: return {}
-        kl, changed = torch.cat(self.found, 1)
+        kl, changed = torch.cat(self.found, 1).cpu()
         return dict(positions=len(kl), mean_kl=float(kl.mean()), max_kl=float(kl.max()),
                     changed=float(changed.mean()), refresh=self.every)
 
@@ -85,7 +87,7 @@ class Cached(Denoiser):
         how: Caching | None = None, # its audit is added to; None: nothing is kept
     ):
         self.model, self.samples, self.how = model, samples, how or Caching()
-        self.step = torch.full_like(samples, -1)          # [B] step of the last pass
+        self.step = np.full(len(samples), -1)             # [B] step of the last pass
         self.kept: KVCache | None = None
 
         self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
@@ -102,33 +104,39 @@ class Cached(Denoiser):
         depth: int = 0, # blocks that run in full
     ) -> Forward:
         "A pass over the text of a state. ValueError for a sample that is not in the batch."
-        own = st.noise.samples[:, None] == self.samples
-        if not own.any(1).all():
-            raise ValueError(f'samples {st.noise.samples.tolist()}: this cache has '
-                             f'{self.samples.tolist()}')
-        at = own.int().argmax(1)
-        # several drafts of a sample
-        if len(at.unique()) < len(at): return self.model(st.x)
-        rows = None if torch.equal(st.noise.samples, self.samples) else at
+        at, rows = np.arange(len(self.samples)), None
+        if st.noise.samples is not self.samples:
+            own = read(st.noise.samples[:, None] == self.samples)
+            if not own.any(1).all():
+                raise ValueError(f'samples {st.noise.samples.tolist()}: this cache has '
+                                 f'{self.samples.tolist()}')
+            at = own.argmax(1)
+            # several drafts of a sample
+            if len(np.unique(at)) < len(at): return self.model(st.x)
+            if len(at) < len(own[0]) or (at != np.arange(len(at))).any():
+                rows = on(torch.from_numpy(at), st.x.device)
         if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
         self.how.used = True
         if run is not None: return self.model.partial(st.x, self.kept, run, depth, rows)
-        i, every, entries = st.noise.made + st.i, self.how.every, self.kept.x[at]
+        i, every = st.noise.made + st.i, self.how.every
         # the first pass since a multiple of `every` steps
-        due = self.step[at] // every != i // every
-        if every == 1: due[:] = True
-        self.step[at] = i
+        last, self.step[at] = self.step[at], i
+        due = (last // every != i // every) | (every == 1)
+        entries = self.kept.x if rows is None else self.kept.x[rows]
         run = self.needed(st, entries)
         if self.how.cache == 'block': # what is to the right of a change has read the old text
             ends = run.any(1, keepdim=True) & (run.flip(1).cumsum(1).flip(1) == 0)
-            self.kept.x[at] = entries.masked_fill(ends, -2)
-        saves = (~run & (st.x >= 0)).any(1) # else both passes are the same
-        audited = due & (every > 1) & (entries > -2).any(1) & saves
-        if audited.any():
-            cached = self.model.partial(st.x[audited], self.kept, run[audited], 0, at[audited])
-        full = self.model.partial(st.x, self.kept, run | due[:, None], 0, rows)
-        if not audited.any(): return full
-        full.share = full.share.index_add(0, audited.nonzero()[:, 0], cached.share)
+            self.kept.x[slice(None) if rows is None else rows] = entries.masked_fill(ends, -2)
+        audited = due & (every > 1) & (last >= 0)
+        # else both passes are the same
+        if audited.any(): audited &= read(~run & (st.x >= 0)).any(1)
+        some = on(torch.from_numpy(audited.nonzero()[0]), st.x.device)
+        if len(some): cached = self.model.partial(
+            st.x[some], self.kept, run[some], 0, some if rows is None else rows[some])
+        if due.any(): run = run | on(torch.from_numpy(due), st.x.device)[:, None]
+        full = self.model.partial(st.x, self.kept, run, 0, rows)
+        if not len(some): return full
+        full.share = full.share.index_add(0, some, cached.share)
         full.logits = partial(  # type: ignore[method-assign]
             self.compared, full.logits, cached, audited)
         return full
@@ -136,12 +144,14 @@ class Cached(Denoiser):
     def compared(self,
         full: Callable, # the logits of a full pass
         cached: Forward, # a pass of some rows
-        rows: Tensor, # [b] bool: which
-        where: Tensor, # [b, L] bool
+        rows: np.ndarray, # [b] bool: which
+        where: Any, # `Positions`
     ) -> Tensor:
         "The logits of a full pass, once those of the cached one are compared with them."
-        out, both = full(where), where & rows[:, None]
-        if both.any(): self.how.add(out[both[where]], cached.logits(where[rows]))
+        out, own = full(where), rows[where.flat // where.like.shape[1]]
+        if own.any():
+            which = on(torch.from_numpy(own.nonzero()[0]), out.device)
+            self.how.add(out[which], cached.logits(where.within(rows)))
         return out
 
     def predicting(self, where: Tensor) -> Tensor: # [b, L] bool, both
@@ -156,7 +166,7 @@ class Cached(Denoiser):
         "The positions that a cached pass runs."
         stale, masked = st.x != of, st.masked
         if self.how.cache != 'block':
-            new = ~st.fixed if self.how.cache == 'prompt' else masked
+            new = st.free if self.how.cache == 'prompt' else masked
             return stale | new | self.predicting(masked)
         block = torch.arange(st.x.shape[1], device=of.device) // (self.model.block or 1)
         last = block.masked_fill(st.fixed, -1).amax(1, keepdim=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
+from ..base.parallel import read
 
 # %% auto #0
 __all__ = ['greedy', 'TokenSampler', 'nucleus']
@@ -21,16 +22,17 @@ RULES = 2     # how a seed becomes tokens; 1 was an inverse CDF
 GAMMA, FIRST, SECOND = (n - 2**64 for n in (
     0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))     # as int64
 
-def exponentials(
-    u: Tensor, # [...] uniforms in (0, 1), of 52 bits
-    ids: Tensor, # [...] int64 token ids
-) -> Tensor: # [...] float64, exponentially distributed
-    "A number for each token, all from the bits of one uniform by SplitMix64 (Steele et al. 2014)."
-    z = ((u * 2**52).long() << 12) + (ids + 1) * GAMMA
-    z = (z ^ (z >> 30 & 2**34 - 1)) * FIRST
-    z = (z ^ (z >> 27 & 2**37 - 1)) * SECOND
-    z ^= z >> 31 & 2**33 - 1
-    return (z >> 12 & 2**52 - 1).double().add_(.5).div_(2**52).log_().neg_()
+def logs(
+    u: Tensor, # [N] uniforms in (0, 1), of 52 bits
+    ids: Tensor, # [N or 1, V] int64 token ids
+) -> Tensor: # [N, V] float64, below 0
+    "ln of a uniform for each token, all from the bits of one by SplitMix64 (Steele et al. 2014)."
+    z = torch.add(((u * 2**52).long() << 12).add_(GAMMA)[:, None], ids, alpha=GAMMA)
+    z = (z >> 30).bitwise_and_(2**34 - 1).bitwise_xor_(z).mul_(FIRST)
+    z = (z >> 27).bitwise_and_(2**37 - 1).bitwise_xor_(z).mul_(SECOND)
+    z = (z >> 31).bitwise_and_(2**33 - 1).bitwise_xor_(z)
+    half = torch.full((1,), 2.**-53, dtype=torch.float64, device=z.device)
+    return torch.add(half, (z >> 12).bitwise_and_(2**52 - 1), alpha=2.**-52).log_()
 
 # %% ../../nbs/sampler/draws.ipynb #74377121
 def tolerance(
@@ -41,65 +43,53 @@ def tolerance(
 
 def descending(
     x: Tensor, # [N, V]
-) -> Tensor: # [N, V]
-    "Each row sorted, high first."
-    if x.device.type != 'cpu' or x.dtype not in (torch.float32, torch.float64):
-        return x.sort(dim=-1, descending=True).values
-    low = x.detach().neg()
-    low.numpy().sort(axis=-1) # faster: numpy sorts values alone, torch carries indices along
-    return low.neg_()
-
-def row_chunks(x: Tensor, most: int = 2**19) -> tuple[Tensor, ...]: # [N, V], numbers at a time
-    "The rows in parts that stay in a CPU's cache; elsewhere all of them."
-    return x.split(max(1, most // x.shape[1])) if x.device.type == 'cpu' else (x,)
+) -> tuple[Tensor, Tensor]: # [N, V], and the id of each
+    "Each row sorted, high first; of equal numbers the one of the lower id."
+    if x.device.type == 'cpu' and x.dtype == torch.float32:
+        # numpy sorts whole numbers many times as fast: the bits of a value, then its id
+        bits = np.from_dlpack(x.detach()).view(np.int32)
+        key = (bits ^ (bits >> 31 & 2**31 - 1)).astype(np.int64)
+        np.invert(key, out=key)
+        key <<= 32
+        key |= np.arange(x.shape[1])
+        key.sort(-1)
+        key &= 2**32 - 1
+        return tuple(map(torch.from_numpy, (np.take_along_axis(bits.view(np.float32), key, 1), key)))
+    else: # in float64, what differs by rounding is equal; in float32 some are as near by chance
+        key = (x / tolerance(x.dtype)).round() if x.dtype == torch.float64 else x
+        v, ids = key.sort(dim=-1, descending=True, stable=True)
+        return (v if key is x else x.gather(1, ids)), ids
 
 def by_chunks(
-    f: Callable[[Tensor, Tensor], tuple[Tensor, ...]], # of some rows of both
+    f: Callable[..., tuple[Tensor, ...]], # of some rows of each
     logits: Tensor, # [N, V]
-    more: Tensor, # [N]
-    *out: Tensor, # [N] each, filled
-) -> tuple[Tensor, ...]: # `out`
-    "`f` of all rows, in parts that stay in a CPU's cache."
-    start = 0
-    # written in place: small results between large ones would keep freed memory from use
-    for x in row_chunks(logits):
-        rows = slice(start, start + len(x))
-        for to, some in zip(out, f(x, more[rows])): to[rows] = some
-        start += len(x)
-    return out
+    *more: Tensor, # [N]
+) -> tuple[Tensor, ...]: # [N] each
+    "`f` of all rows, in parts that stay in a CPU's cache, or fit on a device in float64."
+    most = max(1, (2**19 if logits.device.type == 'cpu' else 2**26) // logits.shape[1])
+    if len(logits) <= most: return f(logits, *more)
+    parts = [f(*some) for some in zip(*(a.split(most) for a in (logits, *more)))]
+    return tuple(map(torch.cat, zip(*parts)))
 
 def log_probability(
     logits: Tensor, # [N, V]
     tokens: Tensor, # [N] int64
-) -> Tensor: # [N] float64
+) -> Tensor: # [N]
     "ln p of a token of each row, at temperature 1, before any truncation."
-    def of(x: Tensor, i: Tensor) -> tuple[Tensor]:
-        return x.double().log_softmax(-1).gather(1, i[:, None])[:, 0],
-    return by_chunks(of, logits, tokens, torch.empty_like(tokens, dtype=torch.float64))[0]
+    return logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
 
 def probability(logits: Tensor, tokens: Tensor) -> Tensor: # as `log_probability`
     "The probability of a token of each row, at temperature 1, before any truncation."
-    return log_probability(logits, tokens).exp()
+    return logits.softmax(-1).gather(1, tokens[:, None])[:, 0]
 
-def highest(
-    x: Tensor, # [N, V]
-    v: Tensor, # [N, V] the same, `descending`
-    n: Tensor, # [N] int64: how many, at least 1
-) -> tuple[Tensor, Tensor]: # row and index of each, int64, row by row
-    "The n highest values of each row; of tied ones those that come first."
-    last = v.gather(1, n[:, None] - 1)
-    # in float32 some logits of a large vocabulary are as near by chance
-    near = tolerance(x.dtype) if x.dtype == torch.float64 else 0.
-    kept = x >= last - near
-    over = kept.sum(-1) > n
-    if over.any():
-        above = x[over] > last[over] + near
-        place = (kept[over] & ~above).cumsum(-1)
-        kept[over] &= above | (place <= (n[over] - above.sum(-1))[:, None])
-    if x.device.type == 'cpu': at = torch.from_numpy(np.flatnonzero(kept))     # four times as fast
-    else: at = kept.flatten().nonzero()[:, 0]
-    row = torch.arange(len(x), device=x.device).repeat_interleave(n)
-    return row, at - row * x.shape[1]
+def race(
+    q: Tensor, # [N, n] probabilities
+    ids: Tensor, # [N or 1, n] int64 token ids
+    u: Tensor, # [N] uniforms
+) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
+    "A token a row: the first to arrive, where each arrives at an exponential time of rate q."
+    won = (q / logs(u, ids)).argmin(-1, keepdim=True)
+    return ids.expand_as(q).gather(1, won)[:, 0], q.gather(1, won)[:, 0]
 
 # %% ../../nbs/sampler/draws.ipynb #1c89aeb9
 @dataclass(frozen=True)
@@ -121,31 +111,8 @@ class TokenSampler:
         *text: Tensor, # x [B, L] and where [B, L], for draws that read the text; this one does not
     ) -> tuple[Tensor, Tensor]: # tokens [N], their probability [N]
         "A token a row."
-        tokens, prob = by_chunks(self.drawn, logits, u, u.long(), u.clone())
-        return tokens, prob
-
-    def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n], n the longest nucleus
-        "The probabilities that tokens are drawn with, the most likely first, then zeros."
-        parts = [self.kept(self.tempered(descending(x))) for x in row_chunks(logits)]
-        n = max(q.shape[1] for q in parts)
-        return torch.cat([torch.nn.functional.pad(q, (0, n - q.shape[1])) for q in parts])
-
-    def tempered(self, logits: Tensor) -> Tensor: # [N, V]
-        if self.temperature in (0, 1): return logits
-        top = logits.amax(-1, keepdim=True)              # subtracted, so that no quotient overflows
-        return logits.to(torch.float64, copy=True).sub_(top).div_(self.temperature)
-
-    def kept(self, v: Tensor) -> Tensor: # [N, V] tempered logits, high first -> [N, n]
-        q = v.double().softmax(-1)
-        n = torch.full((len(q), 1), q.shape[-1], device=q.device)
-        if self.top_p < 1:
-            mass = q.new_full((len(q), 1), self.top_p * (1 + 1e-7))
-            n = torch.searchsorted(q.cumsum(-1), mass, right=True) + self.keep_crossing
-            n = n.clamp(min=1)
-        if self.top_k is not None: n = n.clamp(max=int(self.top_k))
-        q = q[:, :n.max() if len(n) else 1]
-        q = q * (torch.arange(q.shape[-1], device=q.device) < n)
-        return q / q.sum(-1, keepdim=True)
+        if self.temperature == 0: return by_chunks(self.most_likely, logits, u)
+        return by_chunks(lambda x, u: race(*self.spread(x), u), logits, u)
 
     @property
     def cut(self) -> bool: return self.top_p < 1 or self.top_k is not None
@@ -154,38 +121,41 @@ class TokenSampler:
     def as_given(self) -> bool: # does a token's probability stay what the model says?
         return self.temperature in (0, 1) and not self.cut
 
-    def drawn(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call, in one part
-        if self.temperature == 0: return self.most_likely(logits, u)
-        if not self.cut:
-            q = self.tempered(logits).double().softmax(-1)
-            ids = torch.arange(q.shape[1], device=q.device)
-            token = (q / exponentials(u[:, None], ids)).argmax(-1)
-            return token, q.gather(1, token[:, None])[:, 0]
-        v = descending(logits)
-        q = self.kept(self.tempered(v))
-        row, ids = highest(logits, v, (q > 0).sum(-1))
-        w = logits[row, ids].double().sub_(v[row, 0]).div_(self.temperature).exp_()
-        race = w / exponentials(u[row], ids)
-        won = race == race.new_zeros(len(q)).scatter_reduce(0, row, race, 'amax')[row]
-        token, prob = row.new_empty(len(q)), w.new_empty(len(q))
-        token[row[won]] = ids[won]
-        prob[row[won]] = w[won]
-        return token, prob * q[:, 0]
+    def spread(self, logits: Tensor) -> tuple[Tensor, Tensor]: # [N, V] -> [N, n], [N or 1, n]
+        """The probabilities that tokens are drawn with (at temperature 0, those of 1) and their
+        ids: all, or n of the longest nucleus, the most likely first, then zeros."""
+        v, ids = logits, None
+        if self.cut: v, ids = descending(logits)
+        if self.temperature not in (0, 1): # without the largest, no quotient overflows
+            v = (v.double() - v.amax(-1, keepdim=True)).div_(self.temperature)
+        q = v.softmax(-1, dtype=torch.float64)
+        if ids is None: return q, torch.arange(q.shape[1], device=q.device)[None]
+        most = int(self.top_k or q.shape[1])
+        q, ids = q[:, :most], ids[:, :most]
+        if self.top_p < 1:
+            mass, upto = self.top_p * (1 + 1e-7), q.cumsum(-1)
+            if self.keep_crossing: kept = upto - q <= mass
+            else: kept = upto <= q[:, :1].clamp(min=mass)
+            n = int(read(kept.sum(-1)).max(initial=1))
+            q, ids = q[:, :n] * kept[:, :n], ids[:, :n]
+        return q / q.sum(-1, keepdim=True), ids
+
+    def likeliest(self, logits: Tensor) -> Tensor: # [N, V] -> [N]
+        "The probability of the most likely token, as it would be drawn."
+        if not self.cut and self.temperature in (0, 1): return logits.softmax(-1).amax(-1)
+        return by_chunks(lambda x: (self.spread(x)[0].amax(-1),), logits)[0]
 
     def most_likely(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]: # as a call
-        token = logits.argmax(-1)
-        best = logits.gather(1, token[:, None])
+        best, token = logits.max(-1, keepdim=True)
         same = logits >= best - tolerance(logits.dtype)
         n = same.sum(-1)
         if self.cut:
-            q = self.kept(descending(logits))
+            q = self.spread(logits)[0]
             prob, n = q[:, 0], torch.minimum(n, (q > 0).sum(-1))
-        else: prob = probability(logits, token)
-        tied = n > 1
-        if tied.any():
-            place = (u * n).long()[tied, None]
-            token[tied] = (same[tied].cumsum(-1) > place).to(torch.uint8).argmax(-1)
-        return token, prob
+        else: prob = probability(logits, token[:, 0])
+        # of tied ones, the place-th
+        token = (same.cumsum(-1, dtype=torch.int32) <= (u * n).long()[:, None]).sum(-1)
+        return token.clamp(max=logits.shape[1] - 1), prob      # NaN is never tied
 
 # %% ../../nbs/sampler/draws.ipynb #00286bcb
 def nucleus(

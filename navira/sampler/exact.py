@@ -190,8 +190,9 @@ class Coins(Denoiser):
     "A model of fair coins, heads 0 and tails 1; the mask is 2."
     mask_id = 2
     def __init__(self, length: int = 128): self.length = length
-    def __call__(self, x): return _Toss()
+    def __call__(self, x): return _Toss(x)
 
 class _Toss(Forward):
+    def __init__(self, x): self.x = x
     def logits(self, where):
-        return torch.tensor([0., 0., -torch.inf]).expand(int(where.sum()), 3)
+        return torch.tensor([0., 0., -torch.inf]).expand(len(self.x[where]), 3)

@@ -5,29 +5,31 @@
 # %% ../../nbs/sampler/passes.ipynb #c1d0aa03
 from __future__ import annotations
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..base.checks import name_of
+from ..base.parallel import on, read
 from .caching import Cached
 from ..diffusion import Denoiser, Forward
-from .draws import TokenSampler
+from .draws import race, TokenSampler
 
 # %% auto #0
-__all__ = ['Pass', 'ChangedPass']
+__all__ = ['Positions', 'Pass', 'ChangedPass']
 
 # %% ../../nbs/sampler/passes.ipynb #2be73910
 # logits [N, V], uniforms [N], the text of the pass [B, L], where [B, L] bool with N true
 Draw = Callable[..., tuple[Tensor, Tensor]]           # -> tokens [N], probabilities [N]
 DIVERGED = 'its weights have diverged, or overflow in this precision'
 
-def finite(logits: Tensor) -> Tensor: # [N, V] -> the same, in float32 at least
-    "ValueError unless each row has a largest number. Half precision would round probabilities."
-    if logits.amax(-1).isfinite().all():
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-    raise ValueError(f'the model gave NaN or infinity for the logits of a token; {DIVERGED}')
+def is_own(part: Any) -> bool:
+    "Is it of this package? Then it keeps what all rules keep, and is not asked."
+    return (getattr(part, '__module__', None) or '').startswith('navira.')
 
 def check_drawn(
     draw: Draw,
@@ -41,8 +43,9 @@ def check_drawn(
         raise ValueError(f'draw: {name_of(draw)} gave {out!r:.200}; expected token ids [{N}] '
                          f'and the probability of each [{N}]')
     tokens, conf = out
-    possible = ((0 <= tokens) & (tokens < V)).all() and not conf.isnan().any()
-    if possible and logits.gather(1, tokens[:, None]).isfinite().all(): return out # not the mask
+    possible = (0 <= tokens) & (tokens < V) & ~conf.isnan()
+    possible &= logits.gather(1, tokens.clamp(0, V - 1)[:, None])[:, 0].isfinite()  # not the mask
+    if read(possible).all(): return out
     raise ValueError(f'draw: {name_of(draw)} gave an impossible token, or no probability; '
                      f'expected ids in 0..{V - 1} but for the mask')
 
@@ -60,23 +63,109 @@ def check_picked(
     if not right or where.shape != eligible.shape:
         raise ValueError(f'{name_of(rule)} gave {described(where)}; expected which positions to '
                          f'pick, a bool tensor {tuple(eligible.shape)}')
-    if not (where & ~eligible).any(): return where
-    what = 'the prompt' if (where & fixed).any() else 'what may not be picked'
+    wrong = where & ~eligible
+    if not read(wrong).any(): return where
+    what = 'the prompt' if (wrong & fixed).any() else 'what may not be picked'
     raise ValueError(f'{name_of(rule)} picked positions of {what}; expected a subset of '
                      '`eligible`, such as `picked & eligible`')
 
-def portions(
-    model: Denoiser,
-    where: Tensor, # [B, L] bool
-    most: int = 2**25, # logits at a time
-) -> list[Tensor]: # [B, L] bool each; a single portion is `where` itself
+# %% ../../nbs/sampler/passes.ipynb #af31b896
+class Positions(tuple):
+    """N positions of a text, row by row: indices of rows [N] and of places [N], a pair that any
+    tensor [B, L] takes as an index. The host knows them too."""
+    flat: np.ndarray # [N] row * L + place
+    like: Tensor # [B, L]
+
+    def __new__(cls, flat: np.ndarray, like: Tensor) -> Self: # a tensor [B, L]
+        pair = torch.from_numpy(np.stack(np.divmod(flat, like.shape[1])))
+        self = super().__new__(cls, on(pair, like.device).unbind())
+        self.flat, self.like = flat, like
+        return self
+
+    @property
+    def rows(self) -> np.ndarray: # [B] bool: those with a position
+        out = np.zeros(len(self.like), bool)
+        out[self.flat // self.like.shape[1]] = True
+        return out
+
+    @cached_property
+    def where(self) -> Tensor: # [B, L] bool
+        out = torch.zeros_like(self.like, dtype=torch.bool)
+        return out.index_put(self, out.new_ones(()))
+
+    def without(self, flat: np.ndarray) -> Positions: # sorted
+        new = np.isin(self.flat, flat, assume_unique=True, invert=True)
+        return self if new.all() else Positions(self.flat[new], self.like)
+
+    def within(self, rows: np.ndarray) -> Positions: # [B] bool
+        "Those of some rows, in a batch of these rows."
+        row, place = np.divmod(self.flat, self.like.shape[1])
+        own = rows[row]
+        return Positions((rows.cumsum() - 1)[row[own]] * self.like.shape[1] + place[own],
+                         self.like[:int(rows.sum())])
+
+    def split(self, n: int) -> list[Positions]: # of at most n positions each
+        if len(self.flat) <= n: return [self] if len(self.flat) else []
+        return [Positions(f, self.like) for f in np.split(self.flat, range(n, len(self.flat), n))]
+
+def room(device: torch.device) -> int:
+    "How many logits a device holds at a time, with what is computed from them."
+    if device.type != 'cuda': return 2**25
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + unused) // 32
+
+def portions(model: Denoiser, at: Positions) -> list[Positions]:
     "Positions in parts: all logits of a large vocabulary at once would fill the memory."
-    size = max(1, min(4096, most // (model.vocab_size or 1))) # positions
-    n, place = int(where.sum()), where.flatten().cumsum(0).view_as(where) - 1
-    if 0 < n <= size: return [where]
-    return [where & (place // size == k) for k in range(-(-n // size))]
+    n, device = len(at.flat), at[0].device
+    if device.type == 'cpu': n = min(n, 4096)
+    if n * (model.vocab_size or 1) <= 2**25: return at.split(max(n, 1))
+    return at.split(max(1, min(n, room(device) // (model.vocab_size or 1))))
+
+@dataclass
+class Known:
+    "What a pass gave for positions so far."
+    flat: np.ndarray # [N], of `Positions`
+    values: tuple[Tensor, ...] # [N, ...] each
+
+    def of(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]: # places in it [n], known [n]
+        at = np.searchsorted(self.flat, flat).clip(max=max(len(self.flat) - 1, 0))
+        return at, self.flat[at] == flat if len(self.flat) else np.zeros(len(flat), bool)
+
+    def __getitem__(self, at: Positions) -> tuple[Tensor, ...]:
+        "Those of some positions, all of them known."
+        if len(at.flat) == len(self.flat): return self.values
+        i = on(torch.from_numpy(self.of(at.flat)[0]), at[0].device)
+        return tuple(v[i] for v in self.values)
+
+    def with_new(self, flat: np.ndarray, values: tuple[Tensor, ...]) -> Known: # that it lacks
+        if not len(self.flat): return Known(flat, values)
+        both = np.concatenate([self.flat, flat])
+        order = both.argsort()
+        i = on(torch.from_numpy(order), values[0].device)
+        dtypes = [torch.promote_types(a.dtype, b.dtype) for a, b in zip(self.values, values)]
+        return Known(both[order], tuple(torch.cat([a.to(t), b.to(t)])[i]
+                                        for a, b, t in zip(self.values, values, dtypes)))
 
 # %% ../../nbs/sampler/passes.ipynb #af31b897
+WRONG: dict[str, Callable] = dict(logits=lambda v: ~v.isfinite(), quality=Tensor.isnan)
+
+def check_found(
+    found: list[tuple[str, int, Tensor]], # of `WRONG`, the step, what the model gave; emptied
+) -> None:
+    """ValueError if a model gave NaN or infinity. Each question is a wait, so a run asks once in
+    so many steps, and at its end."""
+    some = [f for kind in WRONG for f in found if f[0] == kind]
+    found.clear()
+    if not some: return
+    bad = read(torch.cat([ # one question for all
+        WRONG[kind](torch.cat([v for k, _, v in some if k == kind])).view(-1)
+        for kind in WRONG if any(k == kind for k, *_ in some)]))
+    if not bad.any(): return
+    kind, i, _ = some[int(np.searchsorted(np.cumsum([v.numel() for *_, v in some]), bad.argmax(),
+                                          side='right'))]
+    raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step {i + 1}; '
+                     f'{DIVERGED}')
+
 class Pass:
     """One forward pass of `model` over the text of a state, run where it is asked.
 
@@ -86,102 +175,153 @@ class Pass:
         model: Denoiser,
         st: Any, # a `State`
         draw: Draw | None = None, # the policy's, for scores of the token that would be drawn
-        together: Tensor | None = None, # [B] bool: rows that will be asked about later
+        together: Callable[[], Tensor] | None = None, # -> [B] bool: rows that are asked about later
     ):
         self.model, self.st, self.x, self.uniform = model, st, st.x, st.uniform
         self.draw: Any = draw
-        self.masked = st.x == st.mask_id
-        self.ran = torch.zeros(len(st.x), dtype=torch.bool, device=st.x.device) # [B] rows run
-        self.cost = self.ran.double() # [B] shares of a full pass
-        self.parts = list[tuple[Tensor, Forward]]() # rows run together, what the model gave
+        self.ran = np.zeros(len(st.x), bool)            # [B] rows run
+        self.cost: Tensor | float = 0.                  # [B], or of all rows: shares of a full pass
+        self.parts = list[tuple[np.ndarray, Forward]]() # rows run together [B], what the model gave
         self.scored: Tensor | None = None # [B, L] qualities asked for so far, NaN in other rows
-        self.rated = self.ran # [B] rows with a quality
-        self.together = self.ran if together is None else together
-        self.last: tuple[Tensor, Tensor] | None = None # the last logits: where, and what
-        # purpose, draw -> what was drawn so far: where, tokens, probabilities
-        self.written: dict[tuple, tuple[Tensor, Tensor, Tensor]] = {}
+        self.rated = self.ran             # [B] rows with a quality
+        self.together, self.beside = together, self.ran
+        self.found = list[tuple[Tensor, Positions]]()
+        self.last: Known | None = None    # the last logits
+        self.spreads: Known | None = None # what tokens are drawn with there, by `draw`
+        self.written: dict[tuple, Known] = {} # purpose, draw -> what was drawn so far
 
-    def run(self, rows: Tensor) -> None: # [B] bool
+    @cached_property
+    def masked(self) -> Tensor: # [B, L] bool: what it saw as masked
+        return self.x == self.st.mask_id
+
+    def at(self, where: Tensor | Positions) -> Positions: # [B, L] bool
+        "The positions, found once."
+        if isinstance(where, Positions): return where
+        for known, at in self.found:
+            if known is where: return at
+        if self.together: # one question for both
+            host = read(torch.cat([where, self.together()[:, None]], 1))
+            self.beside, self.together = host[:, -1], None
+            host = host[:, :-1]
+        else: host = read(where)
+        at = Positions(np.flatnonzero(host), where)
+        at.where = where
+        self.found.append((where, at))
+        return at
+
+    def index(self, rows: np.ndarray) -> Any: # [B] bool -> an index of them
+        if rows.all(): return slice(None)
+        return on(torch.from_numpy(rows.nonzero()[0]), self.x.device)
+
+    def run(self, rows: np.ndarray) -> None: # [B] bool
         "Have these rows run, if they have not been."
         if not (rows & ~self.ran).any(): return
-        new = (rows | self.together) & ~self.ran
-        forward = self.forward(new)
+        new = (rows | self.beside) & ~self.ran
+        at, share = self.index(new), 1.
+        forward = self.forward(at)
         self.parts.append((new, forward))
         self.ran = self.ran | new
-        self.cost[new] += forward.share
+        share = forward.share
+        if not new.all():
+            part = torch.zeros(len(new), dtype=torch.float64, device=self.x.device)
+            share = part.index_put((at,), torch.as_tensor(share, dtype=part.dtype,
+                                                          device=part.device))
+        self.cost = self.cost + share
 
-    def forward(self, new: Tensor) -> Forward: # [B] bool: rows
-        return self.model.resume(self.st[new.nonzero()[:, 0]])
+    def forward(self, rows: Any) -> Forward: # an index of [B]
+        return self.model.resume(self.st[rows])
 
-    def ask(self, where: Tensor) -> None: # [B, L] bool
+    def ask(self, where: Tensor | Positions) -> None:
         "Announces positions that will be asked about, in one question or in several."
 
-    def portions(self, where: Tensor) -> list[Tensor]: # [B, L] bool each
+    def portions(self, where: Tensor | Positions) -> list[Positions]:
         "As `portions`, announced as one question."
-        self.ask(where)
-        return portions(self.model, where)
+        at = self.at(where)
+        self.ask(at)
+        return portions(self.model, at)
 
-    def logits(self, where: Tensor) -> Tensor: # [B, L] bool with N true -> [N, V]
+    def logits(self, where: Tensor | Positions) -> Tensor: # [B, L] bool with N true -> [N, V]
         "Unnormalised log-probabilities, row by row. They are shared: never edit them in place."
-        self.ask(where)
-        if self.last is None or not (where & self.last[0]).any():
+        at = self.at(where)
+        self.ask(at)
+        old = self.last.of(at.flat)[1] if self.last else np.zeros(0, bool)
+        if not old.any():
             self.last = None # dropped first: of a large vocabulary, both would be much
-            self.last = where, self.computed(where)
-        at, logits = self.last
-        if at is where: return logits
-        new = where & ~at
-        if not new.any(): return logits[where[at]]
-        out = logits.new_empty(int(where.sum()), logits.shape[1])
-        out[at[where]] = logits[where[at]]
-        out[new[where]] = self.computed(new)
-        self.last = where, out
-        return out
+            self.last = Known(at.flat, (self.computed(at),))
+        elif not old.all():
+            new = Positions(at.flat[~old], self.x)
+            self.last = Known(at.flat[old], self.last[Positions(at.flat[old], self.x)]
+                              ).with_new(new.flat, (self.computed(new),))
+        return self.last[at][0]
 
-    def computed(self, where: Tensor) -> Tensor: # as `logits`
-        self.run(where.any(1))
-        logits = [finite(forward.logits(where[rows])) for rows, forward in self.parts]
-        if len(logits) == 1: return logits[0]
-        out = logits[0].new_empty(int(where.sum()), logits[0].shape[1])
-        for (rows, _), some in zip(self.parts, logits): out[(where & rows[:, None])[where]] = some
-        return out
+    def computed(self, at: Positions) -> Tensor: # as `logits`
+        self.run(at.rows)
+        out, order = list[Tensor](), list[np.ndarray]()
+        for rows, forward in self.parts:
+            own = rows[at.flat // self.x.shape[1]]
+            if own.any(): out.append(forward.logits(at if rows.all() else at.within(rows)))
+            order.append(own.nonzero()[0])
+        if not out: return torch.empty(0, self.model.vocab_size or 0, device=self.x.device)
+        logits = out[0]
+        if len(out) > 1:
+            back = torch.from_numpy(np.concatenate(order).argsort())
+            logits = torch.cat(out)[on(back, self.x.device)]
+        self.st.found.append(('logits', self.st.i, logits.amax(-1)))
+        # half precision would round probabilities
+        if logits.dtype in (torch.float16, torch.bfloat16): logits = logits.float()
+        self.dtype = logits.dtype
+        return logits
 
-    def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
+    def quality(self, where: Tensor | Positions) -> Tensor: # [B, L] bool -> [B, L]
         "Quality logits (Eq. 2), high = trust, of the rows with a position in `where`; else NaN."
-        need = where.any(1) & ~self.rated
+        need = self.at(where).rows & ~self.rated
         self.run(need)
         for rows, forward in self.parts:
             some = need & rows
             if not some.any(): continue
-            q = forward.rated(need[rows])
-            if (q.isnan() & ~self.masked[some]).any():
-                raise ValueError(f'the model gave NaN for the quality of a token; {DIVERGED}')
-            if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
-            self.scored = self.scored.index_put((some.nonzero()[:, 0],), q)
+            every, at = (some == rows).all(), self.index(some)
+            q = forward.quality() if every else forward.rated(self.index(some[rows]))
+            self.st.found.append(('quality', self.st.i, q.masked_fill(self.masked[at], 0.)))
+            if some.all(): self.scored = q
+            else:
+                if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
+                self.scored = self.scored.index_put((at,), q)
         self.rated = self.rated | need
         if self.scored is None: return torch.full(self.x.shape, torch.nan, device=self.x.device)
         return self.scored
 
+    def spread(self, where: Tensor | Positions) -> tuple[Tensor, Tensor]: # N positions -> [N, n]
+        "The probabilities that tokens are drawn with, and their ids, of a draw that cuts."
+        at = self.at(where)
+        if self.spreads is None or not self.spreads.of(at.flat)[1].all():
+            self.spreads = Known(at.flat, self.draw.spread(self.logits(at)))
+        return self.spreads[at]  # type: ignore[return-value]
+
     def drawn(self,
-        where: Tensor, # [B, L] bool with N true
+        where: Tensor | Positions, # N positions
         purpose: str = 'token', # of the noise
         draw: Draw | None = None, # None: the policy's
     ) -> tuple[Tensor, Tensor]: # [N], [N]
         "The tokens that are drawn at `where`, and their probabilities, as exact as the logits."
         draw = draw or self.draw
         if draw is None: raise ValueError('no draw: expected Pass(model, state, policy.draw)')
-        u, key = self.uniform(purpose), (purpose, draw)
+        at, u, key = self.at(where), self.uniform(purpose), (purpose, draw)
+        known, new = Known(at.flat[:0], ()), at
         # other draws may read which positions are drawn together
-        shared = isinstance(draw, TokenSampler) and self.written.get(key)
-        seen, tokens, conf = shared or (
-            where & False, self.x, torch.full(where.shape, torch.nan, device=where.device))
-        new = where & ~seen
-        for part in self.portions(new) if new.any() else ():
-            logits = self.logits(part)
-            token, q = check_drawn(draw, logits, draw(logits, u[part], self.x, part))
-            tokens = tokens.masked_scatter(part, token)
-            conf = conf.to(logits.dtype).masked_scatter(part, q.to(logits.dtype))
-        if isinstance(draw, TokenSampler): self.written[key] = seen | new, tokens, conf
-        return tokens[where], conf[where]
+        if isinstance(draw, TokenSampler) and key in self.written:
+            known = self.written[key]
+            new = at.without(known.flat)
+        for part in self.portions(new):
+            if type(draw) is TokenSampler and draw == self.draw and draw.cut and draw.temperature:
+                token, q = race(*self.spread(part), u[part])
+            else:
+                own, logits = is_own(draw), self.logits(part)
+                out = draw(logits, u[part], self.x, part if own else part.where)
+                token, q = out if own else check_drawn(draw, logits, out)
+            if q.dtype != self.dtype: q = q.to(self.dtype)
+            known = known.with_new(part.flat, (token, q))
+        if isinstance(draw, TokenSampler): self.written[key] = known
+        return known[at] if known.values else (self.x[at], u[at])  # type: ignore[return-value]
 
 # %% ../../nbs/sampler/passes.ipynb #9ff14226
 class ChangedPass(Pass):
@@ -193,26 +333,31 @@ class ChangedPass(Pass):
         depth: int = 0, # blocks that run in full
     ):
         super().__init__(first.model, st, first.draw)
-        self.first, self.depth = first, depth
-        self.asked: Tensor | None = None  # [B, L] what may be asked about, once it is known
+        self.first, self.depth, self.changed = first, depth, st.x != first.x
+        self.asked: Positions | None = None  # what may be asked about, once it is known
 
-    def ask(self, where: Tensor) -> None: # [B, L] bool
-        if self.asked is None: self.asked = where | (self.x != self.first.x)
-        more = int((where & ~self.asked).sum())
+    def ask(self, where: Tensor | Positions) -> None:
+        at = self.at(where)
+        if self.asked is None:
+            self.asked = Positions(np.union1d(at.flat, read(self.changed).ravel().nonzero()[0]),
+                                   self.x)
+        more = len(at.without(self.asked.flat).flat)
         if not more: return
         raise ValueError(f'asked about {more} more positions: a second pass over what changed runs '
                          'what it is first asked about; expected `p.ask(where)` with all of them '
                          "before, or a policy with depth=None")
 
-    def run(self, rows: Tensor) -> None: # [B] bool
+    def run(self, rows: np.ndarray) -> None: # [B] bool
         for some in (rows & self.first.ran, rows & ~self.first.ran): super().run(some)
 
-    def forward(self, new: Tensor) -> Forward: # [B] bool: rows
+    def forward(self, rows: Any) -> Forward: # an index of [B]
         assert isinstance(self.model, Cached) and self.asked is not None
-        run = (self.x != self.first.x) | self.model.predicting(self.asked)
-        run = run | ~self.first.ran[:, None]            # a text that was never run runs in full
-        return self.model.resume(self.st[new], run[new], self.depth)
+        run = self.changed | self.model.predicting(self.asked.where)
+        if not self.first.ran.all(): # a text that was never run runs in full
+            run[self.index(~self.first.ran)] = True
+        return self.model.resume(self.st[rows], run[rows], self.depth)
 
-    def quality(self, where: Tensor) -> Tensor: # [B, L] bool -> [B, L]
-        self.ask(where.any(1, keepdim=True).expand_as(where))   # the head reads all positions
+    def quality(self, where: Tensor | Positions) -> Tensor: # [B, L] bool -> [B, L]
+        rows = np.broadcast_to(self.at(where).rows[:, None], self.x.shape)
+        self.ask(Positions(np.flatnonzero(rows), self.x))      # the head reads all positions
         return super().quality(where)

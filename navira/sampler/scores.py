@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..diffusion import Denoiser
-from .draws import log_probability, probability
+from .draws import by_chunks, log_probability, probability, TokenSampler
+from .passes import Positions
 from ..core import Pass, Score, State
 
 # %% auto #0
@@ -22,44 +23,52 @@ __all__ = ['map_logits', 'confidence', 'draw_confidence', 'of_ranked', 'margin',
 def map_logits(
     p: Pass,
     where: Tensor, # [B, L] bool with N true
-    f: Callable[[Tensor, Tensor], Tensor], # logits [N, V], where [B, L] -> [N]
+    f: Callable[[Tensor, Positions], Tensor], # logits [N, V], where they are -> [N]
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
     "`f` of the logits at `where`, in portions."
-    out = torch.full(where.shape, torch.nan, device=where.device)
+    out = None
     for part in p.portions(where):
         logits = p.logits(part)
         values = f(logits, part).to(logits.dtype)
-        out = out.to(values.dtype).masked_scatter(part, values)
+        if out is None: out = values.new_full(p.x.shape, torch.nan)
+        out = out.index_put_(part, values)
         del logits                         # freed before the pass computes the next portion
-    return out
+    return torch.full(p.x.shape, torch.nan, device=p.x.device) if out is None else out
 
 # %% ../../nbs/sampler/scores.ipynb #e23b8d44
 def confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The model's probability of the token that would be drawn at each mask."
-    def of_drawn(logits: Tensor, at: Tensor) -> Tensor:
+    def of_drawn(logits: Tensor, at: Positions) -> Tensor:
+        if type(p.draw) is TokenSampler and p.draw.temperature == 0: # whichever of tied ones
+            return logits.softmax(-1).amax(-1)
         token, q = p.drawn(at)
         return q if p.draw.as_given else probability(logits, token)
     return map_logits(p, where, of_drawn)
 
 def draw_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The same probability under the tempered, truncated distribution that it is drawn from."
+    if type(p.draw) is TokenSampler and p.draw.temperature == 0:
+        return map_logits(p, where, lambda logits, at: p.draw.likeliest(logits))
     return map_logits(p, where, lambda logits, at: p.drawn(at)[1])
 
 # %% ../../nbs/sampler/scores.ipynb #b7ea8f88
 def of_ranked(
-    f: Callable[[Tensor], Tensor], # probabilities [N, n], the most likely first -> [N]
+    f: Callable[[Tensor], Tensor], # probabilities [N, n] in any order -> [N]
 ) -> Score:
     "`f` of the probabilities that tokens are drawn with."
     @functools.wraps(f)
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
-        return map_logits(p, where, lambda logits, at: f(p.draw.ranked(logits)))
+        def rate(logits: Tensor, at: Positions) -> Tensor:
+            if p.draw.cut: return f(p.spread(at)[0])
+            return by_chunks(lambda some: (f(p.draw.spread(some)[0]),), logits)[0]
+        return map_logits(p, where, rate)
     return score
 
 @of_ranked
 def margin(q: Tensor) -> Tensor: # [N, n] -> [N]
     "p1 - p2 at each mask, plus 1, so that ties are found at the precision of the probabilities."
-    second = q[:, 1] if q.shape[1] > 1 else 0       # 0: each nucleus has one token
-    return 1 + q[:, 0] - second
+    first, second = torch.nn.functional.pad(q, (0, 1)).topk(2).values.unbind(1) # or one token, and 0
+    return 1 + first - second
 
 @of_ranked
 def negentropy(q: Tensor) -> Tensor: # [N, n] -> [N]
@@ -84,5 +93,5 @@ def left_out(
     for r, i in zip(row.split(rows), at.split(rows)):
         one = F.one_hot(i, x.shape[1]).bool()
         logits = model(x[r].masked_fill(one, model.mask_id)).logits(one)
-        values.append(log_probability(logits, x[r, i]))
+        values.append(log_probability(logits.double(), x[r, i]))
     return torch.cat(values)

@@ -48,3 +48,33 @@ def ranks(
     level = level.masked_fill(~ok, L + 1) # an eligible -inf still comes first
     order = u.argsort(1)
     return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
+
+def random_best(
+    score: Tensor, # [B, L] high first; lowest where nothing may be picked
+    ok: Tensor, # [B, L] bool: where something may
+    k: Tensor | float, # [B], or for all rows: how many
+) -> Tensor: # [B, L] bool
+    "The k best of each row, by a score without ties: it is noise, or has noise in it."
+    place = score.argsort(1, descending=True).argsort(1)
+    return (place < (k[:, None] if isinstance(k, Tensor) else k)) & ok
+
+def best(
+    score: Tensor, # [B, L], high first; NaN is never picked
+    ok: Tensor, # [B, L] bool: what may be picked
+    k: Tensor | float, # [B], or for all rows: how many
+    u: Tensor, # [B, L] uniforms that break ties
+    near: float, # relative difference of ties
+) -> Tensor: # [B, L] bool
+    """The k best of each row. What is within the tolerance of the k-th best is tied with it, and
+    drawn."""
+    a, low = score.masked_fill(~ok, torch.nan), torch.finfo(score.dtype).min
+    s = a.nan_to_num(low, neginf=low / 2)                # an eligible -inf still comes first
+    v = s.sort(dim=1, descending=True).values
+    if isinstance(k, Tensor): t = v.gather(1, k.clamp(1, v.shape[1]).long()[:, None] - 1)
+    else: t = v[:, int(min(max(k, 1), v.shape[1])) - 1, None]
+    size = torch.linalg.vector_norm(a.nan_to_num(0., 0., 0.), torch.inf, 1, keepdim=True)
+    # in float32 the scores of a sharp draw round more
+    gap = torch.add(t.abs(), size, alpha=.1).mul_(2 * near if near > 1e-6 else near)
+    key = u.masked_fill(s < t - gap, 2.).masked_fill_(s > t + gap, -1.)
+    place = key.argsort(1).argsort(1)
+    return (place < (k[:, None] if isinstance(k, Tensor) else k)) & (s > low * .75)

@@ -14,7 +14,8 @@ CUDA, CPU = torch.device('cuda:0'), torch.device('cpu')
 INDEXING = {'__getitem__', '__setitem__', 'index_put', 'index_put_'}
 ACROSS = {'copy_', '_has_compatible_shallow_copy_type'}
 # What a tensor on the accelerator says of itself
-ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True}
+ATTRIBUTES = {Tensor.device.__get__: CUDA, Tensor.is_cuda.__get__: True,
+              Tensor.is_cpu.__get__: False}
 
 def key(t):
     "The address of a tensor's storage; 0: not of the CPU's memory"

@@ -151,8 +151,8 @@ class Tiny(Denoiser):
         return (torch.einsum('ijd,bjd->bid', self.mix[:n, :n], e) + .5 * e @ self.w).tanh()
 
     def logits_at(self, x, where, edit=None):
-        self.asked.append(int(where.sum()))
         out = self.hidden(x, edit)[where] @ self.out
+        self.asked.append(len(out))
         out[:, self.mask_id] = -torch.inf
         return out
 
@@ -168,14 +168,14 @@ class TinyForward(Forward):
 
     def left_out(self, where):
         "Of a mask at each position of `where`, with everything else as it is"
-        b, i = where.nonzero().T
+        b, i = where if isinstance(where, tuple) else where.nonzero(as_tuple=True)
         x = self.x[b].scatter(1, i[:, None], self.net.mask_id)
         return self.net.logits_at(x, torch.nn.functional.one_hot(i, x.shape[1]).bool())
 
     def _quality(self): return self.net.quality_of(self.x)
 
     def rated(self, rows):
-        if rows.all() or self._cached is not None: return super().rated(rows)
+        if self._cached is not None: return super().rated(rows)
         return self.net.quality_of(self.x[rows])
 
 def critic_like(model, seed=1, **kw):

@@ -30,7 +30,8 @@ def test_it_runs_what_was_remasked_and_what_is_drawn(depth):
     def watch(rule, before, p, clean, after):
         T, S = before.committed & clean.masked, clean.masked & ~after.masked
         share = (2 * depth + (4 - 2 * depth) * (T | S).double().mean(1)) / 4
-        costs.append(p.ran + torch.where(T.any(1), share, ~p.ran * 1.))
+        ran = torch.from_numpy(p.ran)
+        costs.append(ran + torch.where(T.any(1), share, ~ran * 1.))
     st = run(replace(policy('navira-det', **OFTEN), depth=depth), started(X, 10, 6, 3), model,
              watch)
     # a row that remasks nothing runs one pass, the one that predicts
