@@ -6,8 +6,8 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, wraps
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ __all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_
            'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
+_F = TypeVar('_F', bound=Callable)
+
 @dataclass(frozen=True)
 class State:
     "What the sampler knows between steps. Rows are samples; `st[rows]` is the state of some."
@@ -80,17 +82,18 @@ class State:
     @cached_property
     def n_free(self) -> Tensor: return self.free.sum(1) # N, per row
     @cached_property
-    def plans(self) -> dict: return {} # by what `due` was asked for
+    def of_run(self) -> dict: return {} # what `in_run` keeps
     @cached_property
-    def n_committed(self) -> Tensor: return self.n_free - self.masked.sum(1) # per row
+    def of_text(self) -> dict: return {} # what `in_text` keeps
+    @cached_property
+    def n_masked(self) -> Tensor: return self.masked.sum(1) # per row
+    @cached_property
+    def n_committed(self) -> Tensor: return self.n_free - self.n_masked
 
-    def due(self, count: Callable[[Tensor, Any, int], Tensor]) -> Tensor: # (N, i, T) -> [B]
-        "How many are committed after the step by a count of steps, which is asked once in a run."
-        if not is_own(count): return count(self.n_free, self.i, self.n)
-        if (count, self.n) not in self.plans:
-            every = torch.arange(self.n, device=self.x.device)[:, None]
-            self.plans[count, self.n] = count(self.n_free, every, self.n)
-        return self.plans[count, self.n][self.i]
+    def left(self, count: Callable[[Tensor, Any, int], Tensor]) -> Tensor: # (N, i, T) -> [B]
+        "How many masks a count of committed positions leaves after the step; asked once in a run."
+        if not is_own(count): return self.n_free - count(self.n_free, self.i, self.n)
+        return planned(self, count, self.n)[self.i]
     @property
     def u(self) -> float: return self.i / (self.n - 1) if self.n > 1 else 0. # u_t, section 4.4
     @property
@@ -104,8 +107,8 @@ class State:
     def store_quality(self, p: Pass) -> State:
         "With the qualities that `p` was asked for; where `p` saw a mask, the last one stays."
         if p.scored is None: return self
-        new = p.scored.masked_fill(p.masked, torch.nan)
-        return self.but(score=torch.where(new.isnan(), self.score, new))
+        keep = p.masked if p.rated.all() else p.masked | p.scored.isnan()
+        return self.but(score=torch.where(keep, self.score, p.scored))
 
     def remask(self, where: Tensor) -> State: # [B, L] bool
         "With masks there; `conf` and `score` stay until a token is written."
@@ -131,8 +134,25 @@ class State:
         return self.but(i=self.i + 1, n_forward=self.n_forward + cost)
 
 FOLLOWS = dict( # which properties follow from a field
-    fixed=('free', 'n_free', 'plans', 'masked', 'committed', 'n_committed'),
-    x=('masked', 'committed', 'n_committed'))
+    fixed=('free', 'n_free', 'of_run', 'of_text', 'masked', 'committed', 'n_masked', 'n_committed'),
+    x=('of_text', 'masked', 'committed', 'n_masked', 'n_committed'))
+
+def _kept(name: str) -> Callable[[_F], _F]:
+    def decorator(f: Any) -> Any:
+        @wraps(f)
+        def once(st: State, *args: Any) -> Any:
+            kept = getattr(st, name)
+            if (f, args) not in kept: kept[f, args] = f(st, *args)
+            return kept[f, args]
+        return once
+    return decorator
+
+in_run = _kept('of_run')    # decorators of f(state, ...): it follows from what is fixed
+in_text = _kept('of_text')  # or from the text, and is computed once
+
+@in_run
+def planned(st: State, count: Callable, n: int) -> Tensor: # [n, B]
+    return st.n_free - count(st.n_free, torch.arange(n, device=st.x.device)[:, None], n)
 
 # %% ../nbs/02_policies.ipynb #668602bf
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]
@@ -170,7 +190,7 @@ def unmask_until(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> how many stand after step i
 ) -> Callable[[State], Tensor]: # a schedule
     "How many masks to fill so that `count` of the free positions are committed after the step."
-    return lambda st: st.due(count) - st.n_committed
+    return lambda st: st.n_masked - st.left(count)
 
 # %% ../nbs/02_policies.ipynb #2670b56e
 def amount(schedule: Schedule, st: State) -> Tensor | float: # [B], or of all rows
@@ -215,7 +235,8 @@ class TopK:
         raise ValueError(f'tau={self.tau}: a temperature is finite and >= 0 (0 is greedy)')
 
     def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
-        return (evaluate(self.k, st) > 0) & eligible.any(1)
+        k = amount(self.k, st)
+        return (k > 0) & eligible.any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         k = amount(self.k, st)
@@ -419,7 +440,7 @@ def finish(
     watch: Callable = no_watch,
 ) -> State: # at step i + 1
     "The second half of a step: unmask what `q` predicts in the cleaned text."
-    seen = clean.masked if q.st is clean else clean.masked & q.masked
+    seen = clean.masked if q.st is clean else clean.masked & q.st.masked
     S = pick(policy.unmask, clean, q, seen) # S_t: filled
     after = draw_at(clean, q, S)
     watch(policy, st, p, clean, after)

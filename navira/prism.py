@@ -14,7 +14,7 @@ from torch import Tensor
 from .base.checks import check_range
 from .diffusion import n_committed
 from .core import (
-    amount, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
+    amount, in_run, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
 
 # %% auto #0
 __all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'remask_count', 'prism', 'backbone']
@@ -34,9 +34,13 @@ def sigma_max(
     a_t, a_s = torch.as_tensor(a_t, dtype=torch.float64), torch.as_tensor(a_s, dtype=torch.float64)
     return ((1 - a_s) / a_t.clamp(min=1e-12)).clamp(0, 1)
 
+@in_run
+def share_of_one(st: State) -> Tensor: # [B] float64: of N positions
+    return 1 / st.n_free.clamp(min=1).double()
+
 def sigma_of(st: State) -> Tensor: # [B]
     "`sigma_max` in a state: alpha_t is the share of free positions committed, and grows by 1/T."
-    alpha = st.n_committed.double() / st.n_free.clamp(min=1)
+    alpha = st.n_committed * share_of_one(st)
     return sigma_max(alpha, alpha + 1 / st.n)
 
 # %% ../nbs/03_prism.ipynb #3ee3b986
@@ -83,9 +87,9 @@ class prism_guard:
     def rests(self, st: State) -> bool: return self.k.rests(st)
 
     def __call__(self, st: State) -> Tensor: # [B]
-        r, n, N = self.k(st), st.n_committed, st.n_free
-        fits = r < torch.minimum(n, N - n)
-        return (N - st.due(n_committed)).clamp(max=r) * fits
+        r, n = self.k(st), st.n_committed
+        fits = r < torch.minimum(n, st.n_masked)
+        return st.left(n_committed).clamp(max=r) * fits
 
 # %% ../nbs/03_prism.ipynb #6bf4e82d
 def remask_count(

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import Pass, Policy, Schedule, State, Step, TopK
-from ..sampler.ties import ranks, at_least
+from ..core import in_run, Pass, Policy, Schedule, State, Step, TopK
+from ..sampler.ties import at_least, best, random_best, ranks
 from ..sampler.draws import TokenSampler, probability
 from ..sampler.passes import Positions
 from ..sampler.scores import confidence, low_confidence
@@ -22,6 +22,7 @@ from ..sampler.registry import register
 __all__ = ['apart']
 
 # %% ../../nbs/ours/apart.ipynb #5b2ff877
+@in_run
 def depth(
     st: State,
     strands: int, # S, how many
@@ -40,18 +41,20 @@ class Apart:
     def __call__(self, st, p, eligible): # [B, L] bool
         sureness = confidence(st, p, eligible)
         u = st.uniform('ties')
-        first = sureness if self.strands == 0 else -depth(st, self.strands).double()
-        place = ranks(first, eligible, u)
+        L = st.x.shape[1]
+        # the surest, or the shallowest in an order of noise
+        first = depth(st, self.strands) + u if self.strands else ranks(sureness, eligible, u)
+        place = first.masked_fill(~eligible, 2 * L).argsort(1).argsort(1)
         late = self.again(st, p, eligible, place)        # after all others
-        place = ranks(-(place + st.x.shape[1] * late).double(), eligible, u)
-        sure = self.together(sureness, ranks(sureness, eligible, u))
-        return eligible & (sure | (place < self.due(st)[:, None]))
+        last = (place + L * late).masked_fill_(~eligible, 2 * L)
+        picked = random_best(-last, eligible, self.due(st))
+        return best(sureness, eligible, self.together(sureness, eligible), u) | picked
 
-    def together(self, sureness: Tensor, place: Tensor) -> Tensor: # [B, L] bool
-        "Are all positions of a better place right with a joint probability above `sure`?"
-        upto = sureness.gather(1, place.argsort(1)).nan_to_num(1.).cumprod(1)
-        before = F.pad(upto[:, :-1], (1, 0), value=1.).gather(1, place)
-        return ~at_least(-before, -self.sure)
+    def together(self, sureness: Tensor, eligible: Tensor) -> Tensor: # [B]
+        "How many of the surest need not wait: those before are right with more than `sure`."
+        upto = sureness.masked_fill(~eligible, 0.).sort(descending=True).values.cumprod(1)
+        before = F.pad(upto[:, :-1], (1, 0), value=1.)
+        return (~at_least(-before, -self.sure)).sum(1)
 
     def due(self, st: State) -> Tensor: # [B] n_t
         "The remasked positions, and an equal share of those that were never written."

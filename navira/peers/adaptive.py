@@ -16,10 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 from ..base.checks import check_int, check_range
 from ..sampler.draws import TokenSampler, greedy
 from navira.core import (
-    Denoiser, evaluate, finish, Pass, Policy, random_order, Rule, Schedule, Score, State, Step,
+    amount, Denoiser, finish, Pass, Policy, random_order, Rule, Schedule, Score, State, Step,
     TopK)
 from ..sampler.passes import Positions
-from ..sampler.ties import ranks, at_least
+from ..sampler.ties import at_least, best, ranks
 from ..sampler.registry import register
 from ..sampler.scores import confidence, margin, negentropy, of_ranked, map_logits
 from .blocks import block_of, check_block, Within
@@ -53,15 +53,15 @@ class AtLeast:
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         score = self.score(st, p, eligible)
-        ok = eligible & ~score.isnan()
-        place = ranks(score, ok, st.uniform('ties'))
-        n = self.most(ok.sum(1))
-        level = evaluate(self.level, st)[:, None]
-        sure = at_least(score, level) | (place < self.least)  # type: ignore[arg-type]
-        return ok & sure & (place < n[:, None])
+        level, u = amount(self.level, st), st.uniform('ties')
+        if isinstance(level, Tensor): level = level[:, None]
+        sure = eligible & at_least(score, level)  # type: ignore[arg-type]
+        picked = sure | best(score, eligible, self.least, u)
+        most = self.most((eligible & ~score.isnan()).sum(1))
+        return picked if most is None else picked & best(score, eligible, most, u)
 
-    def most(self, n: Tensor) -> Tensor: # [B] how many of n eligible positions a step may pick
-        return n
+    def most(self, n: Tensor) -> Tensor | None: # [B] how many of n positions a step may pick
+        return None
 
 # %% ../../nbs/peers/adaptive.ipynb #6f8da7c3
 @register('fast-dllm', scores='probability of the drawn token', never='what is committed',
@@ -161,8 +161,8 @@ def stable(
     def rule(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         sure = confidence(st, p, eligible)
         ready = eligible & at_least(sure, level) & (st.memory['stayed'] >= history)
-        best = ranks(sure, eligible, st.uniform('ties')) == 0
-        return ready | eligible & best & ~ready.any(1, keepdim=True)
+        first = best(sure, eligible, 1, st.uniform('ties'))
+        return ready | first & ~ready.any(1, keepdim=True)
     return rule
 
 # %% ../../nbs/peers/adaptive.ipynb #ece2f710

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..core import asked, by_budget, Plan, rows_of, Rule, State
+from ..core import asked, by_budget, in_run, in_text, Plan, rows_of, Rule, State
 
 # %% auto #0
 __all__ = ['Within']
 
 # %% ../../nbs/peers/blocks.ipynb #07320341
+@in_run
 def block_of(
     st: State,
     length: int | None, # free positions in a block; None is all of them
@@ -25,11 +26,12 @@ def block_of(
     rank = (~st.fixed).cumsum(1) - 1
     return torch.zeros_like(rank) if length is None else rank // length
 
+@in_text
 def block_in_work(st: State, length: int | None) -> Tensor: # [B, L] bool
     "The free positions of the leftmost block that still has a mask."
     block = block_of(st, length)
     first = block.masked_fill(~st.masked, st.x.shape[1]).amin(1, keepdim=True)
-    return ~st.fixed & (block == first)
+    return st.free & (block == first)
 
 # %% ../../nbs/peers/blocks.ipynb #7a10f3c2
 @dataclass(frozen=True)

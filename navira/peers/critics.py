@@ -123,7 +123,7 @@ def n_kept(N: Tensor, i: int, T: int) -> Tensor:
 @dataclass(frozen=True)
 class BelowAll(Below):
     "The same, also in rows without a mask."
-    def pool(self, st): return ~st.fixed, evaluate(self.level, st)
+    def pool(self, st): return st.free, evaluate(self.level, st)
 
 # %% ../../nbs/peers/critics.ipynb #fcbb8964
 def first_late(T: int, t_on: float) -> int: # the first step with t = 1 - i / T <= t_on

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
+from ..base.parallel import on, read
 from ..sampler.draws import TokenSampler, greedy, probability
 from ..core import (
-    Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, rows_of, Rule, Score, State, Step)
-from ..sampler.ties import ranks, at_least
+    Denoiser, draw_at, finish, Flip, in_run, nothing, Pass, pick, Policy, rows_of, Rule, Score,
+    State, Step)
+from ..sampler.passes import Positions
+from ..sampler.ties import at_least, best
 from ..sampler.registry import register
 from ..sampler.scores import draw_confidence, map_logits
 from .blocks import block_of, check_block, check_steps, most_steps
@@ -28,10 +31,10 @@ def with_blocks(st: State) -> State:
     """With the block in work and the passes over it before and since it was full in memory, [B]
     each; how often a position was remasked and the probability of its token after the last pass,
     [B, L]."""
+    if 'block' in st.memory: return st
     zero = st.x.new_zeros(len(st.x))
-    new = dict(block=zero, filling=zero, full=zero, remasked=torch.zeros_like(st.x),
-               trust=torch.full_like(st.conf, torch.nan))
-    return replace(st, memory=new | st.memory)
+    return st.remember(block=zero, filling=zero, full=zero, remasked=torch.zeros_like(st.x),
+                       trust=torch.full_like(st.conf, torch.nan))
 
 def in_work(
     st: State,
@@ -40,12 +43,15 @@ def in_work(
 ) -> Tensor: # [B, L] bool
     "The free positions of the block in work, which may be full; none in a finished row."
     last = st.memory['block'][:, None] - block_of(st, length)
-    return ~st.fixed & (0 <= last) & (last <= before)
+    return st.free & (0 <= last) & (last <= before) if before else st.free & (last == 0)
 
 def spare(st: State, length: int | None) -> Tensor: # [B]
     "The number of steps from this one on, beyond one for each unfinished block."
-    n_blocks = (st.n_free > 0).long() if length is None else -(-st.n_free // length)
-    return st.n - st.i - (n_blocks - st.memory['block'])
+    return st.memory['block'] - n_blocks(st, length) + (st.n - st.i)
+
+@in_run
+def n_blocks(st: State, length: int | None) -> Tensor: # [B]
+    return (st.n_free > 0).long() if length is None else -(-st.n_free // length)
 
 # %% ../../nbs/peers/editors.ipynb #88d2eb0a
 def exceeds(q: Tensor, level: float) -> Tensor: # bool; nothing exceeds 1
@@ -61,8 +67,8 @@ class Surest:
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = eligible & in_work(st, self.length)
         score = draw_confidence(st, p, ok)
-        place = ranks(score, ok, st.uniform('ties'))
-        return ok & (exceeds(score, self.level) | (place < self.quota(st)[:, None]))
+        least = best(score, ok, self.quota(st), st.uniform('ties'))
+        return ok & exceeds(score, self.level) | least
 
     def quota(self, st: State) -> Tensor: # [B]
         if self.passes and self.length:
@@ -103,7 +109,8 @@ class BlockStep(Step):
         st = with_blocks(st)
         block = in_work(st, self.length)
         p = Pass(model, st, policy.draw, lambda: block.any(1))
-        T = pick(policy.remask, st, p, st.committed & in_work(st, self.length, self.before))
+        wide = in_work(st, self.length, self.before) if self.before else block
+        T = pick(policy.remask, st, p, st.committed & wide)
         after = finish(policy, st, p, self.revised(policy, st, p, T), p, watch)
         after = self.recorded(st, p, after, block)
         more = rows_of(policy.remask, after, after.committed & block)
@@ -201,9 +208,9 @@ class Suspect:
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         ok = self.may(st, eligible)
         score = self.score(st, p, ok)
-        bad = ok & ~score.isnan() & at_least(score, self.level)
+        bad = ok & at_least(score, self.level)
         limit = (eligible.sum(1) * self.ratio).long().clamp(min=1)
-        return bad & (ranks(score, bad, st.uniform('ties')) < limit[:, None])
+        return best(score, bad, limit, st.uniform('ties'))
 
 # %% ../../nbs/peers/editors.ipynb #00bc607b
 @dataclass(frozen=True)
@@ -298,23 +305,25 @@ class DraftStep(Step):
             return super().__call__(policy, st, model, watch)
         p = Pass(model, st, policy.draw)
         new = pick(policy.unmask, st, p, st.masked)
-        rows = (new | st.committed).any(1) # in other rows a correction has no effect
-        draft = self.filled(st, p, st.masked & rows[:, None])
-        after = st.next(p.cost)
+        rows = (new | st.committed).any(1, keepdim=True) # in others a correction has no effect
+        draft = self.filled(st, p, st.masked & rows)
+        after, at = st.next(p.cost), p.at(st.free & rows)
         for s in range(self.times):
-            q = Pass(model, draft, policy.draw, lambda: rows)
-            text = self.filled(draft, q, ~st.fixed & rows[:, None])
-            moving = (text.x != draft.x).any(1) & (s + 1 < self.times)
-            done = (rows & ~moving)[:, None]
-            changed = st.committed & done & (text.x != st.x)
-            at = q.at(changed)
-            after = after.write(at, *q.drawn(at, 'likeliest', greedy))
-            after = replace(draw_at(after, q, new & done), n_forward=after.n_forward + q.cost)
-            draft, rows = text, moving
+            q = Pass(model, draft, policy.draw)
+            text = self.filled(draft, q, at)
+            moving = read((text.x != draft.x).any(1)) & (s + 1 < self.times)
+            done = at.rows & ~moving
+            if done.any():
+                here = on(torch.from_numpy(done), rows.device)[:, None]
+                changed = q.at(st.committed & here & (text.x != st.x))
+                after = after.write(changed, *q.drawn(changed, 'likeliest', greedy))
+                after = draw_at(after, q, new & here)
+            after = after.but(n_forward=after.n_forward + q.cost)
+            draft, at = text, at.of(moving)
         watch(policy, st, p, after.remask(new), after)
         return after
 
-    def filled(self, st: State, p: Pass, where: Tensor) -> State:
+    def filled(self, st: State, p: Pass, where: Tensor | Positions) -> State:
         "With the most likely token at `where`."
         at = p.at(where)
         return st.but(x=st.x.index_put(at, p.drawn(at, 'likeliest', greedy)[0]))

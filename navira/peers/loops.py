@@ -20,7 +20,7 @@ from navira.core import (
 from ..prism import low_quality, prism
 from ..sampler.registry import ancestral, register
 from ..sampler.scores import map_logits
-from ..sampler.ties import ranks
+from ..sampler.ties import best
 from .blocks import most_steps
 from .orders import llada_low_confidence
 
@@ -160,7 +160,7 @@ class Correct(Step):
 
     def __call__(self, policy, st, model, watch):
         zero = torch.zeros(len(st.x), dtype=torch.float64, device=st.x.device)
-        best, waited, done = (st.memory.get(k, zero) for k in ('best', 'waited', 'done'))
+        most, waited, done = (st.memory.get(k, zero) for k in ('best', 'waited', 'done'))
         where = st.committed & (done == 0)[:, None]
         rows = where.any(1)
         p = Pass(model, st, self.draw)
@@ -172,19 +172,19 @@ class Correct(Step):
         new = st.x.index_put(at, tokens)
         other = where & (new != st.x)
         prob = q.new_zeros(where.shape).index_put(at, q)
-        change = other & (ranks(prob, other, st.uniform('ties')) < self.k)
+        change = best(prob, other, self.k, st.uniform('ties'))
         text = torch.where(change, new, st.x)
         def is_top(logits, at):
             top = logits.amax(-1) - tolerance(logits.dtype)
             return logits.gather(1, text[at][:, None])[:, 0] >= top
         share = map_logits(p, where, is_top).nansum(1) / where.sum(1).clamp(min=1)
 
-        waited = torch.where(share > best, 0, waited + rows)
+        waited = torch.where(share > most, 0, waited + rows)
         stop = rows & (waited > self.patience)
         after = draw_at(st, p, change & ~stop[:, None])
         watch(policy, st, p, after, after)
         done = done + (stop | rows & ~change.any(1))
-        return after.remember(best=best.maximum(share), waited=waited, done=done).next(p.cost)
+        return after.remember(best=most.maximum(share), waited=waited, done=done).next(p.cost)
 
 # %% ../../nbs/peers/loops.ipynb #d346d7d5
 @register('gidd-correct', scores='whether another token is drawn, and how probable it is',

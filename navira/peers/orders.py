@@ -63,12 +63,12 @@ def llada_low_confidence(
 def dream_share(eps: float) -> Callable:
     "`n` (1 - s/t) on Dream's clock; all `n` at the last step."
     eps = check_range('eps', eps, '[0, 1)', 'the time at which a clock that falls from 1 stops')
-    return lambda st, n=1.: n if st.i + 1 == st.n else n * (1 - eps) / (st.n - (1 - eps) * st.i)
+    return lambda st, n=1.: n if st.i + 1 == st.n else n * ((1 - eps) / (st.n - (1 - eps) * st.i))
 
 def dream_counts(eps: float = 1e-3) -> Schedule:
     "Masks that Dream fills: floor(|M| (1 - s/t)), per row."
     share = dream_share(eps)
-    return lambda st: share(st, st.masked.sum(1).double()).floor()
+    return lambda st: share(st, st.n_masked.double()).floor()
 
 # %% ../../nbs/peers/orders.ipynb #d90c2ccb
 _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')

@@ -16,9 +16,9 @@ from ..base.checks import check_int, check_range
 from ..sampler.draws import TokenSampler, greedy, log_probability
 from ..diffusion import n_committed
 from ..core import (
-    Denoiser, draw_at, evaluate, finish, n_unmask, needs_quality, Pass, pick, Policy, Schedule,
+    amount, Denoiser, draw_at, finish, n_unmask, needs_quality, Pass, pick, Policy, Schedule,
     Score, State, Step, TopK, unmask_until)
-from ..sampler.ties import ranks
+from ..sampler.ties import best
 from ..prism import backbone, prism_guard, remask_count
 from ..sampler.registry import register
 from ..sampler.scores import confidence, draw_confidence, map_logits
@@ -33,7 +33,7 @@ def level(
     count: Callable[[Tensor, int, int], Tensor], # (N [B], i, T) -> clean of N after step i
 ) -> Callable[[State], Tensor]: # a schedule
     "How many free positions are clean after the step; `count` as for `unmask_until`."
-    return lambda st: st.due(count)
+    return lambda st: st.n_free - st.left(count)
 
 # %% ../../nbs/peers/revisers.ipynb #9b6275ce
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Below:
 
     def pool(self, st: State) -> tuple[Tensor, Tensor]: # ranked [B, L] bool, how many stay [B]
         block = block_in_work(st, self.length)
-        return block, evaluate(self.level, st) - (st.committed & ~block).sum(1)
+        keep = amount(self.level, st)
+        return block, keep if self.length is None else keep - (st.committed & ~block).sum(1)
 
     def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
         pool, keep = self.pool(st)
@@ -53,10 +54,10 @@ class Below:
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
         pool, keep = self.pool(st)
-        pool = pool & self.rows(st, eligible)[:, None]
+        pool = pool & ((eligible & pool).any(1) & (keep < pool.sum(1)))[:, None]
         score = self.score(st, p, pool)
-        below = ranks(score, pool, st.uniform('ties')) >= keep[:, None]
-        return eligible & pool & ~score.isnan() & below
+        stays = best(score, pool, keep, st.uniform('ties'))
+        return eligible & pool & ~score.isnan() & ~stays
 
 # %% ../../nbs/peers/revisers.ipynb #73fc87ed
 def planner(

@@ -16,7 +16,7 @@ from ..base.parallel import read
 from ..diffusion import Forward
 from ..sampler.draws import greedy
 from ..core import Denoiser, draw_at, nothing, Pass, pick, Policy, Score, State, Step, TopK
-from ..sampler.ties import ranks, at_least
+from ..sampler.ties import at_least, best
 from ..sampler.registry import register
 from ..sampler.scores import confidence
 from .adaptive import AtLeast, fast_dllm, until_done
@@ -49,8 +49,7 @@ class NarrowOut:
 
     def __call__(self, st, p, eligible): # [B, L] bool
         doubt = self.doubt(st, p, eligible)
-        place = ranks(doubt, eligible, st.uniform('ties'))
-        return eligible & ~doubt.isnan() & (place < st.memory['accepted'][:, None] - 1)
+        return best(doubt, eligible, st.memory['accepted'] - 1, st.uniform('ties'))
 
 # %% ../../nbs/peers/shadow.ipynb #38a2ff03
 @dataclass(frozen=True)

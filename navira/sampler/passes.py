@@ -17,7 +17,7 @@ from ..base.checks import name_of
 from ..base.parallel import on, read
 from .caching import Cached
 from ..diffusion import Denoiser, Forward
-from .draws import race, TokenSampler
+from .draws import descending, race, TokenSampler
 
 # %% auto #0
 __all__ = ['Positions', 'Pass', 'ChangedPass']
@@ -70,6 +70,15 @@ def check_picked(
                      '`eligible`, such as `picked & eligible`')
 
 # %% ../../nbs/sampler/passes.ipynb #af31b896
+def found(
+    known: np.ndarray, # [n] sorted
+    flat: np.ndarray, # [N]
+) -> tuple[np.ndarray, np.ndarray]: # where each is in it [N], is it in it? [N] bool
+    if not len(known): return flat, np.zeros(len(flat), bool)
+    at = np.searchsorted(known, flat)
+    at[at == len(known)] = 0
+    return at, known[at] == flat
+
 class Positions(tuple):
     """N positions of a text, row by row: indices of rows [N] and of places [N], a pair that any
     tensor [B, L] takes as an index. The host knows them too."""
@@ -77,8 +86,9 @@ class Positions(tuple):
     like: Tensor # [B, L]
 
     def __new__(cls, flat: np.ndarray, like: Tensor) -> Self: # a tensor [B, L]
-        pair = torch.from_numpy(np.stack(np.divmod(flat, like.shape[1])))
-        self = super().__new__(cls, on(pair, like.device).unbind())
+        pair = np.empty((2, len(flat)), np.int64)
+        np.divmod(flat, like.shape[1], *pair)
+        self = super().__new__(cls, on(torch.from_numpy(pair), like.device).unbind())
         self.flat, self.like = flat, like
         return self
 
@@ -94,8 +104,12 @@ class Positions(tuple):
         return out.index_put(self, out.new_ones(()))
 
     def without(self, flat: np.ndarray) -> Positions: # sorted
-        new = np.isin(self.flat, flat, assume_unique=True, invert=True)
+        new = ~found(flat, self.flat)[1]
         return self if new.all() else Positions(self.flat[new], self.like)
+
+    def of(self, rows: np.ndarray) -> Positions: # [B] bool
+        "Those of some rows."
+        return Positions(self.flat[rows[self.flat // self.like.shape[1]]], self.like)
 
     def within(self, rows: np.ndarray) -> Positions: # [B] bool
         "Those of some rows, in a batch of these rows."
@@ -127,14 +141,13 @@ class Known:
     flat: np.ndarray # [N], of `Positions`
     values: tuple[Tensor, ...] # [N, ...] each
 
-    def of(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]: # places in it [n], known [n]
-        at = np.searchsorted(self.flat, flat).clip(max=max(len(self.flat) - 1, 0))
-        return at, self.flat[at] == flat if len(self.flat) else np.zeros(len(flat), bool)
+    def has(self, at: Positions) -> np.ndarray: # [N] bool
+        return found(self.flat, at.flat)[1]
 
     def __getitem__(self, at: Positions) -> tuple[Tensor, ...]:
         "Those of some positions, all of them known."
         if len(at.flat) == len(self.flat): return self.values
-        i = on(torch.from_numpy(self.of(at.flat)[0]), at[0].device)
+        i = on(torch.from_numpy(found(self.flat, at.flat)[0]), at[0].device)
         return tuple(v[i] for v in self.values)
 
     def with_new(self, flat: np.ndarray, values: tuple[Tensor, ...]) -> Known: # that it lacks
@@ -147,10 +160,11 @@ class Known:
                                         for a, b, t in zip(self.values, values, dtypes)))
 
 # %% ../../nbs/sampler/passes.ipynb #af31b897
-WRONG: dict[str, Callable] = dict(logits=lambda v: ~v.isfinite(), quality=Tensor.isnan)
+WRONG: dict[str, Callable] = dict( # whatever a mask has for a quality does not matter
+    logits=lambda v: ~v.isfinite(), quality=lambda q, masked: q.isnan() & ~masked)
 
 def check_found(
-    found: list[tuple[str, int, Tensor]], # of `WRONG`, the step, what the model gave; emptied
+    found: list[tuple], # of `WRONG`, the step, what the model gave; emptied
 ) -> None:
     """ValueError if a model gave NaN or infinity. Each question is a wait, so a run asks once in
     so many steps, and at its end."""
@@ -158,11 +172,11 @@ def check_found(
     found.clear()
     if not some: return
     bad = read(torch.cat([ # one question for all
-        WRONG[kind](torch.cat([v for k, _, v in some if k == kind])).view(-1)
+        WRONG[kind](*map(torch.cat, zip(*(v for k, _, *v in some if k == kind)))).view(-1)
         for kind in WRONG if any(k == kind for k, *_ in some)]))
     if not bad.any(): return
-    kind, i, _ = some[int(np.searchsorted(np.cumsum([v.numel() for *_, v in some]), bad.argmax(),
-                                          side='right'))]
+    ends = np.cumsum([v.numel() for _, _, v, *_ in some])
+    kind, i, *_ = some[int(np.searchsorted(ends, bad.argmax(), side='right'))]
     raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step {i + 1}; '
                      f'{DIVERGED}')
 
@@ -187,7 +201,7 @@ class Pass:
         self.together, self.beside = together, self.ran
         self.found = list[tuple[Tensor, Positions]]()
         self.last: Known | None = None    # the last logits
-        self.spreads: Known | None = None # what tokens are drawn with there, by `draw`
+        self.ranks: Known | None = None   # what tokens are drawn with there, by `draw`
         self.written: dict[tuple, Known] = {} # purpose, draw -> what was drawn so far
 
     @cached_property
@@ -244,7 +258,7 @@ class Pass:
         "Unnormalised log-probabilities, row by row. They are shared: never edit them in place."
         at = self.at(where)
         self.ask(at)
-        old = self.last.of(at.flat)[1] if self.last else np.zeros(0, bool)
+        old = self.last.has(at) if self.last else np.zeros(0, bool)
         if not old.any():
             self.last = None # dropped first: of a large vocabulary, both would be much
             self.last = Known(at.flat, (self.computed(at),))
@@ -281,7 +295,7 @@ class Pass:
             if not some.any(): continue
             every, at = (some == rows).all(), self.index(some)
             q = forward.quality() if every else forward.rated(self.index(some[rows]))
-            self.st.found.append(('quality', self.st.i, q.masked_fill(self.masked[at], 0.)))
+            self.st.found.append(('quality', self.st.i, q, self.masked[at]))
             if some.all(): self.scored = q
             else:
                 if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
@@ -290,12 +304,12 @@ class Pass:
         if self.scored is None: return torch.full(self.x.shape, torch.nan, device=self.x.device)
         return self.scored
 
-    def spread(self, where: Tensor | Positions) -> tuple[Tensor, Tensor]: # N positions -> [N, n]
-        "The probabilities that tokens are drawn with, and their ids, of a draw that cuts."
+    def ranked(self, where: Tensor | Positions) -> Tensor: # N positions -> [N, n]
+        "The probabilities that tokens are drawn with, the most likely first, of a draw that cuts."
         at = self.at(where)
-        if self.spreads is None or not self.spreads.of(at.flat)[1].all():
-            self.spreads = Known(at.flat, self.draw.spread(self.logits(at)))
-        return self.spreads[at]  # type: ignore[return-value]
+        if self.ranks is None or not self.ranks.has(at).all():
+            self.ranks = Known(at.flat, (self.draw.ranked(self.logits(at)),))
+        return self.ranks[at][0]
 
     def drawn(self,
         where: Tensor | Positions, # N positions
@@ -312,12 +326,13 @@ class Pass:
             known = self.written[key]
             new = at.without(known.flat)
         for part in self.portions(new):
-            if type(draw) is TokenSampler and draw == self.draw and draw.cut and draw.temperature:
-                token, q = race(*self.spread(part), u[part])
+            logits = self.logits(part)
+            if self.ranks and draw is self.draw and self.ranks.has(part).all():
+                q = self.ranks[part][0]
+                token, q = race(q, descending(logits)[1][:, :q.shape[1]], u[part])
             else:
-                own, logits = is_own(draw), self.logits(part)
-                out = draw(logits, u[part], self.x, part if own else part.where)
-                token, q = out if own else check_drawn(draw, logits, out)
+                out = draw(logits, u[part], self.x, part if is_own(draw) else part.where)
+                token, q = out if is_own(draw) else check_drawn(draw, logits, out)
             if q.dtype != self.dtype: q = q.to(self.dtype)
             known = known.with_new(part.flat, (token, q))
         if isinstance(draw, TokenSampler): self.written[key] = known

@@ -59,21 +59,22 @@ def of_ranked(
     @functools.wraps(f)
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         def rate(logits: Tensor, at: Positions) -> Tensor:
-            if p.draw.cut: return f(p.spread(at)[0])
-            return by_chunks(lambda some: (f(p.draw.spread(some)[0]),), logits)[0]
+            if type(p.draw) is TokenSampler and p.draw.temperature and p.draw.cut:
+                return f(p.ranked(at))
+            return by_chunks(lambda some: (f(p.draw.ranked(some)),), logits)[0]
         return map_logits(p, where, rate)
     return score
 
 @of_ranked
 def margin(q: Tensor) -> Tensor: # [N, n] -> [N]
     "p1 - p2 at each mask, plus 1, so that ties are found at the precision of the probabilities."
-    first, second = torch.nn.functional.pad(q, (0, 1)).topk(2).values.unbind(1) # or one token, and 0
-    return 1 + first - second
+    best = q.topk(min(2, q.shape[1])).values
+    return (best[:, 0] - best[:, 1] if best.shape[1] > 1 else best[:, 0]).add(1)
 
 @of_ranked
 def negentropy(q: Tensor) -> Tensor: # [N, n] -> [N]
     "Minus the entropy of the distribution at each mask, in nats."
-    return -torch.special.entr(q).sum(-1)
+    return torch.xlogy(q, q).sum(-1)
 
 # %% ../../nbs/sampler/scores.ipynb #e6506c6c
 def low_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

@@ -63,14 +63,17 @@ def best(
     ok: Tensor, # [B, L] bool: what may be picked
     k: Tensor | float, # [B], or for all rows: how many
     u: Tensor, # [B, L] uniforms that break ties
-    near: float, # relative difference of ties
+    near: float | None = None, # relative difference of ties; None: the tolerance of the dtype
 ) -> Tensor: # [B, L] bool
     """The k best of each row. What is within the tolerance of the k-th best is tied with it, and
     drawn."""
+    near = tolerance(score.dtype) if near is None else near
     a, low = score.masked_fill(~ok, torch.nan), torch.finfo(score.dtype).min
     s = a.nan_to_num(low, neginf=low / 2)                # an eligible -inf still comes first
     v = s.sort(dim=1, descending=True).values
-    if isinstance(k, Tensor): t = v.gather(1, k.clamp(1, v.shape[1]).long()[:, None] - 1)
+    if isinstance(k, Tensor):
+        k = k.long() if k.is_floating_point() else k
+        t = v.gather(1, (k - 1).clamp(0, v.shape[1] - 1)[:, None])
     else: t = v[:, int(min(max(k, 1), v.shape[1])) - 1, None]
     size = torch.linalg.vector_norm(a.nan_to_num(0., 0., 0.), torch.inf, 1, keepdim=True)
     # in float32 the scores of a sharp draw round more
