@@ -62,7 +62,8 @@ class Literal(Forward):
 
     def logits(self, where):
         if self.drawn is None: self.drawn = draw_everywhere(self.draw, self.everywhere)
-        return self.everywhere[where.flatten()]
+        row, at = where
+        return self.everywhere.view(*self.seen_masked.shape, -1)[row, at]
 
 
 class Reader(Denoiser):

@@ -4,9 +4,10 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -20,14 +21,27 @@ from .diffusion import Denoiser, n_committed
 from .sampler.draws import nucleus, tolerance
 from .sampler.caching import Cached
 from .sampler.passes import (
-    ChangedPass, check_found, check_picked, described, Draw, is_own, Pass, Positions)
+    ChangedPass, check_given, check_picked, described, Draw, is_own, Pass, Positions)
 
 # %% auto #0
-__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'random_order', 'needs_quality', 'evaluate', 'TopK',
-           'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
+__all__ = ['in_run', 'in_text', 'Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'is_noise', 'random_order',
+           'needs_quality', 'amount', 'evaluate', 'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #0806181a
 _F = TypeVar('_F', bound=Callable)
+
+def _once(name: str) -> Callable[[_F], _F]:
+    def decorator(f: Any) -> Any:
+        @wraps(f)
+        def once(st: State, *args: Any) -> Any:
+            kept = vars(st)[name]
+            if (f, args) not in kept: kept[f, args] = f(st, *args)
+            return kept[f, args]
+        return once
+    return decorator
+
+# decorators of f(state, ...), which is computed once: it follows from what is fixed, or the text
+in_run, in_text = _once('of_run'), _once('of_text')
 
 @dataclass(frozen=True)
 class State:
@@ -42,7 +56,7 @@ class State:
     i: int            # step, 0..n-1
     n: int            # number of steps T
     memory: dict[str, Tensor] = field(default_factory=dict) # [B, ...]: what else a policy keeps
-    found: list = field(default_factory=list) # what the model gave and is not checked yet
+    given: dict[str, list] = field(default_factory=lambda: defaultdict(list)) # not checked yet
 
     @classmethod
     def start(cls,
@@ -58,12 +72,15 @@ class State:
         fixed = x != mask_id if fixed is None else fixed
         return cls(x, fixed, nan, nan, n_forward, noise, mask_id, 0, n)
 
+    def __post_init__(self):
+        vars(self).update(of_run={}, of_text={})     # what `in_run` and `in_text` keep
+
     def but(self, **new: Any) -> State:
         "With other values of some fields. What follows from the others is not computed again."
         st = object.__new__(State)
         vars(st).update(vars(self) | new)
-        for field in new:
-            for known in FOLLOWS.get(field, ()): vars(st).pop(known, None)
+        if {'x', 'fixed'} & new.keys(): vars(st).update(of_text={})
+        if 'fixed' in new: vars(st).update(of_run={})
         return st
 
     def __getitem__(self, rows: Tensor | slice) -> State: # [B] bool, or an index
@@ -73,27 +90,34 @@ class State:
                         score=self.score[rows], n_forward=self.n_forward[rows],
                         noise=self.noise[rows], memory=memory)
 
-    @cached_property
+    @property
+    @in_run
     def free(self) -> Tensor: return ~self.fixed # [B, L]
-    @cached_property
-    def masked(self) -> Tensor: return (self.x == self.mask_id) & self.free
-    @cached_property
-    def committed(self) -> Tensor: return self.free ^ self.masked # what may be remasked
-    @cached_property
+    @property
+    @in_run
     def n_free(self) -> Tensor: return self.free.sum(1) # N, per row
-    @cached_property
-    def of_run(self) -> dict: return {} # what `in_run` keeps
-    @cached_property
-    def of_text(self) -> dict: return {} # what `in_text` keeps
-    @cached_property
+    @property
+    @in_text
+    def masked(self) -> Tensor: return (self.x == self.mask_id) & self.free
+    @property
+    @in_text
+    def committed(self) -> Tensor: return self.free ^ self.masked # what may be remasked
+    @property
+    @in_text
     def n_masked(self) -> Tensor: return self.masked.sum(1) # per row
-    @cached_property
+    @property
+    @in_text
     def n_committed(self) -> Tensor: return self.n_free - self.n_masked
 
     def left(self, count: Callable[[Tensor, Any, int], Tensor]) -> Tensor: # (N, i, T) -> [B]
         "How many masks a count of committed positions leaves after the step; asked once in a run."
         if not is_own(count): return self.n_free - count(self.n_free, self.i, self.n)
-        return planned(self, count, self.n)[self.i]
+        return self._plan(count, self.n)[self.i]
+
+    @in_run
+    def _plan(self, count: Callable, n: int) -> Tensor: # [n, B]
+        return self.n_free - count(self.n_free, torch.arange(n, device=self.x.device)[:, None], n)
+
     @property
     def u(self) -> float: return self.i / (self.n - 1) if self.n > 1 else 0. # u_t, section 4.4
     @property
@@ -117,9 +141,8 @@ class State:
     def write(self, where: Tensor | Positions, tokens: Tensor, conf: Tensor) -> State:
         """With tokens [N] at N positions, and the probabilities [N] they were drawn with; old
         qualities there are dropped."""
-        at, old = where, self.conf
-        if isinstance(where, Tensor): at = where.nonzero(as_tuple=True)  # type: ignore[assignment]
-        else: where = where.where
+        old, at = self.conf, where.nonzero(as_tuple=True) if isinstance(where, Tensor) else where
+        where = where if isinstance(where, Tensor) else where.where
         if old.dtype != conf.dtype: # float64 once there are numbers in float64
             dtype = torch.promote_types(old.dtype, conf.dtype)
             old, conf = old.to(dtype), conf.to(dtype)
@@ -132,27 +155,6 @@ class State:
 
     def next(self, cost: Tensor | float) -> State: # [B] forward passes that ran for each row
         return self.but(i=self.i + 1, n_forward=self.n_forward + cost)
-
-FOLLOWS = dict( # which properties follow from a field
-    fixed=('free', 'n_free', 'of_run', 'of_text', 'masked', 'committed', 'n_masked', 'n_committed'),
-    x=('of_text', 'masked', 'committed', 'n_masked', 'n_committed'))
-
-def _kept(name: str) -> Callable[[_F], _F]:
-    def decorator(f: Any) -> Any:
-        @wraps(f)
-        def once(st: State, *args: Any) -> Any:
-            kept = getattr(st, name)
-            if (f, args) not in kept: kept[f, args] = f(st, *args)
-            return kept[f, args]
-        return once
-    return decorator
-
-in_run = _kept('of_run')    # decorators of f(state, ...): it follows from what is fixed
-in_text = _kept('of_text')  # or from the text, and is computed once
-
-@in_run
-def planned(st: State, count: Callable, n: int) -> Tensor: # [n, B]
-    return st.n_free - count(st.n_free, torch.arange(n, device=st.x.device)[:, None], n)
 
 # %% ../nbs/02_policies.ipynb #668602bf
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]
@@ -218,7 +220,7 @@ def rows_of(rule: Rule, st: State, eligible: Tensor) -> Tensor: # [B] bool
 
 def rests(rule: Rule, st: State) -> bool:
     "Is it known without a look at the text that a rule picks nothing?"
-    k = rule.k if isinstance(rule, TopK) else None
+    k: Any = rule.k if isinstance(rule, TopK) else None
     return k == 0 or hasattr(k, 'rests') and k.rests(st)
 
 # %% ../nbs/02_policies.ipynb #f32379ab
@@ -398,7 +400,7 @@ def step(
     elif not is_own(policy.step) and read((after.x != st.x) & st.fixed).any():
         what = 'changed the prompt'
     else:
-        if after.i == st.n or after.i % AHEAD == 0: check_found(after.found)
+        if after.i == st.n or after.i % AHEAD == 0: check_given(after.given)
         return after
     raise ValueError(f'step: {name_of(policy.step)} {what}; expected the state of step {st.i + 1}, '
                      'as with `.next`, with what is `fixed` as it was')

@@ -5,7 +5,7 @@
 # %% ../nbs/01_masked_diffusion.ipynb #85ab096e
 from __future__ import annotations
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,12 +155,10 @@ def nelbo(
     return total / t.to(ce.dtype) / x.shape[1]
 
 # %% ../nbs/01_masked_diffusion.ipynb #88ddc2ee
-_N = TypeVar('_N', Tensor, int)
-
 def n_committed(
-    n_free: _N, # N: positions that are not part of a prompt
-    i: Tensor | int, # step, 0..T-1
+    n_free: Any, # N: positions that are not part of a prompt
+    i: Any, # step, 0..T-1
     n: int, # T, number of steps
-) -> _N: # how many of them are committed after step i
+) -> Any: # how many of them are committed after step i
     "The exact-count schedule ceil(N (i+1) / T)."
     return (n_free * (i + 1) + (n - 1)) // n

@@ -5,7 +5,6 @@
 # %% ../nbs/03_prism.ipynb #2fd35c18
 from __future__ import annotations
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +16,7 @@ from .core import (
     amount, in_run, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
 
 # %% auto #0
-__all__ = ['low_quality', 'sigma_max', 'sigma_of', 'binomial', 'remask_count', 'prism', 'backbone']
+__all__ = ['low_quality', 'sigma_max', 'share_of_one', 'sigma_of', 'binomial', 'remask_count', 'prism', 'backbone']
 
 # %% ../nbs/03_prism.ipynb #03c33730
 @needs_quality

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from navira.models.critic import Critic
+from navira.sampler.draws import constants
 from navira.sampler.registry import parameters, policies, policy
 from navira.sampling import sample
 from helpers.peers import KINDS
@@ -12,7 +13,7 @@ from helpers.pretended import Pretended
 from toys import small_lm
 
 @pytest.fixture(autouse=True)
-def alone(one_thread): pass
+def alone(one_thread): constants.cache_clear()
 
 def lm(**kw): return small_lm(3, model_length=8, **kw).double()
 

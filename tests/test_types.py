@@ -62,7 +62,7 @@ def surest(st: State, p: Pass, eligible: Tensor) -> Tensor: return eligible & (p
 class InPlace(Step):
     def __call__(self, policy: Policy, st: State, model: Denoiser, watch: object) -> State:
         p = Pass(model, st, policy.draw)
-        return draw_at(st, p, pick(policy.remask, st, p, st.committed)).next(p.ran)
+        return draw_at(st, p, pick(policy.remask, st, p, st.committed)).next(p.cost)
 
 def late(st: State) -> float: return max(0., st.u - .5)
 

@@ -50,8 +50,8 @@ class Noise:
     ):
         self.seed, self.samples, self.made = seed, samples, made
         self._whole, self._rows = self, slice(None)     # whose rows these are, and which
-        # length -> steps, {purpose: [steps, B, L]}
-        self._windows: dict[int, tuple[range, dict[str, Tensor]]] = {}
+        # length -> where they end, {purpose: where it begins, [steps, B, L]}
+        self._windows: dict[int, tuple[int, dict[str, tuple[int, Tensor]]]] = {}
 
     def __getitem__(self, rows) -> Self:
         "Of some rows, by numbers that are made for all of them."
@@ -72,16 +72,17 @@ class Noise:
             return Noise.uniform(self._whole, i, purpose, length)[self._rows]
         now = self.made + i
         # the first step may be the only one, as in a host's loop
-        steps, window = self._windows.get(length, (range(now, now + 1), {}))
-        kept = window
-        if now not in steps:
-            most = max(1, min(AHEAD, _MOST // max(1, len(self.samples) * length)))
-            steps, kept = range(now, now + most), {}
-        if purpose not in kept:
-            asked = sorted({purpose, *window} - {*kept})
-            kept = kept | dict(zip(asked, self._made(steps, asked, length)))
-            self._windows[length] = steps, kept
-        return kept[purpose][now - steps.start]
+        end, window = self._windows.get(length, (now + 1, {}))
+        begun = purpose in window and window[purpose][0] <= now
+        if now < end and begun: return window[purpose][1][now - window[purpose][0]]
+        asked = [purpose]
+        if not now < end:
+            asked = [*{purpose: None} | window]
+            end, window = now + max(1, min(AHEAD, _MOST // max(1, len(self.samples) * length))), {}
+        made = self._made(range(now, end), asked, length)
+        window = window | {p: (now, u) for p, u in zip(asked, made)}
+        self._windows[length] = end, window
+        return window[purpose][1][0]
 
     def _made(self, steps: range, purposes: list[str], length: int) -> Tensor:
         # [purposes, steps, B, L]

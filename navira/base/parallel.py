@@ -51,6 +51,7 @@ def _in_modes_of_here(f: Callable[[_X], _Y]) -> Callable[[_X], _Y]:
         with torch.inference_mode(inference), torch.set_grad_enabled(grad), autocast: return f(item)
     return alike
 
+# %% ../../nbs/base/base.ipynb #hostread
 def on(a: Tensor, device: torch.device) -> Tensor:
     "A tensor of the host on a device, without a wait."
     return a if device.type == 'cpu' else a.to(device, non_blocking=True)

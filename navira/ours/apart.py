@@ -66,9 +66,9 @@ class Apart:
         L = where.shape[1]
         at = p.at(where)
         token = torch.full_like(st.x, -1).index_put_(at, p.drawn(at)[0])
-        by_token, at = (token * L + place).sort(1)      # equal tokens together, best first
+        by_token, order = (token * L + place).sort(1)   # equal tokens together, best first
         same = F.pad((by_token // L).diff(dim=1) == 0, (1, 0))
-        return where & same.gather(1, at.argsort(1))
+        return where & same.gather(1, order.argsort(1))
 
 # %% ../../nbs/ours/apart.ipynb #ad658aab
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def dream_share(eps: float) -> Callable:
 def dream_counts(eps: float = 1e-3) -> Schedule:
     "Masks that Dream fills: floor(|M| (1 - s/t)), per row."
     share = dream_share(eps)
-    return lambda st: share(st, st.n_masked.double()).floor()
+    return lambda st: share(st, st.n_masked.double()).long()
 
 # %% ../../nbs/peers/orders.ipynb #d90c2ccb
 _dream = dict(never='what is committed', source='Dream, arXiv 2508.15487')

@@ -6,7 +6,7 @@
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,7 @@ class Below:
     level: Schedule # how many of the row's free positions are clean after the step
     length: int | None = None # block length, if only the block in work is ranked
 
-    def pool(self, st: State) -> tuple[Tensor, Tensor]: # ranked [B, L] bool, how many stay [B]
+    def pool(self, st: State) -> tuple[Tensor, Any]: # ranked [B, L] bool, how many stay [B]
         block = block_in_work(st, self.length)
         keep = amount(self.level, st)
         return block, keep if self.length is None else keep - (st.committed & ~block).sum(1)
@@ -174,7 +174,7 @@ def entropy_remask(
     decoupled: bool = True, # a second pass predicts from the cleaned context, or the scoring pass
 ) -> Policy:
     "Remask the K committed tokens where the model's distribution has the highest entropy."
-    k: Schedule = remask_count(eta, on, off, n_remask)
+    k = remask_count(eta, on, off, n_remask)
     remask = TopK(unsure['entropy'], k if decoupled else prism_guard(k))
     return replace(backbone(), remask=remask, decoupled=decoupled)
 

@@ -20,7 +20,7 @@ from ..diffusion import Denoiser, Forward
 from .draws import descending, race, TokenSampler
 
 # %% auto #0
-__all__ = ['Positions', 'Pass', 'ChangedPass']
+__all__ = ['WRONG', 'check_given', 'Pass', 'ChangedPass']
 
 # %% ../../nbs/sampler/passes.ipynb #2be73910
 # logits [N, V], uniforms [N], the text of the pass [B, L], where [B, L] bool with N true
@@ -70,7 +70,7 @@ def check_picked(
                      '`eligible`, such as `picked & eligible`')
 
 # %% ../../nbs/sampler/passes.ipynb #af31b896
-def found(
+def lookup(
     known: np.ndarray, # [n] sorted
     flat: np.ndarray, # [N]
 ) -> tuple[np.ndarray, np.ndarray]: # where each is in it [N], is it in it? [N] bool
@@ -104,7 +104,7 @@ class Positions(tuple):
         return out.index_put(self, out.new_ones(()))
 
     def without(self, flat: np.ndarray) -> Positions: # sorted
-        new = ~found(flat, self.flat)[1]
+        new = ~lookup(flat, self.flat)[1]
         return self if new.all() else Positions(self.flat[new], self.like)
 
     def of(self, rows: np.ndarray) -> Positions: # [B] bool
@@ -113,10 +113,8 @@ class Positions(tuple):
 
     def within(self, rows: np.ndarray) -> Positions: # [B] bool
         "Those of some rows, in a batch of these rows."
-        row, place = np.divmod(self.flat, self.like.shape[1])
-        own = rows[row]
-        return Positions((rows.cumsum() - 1)[row[own]] * self.like.shape[1] + place[own],
-                         self.like[:int(rows.sum())])
+        row, place = np.divmod(self.of(rows).flat, self.like.shape[1])
+        return Positions((rows.cumsum() - 1)[row] * self.like.shape[1] + place, self.like[:rows.sum()])
 
     def split(self, n: int) -> list[Positions]: # of at most n positions each
         if len(self.flat) <= n: return [self] if len(self.flat) else []
@@ -141,13 +139,13 @@ class Known:
     flat: np.ndarray # [N], of `Positions`
     values: tuple[Tensor, ...] # [N, ...] each
 
-    def has(self, at: Positions) -> np.ndarray: # [N] bool
-        return found(self.flat, at.flat)[1]
+    def has(self, at: Positions) -> bool: # all of them?
+        return bool(lookup(self.flat, at.flat)[1].all())
 
     def __getitem__(self, at: Positions) -> tuple[Tensor, ...]:
         "Those of some positions, all of them known."
         if len(at.flat) == len(self.flat): return self.values
-        i = on(torch.from_numpy(found(self.flat, at.flat)[0]), at[0].device)
+        i = on(torch.from_numpy(lookup(self.flat, at.flat)[0]), at[0].device)
         return tuple(v[i] for v in self.values)
 
     def with_new(self, flat: np.ndarray, values: tuple[Tensor, ...]) -> Known: # that it lacks
@@ -155,30 +153,28 @@ class Known:
         both = np.concatenate([self.flat, flat])
         order = both.argsort()
         i = on(torch.from_numpy(order), values[0].device)
-        dtypes = [torch.promote_types(a.dtype, b.dtype) for a, b in zip(self.values, values)]
-        return Known(both[order], tuple(torch.cat([a.to(t), b.to(t)])[i]
-                                        for a, b, t in zip(self.values, values, dtypes)))
+        return Known(both[order], tuple(torch.cat(v)[i] for v in zip(self.values, values)))
+
+NOTHING = Known(np.zeros(0, np.int64), ())
 
 # %% ../../nbs/sampler/passes.ipynb #af31b897
 WRONG: dict[str, Callable] = dict( # whatever a mask has for a quality does not matter
     logits=lambda v: ~v.isfinite(), quality=lambda q, masked: q.isnan() & ~masked)
 
-def check_found(
-    found: list[tuple], # of `WRONG`, the step, what the model gave; emptied
+def check_given(
+    given: dict[str, list[tuple]], # by kind: the step, what the model gave; emptied
 ) -> None:
     """ValueError if a model gave NaN or infinity. Each question is a wait, so a run asks once in
     so many steps, and at its end."""
-    some = [f for kind in WRONG for f in found if f[0] == kind]
-    found.clear()
-    if not some: return
-    bad = read(torch.cat([ # one question for all
-        WRONG[kind](*map(torch.cat, zip(*(v for k, _, *v in some if k == kind)))).view(-1)
-        for kind in WRONG if any(k == kind for k, *_ in some)]))
-    if not bad.any(): return
-    ends = np.cumsum([v.numel() for _, _, v, *_ in some])
-    kind, i, *_ = some[int(np.searchsorted(ends, bad.argmax(), side='right'))]
-    raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step {i + 1}; '
-                     f'{DIVERGED}')
+    for kind, wrong in WRONG.items():
+        if not given[kind]: continue
+        steps, *values = zip(*given.pop(kind))
+        bad = read(wrong(*map(torch.cat, values)).view(-1))
+        if not bad.any(): continue
+        ends = np.cumsum([v.numel() for v in values[0]])
+        i = steps[int(np.searchsorted(ends, bad.argmax(), side='right'))]
+        raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step '
+                         f'{i + 1}; {DIVERGED}')
 
 class Pass:
     """One forward pass of `model` over the text of a state, run where it is asked.
@@ -194,14 +190,14 @@ class Pass:
         self.model, self.st, self.x, self.uniform = model, st, st.x, st.uniform
         self.draw: Any = draw
         self.ran = np.zeros(len(st.x), bool)            # [B] rows run
-        self.cost: Tensor | float = 0.                  # [B], or of all rows: shares of a full pass
+        self.cost: Any = 0.                             # [B], or of all rows: shares of a full pass
         self.parts = list[tuple[np.ndarray, Forward]]() # rows run together [B], what the model gave
         self.scored: Tensor | None = None # [B, L] qualities asked for so far, NaN in other rows
         self.rated = self.ran             # [B] rows with a quality
         self.together, self.beside = together, self.ran
-        self.found = list[tuple[Tensor, Positions]]()
-        self.last: Known | None = None    # the last logits
-        self.ranks: Known | None = None   # what tokens are drawn with there, by `draw`
+        self.seen = list[tuple[Tensor, Positions]]()
+        self.last = NOTHING               # the last logits
+        self.ranks = NOTHING              # what tokens are drawn with there, by `draw`
         self.written: dict[tuple, Known] = {} # purpose, draw -> what was drawn so far
 
     @cached_property
@@ -211,7 +207,7 @@ class Pass:
     def at(self, where: Tensor | Positions) -> Positions: # [B, L] bool
         "The positions, found once."
         if isinstance(where, Positions): return where
-        for known, at in self.found:
+        for known, at in self.seen:
             if known is where: return at
         if self.together: # one question for both
             host = read(torch.cat([where, self.together()[:, None]], 1))
@@ -220,7 +216,7 @@ class Pass:
         else: host = read(where)
         at = Positions(np.flatnonzero(host), where)
         at.where = where
-        self.found.append((where, at))
+        self.seen.append((where, at))
         return at
 
     def index(self, rows: np.ndarray) -> Any: # [B] bool -> an index of them
@@ -231,15 +227,13 @@ class Pass:
         "Have these rows run, if they have not been."
         if not (rows & ~self.ran).any(): return
         new = (rows | self.beside) & ~self.ran
-        at, share = self.index(new), 1.
+        at = self.index(new)
         forward = self.forward(at)
         self.parts.append((new, forward))
-        self.ran = self.ran | new
-        share = forward.share
+        self.ran, share = self.ran | new, forward.share
         if not new.all():
-            part = torch.zeros(len(new), dtype=torch.float64, device=self.x.device)
-            share = part.index_put((at,), torch.as_tensor(share, dtype=part.dtype,
-                                                          device=part.device))
+            none = self.st.n_forward.new_zeros(len(new))
+            share = none.index_put((at,), torch.as_tensor(share, dtype=none.dtype, device=none.device))
         self.cost = self.cost + share
 
     def forward(self, rows: Any) -> Forward: # an index of [B]
@@ -258,14 +252,10 @@ class Pass:
         "Unnormalised log-probabilities, row by row. They are shared: never edit them in place."
         at = self.at(where)
         self.ask(at)
-        old = self.last.has(at) if self.last else np.zeros(0, bool)
-        if not old.any():
-            self.last = None # dropped first: of a large vocabulary, both would be much
-            self.last = Known(at.flat, (self.computed(at),))
-        elif not old.all():
-            new = Positions(at.flat[~old], self.x)
-            self.last = Known(at.flat[old], self.last[Positions(at.flat[old], self.x)]
-                              ).with_new(new.flat, (self.computed(new),))
+        new = at.without(self.last.flat)
+        if new is at: self.last = NOTHING # dropped: of a large vocabulary, both would be much
+        if new is at or len(new.flat):
+            self.last = self.last.with_new(new.flat, (self.computed(new),))
         return self.last[at][0]
 
     def computed(self, at: Positions) -> Tensor: # as `logits`
@@ -280,7 +270,7 @@ class Pass:
         if len(out) > 1:
             back = torch.from_numpy(np.concatenate(order).argsort())
             logits = torch.cat(out)[on(back, self.x.device)]
-        self.st.found.append(('logits', self.st.i, logits.amax(-1)))
+        self.st.given['logits'].append((self.st.i, logits.amax(-1)))
         # half precision would round probabilities
         if logits.dtype in (torch.float16, torch.bfloat16): logits = logits.float()
         self.dtype = logits.dtype
@@ -293,13 +283,10 @@ class Pass:
         for rows, forward in self.parts:
             some = need & rows
             if not some.any(): continue
-            every, at = (some == rows).all(), self.index(some)
-            q = forward.quality() if every else forward.rated(self.index(some[rows]))
-            self.st.found.append(('quality', self.st.i, q, self.masked[at]))
-            if some.all(): self.scored = q
-            else:
-                if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
-                self.scored = self.scored.index_put((at,), q)
+            at, q = self.index(some), forward.rated(self.index(some[rows]))
+            self.st.given['quality'].append((self.st.i, q, self.masked[at]))
+            if self.scored is None: self.scored = q.new_full(self.x.shape, torch.nan)
+            self.scored = q if some.all() else self.scored.index_put((at,), q)
         self.rated = self.rated | need
         if self.scored is None: return torch.full(self.x.shape, torch.nan, device=self.x.device)
         return self.scored
@@ -307,7 +294,7 @@ class Pass:
     def ranked(self, where: Tensor | Positions) -> Tensor: # N positions -> [N, n]
         "The probabilities that tokens are drawn with, the most likely first, of a draw that cuts."
         at = self.at(where)
-        if self.ranks is None or not self.ranks.has(at).all():
+        if not self.ranks.has(at):
             self.ranks = Known(at.flat, (self.draw.ranked(self.logits(at)),))
         return self.ranks[at][0]
 
@@ -320,14 +307,11 @@ class Pass:
         draw = draw or self.draw
         if draw is None: raise ValueError('no draw: expected Pass(model, state, policy.draw)')
         at, u, key = self.at(where), self.uniform(purpose), (purpose, draw)
-        known, new = Known(at.flat[:0], ()), at
         # other draws may read which positions are drawn together
-        if isinstance(draw, TokenSampler) and key in self.written:
-            known = self.written[key]
-            new = at.without(known.flat)
-        for part in self.portions(new):
+        known = self.written.get(key, NOTHING) if isinstance(draw, TokenSampler) else NOTHING
+        for part in self.portions(at.without(known.flat)):
             logits = self.logits(part)
-            if self.ranks and draw is self.draw and self.ranks.has(part).all():
+            if draw is self.draw and self.ranks.has(part) and draw.temperature:
                 q = self.ranks[part][0]
                 token, q = race(q, descending(logits)[1][:, :q.shape[1]], u[part])
             else:

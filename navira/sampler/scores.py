@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..diffusion import Denoiser
-from .draws import by_chunks, log_probability, probability, TokenSampler
+from .draws import by_chunks, log_probability, probability
 from .passes import Positions
 from ..core import Pass, Score, State
 
@@ -26,30 +26,30 @@ def map_logits(
     f: Callable[[Tensor, Positions], Tensor], # logits [N, V], where they are -> [N]
 ) -> Tensor: # [B, L] as exact as the logits (`tolerance`), NaN outside
     "`f` of the logits at `where`, in portions."
-    out = None
+    out = torch.full(p.x.shape, torch.nan, device=p.x.device)
     for part in p.portions(where):
         logits = p.logits(part)
         values = f(logits, part).to(logits.dtype)
-        if out is None: out = values.new_full(p.x.shape, torch.nan)
-        out = out.index_put_(part, values)
+        if out.dtype != values.dtype: out = out.to(values.dtype)
+        out.index_put_(part, values)
         del logits                         # freed before the pass computes the next portion
-    return torch.full(p.x.shape, torch.nan, device=p.x.device) if out is None else out
+    return out
 
 # %% ../../nbs/sampler/scores.ipynb #e23b8d44
 def confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The model's probability of the token that would be drawn at each mask."
     def of_drawn(logits: Tensor, at: Positions) -> Tensor:
-        if type(p.draw) is TokenSampler and p.draw.temperature == 0: # whichever of tied ones
-            return logits.softmax(-1).amax(-1)
+        if p.draw.greedy: return logits.softmax(-1).amax(-1)       # whichever of tied ones
         token, q = p.drawn(at)
         return q if p.draw.as_given else probability(logits, token)
     return map_logits(p, where, of_drawn)
 
 def draw_confidence(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     "The same probability under the tempered, truncated distribution that it is drawn from."
-    if type(p.draw) is TokenSampler and p.draw.temperature == 0:
-        return map_logits(p, where, lambda logits, at: p.draw.likeliest(logits))
-    return map_logits(p, where, lambda logits, at: p.drawn(at)[1])
+    def rate(logits: Tensor, at: Positions) -> Tensor:
+        greedy = getattr(p.draw, 'greedy', False)
+        return p.draw.likeliest(logits) if greedy else p.drawn(at)[1]
+    return map_logits(p, where, rate)
 
 # %% ../../nbs/sampler/scores.ipynb #b7ea8f88
 def of_ranked(
@@ -59,8 +59,7 @@ def of_ranked(
     @functools.wraps(f)
     def score(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
         def rate(logits: Tensor, at: Positions) -> Tensor:
-            if type(p.draw) is TokenSampler and p.draw.temperature and p.draw.cut:
-                return f(p.ranked(at))
+            if p.draw.cut: return f(p.ranked(at))
             return by_chunks(lambda some: (f(p.draw.ranked(some)),), logits)[0]
         return map_logits(p, where, rate)
     return score

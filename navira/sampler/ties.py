@@ -12,7 +12,7 @@ from torch import Tensor
 from .draws import tolerance
 
 # %% auto #0
-__all__ = ['ranks']
+__all__ = ['ranks', 'random_best', 'best']
 
 # %% ../../nbs/sampler/ties.ipynb #7c0603e8
 def at_least(
