@@ -4,157 +4,28 @@
 
 # %% ../nbs/02_policies.ipynb #30e83cf0
 from __future__ import annotations
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, is_dataclass
-from functools import wraps
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, is_dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from .base.checks import check_int, name_of, parts_of
-from .sampler.ties import best, random_best
-from .base.noise import AHEAD, Noise
+from .base.noise import AHEAD
 from .base.parallel import read
+from .state import State
 from .diffusion import Denoiser, n_committed
-from .sampler.draws import nucleus, tolerance
 from .sampler.caching import Cached
+from .sampler.draws import nucleus, tolerance
 from .sampler.passes import (
-    ChangedPass, check_given, check_picked, described, Draw, is_own, Pass, Positions)
+    ChangedPass, check_given, check_picked, described, Draw, is_own, Pass)
+from .sampler.ties import best, random_best
+
 
 # %% auto #0
-__all__ = ['in_run', 'in_text', 'Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'State', 'is_noise', 'random_order',
-           'needs_quality', 'amount', 'evaluate', 'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
-
-# %% ../nbs/02_policies.ipynb #0806181a
-_F = TypeVar('_F', bound=Callable)
-
-def _once(name: str) -> Callable[[_F], _F]:
-    def decorator(f: Any) -> Any:
-        @wraps(f)
-        def once(st: State, *args: Any) -> Any:
-            kept = vars(st)[name]
-            if (f, args) not in kept: kept[f, args] = f(st, *args)
-            return kept[f, args]
-        return once
-    return decorator
-
-# decorators of f(state, ...), which is computed once: it follows from what is fixed, or the text
-in_run, in_text = _once('of_run'), _once('of_text')
-
-@dataclass(frozen=True)
-class State:
-    "What the sampler knows between steps. Rows are samples; `st[rows]` is the state of some."
-    x: Tensor         # [B, L] int64 token ids, mask_id where nothing is committed
-    fixed: Tensor     # [B, L] bool: the prompt, never remasked or redrawn
-    conf: Tensor      # [B, L] probability a token had when it was committed, NaN where none
-    score: Tensor     # [B, L] last quality logit of a position, NaN where none
-    n_forward: Tensor # [B] float64 forward passes that ran for the row; parts count as shares
-    noise: Noise      # uniforms keyed on (seed, sample, step, purpose, position)
-    mask_id: int
-    i: int            # step, 0..n-1
-    n: int            # number of steps T
-    memory: dict[str, Tensor] = field(default_factory=dict) # [B, ...]: what else a policy keeps
-    given: dict[str, list] = field(default_factory=lambda: defaultdict(list)) # not checked yet
-
-    @classmethod
-    def start(cls,
-        x: Tensor, # [B, L] ids; what is not `mask_id` is the prompt
-        mask_id: int,
-        n: int, # T
-        noise: Noise,
-        fixed: Tensor | None = None, # [B, L] bool, to keep masks out too; None: the prompt
-    ) -> State:
-        # float32: the first float64 numbers written make it float64
-        nan = torch.full(x.shape, torch.nan, dtype=torch.float32, device=x.device)
-        n_forward = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        fixed = x != mask_id if fixed is None else fixed
-        return cls(x, fixed, nan, nan, n_forward, noise, mask_id, 0, n)
-
-    def __post_init__(self):
-        vars(self).update(of_run={}, of_text={})     # what `in_run` and `in_text` keep
-
-    def but(self, **new: Any) -> State:
-        "With other values of some fields. What follows from the others is not computed again."
-        st = object.__new__(State)
-        vars(st).update(vars(self) | new)
-        if {'x', 'fixed'} & new.keys(): vars(st).update(of_text={})
-        if 'fixed' in new: vars(st).update(of_run={})
-        return st
-
-    def __getitem__(self, rows: Tensor | slice) -> State: # [B] bool, or an index
-        if isinstance(rows, slice) and rows == slice(None): return self
-        memory = {k: v[rows] for k, v in self.memory.items()}
-        return self.but(x=self.x[rows], fixed=self.fixed[rows], conf=self.conf[rows],
-                        score=self.score[rows], n_forward=self.n_forward[rows],
-                        noise=self.noise[rows], memory=memory)
-
-    @property
-    @in_run
-    def free(self) -> Tensor: return ~self.fixed # [B, L]
-    @property
-    @in_run
-    def n_free(self) -> Tensor: return self.free.sum(1) # N, per row
-    @property
-    @in_text
-    def masked(self) -> Tensor: return (self.x == self.mask_id) & self.free
-    @property
-    @in_text
-    def committed(self) -> Tensor: return self.free ^ self.masked # what may be remasked
-    @property
-    @in_text
-    def n_masked(self) -> Tensor: return self.masked.sum(1) # per row
-    @property
-    @in_text
-    def n_committed(self) -> Tensor: return self.n_free - self.n_masked
-
-    def left(self, count: Callable[[Tensor, Any, int], Tensor]) -> Tensor: # (N, i, T) -> [B]
-        "How many masks a count of committed positions leaves after the step; asked once in a run."
-        if not is_own(count): return self.n_free - count(self.n_free, self.i, self.n)
-        return self._plan(count, self.n)[self.i]
-
-    @in_run
-    def _plan(self, count: Callable, n: int) -> Tensor: # [n, B]
-        return self.n_free - count(self.n_free, torch.arange(n, device=self.x.device)[:, None], n)
-
-    @property
-    def u(self) -> float: return self.i / (self.n - 1) if self.n > 1 else 0. # u_t, section 4.4
-    @property
-    def t(self) -> float: return 1 - self.i / self.n # noise level before the step
-    @property
-    def s(self) -> float: return 1 - (self.i + 1) / self.n # and after it
-
-    def uniform(self, purpose: str) -> Tensor: # [B, L] float64
-        return self.noise.uniform(self.i, purpose, self.x.shape[1])
-
-    def store_quality(self, p: Pass) -> State:
-        "With the qualities that `p` was asked for; where `p` saw a mask, the last one stays."
-        if p.scored is None: return self
-        keep = p.masked if p.rated.all() else p.masked | p.scored.isnan()
-        return self.but(score=torch.where(keep, self.score, p.scored))
-
-    def remask(self, where: Tensor) -> State: # [B, L] bool
-        "With masks there; `conf` and `score` stay until a token is written."
-        return self.but(x=self.x.masked_fill(where, self.mask_id))
-
-    def write(self, where: Tensor | Positions, tokens: Tensor, conf: Tensor) -> State:
-        """With tokens [N] at N positions, and the probabilities [N] they were drawn with; old
-        qualities there are dropped."""
-        old, at = self.conf, where.nonzero(as_tuple=True) if isinstance(where, Tensor) else where
-        where = where if isinstance(where, Tensor) else where.where
-        if old.dtype != conf.dtype: # float64 once there are numbers in float64
-            dtype = torch.promote_types(old.dtype, conf.dtype)
-            old, conf = old.to(dtype), conf.to(dtype)
-        return self.but(x=self.x.index_put(at, tokens), conf=old.index_put(at, conf),
-                        score=self.score.masked_fill(where, torch.nan))
-
-    def remember(self, **kept: Tensor) -> State: # [B, ...] each
-        "With these in `memory`."
-        return self.but(memory=self.memory | kept)
-
-    def next(self, cost: Tensor | float) -> State: # [B] forward passes that ran for each row
-        return self.but(i=self.i + 1, n_forward=self.n_forward + cost)
+__all__ = ['Score', 'Rule', 'Schedule', 'n_unmask', 'nothing', 'is_noise', 'random_order', 'needs_quality', 'amount', 'evaluate',
+           'TopK', 'Flip', 'purposes', 'Step', 'Policy', 'step', 'second_pass']
 
 # %% ../nbs/02_policies.ipynb #668602bf
 Score = Callable[['State', 'Pass', Tensor], Tensor]   # where [B, L] bool -> [B, L]

@@ -13,7 +13,8 @@ from torch import Tensor
 from .base.checks import check_range
 from .diffusion import n_committed
 from .core import (
-    amount, in_run, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
+    amount, n_unmask, needs_quality, Pass, Policy, random_order, Schedule, State, TopK)
+from .state import in_run
 
 # %% auto #0
 __all__ = ['low_quality', 'sigma_max', 'share_of_one', 'sigma_of', 'binomial', 'remask_count', 'prism', 'backbone']

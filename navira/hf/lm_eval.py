@@ -18,7 +18,7 @@ from ..base.checks import check_int
 from ..base.parallel import read
 from ..sampler.chatting import answering, templated
 from ..diffusion import Denoiser, low_discrepancy
-from ..sampler.passes import portions, Positions
+from ..sampler.positions import portions, Positions
 from ..models.load import load
 from ..sampler.prompts import literal_ids, read_prompts
 from ..sampling import sample

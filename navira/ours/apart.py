@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
-from ..core import in_run, Pass, Policy, Schedule, State, Step, TopK
+from ..core import Pass, Policy, Schedule, State, Step, TopK
 from ..sampler.ties import at_least, best, random_best, ranks
 from ..sampler.draws import TokenSampler, probability
-from ..sampler.passes import Positions
+from ..sampler.positions import Positions
 from ..sampler.scores import confidence, low_confidence
 from ..sampler.registry import register
+from ..state import in_run
 
 # %% auto #0
 __all__ = ['apart']

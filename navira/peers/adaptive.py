@@ -18,7 +18,7 @@ from ..sampler.draws import TokenSampler, greedy
 from navira.core import (
     amount, Denoiser, finish, Pass, Policy, random_order, Rule, Schedule, Score, State, Step,
     TopK)
-from ..sampler.passes import Positions
+from ..sampler.positions import Positions
 from ..sampler.ties import at_least, best, ranks
 from ..sampler.registry import register
 from ..sampler.scores import confidence, margin, negentropy, of_ranked, map_logits

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..core import asked, by_budget, in_run, in_text, Plan, rows_of, Rule, State
+from ..core import asked, by_budget, Plan, rows_of, Rule, State
+from ..state import in_run, in_text
 
 # %% auto #0
 __all__ = ['Within']

@@ -15,13 +15,14 @@ from ..base.checks import check_int, check_range
 from ..base.parallel import on, read
 from ..sampler.draws import TokenSampler, greedy, probability
 from ..core import (
-    Denoiser, draw_at, finish, Flip, in_run, nothing, Pass, pick, Policy, rows_of, Rule, Score,
+    Denoiser, draw_at, finish, Flip, nothing, Pass, pick, Policy, rows_of, Rule, Score,
     State, Step)
-from ..sampler.passes import Positions
+from ..sampler.positions import Positions
 from ..sampler.ties import at_least, best
 from ..sampler.registry import register
 from ..sampler.scores import draw_confidence, map_logits
 from .blocks import block_of, check_block, check_steps, most_steps
+from ..state import in_run
 
 # %% auto #0
 __all__ = ['llada2_edit', 'block_refinement', 't2m', 'rdd', 'proseco']

@@ -98,23 +98,24 @@ class Cached(Denoiser):
 
     def __call__(self, *text: Tensor) -> Forward: return self.model(*text)
 
+    def rows_of(self, st: Any) -> np.ndarray: # [b]
+        if st.noise.samples is self.samples: return np.arange(len(self.samples))
+        own = read(st.noise.samples[:, None] == self.samples)
+        if own.any(1).all(): return own.argmax(1)
+        raise ValueError(f'samples {st.noise.samples.tolist()}: this cache has '
+                         f'{self.samples.tolist()}')
+
     def resume(self,
         st: Any, # a `State`: all rows of the batch, or some
         run: Tensor | None = None, # [b, L] bool: what runs; None: what the cache lacks
         depth: int = 0, # blocks that run in full
     ) -> Forward:
         "A pass over the text of a state. ValueError for a sample that is not in the batch."
-        at, rows = np.arange(len(self.samples)), None
-        if st.noise.samples is not self.samples:
-            own = read(st.noise.samples[:, None] == self.samples)
-            if not own.any(1).all():
-                raise ValueError(f'samples {st.noise.samples.tolist()}: this cache has '
-                                 f'{self.samples.tolist()}')
-            at = own.argmax(1)
-            # several drafts of a sample
-            if len(np.unique(at)) < len(at): return self.model(st.x)
-            if len(at) < len(own[0]) or (at != np.arange(len(at))).any():
-                rows = on(torch.from_numpy(at), st.x.device)
+        at = self.rows_of(st)
+        # several drafts of a sample
+        if len(np.unique(at)) < len(at): return self.model(st.x)
+        same = np.array_equal(at, np.arange(len(self.samples)))
+        rows = None if same else on(torch.from_numpy(at), st.x.device)
         if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
         self.how.used = True
         if run is not None: return self.model.partial(st.x, self.kept, run, depth, rows)

@@ -5,9 +5,8 @@
 # %% ../../nbs/sampler/passes.ipynb #c1d0aa03
 from __future__ import annotations
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from ..base.parallel import on, read
 from .caching import Cached
 from ..diffusion import Denoiser, Forward
 from .draws import descending, race, TokenSampler
+from .positions import Known, NOTHING, portions, Positions
 
 # %% auto #0
 __all__ = ['WRONG', 'check_given', 'Pass', 'ChangedPass']
@@ -68,94 +68,6 @@ def check_picked(
     what = 'the prompt' if (wrong & fixed).any() else 'what may not be picked'
     raise ValueError(f'{name_of(rule)} picked positions of {what}; expected a subset of '
                      '`eligible`, such as `picked & eligible`')
-
-# %% ../../nbs/sampler/passes.ipynb #af31b896
-def lookup(
-    known: np.ndarray, # [n] sorted
-    flat: np.ndarray, # [N]
-) -> tuple[np.ndarray, np.ndarray]: # where each is in it [N], is it in it? [N] bool
-    if not len(known): return flat, np.zeros(len(flat), bool)
-    at = np.searchsorted(known, flat)
-    at[at == len(known)] = 0
-    return at, known[at] == flat
-
-class Positions(tuple):
-    """N positions of a text, row by row: indices of rows [N] and of places [N], a pair that any
-    tensor [B, L] takes as an index. The host knows them too."""
-    flat: np.ndarray # [N] row * L + place
-    like: Tensor # [B, L]
-
-    def __new__(cls, flat: np.ndarray, like: Tensor) -> Self: # a tensor [B, L]
-        pair = np.empty((2, len(flat)), np.int64)
-        np.divmod(flat, like.shape[1], *pair)
-        self = super().__new__(cls, on(torch.from_numpy(pair), like.device).unbind())
-        self.flat, self.like = flat, like
-        return self
-
-    @property
-    def rows(self) -> np.ndarray: # [B] bool: those with a position
-        out = np.zeros(len(self.like), bool)
-        out[self.flat // self.like.shape[1]] = True
-        return out
-
-    @cached_property
-    def where(self) -> Tensor: # [B, L] bool
-        out = torch.zeros_like(self.like, dtype=torch.bool)
-        return out.index_put(self, out.new_ones(()))
-
-    def without(self, flat: np.ndarray) -> Positions: # sorted
-        new = ~lookup(flat, self.flat)[1]
-        return self if new.all() else Positions(self.flat[new], self.like)
-
-    def of(self, rows: np.ndarray) -> Positions: # [B] bool
-        "Those of some rows."
-        return Positions(self.flat[rows[self.flat // self.like.shape[1]]], self.like)
-
-    def within(self, rows: np.ndarray) -> Positions: # [B] bool
-        "Those of some rows, in a batch of these rows."
-        row, place = np.divmod(self.of(rows).flat, self.like.shape[1])
-        return Positions((rows.cumsum() - 1)[row] * self.like.shape[1] + place, self.like[:rows.sum()])
-
-    def split(self, n: int) -> list[Positions]: # of at most n positions each
-        if len(self.flat) <= n: return [self] if len(self.flat) else []
-        return [Positions(f, self.like) for f in np.split(self.flat, range(n, len(self.flat), n))]
-
-def room(device: torch.device) -> int:
-    "How many logits a device holds at a time, with what is computed from them."
-    if device.type != 'cuda': return 2**25
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (torch.cuda.mem_get_info(device)[0] + unused) // 32
-
-def portions(model: Denoiser, at: Positions) -> list[Positions]:
-    "Positions in parts: all logits of a large vocabulary at once would fill the memory."
-    n, device = len(at.flat), at[0].device
-    if device.type == 'cpu': n = min(n, 4096)
-    if n * (model.vocab_size or 1) <= 2**25: return at.split(max(n, 1))
-    return at.split(max(1, min(n, room(device) // (model.vocab_size or 1))))
-
-@dataclass
-class Known:
-    "What a pass gave for positions so far."
-    flat: np.ndarray # [N], of `Positions`
-    values: tuple[Tensor, ...] # [N, ...] each
-
-    def has(self, at: Positions) -> bool: # all of them?
-        return bool(lookup(self.flat, at.flat)[1].all())
-
-    def __getitem__(self, at: Positions) -> tuple[Tensor, ...]:
-        "Those of some positions, all of them known."
-        if len(at.flat) == len(self.flat): return self.values
-        i = on(torch.from_numpy(lookup(self.flat, at.flat)[0]), at[0].device)
-        return tuple(v[i] for v in self.values)
-
-    def with_new(self, flat: np.ndarray, values: tuple[Tensor, ...]) -> Known: # that it lacks
-        if not len(self.flat): return Known(flat, values)
-        both = np.concatenate([self.flat, flat])
-        order = both.argsort()
-        i = on(torch.from_numpy(order), values[0].device)
-        return Known(both[order], tuple(torch.cat(v)[i] for v in zip(self.values, values)))
-
-NOTHING = Known(np.zeros(0, np.int64), ())
 
 # %% ../../nbs/sampler/passes.ipynb #af31b897
 WRONG: dict[str, Callable] = dict( # whatever a mask has for a quality does not matter
@@ -233,7 +145,8 @@ class Pass:
         self.ran, share = self.ran | new, forward.share
         if not new.all():
             none = self.st.n_forward.new_zeros(len(new))
-            share = none.index_put((at,), torch.as_tensor(share, dtype=none.dtype, device=none.device))
+            each = torch.as_tensor(share, dtype=none.dtype, device=none.device)
+            share = none.index_put((at,), each)
         self.cost = self.cost + share
 
     def forward(self, rows: Any) -> Forward: # an index of [B]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..diffusion import Denoiser
 from .draws import by_chunks, log_probability, probability
-from .passes import Positions
+from .positions import Positions
 from ..core import Pass, Score, State
 
 # %% auto #0
