@@ -36,10 +36,9 @@ class Finetuning(Recipe):
         if ours and cfg.lora:
             raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns "
                              'as a whole; expected 0, or a model of the transformers library')
-        if not ours and 'head' not in self.objective.stages:
+        if not ours and not self.objective.head:
             raise ValueError(f'objective={cfg.objective!r}: it trains a whole network, and this '
-                             "one is of the transformers library; expected objective='prism' or "
-                             "'backplay'")
+                             "one is of the transformers library; expected objective='prism'")
         super().__init__(cfg if ours or cfg.lora else replace(cfg, joint_steps=0))
         torch.manual_seed(cfg.seed)      # of a new head
         if ours:
@@ -70,7 +69,7 @@ class Finetuning(Recipe):
 
     def measure(self, held):
         out = super().measure(held)
-        if 'head' in self.objective.stages: return out
+        if self.objective.head: return out
         return out | dict(correction=correct_fills(self.model, held, self.cfg.batch_size))
 
 # %% ../../nbs/training/finetune.ipynb #4dc211e7

@@ -15,13 +15,12 @@ from torch import nn
 
 from ..base.checks import SHARE
 from ..diffusion import corrupt, low_discrepancy
-from ..sampler.draws import nucleus as nucleus_of, tolerance
-from ..sampler.ties import ranks
+from ..sampler.draws import nucleus as nucleus_of
 from .loop import evaluating, learning
 
 # %% auto #0
-__all__ = ['noised', 'mdlm_loss', 'sedd_loss', 'prism_loss', 'backplay_loss', 'proseco_loss', 'cdlm_loss', 't2t_loss',
-           'reflective_loss', 'critic_loss']
+__all__ = ['noised', 'mdlm_loss', 'sedd_loss', 'prism_loss', 'proseco_loss', 'cdlm_loss', 't2t_loss', 'reflective_loss',
+           'critic_loss']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def per_token(
@@ -154,32 +153,6 @@ def prism_loss(
         return dict(loss=bce + mdlm_weight * nelbo, bce=bce, nelbo=nelbo)
     return Objective(model, noise, loss)
 
-# %% ../../nbs/training/objectives.ipynb #1dcb9cf4
-def backplay_loss(
-    model, # with a quality head, the only part that learns
-    fill: Number = 8, # k: the surest draws are kept
-    nucleus: Share = 0.9, # P of the draws
-) -> Objective:
-    """BackPlay's objective (arXiv 2601.06428): a frozen model's own tokens, drawn early, are judged
-    in a later text. Draws a text [B, L], an earlier one, uniforms of draws and of ties."""
-    draw = nucleus_of(nucleus)
-    def noise(x, generator):
-        z, t = noised(model, x, generator, most=1 - 1e-3)
-        least = fill / x.shape[1]
-        more = least + (1 - t - least).clamp(min=0) * torch.rand(len(x), generator=generator)
-        share = (more / (1 - t)).clamp(max=1)
-        early = corrupt(z, share, model.mask_id, generator, model.prompt)
-        return z, early, *torch.rand(2, *x.shape, generator=generator, dtype=torch.float64)
-
-    def loss(x, z, early, u, ties):
-        masked = early == model.mask_id
-        tokens, prob = draw(sampled_logits(model, early, masked), u[masked])
-        score = torch.zeros_like(masked, dtype=prob.dtype).masked_scatter(masked, prob)
-        new = masked & (ranks(score, masked, ties, tolerance(torch.float32)) < fill)
-        y = torch.where(new, early.masked_scatter(masked, tokens), z)
-        return dict(loss=head_bce(model, y, x, y != model.mask_id))
-    return Objective(model, noise, loss)
-
 # %% ../../nbs/training/objectives.ipynb #4822162f
 def proseco_loss(
     model, # with no head: all of it learns
@@ -304,10 +277,10 @@ def critic_loss(
 class Trained(NamedTuple):
     "How an objective of fine-tuning is used."
     make: Callable             # (model, its parameters) -> `Objective`
-    head: int | None = None    # blocks of the quality head; None: the network corrects itself
-    stages: str = 'joint'      # 'head', in which the backbone is frozen, 'joint', or both
+    # blocks of the quality head, which first learns alone; None: the network corrects itself, 0: it
+    # also rates, by the mask's logit
+    head: int | None = None
 
 OBJECTIVES = {
-    'prism': Trained(prism_loss, 1, 'head joint'), 'backplay': Trained(backplay_loss, 1, 'head'),
-    'proseco': Trained(proseco_loss), 'cdlm': Trained(cdlm_loss), 't2t': Trained(t2t_loss),
-    'reflective': Trained(reflective_loss, 0)}
+    'prism': Trained(prism_loss, 1), 'proseco': Trained(proseco_loss), 'cdlm': Trained(cdlm_loss),
+    't2t': Trained(t2t_loss), 'reflective': Trained(reflective_loss, 0)}

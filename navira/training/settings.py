@@ -108,7 +108,7 @@ class AdaptConfig(LoopConfig):
 # %% ../../nbs/training/settings.ipynb #objregistry
 def chosen(
     name: str, # of an objective
-) -> Any: # its factory `make`, blocks of its quality head, its `stages`
+) -> Any: # its factory `make`, blocks of its quality head
     "KeyError with the nearest objective."
     table = import_module('navira.training.objectives').OBJECTIVES
     return table[check_choice('objective', name, table)]
@@ -116,7 +116,7 @@ def chosen(
 # %% ../../nbs/training/settings.ipynb #96800e98
 @dataclass(kw_only=True)
 class FinetuneConfig(LoopConfig):
-    "Fine-tuning: a quality head (PRISM, BackPlay), or self-correction."
+    "Fine-tuning: a quality head (PRISM), or self-correction."
     command: ClassVar[str] = 'finetune'
     model: Annotated[
         str | None, 'A folder with a trained model, or a Hub id; None: the embedded one'] = None
@@ -124,7 +124,7 @@ class FinetuneConfig(LoopConfig):
     length: Length = None
     gradient_checkpointing: Checkpointing = False
     objective: Annotated[
-        str, 'prism or backplay; without a head: proseco, cdlm, t2t, reflective'] = 'prism'
+        str, 'prism; without a head: proseco, cdlm, t2t, reflective'] = 'prism'
     hyper: Annotated[dict | None, 'Parameters of the objective that are not the usual'] = None
     head_steps: Annotated[int, 'Stage 1: the head learns, the backbone is frozen', 0] = 1500
     joint_steps: Annotated[int, 'Stage 2: both learn', 0] = 500
@@ -138,9 +138,8 @@ class FinetuneConfig(LoopConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        make, _, stages = chosen(self.objective)
-        if 'head' not in stages: self.head_steps = 0
-        if 'joint' not in stages: self.joint_steps = 0
+        make, head = chosen(self.objective)
+        if not head: self.head_steps = 0
         if not self.head_steps + self.joint_steps:
             raise ValueError(f'head_steps=0 and joint_steps=0: nothing to train with '
                              f'objective={self.objective!r}; expected at least 1')

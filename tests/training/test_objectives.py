@@ -19,11 +19,10 @@ def cost(model, y, x): # -ln p(x_j | y), [B, L]
     return -logits(model, y).log_softmax(-1).gather(2, x[..., None])[..., 0]
 
 @torch.no_grad()
-def drawn(model, z, u, p): # z with every mask filled from the nucleus, and the probabilities
+def drawn(model, z, u, p): # z with every mask filled from the nucleus
     masked = z == M
-    tokens, prob = nucleus(p)(model(z).logits(masked), u[masked])
-    filled = z.masked_scatter(masked, tokens)
-    return filled, torch.zeros(z.shape, dtype=prob.dtype).masked_scatter(masked, prob)
+    tokens, _ = nucleus(p)(model(z).logits(masked), u[masked])
+    return z.masked_scatter(masked, tokens)
 
 @torch.no_grad()
 def best(model, z): return logits(model, z).argmax(-1)
@@ -45,20 +44,9 @@ def prism(model, x, z, t, keys, u, fill, drafts, nucleus, mdlm_weight):
     order = keys.masked_fill((z != M)[:, None], 2.).argsort(-1).argsort(-1)
     new = ((order < fill) & (z == M)[:, None]).flatten(0, 1)
     y = torch.where(new, *(a.repeat_interleave(drafts, 0)
-                           for a in (drawn(model, z, u, nucleus)[0], z)))
+                           for a in (drawn(model, z, u, nucleus), z)))
     head = judged(model, y, x.repeat_interleave(drafts, 0), new)
     return head + mdlm_weight * mdlm(model, x, z, t)
-
-def backplay(model, x, z, early, u, ties, fill, nucleus):
-    filled, prob = drawn(model, early, u, nucleus)
-    y = z.clone()
-    new = torch.zeros_like(z, dtype=torch.bool)
-    for b, row in enumerate(early):
-        at = [i for i in range(len(row)) if row[i] == M]
-        surest = sorted(at, key=lambda i: (-round(prob[b, i].item(), 4), ties[b, i]))[:fill]
-        new[b, surest] = True
-    y[new] = filled[new]
-    return judged(model, y, x, y != M)
 
 def proseco(model, x, z, t, correction_weight, fill_all, mistakes_first, t_min):
     y = best(model, z)
@@ -90,7 +78,6 @@ def reflective(model, x, z, given, u, top_k, keep):
 CASES = [
     (mdlm, None, {}), (sedd, None, {}),
     (prism, 1, dict(fill=3, drafts=2, nucleus=.9, mdlm_weight=.5)),
-    (backplay, 1, dict(fill=2, nucleus=.9)),
     (proseco, None, dict(correction_weight=.7, fill_all=False, mistakes_first=False, t_min=.3)),
     (proseco, None, dict(correction_weight=2., fill_all=True, mistakes_first=True, t_min=.1)),
     (cdlm, None, dict(replaced=.4, correction_weight=.7)), (t2t, None, dict(noise=.3)),
@@ -108,8 +95,7 @@ def test_an_objective_is_its_equation(written, head, params):
         noise = objective.noise(x, keyed(seed, 0, 1))
         expected, found = written(model, x, *noise, **params), objective(x, *noise)['loss']
         torch.testing.assert_close(found, expected.to(found), rtol=1e-4, atol=1e-5)
-        weights = [p for n, p in model.named_parameters()
-                   if written is not backplay or n.startswith('quality.')]
+        weights = [*model.parameters()]
         for a, b in zip(*(torch.autograd.grad(loss, weights, allow_unused=True)
                           for loss in (found, expected)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
@@ -122,7 +108,7 @@ def test_a_critic_judges_the_fills_of_a_denoiser_that_does_not_learn():
     loss = objective(x, z, u)['loss']
     loss.backward()
     assert all(p.grad is None for p in model.parameters())
-    expected = judged(critic, drawn(model, z, u, .7)[0], x, z == M)
+    expected = judged(critic, drawn(model, z, u, .7), x, z == M)
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
 
 @pytest.mark.parametrize('written, head, params', CASES, ids=lambda v: getattr(v, '__name__', ''))
@@ -133,13 +119,11 @@ def test_a_batch_without_masks_or_with_masks_alone_has_a_finite_loss(written, he
     for z in (x, torch.full_like(x, M)):
         noise = list(objective.noise(x, keyed(0, 0, 1)))
         noise[0] = z
-        if written is backplay: noise[1] = z
         assert all(v.isfinite() for v in objective(x, *noise).values())
 
-@pytest.mark.parametrize('name', ['prism', 'backplay'])
-def test_drafts_are_drawn_without_dropout_and_learned_from_with_it(name):
+def test_drafts_are_drawn_without_dropout_and_learned_from_with_it():
     model, asked = moved(tiny_model(dropout=.5)), []
-    objective = vars(objectives)[f'{name}_loss'](model, fill=3)
+    objective = objectives.prism_loss(model, fill=3)
     noise = objective.noise(texts(), keyed(0, 0, 1))
     model.register_forward_pre_hook(lambda m, args: asked.append((m.backbone.training, args[0])))
     first, second = (objective(texts(), *noise)['loss'].item() for _ in range(2))

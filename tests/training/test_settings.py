@@ -32,7 +32,6 @@ def test_any_setting_is_of_its_type_or_a_sentence_that_names_it(data):
     (TrainConfig, dict(precision='fp64'), "'fp64': did you mean 'fp32'"),
     (TrainConfig, dict(data=None, out=None), 'missing --data and --out'),
     (TrainConfig, dict(data='sudoku:2x4'), "did you mean 'sudoku:2x3'"),
-    (FinetuneConfig, dict(objective='backplay', head_steps=0), "nothing to train with.*backplay"),
     (FinetuneConfig, dict(objective='proseco', joint_steps=0), "nothing to train with.*proseco"),
     (FinetuneConfig, dict(objective='prosecco'), "did you mean 'proseco'"),
     (FinetuneConfig, dict(fil=4), "setting 'fil': did you mean 'fill'")])
