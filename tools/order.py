@@ -35,7 +35,7 @@ Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peer
     peers/best_of peers/correctors peers/critics peers/survey
 Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
-    training/recipe training/pretrain training/finetune
+    training/recipe training/train
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories
 Tasks: tasks/infilling tasks/task

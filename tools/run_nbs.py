@@ -3,7 +3,7 @@ ones only if forced. Without an option outputs are kept in place, as readers see
 writes nothing and only says whether a notebook runs; --out writes a copy with outputs.
 
     python tools/run_nbs.py nbs/03_prism.ipynb
-    python tools/run_nbs.py --force slow nbs/training/pretrain.ipynb
+    python tools/run_nbs.py --force slow nbs/training/train.ipynb
     python tools/run_nbs.py --check nbs/03_prism.ipynb
     python tools/run_nbs.py --out runs/gpu nbs/studies/speed.ipynb
 """

@@ -52,7 +52,6 @@ def show_made(
 # %% ../../nbs/cli/cli.ipynb #6627f87a
 def trains(
     kind: type[settings.LoopConfig], # each of its settings is an option
-    function: str, # of `navira.training`, which takes them
     what: str, # it does, for `--help`
 ) -> None:
     "Adds a command."
@@ -60,18 +59,17 @@ def trains(
         given = vars(typed)
         file, sets = given.pop('config'), hypers(given.pop('sets') or [])
         config = settings.read_config(kind, file, **given | sets)
-        module, name = function.split('.')
-        made = vars(import_module(f'navira.training.{module}'))[name](config)
+        made = import_module('navira.training.train').train(config)
         show_made(vars(config).get('model'), made)
     typed = make_dataclass(kind.command, options(kind), namespace=dict(__post_init__=run))
     app.command(kind.command, help=what)(typed)
 
-trains(settings.TrainConfig, 'pretrain.train',
+trains(settings.TrainConfig,
        'Pretrain a model, or resume a run. Several processes: `accelerate launch -m navira.cli '
        'train ...`.')
-trains(settings.FinetuneConfig, 'finetune.finetune',
+trains(settings.FinetuneConfig,
        'Give a model a quality head, or teach it to correct itself.')
-trains(settings.AdaptConfig, 'pretrain.adapt',
+trains(settings.AdaptConfig,
        'Make a masked diffusion model of a BERT, a Llama or their like.')
-trains(settings.CriticConfig, 'finetune.train_critic',
+trains(settings.CriticConfig,
        'Train a critic for a model (Token-Critic).')

@@ -13,9 +13,8 @@ from accelerate import PartialState
 
 from navira.models.layers import Config
 from navira.models.dit import MaskedLM, with_head
-from navira.training.finetune import finetune
 from navira.training.loop import read_log
-from navira.training.pretrain import train
+from navira.training.train import train
 from navira.training.settings import TrainConfig
 
 LINES = [
@@ -88,7 +87,7 @@ def table(path, texts, column='text'):
 def server():
     "Starts processes that have the library imported."
     context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(['navira.training.finetune'])
+    context.set_forkserver_preload(['navira.training.train'])
     return context
 
 def train_there(env, cfg, tune=None):
@@ -97,7 +96,7 @@ def train_there(env, cfg, tune=None):
     torch.set_num_threads(1)
     folder = train(cfg, progress=False)
     assert PartialState().num_processes == int(env.get('WORLD_SIZE', 1))
-    if tune: finetune(replace(tune, model=str(folder)), progress=False)
+    if tune: train(replace(tune, model=str(folder)), progress=False)
 
 def tiny_model(**kw):
     torch.manual_seed(0)

@@ -13,8 +13,7 @@ from navira.models.load import load
 from navira.sampling import sample
 from navira.tasks.task import task_of
 from navira.tasks.walks import Exact, Walks
-from navira.training.finetune import finetune
-from navira.training.pretrain import train
+from navira.training.train import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
 
 seeds = some.integers(0, 2**32)
@@ -90,4 +89,4 @@ def test_a_network_is_trained_on_a_task_and_writes_it(data, length, mask, other,
 
 def test_a_model_of_other_texts_is_not_trained_on_it(tmp_path):
     cfg = FinetuneConfig(data='walks', out=str(tmp_path))
-    with pytest.raises(ValueError, match='embedded writes text'): finetune(cfg, progress=False)
+    with pytest.raises(ValueError, match='embedded writes text'): train(cfg, progress=False)

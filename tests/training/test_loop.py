@@ -9,7 +9,7 @@ import torch
 from navira.models.load import load
 from navira.training.loop import accelerator, read_log, Trainer
 from navira.training.objectives import mdlm_loss
-from navira.training.pretrain import train
+from navira.training.train import train
 from navira.training.settings import FinetuneConfig, read_config, TrainConfig
 from helpers.training import (  # noqa: F401
     assert_same, assert_same_weights, home, lines, losses, nano, one_thread, server, small, STEPS,

@@ -11,9 +11,8 @@ import navira
 from navira.models.load import load
 from navira.models.transformers import TransformersLM
 from navira.training.data import read_tokens
-from navira.training.finetune import finetune, train_critic
 from navira.training.measures import evaluate_nelbo
-from navira.training.pretrain import adapt, train
+from navira.training.train import train
 from navira.training.recipe import tokens_of
 from navira.training.settings import (
     AdaptConfig, CriticConfig, FinetuneConfig, read_config)
@@ -35,15 +34,15 @@ def networks(trained, pytestconfig):
 
 def tune(home, model, out, stop=None, **kw):
     given = dict(data=str(home), model=str(model), out=str(out)) | STEPS
-    return finetune(FinetuneConfig(**given | kw), progress=False, stop=stop)
+    return train(FinetuneConfig(**given | kw), progress=False, stop=stop)
 
 def adapted(home, model, out, stop=None, **kw):
     cfg = AdaptConfig(data=str(home), model=str(model), out=str(out), **ADAPT | kw)
-    return adapt(cfg, progress=False, stop=stop)
+    return train(cfg, progress=False, stop=stop)
 
 def criticised(home, model, out, stop=None):
     cfg = CriticConfig(data=str(home), model=str(model), out=str(out), steps=6, blocks=1, **FEW)
-    return train_critic(cfg, progress=False, stop=stop)
+    return train(cfg, progress=False, stop=stop)
 
 KINDS = {     # what is trained, from which network, with which settings
     'a head': (tune, 'trained', {}), 'a critic': (criticised, 'trained', {}),
@@ -111,7 +110,7 @@ def test_a_run_keeps_the_parameters_of_its_objective(home, tmp_path, networks):
     tune(home, networks['trained'], tmp_path, stop=1, hyper=dict(fill=3))
     with says(ValueError, 'fill: 3 there, 4 now'):
         tune(home, networks['trained'], tmp_path, hyper=dict(fill=4))
-    assert finetune(read_config(FinetuneConfig, out=tmp_path), progress=False, stop=2) == tmp_path
+    assert train(read_config(FinetuneConfig, out=tmp_path), progress=False, stop=2) == tmp_path
 
 def test_minutes_shorten_both_stages(home, tmp_path, networks):
     folder = tune(home, networks['trained'], tmp_path, minutes=1e-4)
