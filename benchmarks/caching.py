@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import navira
 import navira.peers  # noqa: F401  registers the policies
-from navira.models.load import products_of, set_products
+from navira.models.load import PRODUCTS, set_products
 from navira.models.transformers import LinearQuality
 
 L, GIVEN, FORWARDS = 512, 384, 64
@@ -74,7 +74,7 @@ def main(rounds: int = 3, policies: str = POLICIES, others: Optional[Path] = Non
     table = table.groupby(['policy', 'cache'], sort=False).median()
     first = table.groupby(level=0)[['seconds', 'products']].transform('first')
     table[['times as fast', 'times fewer products']] = first / table[['seconds', 'products']]
-    print(f'products: {products_of(model.net)}')
+    print(f'products: {PRODUCTS}')
     print(table.drop(columns='products').round(3).to_string())
 
 

@@ -30,7 +30,7 @@ from navira.core import State, step
 from navira.diffusion import Denoiser, Forward
 from navira.models.dit import MaskedLM
 from navira.models.layers import Config
-from navira.models.load import HAS_ONEDNN, onednn, products_of, set_products
+from navira.models.load import HAS_ONEDNN, onednn, PRODUCTS, set_products
 from navira.sampler.registry import policy
 
 POLICIES = 'backbone,prism,navira-det,navira-piecewise,navira-onepass,remdm-cap,dream-entropy'
@@ -94,10 +94,9 @@ class Products(TorchFunctionMode):
 
 def noted(run, model, dtype=torch.float32):
     "The products of `run`: [(function, inputs), ...]."
-    chosen = products_of(model)
     set_products(model, 'default')
     with Products() as p: run()
-    set_products(model, chosen)
+    set_products(model)
     return [(f, [x if x is None else x.to(dtype) for x in inputs]) for f, inputs in p.calls]
 
 
@@ -217,7 +216,7 @@ def main(shape: str = 'embedded', policies: str = POLICIES, rounds: int = 3, dev
                 rows.append(dict(policy=name, way=way, mib=mib))
     table = pd.DataFrame(rows)
     if out: table.to_csv(out, index=False)
-    print(f'our products: {products_of(model)}')
+    print(f'our products: {PRODUCTS}')
     summary(table)
 
 

@@ -99,7 +99,6 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     from navira.experiments.plots import as_text
     from navira.experiments.run import resample
     from navira.sampler.samples import printable
-    from navira.tasks.sudoku import boxes_of
     rows = grid(p).rows.assign(remasked=[round(float(v[0]), 1) for v in p.remasked])
     measured = [head for head, _ in PRINTED.values() if head in rows]
     show(rows[['policy', 'passes', 'run', *measured]].map(as_text), note=note(p))
@@ -116,7 +115,7 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     names = [*last.label.iloc[[0, -1]]]
     resample(st, left, net, k, 1).replay(
         folder / 'replay.html', title=f'Sample {k}', other=resample(st, right, net, k, 1),
-        names=names, boxes=boxes_of(net))
+        names=names, boxes=net.boxes)
     rows = p[['label', 'budget']].assign(run=p.run.str[0].round(1))
     for y, (head, scale) in PRINTED.items():
         if y in p: rows[head] = [v if v is None else ends(v, scale) for v in p[y]]

@@ -118,7 +118,6 @@ def generate_command(
     "Write texts."
     import navira
     from navira.base.checks import check_int
-    from navira.tasks.sudoku import boxes_of
     check_int('-n', n, 1, high=2**20)
     starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
@@ -134,7 +133,7 @@ def generate_command(
         print_samples(res, label, each, as_json, chat)
     if replay:
         sample(n=1, prompt=asked[:1] or None, trace=True).replay(
-            replay, title=f'{label}, budget {budget}, seed {seed}', boxes=boxes_of(net))
+            replay, title=f'{label}, budget {budget}, seed {seed}', boxes=net.boxes)
 
 # %% ../../nbs/cli/cli.ipynb #739eea9b
 @app.command('fill')

@@ -22,7 +22,7 @@ from ..tasks.task import Task, task_of, until_solved
 from ..sampler.draws import RULES
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
-from ..models.load import products_of
+from ..models.load import PRODUCTS
 from ..sampler.prompts import start_ids
 from ..sampler.samples import Samples
 from ..sampling import sample
@@ -141,7 +141,7 @@ def run(
     net, plan, identity, free = prepared(s, model, procs.device)
     main = procs.is_main_process
     with folder_lock(folder, 'sweep or evaluate') if main else contextlib.nullcontext():
-        here = environment(procs.num_processes, products_of(net))
+        here = environment(procs.num_processes, PRODUCTS)
         if main: claim(folder, s, plan, identity, free, here, net.tokenizer).join()
         procs.wait_for_everyone()
         st = open_store(folder)

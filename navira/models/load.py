@@ -64,6 +64,7 @@ def check_device(
 
 # %% ../../nbs/models/load.ipynb #97c74ec9
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ('x86_64', 'AMD64')
+PRODUCTS = 'onednn' if HAS_ONEDNN else 'default'     # of every model that `load` gives
 
 def onednn(
     x: Tensor, # [..., in]
@@ -96,7 +97,7 @@ FORWARDS: dict[type, Any] = {nn.Linear: linear_forward, nn.Sequential: mlp_forwa
 
 def set_products(
     model: nn.Module, # changed in place
-    products: str = 'onednn' if HAS_ONEDNN else 'default',
+    products: str = PRODUCTS, # or 'default'
 ) -> Any: # the same
     "Choose the float32 products of a model's linear layers."
     for m in model.modules():
@@ -104,11 +105,6 @@ def set_products(
         vars(m).pop('forward', None)
         if products == 'onednn': m.forward = partial(FORWARDS[type(m)], m)
     return model
-
-def products_of(model: nn.Module) -> str: # 'default' or 'onednn', as `set_products` chose
-    forwards = [vars(m).get('forward') for m in model.modules()]
-    ours = any(isinstance(f, partial) and f.func is linear_forward for f in forwards)
-    return 'onednn' if ours else 'default'
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
 def load(

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..base.noise import Noise
 from ..core import Policy, State, step
-from ..diffusion import Denoiser, Forward
-from .joint import JointDenoiser
+from ..diffusion import Denoiser
+from .joint import JointDenoiser, JointForward
 from ..sampling import sample
 
 # %% auto #0
@@ -190,9 +190,4 @@ class Coins(Denoiser):
     "A model of fair coins, heads 0 and tails 1; the mask is 2."
     mask_id = 2
     def __init__(self, length: int = 128): self.length = length
-    def __call__(self, x): return _Toss(x)
-
-class _Toss(Forward):
-    def __init__(self, x): self.x = x
-    def logits(self, where):
-        return torch.tensor([0., 0., -torch.inf]).expand(len(self.x[where]), 3)
+    def __call__(self, x): return JointForward(x, torch.tensor([.5, .5, 0]).expand(*x.shape, 3))

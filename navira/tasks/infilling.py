@@ -13,7 +13,6 @@ import torch
 from numpy import ndarray
 
 from ..evaluation.diversity import entropy
-from .sudoku import boxes_of
 from .corpora import encode, read_corpus
 
 # %% auto #0
@@ -47,7 +46,7 @@ class Infilling:
         if data is None:
             raise ValueError(f'task {name!r}: needs text; expected real = a file that the model '
                              'has not seen')
-        if model.tokenizer is None or boxes_of(model):
+        if model.tokenizer is None or model.boxes:
             raise ValueError(f'task {name!r}: this model writes no text; expected one with a '
                              'tokenizer.json of words')
         rows = _paragraphs(model.tokenizer, min(model.length, 512), data)

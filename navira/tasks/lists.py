@@ -5,6 +5,7 @@
 # %% ../../nbs/tasks/lists.ipynb #lis00002
 from __future__ import annotations
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,7 +70,7 @@ class Lists(Source):
         return (got == answers(x)).all(1)
 
 # %% ../../nbs/tasks/lists.ipynb #lis0008b
-SOURCES = {s.name: s for s in (Walks(), Lists(), *map(Lists, OPS))}
+SOURCES: dict[str, Any] = {s.name: s for s in (Walks(), Lists(), *map(Lists, OPS))}
 
 def made_of(data): # a corpus -> `Sudoku`, `Walks` or `Lists`; None: a text
     return sudoku_of(data) or SOURCES.get(data)

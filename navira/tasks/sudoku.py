@@ -272,18 +272,14 @@ def writes(s, model): # has `symbols`; a model
     tok = model.tokenizer
     return tok and tok.encode(s.symbols).ids == [*range(model.mask_id)]
 
-def boxes_of(model):
-    "Rows and columns of a box of the grids that a model writes; None for a model of text."
-    return model.boxes
-
 def written_by(model):
     "What a model writes, in words."
-    boxes = boxes_of(model)
-    return 'text' if boxes is None else f'grids with boxes of {boxes[0]} x {boxes[1]}'
+    if model.boxes is None: return 'text'
+    return 'grids with boxes of {} x {}'.format(*model.boxes)
 
 def check_grids(what, s, model): # what: that needs them
     "ValueError for a model that does not write these grids."
-    if boxes_of(model) == s.boxes and writes(s, model): return
+    if model.boxes == s.boxes and writes(s, model): return
     raise ValueError(f'{what}: this model writes {written_by(model)}; expected one of grids with '
                      f"boxes of {s.height} x {s.width}, such as navira.load('sudoku')")
 

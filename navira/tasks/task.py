@@ -5,31 +5,25 @@
 # %% ../../nbs/tasks/task.ipynb #65b60664
 from __future__ import annotations
 import re
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
-from torch import Tensor
 
 from ..base.checks import check_choice
 from ..sampler.replay import Trace
 from .infilling import Infilling
-from .lists import SOURCES
+from .lists import Lists, SOURCES
 from .sudoku import Puzzles, writes, written_by
+from .walks import Walks
 
 # %% auto #0
 __all__ = ['Task', 'kind_of', 'task_of']
 
 # %% ../../nbs/tasks/task.ipynb #e80f2bdc
-class Task(Protocol):
-    "Prompts for a model, and a judge of what it writes."
-    name: str
-    goal: str # which of the judge's numbers counts
-    def prompts(self, first: int, n: int) -> Tensor: ... # [n, L] int64 ids, the mask where free
-    # ids [n, L] -> [n] numbers, by name
-    def judge(self, x: Tensor, first: int = 0) -> dict[str, ndarray]: ...
-    # ids [n, L] -> [n] bool: right to the last token
-    def solved(self, x: Tensor, first: int = 0) -> ndarray: ...
+# has a `name`; `prompts(first, n)`: [n, L] ids with masks; `judge(x, first)`: [n] numbers by name,
+# of which `goal` counts; `solved(x, first)`: [n] bool, right to the last token
+Task = Puzzles | Walks | Lists | Infilling
 
 # %% ../../nbs/tasks/task.ipynb #419090c7
 def kind_of(name: str) -> str: # of a task
@@ -44,10 +38,10 @@ def task_of(
 ) -> Task:
     "KeyError with the nearest name, ValueError for a model that does not know the task's words."
     kind = kind_of(name)
-    if kind == 'sudoku': return Puzzles.called(name, model)  # type: ignore[return-value]
-    if kind == 'infill': return Infilling.called(name, model, data)  # type: ignore
+    if kind == 'sudoku': return Puzzles.called(name, model)
+    if kind == 'infill': return Infilling.called(name, model, data)
     s = SOURCES[check_choice('task', name, SOURCES)]
-    if writes(s, model): return s  # type: ignore[return-value]
+    if writes(s, model): return s
     raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
                      f'`navira train --data {kind}` makes')
 

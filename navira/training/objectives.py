@@ -158,7 +158,6 @@ def proseco_loss(
     model, # with no head: all of it learns
     correction_weight: Weight = 1.0, # lambda: of the loss at all tokens of the fill
     t_min: Share = 0.1, # least noise level
-    fill_all: Switch = False, # the argmax replaces the visible tokens too
     mistakes_first: Switch = False, # a right token of the fill costs 1 - p and not -log p
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
@@ -166,10 +165,9 @@ def proseco_loss(
     def loss(x, z, t):
         masked = z == model.mask_id
         everywhere = torch.ones_like(masked)
-        filled = everywhere if fill_all else masked
-        logits = model(z).logits(filled)
-        y = z.masked_scatter(filled, logits.detach().argmax(-1))
-        nelbo = per_token(cross_entropy(logits[masked[filled]], x[masked]), masked, t)
+        logits = model(z).logits(masked)
+        y = z.masked_scatter(masked, logits.detach().argmax(-1))
+        nelbo = per_token(cross_entropy(logits, x[masked]), masked, t)
         ce = cross_entropy(model(y).logits(everywhere), x.flatten())
         if mistakes_first: ce = torch.where((y == x).flatten(), -torch.expm1(-ce), ce)
         correction = per_token(ce, everywhere, t)

@@ -19,7 +19,7 @@ import torch
 from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
 from ..tasks.lists import made_of
-from ..tasks.sudoku import boxes_of, writes, written_by
+from ..tasks.sudoku import writes, written_by
 from ..tasks.corpora import read_corpus
 from .data import encode_corpus, epochs, grid_epochs, packed, read_tokens
 from .loop import accelerator, fit, precision, read_log
@@ -115,7 +115,7 @@ class Recipe:
         "The model's own. `ValueError` if it has none, or if it does not write such data."
         cfg = self.cfg
         model = self.model
-        fits = writes(self.made, model) if self.made else not boxes_of(model)
+        fits = writes(self.made, model) if self.made else not model.boxes
         if model.tokenizer and fits: return model.tokenizer
         raise ValueError(f'data={cfg.data!r}: the model {cfg.model or "embedded"} writes '
                          f'{written_by(model)}; expected such data, and a tokenizer.json')

@@ -48,9 +48,8 @@ def prism(model, x, z, t, keys, u, fill, drafts, nucleus, mdlm_weight):
     head = judged(model, y, x.repeat_interleave(drafts, 0), new)
     return head + mdlm_weight * mdlm(model, x, z, t)
 
-def proseco(model, x, z, t, correction_weight, fill_all, mistakes_first, t_min):
-    y = best(model, z)
-    if not fill_all: y = torch.where(z == M, y, z)
+def proseco(model, x, z, t, correction_weight, mistakes_first, t_min):
+    y = torch.where(z == M, best(model, z), z)
     second = cost(model, y, x)
     if mistakes_first: second = torch.where(y == x, 1 - (-second).exp(), second)
     return mdlm(model, x, z, t) + correction_weight * (second / t[:, None]).mean()
@@ -78,8 +77,8 @@ def reflective(model, x, z, given, u, top_k, keep):
 CASES = [
     (mdlm, None, {}), (sedd, None, {}),
     (prism, 1, dict(fill=3, drafts=2, nucleus=.9, mdlm_weight=.5)),
-    (proseco, None, dict(correction_weight=.7, fill_all=False, mistakes_first=False, t_min=.3)),
-    (proseco, None, dict(correction_weight=2., fill_all=True, mistakes_first=True, t_min=.1)),
+    (proseco, None, dict(correction_weight=.7, mistakes_first=False, t_min=.3)),
+    (proseco, None, dict(correction_weight=2., mistakes_first=True, t_min=.1)),
     (cdlm, None, dict(replaced=.4, correction_weight=.7)), (t2t, None, dict(noise=.3)),
     (reflective, 0, dict(top_k=3, keep=.5))]
 
