@@ -19,11 +19,9 @@ def corrupt(
     t: Tensor, # [B] noise levels in [0, 1]: the probability that a token is masked
     mask_id: int,
     generator: torch.Generator | None = None,
-    first: int = 0, # position of the first token that may be masked: a prompt stays
 ) -> Tensor: # [B, L], `mask_id` where masked
     "Mask each token of row b independently with probability `t[b]` (section 3.1)."
     masked = torch.rand(x.shape, generator=generator, device=x.device) < t[:, None]
-    masked[:, :first] = False
     return torch.where(masked, mask_id, x)
 
 # %% ../nbs/01_masked_diffusion.ipynb #9429b45a
@@ -73,7 +71,6 @@ class Denoiser:
     tokenizer: Any = None               # of the tokenizers library, for texts
     text_tokenizer: Any = None          # of the transformers library, for conversations
     eos_ids: tuple[int, ...] = ()       # tokens that end a text
-    prompt: int = 0                     # tokens of a text that training never masks
     boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
     ragged: bool = False                # does it take rows of several lengths, -1 after their ends?
     shift: bool = False                 # does position i predict the token at i + 1?

@@ -33,7 +33,7 @@ Sampler: sampler/exact sampler/filling sampler/chatting
 Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
     peers/adaptive peers/attention peers/revisers peers/editors peers/shadow peers/loops
     peers/best_of peers/correctors peers/critics peers/survey
-Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
+Tasks: tasks/sudoku tasks/walks tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/train
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity

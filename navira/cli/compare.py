@@ -45,8 +45,8 @@ Out = Annotated[Path, Option('--out', help='Folder for figure, replay and number
 Prompt = Annotated[str | None, Option(help='How every text begins; nothing if not given.')]
 Task = Annotated[str | None, Option(
     help='Something with a right answer: sudoku-35, or another number of given cells, by the '
-         'Sudoku model; walks or lists-sort by a model trained on them; infill, the middle of '
-         'paragraphs of --real.')]
+         'Sudoku model; walks by a model trained on them; infill, the middle of paragraphs of '
+         '--real.')]
 Real = Annotated[str | None, Option(help='Text file, folder or corpus for --task infill.')]
 Printed = Annotated[int, Option(
     '--show', help='Texts to print for each policy, at the largest budget.')]

@@ -279,7 +279,7 @@ class MaskedLM(LanguageModel):
         self.config, self.tokenizer = config, tokenizer
         self.length, self.mask_id = config.model_length, config.mask_id
         self.vocab_size, self.n_blocks = config.vocab_size, config.n_blocks
-        self.prompt, self.boxes = config.prompt, config.boxes
+        self.boxes = config.boxes
         self.timed = config.p_uniform is not None
         if config.boxes: self.shortest = self.length
         # ids without a token, in a vocabulary that is padded for speed

@@ -37,7 +37,6 @@ class Config:
     mask_id: int = None                  # type: ignore[assignment]  # None: the last id
     quality_blocks: int | None = None    # 1: a PRISM head of one block; 0: the mask's own logit
     boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
-    prompt: int = 0                      # tokens that begin each text and are never masked
     p_uniform: float | None = None       # GIDD's share of random tokens; its network uses the time
 
     def __post_init__(self):

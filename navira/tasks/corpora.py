@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from ..base.files import guarded, json_texts, read_text
 from ..models.checkpoints import is_repository, nearest
-from .lists import made_of
-from .sudoku import random_grids, symbol_tokenizer, unseen
+from .sudoku import random_grids, sudoku_of, symbol_tokenizer, unseen
+from .walks import Walks
 
 # %% auto #0
 __all__ = ['read_corpus']
@@ -77,11 +77,14 @@ def dataset_documents(
         yield from only_texts(column, (row[column] for row in rows))
 
 # %% ../../nbs/tasks/corpora.ipynb #f2614898
+def made_of(data): # a corpus -> `Sudoku` or `Walks`; None: a text
+    return Walks() if data == 'walks' else sudoku_of(data)
+
 def grid_documents(
-    s, # `Sudoku`, `Walks` or `Lists`
+    s, # `Sudoku` or `Walks`
     split, # 'train', or 'validation' for held-out grids
 ):
-    """20,000 random grids (walks, lists), or 2,000 for validation, a document each; the same ones
+    """20,000 random grids or walks, or 2,000 for validation, a document each; the same ones
     whenever it is read."""
     train = split == 'train'
     decode = symbol_tokenizer(s).decode
@@ -92,7 +95,7 @@ def grid_documents(
 
 # %% ../../nbs/tasks/corpora.ipynb #24c3d5f2
 def read_corpus(
-    data: str | Path, # a file, a folder, 'sudoku', 'walks', 'lists', or a data set
+    data: str | Path, # a file, a folder, 'sudoku', 'walks', or a data set
     text_column: str = 'text', # with the text, of Parquet and .jsonl files and data sets
     split: str = 'train', # of a folder or data set that has splits
 ) -> Iterator[str]: # documents, blank ones left out

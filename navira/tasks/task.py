@@ -13,7 +13,6 @@ from numpy import ndarray
 from ..base.checks import check_choice
 from ..sampler.replay import Trace
 from .infilling import Infilling
-from .lists import Lists, SOURCES
 from .sudoku import Puzzles, writes, written_by
 from .walks import Walks
 
@@ -23,16 +22,15 @@ __all__ = ['Task', 'kind_of', 'task_of']
 # %% ../../nbs/tasks/task.ipynb #e80f2bdc
 # has a `name`; `prompts(first, n)`: [n, L] ids with masks; `judge(x, first)`: [n] numbers by name,
 # of which `goal` counts; `solved(x, first)`: [n] bool, right to the last token
-Task = Puzzles | Walks | Lists | Infilling
+Task = Puzzles | Walks | Infilling
 
 # %% ../../nbs/tasks/task.ipynb #419090c7
 def kind_of(name: str) -> str: # of a task
-    "'sudoku', 'walks', 'lists' or 'infill'; KeyError with the nearest."
-    return check_choice('task', re.split('[:-]', str(name))[0],
-                        ('sudoku', 'infill', 'walks', 'lists'))
+    "'sudoku', 'walks' or 'infill'; KeyError with the nearest."
+    return check_choice('task', re.split('[:-]', str(name))[0], ('sudoku', 'infill', 'walks'))
 
 def task_of(
-    name: str, # 'sudoku-35', 'sudoku:2x3-12', 'walks', 'lists-sort', 'infill', ...
+    name: str, # 'sudoku-35', 'sudoku:2x3-12', 'walks' or 'infill'
     model: Any, # that is to solve it
     data: str | None = None, # corpus of 'infill'
 ) -> Task:
@@ -40,10 +38,10 @@ def task_of(
     kind = kind_of(name)
     if kind == 'sudoku': return Puzzles.called(name, model)
     if kind == 'infill': return Infilling.called(name, model, data)
-    s = SOURCES[check_choice('task', name, SOURCES)]
-    if writes(s, model): return s
+    check_choice('task', name, ['walks'])
+    if writes(Walks(), model): return Walks()
     raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
-                     f'`navira train --data {kind}` makes')
+                     '`navira train --data walks` makes')
 
 # %% ../../nbs/tasks/task.ipynb #def2f8c8
 def until_solved(

@@ -25,30 +25,17 @@ __all__ = ['Walks', 'Exact', 'pair_distance', 'level_distance', 'estimate']
 # %% ../../nbs/tasks/walks.ipynb #wal00005
 LEAK = 1e-5     # probability that a step leads anywhere
 
-class Source:
-    "Random texts whose distribution is known, as a task: each is right or wrong."
-    name: str
-    goal = 'solved'
-    boxes = None # it writes no grids
-    head = 0 # tokens of a prompt
-
-    def prompts(self, first, n): # -> [n, L] ids
-        x = torch.from_numpy(self.draw(first + n, default_rng(21))[first:])
-        x[:, self.head:] = len(self.symbols)
-        return x
-
-    # ids [n, L] -> [n] numbers, by name
-    def judge(self, x, first=0): return dict(solved=self.solved(x, first))
-
 # %% ../../nbs/tasks/walks.ipynb #wal0005a
 @dataclass(frozen=True)
-class Walks(Source):
+class Walks:
     """Closed walks around a clock, and the task to write them: [n, L] arrays of nodes. ValueError
     for fewer than 5 nodes or 2 steps, or more than 26 nodes or 40 steps."""
     nodes: int = 12 # V; as an id, V is the mask
     length: int = 32 # L
     seed: int = 0 # of the weights of the edges
     name = 'walks'
+    goal = 'solved'
+    boxes = None # it writes no grids
 
     def __post_init__(self):
         check_int('nodes', self.nodes, 5, high=26)
@@ -106,25 +93,31 @@ class Walks(Source):
         p = torch.stack([(a * b.mT).sum(-1) for a, b in zip(reversed(after), before)], 1)
         return nn.functional.pad(p / p.sum(-1, keepdim=True), (0, 1))
 
+    # [n, L] ids, all masks
+    def prompts(self, first, n): return torch.full((n, self.length), self.nodes)
+
     def solved(self, x, first=0): # [n, L] -> [n] bool
         "Is it a closed walk: no mask, and an edge at each step?"
         return (self.steps(x.cpu().numpy()) > LEAK).all(1)
 
+    # ids [n, L] -> [n] numbers, by name
+    def judge(self, x, first=0): return dict(solved=self.solved(x))
+
 # %% ../../nbs/tasks/walks.ipynb #wal00008
 class Exact(LanguageModel):
-    "The denoiser, with qualities, of a `Source` that knows its distribution: `given`."
-    def __init__(self, source):
+    "The denoiser of walks, with qualities."
+    def __init__(self, walks):
         super().__init__()
-        self.source = source
-        self.tokenizer = symbol_tokenizer(source)
-        self.length = source.length
-        self.mask_id = len(source.symbols)
-        some = torch.from_numpy(source.draw(8, default_rng(0)))
+        self.walks = walks
+        self.tokenizer = symbol_tokenizer(walks)
+        self.length = walks.length
+        self.mask_id = walks.nodes
+        some = torch.from_numpy(walks.draw(8, default_rng(0)))
         self.some = nn.Parameter(some, False) # by which a store knows it
 
     has_quality = True
 
-    def forward(self, x): return JointForward(x, self.source.given(x))
+    def forward(self, x): return JointForward(x, self.walks.given(x))
 
     shadow, attending = JointDenoiser.shadow, JointDenoiser.attending # type: ignore[assignment]
 

@@ -99,12 +99,12 @@ def epochs(
 
 # %% ../../nbs/training/data.ipynb #dce26d25
 def grid_epochs(
-    s, # `Sudoku`, `Walks` or `Lists`
-    ids: np.ndarray, # [n] of solved grids, one after another; of others new ones are drawn
+    s, # `Sudoku` or `Walks`
+    ids: np.ndarray, # [n] of solved grids, one after another; walks are drawn anew
     batch_size: int, # B, over all processes together
     seed: int = 0,
 ) -> tuple: # step -> [B, L] int64; steps of an epoch
-    "Batches of grids, none held out, of walks or lists: a function of (seed, step) only."
+    "Batches of grids, none held out, or of walks: a function of (seed, step) only."
     base = packed(ids, s.length)
     def batch(step):
         rng = np.random.default_rng((seed, step))

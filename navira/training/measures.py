@@ -44,7 +44,7 @@ def masked_batches(
     for start in range(0, len(sequences), batch_size):
         x = torch.from_numpy(sequences[start:start + batch_size].astype(np.int64))
         t = levels[start:start + batch_size]
-        z = corrupt(x, t, model.mask_id, g, model.prompt)
+        z = corrupt(x, t, model.mask_id, g)
         yield start, *(a.to(model.device) for a in (x, z, t)), g
 
 # %% ../../nbs/training/measures.ipynb #58cd4695

@@ -57,7 +57,7 @@ def noised(
     most=1., # share of the level that is masked
 ): # corrupted tokens [B, L], levels [B]
     t = least + (1 - least) * low_discrepancy(len(x), generator)
-    return corrupt(x, t * most, model.mask_id, generator, model.prompt), t
+    return corrupt(x, t * most, model.mask_id, generator), t
 
 def mdlm_loss(model) -> Objective:
     "The pretraining objective (section 3.1). Draws as `noised`."
@@ -190,7 +190,6 @@ def cdlm_loss(
     def noise(x, generator):
         z, _ = noised(model, x, generator)
         new = torch.rand(x.shape, generator=generator) < replaced
-        new[:, :model.prompt] = False
         new &= z != model.mask_id
         return torch.where(new, uniform(x, model, generator), z), new
 

@@ -18,9 +18,8 @@ import torch
 
 from ..base.runs import atomic_folder, atomic_write, folder_lock
 from ..models.load import save
-from ..tasks.lists import made_of
 from ..tasks.sudoku import writes, written_by
-from ..tasks.corpora import read_corpus
+from ..tasks.corpora import made_of, read_corpus
 from .data import encode_corpus, epochs, grid_epochs, packed, read_tokens
 from .loop import accelerator, fit, precision, read_log
 from .measures import evaluate_nelbo, judge_draws, judged_record

@@ -72,7 +72,7 @@ class TrainConfig(LoopConfig):
     tokenizer: Annotated[str | None, 'A tokenizer.json to use instead'] = None
 
     def __post_init__(self):
-        from navira.tasks.lists import made_of      # imports torch, which --help does without
+        from navira.tasks.corpora import made_of      # imports torch, which --help does without
         super().__post_init__()
         made = made_of(self.data)
         if made: self.length = made.length
@@ -170,7 +170,7 @@ def read_config(
 ) -> Any: # of that kind
     """The settings of a run. A run that is in `out` keeps those that are not given.
     Raises `FileNotFoundError`, `ValueError` or `KeyError` with the nearest valid choice."""
-    from navira.tasks.lists import made_of
+    from navira.tasks.corpora import made_of
     given = flat(settings_file(Path(path).expanduser())) if path else {}
     given |= flat({k: v for k, v in flags.items() if v is not None})
     out = given.get('out')

@@ -60,12 +60,10 @@ class Pretraining(Likelihood):
     "A denoiser from random weights."
     def __init__(self, cfg):
         super().__init__(cfg)
-        made = self.made
         self.length = cfg.length
         self.config = Config(
             model_length=cfg.length, hidden_dim=cfg.dim, n_heads=cfg.heads, cond_dim=cfg.cond_dim,
-            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=made and made.boxes,
-            prompt=made.head if made and not made.boxes else 0)
+            n_blocks=cfg.blocks, dropout=cfg.dropout, boxes=self.made and self.made.boxes)
 
     def tokenizer(self):
         cfg = self.cfg
