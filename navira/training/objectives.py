@@ -156,8 +156,6 @@ def prism_loss(
 # %% ../../nbs/training/objectives.ipynb #4822162f
 def proseco_loss(
     model, # with no head: all of it learns
-    correction_weight: Weight = 1.0, # lambda: of the loss at all tokens of the fill
-    t_min: Share = 0.1, # least noise level
     mistakes_first: Switch = False, # a right token of the fill costs 1 - p and not -log p
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
@@ -171,8 +169,8 @@ def proseco_loss(
         ce = cross_entropy(model(y).logits(everywhere), x.flatten())
         if mistakes_first: ce = torch.where((y == x).flatten(), -torch.expm1(-ce), ce)
         correction = per_token(ce, everywhere, t)
-        return dict(loss=nelbo + correction_weight * correction, nelbo=nelbo, correction=correction)
-    return Objective(model, partial(noised, model, least=t_min, most=1 - 1e-3), loss)
+        return dict(loss=nelbo + correction, nelbo=nelbo, correction=correction)
+    return Objective(model, partial(noised, model, least=.1, most=1 - 1e-3), loss)
 
 # %% ../../nbs/training/objectives.ipynb #cdl0001b
 def uniform(x, model, generator): # [B, L] real tokens, no mask
@@ -183,7 +181,6 @@ def uniform(x, model, generator): # [B, L] real tokens, no mask
 def cdlm_loss(
     model, # with no head: all of it learns
     replaced: Share = .2, # of the visible tokens
-    correction_weight: Weight = 1.0, # lambda: of the loss at replaced tokens
 ) -> Objective:
     """CDLM's objective (arXiv 2512.15596): masks, and visible tokens of which some are uniform.
     Draws corrupted tokens [B, L] and which were replaced [B, L]."""
@@ -199,7 +196,7 @@ def cdlm_loss(
             ce = cross_entropy(p.logits(where), x[where])
             return ce.sum() / max(1, len(ce))
         nll, correction = mean(y == model.mask_id), mean(new)
-        return dict(loss=nll + correction_weight * correction, nll=nll, correction=correction)
+        return dict(loss=nll + correction, nll=nll, correction=correction)
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #t2t00002
@@ -230,7 +227,6 @@ def t2t_loss(
 def reflective_loss(
     model, # that rates by its mask's logit, `quality_blocks=0`: all of it learns
     top_k: Number = 8, # wrong tokens are drawn from so many of the likeliest
-    keep: Weight = 1., # of the loss at right tokens
 ) -> Objective:
     """Reflective masking (arXiv 2606.16700) without its history: reveal, remask, keep. Draws as
     `drafted`, and uniforms [B, L]."""
@@ -246,9 +242,7 @@ def reflective_loss(
         p = model(torch.where(wrong, z.masked_scatter(masked, one), given))
         every = torch.ones_like(masked)
         target = torch.where(wrong, model.mask_id, x)
-        ce = cross_entropy(p.project(p.h[every], every), target.flatten())
-        weight = torch.where(masked, 1., keep).flatten()
-        return dict(loss=(weight * ce).sum() / weight.sum().clamp(min=1))
+        return dict(loss=F.cross_entropy(p.project(p.h[every], every), target.flatten()))
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #critcode

@@ -48,22 +48,22 @@ def prism(model, x, z, t, keys, u, fill, drafts, nucleus, mdlm_weight):
     head = judged(model, y, x.repeat_interleave(drafts, 0), new)
     return head + mdlm_weight * mdlm(model, x, z, t)
 
-def proseco(model, x, z, t, correction_weight, mistakes_first, t_min):
+def proseco(model, x, z, t, mistakes_first):
     y = torch.where(z == M, best(model, z), z)
     second = cost(model, y, x)
     if mistakes_first: second = torch.where(y == x, 1 - (-second).exp(), second)
-    return mdlm(model, x, z, t) + correction_weight * (second / t[:, None]).mean()
+    return mdlm(model, x, z, t) + (second / t[:, None]).mean()
 
-def cdlm(model, x, y, new, replaced, correction_weight):
+def cdlm(model, x, y, new, replaced):
     assert not (new & (y == M)).any() and (y == x)[~new & (y != M)].all()
-    return mean(cost(model, y, x)[y == M]) + correction_weight * mean(cost(model, y, x)[new])
+    return mean(cost(model, y, x)[y == M]) + mean(cost(model, y, x)[new])
 
 def t2t(model, x, z, t, given, noise):
     assert (given == z)[z != M].all()
     y = torch.where(given < 0, best(model, z), given)
     return (cost(model, y, x) / t[:, None])[z == M].sum() / x.numel()
 
-def reflective(model, x, z, given, u, top_k, keep):
+def reflective(model, x, z, given, u, top_k):
     doubt = given < 0
     wrong = logits(model, z).detach().scatter(2, x[..., None], -torch.inf).topk(top_k).indices
     y = torch.where(doubt, wrong.gather(2, (u * top_k).long()[..., None])[..., 0], given)
@@ -71,16 +71,14 @@ def reflective(model, x, z, given, u, top_k, keep):
     every = torch.ones_like(doubt)
     out = p.project(p.h[every], every).view(*y.shape, -1).log_softmax(-1)
     ce = -out.gather(2, torch.where(doubt, M, x)[..., None])[..., 0]
-    weight = torch.where(z == M, 1., keep)
-    return (weight * ce).sum() / weight.sum()
+    return ce.mean()
 
 CASES = [
     (mdlm, None, {}), (sedd, None, {}),
     (prism, 1, dict(fill=3, drafts=2, nucleus=.9, mdlm_weight=.5)),
-    (proseco, None, dict(correction_weight=.7, mistakes_first=False, t_min=.3)),
-    (proseco, None, dict(correction_weight=2., mistakes_first=True, t_min=.1)),
-    (cdlm, None, dict(replaced=.4, correction_weight=.7)), (t2t, None, dict(noise=.3)),
-    (reflective, 0, dict(top_k=3, keep=.5))]
+    (proseco, None, dict(mistakes_first=False)), (proseco, None, dict(mistakes_first=True)),
+    (cdlm, None, dict(replaced=.4)), (t2t, None, dict(noise=.3)),
+    (reflective, 0, dict(top_k=3))]
 
 def texts(B=6, L=10, seed=0):
     return torch.randint(0, M, (B, L), generator=torch.Generator().manual_seed(seed))
