@@ -38,7 +38,7 @@ Training: training/data training/settings training/loop training/objectives trai
     training/recipe training/train
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
     evaluation/mauve evaluation/trajectories
-Tasks: tasks/infilling tasks/task
+Tasks: tasks/task
 Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings
 Experiments: experiments/board

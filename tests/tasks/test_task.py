@@ -6,7 +6,7 @@ import torch
 
 from helpers.grids import novice
 from navira.sampling import sample
-from navira.tasks.infilling import Infilling
+from navira.tasks.task import Infilling
 from navira.tasks.task import task_of, until_solved
 
 
