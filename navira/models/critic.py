@@ -9,6 +9,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -16,24 +17,13 @@ from torch import Tensor
 
 from ..base.checks import check_int
 from ..base.files import guarded
-from ..diffusion import Forward
 from .layers import Config, in_full, OutputLayer
-from .dit import DiT, LanguageModel, MaskedLM
+from .dit import DiTForward, LanguageModel, MaskedLM
 from .checkpoints import (
     check_finite, config_of, nearest, of_run, own, read_json, with_weights, write)
 
 # %% auto #0
 __all__ = ['FILES', 'Critic', 'find_critic']
-
-# %% ../../nbs/models/critic.ipynb #a995d127
-class CriticForward(Forward):
-    "One forward pass of a `Critic` over `x` `[B, L]`: it rates tokens and predicts none."
-    def __init__(self, critic: Critic, x: Tensor):
-        self.critic, self.x, self.seen_masked = critic, x, x == critic.mask_id
-
-    def _quality(self) -> Tensor:
-        h, c, _ = self.critic.backbone(self.x)
-        return in_full(self.critic.backbone.output_layer, h, c)[..., 0]
 
 # %% ../../nbs/models/critic.ipynb #bff9ae13
 def vocabulary_hash(
@@ -47,23 +37,24 @@ def vocabulary_hash(
 # %% ../../nbs/models/critic.ipynb #2273a1f9
 FILES = 'critic.json', 'critic.safetensors'
 
-class Critic(LanguageModel):
-    "Rates every token of a text without masks: `critic(x).quality()` `[B, L]`, high = trust."
-    has_quality = True
-
+class Critic(MaskedLM):
+    """Rates every token of a text without masks, and predicts none: `critic(x).quality()` `[B, L]`,
+    high = trust."""
     def __init__(self,
         config: Config, # sizes; vocabulary, mask and length are those of its denoiser
         words: str | None = None, # `vocabulary_hash` of that denoiser's tokenizer, if it has one
     ):
-        super().__init__()
-        self.config, self.words, self.backbone = config, words, DiT(config)
-        self.length, self.mask_id = config.model_length, config.mask_id
-        self.vocab_size = config.vocab_size
+        super().__init__(config)
+        self.words = words
         self.backbone.output_layer = OutputLayer(config.hidden_dim, 1, config.cond_dim)
+        del self.quality
 
-    def forward(self, x: Tensor) -> CriticForward: # x [B, L] int64
-        self.check_ids(x)
-        return CriticForward(self.to(x.device), x)    # it is made before there is a device
+    def quality(self, h: Tensor, c: Tensor, _: Any) -> Tensor:  # type: ignore[override]
+        return in_full(self.backbone.output_layer, h, c)[..., 0]
+
+    def forward(self, x: Tensor) -> DiTForward:  # type: ignore[override]  # x [B, L] int64
+        self.to(x.device)       # it is made before there is one
+        return super().forward(x)
 
     @classmethod
     def of(
