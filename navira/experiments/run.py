@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..base.runs import folder_lock, graceful_interrupt, Interrupted, progress_bar
-from ..tasks.task import Task, task_of, until_solved
+from ..tasks.task import Task, task_of
 from ..sampler.draws import RULES
 from ..models.dit import MaskedLM
 from ..models.load import load as load_model
@@ -96,9 +96,6 @@ def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
                    n_remasked=trace.remasked.sum((0, 2)).int().numpy(),
                    seconds=np.full(n, res.seconds / n))
     if task: columns |= task.judge(res.tokens, first)
-    if task and task.goal == 'solved':
-        for name, v in zip(('steps_to', 'remasked_to'), until_solved(task, trace, first)):
-            columns[name] = pa.array(v, pa.int32(), ~columns['solved'])
     if st.cells[key]['trace']: columns |= dict(remasked=by_step(trace.remasked),
                                                written=by_step(trace.unmasked))
     return pa.table(columns)

@@ -15,7 +15,6 @@ import torch
 
 from ..base.checks import check_choice
 from ..evaluation.diversity import entropy
-from ..sampler.replay import Trace
 from .corpora import encode, read_corpus
 from .sudoku import Puzzles, writes, written_by
 from .walks import Walks
@@ -45,14 +44,13 @@ class Infilling:
     goal = 'recovered'
 
     @classmethod
-    def called(cls, name: str, model: Any, data: str | None) -> Infilling:
+    def of(cls, model: Any, data: str | None) -> Infilling:
         "ValueError for no text, a text without long paragraphs, or a model of something else."
-        if name != 'infill': raise ValueError(f"task {name!r}: expected 'infill'")
         if data is None:
-            raise ValueError(f'task {name!r}: needs text; expected real = a file that the model '
-                             'has not seen')
+            raise ValueError(f'task {cls.name!r}: needs text; expected real = a file that the '
+                             'model has not seen')
         if model.tokenizer is None or model.boxes:
-            raise ValueError(f'task {name!r}: this model writes no text; expected one with a '
+            raise ValueError(f'task {cls.name!r}: this model writes no text; expected one with a '
                              'tokenizer.json of words')
         rows = _paragraphs(model.tokenizer, min(model.length, 512), data)
         return cls(data, model.mask_id, rows)
@@ -98,21 +96,8 @@ def task_of(
     "KeyError with the nearest name, ValueError for a model that does not know the task's words."
     kind = kind_of(name)
     if kind == 'sudoku': return Puzzles.called(name, model)
-    if kind == 'infill': return Infilling.called(name, model, data)
-    check_choice('task', name, ['walks'])
+    check_choice('task', name, ['infill', 'walks'])
+    if kind == 'infill': return Infilling.of(model, data)
     if writes(Walks(), model): return Walks()
     raise ValueError(f'task {name!r}: this model writes {written_by(model)}; expected one that '
                      '`navira train --data walks` makes')
-
-# %% ../../nbs/tasks/task.ipynb #def2f8c8
-def until_solved(
-    task: Task,
-    trace: Trace, # of n samples
-    first: int = 0, # number of the first
-) -> tuple[ndarray, ndarray]: # [n] steps, -1 where it never was; [n] tokens remasked by then
-    "When each text was right for the first time."
-    right = np.stack([task.solved(x.long(), first) for x in trace.x[1:]])      # [T, n]
-    ever = right.any(0)
-    steps = np.where(ever, right.argmax(0) + 1, -1)
-    remasked = trace.remasked.sum(2).cpu().numpy().cumsum(0)
-    return steps, remasked[np.where(ever, steps, trace.T) - 1, np.arange(trace.n)]

@@ -19,8 +19,7 @@ from ..sampler.draws import nucleus as nucleus_of
 from .loop import evaluating, learning
 
 # %% auto #0
-__all__ = ['noised', 'mdlm_loss', 'sedd_loss', 'prism_loss', 'proseco_loss', 'cdlm_loss', 't2t_loss', 'reflective_loss',
-           'critic_loss']
+__all__ = ['noised', 'mdlm_loss', 'sedd_loss', 'prism_loss', 'proseco_loss', 'cdlm_loss', 't2t_loss', 'reflective_loss']
 
 # %% ../../nbs/training/objectives.ipynb #dca1550f
 def per_token(
@@ -126,17 +125,19 @@ def head_bce(
 
 # %% ../../nbs/training/objectives.ipynb #5e3e050e
 def prism_loss(
-    model, # with a quality head; is trained jointly if more of it learns
+    model, # with a quality head, or a critic; is trained jointly if more than a head learns
     fill: Number = 8, # k: masked positions filled at a time
     drafts: Number = 1, # n_y: states y made from one z (the authors' code: 4)
     nucleus: Share = 0.9, # P of the draws that fill them
     mdlm_weight: Weight = 0.5, # lambda: of the pretraining loss
+    denoiser=None, # of a critic, in eval mode; None: the model draws what it judges
 ) -> Objective:
     """PRISM's fine-tuning objective (section 3.2). Draws as `noised`, and keys [B, n_y, L],
     uniforms [B, L]."""
     draw = nucleus_of(nucleus)
     bound = mdlm_loss(model)
-    joint = any(not name.startswith('quality.') for name in learning(model))
+    writer = denoiser or model
+    joint = not denoiser and any(not k.startswith('quality.') for k in learning(model))
     def noise(x, generator):
         z, t = noised(model, x, generator, most=1 - 1e-3)
         keys = torch.rand(len(x), drafts, x.shape[1], generator=generator)
@@ -145,7 +146,7 @@ def prism_loss(
     def loss(x, z, t, keys, u):
         new = random_fill(keys, (z == model.mask_id)[:, None], fill)           # [B, n_y, L]
         need = new.any(1)
-        filled = z.masked_scatter(need, draw(sampled_logits(model, z, need), u[need])[0])
+        filled = z.masked_scatter(need, draw(sampled_logits(writer, z, need), u[need])[0])
         y = torch.where(new, filled[:, None], z[:, None]).flatten(0, 1)
         bce = head_bce(model, y, x.repeat_interleave(drafts, 0), new.flatten(0, 1))
         if not joint: return dict(loss=bce)
@@ -244,25 +245,6 @@ def reflective_loss(
         target = torch.where(wrong, model.mask_id, x)
         return dict(loss=F.cross_entropy(p.project(p.h[every], every), target.flatten()))
     return Objective(model, noise, loss)
-
-# %% ../../nbs/training/objectives.ipynb #critcode
-def critic_loss(
-    critic, # what is trained
-    denoiser, # in eval mode, on the same device
-    p: float = 0.9, # nucleus
-) -> Objective:
-    """Token-Critic's objective: which of the denoiser's fills are the true tokens? Draws z [B, L]
-    and uniforms [B, L]."""
-    draw = nucleus_of(p)
-    def noise(x, generator):
-        z, _ = noised(denoiser, x, generator)
-        return z, torch.rand(x.shape, generator=generator, dtype=torch.float64)
-
-    def loss(x, z, u):
-        masked = z == denoiser.mask_id
-        y = z.masked_scatter(masked, draw(sampled_logits(denoiser, z, masked), u[masked])[0])
-        return dict(loss=head_bce(critic, y, x, masked))
-    return Objective(critic, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #tablecod
 class Trained(NamedTuple):

@@ -24,7 +24,7 @@ from ..tasks.corpora import read_corpus
 from .data import EOS, train_tokenizer
 from .loop import Trainer
 from .measures import correct_fills, judge_draws, judged_record
-from .objectives import critic_loss, mdlm_loss
+from .objectives import mdlm_loss, prism_loss
 from .recipe import Recipe
 from .settings import (
     AdaptConfig, chosen, CriticConfig, FinetuneConfig, LoopConfig, TrainConfig)
@@ -181,7 +181,8 @@ class CriticTraining(Recipe):
 
     def stages(self):
         cfg = self.cfg
-        objective = critic_loss(self.critic.to(self.acc.device), self.model, cfg.nucleus)
+        objective = prism_loss(self.critic.to(self.acc.device), self.length, nucleus=cfg.nucleus,
+                               denoiser=self.model)
         yield Trainer('critic', objective, cfg.steps, cfg, self.out, self.evaluate, self.acc)
 
     def measure(self, held):

@@ -100,9 +100,9 @@ def test_an_objective_is_its_equation(written, head, params):
 def test_a_critic_judges_the_fills_of_a_denoiser_that_does_not_learn():
     model, x = moved(tiny_model()), texts()
     critic = moved(Critic.of(model, 1))
-    objective = objectives.critic_loss(critic, model, .7).train()
-    z, u = objective.noise(x, keyed(0, 0, 1))
-    loss = objective(x, z, u)['loss']
+    objective = objectives.prism_loss(critic, 99, nucleus=.7, denoiser=model).train()
+    z, t, keys, u = objective.noise(x, keyed(0, 0, 1))
+    loss = objective(x, z, t, keys, u)['loss']
     loss.backward()
     assert all(p.grad is None for p in model.parameters())
     expected = judged(critic, drawn(model, z, u, .7), x, z == M)
