@@ -71,12 +71,12 @@ class Navira(LM):
         super().__init__()
         of_load = 'dtype', 'device_map', 'revision', 'head', 'mask_id', 'shift'
         how = {k: more.pop(k) for k in of_load if k in more}
-        self.rule, self.policy, self.block_length = choose(None, policy, more, Navira.__init__)
+        self.rule, _, self.block_length = choose(None, policy, more, Navira.__init__)
         # the harness's default
         if str(device).startswith('cuda') and not torch.cuda.is_available(): device = None
         self.model = answering(load(pretrained, None if 'device_map' in how else device, **how))
         self.max_new_tokens = check_int('max_new_tokens', max_new_tokens, 1)
-        self.budget = None if budget is None else check_int('budget', budget, self.rule.passes)
+        self.budget = budget
         self.draws, self.seed = check_int('draws', draws, 1), seed
         auto = str(batch_size or 'auto').startswith('auto') # 'auto:4' is the harness's
         self.rows = 32 if auto else check_int('batch_size', int(batch_size), 1)

@@ -43,7 +43,6 @@ class Config:
         for name in SIZES: check_int(name, vars(self)[name], 1)
         if self.mask_id is None: object.__setattr__(self, 'mask_id', self.vocab_size - 1)
         check_int('mask_id', self.mask_id, 0, high=self.vocab_size - 1)
-        check_range('dropout', self.dropout, '[0, 1)', 'the share of activations to drop')
         if self.hidden_dim % (2 * self.n_heads):
             raise ValueError(f'hidden_dim={self.hidden_dim}: expected a multiple of 2 * n_heads = '
                              f'{2 * self.n_heads} (rotary needs heads of even size)')

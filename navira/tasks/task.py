@@ -75,12 +75,9 @@ class Infilling:
         return dict(recovered=recovered, middle=entropy(middle).numpy(),
                     middle_real=entropy(real).numpy())
 
-    def solved(self, x, first=0):
-        return self.judge(x, first)['recovered'] == 1
-
 # %% ../../nbs/tasks/task.ipynb #e80f2bdc
 # has a `name`; `prompts(first, n)`: [n, L] ids with masks; `judge(x, first)`: [n] numbers by name,
-# of which `goal` counts; `solved(x, first)`: [n] bool, right to the last token
+# of which `goal` counts
 Task = Puzzles | Walks | Infilling
 
 # %% ../../nbs/tasks/task.ipynb #419090c7

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -247,13 +247,8 @@ def reflective_loss(
     return Objective(model, noise, loss)
 
 # %% ../../nbs/training/objectives.ipynb #tablecod
-class Trained(NamedTuple):
-    "How an objective of fine-tuning is used."
-    make: Callable             # (model, its parameters) -> `Objective`
-    # blocks of the quality head, which first learns alone; None: the network corrects itself, 0: it
-    # also rates, by the mask's logit
-    head: int | None = None
-
-OBJECTIVES = {
-    'prism': Trained(prism_loss, 1), 'proseco': Trained(proseco_loss), 'cdlm': Trained(cdlm_loss),
-    't2t': Trained(t2t_loss), 'reflective': Trained(reflective_loss, 0)}
+# (model, its parameters) -> `Objective`; and the blocks of the quality head, which first learns
+# alone. None: the network corrects itself; 0: it also rates, by the mask's logit
+OBJECTIVES: dict[str, tuple[Callable, int | None]] = {
+    'prism': (prism_loss, 1), 'proseco': (proseco_loss, None), 'cdlm': (cdlm_loss, None),
+    't2t': (t2t_loss, None), 'reflective': (reflective_loss, 0)}

@@ -108,7 +108,7 @@ class AdaptConfig(LoopConfig):
 # %% ../../nbs/training/settings.ipynb #objregistry
 def chosen(
     name: str, # of an objective
-) -> Any: # its factory `make`, blocks of its quality head
+) -> tuple[Any, int | None]: # its factory, blocks of its quality head
     "KeyError with the nearest objective."
     table = import_module('navira.training.objectives').OBJECTIVES
     return table[check_choice('objective', name, table)]
@@ -177,7 +177,7 @@ def read_config(
     past = read_run(Path(out).expanduser()) if isinstance(out, str | Path) else {}
     both = past | given
     own: dict = {}
-    if kind is FinetuneConfig: own = declared(chosen(both.get('objective', 'prism')).make)
+    if kind is FinetuneConfig: own = declared(chosen(both.get('objective', 'prism'))[0])
     if kind is TrainConfig and made_of(str(both.get('data'))): both = GRIDS | both
     for key in given: check_choice('setting', key, [*declared(kind), *own])
     missing = [f'--{f.name}' for f in fields(kind) if f.default is MISSING and f.name not in both]

@@ -126,17 +126,17 @@ class Finetuning(Recipe):
     def __init__(self, cfg):
         base = load(cfg.model)
         ours = isinstance(base, MaskedLM)
-        self.objective = chosen(cfg.objective)
+        self.make, self.blocks = chosen(cfg.objective)
         if ours and cfg.lora:
             raise ValueError(f"lora={cfg.lora}: this model is of MDLM's architecture, and learns "
                              'as a whole; expected 0, or a model of the transformers library')
-        if not ours and not self.objective.head:
+        if not ours and not self.blocks:
             raise ValueError(f'objective={cfg.objective!r}: it trains a whole network, and this '
                              "one is of the transformers library; expected objective='prism'")
         super().__init__(cfg if ours or cfg.lora else replace(cfg, joint_steps=0))
         torch.manual_seed(cfg.seed)      # of a new head
         if ours:
-            self.model = with_head(base, self.objective.head)
+            self.model = with_head(base, self.blocks)
             path = of_run(Path(own(cfg.model))) / 'training.json'
             if path.exists(): self.past = json.loads(path.read_text())
         else:
@@ -158,12 +158,12 @@ class Finetuning(Recipe):
                 p.requires_grad_(learns or n.startswith('quality.'))
             share = steps / (cfg.head_steps + cfg.joint_steps)
             c = replace(cfg, minutes=cfg.minutes and cfg.minutes * share, **change)
-            yield Trainer(name, self.objective.make(model, **cfg.hyper), steps, c, self.out / name,
+            yield Trainer(name, self.make(model, **cfg.hyper), steps, c, self.out / name,
                           self.evaluate, self.acc)
 
     def measure(self, held):
         out = super().measure(held)
-        if self.objective.head: return out
+        if self.blocks: return out
         return out | dict(correction=correct_fills(self.model, held, self.cfg.batch_size))
 
 KINDS[FinetuneConfig] = Finetuning
