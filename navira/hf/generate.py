@@ -5,7 +5,6 @@
 # %% ../../nbs/hf/generate.ipynb #bc2eb4ff
 from __future__ import annotations
 import contextlib
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,1 +1,0 @@
-"For `model.generate` of transformers: the file that `custom_generate=FOLDER` names."
