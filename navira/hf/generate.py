@@ -21,7 +21,7 @@ from ..sampling import sample
 from ..sampler.requests import choose
 
 # %% auto #0
-__all__ = ['generate_with', 'custom_generate']
+__all__ = ['generate_with']
 
 # %% ../../nbs/hf/generate.ipynb #19b0ff06
 # processors that look at one position, and criteria that a length or an end of a text is
@@ -106,14 +106,3 @@ def _wrapped(net: PreTrainedModel, mask_id: int | None, shift: bool | None, ends
         lm = wrap(net, None, mask_id, shift)
     lm.eos_ids = () if ends is None else tuple(ends.flatten().tolist())
     return lm
-
-def custom_generate(
-    model: Any, # of the transformers library
-    inputs: Any = None, # as of its `generate`
-    hyper: dict | None = None, # of the policy, and `block_length`, `cache`
-    **more: Any, # `policy`, `budget`, ... of `generate_with`, and what `generate` takes
-) -> Any: # what `generate` returns
-    "`model.generate` by any policy: what transformers finds in `navira.hosts.FOLDER`."
-    names = inspect.signature(generate_with).parameters
-    loop = generate_with(**{k: more.pop(k) for k in names if k in more}, **hyper or {})
-    return model.generate(inputs, custom_generate=loop, **more)
