@@ -245,11 +245,7 @@ class SglangPolicy:
 def sglang_algorithm() -> type: # named Navira
     "A `DllmAlgorithm` of SGLang, which must be installed, by any policy."
     from sglang.srt.dllm.algorithm.base import DllmAlgorithm
-    class Navira(SglangPolicy, DllmAlgorithm):
-        def __init__(self, config: Any):
-            DllmAlgorithm.__init__(self, config)
-            SglangPolicy.__init__(self, config)
-    return Navira
+    return type('Navira', (SglangPolicy, DllmAlgorithm), {})
 
 # %% ../../nbs/hosts/servers.ipynb #4141c017
 class Network(Denoiser):

@@ -103,6 +103,20 @@ def nearest(
     return f'did you mean {near[0] if near[0] in also else str(folder / near[0])!r}?'
 
 # %% ../../nbs/models/checkpoints.ipynb #6c208343
+def found(
+    source: Any, # a folder or a run; of a critic also None and names as `load` takes them
+    what: str, # 'head' or 'critic'
+    part: str, # where a run has it
+    file: str, # that is in it
+    otherwise: str, # what was expected
+) -> Path: # the folder
+    "Where a head or a critic is. `FileNotFoundError` or `ValueError` for what is none."
+    path = own(source, what)
+    folder = of_run(path, part, file)
+    if (folder / file).exists(): return check_file(folder / file).parent
+    near = f'expected {otherwise}' if path.is_dir() else nearest(path, otherwise)
+    raise FileNotFoundError(f'{what}={str(path)!r}: not found, or no {file} in it; {near}')
+
 def resolve(
     source: Any, # as `load` takes it
     revision: str | None = None, # of a repository: branch, tag or commit

@@ -20,7 +20,7 @@ from ..base.files import guarded
 from .layers import Config, in_full, OutputLayer
 from .dit import DiTForward, LanguageModel, MaskedLM
 from .checkpoints import (
-    check_finite, config_of, nearest, of_run, own, read_json, with_weights, write)
+    check_finite, config_of, found, read_json, with_weights, write)
 
 # %% auto #0
 __all__ = ['FILES', 'Critic', 'find_critic']
@@ -100,9 +100,5 @@ def find_critic(
     source: str | os.PathLike | None = None, # a folder; None, 'embedded', 'sudoku': ours
 ) -> Path: # the folder
     "Where a critic lies. `FileNotFoundError` where there is none."
-    folder = of_run(own(source, 'critic'), 'critic', FILES[1])
-    if all((folder / name).exists() for name in FILES): return folder
-    near = 'this folder has none' if folder.is_dir() else nearest(folder, 'a folder with one')
-    raise FileNotFoundError(
-        f'critic={str(folder)!r}: no {FILES[1]} and {FILES[0]}; {near}; train one with '
-        '`navira critic --data CORPUS --out RUN`, then say critic=RUN/critic')
+    return found(source, 'critic', 'critic', FILES[1], 'a folder with one; train one with `navira '
+                 'critic --data CORPUS --out RUN`, then say critic=RUN/critic')

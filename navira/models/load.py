@@ -16,14 +16,13 @@ import torch.nn.functional as F
 from torch import nn, Tensor
 
 from ..base.checks import check_choice
-from ..base.files import check_file, guarded
+from ..base.files import guarded
 from .dit import LanguageModel, MaskedLM
-from navira.models.checkpoints import (
-    check_finite, fetch, FILES, is_mdlm, load_mdlm, nearest, of_run, own, read_json, resolve,
-    write)
+from .checkpoints import (
+    check_finite, fetch, FILES, found, is_mdlm, load_mdlm, own, read_json, resolve, write)
 
 # %% auto #0
-__all__ = ['load', 'find_head', 'download', 'smollm2', 'save']
+__all__ = ['load', 'download', 'smollm2', 'save']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
 if TYPE_CHECKING: from navira.models.transformers import TransformersLM
@@ -129,7 +128,9 @@ def load(
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
     place, of = check_device(device), check_dtype(dtype)
-    theirs = dict(device_map=device_map, head=None if head is None else find_head(head)) | settings
+    if head is not None:
+        head = found(head, 'head', 'model', 'quality.safetensors', 'what `navira finetune` wrote')
+    theirs = dict(device_map=device_map, head=head) | settings
     theirs = {k: v for k, v in theirs.items() if v is not None}
     if source == 'smollm2': return smollm2(device, dtype, revision, **theirs)
     folder, hub = resolve(source, revision), not own(source).exists()
@@ -145,18 +146,6 @@ def load(
             model = load_adapted(folder, config, of or 'auto', **theirs)
     check_finite(model.named_parameters(), folder)
     return model if device_map is not None else set_products(model.to(place))
-
-def find_head(
-    head: str | os.PathLike, # what `navira finetune` wrote, or its run
-) -> Path:
-    "Where a head is. `FileNotFoundError` or `ValueError` for what is none."
-    path = own(head, 'head')
-    if path.exists():
-        path = of_run(path, 'model', 'quality.safetensors')
-        check_file(path / 'quality.safetensors')
-        return path
-    near = nearest(path, 'what `navira finetune` wrote', having='quality.safetensors')
-    raise FileNotFoundError(f'head={str(path)!r}: not found; {near}')
 
 def download(
     repo: str, # owner/name

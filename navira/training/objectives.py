@@ -94,9 +94,7 @@ def random_fill(
 # %% ../../nbs/training/objectives.ipynb #hyperfill0
 # the types of an objective's parameters
 Number = Annotated[int, 'from 1']
-Weight = Annotated[float, 'from 0']
 Share = Annotated[float, 'from 0 to 1', SHARE]
-Switch = Annotated[bool, 'true or false']
 
 # %% ../../nbs/training/objectives.ipynb #d7a3710c
 @torch.no_grad()
@@ -129,7 +127,7 @@ def prism_loss(
     fill: Number = 8, # k: masked positions filled at a time
     drafts: Number = 1, # n_y: states y made from one z (the authors' code: 4)
     nucleus: Share = 0.9, # P of the draws that fill them
-    mdlm_weight: Weight = 0.5, # lambda: of the pretraining loss
+    mdlm_weight: Annotated[float, 'from 0'] = 0.5, # lambda: of the pretraining loss
     denoiser=None, # of a critic, in eval mode; None: the model draws what it judges
 ) -> Objective:
     """PRISM's fine-tuning objective (section 3.2). Draws as `noised`, and keys [B, n_y, L],
@@ -157,7 +155,8 @@ def prism_loss(
 # %% ../../nbs/training/objectives.ipynb #4822162f
 def proseco_loss(
     model, # with no head: all of it learns
-    mistakes_first: Switch = False, # a right token of the fill costs 1 - p and not -log p
+    # a right token of the fill costs 1 - p and not -log p
+    mistakes_first: Annotated[bool, 'true or false'] = False,
 ) -> Objective:
     """ProSeCo's objective (arXiv 2602.11590): unmask, and correct the text that the model's own
     argmax makes of it. Draws as `noised`."""
