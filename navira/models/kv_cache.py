@@ -34,8 +34,8 @@ class Part:
         rows: Tensor | None, # [b] indices of the rows in the cache; None: they are all of it
         n_blocks: int,
         depth: int = 0, # blocks that run in full
-        reads: Callable = lambda real, at: real, # and places [L] -> bool [b, 1, L or 1, L]:
-        all_read: bool = True, #    what each position reads; of what is real, all
+        reads: Callable = lambda real, at: real, # what is real, places [L] -> what each reads
+        all_read: bool = True, # does each position read all that is real?
     ):
         real = x >= 0
         new, all_real = read(torch.stack([real if run is None else run, real]))
