@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
-from .base.parallel import parallel_map
+from .base.parallel import on, parallel_map
 from .base.runs import progress_bar
 from .sampler.caching import Cached, Caching
 from .sampler.budgets import charged, n_steps
@@ -55,7 +55,7 @@ def states(
     watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    model, at_end = as_denoiser(model), torch.tensor(ends, device=x.device)
+    model, at_end = as_denoiser(model), on(torch.tensor(ends), x.device)
     st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
         st = step(policy, st, model, watch)

@@ -313,10 +313,10 @@ def independent(
 ) -> Rule:
     "All but the candidates that surer ones would change, by tests in passes of its own."
     def rule(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        kept = eligible
-        draft = st.write(kept, *p.drawn(kept))
+        kept, at = eligible, p.at(eligible)
+        draft = st.write(at, *p.drawn(at))
         place = ranks(top_probability(st, p, kept), kept, st.uniform('ties'))
-        n = np.bincount(p.at(eligible).flat // eligible.shape[1])
+        n = np.bincount(at.flat // eligible.shape[1])
         for b in reversed(range((int(n.max()) - 1).bit_length())):
             test = kept & (place >> b & 1 == 1)
             q = Pass(p.model, draft.remask(eligible & (test | ~kept)))

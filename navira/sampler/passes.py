@@ -145,8 +145,7 @@ class Pass:
         self.ran, share = self.ran | new, forward.share
         if not new.all():
             none = self.st.n_forward.new_zeros(len(new))
-            each = torch.as_tensor(share, dtype=none.dtype, device=none.device)
-            share = none.index_put((at,), each)
+            share = none.index_add(0, at, share if isinstance(share, Tensor) else none[at] + share)
         self.cost = self.cost + share
 
     def forward(self, rows: Any) -> Forward: # an index of [B]
