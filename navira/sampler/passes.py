@@ -88,6 +88,7 @@ def check_given(
         raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step '
                          f'{i + 1}; {DIVERGED}')
 
+# %% ../../nbs/sampler/passes.ipynb #passcls1
 class Pass:
     """One forward pass of `model` over the text of a state, run where it is asked.
 
