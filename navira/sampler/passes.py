@@ -225,7 +225,8 @@ class Pass:
         known = self.written.get(key, NOTHING) if isinstance(draw, TokenSampler) else NOTHING
         for part in self.portions(at.without(known.flat)):
             logits = self.logits(part)
-            if draw is self.draw and self.ranks.has(part) and draw.temperature:
+            if (type(draw) is TokenSampler and draw is self.draw and draw.temperature
+                    and self.ranks.has(part)):
                 q = self.ranks[part][0]
                 token, q = race(q, descending(logits)[1][:, :q.shape[1]], u[part])
             else:
