@@ -88,6 +88,7 @@ def check_given(
         raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step '
                          f'{i + 1}; {DIVERGED}')
 
+# %% ../../nbs/sampler/passes.ipynb #passcls1
 class Pass:
     """One forward pass of `model` over the text of a state, run where it is asked.
 
@@ -223,7 +224,8 @@ class Pass:
         known = self.written.get(key, NOTHING) if isinstance(draw, TokenSampler) else NOTHING
         for part in self.portions(at.without(known.flat)):
             logits = self.logits(part)
-            if draw is self.draw and self.ranks.has(part) and draw.temperature:
+            if (type(draw) is TokenSampler and draw is self.draw and draw.temperature
+                    and self.ranks.has(part)):
                 q = self.ranks[part][0]
                 token, q = race(q, descending(logits)[1][:, :q.shape[1]], u[part])
             else:
