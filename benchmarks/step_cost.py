@@ -73,8 +73,7 @@ class Count(TorchDispatchMode):
 @contextmanager
 def counted():
     "A `Count` that also counts what `navira` reads: on an accelerator a copy, and a wait."
-    count, reads = Count(), 0
-    real = getattr(parallel, 'read', None)
+    count, real = Count(), getattr(parallel, 'read', None)
     def read(a):
         count.launches, count.waits = count.launches + 1, count.waits + 1
         with torch._C._DisableTorchDispatch(): return real(a)

@@ -40,8 +40,9 @@ def test_a_policy_gives_on_the_accelerator_what_it_gives_on_the_cpu(name):
         np.testing.assert_allclose(getattr(a.trace, k), getattr(b.trace, k), atol=1e-6)
 
 
-@pytest.mark.parametrize('name', ['navira', 'prism', 'remdm-cap', 'remdm-conf', 'p2', 'dream-entropy',
-                                  'llada-low-confidence', 'navira-det-changed', 'eb', 'mdlm'])
+@pytest.mark.parametrize('name', [
+    'navira', 'prism', 'remdm-cap', 'remdm-conf', 'p2', 'dream-entropy', 'llada-low-confidence',
+    'navira-det-changed', 'eb', 'mdlm'])
 def test_a_step_waits_for_the_accelerator_only_where_it_reads(name, monkeypatch):
     reads, T, read = [], 16, parallel.read
     for m in [m for m in sys.modules.values() if vars(m).get('read') is read]:

@@ -46,7 +46,8 @@ def test_a_cache_and_a_second_pass_over_what_changed_add_little(name, cache):
         if how: m = Cached(model, noise.samples, Caching(how))
         x = torch.full((1, 32), model.mask_id)
         with counted() as c:
-            for _ in states(policy(rule, **dict(eta=.1) if 'navira' in rule else {}), m, x, T, noise): pass
+            hyper = dict(eta=.1) if 'navira' in rule else {}
+            for _ in states(policy(rule, **hyper), m, x, T, noise): pass
         found.append((c.launches / T, c.waits / T))
     (plain, asks), (launches, waits) = found
     assert launches <= plain + 60 and waits <= asks + 4, found
