@@ -9,8 +9,8 @@ warnings.filterwarnings('ignore', 'IProgress not found')
 # The public surface, imported when first used: `navira --version` need not load torch.
 _home = {
     'load': 'models.load', 'save': 'models.load', 'Denoiser': 'diffusion', 'Policy': 'core',
-    'sample': 'sampling', 'fill': 'sampler.filling', 'chat': 'sampler.chatting', 'wrap': 'models.transformers',
-    'generate_with': 'hf.generate', 'policies': 'sampler.registry', 'policy': 'sampler.registry',
+    'sample': 'sampling', 'fill': 'sampler.filling', 'chat': 'sampler.filling',
+    'wrap': 'models.transformers', 'generate_with': 'hf.generate', 'policies': 'sampler.registry', 'policy': 'sampler.registry',
     'register': 'sampler.registry', 'perplexity': 'evaluation.perplexity',
     'entropy': 'evaluation.diversity'}
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:     # the same for readers of types alone: a name that is miss
     from .evaluation.perplexity import perplexity as perplexity
     from .core import Policy as Policy
     from .diffusion import Denoiser as Denoiser
-    from .sampler.chatting import chat as chat
+    from .sampler.filling import chat as chat
     from .sampler.filling import fill as fill
     from .hf.generate import generate_with as generate_with
     from .sampler.registry import policies as policies, policy as policy, register as register

@@ -29,7 +29,7 @@ Models: models/dit models/checkpoints models/transformers models/families models
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
     sampler/samples sampler/requests
 The paper: 07_sampling
-Sampler: sampler/exact sampler/filling sampler/chatting
+Sampler: sampler/exact sampler/filling
 Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
     peers/adaptive peers/attention peers/revisers peers/editors peers/shadow peers/loops
     peers/best_of peers/correctors peers/critics peers/survey

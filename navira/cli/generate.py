@@ -53,7 +53,7 @@ def prompts_in(file: Path) -> list[str]:
 # %% ../../nbs/cli/cli.ipynb #282775c7
 def as_chat(net, prompts: list[str], new: int | None) -> tuple:
     "For answers: the model, what its template makes of the prompts, tokens to write."
-    from navira.sampler.chatting import answer_length, answering, chat_ids
+    from navira.sampler.filling import answer_length, answering, chat_ids
     if not prompts: raise ValueError('--chat: expected what the user says, as in '
                                      '--chat "Why is the sky blue?"')
     ids = [chat_ids(net, prompt) for prompt in prompts]

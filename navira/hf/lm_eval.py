@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from ..base.checks import check_int
 from ..base.parallel import read
-from ..sampler.chatting import answering, templated
+from ..sampler.filling import answering, templated
 from ..diffusion import Denoiser, low_discrepancy
 from ..sampler.positions import portions, Positions
 from ..models.load import load

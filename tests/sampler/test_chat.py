@@ -2,7 +2,7 @@
 import pytest
 
 import navira
-from navira.sampler.chatting import chat_ids
+from navira.sampler.filling import chat_ids
 from helpers.bytes_lm import byte_lm
 from helpers.sample_api import says
 
