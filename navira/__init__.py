@@ -10,7 +10,8 @@ warnings.filterwarnings('ignore', 'IProgress not found')
 _home = {
     'load': 'models.load', 'save': 'models.load', 'Denoiser': 'diffusion', 'Policy': 'core',
     'sample': 'sampling', 'fill': 'sampler.filling', 'chat': 'sampler.filling',
-    'wrap': 'models.transformers', 'generate_with': 'hf.generate', 'policies': 'sampler.registry', 'policy': 'sampler.registry',
+    'wrap': 'models.transformers', 'generate_with': 'hf.generate',
+    'policies': 'sampler.registry', 'policy': 'sampler.registry',
     'register': 'sampler.registry', 'perplexity': 'evaluation.perplexity',
     'entropy': 'evaluation.diversity'}
 
