@@ -37,7 +37,7 @@ Tasks: tasks/sudoku tasks/walks tasks/lists tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/pretrain training/finetune
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
-    evaluation/mauve evaluation/trajectories
+    evaluation/mauve
 Tasks: tasks/infilling tasks/task
 Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings
