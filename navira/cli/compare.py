@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/cli/cli.ipynb #1e6905e0
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -63,27 +62,23 @@ def compare_command(
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
     import navira
-    from navira.evaluation.references import find_reference
-    from navira.experiments.measure import evaluate
+    from navira.experiments.measure import evaluate, loaded
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
     from navira.experiments.sweep import cells, digest, read_sweep
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
-    if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     usual = TEXT if net.has_quality else ['backbone', USUAL[False]]
     labels = [name.strip() for name in names] or usual
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)
-    if not re.fullmatch(r'\d+(, *\d+)*', budgets):
-        raise ValueError(f'--budgets {budgets}: expected whole numbers with commas between them, '
-                         'as in --budgets 8,16')
     if n < 8: raise ValueError(f'-n {n}: an interval needs at least 8 texts')
     settings = dict(model=model, prompt=prompt, task=task, real=real, batch_size=batch_size)
     grid = read_sweep(settings | dict(
         entries=[*map(entry, labels)], n=n, seeds=[seed], reference=reference,
         budgets=value(f'[{budgets}]'), metrics=['entropy', 'perplexity']))
     keys = [c.key for c in cells(grid)]
+    if reference != 'none': loaded(reference)     # before any work
     kind = digest([*settings.values(), str(head), mask_id, shift, dtype])
     st = run(grid, folder / f'store-{kind}', net)  # type: ignore[arg-type]
     evaluate(st, None, reference, keys=keys)

@@ -6,7 +6,7 @@
 __all__ = ['Perplexity', 'perplexities', 'perplexity']
 
 # %% ../../nbs/evaluation/perplexity.ipynb #116f8f76
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -16,21 +16,26 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ..base.checks import check_choice
+from ..base.checks import check_choice, check_int
 from ..base.stats import between, bootstrap
-from .references import Reader, Reference
+from .references import load_reference, Reader
 
 # %% ../../nbs/evaluation/perplexity.ipynb #2d9c3c43
 def reference_ids(
     reference: Reader, # who reads
-    texts: Sequence[str], # n texts
+    texts: Iterable[str], # n texts
     max_length: int = 1024, # tokens kept of each, the opening token included
-    separator: str = '<|endoftext|>', # document separator in the texts
 ) -> list[Tensor]: # n int64 tensors of the reference's tokens
-    """Tokenise as the reference does, `separator` translated, cut at `max_length` and the longest
-    input that it takes."""
-    n = min(max_length, reference.limit or max_length) - len(reference.prefix)
-    texts = [t.replace(separator, reference.eos) for t in texts]
+    """Tokenise as the reference does, the separator translated, cut at `max_length` and the longest
+    input that it takes. ValueError for no texts, or what is no text."""
+    texts = [texts] if isinstance(texts, str) else [*texts]
+    if not texts: raise ValueError('no texts: expected at least 1')
+    for i, t in enumerate(texts):
+        if isinstance(t, str): continue
+        raise ValueError(f'text {i} is {t!r} ({type(t).__name__}): expected a string')
+    n = min(check_int('max_length', max_length, 2), reference.limit or max_length)
+    n -= len(reference.prefix)
+    texts = [t.replace('<|endoftext|>', reference.eos) for t in texts]
     rows = reference.tokenizer(texts, add_special_tokens=False, truncation=True,
                                max_length=n)['input_ids']
     return [torch.tensor(reference.prefix + r, dtype=torch.long) for r in rows]
@@ -73,55 +78,37 @@ class Perplexity:
         counts = f'{len(self.nll)} samples, {int(self.weight.sum())} tokens, {self.reference}'
         return f'Perplexity({self.value:.1f}{between(*self.interval(), ".1f")}, {counts})'
 
-# %% ../../nbs/evaluation/perplexity.ipynb #4f7618a7
-def checked_texts(texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise ValueError(f'texts is one string, {texts[:40]!r}: expected a list of strings')
-    texts = list(texts)
-    if not texts: raise ValueError('no texts: expected at least 1')
-    for i, t in enumerate(texts):
-        if not isinstance(t, str):
-            raise ValueError(f'text {i} is {t!r} ({type(t).__name__}): expected a string')
-    return texts
-
 # %% ../../nbs/evaluation/perplexity.ipynb #5c07484a
 def perplexities(
     texts: Iterable[str], # n texts, decoded with their separators
     reference: Reader | str = 'smollm2', # a name is loaded at every call: load once to score often
-    rules: Sequence[str] = tuple(eos_rules), # rules for separators
     max_length: int = 1024, # reference tokens kept of a text, at least 2
-    batch_tokens: int | None = None, # most tokens in a batch; None: 1024 on a CPU, else 8192
-    separator: str = '<|endoftext|>', # document separator in the texts
-    progress: Callable | None = None, # called with (tokens done, tokens in all)
 ) -> dict[str, Perplexity]: # rule -> Perplexity
-    "`perplexity` under several rules for separators, for the price of one."
-    texts = checked_texts(texts)
-    for r in rules: check_choice('eos rule', r, eos_rules)
-    if max_length < 2 or (batch_tokens is not None and batch_tokens < 1):
-        raise ValueError(f'max_length={max_length}, batch_tokens={batch_tokens}: expected at '
-                         'least 2 and 1')
-    judge: Reader = Reference.load(reference) if isinstance(reference, str) else reference
-    rows = reference_ids(judge, texts, max_length, separator)
-    where = {r: [scored(row, judge.eos_id, r, len(judge.prefix)) for row in rows] for r in rules}
+    "`perplexity` under every rule for separators, for the price of one."
+    judge: Reader = load_reference(reference) if isinstance(reference, str) else reference
+    rows = reference_ids(judge, texts, max_length)
+    def counted(rule): return [scored(r, judge.eos_id, rule, len(judge.prefix)) for r in rows]
+    where = {rule: counted(rule) for rule in eos_rules}
     union = [torch.stack(ws).any(0) for ws in zip(*where.values(), strict=True)]
-    nll = judge.nll(rows, union, batch_tokens, progress)
+    nll = judge.nll(rows, union)
     def summed(rule):
         parts = [v[w[u]].double() for v, u, w in zip(nll, union, where[rule], strict=True)]
         weight = torch.tensor([float(len(v)) for v in parts], dtype=torch.float64)
         return Perplexity(torch.stack([v.sum() for v in parts]), weight, judge.name, rule)
-    return {r: summed(r) for r in rules}
+    return {rule: summed(rule) for rule in eos_rules}
 
 # %% ../../nbs/evaluation/perplexity.ipynb #108f384f
 def perplexity(
     texts: Iterable[str], # n texts, decoded with their separators
     reference: Reader | str = 'smollm2', # a `Reference`, a `Server`, or a name
     eos: str = 'once', # 'once': later separators do not count; 'stop': nothing after the first does
-    **kw, # max_length, batch_tokens, separator, progress: as for `perplexities`
+    max_length: int = 1024, # reference tokens kept of a text, at least 2
 ) -> Perplexity: # nll [n], weight [n] and their ratio
     """Generative perplexity (section 5), micro-averaged over the tokens of all texts, first tokens
     unscored. A text of fewer than two tokens has weight 0: it counts as a sample and says nothing.
     ValueError for bad texts or sizes, KeyError for an unknown reference or rule."""
-    return perplexities(texts, reference, [eos], **kw)[eos]
+    check_choice('eos rule', eos, eos_rules)
+    return perplexities(texts, reference, max_length)[eos]
 
 # %% ../../nbs/evaluation/perplexity.ipynb #1a2dca02
 @lru_cache

@@ -84,11 +84,11 @@ def _about(key: str, c: dict) -> dict:
 STATISTICS = dict( # name -> a column, or two whose sums are divided
     log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',),
     remasked=('n_remasked',),
-    run=('n_forward',), solved=('solved',), recovered=('recovered',))
+    run=('n_forward',), solved=('solved',), recovered=('recovered',),
+    **{mark: (mark,) for mark in ('overall', *ASPECTS)})
 
 def points(
     df: pd.DataFrame, # from `frame`
-    statistics: dict[str, tuple[str, ...]] = STATISTICS, # name -> columns
 ) -> pd.DataFrame:
     """One row a policy, hyper-parameters and budget: seeds are more samples. `n` samples, and
     each statistic as an array [1 + resamplings], the value first; None where fewer than 8
@@ -102,7 +102,7 @@ def points(
         wide = np.zeros((len(out), len(counts)))
         wide[where] = v
         return wide @ counts
-    for name, columns in statistics.items():
+    for name, columns in STATISTICS.items():
         if not {*columns} <= {*df.columns}: continue
         values = df[[*columns]].to_numpy(float)
         known = ~np.isnan(values).any(1)
@@ -236,17 +236,6 @@ def reading(
     first = np.take_along_axis(heights, inside.argmax(0)[None], 0)[0]
     return np.where(inside.any(0), first, np.nan)
 
-# %% ../../nbs/experiments/experiments.ipynb #5f12a284
-def common_range(
-    curves: Iterable[pd.DataFrame],
-    along: str = 'entropy', # a statistic
-) -> tuple[float, float]: # low, high
-    "The range that all of the curves reach. `Missing` where they do not overlap."
-    values = [c[along].str[0] for c in curves]
-    low, high = max(v.min() for v in values), min(v.max() for v in values)
-    if low < high: return low, high
-    raise Missing(f'no common range of {along}: the curves do not overlap')
-
 # %% ../../nbs/experiments/experiments.ipynb #d187106d
 def at_equal(
     a: pd.DataFrame, # a curve: compared with
@@ -254,9 +243,11 @@ def at_equal(
     along: str = 'entropy', # a statistic that is to be equal, or 'remasked'
     y: str = 'log_perplexity', # what is compared
 ) -> np.ndarray: # [1 + resamplings]
-    """b less a in `y` where `along` is equal. The exponential of a difference of log-
-    perplexities is their ratio."""
-    low, high = common_range([a, b], along)
+    """b less a in `y` where `along` is equal. The exponential of a difference of log-perplexities
+    is their ratio. `Missing` where the curves do not overlap."""
+    values = a[along].str[0], b[along].str[0]
+    low, high = max(v.min() for v in values), min(v.max() for v in values)
+    if low >= high: raise Missing(f'no common range of {along}: the curves do not overlap')
     where = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 9)
     def height(c: pd.DataFrame) -> np.ndarray: # mean over the range
         x, heights = np.stack([*c[along]]), np.stack([*c[y]])

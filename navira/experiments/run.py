@@ -38,17 +38,15 @@ __all__ = ['run']
 def work(
     what: str, # for the progress bar
     pieces: dict[Path, Callable[[], pa.Table]], # file -> what makes its table
-    sizes: list[int] | None = None, # of the pieces, for the bar; None: all alike
 ) -> None:
     """Make every table that is not there yet. `Interrupted` after Ctrl-C, when the piece at hand
     is finished."""
-    sizes = sizes or [1] * len(pieces)
     stopping = ('\nnavira: finishing the piece at hand, then stopping; once more stops at once, '
                 'without it\n')
-    with graceful_interrupt(message=stopping) as asked, progress_bar(sum(sizes), what) as bar:
+    with graceful_interrupt(message=stopping) as asked, progress_bar(len(pieces), what) as bar:
         for i, (path, make) in enumerate(pieces.items(), 1):
             if not path.exists(): write_table(path, make())
-            bar.update(sizes[i - 1])
+            bar.update(1)
             if asked.is_set() and i < len(pieces):
                 raise Interrupted(f'stopped after {i} of {len(pieces)}, all of them kept; give the '
                                   'same command again to go on')
@@ -146,10 +144,8 @@ def run(
         procs.wait_for_everyone()
         st = open_store(folder)
         todo = list(_batches(st, [c.key for c in plan]))[procs.process_index::procs.num_processes]
-        passes = [round(st.cells[key]['charged'] * n) for key, _, n in todo]
-        work('sampling (passes of a text)',
-             {st.part('samples', key, first): partial(_batch, st, net, key, first, n)
-              for key, first, n in todo}, passes)
+        work('sampling', {st.part('samples', key, first): partial(_batch, st, net, key, first, n)
+                          for key, first, n in todo})
         procs.wait_for_everyone()
         if main: st.join()
         procs.wait_for_everyone()
