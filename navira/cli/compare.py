@@ -20,7 +20,7 @@ def entry(label: str) -> dict: # of a sweep
     "A policy as one types it."
     from navira.sampler.registry import split_typed
     name, pairs = split_typed(label)
-    return dict(policy=name, label=label, hyper=hypers(pairs))
+    return hypers(pairs) | dict(policy=name, label=label)
 
 def show_table(made) -> None: # made: a `Table` of plots
     from navira.experiments.plots import as_text

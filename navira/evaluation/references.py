@@ -236,7 +236,7 @@ def separator_of(tokenizer) -> str:
 def load_reference(
     name: str = 'smollm2', # or a folder in the layout of `transformers`, or a Hub id
     dtype: torch.dtype | None = None, # None: bfloat16 where the device has it, else float32
-    device: str | None = None, # None: CUDA if there, else the CPU; 'auto': spread over all devices
+    device: str | None = None, # None: all GPUs, then main memory; without a GPU the CPU
 ) -> Reference:
     """Load a reference model; 'smollm2' with its package and folders use no network. ImportError
     names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one
@@ -246,11 +246,10 @@ def load_reference(
     if asked != name:
         warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): '
                       f'the reference is {name}, and results have that name', stacklevel=2)
-    home = 'cuda' if torch.cuda.is_available() else 'cpu'
-    if device and device != 'auto': home = device
-    if dtype is None: dtype = torch.bfloat16 if has_bf16(home) else torch.float32
+    gpu = torch.cuda.is_available()
+    if dtype is None:
+        dtype = torch.bfloat16 if has_bf16(device or 'cuda' * gpu) else torch.float32
     source = str(unpacked()) if name == 'smollm2' else name
-    read = partial(_model_of, dtype=dtype, device_map='auto' if device == 'auto' else None)
+    read = partial(_model_of, dtype=dtype, device_map=device or ('auto' if gpu else 'cpu'))
     with without_bars(): model, tokenizer = from_name(source, read)
-    if device != 'auto': model = model.to(home)
     return Reference(model.eval(), tokenizer, separator_of(tokenizer), name)

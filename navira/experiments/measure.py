@@ -23,7 +23,7 @@ from ..base.stats import t_interval
 from ..evaluation.diversity import entropy, grouped, of_sets, repetition
 from ..evaluation.judge import ASPECTS, judge_text, Server
 from ..evaluation.perplexity import perplexities
-from ..evaluation.references import load_reference, Reference, reference_name
+from ..evaluation.references import load_reference, reference_name
 from .run import work
 from .store import Store
 from .sweep import METRICS
@@ -36,12 +36,7 @@ EVERY = (*METRICS, 'marks')
 JUDGED = ('perplexity', 'marks')     # by a model
 OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
 
-@lru_cache(1)
-def loaded(
-    name: str, # as of `load_reference`
-) -> Reference:
-    "A reference on all GPUs, and in main memory if need be."
-    return load_reference(name, device='auto' if torch.cuda.is_available() else None)
+loaded = lru_cache(1)(load_reference)
 
 # %% ../../nbs/experiments/experiments.ipynb #c40fe277
 def evaluate(

@@ -81,11 +81,10 @@ def _about(key: str, c: dict) -> dict:
     return named | {k: c[k] for k in KEPT} | dict(strength=strength) | hyper
 
 # %% ../../nbs/experiments/experiments.ipynb #86ad68e2
-STATISTICS = dict( # name -> a column, or two whose sums are divided
-    log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',),
-    remasked=('n_remasked',),
-    run=('n_forward',), solved=('solved',), recovered=('recovered',),
-    **{mark: (mark,) for mark in ('overall', *ASPECTS)})
+STATISTICS = dict( # name -> a column
+    log_perplexity='nll', entropy='entropy', repetition='repetition', remasked='n_remasked',
+    run='n_forward', solved='solved', recovered='recovered',
+    **{mark: mark for mark in ('overall', *ASPECTS)})
 
 def points(
     df: pd.DataFrame, # from `frame`
@@ -93,26 +92,25 @@ def points(
     """One row a policy, hyper-parameters and budget: seeds are more samples. `n` samples, and
     each statistic as an array [1 + resamplings], the value first; None where fewer than 8
     samples have it."""
-    df = df.sort_values(['sample', 'seed'], kind='stable')
+    df = df.sort_values(['sample', 'seed'], kind='stable').assign(one=1)
     groups = df.groupby('point', sort=False)
-    out = groups.first().drop(columns='sample').assign(n=groups.size(), scored=0)
+    out = groups.first().drop(columns=['sample', 'one']).assign(n=groups.size(), scored=0)
     where = groups.ngroup(), groups.cumcount()
     counts = resamplings(out.n.max(), paired=True).T     # sample i counts alike in every point
     def summed(v: np.ndarray) -> np.ndarray: # [samples] -> [points, 1 + resamplings]
         wide = np.zeros((len(out), len(counts)))
         wide[where] = v
         return wide @ counts
-    for name, columns in STATISTICS.items():
-        if not {*columns} <= {*df.columns}: continue
-        values = df[[*columns]].to_numpy(float)
+    for name, column in STATISTICS.items():
+        if column not in df: continue
+        # nats are divided by tokens, all else by samples
+        values = df[[column, 'weight' if column == 'nll' else 'one']].to_numpy(float)
         known = ~np.isnan(values).any(1)
-        values = np.where(known[:, None], values, 0.)
-        judged = summed(known)
-        over = summed(values[:, 1]) if len(columns) > 1 else judged
-        with np.errstate(invalid='ignore'): draws = summed(values[:, 0]) / over
+        judged, (part, whole) = summed(known), map(summed, np.where(known, values.T, 0.))
+        with np.errstate(invalid='ignore'): draws = part / whole
         enough = judged[:, 0] >= FEW
         out[name] = [v if e else None for v, e in zip(draws, enough, strict=True)]
-        if columns[0] in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
+        if column in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
     out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
 
