@@ -40,7 +40,7 @@ Samples = Annotated[int | None, Option('-n', '--samples', help=(
     'Texts a cell, at least 8; 12 if not given, of a task 72.'))]
 Reference = Annotated[str, Option(
     help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.")]
-Out = Annotated[Path, Option('--out', help='Folder for figure, replay and numbers.')]
+Out = Annotated[Path, Option('--out', help='Folder for figure, replay and store.')]
 Prompt = Annotated[str | None, Option(help='How every text begins; nothing if not given.')]
 Task = Annotated[str | None, Option(
     help='Something with a right answer: sudoku-35, or another number of given cells, by the '
@@ -62,6 +62,7 @@ def compare_command(
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
     import navira
+    from navira.base.checks import check_int
     from navira.experiments.measure import evaluate, loaded
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
@@ -72,25 +73,26 @@ def compare_command(
     labels = [name.strip() for name in names] or usual
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)
-    if n < 8: raise ValueError(f'-n {n}: an interval needs at least 8 texts')
+    check_int('-n', n, 8, 'an interval needs')
     settings = dict(model=model, prompt=prompt, task=task, real=real, batch_size=batch_size)
     grid = read_sweep(settings | dict(
         entries=[*map(entry, labels)], n=n, seeds=[seed], reference=reference,
-        budgets=value(f'[{budgets}]'), metrics=['entropy', 'perplexity']))
+        budgets=[*map(value, budgets.split(','))], metrics=['entropy', 'perplexity']))
     keys = [c.key for c in cells(grid)]
     if reference != 'none': loaded(reference)     # before any work
     kind = digest([*settings.values(), str(head), mask_id, shift, dtype])
     st = run(grid, folder / f'store-{kind}', net)  # type: ignore[arg-type]
     evaluate(st, None, reference, keys=keys)
     df = frame(st, None if reference == 'none' else reference, keys)
-    p = points(df[df['sample'] < n]).sort_values('label', key=lambda v: v.map(labels.index))
-    show_comparison(folder, st, p.sort_values('budget', kind='stable'), net, texts)
+    def order(v): return v.map(labels.index) if v.name == 'label' else v
+    p = points(df[df['sample'] < n]).sort_values(['budget', 'label'], key=order)
+    show_comparison(folder, st, p, net, texts)
 
 # %% ../../nbs/cli/cli.ipynb #903cca0b
 def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
     "Print and write what was measured."
     from navira.experiments.paper import curves, grid, over_budgets, PRINTED
-    from navira.experiments.results import ends, frame, note, tokens
+    from navira.experiments.results import frame, note, tokens
     from navira.experiments.plots import as_text
     from navira.experiments.run import resample
     from navira.sampler.samples import printable
@@ -112,11 +114,7 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     resample(st, left, net, k, 1).replay(
         folder / 'replay.html', title=f'Sample {k}', other=resample(st, right, net, k, 1),
         names=names, boxes=boxes_of(net))
-    rows = p[['label', 'budget']].assign(run=p.run.str[0].round(1))
-    for y, (head, scale) in PRINTED.items():
-        if y in p: rows[head] = [v if v is None else ends(v, scale) for v in p[y]]
-    rows.to_json(folder / 'compare.json', orient='records', indent=1)
     labels = [*p.label.unique()]
     drawn = curves(p, labels) if 'log_perplexity' in p else over_budgets(p, labels, '')
     drawn.savefig(folder / 'compare.png', dpi=130)
-    print(f'\nwritten: replay.html, compare.json and compare.png in {folder}')
+    print(f'\nwritten: replay.html and compare.png in {folder}')

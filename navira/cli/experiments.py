@@ -92,8 +92,7 @@ def evaluate_command(
         model = reference or st.record['reference']
         whose = Server(endpoint, model, tokenizer=model)
     evaluate(st, metrics.split(',') if metrics else None, whose, scored)
-    some = '' if len(st.finished) == len(st.cells) else f'{len(st.finished)} of '
-    print(f'{some}{len(st.cells)} cells in {st.folder} are measured')
+    print(f'{len(st.finished)} of {len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/cli.ipynb #56bfb2fa

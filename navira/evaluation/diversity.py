@@ -22,8 +22,9 @@ def _rows(tokens) -> list: # n int64 tensors on the CPU, without the -1 behind t
     rows = [torch.as_tensor(r).cpu() for r in tokens]
     if not rows: raise ValueError('no samples: expected at least 1')
     for i, r in enumerate(rows):
-        if r.ndim == 1 and not r.is_floating_point(): rows[i] = r = r.long()[r.long() != -1]
-        if r.ndim != 1 or len(r) < 1 or r.is_floating_point() or r.min() < 0:
+        ids = r.ndim == 1 and not r.is_floating_point()
+        if ids: rows[i] = r = r[r != -1].long()
+        if not ids or not len(r) or r.min() < 0:
             raise ValueError(f'sample {i} has shape {tuple(r.shape)} and type {r.dtype}: '
                              'expected integer ids [L] of at least 0, L >= 1')
     return rows

@@ -148,19 +148,6 @@ def requested(server: Server, request: Callable) -> dict:
     except Exception as e: error = explained(server, e)
     raise error # not chained: an exception of the client holds the request with its key
 
-# %% ../../nbs/evaluation/judge.ipynb #055a30cf
-def check_words(server: Server, ids: list[int], words: list[str]) -> None:
-    """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
-    digits."""
-    signs = ' \u2581\u0120'     # both stand for a space
-    pairs = [(server.tokenizer.decode([i]).strip(), w.strip(signs))
-             for i, w in zip(ids, words) if w]
-    plain = [p for p in pairs if p[0].isascii() and p[0].isalnum()]
-    other = [p for p in plain if p[0] != p[1]]
-    if len(other) > len(plain) / 2:
-        ours, theirs = other[0]
-        raise ValueError(f'{server}: another tokenizer: {theirs!r} there is {ours!r} here')
-
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
 def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each token but the first
     answer = requested(server, lambda client: client.completions.with_raw_response.create(
@@ -173,7 +160,13 @@ def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each to
         raise ValueError(f'{server}: no log-probabilities of the prompt in the answer '
                          f"{excerpt(server, str(answer))!r}: expected vLLM's prompt_logprobs of "
                          f'{len(ids)} tokens') from None
-    check_words(server, ids[1:65], [str(entry.get('decoded_token') or '') for entry in table])
+    # \u2581 and \u0120 stand for a space
+    words = [(server.tokenizer.decode([i]).strip(),
+              str(entry.get('decoded_token') or '').strip(' \u2581\u0120'))
+             for i, entry in zip(ids[1:65], table)]
+    plain = [both for both in words if both[1] and both[0].isascii() and both[0].isalnum()]
+    other = [f'{theirs!r} there is {ours!r} here' for ours, theirs in plain if ours != theirs]
+    if len(other) > len(plain) / 2: raise ValueError(f'{server}: another tokenizer: {other[0]}')
     logprobs: list[Any] = [entry.get('logprob') for entry in table]
     for v in logprobs:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:

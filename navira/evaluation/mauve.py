@@ -6,10 +6,7 @@
 __all__ = ['features', 'mauve']
 
 # %% ../../nbs/evaluation/mauve.ipynb #3149f197
-import os
-import sys
 from collections.abc import Iterable
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -23,7 +20,6 @@ from .references import last_scored, Reference
 def features(
     reference: Reference, # whose hidden states: a model on this machine, a `Server` has none
     texts: Iterable[str], # n texts, decoded with their separators
-    eos: str='once', # rule for separators: the last token that counts is read
 ) -> Tensor: # [n, D] float32
     """One vector a text: the last hidden state at its last token that counts. ValueError for an
     `Server`."""
@@ -32,22 +28,9 @@ def features(
                          'expected a `Reference`, such as load_reference()')
     rows = [r if len(r) else torch.tensor([reference.eos_id])
             for r in reference_ids(reference, texts)]
-    where = [scored(r, reference.eos_id, eos, len(reference.prefix)) for r in rows]
+    where = [scored(r, reference.eos_id, len(reference.prefix)) for r in rows]
     ends = [max(1, n) for n in last_scored(where)]
     return reference.hidden(rows, ends)
-
-# %% ../../nbs/evaluation/mauve.ipynb #38e86b1f
-@contextmanager
-def _no_stderr():
-    "Nothing of this process reaches standard error, its C libraries included."
-    sys.stderr.flush()
-    keep = os.dup(2)
-    try:
-        with open(os.devnull, 'w') as null: os.dup2(null.fileno(), 2)
-        yield
-    finally:
-        os.dup2(keep, 2)
-        os.close(keep)
 
 # %% ../../nbs/evaluation/mauve.ipynb #2a11bfc8
 def mauve(
@@ -64,6 +47,4 @@ def mauve(
         raise ValueError('features are not finite')
     need('mauve', 'MAUVE')
     from mauve import compute_mauve
-    with _no_stderr():
-        out = compute_mauve(p_features=p, q_features=q, verbose=False)
-    return float(out.mauve)
+    return float(compute_mauve(p_features=p, q_features=q, verbose=False).mauve)

@@ -22,7 +22,7 @@ from ..base.runs import folder_lock
 from ..base.stats import t_interval
 from ..evaluation.diversity import entropy, grouped, of_sets, repetition
 from ..evaluation.judge import ASPECTS, judge_text, Server
-from ..evaluation.perplexity import perplexities
+from ..evaluation.perplexity import perplexity
 from ..evaluation.references import load_reference, reference_name
 from .run import work
 from .store import Store
@@ -118,9 +118,8 @@ def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Any) -> pa.Table:
     if name in OF_TOKENS: return pa.table(out | {name: OF_TOKENS[name](x).numpy()})
     if name == 'marks': return pa.table(out | _marks(judge, st.decode(x)))
     model = loaded(judge) if isinstance(judge, str) else judge
-    for rule, p in perplexities(st.decode(x), model).items():
-        out |= {f'nll_{rule}': p.nll.numpy(), f'weight_{rule}': p.weight.numpy()}
-    return pa.table(out)
+    p = perplexity(st.decode(x), model)
+    return pa.table(out | dict(nll_once=p.nll.numpy(), weight_once=p.weight.numpy()))
 
 def _marks(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]
     "Marks, and what was answered. ValueError for a server that refuses each of the texts."

@@ -44,13 +44,13 @@ def frame(
     judged them by which rule: `judge`, `eos`. KeyError for a reference that has judged
     nothing."""
     st = store if isinstance(store, Store) else open_store(store)
-    rule, done, samples = st.record['eos'], st.finished, st.read('samples', keys)
+    done, samples = st.finished, st.read('samples', keys)
     df = samples.drop_columns([c for c in TRACES[tokens:] if c in samples.column_names]).to_pandas()
     df = df[df.cell.isin(done)]
     if df.duplicated(['cell', 'sample']).any():
         raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
-    df = df.assign(store=str(st.folder), length=st.record['length'], judge=None, eos=rule)
+    df = df.assign(store=str(st.folder), length=st.record['length'], judge=None)
     metrics = st.read('metrics', keys)
     if metrics is None: return df
     rows, own = metrics.to_pandas(), st.record['reference']
@@ -61,7 +61,7 @@ def frame(
     if reference is not None:
         if reference not in names: reference = reference_name(reference)
         judge = check_choice('reference', reference, names)
-    rows = rows.rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
+    rows = rows.rename(columns=dict(nll_once='nll', weight_once='weight'))
     known = rows[rows.reference.isna() | (rows.reference == judge)]
     values = known.groupby(['cell', 'sample']).first()
     values = values[[c for c in MEASURED if c in rows]]
@@ -76,9 +76,8 @@ KEPT = ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched', 't
 def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
-    hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     named = dict(cell=key, point=point, typed=as_typed(c['policy'], c['hyper']))
-    return named | {k: c[k] for k in KEPT} | dict(strength=strength) | hyper
+    return named | {k: c[k] for k in KEPT} | dict(strength=strength) | c['settled']
 
 # %% ../../nbs/experiments/experiments.ipynb #86ad68e2
 STATISTICS = dict( # name -> a column
@@ -197,7 +196,7 @@ def note(
     record = open_store(first.store).record
     devices = ' and '.join({v['device_name']: None for v in record['places']})
     drawn = f'; drawn by rules {record["rules"]}' if record['rules'] != RULES else ''
-    judged = f', {span(p.scored)} of them judged by {first.judge} (separators: {first.eos})'
+    judged = f', {span(p.scored)} of them judged by {first.judge} (separators: once)'
     return (f'{devices}; {record["model"] or "embedded model"}, {record["dtype"]}, '
             f'L = {first.length}{drawn}; {span(p.n)} {"puzzles" if "solved" in p else "texts"} '
             f'a point{judged if first.judge else ""}; 95 % percentile bootstrap intervals')

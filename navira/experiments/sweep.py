@@ -25,7 +25,6 @@ from ..sampler.budgets import charged, check_budget, n_steps
 from ..core import Policy
 from ..decoupling import refill_first
 from ..sampler.draws import nucleus
-from ..evaluation.perplexity import eos_rules
 from ..tasks.task import kind_of
 from ..sampler.registry import parameters, policies, policy
 
@@ -149,7 +148,7 @@ def digest(
 
 # %% ../../nbs/experiments/experiments.ipynb #707c21b5
 METRICS = ('entropy', 'repetition', 'sets', 'perplexity')
-CHOICES = dict(dtype=('float32', 'bfloat16'), device=('auto', 'cpu', 'cuda'), eos=eos_rules,
+CHOICES = dict(dtype=('float32', 'bfloat16'), device=('auto', 'cpu', 'cuda'),
                role=('', 'table', 'curve'))
 
 # %% ../../nbs/experiments/experiments.ipynb #f29abd5b
@@ -179,7 +178,6 @@ class Sweep:
     metrics: tuple = ('entropy', 'repetition', 'sets', 'perplexity') # what `evaluate` computes
     scored: int | None = None         # samples a cell that the reference judges; None: all
     real: str | None = None           # real text for the task 'infill': see `read_corpus`
-    eos: str = 'once'                 # rule for text separators under which perplexity is read
 
     def __post_init__(self) -> None:
         check_fields(self)

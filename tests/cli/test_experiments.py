@@ -28,7 +28,7 @@ def test_a_sweep_is_listed_sampled_measured_and_reported(config, tmp_path, capsy
         (['sweep', config, '--dry-run'], '4 cells, 32 texts, at most 192 forward passes'),
         (['sweep', config, '--store', store], f'4 cells in {store}'),
         (['report', store], 'not measured yet'),
-        (['evaluate', store], f'4 cells in {store} are measured'),
+        (['evaluate', store], f'4 of 4 cells in {store} are measured'),
         (['evaluate', store, '--compact', tmp_path/'small'], 'small copy: '),
         (['report', store], f'written: {store}/report/report.md'),
     ):
