@@ -70,7 +70,7 @@ def compare_command(
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     usual = TEXT if net.has_quality else ['backbone', USUAL[False]]
-    labels = [name.strip() for name in names] or usual
+    labels = names or usual
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)
     check_int('-n', n, 8, 'an interval needs')

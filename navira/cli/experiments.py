@@ -161,9 +161,6 @@ def judge(
     from navira.experiments.measure import evaluate
     from navira.experiments.results import frame
     from navira.experiments.store import store_at
-    if not base_url:
-        raise ValueError('--base-url: not given; expected the address of a server, such as '
-                         'http://localhost:8000/v1')
     server = Server(base_url, model, concurrency, retries, timeout, key=key)
     st = evaluate(store_at(store), ['marks'], server, limit)
     show_table(table3(frame(st, model)))

@@ -117,8 +117,7 @@ def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Any) -> pa.Table:
                reference=pa.array([whose] * len(rows), pa.string()))
     if name in OF_TOKENS: return pa.table(out | {name: OF_TOKENS[name](x).numpy()})
     if name == 'marks': return pa.table(out | _marks(judge, st.decode(x)))
-    model = loaded(judge) if isinstance(judge, str) else judge
-    p = perplexity(st.decode(x), model)
+    p = perplexity(st.decode(x), loaded(judge) if isinstance(judge, str) else judge)
     return pa.table(out | dict(nll_once=p.nll.numpy(), weight_once=p.weight.numpy()))
 
 def _marks(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]

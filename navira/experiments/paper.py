@@ -168,7 +168,7 @@ def table1(p: pd.DataFrame) -> Table:
 def traced(
     p: pd.DataFrame, # from `results.points`
     *labels: str,
-) -> tuple[int, list[tuple]]: # steps, and what each remasked and wrote, [T, n, L] bool both
+) -> list[Tensor]: # what each remasked and wrote, [2, T, n, L] bool
     """Traces of equal steps, seed and number of samples, with the most steps there are.
     `Missing` where there are none."""
     t = tables(p).reset_index()
@@ -179,8 +179,8 @@ def traced(
                       'true in their entries (a two-pass policy needs twice the passes)')
     st = open_store(p.store.iloc[0])
     did = [trajectory(st, cell) for cell in cells.iloc[0]]
-    n = min(remasked.shape[1] for remasked, _ in did)
-    return cells.index[0][0], [(remasked[:, :n], written[:, :n]) for remasked, written in did]
+    n = min(each.shape[2] for each in did)
+    return [each[:, :, :n] for each in did]
 
 # %% ../../nbs/experiments/paper.ipynb #519cff2e
 def overlap(
@@ -201,9 +201,9 @@ def overlap(
 def overlaps(p: pd.DataFrame) -> tuple[int, int, dict]:
     "Section 5.4: what the runs of Table 2 have in common, under both readings."
     labels = [*dict.fromkeys(k for pair in TABLE2 for k in pair)]
-    T, did = traced(p, *labels)
-    gone = dict(zip(labels, (remasked for remasked, _ in did), strict=True))
-    return T, did[0][0].shape[1], {(a, b): overlap(gone[a], gone[b]) for a, b in TABLE2}
+    did = dict(zip(labels, traced(p, *labels)))
+    T, n, _ = did[labels[0]][0].shape
+    return T, n, {(a, b): overlap(did[a][0], did[b][0]) for a, b in TABLE2}
 
 # %% ../../nbs/experiments/paper.ipynb #acdfc2dd
 def table2(p: pd.DataFrame) -> Table:

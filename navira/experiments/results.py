@@ -284,7 +284,7 @@ def tokens(
 def trajectory(
     st: Store,
     key: str, # of a cell
-) -> tuple[Tensor, Tensor]: # [T, n, L] bool each
+) -> Tensor: # [2, T, n, L] bool
     "What a cell remasked and wrote at each step. ValueError where it was sampled without `trace`."
     c, table = st.cells[key], st.read('samples', [key])
     if not c['trace']:
@@ -294,4 +294,4 @@ def trajectory(
     for did, name in zip(out, ('remasked', 'written')):
         for b, steps in enumerate(table[name].to_pylist()):
             for i, where in enumerate(steps): did[i, b, where] = True
-    return out[0], out[1]
+    return out
