@@ -110,10 +110,9 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     if 'solved' in p:     # the first that the last policy solves and the first does not
         solved = frame(st).pivot(index='sample', columns='cell', values='solved')
         k = int((solved[right] > solved[left]).idxmax())
-    names = [*last.label.iloc[[0, -1]]]
-    resample(st, left, net, k, 1).replay(
-        folder / 'replay.html', title=f'Sample {k}', other=resample(st, right, net, k, 1),
-        names=names, boxes=boxes_of(net))
+    first, other = (resample(st, key, net, k, 1)[0] for key in (left, right))
+    first.replay(folder / 'replay.html', title=f'Sample {k}', other=other,
+                 names=[*last.label.iloc[[0, -1]]], boxes=boxes_of(net))
     labels = [*p.label.unique()]
     drawn = curves(p, labels) if 'log_perplexity' in p else over_budgets(p, labels, '')
     drawn.savefig(folder / 'compare.png', dpi=130)

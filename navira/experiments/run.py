@@ -52,26 +52,23 @@ def work(
                                   'same command again to go on')
 
 # %% ../../nbs/experiments/experiments.ipynb #ab87410f
-def task_in(st: Store, model: MaskedLM) -> Task | None:
-    "The task of a store. Errors as `task_of`."
-    return task_of(st.task, model, st.record['real']) if st.task else None
-
 def resample(
     st: Store,
     key: str, # of a cell
     model: MaskedLM,
     first: int,
     n: int,
-) -> Samples: # with a trace
+) -> tuple[Samples, Task | None]: # with a trace; the task of the store
     "Some samples of a cell. ValueError that names the cell where they cannot be made."
-    cell, task, record = as_cell(st.cells[key]), task_in(st, model), st.record
+    cell, record = as_cell(st.cells[key]), st.record
+    task = task_of(st.task, model, record['real']) if st.task else None
     prompt = task.prompts(first, n) if task else record['prompt']
     with torch.autocast(model.device.type, torch.bfloat16, enabled=record['dtype'] == 'bfloat16'):
         try:
             # the ends are kept: texts of one length compare
             return sample(model, cell.rule, cell.budget, range(first, first + n), cell.seed,
                           record['length'], prompt, batch_size=n, trace=True, eos='keep',
-                          progress=False)
+                          progress=False), task
         except (ValueError, FloatingPointError, torch.OutOfMemoryError) as e:
             raise ValueError(f'{cell.label} at budget {cell.budget}, seed {cell.seed}: {e}. What '
                              'was finished before is kept') from e
@@ -85,7 +82,7 @@ def by_step(
 
 def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
     "Some samples of a cell as a table: a row a sample, with what its task says of it."
-    res, task = resample(st, key, net, first, n), task_in(st, net)
+    res, task = resample(st, key, net, first, n)
     trace: Any = res.trace
     ids = pa.uint16() if res.tokens.max() < 2**16 else pa.int32()
     columns = dict(cell=[key] * n, sample=np.arange(first, first + n, dtype=np.int32),
