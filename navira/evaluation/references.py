@@ -243,10 +243,9 @@ def load_reference(
     if asked != name:
         warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): '
                       f'the reference is {name}, and results have that name', stacklevel=2)
-    gpu = torch.cuda.is_available()
-    if dtype is None:
-        dtype = torch.bfloat16 if has_bf16(device or 'cuda' * gpu) else torch.float32
+    home, spread = ('cuda', 'auto') if torch.cuda.is_available() else ('cpu', 'cpu')
+    if dtype is None: dtype = torch.bfloat16 if has_bf16(device or home) else torch.float32
     source = str(unpacked()) if name == 'smollm2' else name
-    read = partial(_model_of, dtype=dtype, device_map=device or ('auto' if gpu else 'cpu'))
+    read = partial(_model_of, dtype=dtype, device_map=device or spread)
     with without_bars(): model, tokenizer = from_name(source, read)
     return Reference(model.eval(), tokenizer, separator_of(tokenizer), name)

@@ -54,13 +54,10 @@ def frame(
     metrics = st.read('metrics', keys)
     if metrics is None: return df
     rows, own = metrics.to_pandas(), st.record['reference']
-    # who has judged, the sweep's own first
-    names = sorted(rows.reference.dropna().unique())
-    names.sort(key=lambda r: r not in (own, reference_name(own)))
-    judge = next(iter(names), None)
-    if reference is not None:
-        if reference not in names: reference = reference_name(reference)
-        judge = check_choice('reference', reference, names)
+    first = own, reference_name(own)
+    names = sorted(rows.reference.dropna().unique(), key=lambda r: (r not in first, r))
+    if reference and reference not in names: reference = reference_name(reference)
+    judge = check_choice('reference', reference or names[0], names) if names else None
     rows = rows.rename(columns=dict(nll_once='nll', weight_once='weight'))
     known = rows[rows.reference.isna() | (rows.reference == judge)]
     values = known.groupby(['cell', 'sample']).first()
