@@ -123,7 +123,7 @@ class Guess(Forward):
 
     def __init__(self, seen_masked): self.seen_masked = seen_masked
 
-    def logits(self, where): return torch.randn(int(where.sum()), 8, device=where.device)
+    def logits(self, where): return torch.randn(len(where[0]), 8, device=where[0].device)
 
     def _quality(self): return torch.randn(self.seen_masked.shape, device=self.seen_masked.device)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,13 +27,15 @@ def low_quality(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]
     return -p.quality(where)
 
 # %% ../nbs/03_prism.ipynb #2a96fbba
+_A = TypeVar('_A', Tensor, float)
+
 def sigma_max(
-    a_t: Tensor | float, # alpha_t, the share of clean tokens before the step
-    a_s: Tensor | float, # alpha_s, after it
-) -> Tensor: # float64
+    a_t: _A, # alpha_t, the share of clean tokens before the step
+    a_s: _A, # alpha_s, after it
+) -> _A: # as precise as they are
     "The largest remask probability that leaves masks a probability >= 0 (ReMDM, Eq. 7)."
-    a_t, a_s = torch.as_tensor(a_t, dtype=torch.float64), torch.as_tensor(a_s, dtype=torch.float64)
-    return ((1 - a_s) / a_t.clamp(min=1e-12)).clamp(0, 1)
+    if isinstance(a_t, Tensor): return ((1 - a_s) / a_t.clamp(min=1e-12)).clamp(0, 1)
+    return min(max((1 - a_s) / max(a_t, 1e-12), 0.), 1.)
 
 @in_run
 def share_of_one(st: State) -> Tensor: # [B] float64: of N positions

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import torch
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from .base.checks import check_choice, check_int, name_of
 from .base.noise import Noise
-from .base.parallel import parallel_map
+from .base.parallel import on, parallel_map
 from .base.runs import progress_bar
 from .sampler.caching import Cached, Caching
 from .sampler.budgets import charged, n_steps
@@ -34,14 +34,14 @@ __all__ = ['states', 'sample']
 # %% ../nbs/07_sampling.ipynb #c2c9f374
 def cut_at_end(
     st: State,
-    ends: Sequence[int], # token ids that end a text
+    ends: Tensor, # token ids that end a text
 ) -> State:
     "With -1 after the first end in each row, unless a given token follows it."
     given = st.fixed & (st.x >= 0) & (st.x != st.mask_id)
     behind = given.flip(1).cumsum(1).flip(1) == 0         # the last given token
-    end = behind & torch.isin(st.x, torch.tensor(ends, device=st.x.device))
+    end = behind & torch.isin(st.x, ends)
     after = end.cumsum(1) - end.long() > 0
-    return replace(st, x=st.x.masked_fill(after, -1), fixed=st.fixed | after)
+    return st.but(x=st.x.masked_fill(after, -1), fixed=st.fixed | after)
 
 # %% ../nbs/07_sampling.ipynb #94494bc0
 def states(
@@ -55,11 +55,11 @@ def states(
     watch: Callable = no_watch, # sees each step, as in `step`
 ) -> Iterator[State]: # T of them, one after each step
     "The run of a policy (Algorithm 2)."
-    model = as_denoiser(model)
+    model, at_end = as_denoiser(model), on(torch.tensor(ends), x.device)
     st = State.start(x, model.mask_id, T, noise, fixed)
     while st.i < T:
         st = step(policy, st, model, watch)
-        if ends and (st.i == T or not policy.revises): st = cut_at_end(st, ends)
+        if ends and (st.i == T or not policy.revises): st = cut_at_end(st, at_end)
         yield st
 
 # %% ../nbs/07_sampling.ipynb #80175e79

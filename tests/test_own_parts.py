@@ -9,6 +9,7 @@ import navira
 from navira.core import needs_quality, n_unmask, nothing, random_order, Step, TopK
 from navira.decoupling import navira_det
 from navira.prism import backbone, low_quality, prism
+from navira.sampler.draws import TokenSampler
 from helpers.peers import WITHOUT_CRITIC
 from helpers.sample_api import says
 from toys import small_lm, Tiny
@@ -43,6 +44,14 @@ def test_a_score_may_ask_for_any_logits_of_any_row(wants, one_thread):
             p = Tiny(L, 5)(x)
             torch.testing.assert_close(logits, p.logits(at))
             torch.testing.assert_close(quality, p.quality())
+
+class Zeros(TokenSampler):
+    "Writes token 0 everywhere, whatever it is given."
+    def __call__(self, logits, u, *text): return torch.zeros(len(u), dtype=torch.int64), u
+
+def test_a_draw_of_ones_own_draws_though_a_score_has_read_its_distributions():
+    policy = replace(navira.policy('dream-entropy'), draw=Zeros(top_p=.9))
+    assert (text(small_lm(), policy).tokens[:, 3:] == 0).all()
 
 @pytest.mark.parametrize('decorated', [False, True])
 def test_a_score_need_not_say_that_it_reads_qualities(decorated):

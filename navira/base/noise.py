@@ -12,6 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from .parallel import on
+
 # %% auto #0
 __all__ = ['AHEAD', 'Noise']
 
@@ -25,7 +27,7 @@ def philox(
     "Philox4x32-10 (Salmon et al., SC 2011), the counter-based generator, vectorised in int64."
     a, b, c, d = torch.broadcast_tensors(*(torch.as_tensor(w, dtype=torch.int64) for w in counter))
     left, right = torch.stack([a, c]), torch.stack([b, d])
-    times, keys = (left.new_tensor(w).view(-1, *[1] * a.ndim) for w in (
+    times, keys = (on(torch.tensor(w).view(-1, *[1] * a.ndim), a.device) for w in (
         (0xD2511F53, 0xCD9E8D57),
         [(key[i] + j * step) & _LOW for j in range(10)
          for i, step in enumerate((0x9E3779B9, 0xBB67AE85))]))
@@ -89,8 +91,8 @@ class Noise:
         device = self.samples.device
         words = [int.from_bytes(hashlib.blake2b(p.encode(), digest_size=4).digest(), 'little')
                  for p in purposes]
-        word = torch.tensor(words, device=device)[:, None, None, None]
-        step = torch.tensor(steps, device=device)[:, None, None]
+        word = on(torch.tensor(words)[:, None, None, None], device)
+        step = torch.arange(steps.start, steps.stop, device=device)[:, None, None]
         where = torch.arange(length, device=device)
         key = self.seed & _LOW, self.seed >> 32 & _LOW
         a, b, _, _ = philox((where, step, word, self.samples[:, None]), key)

@@ -211,8 +211,7 @@ class LanguageModel(nn.Module, Denoiser):
         "A pass over some positions; the others are read from `cache`."
         if self.n_blocks is None: raise self.lacks('partial')
         self.check_ids(x)
-        seen = self.reads(x[:, None, None] >= 0, torch.arange(x.shape[1], device=x.device))
-        part = Part(cache, x, run, rows, self.n_blocks, depth, None if seen.all() else seen)
+        part = Part(cache, x, run, rows, self.n_blocks, depth, self.reads, self.block is None)
         p = self(x, part=part)
         p.share = part.share
         return p

@@ -4,6 +4,7 @@
 
 # %% ../../nbs/models/layers.ipynb #61e2f793
 from __future__ import annotations
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -33,12 +34,14 @@ class Part:
         rows: Tensor | None, # [b] indices of the rows in the cache; None: they are all of it
         n_blocks: int,
         depth: int = 0, # blocks that run in full
-        seen: Tensor | None = None, # [b, 1, L or 1, L] bool: what a position reads; None: all
+        reads: Callable = lambda real, at: real, # what is real, places [L] -> what each reads
+        all_read: bool = True, # does each position read all that is real?
     ):
         real = x >= 0
-        host = read(torch.stack([real if run is None else run & real, real]))
-        n, length = host.sum(2)
-        if not n.any(): host[0, :, 0] = n[:] = 1 # no network runs nothing
+        new, all_real = read(torch.stack([real if run is None else run, real]))
+        new = new & all_real
+        if not new.any(): new[:, 0] = True         # no network runs nothing
+        n, length = new.sum(1), all_real.sum(1)
         self.cache, self.x, self.layer, self.widest = cache, x, 0, int(n.max())
         self.rows = slice(None) if rows is None else rows
         full = min(depth + 1, n_blocks) if depth else 0    # block `depth` reads the new states
@@ -46,21 +49,23 @@ class Part:
         self.whole = self.depth == n_blocks
         share = (full + (n_blocks - full) * n / length) / n_blocks
         self.share = on(torch.from_numpy(share), x.device) # [b]
-        row, col = host[0].nonzero()
-        # place: of a position among those of its row
-        index = torch.from_numpy(np.stack([row, col, host[0].cumsum(1)[row, col] - 1]))
-        self.row, self.col, self.place = on(index, x.device).unbind()
+        row, col = new.nonzero()
+        place = new.cumsum(1)[row, col] - 1       # of a position among those of its row
+        self.row, self.col, self.place = on(torch.from_numpy(np.stack([row, col, place])),
+                                            x.device).unbind()
+        first = np.zeros((len(x), self.widest), np.int64)     # which of the packed; else any
+        first[row, place] = np.arange(len(row))
+        self.first = on(torch.from_numpy(first), x.device)
         self.entries = self.row if rows is None else rows[self.row], self.col
         self.seen = None
-        if seen is not None:
+        if not (all_read and all_real.all()):
+            seen = reads(real[:, None, None], torch.arange(x.shape[1], device=x.device))
             each = seen.expand(len(x), 1, x.shape[1], x.shape[1])[self.row, 0, self.col]
             self.seen = self.spread(each)[:, None]
 
     def spread(self, a: Tensor) -> Tensor: # [N, ...] -> [b, Q, ...]
-        "Packed positions, a row of the batch in each row."
-        out = a.new_zeros(len(self.x), self.widest, *a.shape[1:])
-        out[self.row, self.place] = a
-        return out
+        "Packed positions, a row of the batch in each row, and whatever after them."
+        return a[self.first]
 
     def pack(self, a: Tensor) -> Tensor: # [b or 1, L, ...] -> [1, N, ...]
         "What the positions of the part have, or share."

@@ -5,6 +5,7 @@
 # %% ../../nbs/ours/apart.ipynb #f57eb199
 from __future__ import annotations
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,6 @@ from ..base.checks import check_int, check_range
 from ..core import Pass, Policy, Schedule, State, Step, TopK
 from ..sampler.ties import at_least, best, random_best, ranks
 from ..sampler.draws import TokenSampler, probability
-from ..sampler.positions import Positions
 from ..sampler.scores import confidence, low_confidence
 from ..sampler.registry import register
 from ..state import in_run
@@ -81,12 +81,13 @@ class Penalised(TokenSampler):
         token = super().__call__(self.penalised(logits, *text), u)[0]
         return token, probability(logits, token)
 
-    def penalised(self, logits: Tensor, x: Tensor, at: Positions) -> Tensor: # [N, V]
+    def penalised(self, logits: Tensor, x: Tensor, at: Any) -> Tensor: # [N, V]
         if self.penalty == 0: return logits
         real = (x >= 0) & (x < logits.shape[1]) # past the end of a shorter row, x is -1
         count = logits.new_zeros(len(x), logits.shape[1])
         count.scatter_add_(1, x.masked_fill(~real, 0), real.to(logits.dtype))
-        return logits - self.penalty * count.log1p()[at[0]]
+        row, _ = at if isinstance(at, tuple) else at.nonzero(as_tuple=True)
+        return logits - self.penalty * count.log1p()[row]
 
     @property
     def as_given(self) -> bool: return True

@@ -22,6 +22,7 @@ from ..sampler.positions import Positions
 from ..sampler.ties import at_least, best, ranks
 from ..sampler.registry import register
 from ..sampler.scores import confidence, margin, negentropy, of_ranked, map_logits
+from ..state import in_run
 from .blocks import block_of, check_block, Within
 
 # %% auto #0
@@ -246,22 +247,23 @@ class Dilated:
     @property
     def n(self) -> int: return max(self.levels) + 1     # levels of a block
 
-    def due(self, st: State) -> Tensor: # [B, L] the step of a position's level
-        rank = ((~st.fixed).cumsum(1) - 1).clamp(min=0)
-        level = torch.tensor(self.levels, device=st.x.device)[rank % self.length]
-        return rank // self.length * self.n + level
-
     def steps(self, policy: Policy, budget: int, n_free: Tensor) -> int: # T
         return self.n * -(-int(n_free.max()) // self.length)
 
     def rows(self, st: State, eligible: Tensor) -> Tensor: # [B] bool
-        return (eligible & (self.due(st) <= st.i)).any(1)
+        return (eligible & (due_steps(st, self) <= st.i)).any(1)
 
     def __call__(self, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        due = self.due(st)
+        due = due_steps(st, self)
         ok = eligible & (due <= st.i)
         waits = ok & (due // self.n >= (st.i + 1) // self.n)    # its block has steps left
         return ok & (~waits | at_least(confidence(st, p, waits), self.threshold))
+
+@in_run
+def due_steps(st: State, rule: Dilated) -> Tensor: # [B, L] the step of a position's level
+    rank = (st.free.cumsum(1) - 1).clamp(min=0)
+    level = torch.tensor(rule.levels, device=st.x.device)[rank % rule.length]
+    return rank // rule.length * rule.n + level
 
 # %% ../../nbs/peers/adaptive.ipynb #9d1be37d
 @register('dus', scores='nothing (position); a deferral looks at the drawn token',
@@ -311,10 +313,10 @@ def independent(
 ) -> Rule:
     "All but the candidates that surer ones would change, by tests in passes of its own."
     def rule(st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool
-        kept = eligible
-        draft = st.write(kept, *p.drawn(kept))
+        kept, at = eligible, p.at(eligible)
+        draft = st.write(at, *p.drawn(at))
         place = ranks(top_probability(st, p, kept), kept, st.uniform('ties'))
-        n = np.bincount(p.at(eligible).flat // eligible.shape[1])
+        n = np.bincount(at.flat // eligible.shape[1])
         for b in reversed(range((int(n.max()) - 1).bit_length())):
             test = kept & (place >> b & 1 == 1)
             q = Pass(p.model, draft.remask(eligible & (test | ~kept)))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..sampler.draws import probability
-from ..core import evaluate, Pass, Policy, Schedule, Score, State
+from ..core import amount, Pass, Policy, Schedule, Score, State
 from ..sampler.registry import grids, register
 from ..sampler.scores import low_confidence, map_logits
 from .remdm import kernel, tempered
@@ -27,7 +27,7 @@ class Spread:
     total: Schedule # expected number of picks in a row, at most 1
 
     def rows(self, st, eligible): # [B] bool
-        return (evaluate(self.total, st) > 0) & eligible.any(1)
+        return (amount(self.total, st) > 0) & eligible.any(1)
 
     def __call__(self, st, p, eligible): # [B, L] bool
         ok = eligible & self.rows(st, eligible)[:, None]
@@ -35,7 +35,7 @@ class Spread:
         ok = ok & ~score.isnan()
         share = score.double().masked_fill(~ok, -torch.inf).softmax(1)
         share = share.nan_to_num(0.)                       # a softmax over nothing is NaN
-        return st.uniform('remask') < evaluate(self.total, st)[:, None] * share
+        return st.uniform('remask') < (share.mT * amount(self.total, st)).mT
 
 # %% ../../nbs/peers/confident.ipynb #c2c3ba23
 def low_confidence_now(st: State, p: Pass, where: Tensor) -> Tensor: # [B, L]

@@ -42,7 +42,7 @@ class InTurn(Step):
         T0, draw = st.n - self.loop(st.n), policy.draw
         if st.i < T0:
             first = replace(self.first, draw=draw)
-            return replace(step(first, replace(st, n=T0), model, watch), n=st.n)
+            return step(first, st.but(n=T0), model, watch).but(n=st.n)
         if self.heat is not None: draw = replace(draw, temperature=self.heat)
         return step(replace(self.then, draw=draw), st, model, watch)
 

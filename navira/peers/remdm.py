@@ -35,7 +35,7 @@ class Rates:
         a_t = self.grid(i, n)
         a_s = self.grid(i + 1, n)
         sigma = self.sigma(a_t, a_s)
-        top = float(sigma_max(a_t, a_s))
+        top = sigma_max(a_t, a_s)
         if not -1e-12 <= sigma <= top + 1e-12:
             raise ValueError(f'sigma={sigma:g} at step {i} of {n}: at least 0 and at most '
                              f'min(1, (1 - alpha_s) / alpha_t) = {top:g}, '
@@ -70,7 +70,7 @@ def tempered(
     check_range('t_switch', t_switch, '(0, 1]', 'a time; 1 remasks from the start')
     def sigma(a_t, a_s):
         if 1 - a_t > t_switch + 1e-12: return 0.             # 1 - .7 is above .3 in floats
-        return eta * min(cap, float(sigma_max(a_t, a_s)))
+        return eta * min(cap, sigma_max(a_t, a_s))
     return sigma
 
 # %% ../../nbs/peers/remdm.ipynb #b4e983a0
@@ -129,7 +129,7 @@ def remdm_loop(
         raise ValueError(f't_on={t_on}, t_off={t_off}: time runs from 1 to 0 and the loop ends '
                          'after it begins, 0 <= t_off < t_on <= 1')
     check_range('alpha_on', alpha_on, '(0, 1)', 'a share of clean tokens')
-    top = float(sigma_max(alpha_on, alpha_on))
+    top = sigma_max(alpha_on, alpha_on)
     # above it a mask would stay with a negative probability
     check_range('eta', eta, f'[0, {top}]', 'at most (1 - alpha_on) / alpha_on')
     def sigma(a_t, a_s): return eta * (a_t == a_s < 1)
@@ -140,7 +140,7 @@ def corrector(beta: Callable[[float], float]) -> Sigma: # alpha_t -> strength
     "beta times the forward noise that the step undoes, up to sigma_max."
     def sigma(a_t, a_s):
         undone = beta(a_t) * (a_s - a_t) / a_t if a_t else 1.
-        return min(undone, float(sigma_max(a_t, a_s)))
+        return min(undone, sigma_max(a_t, a_s))
     return sigma
 
 # %% ../../nbs/peers/remdm.ipynb #108592bb

@@ -29,7 +29,8 @@ def rerun(policy: Policy, T: int, N: int) -> float:
     due = -(-N * torch.arange(T + 1)[:, None] // T)     # committed after each step
     n = due[steps]
     if isinstance(k, binomial):
-        sigma = sigma_max(n / N, n / N + 1 / T).clamp(max=k.eta)
+        share = n.double() / N
+        sigma = sigma_max(share, share + 1 / T).clamp(max=k.eta)
         mean = float((n * sigma).max())
         K = torch.arange(mean + 12 * math.sqrt(mean) + 30).expand(len(n), -1)
         p = Binomial(n, sigma, validate_args=False).log_prob(K).exp()

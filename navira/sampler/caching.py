@@ -168,7 +168,7 @@ class Cached(Denoiser):
         stale, masked = st.x != of, st.masked
         if self.how.cache != 'block':
             new = st.free if self.how.cache == 'prompt' else masked
-            return stale | new | self.predicting(masked)
+            return stale | new | self.predicting(masked) if self.model.shift else stale | new
         block = torch.arange(st.x.shape[1], device=of.device) // (self.model.block or 1)
         last = block.masked_fill(st.fixed, -1).amax(1, keepdim=True)
         first = block.masked_fill(~stale, len(block)).amin(1, keepdim=True)

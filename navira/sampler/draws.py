@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.checks import check_int, check_range
@@ -78,15 +79,19 @@ def sorted_values(x: Tensor) -> Tensor: # [N, V]
 
 def chunks(x: Tensor, most: int) -> list[slice]: # of the rows of [N, V]: so many numbers
     size = max(1, most // x.shape[1])
-    return [slice(i, i + size) for i in range(0, len(x), size)]
+    return [slice(i, i + size) for i in range(0, max(len(x), 1), size)]
+
+def in_parts(logits: Tensor) -> list[slice]: # [N, V]
+    "The rows in parts that stay in a CPU's cache, or take little of a device's memory in float64."
+    return chunks(logits, 2**18 if logits.device.type == 'cpu' else 2**24)
 
 def by_chunks(
     f: Callable[..., tuple[Tensor, ...]], # of some rows of each
     logits: Tensor, # [N, V]
     *more: Tensor, # [N]
 ) -> tuple[Tensor, ...]: # [N] each
-    "`f` of all rows, in parts that stay in a CPU's cache, or fit on a device in float64."
-    parts = chunks(logits, 2**18 if logits.device.type == 'cpu' else 2**26)
+    "`f` of all rows, in parts."
+    parts = in_parts(logits)
     if len(parts) < 2: return f(logits, *more)
     some = [f(*(a[rows] for a in (logits, *more))) for rows in parts]
     return tuple(map(torch.cat, zip(*some)))
@@ -157,7 +162,10 @@ class TokenSampler:
 
     def ranked(self, logits: Tensor) -> Tensor: # [N, V] -> [N, n]
         "The same without the ids."
-        return self.kept(sorted_values(logits) if self.cut else logits)
+        if not self.cut: return self.kept(logits)
+        parts = [self.kept(sorted_values(logits[rows])) for rows in in_parts(logits)]
+        n = max(q.shape[1] for q in parts)
+        return torch.cat([F.pad(q, (0, n - q.shape[1])) for q in parts]) if parts[1:] else parts[0]
 
     def kept(self, v: Tensor) -> Tensor: # [N, V] logits, high first if it cuts -> [N, n]
         # no quotient overflows

@@ -88,6 +88,7 @@ def check_given(
         raise ValueError(f'the model gave NaN or infinity for the {kind} of a token in step '
                          f'{i + 1}; {DIVERGED}')
 
+# %% ../../nbs/sampler/passes.ipynb #passcls1
 class Pass:
     """One forward pass of `model` over the text of a state, run where it is asked.
 
@@ -145,8 +146,7 @@ class Pass:
         self.ran, share = self.ran | new, forward.share
         if not new.all():
             none = self.st.n_forward.new_zeros(len(new))
-            each = torch.as_tensor(share, dtype=none.dtype, device=none.device)
-            share = none.index_put((at,), each)
+            share = none.index_add(0, at, share if isinstance(share, Tensor) else none[at] + share)
         self.cost = self.cost + share
 
     def forward(self, rows: Any) -> Forward: # an index of [B]
@@ -224,7 +224,8 @@ class Pass:
         known = self.written.get(key, NOTHING) if isinstance(draw, TokenSampler) else NOTHING
         for part in self.portions(at.without(known.flat)):
             logits = self.logits(part)
-            if draw is self.draw and self.ranks.has(part) and draw.temperature:
+            if (type(draw) is TokenSampler and draw is self.draw and draw.temperature
+                    and self.ranks.has(part)):
                 q = self.ranks[part][0]
                 token, q = race(q, descending(logits)[1][:, :q.shape[1]], u[part])
             else:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -41,6 +41,10 @@ class Positions(tuple):
         self = super().__new__(cls, on(torch.from_numpy(pair), like.device).unbind())
         self.flat, self.like = flat, like
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f'positions have no {name!r}: they are a pair of indices; expected '
+                             '`a[where]`, or the bool tensor, `where.where`')
 
     @property
     def rows(self) -> np.ndarray: # [B] bool: those with a position

@@ -49,6 +49,7 @@ def ranks(
     order = u.argsort(1)
     return order.gather(1, level.gather(1, order).argsort(dim=1, stable=True)).argsort(1)
 
+# %% ../../nbs/sampler/ties.ipynb #tiesbest
 def random_best(
     score: Tensor, # [B, L] high first; lowest where nothing may be picked
     ok: Tensor, # [B, L] bool: where something may

@@ -32,6 +32,10 @@ def wanted(device):
     if device is None: return None
     return dict(cuda=True, cpu=False).get(torch.device(device).type)
 
+# what makes the host wait for an accelerator
+WAITS = {'cpu', 'item', '__bool__', '__int__', '__float__', '__index__', 'tolist', 'nonzero',
+         'masked_select', 'unique', 'equal', 'bincount', 'tensor', 'as_tensor', 'new_tensor'}
+
 class Pretended(TorchFunctionMode):
     "Within it `cuda:0` is there."
 
@@ -39,6 +43,7 @@ class Pretended(TorchFunctionMode):
         super().__init__()
         # a weak reference keeps the address from being given out again
         self._there = {}
+        self.waits = 0      # how often the host waited for it
 
     def on(self, t):
         "Does it live on the accelerator?"
@@ -65,6 +70,10 @@ class Pretended(TorchFunctionMode):
                             'copy the tensor to host memory first.')
         want, args, kwargs = self.asked(func, name, args, kwargs)
         there = any(map(self.on, tensors))
+        listed = want and not tensors                   # a list of the host, made a tensor there
+        masked = name in INDEXING and there and any(
+            i.dtype == torch.bool for i in tensors_in(args[1:2]))
+        if name in WAITS and (listed if 'tensor' in name else there) or masked: self.waits += 1
         if want is None and there and name not in ACROSS and func != Tensor.data.__set__:
             free = name in INDEXING and self.on(args[0])
             self.check(name, [args[0], *args[2:3]] if free else tensors)
