@@ -2,15 +2,16 @@
 
     python benchmarks/step_cost.py
     python benchmarks/step_cost.py --texts 16 --policies navira,p2 --out after.csv
+    python benchmarks/step_cost.py --device cuda     # counts what CUDA calls a wait, too
 
 The network is a stub that looks logits up, so that what is left is the sampler; beside the policies
 run plain loops of three published rules. `launches`: tensor operations that compute something; on
 an accelerator each is a kernel, of about 5 us of host time however small its tensors. `waits`: how
 often the host must know a number (a read, an item, a masked index), so that the accelerator runs
-dry. Both are exact, the same on every machine. Times are processor seconds of one thread, medians
-of five. nbs/studies/speed.ipynb shows what was recorded.
+dry. Both are exact, the same on every machine. Times are of one thread, medians of five: processor
+seconds, or on a GPU those of a clock. nbs/studies/speed.ipynb shows what was recorded.
 """
-import sys, time
+import sys, time, warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Optional
@@ -45,12 +46,12 @@ class Table(Forward):
 class Stub(Denoiser):
     mask_id, vocab_size, has_quality = V, V + 1, True
 
-    def __init__(self, length=LENGTH):
+    def __init__(self, length=LENGTH, device='cpu'):
         g = torch.Generator().manual_seed(0)
-        self.length = length
-        self.table = torch.randn(V + 1, V + 1, generator=g) * 2
+        self.length, self.device = length, device
+        self.table = (torch.randn(V + 1, V + 1, generator=g) * 2).to(device)
         self.table[:, V] = -torch.inf
-        self.qualities = torch.randn(V + 1, generator=g)
+        self.qualities = torch.randn(V + 1, generator=g).to(device)
 
     def __call__(self, x): return Table(self, x)
 
@@ -106,7 +107,7 @@ def prism(model, x, steps, remasks=2):
     for i in range(steps):
         k, mask, logits, q = due(i, x.shape[1], steps), x == V, model.table[x], model.qualities[x]
         n = min(remasks, int((~mask)[0].sum())) if i < steps - 1 else 0
-        at = torch.rand(x.shape).masked_fill(~mask, -1).topk(k, -1).indices
+        at = torch.rand(x.shape, device=x.device).masked_fill(~mask, -1).topk(k, -1).indices
         p = F.softmax(logits.gather(1, at[..., None].expand(-1, -1, V + 1)).double(), -1)
         v, ids = p.sort(-1, descending=True)
         v = v.masked_fill(v.cumsum(-1) - v > .9, 0)
@@ -126,7 +127,7 @@ def dream(model, x, steps, temperature=.2, top_p=.95):
         gone = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, ids, cut)
         p = F.softmax(logits.masked_fill(gone, torch.finfo(logits.dtype).min), -1)
         token = torch.multinomial(p, 1)[:, 0]
-        sure = torch.full(x.shape, -torch.inf)
+        sure = torch.full(x.shape, -torch.inf, device=x.device)
         sure[mask] = (p * (p + 1e-10).log()).sum(-1)
         at = sure.topk(due(i, x.shape[1], steps), -1).indices
         new = torch.full_like(x, V)
@@ -139,9 +140,10 @@ LOOPS = {f'plain loop: {f.__name__}': f for f in (llada, prism, dream)}
 # --- measuring -----------------------------------------------------------------------------------
 def run(name, texts=1, length=LENGTH, steps=STEPS, model=None):
     "A whole run of a policy or a loop."
-    model, x = model or Stub(length), torch.full((texts, length), V)
+    model = model or Stub(length)
+    x, noise = (a.to(model.device) for a in (torch.full((texts, length), V), torch.arange(texts)))
     if name in LOOPS: return LOOPS[name](model, x, steps)
-    for _ in states(navira.policy(name), model, x, steps, Noise(0, torch.arange(texts))): pass
+    for _ in states(navira.policy(name), model, x, steps, Noise(0, noise)): pass
 
 def counts(name, texts=1, length=LENGTH, steps=STEPS): # launches and waits a step
     model = Stub(length)
@@ -149,15 +151,25 @@ def counts(name, texts=1, length=LENGTH, steps=STEPS): # launches and waits a st
     with counted() as c: run(name, texts, length, steps, model)
     return c.launches / steps, c.waits / steps
 
-def milliseconds(name, texts=1, rounds=5): # a step
-    model, took = Stub(), []
+def milliseconds(name, texts=1, rounds=5, device='cpu'): # a step
+    model, took, gpu = Stub(device=device), [], device == 'cuda'
+    clock = time.perf_counter if gpu else time.process_time
     with torch.inference_mode():
-        run(name, texts, model=model)
-        for _ in range(rounds):
-            start = time.process_time()
+        for _ in range(1 + rounds):
+            start = clock()
             run(name, texts, model=model)
-            took.append((time.process_time() - start) / STEPS * 1e3)
-    return sorted(took)[rounds // 2]
+            if gpu: torch.cuda.synchronize()
+            took.append((clock() - start) / STEPS * 1e3)
+    return sorted(took[1:])[rounds // 2]
+
+def synchronised(name, texts=1): # how often CUDA itself says that a step made the host wait
+    with warnings.catch_warnings(record=True) as said, torch.inference_mode():
+        warnings.simplefilter('always')
+        model = Stub(device='cuda')
+        torch.cuda.set_sync_debug_mode('warn')
+        try: run(name, texts, model=model)
+        finally: torch.cuda.set_sync_debug_mode('default')
+    return sum('synchroniz' in str(w.message) for w in said) / STEPS
 
 def logits_are_enough(name):
     "Is the policy one that a stub can run?"
@@ -165,14 +177,15 @@ def logits_are_enough(name):
     return not rule.step.needs and 'critic' not in navira.sampler.registry.signature(
         navira.policies()[name])
 
-def main(texts: int = 1, policies: str = '', out: Optional[Path] = None):
+def main(texts: int = 1, policies: str = '', device: str = 'cpu', out: Optional[Path] = None):
     torch.set_num_threads(1)
     names = policies.split(',') if policies else [*filter(logits_are_enough, navira.policies())]
     rows = []
     for name in [*LOOPS, *names]:
         launches, waits = counts(name, texts)
-        rows.append((name, texts, launches, waits, milliseconds(name, texts)))
-        print(f'{name:26} {launches:6.1f} launches {waits:5.2f} waits {rows[-1][-1]:7.2f} ms',
+        rows.append((name, texts, launches, waits, milliseconds(name, texts, device=device)))
+        said = f' CUDA says {synchronised(name, texts):.2f}' if device == 'cuda' else ''
+        print(f'{name:26} {launches:6.1f} launches {waits:5.2f} waits{said} {rows[-1][-1]:7.2f} ms',
               flush=True)
     table = pd.DataFrame(rows, columns=['policy', 'texts', 'launches', 'waits', 'ms'])
     if out: table.round(3).to_csv(out, index=False)

@@ -85,12 +85,12 @@ class Window:
 @dataclass(frozen=True)
 class prism_guard:
     "PRISM's guard: K if 0 < K < n and K < N - n, at most what may stay masked; else 0."
-    k: Window
+    k: Schedule
 
-    def rests(self, st: State) -> bool: return self.k.rests(st)
+    def rests(self, st: State) -> bool: return isinstance(self.k, Window) and self.k.rests(st)
 
     def __call__(self, st: State) -> Tensor: # [B]
-        r, n = self.k(st), st.n_committed
+        r, n = amount(self.k, st), st.n_committed
         fits = r < torch.minimum(n, st.n_masked)
         return st.left(n_committed).clamp(max=r) * fits
 

@@ -9,6 +9,7 @@ out=${1:-runs/gpu} device=${2:-cuda} config=${3:-one-gpu} bin=.venv/bin
 mkdir -p "$out"
 $bin/python -m pytest -k real_gpu tests/test_accelerator.py
 $bin/python benchmarks/sampling.py --device "$device" --out "$out/benchmark.csv" ${GPU_BENCH:---dtype bfloat16}
+$bin/python benchmarks/step_cost.py --device "$device" --out "$out/step_cost.csv" --policies navira-piecewise,prism,llada-low-confidence,dream-entropy,remdm-cap,p2
 $bin/navira sweep "$config" --store "$out/store" --set device="$device" ${GPU_SWEEP:-}
 $bin/navira evaluate "$out/store"
 $bin/navira report "$out/store"

@@ -34,7 +34,9 @@ def philox(
     for j in range(10):
         # wraps modulo 2^64: both halves are read as unsigned
         p = (left * times).flip(0)
-        left, right = (p >> 32 & _LOW) ^ right ^ keys[2 * j:2 * j + 2], p & _LOW
+        left = (p >> 32).bitwise_and_(_LOW).bitwise_xor_(right).bitwise_xor_(
+            keys[2 * j:2 * j + 2])
+        right = p.bitwise_and_(_LOW)
     (a, c), (b, d) = left, right
     return a, b, c, d
 

@@ -73,9 +73,11 @@ def onednn(
 ) -> Tensor: # [..., out]
     "A linear layer as one call of oneDNN, where it can compute it."
     off = torch.is_grad_enabled() or torch.is_autocast_enabled('cpu') or x.device.type != 'cpu'
-    if off or not x.dtype == weight.dtype == torch.float32:
-        x = F.linear(x, weight, bias)
-        return gelu(x) if gelu else x
+    off = off or not x.dtype == weight.dtype == torch.float32
+    # with AVX2, oneDNN's GELU is slower than PyTorch's
+    if gelu and (off or torch.backends.cpu.get_cpu_capability() == 'AVX2'):
+        return gelu(onednn(x, weight, bias))
+    if off: return F.linear(x, weight, bias)
     then: Any = ('gelu', [], gelu.approximate) if gelu else ('none', [], '')
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, *then)
 
