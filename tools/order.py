@@ -37,7 +37,7 @@ Tasks: tasks/sudoku tasks/walks tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/train
 Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
-    evaluation/mauve evaluation/trajectories
+    evaluation/mauve
 Tasks: tasks/task
 Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings

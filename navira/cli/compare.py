@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/cli/cli.ipynb #1e6905e0
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,7 @@ def entry(label: str) -> dict: # of a sweep
     "A policy as one types it."
     from navira.sampler.registry import split_typed
     name, pairs = split_typed(label)
-    return dict(policy=name, label=label, hyper=hypers(pairs))
+    return hypers(pairs) | dict(policy=name, label=label)
 
 def show_table(made) -> None: # made: a `Table` of plots
     from navira.experiments.plots import as_text
@@ -41,7 +40,7 @@ Samples = Annotated[int | None, Option('-n', '--samples', help=(
     'Texts a cell, at least 8; 12 if not given, of a task 72.'))]
 Reference = Annotated[str, Option(
     help="Model that judges perplexity: 'smollm2', a folder, a Hub id, or 'none'.")]
-Out = Annotated[Path, Option('--out', help='Folder for figure, replay and numbers.')]
+Out = Annotated[Path, Option('--out', help='Folder for figure, replay and store.')]
 Prompt = Annotated[str | None, Option(help='How every text begins; nothing if not given.')]
 Task = Annotated[str | None, Option(
     help='Something with a right answer: sudoku-35, or another number of given cells, by the '
@@ -63,39 +62,37 @@ def compare_command(
 ) -> None:
     "Policies side by side at equal budgets: a table, texts, a figure and a replay."
     import navira
-    from navira.evaluation.references import find_reference
-    from navira.experiments.measure import evaluate
+    from navira.base.checks import check_int
+    from navira.experiments.measure import evaluate, loaded
     from navira.experiments.results import frame, points
     from navira.experiments.run import run
     from navira.experiments.sweep import cells, digest, read_sweep
     if task not in (None, 'infill'): model, reference = model or 'sudoku', 'none'
-    if reference != 'none': find_reference(reference)
     net = navira.load(model, 'auto', dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     usual = TEXT if net.has_quality else ['backbone', USUAL[False]]
-    labels = [name.strip() for name in names] or usual
+    labels = names or usual
     if labels == ['all']: labels = [k for k in navira.policies() if not why_not(net, k)]
     budgets, n = budgets or ('8,27' if task else '16,64'), n or (72 if task else 12)
-    if not re.fullmatch(r'\d+(, *\d+)*', budgets):
-        raise ValueError(f'--budgets {budgets}: expected whole numbers with commas between them, '
-                         'as in --budgets 8,16')
-    if n < 8: raise ValueError(f'-n {n}: an interval needs at least 8 texts')
+    check_int('-n', n, 8, 'an interval needs')
     settings = dict(model=model, prompt=prompt, task=task, real=real, batch_size=batch_size)
     grid = read_sweep(settings | dict(
         entries=[*map(entry, labels)], n=n, seeds=[seed], reference=reference,
-        budgets=value(f'[{budgets}]'), metrics=['entropy', 'perplexity']))
+        budgets=[*map(value, budgets.split(','))], metrics=['entropy', 'perplexity']))
     keys = [c.key for c in cells(grid)]
+    if reference != 'none': loaded(reference)     # before any work
     kind = digest([*settings.values(), str(head), mask_id, shift, dtype])
     st = run(grid, folder / f'store-{kind}', net)  # type: ignore[arg-type]
     evaluate(st, None, reference, keys=keys)
     df = frame(st, None if reference == 'none' else reference, keys)
-    p = points(df[df['sample'] < n]).sort_values('label', key=lambda v: v.map(labels.index))
-    show_comparison(folder, st, p.sort_values('budget', kind='stable'), net, texts)
+    def order(v): return v.map(labels.index) if v.name == 'label' else v
+    p = points(df[df['sample'] < n]).sort_values(['budget', 'label'], key=order)
+    show_comparison(folder, st, p, net, texts)
 
 # %% ../../nbs/cli/cli.ipynb #903cca0b
 def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, and from `points`
     "Print and write what was measured."
     from navira.experiments.paper import curves, grid, over_budgets, PRINTED
-    from navira.experiments.results import ends, frame, note, tokens
+    from navira.experiments.results import frame, note, tokens
     from navira.experiments.plots import as_text
     from navira.experiments.run import resample
     from navira.sampler.samples import printable
@@ -112,15 +109,10 @@ def show_comparison(folder: Path, st, p, net, texts: int) -> None: # a store, an
     if 'solved' in p:     # the first that the last policy solves and the first does not
         solved = frame(st).pivot(index='sample', columns='cell', values='solved')
         k = int((solved[right] > solved[left]).idxmax())
-    names = [*last.label.iloc[[0, -1]]]
-    resample(st, left, net, k, 1).replay(
-        folder / 'replay.html', title=f'Sample {k}', other=resample(st, right, net, k, 1),
-        names=names, boxes=net.boxes)
-    rows = p[['label', 'budget']].assign(run=p.run.str[0].round(1))
-    for y, (head, scale) in PRINTED.items():
-        if y in p: rows[head] = [v if v is None else ends(v, scale) for v in p[y]]
-    rows.to_json(folder / 'compare.json', orient='records', indent=1)
+    first, other = (resample(st, key, net, k, 1)[0] for key in (left, right))
+    first.replay(folder / 'replay.html', title=f'Sample {k}', other=other,
+                 names=[*last.label.iloc[[0, -1]]], boxes=net.boxes)
     labels = [*p.label.unique()]
     drawn = curves(p, labels) if 'log_perplexity' in p else over_budgets(p, labels, '')
     drawn.savefig(folder / 'compare.png', dpi=130)
-    print(f'\nwritten: replay.html, compare.json and compare.png in {folder}')
+    print(f'\nwritten: replay.html and compare.png in {folder}')

@@ -92,8 +92,7 @@ def evaluate_command(
         model = reference or st.record['reference']
         whose = Server(endpoint, model, tokenizer=model)
     evaluate(st, metrics.split(',') if metrics else None, whose, scored)
-    some = '' if len(st.finished) == len(st.cells) else f'{len(st.finished)} of '
-    print(f'{some}{len(st.cells)} cells in {st.folder} are measured')
+    print(f'{len(st.finished)} of {len(st.cells)} cells in {st.folder} are measured')
     if small: print(f'small copy: {compact(st, small).folder}')
 
 # %% ../../nbs/cli/cli.ipynb #56bfb2fa
@@ -162,9 +161,6 @@ def judge(
     from navira.experiments.measure import evaluate
     from navira.experiments.results import frame
     from navira.experiments.store import store_at
-    if not base_url:
-        raise ValueError('--base-url: not given; expected the address of a server, such as '
-                         'http://localhost:8000/v1')
     server = Server(base_url, model, concurrency, retries, timeout, key=key)
     st = evaluate(store_at(store), ['marks'], server, limit)
     show_table(table3(frame(st, model)))

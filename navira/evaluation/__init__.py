@@ -1,1 +1,1 @@
-"What samples are worth: perplexity, diversity, trajectories, and a judge."
+"What samples are worth: perplexity, diversity, and a judge."

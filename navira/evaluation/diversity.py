@@ -9,7 +9,6 @@ __all__ = ['entropy', 'distinct', 'self_bleu', 'repetition', 'grouped']
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,15 +16,15 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..base.stats import t_interval
 
 # %% ../../nbs/evaluation/diversity.ipynb #c9a53de3
 def _rows(tokens) -> list: # n int64 tensors on the CPU, without the -1 behind the end of a text
     rows = [torch.as_tensor(r).cpu() for r in tokens]
     if not rows: raise ValueError('no samples: expected at least 1')
     for i, r in enumerate(rows):
-        if r.ndim == 1 and not r.is_floating_point(): rows[i] = r = r.long()[r.long() != -1]
-        if r.ndim != 1 or len(r) < 1 or r.is_floating_point() or r.min() < 0:
+        ids = r.ndim == 1 and not r.is_floating_point()
+        if ids: rows[i] = r = r[r != -1].long()
+        if not ids or not len(r) or r.min() < 0:
             raise ValueError(f'sample {i} has shape {tuple(r.shape)} and type {r.dtype}: '
                              'expected integer ids [L] of at least 0, L >= 1')
     return rows
@@ -74,7 +73,7 @@ def vocabulary(
     return len(torch.cat(_rows(tokens)).unique())
 
 # %% ../../nbs/evaluation/diversity.ipynb #f476f6ea
-def _precisions(rows, n, epsilon) -> list: # p_n of each sample
+def _precisions(rows, n) -> list: # p_n of each sample
     counts = [_ngrams(r, n) for r in rows]
     every: dict[tuple, list[int]] = defaultdict(lambda: [0])
     for c in counts:
@@ -82,7 +81,7 @@ def _precisions(rows, n, epsilon) -> list: # p_n of each sample
     best = {g: sorted(ks)[-2:] for g, ks in every.items()}
     # the largest count of the others is the second largest of all, if it is our own
     hits = [sum(best[g][0] if k == best[g][1] else k for g, k in c.items()) for c in counts]
-    return [(hit or epsilon) / c.total() for hit, c in zip(hits, counts)]
+    return [(hit or .1) / c.total() for hit, c in zip(hits, counts)]
 
 def _brevity(lengths) -> list: # B of each sample
     have, out = Counter(lengths), []
@@ -93,21 +92,18 @@ def _brevity(lengths) -> list: # B of each sample
 
 # %% ../../nbs/evaluation/diversity.ipynb #c9e26ddb
 def self_bleu(
-    tokens, # [n, L] integer token ids, or n sequences of at least `max_n` ids; n >= 2
-    max_n: int=4, # longest n-grams; orders 1 to max_n count alike
-    epsilon: float=.1, # matches of an order without any: .1 is NLTK's method 1, 0 is no smoothing
+    tokens, # [n, L] integer token ids, or n sequences of at least 4 ids; n >= 2
 ) -> float: # in [0, 1]
     """Mean BLEU of each sample with all others as references: 1 if each says what another says,
     near 0 if they have nothing in common. Rises with n: compare sets of equal size. ValueError for
     one sample, or one that is too short."""
-    rows, n = [r.tolist() for r in _rows(tokens)], check_int('max_n', max_n, 1)
+    rows = [r.tolist() for r in _rows(tokens)]
     if len(rows) < 2:
         raise ValueError('1 sample: self-BLEU compares each with the others, expected at least 2')
     for i, r in enumerate(rows):
-        if len(r) < n:
-            raise ValueError(f'max_n={n}: sample {i} has {len(r)} tokens, expected at least {n}')
-    p = np.array([_precisions(rows, k, epsilon) for k in range(1, n + 1)])
-    bleu = p.prod(0)**(1/n) * _brevity([len(r) for r in rows])
+        if len(r) < 4: raise ValueError(f'sample {i} has {len(r)} tokens, expected at least 4')
+    p = np.array([_precisions(rows, n) for n in (1, 2, 3, 4)])
+    bleu = p.prod(0)**(1/4) * _brevity([len(r) for r in rows])
     return float(bleu.mean())
 
 # %% ../../nbs/evaluation/diversity.ipynb #8255cfbe
@@ -123,13 +119,10 @@ def _longest_repeat(row) -> int: # row: int64 tensor
 
 def repetition(
     tokens, # [n, L] integer token ids, or n sequences of ids of any lengths
-    n: int=1, # shortest n-gram that counts; a sample that repeats nothing as long has 0
 ) -> Tensor: # [n] float64, in [0, 1)
     """Length of the longest n-gram that occurs at least twice in the sample (overlaps count), over
     the sample's length."""
-    rows, n = _rows(tokens), check_int('n', n, 1)
-    longest = [_longest_repeat(r) for r in rows]
-    shares = [k/len(r) if k >= n else 0. for k, r in zip(longest, rows, strict=True)]
+    shares = [_longest_repeat(r) / len(r) for r in _rows(tokens)]
     return torch.tensor(shares, dtype=torch.float64)
 
 # %% ../../nbs/evaluation/diversity.ipynb #31639bd3
@@ -137,32 +130,16 @@ of_sets: dict[str, Callable] = dict( # tokens, n samples -> number
     pooled_entropy=pooled_entropy, distinct_1=partial(distinct, n=1), distinct_2=distinct,
     distinct_3=partial(distinct, n=3), self_bleu=self_bleu)
 
-# %% ../../nbs/evaluation/diversity.ipynb #3f7e69aa
-@dataclass(frozen=True, eq=False)
-class Grouped:
-    "A set metric on disjoint groups of samples."
-    values: np.ndarray # [groups] float64, the metric of each group
-    size: int # samples in a group
-    @property
-    def value(self) -> float: return float(self.values.mean())
-    def interval(self) -> tuple[float, float]: return t_interval(self.values)
-    def __float__(self): return self.value
-    def __repr__(self):
-        lo, hi = self.interval()
-        groups = f'{len(self.values)} groups of {self.size}'
-        return f'Grouped({self.value:.4g} [{lo:.4g}, {hi:.4g}], {groups})'
-
 # %% ../../nbs/evaluation/diversity.ipynb #50a9108b
 def grouped(
     f: Callable, # a set metric: samples -> number
     tokens, # n samples in their order: [n, L] ids, a list of sequences, or [n, D] features
     groups: int=10, # disjoint groups of n // groups samples; the last n % groups are left out
-) -> Grouped: # values, .value is their mean, .interval() Student's
-    """A set metric with an interval, from disjoint groups of equal size.
+) -> np.ndarray: # [groups] float64, for `t_interval`
+    """A set metric of each of some disjoint groups of equal size.
     ValueError for fewer than 2 groups or fewer samples than groups."""
     groups, n = check_int('groups', groups, 2, 'an interval needs'), len(tokens)
     if n < groups:
         raise ValueError(f'{n} samples in {groups} groups: expected at least one each, better ten')
     size = n // groups
-    values = [float(f(tokens[i*size:(i + 1)*size])) for i in range(groups)]
-    return Grouped(np.array(values), size)
+    return np.array([float(f(tokens[i*size:(i + 1)*size])) for i in range(groups)])

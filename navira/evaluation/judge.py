@@ -62,8 +62,6 @@ class Server(Reader):
     max_tokens: int = 256 # of a judge's answer; five marks are about 60
     key: str = 'OPENAI_API_KEY' # environment variable that holds the key; unset, none is sent
     tokenizer: Any = None # of the model: a folder, a Hub id or a tokenizer; None: a judge only
-    eos: str = '' # document separator; '': as `load_reference` chooses it
-    limit: int | None = None # longest prompt in tokens: the server writes one more
 
     def __post_init__(self):
         if any(c in self.base_url for c in '@?#'):
@@ -80,7 +78,7 @@ class Server(Reader):
         if self.tokenizer is None: return
         if isinstance(self.tokenizer, (str, Path)):
             self.tokenizer = from_name(str(self.tokenizer), reference_tokenizer)
-        self.eos = self.eos or separator_of(self.tokenizer)
+        self.eos = separator_of(self.tokenizer)
         super().__post_init__()
 
     def __repr__(self): return f'{self.model!r} at {self.base_url}'
@@ -95,20 +93,15 @@ class Server(Reader):
                       default_headers={'Accept-Encoding': 'identity'}, timeout=self.timeout,
                       max_retries=self.retries, http_client=bounded(self.timeout))
 
-    def nll(self, rows, where, batch_tokens=None, progress=None):
+    def nll(self, rows, where):
         "As `Reader` says. ValueError for an answer of another form, or from another tokenizer."
         ends = last_scored(where)
         def ask(i):
+            if not ends[i]: return torch.zeros(0)
             logprobs = prompt_logprobs(self, rows[i][:ends[i]].tolist())
             return -torch.tensor(logprobs)[where[i][1:ends[i]]]
-        todo, results, done = [i for i, n in enumerate(ends) if n], [torch.zeros(0)] * len(rows), 0
         # in order; after an error or Ctrl-C no further request begins
-        with ThreadPool(self.concurrency) as pool:
-            for i, v in zip(todo, pool.imap(ask, todo), strict=True):
-                results[i] = v
-                done += ends[i]
-                if progress: progress(done, sum(ends))
-        return results
+        with ThreadPool(self.concurrency) as pool: return [*pool.imap(ask, range(len(rows)))]
 
 # %% ../../nbs/evaluation/judge.ipynb #15075d9a
 class Refused(ValueError):
@@ -155,19 +148,6 @@ def requested(server: Server, request: Callable) -> dict:
     except Exception as e: error = explained(server, e)
     raise error # not chained: an exception of the client holds the request with its key
 
-# %% ../../nbs/evaluation/judge.ipynb #055a30cf
-def check_words(server: Server, ids: list[int], words: list[str]) -> None:
-    """ValueError if the server reads our ids as other words, judged by those of ASCII letters or
-    digits."""
-    signs = ' \u2581\u0120'     # both stand for a space
-    pairs = [(server.tokenizer.decode([i]).strip(), w.strip(signs))
-             for i, w in zip(ids, words) if w]
-    plain = [p for p in pairs if p[0].isascii() and p[0].isalnum()]
-    other = [p for p in plain if p[0] != p[1]]
-    if len(other) > len(plain) / 2:
-        ours, theirs = other[0]
-        raise ValueError(f'{server}: another tokenizer: {theirs!r} there is {ours!r} here')
-
 # %% ../../nbs/evaluation/judge.ipynb #56a7a7f4
 def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each token but the first
     answer = requested(server, lambda client: client.completions.with_raw_response.create(
@@ -180,7 +160,13 @@ def prompt_logprobs(server: Server, ids: list[int]) -> list[float]: # of each to
         raise ValueError(f'{server}: no log-probabilities of the prompt in the answer '
                          f"{excerpt(server, str(answer))!r}: expected vLLM's prompt_logprobs of "
                          f'{len(ids)} tokens') from None
-    check_words(server, ids[1:65], [str(entry.get('decoded_token') or '') for entry in table])
+    # \u2581 and \u0120 stand for a space
+    words = [(server.tokenizer.decode([i]).strip(),
+              str(entry.get('decoded_token') or '').strip(' \u2581\u0120'))
+             for i, entry in zip(ids[1:65], table)]
+    plain = [both for both in words if both[1] and both[0].isascii() and both[0].isalnum()]
+    other = [f'{theirs!r} there is {ours!r} here' for ours, theirs in plain if ours != theirs]
+    if len(other) > len(plain) / 2: raise ValueError(f'{server}: another tokenizer: {other[0]}')
     logprobs: list[Any] = [entry.get('logprob') for entry in table]
     for v in logprobs:
         if type(v) not in (int, float) or not -math.inf < v <= 1e-3:
@@ -211,11 +197,6 @@ Return ONLY valid JSON in exactly this format:
 
 ASPECTS = ('clarity', 'grammaticality', 'factuality', 'style', 'creativity')
 
-# %% ../../nbs/evaluation/judge.ipynb #00a438ec
-def judge_prompt(text: str) -> str:
-    "What the judge is asked about a text."
-    return PROMPT.replace('{text}', text)
-
 # %% ../../nbs/evaluation/judge.ipynb #30e369ce
 class Unreadable(ValueError):
     "The answer does not hold the five marks."
@@ -245,7 +226,7 @@ def judge_text(
 ) -> dict: # 'marks' or None; 'failed': why, or None; 'answer', cut; 'asked': how often
     """Ask at temperature 0, and once more if the answer cannot be read. ValueError where the server
     refuses for another reason than this text, ConnectionError where it does not answer."""
-    messages: Any = [dict(role='user', content=judge_prompt(text))]
+    messages: Any = [dict(role='user', content=PROMPT.replace('{text}', text))]
     values, failed, asked = None, None, 0
     while values is None and asked < 2:
         asked, answer = asked + 1, ''

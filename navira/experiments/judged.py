@@ -22,7 +22,7 @@ def table3(
     is the mean of the five. `Missing` where nobody has judged."""
     if not {*ASPECTS} <= {*df}: raise Missing('marks: `navira judge STORE --base-url ...`')
     df = df.assign(overall=df[[*ASPECTS]].mean(axis=1, skipna=False))
-    p = points(df, {k: (k,) for k in ('overall', *ASPECTS)})
+    p = points(df)
     rows = dict(policy=p.label, strength=p.strength, passes=p.budget)
     rows |= {k: p[k].map(interval_of) for k in ('overall', *ASPECTS)}
     asked, got = (p.point.map(df.groupby('point')[k].count()) for k in ('asked', 'overall'))

@@ -6,8 +6,7 @@
 from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import lru_cache, partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from torch import Tensor
 
 from ..base.checks import check_choice, check_int
 from ..base.runs import folder_lock
+from ..base.stats import t_interval
 from ..evaluation.diversity import entropy, grouped, of_sets, repetition
 from ..evaluation.judge import ASPECTS, judge_text, Server
-from ..evaluation.perplexity import perplexities
+from ..evaluation.perplexity import perplexity
 from ..evaluation.references import load_reference, reference_name
 from .run import work
 from .store import Store
@@ -36,20 +36,7 @@ EVERY = (*METRICS, 'marks')
 JUDGED = ('perplexity', 'marks')     # by a model
 OF_TOKENS: dict[str, Callable[[Tensor], Tensor]] = dict(entropy=entropy, repetition=repetition)
 
-@dataclass(frozen=True, eq=False)
-class Judge:
-    "A reference, loaded when first needed."
-    given: Any # its name, a `Reference`, or a `Server`
-
-    @property
-    def name(self) -> str:
-        return reference_name(self.given) if isinstance(self.given, str) else self.given.name
-
-    @cached_property
-    def model(self) -> Any:
-        if not isinstance(self.given, str): return self.given
-        # all GPUs, and main memory if need be
-        return load_reference(self.given, device='auto' if torch.cuda.is_available() else None)
+loaded = lru_cache(1)(load_reference)
 
 # %% ../../nbs/experiments/experiments.ipynb #c40fe277
 def evaluate(
@@ -64,16 +51,16 @@ def evaluate(
     reference needs; `Interrupted` after Ctrl-C."""
     asked = None if metrics is None else [check_choice('metric', m, EVERY) for m in metrics]
     scored = None if scored is None else check_int('scored', scored, 1)
-    judge = Judge(st.record['reference'] if reference is None else reference)
-    if 'marks' in (asked or ()) and not isinstance(judge.given, Server):
-        raise ValueError(f'marks by {judge.given!r}: expected a `Server`')
-    if judge.given == 'none' and 'perplexity' in (asked or ()):
+    judge = st.record['reference'] if reference is None else reference
+    if 'marks' in (asked or ()) and not isinstance(judge, Server):
+        raise ValueError(f'marks by {judge!r}: expected a `Server`')
+    if judge == 'none' and 'perplexity' in (asked or ()):
         raise ValueError("reference 'none': perplexity cannot be measured without a reference; "
                          'expected one, or other metrics')
     with folder_lock(st.folder, 'sweep or evaluate'):
         st.join()
         for name in EVERY:
-            if judge.given == 'none' and name == 'perplexity': continue
+            if judge == 'none' and name == 'perplexity': continue
             wanted = [k for k in (st.finished if keys is None else keys)
                       if name in (asked or st.cells[k]['metrics'])]
             try: work(f'measuring {name}', _pieces(st, name, wanted, judge, scored))
@@ -84,7 +71,7 @@ def evaluate(
     return st
 
 # %% ../../nbs/experiments/experiments.ipynb #7241c240
-def _pieces(st: Store, name: str, keys: list[str], judge: Judge,
+def _pieces(st: Store, name: str, keys: list[str], judge: Any,
             scored: int | None) -> dict[Path, Callable[[], pa.Table]]:
     "File -> what makes its table: one metric, as far as it is missing."
     table, which = ('sets', 'samples') if name == 'sets' else ('metrics', 'sample')
@@ -92,7 +79,8 @@ def _pieces(st: Store, name: str, keys: list[str], judge: Judge,
     pieces: dict[Path, Callable[[], pa.Table]] = {}
     if old:
         df = old.to_pandas()
-        df = df[df.reference == judge.name if name in JUDGED else df.reference.isna()]
+        whose = df.reference == reference_name(judge) if name in JUDGED else df.reference.isna()
+        df = df[whose]
         column = dict(perplexity='nll_once', sets='value', marks='clarity').get(name, name)
         df = df.reindex(columns=['cell', which, column]).dropna()
         have = {*zip(df.cell, df[which], strict=True)}
@@ -109,7 +97,7 @@ def _pieces(st: Store, name: str, keys: list[str], judge: Judge,
     return pieces
 
 # %% ../../nbs/experiments/experiments.ipynb #42bd1edb
-def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Table:
+def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Any) -> pa.Table:
     "A metric of some samples of a cell: of each, or of sets of ten with Student's interval."
     if rows.tokens.isna().any():
         raise ValueError(f'{name} needs the tokens of every sample, and {st.folder} is a copy that '
@@ -122,16 +110,15 @@ def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Judge) -> pa.Tabl
                              'leave out sets')
         made = {k: grouped(f, x[:groups * 10], groups) for k, f in of_sets.items()}
         return pa.Table.from_pylist([dict(
-            zip(('low', 'high'), g.interval()), cell=rows.cell.iloc[0], metric=k, reference=None,
-            value=g.value, groups=groups, samples=len(x)) for k, g in made.items()])
-    whose = judge.name if name in JUDGED else None
+            zip(('low', 'high'), t_interval(v)), cell=rows.cell.iloc[0], metric=k, reference=None,
+            value=v.mean(), groups=groups, samples=len(x)) for k, v in made.items()])
+    whose = reference_name(judge) if name in JUDGED else None
     out = dict(cell=rows.cell, sample=rows['sample'].astype(np.int32),
                reference=pa.array([whose] * len(rows), pa.string()))
     if name in OF_TOKENS: return pa.table(out | {name: OF_TOKENS[name](x).numpy()})
-    if name == 'marks': return pa.table(out | _marks(judge.given, st.decode(x)))
-    for rule, p in perplexities(st.decode(x), judge.model).items():
-        out |= {f'nll_{rule}': p.nll.numpy(), f'weight_{rule}': p.weight.numpy()}
-    return pa.table(out)
+    if name == 'marks': return pa.table(out | _marks(judge, st.decode(x)))
+    p = perplexity(st.decode(x), loaded(judge) if isinstance(judge, str) else judge)
+    return pa.table(out | dict(nll_once=p.nll.numpy(), weight_once=p.weight.numpy()))
 
 def _marks(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]
     "Marks, and what was answered. ValueError for a server that refuses each of the texts."

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from ..base.runs import atomic_write
 from ..base.stats import FEW, resampled
-from ..evaluation.trajectories import overlap
 from .plots import (
     bars, budgets_axis, finished, in_markdown, LOOKS, looks, perplexity_axis, STYLE, Table)
 from navira.experiments.results import (
@@ -168,7 +168,7 @@ def table1(p: pd.DataFrame) -> Table:
 def traced(
     p: pd.DataFrame, # from `results.points`
     *labels: str,
-) -> tuple[int, list[tuple]]: # steps, and what each remasked and wrote, [T, n, L] bool both
+) -> list[Tensor]: # what each remasked and wrote, [2, T, n, L] bool
     """Traces of equal steps, seed and number of samples, with the most steps there are.
     `Missing` where there are none."""
     t = tables(p).reset_index()
@@ -179,22 +179,31 @@ def traced(
                       'true in their entries (a two-pass policy needs twice the passes)')
     st = open_store(p.store.iloc[0])
     did = [trajectory(st, cell) for cell in cells.iloc[0]]
-    n = min(remasked.shape[1] for remasked, _ in did)
-    return cells.index[0][0], [(remasked[:, :n], written[:, :n]) for remasked, written in did]
+    n = min(each.shape[2] for each in did)
+    return [each[:, :, :n] for each in did]
 
 # %% ../../nbs/experiments/paper.ipynb #519cff2e
-# steps, samples, (pair, reading) -> metric -> draws
+def overlap(
+    a: Tensor, # [T, n, L] bool: what one run remasked
+    b: Tensor, # [T, n, L] bool: and another
+) -> dict[str, dict[str, np.ndarray]]: # reading -> metric -> [1 + resamplings]
+    "Means over the steps of all samples at which both runs remask something, or either does."
+    common, in_a, in_b = (v.sum(2).double().numpy() for v in (a & b, a, b))
+    union, smaller = in_a + in_b - common, np.minimum(in_a, in_b)
+    values = dict(intersection=common, jaccard=common / np.maximum(union, 1),
+                  coefficient=common / np.maximum(smaller, 1))
+    def means(where: np.ndarray) -> dict[str, np.ndarray]:
+        return {k: resampled((v * where).sum(0), where.sum(0)) for k, v in values.items()}
+    return dict(both=means(smaller > 0), either=means(union > 0))
+
+# %% ../../nbs/experiments/paper.ipynb #acdfc2dc
+# steps, samples, pair -> from `overlap`
 def overlaps(p: pd.DataFrame) -> tuple[int, int, dict]:
     "Section 5.4: what the runs of Table 2 have in common, under both readings."
     labels = [*dict.fromkeys(k for pair in TABLE2 for k in pair)]
-    T, did = traced(p, *labels)
-    remasked = dict(zip(labels, (gone for gone, _ in did), strict=True))
-    out = {}
-    for a, b in TABLE2:
-        both = overlap(remasked[a], remasked[b])
-        for how in ('both', 'either'):
-            out[(a, b), how] = {k: resampled(v.part, v.whole) for k, v in both.mean(how).items()}
-    return T, did[0][0].shape[1], out
+    did = dict(zip(labels, traced(p, *labels)))
+    T, n, _ = did[labels[0]][0].shape
+    return T, n, {(a, b): overlap(did[a][0], did[b][0]) for a, b in TABLE2}
 
 # %% ../../nbs/experiments/paper.ipynb #acdfc2dd
 def table2(p: pd.DataFrame) -> Table:
@@ -202,7 +211,7 @@ def table2(p: pd.DataFrame) -> Table:
     T, n, means = overlaps(p)
     where = dict(both='both remask', either='either does')
     rows = [[*pair, where[how], *map(interval_of, draws.values()), *TABLE2[pair]]
-            for (pair, how), draws in means.items()]
+            for pair, readings in means.items() for how, draws in readings.items()]
     head = ['policy A', 'policy B', 'steps where', 'intersection', 'Jaccard', 'overlap',
             "paper's intersection", 'its Jaccard', 'its overlap']
     return Table('Table 2: overlap of trajectories', pd.DataFrame(rows, columns=head),

@@ -122,10 +122,8 @@ def budgets_axis(ax: Any, budgets: Iterable[int]) -> None:
 
 def finished(fig: Figure, title: str, note: str) -> Figure:
     "Title above, legend and note below, where they cover nothing."
-    entries: dict[str, Any] = {}
-    for ax in fig.axes:
-        handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles))
+    drawn = [handle for ax in fig.axes for handle in ax.get_legend_handles_labels()[0]]
+    entries: dict[str, Any] = {str(handle.get_label()): handle for handle in drawn}
     width = fig.get_figwidth()
     letters = 9 + max(map(len, entries), default=0)     # 9 for mark and space; an inch has 17
     wrapped = textwrap.wrap(note.replace('$', r'\$'), int(width * 19))

@@ -44,24 +44,21 @@ def frame(
     judged them by which rule: `judge`, `eos`. KeyError for a reference that has judged
     nothing."""
     st = store if isinstance(store, Store) else open_store(store)
-    rule, done, samples = st.record['eos'], st.finished, st.read('samples', keys)
+    done, samples = st.finished, st.read('samples', keys)
     df = samples.drop_columns([c for c in TRACES[tokens:] if c in samples.column_names]).to_pandas()
     df = df[df.cell.isin(done)]
     if df.duplicated(['cell', 'sample']).any():
         raise ValueError(f'{st.folder}/samples.parquet: a sample stands there twice')
     df = pd.DataFrame([_about(k, c) for k, c in st.cells.items()]).merge(df, on='cell')
-    df = df.assign(store=str(st.folder), length=st.record['length'], judge=None, eos=rule)
+    df = df.assign(store=str(st.folder), length=st.record['length'], judge=None)
     metrics = st.read('metrics', keys)
     if metrics is None: return df
     rows, own = metrics.to_pandas(), st.record['reference']
-    # who has judged, the sweep's own first
-    names = sorted(rows.reference.dropna().unique())
-    names.sort(key=lambda r: r not in (own, reference_name(own)))
-    judge = next(iter(names), None)
-    if reference is not None:
-        if reference not in names: reference = reference_name(reference)
-        judge = check_choice('reference', reference, names)
-    rows = rows.rename(columns={f'nll_{rule}': 'nll', f'weight_{rule}': 'weight'})
+    first = own, reference_name(own)
+    names = sorted(rows.reference.dropna().unique(), key=lambda r: (r not in first, r))
+    if reference and reference not in names: reference = reference_name(reference)
+    judge = check_choice('reference', reference or names[0], names) if names else None
+    rows = rows.rename(columns=dict(nll_once='nll', weight_once='weight'))
     known = rows[rows.reference.isna() | (rows.reference == judge)]
     values = known.groupby(['cell', 'sample']).first()
     values = values[[c for c in MEASURED if c in rows]]
@@ -76,43 +73,40 @@ KEPT = ('label', 'policy', 'change', 'budget', 'steps', 'charged', 'matched', 't
 def _about(key: str, c: dict) -> dict:
     point = digest([c['policy'], c['settled'], c['change'], c['budget']])
     strength = next((c['settled'][k] for k in STRENGTHS if k in c['settled']), None)
-    hyper = {k: str(v) if isinstance(v, dict) else v for k, v in c['settled'].items()}
     named = dict(cell=key, point=point, typed=as_typed(c['policy'], c['hyper']))
-    return named | {k: c[k] for k in KEPT} | dict(strength=strength) | hyper
+    return named | {k: c[k] for k in KEPT} | dict(strength=strength) | c['settled']
 
 # %% ../../nbs/experiments/experiments.ipynb #86ad68e2
-STATISTICS = dict( # name -> a column, or two whose sums are divided
-    log_perplexity=('nll', 'weight'), entropy=('entropy',), repetition=('repetition',),
-    remasked=('n_remasked',),
-    run=('n_forward',), solved=('solved',), recovered=('recovered',))
+STATISTICS = dict( # name -> a column
+    log_perplexity='nll', entropy='entropy', repetition='repetition', remasked='n_remasked',
+    run='n_forward', solved='solved', recovered='recovered',
+    **{mark: mark for mark in ('overall', *ASPECTS)})
 
 def points(
     df: pd.DataFrame, # from `frame`
-    statistics: dict[str, tuple[str, ...]] = STATISTICS, # name -> columns
 ) -> pd.DataFrame:
     """One row a policy, hyper-parameters and budget: seeds are more samples. `n` samples, and
     each statistic as an array [1 + resamplings], the value first; None where fewer than 8
     samples have it."""
-    df = df.sort_values(['sample', 'seed'], kind='stable')
+    df = df.sort_values(['sample', 'seed'], kind='stable').assign(one=1)
     groups = df.groupby('point', sort=False)
-    out = groups.first().drop(columns='sample').assign(n=groups.size(), scored=0)
+    out = groups.first().drop(columns=['sample', 'one']).assign(n=groups.size(), scored=0)
     where = groups.ngroup(), groups.cumcount()
     counts = resamplings(out.n.max(), paired=True).T     # sample i counts alike in every point
     def summed(v: np.ndarray) -> np.ndarray: # [samples] -> [points, 1 + resamplings]
         wide = np.zeros((len(out), len(counts)))
         wide[where] = v
         return wide @ counts
-    for name, columns in statistics.items():
-        if not {*columns} <= {*df.columns}: continue
-        values = df[[*columns]].to_numpy(float)
+    for name, column in STATISTICS.items():
+        if column not in df: continue
+        # nats are divided by tokens, all else by samples
+        values = df[[column, 'weight' if column == 'nll' else 'one']].to_numpy(float)
         known = ~np.isnan(values).any(1)
-        values = np.where(known[:, None], values, 0.)
-        judged = summed(known)
-        over = summed(values[:, 1]) if len(columns) > 1 else judged
-        with np.errstate(invalid='ignore'): draws = summed(values[:, 0]) / over
+        judged, (part, whole) = summed(known), map(summed, np.where(known, values.T, 0.))
+        with np.errstate(invalid='ignore'): draws = part / whole
         enough = judged[:, 0] >= FEW
         out[name] = [v if e else None for v, e in zip(draws, enough, strict=True)]
-        if columns[0] in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
+        if column in ('nll', 'solved'): out['scored'] = (judged[:, 0] * enough).astype(int)
     out['change'] = out.change.astype(object).where(out.change.notna(), None)
     return out.sort_values(['budget', 'label', 'strength'], kind='stable').reset_index()
 
@@ -199,7 +193,7 @@ def note(
     record = open_store(first.store).record
     devices = ' and '.join({v['device_name']: None for v in record['places']})
     drawn = f'; drawn by rules {record["rules"]}' if record['rules'] != RULES else ''
-    judged = f', {span(p.scored)} of them judged by {first.judge} (separators: {first.eos})'
+    judged = f', {span(p.scored)} of them judged by {first.judge} (separators: once)'
     return (f'{devices}; {record["model"] or "embedded model"}, {record["dtype"]}, '
             f'L = {first.length}{drawn}; {span(p.n)} {"puzzles" if "solved" in p else "texts"} '
             f'a point{judged if first.judge else ""}; 95 % percentile bootstrap intervals')
@@ -236,17 +230,6 @@ def reading(
     first = np.take_along_axis(heights, inside.argmax(0)[None], 0)[0]
     return np.where(inside.any(0), first, np.nan)
 
-# %% ../../nbs/experiments/experiments.ipynb #5f12a284
-def common_range(
-    curves: Iterable[pd.DataFrame],
-    along: str = 'entropy', # a statistic
-) -> tuple[float, float]: # low, high
-    "The range that all of the curves reach. `Missing` where they do not overlap."
-    values = [c[along].str[0] for c in curves]
-    low, high = max(v.min() for v in values), min(v.max() for v in values)
-    if low < high: return low, high
-    raise Missing(f'no common range of {along}: the curves do not overlap')
-
 # %% ../../nbs/experiments/experiments.ipynb #d187106d
 def at_equal(
     a: pd.DataFrame, # a curve: compared with
@@ -254,9 +237,11 @@ def at_equal(
     along: str = 'entropy', # a statistic that is to be equal, or 'remasked'
     y: str = 'log_perplexity', # what is compared
 ) -> np.ndarray: # [1 + resamplings]
-    """b less a in `y` where `along` is equal. The exponential of a difference of log-
-    perplexities is their ratio."""
-    low, high = common_range([a, b], along)
+    """b less a in `y` where `along` is equal. The exponential of a difference of log-perplexities
+    is their ratio. `Missing` where the curves do not overlap."""
+    values = a[along].str[0], b[along].str[0]
+    low, high = max(v.min() for v in values), min(v.max() for v in values)
+    if low >= high: raise Missing(f'no common range of {along}: the curves do not overlap')
     where = np.linspace(low + (high - low) / 4, high - (high - low) / 4, 9)
     def height(c: pd.DataFrame) -> np.ndarray: # mean over the range
         x, heights = np.stack([*c[along]]), np.stack([*c[y]])
@@ -296,7 +281,7 @@ def tokens(
 def trajectory(
     st: Store,
     key: str, # of a cell
-) -> tuple[Tensor, Tensor]: # [T, n, L] bool each
+) -> Tensor: # [2, T, n, L] bool
     "What a cell remasked and wrote at each step. ValueError where it was sampled without `trace`."
     c, table = st.cells[key], st.read('samples', [key])
     if not c['trace']:
@@ -306,4 +291,4 @@ def trajectory(
     for did, name in zip(out, ('remasked', 'written')):
         for b, steps in enumerate(table[name].to_pylist()):
             for i, where in enumerate(steps): did[i, b, where] = True
-    return out[0], out[1]
+    return out

@@ -38,42 +38,37 @@ __all__ = ['run']
 def work(
     what: str, # for the progress bar
     pieces: dict[Path, Callable[[], pa.Table]], # file -> what makes its table
-    sizes: list[int] | None = None, # of the pieces, for the bar; None: all alike
 ) -> None:
     """Make every table that is not there yet. `Interrupted` after Ctrl-C, when the piece at hand
     is finished."""
-    sizes = sizes or [1] * len(pieces)
     stopping = ('\nnavira: finishing the piece at hand, then stopping; once more stops at once, '
                 'without it\n')
-    with graceful_interrupt(message=stopping) as asked, progress_bar(sum(sizes), what) as bar:
+    with graceful_interrupt(message=stopping) as asked, progress_bar(len(pieces), what) as bar:
         for i, (path, make) in enumerate(pieces.items(), 1):
             if not path.exists(): write_table(path, make())
-            bar.update(sizes[i - 1])
+            bar.update(1)
             if asked.is_set() and i < len(pieces):
                 raise Interrupted(f'stopped after {i} of {len(pieces)}, all of them kept; give the '
                                   'same command again to go on')
 
 # %% ../../nbs/experiments/experiments.ipynb #ab87410f
-def task_in(st: Store, model: MaskedLM) -> Task | None:
-    "The task of a store. Errors as `task_of`."
-    return task_of(st.task, model, st.record['real']) if st.task else None
-
 def resample(
     st: Store,
     key: str, # of a cell
     model: MaskedLM,
     first: int,
     n: int,
-) -> Samples: # with a trace
+) -> tuple[Samples, Task | None]: # with a trace; the task of the store
     "Some samples of a cell. ValueError that names the cell where they cannot be made."
-    cell, task, record = as_cell(st.cells[key]), task_in(st, model), st.record
+    cell, record = as_cell(st.cells[key]), st.record
+    task = task_of(st.task, model, record['real']) if st.task else None
     prompt = task.prompts(first, n) if task else record['prompt']
     with torch.autocast(model.device.type, torch.bfloat16, enabled=record['dtype'] == 'bfloat16'):
         try:
             # the ends are kept: texts of one length compare
             return sample(model, cell.rule, cell.budget, range(first, first + n), cell.seed,
                           record['length'], prompt, batch_size=n, trace=True, eos='keep',
-                          progress=False)
+                          progress=False), task
         except (ValueError, FloatingPointError, torch.OutOfMemoryError) as e:
             raise ValueError(f'{cell.label} at budget {cell.budget}, seed {cell.seed}: {e}. What '
                              'was finished before is kept') from e
@@ -87,7 +82,7 @@ def by_step(
 
 def _batch(st: Store, net: MaskedLM, key: str, first: int, n: int) -> pa.Table:
     "Some samples of a cell as a table: a row a sample, with what its task says of it."
-    res, task = resample(st, key, net, first, n), task_in(st, net)
+    res, task = resample(st, key, net, first, n)
     trace: Any = res.trace
     ids = pa.uint16() if res.tokens.max() < 2**16 else pa.int32()
     columns = dict(cell=[key] * n, sample=np.arange(first, first + n, dtype=np.int32),
@@ -143,10 +138,8 @@ def run(
         procs.wait_for_everyone()
         st = open_store(folder)
         todo = list(_batches(st, [c.key for c in plan]))[procs.process_index::procs.num_processes]
-        passes = [round(st.cells[key]['charged'] * n) for key, _, n in todo]
-        work('sampling (passes of a text)',
-             {st.part('samples', key, first): partial(_batch, st, net, key, first, n)
-              for key, first, n in todo}, passes)
+        work('sampling', {st.part('samples', key, first): partial(_batch, st, net, key, first, n)
+                          for key, first, n in todo})
         procs.wait_for_everyone()
         if main: st.join()
         procs.wait_for_everyone()

@@ -179,7 +179,7 @@ def of_kinds(kinds: dict[Any, str]) -> dict[str, Any]: # kind -> names
     return {name: kind for kind, names in kinds.items() for name in names.split()}
 
 RECORD = of_kinds({dict: 'cells', list: 'places', str | None: 'model real',
-                   str: 'fingerprint dtype device reference eos', str | dict | None: 'prompt',
+                   str: 'fingerprint dtype device reference', str | dict | None: 'prompt',
                    int: 'length batch_size rules'})
 # beside the fields of `Cell`
 DESCRIBED = of_kinds({dict: 'settled', list: 'metrics', bool: 'matched', int: 'steps free',
@@ -256,13 +256,12 @@ def claim(
         raise ValueError(f'{folder} holds a sweep of another kind: {"; ".join(differ)}. Go on with '
                          'the same settings, or name another folder')
     places, cells = old.get('places', []), old.get('cells', {})
-    codes = {(o['policy'], o['code']) for o in cells.values() if 'code' in o}
-    changed = {c.policy for c in plan for policy, code in codes
-               if policy == c.policy and code != c.code}
+    codes = {o['policy']: o['code'] for o in cells.values() if 'code' in o}
+    changed = {c.policy for c in plan if codes.get(c.policy, c.code) != c.code}
     if changed:
         raise ValueError(f'{folder}: {", ".join(changed)} was sampled by other code, which the '
                          'store keeps; expected that file again, another name, or a new folder')
-    settings = dict(name=s.name, model=s.model, reference=s.reference, eos=s.eos, real=s.real)
+    settings = dict(name=s.name, model=s.model, reference=s.reference, real=s.real)
     record = settings | old | identity | dict(
         places=places + [here] * (here not in places),
         cells=cells | {c.key: _described(c, s, free, cells.get(c.key)) for c in plan})

@@ -25,7 +25,6 @@ from ..sampler.budgets import charged, check_budget, n_steps
 from ..core import Policy
 from ..decoupling import refill_first
 from ..sampler.draws import nucleus
-from ..evaluation.perplexity import eos_rules
 from ..tasks.task import kind_of
 from ..sampler.registry import parameters, policies, policy
 
@@ -149,7 +148,7 @@ def digest(
 
 # %% ../../nbs/experiments/experiments.ipynb #707c21b5
 METRICS = ('entropy', 'repetition', 'sets', 'perplexity')
-CHOICES = dict(dtype=('float32', 'bfloat16'), device=('auto', 'cpu', 'cuda'), eos=eos_rules,
+CHOICES = dict(dtype=('float32', 'bfloat16'), device=('auto', 'cpu', 'cuda'),
                role=('', 'table', 'curve'))
 
 # %% ../../nbs/experiments/experiments.ipynb #f29abd5b
@@ -179,7 +178,6 @@ class Sweep:
     metrics: tuple = ('entropy', 'repetition', 'sets', 'perplexity') # what `evaluate` computes
     scored: int | None = None         # samples a cell that the reference judges; None: all
     real: str | None = None           # real text for the task 'infill': see `read_corpus`
-    eos: str = 'once'                 # rule for text separators under which perplexity is read
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -194,7 +192,7 @@ class Sweep:
 
 # %% ../../nbs/experiments/experiments.ipynb #8b932a23
 SHARED = ('budgets', 'n', 'seeds', 'role', 'keep')     # settings of a sweep that an entry may have
-ENTRY = ('policy', 'label', 'change', 'trace', 'hyper', 'vary', *SHARED)
+ENTRY = ('policy', 'label', 'change', 'trace', 'vary', *SHARED)
 
 def expand(
     given: Any, # an entry: settings and hyper-parameters of a policy, mixed
@@ -205,18 +203,15 @@ def expand(
     if not isinstance(given, dict) or 'policy' not in given:
         raise ValueError(f'entry {given!r}: expected a policy = one of {", ".join(policies())}')
     name = check_choice('policy', given['policy'], policies())
-    known, hyper, vary = parameters(policies()[name]), given.get('hyper', {}), given.get('vary', {})
-    for k, v in dict(hyper=hyper, vary=vary).items():
-        if not isinstance(v, dict): raise ValueError(f'{name}: {k}={v!r}: expected a table')
+    known, vary = parameters(policies()[name]), given.get('vary', {})
+    if not isinstance(vary, dict): raise ValueError(f'{name}: vary={vary!r}: expected a table')
     for k in [*given, *vary]: check_choice(f'{name}: setting', k, [*ENTRY, *known])
     for k, v in vary.items():
-        if isinstance(v, list) and v: continue
-        raise ValueError(f'{name}: vary {k}={v!r}: expected a list of values')
-    more = {k: v for k, v in given.items() if k not in ENTRY}
-    twice = more.keys() & {*hyper, *vary} | hyper.keys() & vary.keys()
-    if twice: raise ValueError(f'{name}: {", ".join(twice)} given twice; expected one value')
+        if not isinstance(v, list) or not v or k in given:
+            raise ValueError(f'{name}: vary {k}={v!r}: expected a list of values, given once')
+    hyper = {k: v for k, v in given.items() if k not in ENTRY}
     own = replace(s, **{k: v for k, v in given.items() if k in SHARED})
-    change, hyper = given.get('change'), hyper | more
+    change = given.get('change')
     label = given.get('label') or as_typed(name, hyper) + (f', {change}' if change else '')
     base = {k: v for k, v in s.hyper.items() if k in known} | hyper
     grid = itertools.product(itertools.product(*vary.values()), own.seeds, own.budgets)

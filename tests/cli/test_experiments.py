@@ -28,7 +28,7 @@ def test_a_sweep_is_listed_sampled_measured_and_reported(config, tmp_path, capsy
         (['sweep', config, '--dry-run'], '4 cells, 32 texts, at most 192 forward passes'),
         (['sweep', config, '--store', store], f'4 cells in {store}'),
         (['report', store], 'not measured yet'),
-        (['evaluate', store], f'4 cells in {store} are measured'),
+        (['evaluate', store], f'4 of 4 cells in {store} are measured'),
         (['evaluate', store, '--compact', tmp_path/'small'], 'small copy: '),
         (['report', store], f'written: {store}/report/report.md'),
     ):
@@ -44,7 +44,7 @@ def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
 
 @pytest.mark.parametrize('sentence, typed', [
     ('n is given twice', 'sweep small --set n=8 --set n=9'),
-    ('--base-url: not given', 'judge no/such/store')])
+    ("base_url='': expected an address", 'judge no/such/store')])
 def test_a_mistake_is_named(sentence, typed, refuses): refuses(sentence, *typed.split())
 
 def test_a_configuration_without_end(tmp_path, refuses):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from navira.evaluation.judge import (
-    ASPECTS, judge_prompt, judge_text, LARGEST, LONGEST, read_marks)
+    ASPECTS, judge_text, LARGEST, LONGEST, PROMPT, read_marks)
 from navira.evaluation.perplexity import perplexity
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
@@ -114,7 +114,8 @@ def test_a_verdict(serve, script, asked, failed):
     assert v['asked'] == asked
     assert failed in v['failed'] if failed else v['marks'] == read_marks(GOOD)
     assert 'sk-secret' not in str(v) and len(v['answer'] or '') <= LONGEST
-    assert s.requests[0]['messages'] == [dict(role='user', content=judge_prompt('An apple.'))]
+    prompt = PROMPT.replace('{text}', 'An apple.')
+    assert s.requests[0]['messages'] == [dict(role='user', content=prompt)]
 
 @pytest.mark.parametrize('fault, error, what', [
     (fails(401), ValueError, 'the server refused'),

