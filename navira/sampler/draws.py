@@ -99,9 +99,11 @@ def by_chunks(
 def log_probability(
     logits: Tensor, # [N, V]
     tokens: Tensor, # [N] int64
-) -> Tensor: # [N]
+) -> Tensor: # [N] float64: nearly certain tokens differ in their last digits
     "ln p of a token of each row, at temperature 1, before any truncation."
-    return logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    def of(x: Tensor, i: Tensor) -> tuple[Tensor]:
+        return x.double().log_softmax(-1).gather(1, i[:, None])[:, 0],
+    return by_chunks(of, logits, tokens)[0]
 
 def probability(logits: Tensor, tokens: Tensor) -> Tensor: # as `log_probability`
     "The probability of a token of each row, at temperature 1, before any truncation."

@@ -93,5 +93,5 @@ def left_out(
     for r, i in zip(row.split(rows), at.split(rows)):
         one = F.one_hot(i, x.shape[1]).bool()
         logits = model(x[r].masked_fill(one, model.mask_id)).logits(one)
-        values.append(log_probability(logits.double(), x[r, i]))
+        values.append(log_probability(logits, x[r, i]))
     return torch.cat(values)

@@ -277,5 +277,6 @@ def test_products_give_the_same_numbers_from_the_same_parameters(golden, monkeyp
     copied = copy.deepcopy(set_products(model, 'onednn'))
     set_products(model, 'default')
     torch.testing.assert_close(logits(copied), want)
-    if how == 'float32': assert seen and (kind != 'proseco' or 'gelu' in seen)
+    fused = kind == 'proseco' and torch.backends.cpu.get_cpu_capability() != 'AVX2'
+    if how == 'float32': assert seen and ('gelu' in seen or not fused)
     else: assert len(seen) <= 2 * (how in ('bfloat16', 'autocast'))
