@@ -287,13 +287,10 @@ def second_pass(policy: Policy, p: Pass, clean: State) -> Pass:
 def pick(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
     """What a rule picks; it is not asked where nothing is eligible. ValueError for anything but
     eligible positions: a rule may be yours."""
-    where = asked(rule, st, p, eligible)
-    return where if is_own(rule) else check_picked(rule, where, eligible, st.fixed)
-
-def asked(rule: Rule, st: State, p: Pass, eligible: Tensor) -> Tensor: # [B, L] bool, both
     # one that knows its rows does without a question
     if not hasattr(rule, 'rows') and not len(p.at(eligible).flat): return eligible
-    return rule(st, p, eligible)
+    where = rule(st, p, eligible)
+    return where if is_own(rule) else check_picked(rule, where, eligible, st.fixed)
 
 def draw_at(
     st: State,

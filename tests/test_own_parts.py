@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import navira
-from navira.core import needs_quality, n_unmask, nothing, random_order, Step, TopK
+from navira.core import (
+    needs_quality, n_unmask, nothing, Policy, random_order, Step, TopK, unmask_until)
 from navira.decoupling import navira_det
+from navira.peers.blocks import Within
 from navira.prism import backbone, low_quality, prism
 from navira.sampler.draws import TokenSampler
 from helpers.peers import WITHOUT_CRITIC
@@ -110,3 +112,19 @@ def test_a_quality_that_is_no_number_ends_the_run(name):
     model = small_lm()
     with torch.no_grad(): [p.fill_(torch.nan) for p in model.quality.parameters() if p.ndim == 1]
     with says(ValueError, 'quality', 'diverged'): navira.sample(model, name, 24, 16, length=L)
+
+
+def test_a_rule_of_yours_within_ours_is_checked_too():
+    policy = Policy(unmask=Within(4, lambda st, p, eligible: torch.ones_like(eligible)))
+    x = torch.full((1, 8), 4)
+    x[0, :2] = 1
+    with pytest.raises(ValueError, match='picked positions of the prompt'):
+        navira.sample(Tiny(8, 4), policy, 4, prompt=x)
+
+def test_whole_numbers_rank_and_a_count_of_yours_gets_plain_steps():
+    def leftmost(st, p, where): return -torch.arange(st.x.shape[1]).expand(st.x.shape)
+    def late(N, i, T): return N if i + 1 == T else N // T * (i + 1)
+    seen, policy = [], Policy(unmask=TopK(leftmost, unmask_until(late)))
+    out = navira.sample(Tiny(8, 4), policy, 4, 2, trace=True)
+    for x in out.trace.x: seen += [(row != 4).int().diff().max().item() for row in x]
+    assert max(seen) <= 0                      # what is written is always a prefix

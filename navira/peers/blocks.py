@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_int
-from ..core import asked, by_budget, Plan, rows_of, Rule, State
+from ..core import by_budget, pick, Plan, rows_of, Rule, State
 from ..state import in_run, in_text
 
 # %% auto #0
@@ -45,7 +45,7 @@ class Within:
         return rows_of(self.rule, st, eligible & block_in_work(st, self.length))
 
     def __call__(self, st, p, eligible): # [B, L] bool
-        return asked(self.rule, st, p, eligible & block_in_work(st, self.length))
+        return pick(self.rule, st, p, eligible & block_in_work(st, self.length))
 
 # %% ../../nbs/peers/blocks.ipynb #81c17612
 def per_block(

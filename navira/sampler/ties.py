@@ -69,6 +69,7 @@ def best(
     """The k best of each row. What is within the tolerance of the k-th best is tied with it, and
     drawn."""
     near = tolerance(score.dtype) if near is None else near
+    score = score if score.is_floating_point() else score.double()
     a, low = score.masked_fill(~ok, torch.nan), torch.finfo(score.dtype).min
     s = a.nan_to_num(low, neginf=low / 2)                # an eligible -inf still comes first
     v = s.sort(dim=1, descending=True).values
