@@ -36,8 +36,8 @@ Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peer
 Tasks: tasks/sudoku tasks/walks tasks/corpora
 Training: training/data training/settings training/loop training/objectives training/measures
     training/recipe training/train
-Evaluation: evaluation/references evaluation/perplexity evaluation/judge evaluation/diversity
-    evaluation/mauve
+Evaluation: evaluation/references evaluation/perplexity evaluation/ladder evaluation/judge
+    evaluation/diversity evaluation/mauve
 Tasks: tasks/task
 Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings
