@@ -34,7 +34,9 @@ __all__ = ['wrap', 'mask_of', 'check_net']
 class Given(nn.Module):
     "In place of a body: returns the hidden states that it is given."
     def forward(self, *args, inputs_embeds: Tensor, **kwargs):
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
+        out = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
+        out.router_logits = None                  # which mixtures of experts look for
+        return out
 
 HOOKED = 'forward', '_hf_hook', '_old_forward'    # by Accelerate, over devices
 
