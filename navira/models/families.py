@@ -33,8 +33,9 @@ from ..base.runs import atomic_folder
 from .checkpoints import (
     check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
-from .variants import (
-    check_usual, llada2, LLADA2_KEYS, LLaDA2ForCausalLM, llada_moe, LLaDAMoEForCausalLM)
+from navira.models.variants import (
+    check_usual, Lfm2BidirectionalForMaskedLM, llada2, LLADA2_KEYS, LLaDA2ForCausalLM, llada_moe,
+    LLaDAMoEForCausalLM)
 
 # %% auto #0
 __all__ = ['pretrained', 'open_network', 'started']
@@ -98,10 +99,21 @@ GPT2_KEYS = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transfor
 BODY_KEYS = {r'^embed_tokens': 'model.embed_tokens', r'^denoise_model\.': 'model.'}
 
 LLADA_MOE = Family(LLaDAMoEForCausalLM, config=llada_moe, mask=156895)
+ILLADA = Family(LlamaForCausalLM, mask=5)
+LFM2 = Family(Lfm2BidirectionalForMaskedLM, {r'^lfm2\.': 'model.'}, mask=16)
+
+def fast_dllm(d: dict) -> dict: return d | dict(block_size=d.get('bd_size', 32))
+def wedlm(d: dict) -> dict: return d | dict(observed_first=True)
 
 FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['LLaDAMoEModel', 'LLaDAMoEModelLM', 'LLaDAMoEForCausalLM', 'lladamoe'],
                     LLADA_MOE),
+    **dict.fromkeys(['ILLaDAForCausalLM', 'illada'], ILLADA),
+    **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
+    'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
+    'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
+    'wedlm': Family(Qwen3ForCausalLM, config=wedlm),
+    'wedlm without qk_norm': Family(Qwen2ForCausalLM, config=wedlm),
     'llada': Family(LlamaForCausalLM, LLADA_KEYS, config=llada),
     'llada2_moe': Family(LLaDA2ForCausalLM, LLADA2_KEYS, config=llada2, mask=156895, block=32),
     'sdar': Family(Qwen3ForCausalLM, mask=151669, block=4),
@@ -128,6 +140,7 @@ def family_of(
 ) -> Family:
     "The family of a checkpoint. `ValueError` for one that cannot be a masked diffusion model here."
     kind, heads = str(settings.get('model_type')), settings.get('architectures') or [HEADS[0]]
+    if kind == 'wedlm' and not settings.get('qk_norm'): kind += ' without qk_norm'
     for name in (*heads, kind):      # LLaDA-MoE and LLaDA have one `model_type`
         if name in FAMILIES: return FAMILIES[name]
     if kind not in MASKED_LMS:

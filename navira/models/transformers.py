@@ -159,8 +159,10 @@ class TransformersLM(LanguageModel):
         config = net.config.to_dict()
         self.suppress = tuple(config.get('ids_without_token', ()))
         windows = {*(config.get('layer_types') or ())} - {'full_attention'}
-        # blocks that see a window of the text run whole texts only
-        self.n_blocks = None if windows else net.config.num_hidden_layers
+        self.observed_first = bool(config.get('observed_first'))
+        # networks that see a window of the text, or need its masks, run whole texts only
+        parts = not windows and not self.observed_first
+        self.n_blocks = net.config.num_hidden_layers if parts else None
 
     @property
     def config(self) -> Any: return self.net.config
@@ -189,9 +191,13 @@ class TransformersLM(LanguageModel):
             more['attention_mask'] = seen.long()
         at = torch.arange(x.shape[1], device=x.device)
         if self.first: more['position_ids'] = at[None] + self.first
-        if self.block:
+        if self.block or self.observed_first:
             places = seen.cumsum(1).sub(1).clamp(min=0) + self.first
-            more = dict(position_ids=places, attention_mask=self.added(seen[:, None, None], at))
+            read = seen[:, None, None]
+            if self.observed_first:      # WeDLM: a token reads what is before it in this order
+                order = at + x.shape[1] * (x == self.mask_id)
+                read = read & (order[:, None, None] <= order[:, None, :, None])
+            more = dict(position_ids=places, attention_mask=self.added(read, at))
         return self.body(x, **more)
 
     def added(
@@ -305,6 +311,9 @@ def wrap(
                          'expected the tokenizer that the model was trained with, or mask_id=')
     model = probed(model.eval())
     if block is None and decoder: block = config.get('block_size')
+    if block is not None and model.n_blocks is None:
+        raise ValueError(f'block={block}: {kind} reads to the right of a block by its design; '
+                         'expected no block')
     if block is not None: model.block = net.config.block_size = check_int('block', block, 1)
     return model
 

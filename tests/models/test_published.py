@@ -11,9 +11,9 @@ from navira.models.families import family_of
 from helpers.checkpoints import refused
 from helpers.sample_api import says
 
-SHIFTED: set[str] = set()
-BLOCKS = {'llada2': 32, 'sdar': 4, 'sdar-moe': 4}
-FOLDERS = ['llada-moe', 'llada2', 'rnd1', 'sdar', 'sdar-moe']
+SHIFTED = {'fast-dllm-v2'}
+BLOCKS = {'dream-reasoner': 32, 'fast-dllm-v2': 32, 'llada2': 32, 'sdar': 4, 'sdar-moe': 4}
+FOLDERS = [*BLOCKS, 'illada', 'lfm2', 'llada-moe', 'rnd1', 'wedlm']
 
 @pytest.fixture(params=FOLDERS)
 def folder(request, golden): return golden / request.param
@@ -43,6 +43,15 @@ def test_logits_are_those_of_the_public_code(folder):
     assert model.block == BLOCKS.get(folder.name) and model.shift == (folder.name in SHIFTED)
     assert gap(model, folder) < 3e-5
 
+def test_a_wrong_shift_or_mask_gives_other_logits(folder):
+    model = navira.load(folder)
+    wrong = dict(shift=not model.shift, block=None, observed_first=not model.observed_first)
+    for k, v in wrong.items():
+        before = getattr(model, k)
+        setattr(model, k, v)
+        assert v == before or gap(model, folder) > 1e-3, k
+        setattr(model, k, before)
+
 def test_every_tensor_matters(folder):
     "A router's bias changes the choice of experts, the mask's row what is read at a mask."
     model, g = navira.load(folder), torch.Generator().manual_seed(7)
@@ -63,7 +72,8 @@ def test_no_tensor_may_be_left_out_or_over(folder, copied):
 @pytest.mark.parametrize('name, field, value', [
     ('llada-moe', 'partial_rotary_factor', 1.), ('llada-moe', 'num_experts_per_tok', 1),
     ('llada-moe', 'rope_theta', 1e4), ('rnd1', 'norm_topk_prob', False),
-    ('sdar', 'block_size', 12), ('sdar', 'block_size', 3), ('sdar-moe', 'norm_topk_prob', False),
+    ('dream-reasoner', 'block_size', 36), ('fast-dllm-v2', 'bd_size', 36),
+    ('illada', 'rope_theta', 1e4), ('lfm2', 'norm_eps', 1.), ('sdar', 'block_size', 12), ('sdar', 'block_size', 3), ('sdar-moe', 'norm_topk_prob', False),
     ('llada2', 'partial_rotary_factor', 1.), ('llada2', 'block_size', 36), ('llada2', 'n_group', 2),
     ('llada2', 'topk_group', 3), ('llada2', 'routed_scaling_factor', 1)])
 def test_a_wrong_configuration_gives_other_logits(copied, golden, name, field, value):
@@ -75,7 +85,8 @@ def test_saved_again_and_written_in_blocks(folder, tmp_path):
     again = navira.load(tmp_path)
     def facts(m): return m.mask_id, m.shift, m.block, m.eos_ids
     assert facts(again) == facts(model) and gap(again, folder) < 3e-5
-    for cache in ('none', 'block' if model.block else 'prompt'):
+    caches = {'none', 'block' if model.block else 'prompt' if model.n_blocks else 'none'}
+    for cache in caches:
         out = navira.sample(again, 'llada-low-confidence', 8, n=2, length=8, eos='keep',
                             cache=cache)
         assert not torch.isin(out.tokens, torch.tensor([model.mask_id, -1])).any()
@@ -83,6 +94,7 @@ def test_saved_again_and_written_in_blocks(folder, tmp_path):
 @pytest.mark.parametrize('name, fields, words', [
     ('llada-moe', dict(shared_expert_intermediate_size=8), ['shared_expert', 'LLaDA-MoE-7B']),
     ('llada-moe', dict(expert_intermediate_size=24), ['by config.json']),
+    ('wedlm', dict(qk_norm=False), ['q_proj.bias']),
     ('llada2', dict(use_bias=True), ['use_bias=True', 'LLaDA2.0-mini']),
     ('llada2', dict(num_experts=10**9), ['num_experts', 'at most'])])
 def test_a_variant_that_nobody_has_published(copied, name, fields, words):
@@ -93,6 +105,10 @@ def test_without_a_name_in_the_tokenizer_the_mask_is_the_familys(copied):
     for file in folder.glob('*token*.json'): file.unlink()
     refused(folder, 'mask_id=151669', '0 to 287')
     assert navira.load(folder, mask_id=5).mask_id == 5
+
+@pytest.mark.parametrize('name', ['lfm2', 'wedlm'])
+def test_what_reads_to_its_right_by_design_has_no_blocks(golden, name):
+    refused(golden / name, 'block=4', 'expected no block', block=4)
 
 def test_an_unknown_family_gets_the_nearest():
     with says(ValueError, "did you mean 'llada2_moe'", 'known are', 'sdar_moe'):
