@@ -22,9 +22,9 @@ import transformers
 from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, Glm4MoeForCausalLM,
-    GPT2LMHeadModel, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM,
-    Qwen3MoeForCausalLM)
+    GPT2LMHeadModel, LlamaForCausalLM, Ministral3ForCausalLM, PreTrainedConfig, PreTrainedModel,
+    PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer,
+    Qwen3ForCausalLM, Qwen3MoeForCausalLM)
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_LMS
 
 from ..base.checks import need
@@ -104,6 +104,8 @@ LFM2 = Family(Lfm2BidirectionalForMaskedLM, {r'^lfm2\.': 'model.'}, mask=16)
 
 def fast_dllm(d: dict) -> dict: return d | dict(block_size=d.get('bd_size', 32))
 def wedlm(d: dict) -> dict: return d | dict(observed_first=True)
+def nemotron(d: dict) -> dict: return d | dict(causal_context=True)
+NEMOTRON_KEYS = {r'^encoder\.': 'model.', r'^diffusion_head': 'lm_head'}
 
 FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['LLaDAMoEModel', 'LLaDAMoEModelLM', 'LLaDAMoEForCausalLM', 'lladamoe'],
@@ -112,6 +114,8 @@ FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
     'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
     'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
+    'nemotron_labs_diffusion': Family(
+        Ministral3ForCausalLM, NEMOTRON_KEYS, config=nemotron, mask=100, block=32),
     'wedlm': Family(Qwen3ForCausalLM, config=wedlm),
     'wedlm without qk_norm': Family(Qwen2ForCausalLM, config=wedlm),
     'llada': Family(LlamaForCausalLM, LLADA_KEYS, config=llada),
@@ -128,7 +132,8 @@ FAMILIES = {       # by `architectures` or `model_type` in config.json
     'qwen2': Family(Qwen2ForCausalLM, BODY_KEYS, shift=True, plain=True),
     'qwen3': Family(Qwen3ForCausalLM, BODY_KEYS, shift=True, plain=True),
     'qwen3_moe': Family(Qwen3MoeForCausalLM, shift=True, plain=True),
-    'glm4_moe': Family(Glm4MoeForCausalLM, shift=True, plain=True)}
+    'glm4_moe': Family(Glm4MoeForCausalLM, shift=True, plain=True),
+    'ministral3': Family(Ministral3ForCausalLM, shift=True, plain=True)}
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
@@ -180,6 +185,8 @@ def load_family(
     shifted = family.shift or net.config.is_causal
     if shift is None: shift = settings.get('right_shift_logits', shifted)
     model = wrap(net, tokenizer, mask_id, shift, block)
+    names = settings.get('architectures') or []
+    model.family = ' '.join([str(settings['model_type']), *names])
     if model.block is None and 'bd3lm' in str(folder).lower(): warnings.warn(
         f'{folder}: a BD3LM by its name, but config.json has no block_size, and every position '
         'will read all others; expected it there, or block= (32 for those of dLLM)', stacklevel=2)

@@ -137,6 +137,7 @@ class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
     ragged = True                    # `probed` finds out
     processors: Any = ()             # of logits, in `generate`
+    family: str = 'not from a file'  # what config.json calls it
 
     def __init__(
         self,
@@ -159,10 +160,12 @@ class TransformersLM(LanguageModel):
         config = net.config.to_dict()
         self.suppress = tuple(config.get('ids_without_token', ()))
         windows = {*(config.get('layer_types') or ())} - {'full_attention'}
+        # whether masks change what other tokens read, as for WeDLM and for Nemotron-Labs-Diffusion
         self.observed_first = bool(config.get('observed_first'))
-        # networks that see a window of the text, or need its masks, run whole texts only
-        parts = not windows and not self.observed_first
-        self.n_blocks = net.config.num_hidden_layers if parts else None
+        self.causal_context = bool(config.get('causal_context'))
+        # such networks, and those that see a window of the text, run whole texts only
+        whole = windows or self.observed_first or self.causal_context
+        self.n_blocks = None if whole else net.config.num_hidden_layers
 
     @property
     def config(self) -> Any: return self.net.config
@@ -193,12 +196,23 @@ class TransformersLM(LanguageModel):
         if self.first: more['position_ids'] = at[None] + self.first
         if self.block or self.observed_first:
             places = seen.cumsum(1).sub(1).clamp(min=0) + self.first
-            read = seen[:, None, None]
-            if self.observed_first:      # WeDLM: a token reads what is before it in this order
-                order = at + x.shape[1] * (x == self.mask_id)
-                read = read & (order[:, None, None] <= order[:, None, :, None])
+            read = seen[:, None, None] & self.ordered(x == self.mask_id, at)
             more = dict(position_ids=places, attention_mask=self.added(read, at))
         return self.body(x, **more)
+
+    def ordered(
+        self,
+        masked: Tensor, # [B, L] bool
+        at: Tensor,     # [L] int64: positions
+    ) -> Tensor: # [B, 1, L, L] or [1] bool
+        "What each token reads of a text with these masks, apart from blocks."
+        if self.observed_first:       # what is before it, once all masks are moved to the end
+            order = at + len(at) * masked
+            return (order[:, None] <= order[:, :, None])[:, None]
+        if not self.causal_context: return torch.ones(1, dtype=torch.bool, device=at.device)
+        here = at // self.block == at[:, None] // self.block
+        work = (here & masked[:, None]).any(-1)          # in a block that still has masks
+        return ((at <= at[:, None]) | here & work[..., None])[:, None]
 
     def added(
         self,
@@ -311,7 +325,7 @@ def wrap(
                          'expected the tokenizer that the model was trained with, or mask_id=')
     model = probed(model.eval())
     if block is None and decoder: block = config.get('block_size')
-    if block is not None and model.n_blocks is None:
+    if block is not None and model.n_blocks is None and not model.causal_context:
         raise ValueError(f'block={block}: {kind} reads to the right of a block by its design; '
                          'expected no block')
     if block is not None: model.block = net.config.block_size = check_int('block', block, 1)

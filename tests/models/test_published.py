@@ -12,7 +12,8 @@ from helpers.checkpoints import refused
 from helpers.sample_api import says
 
 SHIFTED = {'fast-dllm-v2'}
-BLOCKS = {'dream-reasoner': 32, 'fast-dllm-v2': 32, 'llada2': 32, 'sdar': 4, 'sdar-moe': 4}
+BLOCKS = {'dream-reasoner': 32, 'fast-dllm-v2': 32, 'llada2': 32, 'nemotron': 32, 'sdar': 4,
+          'sdar-moe': 4}
 FOLDERS = [*BLOCKS, 'illada', 'lfm2', 'llada-moe', 'rnd1', 'wedlm']
 
 @pytest.fixture(params=FOLDERS)
@@ -45,7 +46,8 @@ def test_logits_are_those_of_the_public_code(folder):
 
 def test_a_wrong_shift_or_mask_gives_other_logits(folder):
     model = navira.load(folder)
-    wrong = dict(shift=not model.shift, block=None, observed_first=not model.observed_first)
+    wrong = dict(shift=not model.shift, observed_first=False, causal_context=False)
+    if not model.causal_context: wrong |= dict(block=None)
     for k, v in wrong.items():
         before = getattr(model, k)
         setattr(model, k, v)
@@ -69,13 +71,17 @@ def test_no_tensor_may_be_left_out_or_over(folder, copied):
     more = 'model.vision_tower.weight'
     refused(copied(folder.name, {more: torch.ones(2)}), f'unexpected: {more}')
 
+WRONG = {
+    'dream-reasoner': dict(block_size=36), 'fast-dllm-v2': dict(bd_size=36),
+    'illada': dict(rope_theta=1e4), 'lfm2': dict(norm_eps=1.),
+    'llada-moe': dict(partial_rotary_factor=1., num_experts_per_tok=1, rope_theta=1e4),
+    'llada2': dict(partial_rotary_factor=1., block_size=36, n_group=2, topk_group=3,
+                   routed_scaling_factor=1),
+    'nemotron': dict(block_size=36), 'rnd1': dict(norm_topk_prob=False),
+    'sdar': dict(block_size=3), 'sdar-moe': dict(norm_topk_prob=False)}
+
 @pytest.mark.parametrize('name, field, value', [
-    ('llada-moe', 'partial_rotary_factor', 1.), ('llada-moe', 'num_experts_per_tok', 1),
-    ('llada-moe', 'rope_theta', 1e4), ('rnd1', 'norm_topk_prob', False),
-    ('dream-reasoner', 'block_size', 36), ('fast-dllm-v2', 'bd_size', 36),
-    ('illada', 'rope_theta', 1e4), ('lfm2', 'norm_eps', 1.), ('sdar', 'block_size', 12), ('sdar', 'block_size', 3), ('sdar-moe', 'norm_topk_prob', False),
-    ('llada2', 'partial_rotary_factor', 1.), ('llada2', 'block_size', 36), ('llada2', 'n_group', 2),
-    ('llada2', 'topk_group', 3), ('llada2', 'routed_scaling_factor', 1)])
+    (name, *field) for name, fields in WRONG.items() for field in fields.items()])
 def test_a_wrong_configuration_gives_other_logits(copied, golden, name, field, value):
     assert gap(navira.load(copied(name, **{field: value})), golden / name) > 1e-3
 
@@ -85,7 +91,7 @@ def test_saved_again_and_written_in_blocks(folder, tmp_path):
     again = navira.load(tmp_path)
     def facts(m): return m.mask_id, m.shift, m.block, m.eos_ids
     assert facts(again) == facts(model) and gap(again, folder) < 3e-5
-    caches = {'none', 'block' if model.block else 'prompt' if model.n_blocks else 'none'}
+    caches = {'none', ('block' if model.block else 'prompt') if model.n_blocks else 'none'}
     for cache in caches:
         out = navira.sample(again, 'llada-low-confidence', 8, n=2, length=8, eos='keep',
                             cache=cache)
