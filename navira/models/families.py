@@ -99,9 +99,10 @@ GPT2_KEYS = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transfor
 BODY_KEYS = {r'^embed_tokens': 'model.embed_tokens', r'^denoise_model\.': 'model.'}
 
 LLADA_MOE = Family(LLaDAMoEForCausalLM, config=llada_moe, mask=156895)
-ILLADA = Family(LlamaForCausalLM, mask=5)
+
 LFM2 = Family(Lfm2BidirectionalForMaskedLM, {r'^lfm2\.': 'model.'}, mask=16)
 
+def illada(d: dict) -> dict: return dict(tie_word_embeddings=True) | d
 def fast_dllm(d: dict) -> dict: return d | dict(block_size=d.get('bd_size', 32))
 def wedlm(d: dict) -> dict: return d | dict(observed_first=True)
 def nemotron(d: dict) -> dict: return d | dict(causal_context=True)
@@ -110,7 +111,7 @@ NEMOTRON_KEYS = {r'^encoder\.': 'model.', r'^diffusion_head': 'lm_head'}
 FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['LLaDAMoEModel', 'LLaDAMoEModelLM', 'LLaDAMoEForCausalLM', 'lladamoe'],
                     LLADA_MOE),
-    **dict.fromkeys(['ILLaDAForCausalLM', 'illada'], ILLADA),
+    **dict.fromkeys(['ILLaDAForCausalLM', 'illada'], Family(LlamaForCausalLM, config=illada, mask=5)),
     **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
     'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
     'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
@@ -146,10 +147,12 @@ def family_of(
     "The family of a checkpoint. `ValueError` for one that cannot be a masked diffusion model here."
     kind, heads = str(settings.get('model_type')), settings.get('architectures') or [HEADS[0]]
     if kind == 'wedlm' and not settings.get('qk_norm'): kind += ' without qk_norm'
+    if kind == 'Dream' and settings.get('block_size'): heads = ['DreamForCausalLM']
     for name in (*heads, kind):      # LLaDA-MoE and LLaDA have one `model_type`
         if name in FAMILIES: return FAMILIES[name]
     if kind not in MASKED_LMS:
-        known = {k.lower(): k for k in sorted([*LAYOUTS, *FAMILIES], key=str.lower)}
+        kinds = [k for k in (*LAYOUTS, *FAMILIES) if not re.search('LM$|Model$| ', k)]
+        known = {k.lower(): k for k in sorted(kinds, key=str.lower)}
         near = [known[k] for k in difflib.get_close_matches(kind.lower(), known, 1)]
         raise ValueError(f'{file}: model_type {kind!r} is not known; '
                          f'{"".join(f"did you mean {k!r}? " for k in near)}known are '
@@ -239,6 +242,8 @@ def read_net(
 ) -> Any: # the network
     "All its weights, or a `ValueError` that says what is wrong with them."
     check_weights(folder, settings)
+    # the default runs neither in float64 nor with rows of any length
+    how = dict(experts_implementation='eager') | how
     with without_bars():
         net, report = kind.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **how)

@@ -209,7 +209,7 @@ class TransformersLM(LanguageModel):
         if self.observed_first:       # what is before it, once all masks are moved to the end
             order = at + len(at) * masked
             return (order[:, None] <= order[:, :, None])[:, None]
-        if not self.causal_context: return torch.ones(1, dtype=torch.bool, device=at.device)
+        if not self.causal_context or not self.block: return at.new_ones(1).bool()
         here = at // self.block == at[:, None] // self.block
         work = (here & masked[:, None]).any(-1)          # in a block that still has masks
         return ((at <= at[:, None]) | here & work[..., None])[:, None]
@@ -283,7 +283,7 @@ def probed(
     x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
     texts = x[:1], x[1:], nn.functional.pad(x[:1], (0, 1), value=-1)
     try: h, other, padded = map(model.hidden, texts)
-    except Exception as e: raise ValueError(f'{kind} {BOTH_WAYS}') from e
+    except Exception as e: raise ValueError(f'{kind} {BOTH_WAYS}. It says: {e}') from e
     # more than rounding, and less than what a token changes in a network of random weights
     close = torch.finfo(h.dtype).eps ** .6 * h.abs().max()
     if (h - other)[:, :2].abs().max() < close: raise ValueError(f'{kind} {BOTH_WAYS}')
