@@ -51,7 +51,7 @@ def test_in_every_precision(folder, dtype):
 
 def test_a_wrong_shift_or_mask_gives_other_logits(folder):
     model = navira.load(folder)
-    wrong = dict(shift=not model.shift, observed_first=False, causal_context=False)
+    wrong = dict(shift=not model.shift, block=None, observed_first=False, causal_context=False)
     if not model.causal_context: wrong |= dict(block=None)
     for k, v in wrong.items():
         before = getattr(model, k)
