@@ -63,6 +63,8 @@ def configured(
     given = {k: v for k, v in family.config(settings).items()
              if k not in ABOUT and (v or k not in ('rope_scaling', 'sliding_window'))}
     given = dict(eos_token_id=None) | given       # a class may have an end of its own: Llama's is 2
+    if 'head_dim' in given and not given['head_dim']:
+        given['head_dim'] = given['hidden_size'] // given['num_attention_heads']
     if family.net is AutoModelForMaskedLM:
         return transformers.AutoConfig.for_model(settings['model_type'], **given)
     return family.net.config_class(**given, is_causal=False)

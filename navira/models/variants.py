@@ -68,7 +68,6 @@ def llada2(
     return d | dict(
         n_routed_experts=d['num_experts'], n_shared_experts=d['num_shared_experts'],
         attention_bias=d.get('use_qkv_bias', False), norm_topk_prob=d['num_experts_per_tok'] > 1,
-        head_dim=d.get('head_dim') or d['hidden_size'] // d['num_attention_heads'],
         routed_scaling_factor=float(d['routed_scaling_factor']), num_mtp_layers=0)
 
 class LLaDA2ForCausalLM(Glm4MoeForCausalLM):

@@ -111,6 +111,10 @@ def test_saved_again_and_written_in_blocks(folder, tmp_path):
 def test_a_variant_that_nobody_has_published(copied, name, fields, words):
     refused(copied(name, **fields), *words)
 
+def test_heads_of_no_given_width_share_the_hidden_states(copied, golden):
+    model = navira.load(copied('llada-moe', head_dim=None))
+    assert gap(model, golden / 'llada-moe') < 3e-5
+
 def test_without_a_name_in_the_tokenizer_the_mask_is_the_familys(copied):
     folder = copied('sdar')
     for file in folder.glob('*token*.json'): file.unlink()
