@@ -48,8 +48,8 @@ The paper: 08_experiments
 Start: start/ten_minutes start/live
 Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers hosts/conformance
 Command line: cli/cli
-Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
-    start/glossary
+Start: start/which_policy start/when_it_helps start/questions start/add_your_own
+    start/policy_template start/glossary
 """
 
 HEAD = """# Written by tools/order.py, from the list in it.
