@@ -63,7 +63,7 @@ class ShadowStep(Step):
     def __call__(self, policy, st, model, watch):
         rated = self.rated(st) & policy.revises
         p = Pass(model, st, policy.draw, lambda: st.masked.any(1))
-        def read(rows): return self.read(model, st.x[rows], rated[rows])
+        def read(rows): return self.read(model.at(st, rows), st.x[rows], rated[rows])
         p.forward = read
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
@@ -88,7 +88,7 @@ class ShadowStep(Step):
 
     def fits(self, model, length):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
-        if type(model).shadow is Denoiser.shadow: raise model.lacks('shadow')
+        if type(model.bare).shadow is Denoiser.shadow: raise model.bare.lacks('shadow')
         M, name = model.mask_id, type(model).__name__
         masked = torch.arange(length, device=model.device)[None] % 2 == 0
         x = torch.where(masked, M, M // 2 or M + 1)
@@ -96,7 +96,7 @@ class ShadowStep(Step):
         except Exception as e:
             raise ValueError(f'{name} gives no shadows for {length} positions: {e}') from e
         gap = (shadows.softmax(-1) - model(x).logits(masked).softmax(-1)).abs().max().item()
-        weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+        weights = model.bare.parameters() if isinstance(model.bare, torch.nn.Module) else ()
         half = any(p.dtype not in (torch.float32, torch.float64) for p in weights)
         if gap > (.05 if half or torch.is_autocast_enabled(x.device.type) else 1e-3):
             raise ValueError(f'{name}: for a text of {length} positions the shadow of a mask is '
@@ -189,7 +189,7 @@ class AnchorStep(SeededStep):
 
     def fits(self, model, length):
         "ValueError for a model whose embeddings cannot be edited."
-        if type(model).embedded is Denoiser.embedded: raise model.lacks('embedded')
+        if type(model.bare).embedded is Denoiser.embedded: raise model.bare.lacks('embedded')
 
 # %% ../../nbs/peers/shadow.ipynb #asr00004
 @register('asrd', never='anchors and finished blocks', source='ASRD, arXiv 2606.16847',
