@@ -88,7 +88,8 @@ class ShadowStep(Step):
 
     def fits(self, model, length):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
-        if type(model.bare).shadow is Denoiser.shadow: raise model.bare.lacks('shadow')
+        model = model.bare
+        if type(model).shadow is Denoiser.shadow: raise model.lacks('shadow')
         M, name = model.mask_id, type(model).__name__
         masked = torch.arange(length, device=model.device)[None] % 2 == 0
         x = torch.where(masked, M, M // 2 or M + 1)
@@ -96,7 +97,7 @@ class ShadowStep(Step):
         except Exception as e:
             raise ValueError(f'{name} gives no shadows for {length} positions: {e}') from e
         gap = (shadows.softmax(-1) - model(x).logits(masked).softmax(-1)).abs().max().item()
-        weights = model.bare.parameters() if isinstance(model.bare, torch.nn.Module) else ()
+        weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
         half = any(p.dtype not in (torch.float32, torch.float64) for p in weights)
         if gap > (.05 if half or torch.is_autocast_enabled(x.device.type) else 1e-3):
             raise ValueError(f'{name}: for a text of {length} positions the shadow of a mask is '

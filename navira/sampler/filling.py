@@ -77,7 +77,7 @@ def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n,
     "Of three tries of each filling the one whose tokens are the likeliest."
     def score(ids: Tensor, blank: Tensor) -> Tensor:
         x, where = (a[ids >= 0][None].to(model.device) for a in (ids, blank))
-        return left_out(model, x, where).mean()
+        return left_out(model.bare, x, where).mean()
     best = torch.stack([*map(score, out.tokens, blanks)]).view(3, -1).argmax(0).cpu()
     rows = best * len(best) + torch.arange(len(best))
     compared = blanks.sum(1).view(3, -1).sum(0) # a pass for each token

@@ -6,7 +6,8 @@
 from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from functools import partialmethod
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -18,57 +19,44 @@ from .prompts import literal_ids
 from .requests import check_model
 
 # %% auto #0
-__all__ = ['Ids', 'Choice', 'Rule', 'token_ids', 'Constrained', 'constrained', 'without_end', 'Guided', 'guided']
+__all__ = ['Tokens', 'Choice', 'token_ids', 'Constrained', 'constrained', 'without_end', 'Guided', 'guided']
 
 # %% ../../nbs/sampler/guidance.ipynb #gui-holding
 class HeldForward(Forward):
     "A pass of a model that is held, with other logits, and its own qualities."
-    def __init__(self,
-        p: Forward, # over [m * B, L]
-        n: int, # B
-        change: Callable[[Callable, Tensor, Tensor], Tensor], # logits of `p`, [N], [N] -> [N, V]
-    ):
-        self.p, self.change, self.seen_masked = p, change, p.seen_masked[:n]
-        self.rows = torch.arange(n, device=p.seen_masked.device)
-        m = len(p.seen_masked) // n
-        self.share = sum(p.share.chunk(m)) if isinstance(p.share, Tensor) else m * p.share
+    def __init__(self, of: Holding, p: Any, n: int): # p: over n rows, or a multiple
+        self.of, self.p, self.seen_masked = of, p, p.seen_masked[:n]
+        whole = isinstance(p.share, float)
+        self.share = len(p.seen_masked) / n if whole else p.share.view(-1, n).sum(0)
 
-    def changed(self, logits: Callable, where: Any) -> Tensor:
-        return self.change(logits, *(where if isinstance(where, tuple)
-                                     else where.nonzero(as_tuple=True)))
+    def logits(self, where, name='logits'):
+        row, at = where if isinstance(where, tuple) else where.nonzero(as_tuple=True)
+        return self.of.change(attrgetter(name)(self.p), row, at)
 
-    def logits(self, where: Any) -> Tensor: return self.changed(self.p.logits, where)
-    def left_out(self, where: Any) -> Tensor:
-        return self.changed(self.p.left_out, where)  # type: ignore[attr-defined]
-    def _quality(self) -> Tensor: return self.p.rated(self.rows)
-    def rated(self, rows: Any) -> Tensor: return self.p.rated(self.rows[rows])
+    def left_out(self, where: Any) -> Tensor: return self.logits(where, 'left_out')
+    def _quality(self): return self.rated(slice(None))
+    def rated(self, rows): return self.p.rated(torch.arange(len(self.seen_masked))[rows])
 
 class Holding(Denoiser):
     "A model that holds a model, and changes the logits of its passes."
-    copies = 1                        # of a text that the model held reads
-    samples: Tensor | None = None     # [n] the numbers of a run's samples
-    kept: Tensor                      # [n, L] what it keeps of each
-    now: Tensor | None = None         # [B, L] the same, of the rows of a state
+    about: Callable[[Tensor], Tensor] # ids [n, L] at the start -> [n, L], what it keeps of them
+    change: Callable[..., Tensor]     # logits of a pass, rows [N], places [N] -> [N, V]
+    now: Tensor                       # [n, L] what it keeps of a run's samples, or of some rows
+    samples: Tensor | None = None     # [n] the numbers of the samples
 
     def __init__(self, model: Denoiser):
         self.model, self.eos_ids = model, model.eos_ids
 
-    def about(self, x: Tensor) -> Tensor: # ids [n, L] at the start -> [n, L]
-        raise NotImplementedError
-
-    def read(self, x: Tensor) -> Tensor: # ids [B, L] -> [copies * B, L]
-        return x
-
-    def change(self, logits: Callable, row: Tensor, at: Tensor) -> Tensor: # [N] each -> [N, V]
-        raise NotImplementedError
+    def read(self, x: Tensor) -> Tensor: return x     # ids [B, L], of which it may read more
+    def each(self, given: Any) -> Any: return given   # the same for what goes with them
 
     @property
-    def bare(self) -> Denoiser: return self.model.bare
+    def bare(self): return self.model.bare
 
     def starting(self, x, samples):
         out = copy.copy(self)
-        out.model, out.samples, out.now = self.model.starting(x, samples), samples, None
-        out.kept = out.about(x.to(samples.device))
+        out.model, out.samples = self.model.starting(x, samples), samples
+        out.now = out.about(x.to(samples.device))
         return out
 
     def at(self, st, rows=slice(None)):
@@ -76,119 +64,77 @@ class Holding(Denoiser):
             x = st.x.masked_fill(st.free, self.mask_id)
             return self.starting(x, st.noise.samples).at(st, rows)
         out, same = copy.copy(self), st.noise.samples[rows][:, None] == self.samples
+        out.now = self.now[same.int().argmax(1), :st.x.shape[1]]
         out.model = self.model.at(st, rows)
-        out.now = self.kept[same.int().argmax(1), :st.x.shape[1]]
         return out
 
-    def aligned(self, x: Tensor) -> Holding: # ids [B, L]: it knows their rows, or they say all
-        if self.now is not None: return self
-        out = self.starting(x, torch.arange(len(x), device=x.device))
-        out.now = out.kept
-        return out
+    def run(self, name: str, x: Tensor, *more: Any) -> Any: # a method's, and its arguments
+        n, of = len(x), self
+        if self.samples is None: of = self.starting(x, torch.arange(n, device=x.device))
+        p = methodcaller(name, of.read(x), *map(of.each, more))(of.model)
+        if isinstance(p, tuple): return HeldForward(of, p[0], n), p[1][:n]
+        return HeldForward(of, p, n)
 
-    def held(self, p: Forward) -> HeldForward:
-        return HeldForward(p, len(p.seen_masked) // self.copies, self.change)
-
-    def __call__(self, x, *time): # [B, L], and [B]
-        own = self.aligned(x)
-        return own.held(own.model(own.read(x), *(t.repeat(self.copies) for t in time)))
-
-    def attending(self, x):
-        own = self.aligned(x)
-        p, read = own.model.attending(own.read(x))
-        return own.held(p), read[:len(x)]
-
-    def embedded(self, x, edit):
-        own = self.aligned(x)
-        def each(h): return torch.cat([edit(a) for a in h.chunk(self.copies)])
-        return own.held(own.model.embedded(own.read(x), each))
-
-    def shadow(self, x, where, together=False):
-        own, where = self.aligned(x), where.repeat(self.copies, 1)
-        return own.held(own.model.shadow(own.read(x), where, together))
-
-    def partial(self, x, cache, run=None, depth=0, rows=None): # as of `LanguageModel`
-        own, first = self.aligned(x), len(cache.x) // self.passes
-        m = range(self.copies)
-        run = None if run is None else run.repeat(self.copies, 1)
-        rows = None if rows is None else torch.cat([rows + i * first for i in m])
-        return own.held(own.model.partial(own.read(x), cache, run, depth, rows))
-
-for name in [*Denoiser.__annotations__, 'device']:
-    if name != 'eos_ids': setattr(Holding, name, property(attrgetter(f'model.{name}')))
-Holding.passes = property(lambda self: self.copies * self.model.passes)  # type: ignore
+for name in ('__call__', 'attending', 'embedded', 'shadow', 'partial'):
+    setattr(Holding, name, partialmethod(Holding.run, name))
+for name in {*Denoiser.__annotations__, 'device'} - {'eos_ids'}:
+    setattr(Holding, name, property(attrgetter(f'model.{name}')))
 
 # %% ../../nbs/sampler/guidance.ipynb #gui-constrained
-Ids = Iterable[int | str] | Tensor
-Choice = Ids | Callable[[int], Ids] | None    # tokens, or position -> tokens; None: no constraint
-Rule = tuple[Choice, Choice, int]             # suppressed, allowed, `min_new_tokens`
+Tokens = int | str | Iterable[int | str] | Tensor
+Choice = Tokens | Callable[[int], Tokens | None] | None # tokens, or a position -> tokens
 
 def token_ids(
     model: Denoiser,
     name: str, # of the argument
-    given: Choice, # ids, or texts of one token
-    i: int, # the position, for a function
-) -> frozenset[int] | None:
+    given: Any, # ids, or texts of one token
+) -> list[int]:
     "ValueError for what is no token of the model."
-    if callable(given): name, given = f'{name}({i})', given(i)
-    if given is None: return None
-    each = given.tolist() if isinstance(given, Tensor) else given
-    each = [each] if isinstance(each, (str, int)) else each
-    if not isinstance(each, Iterable):
-        raise ValueError(f'{name}={given!r}: expected token ids, texts of one token, or a function '
-                         'from a position to them')
-    found, last = list[int](), (model.vocab_size or 2**63) - 1
-    for t in each:
-        if isinstance(t, str) and model.tokenizer is None:
-            raise ValueError(f'{name}={t!r}: this model has no tokenizer; expected token ids')
-        ids = literal_ids(model, t) if isinstance(t, str) else [t]
-        if len(ids) != 1: raise ValueError(
-            f'{name}: {t!r} is {len(ids)} tokens of this model; expected texts of one token, '
-            'or ids')
-        found += [check_int(name, v, 0, 'a token of the model is', last) for v in ids]
-    return frozenset(found)
+    given = given.tolist() if isinstance(given, Tensor) else given
+    given = [given] if isinstance(given, (str, int, float)) else list(given)
+    found = [literal_ids(model, t) if isinstance(t, str) else [t] for t in given]
+    for t, ids in zip(given, found):
+        if len(ids) == 1: continue
+        raise ValueError(f'{name}: {t!r} is {len(ids)} tokens of this model; expected texts of one '
+                         'token, or ids')
+    last = (model.vocab_size or 1) - 1
+    return [check_int(name, ids[0], 0, 'a token of the model is', last) for ids in found]
 
 class Constrained(Holding):
     "A model that never writes some tokens."
     masks: Tensor # [sets, V] bool: what may appear
 
-    def __init__(self, model: Denoiser, rules: list[Rule]):
+    def __init__(self, model: Denoiser, rules: list[tuple[str, Any]], least: int):
         super().__init__(model)
-        self.rules = rules
+        self.rules, self.least = rules, least      # `least`: new tokens before an end
 
-    def about(self, x): # [n, L] int64: which row of `masks`
+    def possible(self, i: int, never: tuple[int, ...]) -> bytes: # [V] bool
+        "What may stand at a position."
+        ok = torch.ones(self.vocab_size or 0, dtype=torch.bool)
+        ok[[self.mask_id, *self.suppress, *never]] = False
+        for name, choice in self.rules:
+            ids = choice(i) if callable(choice) else choice
+            if ids is None: continue
+            named = torch.zeros_like(ok)
+            named[token_ids(self, f'{name}({i})', ids)] = True
+            ok &= named == (name == 'allowed')
+        return ok.numpy().tobytes()
+
+    def about(self, x): # [n, L] int64: which of `masks`
         free, at = x == self.mask_id, torch.arange(x.shape[1], device=x.device)
-        sets = dict[tuple, int]()
-        def number(i: int, early: tuple) -> int: # of the set at a position
-            ids = tuple((token_ids(self, 'suppress', s, i), token_ids(self, 'allowed', a, i))
-                        for s, a, _ in self.rules)
-            return sets.setdefault((ids, early), len(sets))
-        def numbers(early: tuple) -> Tensor: # [L]
-            moves = any(callable(c) for rule in self.rules for c in rule)
-            each = [number(i, early) for i in (range(x.shape[1]) if moves else [0])]
-            return torch.tensor(each, device=x.device).expand(x.shape[1])
-        kept, least = numbers(()).expand_as(x), max(rule[2] for rule in self.rules)
-        if least:
-            begun = torch.where(free | (x < 0), 0, at + 1).amax(1, keepdim=True)
-            kept = torch.where(at < begun + least, numbers(self.eos_ids), kept)
-        self.masks = torch.stack([self.possible(*key) for key in sets]).to(x.device)
-        wrong = (free & ~self.masks.any(1)[kept]).nonzero().tolist()
-        if not wrong: return kept
+        begun = torch.where(free | (x < 0), 0, at + 1).amax(1, keepdim=True)
+        one = not any(callable(choice) for _, choice in self.rules)      # for all positions
+        sets, ends = dict[bytes, int](), [(), self.eos_ids][:1 + (self.least > 0)]
+        which = torch.tensor([sets.setdefault(self.possible(i, never), len(sets))
+                              for never in ends for i in range(1 if one else len(at))])
+        which = which.view(len(ends), -1).expand(-1, len(at)).to(x.device)
+        masks = torch.frombuffer(bytearray(b''.join(sets)), dtype=torch.bool)
+        self.masks = masks.view(len(sets), -1).to(x.device)
+        now = torch.where(at < begun + self.least, which[-1], which[0])
+        wrong = (free & ~self.masks.any(1)[now]).nonzero().tolist()
+        if not wrong: return now
         raise ValueError(f'text {wrong[0][0]}, position {wrong[0][1]}: no token may stand there; '
                          'expected constraints that leave one')
-
-    def possible(self, ids: tuple, early: tuple[int, ...]) -> Tensor: # [V] bool
-        if self.vocab_size is None: raise ValueError(
-            f'{type(self.bare).__name__}: constraints need to know its `vocab_size`')
-        ok = torch.ones(self.vocab_size, dtype=torch.bool)
-        ok[[self.mask_id, *self.suppress, *early]] = False
-        for suppressed, allowed in ids:
-            ok[list(suppressed or ())] = False
-            if allowed is not None:
-                only = torch.zeros_like(ok)
-                only[list(allowed)] = True
-                ok &= only
-        return ok
 
     def change(self, logits, row, at):
         return logits((row, at)).masked_fill(~self.masks[self.now[row, at]], -torch.inf)
@@ -201,16 +147,13 @@ def constrained(
 ) -> Denoiser:
     """The model, which writes no other tokens. ValueError for what is no token of it, and, when a
     run begins, for a position where none may stand."""
-    model = check_model(model)
-    if check_int('min_new_tokens', min_new_tokens, 0) and not model.eos_ids:
-        raise ValueError(f'min_new_tokens={min_new_tokens}: this model names no token that ends a '
-                         'text; expected 0')
-    if suppress is allowed is None and not min_new_tokens: return model
-    for name, given in dict(suppress=suppress, allowed=allowed).items():
-        if not callable(given): token_ids(model, name, given, 0)
-    rules = model.rules if isinstance(model, Constrained) else []
-    held = model.model if isinstance(model, Constrained) else model
-    return Constrained(held, [*rules, (suppress, allowed, min_new_tokens)])
+    model, least = check_model(model), check_int('min_new_tokens', min_new_tokens, 0)
+    rules: list[tuple[str, Any]] = [
+        (name, given if callable(given) else token_ids(model, name, given))
+        for name, given in dict(suppress=suppress, allowed=allowed).items() if given is not None]
+    if not rules and not least: return model
+    if not isinstance(model, Constrained): return Constrained(model, rules, least)
+    return Constrained(model.model, [*model.rules, *rules], max(model.least, least))
 
 def without_end(model: Denoiser) -> Denoiser:
     """The model that never writes a token that ends a text (LLaDA, appendix B.4): as it says, else
@@ -226,7 +169,7 @@ def without_end(model: Denoiser) -> Denoiser:
 # %% ../../nbs/sampler/guidance.ipynb #gui-guided
 class Guided(Holding):
     "Classifier-free guidance: a pass reads each text twice, once with masks for its prompt."
-    copies = 2
+    passes = 2
 
     def __init__(self, model: Denoiser, scale: float):
         super().__init__(model)
@@ -234,25 +177,35 @@ class Guided(Holding):
 
     def about(self, x): # [n, L] bool: the prompt
         prompt = (x >= 0) & (x != self.mask_id)
-        if prompt.any(1).all(): return prompt
-        i = int((~prompt.any(1)).nonzero()[0])
-        raise ValueError(f'guidance={self.scale}: text {i} has no prompt, so there is nothing to '
-                         'mask; expected a prompt for each text, or a scale of 0')
+        for i in (~prompt.any(1)).nonzero()[:, 0].tolist():
+            raise ValueError(f'guidance={self.scale}: text {i} has no prompt, so there is nothing '
+                             'to mask; expected a prompt for each text, or a scale of 0')
+        return prompt
 
     def read(self, x): return torch.cat([x, x.masked_fill(self.now, self.mask_id)])
 
+    def each(self, given):
+        if isinstance(given, Tensor): return torch.cat([given, given])
+        if callable(given): return lambda h: torch.cat([*map(given, h.chunk(2))]) # an edit
+        return given
+
+    def partial(self, x, cache, run, depth, rows):
+        both = torch.cat([rows, rows + len(cache.x) // 2])
+        p = self.model.partial(self.read(x), cache, self.each(run), depth, both)
+        return HeldForward(self, p, len(x))
+
     def change(self, logits, row, at):
-        c, u = logits((torch.cat([row, row + len(self.now)]), at.repeat(2))).chunk(2)
+        c, u = logits((torch.cat([row, row + len(self.now)]), self.each(at))).chunk(2)
         return c + self.scale * (c - u).masked_fill(c == -torch.inf, 0)    # of the mask, say
 
 def guided(
     model: Denoiser, # from `navira.load` or `navira.wrap`, or of your own
     scale: float, # s, at least 0; LLaDA's `cfg_scale`
 ) -> Denoiser: # of which a pass costs two
-    "The model with classifier-free guidance by its prompt; at scale 0 the model itself."
+    """The model with classifier-free guidance by its prompt, in place of any it has; at scale 0
+    without. ValueError for another scale and, when a run begins, for a text without a prompt."""
     model, scale = check_model(model), check_range('guidance', scale, '[0, inf)', 'of the prompt')
-    if isinstance(model, Constrained): return Constrained(guided(model.model, scale), model.rules)
-    if isinstance(model, Guided):
-        raise ValueError(f'guidance={scale}: this model has a guidance of {model.scale} already; '
-                         'expected the model without it')
+    if isinstance(model, Constrained):
+        return Constrained(guided(model.model, scale), model.rules, model.least)
+    if isinstance(model, Guided): model = model.model
     return Guided(model, scale) if scale else model

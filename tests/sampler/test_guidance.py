@@ -62,8 +62,8 @@ def test_every_policy_writes_with_it_and_pays_for_it(name):
     out = sample(guided(model, .7), rule, 24, **how)
     hook.remove()
     assert (out.tokens != model.mask_id).all() and (out.n_forward <= 24).all()
-    assert seen and not any(n % 2 for n in seen)           # a batch of twice the rows
-    if name not in ('wino', 'token-critic'): assert sum(seen) == out.n_forward.sum()
+    if name in ('wino', 'token-critic'): return            # passes with shadows, or of a critic
+    assert not any(n % 2 for n in seen) and sum(seen) == out.n_forward.sum()   # twice the rows
 
 @pytest.mark.parametrize('name', ['mdlm', 'remdm-cap', 'navira-det-changed'])
 def test_a_cache_that_is_refreshed_in_every_step_changes_nothing(name):
@@ -77,7 +77,7 @@ def test_a_cache_that_is_refreshed_in_every_step_changes_nothing(name):
 def test_what_stays_as_it_is():
     model = lm()
     x = torch.tensor([[3, 10, 5], [7, 10, 10]])
-    assert guided(model, 0) is model and constrained(model) is model
+    assert guided(guided(model, 2.), 0) is model and constrained(model) is model
     every = torch.ones_like(x, dtype=torch.bool)
     assert torch.allclose(guided(model, 2.)(x).quality(), model(x).quality())
     noise = Noise(1, torch.arange(2))
@@ -89,10 +89,9 @@ def test_what_stays_as_it_is():
     (['text 1 has no prompt', 'scale of 0'],
      lambda m: sample(guided(m, 1.), 'mdlm', 8, prompt=[[3, 10], [10, 10]])),
     (['guidance=-1'], lambda m: guided(m, -1)),
-    (['guidance of 1.0 already'], lambda m: guided(guided(m, 1.), 2.)),
     (['budget=3', 'at least 4'], lambda m: sample(guided(m, 1.), 'navira', 3, prompt=[3])),
     (['suppress=99', 'at most 10'], lambda m: constrained(m, suppress=[99])),
-    (["allowed='a'", 'tokenizer'], lambda m: constrained(m, allowed='a')),
+    (['no tokenizer', 'token ids'], lambda m: constrained(m, allowed='a')),
     (['min_new_tokens=-1'], lambda m: constrained(m, min_new_tokens=-1)),
     (['text 0, position 4'],
      lambda m: sample(constrained(m, allowed=lambda i: 10 if i == 4 else None), 'mdlm', 8)),
