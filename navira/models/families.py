@@ -173,6 +173,7 @@ def load_family(
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as the family
     block: int | None = None, # positions of a block, as in `LanguageModel`; None: as config.json
+    **how: Any, # for `from_pretrained`
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `load` names the folder of what is raised here."
     family = family_of(settings)
@@ -182,7 +183,7 @@ def load_family(
     settings = settings | {k: v for k, v in usual.items() if v and settings.get(k) is None}
     net = read_net(folder, family.net, settings, config=configured(family, settings), dtype=dtype,
                    device_map=device_map, key_mapping=family.keys,
-                   known=OF_A_BLOCK if family.plain or family is ENCODER else WEIGHT)
+                   known=OF_A_BLOCK if family.plain or family is ENCODER else WEIGHT, **how)
     # DiffuGPT's and DiffuLLaMA's tokenizers have a mask, their configurations are in full
     adapted = 'return_dict' in settings and named
     left = family.plain and not adapted or settings.get('is_decoder', False)

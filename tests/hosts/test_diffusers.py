@@ -37,6 +37,20 @@ def test_the_pipeline_writes_what_a_host_s_loop_writes(net, name):
         text = torch.cat([text, memory.st.x], 1)
     assert (text != MASK).all() and torch.equal(text[:, 9:], piped(net, NaviraScheduler(name)))
 
+@pytest.mark.parametrize('name, n', [
+    ('remdm-conf', 7), ('remdm-conf', B - 9), ('mdlm', 7), ('entropy-remask', 7),
+    ('fast-dllm', B - 9)])        # the pipeline takes no more steps than new tokens
+def test_a_loop_over_timesteps_writes_what_the_pipeline_writes(net, name, n):
+    "As for any scheduler of diffusers; a policy may be done early, or pass twice a step"
+    new, x = B - 9, torch.cat([PROMPT, torch.full((1, B - 9), MASK)], 1)
+    expected = piped(net, NaviraScheduler(name), gen_length=new, num_inference_steps=n)
+    scheduler = NaviraScheduler(name, mask_token_id=MASK)
+    scheduler.set_timesteps(n)
+    torch.manual_seed(0)
+    assert len(scheduler.timesteps) == n and scheduler.timesteps[-1] == 0
+    for t in scheduler.timesteps: x = scheduler.step(net(x).logits, t, x).prev_sample
+    assert torch.equal(x[:, 9:], expected) and (x != MASK).all()
+
 @pytest.mark.parametrize('n', [4, 32])
 @pytest.mark.parametrize('threshold, edit', [(.7, .5), (.2, .1), (.95, None)])
 def test_block_refinement_is_the_scheduler_of_diffusers(net, n, threshold, edit):
