@@ -163,6 +163,7 @@ class TransformersLM(LanguageModel):
         # whether masks change what other tokens read, as for WeDLM and for Nemotron-Labs-Diffusion
         self.observed_first = bool(config.get('observed_first'))
         self.causal_context = bool(config.get('causal_context'))
+        self.takes_blocks = not self.observed_first and 'conv' not in windows
         # such networks, and those that see a window of the text, run whole texts only
         whole = windows or self.observed_first or self.causal_context
         self.n_blocks = None if whole else net.config.num_hidden_layers
@@ -325,7 +326,7 @@ def wrap(
                          'expected the tokenizer that the model was trained with, or mask_id=')
     model = probed(model.eval())
     if block is None and decoder: block = config.get('block_size')
-    if block is not None and model.n_blocks is None and not model.causal_context:
+    if block is not None and not model.takes_blocks:
         raise ValueError(f'block={block}: {kind} reads to the right of a block by its design; '
                          'expected no block')
     if block is not None: model.block = net.config.block_size = check_int('block', block, 1)
