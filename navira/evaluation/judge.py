@@ -261,18 +261,18 @@ def probabilities(
     """How likely each answer is. A server that refuses or leaves out `logprobs` counts as certain
     of what it answers. Errors as of `judge_text`, and ValueError for log-probabilities of another
     form."""
-    short: dict[str, Any] = dict(max_tokens=4)
-    try: text, given = replied(server, messages, logprobs=True, top_logprobs=20, **short)
+    try: text, given = replied(server, messages, max_tokens=1, logprobs=True, top_logprobs=20)
     except Refused as e:
         if 'logprobs' not in str(e): raise
-        text, given = replied(server, messages, **short)
+        text, given = replied(server, messages, max_tokens=1)
     likely = dict.fromkeys(answers, 0.)
     try:
-        first = given['content'][0]['top_logprobs'] if given else [dict(token=text, logprob=0)]
-        for entry in first:
+        sure: list[dict] = [dict(token=text, logprob=0)]
+        for entry in given['content'][0]['top_logprobs'] if given else sure:
             token = entry['token'].strip(' \u0120\u2581\n').lower()
-            for a in answers if token else ():
-                if a.startswith(token) or token.startswith(a): likely[a] += math.exp(entry['logprob'])
+            p = math.exp(entry['logprob'])
+            for a in answers:
+                if token and (a.startswith(token) or token.startswith(a)): likely[a] += p
         if not sum(likely.values()) < 1.01: raise ValueError
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise ValueError(f'{server}: {excerpt(server, str(given))!r} for log-probabilities: '

@@ -6,8 +6,10 @@
 __all__ = ['QUESTION', 'ANSWERS', 'SHOWN', 'ENOUGH', 'question', 'climb', 'rungs', 'table3']
 
 # %% ../../nbs/experiments/judged.ipynb #da384624
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.pool import ThreadPool
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -57,8 +59,9 @@ def climb(
         about = pd.DataFrame(given).assign(rung=rung, text=np.arange(i, i + len(rows)))
         return pa.table(dict(about) | marks_of(server, rows))
     folder = RUNS / 'judges' / digest([server.model, texts])
-    pieces = {folder / f'{rung}-{i}.parquet': partial(judged, rung, i)
-              for rung in made for i in range(first, len(texts), 32)}
+    pieces: dict[Path, Callable[[], pa.Table]] = {
+        folder / f'{rung}-{i}.parquet': partial(judged, rung, i)
+        for rung in made for i in range(first, len(texts), 32)}
     work('judging', pieces)
     return pd.concat(map(pd.read_parquet, pieces))
 
@@ -71,7 +74,7 @@ def rungs(
 ) -> Table:
     "How often a judge puts the real text first, in per cent, a row a rung; ties count half."
     df = df.assign(answers=df.person / (df.person + df.machine),
-                   marks=df[[*ASPECTS]].mean(axis=1, skipna=False))
+                   marks=df.reindex(columns=ASPECTS).mean(axis=1, skipna=False))
     rows = pd.DataFrame(dict(rung=df.rung.unique()))
     rows['wanted'] = rows.rung.map(ENOUGH)
     for by in 'answers', 'marks':
