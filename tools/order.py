@@ -41,7 +41,7 @@ Evaluation: evaluation/references evaluation/perplexity evaluation/ladder evalua
 Tasks: tasks/task
 Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings
-Experiments: experiments/board
+Experiments: experiments/board experiments/judged
 Studies: studies/infilling studies/speed studies/second_pass studies/equal studies/larger_model
     studies/seeds studies/distribution
 The paper: 08_experiments
