@@ -164,7 +164,8 @@ def write(
 
 # %% ../../nbs/models/checkpoints.ipynb #935a3017
 BOUNDS = {      # of whole numbers in a configuration, by their names; the first that fits
-    'layers?$|labels$|^n_blocks$|experts$': 2**10, 'vocab_size$|^embedding_size$|^model_length$': 2**22,
+    'layers?$|labels$|^n_blocks$|experts$': 2**10,
+    'vocab_size$|^embedding_size$|^model_length$': 2**22,
     '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
 
 def read_json(

@@ -113,7 +113,8 @@ NEMOTRON_KEYS = {r'^encoder\.': 'model.', r'^diffusion_head': 'lm_head'}
 FAMILIES = {       # by `architectures` or `model_type` in config.json
     **dict.fromkeys(['LLaDAMoEModel', 'LLaDAMoEModelLM', 'LLaDAMoEForCausalLM', 'lladamoe'],
                     LLADA_MOE),
-    **dict.fromkeys(['ILLaDAForCausalLM', 'illada'], Family(LlamaForCausalLM, config=illada, mask=5)),
+    **dict.fromkeys(['ILLaDAForCausalLM', 'illada'],
+                    Family(LlamaForCausalLM, config=illada, mask=5)),
     **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
     'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
     'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
