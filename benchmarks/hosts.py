@@ -9,7 +9,7 @@ wheel of sglang. From these, the files of samplers and rules run as they are; wh
 a server (the model runner, its arguments) is replaced by empty classes, and the network is ours.
 A case is equal if every token is.
 """
-import importlib.machinery, sys, types, warnings
+import importlib, importlib.machinery, sys, types, warnings
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,19 +175,18 @@ def sglang(root, seeds):
 # --- vLLM's dllm-plugin -------------------------------------------------------------------------
 def plugin(root, seeds):
     sys.path.insert(0, str(root))
-    from vllm_dllm_plugin.config import DRAFT_SIZE
-    from vllm_dllm_plugin.remasking import (
-        Llada2DefaultRemaskingPolicy, remask_after_block_forward, RemaskingPolicy)
+    name = 'dllm_plugin' if (root/'dllm_plugin').is_dir() else 'vllm_dllm_plugin'
+    theirs = importlib.import_module(f'{name}.remasking')
     from navira.hosts.servers import VllmPolicy
-    assert DRAFT_SIZE == B
+    assert importlib.import_module(f'{name}.config').DRAFT_SIZE == B
     def committed(policy, net, steps, level):
-        assert isinstance(policy, RemaskingPolicy)
+        assert isinstance(policy, theirs.RemaskingPolicy)
         text = list(range(2, 12))
         for _ in range(2):
             draft = (MASK,) * B
             for i in range(99):
                 logits = net(torch.tensor([[*text, *draft]])).logits[0, -B:]
-                r = remask_after_block_forward(     # it validates what comes back
+                r = theirs.remask_after_block_forward(     # it validates what comes back
                     input_draft=draft, logits=logits, policy=policy, remasking_config=dict(
                         mask_token_id=MASK, denoise_steps=steps, denoise_step_index=i,
                         commit_confidence_threshold=level))
@@ -203,7 +202,7 @@ def plugin(root, seeds):
                                   editing_threshold=None)
                 compared("vLLM's plugin", 'its default policy as block-refinement',
                          committed(ours, net, steps, level),
-                         committed(Llada2DefaultRemaskingPolicy(), net, steps, level))
+                         committed(theirs.Llada2DefaultRemaskingPolicy(), net, steps, level))
         for name in ('remdm-conf', 'p2', 'entropy-remask'):
             assert MASK not in committed(VllmPolicy(name, MASK), net, 32, 0.)
 

@@ -9,6 +9,7 @@ warnings.filterwarnings('ignore', 'IProgress not found')
 # The public surface, imported when first used: `navira --version` need not load torch.
 _home = {
     'load': 'models.load', 'save': 'models.load', 'Denoiser': 'diffusion', 'Policy': 'core',
+    'guided': 'sampler.guidance', 'constrained': 'sampler.guidance',
     'sample': 'sampling', 'fill': 'sampler.filling', 'chat': 'sampler.filling',
     'wrap': 'models.transformers', 'generate_with': 'hf.generate',
     'policies': 'sampler.registry', 'policy': 'sampler.registry',
@@ -26,6 +27,7 @@ if TYPE_CHECKING:     # the same for readers of types alone: a name that is miss
     from .sampler.filling import chat as chat
     from .sampler.filling import fill as fill
     from .hf.generate import generate_with as generate_with
+    from .sampler.guidance import constrained as constrained, guided as guided
     from .sampler.registry import policies as policies, policy as policy, register as register
     from .sampling import sample as sample
 else:

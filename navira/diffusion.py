@@ -55,8 +55,7 @@ LACKS = dict(
     embedded=('cannot read edited embeddings', 'a policy that needs none, such as saber'),
     shadow=('cannot say what it would predict for a token that it does not see',
             'a policy that needs none, such as fast-dllm'),
-    partial=('runs whole texts only', "cache='none'"),
-    suppressing=('cannot be kept from writing a token', "eos='cut' or 'keep'"))
+    partial=('runs whole texts only', "cache='none'"))
 
 class Denoiser:
     """A model, as samplers take it. A subclass has `mask_id` and `length`, and its call gives a
@@ -71,9 +70,11 @@ class Denoiser:
     tokenizer: Any = None               # of the tokenizers library, for texts
     text_tokenizer: Any = None          # of the transformers library, for conversations
     eos_ids: tuple[int, ...] = ()       # tokens that end a text
+    suppress: tuple[int, ...] = ()      # tokens that are never written
     boxes: tuple[int, int] | None = None # rows and columns of a box, for texts that are grids
     ragged: bool = False                # does it take rows of several lengths, -1 after their ends?
     shift: bool = False                 # does position i predict the token at i + 1?
+    passes: int = 1                     # that a call runs
     n_blocks: int | None = None         # of the network; None: it runs whole texts only
     block: int | None = None            # positions of a block, if finished ones see nothing to
     #                                     their right
@@ -81,9 +82,21 @@ class Denoiser:
     def __call__(self, x: Tensor) -> Forward: # ids [B, L] int64
         raise NotImplementedError
 
-    def resume(self, st: Any) -> Forward: # a `State`: all rows of a batch, or some
+    def starting(self, x: Tensor, samples: Tensor) -> Denoiser: # ids [n, L], numbers [n]
+        "The model for a run of these samples. ValueError for a text that it cannot begin with."
+        return self
+
+    def at(self, st: Any, rows: Any = slice(None)) -> Denoiser: # a `State`, an index of its rows
+        "The model for the rows of a state, in their order."
+        return self
+
+    def resume(self, st: Any) -> Forward: # all rows of a batch, or some
         "A pass over the text of a state."
-        return self(st.x)
+        return self.at(st)(st.x)
+
+    @property
+    def bare(self) -> Denoiser: # without what `guided` and `constrained` put around it
+        return self
 
     def lacks(self, what: str) -> ValueError: # a name in `LACKS`
         "The error for a model that does not have a method below."
@@ -107,10 +120,6 @@ class Denoiser:
     def partial(self, x: Tensor, *part: Any) -> Forward: # ids [B, L]
         "A pass over some positions; a cache says what the others are."
         raise self.lacks('partial')
-
-    def suppressing(self, ids: tuple[int, ...]) -> Denoiser:
-        "The same model, which never writes these tokens."
-        raise self.lacks('suppressing')
 
 class Function(Denoiser):
     "Any function from ids to a `Forward` that has `mask_id` and `length`, as a `Denoiser`."

@@ -23,8 +23,9 @@ from .sampler.caching import Cached, Caching
 from .sampler.budgets import charged, n_steps
 from .core import Policy, State, step, no_watch
 from .diffusion import as_denoiser, Denoiser
+from .sampler.guidance import without_end
 from .sampler.prompts import start_ids
-from .sampler.requests import check_model, choose, fitted, sample_numbers, without_end
+from .sampler.requests import check_model, choose, fitted, sample_numbers
 from .sampler.replay import Trace
 from .sampler.samples import Partial, partials, Recorder, Samples
 
@@ -181,11 +182,15 @@ def planned(
     free: Tensor, # [n, L] bool
     own: int | None, # positions of a block of the network
     length: int | None, # of a block of the run
+    each: int = 1, # passes that a call of the model runs
 ) -> tuple[Tensor, list[int], float]: # block of each position [n, L], T of each, passes charged
     "The blocks of a run and their steps. ValueError for a budget that does not pay for them."
-    block = blocks_of(free, length, own)
-    steps = block_steps(policy, budget, block)
-    cost = sum(charged(policy, T, (block == b).sum(1)) for b, T in enumerate(steps))
+    block, calls = blocks_of(free, length, own), budget
+    if each > 1:
+        least = (int(block.max()) + 1) * policy.step.least(policy) * each
+        calls = check_int('budget', budget, least, f'with {each} passes a call it needs') // each
+    steps = block_steps(policy, calls, block)
+    cost = each * sum(charged(policy, T, (block == b).sum(1)) for b, T in enumerate(steps))
     return block, steps, min(cost, budget) if policy.matched else cost
 
 def given_tokens(x: Tensor, special: Tensor, mask_id: int) -> Tensor: # [n, L] each -> [n]
@@ -222,8 +227,10 @@ def sample(
     n, first = sample_numbers(n)
     x, special = start_ids(model, n, length, prompt, max_new_tokens)
     rule, begun = fitted(rule, model, x.shape[1]), time.perf_counter()
-    block, steps, charged = planned(rule, budget, x == model.mask_id, model.block, block_length)
+    block, steps, charged = planned(
+        rule, budget, x == model.mask_id, model.block, block_length, model.passes)
     numbers = torch.arange(len(x), device=model.device) + first
+    model = model.starting(x, numbers)
     noise, ends = Noise(check_int('seed', seed, -2**63), numbers), model.eos_ids
     watch, show = (progress, False) if callable(progress) else (None, progress)
     with progress_bar(sum(steps) * len(x), name or 'sampling', show=show) as bar:

@@ -24,10 +24,10 @@ Sampler: sampler/draws sampler/ties
 Models: models/layers
 Sampler: sampler/caching sampler/passes
 The paper: 02_policies 03_prism 04_decoupling 05_stochastic_remasking 06_schedules
-Models: models/dit models/checkpoints models/transformers models/families models/adapter
-    models/load models/critic
+Models: models/dit models/checkpoints models/transformers models/variants models/families
+    models/adapter models/load models/critic
 Sampler: sampler/budgets sampler/registry sampler/scores sampler/replay sampler/prompts
-    sampler/samples sampler/requests
+    sampler/samples sampler/requests sampler/guidance
 The paper: 07_sampling
 Sampler: sampler/exact sampler/filling
 Policies: ours/one_pass ours/apart peers/blocks peers/remdm peers/confident peers/orders
@@ -41,15 +41,15 @@ Evaluation: evaluation/references evaluation/perplexity evaluation/ladder evalua
 Tasks: tasks/task
 Experiments: experiments/experiments experiments/paper
 Studies: studies/puzzles studies/settings
-Experiments: experiments/board
+Experiments: experiments/board experiments/judged
 Studies: studies/infilling studies/speed studies/second_pass studies/equal studies/larger_model
     studies/seeds studies/distribution
 The paper: 08_experiments
 Start: start/ten_minutes start/live
 Hosts: hf/generate hf/lm_eval hosts/servers hosts/diffusers hosts/conformance
 Command line: cli/cli
-Start: start/which_policy start/when_it_helps start/add_your_own start/policy_template
-    start/glossary
+Start: start/which_policy start/when_it_helps start/questions start/add_your_own
+    start/policy_template start/glossary
 """
 
 HEAD = """# Written by tools/order.py, from the list in it.

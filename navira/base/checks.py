@@ -27,15 +27,17 @@ FOREIGN = {
     'block_length=': 'block_size',
     'n=': 'num_samples num_return_sequences',
     'policy=, by name': 'sampler alg remasking',
-    "eos='suppress', which keeps out ends of a text": 'suppress_tokens bad_words_ids eos_token_id',
+    "eos='suppress', which keeps out ends of a text": 'eos_token_id',
+    'navira.constrained(model, suppress=...)': 'suppress suppress_tokens bad_words_ids',
+    'navira.constrained(model, allowed=...)': 'allowed prefix_allowed_tokens_fn',
+    'navira.constrained(model, min_new_tokens=...)': 'min_length min_new_tokens',
     'temperature=, 0 for the most likely token': 'do_sample',
-    'a prompt alone, as no policy has guidance': 'cfg cfg_scale guidance_scale',
+    'navira.guided(model, scale)': 'cfg cfg_scale guidance guidance_scale',
     'dtype= of navira.load': 'torch_dtype',
     'eos=, as a text ends at its end-of-text token and nowhere else':
         'stop until stop_sequences stop_strings',
     'navira.chat(messages)': 'messages',
-    'navira.wrap(network) with a network that transformers packed':
-        'load_in_4bit load_in_8bit quantization_config',
+    'quantization_config= of navira.load': 'load_in_4bit load_in_8bit',
     'a folder or a Hub id alone, as no code of a model is run': 'trust_remote_code'}
 
 def check_choice(

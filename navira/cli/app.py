@@ -35,7 +35,7 @@ HINTS = {     # options of other programs, and of ours in other commands
     '--policies': 'policies are arguments, as in navira compare prism navira',
     '--store': 'the store is an argument, as in navira report runs/small',
     '--output': 'texts are printed; > FILE after the command keeps them',
-    '--cfg-scale': 'no policy has guidance', '--stop': 'a text ends at its end-of-text token',
+    '--cfg-scale': 'expected --guidance', '--stop': 'a text ends at its end-of-text token',
     **dict.fromkeys(['--temperature', '--top-p', '--top-k', '--set'], OF_POLICY)}
 
 def warn(line: str) -> None:

@@ -148,6 +148,9 @@ def judge(
         help="A server that speaks OpenAI's protocol: http://HOST:PORT/v1.")] = '',
     model: Annotated[str, Option(
         help='The judge, as the server calls it.')] = 'Qwen3-235B-A22B-Instruct-2507',
+    ladder: Annotated[Path | None, Option(
+        help='Instead of a store, judge real texts, a row each of this .jsonl or Parquet file, '
+             'and copies made worse.')] = None,
     limit: Annotated[int | None, Option(
         help='Texts of each cell; as many as have a perplexity if not given.')] = None,
     concurrency: Annotated[int, Option(help='Requests under way at once.')] = 8,
@@ -157,11 +160,15 @@ def judge(
 ) -> None:
     "Have a language model mark a store's texts, as far as it has not (section 5.5)."
     from navira.evaluation.judge import Server
-    from navira.experiments.judged import table3
+    from navira.experiments.judged import climb, rungs, table3
     from navira.experiments.measure import evaluate
     from navira.experiments.results import frame
     from navira.experiments.store import store_at
+    from navira.tasks.corpora import read_corpus
     server = Server(base_url, model, concurrency, retries, timeout, key=key)
+    if ladder:
+        show_table(rungs(climb(server, [*read_corpus(ladder)][:limit]), model))
+        return
     st = evaluate(store_at(store), ['marks'], server, limit)
     show_table(table3(frame(st, model)))
 

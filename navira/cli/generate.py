@@ -85,6 +85,19 @@ def print_samples(
     if res.audit and not as_json: print(res.audit)
 
 # %% ../../nbs/cli/cli.ipynb #9530b909
+Guidance = Annotated[float, Option(
+    help='Classifier-free guidance by the prompt, the cfg_scale of others: 0 is none, and with '
+         'any other a forward pass costs two.')]
+Suppress = Annotated[list[str], Option(
+    metavar='TOKEN', help='Text of a token that may not appear; may be repeated.')]
+Allowed = Annotated[list[str], Option(
+    metavar='TOKEN', help='Text of a token that may appear, and no others; may be repeated.')]
+
+def held(net, guidance: float, *constraints):
+    "The model, with guidance and constraints."
+    import navira
+    return navira.constrained(navira.guided(net, guidance), *(c or None for c in constraints))
+
 Texts = Annotated[list[str], Argument(
     metavar='TEXT', show_default=False,
     help='How texts begin, -n of each; <|mask|> in one is a blank to fill, [MASK*12] is twelve.')]
@@ -111,6 +124,7 @@ def generate_command(
     texts: Texts = [], prompts: Prompts = None, chat: Chat = False, policy: Name = None,
     budget: Budget = 128, n: Number = 1, seed: Seed = 0, length: Long = None,
     max_new_tokens: New = None, block_length: Block = None, eos: Eos = 'cut',
+    guidance: Guidance = 0., suppress: Suppress = [], allowed: Allowed = [],
     cache: Cache = 'none', model: Model = None, head: Head = None, mask_id: MaskId = None,
     shift: Shift = None, device: Device = 'auto', dtype: Dtype = None, as_json: AsJson = False,
     replay: Replay = None, own: Imports = [],
@@ -121,6 +135,7 @@ def generate_command(
     check_int('-n', n, 1, high=2**20)
     starts = [*filter(None, texts), *(prompts_in(prompts) if prompts else [])]
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
+    net = held(net, guidance, suppress, allowed)
     label, rule = typed_policy(policy, net)
     each = [start for start in starts for _ in range(n)]
     total, asked = len(each) or n, [*each]
@@ -145,14 +160,15 @@ def fill_command(
     policy: Name = None,
     budget: Annotated[int | None, Option(
         help='Forward passes; `navira.fill` chooses if not given.')] = None,
-    seed: Seed = 0, model: Model = None, head: Head = None, mask_id: MaskId = None,
-    shift: Shift = None, device: Device = 'auto', dtype: Dtype = None, as_json: AsJson = False,
-    own: Imports = [],
+    seed: Seed = 0, suppress: Suppress = [], allowed: Allowed = [], model: Model = None,
+    head: Head = None, mask_id: MaskId = None, shift: Shift = None, device: Device = 'auto',
+    dtype: Dtype = None, as_json: AsJson = False, own: Imports = [],
 ) -> None:
     "Fill the blanks of a text: navira fill 'The man opened ___ and walked in.' -n 4"
     import navira
     net = navira.load(model, device, dtype=dtype, head=head, mask_id=mask_id, shift=shift)
     label, rule = typed_policy(policy, net)
+    net = held(net, 0, suppress, allowed)
     res = navira.fill(text, n, tokens, net, rule, budget, seed)
     print_samples(res, label, [text] * n, as_json)
 

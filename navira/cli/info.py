@@ -43,7 +43,11 @@ def facts(net) -> dict:
         head = f'{n:,} parameters' if n else "the mask's logit, no parameters"
     shared = {'parameters': f'{n_params(net):,}', 'quality head': head}
     if isinstance(net, MaskedLM): return shared | vars(net.config)
-    return shared | {'network': type(net.net).__name__, 'length': net.length, 'mask': net.mask_id,
+    reads = 'all others' if net.block is None else 'its block, and what is before'
+    if net.observed_first: reads = 'what is before it, once all masks are moved to the end'
+    if net.causal_context: reads = 'what is before it, and its block while that has masks'
+    return shared | {'family': net.family, 'network': type(net.net).__name__, 'length': net.length,
+                     'mask': net.mask_id, 'block': net.block or 'none', 'a position reads': reads,
                      'predicts': 'the next token' if net.shift else 'the token at each position',
                      'ends': net.eos_ids}
 

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -25,7 +25,7 @@ from .references import (
     from_name, last_scored, Reader, reference_tokenizer, separator_of)
 
 # %% auto #0
-__all__ = ['Server', 'judge_text']
+__all__ = ['Server', 'replied', 'judge_text', 'probabilities']
 
 # %% ../../nbs/evaluation/judge.ipynb #5707ec04
 LARGEST = 2**22     # bytes of an answer; the log-probabilities of 1,024 tokens are about 200,000
@@ -220,29 +220,61 @@ def read_marks(
     return {k: float(values[k]) for k in ASPECTS}
 
 # %% ../../nbs/evaluation/judge.ipynb #073a4e47
+def replied(server: Server, messages: Any, **kw: Any) -> tuple[str, Any]:
+    "Text and log-probabilities (or None) of an answer at temperature 0. Errors of `requested`."
+    got = requested(server, lambda client: client.chat.completions.with_raw_response.create(
+        model=server.model, messages=messages, temperature=0., **kw))
+    try:
+        choice = got['choices'][0]
+        return str(choice['message']['content'] or ''), choice.get('logprobs')
+    except (LookupError, TypeError, AttributeError):
+        raise ConnectionError(f'{server}: an answer without a message: '
+                              f'{excerpt(server, str(got))!r}') from None
+
 def judge_text(
     server: Server,
     text: str,
 ) -> dict: # 'marks' or None; 'failed': why, or None; 'answer', cut; 'asked': how often
     """Ask at temperature 0, and once more if the answer cannot be read. ValueError where the server
     refuses for another reason than this text, ConnectionError where it does not answer."""
-    messages: Any = [dict(role='user', content=PROMPT.replace('{text}', text))]
+    messages = [dict(role='user', content=PROMPT.replace('{text}', text))]
     values, failed, asked = None, None, 0
     while values is None and asked < 2:
         asked, answer = asked + 1, ''
         try:
-            got = requested(server, lambda client: client.chat.completions.with_raw_response.create(
-                model=server.model, messages=messages, temperature=0.,
-                max_tokens=server.max_tokens))
-            answer = str(got['choices'][0]['message']['content'] or '')
+            answer, _ = replied(server, messages, max_tokens=server.max_tokens)
             values, failed = read_marks(answer), None
         except Unreadable as e: failed = str(e)
         except Refused as e:
             if not e.of_text: raise
             failed = f'refused: {e}'
             break
-        except (LookupError, TypeError):
-            raise ConnectionError(f'{server}: an answer without a message: '
-                                  f'{excerpt(server, str(got))!r}') from None
     stored = keyless(server, answer)[:LONGEST]
     return dict(marks=values, failed=failed, answer=stored, asked=asked)
+
+# %% ../../nbs/evaluation/judge.ipynb #prob0001
+def probabilities(
+    server: Server,
+    messages: list[dict[str, str]], # of a chat, a question last
+    answers: Sequence[str], # in lower case, each with another beginning
+) -> dict[str, float]: # answer -> probability of its first token; NaN where none is likely
+    """How likely each answer is. A server that refuses or leaves out `logprobs` counts as certain
+    of what it answers. Errors as of `judge_text`, and ValueError for log-probabilities of another
+    form."""
+    try: text, given = replied(server, messages, max_tokens=1, logprobs=True, top_logprobs=20)
+    except Refused as e:
+        if 'logprobs' not in str(e): raise
+        text, given = replied(server, messages, max_tokens=1)
+    likely = dict.fromkeys(answers, 0.)
+    try:
+        sure: list[dict] = [dict(token=text, logprob=0)]
+        for entry in given['content'][0]['top_logprobs'] if given else sure:
+            token = entry['token'].strip(' \u0120\u2581\n').lower()
+            p = math.exp(entry['logprob'])
+            for a in answers:
+                if token and (a.startswith(token) or token.startswith(a)): likely[a] += p
+        if not sum(likely.values()) < 1.01: raise ValueError
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        raise ValueError(f'{server}: {excerpt(server, str(given))!r} for log-probabilities: '
+                         'expected `top_logprobs` of the first token') from None
+    return likely if any(likely.values()) else dict.fromkeys(answers, math.nan)

@@ -116,11 +116,11 @@ def _measured(st: Store, name: str, rows: pd.DataFrame, judge: Any) -> pa.Table:
     out = dict(cell=rows.cell, sample=rows['sample'].astype(np.int32),
                reference=pa.array([whose] * len(rows), pa.string()))
     if name in OF_TOKENS: return pa.table(out | {name: OF_TOKENS[name](x).numpy()})
-    if name == 'marks': return pa.table(out | _marks(judge, st.decode(x)))
+    if name == 'marks': return pa.table(out | marks_of(judge, st.decode(x)))
     p = perplexity(st.decode(x), loaded(judge) if isinstance(judge, str) else judge)
     return pa.table(out | dict(nll_once=p.nll.numpy(), weight_once=p.weight.numpy()))
 
-def _marks(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]
+def marks_of(server: Server, texts: list[str]) -> dict[str, Any]: # column -> [n]
     "Marks, and what was answered. ValueError for a server that refuses each of the texts."
     with ThreadPool(server.concurrency) as pool:
         answers = pool.map(partial(judge_text, server), texts)

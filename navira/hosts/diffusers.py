@@ -29,6 +29,7 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
         hyper: dict | None = None, # its hyper-parameters
         block_length: int = 32, # positions of a block
         num_inference_steps: int = 32, # forward passes for each
+        mask_token_id: int | None = None, # for a loop that does not hand it to `step`
     ):
         """KeyError or ValueError for a policy that is not known, or needs more than the logits of
         a block."""
@@ -43,6 +44,7 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
     ) -> None:
         "Before the first block of a text."
         self.num_inference_steps = num_inference_steps
+        self.timesteps = torch.arange(num_inference_steps - 1, -1, -1, device=device)
         self.rule = hosted(self.config.policy, dict(self.config.hyper or {}),
                            block_length or self.config.block_length, num_inference_steps)
         self.memory: Memory | None = None
@@ -66,10 +68,14 @@ class NaviraScheduler(SchedulerMixin, ConfigMixin):
         """One forward pass of a policy. The first call, and the first after `done`, begins a
         block: its tokens and `prompt_mask` stay as they are."""
         unused(given, self.usual)
+        if mask_token_id is None: mask_token_id = self.config.mask_token_id
         if mask_token_id is None:
             raise ValueError('mask_token_id=None: a policy fills masks; expected the id of the '
                              'mask, and not a model of uniform noise')
         masked = sample == mask_token_id
+        if self.done and not masked.any():  # a loop over `timesteps` has steps left
+            return BlockRefinementSchedulerOutput(
+                sample, masked, masked, sample, self.memory.st.conf, model_output)
         if self.memory is None or self.done:
             fixed = ~masked | self.ended
             if prompt_mask is not None: fixed |= prompt_mask

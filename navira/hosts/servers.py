@@ -187,7 +187,8 @@ class VllmPolicy:
         remasking_config: Mapping[str, Any] | None = None,
     ): # a `RemaskStepResult`
         "The block after a forward pass."
-        from vllm_dllm_plugin.remasking import RemaskStepResult
+        try: from vllm_dllm_plugin.remasking import RemaskStepResult     # until vLLM 0.14
+        except ImportError: from dllm_plugin.remasking import RemaskStepResult
         how = remasking_config or {}
         mask_id = how.get('mask_token_id', self.mask_id)
         logits = torch.as_tensor(logits)[None]

@@ -164,7 +164,8 @@ def write(
 
 # %% ../../nbs/models/checkpoints.ipynb #935a3017
 BOUNDS = {      # of whole numbers in a configuration, by their names; the first that fits
-    'layers?$|labels$|^n_blocks$': 2**10, 'vocab_size$|^embedding_size$|^model_length$': 2**22,
+    'layers?$|labels$|^n_blocks$|experts$': 2**10,
+    'vocab_size$|^embedding_size$|^model_length$': 2**22,
     '_(size|heads?|dim|model|embd|inner)$|^dim$': 2**18}
 
 def read_json(
@@ -214,9 +215,10 @@ def check_finite(
     weights: Iterable[tuple[str, Tensor]], # names and tensors, such as `named_parameters()`
     file: str | os.PathLike,               # for the message
 ) -> None:
-    "`ValueError` for NaN or infinity. Offloaded weights and those in 8 bits are not checked."
+    "`ValueError` for NaN or infinity. Offloaded and packed weights are not checked."
     for name, w in weights:
-        if w.is_meta or w.itemsize == 1 or w.isfinite().all(): continue
+        if w.is_meta or w.itemsize == 1 or type(w.data) is not Tensor: continue
+        if w.isfinite().all(): continue
         raise ValueError(f'{file}: {name} holds NaN or infinity; expected finite weights. Its '
                          'training has diverged, the file is damaged, or its numbers are too '
                          f'large for {w.dtype}')

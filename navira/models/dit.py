@@ -4,7 +4,6 @@
 
 # %% ../../nbs/models/dit.ipynb #19b8f180
 from __future__ import annotations
-import copy
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -181,7 +180,6 @@ class LanguageModel(nn.Module, Denoiser):
     config: Any
     beside: Callable[..., Any]                 # a pass over a text and its shadows
     adapter: Any = None                        # in training, of the library peft
-    suppress: tuple[int, ...] = ()             # tokens that are never written
 
     def __init__(self):
         super().__init__()
@@ -192,12 +190,6 @@ class LanguageModel(nn.Module, Denoiser):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return next(self.parameters()).device
-
-    def suppressing(self, ids: tuple[int, ...]) -> LanguageModel:
-        "The same model, which never writes these tokens."
-        out = copy.copy(self)
-        out.suppress = (*self.suppress, *ids)
-        return out
 
     @torch.no_grad()
     def partial(

@@ -5,12 +5,15 @@
 # %% ../../nbs/models/families.ipynb #132f2516
 from __future__ import annotations
 import contextlib
+import difflib
 import os
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,10 @@ import torch
 import transformers
 from safetensors import safe_open
 from transformers import (
-    AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel,
-    LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer, Qwen3ForCausalLM)
+    AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, Glm4MoeForCausalLM,
+    GPT2LMHeadModel, LlamaForCausalLM, Ministral3ForCausalLM, PreTrainedConfig, PreTrainedModel,
+    PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen2Tokenizer,
+    Qwen3ForCausalLM, Qwen3MoeForCausalLM)
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_LMS
 
 from ..base.checks import need
@@ -29,6 +33,9 @@ from ..base.runs import atomic_folder
 from .checkpoints import (
     check_finite, FILES, LAYOUTS, MASK, own, PACKAGE, read_json, resolve)
 from .transformers import check_net, probed, TransformersLM, wrap
+from navira.models.variants import (
+    check_usual, Lfm2BidirectionalForMaskedLM, llada2, LLADA2_KEYS, LLaDA2ForCausalLM, llada_moe,
+    LLaDAMoEForCausalLM)
 
 # %% auto #0
 __all__ = ['pretrained', 'open_network', 'started']
@@ -43,6 +50,8 @@ class Family:
     plain: bool = False # do networks that read from left to right have the same `model_type`?
     tokenizer: Any = AutoTokenizer # the class, with `from_pretrained`
     config: Callable[[dict], dict] = dict # what config.json says, in the words of the network
+    mask: int | None = None # the mask's id, where neither config.json nor the tokenizer says it
+    block: int | None = None # positions of a block, where config.json does not say it
 
 ABOUT = 'model_type', 'architectures', 'auto_map', 'transformers_version', 'is_causal'
 
@@ -52,8 +61,10 @@ def configured(
 ) -> PreTrainedConfig:
     "The network's configuration."
     given = {k: v for k, v in family.config(settings).items()
-             if k not in ABOUT and (k, v) != ('rope_scaling', None)}
+             if k not in ABOUT and (v or k not in ('rope_scaling', 'sliding_window'))}
     given = dict(eos_token_id=None) | given       # a class may have an end of its own: Llama's is 2
+    if 'head_dim' in given and not given['head_dim']:
+        given['head_dim'] = given['hidden_size'] // given['num_attention_heads']
     if family.net is AutoModelForMaskedLM:
         return transformers.AutoConfig.for_model(settings['model_type'], **given)
     return family.net.config_class(**given, is_causal=False)
@@ -68,9 +79,7 @@ def llada(
     d: dict, # LLaDA's configuration
 ) -> dict: # in Llama's words
     "`ValueError` for a variant of its block that is not Llama's."
-    for k, want in LLADA.items():
-        if d.get(k, want) != want:
-            raise ValueError(f'{k}={d[k]!r}: expected {want!r}, the block that LLaDA-8B has')
+    check_usual(d, LLADA, 'LLaDA-8B')
     return dict(
         vocab_size=d.get('embedding_size') or d['vocab_size'], hidden_size=d['d_model'],
         intermediate_size=d.get('mlp_hidden_size') or d.get('mlp_ratio', 4) * d['d_model'],
@@ -91,8 +100,33 @@ LLADA_KEYS = {
 GPT2_KEYS = {r'^embed_tokens': 'transformer.wte', r'^denoise_model\.': 'transformer.'}
 BODY_KEYS = {r'^embed_tokens': 'model.embed_tokens', r'^denoise_model\.': 'model.'}
 
-FAMILIES = {       # by the `model_type` in config.json
+LLADA_MOE = Family(LLaDAMoEForCausalLM, config=llada_moe, mask=156895)
+
+LFM2 = Family(Lfm2BidirectionalForMaskedLM, {r'^lfm2\.': 'model.'}, mask=16)
+
+def illada(d: dict) -> dict: return dict(tie_word_embeddings=True) | d
+def fast_dllm(d: dict) -> dict: return d | dict(block_size=d.get('bd_size', 32))
+def wedlm(d: dict) -> dict: return d | dict(observed_first=True)
+def nemotron(d: dict) -> dict: return d | dict(causal_context=True)
+NEMOTRON_KEYS = {r'^encoder\.': 'model.', r'^diffusion_head': 'lm_head'}
+
+FAMILIES = {       # by `architectures` or `model_type` in config.json
+    **dict.fromkeys(['LLaDAMoEModel', 'LLaDAMoEModelLM', 'LLaDAMoEForCausalLM', 'lladamoe'],
+                    LLADA_MOE),
+    **dict.fromkeys(['ILLaDAForCausalLM', 'illada'],
+                    Family(LlamaForCausalLM, config=illada, mask=5)),
+    **dict.fromkeys(['Lfm2BidirectionalForMaskedLM', 'lfm2_bidirectional'], LFM2),
+    'DreamForCausalLM': Family(Qwen3ForCausalLM, mask=151669, block=32),     # DreamReasoner
+    'Fast_dLLM_Qwen': Family(Qwen2ForCausalLM, shift=True, config=fast_dllm, mask=151665),
+    'nemotron_labs_diffusion': Family(
+        Ministral3ForCausalLM, NEMOTRON_KEYS, config=nemotron, mask=100, block=32),
+    'wedlm': Family(Qwen3ForCausalLM, config=wedlm),
+    'wedlm without qk_norm': Family(Qwen2ForCausalLM, config=wedlm),
     'llada': Family(LlamaForCausalLM, LLADA_KEYS, config=llada),
+    'llada2_moe': Family(LLaDA2ForCausalLM, LLADA2_KEYS, config=llada2, mask=156895, block=32),
+    'sdar': Family(Qwen3ForCausalLM, mask=151669, block=4),
+    'sdar_moe': Family(Qwen3MoeForCausalLM, mask=151669, block=4),
+    'rnd1': Family(Qwen3MoeForCausalLM, mask=151669),
     'Dream': Family(Qwen2ForCausalLM, shift=True, tokenizer=Qwen2Tokenizer),
     'a2d-llama': Family(LlamaForCausalLM),
     'a2d-qwen2': Family(Qwen2ForCausalLM),
@@ -100,7 +134,10 @@ FAMILIES = {       # by the `model_type` in config.json
     'gpt2': Family(GPT2LMHeadModel, GPT2_KEYS, shift=True, plain=True),
     'llama': Family(LlamaForCausalLM, BODY_KEYS, shift=True, plain=True),
     'qwen2': Family(Qwen2ForCausalLM, BODY_KEYS, shift=True, plain=True),
-    'qwen3': Family(Qwen3ForCausalLM, BODY_KEYS, shift=True, plain=True)}
+    'qwen3': Family(Qwen3ForCausalLM, BODY_KEYS, shift=True, plain=True),
+    'qwen3_moe': Family(Qwen3MoeForCausalLM, shift=True, plain=True),
+    'glm4_moe': Family(Glm4MoeForCausalLM, shift=True, plain=True),
+    'ministral3': Family(Ministral3ForCausalLM, shift=True, plain=True)}
 ENCODER = Family(AutoModelForMaskedLM)      # a network with a masked-LM head, as it is
 
 # %% ../../nbs/models/families.ipynb #0fad65a7
@@ -112,11 +149,18 @@ def family_of(
 ) -> Family:
     "The family of a checkpoint. `ValueError` for one that cannot be a masked diffusion model here."
     kind, heads = str(settings.get('model_type')), settings.get('architectures') or [HEADS[0]]
-    if kind in FAMILIES: return FAMILIES[kind]
+    if kind == 'wedlm' and not settings.get('qk_norm'): kind += ' without qk_norm'
+    if kind == 'Dream' and settings.get('block_size'): heads = ['DreamForCausalLM']
+    for name in (*heads, kind):      # LLaDA-MoE and LLaDA have one `model_type`
+        if name in FAMILIES: return FAMILIES[name]
     if kind not in MASKED_LMS:
-        known = ', '.join(sorted([*LAYOUTS, *FAMILIES], key=str.lower))
-        raise ValueError(f'{file}: model_type {kind!r} is not known; known are {known}, and '
-                         'encoders with a masked-LM head, such as bert and modernbert')
+        kinds = [k for k in (*LAYOUTS, *FAMILIES) if not re.search('LM$|Model$| ', k)]
+        known = {k.lower(): k for k in sorted(kinds, key=str.lower)}
+        near = [known[k] for k in difflib.get_close_matches(kind.lower(), known, 1)]
+        raise ValueError(f'{file}: model_type {kind!r} is not known; '
+                         f'{"".join(f"did you mean {k!r}? " for k in near)}known are '
+                         f'{", ".join(known.values())}, and encoders with a masked-LM head, such '
+                         'as bert and modernbert')
     if any(str(head).endswith(HEADS) for head in heads): return ENCODER
     raise ValueError(f'{file}: {heads[0]} has no head over the vocabulary; expected '
                      f'{MASKED_LMS[kind]}; `navira adapt` makes one of it')
@@ -130,19 +174,26 @@ def load_family(
     mask_id: int | None = None, # None: what the configuration or the tokenizer calls the mask
     shift: bool | None = None, # does position i predict the token at i + 1? None: as the family
     block: int | None = None, # positions of a block, as in `LanguageModel`; None: as config.json
+    **how: Any, # for `from_pretrained`
 ) -> TransformersLM: # in eval mode
     "A checkpoint of a known family. `load` names the folder of what is raised here."
     family = family_of(settings)
     tokenizer = read_tokenizer(folder, family.tokenizer)
+    named = tokenizer and tokenizer.mask_token_id is not None
+    usual = dict(block_size=family.block, mask_token_id=None if named else family.mask)
+    settings = settings | {k: v for k, v in usual.items() if v and settings.get(k) is None}
     net = read_net(folder, family.net, settings, config=configured(family, settings), dtype=dtype,
-                   device_map=device_map, key_mapping=family.keys)
+                   device_map=device_map, key_mapping=family.keys,
+                   known=OF_A_BLOCK if family.plain or family is ENCODER else WEIGHT, **how)
     # DiffuGPT's and DiffuLLaMA's tokenizers have a mask, their configurations are in full
-    adapted = 'return_dict' in settings and tokenizer and tokenizer.mask_token_id is not None
+    adapted = 'return_dict' in settings and named
     left = family.plain and not adapted or settings.get('is_decoder', False)
     net.config.is_causal = left and settings.get('is_causal', True)
-    usual = family.shift or net.config.is_causal
-    if shift is None: shift = settings.get('right_shift_logits', usual)
+    shifted = family.shift or net.config.is_causal
+    if shift is None: shift = settings.get('right_shift_logits', shifted)
     model = wrap(net, tokenizer, mask_id, shift, block)
+    names = settings.get('architectures') or []
+    model.family = ' '.join([str(settings['model_type']), *names])
     if model.block is None and 'bd3lm' in str(folder).lower(): warnings.warn(
         f'{folder}: a BD3LM by its name, but config.json has no block_size, and every position '
         'will read all others; expected it there, or block= (32 for those of dLLM)', stacklevel=2)
@@ -162,25 +213,41 @@ def without_bars() -> Iterator[None]:
         if bar: log.enable_progress_bar()
 
 # %% ../../nbs/models/families.ipynb #23da28d3
-# weights of a block, as of a deeper network, but for computed buffers of old files
-OF_A_BLOCK = (r'(?!.*(inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids))'
-              r'.*\.\d+\.\w+\.')
+WEIGHT = r'(?!.*(inv_freq|rotary_emb|masked_bias|attn(ention)?\.bias$|position_ids))' # computed
+OF_A_BLOCK = rf'{WEIGHT}.*\.\d+\.\w+\.'           # as of a deeper network
 LOCAL: dict[str, Any] = dict(local_files_only=True, trust_remote_code=False)
+
+def check_weights(
+    folder: Path,
+    settings: dict, # what config.json says
+) -> None:
+    """`ValueError` for numbers of a type that nothing explains, and for an expert that lacks what
+    others of its layer have, which the transformers library would not name."""
+    experts = defaultdict[str, set](set)
+    for file in folder.glob('*.safetensors'):
+        with safe_open(file, 'pt') as f:
+            types = {f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
+            parts = [re.fullmatch(r'(.+\.experts)\.(\d+)\.(.+)', k) for k in f.keys()]
+        for part in filter(None, parts): experts[part[1]].add((part[2], part[3]))
+        if types <= {'F64', 'F32', 'F16', 'BF16'} or settings.get('quantization_config'): continue
+        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and '
+                         'config.json names no quantization_config; expected F32, F16 or BF16')
+    for layer, here in experts.items():
+        for i, name in sorted({*product(*map(set, zip(*here)))} - here):
+            raise ValueError(f'Missing: {layer}.{i}.{name}')
 
 def read_net(
     folder: Path,
     kind: Any, # the class, with `from_pretrained`
     settings: dict, # what config.json says
     head: bool = True, # must the weights of the head be in the file?
+    known: str = OF_A_BLOCK, # what must not be left over: names of weights, as a pattern
     **how: Any, # for `from_pretrained`
 ) -> Any: # the network
     "All its weights, or a `ValueError` that says what is wrong with them."
-    for file in folder.glob('*.safetensors'):
-        with safe_open(file, 'pt') as f:
-            types = {f.get_slice(k).get_dtype() for k in f.keys() if k.endswith('.weight')}
-        if types <= {'F64', 'F32', 'F16', 'BF16'} or settings.get('quantization_config'): continue
-        raise ValueError(f'{file.name}: weights of type {", ".join(sorted(types))}, and '
-                         'config.json names no quantization_config; expected F32, F16 or BF16')
+    check_weights(folder, settings)
+    # the default runs neither in float64 nor with rows of any length
+    how = dict(experts_implementation='eager') | how
     with without_bars():
         net, report = kind.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **how)
@@ -188,7 +255,7 @@ def read_net(
              for k, a, b in report['mismatched_keys']]
     wrong += [f'Missing: {k}' for k in report['missing_keys']
               if head or k.startswith(f'{net.base_model_prefix}.')]
-    wrong += [f'unexpected: {k}' for k in report['unexpected_keys'] if re.match(OF_A_BLOCK, k)]
+    wrong += [f'unexpected: {k}' for k in report['unexpected_keys'] if re.match(known, k)]
     if wrong:
         raise ValueError(f'not the weights of this configuration, {len(wrong)} in all. '
                          f'{", ".join(sorted(wrong)[:4])}')

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ForwardRef, TYPE_CHECKING
 
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import nn, Tensor
@@ -22,7 +23,7 @@ from .checkpoints import (
     check_finite, fetch, FILES, found, is_mdlm, load_mdlm, own, read_json, resolve, write)
 
 # %% auto #0
-__all__ = ['load', 'download', 'smollm2', 'save']
+__all__ = ['HOW', 'check_room', 'load', 'download', 'smollm2', 'save']
 
 # %% ../../nbs/models/load.ipynb #853ffc77
 if TYPE_CHECKING: from navira.models.transformers import TransformersLM
@@ -108,6 +109,17 @@ def set_products(
     return model
 
 # %% ../../nbs/models/load.ipynb #ccaca57d
+def check_room(folder: Path, place: torch.device) -> None:
+    "ValueError for weights of more than twice the memory that is free."
+    size = sum(file.stat().st_size for file in folder.glob('*.safetensors'))
+    free = psutil.virtual_memory().available
+    if place.type == 'cuda': free = torch.cuda.mem_get_info(place)[0]
+    if size > 2 * free: raise ValueError(
+        f'weights of {size / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free on {place}; '
+        "expected a smaller model, quantization_config=, or device_map='auto', which may use disks")
+
+HOW = 'quantization_config', 'attn_implementation', 'max_memory'     # for `from_pretrained`
+
 def load(
     source: str | os.PathLike | None = None, # a folder, a run, a Hub id, or a name, below
     device: str | torch.device | None = None, # None: the CPU; 'auto': a GPU where there is one
@@ -115,7 +127,8 @@ def load(
     head: str | os.PathLike | None = None, # what `navira finetune` wrote for a model of theirs
     revision: str | None = None, # of a Hub repository: branch, tag or commit
     device_map: Any = None,    # of the transformers library, instead of a device: 'auto' uses all
-    **settings: Any, # of such a model that does not say it: `mask_id`, `shift`, `block`, as `wrap`
+    **settings: Any, # of such a model: `mask_id`, `shift` and `block` as in `wrap`, and
+    #                  `quantization_config`, `attn_implementation`, `max_memory` as in that library
 ) -> MaskedLM | TransformersLM:
     """A model in eval mode, from the package, a folder, or the Hub. `None` or 'embedded' is the
     small model that comes with navira, 'sudoku' one of grids, and 'smollm2' SmolLM2-135M as
@@ -125,10 +138,12 @@ def load(
     transformers library (`models/families`: LLaDA, Dream, tiny-a2d, DiffuGPT, BERTs). `dtype=None`
     is float32 for the former, and as saved for the latter. Raises `FileNotFoundError`, `ValueError`
     or `KeyError` naming what was given and what was expected."""
-    known = [*inspect.signature(load).parameters][:-1] + ['mask_id', 'shift', 'block']
+    known = [*inspect.signature(load).parameters][:-1] + ['mask_id', 'shift', 'block', *HOW]
     for k in settings: check_choice('load: argument', k, known)
     if device is not None and device_map is not None:
         raise ValueError(f'device={device!r} and device_map={device_map!r}: expected one of them')
+    if 'max_memory' in settings and device_map is None:
+        raise ValueError(f"max_memory={settings['max_memory']}: expected device_map='auto' with it")
     place, of = check_device(device), check_dtype(dtype)
     if head is not None:
         head = found(head, 'head', 'model', 'quality.safetensors', 'what `navira finetune` wrote')
@@ -140,14 +155,18 @@ def load(
     if is_mdlm(config):
         for k, v in theirs.items(): raise ValueError(
             f"{source or 'embedded'}: {k}={str(v)!r}: not for a model of MDLM's architecture")
+    # packed weights stay where they were put, and have products of their own
+    packed = theirs.get('quantization_config') or config.get('quantization_config')
+    if packed: theirs = dict(device_map={'': place}) | theirs
     with guarded(folder, config):
         if hub: folder = download(str(source), revision, config)
+        if 'device_map' not in theirs: check_room(folder, place)
         if is_mdlm(config): model: Any = load_mdlm(folder, config, of or torch.float32, hub)
         else:
             from navira.models.adapter import load_adapted
             model = load_adapted(folder, config, of or 'auto', **theirs)
     check_finite(model.named_parameters(), folder)
-    return model if device_map is not None else set_products(model.to(place))
+    return model if 'device_map' in theirs else set_products(model.to(place))
 
 def download(
     repo: str, # owner/name

@@ -34,7 +34,9 @@ __all__ = ['wrap', 'mask_of', 'check_net']
 class Given(nn.Module):
     "In place of a body: returns the hidden states that it is given."
     def forward(self, *args, inputs_embeds: Tensor, **kwargs):
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
+        out = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
+        out.router_logits = None                  # which mixtures of experts look for
+        return out
 
 HOOKED = 'forward', '_hf_hook', '_old_forward'    # by Accelerate, over devices
 
@@ -135,6 +137,7 @@ class TransformersLM(LanguageModel):
     "A network of the transformers library as a masked diffusion model. Made by `wrap`."
     ragged = True                    # `probed` finds out
     processors: Any = ()             # of logits, in `generate`
+    family: str = 'not from a file'  # what config.json calls it
 
     def __init__(
         self,
@@ -157,8 +160,13 @@ class TransformersLM(LanguageModel):
         config = net.config.to_dict()
         self.suppress = tuple(config.get('ids_without_token', ()))
         windows = {*(config.get('layer_types') or ())} - {'full_attention'}
-        # blocks that see a window of the text run whole texts only
-        self.n_blocks = None if windows else net.config.num_hidden_layers
+        # whether masks change what other tokens read, as for WeDLM and for Nemotron-Labs-Diffusion
+        self.observed_first = bool(config.get('observed_first'))
+        self.causal_context = bool(config.get('causal_context'))
+        self.takes_blocks = not self.observed_first and 'conv' not in windows
+        # such networks, and those that see a window of the text, run whole texts only
+        whole = windows or self.observed_first or self.causal_context
+        self.n_blocks = None if whole else net.config.num_hidden_layers
 
     @property
     def config(self) -> Any: return self.net.config
@@ -187,10 +195,25 @@ class TransformersLM(LanguageModel):
             more['attention_mask'] = seen.long()
         at = torch.arange(x.shape[1], device=x.device)
         if self.first: more['position_ids'] = at[None] + self.first
-        if self.block:
+        if self.block or self.observed_first:
             places = seen.cumsum(1).sub(1).clamp(min=0) + self.first
-            more = dict(position_ids=places, attention_mask=self.added(seen[:, None, None], at))
+            read = seen[:, None, None] & self.ordered(x == self.mask_id, at)
+            more = dict(position_ids=places, attention_mask=self.added(read, at))
         return self.body(x, **more)
+
+    def ordered(
+        self,
+        masked: Tensor, # [B, L] bool
+        at: Tensor,     # [L] int64: positions
+    ) -> Tensor: # [B, 1, L, L] or [1] bool
+        "What each token reads of a text with these masks, apart from blocks."
+        if self.observed_first:       # what is before it, once all masks are moved to the end
+            order = at + len(at) * masked
+            return (order[:, None] <= order[:, :, None])[:, None]
+        if not self.causal_context or not self.block: return at.new_ones(1).bool()
+        here = at // self.block == at[:, None] // self.block
+        work = (here & masked[:, None]).any(-1)          # in a block that still has masks
+        return ((at <= at[:, None]) | here & work[..., None])[:, None]
 
     def added(
         self,
@@ -261,7 +284,7 @@ def probed(
     x = (model.mask_id + torch.tensor([[0, 1, 2], [0, 1, 3]], device=model.device)) % vocab
     texts = x[:1], x[1:], nn.functional.pad(x[:1], (0, 1), value=-1)
     try: h, other, padded = map(model.hidden, texts)
-    except Exception as e: raise ValueError(f'{kind} {BOTH_WAYS}') from e
+    except Exception as e: raise ValueError(f'{kind} {BOTH_WAYS}. It says: {e}') from e
     # more than rounding, and less than what a token changes in a network of random weights
     close = torch.finfo(h.dtype).eps ** .6 * h.abs().max()
     if (h - other)[:, :2].abs().max() < close: raise ValueError(f'{kind} {BOTH_WAYS}')
@@ -303,6 +326,9 @@ def wrap(
                          'expected the tokenizer that the model was trained with, or mask_id=')
     model = probed(model.eval())
     if block is None and decoder: block = config.get('block_size')
+    if block is not None and not model.takes_blocks:
+        raise ValueError(f'block={block}: {kind} reads to the right of a block by its design; '
+                         'expected no block')
     if block is not None: model.block = net.config.block_size = check_int('block', block, 1)
     return model
 

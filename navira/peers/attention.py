@@ -32,7 +32,7 @@ class AttendedPass(Pass):
         self.read = torch.zeros(*st.x.shape, st.x.shape[1], device=st.x.device)
 
     def forward(self, rows: Any) -> Forward: # an index of [B]
-        forward, read = self.model.attending(self.x[rows])
+        forward, read = self.model.at(self.st, rows).attending(self.x[rows])
         self.read = self.read.to(read.dtype, copy=True)
         self.read[rows] = read
         return forward
@@ -46,7 +46,7 @@ class Reading(Step):
     ragged = False # a mean over positions would depend on the longest row
 
     def fits(self, model: Denoiser, length: int | None = None) -> None:
-        if type(model).attending is Denoiser.attending: raise model.lacks('attending')
+        if type(model.bare).attending is Denoiser.attending: raise model.bare.lacks('attending')
 
 free_reading = Reading(plan=until_done, matched=False)
 

@@ -164,7 +164,7 @@ class Correct(Step):
         where = st.committed & (done == 0)[:, None]
         rows = where.any(1)
         p = Pass(model, st, self.draw)
-        def timed(rows): return model(st.x[rows], zero[rows].float() + self.time)
+        def timed(rows): return model.at(st, rows)(st.x[rows], zero[rows].float() + self.time)
         if model.timed: p.forward = timed
 
         at = p.at(where)

@@ -63,7 +63,7 @@ class ShadowStep(Step):
     def __call__(self, policy, st, model, watch):
         rated = self.rated(st) & policy.revises
         p = Pass(model, st, policy.draw, lambda: st.masked.any(1))
-        def read(rows): return self.read(model, st.x[rows], rated[rows])
+        def read(rows): return self.read(model.at(st, rows), st.x[rows], rated[rows])
         p.forward = read
         S = pick(policy.unmask, st, p, st.masked)
         n = S.sum(1)
@@ -88,6 +88,7 @@ class ShadowStep(Step):
 
     def fits(self, model, length):
         "ValueError unless, in a made-up text, shadows of masks give the predictions of the masks."
+        model = model.bare
         if type(model).shadow is Denoiser.shadow: raise model.lacks('shadow')
         M, name = model.mask_id, type(model).__name__
         masked = torch.arange(length, device=model.device)[None] % 2 == 0
@@ -189,7 +190,7 @@ class AnchorStep(SeededStep):
 
     def fits(self, model, length):
         "ValueError for a model whose embeddings cannot be edited."
-        if type(model).embedded is Denoiser.embedded: raise model.lacks('embedded')
+        if type(model.bare).embedded is Denoiser.embedded: raise model.bare.lacks('embedded')
 
 # %% ../../nbs/peers/shadow.ipynb #asr00004
 @register('asrd', never='anchors and finished blocks', source='ASRD, arXiv 2606.16847',

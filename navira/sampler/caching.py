@@ -92,11 +92,9 @@ class Cached(Denoiser):
 
         self.mask_id, self.length, self.vocab_size = model.mask_id, model.length, model.vocab_size
         self.timed, self.n_blocks = model.timed, model.n_blocks
-        self.attending = model.attending  # type: ignore[method-assign]
-        self.embedded = model.embedded  # type: ignore[method-assign]
-        self.shadow = model.shadow  # type: ignore[method-assign]
 
-    def __call__(self, *text: Tensor) -> Forward: return self.model(*text)
+    # a model whose passes are whole
+    def at(self, *st: Any) -> Denoiser: return self.model.at(*st)
 
     def rows_of(self, st: Any) -> np.ndarray: # [b]
         if st.noise.samples is self.samples: return np.arange(len(self.samples))
@@ -113,12 +111,15 @@ class Cached(Denoiser):
         "A pass over the text of a state. ValueError for a sample that is not in the batch."
         at = self.rows_of(st)
         # several drafts of a sample
-        if len(np.unique(at)) < len(at): return self.model(st.x)
-        same = np.array_equal(at, np.arange(len(self.samples)))
+        if len(np.unique(at)) < len(at): return self.model.resume(st)
+        model = self.model.at(st)
+        same = model.passes == 1 and np.array_equal(at, np.arange(len(self.samples)))
         rows = None if same else on(torch.from_numpy(at), st.x.device)
-        if self.kept is None: self.kept = KVCache(st.x.new_empty(len(self.samples), st.x.shape[1]))
+        if self.kept is None: # guidance has a second text for each
+            n = len(self.samples) * model.passes
+            self.kept = KVCache(st.x.new_empty(n, st.x.shape[1]))
         self.how.used = True
-        if run is not None: return self.model.partial(st.x, self.kept, run, depth, rows)
+        if run is not None: return model.partial(st.x, self.kept, run, depth, rows)
         i, every = st.noise.made + st.i, self.how.every
         # the first pass since a multiple of `every` steps
         last, self.step[at] = self.step[at], i
@@ -132,10 +133,10 @@ class Cached(Denoiser):
         # else both passes are the same
         if audited.any(): audited &= read(~run & (st.x >= 0)).any(1)
         some = on(torch.from_numpy(audited.nonzero()[0]), st.x.device)
-        if len(some): cached = self.model.partial(
+        if len(some): cached = self.model.at(st, some).partial(
             st.x[some], self.kept, run[some], 0, some if rows is None else rows[some])
         if due.any(): run = run | on(torch.from_numpy(due), st.x.device)[:, None]
-        full = self.model.partial(st.x, self.kept, run, 0, rows)
+        full = model.partial(st.x, self.kept, run, 0, rows)
         if not len(some): return full
         full.share = full.share.index_add(0, some, cached.share)
         full.logits = partial(  # type: ignore[method-assign]

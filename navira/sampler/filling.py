@@ -66,7 +66,8 @@ def fill(
         if blank.any(): continue
         raise ValueError(f'text {prompt!r}: no blank in it; write ___ where something is '
                          'to be written, as in "The man opened ___ and walked in."')
-    if budget is None: budget = min(128, 2 * rule.passes * int(blanks.sum(1).max()))
+    if budget is None:
+        budget = model.passes * min(128, 2 * rule.passes * int(blanks.sum(1).max()))
     out = sample(model, rule, budget, seed=seed, prompt=prompts, progress=progress,
                  block_length=block_length, **how)
     return replace(out if len(tries) == 1 else _likeliest(model, out, blanks), policy=name)
@@ -76,7 +77,7 @@ def _likeliest(model: Denoiser, out: Samples, blanks: Tensor) -> Samples: # [3n,
     "Of three tries of each filling the one whose tokens are the likeliest."
     def score(ids: Tensor, blank: Tensor) -> Tensor:
         x, where = (a[ids >= 0][None].to(model.device) for a in (ids, blank))
-        return left_out(model, x, where).mean()
+        return left_out(model.bare, x, where).mean()
     best = torch.stack([*map(score, out.tokens, blanks)]).view(3, -1).argmax(0).cpu()
     rows = best * len(best) + torch.arange(len(best))
     compared = blanks.sum(1).view(3, -1).sum(0) # a pass for each token
@@ -153,7 +154,7 @@ def chat(
     new = check_int('max_new_tokens', new, 1)
     how = {k: hyper.pop(k) for k in ('eos', 'progress', 'cache', 'refresh') if k in hyper}
     rule, _, block_length = choose(model, policy, hyper, chat)
-    budget = new * rule.passes if budget is None else budget
+    budget = new * rule.passes * model.passes if budget is None else budget
     out = sample(answering(model), rule, budget, seed=seed, prompt=[ids], max_new_tokens=new,
                  block_length=block_length, **how)
     return out.new_texts[0].strip()

@@ -58,17 +58,6 @@ def fitted(policy: Policy, model: Denoiser, length: int) -> Policy:
                   'second pass runs, and is charged, in full', stacklevel=3)
     return replace(policy, depth=None)
 
-def without_end(model: Denoiser) -> Denoiser:
-    """The model that never writes a token that ends a text (LLaDA, appendix B.4): as it says, else
-    GPT-2's."""
-    ends, tok = model.eos_ids, model.tokenizer
-    gpt2 = None if tok is None else tok.token_to_id('<|endoftext|>')
-    if not ends and gpt2 is not None: ends = gpt2,
-    if not ends:
-        raise ValueError("eos='suppress': this model names no token that ends a text; expected "
-                         "'cut' or 'keep'")
-    return model.suppressing(ends)
-
 # %% ../../nbs/sampler/requests.ipynb #c652fd36
 def choose(
     model: Denoiser | None, # None: not known yet

@@ -9,8 +9,8 @@ from toys import small_lm
 
 
 @pytest.mark.parametrize('name, part', [
-    ('steps', 'budget='), ('gen_length', 'max_new_tokens='), ('suppress_tokens', "eos='suppress'"),
-    ('cfg_scale', 'guidance'), ('torch_dtype', 'dtype='), ('load_in_4bit', 'navira.wrap'),
+    ('steps', 'budget='), ('gen_length', 'max_new_tokens='), ('bad_words_ids', 'constrained'),
+    ('cfg_scale', 'guided'), ('torch_dtype', 'dtype='), ('load_in_4bit', 'quantization_config='),
     ('do_sample', 'temperature='), ('stop', 'end-of-text'), ('messages', 'navira.chat')])
 def test_names_of_other_libraries_are_answered_with_ours(name, part):
     model = navira.load()

@@ -44,7 +44,10 @@ def test_a_report_of_too_few_texts_says_so(config, tmp_path, refuses, capsys):
 
 @pytest.mark.parametrize('sentence, typed', [
     ('n is given twice', 'sweep small --set n=8 --set n=9'),
-    ("base_url='': expected an address", 'judge no/such/store')])
+    ("base_url='': expected an address", 'judge no/such/store'),
+    ("data='no.jsonl': not found", 'judge --base-url http://host/v1 --ladder no.jsonl'),
+    ('1 texts for a ladder: expected more than 16',
+     'judge --base-url http://host/v1 --ladder README.md')])
 def test_a_mistake_is_named(sentence, typed, refuses): refuses(sentence, *typed.split())
 
 def test_a_configuration_without_end(tmp_path, refuses):

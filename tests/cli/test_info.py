@@ -20,6 +20,17 @@ def test_a_model_of_the_transformers_library(root, capsys):
     assert ' prism not with this model: this policy needs a quality head' in words
     assert ' llada-low-confidence not' not in words
 
+@pytest.mark.parametrize('name, facts', [
+    ('llada-moe', 'family llada LLaDAMoEModel, block none, reads all others, at each position'),
+    ('llada2', 'mask 277, block 32, reads its block, and what is before, at each position'),
+    ('fast-dllm-v2', 'block 32, predicts the next token'),
+    ('nemotron', 'mask 100, block 32, and its block while that has masks'),
+    ('wedlm', 'once all masks are moved to the end')])
+def test_what_a_family_reads_and_predicts(root, capsys, name, facts):
+    code, printed = said(capsys, 'info', root / 'tests' / 'golden' / name)
+    words = ' '.join(printed.out.split())
+    assert not code and all(fact in words for fact in facts.split(', ')), words
+
 def test_neither_a_policy_nor_a_model(refuses, tmp_path):
     refuses("the policy 'navira-onepass'?", 'info', 'navira-onepas')
     (tmp_path / 'foreign.ckpt').write_bytes(b'this is no checkpoint')

@@ -1,12 +1,12 @@
 """Models behind an address: a server that misbehaves by script, and answers without numbers or
 marks."""
-import gzip, json, time, traceback, tracemalloc
+import gzip, json, math, time, traceback, tracemalloc
 
 import numpy as np
 import pytest
 
 from navira.evaluation.judge import (
-    ASPECTS, judge_text, LARGEST, LONGEST, PROMPT, read_marks)
+    ASPECTS, judge_text, LARGEST, LONGEST, probabilities, PROMPT, read_marks)
 from navira.evaluation.perplexity import perplexity
 from helpers.metrics import cases, chat, EOS, fails, folder, ref, serve, texts  # noqa: F401
 
@@ -131,3 +131,42 @@ def test_a_judge_that_cannot_judge(serve, fault, error, what):
     s, end = serve([fault] * 9, retries=1)
     with pytest.raises(error, match=f"'the-model' at http.*{what}"):
         judge_text(end, 'A text.')
+
+# --- probabilities of answers ---
+
+def likely(**tokens):
+    "An answer with these first tokens, and how probable each is."
+    top = [dict(token=t, logprob=math.log(p)) for t, p in tokens.items()]
+    message = dict(role='assistant', content=max(tokens, key=tokens.get))
+    return lambda h: h.send(200, dict(choices=[dict(
+        message=message, logprobs=dict(content=[dict(top_logprobs=top)]))]))
+
+no_logprobs = lambda h: h.send(422, dict(detail='Unexpected keys: logprobs'))  # noqa: E731
+
+@pytest.mark.parametrize('script, person', [
+    ([likely(**{'person': .5, ' Pers': .2, 'mach': .2, 'the': .1})], .7),
+    ([likely(machine=.9)], 0.), ([likely(The=.6, I=.4)], math.nan),
+    ([no_logprobs, chat('Person.')], 1.), ([no_logprobs, chat(' machine')], 0.),
+    ([chat('person')], 1.), ([chat('I cannot say.')], math.nan), ([chat(None)], math.nan)])
+def test_how_likely_an_answer_is(serve, script, person):
+    s, end = serve(script)
+    question = [dict(role='user', content='Who?')]
+    np.testing.assert_allclose(probabilities(end, question, ['person', 'machine'])['person'],
+                               person)
+    assert s.requests[0]['logprobs'] and all(r['messages'] == question for r in s.requests)
+    assert not s.script
+
+def odd(logprobs):
+    return lambda h: h.send(200, dict(choices=[dict(message=dict(content='x'), logprobs=logprobs)]))
+
+@pytest.mark.parametrize('fault, error, what', [
+    (fails(401), ValueError, 'the server refused'), (fails(500), ConnectionError, 'no answer'),
+    (lambda h: h.send(200, dict(choices=[7])), ConnectionError, 'without a message'),
+    *((odd(v), ValueError, 'expected `top_logprobs`') for v in (
+        [3], dict(content=[]), dict(content=[dict(top_logprobs=[dict(token='person')])]),
+        *(dict(content=[dict(top_logprobs=[dict(token='person', logprob=p)])])
+          for p in (1e9, 2, 'high', math.nan))))])
+def test_answers_without_probabilities(serve, fault, error, what):
+    s, end = serve([fault] * 3)
+    with pytest.raises(error, match=f"'the-model' at http.*{what}"):
+        probabilities(end, [dict(role='user', content='Who?')], ['person', 'machine'])

@@ -1,11 +1,11 @@
 """A judge's marks: every text is asked about once, and what was answered is kept."""
-import json, shutil
+import json, re, shutil
 
 import numpy as np
 import pytest
 
 from navira.evaluation.judge import ASPECTS
-from navira.experiments.judged import table3
+from navira.experiments.judged import climb, ENOUGH, rungs, table3
 from navira.experiments.measure import evaluate
 from navira.experiments.results import frame
 from navira.experiments.store import open_store
@@ -65,3 +65,32 @@ def test_a_key_in_an_answer_is_not_stored(store, judged):
     judged([chat('your key is sk-secret-123')] * 16, limit=1)
     assert store.read('metrics').to_pandas().answer.str.contains('***', regex=False).all()
     assert not any(b'sk-secret' in p.read_bytes() for p in store.folder.rglob('*') if p.is_file())
+
+# --- the ladder ---
+
+TEXTS = [' '.join(f'{"abcdefghijklmnopqrstuvwxyz"[i]}{k}' for k in range(40)) for i in range(26)]
+
+def prefers_order(h):
+    "Likes words in ascending order, in marks and in answers."
+    text = h.server.requests[-1]['messages'][-1]['content']
+    found = [int(v) for v in re.findall(r'\b[a-z](\d+)\b', text)]
+    share = len({a for a, b in zip(found, found[1:]) if b == a + 1}) / 40
+    mark = json.dumps(dict.fromkeys(ASPECTS, 1 + 9 * share))
+    top = [dict(token='person', logprob=np.log(share + .001)),
+           dict(token='machine', logprob=np.log(.999 - share))]
+    h.send(200, dict(choices=[dict(message=dict(content=mark),
+                                   logprobs=dict(content=[dict(top_logprobs=top)]))]))
+
+@pytest.mark.parametrize('judge, share', [(prefers_order, 100), (chat('person'), 50)])
+def test_a_ladder_shows_which_judge_can_be_believed(serve, tmp_path, monkeypatch, judge, share):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    web, server = serve([judge] * 999, concurrency=1)
+    df = climb(server, TEXTS)
+    before = len(web.requests)
+    assert climb(server, TEXTS).equals(df) and len(web.requests) == before
+    rows = rungs(df, 'someone').rows.set_index('rung')
+    assert {*ENOUGH} <= {*rows.index} and before == (1 if share == 100 else 2) * 70 + 70
+    for rung in ENOUGH:
+        assert float(rows['by answers'][rung].split()[0]) == share
+        if share == 100: assert float(rows['by marks'][rung].split()[0]) == share
+        else: assert rows['no marks'][rung] == 10 and rows['by marks'][rung] == '–'

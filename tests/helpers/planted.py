@@ -21,12 +21,14 @@ def due(N, step, steps): # how many of N positions are written after a step
 
 def llada(ids, logits, prompt, mask_id, step, steps, noise, temperature=0., slip=None):
     "LLaDA in one block: low confidence waits"
+    if slip == 'early' and step == steps - 2: step += 1                    # vllm#45965
     heat = temperature**2 if slip == 'twice' else temperature
     mask = None if slip == 'mask id' else mask_id
     token = softmax(logits, mask).argmax(-1)
     if temperature:
         u = noise['token'].astype(np.float32 if slip == 'float32' else np.float64)
         token = race(softmax(logits / heat, mask).astype(u.dtype), u)
+    if slip == 'argmax': return np.where(prompt, ids, softmax(logits, mask).argmax(-1)) # MLX#555
     sure = np.take_along_axis(softmax(logits, mask), token[..., None], -1)[..., 0]
     out = ids.copy()
     for b, x in enumerate(ids):
@@ -40,6 +42,7 @@ def llada(ids, logits, prompt, mask_id, step, steps, noise, temperature=0., slip
 
 def backbone(ids, logits, prompt, mask_id, step, steps, seed, top_p=.9, slip=None):
     "A random order, with random numbers of its own"
+    if slip == 'early' and step == steps - 2: step += 1
     rng = np.random.default_rng(seed)
     q = softmax(logits, mask_id)
     order = np.argsort(-q, -1)
@@ -65,4 +68,7 @@ PLANTED = [
     ('llada-low-confidence', 'mask id', 'the mask id is not excluded'),
     ('llada-low-confidence', 'everywhere', 'all positions'),
     ('llada-low-confidence', 'twice', 'the temperature is applied twice'),
+    ('llada-low-confidence', 'early', 'finished one step early'),
+    ('llada-low-confidence', 'argmax', 'overwritten by its most likely token'),
+    ('backbone', 'early', 'finished one step early'),
     ('backbone', 'crossing', 'crosses top_p')]

@@ -55,6 +55,20 @@ def small_lm(seed=0, **kw):
         table.copy_(torch.randn(table.shape, generator=g))
     return model.eval().requires_grad_(False)
 
+def llama(n_blocks=2, shift=False):
+    "A network of transformers with random numbers, in float64"
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from navira.models.transformers import TransformersLM
+    torch.manual_seed(0)
+    net = LlamaForCausalLM(LlamaConfig(
+        vocab_size=11, hidden_size=16, num_hidden_layers=n_blocks, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=32, max_position_embeddings=12, eos_token_id=3))
+    with torch.no_grad():
+        for p in net.parameters(): p.copy_(.4 * torch.randn_like(p))
+    model = TransformersLM(net.double().eval(), 10, shift)
+    model.quality = lambda h: h[..., 0]
+    return model
+
 def everywhere(model, x):
     """Full logits [B, L, V] and quality [B, L] of one forward, the output layer run at every
     position"""

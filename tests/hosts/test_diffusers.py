@@ -37,6 +37,20 @@ def test_the_pipeline_writes_what_a_host_s_loop_writes(net, name):
         text = torch.cat([text, memory.st.x], 1)
     assert (text != MASK).all() and torch.equal(text[:, 9:], piped(net, NaviraScheduler(name)))
 
+@pytest.mark.parametrize('name, n', [
+    ('remdm-conf', 7), ('remdm-conf', B - 9), ('mdlm', 7), ('entropy-remask', 7),
+    ('fast-dllm', B - 9)])        # the pipeline takes no more steps than new tokens
+def test_a_loop_over_timesteps_writes_what_the_pipeline_writes(net, name, n):
+    "As for any scheduler of diffusers; a policy may be done early, or pass twice a step"
+    new, x = B - 9, torch.cat([PROMPT, torch.full((1, B - 9), MASK)], 1)
+    expected = piped(net, NaviraScheduler(name), gen_length=new, num_inference_steps=n)
+    scheduler = NaviraScheduler(name, mask_token_id=MASK)
+    scheduler.set_timesteps(n)
+    torch.manual_seed(0)
+    assert len(scheduler.timesteps) == n and scheduler.timesteps[-1] == 0
+    for t in scheduler.timesteps: x = scheduler.step(net(x).logits, t, x).prev_sample
+    assert torch.equal(x[:, 9:], expected) and (x != MASK).all()
+
 @pytest.mark.parametrize('n', [4, 32])
 @pytest.mark.parametrize('threshold, edit', [(.7, .5), (.2, .1), (.95, None)])
 def test_block_refinement_is_the_scheduler_of_diffusers(net, n, threshold, edit):
@@ -44,6 +58,18 @@ def test_block_refinement_is_the_scheduler_of_diffusers(net, n, threshold, edit)
     theirs = piped(net, BlockRefinementScheduler(), num_inference_steps=n, **how)
     ours = piped(net, NaviraScheduler('block-refinement', how), num_inference_steps=n)
     assert torch.equal(ours, theirs)
+
+@pytest.mark.parametrize('pads', [slice(0, 4), slice(5, 9)], ids=['left', 'right'])
+def test_padding_of_a_shorter_prompt_is_not_read(net, pads):
+    "Since 0.42 the pipeline hides it (diffusers#13598); without the mask the network reads it"
+    ids, hidden = PROMPT.repeat(2, 1), torch.ones(2, 9, dtype=torch.long)
+    hidden[0, pads] = 0
+    def written(pad, **how):
+        mine = ids.clone()
+        mine[0, pads] = pad
+        return piped(net, NaviraScheduler('remdm-conf'), mine, num_inference_steps=8, **how)
+    assert torch.equal(written(30, attention_mask=hidden), written(35, attention_mask=hidden))
+    assert not torch.equal(written(30), written(35))
 
 def test_a_scheduler_is_saved_and_loaded_in_a_pipeline(net, tmp_path):
     one = NaviraScheduler('p2', dict(eta=2., top_p=.9), block_length=16)

@@ -94,11 +94,29 @@ def test_fixed_masks_stay_a_full_text_is_done_and_bad_input_is_named():
 @pytest.fixture(scope='module')
 def net(): return served()
 
-@pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask'])
-def test_vllm_gets_a_policy_that_commits_whole_blocks(net, name, monkeypatch):
+@pytest.fixture
+def plugin(monkeypatch, request): # by its name until vLLM 0.14, or from then on
     Result = namedtuple('RemaskStepResult', 'committed_token_ids next_input_block')
-    monkeypatch.setitem(sys.modules, 'vllm_dllm_plugin.remasking',
-                        SimpleNamespace(RemaskStepResult=Result))
+    module = SimpleNamespace(RemaskStepResult=Result)
+    name = getattr(request, 'param', 'dllm_plugin')
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(remasking=module))
+    monkeypatch.setitem(sys.modules, f'{name}.remasking', module)
+
+@pytest.mark.parametrize('name', ['remdm-conf', 'llada-low-confidence', 'p2', 'proseco'])
+def test_vllm_s_grammar_is_obeyed(net, name, plugin):
+    "The plugin's worker gives what its grammar forbids a logit of -inf, at the first open position"
+    rule, draft, committed = VllmPolicy(name, MASK, budget=8, block_length=B), (MASK,) * B, ()
+    while not committed:
+        logits = net(torch.tensor([draft])).logits[0]
+        logits[0, 1::2] = -torch.inf
+        logits[5, 9:] = logits[5, :8] = -torch.inf
+        committed, draft = rule.apply(input_draft=draft, logits=logits, remasking_config=dict(
+            grammar_extra_transfer=3))
+    assert committed[0] % 2 == 0 and committed[5] == 8 and MASK not in committed
+
+@pytest.mark.parametrize('plugin', ['dllm_plugin', 'vllm_dllm_plugin'], indirect=True)
+@pytest.mark.parametrize('name', ['remdm-conf', 'entropy-remask'])
+def test_vllm_gets_a_policy_that_commits_whole_blocks(net, name, plugin):
     rule, before, memory = VllmPolicy(name, MASK, budget=6, seed=4, block_length=B), (), None
     draft = (3, 4) + (MASK,) * (B - 2)     # the end of the prompt is in the first block
     for _ in range(2):

@@ -19,6 +19,8 @@ from helpers.sample_api import says
 SHIFTED = 'diffugpt', 'diffullama', 'dream'
 FOLDERS = ('a2d-llama', 'a2d-qwen2', 'a2d-qwen3', 'bd3lm', 'bert', 'distilbert', 'gidd', 'llada',
            'modernbert', 'proseco', 'roberta', *SHIFTED)
+PUBLISHED = ('dream-reasoner', 'fast-dllm-v2', 'illada', 'lfm2', 'llada-moe', 'llada2', 'nemotron',
+             'rnd1', 'sdar', 'sdar-moe', 'wedlm')        # in test_published
 
 @pytest.fixture(params=FOLDERS)
 def folder(request, golden): return golden / request.param
@@ -41,7 +43,8 @@ def loaded(folder, **how):
         warnings.simplefilter('error')
         return navira.load(folder, **how)
 
-def test_every_family_is_here(golden): assert {p.name for p in golden.iterdir()} == {*FOLDERS}
+def test_every_family_is_here(golden):
+    assert {p.name for p in golden.iterdir()} == {*FOLDERS, *PUBLISHED}
 
 def test_every_kind_of_policy_runs(folder):
     model = loaded(folder)

@@ -3,9 +3,11 @@ names that people type; precision, products and devices."""
 import copy, json, math, os, pickle, shutil, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
@@ -13,6 +15,7 @@ from tokenizers import Tokenizer, models
 from navira.models.checkpoints import on_disk
 from navira.models.families import pretrained
 from navira.models.load import HAS_ONEDNN, load, save, set_products
+from navira.sampling import sample
 from helpers.checkpoints import (  # noqa: F401
     convert, HEAD, TINY, hub_folder, lightning, no_grad, noisy, refused, same, small_tokenizer,
     words)
@@ -280,3 +283,40 @@ def test_products_give_the_same_numbers_from_the_same_parameters(golden, monkeyp
     fused = kind == 'proseco' and torch.backends.cpu.get_cpu_capability() != 'AVX2'
     if how == 'float32': assert seen and ('gelu' in seen or not fused)
     else: assert len(seen) <= 2 * (how in ('bfloat16', 'autocast'))
+
+# --- what `from_pretrained` takes ---------------------------------------------------------------
+
+def test_settings_of_the_transformers_library_go_through(golden):
+    "Attention by other code, and memory of devices"
+    x = torch.tensor([[5, 6, 7]])
+    plain, eager = load(golden/'a2d-llama'), load(golden/'a2d-llama', attn_implementation='eager')
+    assert eager.config._attn_implementation == 'eager' != plain.config._attn_implementation
+    assert torch.allclose(plain.hidden(x), eager.hidden(x), atol=1e-4)
+    spread = load(golden/'a2d-llama', device_map='auto', max_memory={'cpu': '1GB'})
+    assert torch.allclose(plain.hidden(x), spread.hidden(x), atol=1e-4)
+    with says(ValueError, "max_memory={'cpu': 1}", "device_map='auto'"):
+        load(golden/'a2d-llama', max_memory={'cpu': 1})
+    with says(ValueError, 'attn_implementation=', 'not for'): load(attn_implementation='eager')
+
+def test_weights_of_more_than_twice_the_memory_are_not_read(golden, monkeypatch):
+    free = SimpleNamespace(available=1000)
+    monkeypatch.setattr('navira.models.load.psutil.virtual_memory', lambda: free)
+    monkeypatch.setattr('navira.models.families.read_net', None)
+    with says(ValueError, 'a2d-llama', 'GB', '1e-06 GB', 'device_map='): load(golden/'a2d-llama')
+    with says(ValueError, 'GB of memory are free on cpu'): load()
+
+def test_in_eight_bits_it_writes_with_a_cache_and_a_second_pass(golden):
+    pytest.importorskip('optimum.quanto')
+    plain = load(golden/'a2d-llama')
+    packed = load(golden/'a2d-llama', quantization_config=transformers.QuantoConfig(weights='int8'))
+    x = torch.tensor([[5, 6, 7]])
+    a, b = (m.hidden(x).detach() for m in (plain, packed))
+    assert 0 < (a - b).abs().max() < .1 * a.abs().max()
+    packed.quality = lambda h: h[..., 0]
+    how = dict(budget=8, prompt=[5, 6], max_new_tokens=8, seed=1)
+    for name in 'remdm-conf', 'navira-det':
+        once = sample(packed, name, **how)
+        again = sample(packed, name, **how, cache='changed', refresh=1)
+        assert torch.equal(once.tokens, again.tokens)
+    out = sample(packed, 'navira-det-changed', **how, cache='changed')
+    assert (out.tokens != packed.mask_id).all() and out.audit.used

@@ -3,27 +3,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from navira.sampler.caching import Cached, Caching
 from navira.diffusion import Denoiser
 from navira.sampler.joint import orchard
-from navira.models.transformers import TransformersLM
 from navira.sampler.registry import policy
 from navira.sampling import sample
 from helpers.peers import state, WITHOUT_CRITIC
-from toys import small_lm
-
-def llama(n_blocks=2, shift=False):
-    torch.manual_seed(0)
-    net = LlamaForCausalLM(LlamaConfig(
-        vocab_size=11, hidden_size=16, num_hidden_layers=n_blocks, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=32, max_position_embeddings=12, eos_token_id=3))
-    with torch.no_grad():
-        for p in net.parameters(): p.copy_(.4 * torch.randn_like(p))
-    model = TransformersLM(net.double().eval(), 10, shift)
-    model.quality = lambda h: h[..., 0]
-    return model
+from toys import llama, small_lm
 
 @pytest.mark.parametrize('name', WITHOUT_CRITIC)
 def test_refreshed_in_every_step_it_is_no_cache(name):
